@@ -1,0 +1,47 @@
+/* Growable arrays: bytes and tokens. Growth either succeeds or leaves the array as it was. */
+#ifndef HEARTH_BASE_BUF_H
+#define HEARTH_BASE_BUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int32_t hearth_token;
+
+/* Bytes. A zeroed struct is an empty buffer. `data` is owned by the buffer; once `len > 0` through
+ * hearth_buf_text functions it is also NUL-terminated (the NUL is not counted). */
+struct hearth_buf {
+    uint8_t *data;
+    size_t len;
+    size_t cap;
+};
+
+void hearth_buf_finish(struct hearth_buf *buf);
+/* Room for `extra` more bytes. False: out of memory. */
+bool hearth_buf_reserve(struct hearth_buf *buf, size_t extra);
+bool hearth_buf_append(struct hearth_buf *buf, const void *bytes, size_t len);
+/* Appends and keeps a NUL behind the text. */
+bool hearth_buf_text(struct hearth_buf *buf, const char *text);
+bool hearth_buf_printf(struct hearth_buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Gives the bytes away: shrunk to `len`, owned by the caller (free()). The buffer is empty after. NULL when it
+ * was empty. */
+uint8_t *hearth_buf_take(struct hearth_buf *buf);
+
+/* Tokens. A zeroed struct is an empty array. */
+struct hearth_tokens {
+    hearth_token *v;
+    size_t n;
+    size_t cap;
+};
+
+void hearth_tokens_finish(struct hearth_tokens *tokens);
+bool hearth_tokens_reserve(struct hearth_tokens *tokens, size_t extra);
+bool hearth_tokens_push(struct hearth_tokens *tokens, hearth_token token);
+bool hearth_tokens_append(struct hearth_tokens *tokens, const hearth_token *v, size_t n);
+/* Replaces the content. */
+bool hearth_tokens_assign(struct hearth_tokens *tokens, const hearth_token *v, size_t n);
+
+/* Length of the common prefix of two token arrays. */
+size_t hearth_tokens_common(const hearth_token *a, size_t na, const hearth_token *b, size_t nb);
+
+#endif

@@ -1,0 +1,23 @@
+/* 128-bit digests (XXH3). They name pages and verify bytes; they are no secret. */
+#ifndef HEARTH_BASE_DIGEST_H
+#define HEARTH_BASE_DIGEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct hearth_digest {
+    uint64_t lo, hi;
+};
+
+/* Digest of bytes. */
+struct hearth_digest hearth_digest_bytes(const void *bytes, size_t len);
+/* Digest of `parent` followed by bytes: the links of a chain. */
+struct hearth_digest hearth_digest_chain(struct hearth_digest parent, const void *bytes, size_t len);
+bool hearth_digest_equal(struct hearth_digest a, struct hearth_digest b);
+/* 32 lower-case hex digits and a NUL. */
+void hearth_digest_hex(struct hearth_digest digest, char out[33]);
+/* 64-bit checksum of a payload (XXH3-64). */
+uint64_t hearth_checksum(const void *bytes, size_t len);
+
+#endif

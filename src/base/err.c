@@ -1,0 +1,55 @@
+/* Errors: the table of err.h turned into two lookups, and the one-line failure.
+ *
+ * The table is walked, not indexed: it has a dozen rows, and codes may be retired without leaving a hole. */
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+static const struct err_row {
+    int code;
+    int http;
+    const char *text;
+} err_rows[] = {
+#define X(name, code, http, text) {HEARTH_ERR_##name, (http), (text)},
+    HEARTH_ERR_TABLE(X)
+#undef X
+};
+
+static const struct err_row *row_of(int err) {
+    for (size_t i = 0; i < sizeof err_rows / sizeof err_rows[0]; i++) {
+        if (err_rows[i].code == err) {
+            return &err_rows[i];
+        }
+    }
+    return NULL;
+}
+
+const char *hearth_err_text(int err) {
+    if (err == HEARTH_OK) {
+        return "ok";
+    }
+    const struct err_row *row = row_of(err);
+    return row != NULL ? row->text : "unknown error";
+}
+
+int hearth_err_http(int err) {
+    if (err == HEARTH_OK) {
+        return 200;
+    }
+    const struct err_row *row = row_of(err);
+    return row != NULL ? row->http : 500;
+}
+
+int hearth_fail(struct hearth_errmsg *msg, int err, const char *format, ...) {
+    if (msg != NULL) {
+        va_list args;
+        va_start(args, format);
+        int n = vsnprintf(msg->text, sizeof msg->text, format, args);
+        va_end(args);
+        if (n < 0) {
+            msg->text[0] = '\0';
+        }
+    }
+    return err;
+}
