@@ -1,0 +1,43 @@
+/* What is the same for every engine: names of the memory classes and the defaults of sampling.
+ *
+ * The defaults are those of llama-server, so that a client that names no parameters gets the same kind of text. */
+#include "engine/engine.h"
+
+#include "base/assert.h"
+
+const char *hearth_memory_class_text(enum hearth_memory_class memory_class) {
+    static const char *const texts[] = {
+#define X(name, text) [HEARTH_MEMORY_##name] = (text),
+        HEARTH_MEMORY_CLASS_TABLE(X)
+#undef X
+    };
+    HEARTH_ASSERT((size_t)memory_class < sizeof texts / sizeof texts[0]);
+    return texts[memory_class];
+}
+
+void hearth_sampling_default(struct hearth_sampling *sampling) {
+    *sampling = (struct hearth_sampling){
+        .temperature = 0.8f,
+        .top_p = 0.95f,
+        .min_p = 0.05f,
+        .typical_p = 1.0f,
+        .top_k = 40,
+        .seed = HEARTH_SEED_RANDOM,
+        .penalty_last_tokens = 64,
+        .penalty_repeat = 1.0f,
+        .penalty_frequency = 0.0f,
+        .penalty_presence = 0.0f,
+        .logprobs = -1,
+        .ignore_eos = false,
+        .logit_bias = NULL,
+        .logit_biases = 0,
+    };
+}
+
+bool hearth_sampling_penalises(const struct hearth_sampling *sampling) {
+    /* Exact comparisons: the neutral values are exactly representable, and anything else is on. */
+    return sampling->penalty_last_tokens != 0 &&
+           (sampling->penalty_repeat < 1.0f || sampling->penalty_repeat > 1.0f ||
+            sampling->penalty_frequency < 0.0f || sampling->penalty_frequency > 0.0f ||
+            sampling->penalty_presence < 0.0f || sampling->penalty_presence > 0.0f);
+}

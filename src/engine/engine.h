@@ -1,0 +1,194 @@
+/* The engine: what does the arithmetic, behind one vtable.
+ *
+ * Two engines stand behind it: `llama` (llama.cpp's C API; the only place that includes llama.h) and `sim`
+ * (deterministic, with a virtual clock; tests and policy work).
+ *
+ * State comes in two kinds. *Addressable* state (attention K/V) belongs to positions: a range of it can be shared,
+ * exported and imported. *Non-addressable* state (recurrent state, sliding window) belongs to a sequence at exactly
+ * one position. The memory class says which of them a model has:
+ *
+ *   class            addressable  non-addressable   position n can be resumed when
+ *   PAGES            all          -                 pages cover [0, n)
+ *   PAGES_SNAPSHOT   part         rest              pages cover [0, n) and a snapshot exists at n
+ *   SNAPSHOT         -            all               a snapshot exists at n
+ *   OPAQUE           -            all, as one blob  a snapshot exists at n
+ *
+ * Threads: unless a declaration says otherwise, everything here belongs to the one thread that drives the engine.
+ * Positions are 0-based token indices of a sequence; ranges are half-open. Sequences are 0 … caps.seqs-1; whatever
+ * scratch sequences an engine needs are its own. */
+#ifndef HEARTH_ENGINE_ENGINE_H
+#define HEARTH_ENGINE_ENGINE_H
+
+#include "base/buf.h"
+#include "base/digest.h"
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HEARTH_MEMORY_CLASS_TABLE(X)      \
+    X(PAGES, "pages")                     \
+    X(PAGES_SNAPSHOT, "pages + snapshot") \
+    X(SNAPSHOT, "snapshot")               \
+    X(OPAQUE, "opaque")
+
+enum hearth_memory_class {
+#define X(name, text) HEARTH_MEMORY_##name,
+    HEARTH_MEMORY_CLASS_TABLE(X)
+#undef X
+};
+
+const char *hearth_memory_class_text(enum hearth_memory_class memory_class);
+
+/* What an engine is and can do; filled at creation, constant afterwards (readable by any thread). Strings are
+ * owned by the engine. */
+struct hearth_caps {
+    enum hearth_memory_class memory_class;
+    bool cache_ok;               /* the self-test at load passed; false: state must not be reused */
+    uint32_t seqs;               /* sequences for lanes */
+    uint32_t ctx_tokens;         /* cells, and at the same time the longest sequence */
+    uint32_t train_ctx_tokens;   /* context size the model was trained with */
+    uint32_t batch_tokens;       /* most tokens in one decode */
+    uint32_t ubatch_tokens;      /* tokens computed at once inside a decode: the natural prefill chunk */
+    uint32_t vocab_tokens;
+    size_t page_bytes_per_token; /* addressable state, about */
+    size_t snapshot_bytes;       /* non-addressable state of a sequence, about (OPAQUE: of an average one) */
+    uint64_t model_bytes;        /* size of the weights */
+    uint64_t model_params;
+    struct hearth_digest fingerprint; /* equal fingerprints can exchange state; see engine/fingerprint.h */
+    bool add_bos;                /* the tokenizer puts a BOS token in front when add_special is set */
+    const char *description;     /* for example "llama 135M Q4_1" */
+    const char *engine_version;  /* for example "llama.cpp 0.5.0" */
+    const char *chat_template;   /* Jinja text from the model, or NULL */
+    const char *bos_text, *eos_text; /* "" when the vocabulary has none */
+};
+
+/* One token of a batch. Tokens of one sequence stand in order and continue the sequence's end. */
+struct hearth_batch_item {
+    hearth_token token;
+    int32_t seq;
+    int32_t pos;
+    bool output; /* logits wanted: the item's index can be sampled from until the next decode. At most caps.seqs of a
+                  * batch: memory is reserved for one output per lane. */
+};
+
+struct hearth_logit_bias {
+    hearth_token token;
+    float bias;
+};
+
+/* How to choose the next token. temperature <= 0 is greedy. Filled by hearth_sampling_default(). */
+struct hearth_sampling {
+    float temperature; /* 0.8 */
+    float top_p;       /* 0.95; 1 = off */
+    float min_p;       /* 0.05; 0 = off */
+    float typical_p;   /* 1 = off */
+    int32_t top_k;     /* 40; 0 = off */
+    uint32_t seed;     /* HEARTH_SEED_RANDOM: a random one */
+    int32_t penalty_last_tokens; /* 64 */
+    float penalty_repeat;        /* 1 = off */
+    float penalty_frequency;     /* 0 = off */
+    float penalty_presence;      /* 0 = off */
+    int32_t logprobs;  /* alternatives to report per token; -1 = no logprobs */
+    bool ignore_eos;
+    const struct hearth_logit_bias *logit_bias; /* borrowed until the sampler is created */
+    size_t logit_biases;
+};
+
+#define HEARTH_SEED_RANDOM 0xFFFFFFFFu
+#define HEARTH_LOGPROBS_MAX 20
+
+void hearth_sampling_default(struct hearth_sampling *sampling);
+/* True when a penalty is on: then the sampler must be shown the prompt's last tokens. */
+bool hearth_sampling_penalises(const struct hearth_sampling *sampling);
+
+/* Log-probabilities of one sampled token and the best alternatives, from the unmodified logits. */
+struct hearth_logprobs {
+    float chosen;
+    int32_t n;
+    hearth_token token[HEARTH_LOGPROBS_MAX];
+    float logprob[HEARTH_LOGPROBS_MAX];
+};
+
+struct hearth_sampler; /* belongs to the engine that made it */
+struct hearth_engine;
+
+struct hearth_engine_ops {
+    void (*destroy)(struct hearth_engine *engine);
+
+    /* Computes a batch. Errors: NO_CELLS (nothing of it was kept: free cells and try again), ENGINE (the sequences
+     * in the batch are to be cleared), CANCELLED. */
+    int (*decode)(struct hearth_engine *engine, const struct hearth_batch_item *items, size_t n);
+
+    /* Samplers. `sample` chooses from the logits of batch item `index` of the last decode and accepts the token;
+     * `logprobs` may be NULL. `accept` shows the sampler a token it did not choose. `sampler_create` returns NULL
+     * with a message in `msg`. */
+    struct hearth_sampler *(*sampler_create)(struct hearth_engine *engine, const struct hearth_sampling *sampling,
+                                             struct hearth_errmsg *msg);
+    void (*sampler_destroy)(struct hearth_engine *engine, struct hearth_sampler *sampler);
+    void (*sampler_accept)(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token);
+    hearth_token (*sample)(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+                           struct hearth_logprobs *logprobs);
+
+    /* Sequences. */
+    /* Empties a sequence. Never fails. */
+    void (*seq_clear)(struct hearth_engine *engine, int32_t seq);
+    /* The lowest n to which `seq`, now holding [0, end), can be rewound without a snapshot: 0 for PAGES, `end` where
+     * nothing can be rewound, something between for a sliding window that still holds older cells. */
+    int32_t (*seq_rewind_floor)(struct hearth_engine *engine, int32_t seq, int32_t end);
+    /* Keeps [0, n) of a sequence, n >= its rewind floor; the sequence is then complete at n. Errors: STATE (the
+     * sequence is empty afterwards). */
+    int (*seq_rewind)(struct hearth_engine *engine, int32_t seq, int32_t n);
+    /* Keeps the addressable state [0, n); the sequence is incomplete until a snapshot is imported at n (which PAGES
+     * does not need). For classes without addressable state the same as seq_clear. */
+    int (*seq_keep)(struct hearth_engine *engine, int32_t seq, int32_t n);
+    /* Shares the addressable state [p0, p1) of `src` with `dst`, which ends at p0. Costs no cells. `dst` is
+     * incomplete as after seq_keep. */
+    int (*seq_share)(struct hearth_engine *engine, int32_t src, int32_t dst, int32_t p0, int32_t p1);
+
+    /* State out and in. Blobs are only meaningful to an engine with the same fingerprint. `out` is appended to.
+     * `import` of a page puts its positions [p0, p1) behind `seq`, which ends at p0, where the blob was exported as
+     * [page_p0, page_p1) and page_p0 <= p0 < p1 <= page_p1; it needs page_p1 - page_p0 free cells for a moment.
+     * `snapshot_import` completes a sequence whose addressable state is [0, pos).
+     * Errors: STATE, NO_CELLS, NOMEM; after an error of an import the sequence is empty. */
+    int (*page_export)(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, struct hearth_buf *out);
+    int (*page_import)(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, const void *blob, size_t len,
+                       int32_t page_p0, int32_t page_p1);
+    int (*snapshot_export)(struct hearth_engine *engine, int32_t seq, int32_t pos, struct hearth_buf *out);
+    int (*snapshot_import)(struct hearth_engine *engine, int32_t seq, int32_t pos, const void *blob, size_t len);
+
+    /* Text; any thread. `tokenize` appends to `out`. `token_text` writes at most `cap` bytes and returns the length
+     * the text has (bytes may be part of a character); `special` prints control tokens too. */
+    int (*tokenize)(struct hearth_engine *engine, const char *text, size_t len, bool add_special, bool parse_special,
+                    struct hearth_tokens *out);
+    size_t (*token_text)(struct hearth_engine *engine, hearth_token token, bool special, char *out, size_t cap);
+    bool (*token_is_end)(struct hearth_engine *engine, hearth_token token);
+
+    /* Time as the engine sees it: the monotonic clock, or sim's virtual one. Units: microseconds. */
+    int64_t (*now_us)(struct hearth_engine *engine);
+
+    /* For proofs: the raw logits of batch item `index` of the last decode, caps.vocab_tokens floats owned by the
+     * engine and valid until the next decode. The member is NULL in engines that have none. */
+    const float *(*logits)(struct hearth_engine *engine, size_t index);
+};
+
+/* The head of every engine. */
+struct hearth_engine {
+    const struct hearth_engine_ops *ops;
+    struct hearth_caps caps;
+};
+
+static inline bool hearth_caps_has_pages(const struct hearth_caps *caps) {
+    return caps->memory_class == HEARTH_MEMORY_PAGES || caps->memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT;
+}
+static inline bool hearth_caps_needs_snapshot(const struct hearth_caps *caps) {
+    return caps->memory_class != HEARTH_MEMORY_PAGES;
+}
+
+/* Takes a short sequence out and back through every mechanism the class has and compares logits. Uses sequence 0,
+ * which must be empty and is empty afterwards. Returns true when every comparison is exact; otherwise `msg` says
+ * what differed. Called at load by hearth_llama_create(). */
+bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *msg);
+
+#endif

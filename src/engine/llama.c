@@ -1,0 +1,478 @@
+/* The llama engine: loading a model, making its context, and the decode step.
+ *
+ * Everything that can be wrong with a file is found out before llama.cpp sees it, because llama.cpp answers some of it
+ * with an abort: the GGUF is inspected first, architectures that are known to abort are refused by name, and a context
+ * that cannot fit is refused by arithmetic (the kernel would promise the memory and kill the process later).
+ *
+ * One context serves all lanes: unified KV, one sequence per lane, and one more through which pages travel
+ * (llama_state.c). The thread that drives the engine owns the context; tokenising needs only the vocabulary and may
+ * happen on any thread. */
+#include "engine/llama_internal.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB (1024.0 * 1024.0)
+
+const char *hearth_llama_version(void) {
+    return llama_version();
+}
+
+/* ---- decode ---- */
+
+static int llama_decode_items(struct hearth_engine *engine, const struct hearth_batch_item *items, size_t n) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(n > 0 && n <= engine->caps.batch_tokens);
+    struct llama_batch *batch = &llama->batch;
+    size_t outputs = 0;
+    for (size_t i = 0; i < n; i++) {
+        HEARTH_ASSERT(items[i].seq >= 0 && (uint32_t)items[i].seq < engine->caps.seqs);
+        batch->token[i] = items[i].token;
+        batch->pos[i] = items[i].pos;
+        llama->seq[i] = items[i].seq;
+        batch->logits[i] = items[i].output;
+        outputs += items[i].output;
+    }
+    HEARTH_ASSERT(outputs <= engine->caps.seqs); /* llama.cpp reserved room for no more and would abort */
+    batch->n_tokens = (int32_t)n;
+    int32_t rc = llama_decode(llama->ctx, *batch);
+    switch (rc) {
+    case 0:
+        return HEARTH_OK;
+    case 1:
+        return HEARTH_ERR_NO_CELLS;
+    case 2:
+        return HEARTH_ERR_CANCELLED;
+    default:
+        return HEARTH_ERR_ENGINE;
+    }
+}
+
+static const float *llama_logits(struct hearth_engine *engine, size_t index) {
+    return llama_get_logits_ith(hearth_llama_of(engine)->ctx, (int32_t)index);
+}
+
+static int64_t llama_now_us(struct hearth_engine *engine) {
+    (void)engine;
+    return hearth_clock_us();
+}
+
+/* ---- destroy ---- */
+
+static void batch_finish(struct hearth_llama *llama) {
+    free(llama->batch.token);
+    free(llama->batch.pos);
+    free(llama->batch.n_seq_id);
+    free(llama->batch.seq_id);
+    free(llama->batch.logits);
+    free(llama->seq);
+}
+
+static void llama_destroy(struct hearth_engine *engine) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    if (llama->ctx != NULL) {
+        llama_detach_threadpool(llama->ctx);
+        llama_free(llama->ctx);
+    }
+    if (llama->pool_free != NULL) {
+        llama->pool_free(llama->pool);
+        llama->pool_free(llama->pool_batch);
+    }
+    if (llama->model != NULL) {
+        llama_model_free(llama->model); /* and the adapter */
+    }
+    batch_finish(llama);
+    hearth_buf_finish(&llama->empty_partial);
+    hearth_buf_finish(&llama->tiny_partial);
+    free(llama->ends);
+    free(llama->description);
+    free(llama->version);
+    free(llama->bos_text);
+    free(llama->eos_text);
+    free(llama);
+}
+
+static const struct hearth_engine_ops ops = {
+    .destroy = llama_destroy,
+    .decode = llama_decode_items,
+    .sampler_create = hearth_llama_sampler_create,
+    .sampler_destroy = hearth_llama_sampler_destroy,
+    .sampler_accept = hearth_llama_sampler_accept,
+    .sample = hearth_llama_sample,
+    .seq_clear = hearth_llama_seq_clear,
+    .seq_rewind_floor = hearth_llama_seq_rewind_floor,
+    .seq_rewind = hearth_llama_seq_rewind,
+    .seq_keep = hearth_llama_seq_keep,
+    .seq_share = hearth_llama_seq_share,
+    .page_export = hearth_llama_page_export,
+    .page_import = hearth_llama_page_import,
+    .snapshot_export = hearth_llama_snapshot_export,
+    .snapshot_import = hearth_llama_snapshot_import,
+    .tokenize = hearth_llama_tokenize,
+    .token_text = hearth_llama_token_text,
+    .token_is_end = hearth_llama_token_is_end,
+    .now_us = llama_now_us,
+    .logits = llama_logits,
+};
+
+/* ---- create, step by step ---- */
+
+static void backend_init(void) {
+    hearth_llama_log_install();
+    ggml_backend_load_all();
+    llama_backend_init();
+}
+
+/* `what` and, when llama.cpp gave one, the reason. */
+static int fail_with_reason(struct hearth_errmsg *msg, int err, const char *what, const char *path) {
+    const char *reason = hearth_llama_log_error();
+    return reason[0] != '\0' ? hearth_fail(msg, err, "%s %s: %s", what, path, reason)
+                             : hearth_fail(msg, err, "%s %s", what, path);
+}
+
+struct load_progress {
+    void (*callback)(void *user, float fraction);
+    void *user;
+};
+
+static bool report_progress(float fraction, void *user) {
+    struct load_progress *progress = user;
+    if (progress->callback != NULL) {
+        progress->callback(progress->user, fraction);
+    }
+    return true;
+}
+
+static int load_model(struct hearth_llama *llama, const struct hearth_llama_params *params, struct hearth_errmsg *msg) {
+    struct llama_model_params p = hearth_llama_model_params(params);
+    struct load_progress progress = {params->progress, params->progress_user};
+    p.progress_callback = report_progress; /* never NULL: llama.cpp would print dots */
+    p.progress_callback_user_data = &progress;
+    hearth_llama_log_reset();
+    llama->model = llama_model_load_from_file(params->model_path, p);
+    if (llama->model == NULL) {
+        return fail_with_reason(msg, HEARTH_ERR_INVALID, "cannot load", params->model_path);
+    }
+    llama->vocab = llama_model_get_vocab(llama->model);
+    llama->recurrent = llama_model_is_recurrent(llama->model);
+    llama->hybrid = llama_model_is_hybrid(llama->model);
+    llama->n_swa = llama_model_n_swa(llama->model);
+
+    const char *refusal = NULL;
+    if (llama_model_has_encoder(llama->model) || !llama_model_has_decoder(llama->model)) {
+        refusal = "encoder and encoder-decoder models are not supported";
+    } else if (llama_model_is_diffusion(llama->model)) {
+        refusal = "a diffusion model does not generate text from left to right";
+    } else if (llama_vocab_type(llama->vocab) == LLAMA_VOCAB_TYPE_NONE) {
+        refusal = "it has no tokenizer";
+    }
+    return refusal == NULL
+               ? HEARTH_OK
+               : hearth_fail(msg, HEARTH_ERR_UNSUPPORTED, "%s cannot be served: %s", params->model_path, refusal);
+}
+
+static int load_lora(struct hearth_llama *llama, const struct hearth_llama_params *params, struct hearth_errmsg *msg) {
+    if (params->lora_path == NULL) {
+        return HEARTH_OK;
+    }
+    hearth_llama_log_reset();
+    llama->lora = llama_adapter_lora_init(llama->model, params->lora_path);
+    if (llama->lora == NULL) {
+        return fail_with_reason(msg, HEARTH_ERR_INVALID, "cannot load the LoRA adapter", params->lora_path);
+    }
+    /* An activated LoRA changes the state from a token of the prompt on: its state is not a function of the
+     * tokens and the fingerprint. */
+    if (llama_adapter_get_alora_n_invocation_tokens(llama->lora) > 0) {
+        return hearth_fail(msg, HEARTH_ERR_UNSUPPORTED, "%s is an activated LoRA, which is not supported",
+                           params->lora_path);
+    }
+    return HEARTH_OK;
+}
+
+/* Makes the context that `p` describes; `p` is left as it came out (flash attention may have been left to llama.cpp).
+ */
+static int make_context(struct hearth_llama *llama, const struct hearth_llama_params *params,
+                        struct llama_context_params *p, struct hearth_errmsg *msg) {
+    hearth_llama_log_reset();
+    llama->ctx = llama_init_from_model(llama->model, *p);
+    if (llama->ctx == NULL && p->flash_attn_type == LLAMA_FLASH_ATTN_TYPE_ENABLED) {
+        p->flash_attn_type = LLAMA_FLASH_ATTN_TYPE_AUTO;
+        llama->ctx = llama_init_from_model(llama->model, *p);
+    }
+    if (llama->ctx == NULL) {
+        bool memory = strstr(hearth_llama_log_error(), "alloc") != NULL;
+        return fail_with_reason(msg, memory ? HEARTH_ERR_NOMEM : HEARTH_ERR_ENGINE,
+                                memory ? "not enough memory for a context of" : "cannot make a context for",
+                                params->model_path);
+    }
+    llama->mem = llama_get_memory(llama->ctx);
+    if (llama->mem == NULL || !llama_get_causal_attn(llama->ctx)) {
+        return hearth_fail(msg, HEARTH_ERR_UNSUPPORTED,
+                           "%s cannot be served: an embedding model does not generate text", params->model_path);
+    }
+    if (llama->lora != NULL) {
+        float scale = params->lora_scale;
+        if (llama_set_adapters_lora(llama->ctx, &llama->lora, 1, &scale) != 0) {
+            return fail_with_reason(msg, HEARTH_ERR_INVALID, "cannot apply the LoRA adapter", params->lora_path);
+        }
+    }
+    return HEARTH_OK;
+}
+
+static bool batch_init(struct hearth_llama *llama, size_t n) {
+    llama->batch = (struct llama_batch){
+        .token = calloc(n, sizeof *llama->batch.token),
+        .pos = calloc(n, sizeof *llama->batch.pos),
+        .n_seq_id = calloc(n, sizeof *llama->batch.n_seq_id),
+        .seq_id = calloc(n + 1, sizeof *llama->batch.seq_id),
+        .logits = calloc(n, sizeof *llama->batch.logits),
+    };
+    llama->seq = calloc(n, sizeof *llama->seq);
+    if (llama->batch.token == NULL || llama->batch.pos == NULL || llama->batch.n_seq_id == NULL ||
+        llama->batch.seq_id == NULL || llama->batch.logits == NULL || llama->seq == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        llama->batch.n_seq_id[i] = 1;
+        llama->batch.seq_id[i] = &llama->seq[i];
+    }
+    return true;
+}
+
+/* Refuses a context whose KV cache cannot fit into memory: allocating it would succeed (the kernel overcommits) and
+ * touching it would kill the process. Only a context that could come near the limit is worth an exact measurement,
+ * which takes a small context of its own. */
+static int check_memory(struct hearth_llama *llama, const struct hearth_llama_params *params,
+                        const struct llama_context_params *full, bool opaque, struct hearth_errmsg *msg) {
+    uint64_t available = hearth_llama_available_bytes();
+    uint64_t ctx_tokens = full->n_ctx != 0 ? full->n_ctx : (uint64_t)llama_model_n_ctx_train(llama->model);
+    uint64_t most_bytes = ctx_tokens * (uint64_t)llama_model_n_layer(llama->model) *
+                          (uint64_t)llama_model_n_embd(llama->model) * 2 * sizeof(float);
+    if (most_bytes < available / 2 || llama_supports_gpu_offload()) {
+        return HEARTH_OK;
+    }
+    struct llama_context_params small = *full;
+    small.n_ctx = 256;
+    small.n_batch = small.n_ubatch = 32;
+    small.n_seq_max = small.n_outputs_max = 1;
+    int err = make_context(llama, params, &small, msg);
+    if (err == HEARTH_OK) {
+        err = hearth_llama_probe(llama, opaque, msg);
+    }
+    if (llama->ctx != NULL) {
+        llama_free(llama->ctx);
+        llama->ctx = NULL;
+    }
+    uint64_t token_bytes = llama->head.caps.page_bytes_per_token;
+    if (err == HEARTH_OK && token_bytes > 0 && ctx_tokens > available / token_bytes) {
+        err = hearth_fail(msg, HEARTH_ERR_NOMEM,
+                          "not enough memory: a context of %llu tokens needs %.0f MiB and %.0f MiB are free; "
+                          "at most -c %llu fits",
+                          (unsigned long long)ctx_tokens, (double)ctx_tokens * (double)token_bytes / MIB,
+                          (double)available / MIB, (unsigned long long)(available / token_bytes / 10 * 9 / 256 * 256));
+    }
+    return err;
+}
+
+/* Threads that live as long as the context, as llama-server has them: without a pool ggml may start threads anew for
+ * every graph. Not having one only costs speed. */
+static void attach_threads(struct hearth_llama *llama, const struct hearth_llama_params *params) {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    if (cpu == NULL) {
+        return;
+    }
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(cpu);
+    /* ISO C has no conversion from an object pointer to a function pointer; POSIX has. */
+    union {
+        void *object;
+        struct ggml_threadpool *(*create)(struct ggml_threadpool_params *params);
+        void (*destroy)(struct ggml_threadpool *pool);
+    } create = {ggml_backend_reg_get_proc_address(reg, "ggml_threadpool_new")},
+      destroy = {ggml_backend_reg_get_proc_address(reg, "ggml_threadpool_free")};
+    if (create.object == NULL || destroy.object == NULL) {
+        return;
+    }
+    llama->pool_free = destroy.destroy;
+    struct ggml_threadpool_params p = ggml_threadpool_params_default(params->threads);
+    if (params->threads_batch != params->threads) {
+        struct ggml_threadpool_params batch = ggml_threadpool_params_default(params->threads_batch);
+        llama->pool_batch = create.create(&batch);
+        if (llama->pool_batch == NULL) {
+            return;
+        }
+        p.paused = true;
+    }
+    llama->pool = create.create(&p);
+    if (llama->pool != NULL) {
+        llama_attach_threadpool(llama->ctx, llama->pool, llama->pool_batch);
+    }
+}
+
+static int collect_ends(struct hearth_llama *llama) {
+    int32_t n = llama_vocab_n_tokens(llama->vocab);
+    for (int pass = 0; pass < 2; pass++) {
+        size_t found = 0;
+        for (llama_token token = 0; token < n; token++) {
+            if (llama_vocab_is_eog(llama->vocab, token)) {
+                if (pass == 1) {
+                    llama->ends[found] = token;
+                }
+                found++;
+            }
+        }
+        llama->ends_n = found;
+        if (pass == 0 && (llama->ends = calloc(found + 1, sizeof *llama->ends)) == NULL) {
+            return HEARTH_ERR_NOMEM;
+        }
+    }
+    return HEARTH_OK;
+}
+
+/* Everything of the capabilities but the memory class and its sizes. */
+static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_params *params) {
+    struct hearth_caps *caps = &llama->head.caps;
+    caps->seqs = params->lanes;
+    caps->ctx_tokens = llama_n_ctx(llama->ctx);
+    caps->train_ctx_tokens = (uint32_t)llama_model_n_ctx_train(llama->model);
+    caps->batch_tokens = llama_n_batch(llama->ctx);
+    caps->ubatch_tokens = llama_n_ubatch(llama->ctx);
+    caps->vocab_tokens = (uint32_t)llama_vocab_n_tokens(llama->vocab);
+    caps->model_bytes = llama_model_size(llama->model);
+    caps->model_params = llama_model_n_params(llama->model);
+    caps->add_bos = llama_vocab_get_add_bos(llama->vocab);
+    caps->chat_template = llama_model_chat_template(llama->model, NULL);
+
+    char text[256];
+    llama_model_desc(llama->model, text, sizeof text);
+    llama->description = strdup(text);
+    snprintf(text, sizeof text, "llama.cpp %s", llama_version());
+    llama->version = strdup(text);
+    llama->bos_text = hearth_llama_token_string(llama, llama_vocab_bos(llama->vocab));
+    llama->eos_text = hearth_llama_token_string(llama, llama_vocab_eos(llama->vocab));
+    if (llama->description == NULL || llama->version == NULL || llama->bos_text == NULL || llama->eos_text == NULL) {
+        return HEARTH_ERR_NOMEM;
+    }
+    caps->description = llama->description;
+    caps->engine_version = llama->version;
+    caps->bos_text = llama->bos_text;
+    caps->eos_text = llama->eos_text;
+    return collect_ends(llama);
+}
+
+static struct hearth_digest fingerprint(const struct hearth_llama *llama, const struct hearth_llama_params *params,
+                                        const struct llama_context_params *p, const struct hearth_gguf_info *model,
+                                        const struct hearth_gguf_info *lora) {
+    char build[256];
+    snprintf(build, sizeof build, "llama.cpp %s ggml %s %s", llama_version(), ggml_version(), ggml_commit());
+    return hearth_fingerprint(&(struct hearth_fingerprint_parts){
+        .model = model,
+        .lora = params->lora_path != NULL ? lora : NULL,
+        .lora_scale = params->lora_scale,
+        .rope_freq_base = p->rope_freq_base,
+        .rope_freq_scale = p->rope_freq_scale,
+        .rope_scaling = (int32_t)p->rope_scaling_type,
+        .type_k = (int32_t)p->type_k,
+        .type_v = (int32_t)p->type_v,
+        .flash_attn = (int32_t)p->flash_attn_type,
+        .memory_class = hearth_memory_class_text(llama->head.caps.memory_class),
+        .engine_build = build,
+    });
+}
+
+static void run_selftest(struct hearth_llama *llama, const char *path) {
+    struct hearth_errmsg why = {""};
+    llama->head.caps.cache_ok = hearth_engine_selftest(&llama->head, &why);
+    if (!llama->head.caps.cache_ok) {
+        hearth_log(HEARTH_LOG_ERROR, "%s failed the self-test of its state (%s): the cache is OFF for this model", path,
+                   why.text);
+    }
+}
+
+/* What comes after the model is loaded. */
+static int set_up(struct hearth_llama *llama, const struct hearth_llama_params *params, bool opaque,
+                  const struct hearth_gguf_info *model, const struct hearth_gguf_info *lora,
+                  struct hearth_errmsg *msg) {
+    struct llama_context_params p;
+    int err = hearth_llama_context_params(params, &p, msg);
+    if (err == HEARTH_OK) {
+        err = load_lora(llama, params, msg);
+    }
+    if (err == HEARTH_OK) {
+        err = check_memory(llama, params, &p, opaque, msg);
+    }
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    llama->scratch = -1;
+    if (!opaque && !llama->recurrent) {
+        llama->scratch = (llama_seq_id)params->lanes;
+        p.n_seq_max = p.n_outputs_max = params->lanes + 1;
+    }
+    err = make_context(llama, params, &p, msg);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    attach_threads(llama, params);
+    err = fill_caps(llama, params);
+    if (err == HEARTH_OK && !batch_init(llama, llama->head.caps.batch_tokens)) {
+        err = HEARTH_ERR_NOMEM;
+    }
+    if (err != HEARTH_OK) {
+        return hearth_fail(msg, err, "cannot load %s: %s", params->model_path, hearth_err_text(err));
+    }
+    err = hearth_llama_probe(llama, opaque, msg);
+    if (err == HEARTH_OK) {
+        llama->head.caps.fingerprint = fingerprint(llama, params, &p, model, lora);
+        run_selftest(llama, params->model_path);
+    }
+    return err;
+}
+
+int hearth_llama_create(const struct hearth_llama_params *given, struct hearth_engine **out,
+                        struct hearth_errmsg *msg) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    *out = NULL;
+    struct hearth_llama_params params = *given;
+    int err = hearth_llama_params_complete(&params, msg);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    pthread_once(&once, backend_init);
+
+    struct hearth_gguf_info model, lora = {0};
+    err = hearth_gguf_inspect(params.model_path, &model, msg);
+    if (err == HEARTH_OK && params.lora_path != NULL) {
+        err = hearth_gguf_inspect(params.lora_path, &lora, msg);
+    }
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    const char *reason;
+    enum hearth_llama_support support = hearth_llama_support(model.architecture, &reason);
+    if (support == HEARTH_LLAMA_REFUSED) {
+        return hearth_fail(msg, HEARTH_ERR_UNSUPPORTED, "%s cannot be served (architecture %s): %s", params.model_path,
+                           model.architecture, reason);
+    }
+
+    struct hearth_llama *llama = calloc(1, sizeof *llama);
+    if (llama == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "cannot load %s: out of memory", params.model_path);
+    }
+    llama->head.ops = &ops;
+    err = load_model(llama, &params, msg);
+    if (err == HEARTH_OK) {
+        err = set_up(llama, &params, support == HEARTH_LLAMA_OPAQUE || params.force_opaque, &model, &lora, msg);
+    }
+    if (err != HEARTH_OK) {
+        llama_destroy(&llama->head);
+        return err;
+    }
+    *out = &llama->head;
+    return HEARTH_OK;
+}

@@ -1,0 +1,45 @@
+/* The llama engine: llama.cpp behind the vtable of engine.h. */
+#ifndef HEARTH_ENGINE_LLAMA_H
+#define HEARTH_ENGINE_LLAMA_H
+
+#include "engine/engine.h"
+
+/* Everything that shapes a context. Zero means the default everywhere except where a comment says otherwise; start
+ * from hearth_llama_params_default(). Names in parentheses are llama-server's flags. */
+struct hearth_llama_params {
+    const char *model_path;       /* -m */
+    uint32_t ctx_tokens;          /* -c; 0 = the model's training context */
+    uint32_t lanes;               /* -np */
+    uint32_t batch_tokens;        /* -b; default 2048 */
+    uint32_t ubatch_tokens;       /* -ub; default 512 */
+    int32_t threads;              /* -t; 0 = the number of cores */
+    int32_t threads_batch;        /* -tb; 0 = threads */
+    int32_t gpu_layers;           /* -ngl; -1 = all, 0 = none */
+    const char *type_k, *type_v;  /* -ctk, -ctv; "f16", "q8_0", …; NULL = f16 */
+    const char *lora_path;        /* --lora; NULL = none */
+    float lora_scale;             /* 1; 0 is an adapter without effect, not the default */
+    float rope_freq_base;         /* --rope-freq-base; 0 = from the model */
+    float rope_freq_scale;        /* --rope-freq-scale; 0 = from the model */
+    const char *rope_scaling;     /* --rope-scaling none|linear|yarn; NULL = from the model */
+    bool flash_attn_off;          /* -fa off */
+    bool no_mmap;                 /* --no-mmap */
+    bool force_opaque;            /* tests: use the opaque class whatever the model can do */
+    /* Called with 0 … 1 while the weights are loaded; may be NULL. */
+    void (*progress)(void *user, float fraction);
+    void *progress_user;
+};
+
+void hearth_llama_params_default(struct hearth_llama_params *params);
+
+/* Loads a model and makes a context for it: class chosen by capability (and by general.architecture for models that
+ * would abort the process), fingerprint computed, self-test run. A failed self-test leaves caps.cache_ok false and
+ * one loud log line.
+ * Errors: IO (no such file), INVALID (not a GGUF, unknown option value), UNSUPPORTED (a model that does not generate
+ * text from left to right), NOMEM, ENGINE; `msg` holds one clear line. */
+int hearth_llama_create(const struct hearth_llama_params *params, struct hearth_engine **out,
+                        struct hearth_errmsg *msg);
+
+/* The llama.cpp that hearth was built with, for example "0.5.0". Any thread. */
+const char *hearth_llama_version(void);
+
+#endif

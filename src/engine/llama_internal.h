@@ -1,0 +1,103 @@
+/* What the files of the llama engine share. Nobody else includes this. */
+#ifndef HEARTH_ENGINE_LLAMA_INTERNAL_H
+#define HEARTH_ENGINE_LLAMA_INTERNAL_H
+
+#include "engine/fingerprint.h"
+#include "engine/llama.h"
+
+#include <llama.h>
+
+struct hearth_llama {
+    struct hearth_engine head; /* first: the vtable's functions cast */
+
+    struct llama_model *model;
+    struct llama_context *ctx;
+    llama_memory_t mem;
+    const struct llama_vocab *vocab;
+    struct llama_adapter_lora *lora; /* freed with the model */
+    struct ggml_threadpool *pool, *pool_batch;
+    void (*pool_free)(struct ggml_threadpool *pool);
+
+    /* The batch handed to llama_decode(), room for head.caps.batch_tokens. `seq` is what the batch's seq_id pointers
+     * point at, so that filling in a sequence is one store. */
+    struct llama_batch batch;
+    llama_seq_id *seq;
+
+    /* The sequence behind the lanes' through which pages go out and in; empty between calls. -1 for classes without
+     * pages. */
+    llama_seq_id scratch;
+    bool recurrent; /* purely */
+    bool hybrid;    /* attention and recurrent layers */
+    int32_t n_swa;  /* sliding window, 0 = none */
+    /* The partial blob (header and P) of an empty sequence. Importing it into a sequence empties the recurrent part;
+     * its P ends every page. */
+    struct hearth_buf empty_partial;
+    /* Sliding windows only: the partial blob of a sequence of one token, which importing into scratch replaces a
+     * window that is about to be thrown away. */
+    struct hearth_buf tiny_partial;
+
+    llama_token *ends; /* every token that ends generation */
+    size_t ends_n;
+
+    char *description;
+    char *version;
+    char *bos_text, *eos_text;
+};
+
+static inline struct hearth_llama *hearth_llama_of(struct hearth_engine *engine) {
+    return (struct hearth_llama *)engine;
+}
+
+/* llama_log.c */
+/* Sends llama.cpp's log to hearth's. Any thread; once per process is enough. */
+void hearth_llama_log_install(void);
+/* The last error that llama.cpp logged on this thread since the last reset, "" when none. */
+const char *hearth_llama_log_error(void);
+void hearth_llama_log_reset(void);
+/* Whether that error says that no free cells were found. */
+bool hearth_llama_log_no_cells(void);
+
+/* llama_params.c */
+enum hearth_llama_support { HEARTH_LLAMA_FULL, HEARTH_LLAMA_OPAQUE, HEARTH_LLAMA_REFUSED };
+/* What may be tried with an architecture; `*reason` (a static text) says why not everything. */
+enum hearth_llama_support hearth_llama_support(const char *architecture, const char **reason);
+/* Fills what is left at zero with defaults and checks the rest. Errors: INVALID. */
+int hearth_llama_params_complete(struct hearth_llama_params *params, struct hearth_errmsg *msg);
+int hearth_llama_context_params(const struct hearth_llama_params *params, struct llama_context_params *out,
+                                struct hearth_errmsg *msg);
+struct llama_model_params hearth_llama_model_params(const struct hearth_llama_params *params);
+/* Memory that can still be used without swapping; UINT64_MAX when unknown. Units: bytes. */
+uint64_t hearth_llama_available_bytes(void);
+
+/* llama_state.c */
+/* Finds the class and measures sizes with a few decoded tokens; fills the class, page_bytes_per_token and
+ * snapshot_bytes of the capabilities. Errors: ENGINE, NOMEM. */
+int hearth_llama_probe(struct hearth_llama *llama, bool opaque, struct hearth_errmsg *msg);
+void hearth_llama_seq_clear(struct hearth_engine *engine, int32_t seq);
+int32_t hearth_llama_seq_rewind_floor(struct hearth_engine *engine, int32_t seq, int32_t end);
+int hearth_llama_seq_rewind(struct hearth_engine *engine, int32_t seq, int32_t n);
+int hearth_llama_seq_keep(struct hearth_engine *engine, int32_t seq, int32_t n);
+int hearth_llama_seq_share(struct hearth_engine *engine, int32_t src, int32_t dst, int32_t p0, int32_t p1);
+int hearth_llama_page_export(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, struct hearth_buf *out);
+int hearth_llama_page_import(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, const void *blob,
+                             size_t len, int32_t page_p0, int32_t page_p1);
+int hearth_llama_snapshot_export(struct hearth_engine *engine, int32_t seq, int32_t pos, struct hearth_buf *out);
+int hearth_llama_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_t pos, const void *blob, size_t len);
+
+/* llama_sample.c */
+struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *sampling,
+                                                   struct hearth_errmsg *msg);
+void hearth_llama_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *sampler);
+void hearth_llama_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token);
+hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+                                 struct hearth_logprobs *logprobs);
+
+/* llama_text.c */
+int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t len, bool add_special,
+                          bool parse_special, struct hearth_tokens *out);
+size_t hearth_llama_token_text(struct hearth_engine *engine, hearth_token token, bool special, char *out, size_t cap);
+bool hearth_llama_token_is_end(struct hearth_engine *engine, hearth_token token);
+/* The text of a token as a new string, "" for LLAMA_TOKEN_NULL; NULL when out of memory. */
+char *hearth_llama_token_string(struct hearth_llama *llama, hearth_token token);
+
+#endif

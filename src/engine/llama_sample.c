@@ -1,0 +1,316 @@
+/* Sampling: choosing a token from a row of logits.
+ *
+ * The order is llama-server's: logit bias, penalties, top-k, typical, top-p, min-p, temperature, draw. Filters that are
+ * off are not in the chain. Three paths, fastest first:
+ *
+ *   greedy        the largest logit; no candidates at all
+ *   top-k first   the k best are picked from the logits in one pass, so the chain sees k candidates, not the vocabulary
+ *   general       a candidate for every token (penalties change the order before top-k; or top-k is off)
+ *
+ * Biases are written into the logits row for the time of the choice and taken back in reverse order afterwards: the row
+ * is this engine's until the next decode, log-probabilities are those of the unmodified row, and nothing is allocated
+ * per token. */
+#include "engine/llama_internal.h"
+
+#include "base/assert.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define PICK_MAX 256 /* the largest top-k that is picked directly */
+
+struct bias {
+    llama_token token;
+    float bias;
+    float before; /* the logit while the bias is applied */
+};
+
+struct hearth_sampler {
+    struct llama_sampler *chain; /* NULL when greedy without penalties */
+    bool greedy;
+    bool penalises;
+    int32_t pick;     /* top-k picked directly; 0 = general path */
+    int32_t logprobs; /* -1 = none */
+    struct bias *biases;
+    size_t biases_n;
+    llama_token_data *candidates; /* room for PICK_MAX or for the vocabulary */
+};
+
+/* ---- creation ---- */
+
+static int check(const struct hearth_sampling *s, const struct hearth_caps *caps, struct hearth_errmsg *msg) {
+    if (!isfinite(s->temperature) || !isfinite(s->top_p) || !isfinite(s->min_p) || !isfinite(s->typical_p)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "a sampling parameter is not a finite number");
+    }
+    if (!isfinite(s->penalty_repeat) || s->penalty_repeat <= 0.0f || !isfinite(1.0f / s->penalty_repeat)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "repeat_penalty must be greater than 0");
+    }
+    if (!isfinite(s->penalty_frequency) || !isfinite(s->penalty_presence)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "frequency_penalty and presence_penalty must be finite");
+    }
+    if (s->penalty_last_tokens < -1) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "repeat_last_n must be at least -1");
+    }
+    if (s->logprobs > HEARTH_LOGPROBS_MAX) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "at most %d logprobs per token", HEARTH_LOGPROBS_MAX);
+    }
+    for (size_t i = 0; i < s->logit_biases; i++) {
+        if (s->logit_bias[i].token < 0 || (uint32_t)s->logit_bias[i].token >= caps->vocab_tokens) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "logit_bias: there is no token %d",
+                               (int)s->logit_bias[i].token);
+        }
+        if (isnan(s->logit_bias[i].bias)) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "logit_bias of token %d is not a number",
+                               (int)s->logit_bias[i].token);
+        }
+    }
+    return HEARTH_OK;
+}
+
+static bool add_biases(struct hearth_llama *llama, struct hearth_sampler *sampler, const struct hearth_sampling *s) {
+    int32_t suppressed_n = 0;
+    const llama_token *suppressed = llama_vocab_get_suppress_tokens(llama->vocab, &suppressed_n);
+    size_t ends_n = s->ignore_eos ? llama->ends_n : 0;
+    size_t n = s->logit_biases + ends_n + (size_t)suppressed_n;
+    sampler->biases = calloc(n + 1, sizeof *sampler->biases);
+    if (sampler->biases == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < s->logit_biases; i++) {
+        sampler->biases[sampler->biases_n++] =
+            (struct bias){.token = s->logit_bias[i].token, .bias = s->logit_bias[i].bias};
+    }
+    for (size_t i = 0; i < ends_n; i++) {
+        sampler->biases[sampler->biases_n++] = (struct bias){.token = llama->ends[i], .bias = -INFINITY};
+    }
+    for (int32_t i = 0; i < suppressed_n; i++) {
+        sampler->biases[sampler->biases_n++] = (struct bias){.token = suppressed[i], .bias = -INFINITY};
+    }
+    return true;
+}
+
+static bool add_filter(struct llama_sampler *chain, struct llama_sampler *filter) {
+    if (filter == NULL) {
+        return false;
+    }
+    llama_sampler_chain_add(chain, filter);
+    return true;
+}
+
+static bool make_chain(struct hearth_llama *llama, struct hearth_sampler *sampler, const struct hearth_sampling *s) {
+    struct llama_sampler_chain_params params = llama_sampler_chain_default_params();
+    params.no_perf = true;
+    sampler->chain = llama_sampler_chain_init(params);
+    bool ok = sampler->chain != NULL;
+    if (ok && sampler->penalises) {
+        int32_t last = s->penalty_last_tokens < 0 ? (int32_t)llama->head.caps.ctx_tokens : s->penalty_last_tokens;
+        ok = add_filter(sampler->chain,
+                        llama_sampler_init_penalties((int32_t)llama->head.caps.vocab_tokens, last, s->penalty_repeat,
+                                                     s->penalty_frequency, s->penalty_presence));
+    }
+    if (sampler->greedy) {
+        return ok && add_filter(sampler->chain, llama_sampler_init_greedy());
+    }
+    if (ok && s->top_k > 0 && sampler->pick == 0) {
+        ok = add_filter(sampler->chain, llama_sampler_init_top_k(s->top_k));
+    }
+    if (ok && s->typical_p < 1.0f) {
+        ok = add_filter(sampler->chain, llama_sampler_init_typical(s->typical_p, 1));
+    }
+    if (ok && s->top_p < 1.0f) {
+        ok = add_filter(sampler->chain, llama_sampler_init_top_p(s->top_p, 1));
+    }
+    if (ok && s->min_p > 0.0f) {
+        ok = add_filter(sampler->chain, llama_sampler_init_min_p(s->min_p, 1));
+    }
+    return ok && add_filter(sampler->chain, llama_sampler_init_temp(s->temperature)) &&
+           add_filter(sampler->chain, llama_sampler_init_dist(s->seed));
+}
+
+struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *s,
+                                                   struct hearth_errmsg *msg) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    if (check(s, &engine->caps, msg) != HEARTH_OK) {
+        return NULL;
+    }
+    struct hearth_sampler *sampler = calloc(1, sizeof *sampler);
+    if (sampler == NULL) {
+        hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a sampler");
+        return NULL;
+    }
+    sampler->greedy = s->temperature <= 0.0f;
+    sampler->penalises = hearth_sampling_penalises(s);
+    sampler->logprobs = s->logprobs;
+    if (!sampler->greedy && !sampler->penalises && s->top_k > 0 && s->top_k <= PICK_MAX) {
+        sampler->pick = s->top_k;
+    }
+    bool plain = sampler->greedy && !sampler->penalises;
+    bool ok = add_biases(llama, sampler, s);
+    if (ok && !plain) {
+        size_t room = sampler->pick > 0 ? (size_t)sampler->pick : engine->caps.vocab_tokens;
+        sampler->candidates = malloc(room * sizeof *sampler->candidates);
+        ok = sampler->candidates != NULL && make_chain(llama, sampler, s);
+    }
+    if (!ok) {
+        hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a sampler");
+        hearth_llama_sampler_destroy(engine, sampler);
+        return NULL;
+    }
+    return sampler;
+}
+
+void hearth_llama_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *sampler) {
+    (void)engine;
+    if (sampler == NULL) {
+        return;
+    }
+    if (sampler->chain != NULL) {
+        llama_sampler_free(sampler->chain);
+    }
+    free(sampler->biases);
+    free(sampler->candidates);
+    free(sampler);
+}
+
+void hearth_llama_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token) {
+    (void)engine;
+    if (sampler->chain != NULL) {
+        llama_sampler_accept(sampler->chain, token);
+    }
+}
+
+/* ---- the choice ---- */
+
+static void biases_apply(struct hearth_sampler *sampler, float *logits) {
+    for (size_t i = 0; i < sampler->biases_n; i++) {
+        struct bias *b = &sampler->biases[i];
+        b->before = logits[b->token];
+        logits[b->token] += b->bias;
+    }
+}
+
+static void biases_undo(struct hearth_sampler *sampler, float *logits) {
+    for (size_t i = sampler->biases_n; i-- > 0;) {
+        logits[sampler->biases[i].token] = sampler->biases[i].before;
+    }
+}
+
+static llama_token largest(const float *logits, int32_t n) {
+    /* Blocks of a fixed size let the compiler compute their maximum with vectors; only a block that beats the best so
+     * far is searched for the place. The first of equal logits wins. */
+    enum { BLOCK = 64 };
+    llama_token best = 0;
+    float best_logit = logits[0];
+    for (int32_t begin = 0; begin < n; begin += BLOCK) {
+        int32_t end = n - begin < BLOCK ? n : begin + BLOCK;
+        float block = logits[begin];
+        for (int32_t i = begin; i < end; i++) {
+            block = logits[i] > block ? logits[i] : block;
+        }
+        if (block > best_logit) {
+            best_logit = block;
+            for (best = begin; logits[best] < block; best++) {
+            }
+        }
+    }
+    return best;
+}
+
+/* Puts the k largest logits into `out`, largest first; returns how many. A binary min-heap holds the best so far: after
+ * the first few hundred tokens nearly every logit fails against its root. */
+static size_t pick_largest(const float *logits, int32_t n, size_t k, llama_token_data *out) {
+    size_t size = 0;
+    for (int32_t token = 0; token < n; token++) {
+        if (size == k && !(logits[token] > out[0].logit)) {
+            continue;
+        }
+        llama_token_data item = {token, logits[token], 0.0f};
+        size_t i;
+        if (size < k) { /* grow: sift up */
+            for (i = size++; i > 0 && out[(i - 1) / 2].logit > item.logit; i = (i - 1) / 2) {
+                out[i] = out[(i - 1) / 2];
+            }
+        } else { /* replace the root: sift down */
+            size_t child;
+            for (i = 0; (child = 2 * i + 1) < size; i = child) {
+                child += child + 1 < size && out[child + 1].logit < out[child].logit;
+                if (!(out[child].logit < item.logit)) {
+                    break;
+                }
+                out[i] = out[child];
+            }
+        }
+        out[i] = item;
+    }
+    /* Heap to descending order: the smallest goes to the end. */
+    for (size_t left = size; left > 1; left--) {
+        llama_token_data smallest = out[0], item = out[left - 1];
+        size_t i, child;
+        for (i = 0; (child = 2 * i + 1) < left - 1; i = child) {
+            child += child + 1 < left - 1 && out[child + 1].logit < out[child].logit;
+            if (!(out[child].logit < item.logit)) {
+                break;
+            }
+            out[i] = out[child];
+        }
+        out[i] = item;
+        out[left - 1] = smallest;
+    }
+    return size;
+}
+
+static llama_token choose(struct hearth_sampler *sampler, const float *logits, int32_t n) {
+    if (sampler->chain == NULL) {
+        return largest(logits, n);
+    }
+    llama_token_data_array candidates = {sampler->candidates, (size_t)n, -1, false};
+    if (sampler->pick > 0) {
+        candidates.size = pick_largest(logits, n, (size_t)sampler->pick, sampler->candidates);
+        candidates.sorted = true;
+    } else {
+        for (llama_token token = 0; token < n; token++) {
+            sampler->candidates[token] = (llama_token_data){token, logits[token], 0.0f};
+        }
+    }
+    llama_sampler_apply(sampler->chain, &candidates);
+    /* Every chain ends with a choice; -1 would mean that the logits were not numbers. */
+    return candidates.selected >= 0 && (size_t)candidates.selected < candidates.size
+               ? candidates.data[candidates.selected].id
+               : largest(logits, n);
+}
+
+static void fill_logprobs(const float *logits, int32_t n, llama_token chosen, int32_t alternatives,
+                          struct hearth_logprobs *out) {
+    float max = logits[largest(logits, n)];
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; i++) {
+        sum += (double)expf(logits[i] - max);
+    }
+    float log_sum = max + (float)log(sum);
+    out->chosen = logits[chosen] - log_sum;
+    llama_token_data best[HEARTH_LOGPROBS_MAX];
+    size_t k = alternatives > 0 ? pick_largest(logits, n, (size_t)alternatives, best) : 0;
+    out->n = (int32_t)k;
+    for (size_t i = 0; i < k; i++) {
+        out->token[i] = best[i].id;
+        out->logprob[i] = best[i].logit - log_sum;
+    }
+}
+
+hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+                                 struct hearth_logprobs *logprobs) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    float *logits = llama_get_logits_ith(llama->ctx, (int32_t)index);
+    HEARTH_ASSERT(logits != NULL);
+    int32_t n = (int32_t)engine->caps.vocab_tokens;
+    biases_apply(sampler, logits);
+    llama_token token = choose(sampler, logits, n);
+    biases_undo(sampler, logits);
+    if (sampler->chain != NULL) {
+        llama_sampler_accept(sampler->chain, token);
+    }
+    if (logprobs != NULL) {
+        fill_logprobs(logits, n, token, sampler->logprobs, logprobs);
+    }
+    return token;
+}

@@ -1,0 +1,356 @@
+/* State: sequences, pages and snapshots, on llama.cpp's sequence functions.
+ *
+ * A blob of llama.cpp is `header | A | P`: A the addressable part, P the part that the partial flag gives alone
+ * (`header | P`). For plain attention the partial flag is ignored and there is no P.
+ *
+ *   page      header | A of [p0, p1) | P of an empty sequence     as set_data takes it: importing needs no copy
+ *   snapshot  header | P                                          PAGES_SNAPSHOT
+ *             header | everything                                 SNAPSHOT, OPAQUE
+ *
+ * A range goes out by sharing its cells with the scratch sequence (metadata only), emptying scratch's non-addressable
+ * part, and exporting scratch. It comes in through scratch too, because set_data clears its destination: cells are
+ * then shared with the target, range by range, and scratch is cleared. So part of a page is used by copying a shorter
+ * range than the page holds.
+ *
+ * Invariants: scratch is empty between calls (window cells are only reusable while one sequence owns them). After a
+ * failed import the target is empty. The recurrent part of a sequence is emptied by importing the partial blob of an
+ * empty sequence: the only way that leaves the attention cells alone.
+ *
+ * What a blob says about itself is checked before libllama acts on it, as far as a wrong value would abort the process
+ * (recurrent cell counts) or would import the wrong range silently (page cell counts). Bytes are verified elsewhere: a
+ * blob that reaches this file has passed a checksum. */
+#include "engine/llama_internal.h"
+
+#include "base/assert.h"
+
+#include <string.h>
+
+#define HEADER_BYTES 8 /* u32 magic, i32 sequence */
+#define PARTIAL LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+#define PROBE_SHORT_TOKENS 4
+#define PROBE_LONG_TOKENS 12
+
+static uint32_t u32_at(const void *blob, size_t offset) {
+    uint32_t value;
+    memcpy(&value, (const uint8_t *)blob + offset, sizeof value);
+    return value;
+}
+
+static void clear(struct hearth_llama *llama, llama_seq_id seq) {
+    llama_memory_seq_rm(llama->mem, seq, -1, -1);
+}
+
+/* Empties the recurrent part of a sequence and nothing else. */
+static bool drop_recurrent(struct hearth_llama *llama, llama_seq_id seq) {
+    if (!llama->hybrid) {
+        return true;
+    }
+    const struct hearth_buf *empty = &llama->empty_partial;
+    return llama_state_seq_set_data_ext(llama->ctx, empty->data, empty->len, seq, PARTIAL) == empty->len;
+}
+
+/* Appends a blob of a sequence. */
+static int get_blob(struct hearth_llama *llama, llama_seq_id seq, llama_state_seq_flags flags, struct hearth_buf *out) {
+    size_t size = llama_state_seq_get_size_ext(llama->ctx, seq, flags);
+    if (size < HEADER_BYTES) {
+        return HEARTH_ERR_STATE;
+    }
+    if (!hearth_buf_reserve(out, size)) {
+        return HEARTH_ERR_NOMEM;
+    }
+    if (llama_state_seq_get_data_ext(llama->ctx, out->data + out->len, size, seq, flags) != size) {
+        return HEARTH_ERR_STATE;
+    }
+    out->len += size;
+    return HEARTH_OK;
+}
+
+static llama_state_seq_flags snapshot_flags(const struct hearth_llama *llama) {
+    return llama->head.caps.memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT ? PARTIAL : 0;
+}
+
+/* ---- class and sizes ---- */
+
+static int probe_decode(struct hearth_llama *llama, int32_t begin, int32_t end, struct hearth_errmsg *msg) {
+    llama_token token[PROBE_LONG_TOKENS];
+    llama_pos pos[PROBE_LONG_TOKENS];
+    int32_t n_seq_id[PROBE_LONG_TOKENS];
+    llama_seq_id seq = 0;
+    llama_seq_id *seq_id[PROBE_LONG_TOKENS + 1] = {NULL};
+    int8_t output[PROBE_LONG_TOKENS] = {0};
+    int32_t vocab = llama_vocab_n_tokens(llama->vocab);
+    for (int32_t i = 0; i < end - begin; i++) {
+        token[i] = (begin + i + 1) % vocab;
+        pos[i] = begin + i;
+        n_seq_id[i] = 1;
+        seq_id[i] = &seq;
+    }
+    output[end - begin - 1] = 1;
+    hearth_llama_log_reset();
+    struct llama_batch batch = {end - begin, token, NULL, pos, n_seq_id, seq_id, output};
+    if (llama_decode(llama->ctx, batch) != 0) {
+        return hearth_fail(msg, HEARTH_ERR_ENGINE, "the model cannot compute its first tokens: %s",
+                           hearth_llama_log_error());
+    }
+    return HEARTH_OK;
+}
+
+struct probe_sizes {
+    size_t full, partial;
+};
+
+static struct probe_sizes probe_sizes(struct hearth_llama *llama, bool opaque) {
+    size_t full = llama_state_seq_get_size_ext(llama->ctx, 0, 0);
+    return (struct probe_sizes){full, opaque ? full : llama_state_seq_get_size_ext(llama->ctx, 0, PARTIAL)};
+}
+
+static void fill_class(struct hearth_llama *llama, bool opaque, struct probe_sizes a, struct probe_sizes b) {
+    struct hearth_caps *caps = &llama->head.caps;
+    size_t steps = PROBE_LONG_TOKENS - PROBE_SHORT_TOKENS;
+    size_t full_step = (b.full - a.full) / steps, partial_step = (b.partial - a.partial) / steps;
+    if (opaque) {
+        /* One blob that grows with the sequence: the average is anybody's guess, an eighth of the context is ours. */
+        caps->memory_class = HEARTH_MEMORY_OPAQUE;
+        caps->snapshot_bytes = b.full + full_step * (llama_n_ctx(llama->ctx) / 8);
+    } else if (llama->recurrent) {
+        caps->memory_class = HEARTH_MEMORY_SNAPSHOT;
+        caps->snapshot_bytes = b.full;
+    } else if (b.full == b.partial) {
+        caps->memory_class = HEARTH_MEMORY_PAGES;
+        caps->page_bytes_per_token = full_step;
+    } else {
+        /* A window's snapshot grows until the window is full. */
+        size_t window = llama->n_swa > PROBE_LONG_TOKENS ? (size_t)(llama->n_swa - PROBE_LONG_TOKENS) : 0;
+        caps->memory_class = HEARTH_MEMORY_PAGES_SNAPSHOT;
+        caps->page_bytes_per_token = full_step - partial_step;
+        caps->snapshot_bytes = b.partial + partial_step * window;
+    }
+}
+
+int hearth_llama_probe(struct hearth_llama *llama, bool opaque, struct hearth_errmsg *msg) {
+    int err = HEARTH_OK;
+    llama->empty_partial.len = 0;
+    llama->tiny_partial.len = 0;
+    if (!opaque && !llama->recurrent) {
+        err = get_blob(llama, 0, PARTIAL, &llama->empty_partial);
+    }
+    if (err == HEARTH_OK) {
+        err = probe_decode(llama, 0, 1, msg);
+    }
+    if (err == HEARTH_OK && llama->n_swa > 0 && !opaque && !llama->recurrent && !llama->hybrid) {
+        err = get_blob(llama, 0, PARTIAL, &llama->tiny_partial);
+    }
+    if (err == HEARTH_OK) {
+        err = probe_decode(llama, 1, PROBE_SHORT_TOKENS, msg);
+    }
+    struct probe_sizes a = {0}, b = {0};
+    if (err == HEARTH_OK) {
+        a = probe_sizes(llama, opaque);
+        err = probe_decode(llama, PROBE_SHORT_TOKENS, PROBE_LONG_TOKENS, msg);
+    }
+    if (err == HEARTH_OK) {
+        b = probe_sizes(llama, opaque);
+        fill_class(llama, opaque, a, b);
+    }
+    clear(llama, 0);
+    return err;
+}
+
+/* ---- sequences ---- */
+
+static bool valid(const struct hearth_llama *llama, int32_t seq) {
+    return seq >= 0 && (uint32_t)seq < llama->head.caps.seqs;
+}
+
+void hearth_llama_seq_clear(struct hearth_engine *engine, int32_t seq) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(valid(llama, seq));
+    clear(llama, seq);
+}
+
+int32_t hearth_llama_seq_rewind_floor(struct hearth_engine *engine, int32_t seq, int32_t end) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(valid(llama, seq));
+    if (engine->caps.memory_class == HEARTH_MEMORY_PAGES) {
+        return 0;
+    }
+    if (engine->caps.memory_class != HEARTH_MEMORY_PAGES_SNAPSHOT || llama->hybrid || llama->n_swa == 0) {
+        return end;
+    }
+    /* The token at n attends to (n - n_swa, n) of a window: all of it is there when the oldest window cell is no later
+     * than n - n_swa + 1. Chunked windows need less. */
+    int32_t oldest = llama_memory_seq_pos_min(llama->mem, seq);
+    if (oldest <= 0) {
+        return oldest < 0 ? end : 0;
+    }
+    int32_t floor = oldest + llama->n_swa - 1;
+    return floor < end ? floor : end;
+}
+
+int hearth_llama_seq_rewind(struct hearth_engine *engine, int32_t seq, int32_t n) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(valid(llama, seq) && n >= 0);
+    if (n == 0) {
+        clear(llama, seq);
+        return HEARTH_OK;
+    }
+    llama_pos end = llama_memory_seq_pos_max(llama->mem, seq) + 1;
+    if (n == end) {
+        return HEARTH_OK;
+    }
+    if (n > end || n < hearth_llama_seq_rewind_floor(engine, seq, end) ||
+        !llama_memory_seq_rm(llama->mem, seq, n, -1)) {
+        clear(llama, seq);
+        return HEARTH_ERR_STATE;
+    }
+    return HEARTH_OK;
+}
+
+int hearth_llama_seq_keep(struct hearth_engine *engine, int32_t seq, int32_t n) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(valid(llama, seq) && n >= 0);
+    if (!hearth_caps_has_pages(&engine->caps) || n == 0) {
+        clear(llama, seq);
+        return HEARTH_OK;
+    }
+    if (!drop_recurrent(llama, seq) || !llama_memory_seq_rm(llama->mem, seq, n, -1)) {
+        clear(llama, seq);
+        return HEARTH_ERR_STATE;
+    }
+    return HEARTH_OK;
+}
+
+int hearth_llama_seq_share(struct hearth_engine *engine, int32_t src, int32_t dst, int32_t p0, int32_t p1) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(valid(llama, src) && valid(llama, dst) && src != dst && p0 >= 0 && p0 <= p1);
+    if (!hearth_caps_has_pages(&engine->caps)) {
+        clear(llama, dst);
+        return HEARTH_OK;
+    }
+    if (p0 == p1) {
+        return HEARTH_OK;
+    }
+    llama_memory_seq_cp(llama->mem, src, dst, p0, p1);
+    /* A recurrent state shared by two sequences would be that of src's end; window cells stay shared until the
+     * snapshot that completes dst replaces them. */
+    if (!drop_recurrent(llama, dst)) {
+        clear(llama, dst);
+        return HEARTH_ERR_STATE;
+    }
+    return HEARTH_OK;
+}
+
+/* ---- pages ---- */
+
+/* The cell count of a page: every memory with pages begins with an attention cache of one stream. */
+static bool page_holds(const void *blob, size_t len, int32_t tokens) {
+    return len >= HEADER_BYTES + 8 && u32_at(blob, HEADER_BYTES) == 1 &&
+           u32_at(blob, HEADER_BYTES + 4) == (uint32_t)tokens;
+}
+
+int hearth_llama_page_export(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1,
+                             struct hearth_buf *out) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(hearth_caps_has_pages(&engine->caps) && valid(llama, seq) && p0 >= 0 && p0 < p1);
+    size_t begin = out->len;
+    int err = HEARTH_ERR_STATE;
+    size_t partial = HEADER_BYTES;
+
+    llama_memory_seq_cp(llama->mem, seq, llama->scratch, p0, p1);
+    if (!drop_recurrent(llama, llama->scratch)) {
+        goto done;
+    }
+    if (engine->caps.memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT) {
+        /* A window can hold more bytes than the page and would be copied only to be cut off: trade it for a tiny one.
+         * When that fails it is merely slow. */
+        if (llama->tiny_partial.len > 0) {
+            llama_state_seq_set_data_ext(llama->ctx, llama->tiny_partial.data, llama->tiny_partial.len, llama->scratch,
+                                         PARTIAL);
+        }
+        partial = llama_state_seq_get_size_ext(llama->ctx, llama->scratch, PARTIAL);
+    }
+    err = get_blob(llama, llama->scratch, 0, out);
+    if (err != HEARTH_OK) {
+        goto done;
+    }
+    err = HEARTH_ERR_STATE;
+    if (partial < HEADER_BYTES || out->len - begin < partial ||
+        !page_holds(out->data + begin, out->len - begin, p1 - p0)) {
+        goto done;
+    }
+    if (engine->caps.memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT) {
+        out->len -= partial - HEADER_BYTES;
+        bool ok =
+            hearth_buf_append(out, llama->empty_partial.data + HEADER_BYTES, llama->empty_partial.len - HEADER_BYTES);
+        if (!ok) {
+            err = HEARTH_ERR_NOMEM;
+            goto done;
+        }
+    }
+    err = HEARTH_OK;
+done:
+    clear(llama, llama->scratch);
+    if (err != HEARTH_OK) {
+        out->len = begin;
+    }
+    return err;
+}
+
+int hearth_llama_page_import(struct hearth_engine *engine, int32_t seq, int32_t p0, int32_t p1, const void *blob,
+                             size_t len, int32_t page_p0, int32_t page_p1) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(hearth_caps_has_pages(&engine->caps) && valid(llama, seq));
+    HEARTH_ASSERT(page_p0 >= 0 && page_p0 <= p0 && p0 < p1 && p1 <= page_p1);
+    int err = HEARTH_ERR_STATE;
+    if (page_holds(blob, len, page_p1 - page_p0)) {
+        hearth_llama_log_reset();
+        if (llama_state_seq_set_data_ext(llama->ctx, blob, len, llama->scratch, 0) == len) {
+            llama_memory_seq_cp(llama->mem, llama->scratch, seq, p0, p1);
+            err = HEARTH_OK;
+        } else if (hearth_llama_log_no_cells()) {
+            err = HEARTH_ERR_NO_CELLS;
+        }
+        clear(llama, llama->scratch);
+    }
+    if (err != HEARTH_OK) {
+        clear(llama, seq);
+    }
+    return err;
+}
+
+/* ---- snapshots ---- */
+
+int hearth_llama_snapshot_export(struct hearth_engine *engine, int32_t seq, int32_t pos, struct hearth_buf *out) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(hearth_caps_needs_snapshot(&engine->caps) && valid(llama, seq) && pos > 0);
+    if (llama_memory_seq_pos_max(llama->mem, seq) + 1 != pos) {
+        return HEARTH_ERR_STATE;
+    }
+    size_t begin = out->len;
+    int err = get_blob(llama, seq, snapshot_flags(llama), out);
+    if (err != HEARTH_OK) {
+        out->len = begin;
+    }
+    return err;
+}
+
+int hearth_llama_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_t pos, const void *blob, size_t len) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    HEARTH_ASSERT(hearth_caps_needs_snapshot(&engine->caps) && valid(llama, seq) && pos > 0);
+    int err = HEARTH_ERR_STATE;
+    /* A recurrent memory with a cell count other than 1 aborts. Behind a window it stands further in. */
+    bool counted = llama->recurrent || (llama->hybrid && llama->n_swa == 0 && snapshot_flags(llama) == PARTIAL);
+    if (len >= HEADER_BYTES + 4 && (!counted || u32_at(blob, HEADER_BYTES) == 1)) {
+        hearth_llama_log_reset();
+        if (llama_state_seq_set_data_ext(llama->ctx, blob, len, seq, snapshot_flags(llama)) == len &&
+            llama_memory_seq_pos_max(llama->mem, seq) + 1 == pos) {
+            err = HEARTH_OK;
+        } else if (hearth_llama_log_no_cells()) {
+            err = HEARTH_ERR_NO_CELLS;
+        }
+    }
+    if (err != HEARTH_OK) {
+        clear(llama, seq);
+    }
+    return err;
+}

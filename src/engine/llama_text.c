@@ -1,0 +1,68 @@
+/* Text: tokens out of text and text out of tokens. Only the vocabulary is touched, which is constant after loading, so
+ * every function here may run on any thread. */
+#include "engine/llama_internal.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t len, bool add_special,
+                          bool parse_special, struct hearth_tokens *out) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    if (len > INT32_MAX / 2) {
+        return HEARTH_ERR_TOO_LARGE;
+    }
+    /* Text has rarely more tokens than a third of its bytes; where it has, the second round knows the number. */
+    size_t room = len / 3 + 16;
+    for (;;) {
+        if (!hearth_tokens_reserve(out, room)) {
+            return HEARTH_ERR_NOMEM;
+        }
+        int32_t n = llama_tokenize(llama->vocab, text, (int32_t)len, out->v + out->n, (int32_t)room, add_special,
+                                   parse_special);
+        if (n >= 0) {
+            out->n += (size_t)n;
+            return HEARTH_OK;
+        }
+        if (n == INT32_MIN || (size_t)-n <= room) {
+            return HEARTH_ERR_TOO_LARGE;
+        }
+        room = (size_t)-n;
+    }
+}
+
+size_t hearth_llama_token_text(struct hearth_engine *engine, hearth_token token, bool special, char *out, size_t cap) {
+    struct hearth_llama *llama = hearth_llama_of(engine);
+    if (token < 0 || (uint32_t)token >= engine->caps.vocab_tokens) {
+        return 0;
+    }
+    int32_t room = cap < INT32_MAX ? (int32_t)cap : INT32_MAX;
+    int32_t n = llama_token_to_piece(llama->vocab, token, out, room, 0, special);
+    if (n >= 0) {
+        return (size_t)n;
+    }
+    /* It did not fit, and nothing was written: give the caller as much as it has room for. */
+    size_t len = (size_t)-n;
+    char *whole = malloc(len);
+    if (whole != NULL) {
+        llama_token_to_piece(llama->vocab, token, whole, -n, 0, special);
+        for (size_t i = 0; i < cap && i < len; i++) {
+            out[i] = whole[i];
+        }
+        free(whole);
+    }
+    return len;
+}
+
+bool hearth_llama_token_is_end(struct hearth_engine *engine, hearth_token token) {
+    return token >= 0 && (uint32_t)token < engine->caps.vocab_tokens &&
+           llama_vocab_is_eog(hearth_llama_of(engine)->vocab, token);
+}
+
+char *hearth_llama_token_string(struct hearth_llama *llama, hearth_token token) {
+    size_t len = hearth_llama_token_text(&llama->head, token, true, NULL, 0);
+    char *text = calloc(len + 1, 1);
+    if (text != NULL && len > 0) {
+        hearth_llama_token_text(&llama->head, token, true, text, len);
+    }
+    return text;
+}

@@ -1,0 +1,310 @@
+/* What sim says next, and samplers.
+ *
+ * The greedy token is one draw from a state digest: the end of the reply once in `reply_tokens`, else mostly words,
+ * some single letters and some characters that take two tokens. It needs no list of alternatives, so that greedy
+ * generation costs a few multiplications.
+ *
+ * Everything else works on *candidates*: the greedy token and CANDIDATES-1 further draws from the same state, with
+ * falling logits. Biases and penalties change those logits; top-k, top-p, min-p and the temperature choose among them.
+ * All of it is a function of (state, sampler's seed, number of the draw): equal runs give equal text. */
+#include "engine/sim_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CANDIDATES = 24, CANDIDATES_MAX = 2 * CANDIDATES, TRIES = 4 * CANDIDATES };
+_Static_assert(CANDIDATES > HEARTH_LOGPROBS_MAX, "as many alternatives as can be asked for");
+
+struct hearth_sampler {
+    struct hearth_sampling sampling; /* logit_bias: our own copy */
+    struct hearth_logit_bias *biases;
+    struct hearth_tokens history;    /* ring of the last tokens accepted, when a penalty is on */
+    size_t history_next, history_most;
+    uint64_t seed, draws;
+};
+
+struct candidate {
+    hearth_token token;
+    double raw, logit; /* before and after biases and penalties */
+};
+
+struct candidates {
+    struct candidate v[CANDIDATES_MAX]; /* v[0 … drawn-1] as drawn, then biased tokens that were not drawn */
+    size_t n, drawn;
+};
+
+/* ---- drawing ---- */
+
+hearth_token hearth_sim_draw(const struct sim *sim, sim_state state) {
+    uint64_t h = sim_mix(state, 0xD4A3);
+    uint32_t kind = (uint32_t)(h >> 57); /* 0 … 127 */
+    uint32_t pick = (uint32_t)(h >> 16);
+    if ((state & SIM_STATE_LOW) != 0) {
+        /* Finish the character; once in 128 leave it unfinished, as models do. */
+        return kind == 0 ? (hearth_token)'~' : (hearth_token)(0x80 + pick % 64);
+    }
+    if (sim_mix(h, 0xE0D) % sim->params.reply_tokens == 0) {
+        return hearth_sim_text_end();
+    }
+    if (kind < 96) {
+        hearth_token first, last;
+        hearth_sim_text_words(&first, &last);
+        return first + (hearth_token)(pick % (uint32_t)(last - first));
+    }
+    if (kind < 112) {
+        return (hearth_token)('a' + pick % 26);
+    }
+    if (kind < 120) {
+        return " .,\nth e"[pick % 8];
+    }
+    return hearth_sim_text_lead(pick % SIM_LEADS);
+}
+
+hearth_token hearth_sim_oracle(const struct hearth_engine *engine, const hearth_token *tokens, size_t n) {
+    const struct sim *sim = (const struct sim *)engine;
+    sim_state state = sim->origin;
+    for (size_t i = 0; i < n; i++) {
+        state = hearth_sim_state_step(state, tokens[i]);
+    }
+    return hearth_sim_draw(sim, state);
+}
+
+static double unit(uint64_t h) {
+    return (double)(h >> 11) * 0x1p-53;
+}
+
+static struct candidate *candidate_find(struct candidates *all, hearth_token token) {
+    for (size_t i = 0; i < all->n; i++) {
+        if (all->v[i].token == token) {
+            return &all->v[i];
+        }
+    }
+    return NULL;
+}
+
+static void candidates_draw(const struct sim *sim, sim_state state, struct candidates *all) {
+    double logit = 12.0;
+    all->n = 0;
+    for (uint64_t k = 0; k < TRIES && all->n < CANDIDATES; k++) {
+        uint64_t unfinished = state & SIM_STATE_LOW;
+        sim_state at = k == 0 ? state : (sim_mix(state, k) & ~(uint64_t)SIM_STATE_LOW) | unfinished;
+        hearth_token token = hearth_sim_draw(sim, at);
+        if (candidate_find(all, token) == NULL) {
+            all->v[all->n++] = (struct candidate){.token = token, .raw = logit, .logit = logit};
+            logit -= 0.2 + unit(sim_mix(at, 0x10617));
+        }
+    }
+    all->drawn = all->n;
+}
+
+/* ---- samplers ---- */
+
+static int sampling_check(const struct hearth_engine *engine, const struct hearth_sampling *s,
+                          struct hearth_errmsg *msg) {
+    const struct {
+        const char *name;
+        float value;
+    } finite[] = {
+        {"temperature", s->temperature},       {"top_p", s->top_p},
+        {"min_p", s->min_p},                   {"typical_p", s->typical_p},
+        {"repeat_penalty", s->penalty_repeat}, {"frequency_penalty", s->penalty_frequency},
+        {"presence_penalty", s->penalty_presence},
+    };
+    for (size_t i = 0; i < sizeof finite / sizeof finite[0]; i++) {
+        if (!isfinite(finite[i].value)) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "%s is not a finite number", finite[i].name);
+        }
+    }
+    if (s->penalty_repeat <= 0.0f) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "repeat_penalty is %g", (double)s->penalty_repeat);
+    }
+    for (size_t i = 0; i < s->logit_biases; i++) {
+        hearth_token token = s->logit_bias[i].token;
+        if (token < 0 || (uint32_t)token >= engine->caps.vocab_tokens) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "logit_bias: no token %d in this vocabulary", (int)token);
+        }
+    }
+    return HEARTH_OK;
+}
+
+struct hearth_sampler *hearth_sim_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *sampling,
+                                                 struct hearth_errmsg *msg) {
+    struct sim *sim = hearth_sim_of(engine);
+    if (sampling_check(engine, sampling, msg) != HEARTH_OK) {
+        return NULL;
+    }
+    struct hearth_sampler *sampler = calloc(1, sizeof *sampler);
+    if (sampler == NULL) {
+        goto nomem;
+    }
+    sampler->sampling = *sampling;
+    sampler->sampling.logit_bias = NULL;
+    if (sampling->logit_biases > 0) {
+        sampler->biases = calloc(sampling->logit_biases, sizeof sampler->biases[0]);
+        if (sampler->biases == NULL) {
+            goto nomem;
+        }
+        memcpy(sampler->biases, sampling->logit_bias, sampling->logit_biases * sizeof sampler->biases[0]);
+        sampler->sampling.logit_bias = sampler->biases;
+    }
+    if (hearth_sampling_penalises(sampling)) {
+        sampler->history_most =
+            sampling->penalty_last_tokens < 0 ? engine->caps.ctx_tokens : (size_t)sampling->penalty_last_tokens;
+        if (!hearth_tokens_reserve(&sampler->history, sampler->history_most)) {
+            goto nomem;
+        }
+    }
+    sampler->seed = sampling->seed != HEARTH_SEED_RANDOM ? sampling->seed : sim_mix(++sim->seeds_drawn, 0x5EED);
+    return sampler;
+
+nomem:
+    (void)hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for a sampler");
+    hearth_sim_sampler_destroy(engine, sampler);
+    return NULL;
+}
+
+void hearth_sim_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *sampler) {
+    (void)engine;
+    if (sampler != NULL) {
+        hearth_tokens_finish(&sampler->history);
+        free(sampler->biases);
+        free(sampler);
+    }
+}
+
+void hearth_sim_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token) {
+    (void)engine;
+    if (sampler->history_most == 0) {
+        return;
+    }
+    if (sampler->history.n < sampler->history_most) {
+        bool ok = hearth_tokens_push(&sampler->history, token);
+        HEARTH_ASSERT(ok); /* reserved at creation */
+    } else {
+        sampler->history.v[sampler->history_next] = token;
+        sampler->history_next = (sampler->history_next + 1) % sampler->history_most;
+    }
+}
+
+/* ---- choosing ---- */
+
+/* Biases; a biased token that was not drawn joins in far below those that were. */
+static void apply_biases(const struct hearth_sampler *sampler, struct candidates *all) {
+    double unlikely = all->v[all->drawn - 1].raw - 4.0;
+    for (size_t i = 0; i < sampler->sampling.logit_biases; i++) {
+        const struct hearth_logit_bias *bias = &sampler->biases[i];
+        struct candidate *c = candidate_find(all, bias->token);
+        if (c == NULL && bias->bias > 0.0f && all->n < CANDIDATES_MAX) {
+            c = &all->v[all->n++];
+            *c = (struct candidate){.token = bias->token, .raw = unlikely, .logit = unlikely};
+        }
+        if (c != NULL) {
+            c->logit += (double)bias->bias;
+        }
+    }
+    for (size_t i = 0; sampler->sampling.ignore_eos && i < all->n; i++) {
+        if (all->v[i].token == hearth_sim_text_end() || all->v[i].token == hearth_sim_text_stop()) {
+            all->v[i].logit = -HUGE_VAL;
+        }
+    }
+}
+
+static void apply_penalties(const struct hearth_sampler *sampler, struct candidates *all) {
+    const struct hearth_sampling *s = &sampler->sampling;
+    for (size_t i = 0; i < all->n; i++) {
+        struct candidate *c = &all->v[i];
+        size_t count = 0;
+        for (size_t k = 0; k < sampler->history.n; k++) {
+            count += sampler->history.v[k] == c->token;
+        }
+        if (count > 0) {
+            c->logit = c->logit > 0.0 ? c->logit / (double)s->penalty_repeat : c->logit * (double)s->penalty_repeat;
+            c->logit -= (double)count * (double)s->penalty_frequency + (double)s->penalty_presence;
+        }
+    }
+}
+
+static int by_logit(const void *a, const void *b) {
+    const struct candidate *x = a, *y = b;
+    if (x->logit > y->logit || x->logit < y->logit) {
+        return x->logit > y->logit ? -1 : 1;
+    }
+    return (x->token > y->token) - (x->token < y->token);
+}
+
+/* Chooses by temperature among the candidates, best first, that the limits leave. */
+static hearth_token choose(const struct hearth_sampler *sampler, sim_state state, const struct candidates *all) {
+    const struct hearth_sampling *s = &sampler->sampling;
+    size_t n = s->top_k > 0 && (size_t)s->top_k < all->n ? (size_t)s->top_k : all->n;
+    double p[CANDIDATES_MAX], sum = 0.0, cut = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        p[i] = exp(all->v[i].logit - all->v[0].logit);
+        sum += p[i];
+    }
+    size_t kept = 0;
+    while (kept < n && (kept == 0 || (cut < (double)s->top_p * sum && p[kept] >= (double)s->min_p))) {
+        cut += p[kept++];
+    }
+    sum = 0.0;
+    for (size_t i = 0; i < kept; i++) {
+        p[i] = exp((all->v[i].logit - all->v[0].logit) / (double)s->temperature);
+        sum += p[i];
+    }
+    double left = unit(sim_mix(sim_mix(state, sampler->seed), sampler->draws)) * sum;
+    size_t i = 0;
+    while (i + 1 < kept && left >= p[i]) {
+        left -= p[i++];
+    }
+    return all->v[i].token;
+}
+
+/* Log-probabilities from the logits as drawn; whatever was not drawn shares one part in a thousand. */
+static void report(const struct hearth_sampler *sampler, hearth_token chosen, const struct candidates *drawn,
+                   struct hearth_logprobs *out) {
+    int32_t want = sampler->sampling.logprobs;
+    double sum = 0.0;
+    for (size_t i = 0; i < drawn->n; i++) {
+        sum += exp(drawn->v[i].raw - drawn->v[0].raw);
+    }
+    double log_sum = log(sum * 1.001) + drawn->v[0].raw;
+    *out = (struct hearth_logprobs){.chosen = (float)(drawn->v[drawn->n - 1].raw - 4.0 - log_sum)};
+    for (size_t i = 0; i < drawn->n; i++) {
+        float logprob = (float)(drawn->v[i].raw - log_sum);
+        if (drawn->v[i].token == chosen) {
+            out->chosen = logprob;
+        }
+        if (out->n < want && out->n < HEARTH_LOGPROBS_MAX) {
+            out->token[out->n] = drawn->v[i].token;
+            out->logprob[out->n++] = logprob;
+        }
+    }
+}
+
+hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+                               struct hearth_logprobs *logprobs) {
+    const struct sim *sim = hearth_sim_of(engine);
+    HEARTH_ASSERT(index < sim->output_count && sim->output_wanted[index]);
+    const struct hearth_sampling *s = &sampler->sampling;
+    sim_state state = sim->outputs[index];
+    bool greedy = s->temperature <= 0.0f;
+    bool changed = s->logit_biases > 0 || s->ignore_eos || sampler->history.n > 0;
+    hearth_token token = hearth_sim_draw(sim, state);
+    struct candidates drawn;
+    if (!greedy || changed || logprobs != NULL) {
+        candidates_draw(sim, state, &drawn);
+    }
+    if (!greedy || changed) {
+        struct candidates all = drawn;
+        apply_biases(sampler, &all);
+        apply_penalties(sampler, &all);
+        qsort(all.v, all.n, sizeof all.v[0], by_logit);
+        token = greedy ? all.v[0].token : choose(sampler, state, &all);
+    }
+    if (logprobs != NULL) {
+        report(sampler, token, &drawn, logprobs);
+    }
+    sampler->draws++;
+    hearth_sim_sampler_accept(engine, sampler, token);
+    return token;
+}
