@@ -1,0 +1,43 @@
+/* A tier: where the bytes of pages and snapshots live, behind one vtable (`ram` today).
+ *
+ * A tier stores blobs and gives them back verified; it knows nothing of tokens or trees. It keeps no budget of its
+ * own: the cache decides what goes (cache/policy.h), the tier says how many bytes it holds.
+ *
+ * Threads: the one thread that drives the engine. */
+#ifndef HEARTH_TIER_TIER_H
+#define HEARTH_TIER_TIER_H
+
+#include "base/buf.h"
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct hearth_blob; /* one stored blob; belongs to its tier */
+struct hearth_tier;
+
+struct hearth_tier_ops {
+    void (*destroy)(struct hearth_tier *tier);
+    /* Takes the buffer's bytes (the buffer is empty afterwards, also on failure). NULL: out of memory. */
+    struct hearth_blob *(*put)(struct hearth_tier *tier, struct hearth_buf *bytes);
+    /* The verified bytes, borrowed until the blob is dropped. Errors: STATE (the checksum does not match). */
+    int (*view)(struct hearth_tier *tier, const struct hearth_blob *blob, const void **bytes, size_t *len);
+    void (*drop)(struct hearth_tier *tier, struct hearth_blob *blob);
+};
+
+struct hearth_tier {
+    const struct hearth_tier_ops *ops;
+    const char *name;  /* "ram" */
+    size_t used_bytes; /* what is held, with the tier's own overhead */
+    uint64_t bad_blobs; /* blobs that did not verify */
+};
+
+/* Bytes that a blob of `len` bytes takes in any tier's accounting, beyond its payload. */
+#define HEARTH_BLOB_OVERHEAD_BYTES 64
+
+size_t hearth_blob_bytes(const struct hearth_blob *blob);
+
+/* Blobs in this process's memory. NULL: out of memory. */
+struct hearth_tier *hearth_ram_tier_create(void);
+
+#endif
