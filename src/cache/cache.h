@@ -1,0 +1,109 @@
+/* The cache: plan, restore, capture, evict.
+ *
+ * It stands between a server's lanes and the engine. A lane owns a `struct hearth_live`; for a new prompt the caller
+ * asks for a plan, restores it, computes the rest, and appends to `live->tokens` whatever the sequence now holds. After
+ * the reply it captures the sequence, in slices if it likes. The same calls serve a program without a server:
+ *
+ *     hearth_cache_plan(cache, prompt, n, false, lives, count, &plan);
+ *     hearth_cache_restore(cache, &plan, prompt, lives, &result);
+ *     … decode prompt[result.resumed, n) on lives[plan.target]->seq, hearth_live_append() it …
+ *     while (hearth_cache_capture(cache, lives[plan.target], 8) == HEARTH_CAPTURE_MORE) { }
+ *
+ * Loading never consumes. Threads: the one thread that drives the engine. */
+#ifndef HEARTH_CACHE_CACHE_H
+#define HEARTH_CACHE_CACHE_H
+
+#include "cache/live.h"
+#include "cache/plan.h"
+#include "cache/policy.h"
+#include "cache/tree.h"
+#include "engine/engine.h"
+#include "tier/tier.h"
+
+struct hearth_cache;
+
+struct hearth_cache_params {
+    int32_t page_tokens;    /* most positions in a page */
+    size_t budget_bytes;    /* pages and snapshots together; 0: nothing is stored (live sequences are still reused) */
+    size_t snapshot_bytes;  /* the snapshots' part of it; 0: all for classes without pages, none for PAGES, half else */
+    hearth_policy_fn *policy; /* NULL: hearth_policy_gdsf */
+};
+
+/* The engine and the tier stay the caller's and must outlive the cache. Errors: NOMEM, INVALID. */
+int hearth_cache_create(struct hearth_engine *engine, struct hearth_tier *tier, const struct hearth_cache_params *params,
+                        struct hearth_cache **out, struct hearth_errmsg *msg);
+/* Live sequences must be finished before. */
+void hearth_cache_destroy(struct hearth_cache *cache);
+
+/* ---- live sequences ---- */
+
+void hearth_live_init(struct hearth_live *live, int32_t seq);
+/* The sequence now holds these tokens too (they were decoded behind its end). False: out of memory; the sequence must
+ * then be cleared. */
+bool hearth_live_append(struct hearth_live *live, const hearth_token *tokens, size_t n);
+/* Drops what is pending and empties the sequence. */
+void hearth_live_clear(struct hearth_cache *cache, struct hearth_live *live);
+void hearth_live_finish(struct hearth_cache *cache, struct hearth_live *live);
+
+/* ---- a prompt ---- */
+
+/* Plans a prompt (n > 0) over the stored and the live. False: every live sequence is busy, or out of memory. */
+bool hearth_cache_plan(struct hearth_cache *cache, const hearth_token *prompt, size_t n, bool cache_off,
+                       const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan);
+
+/* What must be captured before the plan may be restored: the target holds state that would be lost. Capture it wholly
+ * and plan again. */
+bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct hearth_plan *plan,
+                               const struct hearth_live *target);
+
+struct hearth_restore {
+    int32_t resumed;     /* the target holds prompt[0, resumed) */
+    int32_t live_tokens; /* of these, taken from live sequences */
+    int32_t ram_tokens;  /* of these, imported from stored pages (or with a stored snapshot) */
+    bool failed;         /* state could not be restored: it was dropped, the target is empty; plan again */
+    bool no_cells;       /* the KV cache is full: the target is empty; free cells and plan again */
+    int64_t us;          /* how long it took, by the engine's clock */
+};
+
+/* Carries a plan out. The target's sequence and live->tokens then agree on prompt[0, resumed), complete and ready to be
+ * decoded from there, whatever failed on the way. */
+void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *plan, const hearth_token *prompt,
+                          struct hearth_live *const *lives, struct hearth_restore *result);
+
+/* ---- capture ---- */
+
+/* False: nothing is ever stored (no budget, or the engine failed its self-test). */
+bool hearth_cache_stores(const struct hearth_cache *cache);
+
+/* Takes a snapshot of a live sequence where it stands and keeps it pending until capture. False: the class needs none,
+ * it has one there, there is no room, or the export failed; nothing is lost but a chance. */
+bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live, enum hearth_snapshot_kind kind);
+
+enum hearth_capture { HEARTH_CAPTURE_DONE, HEARTH_CAPTURE_MORE };
+
+/* Stores what is new of a live sequence: at most `pages` pages in this call, then snapshots. Call until DONE. The live
+ * state is untouched. */
+enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages);
+/* True when hearth_cache_capture has something to do. */
+bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct hearth_live *live);
+
+/* ---- measuring and watching ---- */
+
+/* Tells the cache how long a prefill of `tokens` took. */
+void hearth_cache_learn_prefill(struct hearth_cache *cache, int32_t tokens, int64_t us);
+
+struct hearth_cache_stats {
+    size_t pages, page_bytes, snapshots, snapshot_bytes;
+    uint64_t evicted_pages, evicted_snapshots, restore_failures;
+    uint64_t stored_pages, stored_snapshots;
+};
+void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_stats *stats);
+const struct hearth_costs *hearth_cache_costs(const struct hearth_cache *cache);
+
+/* Changes the budget; evicts down to it. */
+void hearth_cache_set_budget(struct hearth_cache *cache, size_t budget_bytes, size_t snapshot_bytes);
+
+/* Asserts every invariant of tree, heaps and budget. Linear in what is stored. */
+void hearth_cache_check(const struct hearth_cache *cache);
+
+#endif

@@ -1,0 +1,243 @@
+/* Capture: what is new of a live sequence goes to the store.
+ *
+ * The live tokens are matched against the tree; what matches is stored already. The rest is exported page by page: the
+ * last known page grows when it was captured short, then new pages follow. Snapshots that were taken on the way are
+ * attached, and one is taken at the end.
+ *
+ * Invariant: the page that capture stands on is pinned, so making room never takes the path away below it. */
+#include "cache/store.h"
+
+#include "base/assert.h"
+
+#include <string.h>
+
+/* ---- pages ---- */
+
+static bool blob_export(struct hearth_cache *cache, struct hearth_live *live, int32_t p0, int32_t p1,
+                        struct hearth_buf *out) {
+    if (!hearth_caps_has_pages(&cache->engine->caps))
+        return true;
+    size_t guess = (size_t)(p1 - p0) * cache->engine->caps.page_bytes_per_token;
+    return hearth_buf_reserve(out, guess) &&
+           cache->engine->ops->page_export(cache->engine, live->seq, p0, p1, out) == HEARTH_OK;
+}
+
+static bool blob_put(struct hearth_cache *cache, struct hearth_buf *bytes, struct hearth_blob **out) {
+    *out = NULL;
+    if (!hearth_caps_has_pages(&cache->engine->caps))
+        return true;
+    *out = cache->tier->ops->put(cache->tier, bytes);
+    return *out != NULL;
+}
+
+/* Bytes of the path so far, about. */
+static size_t path_bytes(const struct hearth_cache *cache, const struct hearth_path *path) {
+    size_t per_token = sizeof(hearth_token);
+    if (hearth_caps_has_pages(&cache->engine->caps))
+        per_token += cache->engine->caps.page_bytes_per_token;
+    return (size_t)path->matched * per_token;
+}
+
+static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, struct hearth_path *path, int32_t end,
+                      struct hearth_buf *bytes) {
+    struct hearth_page *page = path->pages[path->n - 1];
+    size_t before = hearth_page_bytes(page);
+    size_t more = bytes->len > before ? bytes->len - before : 0;
+    struct hearth_blob *blob, *old;
+    if (!hearth_store_reserve_page(cache, more + sizeof(struct hearth_page) + HEARTH_BLOB_OVERHEAD_BYTES +
+                                              (size_t)cache->tree.page_tokens * sizeof(hearth_token),
+                                   path_bytes(cache, path)))
+        return false;
+    if (!blob_put(cache, bytes, &blob))
+        return false;
+    if (!hearth_tree_extend(&cache->tree, path, live->tokens.v, end, blob, &old)) {
+        if (blob)
+            cache->tier->ops->drop(cache->tier, blob);
+        return false;
+    }
+    if (old)
+        cache->tier->ops->drop(cache->tier, old);
+    hearth_store_page_grown(cache, page, before);
+    return true;
+}
+
+static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struct hearth_path *path, int32_t end,
+                     struct hearth_buf *bytes) {
+    size_t need = bytes->len + sizeof(struct hearth_page) + HEARTH_BLOB_OVERHEAD_BYTES +
+                  (size_t)(end - path->matched) * sizeof(hearth_token);
+    struct hearth_blob *blob;
+    if (!hearth_store_reserve_page(cache, need, path_bytes(cache, path)) || !blob_put(cache, bytes, &blob))
+        return false;
+    struct hearth_page *page = hearth_tree_add(&cache->tree, path, live->tokens.v, end, blob);
+    if (!page) {
+        if (blob)
+            cache->tier->ops->drop(cache->tier, blob);
+        return false;
+    }
+    page->pins++; /* the standing pin moves here; the parent's is given back below */
+    hearth_store_page_added(cache, page);
+    hearth_store_unpin(cache, page->parent);
+    return true;
+}
+
+/* Stores the page that starts at (or grows from) the end of the path. False: it could not be stored. */
+static bool store_page(struct hearth_cache *cache, struct hearth_live *live, struct hearth_path *path) {
+    int32_t end = hearth_tree_page_end(&cache->tree, path->matched, (int32_t)live->tokens.n);
+    bool grows = hearth_tree_can_extend(&cache->tree, path);
+    int32_t p0 = grows ? path->pages[path->n - 1]->p0 : path->matched;
+    struct hearth_buf bytes = {0};
+    bool ok = blob_export(cache, live, p0, end, &bytes) &&
+              (grows ? grow_page(cache, live, path, end, &bytes) : add_page(cache, live, path, end, &bytes));
+    hearth_buf_finish(&bytes);
+    return ok;
+}
+
+/* ---- snapshots ---- */
+
+void hearth_live_forget(struct hearth_cache *cache, struct hearth_live *live, int32_t keep) {
+    while (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos > keep) {
+        struct hearth_blob *blob = live->snapshots[--live->snapshot_count].blob;
+        cache->snapshots.used_bytes -= hearth_blob_bytes(blob);
+        cache->tier->ops->drop(cache->tier, blob);
+    }
+    if ((size_t)keep < live->tokens.n)
+        live->tokens.n = (size_t)keep;
+    live->dirty = live->snapshot_count > 0;
+}
+
+/* A reply's snapshot makes the ones before it on its path less likely to be asked for. */
+static void supersede(const struct hearth_path *path, int32_t pos) {
+    int32_t at = pos - 1;
+    for (int back = 0; back < 4; back++) {
+        struct hearth_snapshot *before = hearth_path_snapshot(path, at);
+        if (!before)
+            return;
+        if (before->kind == HEARTH_SNAPSHOT_REPLY_END || before->kind == HEARTH_SNAPSHOT_PROMPT_END)
+            before->superseded = true;
+        at = before->pos - 1;
+    }
+}
+
+static void attach(struct hearth_cache *cache, const struct hearth_path *path, int32_t pos, struct hearth_blob *blob,
+                   enum hearth_snapshot_kind kind) {
+    size_t bytes = sizeof(struct hearth_snapshot) + hearth_blob_bytes(blob) + HEARTH_BLOB_OVERHEAD_BYTES;
+    struct hearth_snapshot *snapshot = NULL;
+    if (hearth_store_reserve_snapshot(cache, bytes))
+        snapshot = hearth_tree_add_snapshot(&cache->tree, path, pos, blob, kind);
+    if (!snapshot) {
+        cache->tier->ops->drop(cache->tier, blob);
+        return;
+    }
+    if (kind == HEARTH_SNAPSHOT_REPLY_END)
+        supersede(path, pos);
+    (void)hearth_store_snapshot_added(cache, snapshot);
+}
+
+static void attach_pending(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path) {
+    for (int i = 0; i < live->snapshot_count; i++) {
+        struct hearth_live_snapshot *pending = &live->snapshots[i];
+        cache->snapshots.used_bytes -= hearth_blob_bytes(pending->blob);
+        if (pending->pos <= path->matched && !hearth_tree_has_snapshot(path, pending->pos))
+            attach(cache, path, pending->pos, pending->blob, pending->kind);
+        else
+            cache->tier->ops->drop(cache->tier, pending->blob);
+    }
+    live->snapshot_count = 0;
+}
+
+/* The state of the sequence where it stands, in the tier; NULL when it cannot be had. */
+static struct hearth_blob *export_here(struct hearth_cache *cache, struct hearth_live *live) {
+    struct hearth_buf bytes = {0};
+    struct hearth_blob *blob = NULL;
+    if (hearth_buf_reserve(&bytes, cache->engine->caps.snapshot_bytes) &&
+        cache->engine->ops->snapshot_export(cache->engine, live->seq, (int32_t)live->tokens.n, &bytes) == HEARTH_OK)
+        blob = cache->tier->ops->put(cache->tier, &bytes);
+    hearth_buf_finish(&bytes);
+    return blob;
+}
+
+bool hearth_cache_stores(const struct hearth_cache *cache) {
+    return cache->engine->caps.cache_ok && cache->pages.budget_bytes + cache->snapshots.budget_bytes > 0;
+}
+
+bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live, enum hearth_snapshot_kind kind) {
+    int32_t pos = (int32_t)live->tokens.n;
+    if (!hearth_cache_stores(cache) || !hearth_caps_needs_snapshot(&cache->engine->caps) || pos == 0 ||
+        live->snapshot_count == HEARTH_LIVE_SNAPSHOTS_MAX)
+        return false;
+    if (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos >= pos)
+        return false;
+    if (!hearth_tree_match(&cache->tree, live->tokens.v, live->tokens.n, &cache->scratch) ||
+        hearth_tree_has_snapshot(&cache->scratch, pos))
+        return false;
+    struct hearth_blob *blob = export_here(cache, live);
+    if (!blob)
+        return false;
+    if (!hearth_store_reserve_snapshot(cache, hearth_blob_bytes(blob))) {
+        cache->tier->ops->drop(cache->tier, blob);
+        return false;
+    }
+    cache->snapshots.used_bytes += hearth_blob_bytes(blob);
+    live->snapshots[live->snapshot_count++] = (struct hearth_live_snapshot){.pos = pos, .blob = blob, .kind = kind};
+    live->dirty = true;
+    return true;
+}
+
+/* ---- capture ---- */
+
+bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct hearth_live *live) {
+    return live->dirty && hearth_cache_stores(cache);
+}
+
+enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages) {
+    struct hearth_path *path = &cache->scratch;
+    int32_t n = (int32_t)live->tokens.n;
+    if (!hearth_cache_capture_pending(cache, live)) {
+        live->dirty = false;
+        return HEARTH_CAPTURE_DONE;
+    }
+    bool ok = hearth_tree_match(&cache->tree, live->tokens.v, live->tokens.n, path);
+    if (!ok)
+        path->n = 0, path->matched = 0;
+    struct hearth_page *base = path->n ? path->pages[path->n - 1] : &cache->tree.root;
+    hearth_store_pin(cache, base);
+    while (ok && path->matched < n && pages-- > 0)
+        ok = store_page(cache, live, path);
+    bool more = ok && path->matched < n;
+    if (!more) {
+        attach_pending(cache, live, path);
+        if (ok && n > 0 && hearth_caps_needs_snapshot(&cache->engine->caps) && !hearth_tree_has_snapshot(path, n)) {
+            struct hearth_blob *blob = export_here(cache, live);
+            if (blob)
+                attach(cache, path, n, blob, HEARTH_SNAPSHOT_REPLY_END);
+        }
+        live->dirty = false;
+    }
+    struct hearth_page *tail = path->n ? path->pages[path->n - 1] : &cache->tree.root;
+    hearth_store_unpin(cache, tail);
+    if (!more)
+        hearth_store_prune(cache, tail);
+    return more ? HEARTH_CAPTURE_MORE : HEARTH_CAPTURE_DONE;
+}
+
+/* ---- live sequences ---- */
+
+void hearth_live_init(struct hearth_live *live, int32_t seq) {
+    memset(live, 0, sizeof *live);
+    live->seq = seq;
+}
+
+bool hearth_live_append(struct hearth_live *live, const hearth_token *tokens, size_t n) {
+    live->dirty = live->dirty || n > 0;
+    return hearth_tokens_append(&live->tokens, tokens, n);
+}
+
+void hearth_live_clear(struct hearth_cache *cache, struct hearth_live *live) {
+    hearth_live_forget(cache, live, 0);
+    cache->engine->ops->seq_clear(cache->engine, live->seq);
+}
+
+void hearth_live_finish(struct hearth_cache *cache, struct hearth_live *live) {
+    hearth_live_clear(cache, live);
+    hearth_tokens_finish(&live->tokens);
+}

@@ -1,0 +1,30 @@
+/* The live tier: sequences inside the engine, as the cache sees them. A lane owns one. */
+#ifndef HEARTH_CACHE_LIVE_H
+#define HEARTH_CACHE_LIVE_H
+
+#include "base/buf.h"
+#include "cache/tree.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A snapshot taken while a prefill ran, not yet attached to the tree (that happens at capture). */
+struct hearth_live_snapshot {
+    int32_t pos;
+    struct hearth_blob *blob; /* in the cache's tier; owned by the live sequence */
+    enum hearth_snapshot_kind kind;
+};
+
+#define HEARTH_LIVE_SNAPSHOTS_MAX 64
+
+struct hearth_live {
+    int32_t seq;
+    struct hearth_tokens tokens;  /* tokens whose state the sequence holds: exactly [0, tokens.n) */
+    bool dirty;                   /* the tree may lack something of it: set by hearth_live_append() */
+    bool busy;                    /* a request runs on it: may be shared from, not overwritten */
+    int64_t used_us;              /* when it was last used, for choosing a victim */
+    struct hearth_live_snapshot snapshots[HEARTH_LIVE_SNAPSHOTS_MAX];
+    int snapshot_count;           /* ascending by pos */
+};
+
+#endif

@@ -1,0 +1,235 @@
+/* The plan. Design in plan.h.
+ *
+ * Steps: measure every live sequence against the prompt; list candidates; take the cheapest; choose the sequence to run
+ * on; explain.
+ *
+ * Invariants: resume < n; a candidate never names state that does not cover [0, resume); a busy sequence is never a
+ * target; a sequence with uncaptured or still useful state is a target only when it is continued or none is empty. */
+#include "cache/plan.h"
+
+#include "base/assert.h"
+
+struct candidate {
+    enum hearth_resume how;
+    int source;
+    int32_t resume;
+    int32_t live_tokens;
+    struct hearth_snapshot *snapshot;
+    const struct hearth_live_snapshot *pending;
+    double cost_us;
+};
+
+struct planner {
+    const struct hearth_plan_input *in;
+    int32_t limit;     /* latest position to resume at */
+    int best_source;   /* live sequence with the longest common prefix, or -1 */
+    int32_t best_common;
+    struct candidate best;
+    bool any;
+    int32_t reachable; /* latest position any candidate offered, cheap or not */
+};
+
+static int32_t smaller(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+static int32_t common_tokens(const struct hearth_plan_input *in, size_t live) {
+    const struct hearth_tokens *tokens = &in->lives[live]->tokens;
+    return (int32_t)hearth_tokens_common(in->prompt, in->n, tokens->v, tokens->n);
+}
+
+/* ---- candidates ---- */
+
+/* Cost of importing the path's pages for [from, to). */
+static double pages_us(const struct hearth_plan_input *in, int32_t from, int32_t to) {
+    size_t bytes = 0, pieces = 0;
+    for (size_t i = in->path->n; i-- > 0;) {
+        const struct hearth_page *page = in->path->pages[i];
+        if (hearth_path_end(in->path, i) <= from)
+            break;
+        if (page->p0 >= to)
+            continue;
+        bytes += (size_t)page->len * in->caps->page_bytes_per_token;
+        pieces++;
+    }
+    return hearth_costs_restore_us(in->costs, bytes, pieces);
+}
+
+/* Takes the candidate when it is cheaper than the best so far; candidates come in order of preference. */
+static void offer(struct planner *p, struct candidate candidate, double restore_us) {
+    if (candidate.resume <= 0 && candidate.how != HEARTH_RESUME_FRESH)
+        return;
+    candidate.cost_us = restore_us + hearth_costs_compute_us(p->in->costs, (int32_t)p->in->n - candidate.resume);
+    if (candidate.resume > p->reachable)
+        p->reachable = candidate.resume;
+    if (!p->any || candidate.cost_us < p->best.cost_us)
+        p->best = candidate;
+    p->any = true;
+}
+
+/* Continue or rewind a free sequence where it stands. */
+static void offer_in_place(struct planner *p, int live, int32_t common) {
+    const struct hearth_live *l = p->in->lives[live];
+    int32_t end = (int32_t)l->tokens.n;
+    int32_t at = smaller(common, p->limit);
+    if (l->busy || at < p->in->rewind_floors[live])
+        return;
+    if (!p->in->caps->cache_ok && at != end)
+        return;
+    /* A rewind takes the end away from whoever comes back for it: on a class that cannot share, that restore is part of
+     * the price. */
+    double lost_us = at == end || !hearth_caps_needs_snapshot(p->in->caps)
+                         ? 0
+                         : hearth_costs_restore_us(p->in->costs, p->in->caps->snapshot_bytes, 2);
+    offer(p, (struct candidate){.how = HEARTH_RESUME_IN_PLACE, .source = live, .resume = at, .live_tokens = at},
+          lost_us);
+}
+
+static void offer_live(struct planner *p, int live, int32_t common) {
+    const struct hearth_caps *caps = p->in->caps;
+    const struct hearth_live *l = p->in->lives[live];
+    int32_t at = smaller(common, p->limit);
+    if (!caps->cache_ok)
+        return;
+    if (!hearth_caps_needs_snapshot(caps)) {
+        offer(p, (struct candidate){.how = HEARTH_RESUME_SHARE, .source = live, .resume = at, .live_tokens = at}, 0);
+        return;
+    }
+    bool addressable = hearth_caps_has_pages(caps);
+    double snapshot_us = hearth_costs_restore_us(p->in->costs, caps->snapshot_bytes, 1);
+    int32_t end = (int32_t)l->tokens.n;
+    if (end == common && end <= p->limit)
+        offer(p,
+              (struct candidate){.how = HEARTH_RESUME_LIVE_END,
+                                 .source = live,
+                                 .resume = end,
+                                 .live_tokens = addressable ? end : 0},
+              2 * snapshot_us);
+    for (int i = l->snapshot_count; i-- > 0;) {
+        if (l->snapshots[i].pos > at)
+            continue;
+        offer(p,
+              (struct candidate){.how = HEARTH_RESUME_LIVE_SNAPSHOT,
+                                 .source = live,
+                                 .resume = l->snapshots[i].pos,
+                                 .live_tokens = addressable ? l->snapshots[i].pos : 0,
+                                 .pending = &l->snapshots[i]},
+              snapshot_us);
+        break;
+    }
+}
+
+/* Pages (and a snapshot) from the tree, behind whatever a live sequence already has of them. */
+static void offer_stored(struct planner *p) {
+    const struct hearth_plan_input *in = p->in;
+    const struct hearth_caps *caps = in->caps;
+    if (!caps->cache_ok)
+        return;
+    struct candidate c = {.how = HEARTH_RESUME_STORED, .source = -1, .resume = smaller(in->path->matched, p->limit)};
+    double us = 0;
+    if (hearth_caps_needs_snapshot(caps)) {
+        c.snapshot = hearth_path_snapshot(in->path, p->limit);
+        if (!c.snapshot)
+            return;
+        c.resume = c.snapshot->pos;
+        us += hearth_costs_restore_us(in->costs, caps->snapshot_bytes, 1);
+    }
+    if (hearth_caps_has_pages(caps)) {
+        c.live_tokens = smaller(p->best_common, c.resume);
+        c.source = c.live_tokens > 0 ? p->best_source : -1;
+        us += pages_us(in, c.live_tokens, c.resume);
+    }
+    offer(p, c, us);
+}
+
+/* ---- target ---- */
+
+/* The sequence to give to the request: one that is empty, else the one unused for longest; never a busy one. */
+static int choose_target(const struct hearth_plan_input *in) {
+    int victim = -1;
+    for (size_t i = 0; i < in->live_count; i++) {
+        const struct hearth_live *l = in->lives[i];
+        if (l->busy)
+            continue;
+        if (l->tokens.n == 0)
+            return (int)i;
+        if (victim < 0 || l->used_us < in->lives[victim]->used_us)
+            victim = (int)i;
+    }
+    return victim;
+}
+
+/* Rewinding drops the end of what may be another conversation. On a class that can share, the request moves to the
+ * sequence that would be chosen anyway, and the source stays whole. */
+static void settle_target(const struct planner *p, struct hearth_plan *plan) {
+    const struct hearth_plan_input *in = p->in;
+    plan->target = choose_target(in);
+    if (plan->how != HEARTH_RESUME_IN_PLACE)
+        return;
+    bool whole = plan->resume == (int32_t)in->lives[plan->source]->tokens.n;
+    if (!whole && !hearth_caps_needs_snapshot(in->caps) && in->caps->cache_ok && plan->target != plan->source)
+        plan->how = HEARTH_RESUME_SHARE;
+    else
+        plan->target = plan->source;
+}
+
+/* ---- reasons ---- */
+
+static enum hearth_reason explain(const struct planner *p, const struct hearth_plan *plan) {
+    const struct hearth_plan_input *in = p->in;
+    if (in->cache_off)
+        return HEARTH_REASON_CACHE_OFF;
+    if (plan->resume == p->limit)
+        return p->limit == 0 ? HEARTH_REASON_COLD : HEARTH_REASON_NONE;
+    if (plan->resume < p->reachable)
+        return HEARTH_REASON_COMPUTE_CHEAPER;
+    if (plan->resume < smaller(plan->matched, p->limit))
+        return in->caps->cache_ok ? HEARTH_REASON_NO_SNAPSHOT : HEARTH_REASON_CACHE_OFF;
+    bool live_knows_more = p->best_source >= 0 && p->best_common > in->path->matched;
+    if (!live_knows_more && in->edge == HEARTH_EDGE_EVICTED)
+        return HEARTH_REASON_EVICTED;
+    if (plan->matched == 0)
+        return HEARTH_REASON_COLD;
+    bool live_ends = p->best_source >= 0 && p->best_common == plan->matched &&
+                     (size_t)p->best_common == in->lives[p->best_source]->tokens.n;
+    bool tree_ends = !live_knows_more && in->edge == HEARTH_EDGE_END;
+    return live_ends || tree_ends ? HEARTH_REASON_EXTENDED : HEARTH_REASON_DIVERGED;
+}
+
+/* ---- entry ---- */
+
+bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *plan) {
+    HEARTH_ASSERT(in->n > 0);
+    struct planner p = {.in = in, .limit = (int32_t)in->n - 1, .best_source = -1};
+    *plan = (struct hearth_plan){.target = choose_target(in), .source = -1, .how = HEARTH_RESUME_FRESH};
+    if (plan->target < 0)
+        return false;
+    if (!in->cache_off) {
+        for (size_t i = 0; i < in->live_count; i++) {
+            int32_t common = common_tokens(in, i);
+            if (common > p.best_common) {
+                p.best_common = common;
+                p.best_source = (int)i;
+            }
+        }
+        for (size_t i = 0; i < in->live_count; i++)
+            offer_in_place(&p, (int)i, common_tokens(in, i));
+        for (size_t i = 0; i < in->live_count; i++)
+            offer_live(&p, (int)i, common_tokens(in, i));
+        offer_stored(&p);
+    }
+    offer(&p, (struct candidate){.how = HEARTH_RESUME_FRESH, .source = -1}, 0);
+
+    plan->how = p.best.how;
+    plan->source = p.best.source;
+    plan->resume = p.best.resume;
+    plan->live_tokens = p.best.live_tokens;
+    plan->snapshot = p.best.snapshot;
+    plan->pending = p.best.pending;
+    plan->matched = p.best_common > in->path->matched ? p.best_common : in->path->matched;
+    settle_target(&p, plan);
+    plan->reason = explain(&p, plan);
+    if (smaller(plan->matched, p.limit) > plan->resume)
+        plan->divergence = smaller(plan->matched, p.limit);
+    return true;
+}

@@ -1,0 +1,37 @@
+/* Eviction by value per byte. Pure functions; design in policy.h. */
+#include "cache/policy.h"
+
+/* How likely a prompt comes back to a snapshot of each kind, relative to a page. Order of the kind table. */
+static const double reuse[] = {
+    [HEARTH_SNAPSHOT_REPLY_END] = 1.0,
+    [HEARTH_SNAPSHOT_PROMPT_END] = 0.5,
+    [HEARTH_SNAPSHOT_MARK] = 1.0,
+    [HEARTH_SNAPSHOT_DIVERGENCE] = 1.5,
+    [HEARTH_SNAPSHOT_INTERVAL] = 0.25,
+};
+/* Once the conversation has gone on, its earlier snapshots serve only forks and edits. */
+static const double reuse_superseded = 0.2;
+
+double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
+    return (double)bytes * costs->import_us_per_byte + (double)pieces * costs->import_us;
+}
+
+double hearth_costs_compute_us(const struct hearth_costs *costs, int32_t tokens) {
+    return (double)tokens * costs->prefill_us_per_token;
+}
+
+double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_costs *costs, double inflation) {
+    double saved_us = hearth_costs_compute_us(costs, item->saved_tokens) - hearth_costs_restore_us(costs, item->bytes, 1);
+    if (saved_us <= 0)
+        return inflation;
+    double p_reuse = !item->is_snapshot ? 1.0 : reuse[item->kind] * (item->superseded ? reuse_superseded : 1.0);
+    return inflation + p_reuse * (double)item->hits * saved_us / (double)item->bytes;
+}
+
+void hearth_costs_init(struct hearth_costs *costs) {
+    *costs = (struct hearth_costs){.prefill_us_per_token = 500, .import_us_per_byte = 1.0 / 2000, .import_us = 50};
+}
+
+void hearth_costs_learn(double *cost, double sample) {
+    *cost += (sample - *cost) * 0.2;
+}

@@ -1,0 +1,50 @@
+/* What goes first when the budget is full: a decision function without I/O.
+ *
+ * The cache keeps every page and snapshot that may go in a heap ordered by this function's result and evicts from the
+ * bottom. The default is GDSF (Greedy-Dual-Size-Frequency): an inflation term that ages what is not used, plus the
+ * seconds that keeping the item is expected to save per byte. Another policy is another function.
+ * Source: L. Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy", HP Labs
+ * HPL-98-69R1, 1998. */
+#ifndef HEARTH_CACHE_POLICY_H
+#define HEARTH_CACHE_POLICY_H
+
+#include "cache/tree.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Speeds measured on this machine, continuously. */
+struct hearth_costs {
+    double prefill_us_per_token;
+    double import_us_per_byte;
+    double import_us; /* per page or snapshot */
+};
+
+/* What a policy may know about an item. */
+struct hearth_item {
+    bool is_snapshot;
+    enum hearth_snapshot_kind kind; /* of a snapshot */
+    bool superseded;                /* a snapshot that a later reply of the same conversation has replaced */
+    uint32_t hits;                  /* prompts that used it, plus one */
+    int32_t saved_tokens;           /* tokens that would be computed without it */
+    size_t bytes;
+};
+
+/* The value of keeping an item, on top of `inflation` (the priority of the last item evicted: what was not used since
+ * ages by comparison). Higher stays longer. Pure. */
+typedef double hearth_policy_fn(const struct hearth_item *item, const struct hearth_costs *costs, double inflation);
+
+double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_costs *costs, double inflation);
+
+/* Microseconds to restore an item of `bytes` in `pieces` blobs, and to compute `tokens`. Pure. */
+double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, size_t pieces);
+double hearth_costs_compute_us(const struct hearth_costs *costs, int32_t tokens);
+
+/* Costs before anything was measured: slow prefill, memory-speed import, so that the first reuse happens and is then
+ * measured. */
+void hearth_costs_init(struct hearth_costs *costs);
+/* Moves a measured cost towards a new sample (exponential average). */
+void hearth_costs_learn(double *cost, double sample);
+
+#endif

@@ -1,0 +1,42 @@
+/* The receipt: what the cache did for one request, and why it was not more. */
+#ifndef HEARTH_CACHE_RECEIPT_H
+#define HEARTH_CACHE_RECEIPT_H
+
+#include <stdint.h>
+
+/* Why not more was reused. First match wins when a plan is explained (cache/plan.c). */
+#define HEARTH_REASON_TABLE(X)                                                                     \
+    X(NONE, "none", "everything but the last token was reused")                                    \
+    X(CACHE_OFF, "cache_off", "the cache is off for this server or this request")                  \
+    X(COLD, "cold", "no stored prompt begins like this one")                                       \
+    X(EXTENDED, "extended", "everything known was reused; the rest of the prompt is new")          \
+    X(DIVERGED, "diverged", "the prompt leaves every stored one at this token")                    \
+    X(NO_SNAPSHOT, "no_snapshot", "tokens match further, but no state was kept at a later position") \
+    X(EVICTED, "evicted", "the state of what follows was evicted")                                 \
+    X(COMPUTE_CHEAPER, "compute_cheaper", "computing the rest is faster than restoring it")        \
+    X(RESTORE_FAILED, "restore_failed", "stored state could not be restored and was dropped")
+
+enum hearth_reason {
+#define X(name, text, help) HEARTH_REASON_##name,
+    HEARTH_REASON_TABLE(X)
+#undef X
+};
+
+const char *hearth_reason_text(enum hearth_reason reason);
+const char *hearth_reason_help(enum hearth_reason reason);
+
+/* Units: tokens and microseconds. prompt = reused_live + reused_ram + computed. */
+struct hearth_receipt {
+    uint32_t prompt_tokens;
+    uint32_t reused_live_tokens;
+    uint32_t reused_ram_tokens;
+    uint32_t computed_tokens;
+    uint32_t matched_tokens; /* longest known prefix, whether or not its state could be used */
+    int64_t queue_us;        /* from submission until a lane was free */
+    int64_t plan_us;
+    int64_t restore_us;
+    int64_t prefill_us;
+    enum hearth_reason reason;
+};
+
+#endif

@@ -1,0 +1,148 @@
+/* The prefix tree: a radix tree over tokens whose nodes are pages.
+ *
+ * A page holds the tokens of [p0, p0 + len) of every sequence that begins like its path, and a reference to their
+ * addressable state (none for models without any). A child attaches at an *offset* inside its parent, so a branch
+ * never splits or copies what is stored:
+ *
+ *     root --+-- [0,256) system prompt --+-- [256,512) --- [512,700)        conversation A
+ *                                  |     |
+ *                                  |     +-- at 256: [256,400)              conversation B
+ *                                  +-- at 90: [90,256) --- [256,300)        another system prompt
+ *
+ * Invariants (hearth_tree_check):
+ *   - child.p0 = parent.p0 + offset, 0 <= offset <= parent.len; only the root has len 0 and p0 0.
+ *   - Children of a page differ in (offset, first token); a child at offset < len does not begin with the parent's own
+ *     token there. So a token list has exactly one path.
+ *   - A page ends at a multiple of page_tokens or at the frontier it was captured at; then it may grow, once what
+ *     follows is known, to that multiple.
+ *   - A snapshot at position p belongs to the page with p0 < p <= p0 + len.
+ *
+ * The tree owns pages and their token arrays. Blobs belong to the caller, who frees them before a page is removed. */
+#ifndef HEARTH_CACHE_TREE_H
+#define HEARTH_CACHE_TREE_H
+
+#include "base/buf.h"
+#include "cache/heap.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct hearth_blob;
+
+/* Where a snapshot was taken, and so how likely a later prompt comes back to it (cache/policy.h). */
+#define HEARTH_SNAPSHOT_KIND_TABLE(X)                                  \
+    X(REPLY_END, "reply_end")       /* after the last token of a reply */ \
+    X(PROMPT_END, "prompt_end")     /* just before a reply */            \
+    X(MARK, "mark")                 /* end of the system prompt, start of the last user or tool message */ \
+    X(DIVERGENCE, "divergence")     /* where a prompt left a known path */ \
+    X(INTERVAL, "interval")         /* every so often in a long prefill */
+
+enum hearth_snapshot_kind {
+#define X(name, text) HEARTH_SNAPSHOT_##name,
+    HEARTH_SNAPSHOT_KIND_TABLE(X)
+#undef X
+};
+
+struct hearth_page;
+
+/* Non-addressable state at exactly one position. */
+struct hearth_snapshot {
+    struct hearth_heap_node heap;
+    struct hearth_page *page;
+    struct hearth_blob *blob;
+    int32_t pos;
+    int32_t saved_tokens; /* from the snapshot before it on the same path: what losing it would cost */
+    uint32_t hits;
+    enum hearth_snapshot_kind kind;
+    bool superseded; /* a later reply of the same conversation has its own */
+};
+
+/* A child that was evicted: enough to say so when it is asked for. */
+struct hearth_ghost {
+    int32_t offset;
+    hearth_token first;
+};
+
+#define HEARTH_GHOSTS 8
+
+struct hearth_page {
+    struct hearth_heap_node heap; /* in the heap while the page may be evicted: a leaf that nobody pins */
+    struct hearth_page *parent;
+    hearth_token *tokens;
+    struct hearth_blob *blob; /* state of [p0, p0 + len), or NULL for models without addressable state */
+    struct hearth_page **children; /* ascending by (offset, first token) */
+    struct hearth_snapshot **snapshots; /* ascending by pos */
+    int32_t p0, len;
+    uint32_t child_count, child_cap;
+    uint32_t snapshot_count, snapshot_cap;
+    uint32_t hits;
+    uint32_t pins;
+    struct hearth_ghost ghosts[HEARTH_GHOSTS]; /* a ring */
+    uint32_t ghost_count;
+};
+
+struct hearth_tree {
+    struct hearth_page root;
+    int32_t page_tokens;
+    size_t page_count, snapshot_count;
+};
+
+void hearth_tree_init(struct hearth_tree *tree, int32_t page_tokens);
+/* Frees pages and snapshots; `drop` (may be NULL) is called for every blob. */
+void hearth_tree_finish(struct hearth_tree *tree, void (*drop)(void *user, struct hearth_blob *blob), void *user);
+
+/* The pages that a token list runs through: pages[i] is used for [pages[i]->p0, end of i), where the end is the next
+ * page's p0, or `matched` for the last one. Reused between matches; finish it once. */
+struct hearth_path {
+    struct hearth_page **pages;
+    size_t n, cap;
+    int32_t matched;
+};
+
+void hearth_path_finish(struct hearth_path *path);
+/* End of the used part of pages[i]. */
+int32_t hearth_path_end(const struct hearth_path *path, size_t i);
+/* The latest snapshot on the path at or before `limit`, or NULL. */
+struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int32_t limit);
+
+/* Matches as many tokens as the tree knows. Linear in the match, independent of what is stored. False: out of
+ * memory. */
+bool hearth_tree_match(struct hearth_tree *tree, const hearth_token *tokens, size_t n, struct hearth_path *path);
+
+/* What stands behind the end of a match. */
+enum hearth_tree_edge {
+    HEARTH_EDGE_END,     /* nothing: the known path ends here */
+    HEARTH_EDGE_BRANCH,  /* other continuations are known */
+    HEARTH_EDGE_EVICTED, /* this continuation was known and was evicted */
+};
+enum hearth_tree_edge hearth_tree_edge(const struct hearth_tree *tree, const struct hearth_path *path, hearth_token next);
+
+/* Where the page that starts (or continues) at `pos` ends at most, for a sequence of n tokens. */
+int32_t hearth_tree_page_end(const struct hearth_tree *tree, int32_t pos, int32_t n);
+
+/* Adds a page behind the matched path, holding tokens[path->matched, end), and makes it part of the path. `blob` may be
+ * NULL; it becomes the page's. NULL: out of memory (the tree is unchanged, the blob the caller's). */
+struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens,
+                                    int32_t end, struct hearth_blob *blob);
+/* True when the path ends at the end of a page that may grow. */
+bool hearth_tree_can_extend(const struct hearth_tree *tree, const struct hearth_path *path);
+/* Lets the last page of the path grow to `end` with a new blob; the old one is returned through `old` for the caller to
+ * drop. False: out of memory (nothing changed). */
+bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens, int32_t end,
+                        struct hearth_blob *blob, struct hearth_blob **old);
+
+/* Removes a leaf without snapshots whose blob has been dropped, and leaves a ghost in its parent. */
+void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page);
+
+/* Attaches a snapshot on the path at `pos` (0 < pos <= path->matched). NULL: out of memory, or one is there already (the
+ * blob stays the caller's in both cases). */
+struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const struct hearth_path *path, int32_t pos,
+                                                 struct hearth_blob *blob, enum hearth_snapshot_kind kind);
+bool hearth_tree_has_snapshot(const struct hearth_path *path, int32_t pos);
+/* Detaches and frees a snapshot whose blob has been dropped. */
+void hearth_tree_remove_snapshot(struct hearth_tree *tree, struct hearth_snapshot *snapshot);
+
+/* Asserts every invariant. Linear in the tree. */
+void hearth_tree_check(const struct hearth_tree *tree);
+
+#endif
