@@ -1,0 +1,264 @@
+/* The service as the outside sees it: submission, cancellation, counters, life and end of the thread.
+ *
+ * Invariants: everything above "the thread's own" in service_internal.h is touched under the mutex; jobs cross to the
+ * thread through the inbox and never come back, only their events do. */
+#include "sched/service.h"
+
+#include "base/assert.h"
+#include "sched/service_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const char *hearth_finish_text(enum hearth_finish finish) {
+    static const char *const texts[] = {
+#define X(name, text) [HEARTH_FINISH_##name] = text,
+        HEARTH_FINISH_TABLE(X)
+#undef X
+    };
+    HEARTH_ASSERT((size_t)finish < sizeof texts / sizeof *texts);
+    return texts[finish];
+}
+
+void hearth_event_destroy(struct hearth_event *event) {
+    if (!event)
+        return;
+    hearth_buf_finish(&event->text);
+    free(event->sampled);
+    free(event->stop_string);
+    free(event);
+}
+
+void hearth_service_params_default(struct hearth_service_params *params) {
+    *params = (struct hearth_service_params){
+        .page_tokens = 256, .cache_bytes = (size_t)1 << 30, .snapshot_interval_tokens = 8192};
+}
+
+/* ---- life ---- */
+
+static void free_service(struct hearth_service *service) {
+    for (uint32_t i = 0; service->cache && i < service->lanes; i++)
+        hearth_live_finish(service->cache, &service->lives[i]);
+    hearth_cache_destroy(service->cache);
+    if (service->tier)
+        service->tier->ops->destroy(service->tier);
+    hearth_step_finish(&service->step);
+    pthread_cond_destroy(&service->wake);
+    pthread_cond_destroy(&service->idle);
+    pthread_mutex_destroy(&service->mutex);
+    free(service->items);
+    free(service->cancels);
+    free(service);
+}
+
+static void init_step(struct hearth_service *service) {
+    const struct hearth_caps *caps = &service->engine->caps;
+    uint32_t chunk = caps->ubatch_tokens < caps->batch_tokens ? caps->ubatch_tokens : caps->batch_tokens;
+    struct hearth_step_params params = {
+        .lanes = service->lanes,
+        .batch_tokens = (int32_t)caps->batch_tokens,
+        .chunk_tokens = (int32_t)chunk,
+        .ageing_tokens_per_s = 200,
+    };
+    hearth_step_init(&service->step, &params);
+}
+
+int hearth_service_create(struct hearth_engine *engine, const struct hearth_service_params *params,
+                          struct hearth_service **out, struct hearth_errmsg *msg) {
+    *out = NULL;
+    if (engine->caps.seqs == 0 || engine->caps.seqs > HEARTH_LANES_MAX)
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%u lanes: 1 to %d are possible", engine->caps.seqs,
+                           HEARTH_LANES_MAX);
+    if (params->page_tokens == 0 || params->page_tokens > engine->caps.ctx_tokens)
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "a page of %u tokens does not fit a context of %u",
+                           params->page_tokens, engine->caps.ctx_tokens);
+    struct hearth_service *service = calloc(1, sizeof *service);
+    if (!service)
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    service->engine = engine;
+    service->params = *params;
+    service->lanes = engine->caps.seqs;
+    service->inbox_tail = &service->inbox;
+    service->next_id = 1;
+    pthread_mutex_init(&service->mutex, NULL);
+    pthread_cond_init(&service->wake, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&service->idle, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    init_step(service);
+    int err = HEARTH_ERR_NOMEM;
+    service->items = calloc(engine->caps.batch_tokens, sizeof *service->items);
+    service->tier = hearth_ram_tier_create();
+    if (!service->items || !service->tier)
+        goto fail;
+    struct hearth_cache_params cache_params = {.page_tokens = (int32_t)params->page_tokens,
+                                               .budget_bytes = params->cache_bytes,
+                                               .snapshot_bytes = params->snapshot_bytes};
+    err = hearth_cache_create(engine, service->tier, &cache_params, &service->cache, msg);
+    if (err)
+        goto fail;
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        hearth_live_init(&service->lives[i], (int32_t)i);
+        service->live_list[i] = &service->lives[i];
+    }
+    if (pthread_create(&service->thread, NULL, hearth_service_run, service) != 0) {
+        err = hearth_fail(msg, HEARTH_ERR_NOMEM, "could not start the service's thread");
+        goto fail;
+    }
+    *out = service;
+    return HEARTH_OK;
+fail:
+    free_service(service);
+    return err;
+}
+
+void hearth_service_destroy(struct hearth_service *service) {
+    if (!service)
+        return;
+    pthread_mutex_lock(&service->mutex);
+    service->stopping = service->draining = true;
+    pthread_cond_signal(&service->wake);
+    pthread_mutex_unlock(&service->mutex);
+    pthread_join(service->thread, NULL);
+    free_service(service);
+}
+
+/* ---- requests ---- */
+
+static int check_request(const struct hearth_service *service, const struct hearth_request *request,
+                         struct hearth_errmsg *msg) {
+    const struct hearth_caps *caps = &service->engine->caps;
+    if (request->prompt_tokens == 0)
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "the prompt is empty");
+    if (request->prompt_tokens >= caps->ctx_tokens)
+        return hearth_fail(msg, HEARTH_ERR_TOO_LONG,
+                           "the prompt has %zu tokens, but the context holds %u and a reply needs at least one",
+                           request->prompt_tokens, caps->ctx_tokens);
+    for (size_t i = 0; i < request->prompt_tokens; i++)
+        if (request->prompt[i] < 0 || (uint32_t)request->prompt[i] >= caps->vocab_tokens)
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "token %d at position %zu is not in the vocabulary of %u",
+                               request->prompt[i], i, caps->vocab_tokens);
+    for (size_t i = 0; i < request->stop_count; i++)
+        if (request->stops[i][0] == '\0')
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "a stop string is empty");
+    if (request->sampling.logprobs > HEARTH_LOGPROBS_MAX)
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "at most %d logprobs per token", HEARTH_LOGPROBS_MAX);
+    return HEARTH_OK;
+}
+
+static bool copy_sampling(struct hearth_job *job, const struct hearth_sampling *sampling) {
+    job->sampling = *sampling;
+    if (sampling->logit_biases == 0)
+        return true;
+    job->logit_bias = malloc(sampling->logit_biases * sizeof *job->logit_bias);
+    if (!job->logit_bias)
+        return false;
+    memcpy(job->logit_bias, sampling->logit_bias, sampling->logit_biases * sizeof *job->logit_bias);
+    job->sampling.logit_bias = job->logit_bias;
+    return true;
+}
+
+static struct hearth_job *make_job(struct hearth_service *service, const struct hearth_request *request) {
+    struct hearth_job *job = calloc(1, sizeof *job);
+    if (!job)
+        return NULL;
+    if (!hearth_tokens_assign(&job->tokens, request->prompt, request->prompt_tokens) ||
+        !copy_sampling(job, &request->sampling) ||
+        !hearth_reply_init(&job->reply, request->stops, request->stop_count)) {
+        hearth_job_destroy(service, job);
+        return NULL;
+    }
+    job->prompt_tokens = request->prompt_tokens;
+    for (size_t i = 0; i < request->mark_count && job->mark_count < HEARTH_MARKS_MAX; i++)
+        job->marks[job->mark_count++] = request->marks[i];
+    job->max_tokens = request->max_tokens;
+    job->cache_off = request->cache_off;
+    job->special_text = request->special_text;
+    job->deliver = request->deliver;
+    job->user = request->user;
+    job->lane = -1;
+    job->receipt.prompt_tokens = (uint32_t)request->prompt_tokens;
+    return job;
+}
+
+int64_t hearth_service_submit(struct hearth_service *service, const struct hearth_request *request,
+                              struct hearth_errmsg *msg) {
+    int err = check_request(service, request, msg);
+    if (err)
+        return err;
+    struct hearth_job *job = make_job(service, request);
+    if (!job)
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    job->submitted_us = service->engine->ops->now_us(service->engine);
+    pthread_mutex_lock(&service->mutex);
+    if (service->draining) {
+        pthread_mutex_unlock(&service->mutex);
+        hearth_job_destroy(service, job);
+        return hearth_fail(msg, HEARTH_ERR_BUSY, "the server is shutting down");
+    }
+    int64_t id = job->id = service->next_id++;
+    *service->inbox_tail = job;
+    service->inbox_tail = &job->next;
+    service->active++;
+    pthread_cond_signal(&service->wake);
+    pthread_mutex_unlock(&service->mutex);
+    return id;
+}
+
+void hearth_service_cancel(struct hearth_service *service, int64_t id) {
+    pthread_mutex_lock(&service->mutex);
+    if (service->cancel_count == service->cancel_cap) {
+        size_t cap = service->cancel_cap ? service->cancel_cap * 2 : 16;
+        int64_t *cancels = realloc(service->cancels, cap * sizeof *cancels);
+        if (cancels) {
+            service->cancels = cancels;
+            service->cancel_cap = cap;
+        }
+    }
+    if (service->cancel_count < service->cancel_cap)
+        service->cancels[service->cancel_count++] = id;
+    pthread_cond_signal(&service->wake);
+    pthread_mutex_unlock(&service->mutex);
+}
+
+void hearth_service_drain(struct hearth_service *service, int64_t grace_us) {
+    struct timespec deadline;
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += grace_us / 1000000;
+    deadline.tv_nsec += grace_us % 1000000 * 1000;
+    if (deadline.tv_nsec >= 1000000000) {
+        deadline.tv_nsec -= 1000000000;
+        deadline.tv_sec++;
+    }
+    pthread_mutex_lock(&service->mutex);
+    service->draining = true;
+    int late = 0;
+    while (service->active > 0 && !late)
+        late = pthread_cond_timedwait(&service->idle, &service->mutex, &deadline);
+    if (service->active > 0) {
+        service->cancel_all = true;
+        pthread_cond_signal(&service->wake);
+        while (service->active > 0)
+            pthread_cond_wait(&service->idle, &service->mutex);
+    }
+    pthread_mutex_unlock(&service->mutex);
+}
+
+/* ---- watching ---- */
+
+void hearth_service_stats(struct hearth_service *service, struct hearth_service_stats *stats) {
+    pthread_mutex_lock(&service->mutex);
+    *stats = service->stats;
+    pthread_mutex_unlock(&service->mutex);
+}
+
+size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_info *lanes, size_t cap) {
+    pthread_mutex_lock(&service->mutex);
+    for (size_t i = 0; i < service->lanes && i < cap; i++)
+        lanes[i] = service->lane_info[i];
+    pthread_mutex_unlock(&service->mutex);
+    return service->lanes;
+}

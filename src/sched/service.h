@@ -1,0 +1,170 @@
+/* The service: requests in, events out. One thread of its own drives the engine, the cache and the lanes; everybody
+ * else talks to it through this header.
+ *
+ * A request is a list of tokens with sampling options. What a service delivers for it, in order:
+ *     zero or one HEARTH_EVENT_PREFILLED, any number of HEARTH_EVENT_TEXT, then exactly one of
+ *     HEARTH_EVENT_DONE or HEARTH_EVENT_FAILED; after that nothing. */
+#ifndef HEARTH_SCHED_SERVICE_H
+#define HEARTH_SCHED_SERVICE_H
+
+#include "cache/receipt.h"
+#include "engine/engine.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct hearth_service;
+
+#define HEARTH_FINISH_TABLE(X)                                             \
+    X(STOP, "stop")     /* the model ended, or a stop string was reached */ \
+    X(LENGTH, "length") /* max_tokens or the context was reached */
+
+enum hearth_finish {
+#define X(name, text) HEARTH_FINISH_##name,
+    HEARTH_FINISH_TABLE(X)
+#undef X
+};
+
+/* "stop", "length": the words of the OpenAI API. */
+const char *hearth_finish_text(enum hearth_finish finish);
+
+enum hearth_event_type {
+    HEARTH_EVENT_PREFILLED, /* the prompt is computed; receipt is filled */
+    HEARTH_EVENT_TEXT,      /* text and/or sampled tokens */
+    HEARTH_EVENT_DONE,      /* finish, receipt and counts are filled; text may hold the last piece */
+    HEARTH_EVENT_FAILED,    /* err and message are filled; receipt as far as it is known */
+};
+
+struct hearth_sampled {
+    hearth_token token;
+    struct hearth_logprobs logprobs; /* filled when the request asked for them (sampling.logprobs >= 0) */
+};
+
+/* Heap-allocated; owned by whoever it was delivered to, freed with hearth_event_destroy(). */
+struct hearth_event {
+    enum hearth_event_type type;
+    /* Valid UTF-8 that may be sent: whole characters, never a part of a stop string. NUL-terminated when len > 0. */
+    struct hearth_buf text;
+    /* Tokens sampled since the event before; text of some of them may still be held back. */
+    struct hearth_sampled *sampled;
+    size_t sampled_count;
+    enum hearth_finish finish;
+    char *stop_string; /* the stop string that ended the reply, or NULL */
+    struct hearth_receipt receipt;
+    uint32_t generated_tokens; /* an end token counts */
+    int64_t generate_us;       /* from the first sampled token to the last */
+    int err;
+    struct hearth_errmsg message;
+    struct hearth_event *next; /* for the receiver's queue */
+};
+
+void hearth_event_destroy(struct hearth_event *event);
+
+/* One request. Everything is copied by hearth_service_submit(). */
+struct hearth_request {
+    const hearth_token *prompt;
+    size_t prompt_tokens;
+    /* Positions (token indices into the prompt, ascending) that a later prompt is likely to leave this one at, or to
+     * come back to: the end of tools + system, the start of the last user or tool message. */
+    const int32_t *marks;
+    size_t mark_count;
+    struct hearth_sampling sampling;
+    int32_t max_tokens; /* < 0: until the context is full; 0: only the prefill */
+    const char *const *stops;
+    size_t stop_count;
+    bool cache_off;     /* cache_prompt: false */
+    bool special_text;  /* print control tokens in the text */
+    /* Called on the service's thread; takes the event and must not block. */
+    void (*deliver)(void *user, struct hearth_event *event);
+    void *user;
+};
+
+struct hearth_service_params {
+    uint32_t page_tokens;          /* default 256 */
+    size_t cache_bytes;            /* pages and snapshots in RAM; 0 turns the cache off */
+    size_t snapshot_bytes;         /* the part of cache_bytes that snapshots may take; 0: by memory class */
+    uint32_t snapshot_interval_tokens; /* default 8192 */
+};
+
+void hearth_service_params_default(struct hearth_service_params *params);
+
+/* Starts the thread. The engine stays the caller's, and is the service's alone until hearth_service_destroy().
+ * Errors: NOMEM, INVALID. */
+int hearth_service_create(struct hearth_engine *engine, const struct hearth_service_params *params,
+                          struct hearth_service **out, struct hearth_errmsg *msg);
+
+/* Hands a request over. Returns its id (> 0), or a negative error when it is refused at once and nothing will be
+ * delivered: INVALID (empty prompt, token out of range, bad sampling), TOO_LONG (prompt_tokens >= ctx_tokens; the
+ * message holds both numbers), BUSY (draining), NOMEM. Any thread. */
+int64_t hearth_service_submit(struct hearth_service *service, const struct hearth_request *request,
+                              struct hearth_errmsg *msg);
+
+/* The request is dropped at the next step, wherever it is; its FAILED event (err CANCELLED) still arrives. An id that
+ * has ended is ignored. Any thread. */
+void hearth_service_cancel(struct hearth_service *service, int64_t id);
+
+/* No new requests; running ones finish for at most `grace_us`, then are cancelled. Returns when none is left. Any
+ * thread but the service's. */
+void hearth_service_drain(struct hearth_service *service, int64_t grace_us);
+
+/* Ends the thread; requests still running get FAILED. */
+void hearth_service_destroy(struct hearth_service *service);
+
+/* Lanes and counters, as of the last step. Any thread. */
+#define HEARTH_LANE_STATE_TABLE(X) X(IDLE, "idle") X(PREFILL, "prefill") X(DECODE, "decode")
+
+enum hearth_lane_state {
+#define X(name, text) HEARTH_LANE_##name,
+    HEARTH_LANE_STATE_TABLE(X)
+#undef X
+};
+
+const char *hearth_lane_state_text(enum hearth_lane_state state);
+
+struct hearth_lane_info {
+    enum hearth_lane_state state;
+    int64_t request_id;   /* 0 when idle */
+    uint32_t live_tokens; /* tokens whose state the lane's sequence holds */
+    uint32_t prompt_tokens, computed_tokens, generated_tokens;
+};
+
+/* Monotonic counters (suffix _total in /metrics) and gauges; name, kind, help. All uint64_t, so that any thread can
+ * read them without a lock. */
+#define HEARTH_SERVICE_STATS_TABLE(X)                                                               \
+    X(requests, counter, "Requests accepted")                                                       \
+    X(requests_done, counter, "Requests that ended with a reply")                                   \
+    X(requests_failed, counter, "Requests that failed")                                             \
+    X(requests_cancelled, counter, "Requests whose client went away")                               \
+    X(prompt_tokens, counter, "Prompt tokens received")                                             \
+    X(prompt_computed_tokens, counter, "Prompt tokens computed")                                    \
+    X(prompt_reused_live_tokens, counter, "Prompt tokens reused from live sequences")               \
+    X(prompt_reused_ram_tokens, counter, "Prompt tokens restored from RAM")                         \
+    X(generated_tokens, counter, "Tokens sampled")                                                  \
+    X(prefill_us, counter, "Microseconds spent in steps that prefilled")                            \
+    X(decode_us, counter, "Microseconds spent in steps that only decoded")                          \
+    X(restore_us, counter, "Microseconds spent restoring state")                                    \
+    X(capture_us, counter, "Microseconds spent capturing state")                                    \
+    X(steps, counter, "Batches computed")                                                           \
+    X(preemptions, counter, "Lanes set aside because the KV cache was full")                        \
+    X(restore_failures, counter, "Restores that failed and were recomputed")                        \
+    X(pages, gauge, "Pages stored")                                                                 \
+    X(page_bytes, gauge, "Bytes of pages in RAM")                                                   \
+    X(snapshots, gauge, "Snapshots stored")                                                         \
+    X(snapshot_bytes, gauge, "Bytes of snapshots in RAM")                                           \
+    X(evicted_pages, counter, "Pages evicted")                                                      \
+    X(evicted_snapshots, counter, "Snapshots evicted")                                              \
+    X(queued, gauge, "Requests that wait for a lane")                                               \
+    X(lanes_busy, gauge, "Lanes with a request")
+
+struct hearth_service_stats {
+#define X(name, kind, help) uint64_t name;
+    HEARTH_SERVICE_STATS_TABLE(X)
+#undef X
+};
+
+void hearth_service_stats(struct hearth_service *service, struct hearth_service_stats *stats);
+/* Writes at most `cap` lanes and returns how many there are. */
+size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_info *lanes, size_t cap);
+
+#endif

@@ -1,0 +1,239 @@
+/* The step. Rules in step.h.
+ *
+ * Invariants: an idle lane has id 0; a queued request is on no lane; shares sum to at most batch_tokens; a share never
+ * crosses a mark or the prefill's end. */
+#include "sched/step.h"
+
+#include "base/assert.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *hearth_lane_state_text(enum hearth_lane_state state) {
+    static const char *const texts[] = {
+#define X(name, text) [HEARTH_LANE_##name] = text,
+        HEARTH_LANE_STATE_TABLE(X)
+#undef X
+    };
+    HEARTH_ASSERT((size_t)state < sizeof texts / sizeof *texts);
+    return texts[state];
+}
+
+void hearth_step_init(struct hearth_step *step, const struct hearth_step_params *params) {
+    HEARTH_ASSERT(params->lanes > 0 && params->lanes <= HEARTH_LANES_MAX && params->batch_tokens > 0);
+    memset(step, 0, sizeof *step);
+    step->params = *params;
+    step->changes = 1;
+}
+
+void hearth_step_finish(struct hearth_step *step) {
+    free(step->queue);
+    step->queue = NULL;
+    step->queued = step->queue_cap = 0;
+}
+
+/* ---- choosing ---- */
+
+static bool lane_free(const struct hearth_step *step) {
+    for (uint32_t i = 0; i < step->params.lanes; i++)
+        if (step->lanes[i].state == HEARTH_LANE_IDLE)
+            return true;
+    return false;
+}
+
+static const struct hearth_step_request *next_request(const struct hearth_step *step) {
+    if (!lane_free(step))
+        return NULL;
+    for (size_t i = 0; i < step->queued; i++)
+        if (step->queue[i].held_at != step->changes)
+            return &step->queue[i];
+    return NULL;
+}
+
+/* Tokens until the lane's next mark or the end of its prefill. */
+static int32_t until_mark(const struct hearth_step_lane *lane) {
+    int32_t end = lane->mark_count > 0 ? lane->marks[0] : lane->target;
+    return end - lane->computed;
+}
+
+static double urgency(const struct hearth_step *step, const struct hearth_step_lane *lane, int64_t now_us) {
+    double waited_s = (double)(now_us - lane->arrived_us) / 1e6;
+    return (double)(lane->target - lane->computed) - waited_s * step->params.ageing_tokens_per_s;
+}
+
+/* Fills shares; returns how many tokens the batch has. */
+static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_t *shares) {
+    int32_t room = step->params.batch_tokens, chunk = step->params.chunk_tokens, total = 0;
+    for (uint32_t i = 0; i < step->params.lanes && room > 0; i++)
+        if (step->lanes[i].state == HEARTH_LANE_DECODE) {
+            shares[i] = 1;
+            room--;
+            chunk--;
+            total++;
+        }
+    if (chunk > room)
+        chunk = room;
+    while (chunk > 0) {
+        const struct hearth_step_lane *best = NULL;
+        for (uint32_t i = 0; i < step->params.lanes; i++) {
+            const struct hearth_step_lane *lane = &step->lanes[i];
+            if (lane->state != HEARTH_LANE_PREFILL || shares[i] > 0)
+                continue;
+            if (!best || urgency(step, lane, now_us) < urgency(step, best, now_us))
+                best = lane;
+        }
+        if (!best)
+            break;
+        int32_t share = until_mark(best);
+        if (share > chunk)
+            share = chunk;
+        HEARTH_ASSERT(share > 0);
+        shares[best - step->lanes] = share;
+        chunk -= share;
+        total += share;
+    }
+    return total;
+}
+
+/* The idle lane whose state has waited longest to be captured, or -1. */
+static int next_capture(const struct hearth_step *step) {
+    int best = -1;
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        const struct hearth_step_lane *lane = &step->lanes[i];
+        if (lane->state == HEARTH_LANE_IDLE && lane->capture &&
+            (best < 0 || lane->capture_since_us < step->lanes[best].capture_since_us))
+            best = (int)i;
+    }
+    return best;
+}
+
+static bool any_prefill(const struct hearth_step *step) {
+    for (uint32_t i = 0; i < step->params.lanes; i++)
+        if (step->lanes[i].state == HEARTH_LANE_PREFILL)
+            return true;
+    return false;
+}
+
+void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_action *action) {
+    memset(action, 0, sizeof *action);
+    const struct hearth_step_request *request = next_request(step);
+    if (request) {
+        action->type = HEARTH_ACTION_ADMIT;
+        action->id = request->id;
+        return;
+    }
+    int capture = next_capture(step);
+    int32_t batch = fill_batch(step, now_us, action->shares);
+    if (capture >= 0 && (batch == 0 || (!step->captured_last && !any_prefill(step)))) {
+        action->type = HEARTH_ACTION_CAPTURE;
+        action->lane = capture;
+        action->alone = batch == 0;
+        step->captured_last = true;
+        return;
+    }
+    step->captured_last = false;
+    action->type = batch > 0 ? HEARTH_ACTION_COMPUTE : HEARTH_ACTION_SLEEP;
+}
+
+/* ---- events ---- */
+
+void hearth_step_changed(struct hearth_step *step) {
+    if (++step->changes == 0)
+        step->changes = 1;
+}
+
+bool hearth_step_submit(struct hearth_step *step, int64_t id, int64_t arrived_us, int32_t tokens, bool front) {
+    if (step->queued == step->queue_cap) {
+        size_t cap = step->queue_cap ? step->queue_cap * 2 : 16;
+        struct hearth_step_request *queue = realloc(step->queue, cap * sizeof *queue);
+        if (!queue)
+            return false;
+        step->queue = queue;
+        step->queue_cap = cap;
+    }
+    size_t at = front ? 0 : step->queued;
+    memmove(step->queue + at + 1, step->queue + at, (step->queued - at) * sizeof *step->queue);
+    step->queue[at] = (struct hearth_step_request){.id = id, .arrived_us = arrived_us, .tokens = tokens};
+    step->queued++;
+    return true;
+}
+
+static size_t queue_find(const struct hearth_step *step, int64_t id) {
+    size_t i = 0;
+    while (i < step->queued && step->queue[i].id != id)
+        i++;
+    return i;
+}
+
+void hearth_step_withdraw(struct hearth_step *step, int64_t id) {
+    size_t at = queue_find(step, id);
+    if (at == step->queued)
+        return;
+    memmove(step->queue + at, step->queue + at + 1, (step->queued - at - 1) * sizeof *step->queue);
+    step->queued--;
+}
+
+void hearth_step_hold(struct hearth_step *step, int64_t id) {
+    size_t at = queue_find(step, id);
+    HEARTH_ASSERT(at < step->queued);
+    step->queue[at].held_at = step->changes;
+}
+
+void hearth_step_assign(struct hearth_step *step, int64_t id, int index, int32_t computed, int32_t target,
+                        const int32_t *marks, size_t mark_count) {
+    struct hearth_step_lane *lane = &step->lanes[index];
+    size_t at = queue_find(step, id);
+    HEARTH_ASSERT(at < step->queued && lane->state == HEARTH_LANE_IDLE && computed < target);
+    *lane = (struct hearth_step_lane){.state = HEARTH_LANE_PREFILL,
+                                      .id = id,
+                                      .arrived_us = step->queue[at].arrived_us,
+                                      .computed = computed,
+                                      .target = target};
+    for (size_t i = 0; i < mark_count; i++)
+        (void)hearth_step_mark(step, index, marks[i]);
+    hearth_step_withdraw(step, id);
+    hearth_step_changed(step);
+}
+
+bool hearth_step_mark(struct hearth_step *step, int index, int32_t pos) {
+    struct hearth_step_lane *lane = &step->lanes[index];
+    if (lane->state != HEARTH_LANE_PREFILL || pos <= lane->computed || pos >= lane->target)
+        return false;
+    int at = 0;
+    while (at < lane->mark_count && lane->marks[at] < pos)
+        at++;
+    if (at < lane->mark_count && lane->marks[at] == pos)
+        return true;
+    if (lane->mark_count == HEARTH_MARKS_MAX)
+        return false;
+    memmove(lane->marks + at + 1, lane->marks + at, (size_t)(lane->mark_count - at) * sizeof *lane->marks);
+    lane->marks[at] = pos;
+    lane->mark_count++;
+    return true;
+}
+
+bool hearth_step_computed(struct hearth_step *step, int index, int32_t tokens) {
+    struct hearth_step_lane *lane = &step->lanes[index];
+    lane->computed += tokens;
+    if (lane->state != HEARTH_LANE_PREFILL)
+        return false;
+    HEARTH_ASSERT(lane->computed <= lane->target);
+    hearth_step_changed(step); /* somebody may wait to share what was just computed */
+    if (lane->computed == lane->target)
+        lane->state = HEARTH_LANE_DECODE;
+    if (lane->mark_count == 0 || lane->marks[0] != lane->computed)
+        return false;
+    lane->mark_count--;
+    memmove(lane->marks, lane->marks + 1, (size_t)lane->mark_count * sizeof *lane->marks);
+    return true;
+}
+
+void hearth_step_release(struct hearth_step *step, int index, bool capture, int64_t now_us) {
+    step->lanes[index] =
+        (struct hearth_step_lane){.state = HEARTH_LANE_IDLE, .capture = capture, .capture_since_us = now_us};
+    hearth_step_changed(step);
+}
+
+void hearth_step_captured(struct hearth_step *step, int index) {
+    step->lanes[index].capture = false;
+}
