@@ -1,0 +1,243 @@
+/* Routes, keys, and the life of the whole.
+ *
+ * Order at the end: the HTTP server stops taking requests, the service is drained (each running request gets its last
+ * event, and so its answer), the loop ends when the answers are taken, the workers end, and what they or the service
+ * have posted since is run when the HTTP server is freed. Then no job is left. */
+#include "api/api_internal.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+
+#define WORKERS 2
+/* What clients have, at the least, to take the last answers when the server stops. */
+#define ANSWER_US 500000
+
+/*    method  path                     answered on the loop   prepared by a worker            open */
+#define HEARTH_ROUTE_TABLE(X)                                                                          \
+    X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, false)                    \
+    X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, false)                       \
+    X("POST", "/v1/completions", NULL, hearth_completions_prepare, false)                              \
+    X("POST", "/completions", NULL, hearth_completions_prepare, false)                                 \
+    X("POST", "/apply-template", NULL, hearth_apply_template_prepare, false)                           \
+    X("POST", "/tokenize", NULL, hearth_tokenize_prepare, false)                                       \
+    X("POST", "/detokenize", NULL, hearth_detokenize_prepare, false)                                   \
+    X("GET", "/v1/models", hearth_models_list, NULL, false)                                            \
+    X("GET", "/models", hearth_models_list, NULL, false)                                               \
+    X("GET", "/v1/models/*", hearth_models_get, NULL, false)                                           \
+    X("GET", "/models/*", hearth_models_get, NULL, false)                                              \
+    X("GET", "/health", hearth_health_get, NULL, true)                                                 \
+    X("GET", "/v1/health", hearth_health_get, NULL, true)                                              \
+    X("GET", "/props", hearth_props_get, NULL, false)                                                  \
+    X("GET", "/slots", hearth_slots_get, NULL, false)                                                  \
+    X("GET", "/metrics", hearth_metrics_get, NULL, false)
+
+static const struct hearth_route routes[] = {
+#define X(method, path, now, prepare, open) {method, path, now, prepare, open},
+    HEARTH_ROUTE_TABLE(X)
+#undef X
+};
+
+static bool path_matches(const struct hearth_route *route, const char *path) {
+    size_t len = strlen(route->path);
+    if (route->path[len - 1] == '*') {
+        return strncmp(path, route->path, len - 1) == 0 && path[len - 1] != '\0';
+    }
+    return strcmp(path, route->path) == 0;
+}
+
+/* Compares in a time that depends on the length of what was given only. */
+static bool key_equals(const char *given, const char *key) {
+    size_t given_len = strlen(given);
+    size_t key_len = strlen(key);
+    unsigned differ = given_len != key_len;
+    for (size_t i = 0; i < given_len; i++) {
+        differ |= (unsigned)((unsigned char)given[i] ^ (unsigned char)key[i % key_len]);
+    }
+    return differ == 0;
+}
+
+static bool is_authorized(const struct hearth_api *api, const struct hearth_http_exchange *exchange) {
+    const char *given = hearth_http_header(exchange, "authorization");
+    if (given != NULL && strncasecmp(given, "Bearer ", 7) == 0) {
+        given += 7;
+    } else {
+        given = hearth_http_header(exchange, "x-api-key");
+    }
+    bool found = false;
+    for (size_t i = 0; given != NULL && i < api->api_key_count; i++) {
+        found |= key_equals(given, api->api_keys[i]);
+    }
+    return found || api->api_key_count == 0;
+}
+
+static void respond_no_route(struct hearth_http_exchange *exchange, const char *path, bool path_known) {
+    struct hearth_api_error error;
+    if (!path_known) {
+        hearth_api_fail(&error, 404, "unknown_url", NULL, "there is no %s %s here", hearth_http_method(exchange), path);
+    } else {
+        char allow[64] = "";
+        for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+            if (path_matches(&routes[i], path)) {
+                snprintf(allow, sizeof allow, "%s, OPTIONS", routes[i].method); /* paths have one method each */
+            }
+        }
+        hearth_http_set_header(exchange, "Allow", allow);
+        hearth_api_fail(&error, 405, "method_not_allowed", NULL, "%s is not allowed for %s",
+                        hearth_http_method(exchange), path);
+    }
+    hearth_api_respond_error(exchange, &error);
+}
+
+static void on_request(void *user, struct hearth_http_exchange *exchange) {
+    struct hearth_api *api = user;
+    const char *path = hearth_http_path(exchange);
+    const struct hearth_route *route = NULL;
+    bool path_known = false;
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0] && route == NULL; i++) {
+        if (path_matches(&routes[i], path)) {
+            path_known = true;
+            route = strcmp(routes[i].method, hearth_http_method(exchange)) == 0 ? &routes[i] : NULL;
+        }
+    }
+    if ((route == NULL || !route->open) && !is_authorized(api, exchange)) {
+        struct hearth_api_error error;
+        hearth_http_set_header(exchange, "WWW-Authenticate", "Bearer");
+        hearth_api_fail(&error, 401, "invalid_api_key", NULL, "a valid API key is needed (Authorization: Bearer …)");
+        hearth_api_respond_error(exchange, &error);
+    } else if (route == NULL) {
+        respond_no_route(exchange, path, path_known);
+    } else if (route->now != NULL) {
+        route->now(api, exchange);
+    } else {
+        hearth_job_start(api, route, exchange);
+    }
+}
+
+void hearth_api_params_default(struct hearth_api_params *params) {
+    *params = (struct hearth_api_params){.max_tokens = -1, .slots = true, .version = "hearth"};
+    hearth_http_params_default(&params->http);
+    hearth_sampling_default(&params->sampling);
+}
+
+/* A copy that is UTF-8 whatever the original was; NULL: out of memory. */
+static char *copy_text(const char *text) {
+    struct hearth_buf copy = {0};
+    if (!hearth_utf8_append(&copy, text, strlen(text)) || !hearth_buf_append(&copy, "", 1)) {
+        hearth_buf_finish(&copy);
+        return NULL;
+    }
+    return (char *)hearth_buf_take(&copy);
+}
+
+static bool copy_params(struct hearth_api *api, const struct hearth_api_params *params) {
+    const char *path = params->model_path != NULL ? params->model_path : "";
+    const char *slash = strrchr(path, '/');
+    const char *file = slash != NULL ? slash + 1 : path;
+    const char *name = params->alias != NULL && *params->alias != '\0' ? params->alias : file;
+    api->model_path = copy_text(path);
+    api->model_file = copy_text(file);
+    api->model_name = copy_text(*name != '\0' ? name : "hearth");
+    api->version = copy_text(params->version);
+    api->api_keys = calloc(params->api_key_count + 1, sizeof *api->api_keys);
+    if (api->model_path == NULL || api->model_file == NULL || api->model_name == NULL || api->version == NULL ||
+        api->api_keys == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < params->api_key_count; i++) {
+        HEARTH_ASSERT(params->api_keys[i][0] != '\0');
+        api->api_keys[i] = strdup(params->api_keys[i]);
+        if (api->api_keys[i] == NULL) {
+            return false;
+        }
+        api->api_key_count++;
+    }
+    return true;
+}
+
+int hearth_api_create(const struct hearth_api_params *params, struct hearth_api **out, struct hearth_errmsg *msg) {
+    HEARTH_ASSERT(params->engine != NULL && params->chat != NULL && params->service != NULL);
+    *out = NULL;
+    json_object_seed(0); /* before threads */
+    struct hearth_api *api = calloc(1, sizeof *api);
+    if (api == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for the API");
+    }
+    api->engine = params->engine;
+    api->chat = params->chat;
+    api->service = params->service;
+    api->lanes = params->lanes;
+    api->sampling = params->sampling;
+    api->sampling.logit_bias = NULL;
+    api->sampling.logit_biases = 0;
+    api->max_tokens = params->max_tokens;
+    api->metrics = params->metrics;
+    api->slots = params->slots;
+    api->created_unix = hearth_clock_unix();
+    pthread_mutex_init(&api->events_mutex, NULL);
+    if (getrandom(&api->id_seed, sizeof api->id_seed, GRND_NONBLOCK) < 0) {
+        api->id_seed = (uint64_t)hearth_clock_us();
+    }
+    const struct hearth_http_handler handler = {.request = on_request, .error = hearth_api_http_error, .user = api};
+    int rc = HEARTH_ERR_NOMEM;
+    if (copy_params(api, params)) {
+        rc = hearth_http_create(&params->http, &handler, &api->http, msg);
+    }
+    if (rc == HEARTH_OK) {
+        api->pool = hearth_pool_create(WORKERS);
+        rc = api->pool != NULL ? hearth_http_start(api->http) : HEARTH_ERR_NOMEM;
+    }
+    if (rc != HEARTH_OK) {
+        if (rc == HEARTH_ERR_NOMEM) {
+            hearth_fail(msg, rc, "no memory for the API");
+        }
+        api->shut_down = true; /* the service has nothing of ours */
+        hearth_api_destroy(api);
+        return rc;
+    }
+    *out = api;
+    return HEARTH_OK;
+}
+
+uint16_t hearth_api_port(const struct hearth_api *api) {
+    return hearth_http_port(api->http);
+}
+
+void hearth_api_shutdown(struct hearth_api *api, int64_t grace_us) {
+    if (api->shut_down) {
+        return;
+    }
+    api->shut_down = true;
+    atomic_store(&api->stopping, true);
+    hearth_http_stop(api->http);
+    hearth_service_drain(api->service, grace_us);
+    hearth_http_join(api->http, grace_us > ANSWER_US ? grace_us : ANSWER_US);
+}
+
+void hearth_api_destroy(struct hearth_api *api) {
+    if (api == NULL) {
+        return;
+    }
+    hearth_api_shutdown(api, 0);
+    if (api->http != NULL) {
+        hearth_http_join(api->http, 0);
+    }
+    hearth_pool_destroy(api->pool);
+    hearth_http_destroy(api->http);
+    HEARTH_ASSERT(atomic_load(&api->jobs) == 0);
+    for (size_t i = 0; i < api->api_key_count; i++) {
+        free(api->api_keys[i]);
+    }
+    free(api->api_keys);
+    free(api->model_path);
+    free(api->model_file);
+    free(api->model_name);
+    free(api->version);
+    pthread_mutex_destroy(&api->events_mutex);
+    free(api);
+}

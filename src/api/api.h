@@ -1,0 +1,50 @@
+/* The API: HTTP requests in the form of OpenAI's API (and llama-server's native one) in, requests to the service out,
+ * and its events back as responses. It owns the HTTP server.
+ *
+ * Threads: the HTTP loop answers what is quick and carries events to clients; two workers parse, render and tokenise.
+ */
+#ifndef HEARTH_API_API_H
+#define HEARTH_API_API_H
+
+#include "chat/chat.h"
+#include "engine/engine.h"
+#include "http/server.h"
+#include "sched/service.h"
+
+struct hearth_api;
+
+/* Strings are copied; engine, chat and service are borrowed until hearth_api_destroy(). Start from
+ * hearth_api_params_default(). */
+struct hearth_api_params {
+    struct hearth_engine *engine; /* its text operations and its caps are used */
+    struct hearth_chat *chat;
+    struct hearth_service *service;
+    struct hearth_http_params http;
+    const char *const *api_keys;  /* not empty strings; a request needs one of them */
+    size_t api_key_count;         /* 0: no key is needed */
+    const char *model_path;
+    const char *alias;            /* the model's name; NULL: the last part of model_path */
+    const char *version;          /* for build_info and system_fingerprint, for example "hearth 0.1.0" */
+    uint32_t lanes;
+    struct hearth_sampling sampling; /* what a request does not say; logit_bias is ignored */
+    int32_t max_tokens;           /* likewise; -1: until the context is full */
+    bool metrics, slots;          /* serve /metrics, /slots; default false, true */
+};
+
+void hearth_api_params_default(struct hearth_api_params *params);
+
+/* Listens and serves. Errors: IO (the address; `msg` holds one clear line), NOMEM. */
+int hearth_api_create(const struct hearth_api_params *params, struct hearth_api **out, struct hearth_errmsg *msg);
+
+/* The port that is listened on. Any thread. */
+uint16_t hearth_api_port(const struct hearth_api *api);
+
+/* Stops: no new connections or requests; drains the service (running requests finish for at most `grace_us`, then are
+ * cancelled and answered with 503); returns when the last answer has been taken, or `grace_us` (at least half a
+ * second) later at the most. Any thread but the loop's and the service's. */
+void hearth_api_shutdown(struct hearth_api *api, int64_t grace_us);
+
+/* Shuts down without grace if that has not been done, and frees. Before hearth_service_destroy(). NULL is allowed. */
+void hearth_api_destroy(struct hearth_api *api);
+
+#endif

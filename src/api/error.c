@@ -1,0 +1,91 @@
+/* Errors as the OpenAI API prints them. The type follows from the status, by the table below; the message is the one
+ * that was found where the error happened.
+ * Source: https://platform.openai.com/docs/guides/error-codes */
+#include "api/api_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The first row whose status is at least the error's gives the type. */
+static const struct {
+    int up_to;
+    const char *type;
+} types[] = {
+    {400, "invalid_request_error"}, {401, "authentication_error"},  {403, "permission_error"}, {404, "not_found_error"},
+    {428, "invalid_request_error"}, {429, "rate_limit_error"},      {499, "invalid_request_error"},
+    {599, "server_error"},
+};
+
+static const char *type_of(int status) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (status <= types[i].up_to) {
+            return types[i].type;
+        }
+    }
+    return "server_error";
+}
+
+static void fill(struct hearth_api_error *error, int status, const char *code, const char *param) {
+    *error = (struct hearth_api_error){.status = status, .code = code};
+    if (param != NULL) {
+        snprintf(error->param, sizeof error->param, "%s", param);
+    }
+}
+
+bool hearth_api_fail(struct hearth_api_error *error, int status, const char *code, const char *param,
+                     const char *format, ...) {
+    va_list args;
+    fill(error, status, code, param);
+    va_start(args, format);
+    vsnprintf(error->message.text, sizeof error->message.text, format, args);
+    va_end(args);
+    return false;
+}
+
+bool hearth_api_fail_err(struct hearth_api_error *error, int err, const struct hearth_errmsg *msg) {
+    int status = hearth_err_http(err);
+    const char *code = NULL;
+    if (err == HEARTH_ERR_TOO_LONG) {
+        code = "context_length_exceeded";
+    } else if (err == HEARTH_ERR_CANCELLED) {
+        /* A client that cancels is not there to be told: this one met the end of the grace period. */
+        status = 503;
+        return hearth_api_fail(error, status, code, NULL, "%s", hearth_err_text(HEARTH_ERR_BUSY));
+    }
+    fill(error, status, code, NULL);
+    if (msg != NULL && msg->text[0] != '\0') {
+        error->message = *msg;
+    } else {
+        snprintf(error->message.text, sizeof error->message.text, "%s", hearth_err_text(err));
+    }
+    return false;
+}
+
+bool hearth_api_fail_nomem(struct hearth_api_error *error) {
+    return hearth_api_fail_err(error, HEARTH_ERR_NOMEM, NULL);
+}
+
+json_t *hearth_api_error_json(const struct hearth_api_error *error) {
+    json_t *body =
+        json_pack("{s:o, s:s, s:o?, s:s?}", "message",
+                  hearth_json_text(error->message.text, strlen(error->message.text)), "type", type_of(error->status),
+                  "param", error->param[0] != '\0' ? hearth_json_text(error->param, strlen(error->param)) : json_null(),
+                  "code", error->code);
+    if (error->ctx_tokens > 0 && body != NULL) {
+        json_object_set_new(body, "n_prompt_tokens", json_integer((json_int_t)error->prompt_tokens));
+        json_object_set_new(body, "n_ctx", json_integer((json_int_t)error->ctx_tokens));
+    }
+    return json_pack("{s:o}", "error", body);
+}
+
+void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
+    hearth_json_respond(exchange, error->status, hearth_api_error_json(error));
+}
+
+void hearth_api_http_error(void *user, int status, const char *message, struct hearth_buf *body) {
+    struct hearth_api_error error;
+    (void)user;
+    hearth_api_fail(&error, status, status == 413 ? "request_too_large" : NULL, NULL, "%s", message);
+    hearth_json_write(hearth_api_error_json(&error), body);
+}

@@ -1,0 +1,84 @@
+/* Typed fields of a JSON object, read by table, each refusal naming the field. */
+#include "api/api_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+json_t *hearth_json_get(const json_t *object, const char *name) {
+    json_t *value = json_object_get(object, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+bool hearth_json_integer(const json_t *value, int64_t *out) {
+    if (json_is_integer(value)) {
+        *out = json_integer_value(value);
+        return true;
+    }
+    double real = json_is_real(value) ? json_real_value(value) : NAN;
+    if (real != floor(real) || fabs(real) >= 9007199254740992.0) { /* NaN is not equal to itself */
+        return false;
+    }
+    *out = (int64_t)real;
+    return true;
+}
+
+bool hearth_json_token(const struct hearth_api *api, const json_t *value, hearth_token *out) {
+    int64_t id;
+    if (!hearth_json_integer(value, &id) || id < 0 || id >= (int64_t)api->engine->caps.vocab_tokens) {
+        return false;
+    }
+    *out = (hearth_token)id;
+    return true;
+}
+
+static bool fail_range(const struct hearth_field *field, struct hearth_api_error *error) {
+    return hearth_api_fail(error, 400, "invalid_value", field->name, "%s must be %s %g and at most %.12g", field->name,
+                           field->above_min ? "above" : "at least", field->min, field->max);
+}
+
+static bool read_field(const json_t *value, const struct hearth_field *field, void *out,
+                       struct hearth_api_error *error) {
+    static const char *const names[] = {"a number", "an integer", "true or false"};
+    double number = 0;
+    int64_t integer = 0;
+    bool typed = false;
+    switch (field->type) {
+    case HEARTH_FIELD_FLOAT:
+        typed = json_is_number(value);
+        number = json_number_value(value);
+        break;
+    case HEARTH_FIELD_INT:
+        typed = hearth_json_integer(value, &integer);
+        number = (double)integer;
+        break;
+    case HEARTH_FIELD_BOOL:
+        typed = json_is_boolean(value);
+        break;
+    }
+    if (!typed) {
+        return hearth_api_fail(error, 400, "invalid_type", field->name, "%s must be %s", field->name,
+                               names[field->type]);
+    }
+    if (field->type != HEARTH_FIELD_BOOL &&
+        (number < field->min || number > field->max || (field->above_min && number == field->min))) {
+        return fail_range(field, error);
+    }
+    char *at = (char *)out + field->offset;
+    switch (field->type) {
+    case HEARTH_FIELD_FLOAT: *(float *)(void *)at = (float)number; break;
+    case HEARTH_FIELD_INT: *(int32_t *)(void *)at = (int32_t)integer; break;
+    case HEARTH_FIELD_BOOL: *(bool *)(void *)at = json_is_true(value); break;
+    }
+    return true;
+}
+
+bool hearth_fields_read(const json_t *object, const struct hearth_field *fields, size_t count, void *out,
+                        struct hearth_api_error *error) {
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = hearth_json_get(object, fields[i].name);
+        if (value != NULL && !read_field(value, &fields[i], out, error)) {
+            return false;
+        }
+    }
+    return true;
+}

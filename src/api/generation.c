@@ -1,0 +1,342 @@
+/* What a request asks of the sampler and of the stream: fields that chat and plain completions share.
+ *
+ * Three tables carry it: numeric fields with their ranges, fields whose type is checked and which are then ignored, and
+ * fields that ask for what this release does not have. Anything else in the object is ignored.
+ * Source: https://platform.openai.com/docs/api-reference/chat/create, llama-server's README. */
+#include "api/api_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SAMPLING(member) (offsetof(struct hearth_generation, sampling) + offsetof(struct hearth_sampling, member))
+#define MEMBER(member) offsetof(struct hearth_generation, member)
+
+static const struct hearth_field fields[] = {
+    {"temperature", HEARTH_FIELD_FLOAT, 0, 2, false, SAMPLING(temperature)},
+    {"top_p", HEARTH_FIELD_FLOAT, 0, 1, true, SAMPLING(top_p)},
+    {"min_p", HEARTH_FIELD_FLOAT, 0, 1, false, SAMPLING(min_p)},
+    {"typical_p", HEARTH_FIELD_FLOAT, 0, 1, true, SAMPLING(typical_p)},
+    {"top_k", HEARTH_FIELD_INT, -1, INT32_MAX, false, SAMPLING(top_k)},
+    {"presence_penalty", HEARTH_FIELD_FLOAT, -2, 2, false, SAMPLING(penalty_presence)},
+    {"frequency_penalty", HEARTH_FIELD_FLOAT, -2, 2, false, SAMPLING(penalty_frequency)},
+    {"repeat_penalty", HEARTH_FIELD_FLOAT, 0, 10, true, SAMPLING(penalty_repeat)},
+    {"repeat_last_n", HEARTH_FIELD_INT, -1, INT32_MAX, false, SAMPLING(penalty_last_tokens)},
+    {"ignore_eos", HEARTH_FIELD_BOOL, 0, 0, false, SAMPLING(ignore_eos)},
+    {"n", HEARTH_FIELD_INT, 1, 16, false, MEMBER(n)},
+    {"stream", HEARTH_FIELD_BOOL, 0, 0, false, MEMBER(stream)},
+    {"cache_prompt", HEARTH_FIELD_BOOL, 0, 0, false, MEMBER(cache)},
+};
+
+enum json_kind { KIND_STRING, KIND_BOOL, KIND_OBJECT };
+
+static const struct {
+    const char *name;
+    enum json_kind kind;
+} ignored[] = {
+    {"model", KIND_STRING},            {"user", KIND_STRING},         {"prompt_cache_key", KIND_STRING},
+    {"safety_identifier", KIND_STRING}, {"service_tier", KIND_STRING}, {"session_id", KIND_STRING},
+    {"metadata", KIND_OBJECT},         {"store", KIND_BOOL},          {"parallel_tool_calls", KIND_BOOL},
+};
+
+static const char *const kind_names[] = {"a string", "true or false", "an object"};
+
+/* `allowed`: values, each with a space behind it, that ask for nothing; "[]" stands for an empty array, "{}" for an
+ * empty object, "text" also for {"type": "text"} and ["text"]. */
+static const struct {
+    const char *name, *allowed, *what;
+} unsupported[] = {
+    {"tools", "[] ", "tool calling"},
+    {"functions", "[] ", "tool calling"},
+    {"tool_choice", "none auto ", "tool calling"},
+    {"function_call", "none auto ", "tool calling"},
+    {"response_format", "text ", "structured output"},
+    {"json_schema", "{} ", "structured output"},
+    {"grammar", " ", "structured output"},
+    {"reasoning_effort", "none ", "reasoning"},
+    {"reasoning", "{} ", "reasoning"},
+    {"reasoning_format", "none auto ", "reasoning"},
+    {"enable_thinking", "false ", "reasoning"},
+    {"thinking", "false {} disabled ", "reasoning"},
+    {"modalities", "text ", "audio and image output"},
+    {"audio", "{} ", "audio output"},
+    {"web_search_options", "", "web search"},
+    {"prediction", "", "predicted output"},
+    {"suffix", " ", "text insertion"},
+};
+
+/* The word that stands for a value in `allowed`; NULL for values that are never allowed. */
+static const char *word_of(const json_t *value) {
+    const json_t *inner = value;
+    if (json_is_array(value)) {
+        if (json_array_size(value) == 0) {
+            return "[]";
+        }
+        inner = json_array_size(value) == 1 ? json_array_get(value, 0) : NULL;
+    } else if (json_is_object(value)) {
+        if (json_object_size(value) == 0) {
+            return "{}";
+        }
+        inner = json_object_get(value, "type");
+    }
+    if (json_is_false(inner)) {
+        return "false";
+    }
+    return json_string_value(inner);
+}
+
+static bool is_allowed(const json_t *value, const char *allowed) {
+    const char *word = word_of(value);
+    size_t len = word != NULL ? strlen(word) : 0;
+    for (const char *at = allowed; word != NULL && *at != '\0'; at = strchr(at, ' ') + 1) {
+        if ((size_t)(strchr(at, ' ') - at) == len && memcmp(at, word, len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool hearth_generation_check_supported(const json_t *body, struct hearth_api_error *error) {
+    for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) {
+        const json_t *value = hearth_json_get(body, unsupported[i].name);
+        if (value != NULL && !is_allowed(value, unsupported[i].allowed)) {
+            return hearth_api_fail(error, 400, "unsupported_parameter", unsupported[i].name,
+                                   "%s: %s is not supported by this release of hearth", unsupported[i].name,
+                                   unsupported[i].what);
+        }
+    }
+    const json_t *kwargs = hearth_json_get(body, "chat_template_kwargs");
+    if (json_is_true(json_object_get(kwargs, "enable_thinking"))) {
+        return hearth_api_fail(error, 400, "unsupported_parameter", "chat_template_kwargs",
+                               "enable_thinking: reasoning is not supported by this release of hearth");
+    }
+    return true;
+}
+
+static bool check_ignored(const json_t *body, struct hearth_api_error *error) {
+    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++) {
+        const json_t *value = hearth_json_get(body, ignored[i].name);
+        bool typed = value == NULL || (ignored[i].kind == KIND_STRING && json_is_string(value)) ||
+                     (ignored[i].kind == KIND_BOOL && json_is_boolean(value)) ||
+                     (ignored[i].kind == KIND_OBJECT && json_is_object(value));
+        if (!typed) {
+            return hearth_api_fail(error, 400, "invalid_type", ignored[i].name, "%s must be %s", ignored[i].name,
+                                   kind_names[ignored[i].kind]);
+        }
+    }
+    return true;
+}
+
+/* The newer name wins. More than the context leaves is no error: generation ends where the context does. */
+static bool read_max_tokens(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
+    static const char *const names[] = {"max_completion_tokens", "max_tokens", "n_predict"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const json_t *value = hearth_json_get(body, names[i]);
+        int64_t tokens;
+        if (value == NULL) {
+            continue;
+        }
+        if (!hearth_json_integer(value, &tokens)) {
+            return hearth_api_fail(error, 400, "invalid_type", names[i], "%s must be an integer", names[i]);
+        }
+        if (tokens < -1) {
+            return hearth_api_fail(error, 400, "invalid_value", names[i], "%s must be at least 0, or -1 for no limit",
+                                   names[i]);
+        }
+        if (!found) {
+            generation->max_tokens = tokens > INT32_MAX ? INT32_MAX : (int32_t)tokens;
+            found = true;
+        }
+    }
+    return true;
+}
+
+/* Seeds of any size are folded to 32 bits; -1 asks for a random one, as does silence. */
+static bool read_seed(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
+    const json_t *value = hearth_json_get(body, "seed");
+    int64_t seed;
+    if (value == NULL) {
+        return true;
+    }
+    if (!hearth_json_integer(value, &seed)) {
+        return hearth_api_fail(error, 400, "invalid_type", "seed", "seed must be an integer");
+    }
+    uint32_t folded = (uint32_t)((uint64_t)seed & 0xFFFFFFFFu);
+    if (seed == -1) {
+        generation->sampling.seed = HEARTH_SEED_RANDOM;
+    } else {
+        generation->sampling.seed = folded == HEARTH_SEED_RANDOM ? folded - 1 : folded;
+    }
+    return true;
+}
+
+static bool add_stop(const json_t *value, struct hearth_generation *generation, struct hearth_api_error *error) {
+    const char *text = json_string_value(value);
+    if (text == NULL) {
+        return hearth_api_fail(error, 400, "invalid_type", "stop", "stop must be a string or an array of strings");
+    }
+    if (*text == '\0' || strlen(text) != json_string_length(value)) {
+        return hearth_api_fail(error, 400, "invalid_value", "stop", "a stop string is empty or holds a NUL character");
+    }
+    generation->stops[generation->stop_count] = strdup(text);
+    if (generation->stops[generation->stop_count] == NULL) {
+        return hearth_api_fail_nomem(error);
+    }
+    generation->stop_count++;
+    return true;
+}
+
+static bool read_stops(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
+    const json_t *stop = hearth_json_get(body, "stop");
+    if (stop == NULL) {
+        return true;
+    }
+    size_t count = json_is_array(stop) ? json_array_size(stop) : 1;
+    if (count > HEARTH_STOPS_MAX) {
+        return hearth_api_fail(error, 400, "invalid_value", "stop", "at most %u stop strings are allowed",
+                               HEARTH_STOPS_MAX);
+    }
+    generation->stops = calloc(count + 1, sizeof *generation->stops);
+    if (generation->stops == NULL) {
+        return hearth_api_fail_nomem(error);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!add_stop(json_is_array(stop) ? json_array_get(stop, i) : stop, generation, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool add_bias(const struct hearth_api *api, int64_t token, const json_t *value,
+                     struct hearth_generation *generation, struct hearth_api_error *error) {
+    double bias = json_is_false(value) ? -INFINITY : json_number_value(value); /* llama-server: false bans a token */
+    if (!json_is_number(value) && !json_is_false(value)) {
+        return hearth_api_fail(error, 400, "invalid_type", "logit_bias", "logit_bias: a bias must be a number");
+    }
+    if (json_is_number(value) && (bias < -100 || bias > 100)) {
+        return hearth_api_fail(error, 400, "invalid_value", "logit_bias",
+                               "logit_bias: a bias must be from -100 to 100");
+    }
+    if (token < 0 || token >= (int64_t)api->engine->caps.vocab_tokens) {
+        return hearth_api_fail(error, 400, "invalid_value", "logit_bias", "logit_bias: no token has the id %lld",
+                               (long long)token);
+    }
+    generation->bias[generation->sampling.logit_biases++] =
+        (struct hearth_logit_bias){.token = (hearth_token)token, .bias = (float)bias};
+    return true;
+}
+
+/* {"id": bias, …}, or llama-server's [[id, bias], …]. */
+static bool read_logit_bias(const struct hearth_api *api, const json_t *body, struct hearth_generation *generation,
+                            struct hearth_api_error *error) {
+    json_t *biases = hearth_json_get(body, "logit_bias");
+    size_t count = json_is_array(biases) ? json_array_size(biases) : json_object_size(biases);
+    generation->sampling.logit_bias = NULL;
+    generation->sampling.logit_biases = 0;
+    if (biases == NULL) {
+        return true;
+    }
+    if (!json_is_array(biases) && !json_is_object(biases)) {
+        return hearth_api_fail(error, 400, "invalid_type", "logit_bias", "logit_bias must be an object");
+    }
+    generation->bias = calloc(count + 1, sizeof *generation->bias);
+    if (generation->bias == NULL) {
+        return hearth_api_fail_nomem(error);
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach(biases, key, value) {
+        char *end;
+        long long token = strtoll(key, &end, 10);
+        if (*key == '\0' || *end != '\0') {
+            return hearth_api_fail(error, 400, "invalid_value", "logit_bias", "logit_bias: keys must be token ids");
+        }
+        if (!add_bias(api, token, value, generation, error)) {
+            return false;
+        }
+    }
+    size_t i;
+    json_array_foreach(biases, i, value) {
+        int64_t token;
+        if (json_array_size(value) != 2 || !hearth_json_integer(json_array_get(value, 0), &token)) {
+            return hearth_api_fail(error, 400, "invalid_type", "logit_bias", "logit_bias: pairs of token id and bias");
+        }
+        if (!add_bias(api, token, json_array_get(value, 1), generation, error)) {
+            return false;
+        }
+    }
+    generation->sampling.logit_bias = generation->bias;
+    return true;
+}
+
+static bool read_stream_options(const json_t *body, struct hearth_generation *generation,
+                                struct hearth_api_error *error) {
+    static const struct hearth_field option[] = {
+        {"include_usage", HEARTH_FIELD_BOOL, 0, 0, false, MEMBER(include_usage)}};
+    const json_t *options = hearth_json_get(body, "stream_options");
+    if (options != NULL && !json_is_object(options)) {
+        return hearth_api_fail(error, 400, "invalid_type", "stream_options", "stream_options must be an object");
+    }
+    return options == NULL || hearth_fields_read(options, option, 1, generation, error);
+}
+
+bool hearth_generation_read(const struct hearth_api *api, const json_t *body, struct hearth_generation *generation,
+                            struct hearth_api_error *error) {
+    generation->sampling = api->sampling;
+    generation->sampling.logprobs = -1;
+    generation->max_tokens = api->max_tokens;
+    generation->n = 1;
+    generation->cache = true;
+    if (!hearth_generation_check_supported(body, error) || !check_ignored(body, error) ||
+        !hearth_fields_read(body, fields, sizeof fields / sizeof fields[0], generation, error) ||
+        !read_max_tokens(body, generation, error) || !read_seed(body, generation, error) ||
+        !read_stops(body, generation, error) || !read_logit_bias(api, body, generation, error) ||
+        !read_stream_options(body, generation, error)) {
+        return false;
+    }
+    if (generation->sampling.top_k < 0) {
+        generation->sampling.top_k = 0;
+    }
+    if (generation->sampling.penalty_last_tokens < 0) { /* -1: the whole context */
+        generation->sampling.penalty_last_tokens = (int32_t)api->engine->caps.ctx_tokens;
+    }
+    const char *model = json_string_value(hearth_json_get(body, "model"));
+    if (model != NULL && *model != '\0') {
+        generation->model = strdup(model);
+        if (generation->model == NULL) {
+            return hearth_api_fail_nomem(error);
+        }
+    }
+    return true;
+}
+
+bool hearth_generation_alloc_prompts(struct hearth_generation *generation, size_t count,
+                                     struct hearth_api_error *error) {
+    if (count * (size_t)generation->n > HEARTH_CHOICES_MAX) {
+        return hearth_api_fail(error, 400, "invalid_value", "prompt", "at most %u choices per request are allowed",
+                               HEARTH_CHOICES_MAX);
+    }
+    generation->prompts = calloc(count, sizeof *generation->prompts);
+    if (generation->prompts == NULL) {
+        return hearth_api_fail_nomem(error);
+    }
+    generation->prompt_count = count;
+    return true;
+}
+
+void hearth_generation_finish(struct hearth_generation *generation) {
+    for (size_t i = 0; i < generation->prompt_count; i++) {
+        hearth_tokens_finish(&generation->prompts[i].tokens);
+        hearth_buf_finish(&generation->prompts[i].text);
+    }
+    for (size_t i = 0; i < generation->stop_count; i++) {
+        free(generation->stops[i]);
+    }
+    free(generation->prompts);
+    free(generation->stops);
+    free(generation->bias);
+    free(generation->model);
+    *generation = (struct hearth_generation){0};
+}

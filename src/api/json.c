@@ -1,0 +1,47 @@
+/* Small helpers over jansson. A value that could not be made is NULL all the way up: json_pack() and the set functions
+ * refuse NULL, so memory is checked once, where the whole is written. */
+#include "api/api_internal.h"
+
+#include "base/utf8.h"
+
+#include <math.h>
+#include <string.h>
+
+json_t *hearth_json_text(const char *text, size_t len) {
+    json_t *value = json_stringn(len > 0 ? text : "", len);
+    if (value != NULL || hearth_utf8_valid(text, len)) {
+        return value;
+    }
+    struct hearth_buf repaired = {0};
+    if (hearth_utf8_append(&repaired, text, len)) {
+        value = json_stringn((const char *)repaired.data, repaired.len);
+    }
+    hearth_buf_finish(&repaired);
+    return value;
+}
+
+json_t *hearth_json_real(double value) {
+    return json_real(isfinite(value) ? value : 0.0);
+}
+
+static int append_dumped(const char *text, size_t len, void *user) {
+    return hearth_buf_append(user, text, len) ? 0 : -1;
+}
+
+bool hearth_json_write(json_t *value, struct hearth_buf *out) {
+    bool ok = value != NULL && json_dump_callback(value, append_dumped, out, HEARTH_JSON_DUMP | JSON_ENCODE_ANY) == 0;
+    json_decref(value);
+    return ok;
+}
+
+void hearth_json_respond(struct hearth_http_exchange *exchange, int status, json_t *value) {
+    static const char nomem[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
+    struct hearth_buf text = {0};
+    if (hearth_json_write(value, &text)) {
+        hearth_http_respond(exchange, status, HEARTH_CONTENT_JSON, text.data, text.len);
+    } else {
+        hearth_http_respond(exchange, 503, HEARTH_CONTENT_JSON, nomem, sizeof nomem - 1);
+    }
+    hearth_buf_finish(&text);
+}

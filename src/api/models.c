@@ -1,0 +1,35 @@
+/* GET /v1/models and /v1/models/{id}: the one model that is served. Clients look for the context size under several
+ * names; Hermes refuses to start without one of the first two. */
+#include "api/api_internal.h"
+
+#include <string.h>
+
+static json_t *model_json(const struct hearth_api *api) {
+    const struct hearth_caps *caps = &api->engine->caps;
+    json_int_t ctx = caps->ctx_tokens;
+    json_t *meta = json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:s}", "n_vocab", (json_int_t)caps->vocab_tokens, "n_ctx",
+                             ctx, "n_ctx_train", (json_int_t)caps->train_ctx_tokens, "n_params",
+                             (json_int_t)caps->model_params, "size", (json_int_t)caps->model_bytes, "description",
+                             hearth_json_text(caps->description != NULL ? caps->description : "",
+                                              caps->description != NULL ? strlen(caps->description) : 0),
+                             "memory_class", hearth_memory_class_text(caps->memory_class));
+    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:o}", "id", api->model_name, "object", "model", "created",
+                     (json_int_t)api->created_unix, "owned_by", "hearth", "max_model_len", ctx, "context_length", ctx,
+                     "meta", meta);
+}
+
+void hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    hearth_json_respond(exchange, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(api)));
+}
+
+void hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    const char *id = strstr(hearth_http_path(exchange), "/models/") + strlen("/models/");
+    if (strcmp(id, api->model_name) == 0 || strcmp(id, api->model_file) == 0) {
+        hearth_json_respond(exchange, 200, model_json(api));
+        return;
+    }
+    struct hearth_api_error error;
+    hearth_api_fail(&error, 404, "model_not_found", "model", "there is no model \"%s\" here; this one is \"%s\"", id,
+                    api->model_name);
+    hearth_api_respond_error(exchange, &error);
+}

@@ -1,0 +1,187 @@
+/* llama-server's own endpoints: /health, /props, /slots, /tokenize, /detokenize. Names and shapes are its, so that its
+ * clients find what they know.
+ * Source: llama-server's README. */
+#include "api/api_internal.h"
+
+#include "base/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    if (atomic_load(&api->stopping)) {
+        struct hearth_api_error error;
+        hearth_api_fail_err(&error, HEARTH_ERR_BUSY, NULL);
+        hearth_api_respond_error(exchange, &error);
+        return;
+    }
+    hearth_json_respond(exchange, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+static json_t *text_or_empty(const char *text) {
+    return text != NULL ? hearth_json_text(text, strlen(text)) : json_string("");
+}
+
+static json_t *sampling_json(const struct hearth_api *api) {
+    const struct hearth_sampling *s = &api->sampling;
+    return json_pack("{s:I, s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:i, s:i, s:b}", "seed", (json_int_t)s->seed,
+                     "temperature", hearth_json_real((double)s->temperature), "top_k", (int)s->top_k, "top_p",
+                     hearth_json_real((double)s->top_p), "min_p", hearth_json_real((double)s->min_p), "typical_p",
+                     hearth_json_real((double)s->typical_p), "repeat_last_n", (int)s->penalty_last_tokens,
+                     "repeat_penalty", hearth_json_real((double)s->penalty_repeat), "presence_penalty",
+                     hearth_json_real((double)s->penalty_presence), "frequency_penalty",
+                     hearth_json_real((double)s->penalty_frequency), "max_tokens", (int)api->max_tokens, "n_predict",
+                     (int)api->max_tokens, "ignore_eos", s->ignore_eos);
+}
+
+void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    const struct hearth_caps *caps = &api->engine->caps;
+    json_t *settings = json_pack("{s:I, s:o}", "n_ctx", (json_int_t)caps->ctx_tokens, "params", sampling_json(api));
+    json_t *props = json_pack(
+        "{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}", "default_generation_settings", settings,
+        "total_slots", (json_int_t)api->lanes, "model_alias", api->model_name, "model_path", api->model_path,
+        "chat_template", text_or_empty(hearth_chat_template(api->chat)), "bos_token", text_or_empty(caps->bos_text),
+        "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0, "audio", 0,
+        "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
+    hearth_json_respond(exchange, 200, props);
+}
+
+static json_t *lane_json(const struct hearth_api *api, size_t id, const struct hearth_lane_info *lane) {
+    return json_pack("{s:I, s:I, s:s, s:b, s:I, s:I, s:I, s:I, s:I}", "id", (json_int_t)id, "n_ctx",
+                     (json_int_t)api->engine->caps.ctx_tokens, "state", hearth_lane_state_text(lane->state),
+                     "is_processing", lane->state != HEARTH_LANE_IDLE, "id_task", (json_int_t)lane->request_id,
+                     "live_tokens", (json_int_t)lane->live_tokens, "n_prompt_tokens", (json_int_t)lane->prompt_tokens,
+                     "n_prompt_tokens_processed", (json_int_t)lane->computed_tokens, "n_decoded",
+                     (json_int_t)lane->generated_tokens);
+}
+
+void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    struct hearth_api_error error;
+    struct hearth_lane_info *lanes = NULL;
+    json_t *slots = NULL;
+    bool idle = false;
+    if (!api->slots) {
+        hearth_api_fail(&error, 501, NULL, NULL, "/slots is off; start the server with --slots");
+        hearth_api_respond_error(exchange, &error);
+        return;
+    }
+    size_t count = hearth_service_lanes(api->service, NULL, 0);
+    lanes = calloc(count + 1, sizeof *lanes);
+    if (lanes != NULL) {
+        size_t now = hearth_service_lanes(api->service, lanes, count);
+        slots = json_array();
+        for (size_t i = 0; i < count && i < now; i++) {
+            idle = idle || lanes[i].state == HEARTH_LANE_IDLE;
+            json_array_append_new(slots, lane_json(api, i, &lanes[i]));
+        }
+    }
+    free(lanes);
+    if (!idle && strstr(hearth_http_query(exchange), "fail_on_no_slot=1") != NULL) {
+        json_decref(slots);
+        hearth_api_fail(&error, 503, "no_slot", NULL, "no lane is idle");
+        hearth_api_respond_error(exchange, &error);
+        return;
+    }
+    hearth_json_respond(exchange, 200, slots);
+}
+
+static bool append_ids(struct hearth_job *job, const json_t *part, bool special, bool parse,
+                       struct hearth_tokens *out) {
+    hearth_token token;
+    if (json_is_string(part)) {
+        int rc = job->api->engine->ops->tokenize(job->api->engine, json_string_value(part), json_string_length(part),
+                                                 special, parse, out);
+        return rc >= 0 || hearth_api_fail_err(&job->error, rc, NULL);
+    }
+    if (!hearth_json_token(job->api, part, &token)) {
+        return hearth_api_fail(&job->error, 400, "invalid_type", "content",
+                               "content must be a string, or an array of strings and token ids");
+    }
+    return hearth_tokens_push(out, token) || hearth_api_fail_nomem(&job->error);
+}
+
+/* {"id", "piece"}: the piece is a string, or an array of bytes when it is not UTF-8 by itself. */
+static json_t *piece_json(const struct hearth_api *api, hearth_token token) {
+    struct hearth_buf text = {0};
+    json_t *piece = NULL;
+    if (hearth_token_append(api, token, true, &text)) {
+        if (hearth_utf8_valid((const char *)text.data, text.len)) {
+            piece = hearth_json_text((const char *)text.data, text.len);
+        } else {
+            piece = json_array();
+            for (size_t i = 0; i < text.len; i++) {
+                json_array_append_new(piece, json_integer(text.data[i]));
+            }
+        }
+    }
+    hearth_buf_finish(&text);
+    return json_pack("{s:i, s:o}", "id", (int)token, "piece", piece);
+}
+
+static bool read_flag(const json_t *body, const char *name, bool otherwise, bool *out, struct hearth_api_error *error) {
+    const struct hearth_field field = {name, HEARTH_FIELD_BOOL, 0, 0, false, 0};
+    *out = otherwise;
+    return hearth_fields_read(body, &field, 1, out, error);
+}
+
+bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body) {
+    const json_t *content = hearth_json_get(body, "content");
+    struct hearth_tokens tokens = {0};
+    bool special, parse, pieces;
+    bool ok = read_flag(body, "add_special", false, &special, &job->error) &&
+              read_flag(body, "parse_special", true, &parse, &job->error) &&
+              read_flag(body, "with_pieces", false, &pieces, &job->error);
+    if (ok && content == NULL) {
+        ok = hearth_api_fail(&job->error, 400, "missing_required_parameter", "content", "content is missing");
+    }
+    if (ok && json_is_array(content)) {
+        size_t i;
+        const json_t *part;
+        json_array_foreach(content, i, part) {
+            ok = ok && append_ids(job, part, special && i == 0, parse, &tokens);
+        }
+    } else if (ok) {
+        ok = append_ids(job, content, special, parse, &tokens);
+    }
+    if (ok) {
+        json_t *list = json_array();
+        for (size_t i = 0; i < tokens.n; i++) {
+            json_array_append_new(list, pieces ? piece_json(job->api, tokens.v[i]) : json_integer(tokens.v[i]));
+        }
+        ok =
+            hearth_json_write(json_pack("{s:o}", "tokens", list), &job->response) || hearth_api_fail_nomem(&job->error);
+    }
+    hearth_tokens_finish(&tokens);
+    return ok;
+}
+
+bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
+    const json_t *tokens = hearth_json_get(body, "tokens");
+    struct hearth_buf text = {0};
+    size_t i;
+    const json_t *id;
+    if (!json_is_array(tokens)) {
+        return hearth_api_fail(&job->error, 400, tokens == NULL ? "missing_required_parameter" : "invalid_type",
+                               "tokens", "tokens must be an array of token ids");
+    }
+    bool ok = true;
+    json_array_foreach(tokens, i, id) {
+        hearth_token token;
+        if (!hearth_json_token(job->api, id, &token)) {
+            ok = hearth_api_fail(&job->error, 400, "invalid_value", "tokens", "tokens[%zu] is no id of the vocabulary",
+                                 i);
+            break;
+        }
+        if (!hearth_token_append(job->api, token, true, &text)) {
+            ok = hearth_api_fail_nomem(&job->error);
+            break;
+        }
+    }
+    if (ok) {
+        json_t *content = hearth_json_text((const char *)text.data, text.len);
+        ok = hearth_json_write(json_pack("{s:o}", "content", content), &job->response) ||
+             hearth_api_fail_nomem(&job->error);
+    }
+    hearth_buf_finish(&text);
+    return ok;
+}

@@ -1,0 +1,88 @@
+/* The workers: a first-in-first-out queue of jobs and a few threads that prepare them. Its length is bounded by the
+ * number of connections, each of which has at most one job. */
+#include "api/api_internal.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+#define THREADS_MAX 8
+
+struct hearth_pool {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct hearth_job *head, *tail;
+    bool ending;
+    pthread_t threads[THREADS_MAX];
+    size_t thread_count;
+};
+
+static void *work(void *user) {
+    struct hearth_pool *pool = user;
+    pthread_mutex_lock(&pool->mutex);
+    for (;;) {
+        while (pool->head == NULL && !pool->ending) {
+            pthread_cond_wait(&pool->changed, &pool->mutex);
+        }
+        struct hearth_job *job = pool->head;
+        if (job == NULL) {
+            break;
+        }
+        pool->head = job->pool_next;
+        pthread_mutex_unlock(&pool->mutex);
+        hearth_job_prepare(job);
+        pthread_mutex_lock(&pool->mutex);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return NULL;
+}
+
+struct hearth_pool *hearth_pool_create(size_t threads) {
+    struct hearth_pool *pool = calloc(1, sizeof *pool);
+    if (pool == NULL) {
+        return NULL;
+    }
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->changed, NULL);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (pool->thread_count < threads && pool->thread_count < THREADS_MAX &&
+           pthread_create(&pool->threads[pool->thread_count], NULL, work, pool) == 0) {
+        pool->thread_count++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (pool->thread_count == 0) {
+        hearth_pool_destroy(pool);
+        return NULL;
+    }
+    return pool;
+}
+
+void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job) {
+    job->pool_next = NULL;
+    pthread_mutex_lock(&pool->mutex);
+    if (pool->head == NULL) {
+        pool->head = job;
+    } else {
+        pool->tail->pool_next = job;
+    }
+    pool->tail = job;
+    pthread_cond_signal(&pool->changed);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void hearth_pool_destroy(struct hearth_pool *pool) {
+    if (pool == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&pool->mutex);
+    pool->ending = true;
+    pthread_cond_broadcast(&pool->changed);
+    pthread_mutex_unlock(&pool->mutex);
+    for (size_t i = 0; i < pool->thread_count; i++) {
+        pthread_join(pool->threads[i], NULL);
+    }
+    pthread_cond_destroy(&pool->changed);
+    pthread_mutex_destroy(&pool->mutex);
+    free(pool);
+}

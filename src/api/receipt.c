@@ -1,0 +1,111 @@
+/* What a response says about its own cost: usage (OpenAI), timings (llama-server) and the receipt (hearth).
+ *
+ * A response with several choices sums up: tokens of a prompt count once, by its first choice (the others find it in
+ * the cache); sampled tokens count all; generation times run at the same time, so the longest one stands for them. */
+#include "api/api_internal.h"
+
+static double ms(int64_t us) {
+    return (double)us / 1000.0;
+}
+
+static void add_generated(const struct hearth_choice *choice, struct hearth_tally *tally) {
+    tally->generated_tokens += choice->generated_tokens;
+    if (choice->generate_us > tally->generate_us) {
+        tally->generate_us = choice->generate_us;
+    }
+}
+
+void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally) {
+    *tally = (struct hearth_tally){.receipt = choice->receipt};
+    add_generated(choice, tally);
+}
+
+void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) {
+    struct hearth_receipt *sum = &tally->receipt;
+    size_t per_prompt = (size_t)job->generation.n;
+    *tally = (struct hearth_tally){.receipt.reason = job->choices[0].receipt.reason};
+    for (size_t i = 0; i < job->choice_count; i++) {
+        const struct hearth_receipt *receipt = &job->choices[i].receipt;
+        add_generated(&job->choices[i], tally);
+        if (i % per_prompt != 0) {
+            continue;
+        }
+        sum->prompt_tokens += receipt->prompt_tokens;
+        sum->reused_live_tokens += receipt->reused_live_tokens;
+        sum->reused_ram_tokens += receipt->reused_ram_tokens;
+        sum->computed_tokens += receipt->computed_tokens;
+        sum->matched_tokens += receipt->matched_tokens;
+        sum->queue_us += receipt->queue_us;
+        sum->plan_us += receipt->plan_us;
+        sum->restore_us += receipt->restore_us;
+        sum->prefill_us += receipt->prefill_us;
+    }
+}
+
+json_t *hearth_usage_json(const struct hearth_tally *tally) {
+    const struct hearth_receipt *receipt = &tally->receipt;
+    json_int_t prompt = receipt->prompt_tokens;
+    json_int_t completion = (json_int_t)tally->generated_tokens;
+    json_int_t cached = (json_int_t)receipt->reused_live_tokens + receipt->reused_ram_tokens;
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
+                     "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens", cached);
+}
+
+/* The prompt's time is what passed between getting a lane and the first token: plan, restore and prefill. */
+json_t *hearth_timings_json(const struct hearth_tally *tally) {
+    const struct hearth_receipt *receipt = &tally->receipt;
+    json_int_t cached = (json_int_t)receipt->reused_live_tokens + receipt->reused_ram_tokens;
+    double prompt_n = receipt->computed_tokens;
+    double prompt_ms = ms(receipt->plan_us + receipt->restore_us + receipt->prefill_us);
+    double predicted_n = (double)tally->generated_tokens;
+    double predicted_ms = ms(tally->generate_us);
+    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n", cached, "prompt_n",
+                     (json_int_t)receipt->computed_tokens, "prompt_ms", hearth_json_real(prompt_ms),
+                     "prompt_per_token_ms", hearth_json_real(prompt_ms / prompt_n), "prompt_per_second",
+                     hearth_json_real(prompt_n * 1000.0 / prompt_ms), "predicted_n",
+                     (json_int_t)tally->generated_tokens, "predicted_ms", hearth_json_real(predicted_ms),
+                     "predicted_per_token_ms", hearth_json_real(predicted_ms / predicted_n), "predicted_per_second",
+                     hearth_json_real(predicted_n * 1000.0 / predicted_ms));
+}
+
+json_t *hearth_receipt_json(const struct hearth_tally *tally) {
+    const struct hearth_receipt *receipt = &tally->receipt;
+    return json_pack("{s:{s:I, s:I}, s:I, s:I, s:o, s:o, s:o, s:o, s:s, s:s}", "reused", "live",
+                     (json_int_t)receipt->reused_live_tokens, "ram", (json_int_t)receipt->reused_ram_tokens, "computed",
+                     (json_int_t)receipt->computed_tokens, "matched", (json_int_t)receipt->matched_tokens, "queue_ms",
+                     hearth_json_real(ms(receipt->queue_us)), "plan_ms", hearth_json_real(ms(receipt->plan_us)),
+                     "restore_ms", hearth_json_real(ms(receipt->restore_us)), "prefill_ms",
+                     hearth_json_real(ms(receipt->prefill_us)), "reason", hearth_reason_text(receipt->reason),
+                     "reason_text", hearth_reason_help(receipt->reason));
+}
+
+/* {"token", "logprob", "bytes"}: the text with broken characters repaired, and the exact bytes. */
+static json_t *token_json(const struct hearth_api *api, hearth_token token, float logprob) {
+    struct hearth_buf text = {0};
+    json_t *bytes = json_array();
+    if (!hearth_token_append(api, token, true, &text)) {
+        json_decref(bytes);
+        return NULL;
+    }
+    for (size_t i = 0; i < text.len; i++) {
+        json_array_append_new(bytes, json_integer(text.data[i]));
+    }
+    json_t *value = json_pack("{s:o, s:i, s:o, s:o}", "token", hearth_json_text((const char *)text.data, text.len),
+                              "id", (int)token, "logprob", hearth_json_real((double)logprob), "bytes", bytes);
+    hearth_buf_finish(&text);
+    return value;
+}
+
+json_t *hearth_logprobs_entry(const struct hearth_api *api, const struct hearth_sampled *sampled) {
+    const struct hearth_logprobs *logprobs = &sampled->logprobs;
+    json_t *entry = token_json(api, sampled->token, logprobs->chosen);
+    json_t *top = json_array();
+    for (int32_t i = 0; i < logprobs->n; i++) {
+        json_array_append_new(top, token_json(api, logprobs->token[i], logprobs->logprob[i]));
+    }
+    if (json_object_set_new(entry, "top_logprobs", top) < 0) {
+        json_decref(entry);
+        return NULL;
+    }
+    return entry;
+}

@@ -1,0 +1,253 @@
+/* One request and its response: what the handler sees of it, and how the answer is written.
+ *
+ * A response is either whole (Content-Length) or streamed: chunked, or to an HTTP/1.0 client plain bytes until the
+ * connection closes. Once `begun`, the head is in the output buffer and cannot change. */
+#include "http/conn.h"
+
+#include "base/assert.h"
+#include "base/log.h"
+
+#include <event2/buffer.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') {
+        return c - '0';
+    }
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Decodes percent escapes in place. False: a broken escape, or one of NUL. */
+static bool percent_decode(char *text) {
+    char *out = text;
+    for (const char *in = text; *in != '\0'; in++) {
+        if (*in != '%') {
+            *out++ = *in;
+            continue;
+        }
+        int hi = hex_digit(in[1]);
+        int lo = hi < 0 ? -1 : hex_digit(in[2]);
+        if (lo < 0 || (hi == 0 && lo == 0)) {
+            return false;
+        }
+        *out++ = (char)(hi * 16 + lo);
+        in += 2;
+    }
+    *out = '\0';
+    return true;
+}
+
+/* Splits the request target into path and query. An absolute target ("http://host/path") is what a proxy gets; its
+ * path counts. */
+static int split_target(struct hearth_http_exchange *exchange, const struct hearth_buf *url) {
+    struct http_parser_url parts;
+    const char *text = (const char *)url->data;
+    http_parser_url_init(&parts);
+    bool asterisk = url->len == 1 && text[0] == '*';
+    if (url->len == 0 || (!asterisk && http_parser_parse_url(text, url->len, 0, &parts) != 0)) {
+        return 400;
+    }
+    size_t path_len = asterisk ? 1 : parts.field_data[UF_PATH].len;
+    size_t path_at = asterisk ? 0 : parts.field_data[UF_PATH].off;
+    size_t query_len = (parts.field_set & (1u << UF_QUERY)) != 0 ? parts.field_data[UF_QUERY].len : 0;
+    char *copy = malloc(path_len + query_len + 3);
+    if (copy == NULL) {
+        return 503;
+    }
+    exchange->path = copy;
+    if (path_len == 0) {
+        copy[path_len++] = '/';
+    } else {
+        memcpy(copy, text + path_at, path_len);
+    }
+    copy[path_len] = '\0';
+    exchange->query = copy + path_len + 1;
+    if (query_len > 0) {
+        memcpy(exchange->query, text + parts.field_data[UF_QUERY].off, query_len);
+    }
+    exchange->query[query_len] = '\0';
+    return percent_decode(exchange->path) ? 0 : 400;
+}
+
+static void make_request_id(struct hearth_http_server *server, char out[HEARTH_HTTP_REQUEST_ID_BYTES]) {
+    snprintf(out, HEARTH_HTTP_REQUEST_ID_BYTES, "req_%016" PRIx64 "%08" PRIx64, server->request_id_seed,
+             ++server->request_id_count);
+}
+
+struct hearth_http_exchange *hearth_http_exchange_create(struct hearth_http_conn *conn, int *status) {
+    struct hearth_http_exchange *exchange = calloc(1, sizeof *exchange);
+    *status = 503;
+    if (exchange == NULL) {
+        return NULL;
+    }
+    exchange->conn = conn;
+    exchange->head_only = conn->parser.method == HTTP_HEAD;
+    exchange->method = http_method_str(exchange->head_only ? HTTP_GET : (enum http_method)conn->parser.method);
+    make_request_id(conn->server, exchange->request_id);
+    int rc = split_target(exchange, &conn->url);
+    if (rc != 0) {
+        *status = rc;
+        hearth_http_exchange_destroy(exchange);
+        return NULL;
+    }
+    return exchange;
+}
+
+void hearth_http_exchange_destroy(struct hearth_http_exchange *exchange) {
+    free(exchange->path);
+    hearth_buf_finish(&exchange->extra);
+    free(exchange);
+}
+
+const char *hearth_http_method(const struct hearth_http_exchange *exchange) {
+    return exchange->method;
+}
+
+const char *hearth_http_path(const struct hearth_http_exchange *exchange) {
+    return exchange->path;
+}
+
+const char *hearth_http_query(const struct hearth_http_exchange *exchange) {
+    return exchange->query;
+}
+
+const char *hearth_http_request_id(const struct hearth_http_exchange *exchange) {
+    return exchange->request_id;
+}
+
+const char *hearth_http_header(const struct hearth_http_exchange *exchange, const char *name) {
+    return hearth_http_conn_header(exchange->conn, name);
+}
+
+void hearth_http_take_body(struct hearth_http_exchange *exchange, struct hearth_buf *out) {
+    HEARTH_ASSERT(out->data == NULL);
+    *out = exchange->conn->body;
+    exchange->conn->body = (struct hearth_buf){0};
+}
+
+void hearth_http_on_gone(struct hearth_http_exchange *exchange, void (*gone)(void *user), void *user) {
+    exchange->gone = gone;
+    exchange->gone_user = user;
+}
+
+void hearth_http_set_header(struct hearth_http_exchange *exchange, const char *name, const char *value) {
+    HEARTH_ASSERT(!exchange->begun && strpbrk(name, "\r\n:") == NULL && strpbrk(value, "\r\n") == NULL);
+    if (!hearth_buf_printf(&exchange->extra, "%s: %s\r\n", name, value)) {
+        hearth_log(HEARTH_LOG_WARN, "http: no memory for the header %s", name);
+    }
+}
+
+/* What cannot be written for want of memory would leave the client with half an answer: the connection goes instead. */
+static void put(struct hearth_http_conn *conn, const void *bytes, size_t len) {
+    if (!conn->doomed && len > 0 && bufferevent_write(conn->bev, bytes, len) < 0) {
+        hearth_http_conn_doom(conn);
+    }
+}
+
+static const char *status_text(int status) {
+    return http_status_str((enum http_status)status);
+}
+
+/* Writes the head. `framing` is the header line that tells where the body ends, "" for none. */
+static void put_head(struct hearth_http_conn *conn, int status, const char *request_id, const char *content_type,
+                     const char *framing, const struct hearth_buf *extra) {
+    struct hearth_buf head = {0};
+    bool ok = hearth_buf_printf(&head,
+                                "HTTP/1.1 %d %s\r\nServer: hearth\r\nAccess-Control-Allow-Origin: *\r\n"
+                                "Access-Control-Expose-Headers: X-Request-Id\r\nX-Request-Id: %s\r\n",
+                                status, status_text(status), request_id);
+    if (content_type != NULL) {
+        ok = ok && hearth_buf_printf(&head, "Content-Type: %s\r\n", content_type);
+    }
+    if (extra != NULL && extra->len > 0) {
+        ok = ok && hearth_buf_append(&head, extra->data, extra->len);
+    }
+    ok = ok && hearth_buf_printf(&head, "%sConnection: %s\r\n\r\n", framing, conn->keep_alive ? "keep-alive" : "close");
+    if (ok) {
+        put(conn, head.data, head.len);
+    } else {
+        hearth_http_conn_doom(conn);
+    }
+    hearth_buf_finish(&head);
+}
+
+void hearth_http_respond(struct hearth_http_exchange *exchange, int status, const char *content_type, const void *body,
+                         size_t len) {
+    struct hearth_http_conn *conn = exchange->conn;
+    char framing[64];
+    HEARTH_ASSERT(!exchange->begun);
+    exchange->begun = true;
+    snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", len);
+    put_head(conn, status, exchange->request_id, content_type, status == 204 ? "" : framing, &exchange->extra);
+    if (!exchange->head_only) {
+        put(conn, body, len);
+    }
+    hearth_http_conn_answered(conn);
+}
+
+void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const char *content_type) {
+    struct hearth_http_conn *conn = exchange->conn;
+    HEARTH_ASSERT(!exchange->begun);
+    exchange->begun = true;
+    exchange->chunked = conn->parser.http_minor >= 1;
+    if (!exchange->chunked) {
+        conn->keep_alive = false;
+    }
+    put_head(conn, status, exchange->request_id, content_type,
+             exchange->chunked ? "Transfer-Encoding: chunked\r\n" : "", &exchange->extra);
+}
+
+void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes, size_t len) {
+    struct hearth_http_conn *conn = exchange->conn;
+    HEARTH_ASSERT(exchange->begun);
+    if (len == 0 || exchange->head_only || conn->doomed) {
+        return;
+    }
+    if (evbuffer_get_length(bufferevent_get_output(conn->bev)) + len > conn->server->params.out_bytes) {
+        hearth_log(HEARTH_LOG_INFO, "http: %s: dropped, the client reads too slowly", exchange->request_id);
+        hearth_http_conn_doom(conn);
+        return;
+    }
+    char size[24];
+    if (exchange->chunked) {
+        put(conn, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", len));
+    }
+    put(conn, bytes, len);
+    if (exchange->chunked) {
+        put(conn, "\r\n", 2);
+    }
+}
+
+void hearth_http_end(struct hearth_http_exchange *exchange) {
+    HEARTH_ASSERT(exchange->begun);
+    if (exchange->chunked && !exchange->head_only) {
+        put(exchange->conn, "0\r\n\r\n", 5);
+    }
+    hearth_http_conn_answered(exchange->conn);
+}
+
+void hearth_http_write_error(struct hearth_http_conn *conn, int status, const char *message) {
+    const struct hearth_http_handler *handler = &conn->server->handler;
+    struct hearth_buf body = {0};
+    char framing[64];
+    char request_id[HEARTH_HTTP_REQUEST_ID_BYTES];
+    make_request_id(conn->server, request_id);
+    handler->error(handler->user, status, message, &body);
+    snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", body.len);
+    put_head(conn, status, request_id, "application/json; charset=utf-8", framing, NULL);
+    put(conn, body.data, body.len);
+    hearth_buf_finish(&body);
+}
+
+void hearth_http_respond_options(struct hearth_http_exchange *exchange) {
+    const char *wanted = hearth_http_header(exchange, "access-control-request-headers");
+    hearth_http_set_header(exchange, "Allow", "GET, HEAD, POST, OPTIONS");
+    hearth_http_set_header(exchange, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    /* "*" alone would leave out Authorization. */
+    hearth_http_set_header(exchange, "Access-Control-Allow-Headers", wanted != NULL && *wanted != '\0' ? wanted : "*");
+    hearth_http_set_header(exchange, "Access-Control-Max-Age", "86400");
+    hearth_http_respond(exchange, 204, NULL, NULL, 0);
+}

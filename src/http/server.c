@@ -1,0 +1,358 @@
+/* The loop and the listener.
+ *
+ * One thread runs a libevent loop and owns all connections, so that nothing of libevent is shared between threads:
+ * others reach the loop through an eventfd and the posted-work list, both guarded by one mutex.
+ *
+ * Stopping: `want_stop` makes the loop close its listener and every connection without an exchange; the loop ends when
+ * the last connection has gone. `want_abort` closes those too. Work that is posted after the loop's end is run by
+ * hearth_http_destroy(), so that what it holds is freed. */
+#include "http/server.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "http/conn.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+/* http_parser counts what a connection's own count cannot see (chunk extensions, trailers) against its own limit of
+ * 80 KiB; ours stays below it. */
+#define HEADER_BYTES_MAX (64u * 1024)
+/* Connections over the limit that may wait for their 503; beyond them nothing is accepted. */
+#define CONNECTIONS_OVER 64u
+
+void hearth_http_params_default(struct hearth_http_params *params) {
+    *params = (struct hearth_http_params){
+        .host = "127.0.0.1",
+        .port = 8080,
+        .header_bytes = 32u * 1024,
+        .body_bytes = 64u * 1024 * 1024,
+        .out_bytes = 16u * 1024 * 1024,
+        .connections = 512,
+        .idle_us = 120 * 1000000ll,
+        .head_us = 30 * 1000000ll,
+        .body_us = 300 * 1000000ll,
+        .stall_us = 60 * 1000000ll,
+    };
+}
+
+static int bind_one(const struct addrinfo *ai, int *out_errno) {
+    int fd = socket(ai->ai_family, ai->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, ai->ai_protocol);
+    int on = 1;
+    if (fd < 0) {
+        *out_errno = errno;
+        return -1;
+    }
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, ai->ai_addr, ai->ai_addrlen) < 0 || listen(fd, SOMAXCONN) < 0) {
+        *out_errno = errno;
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Opens the listening socket on the first address of `host` that can be had. */
+static int listen_on(const char *host, uint16_t port, int *out_fd, uint16_t *out_port, struct hearth_errmsg *msg) {
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    char service[8];
+    snprintf(service, sizeof service, "%u", (unsigned)port);
+    int rc = getaddrinfo(host, service, &hints, &list);
+    if (rc != 0) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "cannot listen on \"%s\": %s", host, gai_strerror(rc));
+    }
+    int fd = -1;
+    int why = 0;
+    for (const struct addrinfo *ai = list; ai != NULL && fd < 0; ai = ai->ai_next) {
+        fd = bind_one(ai, &why);
+    }
+    freeaddrinfo(list);
+    if (fd < 0 && why == EADDRINUSE) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "port %u on %s is in use by another program", (unsigned)port, host);
+    }
+    if (fd < 0) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "cannot listen on %s port %u: %s", host, (unsigned)port, strerror(why));
+    }
+    struct sockaddr_storage bound;
+    socklen_t len = sizeof bound;
+    if (getsockname(fd, (struct sockaddr *)&bound, &len) == 0) {
+        *out_port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                                      : ((struct sockaddr_in *)&bound)->sin_port);
+    }
+    *out_fd = fd;
+    return HEARTH_OK;
+}
+
+static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int len,
+                      void *user) {
+    struct hearth_http_server *server = user;
+    (void)listener, (void)address, (void)len;
+    hearth_http_conn_create(server, fd);
+    if (server->stats.connections >= (uint64_t)server->params.connections + CONNECTIONS_OVER) {
+        evconnlistener_disable(server->listener);
+    }
+}
+
+/* accept() failed, most likely for want of descriptors: asking again at once would only spin. */
+static void on_accept_error(struct evconnlistener *listener, void *user) {
+    struct hearth_http_server *server = user;
+    const struct timeval later = {.tv_usec = 200 * 1000};
+    hearth_log(HEARTH_LOG_WARN, "http: cannot accept a connection: %s", strerror(errno));
+    evconnlistener_disable(listener);
+    event_add(server->accept_again, &later);
+}
+
+static void on_accept_again(evutil_socket_t fd, short what, void *user) {
+    struct hearth_http_server *server = user;
+    (void)fd, (void)what;
+    if (server->listener != NULL) {
+        evconnlistener_enable(server->listener);
+    }
+}
+
+static void end_loop_if_done(struct hearth_http_server *server) {
+    if (server->stopping && server->conns == NULL) {
+        /* Not loopbreak: libevent closes the sockets of freed connections in the loop's next round. */
+        event_base_loopexit(server->base, NULL);
+    }
+}
+
+void hearth_http_server_conn_closed(struct hearth_http_server *server) {
+    if (server->listener != NULL) {
+        evconnlistener_enable(server->listener);
+    }
+    end_loop_if_done(server);
+}
+
+static void run_posted_work(struct hearth_http_server *server) {
+    pthread_mutex_lock(&server->mutex);
+    struct hearth_http_work *work = server->work_head;
+    server->work_head = server->work_tail = NULL;
+    pthread_mutex_unlock(&server->mutex);
+    while (work != NULL) {
+        struct hearth_http_work *next = work->next; /* run() may post the work again, or free it */
+        work->run(work);
+        work = next;
+    }
+}
+
+static void stop_or_abort(struct hearth_http_server *server, bool stop, bool stop_all) {
+    if (stop && !server->stopping) {
+        server->stopping = true;
+        evconnlistener_free(server->listener);
+        server->listener = NULL;
+        event_del(server->accept_again);
+        for (struct hearth_http_conn *conn = server->conns, *next; conn != NULL; conn = next) {
+            next = conn->next;
+            hearth_http_conn_stop(conn);
+        }
+    }
+    while (stop_all && server->conns != NULL) {
+        hearth_http_conn_destroy(server->conns);
+    }
+    end_loop_if_done(server);
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *user) {
+    struct hearth_http_server *server = user;
+    uint64_t count;
+    (void)what;
+    while (read(fd, &count, sizeof count) < 0 && errno == EINTR) {
+    }
+    pthread_mutex_lock(&server->mutex);
+    bool stop = server->want_stop;
+    bool stop_all = server->want_abort;
+    pthread_mutex_unlock(&server->mutex);
+    run_posted_work(server);
+    stop_or_abort(server, stop, stop_all);
+}
+
+static void wake(struct hearth_http_server *server) {
+    const uint64_t one = 1;
+    while (write(server->wake_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+static void *loop_main(void *user) {
+    struct hearth_http_server *server = user;
+    event_base_loop(server->base, EVLOOP_NO_EXIT_ON_EMPTY);
+    pthread_mutex_lock(&server->mutex);
+    server->loop_ended = true;
+    pthread_cond_broadcast(&server->loop_ended_cond);
+    pthread_mutex_unlock(&server->mutex);
+    return NULL;
+}
+
+static int init_loop(struct hearth_http_server *server, int listen_fd) {
+    server->base = event_base_new();
+    if (server->base == NULL) {
+        close(listen_fd);
+        return HEARTH_ERR_NOMEM;
+    }
+    server->listener = evconnlistener_new(server->base, on_accept, server,
+                                          LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, listen_fd);
+    if (server->listener == NULL) {
+        close(listen_fd);
+        return HEARTH_ERR_NOMEM;
+    }
+    evconnlistener_set_error_cb(server->listener, on_accept_error);
+    server->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (server->wake_fd < 0) {
+        return HEARTH_ERR_IO;
+    }
+    server->wake = event_new(server->base, server->wake_fd, EV_READ | EV_PERSIST, on_wake, server);
+    server->accept_again = event_new(server->base, -1, 0, on_accept_again, server);
+    if (server->wake == NULL || server->accept_again == NULL || event_add(server->wake, NULL) < 0) {
+        return HEARTH_ERR_NOMEM;
+    }
+    return HEARTH_OK;
+}
+
+int hearth_http_create(const struct hearth_http_params *params, const struct hearth_http_handler *handler,
+                       struct hearth_http_server **out, struct hearth_errmsg *msg) {
+    HEARTH_ASSERT(params->header_bytes <= HEADER_BYTES_MAX && params->connections > 0);
+    HEARTH_ASSERT(handler->request != NULL && handler->error != NULL);
+    *out = NULL;
+    struct hearth_http_server *server = calloc(1, sizeof *server);
+    if (server == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for the HTTP server");
+    }
+    server->params = *params;
+    server->params.host = NULL; /* the caller's; not needed later */
+    server->handler = *handler;
+    server->wake_fd = -1;
+    pthread_mutex_init(&server->mutex, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&server->loop_ended_cond, &attr);
+    pthread_condattr_destroy(&attr);
+    if (getrandom(&server->request_id_seed, sizeof server->request_id_seed, GRND_NONBLOCK) < 0) {
+        server->request_id_seed = (uint64_t)hearth_clock_us();
+    }
+    int listen_fd = -1;
+    int rc = listen_on(params->host, params->port, &listen_fd, &server->port, msg);
+    if (rc == HEARTH_OK) {
+        rc = init_loop(server, listen_fd);
+        if (rc != HEARTH_OK) {
+            hearth_fail(msg, rc, "cannot start the HTTP server: %s", hearth_err_text(rc));
+        }
+    }
+    if (rc != HEARTH_OK) {
+        hearth_http_destroy(server);
+        return rc;
+    }
+    *out = server;
+    return HEARTH_OK;
+}
+
+uint16_t hearth_http_port(const struct hearth_http_server *server) {
+    return server->port;
+}
+
+int hearth_http_start(struct hearth_http_server *server) {
+    HEARTH_ASSERT(!server->started);
+    /* Signals are for the program's own threads; SIGPIPE, blocked, leaves EPIPE to be seen here. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&server->thread, NULL, loop_main, server);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0) {
+        return HEARTH_ERR_NOMEM;
+    }
+    server->started = true;
+    return HEARTH_OK;
+}
+
+void hearth_http_stop(struct hearth_http_server *server) {
+    pthread_mutex_lock(&server->mutex);
+    server->want_stop = true;
+    pthread_mutex_unlock(&server->mutex);
+    wake(server);
+}
+
+static struct timespec monotonic_after(int64_t us) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    int64_t ns = at.tv_nsec + (us % 1000000) * 1000;
+    at.tv_sec += (time_t)(us / 1000000 + ns / 1000000000);
+    at.tv_nsec = (long)(ns % 1000000000);
+    return at;
+}
+
+void hearth_http_join(struct hearth_http_server *server, int64_t wait_us) {
+    if (!server->started || server->joined) {
+        return;
+    }
+    hearth_http_stop(server);
+    struct timespec until = monotonic_after(wait_us > 0 ? wait_us : 0);
+    pthread_mutex_lock(&server->mutex);
+    while (!server->loop_ended &&
+           pthread_cond_timedwait(&server->loop_ended_cond, &server->mutex, &until) != ETIMEDOUT) {
+    }
+    server->want_abort = true;
+    pthread_mutex_unlock(&server->mutex);
+    wake(server);
+    pthread_join(server->thread, NULL);
+    server->joined = true;
+}
+
+void hearth_http_destroy(struct hearth_http_server *server) {
+    if (server == NULL) {
+        return;
+    }
+    hearth_http_join(server, 0);
+    HEARTH_ASSERT(server->conns == NULL);
+    while (server->work_head != NULL) {
+        run_posted_work(server);
+    }
+    if (server->listener != NULL) {
+        evconnlistener_free(server->listener);
+    }
+    if (server->wake != NULL) {
+        event_free(server->wake);
+    }
+    if (server->accept_again != NULL) {
+        event_free(server->accept_again);
+    }
+    if (server->wake_fd >= 0) {
+        close(server->wake_fd);
+    }
+    if (server->base != NULL) {
+        event_base_free(server->base);
+    }
+    pthread_cond_destroy(&server->loop_ended_cond);
+    pthread_mutex_destroy(&server->mutex);
+    free(server);
+}
+
+void hearth_http_post(struct hearth_http_server *server, struct hearth_http_work *work) {
+    work->next = NULL;
+    pthread_mutex_lock(&server->mutex);
+    bool first = server->work_head == NULL;
+    if (first) {
+        server->work_head = work;
+    } else {
+        server->work_tail->next = work;
+    }
+    server->work_tail = work;
+    pthread_mutex_unlock(&server->mutex);
+    if (first) { /* otherwise whoever posted the first has woken the loop */
+        wake(server);
+    }
+}
+
+void hearth_http_stats(const struct hearth_http_server *server, struct hearth_http_stats *stats) {
+    *stats = server->stats;
+}
