@@ -1,0 +1,46 @@
+# The front door. Everything real is in scripts/ (each says at its head what it does) and in meson.build.
+#
+#   make run  PORT=8080 MODEL=/path/to/model.gguf ARGS="--ctx-size 8192 --parallel 2"
+#   make test SAN=address|thread
+#
+# HEARTH_CACHE (default ~/.cache/hearth) holds what is fetched or built once; HEARTH_LLAMA=/prefix uses an installed
+# llama.cpp; HEARTH_CUDA=1 builds it for NVIDIA GPUs.
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test bench lint fuzz zoo peer install clean
+
+export SAN PORT MODEL ARGS
+PREFIX ?= /usr/local
+
+help: ## This list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+build: ## Build the program: build/hearth
+	@scripts/build.sh hearth >/dev/null
+
+run: ## Build, fetch a small model, and serve it on 127.0.0.1:8080 (PORT=, MODEL=, ARGS=)
+	@scripts/run.sh
+
+test: ## Build and run all tests (SAN=address or SAN=thread for sanitizers)
+	@scripts/test.sh
+
+bench: ## Measure recomputation, speed and memory beside llama-server (ARGS="recompute -np 1")
+	@scripts/bench.sh $(ARGS)
+
+lint: ## Check layers, lengths and words, and that clang has no warnings
+	@scripts/lint.sh
+
+fuzz: ## Fuzz what reads strangers' bytes, for a minute each (ARGS=seconds)
+	@scripts/fuzz.sh $(ARGS)
+
+zoo: ## Prove export and import of state on every architecture of llama.cpp
+	@scripts/zoo.sh
+
+peer: ## Build llama-server from the same source and flags, for comparison
+	@scripts/setup.sh && scripts/deps.sh peer
+
+install: build ## Install the program and the library (PREFIX=/usr/local, DESTDIR=)
+	@scripts/install.sh "$(PREFIX)"
+
+clean: ## Remove the build directories (the cache stays)
+	@rm -rf build build-address build-thread build-clang build-fuzz

@@ -1,0 +1,30 @@
+# Shared by the scripts; to be sourced. Messages go to stderr, results to stdout.
+#
+# HEARTH_CACHE is where everything lives that is fetched or built once: llama.cpp, models, Python environments.
+
+HEARTH_CACHE=${HEARTH_CACHE:-${HOME:-/root}/.cache/hearth}
+export HEARTH_CACHE
+
+say() { printf '==> %s\n' "$*" >&2; }
+die() {
+    printf 'hearth: %s\n' "$*" >&2
+    exit 1
+}
+
+# pip, whatever this machine's settings say about where packages come from and go to. Certificates, proxies and an index
+# of one's own (PIP_CERT, PIP_INDEX_URL) are kept.
+pip_cmd() {
+    env -u PIP_FIND_LINKS -u PIP_NO_BINARY -u PIP_ONLY_BINARY -u PIP_REQUIRE_VIRTUALENV -u PIP_USER -u PIP_TARGET \
+        -u PIP_PREFIX -u PIP_CONSTRAINT -u PIP_REQUIREMENT PIP_DISABLE_PIP_VERSION_CHECK=1 \
+        "${HEARTH_PYTHON:-python3}" -m pip "$@"
+}
+
+# Only one process builds or fetches into the cache at a time; the others wait and then find it done.
+lock_cache() {
+    mkdir -p "$HEARTH_CACHE" || die "cannot write to $HEARTH_CACHE (set HEARTH_CACHE)"
+    exec 9>"$HEARTH_CACHE/.lock"
+    flock -n 9 || {
+        say "waiting for another hearth build"
+        flock 9
+    }
+}

@@ -1,0 +1,89 @@
+#!/bin/sh
+# Checks what compilers do not: `make lint`. With --quick (inside `make test`) without the clang build.
+#
+#   layers    an #include points into its own room or one below; llama.h belongs to src/engine/llama* and chat.cpp
+#   lengths   files of at most 600 lines, functions of at most 70, lines of at most 120 columns
+#   words     nothing unfinished, no paths of one machine
+#   heads     every .c and .cpp opens with a comment
+#   clang     the whole build with clang has no warnings
+set -eu
+
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+failed=0
+complain() {
+    printf '%s\n' "$*" >&2
+    failed=1
+}
+
+# ---- layers, top to bottom; a room may use itself and those after it
+rooms="cli api http chat session sched cache tier engine base"
+rank() {
+    n=0
+    for room in $rooms; do
+        n=$((n + 1))
+        [ "$room" = "$1" ] && echo "$n" && return
+    done
+    echo 0
+}
+
+layers() {
+    grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]+"[a-z]+/' src --include='*.[ch]' --include='*.cpp' --include='*.def' |
+        sed -E 's/^src\/([a-z]+)\/([^:]+):([0-9]+):.*"([a-z]+)\/([^"]+)".*/\1 \2 \3 \4 \5/' |
+        while read -r from file line to header; do
+            a=$(rank "$from")
+            b=$(rank "$to")
+            [ "$b" != 0 ] || echo "src/$from/$file:$line: includes \"$to/$header\": there is no room '$to'"
+            [ "$from" != http ] || [ "$to" = http ] || [ "$to" = base ] ||
+                echo "src/$from/$file:$line: http knows base only, not \"$to/$header\""
+            [ "$b" = 0 ] || [ "$b" -ge "$a" ] || echo "src/$from/$file:$line: $from includes \"$to/$header\" from above"
+        done
+    grep -rnlE '#[[:space:]]*include[[:space:]]+[<"](llama|llama-cpp|ggml[a-z-]*|gguf)\.h[>"]' src |
+        grep -vE '^src/engine/(llama|fingerprint)|^src/chat/chat\.cpp$' | sed 's/$/: includes a header of llama.cpp/'
+}
+
+# ---- lengths
+lengths() {
+    find src tests \( -name '*.[ch]' -o -name '*.cpp' \) -print0 | xargs -0 awk '
+        FNR == 1 { if (name != "" && lines > 600) print name ": " lines " lines, the most is 600"; name = FILENAME; lines = 0; start = 0 }
+        { lines++ }
+        { text = $0; gsub(/[\200-\277]/, "", text); if (length(text) > 120) print FILENAME ":" FNR ": " length(text) " columns, the most is 120" }
+        # A function begins with "{" at the end of an unindented line that is no struct, enum, table or namespace.
+        /^[a-zA-Z_].*\)[ a-z]*\{$/ || (/^ .*\)[ a-z]*\{$/ && open) { start = FNR }
+        /^[a-zA-Z_][^;{}]*\([^;{}]*$/ { open = 1 }
+        /[;{}]$/ { open = 0 }
+        /^}/ { if (start && FNR - start + 1 > 70) print FILENAME ":" start ": a function of " FNR - start + 1 " lines, the most is 70"; start = 0 }
+        END { if (lines > 600) print name ": " lines " lines, the most is 600" }
+    '
+}
+
+# ---- words: in what is under version control or about to be
+words() {
+    grep -rnEw 'TODO|FIXME|XXX|HACK|WIP|placeholder|stub|stubs|lorem' src tests bench docs scripts README.md meson.build Makefile 2>/dev/null |
+        grep -vE '^scripts/lint\.sh:|__pycache__|\.pyc'
+    grep -rnE '(^|[^a-z.~])/(work|root|home/[a-z]+)/' src tests bench docs README.md meson.build Makefile 2>/dev/null |
+        grep -vE '__pycache__|\.pyc'
+}
+
+heads() {
+    find src tests \( -name '*.c' -o -name '*.cpp' \) | while read -r file; do
+        head -n 1 "$file" | grep -q '^/\*' || echo "$file: does not open with a comment"
+    done
+}
+
+for check in layers lengths words heads; do
+    found=$($check || true)
+    [ -z "$found" ] || complain "$found"
+done
+
+if [ "${1:-}" != --quick ]; then
+    if command -v clang >/dev/null 2>&1 && command -v clang++ >/dev/null 2>&1; then
+        CC=clang CXX=clang++ BUILD=build-clang SAN='' scripts/build.sh >/dev/null || complain "the build with clang failed"
+    else
+        say "clang is not here: its build is left out (apt-get install clang)"
+    fi
+fi
+
+[ "$failed" = 0 ] || die "lint failed"
+say "lint passed"

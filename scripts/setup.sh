@@ -1,0 +1,59 @@
+#!/bin/sh
+# Installs what hearth needs to be built and tested, where it is missing and apt is there to do it.
+#
+#   scripts/setup.sh          compilers, build tools, libraries
+#
+# What is there is found by trying it, so other ways of having installed it are as good. Without the right to install,
+# the command to run is printed and the exit status is 1.
+set -eu
+
+. "$(dirname "$0")/lib.sh"
+
+has() { command -v "$1" >/dev/null 2>&1; }
+has_lib() { has pkg-config && pkg-config --exists "$@" 2>/dev/null; }
+has_header() { has cc && printf '#include <%s>\n' "$1" | cc -E - >/dev/null 2>&1; }
+
+missing=
+need() { # package, then a command that succeeds when it is there
+    package=$1
+    shift
+    "$@" || missing="$missing $package"
+}
+
+compilers() { has cc && has c++ && has make; }
+pip_there() { has python3 && python3 -m pip --version >/dev/null 2>&1; }
+venv_there() { has python3 && python3 -c 'import ensurepip, venv' >/dev/null 2>&1; }
+
+need build-essential compilers
+need cmake has cmake
+need ninja-build has ninja
+need meson has meson
+need pkg-config has pkg-config
+need python3 has python3
+need python3-pip pip_there
+need python3-venv venv_there
+need libevent-dev has_lib libevent_core libevent_pthreads
+need libjansson-dev has_lib jansson
+need libxxhash-dev has_lib libxxhash
+need libcmocka-dev has_lib cmocka
+need libhttp-parser-dev has_header http_parser.h
+need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
+
+[ -n "$missing" ] || exit 0
+
+if ! has apt-get; then
+    die "these are missing, by their names in Debian:$missing (install them, then run this again)"
+fi
+root=
+if [ "$(id -u)" != 0 ]; then
+    if has sudo && sudo -n true 2>/dev/null; then
+        root="sudo -n"
+    else
+        say "missing:$missing"
+        die "not allowed to install them; please run: sudo apt-get install -y --no-install-recommends$missing"
+    fi
+fi
+say "installing with apt:$missing"
+$root apt-get update -q >&2 || say "apt-get update failed; trying with the lists that are there"
+$root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >&2 ||
+    die "apt could not install:$missing"

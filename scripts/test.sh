@@ -1,0 +1,53 @@
+#!/bin/sh
+# Builds everything the tests need and runs them all: `make test`. Closes with "N passed, N failed".
+#
+#   scripts/test.sh [meson test arguments]     for example: scripts/test.sh --suite unit
+#
+# Environment: SAN=address or SAN=thread; HEARTH_CACHE. The Python tests (tests/client) run against the program that was
+# built, in an environment of their own in the cache; they are left out when tests are selected by arguments.
+set -eu
+
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+dir=$(scripts/build.sh)
+say "models"
+BUILD=$dir scripts/models.sh all >/dev/null
+HEARTH_MODELS=$HEARTH_CACHE/models
+HEARTH_BIN=$PWD/$dir/hearth
+export HEARTH_MODELS HEARTH_BIN
+
+# Sanitizers slow everything down, and stop at the first finding. libgomp is not built for ThreadSanitizer.
+slower=1
+if [ -n "${SAN:-}" ]; then
+    slower=6
+    export ASAN_OPTIONS="${ASAN_OPTIONS:-abort_on_error=1:detect_stack_use_after_return=1}"
+    export UBSAN_OPTIONS="${UBSAN_OPTIONS:-halt_on_error=1:print_stacktrace=1}"
+    export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1:suppressions=$PWD/tests/tsan.supp}"
+fi
+
+results=$dir/results
+rm -rf "$results"
+mkdir -p "$results"
+say "tests of $dir"
+meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$slower" "$@" >&2 || true
+cp "$dir/meson-logs/testlog.json" "$results/" 2>/dev/null || die "meson ran no tests"
+
+if [ $# -eq 0 ] && [ -e tests/client/requirements.txt ]; then
+    hash=$( (cat tests/client/requirements.txt; python3 --version) | sha256sum | cut -c1-12)
+    venv=$HEARTH_CACHE/venv-$hash
+    if [ ! -e "$venv/.complete" ]; then
+        say "making a Python environment for tests/client"
+        rm -rf "$venv"
+        python3 -m venv "$venv" >&2 || die "python3 -m venv failed"
+        HEARTH_PYTHON=$venv/bin/python
+        export HEARTH_PYTHON
+        pip_cmd install --quiet --progress-bar off -r tests/client/requirements.txt >&2 || die "pip could not install tests/client/requirements.txt"
+        touch "$venv/.complete"
+    fi
+    say "tests with Python clients"
+    "$venv/bin/python" -m pytest -q --junitxml "$results/client.xml" tests/client >&2 || true
+    [ -e "$results/client.xml" ] || die "pytest did not run"
+fi
+
+python3 scripts/count.py "$results"

@@ -1,0 +1,106 @@
+/* Design. Log lines and progress go to stderr, what a user reads or a script waits for goes to stdout and is flushed at
+ * once. The snippets are complete commands for a shell: nothing in them has to be filled in, except that a server with
+ * keys cannot print one and names the variable it is expected in. */
+#include "cli/banner.h"
+
+#include "cli/version.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+void hearth_banner_log(void *user, enum hearth_log_level level, const char *line) {
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    struct timespec now;
+    struct tm local;
+    char when[32];
+    (void)user;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    (void)localtime_r(&now.tv_sec, &local);
+    (void)strftime(when, sizeof(when), "%H:%M:%S", &local);
+    /* One call, so that lines of several threads do not mix. */
+    (void)fprintf(stderr, "%s.%03ld %-5s %s\n", when, now.tv_nsec / 1000000, names[level], line);
+}
+
+void hearth_progress_show(void *user, float fraction) {
+    struct hearth_progress *progress = user;
+    const int percent = (int)(fraction * 100.0F);
+    const bool tty = isatty(STDERR_FILENO) == 1;
+    if (!progress->begun) {
+        progress->begun = true;
+        (void)fputs(tty ? "" : "hearth: loading ", stderr);
+    } else if (percent < progress->shown + (tty ? 1 : 10)) {
+        return;
+    }
+    progress->shown = tty ? percent : percent / 10 * 10;
+    if (tty) {
+        (void)fprintf(stderr, "\rhearth: loading %3d %%", percent);
+    } else {
+        (void)fputc('.', stderr);
+    }
+    (void)fflush(stderr);
+}
+
+void hearth_progress_end(struct hearth_progress *progress) {
+    if (progress->begun) {
+        (void)fputc('\n', stderr);
+    }
+    *progress = (struct hearth_progress){0};
+}
+
+/* The address that a client on this machine connects to. */
+static void print_url(char *out, size_t cap, const char *host, uint16_t port) {
+    if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0) {
+        host = "127.0.0.1";
+    }
+    const char *open = strchr(host, ':') ? "[" : "";
+    (void)snprintf(out, cap, "http://%s%s%s:%u", open, host, *open ? "]" : "", (unsigned)port);
+}
+
+static void print_hello(const struct hearth_banner *banner, const char *url) {
+    static const char *const question = "Say hello in five words.";
+    printf(
+        "\nTry it from another shell:\n\n"
+        "curl %s/v1/chat/completions%s -H 'Content-Type: application/json' \\\n"
+        "  -d '{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}], \"temperature\": 0, \"max_tokens\": 32}'\n",
+        url, banner->needs_key ? " -H \"Authorization: Bearer $HEARTH_API_KEY\"" : "", question);
+    printf("\nOr with the OpenAI SDK:\n\n"
+           "python3 -m venv /tmp/openai-sdk && /tmp/openai-sdk/bin/pip install --quiet openai &&\n"
+           "/tmp/openai-sdk/bin/python - <<'EOF'\n"
+           "import os\n"
+           "from openai import OpenAI\n"
+           "client = OpenAI(base_url=\"%s/v1\", api_key=os.environ.get(\"HEARTH_API_KEY\", \"none\"))\n"
+           "messages = [{\"role\": \"user\", \"content\": \"%s\"}]\n"
+           "reply = client.chat.completions.create(model=\"%s\", messages=messages, temperature=0, max_tokens=32)\n"
+           "print(reply.choices[0].message.content)\n"
+           "EOF\n\n",
+           url, question, banner->model_name);
+}
+
+void hearth_banner_print(const struct hearth_banner *banner) {
+    const struct hearth_caps *caps = banner->caps;
+    char url[320];
+    print_url(url, sizeof(url), banner->host, banner->port);
+    printf("hearth %s is listening on %s\n", HEARTH_VERSION, url);
+    printf("  model    %s (%s)\n", banner->model_name, caps->description);
+    printf("  context  %u tokens (trained with %u), %u lanes\n", caps->ctx_tokens, caps->train_ctx_tokens, caps->seqs);
+    printf("  memory   %s", hearth_memory_class_text(caps->memory_class));
+    if (hearth_caps_has_pages(caps)) {
+        printf(", %.1f KiB a token", (double)caps->page_bytes_per_token / 1024.0);
+    }
+    if (hearth_caps_needs_snapshot(caps)) {
+        printf(", %.1f MiB a snapshot", (double)caps->snapshot_bytes / (1024.0 * 1024.0));
+    }
+    if (!caps->cache_ok) {
+        printf("\n  cache    off: this model failed the self-test of state export and import\n");
+    } else if (banner->cache_bytes == 0) {
+        printf("\n  cache    off\n");
+    } else {
+        printf("\n  cache    %zu MiB of RAM\n", banner->cache_bytes >> 20);
+    }
+    if (banner->hello) {
+        print_hello(banner, url);
+    }
+    (void)fflush(stdout);
+}

@@ -1,0 +1,81 @@
+/* The program: which command, and what it says of itself. Everything else is in serve.c. */
+#include "cli/options.h"
+#include "cli/serve.h"
+#include "cli/version.h"
+#include "engine/llama.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const usage =
+    "hearth: an LLM server for agents that never computes a prompt twice\n"
+    "\n"
+    "  hearth serve -m MODEL.gguf     serve a model on http://127.0.0.1:8080 (\"serve\" may be left out)\n"
+    "  hearth serve --help            all options\n"
+    "  hearth --version               versions of hearth and llama.cpp\n"
+    "  hearth --help                  this text\n";
+
+/* A line of its own on stderr; the exit status of a failure. */
+static int complain(const char *text) {
+    (void)fprintf(stderr, "hearth: %s\n", text);
+    return 1;
+}
+
+static int print_text(bool (*generate)(struct hearth_buf *out)) {
+    struct hearth_buf text = {0};
+    int status = 0;
+    if (!generate(&text)) {
+        status = complain("out of memory");
+    } else if (fwrite(text.data, 1, text.len, stdout) != text.len || fflush(stdout) != 0) {
+        status = complain("cannot write to standard output");
+    }
+    hearth_buf_finish(&text);
+    return status;
+}
+
+static int print_version(void) {
+    return printf("hearth %s (llama.cpp %s)\n", HEARTH_VERSION, hearth_llama_version()) < 0;
+}
+
+static int run_serve(int argc, char *const argv[]) {
+    struct hearth_options options;
+    enum hearth_options_ask ask;
+    struct hearth_errmsg msg = {""};
+    if (hearth_options_parse(&options, argc, argv, &ask, &msg) != HEARTH_OK) {
+        return complain(msg.text);
+    }
+    switch (ask) {
+    case HEARTH_OPTIONS_HELP:
+        return print_text(hearth_options_help);
+    case HEARTH_OPTIONS_VERSION:
+        return print_version();
+    case HEARTH_OPTIONS_RUN:
+        break;
+    }
+    return hearth_serve(&options);
+}
+
+int main(int argc, char *argv[]) {
+    static const char *const commands[] = {"serve", "options", "help", "version"};
+    const char *command = argc > 1 ? argv[1] : "--help";
+    if (strcmp(command, "serve") == 0) {
+        return run_serve(argc - 2, argv + 2);
+    }
+    if (strcmp(command, "--version") == 0 || strcmp(command, "version") == 0) {
+        return print_version();
+    }
+    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0) {
+        return fputs(usage, stdout) < 0;
+    }
+    if (strcmp(command, "options") == 0) { /* docs/options.md */
+        return print_text(hearth_options_markdown);
+    }
+    if (command[0] == '-') {
+        return run_serve(argc - 1, argv + 1);
+    }
+    char line[256];
+    const char *near = hearth_nearest(command, commands, sizeof(commands) / sizeof(commands[0]));
+    (void)snprintf(line, sizeof(line), "unknown command '%.100s'%s%s%s (see hearth --help)", command,
+                   near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return complain(line);
+}

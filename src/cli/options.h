@@ -1,0 +1,45 @@
+/* The command line of `hearth serve`, from the table in options.def. A flag wins over its environment variable
+ * (HEARTH_ and the long name: --ctx-size is HEARTH_CTX_SIZE), which wins over the default.
+ *
+ * Threads: any one; nothing is kept between calls. */
+#ifndef HEARTH_CLI_OPTIONS_H
+#define HEARTH_CLI_OPTIONS_H
+
+#include "base/buf.h"
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define HEARTH_OPTION_TYPE_TEXT const char *
+#define HEARTH_OPTION_TYPE_CHOICE const char *
+#define HEARTH_OPTION_TYPE_WHOLE int64_t
+#define HEARTH_OPTION_TYPE_REAL double
+#define HEARTH_OPTION_TYPE_SWITCH bool
+#define HEARTH_OPTION_TYPE_ALWAYS bool
+
+/* Texts are borrowed from the arguments, the environment or the table. */
+struct hearth_options {
+#define SECTION(title)
+#define OPTION(field, type, long_name, names, argument, preset, least, most, help) HEARTH_OPTION_TYPE_##type field;
+#include "cli/options.def"
+#undef SECTION
+#undef OPTION
+};
+
+/* What the command line asks for besides its options. */
+enum hearth_options_ask { HEARTH_OPTIONS_RUN, HEARTH_OPTIONS_HELP, HEARTH_OPTIONS_VERSION };
+
+/* Reads defaults, environment and arguments (without the program's and the command's names).
+ * Errors: INVALID; `msg` holds one line that names the flag or the variable. */
+int hearth_options_parse(struct hearth_options *options, int argc, char *const argv[], enum hearth_options_ask *ask,
+                         struct hearth_errmsg *msg);
+
+/* Appends the text of --help, or of docs/options.md. False: out of memory. */
+bool hearth_options_help(struct hearth_buf *out);
+bool hearth_options_markdown(struct hearth_buf *out);
+
+/* The word of a list that is nearest to `word`, or NULL when none is near. For "did you mean". */
+const char *hearth_nearest(const char *word, const char *const *list, size_t n);
+
+#endif

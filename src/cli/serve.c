@@ -1,0 +1,390 @@
+/* Design. The rooms are created bottom-up (engine, service, chat, API) into one struct and destroyed in the opposite
+ * order, whatever stage was reached. The address is tried before the model is loaded, so that a port in use is not
+ * reported minutes later.
+ *
+ * Signals. The handler only counts and posts a semaphore; the main thread waits on it. While nothing is served yet, and
+ * from the second signal on, the handler ends the process. */
+#include "cli/serve.h"
+
+#include "api/api.h"
+#include "chat/chat.h"
+#include "cli/banner.h"
+#include "cli/version.h"
+#include "engine/llama.h"
+#include "engine/sim.h"
+#include "http/server.h"
+#include "sched/service.h"
+
+#include <errno.h>
+#include <malloc.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct server {
+    const struct hearth_options *options;
+    struct hearth_engine *engine;
+    struct hearth_service *service;
+    struct hearth_chat *chat;
+    struct hearth_api *api;
+    struct hearth_buf template_text; /* of --chat-template-file */
+    struct hearth_buf key_text;      /* the keys, cut into strings */
+    const char **keys;
+    size_t key_count;
+    char *model_name;
+    size_t cache_bytes;
+};
+
+/* ---------------------------------------------------------------------------------------------------- signals, log */
+
+static sem_t stop_requested;
+static atomic_int signals_seen;
+static atomic_bool serving;
+
+static void on_signal(int number) {
+    if (!atomic_load(&serving) || atomic_fetch_add(&signals_seen, 1) > 0) {
+        _exit(128 + number);
+    }
+    (void)sem_post(&stop_requested);
+}
+
+/* While the model is loaded, what llama.cpp warns of is the cause of a failure that is about to be told in one line, or
+ * of no interest to somebody who did not ask for debugging. */
+static void log_sink(void *user, enum hearth_log_level level, const char *line) {
+    static const char llama[] = "llama.cpp: ";
+    const bool quiet = !atomic_load(&serving) && hearth_log_lowest() != HEARTH_LOG_DEBUG;
+    if (!quiet || strncmp(line, llama, sizeof(llama) - 1) != 0) {
+        hearth_banner_log(user, level, line);
+    }
+}
+
+static void install_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    (void)sem_init(&stop_requested, 0, 0);
+    (void)sigaction(SIGTERM, &action, NULL);
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGPIPE, &ignore, NULL);
+}
+
+/* ---------------------------------------------------------------------------------------------------- memory */
+
+/* What this machine, or the container the process runs in, has. */
+static size_t physical_bytes(void) {
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    size_t bytes = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
+    FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
+    unsigned long long limit = 0;
+    if (file && fscanf(file, "%llu", &limit) == 1 && limit < bytes) {
+        bytes = (size_t)limit;
+    }
+    if (file) {
+        (void)fclose(file);
+    }
+    return bytes;
+}
+
+static size_t mib(int64_t n) {
+    return (size_t)n << 20;
+}
+
+/* ---------------------------------------------------------------------------------------------------- files */
+
+/* Appends a text file and keeps a NUL behind it. */
+static int read_file(const char *path, struct hearth_buf *out, struct hearth_errmsg *msg) {
+    int err = HEARTH_OK;
+    char chunk[4096];
+    FILE *file = fopen(path, "r");
+    if (!file) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+    }
+    for (size_t n; (n = fread(chunk, 1, sizeof(chunk), file)) > 0;) {
+        if (!hearth_buf_append(out, chunk, n)) {
+            err = hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory while reading %s", path);
+            break;
+        }
+    }
+    if (err == HEARTH_OK && ferror(file)) {
+        err = hearth_fail(msg, HEARTH_ERR_IO, "cannot read %s", path);
+    }
+    (void)fclose(file);
+    if (err == HEARTH_OK && !hearth_buf_text(out, "")) {
+        err = hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    }
+    return err;
+}
+
+/* Keys from --api-key (commas) and --api-key-file (lines) into `keys`. */
+static int read_keys(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
+    struct hearth_buf *text = &server->key_text;
+    if (!hearth_buf_text(text, options->api_key ? options->api_key : "") || !hearth_buf_text(text, "\n")) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    }
+    if (options->api_key_file) {
+        const int err = read_file(options->api_key_file, text, msg);
+        if (err != HEARTH_OK) {
+            return err;
+        }
+    }
+    char *rest = (char *)text->data, *key;
+    while ((key = strtok_r(rest, ",\r\n", &rest)) != NULL) {
+        const char **grown = realloc(server->keys, (server->key_count + 1) * sizeof(*grown));
+        if (!grown) {
+            return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+        }
+        server->keys = grown;
+        server->keys[server->key_count++] = key;
+    }
+    if (server->key_count == 0 && (options->api_key || options->api_key_file)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s holds no key",
+                           options->api_key_file ? options->api_key_file : "--api-key");
+    }
+    return HEARTH_OK;
+}
+
+/* --alias, or the file's name without its ending. */
+static int name_model(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
+    const char *path = options->model ? options->model : "sim";
+    const char *slash = strrchr(path, '/');
+    server->model_name = strdup(options->alias ? options->alias : slash ? slash + 1 : path);
+    if (!server->model_name) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    }
+    const size_t len = strlen(server->model_name);
+    if (!options->alias && len > 5 && strcmp(server->model_name + len - 5, ".gguf") == 0) {
+        server->model_name[len - 5] = '\0';
+    }
+    return HEARTH_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------- rooms */
+
+static uint32_t u32(int64_t n) {
+    return n < 0 ? 0 : (uint32_t)n;
+}
+
+static int create_sim(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
+    struct hearth_sim_params params;
+    hearth_sim_params_default(&params);
+    params.ctx_tokens = options->ctx_size ? u32(options->ctx_size) : params.ctx_tokens;
+    params.lanes = u32(options->parallel);
+    params.batch_tokens = u32(options->batch_size);
+    params.ubatch_tokens = u32(options->ubatch_size);
+    params.real_time = true;
+    return hearth_sim_create(&params, &server->engine, msg);
+}
+
+static int create_llama(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
+    if (!options->model) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "no model: name one with -m FILE, or try --engine sim");
+    }
+    struct hearth_progress progress = {0};
+    struct hearth_llama_params params;
+    hearth_llama_params_default(&params);
+    params.model_path = options->model;
+    params.ctx_tokens = u32(options->ctx_size);
+    params.lanes = u32(options->parallel);
+    params.batch_tokens = u32(options->batch_size);
+    params.ubatch_tokens = u32(options->ubatch_size);
+    params.threads = (int32_t)u32(options->threads);
+    params.threads_batch = (int32_t)u32(options->threads_batch);
+    params.gpu_layers = (int32_t)options->gpu_layers;
+    params.type_k = options->cache_type_k;
+    params.type_v = options->cache_type_v;
+    params.lora_path = options->lora;
+    params.lora_scale = (float)options->lora_scale;
+    params.rope_freq_base = (float)options->rope_freq_base;
+    params.rope_freq_scale = (float)options->rope_freq_scale;
+    params.rope_scaling = strcmp(options->rope_scaling, "model") == 0 ? NULL : options->rope_scaling;
+    params.flash_attn_off = strcmp(options->flash_attn, "off") == 0;
+    params.no_mmap = !options->mmap;
+    params.progress = hearth_progress_show;
+    params.progress_user = &progress;
+    const int err = hearth_llama_create(&params, &server->engine, msg);
+    hearth_progress_end(&progress);
+    return err;
+}
+
+static int create_service(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
+    struct hearth_service_params params;
+    hearth_service_params_default(&params);
+    server->cache_bytes = options->cache_ram < 0 ? physical_bytes() / 4 : mib(options->cache_ram);
+    params.page_tokens = u32(options->page_tokens);
+    params.cache_bytes = server->cache_bytes;
+    params.snapshot_bytes = mib(options->cache_ram_snapshots);
+    params.snapshot_interval_tokens = u32(options->snapshot_interval);
+    return hearth_service_create(server->engine, &params, &server->service, msg);
+}
+
+static int create_chat(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
+    const struct hearth_caps *caps = &server->engine->caps;
+    const char *text = options->chat_template ? options->chat_template : caps->chat_template;
+    if (options->chat_template_file) {
+        const int err = read_file(options->chat_template_file, &server->template_text, msg);
+        if (err != HEARTH_OK) {
+            return err;
+        }
+        text = (const char *)server->template_text.data;
+    }
+    if (!text) {
+        hearth_log(HEARTH_LOG_INFO, "the model brings no chat template: using chatml");
+    }
+    const struct hearth_chat_params params = {
+        .template_text = text, .bos_text = caps->bos_text, .eos_text = caps->eos_text, .add_bos = caps->add_bos};
+    struct hearth_errmsg why = {""};
+    const int err = hearth_chat_create(&params, &server->chat, &why);
+    return err == HEARTH_OK ? err : hearth_fail(msg, err, "the chat template cannot be used: %s", why.text);
+}
+
+static void fill_http(const struct hearth_options *options, struct hearth_http_params *params) {
+    params->host = options->host;
+    params->port = (uint16_t)options->port;
+    params->body_bytes = mib(options->max_body);
+    params->connections = u32(options->max_connections);
+    params->body_us = options->timeout * 1000000;
+    params->stall_us = options->timeout * 1000000;
+}
+
+static int create_api(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
+    struct hearth_api_params params;
+    hearth_api_params_default(&params);
+    fill_http(options, &params.http);
+    params.engine = server->engine;
+    params.chat = server->chat;
+    params.service = server->service;
+    params.api_keys = server->keys;
+    params.api_key_count = server->key_count;
+    params.model_path = options->model ? options->model : "sim";
+    params.alias = server->model_name;
+    params.version = "hearth " HEARTH_VERSION;
+    params.lanes = u32(options->parallel);
+    params.sampling.temperature = (float)options->temp;
+    params.sampling.top_k = (int32_t)options->top_k;
+    params.sampling.top_p = (float)options->top_p;
+    params.sampling.min_p = (float)options->min_p;
+    params.sampling.penalty_repeat = (float)options->repeat_penalty;
+    params.sampling.seed = options->seed < 0 ? HEARTH_SEED_RANDOM : (uint32_t)options->seed;
+    params.max_tokens = (int32_t)options->predict;
+    params.metrics = options->metrics;
+    params.slots = options->slots;
+    return hearth_api_create(&params, &server->api, msg);
+}
+
+/* A handler that is never asked: the server that has it never starts. */
+static void answer_nobody(void *user, struct hearth_http_exchange *exchange) {
+    (void)user;
+    (void)exchange;
+}
+
+static void explain_nothing(void *user, int status, const char *message, struct hearth_buf *body) {
+    (void)user;
+    (void)status;
+    (void)message;
+    (void)body;
+}
+
+/* Binds the address once and gives it back. */
+static int try_address(const struct hearth_options *options, struct hearth_errmsg *msg) {
+    static const struct hearth_http_handler nobody = {.request = answer_nobody, .error = explain_nothing};
+    struct hearth_http_params params;
+    struct hearth_http_server *http = NULL;
+    hearth_http_params_default(&params);
+    fill_http(options, &params);
+    const int err = hearth_http_create(&params, &nobody, &http, msg);
+    hearth_http_destroy(http);
+    return err;
+}
+
+/* ---------------------------------------------------------------------------------------------------- life */
+
+static int start(struct server *server, struct hearth_errmsg *msg) {
+    int (*const stages[])(struct server *, struct hearth_errmsg *) = {
+        read_keys,      name_model,  strcmp(server->options->engine, "sim") == 0 ? create_sim : create_llama,
+        create_service, create_chat, create_api};
+    int err = try_address(server->options, msg);
+    for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
+        err = stages[i](server, msg);
+        if (err != HEARTH_OK && msg->text[0] == '\0') {
+            (void)hearth_fail(msg, err, "%s", hearth_err_text(err));
+        }
+    }
+    return err;
+}
+
+static void finish(struct server *server) {
+    hearth_api_destroy(server->api);
+    if (server->service) {
+        hearth_service_destroy(server->service);
+    }
+    if (server->chat) {
+        hearth_chat_destroy(server->chat);
+    }
+    if (server->engine) {
+        server->engine->ops->destroy(server->engine);
+    }
+    hearth_buf_finish(&server->template_text);
+    hearth_buf_finish(&server->key_text);
+    free(server->keys);
+    free(server->model_name);
+}
+
+static void print_banner(const struct server *server) {
+    const struct hearth_options *options = server->options;
+    const struct hearth_banner banner = {.caps = &server->engine->caps,
+                                         .model_name = server->model_name,
+                                         .host = options->host,
+                                         .port = hearth_api_port(server->api),
+                                         .cache_bytes = server->cache_bytes,
+                                         .needs_key = server->key_count > 0,
+                                         .hello = options->hello || isatty(STDOUT_FILENO) == 1};
+    hearth_banner_print(&banner);
+}
+
+static enum hearth_log_level log_level(const char *name) {
+    switch (name[0]) {
+    case 'd':
+        return HEARTH_LOG_DEBUG;
+    case 'w':
+        return HEARTH_LOG_WARN;
+    case 'e':
+        return HEARTH_LOG_ERROR;
+    default:
+        return HEARTH_LOG_INFO;
+    }
+}
+
+int hearth_serve(const struct hearth_options *options) {
+    struct server server = {.options = options};
+    struct hearth_errmsg msg = {""};
+    int status = 0;
+#ifdef __GLIBC__
+    /* Pages and snapshots are larger than this: what is evicted goes back to the system. */
+    (void)mallopt(M_MMAP_THRESHOLD, 256 * 1024);
+#endif
+    hearth_log_set(log_sink, NULL, log_level(options->log_level));
+    install_signals();
+    if (start(&server, &msg) != HEARTH_OK) {
+        (void)fprintf(stderr, "hearth: %s\n", msg.text);
+        status = 1;
+    } else {
+        atomic_store(&serving, true);
+        print_banner(&server);
+        while (sem_wait(&stop_requested) != 0) {
+        }
+        hearth_log(HEARTH_LOG_INFO, "stopping: running requests have %lld s", (long long)options->grace);
+        hearth_api_shutdown(server.api, options->grace * 1000000);
+    }
+    finish(&server);
+    return status;
+}

@@ -1,0 +1,11 @@
+/* `hearth serve`: engine, service, chat, API and HTTP put together, from start to signal. */
+#ifndef HEARTH_CLI_SERVE_H
+#define HEARTH_CLI_SERVE_H
+
+#include "cli/options.h"
+
+/* Serves until SIGTERM or SIGINT; a second signal ends the process at once. Returns the process's exit status: 0
+ * after an orderly end, 1 after one line on stderr that says what is wrong. */
+int hearth_serve(const struct hearth_options *options);
+
+#endif

@@ -1,0 +1,9 @@
+/* hearth's version; the build passes it. */
+#ifndef HEARTH_CLI_VERSION_H
+#define HEARTH_CLI_VERSION_H
+
+#ifndef HEARTH_VERSION
+#define HEARTH_VERSION "unknown"
+#endif
+
+#endif
