@@ -1,0 +1,82 @@
+"""Starts hearth and hands out clients.
+
+HEARTH_BIN names the program (default build/hearth), HEARTH_MODELS the folder with smollm2.gguf. `--engine sim` runs
+everything without a model; tests that need a language are then left out.
+"""
+
+import os
+import sys
+
+import openai
+import pytest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "bench"))
+
+from lib import server as servers  # noqa: E402
+
+
+def pytest_addoption(parser):
+    parser.addoption("--engine", choices=("llama", "sim"), default="llama")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "llama: needs a real model")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--engine") == "sim":
+        skip = pytest.mark.skip(reason="needs a real model")
+        for item in items:
+            if "llama" in item.keywords:
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def engine(pytestconfig):
+    return pytestconfig.getoption("--engine")
+
+
+@pytest.fixture(scope="session")
+def engine_flags(engine):
+    if engine == "sim":
+        return ["--engine", "sim"]
+    return ["-m", os.path.join(servers.models_dir(), "smollm2.gguf")]
+
+
+def serve(*flags, **options):
+    """A server with these flags, as a context manager."""
+    return servers.Server([servers.hearth_path(), "serve", *flags], **options)
+
+
+def sdk(server, **options):
+    return openai.OpenAI(**{"base_url": f"http://127.0.0.1:{server.port}/v1", "api_key": "none", "max_retries": 0,
+                            "timeout": 120, **options})
+
+
+@pytest.fixture(scope="session")
+def server(engine_flags):
+    """The server that most tests share: four lanes."""
+    with serve(*engine_flags, "-c", "4096", "-np", "4", "--cache-ram", "256") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    with sdk(server) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def model(client):
+    return client.models.list().data[0].id
+
+
+@pytest.fixture
+def chat(client, model):
+    """Chat completions at temperature 0, with 16 tokens unless a test asks for something else."""
+    def create(messages, **options):
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        return client.chat.completions.create(
+            **{"model": model, "messages": messages, "temperature": 0, "max_tokens": 16, **options})
+    return create

@@ -1,0 +1,139 @@
+"""The cache as a client sees it: nothing is computed twice, and nothing changes."""
+
+import pytest
+
+from conftest import serve
+from lib.scenarios import Chat
+from lib.text import Text
+from recompute import new_tokens
+
+
+class Meter:
+    """Plays conversations against a server and counts prompt tokens: computed, and new."""
+
+    def __init__(self, running):
+        self.client, self.known, self.computed, self.new = running.client, [], 0, 0
+
+    def say(self, chat, content, max_tokens=12, **options):
+        turns = chat.say(content)
+        turn = next(turns)
+        prompt_text = self.client.apply_template(turn.messages)
+        prompt = self.client.tokenize(prompt_text)
+        reply = self.client.chat(turn.messages, max_tokens, **options)
+        cached = reply.usage["prompt_tokens_details"]["cached_tokens"]
+        assert reply.usage["prompt_tokens"] == len(prompt)
+        assert reply.computed_tokens == len(prompt) - cached
+        self.computed += reply.computed_tokens
+        self.new += new_tokens(prompt, self.known)
+        self.known.append(self.client.tokenize(prompt_text + reply.text))
+        with pytest.raises(StopIteration):
+            turns.send(reply.text)
+        return reply
+
+    @property
+    def ratio(self):
+        return self.computed / self.new
+
+
+@pytest.fixture
+def one_lane(engine_flags):
+    with serve(*engine_flags, "-c", "4096", "-np", "1", "--cache-ram", "256") as running:
+        yield running
+
+
+def test_turns_compute_what_is_new(server):
+    meter, text, chat = Meter(server), Text("turns"), Chat(system=Text("turns system").words(150))
+    for _ in range(6):
+        meter.say(chat, text.ask(30))
+    assert meter.ratio <= 1.05
+
+
+def test_three_conversations_on_one_lane(one_lane):
+    meter, text, system = Meter(one_lane), Text("three"), Text("three system").words(200)
+    chats = [Chat(system=system) for _ in range(3)]
+    for _ in range(4):
+        for chat in chats:
+            meter.say(chat, text.ask(40))
+    assert meter.ratio <= 1.05
+
+
+def test_branches_and_side_prompts_on_one_lane(one_lane):
+    meter, text, stem = Meter(one_lane), Text("branches"), Chat(system=Text("branches system").words(200))
+    meter.say(stem, text.ask(60))
+    forks = [stem.fork(), stem.fork()]
+    for _ in range(3):
+        for fork in forks:
+            meter.say(fork, text.ask(40))
+            meter.say(Chat(), "Write a title for: " + text.ask(30))
+    assert meter.ratio <= 1.05
+
+
+def test_a_repeated_prompt_computes_one_token(server):
+    meter, content = Meter(server), Text("again").ask(80)
+    meter.say(Chat(), content)
+    assert meter.say(Chat(), content).computed_tokens == 1
+
+
+def test_cache_prompt_false_computes_everything(server):
+    meter, content = Meter(server), Text("off").ask(80)
+    meter.say(Chat(), content)
+    reply = meter.say(Chat(), content, cache_prompt=False)
+    assert reply.computed_tokens == reply.prompt_tokens
+    assert reply.extra["reason"] == "cache_off"
+
+
+# Other splits of a batch give slightly different logits, so the best two tokens may change places where they are about
+# equally likely. Anywhere else a difference is an error of the cache.
+NOISE = 0.7
+
+
+def entries(client, messages, **options):
+    body = {"messages": messages, "max_tokens": 24, "temperature": 0, "logprobs": True, "top_logprobs": 2, **options}
+    return client.post("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"]
+
+
+def assert_same(cold, cached, noise):
+    for here, there in zip(cold, cached):
+        if here["token"] != there["token"]:
+            best, second = here["top_logprobs"]
+            assert best["logprob"] - second["logprob"] < noise, (here, there)
+            return
+    assert len(cold) == len(cached)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_cached_is_cold(one_lane_shared, engine, number):
+    """Out of RAM, after other conversations, the continuation is the one of a run without a cache."""
+    client, text = one_lane_shared.client, Text("cached is cold", number)
+    messages = [{"role": "system", "content": text.words(120)}, {"role": "user", "content": text.ask(40)}]
+    cold = entries(client, messages, cache_prompt=False)
+    entries(client, messages)
+    for other in range(2):
+        entries(client, [{"role": "user", "content": Text("other", number, other).ask(60)}])
+    cached = client.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1})
+    assert cached["timings"]["prompt_n"] == 1
+    assert_same(cold, entries(client, messages), 0 if engine == "sim" else NOISE)
+
+
+@pytest.fixture(scope="module")
+def one_lane_shared(engine_flags):
+    with serve(*engine_flags, "-c", "4096", "-np", "1", "--cache-ram", "256") as running:
+        yield running
+
+
+@pytest.mark.llama
+def test_a_known_answer_out_of_the_cache(one_lane_shared):
+    """Many facts are in the prompt; the one asked for is found after the state has been out and back."""
+    client = one_lane_shared.client
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    first = client.chat(messages, 16).text
+    client.chat([{"role": "user", "content": Text("between").ask(80)}], 8)
+    assert "Paris" in first
+    assert client.chat(messages, 16).text == first
+
+
+def test_without_a_cache(engine_flags):
+    with serve(*engine_flags, "-c", "1024", "-np", "1", "--cache-ram", "0") as running:
+        for _ in range(2):
+            assert running.client.chat([{"role": "user", "content": "Hello there"}], 4).text
+        assert running.client.metrics()["hearth_page_bytes"] == 0

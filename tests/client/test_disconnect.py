@@ -1,0 +1,15 @@
+"""A client that goes away a hundred times leaves no lane busy and no memory behind."""
+
+import os
+
+from conftest import serve
+from disconnect import run
+
+
+def test_disconnect(engine_flags):
+    with serve(*engine_flags, "-c", "8192", "-np", "2", "--cache-ram", "16") as running:
+        wrong, before, after = run(running, times=100, warm_up=20)
+        assert wrong == []
+        if "ASAN_OPTIONS" not in os.environ and "TSAN_OPTIONS" not in os.environ:  # sanitizers keep freed memory
+            assert after - before < 8 << 20
+        assert running.stop() == 0

@@ -1,0 +1,130 @@
+"""Bad input: the SDK's typed exceptions, with the code and the parameter; afterwards the server goes on."""
+
+import http.client
+import json
+
+import openai
+import pytest
+
+from conftest import sdk, serve
+
+USER = {"role": "user", "content": "Hello"}
+
+BAD_REQUESTS = {
+    "unknown role": {"messages": [{"role": "wizard", "content": "Hello"}]},
+    "no role": {"messages": [{"content": "Hello"}]},
+    "no content": {"messages": [{"role": "user"}]},
+    "empty messages": {"messages": []},
+    "messages is a string": {"messages": "Hello"},
+    "message is a string": {"messages": ["Hello"]},
+    "content is a number": {"messages": [{"role": "user", "content": 7}]},
+    "unknown part": {"messages": [{"role": "user", "content": [{"type": "smell", "smell": "rose"}]}]},
+    "image": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+    "temperature is a string": {"messages": [USER], "temperature": "hot"},
+    "temperature below zero": {"messages": [USER], "temperature": -1},
+    "top_p above one": {"messages": [USER], "top_p": 1.5},
+    "max_tokens is a string": {"messages": [USER], "max_tokens": "many"},
+    "max_tokens is a fraction": {"messages": [USER], "max_tokens": 1.5},
+    "n is zero": {"messages": [USER], "n": 0},
+    "stop is a number": {"messages": [USER], "stop": 5},
+    "stop is empty": {"messages": [USER], "stop": ""},
+    "top_logprobs alone": {"messages": [USER], "top_logprobs": 3},
+    "too many top_logprobs": {"messages": [USER], "logprobs": True, "top_logprobs": 1000},
+    "bias of an unknown token": {"messages": [USER], "logit_bias": {"999999999": 1}},
+    "stream_options is a string": {"messages": [USER], "stream": True, "stream_options": "usage"},
+    "tools": {"messages": [USER], "tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}]},
+    "JSON schema": {"messages": [USER], "response_format": {"type": "json_object"}},
+}
+
+
+@pytest.mark.parametrize("body", BAD_REQUESTS.values(), ids=BAD_REQUESTS.keys())
+def test_bad_request(client, model, chat, body):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post("/chat/completions", body={"model": model, **body}, cast_to=object)
+    error = caught.value.body
+    assert error["message"] and error["type"] == "invalid_request_error"
+    assert {"param", "code"} <= error.keys()
+    assert chat("Hello", max_tokens=1).usage.completion_tokens == 1
+
+
+def test_unsupported_parameters_are_named(chat):
+    with pytest.raises(openai.BadRequestError, match="tools") as caught:
+        chat("Hello", tools=[{"type": "function", "function": {"name": "look", "parameters": {}}}])
+    assert caught.value.param == "tools"
+
+
+def test_prompt_longer_than_the_context(chat):
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat("A long story. " * 4000)
+    error = caught.value
+    assert error.code == "context_length_exceeded"
+    assert "4096" in error.message
+    assert str(error.body["n_prompt_tokens"]) in error.message
+
+
+def test_bad_request_on_a_stream(chat):
+    with pytest.raises(openai.BadRequestError):
+        chat([], stream=True)
+
+
+@pytest.mark.parametrize("prompt", [None, 5, [[]], [-1], ["a", 5], {"text": "a"}], ids=repr)
+def test_bad_prompt(client, model, prompt):
+    with pytest.raises(openai.BadRequestError):
+        client.post("/completions", body={"model": model, "prompt": prompt, "max_tokens": 1}, cast_to=object)
+
+
+def test_not_found(client):
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("no-such-model")
+    with pytest.raises(openai.NotFoundError):
+        client.get("/no/such/path", cast_to=object)
+
+
+@pytest.mark.parametrize("path", ["/api/v1/models", "/api/tags", "/version", "/"])
+def test_no_other_server_is_imitated(server, path):
+    assert raw(server, "GET", path)[0] == 404
+
+
+def raw(server, method, path, body=None, headers=None):
+    """Status and decoded body of a request that no SDK would send."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        connection.request(method, path, body, headers or {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"{\"messages\": [}", b"\xff\xfe", b"{}x", b"[" * 100000,
+                                  b"{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\"}]}"])
+def test_malformed_json(server, body):
+    status, answer = raw(server, "POST", "/v1/chat/completions", body)
+    assert status == 400
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert answer["error"]["message"]
+
+
+def test_wrong_method(server):
+    assert raw(server, "GET", "/v1/chat/completions")[0] == 405
+    assert raw(server, "DELETE", "/v1/models")[0] == 405
+
+
+def test_keys(engine_flags):
+    with serve(*engine_flags, "-c", "512", "-np", "1", "--api-key", "secret,other") as running:
+        for key in ("wrong", "secre", "secret,other"):
+            with pytest.raises(openai.AuthenticationError):
+                sdk(running, api_key=key).chat.completions.create(model="any", messages=[USER], max_tokens=1)
+        for key in ("secret", "other"):
+            assert sdk(running, api_key=key).chat.completions.create(model="any", messages=[USER], max_tokens=1)
+        assert raw(running, "POST", "/v1/chat/completions", json.dumps({"messages": [USER]}))[0] == 401
+        assert raw(running, "GET", "/health")[0] == 200
+
+
+def test_body_over_the_limit(engine_flags):
+    with serve(*engine_flags, "-c", "512", "-np", "1", "--max-body", "1") as running:
+        client = sdk(running)
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.chat.completions.create(model="any", messages=[{"role": "user", "content": "x" * (3 << 19)}])
+        assert caught.value.status_code == 413
+        assert client.chat.completions.create(model="any", messages=[USER], max_tokens=1)

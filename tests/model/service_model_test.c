@@ -1,0 +1,218 @@
+/* The whole service on sim: random conversations from several sides at once, with side prompts, edits, branches, clients
+ * that go away, caches and contexts that are too small, and faults. Every token of every reply must be what a cache-less
+ * run would have sampled, and nothing may get stuck.
+ *
+ * HEARTH_SEED repeats a run, HEARTH_MODEL_ROUNDS sets its length. */
+#include "base/assert.h"
+#include "base/log.h"
+#include "engine/sim.h"
+#include "sched/service.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONVERSATIONS 6
+#define PARALLEL 8
+
+static uint64_t rng_state;
+
+static uint32_t rnd(uint32_t below) {
+    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(rng_state >> 33) % below;
+}
+
+/* ---- one request in flight ---- */
+
+struct flight {
+    struct hearth_tokens prompt;
+    struct hearth_tokens reply;
+    int32_t max_tokens;
+    int64_t id;
+    bool cancelled, done, prefilled;
+    int err;
+    struct hearth_receipt receipt;
+    enum hearth_finish finish;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;
+
+static void deliver(void *user, struct hearth_event *event) {
+    struct flight *flight = user;
+    pthread_mutex_lock(&mutex);
+    HEARTH_ASSERT(!flight->done);
+    for (size_t i = 0; i < event->sampled_count; i++)
+        HEARTH_ASSERT(hearth_tokens_push(&flight->reply, event->sampled[i].token));
+    if (event->type == HEARTH_EVENT_PREFILLED) {
+        HEARTH_ASSERT(!flight->prefilled && flight->reply.n == 0);
+        flight->prefilled = true;
+    }
+    flight->receipt = event->receipt;
+    if (event->type == HEARTH_EVENT_DONE || event->type == HEARTH_EVENT_FAILED) {
+        flight->done = true;
+        flight->finish = event->finish;
+        flight->err = event->type == HEARTH_EVENT_FAILED ? event->err : 0;
+        pthread_cond_broadcast(&progress);
+    }
+    pthread_mutex_unlock(&mutex);
+    hearth_event_destroy(event);
+}
+
+static void launch(struct hearth_service *service, struct flight *flight) {
+    int32_t marks[2] = {(int32_t)flight->prompt.n / 3, (int32_t)flight->prompt.n * 2 / 3};
+    struct hearth_request request = {.prompt = flight->prompt.v,
+                                     .prompt_tokens = flight->prompt.n,
+                                     .marks = marks,
+                                     .mark_count = 2,
+                                     .max_tokens = flight->max_tokens,
+                                     .cache_off = rnd(20) == 0,
+                                     .deliver = deliver,
+                                     .user = flight};
+    hearth_sampling_default(&request.sampling);
+    request.sampling.temperature = 0;
+    struct hearth_errmsg msg;
+    flight->id = hearth_service_submit(service, &request, &msg);
+    HEARTH_ASSERT(flight->id > 0);
+}
+
+static void await(struct flight *flight) {
+    pthread_mutex_lock(&mutex);
+    while (!flight->done)
+        pthread_cond_wait(&progress, &mutex);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* The reply must be the oracle's, token for token, as far as it goes. */
+static void check(struct hearth_engine *engine, const struct flight *flight, bool faults) {
+    struct hearth_tokens all = {0};
+    HEARTH_ASSERT(hearth_tokens_assign(&all, flight->prompt.v, flight->prompt.n));
+    for (size_t i = 0; i < flight->reply.n; i++) {
+        hearth_token expected = hearth_sim_oracle(engine, all.v, all.n);
+        if (flight->reply.v[i] != expected) {
+            fprintf(stderr, "request %lld: token %zu is %d, the oracle says %d (prompt %zu, live %u, ram %u, %s)\n",
+                    (long long)flight->id, i, flight->reply.v[i], expected, flight->prompt.n,
+                    flight->receipt.reused_live_tokens, flight->receipt.reused_ram_tokens,
+                    hearth_reason_text(flight->receipt.reason));
+            abort();
+        }
+        HEARTH_ASSERT(hearth_tokens_push(&all, expected));
+    }
+    if (flight->err == 0) {
+        bool ended = flight->reply.n > 0 && engine->ops->token_is_end(engine, flight->reply.v[flight->reply.n - 1]);
+        bool full = flight->prompt.n + flight->reply.n >= engine->caps.ctx_tokens;
+        HEARTH_ASSERT(ended || full || (int32_t)flight->reply.n == flight->max_tokens);
+        HEARTH_ASSERT((flight->finish == HEARTH_FINISH_STOP) == ended);
+        HEARTH_ASSERT(flight->receipt.prompt_tokens == flight->prompt.n);
+        HEARTH_ASSERT(flight->receipt.reused_live_tokens + flight->receipt.reused_ram_tokens +
+                          flight->receipt.computed_tokens == flight->prompt.n);
+    } else {
+        HEARTH_ASSERT(faults || (flight->cancelled && flight->err == HEARTH_ERR_CANCELLED));
+    }
+    hearth_tokens_finish(&all);
+}
+
+/* ---- rounds ---- */
+
+static void random_tokens(struct hearth_tokens *tokens, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        HEARTH_ASSERT(hearth_tokens_push(tokens, (hearth_token)(1 + rnd(6))));
+}
+
+/* What a client does to its history before the next request. */
+static void change(struct hearth_tokens *history, const struct hearth_tokens *system, uint32_t limit) {
+    uint32_t what = rnd(10);
+    if (history->n < system->n || history->n > limit || what == 0)
+        HEARTH_ASSERT(hearth_tokens_assign(history, system->v, system->n));
+    else if (what == 1)
+        history->n = system->n + rnd((uint32_t)(history->n - system->n) + 1); /* cut back */
+    else if (what == 2)
+        history->v[rnd((uint32_t)history->n)] = 7; /* edited somewhere */
+    random_tokens(history, 1 + rnd(60));
+}
+
+static void play(struct hearth_sim_params sim, struct hearth_service_params params, int rounds, bool faults) {
+    struct hearth_engine *engine;
+    struct hearth_service *service;
+    struct hearth_errmsg msg;
+    HEARTH_ASSERT(hearth_sim_create(&sim, &engine, &msg) == 0);
+    HEARTH_ASSERT(hearth_service_create(engine, &params, &service, &msg) == 0);
+    struct hearth_tokens system = {0}, histories[CONVERSATIONS] = {{0}};
+    random_tokens(&system, sim.ctx_tokens / 8);
+    for (int round = 0; round < rounds; round++) {
+        struct flight flights[PARALLEL];
+        memset(flights, 0, sizeof flights);
+        uint32_t n = 1 + rnd(PARALLEL);
+        if (faults)
+            hearth_sim_fault(engine, (enum hearth_sim_fault)rnd(HEARTH_SIM_FAULTS), 1 + rnd(6), rnd(8) == 0);
+        for (uint32_t i = 0; i < n; i++) {
+            struct hearth_tokens *history = &histories[rnd(CONVERSATIONS)];
+            change(history, &system, sim.ctx_tokens / 2);
+            HEARTH_ASSERT(hearth_tokens_assign(&flights[i].prompt, history->v, history->n));
+            flights[i].max_tokens = (int32_t)rnd(30);
+            launch(service, &flights[i]);
+        }
+        for (uint32_t i = 0; i < n; i++)
+            if (rnd(6) == 0) {
+                flights[i].cancelled = true;
+                hearth_service_cancel(service, flights[i].id);
+            }
+        for (uint32_t i = 0; i < n; i++) {
+            await(&flights[i]);
+            check(engine, &flights[i], faults);
+            if (flights[i].err == 0 && rnd(2)) {
+                struct hearth_tokens *history = &histories[rnd(CONVERSATIONS)];
+                HEARTH_ASSERT(hearth_tokens_assign(history, flights[i].prompt.v, flights[i].prompt.n));
+                HEARTH_ASSERT(hearth_tokens_append(history, flights[i].reply.v, flights[i].reply.n));
+            }
+            hearth_tokens_finish(&flights[i].prompt);
+            hearth_tokens_finish(&flights[i].reply);
+        }
+    }
+    struct hearth_service_stats stats;
+    hearth_service_drain(service, 1000000);
+    hearth_service_stats(service, &stats);
+    printf("  %s, page %u, ctx %u, %u lanes, cache %zu: reused live %llu ram %llu computed %llu, evicted %llu/%llu, "
+           "preempted %llu, restore failures %llu\n",
+           hearth_memory_class_text(sim.memory_class), params.page_tokens, sim.ctx_tokens, sim.lanes,
+           params.cache_bytes, (unsigned long long)stats.prompt_reused_live_tokens,
+           (unsigned long long)stats.prompt_reused_ram_tokens, (unsigned long long)stats.prompt_computed_tokens,
+           (unsigned long long)stats.evicted_pages, (unsigned long long)stats.evicted_snapshots,
+           (unsigned long long)stats.preemptions, (unsigned long long)stats.restore_failures);
+    for (int i = 0; i < CONVERSATIONS; i++)
+        hearth_tokens_finish(&histories[i]);
+    hearth_tokens_finish(&system);
+    hearth_service_destroy(service);
+    engine->ops->destroy(engine);
+}
+
+int main(void) {
+    const char *seed = getenv("HEARTH_SEED"), *rounds_text = getenv("HEARTH_MODEL_ROUNDS");
+    int rounds = rounds_text ? atoi(rounds_text) : 60, games = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    rng_state = seed ? strtoull(seed, NULL, 10) : 20240501;
+    printf("seed %llu\n", (unsigned long long)rng_state);
+    static const uint32_t page_sizes[] = {1, 7, 32, 256}, contexts[] = {256, 1024, 4096}, lanes[] = {1, 2, 4};
+    for (int memory_class = 0; memory_class < 4; memory_class++)
+        for (int faults = 0; faults < 2; faults++)
+            for (int variant = 0; variant < 6; variant++) {
+                struct hearth_sim_params sim;
+                hearth_sim_params_default(&sim);
+                sim.memory_class = (enum hearth_memory_class)memory_class;
+                sim.ctx_tokens = contexts[rnd(3)];
+                sim.lanes = lanes[rnd(3)];
+                sim.ubatch_tokens = 16 << rnd(4);
+                sim.rewind_tokens = rnd(2) ? rnd(64) : 0;
+                sim.snapshot_bytes = 256;
+                struct hearth_service_params params;
+                hearth_service_params_default(&params);
+                params.page_tokens = page_sizes[rnd(4)];
+                params.cache_bytes = variant == 0 ? 0 : (size_t)1 << (12 + rnd(10));
+                params.snapshot_interval_tokens = 1 + rnd(500);
+                play(sim, params, rounds, faults);
+                games++;
+            }
+    printf("%d passed, 0 failed\n", games);
+    return 0;
+}

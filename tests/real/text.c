@@ -1,0 +1,279 @@
+/* Text and sampling on a real vocabulary: tokens out of text and back, and the choice of the next token. */
+#include "models.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[] = {"smollm2", "gemma3-270m"};
+
+/* ---- text ---- */
+
+static void tokenize(struct hearth_engine *engine, const char *text, bool special, struct hearth_tokens *out) {
+    assert_int_equal(engine->ops->tokenize(engine, text, strlen(text), special, special, out), HEARTH_OK);
+}
+
+static void text_comes_back(void **state) {
+    static const char *const texts[] = {
+        "Hello, world!",        "", "a", "naïve café — 東京 🏠", "int main(void) { return 0; }\n\n\tx",
+        "0123456789 0123456789"};
+    struct hearth_engine *engine = real_open(*state);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct hearth_tokens tokens = {0};
+        tokenize(engine, texts[i], false, &tokens);
+        char text[512];
+        size_t len = 0;
+        for (size_t k = 0; k < tokens.n; k++) {
+            len += engine->ops->token_text(engine, tokens.v[k], false, text + len, sizeof text - len);
+        }
+        text[len] = '\0';
+        assert_string_equal(text, texts[i]);
+        hearth_tokens_finish(&tokens);
+    }
+    real_close(engine);
+}
+
+/* Text of one-byte tokens needs more room than the first guess; what stands in the array before stays. */
+static void dense_text(void **state) {
+    struct hearth_engine *engine = real_open(*state);
+    char text[3001];
+    for (size_t i = 0; i < sizeof text - 1; i++) {
+        text[i] = "q7#Z~x"[(i * i / 3) % 6];
+    }
+    text[sizeof text - 1] = '\0';
+    struct hearth_tokens tokens = {0};
+    assert_true(hearth_tokens_push(&tokens, 5));
+    tokenize(engine, text, false, &tokens);
+    assert_int_equal(tokens.v[0], 5);
+    assert_true(tokens.n > sizeof text / 3 + 16);
+    hearth_tokens_finish(&tokens);
+    real_close(engine);
+}
+
+static void special_tokens(void **state) {
+    struct hearth_engine *engine = real_open(*state);
+    struct hearth_tokens tokens = {0};
+    const char *eos = engine->caps.eos_text;
+    assert_true(strlen(eos) > 0);
+    tokenize(engine, eos, true, &tokens);
+    assert_int_equal(tokens.n, engine->caps.add_bos ? 2 : 1);
+    hearth_token end = tokens.v[tokens.n - 1];
+    assert_true(engine->ops->token_is_end(engine, end));
+    assert_false(engine->ops->token_is_end(engine, -1));
+    assert_false(engine->ops->token_is_end(engine, (hearth_token)engine->caps.vocab_tokens));
+    /* Control tokens are silent unless asked for. A buffer that is too short gets what fits. */
+    char text[32] = "????????";
+    assert_int_equal(engine->ops->token_text(engine, end, false, text, sizeof text), 0);
+    assert_int_equal(engine->ops->token_text(engine, end, true, text, 3), strlen(eos));
+    assert_memory_equal(text, eos, 3);
+    assert_int_equal(text[3], '?');
+    assert_int_equal(engine->ops->token_text(engine, -1, true, text, sizeof text), 0);
+    assert_int_equal(engine->ops->token_text(engine, (hearth_token)engine->caps.vocab_tokens, true, text, sizeof text),
+                     0);
+    /* As plain text the same characters are no control token. */
+    tokens.n = 0;
+    assert_int_equal(engine->ops->tokenize(engine, eos, strlen(eos), false, false, &tokens), HEARTH_OK);
+    assert_true(tokens.n > 1);
+    hearth_tokens_finish(&tokens);
+    real_close(engine);
+}
+
+/* ---- sampling ---- */
+
+/* Computes a prompt; sampling then reads its last item. */
+static size_t prepare(struct hearth_engine *engine) {
+    hearth_token prompt[30];
+    real_prompt(engine, 40, prompt, 30);
+    engine->ops->seq_clear(engine, 0);
+    real_decode(engine, 0, prompt, 0, 30);
+    return 29;
+}
+
+static hearth_token sample_once(struct hearth_engine *engine, size_t index, const struct hearth_sampling *sampling,
+                                struct hearth_logprobs *logprobs) {
+    struct hearth_errmsg msg = {""};
+    struct hearth_sampler *sampler = engine->ops->sampler_create(engine, sampling, &msg);
+    if (sampler == NULL) {
+        fail_msg("%s", msg.text);
+    }
+    hearth_token token = engine->ops->sample(engine, sampler, index, logprobs);
+    engine->ops->sampler_destroy(engine, sampler);
+    return token;
+}
+
+static void greedy_takes_the_largest(void **state) {
+    struct hearth_engine *engine = real_open(*state);
+    size_t index = prepare(engine);
+    hearth_token best = real_best(engine, engine->ops->logits(engine, index));
+    struct hearth_sampling s;
+    hearth_sampling_default(&s);
+    s.temperature = 0.0f;
+    assert_int_equal(sample_once(engine, index, &s, NULL), best);
+    s.temperature = 1.0f;
+    s.top_k = 1;
+    assert_int_equal(sample_once(engine, index, &s, NULL), best);
+    /* Penalties take the general path; neutral but for a token that never occurred, the choice stays. */
+    s.temperature = 0.0f;
+    s.penalty_presence = 0.5f;
+    assert_int_equal(sample_once(engine, index, &s, NULL), best);
+    /* A token that was accepted is penalised. */
+    s.penalty_presence = 1000.0f;
+    struct hearth_sampler *sampler = engine->ops->sampler_create(engine, &s, NULL);
+    assert_non_null(sampler);
+    engine->ops->sampler_accept(engine, sampler, best);
+    assert_int_not_equal(engine->ops->sample(engine, sampler, index, NULL), best);
+    engine->ops->sampler_destroy(engine, sampler);
+    real_close(engine);
+}
+
+static void biases(void **state) {
+    struct hearth_engine *engine = real_open(*state);
+    size_t index = prepare(engine);
+    float before = engine->ops->logits(engine, index)[1234];
+    hearth_token best = real_best(engine, engine->ops->logits(engine, index));
+    struct hearth_sampling s;
+    hearth_sampling_default(&s);
+    for (int greedy = 0; greedy < 2; greedy++) {
+        s.temperature = greedy ? 0.0f : 0.7f;
+        const struct hearth_logit_bias up[] = {{1234, 500.0f}, {1234, 500.0f}}, down[] = {{best, -INFINITY}};
+        s.logit_bias = up;
+        s.logit_biases = 2;
+        assert_int_equal(sample_once(engine, index, &s, NULL), 1234);
+        s.logit_bias = down;
+        s.logit_biases = 1;
+        assert_int_not_equal(sample_once(engine, index, &s, NULL), best);
+    }
+    /* The logits are as they were, to the bit. */
+    assert_memory_equal(&before, &engine->ops->logits(engine, index)[1234], sizeof before);
+    struct hearth_errmsg msg = {""};
+    const struct hearth_logit_bias stranger = {(hearth_token)engine->caps.vocab_tokens, 1.0f};
+    s.logit_bias = &stranger;
+    assert_null(engine->ops->sampler_create(engine, &s, &msg));
+    assert_non_null(strstr(msg.text, "logit_bias"));
+    real_close(engine);
+}
+
+static void ends_can_be_ignored(void **state) {
+    struct hearth_engine *engine = real_open(*state);
+    size_t index = prepare(engine);
+    struct hearth_tokens eos = {0};
+    tokenize(engine, engine->caps.eos_text, true, &eos);
+    const struct hearth_logit_bias up = {eos.v[eos.n - 1], 500.0f};
+    hearth_tokens_finish(&eos);
+    struct hearth_sampling s;
+    hearth_sampling_default(&s);
+    s.temperature = 0.0f;
+    s.logit_bias = &up;
+    s.logit_biases = 1;
+    assert_true(engine->ops->token_is_end(engine, sample_once(engine, index, &s, NULL)));
+    s.ignore_eos = true;
+    assert_false(engine->ops->token_is_end(engine, sample_once(engine, index, &s, NULL)));
+    real_close(engine);
+}
+
+/* The two ways to cut to the k best draw the same token from the same seed. */
+static void direct_pick_equals_the_chain(void **state) {
+    struct hearth_engine *engine = real_open(*state);
+    size_t index = prepare(engine);
+    struct hearth_sampling direct, chain;
+    hearth_sampling_default(&direct);
+    direct.temperature = 1.5f;
+    direct.top_p = 0.98f;
+    direct.min_p = 0.0f;
+    chain = direct;
+    chain.penalty_presence = 1e-6f; /* nothing was accepted, so nothing is penalised: only the path changes */
+    int different = 0;
+    hearth_token first = -1;
+    for (uint32_t seed = 1; seed <= 200; seed++) {
+        direct.seed = chain.seed = seed;
+        hearth_token a = sample_once(engine, index, &direct, NULL);
+        assert_int_equal(a, sample_once(engine, index, &chain, NULL));
+        assert_int_equal(a, sample_once(engine, index, &direct, NULL)); /* a seed is a promise */
+        different += first >= 0 && a != first;
+        first = first >= 0 ? first : a;
+    }
+    assert_true(different > 0);
+    real_close(engine);
+}
+
+static void logprobs_are_of_the_model(void **state) {
+    struct hearth_engine *engine = real_open(*state);
+    size_t index = prepare(engine);
+    const float *logits = engine->ops->logits(engine, index);
+    double sum = 0.0, max = (double)logits[real_best(engine, logits)];
+    for (uint32_t i = 0; i < engine->caps.vocab_tokens; i++) {
+        sum += exp((double)logits[i] - max);
+    }
+    struct hearth_sampling s;
+    hearth_sampling_default(&s);
+    s.seed = 7;
+    s.logprobs = 5;
+    const struct hearth_logit_bias bias = {real_best(engine, logits), -3.0f}; /* does not show in log-probabilities */
+    s.logit_bias = &bias;
+    s.logit_biases = 1;
+    struct hearth_logprobs got;
+    hearth_token token = sample_once(engine, index, &s, &got);
+    assert_true(fabs((double)logits[token] - max - log(sum) - (double)got.chosen) < 1e-4);
+    assert_int_equal(got.n, 5);
+    assert_int_equal(got.token[0], real_best(engine, logits));
+    for (int i = 0; i < got.n; i++) {
+        assert_true(fabs((double)logits[got.token[i]] - max - log(sum) - (double)got.logprob[i]) < 1e-4);
+        assert_true(i == 0 || got.logprob[i] <= got.logprob[i - 1]);
+    }
+    /* Nothing larger was left out. */
+    for (uint32_t i = 0; i < engine->caps.vocab_tokens; i++) {
+        bool listed = false;
+        for (int k = 0; k < got.n; k++) {
+            listed = listed || got.token[k] == (hearth_token)i;
+        }
+        assert_true(listed || logits[i] <= logits[got.token[4]]);
+    }
+    s.logprobs = 0;
+    sample_once(engine, index, &s, &got);
+    assert_int_equal(got.n, 0);
+    real_close(engine);
+}
+
+static void parameters_are_checked(void **state) {
+    struct hearth_engine *engine = real_open(*state);
+    struct hearth_errmsg msg = {""};
+    struct hearth_sampling s;
+#define REFUSED(statement)                                          \
+    do {                                                            \
+        hearth_sampling_default(&s);                                \
+        statement;                                                  \
+        assert_null(engine->ops->sampler_create(engine, &s, &msg)); \
+        assert_true(strlen(msg.text) > 0);                          \
+    } while (0)
+    REFUSED(s.temperature = NAN);
+    REFUSED(s.top_p = INFINITY);
+    REFUSED(s.penalty_repeat = 0.0f);
+    REFUSED(s.penalty_repeat = -1.0f);
+    REFUSED(s.penalty_frequency = NAN);
+    REFUSED(s.penalty_last_tokens = -2);
+    REFUSED(s.logprobs = HEARTH_LOGPROBS_MAX + 1);
+#undef REFUSED
+    real_close(engine);
+}
+
+#define ON(test, model) \
+    { #test " on " model, test, NULL, NULL, (void *)(uintptr_t)model }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ON(text_comes_back, "smollm2"),
+        ON(text_comes_back, "gemma3-270m"),
+        ON(dense_text, "smollm2"),
+        ON(special_tokens, "smollm2"),
+        ON(special_tokens, "gemma3-270m"),
+        ON(greedy_takes_the_largest, "smollm2"),
+        ON(greedy_takes_the_largest, "gemma3-270m"),
+        ON(biases, "smollm2"),
+        ON(ends_can_be_ignored, "smollm2"),
+        ON(direct_pick_equals_the_chain, "smollm2"),
+        ON(direct_pick_equals_the_chain, "gemma3-270m"),
+        ON(logprobs_are_of_the_model, "smollm2"),
+        ON(parameters_are_checked, "smollm2"),
+    };
+    return real_exit(cmocka_run_group_tests(tests, NULL, NULL), names, sizeof names / sizeof names[0]);
+}

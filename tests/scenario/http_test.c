@@ -1,0 +1,443 @@
+/* The HTTP server by itself, with a handler that echoes: framing, limits, slow and absent clients, the end. */
+#include "http/server.h"
+#include "base/clock.h"
+#include "support/client.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct fixture {
+    struct hearth_http_server *server;
+    uint16_t port;
+    atomic_int gone, ticks;
+    struct hearth_http_exchange *held; /* the loop's: answered by posted work */
+    struct hearth_http_work work;
+};
+
+static void on_gone(void *user) {
+    struct fixture *f = user;
+    f->held = NULL;
+    atomic_fetch_add(&f->gone, 1);
+}
+
+/* /echo: method, path, query, body. /stream: three chunks. /hold: no answer until released. /flood: more than any
+ * reader's share. */
+static void on_request(void *user, struct hearth_http_exchange *exchange) {
+    struct fixture *f = user;
+    const char *path = hearth_http_path(exchange);
+    if (strcmp(path, "/stream") == 0) {
+        hearth_http_begin(exchange, 200, "text/plain");
+        hearth_http_write(exchange, "one ", 4);
+        hearth_http_write(exchange, "", 0);
+        hearth_http_write(exchange, "two", 3);
+        hearth_http_end(exchange);
+    } else if (strcmp(path, "/hold") == 0) {
+        f->held = exchange;
+        hearth_http_on_gone(exchange, on_gone, f);
+    } else if (strcmp(path, "/flood") == 0) {
+        static char block[65536];
+        hearth_http_on_gone(exchange, on_gone, f);
+        hearth_http_begin(exchange, 200, "text/plain");
+        for (int i = 0; i < 1024; i++) { /* 64 MiB, of which the fixture allows 1 */
+            hearth_http_write(exchange, block, sizeof block);
+        }
+        f->held = exchange;
+    } else {
+        struct hearth_buf body = {0}, out = {0};
+        hearth_http_take_body(exchange, &body);
+        hearth_buf_printf(&out, "%s %s ?%s %.*s", hearth_http_method(exchange), path, hearth_http_query(exchange),
+                          (int)body.len, body.len > 0 ? (const char *)body.data : "");
+        hearth_http_respond(exchange, 200, "text/plain", out.data, out.len);
+        hearth_buf_finish(&body);
+        hearth_buf_finish(&out);
+    }
+}
+
+static void on_error(void *user, int status, const char *message, struct hearth_buf *body) {
+    (void)user;
+    hearth_buf_printf(body, "{\"status\":%d,\"message\":\"%s\"}", status, message);
+}
+
+static void release(struct hearth_http_work *work) {
+    struct fixture *f = (struct fixture *)(void *)((char *)work - offsetof(struct fixture, work));
+    atomic_fetch_add(&f->ticks, 1);
+    if (f->held != NULL) {
+        hearth_http_respond(f->held, 200, "text/plain", "released", 8);
+        f->held = NULL;
+    }
+}
+
+static int setup(void **state) {
+    struct fixture *f = calloc(1, sizeof *f);
+    struct hearth_http_params params;
+    struct hearth_errmsg msg;
+    const struct hearth_http_handler handler = {.request = on_request, .error = on_error, .user = f};
+    hearth_http_params_default(&params);
+    params.port = 0;
+    params.header_bytes = 4096;
+    params.body_bytes = 100000;
+    params.out_bytes = 1024 * 1024;
+    params.connections = 8;
+    params.head_us = 300000;
+    params.body_us = 500000;
+    params.idle_us = 2000000;
+    assert_int_equal(hearth_http_create(&params, &handler, &f->server, &msg), HEARTH_OK);
+    assert_int_equal(hearth_http_start(f->server), HEARTH_OK);
+    f->port = hearth_http_port(f->server);
+    f->work.run = release;
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *f = *state;
+    hearth_http_destroy(f->server);
+    free(f);
+    return 0;
+}
+
+/* Waits until a counter has a value. */
+static bool reaches(atomic_int *counter, int value) {
+    for (int i = 0; i < 2000 && atomic_load(counter) < value; i++) {
+        usleep(5000);
+    }
+    return atomic_load(counter) == value;
+}
+
+static void expect_body(struct client *client, int status, const char *body) {
+    struct response response;
+    assert_true(client_response(client, false, &response));
+    assert_int_equal(response.status, status);
+    assert_true(response.complete);
+    assert_string_equal((const char *)response.body.data, body);
+    response_finish(&response);
+}
+
+static void expect_error(struct client *client, int status) {
+    struct response response;
+    char value[64];
+    assert_true(client_response(client, false, &response));
+    assert_int_equal(response.status, status);
+    assert_true(response.complete);
+    assert_non_null(strstr((const char *)response.body.data, "\"message\""));
+    assert_true(response_header(&response, "Connection", value, sizeof value));
+    assert_string_equal(value, "close");
+    response_finish(&response);
+    assert_true(client_at_end(client));
+}
+
+static void keeps_alive_and_pipelines(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    assert_true(client_open(&client, f->port));
+    assert_true(client_request(&client, "GET", "/a%20b?x=%20y", NULL, NULL));
+    expect_body(&client, 200, "GET /a b ?x=%20y ");
+    assert_true(client_text(&client,
+                            "POST /1 HTTP/1.1\r\nContent-Length: 3\r\n\r\nabcGET /2 HTTP/1.1\r\n\r\n"
+                            "POST /3 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nfoo\r\n3;x=y\r\nbar\r\n"
+                            "0\r\nTrailer: t\r\n\r\nGET /stream HTTP/1.1\r\n\r\nGET /5 HTTP/1.1\r\n\r\n"));
+    expect_body(&client, 200, "POST /1 ? abc");
+    expect_body(&client, 200, "GET /2 ? ");
+    expect_body(&client, 200, "POST /3 ? foobar");
+    expect_body(&client, 200, "one two");
+    expect_body(&client, 200, "GET /5 ? ");
+    client_close(&client);
+}
+
+/* A request that is waiting behind another one is answered after it, though it arrived before. */
+static void pipelines_behind_a_held_request(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    assert_true(client_open(&client, f->port));
+    assert_true(client_text(&client, "GET /hold HTTP/1.1\r\n\r\nGET /next HTTP/1.1\r\n\r\n"));
+    usleep(50000);
+    hearth_http_post(f->server, &f->work);
+    expect_body(&client, 200, "released");
+    expect_body(&client, 200, "GET /next ? ");
+    client_close(&client);
+}
+
+static void takes_requests_byte_by_byte(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    const char *text = "POST /slow?q HTTP/1.1\r\nA: b\r\nEmpty:\r\nContent-Length: 4\r\n\r\nbody";
+    assert_true(client_open(&client, f->port));
+    for (const char *c = text; *c != '\0'; c++) {
+        assert_true(client_send(&client, c, 1));
+        usleep(500);
+    }
+    expect_body(&client, 200, "POST /slow ?q body");
+    client_close(&client);
+}
+
+static void answers_head_and_options(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    struct response response;
+    char value[64];
+    assert_true(client_open(&client, f->port));
+    assert_true(client_request(&client, "HEAD", "/x", NULL, NULL));
+    assert_true(client_response(&client, true, &response));
+    assert_int_equal(response.status, 200);
+    assert_true(response_header(&response, "Content-Length", value, sizeof value));
+    assert_string_equal(value, "9"); /* of "GET /x ? " */
+    response_finish(&response);
+    assert_true(client_request(&client, "HEAD", "/stream", NULL, NULL));
+    assert_true(client_response(&client, true, &response));
+    response_finish(&response);
+    assert_true(client_request(&client, "OPTIONS", "/x",
+                               "Origin: http://a\r\nAccess-Control-Request-Headers: authorization\r\n", NULL));
+    assert_true(client_response(&client, false, &response));
+    assert_int_equal(response.status, 204);
+    assert_true(response_header(&response, "Access-Control-Allow-Origin", value, sizeof value));
+    assert_string_equal(value, "*");
+    assert_true(response_header(&response, "Access-Control-Allow-Headers", value, sizeof value));
+    assert_string_equal(value, "authorization");
+    assert_true(response_header(&response, "X-Request-Id", value, sizeof value));
+    response_finish(&response);
+    client_close(&client);
+}
+
+static void closes_for_http_1_0(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    struct response response;
+    assert_true(client_open(&client, f->port));
+    assert_true(client_text(&client, "GET /stream HTTP/1.0\r\n\r\n"));
+    assert_true(client_response(&client, false, &response));
+    assert_false(response.chunked);
+    assert_string_equal((const char *)response.body.data, "one two");
+    response_finish(&response);
+    client_close(&client);
+}
+
+static void continues_when_asked(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    assert_true(client_open(&client, f->port));
+    assert_true(client_text(&client, "POST /c HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"));
+    expect_body(&client, 100, "");
+    assert_true(client_text(&client, "ok"));
+    expect_body(&client, 200, "POST /c ? ok");
+    assert_true(client_text(&client, "POST /c HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 100001\r\n\r\n"));
+    expect_error(&client, 413);
+    client_close(&client);
+}
+
+static void refuses_what_it_cannot_take(void **state) {
+    struct fixture *f = *state;
+    static char long_header[6000], long_url[6000], many[8000];
+    memset(long_header, 'h', sizeof long_header - 1);
+    memset(long_url, 'u', sizeof long_url - 1);
+    for (int i = 0; i < 200; i++) {
+        strcat(many, "A: b\r\n");
+    }
+    const struct {
+        int status;
+        const char *before, *middle, *after;
+    } cases[] = {
+        {400, "GET /x HTTP/1.1\r\nBad Header: x\r\n\r\n", "", ""},
+        {400, "POST /x HTTP/1.1\r\nContent-Length: ten\r\n\r\n", "", ""},
+        {400, "POST /x HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", "", ""},
+        {400, "POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "", ""},
+        {400, "GET /%zz HTTP/1.1\r\n\r\n", "", ""},
+        {400, "GET /%00 HTTP/1.1\r\n\r\n", "", ""},
+        {413, "POST /x HTTP/1.1\r\nContent-Length: 100001\r\n\r\n", "", ""},
+        {413, "POST /x HTTP/1.1\r\nContent-Length: 999999999999999999\r\n\r\n", "", ""},
+        {400, "POST /x HTTP/1.1\r\nContent-Length: 18446744073709551614\r\n\r\n", "", ""},
+        {414, "GET /", long_url, " HTTP/1.1\r\n\r\n"},
+        {417, "POST /x HTTP/1.1\r\nExpect: miracles\r\n\r\n", "", ""},
+        {431, "GET /x HTTP/1.1\r\nA: ", long_header, "\r\n\r\n"},
+        {431, "GET /x HTTP/1.1\r\n", many, "\r\n"},
+        {501, "FROB /x HTTP/1.1\r\n\r\n", "", ""},
+        {501, "\x16\x03\x01\x02\r\n\r\n", "", ""}, /* a TLS client */
+        {505, "GET /x HTTP/3.0\r\n\r\n", "", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct client client;
+        assert_true(client_open(&client, f->port));
+        assert_true(client_text(&client, cases[i].before) && client_text(&client, cases[i].middle) &&
+                    client_text(&client, cases[i].after));
+        expect_error(&client, cases[i].status);
+        client_close(&client);
+    }
+}
+
+/* The client is still sending when the answer comes: it must be able to read it. */
+static void answers_in_the_middle_of_a_large_body(void **state) {
+    struct fixture *f = *state;
+    static char block[1 << 20];
+    struct client client;
+    memset(block, 'x', sizeof block);
+    assert_true(client_open(&client, f->port));
+    assert_true(client_text(&client, "POST /x HTTP/1.1\r\nContent-Length: 8388608\r\n\r\n"));
+    for (int i = 0; i < 8; i++) {
+        assert_true(client_send(&client, block, sizeof block));
+    }
+    expect_error(&client, 413);
+    client_close(&client);
+    assert_true(client_open(&client, f->port));
+    assert_true(client_text(&client, "POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    for (int i = 0; i < 3; i++) { /* 50,000 bytes each: over the limit in the third */
+        assert_true(client_text(&client, "C350\r\n") && client_send(&client, block, 50000) &&
+                    client_text(&client, "\r\n"));
+    }
+    expect_error(&client, 413);
+    client_close(&client);
+}
+
+static void times_out(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    assert_true(client_open(&client, f->port));
+    assert_true(client_text(&client, "GET /x HTTP/1.1\r\nA:"));
+    expect_error(&client, 408);
+    client_close(&client);
+    assert_true(client_open(&client, f->port));
+    assert_true(client_text(&client, "POST /x HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc"));
+    expect_error(&client, 408);
+    client_close(&client);
+    assert_true(client_open(&client, f->port)); /* idle: closed without a word */
+    assert_true(client_at_end(&client));
+    client_close(&client);
+}
+
+static void sees_that_the_client_has_gone(void **state) {
+    struct fixture *f = *state;
+    for (int i = 1; i <= 3; i++) {
+        struct client client;
+        int64_t since;
+        assert_true(client_open(&client, f->port));
+        assert_true(client_text(&client, "GET /hold HTTP/1.1\r\n\r\n"));
+        if (i == 2) {
+            assert_true(client_text(&client, "GET /pipelined HTTP/1.1\r\n\r\n"));
+        }
+        usleep(30000);
+        since = hearth_clock_us();
+        if (i == 3) { /* by a reset */
+            const struct linger reset = {.l_onoff = 1};
+            setsockopt(client.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        }
+        client_close(&client);
+        assert_true(reaches(&f->gone, i));
+        assert_true(hearth_clock_us() - since < 1000000);
+    }
+}
+
+static void drops_a_reader_that_does_not_read(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    assert_true(client_open(&client, f->port));
+    assert_true(client_text(&client, "GET /flood HTTP/1.1\r\n\r\n"));
+    assert_true(reaches(&f->gone, 1));
+    client_close(&client);
+    struct response response = http_call(f->port, "GET", "/after", NULL, NULL);
+    assert_int_equal(response.status, 200);
+    response_finish(&response);
+}
+
+static void bounds_connections(void **state) {
+    struct fixture *f = *state;
+    struct client clients[9];
+    for (int i = 0; i < 9; i++) {
+        assert_true(client_open(&clients[i], f->port));
+        if (i < 8) {
+            assert_true(client_request(&clients[i], "GET", "/x", NULL, NULL));
+            expect_body(&clients[i], 200, "GET /x ? ");
+        }
+    }
+    assert_true(client_request(&clients[8], "GET", "/x", NULL, NULL));
+    expect_error(&clients[8], 503);
+    client_close(&clients[8]);
+    client_close(&clients[0]);
+    usleep(50000);
+    struct response response = http_call(f->port, "GET", "/x", NULL, NULL);
+    assert_int_equal(response.status, 200);
+    response_finish(&response);
+    for (int i = 1; i < 8; i++) {
+        client_close(&clients[i]);
+    }
+}
+
+static void names_a_port_in_use(void **state) {
+    struct fixture *f = *state;
+    const struct hearth_http_handler handler = {.request = on_request, .error = on_error};
+    struct hearth_http_server *server;
+    struct hearth_http_params params;
+    struct hearth_errmsg msg;
+    char want[64];
+    hearth_http_params_default(&params);
+    params.port = f->port;
+    assert_int_equal(hearth_http_create(&params, &handler, &server, &msg), HEARTH_ERR_IO);
+    assert_null(server);
+    snprintf(want, sizeof want, "port %u on 127.0.0.1 is in use", (unsigned)f->port);
+    assert_non_null(strstr(msg.text, want));
+    params.host = "no.such.host.invalid";
+    assert_int_equal(hearth_http_create(&params, &handler, &server, &msg), HEARTH_ERR_IO);
+}
+
+/* Stopping closes idle connections, refuses new ones, and lets a running request end. */
+static void stops_gracefully(void **state) {
+    struct fixture *f = *state;
+    struct client idle, busy, late;
+    assert_true(client_open(&idle, f->port) && client_open(&busy, f->port));
+    assert_true(client_request(&idle, "GET", "/x", NULL, NULL));
+    expect_body(&idle, 200, "GET /x ? ");
+    assert_true(client_text(&busy, "GET /hold HTTP/1.1\r\n\r\n"));
+    usleep(50000);
+    hearth_http_stop(f->server);
+    assert_true(client_at_end(&idle));
+    assert_false(client_open(&late, f->port));
+    hearth_http_post(f->server, &f->work);
+    expect_body(&busy, 200, "released");
+    assert_true(client_at_end(&busy));
+    int64_t since = hearth_clock_us();
+    hearth_http_join(f->server, 10 * 1000000ll);
+    assert_true(hearth_clock_us() - since < 5 * 1000000ll);
+    client_close(&idle);
+    client_close(&busy);
+    hearth_http_post(f->server, &f->work); /* run by destroy */
+}
+
+static void join_closes_what_is_left(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    assert_true(client_open(&client, f->port));
+    assert_true(client_text(&client, "GET /hold HTTP/1.1\r\n\r\n"));
+    usleep(50000);
+    hearth_http_join(f->server, 100000);
+    assert_int_equal(atomic_load(&f->gone), 1);
+    assert_true(client_at_end(&client));
+    client_close(&client);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(keeps_alive_and_pipelines),
+        TEST(pipelines_behind_a_held_request),
+        TEST(takes_requests_byte_by_byte),
+        TEST(answers_head_and_options),
+        TEST(closes_for_http_1_0),
+        TEST(continues_when_asked),
+        TEST(refuses_what_it_cannot_take),
+        TEST(answers_in_the_middle_of_a_large_body),
+        TEST(times_out),
+        TEST(sees_that_the_client_has_gone),
+        TEST(drops_a_reader_that_does_not_read),
+        TEST(bounds_connections),
+        TEST(names_a_port_in_use),
+        TEST(stops_gracefully),
+        TEST(join_closes_what_is_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,44 @@
+/* A service that does what it is told: it implements sched/service.h without engine or cache, so that tests decide when
+ * text comes, how requests end, and see what the API asked for. One service per process. */
+#ifndef HEARTH_TESTS_SUPPORT_FAKE_SERVICE_H
+#define HEARTH_TESTS_SUPPORT_FAKE_SERVICE_H
+
+#include "sched/service.h"
+
+/* What every request from now on does. */
+struct fake_plan {
+    int submit_err;     /* refuse at submission */
+    int fail_err;       /* end with FAILED … */
+    int fail_after;     /* … after this many pieces; -1: before PREFILLED */
+    int pieces;         /* then DONE; -1: go on until cancelled */
+    const char *piece;
+    int wait_ms;        /* before each piece */
+    bool hold;          /* nothing at all until cancelled */
+    enum hearth_finish finish;
+};
+
+struct fake_counts {
+    int submitted, cancelled, ended, active;
+};
+
+/* The last request, as it was submitted; marks and stops are copies of at most this many. */
+struct fake_request {
+    struct hearth_sampling sampling;
+    struct hearth_logit_bias bias[4];
+    hearth_token prompt[65536];
+    size_t prompt_tokens;
+    int32_t marks[4];
+    size_t mark_count;
+    int32_t max_tokens;
+    char stops[4][32];
+    size_t stop_count;
+    bool cache_off;
+};
+
+void fake_set_plan(const struct fake_plan *plan);
+void fake_get_counts(struct fake_counts *counts);
+/* The seeds of all requests since the plan was set; returns how many. */
+size_t fake_seeds(uint32_t *seeds, size_t cap);
+const struct fake_request *fake_last(void);
+
+#endif

@@ -1,0 +1,167 @@
+/* The command line: defaults, precedence, and the one line that a mistake gets. */
+#include "cli/options.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define COUNT(a) (int)(sizeof(a) / sizeof((a)[0]))
+
+static int parse(struct hearth_options *options, int argc, const char *const *argv, struct hearth_errmsg *msg) {
+    enum hearth_options_ask ask;
+    memset(msg, 0, sizeof(*msg));
+    return hearth_options_parse(options, argc, (char *const *)(uintptr_t)argv, &ask, msg);
+}
+
+#define PARSE(options, msg, ...) \
+    parse((options), COUNT(((const char *const[]){__VA_ARGS__})), ((const char *const[]){__VA_ARGS__}), (msg))
+
+static void test_defaults(void **state) {
+    (void)state;
+    struct hearth_options options;
+    struct hearth_errmsg msg;
+    assert_int_equal(parse(&options, 0, NULL, &msg), HEARTH_OK);
+    assert_null(options.model);
+    assert_string_equal(options.host, "127.0.0.1");
+    assert_int_equal(options.port, 8080);
+    assert_int_equal(options.parallel, 4);
+    assert_int_equal(options.cache_ram, -1);
+    assert_int_equal(options.grace, 30);
+    assert_true(options.temp > 0.79 && options.temp < 0.81);
+    assert_true(options.metrics && options.slots && options.mmap && options.jinja);
+    assert_false(options.hello);
+}
+
+static void test_forms(void **state) {
+    (void)state;
+    struct hearth_options options;
+    struct hearth_errmsg msg;
+    assert_int_equal(PARSE(&options, &msg, "-m", "a.gguf", "-c", "4096", "-np", "2", "--port=0", "-ngl", "all",
+                           "--no-slots", "-n", "-1", "--temp", "0", "-fa", "auto", "--n-gpu-layers", "7", "--seed",
+                           "4294967295", "-cb", "--alias=x=y", "--no-mmap"),
+                     HEARTH_OK);
+    assert_string_equal(options.model, "a.gguf");
+    assert_int_equal(options.ctx_size, 4096);
+    assert_int_equal(options.parallel, 2);
+    assert_int_equal(options.port, 0);
+    assert_int_equal(options.gpu_layers, 7);
+    assert_int_equal(options.predict, -1);
+    assert_int_equal(options.seed, 4294967295);
+    assert_string_equal(options.flash_attn, "auto");
+    assert_string_equal(options.alias, "x=y");
+    assert_false(options.slots);
+    assert_false(options.mmap);
+    assert_true(options.metrics);
+}
+
+static void test_environment(void **state) {
+    (void)state;
+    struct hearth_options options;
+    struct hearth_errmsg msg;
+    assert_int_equal(setenv("HEARTH_CTX_SIZE", "1000", 1), 0);
+    assert_int_equal(setenv("HEARTH_METRICS", "off", 1), 0);
+    assert_int_equal(setenv("HEARTH_API_KEY", "", 1), 0);
+    assert_int_equal(parse(&options, 0, NULL, &msg), HEARTH_OK);
+    assert_int_equal(options.ctx_size, 1000);
+    assert_false(options.metrics);
+    assert_null(options.api_key);
+    assert_int_equal(PARSE(&options, &msg, "-c", "2000", "--metrics"), HEARTH_OK);
+    assert_int_equal(options.ctx_size, 2000);
+    assert_true(options.metrics);
+    assert_int_equal(setenv("HEARTH_CTX_SIZE", "many", 1), 0);
+    assert_int_equal(parse(&options, 0, NULL, &msg), HEARTH_ERR_INVALID);
+    assert_string_equal(msg.text, "HEARTH_CTX_SIZE: 'many' is not a whole number from 0 to 100000000");
+    (void)unsetenv("HEARTH_CTX_SIZE");
+    (void)unsetenv("HEARTH_METRICS");
+    (void)unsetenv("HEARTH_API_KEY");
+}
+
+static void test_mistakes(void **state) {
+    (void)state;
+    static const struct {
+        const char *argv[3];
+        const char *text;
+    } cases[] = {
+        {{"--prot", "80"}, "unknown option --prot, did you mean --port? (see hearth serve --help)"},
+        {{"--cache_ram=5"}, "unknown option --cache_ram, did you mean --cache-ram? (see hearth serve --help)"},
+        {{"--no-slot"}, "unknown option --no-slot, did you mean --slots? (see hearth serve --help)"},
+        {{"--no-port"}, "unknown option --no-port, did you mean --port? (see hearth serve --help)"},
+        {{"--frobnicate-everything"}, "unknown option --frobnicate-everything (see hearth serve --help)"},
+        {{"--port"}, "--port needs a value: N"},
+        {{"--port", "http"}, "--port: 'http' is not a whole number from 0 to 65535"},
+        {{"--port", "65536"}, "--port: '65536' is not a whole number from 0 to 65535"},
+        {{"--port", "80x"}, "--port: '80x' is not a whole number from 0 to 65535"},
+        {{"--port", ""}, "--port: '' is not a whole number from 0 to 65535"},
+        {{"-c", "99999999999999999999"},
+         "--ctx-size: '99999999999999999999' is not a whole number from 0 to 100000000"},
+        {{"-c", "auto"}, "--ctx-size: 'auto' is not a whole number from 0 to 100000000"},
+        {{"--top-p", "1.5"}, "--top-p: '1.5' is not a number from 0 to 1"},
+        {{"--top-p", "nan"}, "--top-p: 'nan' is not a number from 0 to 1"},
+        {{"--engine", "gpu"}, "--engine: 'gpu' is none of llama|sim"},
+        {{"--engine", "llama|sim"}, "--engine: 'llama|sim' is none of llama|sim"},
+        {{"--metrics=on"}, "--metrics takes no value"},
+        {{"--no-jinja"}, "unknown option --no-jinja, did you mean --jinja? (see hearth serve --help)"},
+        {{"model.gguf"}, "unexpected argument 'model.gguf' (see hearth serve --help)"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hearth_options options;
+        struct hearth_errmsg msg;
+        int argc = 0;
+        while (argc < 3 && cases[i].argv[argc]) {
+            argc++;
+        }
+        assert_int_equal(parse(&options, argc, cases[i].argv, &msg), HEARTH_ERR_INVALID);
+        assert_string_equal(msg.text, cases[i].text);
+    }
+}
+
+static void test_asks(void **state) {
+    (void)state;
+    struct hearth_options options;
+    enum hearth_options_ask ask;
+    char help[] = "--help", version[] = "--version", port[] = "--port";
+    char *const wants_help[] = {port, help}, *const wants_version[] = {version};
+    assert_int_equal(hearth_options_parse(&options, 2, wants_help, &ask, NULL), HEARTH_OK);
+    assert_int_equal(ask, HEARTH_OPTIONS_HELP);
+    assert_int_equal(hearth_options_parse(&options, 1, wants_version, &ask, NULL), HEARTH_OK);
+    assert_int_equal(ask, HEARTH_OPTIONS_VERSION);
+}
+
+/* Both texts name every option; no line of the help is too long for a wide terminal. */
+static void test_texts(void **state) {
+    (void)state;
+    static const char *const names[] = {
+#define SECTION(title)
+#define OPTION(field, type, long_name, other, argument, preset, least, most, help) long_name,
+#include "cli/options.def"
+#undef SECTION
+#undef OPTION
+    };
+    struct hearth_buf help = {0}, markdown = {0};
+    assert_true(hearth_options_help(&help));
+    assert_true(hearth_options_markdown(&markdown));
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        assert_non_null(strstr((const char *)help.data, names[i]));
+        assert_non_null(strstr((const char *)markdown.data, names[i]));
+    }
+    for (const char *line = (const char *)help.data; *line;) {
+        const size_t n = strcspn(line, "\n");
+        assert_true(n <= 120);
+        line += n + (line[n] == '\n');
+    }
+    hearth_buf_finish(&help);
+    hearth_buf_finish(&markdown);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_forms), cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_mistakes), cmocka_unit_test(test_asks),  cmocka_unit_test(test_texts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,177 @@
+/* The plan as a table: what is stored, what is live, what the prompt is → what is reused, how and why. */
+#include "base/assert.h"
+#include "cache/plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Sequences are written as text, one character a token; '*' in front of a live one says that it is busy. */
+struct row {
+    const char *name;
+    enum hearth_memory_class memory_class;
+    const char *stored[3];
+    int32_t snapshots[3]; /* position in stored[0]; 0 = none */
+    const char *live[3];
+    const char *prompt;
+    enum hearth_resume how;
+    int target;
+    int32_t resume, live_tokens, divergence;
+    enum hearth_reason reason;
+};
+
+#define PAGES HEARTH_MEMORY_PAGES
+#define HYBRID HEARTH_MEMORY_PAGES_SNAPSHOT
+#define RECURRENT HEARTH_MEMORY_SNAPSHOT
+
+static const struct row rows[] = {
+    {"nothing known", PAGES, {0}, {0}, {"", ""}, "abcdef", HEARTH_RESUME_FRESH, 0, 0, 0, 0, HEARTH_REASON_COLD},
+    {"live continued", PAGES, {0}, {0}, {"xyz", "abc"}, "abcdef", HEARTH_RESUME_IN_PLACE, 1, 3, 3, 0,
+     HEARTH_REASON_EXTENDED},
+    {"live wins over stored", PAGES, {"abcd"}, {0}, {"abcd", ""}, "abcdef", HEARTH_RESUME_IN_PLACE, 0, 4, 4, 0,
+     HEARTH_REASON_EXTENDED},
+    {"a branch leaves the other alive", PAGES, {0}, {0}, {"abcX", ""}, "abcdef", HEARTH_RESUME_SHARE, 1, 3, 3, 0,
+     HEARTH_REASON_DIVERGED},
+    {"a branch with one lane rewinds it", PAGES, {0}, {0}, {"abcX"}, "abcdef", HEARTH_RESUME_IN_PLACE, 0, 3, 3, 0,
+     HEARTH_REASON_DIVERGED},
+    {"a busy sequence is shared from", PAGES, {0}, {0}, {"*abcd", ""}, "abcdef", HEARTH_RESUME_SHARE, 1, 4, 4, 0,
+     HEARTH_REASON_EXTENDED},
+    {"stored behind live", PAGES, {"abcdef"}, {0}, {"*abX", ""}, "abcdefgh", HEARTH_RESUME_STORED, 1, 6, 2, 0,
+     HEARTH_REASON_EXTENDED},
+    {"the last token is computed", PAGES, {"abcdef"}, {0}, {""}, "abcdef", HEARTH_RESUME_STORED, 0, 5, 0, 0,
+     HEARTH_REASON_NONE},
+    {"half a page", PAGES, {"abcdef"}, {0}, {""}, "abcxyz", HEARTH_RESUME_STORED, 0, 3, 0, 0, HEARTH_REASON_DIVERGED},
+    {"hybrid continues its end", HYBRID, {"abc"}, {0}, {"abc"}, "abcdef", HEARTH_RESUME_IN_PLACE, 0, 3, 3, 0,
+     HEARTH_REASON_EXTENDED},
+    {"hybrid without a snapshot", HYBRID, {"abcdef"}, {0}, {""}, "abcdxy", HEARTH_RESUME_FRESH, 0, 0, 0, 4,
+     HEARTH_REASON_NO_SNAPSHOT},
+    {"hybrid takes the latest snapshot", HYBRID, {"abcdef"}, {2, 3, 6}, {""}, "abcdxy", HEARTH_RESUME_STORED, 0, 3, 0, 4,
+     HEARTH_REASON_NO_SNAPSHOT},
+    {"hybrid copies another's end", HYBRID, {0}, {0}, {"*abc", ""}, "abcdef", HEARTH_RESUME_LIVE_END, 1, 3, 3, 0,
+     HEARTH_REASON_EXTENDED},
+    {"hybrid snapshot over shared pages", HYBRID, {"abcdef"}, {3}, {"*abcdX", ""}, "abcdef", HEARTH_RESUME_STORED, 1, 3,
+     3, 5, HEARTH_REASON_NO_SNAPSHOT},
+    {"recurrent needs the exact position", RECURRENT, {"abcdef"}, {4}, {""}, "abcdef", HEARTH_RESUME_STORED, 0, 4, 0, 5,
+     HEARTH_REASON_NO_SNAPSHOT},
+};
+
+struct fixture {
+    struct hearth_tree tree;
+    struct hearth_path path;
+    struct hearth_live lives[3];
+    const struct hearth_live *list[3];
+    int32_t floors[3];
+    size_t live_count;
+};
+
+static size_t read_tokens(const char *text, hearth_token *tokens) {
+    size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (unsigned char)text[i];
+    return n;
+}
+
+static void store(struct fixture *f, const char *text, const int32_t *snapshots) {
+    hearth_token tokens[64];
+    int32_t n = (int32_t)read_tokens(text, tokens);
+    assert_true(hearth_tree_match(&f->tree, tokens, (size_t)n, &f->path));
+    while (f->path.matched < n)
+        assert_non_null(
+            hearth_tree_add(&f->tree, &f->path, tokens, hearth_tree_page_end(&f->tree, f->path.matched, n), NULL));
+    for (int i = 0; snapshots && i < 3 && snapshots[i] > 0; i++)
+        assert_non_null(hearth_tree_add_snapshot(&f->tree, &f->path, snapshots[i], NULL, HEARTH_SNAPSHOT_MARK));
+    hearth_tree_check(&f->tree);
+}
+
+static void go_live(struct fixture *f, const char *text, bool rewinds) {
+    struct hearth_live *live = &f->lives[f->live_count];
+    live->busy = text[0] == '*';
+    hearth_token tokens[64];
+    size_t n = read_tokens(text + live->busy, tokens);
+    assert_true(hearth_tokens_assign(&live->tokens, tokens, n));
+    live->used_us = (int64_t)f->live_count;
+    f->list[f->live_count] = live;
+    f->floors[f->live_count] = rewinds ? 0 : (int32_t)n;
+    f->live_count++;
+}
+
+static void check_row(const struct row *row) {
+    struct fixture f = {.live_count = 0};
+    hearth_tree_init(&f.tree, 4);
+    for (int i = 0; i < 3 && row->stored[i]; i++)
+        store(&f, row->stored[i], i == 0 ? row->snapshots : NULL);
+    for (int i = 0; i < 3 && row->live[i]; i++)
+        go_live(&f, row->live[i], row->memory_class == PAGES);
+    struct hearth_caps caps = {.memory_class = row->memory_class, .cache_ok = true, .page_bytes_per_token = 10};
+    struct hearth_costs costs;
+    hearth_costs_init(&costs);
+    costs.import_us = 1;
+    hearth_token prompt[64];
+    size_t n = read_tokens(row->prompt, prompt);
+    assert_true(hearth_tree_match(&f.tree, prompt, n, &f.path));
+    struct hearth_plan_input input = {
+        .prompt = prompt,
+        .n = n,
+        .path = &f.path,
+        .edge = (size_t)f.path.matched < n ? hearth_tree_edge(&f.tree, &f.path, prompt[f.path.matched]) : HEARTH_EDGE_END,
+        .lives = f.list,
+        .rewind_floors = f.floors,
+        .live_count = f.live_count,
+        .caps = &caps,
+        .costs = &costs,
+    };
+    struct hearth_plan plan;
+    assert_true(hearth_plan_make(&input, &plan));
+    if (plan.how != row->how || plan.target != row->target || plan.resume != row->resume ||
+        plan.live_tokens != row->live_tokens || plan.divergence != row->divergence || plan.reason != row->reason)
+        fail_msg("%s: how %d target %d resume %d live %d divergence %d reason %s", row->name, plan.how, plan.target,
+                 plan.resume, plan.live_tokens, plan.divergence, hearth_reason_text(plan.reason));
+    for (size_t i = 0; i < f.live_count; i++)
+        hearth_tokens_finish(&f.lives[i].tokens);
+    hearth_path_finish(&f.path);
+    hearth_tree_finish(&f.tree, NULL, NULL);
+}
+
+static void test_table(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_row(&rows[i]);
+}
+
+/* With a slow tier and a fast engine, computing wins and the reason says so. */
+static void test_compute_cheaper(void **state) {
+    (void)state;
+    struct fixture f = {.live_count = 0};
+    hearth_tree_init(&f.tree, 4);
+    store(&f, "abcdef", NULL);
+    go_live(&f, "", true);
+    struct hearth_caps caps = {.memory_class = PAGES, .cache_ok = true, .page_bytes_per_token = 1000};
+    struct hearth_costs costs = {.prefill_us_per_token = 1, .import_us_per_byte = 1, .import_us = 1};
+    hearth_token prompt[64];
+    size_t n = read_tokens("abcdefg", prompt);
+    assert_true(hearth_tree_match(&f.tree, prompt, n, &f.path));
+    struct hearth_plan_input input = {.prompt = prompt, .n = n, .path = &f.path, .lives = f.list,
+                                      .rewind_floors = f.floors, .live_count = 1, .caps = &caps, .costs = &costs};
+    struct hearth_plan plan;
+    assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(plan.resume, 0);
+    assert_int_equal(plan.reason, HEARTH_REASON_COMPUTE_CHEAPER);
+    input.cache_off = true;
+    assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(plan.reason, HEARTH_REASON_CACHE_OFF);
+    f.lives[0].busy = true;
+    assert_false(hearth_plan_make(&input, &plan));
+    hearth_path_finish(&f.path);
+    hearth_tree_finish(&f.tree, NULL, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_compute_cheaper),
+    };
+    return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
+}
