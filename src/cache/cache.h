@@ -30,8 +30,9 @@ struct hearth_cache_params {
 };
 
 /* The engine and the tier stay the caller's and must outlive the cache. Errors: NOMEM, INVALID. */
-int hearth_cache_create(struct hearth_engine *engine, struct hearth_tier *tier, const struct hearth_cache_params *params,
-                        struct hearth_cache **out, struct hearth_errmsg *msg);
+int hearth_cache_create(struct hearth_engine *engine, struct hearth_tier *tier,
+                        const struct hearth_cache_params *params, struct hearth_cache **out,
+                        struct hearth_errmsg *msg);
 /* Live sequences must be finished before. */
 void hearth_cache_destroy(struct hearth_cache *cache);
 

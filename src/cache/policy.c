@@ -21,7 +21,8 @@ double hearth_costs_compute_us(const struct hearth_costs *costs, int32_t tokens)
 }
 
 double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_costs *costs, double inflation) {
-    double saved_us = hearth_costs_compute_us(costs, item->saved_tokens) - hearth_costs_restore_us(costs, item->bytes, 1);
+    double saved_us =
+        hearth_costs_compute_us(costs, item->saved_tokens) - hearth_costs_restore_us(costs, item->bytes, 1);
     if (saved_us <= 0)
         return inflation;
     double p_reuse = !item->is_snapshot ? 1.0 : reuse[item->kind] * (item->superseded ? reuse_superseded : 1.0);

@@ -1,8 +1,8 @@
 /* What is stored, its budget and its eviction.
  *
- * Pages and snapshots have a pool each: bytes, a budget, and a heap of what may go, lowest value first. Pages go from the
- * leaves: a page with children stays, because what is below it would be useless without it. On classes that need
- * snapshots a leaf page behind the last snapshot is useless too and goes with it.
+ * Pages and snapshots have a pool each: bytes, a budget, and a heap of what may go, lowest value first. Pages go
+ * from the leaves: a page with children stays, because what is below it would be useless without it. On classes that
+ * need snapshots a leaf page behind the last snapshot is useless too and goes with it.
  *
  * Invariants: a page is in the heap exactly when it is a leaf and not pinned; a pool's used_bytes is the sum over its
  * items; used_bytes <= budget_bytes after every public call. */

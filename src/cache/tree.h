@@ -115,7 +115,8 @@ enum hearth_tree_edge {
     HEARTH_EDGE_BRANCH,  /* other continuations are known */
     HEARTH_EDGE_EVICTED, /* this continuation was known and was evicted */
 };
-enum hearth_tree_edge hearth_tree_edge(const struct hearth_tree *tree, const struct hearth_path *path, hearth_token next);
+enum hearth_tree_edge hearth_tree_edge(const struct hearth_tree *tree, const struct hearth_path *path,
+                                       hearth_token next);
 
 /* Where the page that starts (or continues) at `pos` ends at most, for a sequence of n tokens. */
 int32_t hearth_tree_page_end(const struct hearth_tree *tree, int32_t pos, int32_t n);
@@ -134,8 +135,8 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
 /* Removes a leaf without snapshots whose blob has been dropped, and leaves a ghost in its parent. */
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page);
 
-/* Attaches a snapshot on the path at `pos` (0 < pos <= path->matched). NULL: out of memory, or one is there already (the
- * blob stays the caller's in both cases). */
+/* Attaches a snapshot on the path at `pos` (0 < pos <= path->matched). NULL: out of memory, or one is there already
+ * (the blob stays the caller's in both cases). */
 struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const struct hearth_path *path, int32_t pos,
                                                  struct hearth_blob *blob, enum hearth_snapshot_kind kind);
 bool hearth_tree_has_snapshot(const struct hearth_path *path, int32_t pos);

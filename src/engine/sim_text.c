@@ -43,7 +43,8 @@ static const char *const words[] = {
 };
 /* Matched in text only. */
 static const char *const pieces[] = {
-    "  ", "    ", "        ", "\n\n\n", "\t\t", "\r\n", "\n  ", "\n    ", "====", "----", "0x", "10", "20", "100", "200",
+    "  ", "    ", "        ", "\n\n\n", "\t\t", "\r\n", "\n  ", "\n    ", "====", "----", "0x", "10", "20", "100",
+    "200",
     "http", "https", "://", "www", ".com", ".c", ".h", ".py", ".json", ".md", "def ", "return", "import ", "const",
     "static", "struct ", "void ", "int ", "char ", "for ", "while ", "if ", "else", "self", "None", "True", "False",
     "\xC3\xA9", "\xC3\xBC", "\xE2\x80\x99", "\xE2\x80\x9C", "\xE2\x80\x9D", "\xE2\x80\xA6",

@@ -19,8 +19,8 @@ struct hearth_reply {
 bool hearth_reply_init(struct hearth_reply *reply, const char *const *stops, size_t stop_count);
 void hearth_reply_finish(struct hearth_reply *reply);
 
-/* Adds a piece and appends what may be sent to `out`. When a stop string is complete the text before it is all there is:
- * `*stop` is set to it (owned by the reply), else to NULL. False: out of memory. */
+/* Adds a piece and appends what may be sent to `out`. When a stop string is complete the text before it is all there
+ * is: `*stop` is set to it (owned by the reply), else to NULL. False: out of memory. */
 bool hearth_reply_feed(struct hearth_reply *reply, const char *piece, size_t len, struct hearth_buf *out,
                        const char **stop);
 /* The end: appends what was held back. False: out of memory. */

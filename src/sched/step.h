@@ -9,11 +9,11 @@
  *     CAPTURE lane nothing better to do: store state  → hearth_step_captured()
  *     SLEEP        nothing at all
  *
- * Rules. Every generating lane gets one token in every batch. The rest of the batch is prefill, shortest remaining first,
- * with ageing so that a long one is not starved by a stream of short ones. A share ends at the lane's next mark, where the
- * caller may take a snapshot. Requests are admitted in order of arrival; a held one steps aside until something
- * changes. Captures get all the time there is without work, one slice between two batches while lanes only generate, and
- * none while a prompt waits for its first token. */
+ * Rules. Every generating lane gets one token in every batch. The rest of the batch is prefill, shortest remaining
+ * first, with ageing so that a long one is not starved by a stream of short ones. A share ends at the lane's next
+ * mark, where the caller may take a snapshot. Requests are admitted in order of arrival; a held one steps aside
+ * until something changes. Captures get all the time there is without work, one slice between two batches while
+ * lanes only generate, and none while a prompt waits for its first token. */
 #ifndef HEARTH_SCHED_STEP_H
 #define HEARTH_SCHED_STEP_H
 

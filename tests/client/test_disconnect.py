@@ -7,7 +7,7 @@ from disconnect import run
 
 
 def test_disconnect(engine_flags):
-    with serve(*engine_flags, "-c", "8192", "-np", "2", "--cache-ram", "16") as running:
+    with serve(*engine_flags, "-c", "8192", "-np", "2", "--cache-ram", "16", "-b", "64", "-ub", "64") as running:
         wrong, before, after = run(running, times=100, warm_up=20)
         assert wrong == []
         if "ASAN_OPTIONS" not in os.environ and "TSAN_OPTIONS" not in os.environ:  # sanitizers keep freed memory

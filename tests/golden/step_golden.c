@@ -1,6 +1,7 @@
 /* Golden traces of the scheduler's step on a virtual clock.
  *
- * A .trace file is a script, a line "---", and the trace that must come out, to the letter. It reads as a specification:
+ * A .trace file is a script, a line "---", and the trace that must come out, to the letter. It reads as a
+ * specification:
  *
  *     lanes 2 batch 2048 chunk 512 ageing 200 prefill 1000 decode 50
  *     at 0 A 40000 gen 3              request A arrives at 0 ms: 40,000 tokens, then 3 tokens to generate

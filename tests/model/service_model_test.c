@@ -1,6 +1,6 @@
-/* The whole service on sim: random conversations from several sides at once, with side prompts, edits, branches, clients
- * that go away, caches and contexts that are too small, and faults. Every token of every reply must be what a cache-less
- * run would have sampled, and nothing may get stuck.
+/* The whole service on sim: random conversations from several sides at once, with side prompts, edits, branches,
+ * clients that go away, caches and contexts that are too small, and faults. Every token of every reply must be what
+ * a cache-less run would have sampled, and nothing may get stuck.
  *
  * HEARTH_SEED repeats a run, HEARTH_MODEL_ROUNDS sets its length. */
 #include "base/assert.h"
