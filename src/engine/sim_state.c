@@ -4,7 +4,7 @@
  * class would:
  *
  *   PAGES            in cells. A cell holds what attention was before and after it; what attention gives at n is
- *                    the chain over all cells the sequence holds, so that a missing, foreign or displaced one breaks it.
+ *                    the chain over all cells the sequence holds: a missing, foreign or displaced one breaks it.
  *   PAGES_SNAPSHOT   in cells and, for exactly one position, in the sequence. The two must agree.
  *   SNAPSHOT         in the sequence.
  *   OPAQUE           in the sequence; cells are counted only.

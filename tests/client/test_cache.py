@@ -123,9 +123,9 @@ def one_lane_shared(engine_flags):
 
 @pytest.mark.llama
 def test_a_known_answer_out_of_the_cache(one_lane_shared):
-    """Many facts are in the prompt; the one asked for is found after the state has been out and back."""
+    """The answer is the same, and right, after the state has been out and back."""
     client = one_lane_shared.client
-    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    messages = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
     first = client.chat(messages, 16).text
     client.chat([{"role": "user", "content": Text("between").ask(80)}], 8)
     assert "Paris" in first

@@ -4,7 +4,7 @@ import concurrent.futures
 
 import pytest
 
-QUESTION = "What is the capital of France?"
+QUESTION = "What is the capital of France? Answer in one sentence."
 
 
 def test_chat(chat, model):
