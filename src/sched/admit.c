@@ -1,4 +1,4 @@
-/* Admission: a queued job gets a lane, or steps aside.
+/* Admission: a queued task gets a lane, or steps aside.
  *
  * plan → wait for a lane that is computing what this prompt begins with? → save what the target lane would lose →
  * restore → start. Everything that fails on the way costs only computation: what could not be restored is gone from the
@@ -21,16 +21,16 @@ static int64_t now_us(const struct hearth_service *service) {
 
 /* Two prompts that arrive together and begin alike: the second waits until the first has computed what they share, and
  * takes it from there. On classes that need a snapshot the first is told to leave one at the fork. */
-static bool wait_for_leader(struct hearth_service *service, const struct hearth_job *job, int32_t resume) {
+static bool wait_for_leader(struct hearth_service *service, const struct hearth_task *task, int32_t resume) {
     bool needs_snapshot = hearth_caps_needs_snapshot(&service->engine->caps);
-    if (job->cache_off || !service->engine->caps.cache_ok ||
+    if (task->cache_off || !service->engine->caps.cache_ok ||
         (needs_snapshot && !hearth_cache_stores(service->cache)))
         return false;
-    for (const struct hearth_job *leader = service->jobs; leader; leader = leader->next) {
+    for (const struct hearth_task *leader = service->tasks; leader; leader = leader->next) {
         if (leader->lane < 0 || service->step.lanes[leader->lane].state != HEARTH_LANE_PREFILL)
             continue;
         const struct hearth_step_lane *lane = &service->step.lanes[leader->lane];
-        int32_t fork = (int32_t)hearth_tokens_common(job->tokens.v, job->tokens.n - 1, leader->tokens.v,
+        int32_t fork = (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n - 1, leader->tokens.v,
                                                      (size_t)lane->target);
         if (fork < resume + WAIT_MIN_TOKENS || fork <= lane->computed)
             continue;
@@ -47,19 +47,19 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
 
 /* ---- sampler ---- */
 
-static bool ensure_sampler(struct hearth_service *service, struct hearth_job *job, struct hearth_errmsg *msg) {
+static bool ensure_sampler(struct hearth_service *service, struct hearth_task *task, struct hearth_errmsg *msg) {
     struct hearth_engine *engine = service->engine;
-    if (job->sampler)
+    if (task->sampler)
         return true;
-    job->sampler = engine->ops->sampler_create(engine, &job->sampling, msg);
-    if (!job->sampler)
+    task->sampler = engine->ops->sampler_create(engine, &task->sampling, msg);
+    if (!task->sampler)
         return false;
-    if (hearth_sampling_penalises(&job->sampling)) {
-        size_t n = job->tokens.n, last = (size_t)(job->sampling.penalty_last_tokens < 0
+    if (hearth_sampling_penalises(&task->sampling)) {
+        size_t n = task->tokens.n, last = (size_t)(task->sampling.penalty_last_tokens < 0
                                                       ? (int32_t)n
-                                                      : job->sampling.penalty_last_tokens);
+                                                      : task->sampling.penalty_last_tokens);
         for (size_t i = n > last ? n - last : 0; i < n; i++)
-            engine->ops->sampler_accept(engine, job->sampler, job->tokens.v[i]);
+            engine->ops->sampler_accept(engine, task->sampler, task->tokens.v[i]);
     }
     return true;
 }
@@ -72,35 +72,35 @@ static int by_position(const void *a, const void *b) {
 
 /* Positions where the prefill stops for a snapshot: what the request named, where it left a known path, and every so
  * often on the way. Only classes that need snapshots stop, and never just behind a position whose state is kept. */
-static size_t collect_marks(const struct hearth_service *service, const struct hearth_job *job, int32_t resumed,
+static size_t collect_marks(const struct hearth_service *service, const struct hearth_task *task, int32_t resumed,
                             int32_t marks[HEARTH_MARKS_MAX]) {
     if (!hearth_caps_needs_snapshot(&service->engine->caps) || !hearth_cache_stores(service->cache))
         return 0;
     size_t n = 0;
-    if (job->divergence > 0)
-        marks[n++] = job->divergence;
-    for (size_t i = 0; i < job->mark_count && n < HEARTH_MARKS_MAX; i++)
-        marks[n++] = job->marks[i];
+    if (task->divergence > 0)
+        marks[n++] = task->divergence;
+    for (size_t i = 0; i < task->mark_count && n < HEARTH_MARKS_MAX; i++)
+        marks[n++] = task->marks[i];
     int32_t every = (int32_t)service->params.snapshot_interval_tokens;
     for (int64_t at = every > 0 ? ((int64_t)resumed / every + 1) * every : INT64_MAX;
-         at < (int64_t)job->tokens.n && n < HEARTH_MARKS_MAX; at += every)
+         at < (int64_t)task->tokens.n && n < HEARTH_MARKS_MAX; at += every)
         marks[n++] = (int32_t)at;
     qsort(marks, n, sizeof *marks, by_position);
     size_t kept = 0;
     int32_t before = resumed;
     for (size_t i = 0; i < n; i++) {
-        if (marks[i] < before + MARK_MIN_GAP_TOKENS || marks[i] >= (int32_t)job->tokens.n)
+        if (marks[i] < before + MARK_MIN_GAP_TOKENS || marks[i] >= (int32_t)task->tokens.n)
             continue;
         before = marks[kept++] = marks[i];
     }
     return kept;
 }
 
-static void fill_receipt(struct hearth_service *service, struct hearth_job *job, const struct hearth_plan *plan,
+static void fill_receipt(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                          const struct hearth_restore *restored) {
-    if (job->admitted)
+    if (task->admitted)
         return; /* back after a preemption: the receipt tells of the first start */
-    struct hearth_receipt *receipt = &job->receipt;
+    struct hearth_receipt *receipt = &task->receipt;
     receipt->reused_live_tokens = (uint32_t)restored->live_tokens;
     receipt->reused_ram_tokens = (uint32_t)restored->ram_tokens;
     receipt->computed_tokens = receipt->prompt_tokens - (uint32_t)restored->resumed;
@@ -110,21 +110,21 @@ static void fill_receipt(struct hearth_service *service, struct hearth_job *job,
     service->counters.prompt_reused_live_tokens += receipt->reused_live_tokens;
     service->counters.prompt_reused_ram_tokens += receipt->reused_ram_tokens;
     service->counters.prompt_computed_tokens += receipt->computed_tokens;
-    job->admitted = true;
+    task->admitted = true;
 }
 
-static void start(struct hearth_service *service, struct hearth_job *job, const struct hearth_plan *plan,
+static void start(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                   const struct hearth_restore *restored) {
     struct hearth_live *live = &service->lives[plan->target];
     HEARTH_ASSERT((size_t)restored->resumed == live->tokens.n);
-    job->divergence = plan->divergence;
-    fill_receipt(service, job, plan, restored);
+    task->divergence = plan->divergence;
+    fill_receipt(service, task, plan, restored);
     int32_t marks[HEARTH_MARKS_MAX];
-    size_t mark_count = collect_marks(service, job, restored->resumed, marks);
-    hearth_step_assign(&service->step, job->id, plan->target, restored->resumed, (int32_t)job->tokens.n, marks,
+    size_t mark_count = collect_marks(service, task, restored->resumed, marks);
+    hearth_step_assign(&service->step, task->id, plan->target, restored->resumed, (int32_t)task->tokens.n, marks,
                        mark_count);
-    job->lane = plan->target;
-    job->started_us = now_us(service);
+    task->lane = plan->target;
+    task->started_us = now_us(service);
     live->busy = true;
 }
 
@@ -137,43 +137,43 @@ static bool any_busy(const struct hearth_service *service) {
     return false;
 }
 
-/* A restore did not hold. True: try again; false: the job was held. */
-static bool after_failure(struct hearth_service *service, struct hearth_job *job, const struct hearth_plan *plan,
+/* A restore did not hold. True: try again; false: the task was held. */
+static bool after_failure(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                           const struct hearth_restore *restored) {
     if (restored->failed) {
-        job->receipt.reason = HEARTH_REASON_RESTORE_FAILED;
+        task->receipt.reason = HEARTH_REASON_RESTORE_FAILED;
         return true;
     }
     if (hearth_lane_make_room(service, plan->target))
         return true;
     if (!any_busy(service))
         return true; /* the attempts run out and the prompt is computed from nothing */
-    job->waits_for_ended = service->ended + 1;
-    hearth_step_hold(&service->step, job->id);
+    task->waits_for_ended = service->ended + 1;
+    hearth_step_hold(&service->step, task->id);
     return false;
 }
 
-void hearth_job_admit(struct hearth_service *service, struct hearth_job *job) {
-    HEARTH_ASSERT(job && job->lane < 0);
+void hearth_task_admit(struct hearth_service *service, struct hearth_task *task) {
+    HEARTH_ASSERT(task && task->lane < 0);
     struct hearth_errmsg msg;
-    if (!ensure_sampler(service, job, &msg)) {
-        hearth_job_fail(service, job, HEARTH_ERR_INVALID, msg.text);
+    if (!ensure_sampler(service, task, &msg)) {
+        hearth_task_fail(service, task, HEARTH_ERR_INVALID, msg.text);
         return;
     }
-    if (any_busy(service) && (int32_t)(job->waits_for_ended - service->ended) > 0 && job->waits_for_ended) {
-        hearth_step_hold(&service->step, job->id);
+    if (any_busy(service) && (int32_t)(task->waits_for_ended - service->ended) > 0 && task->waits_for_ended) {
+        hearth_step_hold(&service->step, task->id);
         return;
     }
     int64_t start_us = now_us(service);
-    if (!job->admitted)
-        job->receipt.queue_us = start_us - job->submitted_us;
+    if (!task->admitted)
+        task->receipt.queue_us = start_us - task->submitted_us;
     for (int attempt = 0;; attempt++) {
-        bool cold = job->cache_off || attempt >= RESTORE_ATTEMPTS;
+        bool cold = task->cache_off || attempt >= RESTORE_ATTEMPTS;
         struct hearth_plan plan;
         const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-        if (!hearth_cache_plan(service->cache, job->tokens.v, job->tokens.n, cold, lives, service->lanes, &plan) ||
-            (attempt == 0 && wait_for_leader(service, job, plan.resume))) {
-            hearth_step_hold(&service->step, job->id);
+        if (!hearth_cache_plan(service->cache, task->tokens.v, task->tokens.n, cold, lives, service->lanes, &plan) ||
+            (attempt == 0 && wait_for_leader(service, task, plan.resume))) {
+            hearth_step_hold(&service->step, task->id);
             return;
         }
         if (hearth_cache_must_capture(service->cache, &plan, &service->lives[plan.target])) {
@@ -183,15 +183,15 @@ void hearth_job_admit(struct hearth_service *service, struct hearth_job *job) {
         hearth_step_captured(&service->step, plan.target);
         int64_t planned_us = now_us(service);
         struct hearth_restore restored;
-        hearth_cache_restore(service->cache, &plan, job->tokens.v, service->live_list, &restored);
-        job->receipt.plan_us += planned_us - start_us;
-        job->receipt.restore_us += restored.us;
+        hearth_cache_restore(service->cache, &plan, task->tokens.v, service->live_list, &restored);
+        task->receipt.plan_us += planned_us - start_us;
+        task->receipt.restore_us += restored.us;
         service->counters.restore_us += (uint64_t)restored.us;
         if (!restored.failed && !restored.no_cells) {
-            start(service, job, &plan, &restored);
+            start(service, task, &plan, &restored);
             return;
         }
-        if (!after_failure(service, job, &plan, &restored))
+        if (!after_failure(service, task, &plan, &restored))
             return;
         start_us = now_us(service);
     }

@@ -1,7 +1,7 @@
 /* Computing: one batch for all lanes, then a token for each lane whose logits came out.
  *
- * Invariants: a lane's job holds one token more than its sequence while it generates (the one sampled last); a job ends
- * at an end token, a stop string, max_tokens, or when the context is full, whichever comes first. */
+ * Invariants: a lane's task holds one token more than its sequence while it generates (the one sampled last); a task
+ * ends at an end token, a stop string, max_tokens, or when the context is full, whichever comes first. */
 #include "base/assert.h"
 #include "base/log.h"
 #include "sched/service_internal.h"
@@ -13,60 +13,60 @@ static int64_t now_us(const struct hearth_service *service) {
     return service->engine->ops->now_us(service->engine);
 }
 
-static struct hearth_job *lane_job(struct hearth_service *service, uint32_t lane) {
-    struct hearth_job *job = hearth_job_find(service, service->step.lanes[lane].id);
-    HEARTH_ASSERT(job && job->lane == (int)lane);
-    return job;
+static struct hearth_task *lane_task(struct hearth_service *service, uint32_t lane) {
+    struct hearth_task *task = hearth_task_find(service, service->step.lanes[lane].id);
+    HEARTH_ASSERT(task && task->lane == (int)lane);
+    return task;
 }
 
 /* ---- ends ---- */
 
 /* Delivers the last event. `event` carries what came with the last token. */
-static void finish_job(struct hearth_service *service, struct hearth_job *job, struct hearth_event *event,
+static void finish_task(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event,
                        enum hearth_finish finish, const char *stop) {
-    bool ok = hearth_reply_flush(&job->reply, &event->text);
+    bool ok = hearth_reply_flush(&task->reply, &event->text);
     if (ok && stop) {
         event->stop_string = strdup(stop);
         ok = event->stop_string != NULL;
     }
     if (!ok) {
         hearth_event_destroy(event);
-        hearth_job_fail(service, job, HEARTH_ERR_NOMEM, "out of memory");
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
         return;
     }
     event->type = HEARTH_EVENT_DONE;
     event->finish = finish;
-    event->receipt = job->receipt;
-    event->generated_tokens = job->generated;
-    event->generate_us = job->last_us - job->first_us;
+    event->receipt = task->receipt;
+    event->generated_tokens = task->generated;
+    event->generate_us = task->last_us - task->first_us;
     service->counters.requests_done++;
-    hearth_lane_leave(service, job);
-    hearth_job_end(service, job, event);
+    hearth_lane_leave(service, task);
+    hearth_task_end(service, task, event);
 }
 
 /* ---- tokens ---- */
 
 /* Adds the token's text to the reply; `*stop` as hearth_reply_feed. */
-static bool feed_text(struct hearth_service *service, struct hearth_job *job, hearth_token token,
+static bool feed_text(struct hearth_service *service, struct hearth_task *task, hearth_token token,
                       struct hearth_buf *out, const char **stop) {
     struct hearth_engine *engine = service->engine;
     char small[64];
-    size_t len = engine->ops->token_text(engine, token, job->special_text, small, sizeof small);
+    size_t len = engine->ops->token_text(engine, token, task->special_text, small, sizeof small);
     if (len <= sizeof small)
-        return hearth_reply_feed(&job->reply, small, len, out, stop);
+        return hearth_reply_feed(&task->reply, small, len, out, stop);
     char *large = malloc(len);
     bool ok = large != NULL;
     if (ok) {
-        (void)engine->ops->token_text(engine, token, job->special_text, large, len);
-        ok = hearth_reply_feed(&job->reply, large, len, out, stop);
+        (void)engine->ops->token_text(engine, token, task->special_text, large, len);
+        ok = hearth_reply_feed(&task->reply, large, len, out, stop);
     }
     free(large);
     return ok;
 }
 
 /* An event with the sampled token in it; NULL: out of memory. */
-static struct hearth_event *token_event(struct hearth_service *service, struct hearth_job *job, size_t index) {
-    struct hearth_event *event = hearth_job_event(job, HEARTH_EVENT_TEXT);
+static struct hearth_event *token_event(struct hearth_service *service, struct hearth_task *task, size_t index) {
+    struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_TEXT);
     if (!event)
         return NULL;
     event->sampled = calloc(1, sizeof *event->sampled);
@@ -76,59 +76,59 @@ static struct hearth_event *token_event(struct hearth_service *service, struct h
     }
     event->sampled_count = 1;
     event->sampled[0].token =
-        service->engine->ops->sample(service->engine, job->sampler, index,
-                                     job->sampling.logprobs >= 0 ? &event->sampled[0].logprobs : NULL);
+        service->engine->ops->sample(service->engine, task->sampler, index,
+                                     task->sampling.logprobs >= 0 ? &event->sampled[0].logprobs : NULL);
     return event;
 }
 
 /* The prompt is computed. */
-static bool deliver_prefilled(struct hearth_service *service, struct hearth_job *job) {
-    job->prefilled = true;
-    job->first_us = job->last_us = now_us(service);
-    job->receipt.prefill_us = job->first_us - job->started_us;
-    struct hearth_event *event = hearth_job_event(job, HEARTH_EVENT_PREFILLED);
+static bool deliver_prefilled(struct hearth_service *service, struct hearth_task *task) {
+    task->prefilled = true;
+    task->first_us = task->last_us = now_us(service);
+    task->receipt.prefill_us = task->first_us - task->started_us;
+    struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_PREFILLED);
     if (!event)
         return false;
-    job->deliver(job->user, event);
+    task->deliver(task->user, event);
     return true;
 }
 
-/* Samples the next token of a lane and sends it on. Returns true while the job goes on. */
-static bool advance(struct hearth_service *service, struct hearth_job *job, size_t index) {
-    bool ok = job->prefilled || deliver_prefilled(service, job);
-    if (ok && job->max_tokens == 0) {
-        struct hearth_event *event = hearth_job_event(job, HEARTH_EVENT_DONE);
+/* Samples the next token of a lane and sends it on. Returns true while the task goes on. */
+static bool advance(struct hearth_service *service, struct hearth_task *task, size_t index) {
+    bool ok = task->prefilled || deliver_prefilled(service, task);
+    if (ok && task->max_tokens == 0) {
+        struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
         if (event) {
-            finish_job(service, job, event, HEARTH_FINISH_LENGTH, NULL);
+            finish_task(service, task, event, HEARTH_FINISH_LENGTH, NULL);
             return false;
         }
         ok = false;
     }
-    struct hearth_event *event = ok ? token_event(service, job, index) : NULL;
+    struct hearth_event *event = ok ? token_event(service, task, index) : NULL;
     if (!event) {
-        hearth_job_fail(service, job, HEARTH_ERR_NOMEM, "out of memory");
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
         return false;
     }
     hearth_token token = event->sampled[0].token;
     const char *stop = NULL;
-    job->generated++;
+    task->generated++;
     service->counters.generated_tokens++;
-    job->last_us = now_us(service);
+    task->last_us = now_us(service);
     if (service->engine->ops->token_is_end(service->engine, token)) {
-        finish_job(service, job, event, HEARTH_FINISH_STOP, NULL);
+        finish_task(service, task, event, HEARTH_FINISH_STOP, NULL);
         return false;
     }
-    if (!hearth_tokens_push(&job->tokens, token) || !feed_text(service, job, token, &event->text, &stop)) {
+    if (!hearth_tokens_push(&task->tokens, token) || !feed_text(service, task, token, &event->text, &stop)) {
         hearth_event_destroy(event);
-        hearth_job_fail(service, job, HEARTH_ERR_NOMEM, "out of memory");
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
         return false;
     }
-    bool full = job->tokens.n >= service->engine->caps.ctx_tokens;
-    if (stop || full || (job->max_tokens > 0 && job->generated >= (uint32_t)job->max_tokens)) {
-        finish_job(service, job, event, stop ? HEARTH_FINISH_STOP : HEARTH_FINISH_LENGTH, stop);
+    bool full = task->tokens.n >= service->engine->caps.ctx_tokens;
+    if (stop || full || (task->max_tokens > 0 && task->generated >= (uint32_t)task->max_tokens)) {
+        finish_task(service, task, event, stop ? HEARTH_FINISH_STOP : HEARTH_FINISH_LENGTH, stop);
         return false;
     }
-    job->deliver(job->user, event);
+    task->deliver(task->user, event);
     return true;
 }
 
@@ -147,12 +147,12 @@ static void build_batch(struct hearth_service *service, struct batch *batch) {
         const struct hearth_step_lane *lane = &service->step.lanes[i];
         if (batch->shares[i] == 0)
             continue;
-        const struct hearth_job *job = lane_job(service, i);
+        const struct hearth_task *task = lane_task(service, i);
         int32_t end = lane->computed + batch->shares[i];
-        batch->has_output[i] = (size_t)end == job->tokens.n;
+        batch->has_output[i] = (size_t)end == task->tokens.n;
         for (int32_t pos = lane->computed; pos < end; pos++)
             service->items[batch->n++] = (struct hearth_batch_item){
-                .token = job->tokens.v[pos], .seq = (int32_t)i, .pos = pos, .output = (size_t)pos + 1 == job->tokens.n};
+                .token = task->tokens.v[pos], .seq = (int32_t)i, .pos = pos, .output = (size_t)pos + 1 == task->tokens.n};
         batch->output[i] = batch->n - 1;
         if (lane->state == HEARTH_LANE_PREFILL)
             batch->prefill_tokens += batch->shares[i];
@@ -160,15 +160,15 @@ static void build_batch(struct hearth_service *service, struct batch *batch) {
 }
 
 /* The busy lane that arrived last; it is the one to set aside, so that the oldest always gets on. */
-static struct hearth_job *youngest_job(struct hearth_service *service, int *busy) {
-    struct hearth_job *youngest = NULL;
+static struct hearth_task *youngest_task(struct hearth_service *service, int *busy) {
+    struct hearth_task *youngest = NULL;
     *busy = 0;
-    for (struct hearth_job *job = service->jobs; job; job = job->next) {
-        if (job->lane < 0)
+    for (struct hearth_task *task = service->tasks; task; task = task->next) {
+        if (task->lane < 0)
             continue;
         ++*busy;
-        if (!youngest || job->id > youngest->id)
-            youngest = job;
+        if (!youngest || task->id > youngest->id)
+            youngest = task;
     }
     return youngest;
 }
@@ -179,21 +179,21 @@ static void relieve(struct hearth_service *service) {
     if (hearth_lane_make_room(service, -1))
         return;
     int busy;
-    struct hearth_job *job = youngest_job(service, &busy);
-    HEARTH_ASSERT(job);
+    struct hearth_task *task = youngest_task(service, &busy);
+    HEARTH_ASSERT(task);
     if (busy == 1) {
-        hearth_job_fail(service, job, HEARTH_ERR_NO_CELLS, "the KV cache has no room for this request alone");
+        hearth_task_fail(service, task, HEARTH_ERR_NO_CELLS, "the KV cache has no room for this request alone");
         return;
     }
-    int lane = job->lane;
+    int lane = task->lane;
     int64_t arrived_us = service->step.lanes[lane].arrived_us;
-    hearth_lane_leave(service, job);
+    hearth_lane_leave(service, task);
     hearth_lane_capture(service, lane);
     hearth_live_clear(service->cache, &service->lives[lane]);
     service->counters.preemptions++;
-    job->waits_for_ended = service->ended + 1;
-    if (!hearth_step_submit(&service->step, job->id, arrived_us, (int32_t)job->tokens.n, true))
-        hearth_job_fail(service, job, HEARTH_ERR_NOMEM, "out of memory");
+    task->waits_for_ended = service->ended + 1;
+    if (!hearth_step_submit(&service->step, task->id, arrived_us, (int32_t)task->tokens.n, true))
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
 }
 
 static void fail_batch(struct hearth_service *service, const struct batch *batch, int err) {
@@ -201,32 +201,32 @@ static void fail_batch(struct hearth_service *service, const struct batch *batch
     for (uint32_t i = 0; i < service->lanes; i++) {
         if (batch->shares[i] == 0)
             continue;
-        struct hearth_job *job = lane_job(service, i);
+        struct hearth_task *task = lane_task(service, i);
         hearth_live_clear(service->cache, &service->lives[i]);
-        hearth_job_fail(service, job, HEARTH_ERR_ENGINE, "the engine failed while computing this request");
+        hearth_task_fail(service, task, HEARTH_ERR_ENGINE, "the engine failed while computing this request");
     }
 }
 
-static enum hearth_snapshot_kind mark_kind(const struct hearth_service *service, const struct hearth_job *job,
+static enum hearth_snapshot_kind mark_kind(const struct hearth_service *service, const struct hearth_task *task,
                                            int32_t pos) {
-    for (size_t i = 0; i < job->mark_count; i++)
-        if (job->marks[i] == pos)
+    for (size_t i = 0; i < task->mark_count; i++)
+        if (task->marks[i] == pos)
             return HEARTH_SNAPSHOT_MARK;
     int32_t every = (int32_t)service->params.snapshot_interval_tokens;
     return every > 0 && pos % every == 0 ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_DIVERGENCE;
 }
 
-/* Books one lane's share: its sequence holds the tokens now. Returns false when the job ended. */
+/* Books one lane's share: its sequence holds the tokens now. Returns false when the task ended. */
 static bool book_share(struct hearth_service *service, uint32_t lane, int32_t share) {
-    struct hearth_job *job = lane_job(service, lane);
+    struct hearth_task *task = lane_task(service, lane);
     struct hearth_live *live = &service->lives[lane];
-    if (!hearth_live_append(live, job->tokens.v + live->tokens.n, (size_t)share)) {
+    if (!hearth_live_append(live, task->tokens.v + live->tokens.n, (size_t)share)) {
         hearth_live_clear(service->cache, live);
-        hearth_job_fail(service, job, HEARTH_ERR_NOMEM, "out of memory");
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
         return false;
     }
     if (hearth_step_computed(&service->step, (int)lane, share))
-        (void)hearth_cache_snapshot(service->cache, live, mark_kind(service, job, (int32_t)live->tokens.n));
+        (void)hearth_cache_snapshot(service->cache, live, mark_kind(service, task, (int32_t)live->tokens.n));
     return true;
 }
 
@@ -257,9 +257,9 @@ void hearth_service_compute(struct hearth_service *service, const int32_t *share
     for (uint32_t i = 0; i < service->lanes; i++) {
         if (!goes_on[i] || !batch.has_output[i])
             continue;
-        struct hearth_job *job = lane_job(service, i);
-        bool first = !job->prefilled;
-        if (advance(service, job, batch.output[i]) && first)
+        struct hearth_task *task = lane_task(service, i);
+        bool first = !task->prefilled;
+        if (advance(service, task, batch.output[i]) && first)
             (void)hearth_cache_snapshot(service->cache, &service->lives[i], HEARTH_SNAPSHOT_PROMPT_END);
     }
 }

@@ -1,7 +1,7 @@
 /* The service's thread: take what arrived, ask the step for an action, carry it out, publish counters; until stopped.
  *
- * Invariants: a job in `jobs` has delivered no final event yet; a lane's `busy` flag is set exactly while a job runs on
- * it; `lives[i].tokens` is always what the engine's sequence i holds. */
+ * Invariants: a task in `tasks` has delivered no final event yet; a lane's `busy` flag is set exactly while a task
+ * runs on it; `lives[i].tokens` is always what the engine's sequence i holds. */
 #include "base/assert.h"
 #include "base/log.h"
 #include "sched/service_internal.h"
@@ -15,59 +15,59 @@ static int64_t now_us(const struct hearth_service *service) {
     return service->engine->ops->now_us(service->engine);
 }
 
-/* ---- jobs ---- */
+/* ---- tasks ---- */
 
-struct hearth_job *hearth_job_find(struct hearth_service *service, int64_t id) {
-    struct hearth_job *job = service->jobs;
-    while (job && job->id != id)
-        job = job->next;
-    return job;
+struct hearth_task *hearth_task_find(struct hearth_service *service, int64_t id) {
+    struct hearth_task *task = service->tasks;
+    while (task && task->id != id)
+        task = task->next;
+    return task;
 }
 
-void hearth_job_destroy(struct hearth_service *service, struct hearth_job *job) {
-    if (job->sampler)
-        service->engine->ops->sampler_destroy(service->engine, job->sampler);
-    hearth_reply_finish(&job->reply);
-    hearth_tokens_finish(&job->tokens);
-    free(job->logit_bias);
-    free(job);
+void hearth_task_destroy(struct hearth_service *service, struct hearth_task *task) {
+    if (task->sampler)
+        service->engine->ops->sampler_destroy(service->engine, task->sampler);
+    hearth_reply_finish(&task->reply);
+    hearth_tokens_finish(&task->tokens);
+    free(task->logit_bias);
+    free(task);
 }
 
-struct hearth_event *hearth_job_event(const struct hearth_job *job, enum hearth_event_type type) {
+struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hearth_event_type type) {
     struct hearth_event *event = calloc(1, sizeof *event);
     if (!event)
         return NULL;
     event->type = type;
-    event->receipt = job->receipt;
-    event->generated_tokens = job->generated;
-    event->generate_us = job->last_us - job->first_us;
+    event->receipt = task->receipt;
+    event->generated_tokens = task->generated;
+    event->generate_us = task->last_us - task->first_us;
     return event;
 }
 
-void hearth_job_end(struct hearth_service *service, struct hearth_job *job, struct hearth_event *event) {
-    struct hearth_job **link = &service->jobs;
-    while (*link != job)
+void hearth_task_end(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event) {
+    struct hearth_task **link = &service->tasks;
+    while (*link != task)
         link = &(*link)->next;
-    *link = job->next;
+    *link = task->next;
     service->ended++;
-    job->deliver(job->user, event);
-    hearth_job_destroy(service, job);
+    task->deliver(task->user, event);
+    hearth_task_destroy(service, task);
     pthread_mutex_lock(&service->mutex);
     service->active--;
     pthread_cond_broadcast(&service->idle);
     pthread_mutex_unlock(&service->mutex);
 }
 
-void hearth_job_fail(struct hearth_service *service, struct hearth_job *job, int err, const char *text) {
-    if (job->lane >= 0)
-        hearth_lane_leave(service, job);
+void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, int err, const char *text) {
+    if (task->lane >= 0)
+        hearth_lane_leave(service, task);
     else
-        hearth_step_withdraw(&service->step, job->id);
+        hearth_step_withdraw(&service->step, task->id);
     if (err == HEARTH_ERR_CANCELLED)
         service->counters.requests_cancelled++;
     else
         service->counters.requests_failed++;
-    struct hearth_event *event = hearth_job_event(job, HEARTH_EVENT_FAILED);
+    struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_FAILED);
     if (!event) {
         /* The receiver must hear of the end: the one event that may not be lost waits for memory. */
         hearth_log(HEARTH_LOG_ERROR, "out of memory while failing a request");
@@ -75,17 +75,17 @@ void hearth_job_fail(struct hearth_service *service, struct hearth_job *job, int
     }
     event->err = err;
     (void)hearth_fail(&event->message, err, "%s", text);
-    hearth_job_end(service, job, event);
+    hearth_task_end(service, task, event);
 }
 
 /* ---- lanes ---- */
 
-void hearth_lane_leave(struct hearth_service *service, struct hearth_job *job) {
-    struct hearth_live *live = &service->lives[job->lane];
+void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task) {
+    struct hearth_live *live = &service->lives[task->lane];
     live->busy = false;
     live->used_us = now_us(service);
-    hearth_step_release(&service->step, job->lane, hearth_cache_capture_pending(service->cache, live), live->used_us);
-    job->lane = -1;
+    hearth_step_release(&service->step, task->lane, hearth_cache_capture_pending(service->cache, live), live->used_us);
+    task->lane = -1;
 }
 
 static enum hearth_capture capture_slice(struct hearth_service *service, int lane, int pages) {
@@ -120,19 +120,19 @@ bool hearth_lane_make_room(struct hearth_service *service, int keep) {
 
 /* ---- inbox ---- */
 
-static void take_job(struct hearth_service *service, struct hearth_job *job) {
-    job->next = service->jobs;
-    service->jobs = job;
+static void take_task(struct hearth_service *service, struct hearth_task *task) {
+    task->next = service->tasks;
+    service->tasks = task;
     service->counters.requests++;
-    service->counters.prompt_tokens += job->prompt_tokens;
-    if (!hearth_step_submit(&service->step, job->id, job->submitted_us, (int32_t)job->tokens.n, false))
-        hearth_job_fail(service, job, HEARTH_ERR_NOMEM, "out of memory");
+    service->counters.prompt_tokens += task->prompt_tokens;
+    if (!hearth_step_submit(&service->step, task->id, task->submitted_us, (int32_t)task->tokens.n, false))
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
 }
 
-static void cancel_job(struct hearth_service *service, int64_t id) {
-    struct hearth_job *job = hearth_job_find(service, id);
-    if (job)
-        hearth_job_fail(service, job, HEARTH_ERR_CANCELLED, "the request was cancelled");
+static void cancel_task(struct hearth_service *service, int64_t id) {
+    struct hearth_task *task = hearth_task_find(service, id);
+    if (task)
+        hearth_task_fail(service, task, HEARTH_ERR_CANCELLED, "the request was cancelled");
 }
 
 /* Takes what other threads left; waits for it when `wait`. False: the service ends. */
@@ -140,7 +140,7 @@ static bool drain_inbox(struct hearth_service *service, bool wait) {
     pthread_mutex_lock(&service->mutex);
     while (wait && !service->inbox && service->cancel_count == 0 && !service->cancel_all && !service->stopping)
         pthread_cond_wait(&service->wake, &service->mutex);
-    struct hearth_job *arrived = service->inbox;
+    struct hearth_task *arrived = service->inbox;
     service->inbox = NULL;
     service->inbox_tail = &service->inbox;
     int64_t *cancels = service->cancels;
@@ -152,15 +152,15 @@ static bool drain_inbox(struct hearth_service *service, bool wait) {
     pthread_mutex_unlock(&service->mutex);
 
     while (arrived) {
-        struct hearth_job *job = arrived;
-        arrived = job->next;
-        take_job(service, job);
+        struct hearth_task *task = arrived;
+        arrived = task->next;
+        take_task(service, task);
     }
     for (size_t i = 0; i < cancel_count; i++)
-        cancel_job(service, cancels[i]);
+        cancel_task(service, cancels[i]);
     free(cancels);
-    while (all && service->jobs)
-        cancel_job(service, service->jobs->id);
+    while (all && service->tasks)
+        cancel_task(service, service->tasks->id);
     return !stopping;
 }
 
@@ -187,11 +187,11 @@ static void publish(struct hearth_service *service) {
                                             .live_tokens = (uint32_t)service->lives[i].tokens.n};
         c->lanes_busy += lane->state != HEARTH_LANE_IDLE;
     }
-    for (const struct hearth_job *job = service->jobs; job; job = job->next)
-        if (job->lane >= 0) {
-            info[job->lane].prompt_tokens = (uint32_t)job->prompt_tokens;
-            info[job->lane].computed_tokens = (uint32_t)service->step.lanes[job->lane].computed;
-            info[job->lane].generated_tokens = job->generated;
+    for (const struct hearth_task *task = service->tasks; task; task = task->next)
+        if (task->lane >= 0) {
+            info[task->lane].prompt_tokens = (uint32_t)task->prompt_tokens;
+            info[task->lane].computed_tokens = (uint32_t)service->step.lanes[task->lane].computed;
+            info[task->lane].generated_tokens = task->generated;
         }
     pthread_mutex_lock(&service->mutex);
     service->stats = *c;
@@ -208,7 +208,7 @@ void *hearth_service_run(void *user) {
     while (drain_inbox(service, action.type == HEARTH_ACTION_SLEEP)) {
         hearth_step_next(&service->step, now_us(service), &action);
         switch (action.type) {
-        case HEARTH_ACTION_ADMIT: hearth_job_admit(service, hearth_job_find(service, action.id)); break;
+        case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;
         case HEARTH_ACTION_COMPUTE: hearth_service_compute(service, action.shares); break;
         case HEARTH_ACTION_CAPTURE:
             (void)capture_slice(service, action.lane, action.alone ? CAPTURE_ALONE_PAGES : CAPTURE_SLICE_PAGES);

@@ -1,6 +1,6 @@
 /* The service as the outside sees it: submission, cancellation, counters, life and end of the thread.
  *
- * Invariants: everything above "the thread's own" in service_internal.h is touched under the mutex; jobs cross to the
+ * Invariants: everything above "the thread's own" in service_internal.h is touched under the mutex; tasks cross to the
  * thread through the inbox and never come back, only their events do. */
 #include "sched/service.h"
 
@@ -149,39 +149,39 @@ static int check_request(const struct hearth_service *service, const struct hear
     return HEARTH_OK;
 }
 
-static bool copy_sampling(struct hearth_job *job, const struct hearth_sampling *sampling) {
-    job->sampling = *sampling;
+static bool copy_sampling(struct hearth_task *task, const struct hearth_sampling *sampling) {
+    task->sampling = *sampling;
     if (sampling->logit_biases == 0)
         return true;
-    job->logit_bias = malloc(sampling->logit_biases * sizeof *job->logit_bias);
-    if (!job->logit_bias)
+    task->logit_bias = malloc(sampling->logit_biases * sizeof *task->logit_bias);
+    if (!task->logit_bias)
         return false;
-    memcpy(job->logit_bias, sampling->logit_bias, sampling->logit_biases * sizeof *job->logit_bias);
-    job->sampling.logit_bias = job->logit_bias;
+    memcpy(task->logit_bias, sampling->logit_bias, sampling->logit_biases * sizeof *task->logit_bias);
+    task->sampling.logit_bias = task->logit_bias;
     return true;
 }
 
-static struct hearth_job *make_job(struct hearth_service *service, const struct hearth_request *request) {
-    struct hearth_job *job = calloc(1, sizeof *job);
-    if (!job)
+static struct hearth_task *make_task(struct hearth_service *service, const struct hearth_request *request) {
+    struct hearth_task *task = calloc(1, sizeof *task);
+    if (!task)
         return NULL;
-    if (!hearth_tokens_assign(&job->tokens, request->prompt, request->prompt_tokens) ||
-        !copy_sampling(job, &request->sampling) ||
-        !hearth_reply_init(&job->reply, request->stops, request->stop_count)) {
-        hearth_job_destroy(service, job);
+    if (!hearth_tokens_assign(&task->tokens, request->prompt, request->prompt_tokens) ||
+        !copy_sampling(task, &request->sampling) ||
+        !hearth_reply_init(&task->reply, request->stops, request->stop_count)) {
+        hearth_task_destroy(service, task);
         return NULL;
     }
-    job->prompt_tokens = request->prompt_tokens;
-    for (size_t i = 0; i < request->mark_count && job->mark_count < HEARTH_MARKS_MAX; i++)
-        job->marks[job->mark_count++] = request->marks[i];
-    job->max_tokens = request->max_tokens;
-    job->cache_off = request->cache_off;
-    job->special_text = request->special_text;
-    job->deliver = request->deliver;
-    job->user = request->user;
-    job->lane = -1;
-    job->receipt.prompt_tokens = (uint32_t)request->prompt_tokens;
-    return job;
+    task->prompt_tokens = request->prompt_tokens;
+    for (size_t i = 0; i < request->mark_count && task->mark_count < HEARTH_MARKS_MAX; i++)
+        task->marks[task->mark_count++] = request->marks[i];
+    task->max_tokens = request->max_tokens;
+    task->cache_off = request->cache_off;
+    task->special_text = request->special_text;
+    task->deliver = request->deliver;
+    task->user = request->user;
+    task->lane = -1;
+    task->receipt.prompt_tokens = (uint32_t)request->prompt_tokens;
+    return task;
 }
 
 int64_t hearth_service_submit(struct hearth_service *service, const struct hearth_request *request,
@@ -189,19 +189,19 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     int err = check_request(service, request, msg);
     if (err)
         return err;
-    struct hearth_job *job = make_job(service, request);
-    if (!job)
+    struct hearth_task *task = make_task(service, request);
+    if (!task)
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
-    job->submitted_us = service->engine->ops->now_us(service->engine);
+    task->submitted_us = service->engine->ops->now_us(service->engine);
     pthread_mutex_lock(&service->mutex);
     if (service->draining) {
         pthread_mutex_unlock(&service->mutex);
-        hearth_job_destroy(service, job);
+        hearth_task_destroy(service, task);
         return hearth_fail(msg, HEARTH_ERR_BUSY, "the server is shutting down");
     }
-    int64_t id = job->id = service->next_id++;
-    *service->inbox_tail = job;
-    service->inbox_tail = &job->next;
+    int64_t id = task->id = service->next_id++;
+    *service->inbox_tail = task;
+    service->inbox_tail = &task->next;
     service->active++;
     pthread_cond_signal(&service->wake);
     pthread_mutex_unlock(&service->mutex);

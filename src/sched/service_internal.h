@@ -1,4 +1,4 @@
-/* Inside the service: jobs, lanes and the inbox. Shared by service.c (the outside) and the files of its thread
+/* Inside the service: tasks, lanes and the inbox. Shared by service.c (the outside) and the files of its thread
  * (run.c, admit.c, generate.c). */
 #ifndef HEARTH_SCHED_SERVICE_INTERNAL_H
 #define HEARTH_SCHED_SERVICE_INTERNAL_H
@@ -12,8 +12,8 @@
 #include <stdatomic.h>
 
 /* A request from arrival to its last event. Owned by the service's thread once it left the inbox. */
-struct hearth_job {
-    struct hearth_job *next;      /* in the inbox, then in the list of active jobs */
+struct hearth_task {
+    struct hearth_task *next;      /* in the inbox, then in the list of active tasks */
     int64_t id;
     struct hearth_tokens tokens;  /* prompt, then what was generated */
     size_t prompt_tokens;
@@ -32,7 +32,7 @@ struct hearth_job {
     bool admitted;                /* the receipt's reuse is filled */
     bool prefilled;               /* the first token was sampled, or there is none to sample */
     int32_t divergence;           /* where the prompt left a known path; 0 = nowhere */
-    uint32_t waits_for_ended;     /* no cells: held until this many jobs have ended, or no lane is busy; 0 = no */
+    uint32_t waits_for_ended;     /* no cells: held until this many tasks have ended, or no lane is busy; 0 = no */
     uint32_t generated;
     int64_t submitted_us, started_us, first_us, last_us;
     struct hearth_receipt receipt;
@@ -46,8 +46,8 @@ struct hearth_service {
     /* Shared with other threads, under the mutex. */
     pthread_mutex_t mutex;
     pthread_cond_t wake;          /* the inbox has something */
-    pthread_cond_t idle;          /* a job ended */
-    struct hearth_job *inbox, **inbox_tail;
+    pthread_cond_t idle;          /* a task ended */
+    struct hearth_task *inbox, **inbox_tail;
     int64_t *cancels;
     size_t cancel_count, cancel_cap;
     bool cancel_all, draining, stopping;
@@ -63,25 +63,25 @@ struct hearth_service {
     struct hearth_live lives[HEARTH_LANES_MAX];
     struct hearth_live *live_list[HEARTH_LANES_MAX];
     uint32_t lanes;
-    struct hearth_job *jobs;      /* active, newest first */
+    struct hearth_task *tasks;      /* active, newest first */
     struct hearth_batch_item *items;
     struct hearth_service_stats counters;
-    uint32_t ended;               /* jobs that ended so far */
+    uint32_t ended;               /* tasks that ended so far */
 };
 
 /* ---- run.c ---- */
 
 void *hearth_service_run(void *service);
-struct hearth_job *hearth_job_find(struct hearth_service *service, int64_t id);
-void hearth_job_destroy(struct hearth_service *service, struct hearth_job *job);
-/* Ends a job that failed, wherever it is; its lane is released with the state that still holds. */
-void hearth_job_fail(struct hearth_service *service, struct hearth_job *job, int err, const char *text);
-/* Delivers the event and ends the job. */
-void hearth_job_end(struct hearth_service *service, struct hearth_job *job, struct hearth_event *event);
-/* An event with the job's receipt and counts so far; NULL: out of memory. */
-struct hearth_event *hearth_job_event(const struct hearth_job *job, enum hearth_event_type type);
-/* The job leaves its lane, whose state waits to be captured. */
-void hearth_lane_leave(struct hearth_service *service, struct hearth_job *job);
+struct hearth_task *hearth_task_find(struct hearth_service *service, int64_t id);
+void hearth_task_destroy(struct hearth_service *service, struct hearth_task *task);
+/* Ends a task that failed, wherever it is; its lane is released with the state that still holds. */
+void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, int err, const char *text);
+/* Delivers the event and ends the task. */
+void hearth_task_end(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event);
+/* An event with the task's receipt and counts so far; NULL: out of memory. */
+struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hearth_event_type type);
+/* The task leaves its lane, whose state waits to be captured. */
+void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
 /* Captures a lane's state wholly. */
 void hearth_lane_capture(struct hearth_service *service, int lane);
 /* Frees cells: the idle lane unused for longest (never `keep`) is captured and emptied. False: there is none. */
@@ -89,8 +89,8 @@ bool hearth_lane_make_room(struct hearth_service *service, int keep);
 
 /* ---- admit.c ---- */
 
-/* Plans a queued job and starts it on a lane, or holds it. */
-void hearth_job_admit(struct hearth_service *service, struct hearth_job *job);
+/* Plans a queued task and starts it on a lane, or holds it. */
+void hearth_task_admit(struct hearth_service *service, struct hearth_task *task);
 
 /* ---- generate.c ---- */
 
