@@ -14,6 +14,7 @@ case ${SAN:-} in
 '') dir=${BUILD:-build} options= ;;
 address) dir=build-address options="-Db_sanitize=address,undefined -Db_lundef=false -Dbuildtype=debugoptimized" ;;
 thread) dir=build-thread options="-Db_sanitize=thread -Db_lundef=false -Dbuildtype=debugoptimized" ;;
+fuzz) dir=build-fuzz options="-Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false -Dbuildtype=debugoptimized" ;;
 *) die "SAN=$SAN: there are SAN=address and SAN=thread" ;;
 esac
 

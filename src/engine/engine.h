@@ -165,7 +165,7 @@ struct hearth_engine_ops {
     size_t (*token_text)(struct hearth_engine *engine, hearth_token token, bool special, char *out, size_t cap);
     bool (*token_is_end)(struct hearth_engine *engine, hearth_token token);
 
-    /* Time as the engine sees it: the monotonic clock, or sim's virtual one. Units: microseconds. */
+    /* Time as the engine sees it: the monotonic clock, or sim's virtual one. Units: microseconds. Any thread. */
     int64_t (*now_us)(struct hearth_engine *engine);
 
     /* For proofs: the raw logits of batch item `index` of the last decode, caps.vocab_tokens floats owned by the

@@ -56,7 +56,10 @@ void hearth_sim_advance_us(struct hearth_engine *engine, int64_t us) {
 
 void hearth_sim_fault(struct hearth_engine *engine, enum hearth_sim_fault fault, uint32_t nth, bool every) {
     HEARTH_ASSERT((unsigned)fault < HEARTH_SIM_FAULTS);
-    hearth_sim_of(engine)->faults[fault] = (struct sim_fault){.nth = nth, .left = nth, .every = every};
+    struct sim_fault *slot = &hearth_sim_of(engine)->faults[fault];
+    slot->every = every;
+    slot->nth = nth;
+    slot->left = nth;
 }
 
 bool hearth_sim_fails(struct sim *sim, enum hearth_sim_fault fault) {

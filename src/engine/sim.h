@@ -39,7 +39,8 @@ void hearth_sim_params_default(struct hearth_sim_params *params);
 int hearth_sim_create(const struct hearth_sim_params *params, struct hearth_engine **out, struct hearth_errmsg *msg);
 
 /* Fault injection for tests: the n-th call (1 = the next) of an operation fails with the error its declaration
- * allows and, for imports, leaves the sequence empty; 0 turns it off. `every` repeats it. */
+ * allows and, for imports, leaves the sequence empty; 0 turns it off. `every` repeats it. Any
+ * thread. */
 enum hearth_sim_fault { HEARTH_SIM_FAULT_PAGE_EXPORT, HEARTH_SIM_FAULT_PAGE_IMPORT, HEARTH_SIM_FAULT_SNAPSHOT_EXPORT,
                         HEARTH_SIM_FAULT_SNAPSHOT_IMPORT, HEARTH_SIM_FAULT_DECODE_NO_CELLS, HEARTH_SIM_FAULT_DECODE,
                         HEARTH_SIM_FAULT_SEQ_REWIND, HEARTH_SIM_FAULTS };

@@ -82,9 +82,10 @@ struct sim_seq {
     sim_state *rec;     /* [i]: non-addressable state at i; entries in [floor, n] are what a window still holds */
 };
 
+/* Set by tests from any thread. */
 struct sim_fault {
-    uint32_t nth, left; /* 0: off */
-    bool every;
+    _Atomic uint32_t nth, left; /* 0: off */
+    _Atomic bool every;
 };
 
 struct sim {
@@ -102,7 +103,7 @@ struct sim {
     bool *output_wanted;
     size_t output_count; /* size of the last batch that was computed */
 
-    int64_t now_ns;
+    _Atomic int64_t now_ns; /* read by any thread, moved by the engine's */
     uint64_t seeds_drawn; /* a "random" seed is the next one of a fixed series */
     struct sim_fault faults[HEARTH_SIM_FAULTS];
     struct hearth_sim_stats stats;

@@ -152,7 +152,11 @@ static void build_batch(struct hearth_service *service, struct batch *batch) {
         batch->has_output[i] = (size_t)end == task->tokens.n;
         for (int32_t pos = lane->computed; pos < end; pos++)
             service->items[batch->n++] = (struct hearth_batch_item){
-                .token = task->tokens.v[pos], .seq = (int32_t)i, .pos = pos, .output = (size_t)pos + 1 == task->tokens.n};
+                .token = task->tokens.v[pos],
+                .seq = (int32_t)i,
+                .pos = pos,
+                .output = (size_t)pos + 1 == task->tokens.n,
+            };
         batch->output[i] = batch->n - 1;
         if (lane->state == HEARTH_LANE_PREFILL)
             batch->prefill_tokens += batch->shares[i];

@@ -135,7 +135,8 @@ def test_seed(chat):
 
 
 def test_temperature_zero_repeats(chat):
-    assert len({chat("Count to ten.").choices[0].message.content for _ in range(4)}) == 1
+    """With a clear best token everywhere: about equal ones may change places when the batch is split differently."""
+    assert len({chat(QUESTION).choices[0].message.content for _ in range(4)}) == 1
 
 
 def test_length(chat):
@@ -187,10 +188,13 @@ def test_concurrent_requests(chat, server):
 
 
 def test_text_is_whole_characters(chat):
-    """No piece of a stream ends inside a character."""
-    text = ""
-    for chunk in chat("Repeat: 你好，世界 🎉 ünïcödé 你好", stream=True, max_tokens=40, extra_body={"ignore_eos": True}):
-        piece = chunk.choices[0].delta.content or ""
-        assert "\ufffd" not in piece
-        text += piece
-    assert text
+    """No piece of a stream ends inside a character: what is replaced is what the model itself broke."""
+    text, data = "", b""
+    for chunk in chat("Repeat: 你好，世界 🎉 ünïcödé 你好", stream=True, max_tokens=40, logprobs=True,
+                      extra_body={"ignore_eos": True}):
+        choice = chunk.choices[0]
+        text += choice.delta.content or ""
+        if choice.logprobs:
+            data += b"".join(bytes(entry.bytes) for entry in choice.logprobs.content)
+    assert not data.isascii()
+    assert text.rstrip("\ufffd") == data.decode(errors="replace").rstrip("\ufffd")

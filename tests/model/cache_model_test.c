@@ -207,6 +207,9 @@ static void check_plan(const struct game *g, const struct hearth_plan *plan, con
     }
     size_t known = known_prefix(g, prompt), live = live_prefix(g, prompt);
     HEARTH_ASSERT(plan->matched >= (int32_t)(known > live ? known : live));
+    if (plan->how == HEARTH_RESUME_STORED && hearth_caps_has_pages(&g->engine->caps)) {
+        HEARTH_ASSERT(plan->live_tokens == smaller((int32_t)live, plan->resume)); /* what is live is not imported */
+    }
     if (g->sim.memory_class == HEARTH_MEMORY_PAGES && plan->reason != HEARTH_REASON_COMPUTE_CHEAPER) {
         HEARTH_ASSERT(plan->resume == smaller(plan->matched, limit));
     }
@@ -225,6 +228,9 @@ static bool restore(struct game *g, const struct hearth_plan *plan, const struct
     if (result.failed || result.no_cells) {
         HEARTH_ASSERT(target->tokens.n == 0 && hearth_sim_intact(g->engine, target->seq, NULL, 0));
         HEARTH_ASSERT(result.failed != result.no_cells && (g->faults || result.no_cells));
+        /* What could not be restored is gone, or the next plan would choose it again. */
+        HEARTH_ASSERT(!result.failed || how != HEARTH_RESUME_STORED ||
+                      after.pages + after.snapshots < before.pages + before.snapshots);
         totals.failures += result.failed;
         totals.no_cells += result.no_cells;
         return false;
@@ -501,7 +507,7 @@ int main(void) {
     uint64_t seed = seed_announced(1);
     seed_now = seed;
     (void)signal(SIGABRT, on_abort);
-    uint64_t steps = env_number("HEARTH_MODEL_OPS", 500000);
+    uint64_t steps = env_number("HEARTH_MODEL_OPS", 4000000);
     uint64_t only = env_number("HEARTH_MODEL_GAME", UINT64_MAX);
     for (uint64_t number = 0; steps > 0; number++) {
         uint64_t now = steps < STEPS_PER_GAME ? steps : STEPS_PER_GAME;
