@@ -38,15 +38,19 @@ static size_t path_bytes(const struct hearth_cache *cache, const struct hearth_p
     return (size_t)path->matched * per_token;
 }
 
+/* What a page of `len` tokens with these bytes will be accounted as (hearth_page_bytes). */
+static size_t bytes_of(int32_t len, const struct hearth_buf *bytes) {
+    return sizeof(struct hearth_page) + (size_t)len * sizeof(hearth_token) +
+           (bytes->len > 0 ? bytes->len + HEARTH_BLOB_OVERHEAD_BYTES : 0);
+}
+
 static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, struct hearth_path *path, int32_t end,
                       struct hearth_buf *bytes) {
     struct hearth_page *page = path->pages[path->n - 1];
     size_t before = hearth_page_bytes(page);
-    size_t more = bytes->len > before ? bytes->len - before : 0;
+    size_t after = bytes_of(end - page->p0, bytes);
     struct hearth_blob *blob, *old;
-    if (!hearth_store_reserve_page(cache, more + sizeof(struct hearth_page) + HEARTH_BLOB_OVERHEAD_BYTES +
-                                              (size_t)cache->tree.page_tokens * sizeof(hearth_token),
-                                   path_bytes(cache, path)))
+    if (!hearth_store_reserve_page(cache, after > before ? after - before : 0, path_bytes(cache, path)))
         return false;
     if (!blob_put(cache, bytes, &blob))
         return false;
@@ -63,8 +67,7 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
 
 static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struct hearth_path *path, int32_t end,
                      struct hearth_buf *bytes) {
-    size_t need = bytes->len + sizeof(struct hearth_page) + HEARTH_BLOB_OVERHEAD_BYTES +
-                  (size_t)(end - path->matched) * sizeof(hearth_token);
+    size_t need = bytes_of(end - path->matched, bytes);
     struct hearth_blob *blob;
     if (!hearth_store_reserve_page(cache, need, path_bytes(cache, path)) || !blob_put(cache, bytes, &blob))
         return false;
@@ -120,7 +123,7 @@ static void supersede(const struct hearth_path *path, int32_t pos) {
 
 static void attach(struct hearth_cache *cache, const struct hearth_path *path, int32_t pos, struct hearth_blob *blob,
                    enum hearth_snapshot_kind kind) {
-    size_t bytes = sizeof(struct hearth_snapshot) + hearth_blob_bytes(blob) + HEARTH_BLOB_OVERHEAD_BYTES;
+    size_t bytes = sizeof(struct hearth_snapshot) + hearth_blob_bytes(blob);
     struct hearth_snapshot *snapshot = NULL;
     if (hearth_store_reserve_snapshot(cache, bytes))
         snapshot = hearth_tree_add_snapshot(&cache->tree, path, pos, blob, kind);
@@ -186,7 +189,8 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
 /* ---- capture ---- */
 
 bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct hearth_live *live) {
-    return live->dirty && hearth_cache_stores(cache);
+    /* What is pending has to go somewhere even when the budget has been taken away in the meantime. */
+    return live->dirty && (hearth_cache_stores(cache) || live->snapshot_count > 0);
 }
 
 enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages) {

@@ -11,12 +11,12 @@
 #include "base/assert.h"
 
 size_t hearth_page_bytes(const struct hearth_page *page) {
-    size_t blob = page->blob ? hearth_blob_bytes(page->blob) + HEARTH_BLOB_OVERHEAD_BYTES : 0;
+    size_t blob = page->blob ? hearth_blob_bytes(page->blob) : 0;
     return sizeof *page + (size_t)page->len * sizeof *page->tokens + blob;
 }
 
 static size_t snapshot_bytes(const struct hearth_snapshot *snapshot) {
-    return sizeof *snapshot + hearth_blob_bytes(snapshot->blob) + HEARTH_BLOB_OVERHEAD_BYTES;
+    return sizeof *snapshot + hearth_blob_bytes(snapshot->blob);
 }
 
 static struct hearth_page *page_of(struct hearth_heap_node *node) {

@@ -59,7 +59,7 @@ static void print_url(char *out, size_t cap, const char *host, uint16_t port) {
 }
 
 static void print_hello(const struct hearth_banner *banner, const char *url) {
-    static const char *const question = "Say hello in five words.";
+    static const char *const question = "Hello! Who are you?";
     printf(
         "\nTry it from another shell:\n\n"
         "curl %s/v1/chat/completions%s -H 'Content-Type: application/json' \\\n"

@@ -35,6 +35,7 @@ struct hearth_tier {
 /* Bytes that a blob of `len` bytes takes in any tier's accounting, beyond its payload. */
 #define HEARTH_BLOB_OVERHEAD_BYTES 64
 
+/* Payload and overhead. */
 size_t hearth_blob_bytes(const struct hearth_blob *blob);
 
 /* Blobs in this process's memory. NULL: out of memory. */
