@@ -434,6 +434,36 @@ static int set_up(struct hearth_llama *llama, const struct hearth_llama_params *
     return err;
 }
 
+struct loading {
+    struct hearth_llama *llama;
+    const struct hearth_llama_params *params;
+    bool opaque;
+    const struct hearth_gguf_info *model, *lora;
+    struct hearth_errmsg *msg;
+    int err;
+};
+
+static void *load_and_set_up(void *user) {
+    struct loading *l = user;
+    l->err = load_model(l->llama, l->params, l->msg);
+    if (l->err == HEARTH_OK) {
+        l->err = set_up(l->llama, l->params, l->opaque, l->model, l->lora, l->msg);
+    }
+    return NULL;
+}
+
+/* Loads on a thread that ends afterwards. libgomp keeps a team for every thread that ever computed, and with more team
+ * threads than cores its barriers sleep instead of spinning, which halves the decode speed on two cores: the team that
+ * the self-test needed must be gone before the thread that drives the engine makes its own. */
+static int load_apart(struct loading *loading) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, load_and_set_up, loading) != 0) {
+        return hearth_fail(loading->msg, HEARTH_ERR_NOMEM, "cannot start a thread to load the model");
+    }
+    pthread_join(thread, NULL);
+    return loading->err;
+}
+
 int hearth_llama_create(const struct hearth_llama_params *given, struct hearth_engine **out,
                         struct hearth_errmsg *msg) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -465,10 +495,13 @@ int hearth_llama_create(const struct hearth_llama_params *given, struct hearth_e
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "cannot load %s: out of memory", params.model_path);
     }
     llama->head.ops = &ops;
-    err = load_model(llama, &params, msg);
-    if (err == HEARTH_OK) {
-        err = set_up(llama, &params, support == HEARTH_LLAMA_OPAQUE || params.force_opaque, &model, &lora, msg);
-    }
+    struct loading loading = {.llama = llama,
+                              .params = &params,
+                              .opaque = support == HEARTH_LLAMA_OPAQUE || params.force_opaque,
+                              .model = &model,
+                              .lora = &lora,
+                              .msg = msg};
+    err = load_apart(&loading);
     if (err != HEARTH_OK) {
         llama_destroy(&llama->head);
         return err;

@@ -24,7 +24,8 @@ struct hearth_llama_params {
     bool flash_attn_off;          /* -fa off */
     bool no_mmap;                 /* --no-mmap */
     bool force_opaque;            /* tests: use the opaque class whatever the model can do */
-    /* Called with 0 … 1 while the weights are loaded; may be NULL. */
+    /* Called with 0 … 1 while the weights are loaded, from a thread that hearth_llama_create() waits for; may be
+     * NULL. */
     void (*progress)(void *user, float fraction);
     void *progress_user;
 };
