@@ -37,6 +37,7 @@ need libjansson-dev has_lib jansson
 need libxxhash-dev has_lib libxxhash
 need libcmocka-dev has_lib cmocka
 need libhttp-parser-dev has_header http_parser.h
+need curl has curl
 need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 
 [ -n "$missing" ] || exit 0
@@ -50,7 +51,7 @@ if [ "$(id -u)" != 0 ]; then
         root="sudo -n"
     else
         say "missing:$missing"
-        die "not allowed to install them; please run: sudo apt-get install -y --no-install-recommends$missing"
+        die "not allowed to install them; please run: sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends$missing'"
     fi
 fi
 say "installing with apt:$missing"

@@ -3,6 +3,7 @@
  * that refuses system messages, and contents printed as JSON. */
 #include "chat/chat.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -210,6 +211,39 @@ static void test_nul_in_content(void **state) {
     hearth_chat_destroy(chat);
 }
 
+struct renderer {
+    struct hearth_chat *chat;
+    unsigned bad;
+};
+
+static void *render_many(void *arg) {
+    struct renderer *renderer = arg;
+    for (int i = 0; i < 50; i++) {
+        struct hearth_chat_prompt prompt;
+        const int err = hearth_chat_render(renderer->chat, "[{\"role\":\"user\",\"content\":\"Hi\"}]", "{\"n\":1}",
+                                           true, &prompt, NULL);
+        renderer->bad += err != HEARTH_OK || strstr((const char *)prompt.text.data, "user\nHi<|im_end|>") == NULL;
+        hearth_chat_prompt_finish(&prompt);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state) {
+    (void)state;
+    struct renderer renderers[4];
+    pthread_t threads[4];
+    struct hearth_chat *chat = make(default_system, "", false);
+    for (size_t i = 0; i < 4; i++) {
+        renderers[i] = (struct renderer){.chat = chat};
+        assert_int_equal(pthread_create(&threads[i], NULL, render_many, &renderers[i]), 0);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(renderers[i].bad, 0);
+    }
+    hearth_chat_destroy(chat);
+}
+
 /* A refusal in the template's own words, in one line. */
 static void test_refusals(void **state) {
     (void)state;
@@ -265,6 +299,7 @@ int main(void) {
         cmocka_unit_test(test_nul_in_content),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_bad_templates),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

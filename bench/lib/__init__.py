@@ -1,0 +1,1 @@
+"""What the drivers in bench/ share: servers, a client, text, GGUF metadata, statistics. Standard library only."""

@@ -1,0 +1,120 @@
+"""Starts and stops the two servers with the same flags."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from .client import Client, HttpError
+
+# A driver that is told to end takes its servers with it: an exit unwinds the context managers.
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def hearth_path():
+    return os.environ.get("HEARTH_BIN") or os.path.join(REPOSITORY, "build", "hearth")
+
+
+def peer_path():
+    """llama-server, built from the same source and with the same flags; the first call may build it."""
+    path = os.environ.get("HEARTH_PEER")
+    if not path:
+        script = os.path.join(REPOSITORY, "scripts", "deps.sh")
+        path = subprocess.run([script, "peer"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return path
+
+
+def models_dir():
+    cache = os.environ.get("HEARTH_CACHE") or os.path.expanduser("~/.cache/hearth")
+    return os.environ.get("HEARTH_MODELS") or os.path.join(cache, "models")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A running server; a context manager. Its log is kept when it fails."""
+
+    def __init__(self, command, port=None, start_timeout_s=120):
+        self.port = port or free_port()
+        self.client = Client(self.port)
+        self.command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
+        self._log = tempfile.NamedTemporaryFile(prefix="hearth-bench-", suffix=".log", delete=False)
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
+        try:
+            self._wait_ready(start_timeout_s)
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def _wait_ready(self, timeout_s):
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.command[0]} ended with {self.process.returncode}\n{self.log()[-2000:]}")
+            try:
+                self.client.get("/health")
+                return
+            except (OSError, HttpError):
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.command[0]} was not ready after {timeout_s} s") from None
+                time.sleep(0.05)
+
+    def log(self):
+        with open(self._log.name, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def memory_bytes(self, field):
+        """A field of /proc/PID/status: VmHWM (peak), VmRSS, RssAnon."""
+        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as file:
+            for line in file:
+                if line.startswith(field + ":"):
+                    return int(line.split()[1]) * 1024
+        raise KeyError(field)
+
+    def stop(self, timeout_s=20):
+        """SIGTERM, then SIGKILL; returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._log.close()
+        return self.process.returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.stop()
+        if kind is None:
+            os.unlink(self._log.name)
+        else:
+            print(f"log of {self.command[0]}: {self._log.name}")
+
+
+HEARTH, PEER = "hearth", "llama-server"
+
+
+def start(kind, model, lanes, ctx_tokens=8192, cache_mib=None, threads=None, extra=()):
+    """Starts HEARTH or PEER on `model` (a gguf.Model). A model without a chat template gets chatml on both."""
+    command = [hearth_path(), "serve"] if kind == HEARTH else [peer_path(), "--no-ui", "--kv-unified"]
+    command += ["-m", model.path, "-c", str(ctx_tokens), "-np", str(lanes), "-t", str(threads or os.cpu_count())]
+    if cache_mib is not None:
+        command += ["--cache-ram", str(cache_mib)]
+    if not model.has_template:
+        command += ["--chat-template", "chatml"]
+    if kind == HEARTH:
+        command += ["--metrics", "--slots"]
+    return Server([*command, *extra])

@@ -1,0 +1,27 @@
+"""Medians, spreads and Markdown tables."""
+
+import statistics
+
+
+def median(values):
+    return statistics.median(values) if values else None
+
+
+def spread(values):
+    """Half the distance between the quartiles, relative to the median; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    middle = statistics.median(values)
+    return (high - low) / 2 / middle if middle else None
+
+
+def number(value, digits=2, unit=""):
+    return "–" if value is None else f"{value:.{digits}f}{unit}"
+
+
+def table(header, rows):
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "|".join(["---"] + ["--:"] * (len(header) - 1)) + "|"]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
