@@ -11,7 +11,6 @@ known length holds. Snapshots (other models than plain attention) are shown besi
 """
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -106,11 +105,7 @@ def main():
              f"{result['snapshot_bytes'] / MIB:.1f}"] for result in results]
     text = "\n".join([f"# RAM held by {CONVERSATIONS} conversations over one system prompt", "",
                       stats.table(header, rows), ""] + [f"Outside the limits: {failure}" for failure in failures])
-    os.makedirs(os.path.dirname(os.path.abspath(options.out)), exist_ok=True)
-    with open(options.out + ".md", "w", encoding="utf-8") as file:
-        file.write(text)
-    with open(options.out + ".json", "w", encoding="utf-8") as file:
-        json.dump(results, file, indent=1)
+    stats.save(options.out, text, results)
     print(text)
     return 1 if failures else 0
 

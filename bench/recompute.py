@@ -16,7 +16,6 @@ conversation after another one was served; in a scenario with a single conversat
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 import time
@@ -61,6 +60,9 @@ class Run:
         single = len({request.conversation for request in self.requests}) == 1
         picked = self.requests[1:] if single else [request for request in self.requests if request.returning]
         return stats.median([request.ttft_s for request in picked])
+
+    def plain(self):
+        return {**dataclasses.asdict(self), "ratio": self.ratio, "returning_ttft_s": self.returning_ttft_s}
 
 
 def common_prefix(a, b):
@@ -179,13 +181,8 @@ def main():
                     for kind in options.server or (server.HEARTH, server.PEER):
                         run = measure(options, model, lanes, name, kind)
                         groups.setdefault((run.model, lanes, name), []).append(run)
-    text, failures = report(groups, limits)
-    os.makedirs(os.path.dirname(os.path.abspath(options.out)), exist_ok=True)
-    with open(options.out + ".md", "w", encoding="utf-8") as file:
-        file.write(text)
-    with open(options.out + ".json", "w", encoding="utf-8") as file:
-        json.dump([{**dataclasses.asdict(run), "ratio": run.ratio, "returning_ttft_s": run.returning_ttft_s}
-                   for runs in groups.values() for run in runs], file, indent=1, ensure_ascii=False)
+                text, failures = report(groups, limits)
+                stats.save(options.out, text, [run.plain() for runs in groups.values() for run in runs])
     print(text)
     return 1 if failures else 0
 

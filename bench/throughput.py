@@ -15,7 +15,6 @@ has its prompt cache off, hearth may use as much more as its cache budget.
 """
 
 import argparse
-import json
 import os
 import sys
 import threading
@@ -96,8 +95,8 @@ def memory(options, model, lanes, kind):
     """Peak bytes after the load."""
     cache_mib = options.cache_ram if kind == server.HEARTH else 0
     with server.start(kind, model, lanes, options.ctx, cache_mib, options.threads) as running:
-        for number in range(3):
-            words = int(options.ctx / lanes * 0.5)
+        for number in range(2):
+            words = options.ctx // 4 // lanes
             together(running.client, [request(("memory", number, lane), words, 16) for lane in range(lanes)])
             running.client.wait_idle()
             time.sleep(0.5)
@@ -157,12 +156,8 @@ def main():
         for lanes in options.lanes or (1, 4):
             results.append({"model": os.path.basename(path), "lanes": lanes, "speeds": speeds(options, model, lanes),
                             "memory": {kind: memory(options, model, lanes, kind) for kind in KINDS}})
-    text, failures = report(results, options)
-    os.makedirs(os.path.dirname(os.path.abspath(options.out)), exist_ok=True)
-    with open(options.out + ".md", "w", encoding="utf-8") as file:
-        file.write(text)
-    with open(options.out + ".json", "w", encoding="utf-8") as file:
-        json.dump(results, file, indent=1)
+            text, failures = report(results, options)
+            stats.save(options.out, text, results)
     print(text)
     return 1 if failures else 0
 

@@ -31,7 +31,8 @@ def metadata(path):
         version = _read(file, "I")
         if version not in (2, 3):
             raise ValueError(f"{path}: GGUF version {version} is not known")
-        _tensors, pairs = _read(file, "Q"), _read(file, "Q")
+        _read(file, "Q")  # tensors
+        pairs = _read(file, "Q")
         out = {}
         for _ in range(pairs):
             key = _string(file)

@@ -1,5 +1,6 @@
 """Starts and stops the two servers with the same flags."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -10,8 +11,16 @@ import time
 
 from .client import Client, HttpError
 
-# A driver that is told to end takes its servers with it: an exit unwinds the context managers.
+# A driver that is told to end takes its servers with it: an exit unwinds the context managers. One that is killed
+# cannot; then the kernel ends them.
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent():
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -48,7 +57,8 @@ class Server:
         self.client = Client(self.port)
         self.command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
         self._log = tempfile.NamedTemporaryFile(prefix="hearth-bench-", suffix=".log", delete=False)
-        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+                                        preexec_fn=_die_with_parent)
         try:
             self._wait_ready(start_timeout_s)
         except BaseException:

@@ -1,5 +1,7 @@
-"""Medians, spreads and Markdown tables."""
+"""Medians, spreads, Markdown tables and reports."""
 
+import json
+import os
 import statistics
 
 
@@ -25,3 +27,12 @@ def table(header, rows):
     lines = ["| " + " | ".join(header) + " |", "|" + "|".join(["---"] + ["--:"] * (len(header) - 1)) + "|"]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def save(path, text, data):
+    """Writes a report: the text to `path`.md, the data to `path`.json."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path + ".md", "w", encoding="utf-8") as file:
+        file.write(text)
+    with open(path + ".json", "w", encoding="utf-8") as file:
+        json.dump(data, file, indent=1, ensure_ascii=False)
