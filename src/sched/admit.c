@@ -15,10 +15,6 @@
 /* A stop costs a batch of its own: not worth it for fewer tokens than this. */
 #define MARK_MIN_GAP_TOKENS 32
 
-static int64_t now_us(const struct hearth_service *service) {
-    return service->engine->ops->now_us(service->engine);
-}
-
 /* Two prompts that arrive together and begin alike: the second waits until the first has computed what they share, and
  * takes it from there. On classes that need a snapshot the first is told to leave one at the fork. */
 static bool wait_for_leader(struct hearth_service *service, const struct hearth_task *task, int32_t resume) {
@@ -124,7 +120,7 @@ static void start(struct hearth_service *service, struct hearth_task *task, cons
     hearth_step_assign(&service->step, task->id, plan->target, restored->resumed, (int32_t)task->tokens.n, marks,
                        mark_count);
     task->lane = plan->target;
-    task->started_us = now_us(service);
+    task->started_us = hearth_service_now_us(service);
     live->busy = true;
 }
 
@@ -164,7 +160,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         hearth_step_hold(&service->step, task->id);
         return;
     }
-    int64_t start_us = now_us(service);
+    int64_t start_us = hearth_service_now_us(service);
     if (!task->admitted)
         task->receipt.queue_us = start_us - task->submitted_us;
     for (int attempt = 0;; attempt++) {
@@ -181,7 +177,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             continue;
         }
         hearth_step_captured(&service->step, plan.target);
-        int64_t planned_us = now_us(service);
+        int64_t planned_us = hearth_service_now_us(service);
         struct hearth_restore restored;
         hearth_cache_restore(service->cache, &plan, task->tokens.v, service->live_list, &restored);
         task->receipt.plan_us += planned_us - start_us;
@@ -193,6 +189,6 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         }
         if (!after_failure(service, task, &plan, &restored))
             return;
-        start_us = now_us(service);
+        start_us = hearth_service_now_us(service);
     }
 }

@@ -9,10 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int64_t now_us(const struct hearth_service *service) {
-    return service->engine->ops->now_us(service->engine);
-}
-
 static struct hearth_task *lane_task(struct hearth_service *service, uint32_t lane) {
     struct hearth_task *task = hearth_task_find(service, service->step.lanes[lane].id);
     HEARTH_ASSERT(task && task->lane == (int)lane);
@@ -84,7 +80,7 @@ static struct hearth_event *token_event(struct hearth_service *service, struct h
 /* The prompt is computed. */
 static bool deliver_prefilled(struct hearth_service *service, struct hearth_task *task) {
     task->prefilled = true;
-    task->first_us = task->last_us = now_us(service);
+    task->first_us = task->last_us = hearth_service_now_us(service);
     task->receipt.prefill_us = task->first_us - task->started_us;
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_PREFILLED);
     if (!event)
@@ -113,7 +109,7 @@ static bool advance(struct hearth_service *service, struct hearth_task *task, si
     const char *stop = NULL;
     task->generated++;
     service->counters.generated_tokens++;
-    task->last_us = now_us(service);
+    task->last_us = hearth_service_now_us(service);
     if (service->engine->ops->token_is_end(service->engine, token)) {
         finish_task(service, task, event, HEARTH_FINISH_STOP, NULL);
         return false;
@@ -237,9 +233,9 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
 void hearth_service_compute(struct hearth_service *service, const int32_t *shares) {
     struct batch batch = {.shares = shares};
     build_batch(service, &batch);
-    int64_t start_us = now_us(service);
+    int64_t start_us = hearth_service_now_us(service);
     int err = service->engine->ops->decode(service->engine, service->items, batch.n);
-    int64_t us = now_us(service) - start_us;
+    int64_t us = hearth_service_now_us(service) - start_us;
     if (err == HEARTH_ERR_NO_CELLS) {
         relieve(service);
         return;

@@ -11,10 +11,6 @@
 #define CAPTURE_SLICE_PAGES 1
 #define CAPTURE_ALONE_PAGES 8
 
-static int64_t now_us(const struct hearth_service *service) {
-    return service->engine->ops->now_us(service->engine);
-}
-
 /* ---- tasks ---- */
 
 struct hearth_task *hearth_task_find(struct hearth_service *service, int64_t id) {
@@ -83,15 +79,15 @@ void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, 
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task) {
     struct hearth_live *live = &service->lives[task->lane];
     live->busy = false;
-    live->used_us = now_us(service);
+    live->used_us = hearth_service_now_us(service);
     hearth_step_release(&service->step, task->lane, hearth_cache_capture_pending(service->cache, live), live->used_us);
     task->lane = -1;
 }
 
 static enum hearth_capture capture_slice(struct hearth_service *service, int lane, int pages) {
-    int64_t start_us = now_us(service);
+    int64_t start_us = hearth_service_now_us(service);
     enum hearth_capture state = hearth_cache_capture(service->cache, &service->lives[lane], pages);
-    service->counters.capture_us += (uint64_t)(now_us(service) - start_us);
+    service->counters.capture_us += (uint64_t)(hearth_service_now_us(service) - start_us);
     if (state == HEARTH_CAPTURE_DONE)
         hearth_step_captured(&service->step, lane);
     return state;
@@ -206,7 +202,7 @@ void *hearth_service_run(void *user) {
     struct hearth_service *service = user;
     struct hearth_action action = {.type = HEARTH_ACTION_SLEEP};
     while (drain_inbox(service, action.type == HEARTH_ACTION_SLEEP)) {
-        hearth_step_next(&service->step, now_us(service), &action);
+        hearth_step_next(&service->step, hearth_service_now_us(service), &action);
         switch (action.type) {
         case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;
         case HEARTH_ACTION_COMPUTE: hearth_service_compute(service, action.shares); break;

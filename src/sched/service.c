@@ -192,7 +192,7 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     struct hearth_task *task = make_task(service, request);
     if (!task)
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
-    task->submitted_us = service->engine->ops->now_us(service->engine);
+    task->submitted_us = hearth_service_now_us(service);
     pthread_mutex_lock(&service->mutex);
     if (service->draining) {
         pthread_mutex_unlock(&service->mutex);

@@ -69,6 +69,11 @@ struct hearth_service {
     uint32_t ended;               /* tasks that ended so far */
 };
 
+/* The engine's clock. */
+static inline int64_t hearth_service_now_us(const struct hearth_service *service) {
+    return service->engine->ops->now_us(service->engine);
+}
+
 /* ---- run.c ---- */
 
 void *hearth_service_run(void *service);
