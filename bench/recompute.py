@@ -37,6 +37,7 @@ class Request:
     reply: str
     finish: str
     ttft_s: float
+    receipt: dict  # hearth's
 
 
 @dataclasses.dataclass
@@ -92,7 +93,7 @@ def play(run, client, max_tokens, pause_s):
         returning = turn.conversation in numbers and turn.conversation is not last
         number = numbers.setdefault(turn.conversation, len(numbers))
         run.requests.append(Request(number, returning, len(prompt), new_tokens(prompt, known), reply.computed_tokens,
-                                    reply.text, reply.finish, reply.ttft_s))
+                                    reply.text, reply.finish, reply.ttft_s, reply.extra))
         if reply.prompt_tokens != len(prompt):
             run.surprises.append(f"request {len(run.requests)}: prompt_n + cache_n is {reply.prompt_tokens}, "
                                  f"/tokenize counts {len(prompt)}")
