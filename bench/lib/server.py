@@ -107,11 +107,14 @@ class Server:
         return self
 
     def __exit__(self, kind, value, trace):
+        dead = self.process.poll()
+        if dead is not None and kind is not None:
+            print(f"{self.command[0]} had ended with {dead}", file=sys.stderr)
         self.stop()
         if kind is None:
             os.unlink(self._log.name)
         else:
-            print(f"log of {self.command[0]}: {self._log.name}")
+            print(f"log of {self.command[0]}: {self._log.name}", file=sys.stderr)
 
 
 HEARTH, PEER = "hearth", "llama-server"
