@@ -21,6 +21,7 @@ import sys
 import time
 
 from lib import gguf, scenarios, server, stats
+from lib.ledger import new_tokens
 
 # How many times faster than llama-server the returning turns must be; elsewhere not slower, give or take the noise.
 FASTER = {"alternating": 5, "sub_agents": 15}
@@ -64,18 +65,6 @@ class Run:
 
     def plain(self):
         return {**dataclasses.asdict(self), "ratio": self.ratio, "returning_ttft_s": self.returning_ttft_s}
-
-
-def common_prefix(a, b):
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i in range(n) if a[i] != b[i])
-
-
-def new_tokens(prompt, known):
-    """Tokens of `prompt` that nothing in `known` begins with."""
-    return max(1, len(prompt) - max((common_prefix(prompt, other) for other in known), default=0))
 
 
 def play(run, client, max_tokens, pause_s):

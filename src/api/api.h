@@ -29,11 +29,25 @@ struct hearth_api_params {
     struct hearth_sampling sampling; /* what a request does not say; logit_bias is ignored */
     int32_t max_tokens;           /* likewise; -1: until the context is full */
     bool metrics, slots;          /* serve /metrics, /slots; default false, true */
+
+    /* Chat. */
+    bool keep_thinking;           /* reasoning of earlier turns stays as it was sampled, whatever the template does */
+    bool tool_syntax_greedy;      /* the syntax of a call is always the likeliest; default true */
+    const char *const *strip_lines; /* regular expressions (POSIX, extended): lines of system and developer messages
+                                       that match one are taken out */
+    size_t strip_line_count;
+    size_t transcript_bytes;      /* memory for replies as they were sampled; default 256 MiB */
+    enum hearth_reasoning_format reasoning_format;
+    int32_t reasoning_budget;     /* tokens of reasoning; -1: no limit (default) */
+    const char *reasoning_budget_message; /* put in when the budget is used up; NULL: none */
+    const char *template_kwargs;  /* a JSON object of template arguments; NULL: none */
+    const char *script_path;      /* a file of replies written beforehand (api/script.c); NULL: none */
 };
 
 void hearth_api_params_default(struct hearth_api_params *params);
 
-/* Listens and serves. Errors: IO (the address; `msg` holds one clear line), NOMEM. */
+/* Listens and serves. Errors: IO (the address, the script's file), INVALID (a regular expression, template arguments,
+ * the script), each with one clear line in `msg`; NOMEM. */
 int hearth_api_create(const struct hearth_api_params *params, struct hearth_api **out, struct hearth_errmsg *msg);
 
 /* The port that is listened on. Any thread. */

@@ -9,7 +9,10 @@
  *     error.c      the error object                     receipt.c    usage, timings, receipt, logprobs
  *     fields.c     typed fields of a JSON object        models.c, native.c, metrics.c: the smaller endpoints
  *     generation.c what a request asks of the sampler   chat_completions.c, completions.c: the dialects
- *     prompt.c     text to tokens and marks */
+ *     prompt.c     text to tokens and marks             chat_request.c what a chat request asks of its template
+ *     body.c       a body, parsed as far as it is new messages.c     JSON to messages
+ *     history.c    messages to prompts                  tools.c, format.c  tools; structured output and reasoning
+ *     shape.c      what a reply must look like          script.c       replies written beforehand */
 #ifndef HEARTH_API_API_INTERNAL_H
 #define HEARTH_API_API_INTERNAL_H
 
@@ -17,6 +20,7 @@
 
 #include <jansson.h>
 #include <pthread.h>
+#include <regex.h>
 #include <stdatomic.h>
 
 #define HEARTH_CONTENT_JSON "application/json; charset=utf-8"
@@ -24,7 +28,14 @@
 #define HEARTH_STOPS_MAX 16u
 #define HEARTH_JSON_DUMP (JSON_COMPACT | JSON_REAL_PRECISION(10))
 
+struct hearth_choice;
+struct hearth_shape;
+struct hearth_conversation;
 struct hearth_job;
+struct hearth_grammars;
+struct hearth_intern;
+struct hearth_script;
+struct hearth_transcripts;
 
 /* ---- api.c ---- */
 
@@ -48,6 +59,21 @@ struct hearth_api {
     atomic_size_t jobs;           /* alive; 0 at the end */
     pthread_mutex_t events_mutex; /* the event queues of all jobs */
     struct hearth_pool *pool;
+
+    /* Chat. */
+    struct hearth_transcripts *transcripts; /* history.c's, as is: */
+    struct hearth_intern *intern;
+    bool ids_printed; /* the template prints the ids of calls */
+    size_t transcript_bytes;
+    bool keep_thinking, tool_syntax_greedy;
+    regex_t *strip_lines;         /* lines of system and developer messages that match are taken out */
+    size_t strip_line_count;
+    enum hearth_reasoning_format reasoning_format;
+    int32_t reasoning_budget;     /* tokens; -1: no limit */
+    char *reasoning_budget_message;
+    json_t *template_kwargs;      /* object, or NULL */
+    struct hearth_script *script; /* or NULL */
+    struct hearth_grammars *grammars;
 };
 
 struct hearth_route {
@@ -121,7 +147,7 @@ json_t *hearth_json_get(const json_t *object, const char *name);
 
 struct hearth_prompt {
     struct hearth_tokens tokens;
-    int32_t marks[2];
+    int32_t marks[4];
     size_t mark_count;
     struct hearth_buf text; /* what `echo` prints */
 };
@@ -139,23 +165,122 @@ struct hearth_generation {
     size_t prompt_count;
 };
 
-/* Reads everything that chat and plain completions have in common; `generation` is zeroed. */
-bool hearth_generation_read(const struct hearth_api *api, const json_t *body, struct hearth_generation *generation,
-                            struct hearth_api_error *error);
+/* Reads everything that chat and plain completions have in common; `generation` is zeroed. `plain`: it is the latter,
+ * which have no tools. */
+bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bool plain,
+                            struct hearth_generation *generation, struct hearth_api_error *error);
 bool hearth_generation_alloc_prompts(struct hearth_generation *generation, size_t count,
                                      struct hearth_api_error *error);
 void hearth_generation_finish(struct hearth_generation *generation);
-/* Fields that ask for what this release does not have: each may be null, or say that it is not wanted. */
-bool hearth_generation_check_supported(const json_t *body, struct hearth_api_error *error);
+/* Fields that ask for what is not there: each may be null, or say that it is not wanted. */
+bool hearth_generation_check_supported(const json_t *body, bool plain, struct hearth_api_error *error);
+
+/* ---- chat_request.c, tools.c, format.c: what a chat request asks of its template ---- */
+
+/* `request` borrows from here, and the messages from the job's history. */
+struct hearth_chat_options {
+    struct hearth_chat_request request;
+    json_t *tools;                  /* NULL: none */
+    json_t *offered;                /* those that the reply may call; NULL: all */
+    json_t *schema;
+    char *grammar;
+    json_t *kwargs;
+    int32_t reasoning_budget;       /* tokens; -1: no limit */
+    char *reasoning_budget_message; /* or NULL */
+    bool functions;                 /* tools came as "functions", so a call goes out as "function_call" */
+    struct hearth_chat_format *format;
+};
+
+/* Worker: reads everything of a chat request into job->chat and job->history, and gets the format of its replies. */
+bool hearth_chat_request_read(struct hearth_job *job, const json_t *body);
+/* Frees what a chat or a constrained completion has added to a job and its choices, the conversation excepted. */
+void hearth_job_finish_chat(struct hearth_job *job);
+
+/* tools.c: tools, tool_choice, parallel_tool_calls, and their old names functions and function_call. `options` is
+ * zeroed. */
+bool hearth_tools_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
+                       struct hearth_api_error *error);
+/* format.c: response_format, json_schema, grammar. After the tools. */
+bool hearth_response_format_read(const json_t *body, struct hearth_chat_options *options,
+                                 struct hearth_api_error *error);
+/* format.c: reasoning_format, reasoning_effort, thinking and its budget, chat_template_kwargs. */
+bool hearth_reasoning_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
+                           struct hearth_api_error *error);
+
+/* ---- body.c: a chat's body, of which only what is new is parsed ---- */
+
+struct hearth_body_item {
+    const char *bytes; /* one element of "messages", in the body's text */
+    size_t len;
+    struct hearth_message *known; /* what the same bytes were read as before, */
+    json_t *value;                /* or what they are */
+};
+
+struct hearth_body {
+    struct hearth_body_item *items;
+    size_t count, cap;
+};
+
+/* The body with an empty array in the place of its messages, which are in `body` (zeroed before; it points into the
+ * text). NULL: it could not be told apart, parse it as a whole; `body` is empty then. */
+json_t *hearth_body_parse_new(struct hearth_intern *intern, const char *text, size_t len, struct hearth_body *body);
+void hearth_body_finish(struct hearth_body *body);
+
+/* ---- messages.c, history.c: messages of a request, and their tokens ---- */
+
+struct hearth_history {
+    struct hearth_message **messages;
+    size_t count;
+};
+
+/* messages.c: reads the body's messages into job->history. */
+bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hearth_api_error *error);
+void hearth_history_finish(struct hearth_history *history);
+/* Renders with job->chat.format and tokenises: fills generation->prompts[0] and job->conversation. */
+bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *request,
+                           struct hearth_api_error *error);
+/* A choice has ended: remembers its message and tokens. `stop`: the stop string that ended it, or NULL. */
+void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop);
+void hearth_conversation_destroy(struct hearth_job *job);
+/* Adds prepare_ms, known, sampled and divergence to a receipt. `conversation` may be NULL. */
+bool hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt);
+/* Transcripts and the like of an API whose parameters are set. False: out of memory. */
+bool hearth_history_init(struct hearth_api *api);
+void hearth_history_shutdown(struct hearth_api *api);
+
+/* ---- shape.c: what a reply must look like, for the service ---- */
+
+/* Worker: turns the format of job->chat into job->shape. */
+bool hearth_shape_chat(struct hearth_job *job);
+/* Worker: a grammar of a plain completion (a schema is turned into one). */
+bool hearth_shape_text(struct hearth_job *job);
+void hearth_shape_destroy(struct hearth_shape *shape); /* NULL is allowed */
+/* Fills grammar, stops, printed tokens, thinking, call syntax and script of a request. All of it is borrowed from the
+ * job until it has been submitted. */
+void hearth_choice_fill_request(struct hearth_choice *choice, struct hearth_request *request);
+/* True for a stop string that the template's replies end with, as opposed to one that the client asked for. */
+bool hearth_shape_is_end(const struct hearth_shape *shape, const char *stop);
+/* How many of a reply's tokens are reasoning, tags included. */
+size_t hearth_shape_reasoning_tokens(const struct hearth_shape *shape, const struct hearth_tokens *sampled);
+/* Grammars that were found to be good; thread-safe. NULL: out of memory. */
+struct hearth_grammars *hearth_grammars_create(void);
+void hearth_grammars_destroy(struct hearth_grammars *grammars); /* NULL is allowed */
+
+/* ---- script.c: replies written beforehand, for tests and demonstrations ---- */
+
+/* Reads a file of JSON lines. Errors: IO, INVALID (`msg` names the line), NOMEM. */
+int hearth_script_load(const char *path, struct hearth_script **out, struct hearth_errmsg *msg);
+void hearth_script_destroy(struct hearth_script *script); /* NULL is allowed */
+/* The tokens of the first reply that is for such a request and not used up, appended to `out`; *found is false, and
+ * nothing appended, when there is none. Any thread. Errors: NOMEM and those of tokenize. */
+int hearth_script_reply(struct hearth_script *script, struct hearth_engine *engine,
+                        const struct hearth_chat_request *request, struct hearth_tokens *out, bool *found);
 
 /* ---- prompt.c ---- */
 
 /* Tokenises text as a prompt. `param` is named when it is too long or empty. */
 bool hearth_prompt_from_text(const struct hearth_api *api, const char *text, size_t len, const char *param,
                              struct hearth_prompt *prompt, struct hearth_api_error *error);
-/* Turns the marks of a rendered prompt (byte offsets) into token positions. */
-void hearth_prompt_set_marks(const struct hearth_api *api, const struct hearth_chat_prompt *rendered,
-                             struct hearth_prompt *prompt);
 bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, const char *param,
                                 struct hearth_api_error *error);
 /* Appends the text of a token. */
@@ -172,7 +297,12 @@ struct hearth_choice {
     bool ended;            /* no more events */
     struct hearth_event *queue_head, *queue_tail; /* under events_mutex */
     /* What it has come to. */
-    struct hearth_buf text;
+    struct hearth_buf text;              /* of a plain completion that is not streamed */
+    struct hearth_tokens sampled;        /* of a chat: all sampled tokens, an end token included */
+    struct hearth_chat_stream *stream;   /* of a chat; NULL once it has ended */
+    struct hearth_message *message;      /* of a chat, once it has ended */
+    bool cut;                            /* it did not end by itself, or broke off within a call */
+    uint32_t reasoning_tokens;
     json_t *logprobs;      /* array; in a stream, those that wait for text */
     size_t text_chars;     /* characters of the text whose log-probabilities have been printed */
     enum hearth_finish finish;
@@ -182,12 +312,13 @@ struct hearth_choice {
 };
 
 /* How an API prints choices. The functions return a member of "choices", NULL when out of memory. `logprobs` is
- * given up; NULL when none. */
+ * given up; NULL when none. `whole` and `last` find what the choice has come to in its members `message` (chats) or
+ * `text`, `finish` and `cut`. A delta of a plain completion has content only. */
 struct hearth_dialect {
     const char *id_prefix, *object, *chunk_object;
     json_t *(*whole)(const struct hearth_choice *choice, json_t *logprobs);
     json_t *(*first)(const struct hearth_choice *choice);
-    json_t *(*delta)(const struct hearth_choice *choice, const char *text, size_t len, json_t *logprobs);
+    json_t *(*delta)(const struct hearth_choice *choice, const struct hearth_chat_delta *delta, json_t *logprobs);
     json_t *(*last)(const struct hearth_choice *choice);
     /* Puts an array of logprobs entries (hearth_logprobs_entry) into the dialect's form. */
     json_t *(*logprobs)(struct hearth_choice *choice, json_t *entries);
@@ -208,6 +339,14 @@ struct hearth_job {
     struct hearth_buf response;           /* a finished JSON body, when dialect is NULL */
     const struct hearth_dialect *dialect;
     struct hearth_generation generation;
+    struct hearth_chat_options chat;          /* of a chat: there format is not NULL, and replies are messages */
+    int64_t prepare_start_us;
+    struct hearth_body parts;                 /* the messages of the body, where they were told apart */
+    struct hearth_history history;
+    struct hearth_conversation *conversation; /* history.c's */
+    struct hearth_shape *shape;               /* NULL: replies are free */
+    struct hearth_tokens script;              /* the reply, when scripted */
+    bool scripted;
 
     /* The loop's. */
     struct hearth_choice *choices;
@@ -245,8 +384,9 @@ void hearth_reply_fail(struct hearth_job *job, const struct hearth_api_error *er
 /* Sums over the choices of a job: prompts count once, by the first choice of each. */
 struct hearth_tally {
     struct hearth_receipt receipt;
-    uint64_t generated_tokens;
+    uint64_t generated_tokens, reasoning_tokens;
     int64_t generate_us;
+    const struct hearth_conversation *conversation; /* of a chat, or NULL */
 };
 void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally);
 void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally);

@@ -1,4 +1,5 @@
-/* POST /v1/completions: plain text or tokens in, text out. Several prompts give several choices, prompt by prompt.
+/* POST /v1/completions: plain text or tokens in, text out. Several prompts give several choices, prompt by prompt. A
+ * schema or a grammar holds from the first character on.
  * Source: https://platform.openai.com/docs/api-reference/completions/create */
 #include "api/api_internal.h"
 
@@ -107,8 +108,8 @@ static json_t *text_whole(const struct hearth_choice *choice, json_t *logprobs) 
     return text_choice(choice, value, logprobs, hearth_finish_text(choice->finish));
 }
 
-static json_t *text_delta(const struct hearth_choice *choice, const char *text, size_t len, json_t *logprobs) {
-    return text_choice(choice, hearth_json_text(text, len), logprobs, NULL);
+static json_t *text_delta(const struct hearth_choice *choice, const struct hearth_chat_delta *delta, json_t *logprobs) {
+    return text_choice(choice, hearth_json_text(delta->content, delta->content_len), logprobs, NULL);
 }
 
 static json_t *text_last(const struct hearth_choice *choice) {
@@ -160,7 +161,8 @@ static const struct hearth_dialect text_dialect = {
 };
 
 bool hearth_completions_prepare(struct hearth_job *job, const json_t *body) {
-    if (!hearth_generation_read(job->api, body, &job->generation, &job->error) || !read_own_fields(job, body) ||
+    if (!hearth_generation_read(job->api, body, true, &job->generation, &job->error) || !read_own_fields(job, body) ||
+        !hearth_response_format_read(body, &job->chat, &job->error) || !hearth_shape_text(job) ||
         !read_prompts(job, body)) {
         return false;
     }

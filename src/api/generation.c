@@ -42,27 +42,18 @@ static const struct {
 static const char *const kind_names[] = {"a string", "true or false", "an object"};
 
 /* `allowed`: values, each with a space behind it, that ask for nothing; "[]" stands for an empty array, "{}" for an
- * empty object, "text" also for {"type": "text"} and ["text"]. */
+ * empty object, "text" also for {"type": "text"} and ["text"]. `plain`: only in plain completions. */
 static const struct {
     const char *name, *allowed, *what;
+    bool plain;
 } unsupported[] = {
-    {"tools", "[] ", "tool calling"},
-    {"functions", "[] ", "tool calling"},
-    {"tool_choice", "none auto ", "tool calling"},
-    {"function_call", "none auto ", "tool calling"},
-    {"response_format", "text ", "structured output"},
-    {"json_schema", "{} ", "structured output"},
-    {"grammar", " ", "structured output"},
-    {"reasoning_effort", "none ", "reasoning"},
-    {"reasoning", "{} ", "reasoning"},
-    {"reasoning_format", "none auto ", "reasoning"},
-    {"enable_thinking", "false ", "reasoning"},
-    {"thinking", "false {} disabled ", "reasoning"},
-    {"modalities", "text ", "audio and image output"},
-    {"audio", "{} ", "audio output"},
-    {"web_search_options", "", "web search"},
-    {"prediction", "", "predicted output"},
-    {"suffix", " ", "text insertion"},
+    {"tools", "[] ", "tool calling (use chat completions)", true},
+    {"functions", "[] ", "tool calling (use chat completions)", true},
+    {"suffix", " ", "text insertion", true},
+    {"modalities", "text ", "audio and image output", false},
+    {"audio", "{} ", "audio output", false},
+    {"web_search_options", "", "web search", false},
+    {"prediction", "", "predicted output", false},
 };
 
 /* The word that stands for a value in `allowed`; NULL for values that are never allowed. */
@@ -96,19 +87,13 @@ static bool is_allowed(const json_t *value, const char *allowed) {
     return false;
 }
 
-bool hearth_generation_check_supported(const json_t *body, struct hearth_api_error *error) {
+bool hearth_generation_check_supported(const json_t *body, bool plain, struct hearth_api_error *error) {
     for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) {
         const json_t *value = hearth_json_get(body, unsupported[i].name);
-        if (value != NULL && !is_allowed(value, unsupported[i].allowed)) {
-            return hearth_api_fail(error, 400, "unsupported_parameter", unsupported[i].name,
-                                   "%s: %s is not supported by this release of hearth", unsupported[i].name,
-                                   unsupported[i].what);
+        if ((plain || !unsupported[i].plain) && value != NULL && !is_allowed(value, unsupported[i].allowed)) {
+            return hearth_api_fail(error, 400, "unsupported_parameter", unsupported[i].name, "%s: %s is not supported",
+                                   unsupported[i].name, unsupported[i].what);
         }
-    }
-    const json_t *kwargs = hearth_json_get(body, "chat_template_kwargs");
-    if (json_is_true(json_object_get(kwargs, "enable_thinking"))) {
-        return hearth_api_fail(error, 400, "unsupported_parameter", "chat_template_kwargs",
-                               "enable_thinking: reasoning is not supported by this release of hearth");
     }
     return true;
 }
@@ -282,14 +267,14 @@ static bool read_stream_options(const json_t *body, struct hearth_generation *ge
     return options == NULL || hearth_fields_read(options, option, 1, generation, error);
 }
 
-bool hearth_generation_read(const struct hearth_api *api, const json_t *body, struct hearth_generation *generation,
-                            struct hearth_api_error *error) {
+bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bool plain,
+                            struct hearth_generation *generation, struct hearth_api_error *error) {
     generation->sampling = api->sampling;
     generation->sampling.logprobs = -1;
     generation->max_tokens = api->max_tokens;
     generation->n = 1;
     generation->cache = true;
-    if (!hearth_generation_check_supported(body, error) || !check_ignored(body, error) ||
+    if (!hearth_generation_check_supported(body, plain, error) || !check_ignored(body, error) ||
         !hearth_fields_read(body, fields, sizeof fields / sizeof fields[0], generation, error) ||
         !read_max_tokens(body, generation, error) || !read_seed(body, generation, error) ||
         !read_stops(body, generation, error) || !read_logit_bias(api, body, generation, error) ||

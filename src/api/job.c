@@ -37,6 +37,8 @@ static void job_destroy(struct hearth_job *job) {
         hearth_buf_finish(&job->choices[i].text);
         json_decref(job->choices[i].logprobs);
     }
+    hearth_job_finish_chat(job);
+    hearth_conversation_destroy(job);
     free(job->choices);
     hearth_generation_finish(&job->generation);
     hearth_buf_finish(&job->body);
@@ -86,8 +88,11 @@ static bool parse_body(struct hearth_job *job, json_t **out) {
         return hearth_api_fail(&job->error, 400, "invalid_json", NULL,
                                "the request has no body; a JSON object is needed");
     }
-    json_t *body = json_loadb((const char *)job->body.data, job->body.len, JSON_ALLOW_NUL, &at);
-    hearth_buf_finish(&job->body);
+    const char *text = (const char *)job->body.data;
+    json_t *body = hearth_body_parse_new(job->api->intern, text, job->body.len, &job->parts);
+    if (body == NULL) {
+        body = json_loadb(text, job->body.len, JSON_ALLOW_NUL, &at);
+    }
     if (body == NULL) {
         if (json_error_code(&at) == json_error_out_of_memory) {
             return hearth_api_fail_nomem(&job->error);
@@ -105,10 +110,13 @@ static bool parse_body(struct hearth_job *job, json_t **out) {
 
 void hearth_job_prepare(struct hearth_job *job) {
     json_t *body = NULL;
+    job->prepare_start_us = hearth_clock_us();
     if (!atomic_load(&job->gone)) {
         job->failed = !parse_body(job, &body) || !job->route->prepare(job, body);
         json_decref(body);
     }
+    hearth_body_finish(&job->parts);
+    hearth_buf_finish(&job->body);
     hearth_http_post(job->api->http, &job->work);
 }
 
@@ -149,6 +157,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         .deliver = deliver,
         .user = choice,
     };
+    hearth_choice_fill_request(choice, &request);
     if (request.sampling.seed != HEARTH_SEED_RANDOM) {
         request.sampling.seed += nth;
         if (request.sampling.seed == HEARTH_SEED_RANDOM) {

@@ -34,13 +34,21 @@ static json_t *sampling_json(const struct hearth_api *api) {
                      (int)api->max_tokens, "ignore_eos", s->ignore_eos);
 }
 
+/* llama-server's names for what a template can do. Tools work without the template's help, which is said beside. */
+static json_t *template_caps_json(const struct hearth_chat_abilities *abilities) {
+    return json_pack("{s:b, s:b, s:b, s:b, s:b}", "supports_tools", abilities->tools, "supports_tool_calls",
+                     abilities->tools, "supports_parallel_tool_calls", abilities->parallel_calls, "thinking",
+                     abilities->thinking, "generic_tools", !abilities->tools);
+}
+
 void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     const struct hearth_caps *caps = &api->engine->caps;
     json_t *settings = json_pack("{s:I, s:o}", "n_ctx", (json_int_t)caps->ctx_tokens, "params", sampling_json(api));
     json_t *props = json_pack(
-        "{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}", "default_generation_settings", settings,
-        "total_slots", (json_int_t)api->lanes, "model_alias", api->model_name, "model_path", api->model_path,
-        "chat_template", text_or_empty(hearth_chat_template(api->chat)), "bos_token", text_or_empty(caps->bos_text),
+        "{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}", "default_generation_settings",
+        settings, "total_slots", (json_int_t)api->lanes, "model_alias", api->model_name, "model_path",
+        api->model_path, "chat_template", text_or_empty(hearth_chat_template(api->chat)), "chat_template_caps",
+        template_caps_json(hearth_chat_abilities(api->chat)), "bos_token", text_or_empty(caps->bos_text),
         "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0, "audio", 0,
         "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
     hearth_json_respond(exchange, 200, props);

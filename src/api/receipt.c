@@ -10,20 +10,21 @@ static double ms(int64_t us) {
 
 static void add_generated(const struct hearth_choice *choice, struct hearth_tally *tally) {
     tally->generated_tokens += choice->generated_tokens;
+    tally->reasoning_tokens += choice->reasoning_tokens;
     if (choice->generate_us > tally->generate_us) {
         tally->generate_us = choice->generate_us;
     }
 }
 
 void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally) {
-    *tally = (struct hearth_tally){.receipt = choice->receipt};
+    *tally = (struct hearth_tally){.receipt = choice->receipt, .conversation = choice->job->conversation};
     add_generated(choice, tally);
 }
 
 void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) {
     struct hearth_receipt *sum = &tally->receipt;
     size_t per_prompt = (size_t)job->generation.n;
-    *tally = (struct hearth_tally){.receipt.reason = job->choices[0].receipt.reason};
+    *tally = (struct hearth_tally){.receipt.reason = job->choices[0].receipt.reason, .conversation = job->conversation};
     for (size_t i = 0; i < job->choice_count; i++) {
         const struct hearth_receipt *receipt = &job->choices[i].receipt;
         add_generated(&job->choices[i], tally);
@@ -47,8 +48,9 @@ json_t *hearth_usage_json(const struct hearth_tally *tally) {
     json_int_t prompt = receipt->prompt_tokens;
     json_int_t completion = (json_int_t)tally->generated_tokens;
     json_int_t cached = (json_int_t)receipt->reused_live_tokens + receipt->reused_ram_tokens;
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
-                     "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens", cached);
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
+                     "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens", cached,
+                     "completion_tokens_details", "reasoning_tokens", (json_int_t)tally->reasoning_tokens);
 }
 
 /* The prompt's time is what passed between getting a lane and the first token: plan, restore and prefill. */
@@ -70,13 +72,18 @@ json_t *hearth_timings_json(const struct hearth_tally *tally) {
 
 json_t *hearth_receipt_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
-    return json_pack("{s:{s:I, s:I}, s:I, s:I, s:o, s:o, s:o, s:o, s:s, s:s}", "reused", "live",
+    json_t *json = json_pack("{s:{s:I, s:I}, s:I, s:I, s:o, s:o, s:o, s:o, s:s, s:s}", "reused", "live",
                      (json_int_t)receipt->reused_live_tokens, "ram", (json_int_t)receipt->reused_ram_tokens, "computed",
                      (json_int_t)receipt->computed_tokens, "matched", (json_int_t)receipt->matched_tokens, "queue_ms",
                      hearth_json_real(ms(receipt->queue_us)), "plan_ms", hearth_json_real(ms(receipt->plan_us)),
                      "restore_ms", hearth_json_real(ms(receipt->restore_us)), "prefill_ms",
                      hearth_json_real(ms(receipt->prefill_us)), "reason", hearth_reason_text(receipt->reason),
                      "reason_text", hearth_reason_help(receipt->reason));
+    if (json != NULL && !hearth_conversation_add_json(tally->conversation, json)) {
+        json_decref(json);
+        return NULL;
+    }
+    return json;
 }
 
 /* {"token", "logprob", "bytes"}: the text with broken characters repaired, and the exact bytes. */

@@ -1,5 +1,9 @@
 /* Events to a response, whole or streamed.
  *
+ * The text of a chat goes through a hearth_chat_stream, which tells content, reasoning and calls apart: its deltas
+ * become chunks, its end the choice's message. That is remembered before anything says that the reply is complete, for
+ * a client's next request may come at once. Plain completions are their text.
+ *
  * A whole response is written when the last choice is done. A stream begins with its first event (so that an error
  * before it is still a status), then per choice a first chunk, chunks of text, and a last one with finish_reason,
  * timings and receipt; after all of them a chunk with usage if that was asked for, and [DONE]. Source:
@@ -7,6 +11,7 @@
 #include "api/api_internal.h"
 
 #include "base/assert.h"
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +114,17 @@ static json_t *take_logprobs(struct hearth_choice *choice) {
     return entries != NULL ? choice->job->dialect->logprobs(choice, entries) : NULL;
 }
 
+static bool send_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta) {
+    struct hearth_job *job = choice->job;
+    return send_chunk(job, one_choice(job, job->dialect->delta(choice, delta, take_logprobs(choice))));
+}
+
+static bool send_content(struct hearth_choice *choice, const struct hearth_buf *text) {
+    const struct hearth_chat_delta delta = {
+        .content = (const char *)text->data, .content_len = text->len, .call = HEARTH_CHAT_NO_CALL};
+    return send_delta(choice, &delta);
+}
+
 /* Sends a choice's first chunk, and the prompt when it is to be echoed. */
 static bool start_choice(struct hearth_job *job, struct hearth_choice *choice) {
     if (choice->started) {
@@ -119,19 +135,21 @@ static bool start_choice(struct hearth_job *job, struct hearth_choice *choice) {
     if (job->dialect->first != NULL && !send_chunk(job, one_choice(job, job->dialect->first(choice)))) {
         return false;
     }
-    const struct hearth_buf *echo = &choice->prompt->text;
-    return !job->generation.echo ||
-           send_chunk(job, one_choice(job, job->dialect->delta(choice, (const char *)echo->data, echo->len, NULL)));
+    return !job->generation.echo || send_content(choice, &choice->prompt->text);
 }
 
-static bool send_text(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
-    bool waiting = choice->logprobs != NULL && json_array_size(choice->logprobs) > 0;
-    if (event->text.len == 0 && !(waiting && event->type == HEARTH_EVENT_DONE)) {
-        return true; /* log-probabilities of text that is held back wait for it */
+/* What comes out of a chat's stream. An error in between ends the response, and the rest is passed over. */
+static void on_delta(void *user, const struct hearth_chat_delta *delta) {
+    struct hearth_choice *choice = user;
+    if (choice->job->generation.stream && choice->job->exchange != NULL) {
+        send_delta(choice, delta);
     }
-    json_t *logprobs = take_logprobs(choice);
-    return send_chunk(job, one_choice(job, job->dialect->delta(choice, (const char *)event->text.data, event->text.len,
-                                                               logprobs)));
+}
+
+/* Log-probabilities wait for text; what still waits at the end goes with none. */
+static bool send_waiting_logprobs(struct hearth_choice *choice) {
+    static const struct hearth_buf nothing = {0};
+    return json_array_size(choice->logprobs) == 0 || send_content(choice, &nothing);
 }
 
 static bool send_last(struct hearth_job *job, struct hearth_choice *choice) {
@@ -197,8 +215,8 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
         choice->generate_us = event->generate_us;
     }
     bool ok = collect_logprobs(choice, event);
-    if (ok && !job->generation.stream) {
-        ok = hearth_buf_append(&choice->text, event->text.data, event->text.len);
+    for (size_t i = 0; ok && job->chat.format != NULL && i < event->sampled_count; i++) {
+        ok = hearth_tokens_push(&choice->sampled, event->sampled[i].token);
     }
     if (!ok) {
         fail_nomem(job);
@@ -206,7 +224,63 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
     return ok;
 }
 
+/* The event's text, as far as it can be sent. False: the response has ended with an error. */
+static bool take_text(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_buf *text) {
+    bool ok = true;
+    if (job->chat.format == NULL) {
+        if (job->generation.stream) {
+            return text->len == 0 || send_content(choice, text);
+        }
+        ok = hearth_buf_append(&choice->text, text->data, text->len);
+    } else {
+        if (choice->stream == NULL) {
+            choice->stream = hearth_chat_stream_create(job->chat.format, job->generation.stream);
+        }
+        ok = choice->stream != NULL &&
+             (text->len == 0 || hearth_chat_stream_feed(choice->stream, (const char *)text->data, text->len, on_delta,
+                                                        choice) == HEARTH_OK);
+    }
+    if (!ok && job->exchange != NULL) {
+        fail_nomem(job);
+    }
+    return job->exchange != NULL;
+}
+
+static void log_repair(const struct hearth_job *job, const struct hearth_choice *choice) {
+    hearth_log(HEARTH_LOG_WARN, "api: %s: %s, choice %u: %zu complete tool calls and %zu bytes of text are delivered",
+               hearth_http_request_id(job->exchange),
+               choice->cut ? "a reply broke off within a tool call" : "a reply does not parse", choice->index,
+               choice->message->call_count, choice->message->content_len);
+}
+
+/* A chat's reply is complete: its message is made and remembered. False: the response has ended with an error. */
+static bool end_chat(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
+    bool repaired = false;
+    bool stopped = event->stop_string != NULL && !hearth_shape_is_end(job->shape, event->stop_string);
+    bool limited = event->finish == HEARTH_FINISH_LENGTH;
+    int rc = hearth_chat_stream_end(choice->stream, limited || stopped, on_delta, choice, &choice->message, &repaired);
+    hearth_chat_stream_destroy(choice->stream);
+    choice->stream = NULL;
+    if (job->exchange == NULL) {
+        return false;
+    }
+    if (rc != HEARTH_OK) {
+        fail_nomem(job);
+        return false;
+    }
+    choice->cut = limited || (stopped && repaired);
+    if (choice->message->reasoning != NULL) {
+        choice->reasoning_tokens = (uint32_t)hearth_shape_reasoning_tokens(job->shape, &choice->sampled);
+    }
+    if (repaired) {
+        log_repair(job, choice);
+    }
+    hearth_history_remember(choice, choice->message, event->stop_string);
+    return true;
+}
+
 void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
+    bool streams = job->generation.stream;
     HEARTH_ASSERT(job->exchange != NULL);
     if (event->type == HEARTH_EVENT_FAILED) {
         struct hearth_api_error error;
@@ -214,17 +288,16 @@ void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, co
         hearth_reply_fail(job, &error);
         return;
     }
-    if (!take_event(job, choice, event)) {
+    if (!take_event(job, choice, event) || (streams && !start_choice(job, choice)) ||
+        !take_text(job, choice, &event->text) || event->type != HEARTH_EVENT_DONE) {
         return;
     }
-    if (job->generation.stream && (!start_choice(job, choice) || !send_text(job, choice, event))) {
-        return;
-    }
-    if (event->type != HEARTH_EVENT_DONE || (job->generation.stream && !send_last(job, choice))) {
+    if ((job->chat.format != NULL && !end_chat(job, choice, event)) ||
+        (streams && (!send_waiting_logprobs(choice) || !send_last(job, choice)))) {
         return;
     }
     if (job->open_choices == 0) {
-        if (job->generation.stream) {
+        if (streams) {
             finish_stream(job);
         } else {
             respond_whole(job);

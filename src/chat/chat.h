@@ -1,13 +1,25 @@
-/* Chat templates: messages in, prompt text out, through llama.cpp's `common` (Jinja). chat.cpp is the only C++ in
- * hearth. It needs no model: the template's text and the BOS/EOS texts are enough.
+/* Chat templates, and what hangs on them: messages in, prompt text out; reply text in, message out. Everything goes
+ * through llama.cpp's `common`; the .cpp files of this room are the only C++ in hearth. No model is needed: the
+ * template's text and the BOS/EOS texts are enough.
  *
- * Threads: a hearth_chat may be used by several threads at once. */
+ *     template.cpp  hearth_chat: loading, rendering, marks
+ *     format.cpp    hearth_chat_format: what a reply to a request looks like: grammar, triggers, tags, parser
+ *     generic.cpp   tools for templates that know none
+ *     reading.cpp   what the text of a reply says so far
+ *     stream.cpp    hearth_chat_stream: a reply as it grows, in deltas
+ *     grammar.cpp   JSON schemas to grammars
+ *     schema*.c     which JSON schemas can be kept, and how
+ *
+ * Threads: a hearth_chat and a hearth_chat_format may be used by several threads at once; a hearth_chat_stream by one
+ * at a time. No exception leaves this room. */
 #ifndef HEARTH_CHAT_CHAT_H
 #define HEARTH_CHAT_CHAT_H
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "session/message.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -27,6 +39,95 @@ void hearth_chat_destroy(struct hearth_chat *chat);
 /* The template's source text; owned by the chat. */
 const char *hearth_chat_template(const struct hearth_chat *chat);
 
+/* What the template can do, found by trying it at creation. */
+struct hearth_chat_abilities {
+    bool tools;          /* prints the tools of a request and knows how calls look; false: generic.cpp stands in */
+    bool parallel_calls; /* several calls in one reply (with generic tools: true) */
+    bool thinking;       /* has a place for reasoning */
+    bool alternates;     /* refuses two user messages in a row: they are merged before rendering */
+};
+const struct hearth_chat_abilities *hearth_chat_abilities(const struct hearth_chat *chat);
+
+/* ---- a request ---- */
+
+enum hearth_tool_choice { HEARTH_TOOLS_NONE, HEARTH_TOOLS_AUTO, HEARTH_TOOLS_REQUIRED };
+
+/* auto is deepseek: reasoning is taken out of the content, into reasoning_content. */
+#define HEARTH_REASONING_FORMAT_TABLE(X) X(AUTO, "auto") X(NONE, "none") X(DEEPSEEK, "deepseek") \
+    X(DEEPSEEK_LEGACY, "deepseek-legacy")
+
+enum hearth_reasoning_format {
+#define X(name, text) HEARTH_REASONING_##name,
+    HEARTH_REASONING_FORMAT_TABLE(X)
+#undef X
+};
+
+/* Everything that template and parser see of a request. All of it is borrowed for the call, and has been checked:
+ * roles, types, tools of the form {"type": "function", "function": {"name", "description"?, "parameters"?}}. */
+struct hearth_chat_request {
+    struct hearth_message *const *messages;
+    size_t message_count;
+    const json_t *tools; /* array, or NULL for none. For rendering: what the prompt describes; for the format: what
+                            a reply may call. A named function (tool_choice): only that tool, and REQUIRED */
+    enum hearth_tool_choice tool_choice;
+    bool parallel_calls;
+    const json_t *json_schema; /* the reply's content must be such a value, or NULL */
+    const char *grammar;       /* GBNF of the content, or NULL */
+    enum hearth_reasoning_format reasoning_format;
+    bool thinking;             /* enable_thinking of the templates that have such a switch; default true */
+    const json_t *kwargs;      /* template arguments (object), or NULL */
+    bool no_generation_prompt; /* /apply-template only */
+    bool continues;            /* the last message is an assistant's, to be continued (assistant prefill) */
+};
+
+/* ---- format: what a reply looks like ---- */
+
+struct hearth_chat_format; /* reference-counted, immutable */
+
+struct hearth_chat_trigger {
+    bool token;       /* the word is meant as one token where the vocabulary has it as one; else a pattern */
+    const char *text; /* token: the word; else a regular expression as llama.cpp's lazy grammars take them */
+};
+
+/* How the syntax of a call can be told from its argument values, byte by byte, in the text of a reply. */
+struct hearth_chat_syntax {
+    bool calls;               /* the reply can hold calls; false: nothing else here is filled */
+    const char *const *begin; /* texts that begin a call (the lazy triggers' words); none: the reply is a call */
+    size_t begin_count;
+    const char *value_prefix; /* tagged arguments: what stands right before and right after a value */
+    const char *value_suffix; /* "" for both: arguments are JSON */
+};
+
+struct hearth_chat_format_info {
+    const char *grammar; /* GBNF, or NULL */
+    bool grammar_lazy;   /* applies only from a trigger on */
+    bool grammar_prefill; /* must be shown the tokens of generation_prompt first */
+    const struct hearth_chat_trigger *triggers;
+    size_t trigger_count;
+    const char *const *preserved; /* texts of special tokens to be printed when sampled, where they are one token */
+    size_t preserved_count;
+    const char *const *stops;     /* more stop strings */
+    size_t stop_count;
+    const char *generation_prompt; /* what the prompt ends with, as the parser sees it */
+    const char *thinking_start;    /* "" when the template has no thinking */
+    const char *const *thinking_ends;
+    size_t thinking_end_count;
+    struct hearth_chat_syntax syntax;
+    bool generic_tools;            /* tools by generic.cpp */
+    bool plain;                    /* a reply is its text: no calls, no reasoning */
+};
+
+/* The format of replies to a request: derived from tools, tool choice, schema, grammar, reasoning and template
+ * arguments, not from what the messages say. Kept for the last few, so a conversation pays once.
+ * Errors: TEMPLATE (the template refuses, or no parser can be made), INVALID (schema or grammar: `msg` says what). */
+int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_request *request,
+                           struct hearth_chat_format **out, struct hearth_errmsg *msg);
+struct hearth_chat_format *hearth_chat_format_ref(struct hearth_chat_format *format);
+void hearth_chat_format_unref(struct hearth_chat_format *format); /* NULL is allowed */
+const struct hearth_chat_format_info *hearth_chat_format_info(const struct hearth_chat_format *format);
+
+/* ---- rendering ---- */
+
 #define HEARTH_CHAT_NO_MARK ((size_t)-1)
 
 /* A rendered prompt. The marks are byte offsets into the text where other prompts are likely to leave this one, or
@@ -35,16 +136,83 @@ struct hearth_chat_prompt {
     struct hearth_buf text;  /* NUL-terminated */
     size_t system_end;       /* where the content of the first message after the system messages begins */
     size_t last_input_start; /* where the content of the last user or tool message begins */
+    size_t generation_start; /* where the generation prompt begins */
 };
 
 void hearth_chat_prompt_finish(struct hearth_chat_prompt *prompt);
 
-/* Renders messages.
- * Shape: `messages_json` is an array in the form of the OpenAI API, already validated (roles and content types);
- * `kwargs_json` is an object of template arguments, or NULL.
+/* Renders a request. `format` is that of the request.
  * Owns: `out` is filled and the caller finishes it (also after a failure it is safe to).
  * Errors: TEMPLATE (the template refused the messages: its own words), NOMEM. */
-int hearth_chat_render(struct hearth_chat *chat, const char *messages_json, const char *kwargs_json,
-                       bool add_generation_prompt, struct hearth_chat_prompt *out, struct hearth_errmsg *msg);
+int hearth_chat_render(struct hearth_chat *chat, const struct hearth_chat_request *request,
+                       const struct hearth_chat_format *format, struct hearth_chat_prompt *out,
+                       struct hearth_errmsg *msg);
+
+/* Where each message's own text begins in a rendered prompt: offsets[message_count], NO_MARK for messages that print
+ * nothing of their own. Linear in the text; for diagnoses. */
+void hearth_chat_locate(const struct hearth_chat_request *request, const struct hearth_chat_prompt *prompt,
+                        size_t *offsets);
+
+/* ---- replies ---- */
+
+/* Reads a whole reply, or what a template printed in its place. `*out` is a sealed assistant message without call ids.
+ * Errors: TEMPLATE (it is not a reply of this format), NOMEM. */
+int hearth_chat_parse(const struct hearth_chat_format *format, const char *text, size_t len,
+                      struct hearth_message **out, struct hearth_errmsg *msg);
+
+struct hearth_chat_stream;
+
+#define HEARTH_CHAT_NO_CALL ((size_t)-1)
+
+/* What came in. Pieces are appended to what came before: reasoning, content, the arguments of call `call`. A call's
+ * first delta has its id and name and no arguments; ids are made here. Texts are whole UTF-8 characters. */
+struct hearth_chat_delta {
+    const char *reasoning, *content; /* NULL when none */
+    size_t reasoning_len, content_len;
+    size_t call; /* HEARTH_CHAT_NO_CALL when none */
+    const char *call_id, *call_name; /* first delta of a call, else NULL */
+    const char *arguments;           /* or NULL */
+    size_t arguments_len;
+};
+
+typedef void hearth_chat_delta_fn(void *user, const struct hearth_chat_delta *delta);
+
+/* Takes a reference of the format. `deltas`: false when only the end is wanted (nothing is parsed on the way).
+ * NULL: out of memory. */
+struct hearth_chat_stream *hearth_chat_stream_create(struct hearth_chat_format *format, bool deltas);
+void hearth_chat_stream_destroy(struct hearth_chat_stream *stream);
+
+/* Adds text (whole characters; stop strings already taken out). Total cost over a stream is linear in its length.
+ * Errors: NOMEM. */
+int hearth_chat_stream_feed(struct hearth_chat_stream *stream, const char *text, size_t len,
+                            hearth_chat_delta_fn *each, void *user);
+
+/* The end. `cut`: the reply did not end by itself. What is complete of a reply that does not parse becomes calls, the
+ * rest content; in a stream whose deltas have been sent, what was sent stays. `*out` is the sealed message with the
+ * ids that were given out: what the client has now. `*repaired` is set when the text was not a reply of the format.
+ * Errors: NOMEM. */
+int hearth_chat_stream_end(struct hearth_chat_stream *stream, bool cut, hearth_chat_delta_fn *each, void *user,
+                           struct hearth_message **out, bool *repaired);
+
+/* ---- grammar.cpp ---- */
+
+/* Appends the GBNF of the values of a schema, and a NUL that is not counted.
+ * Errors: INVALID (`msg` says what), NOMEM. */
+int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg);
+
+/* ---- schema.c ---- */
+
+/* A schema for the grammar builder alone: every value that the builder's grammar of it allows is valid by `schema`.
+ * It is as strong or stronger, in the few forms that the builder keeps; annotations are gone, and number ranges stand
+ * as constants until hearth_chat_schema_fill(). A new reference; NULL: there is none, and `msg` names the first keyword
+ * that cannot be kept, and where ("properties.tags.uniqueItems"). */
+json_t *hearth_chat_schema_strengthen(const json_t *schema, struct hearth_errmsg *msg);
+
+/* Appends a grammar made with a strengthened schema, with its ranges in place, and a NUL that is not counted. False:
+ * out of memory. */
+bool hearth_chat_schema_fill(const char *grammar, struct hearth_buf *out);
+
+/* Whether a schema can be strengthened. */
+bool hearth_chat_schema_check(const json_t *schema, struct hearth_errmsg *msg);
 
 #endif

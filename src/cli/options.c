@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum type { TEXT, CHOICE, WHOLE, REAL, SWITCH, ALWAYS };
+enum type { TEXT, LIST, CHOICE, WHOLE, SIZE, REAL, SWITCH, ALWAYS };
 
 struct row {
     const char *title; /* a section; everything else is empty then */
@@ -181,6 +181,35 @@ static int set_number(const struct row *row, const char *origin, const char *tex
     return HEARTH_OK;
 }
 
+/* "64M". The power of 1024 is told by one letter. */
+static int set_size(const struct row *row, const char *origin, const char *text, int64_t *value,
+                    struct hearth_errmsg *msg) {
+    static const char letters[] = "KMGT";
+    char *end = NULL;
+    errno = 0;
+    const long long n = strtoll(text, &end, 10);
+    const char *letter = *end ? strchr(letters, toupper((unsigned char)*end)) : NULL;
+    const double scale = letter ? pow(1024, (double)(letter - letters + 1)) : 1;
+    const bool good = end != text && errno == 0 && (letter ? end[1] == '\0' : *end == '\0');
+    if (!good || (double)n * scale < row->least || (double)n * scale > row->most) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is not a size such as 64M or 2G", origin, text);
+    }
+    *value = n * (int64_t)scale;
+    return HEARTH_OK;
+}
+
+static int add_to_list(const char *origin, const char *text, struct hearth_option_list *list,
+                       struct hearth_errmsg *msg) {
+    if (!*text) {
+        return HEARTH_OK;
+    }
+    if (list->n == HEARTH_OPTION_LIST_MAX) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s may be given %d times at most", origin, HEARTH_OPTION_LIST_MAX);
+    }
+    list->v[list->n++] = text;
+    return HEARTH_OK;
+}
+
 static int set_switch(const char *origin, const char *text, bool *value, struct hearth_errmsg *msg) {
     static const char *const on[] = {"on", "1", "true", "yes"};
     static const char *const off[] = {"off", "0", "false", "no"};
@@ -215,8 +244,12 @@ static int set(const struct row *row, const char *origin, const char *text, stru
     case TEXT:
         *(const char **)value = *text ? text : NULL;
         return HEARTH_OK;
+    case LIST:
+        return add_to_list(origin, text, value, msg);
     case CHOICE:
         return set_choice(row, origin, text, value, msg);
+    case SIZE:
+        return set_size(row, origin, text, value, msg);
     case WHOLE:
     case REAL:
         return set_number(row, origin, text, value, msg);
@@ -251,6 +284,11 @@ static int parse_flag(struct hearth_options *options, int argc, char *const argv
             return hearth_fail(msg, HEARTH_ERR_INVALID, "%s needs a value: %s", flag, row->argument);
         }
         value = argv[++*at];
+    }
+    if (row->type == LIST) {
+        struct hearth_option_list *list = value_of(row, options);
+        list->n = list->flags ? list->n : 0; /* flags win over the environment */
+        list->flags = true;
     }
     return set(row, row->long_name, value, options, msg);
 }

@@ -9,14 +9,25 @@
 #include "base/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define HEARTH_OPTION_TYPE_TEXT const char *
 #define HEARTH_OPTION_TYPE_CHOICE const char *
+#define HEARTH_OPTION_TYPE_LIST struct hearth_option_list
 #define HEARTH_OPTION_TYPE_WHOLE int64_t
+#define HEARTH_OPTION_TYPE_SIZE int64_t
 #define HEARTH_OPTION_TYPE_REAL double
 #define HEARTH_OPTION_TYPE_SWITCH bool
 #define HEARTH_OPTION_TYPE_ALWAYS bool
+
+#define HEARTH_OPTION_LIST_MAX 32
+
+struct hearth_option_list {
+    const char *v[HEARTH_OPTION_LIST_MAX];
+    size_t n;
+    bool flags; /* from flags; else at most one, from the environment */
+};
 
 /* Texts are borrowed from the arguments, the environment or the table. */
 struct hearth_options {

@@ -243,7 +243,14 @@ static int create_chat(struct server *server, struct hearth_errmsg *msg) {
         .template_text = text, .bos_text = caps->bos_text, .eos_text = caps->eos_text, .add_bos = caps->add_bos};
     struct hearth_errmsg why = {""};
     const int err = hearth_chat_create(&params, &server->chat, &why);
-    return err == HEARTH_OK ? err : hearth_fail(msg, err, "the chat template cannot be used: %s", why.text);
+    if (err != HEARTH_OK) {
+        return hearth_fail(msg, err, "the chat template cannot be used: %s", why.text);
+    }
+    if (!hearth_chat_abilities(server->chat)->tools) {
+        hearth_log(HEARTH_LOG_INFO,
+                   "the chat template has no tools: hearth describes them itself (generic tool prompt)");
+    }
+    return HEARTH_OK;
 }
 
 static void fill_http(const struct hearth_options *options, struct hearth_http_params *params) {
@@ -253,6 +260,32 @@ static void fill_http(const struct hearth_options *options, struct hearth_http_p
     params->connections = u32(options->max_connections);
     params->body_us = options->timeout * 1000000;
     params->stall_us = options->timeout * 1000000;
+}
+
+static enum hearth_reasoning_format reasoning_format(const char *name) {
+    static const char *const names[] = {
+#define X(format, text) text,
+        HEARTH_REASONING_FORMAT_TABLE(X)
+#undef X
+    };
+    size_t i = 0;
+    while (strcmp(names[i], name) != 0) { /* the option lists the same words */
+        i++;
+    }
+    return (enum hearth_reasoning_format)i;
+}
+
+static void fill_chat(const struct hearth_options *options, struct hearth_api_params *params) {
+    params->keep_thinking = options->keep_thinking;
+    params->tool_syntax_greedy = options->tool_syntax_greedy;
+    params->strip_lines = options->strip_line.v;
+    params->strip_line_count = options->strip_line.n;
+    params->transcript_bytes = (size_t)options->transcript_bytes;
+    params->reasoning_format = reasoning_format(options->reasoning_format);
+    params->reasoning_budget = (int32_t)options->reasoning_budget;
+    params->reasoning_budget_message = options->reasoning_budget_message;
+    params->template_kwargs = options->chat_template_kwargs;
+    params->script_path = options->script;
 }
 
 static int create_api(struct server *server, struct hearth_errmsg *msg) {
@@ -278,6 +311,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.max_tokens = (int32_t)options->predict;
     params.metrics = options->metrics;
     params.slots = options->slots;
+    fill_chat(options, &params);
     return hearth_api_create(&params, &server->api, msg);
 }
 

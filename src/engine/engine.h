@@ -57,6 +57,7 @@ struct hearth_caps {
     uint64_t model_bytes;        /* size of the weights */
     uint64_t model_params;
     struct hearth_digest fingerprint; /* equal fingerprints can exchange state; see engine/fingerprint.h */
+    hearth_token end_token;      /* a token that ends generation; -1: the vocabulary has none */
     bool add_bos;                /* the tokenizer puts a BOS token in front when add_special is set */
     const char *description;     /* for example "llama 135M Q4_1" */
     const char *engine_version;  /* for example "llama.cpp 0.5.0" */
@@ -78,6 +79,19 @@ struct hearth_logit_bias {
     float bias;
 };
 
+/* A grammar that what is sampled must follow. */
+struct hearth_grammar {
+    const char *text;              /* GBNF, its start rule is "root" */
+    bool lazy;                     /* applies from a trigger on; until then anything goes */
+    const char *const *patterns;   /* triggers: regular expressions, matched against the text sampled so far; the
+                                      grammar takes over at the first group, else at the start of the match */
+    size_t pattern_count;
+    const hearth_token *tokens;    /* triggers: tokens */
+    size_t token_count;
+    const hearth_token *prefill;   /* tokens at the end of the prompt that the grammar begins with */
+    size_t prefill_count;
+};
+
 /* How to choose the next token. temperature <= 0 is greedy. Filled by hearth_sampling_default(). */
 struct hearth_sampling {
     float temperature; /* 0.8 */
@@ -94,6 +108,15 @@ struct hearth_sampling {
     bool ignore_eos;
     const struct hearth_logit_bias *logit_bias; /* borrowed until the sampler is created */
     size_t logit_biases;
+    const struct hearth_grammar *grammar; /* borrowed until the sampler is created; NULL: none */
+};
+
+/* How one token is chosen, or shown to a sampler. */
+enum hearth_sample_flags {
+    HEARTH_SAMPLE_GREEDY = 1, /* the likeliest, whatever the temperature; penalties may be left out */
+    HEARTH_SAMPLE_FREE = 2,   /* not under the grammar, which does not see the token (reasoning) */
+    HEARTH_SAMPLE_PROMPT = 4, /* accept only: a token of the prompt: penalties see it, the grammar does not */
+    HEARTH_SAMPLE_GRAMMAR = 8, /* accept only: the grammar sees it, penalties do not */
 };
 
 #define HEARTH_SEED_RANDOM 0xFFFFFFFFu
@@ -122,14 +145,25 @@ struct hearth_engine_ops {
     int (*decode)(struct hearth_engine *engine, const struct hearth_batch_item *items, size_t n);
 
     /* Samplers. `sample` chooses from the logits of batch item `index` of the last decode and accepts the token;
-     * `logprobs` may be NULL. `accept` shows the sampler a token it did not choose. `sampler_create` returns NULL
-     * with a message in `msg`. */
+     * `logprobs` may be NULL. `accept` shows the sampler a token it did not choose. `flags` are of enum
+     * hearth_sample_flags. `sampler_create` returns NULL with a message in `msg` (a grammar that does not parse, too).
+     *
+     * Under a grammar `sample` never returns a token that the grammar refuses; an end token comes only where the
+     * grammar is complete, or where no token of the vocabulary can go on. A token that was accepted without being
+     * sampled and that the grammar refuses ends the grammar's rule over the reply. */
     struct hearth_sampler *(*sampler_create)(struct hearth_engine *engine, const struct hearth_sampling *sampling,
                                              struct hearth_errmsg *msg);
     void (*sampler_destroy)(struct hearth_engine *engine, struct hearth_sampler *sampler);
-    void (*sampler_accept)(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token);
-    hearth_token (*sample)(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+    void (*sampler_accept)(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token,
+                           unsigned flags);
+    hearth_token (*sample)(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index, unsigned flags,
                            struct hearth_logprobs *logprobs);
+    /* What `sample` would have reported had it chosen this token, from the logits of batch item `index`. */
+    void (*token_logprobs)(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+                           hearth_token token, struct hearth_logprobs *logprobs);
+    /* Whether sampler_create() would take this grammar's text: INVALID with a message, or OK. Any thread. NULL where
+     * grammars are ignored. */
+    int (*grammar_check)(struct hearth_engine *engine, const char *text, struct hearth_errmsg *msg);
 
     /* Sequences. */
     /* Empties a sequence. Never fails. */

@@ -90,6 +90,8 @@ static void llama_destroy(struct hearth_engine *engine) {
     batch_finish(llama);
     hearth_buf_finish(&llama->empty_partial);
     hearth_buf_finish(&llama->tiny_partial);
+    hearth_vocabulary_destroy(llama->vocabulary);
+    free(llama->allowed);
     free(llama->ends);
     free(llama->description);
     free(llama->version);
@@ -105,6 +107,8 @@ static const struct hearth_engine_ops ops = {
     .sampler_destroy = hearth_llama_sampler_destroy,
     .sampler_accept = hearth_llama_sampler_accept,
     .sample = hearth_llama_sample,
+    .token_logprobs = hearth_llama_token_logprobs,
+    .grammar_check = hearth_constraint_check,
     .seq_clear = hearth_llama_seq_clear,
     .seq_rewind_floor = hearth_llama_seq_rewind_floor,
     .seq_rewind = hearth_llama_seq_rewind,
@@ -362,7 +366,9 @@ static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_param
     caps->engine_version = llama->version;
     caps->bos_text = llama->bos_text;
     caps->eos_text = llama->eos_text;
-    return collect_ends(llama);
+    int err = collect_ends(llama);
+    caps->end_token = llama->ends_n > 0 ? llama->ends[0] : -1;
+    return err;
 }
 
 static struct hearth_digest fingerprint(const struct hearth_llama *llama, const struct hearth_llama_params *params,

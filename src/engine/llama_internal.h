@@ -2,6 +2,7 @@
 #ifndef HEARTH_ENGINE_LLAMA_INTERNAL_H
 #define HEARTH_ENGINE_LLAMA_INTERNAL_H
 
+#include "engine/constraint.h"
 #include "engine/fingerprint.h"
 #include "engine/llama.h"
 
@@ -35,6 +36,10 @@ struct hearth_llama {
     /* Sliding windows only: the partial blob of a sequence of one token, which importing into scratch replaces a
      * window that is about to be thrown away. */
     struct hearth_buf tiny_partial;
+
+    /* For grammars: made for the first one, and room for one answer per token. */
+    struct hearth_vocabulary *vocabulary;
+    uint8_t *allowed;
 
     llama_token *ends; /* every token that ends generation */
     size_t ends_n;
@@ -88,9 +93,12 @@ int hearth_llama_snapshot_import(struct hearth_engine *engine, int32_t seq, int3
 struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *sampling,
                                                    struct hearth_errmsg *msg);
 void hearth_llama_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *sampler);
-void hearth_llama_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token);
+void hearth_llama_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token,
+                                 unsigned flags);
 hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
-                                 struct hearth_logprobs *logprobs);
+                                 unsigned flags, struct hearth_logprobs *logprobs);
+void hearth_llama_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+                                 hearth_token token, struct hearth_logprobs *logprobs);
 
 /* llama_text.c */
 int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t len, bool add_special,

@@ -7,12 +7,17 @@
  *   top-k first   the k best are picked from the logits in one pass, so the chain sees k candidates, not the vocabulary
  *   general       a candidate for every token (penalties change the order before top-k; or top-k is off)
  *
+ * Under a grammar the choice is made without it first and stands when the grammar allows it, which is the usual case
+ * and costs one look. Only when it is refused, the choice is made again among what is allowed: for a greedy choice or a
+ * small top-k among the most likely tokens, when enough of those are; else the whole vocabulary is asked.
+ *
  * Biases are written into the logits row for the time of the choice and taken back in reverse order afterwards: the row
  * is this engine's until the next decode, log-probabilities are those of the unmodified row, and nothing is allocated
  * per token. */
 #include "engine/llama_internal.h"
 
 #include "base/assert.h"
+#include "base/log.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -33,7 +38,8 @@ struct hearth_sampler {
     int32_t logprobs; /* -1 = none */
     struct bias *biases;
     size_t biases_n;
-    llama_token_data *candidates; /* room for PICK_MAX or for the vocabulary */
+    llama_token_data *candidates;         /* room for PICK_MAX or for the vocabulary */
+    struct hearth_constraint *constraint; /* the grammar, or NULL */
 };
 
 /* ---- creation ---- */
@@ -127,6 +133,20 @@ static bool make_chain(struct hearth_llama *llama, struct hearth_sampler *sample
            add_filter(sampler->chain, llama_sampler_init_dist(s->seed));
 }
 
+static int add_constraint(struct hearth_llama *llama, struct hearth_sampler *sampler,
+                          const struct hearth_grammar *grammar, struct hearth_errmsg *msg) {
+    if (llama->vocabulary == NULL) {
+        llama->vocabulary = hearth_vocabulary_create(&llama->head);
+    }
+    if (llama->allowed == NULL) {
+        llama->allowed = malloc(llama->head.caps.vocab_tokens);
+    }
+    if (llama->vocabulary == NULL || llama->allowed == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
+    }
+    return hearth_constraint_create(&llama->head, llama->vocabulary, grammar, &sampler->constraint, msg);
+}
+
 struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *s,
                                                    struct hearth_errmsg *msg) {
     struct hearth_llama *llama = hearth_llama_of(engine);
@@ -156,6 +176,10 @@ struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine,
         hearth_llama_sampler_destroy(engine, sampler);
         return NULL;
     }
+    if (s->grammar != NULL && add_constraint(llama, sampler, s->grammar, msg) != HEARTH_OK) {
+        hearth_llama_sampler_destroy(engine, sampler);
+        return NULL;
+    }
     return sampler;
 }
 
@@ -167,15 +191,20 @@ void hearth_llama_sampler_destroy(struct hearth_engine *engine, struct hearth_sa
     if (sampler->chain != NULL) {
         llama_sampler_free(sampler->chain);
     }
+    hearth_constraint_destroy(sampler->constraint);
     free(sampler->biases);
     free(sampler->candidates);
     free(sampler);
 }
 
-void hearth_llama_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token) {
+void hearth_llama_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token,
+                                 unsigned flags) {
     (void)engine;
-    if (sampler->chain != NULL) {
+    if (sampler->chain != NULL && (flags & HEARTH_SAMPLE_GRAMMAR) == 0) {
         llama_sampler_accept(sampler->chain, token);
+    }
+    if (sampler->constraint != NULL && (flags & (HEARTH_SAMPLE_FREE | HEARTH_SAMPLE_PROMPT)) == 0) {
+        hearth_constraint_accept(sampler->constraint, token);
     }
 }
 
@@ -216,12 +245,13 @@ static llama_token largest(const float *logits, int32_t n) {
     return best;
 }
 
-/* Puts the k largest logits into `out`, largest first; returns how many. A binary min-heap holds the best so far: after
- * the first few hundred tokens nearly every logit fails against its root. */
-static size_t pick_largest(const float *logits, int32_t n, size_t k, llama_token_data *out) {
+/* Puts the k largest logits (of the tokens that are allowed, unless that is NULL) into `out`, largest first; returns
+ * how many. A binary min-heap holds the best so far: after the first few hundred tokens nearly every logit fails
+ * against its root. */
+static size_t pick_largest(const float *logits, int32_t n, const uint8_t *allowed, size_t k, llama_token_data *out) {
     size_t size = 0;
     for (int32_t token = 0; token < n; token++) {
-        if (size == k && !(logits[token] > out[0].logit)) {
+        if ((size == k && !(logits[token] > out[0].logit)) || (allowed != NULL && !allowed[token])) {
             continue;
         }
         llama_token_data item = {token, logits[token], 0.0f};
@@ -265,7 +295,7 @@ static llama_token choose(struct hearth_sampler *sampler, const float *logits, i
     }
     llama_token_data_array candidates = {sampler->candidates, (size_t)n, -1, false};
     if (sampler->pick > 0) {
-        candidates.size = pick_largest(logits, n, (size_t)sampler->pick, sampler->candidates);
+        candidates.size = pick_largest(logits, n, NULL, (size_t)sampler->pick, sampler->candidates);
         candidates.sorted = true;
     } else {
         for (llama_token token = 0; token < n; token++) {
@@ -279,6 +309,63 @@ static llama_token choose(struct hearth_sampler *sampler, const float *logits, i
                : largest(logits, n);
 }
 
+/* The tokens that the grammar leaves, most likely first when there is a limit to how many are `wanted` (0: all, into
+ * the sampler's candidates). Returns how many. */
+static size_t pick_allowed(struct hearth_llama *llama, struct hearth_sampler *sampler, const float *logits, int32_t n,
+                           size_t wanted, llama_token_data *out) {
+    if (wanted > 0) {
+        llama_token_data likely[PICK_MAX];
+        size_t count = pick_largest(logits, n, NULL, PICK_MAX, likely), kept = 0;
+        for (size_t i = 0; i < count && kept < wanted; i++) {
+            if (hearth_constraint_allows(sampler->constraint, likely[i].id)) {
+                out[kept++] = likely[i];
+            }
+        }
+        if (kept == wanted) {
+            return kept;
+        }
+    }
+    if (hearth_constraint_mask(sampler->constraint, llama->allowed) == 0) {
+        return 0;
+    }
+    if (wanted > 0) {
+        return pick_largest(logits, n, llama->allowed, wanted, out);
+    }
+    size_t kept = 0;
+    for (llama_token token = 0; token < n; token++) {
+        if (llama->allowed[token]) {
+            out[kept++] = (llama_token_data){token, logits[token], 0.0f};
+        }
+    }
+    return kept;
+}
+
+/* The choice among what the grammar allows. */
+static llama_token choose_allowed(struct hearth_llama *llama, struct hearth_sampler *sampler, const float *logits,
+                                  int32_t n, bool greedy) {
+    llama_token_data best[1];
+    greedy = greedy || sampler->chain == NULL;
+    size_t wanted = greedy ? 1 : (size_t)sampler->pick;
+    llama_token_data_array candidates = {greedy ? best : sampler->candidates, 0, -1, sampler->pick > 0};
+    candidates.size = pick_allowed(llama, sampler, logits, n, wanted, candidates.data);
+    if (candidates.size == 0) {
+        hearth_log(HEARTH_LOG_DEBUG, "no token can go on with the grammar: the reply ends");
+        return llama->head.caps.end_token >= 0 ? llama->head.caps.end_token : largest(logits, n);
+    }
+    size_t likeliest = 0;
+    for (size_t i = 1; i < candidates.size; i++) {
+        likeliest = candidates.data[i].logit > candidates.data[likeliest].logit ? i : likeliest;
+    }
+    llama_token_data fallback = candidates.data[likeliest];
+    if (greedy || !isfinite(fallback.logit)) { /* all of them biased away: allowed all the same */
+        return fallback.id;
+    }
+    llama_sampler_apply(sampler->chain, &candidates);
+    return candidates.selected >= 0 && (size_t)candidates.selected < candidates.size
+               ? candidates.data[candidates.selected].id
+               : fallback.id;
+}
+
 static void fill_logprobs(const float *logits, int32_t n, llama_token chosen, int32_t alternatives,
                           struct hearth_logprobs *out) {
     float max = logits[largest(logits, n)];
@@ -289,7 +376,7 @@ static void fill_logprobs(const float *logits, int32_t n, llama_token chosen, in
     float log_sum = max + (float)log(sum);
     out->chosen = logits[chosen] - log_sum;
     llama_token_data best[HEARTH_LOGPROBS_MAX];
-    size_t k = alternatives > 0 ? pick_largest(logits, n, (size_t)alternatives, best) : 0;
+    size_t k = alternatives > 0 ? pick_largest(logits, n, NULL, (size_t)alternatives, best) : 0;
     out->n = (int32_t)k;
     for (size_t i = 0; i < k; i++) {
         out->token[i] = best[i].id;
@@ -298,19 +385,30 @@ static void fill_logprobs(const float *logits, int32_t n, llama_token chosen, in
 }
 
 hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
-                                 struct hearth_logprobs *logprobs) {
+                                 unsigned flags, struct hearth_logprobs *logprobs) {
     struct hearth_llama *llama = hearth_llama_of(engine);
     float *logits = llama_get_logits_ith(llama->ctx, (int32_t)index);
     HEARTH_ASSERT(logits != NULL);
     int32_t n = (int32_t)engine->caps.vocab_tokens;
     biases_apply(sampler, logits);
-    llama_token token = choose(sampler, logits, n);
-    biases_undo(sampler, logits);
-    if (sampler->chain != NULL) {
-        llama_sampler_accept(sampler->chain, token);
+    bool greedy = (flags & HEARTH_SAMPLE_GREEDY) != 0;
+    bool ruled = sampler->constraint != NULL && (flags & HEARTH_SAMPLE_FREE) == 0 &&
+                 hearth_constraint_active(sampler->constraint);
+    llama_token token = greedy ? largest(logits, n) : choose(sampler, logits, n);
+    if (ruled && !hearth_constraint_allows(sampler->constraint, token)) {
+        token = choose_allowed(llama, sampler, logits, n, greedy);
     }
+    biases_undo(sampler, logits);
+    hearth_llama_sampler_accept(engine, sampler, token, flags);
     if (logprobs != NULL) {
         fill_logprobs(logits, n, token, sampler->logprobs, logprobs);
     }
     return token;
+}
+
+void hearth_llama_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+                                 hearth_token token, struct hearth_logprobs *logprobs) {
+    const float *logits = llama_get_logits_ith(hearth_llama_of(engine)->ctx, (int32_t)index);
+    HEARTH_ASSERT(logits != NULL);
+    fill_logprobs(logits, (int32_t)engine->caps.vocab_tokens, token, sampler->logprobs, logprobs);
 }

@@ -68,7 +68,7 @@ static int compute(struct selftest *t, struct outcome *out) {
         }
         memcpy(out->logits, logits, t->engine->caps.vocab_tokens * sizeof *logits);
     }
-    out->token = t->engine->ops->sample(t->engine, t->sampler, 0, &out->logprobs);
+    out->token = t->engine->ops->sample(t->engine, t->sampler, 0, 0, &out->logprobs);
     return HEARTH_OK;
 }
 

@@ -158,6 +158,7 @@ static bool sim_token_is_end(struct hearth_engine *engine, hearth_token token) {
 static void sim_destroy(struct hearth_engine *engine) {
     struct sim *sim = hearth_sim_of(engine);
     hearth_sim_state_finish(sim);
+    hearth_vocabulary_destroy(sim->vocabulary);
     free(sim->outputs);
     free(sim->output_wanted);
     free(sim);
@@ -170,6 +171,7 @@ static const struct hearth_engine_ops sim_ops = {
     .sampler_destroy = hearth_sim_sampler_destroy,
     .sampler_accept = hearth_sim_sampler_accept,
     .sample = hearth_sim_sample,
+    .token_logprobs = hearth_sim_token_logprobs,
     .seq_clear = hearth_sim_seq_clear,
     .seq_rewind_floor = hearth_sim_seq_rewind_floor,
     .seq_rewind = hearth_sim_seq_rewind,
@@ -182,6 +184,7 @@ static const struct hearth_engine_ops sim_ops = {
     .tokenize = sim_tokenize,
     .token_text = sim_token_text,
     .token_is_end = sim_token_is_end,
+    .grammar_check = hearth_constraint_check,
     .now_us = sim_now_us,
 };
 
@@ -261,6 +264,7 @@ static void caps_fill(struct sim *sim) {
         .model_bytes = 90000000,
         .model_params = 135000000,
         .fingerprint = fingerprint(p),
+        .end_token = hearth_sim_text_end(),
         .add_bos = false,
         .description = sim->description,
         .engine_version = "sim 1",

@@ -8,6 +8,7 @@
 #define HEARTH_ENGINE_SIM_PARTS_H
 
 #include "base/assert.h"
+#include "engine/constraint.h"
 #include "engine/sim.h"
 
 /* A state digest: 56 bits that depend on every token before it, and a low byte that is 1 exactly when the last of
@@ -104,6 +105,7 @@ struct sim {
     size_t output_count; /* size of the last batch that was computed */
 
     _Atomic int64_t now_ns; /* read by any thread, moved by the engine's */
+    struct hearth_vocabulary *vocabulary; /* made for the first grammar */
     uint64_t seeds_drawn; /* a "random" seed is the next one of a fixed series */
     struct sim_fault faults[HEARTH_SIM_FAULTS];
     struct hearth_sim_stats stats;
@@ -146,9 +148,12 @@ hearth_token hearth_sim_draw(const struct sim *sim, sim_state state);
 struct hearth_sampler *hearth_sim_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *sampling,
                                                  struct hearth_errmsg *msg);
 void hearth_sim_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *sampler);
-void hearth_sim_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token);
+void hearth_sim_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token,
+                               unsigned flags);
 hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
-                               struct hearth_logprobs *logprobs);
+                               unsigned flags, struct hearth_logprobs *logprobs);
+void hearth_sim_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+                               hearth_token token, struct hearth_logprobs *logprobs);
 
 /* ---- clock and faults ---- */
 

@@ -6,7 +6,9 @@
  *
  * Everything else works on *candidates*: the greedy token and CANDIDATES-1 further draws from the same state, with
  * falling logits. Biases and penalties change those logits; top-k, top-p, min-p and the temperature choose among them.
- * All of it is a function of (state, sampler's seed, number of the draw): equal runs give equal text. */
+ * Under a grammar a token that it refuses is drawn again from all that it allows, closing brackets and quotes more
+ * often than others, so that what was begun ends soon. All of it is a function of (state, sampler's seed, number of the
+ * draw): equal runs give equal text. */
 #include "engine/sim_parts.h"
 
 #include <math.h>
@@ -22,6 +24,8 @@ struct hearth_sampler {
     struct hearth_tokens history;    /* ring of the last tokens accepted, when a penalty is on */
     size_t history_next, history_most;
     uint64_t seed, draws;
+    struct hearth_constraint *constraint; /* the grammar, or NULL */
+    uint8_t *allowed;                     /* by token, under a grammar */
 };
 
 struct candidate {
@@ -128,6 +132,19 @@ static int sampling_check(const struct hearth_engine *engine, const struct heart
     return HEARTH_OK;
 }
 
+static bool add_constraint(struct sim *sim, struct hearth_sampler *sampler, const struct hearth_grammar *grammar,
+                           struct hearth_errmsg *msg) {
+    if (sim->vocabulary == NULL) {
+        sim->vocabulary = hearth_vocabulary_create(&sim->base);
+    }
+    sampler->allowed = malloc(sim->base.caps.vocab_tokens);
+    if (sim->vocabulary == NULL || sampler->allowed == NULL) {
+        (void)hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for a grammar");
+        return false;
+    }
+    return hearth_constraint_create(&sim->base, sim->vocabulary, grammar, &sampler->constraint, msg) == HEARTH_OK;
+}
+
 struct hearth_sampler *hearth_sim_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *sampling,
                                                  struct hearth_errmsg *msg) {
     struct sim *sim = hearth_sim_of(engine);
@@ -155,6 +172,10 @@ struct hearth_sampler *hearth_sim_sampler_create(struct hearth_engine *engine, c
             goto nomem;
         }
     }
+    if (sampling->grammar != NULL && !add_constraint(sim, sampler, sampling->grammar, msg)) {
+        hearth_sim_sampler_destroy(engine, sampler);
+        return NULL;
+    }
     sampler->seed = sampling->seed != HEARTH_SEED_RANDOM ? sampling->seed : sim_mix(++sim->seeds_drawn, 0x5EED);
     return sampler;
 
@@ -167,15 +188,21 @@ nomem:
 void hearth_sim_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *sampler) {
     (void)engine;
     if (sampler != NULL) {
+        hearth_constraint_destroy(sampler->constraint);
         hearth_tokens_finish(&sampler->history);
+        free(sampler->allowed);
         free(sampler->biases);
         free(sampler);
     }
 }
 
-void hearth_sim_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token) {
+void hearth_sim_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token,
+                               unsigned flags) {
     (void)engine;
-    if (sampler->history_most == 0) {
+    if (sampler->constraint != NULL && (flags & (HEARTH_SAMPLE_FREE | HEARTH_SAMPLE_PROMPT)) == 0) {
+        hearth_constraint_accept(sampler->constraint, token);
+    }
+    if (sampler->history_most == 0 || (flags & HEARTH_SAMPLE_GRAMMAR) != 0) {
         return;
     }
     if (sampler->history.n < sampler->history_most) {
@@ -281,13 +308,37 @@ static void report(const struct hearth_sampler *sampler, hearth_token chosen, co
     }
 }
 
+static bool closes(const struct hearth_engine *engine, hearth_token token) {
+    size_t len;
+    const char *text = hearth_sim_text_bytes(token, &len);
+    return token == engine->caps.end_token || (len == 1 && strchr("\"}]", *text) != NULL && *text != '\0');
+}
+
+/* A token that the grammar allows; `token` where it allows none, which ends its rule. */
+static hearth_token choose_allowed(const struct hearth_engine *engine, struct hearth_sampler *sampler, sim_state state,
+                                   hearth_token token) {
+    uint64_t h = sim_mix(sim_mix(state, sampler->seed), sampler->draws);
+    size_t n = hearth_constraint_mask(sampler->constraint, sampler->allowed), closing = 0;
+    for (uint32_t i = 0; i < engine->caps.vocab_tokens; i++) {
+        closing += sampler->allowed[i] && closes(engine, (hearth_token)i);
+    }
+    bool close = closing > 0 && h % 3 != 0;
+    size_t left = (size_t)(h >> 8) % (close ? closing : n > 0 ? n : 1);
+    for (uint32_t i = 0; n > 0 && i < engine->caps.vocab_tokens; i++) {
+        if (sampler->allowed[i] && (!close || closes(engine, (hearth_token)i)) && left-- == 0) {
+            return (hearth_token)i;
+        }
+    }
+    return token;
+}
+
 hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
-                               struct hearth_logprobs *logprobs) {
+                               unsigned flags, struct hearth_logprobs *logprobs) {
     const struct sim *sim = hearth_sim_of(engine);
     HEARTH_ASSERT(index < sim->output_count && sim->output_wanted[index]);
     const struct hearth_sampling *s = &sampler->sampling;
     sim_state state = sim->outputs[index];
-    bool greedy = s->temperature <= 0.0f;
+    bool greedy = s->temperature <= 0.0f || (flags & HEARTH_SAMPLE_GREEDY) != 0;
     bool changed = s->logit_biases > 0 || s->ignore_eos || sampler->history.n > 0;
     hearth_token token = hearth_sim_draw(sim, state);
     struct candidates drawn;
@@ -301,10 +352,23 @@ hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampl
         qsort(all.v, all.n, sizeof all.v[0], by_logit);
         token = greedy ? all.v[0].token : choose(sampler, state, &all);
     }
+    if (sampler->constraint != NULL && (flags & HEARTH_SAMPLE_FREE) == 0 &&
+        hearth_constraint_active(sampler->constraint) && !hearth_constraint_allows(sampler->constraint, token)) {
+        token = choose_allowed(engine, sampler, state, token);
+    }
     if (logprobs != NULL) {
         report(sampler, token, &drawn, logprobs);
     }
     sampler->draws++;
-    hearth_sim_sampler_accept(engine, sampler, token);
+    hearth_sim_sampler_accept(engine, sampler, token, flags);
     return token;
+}
+
+void hearth_sim_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+                               hearth_token token, struct hearth_logprobs *logprobs) {
+    const struct sim *sim = hearth_sim_of(engine);
+    HEARTH_ASSERT(index < sim->output_count && sim->output_wanted[index]);
+    struct candidates drawn;
+    candidates_draw(sim, sim->outputs[index], &drawn);
+    report(sampler, token, &drawn, logprobs);
 }

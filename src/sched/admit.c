@@ -12,14 +12,12 @@
 /* Tokens that another lane must be about to compute for it to be worth waiting for them. */
 #define WAIT_MIN_TOKENS 32
 #define RESTORE_ATTEMPTS 16
-/* A stop costs a batch of its own: not worth it for fewer tokens than this. */
-#define MARK_MIN_GAP_TOKENS 32
 
 /* Two prompts that arrive together and begin alike: the second waits until the first has computed what they share, and
  * takes it from there. On classes that need a snapshot the first is told to leave one at the fork. */
 static bool wait_for_leader(struct hearth_service *service, const struct hearth_task *task, int32_t resume) {
     bool needs_snapshot = hearth_caps_needs_snapshot(&service->engine->caps);
-    if (task->cache_off || !service->engine->caps.cache_ok ||
+    if (task->request.cache_off || !service->engine->caps.cache_ok ||
         (needs_snapshot && !hearth_cache_stores(service->cache)))
         return false;
     for (const struct hearth_task *leader = service->tasks; leader; leader = leader->next) {
@@ -47,15 +45,15 @@ static bool ensure_sampler(struct hearth_service *service, struct hearth_task *t
     struct hearth_engine *engine = service->engine;
     if (task->sampler)
         return true;
-    task->sampler = engine->ops->sampler_create(engine, &task->sampling, msg);
+    task->sampler = engine->ops->sampler_create(engine, &task->request.sampling, msg);
     if (!task->sampler)
         return false;
-    if (hearth_sampling_penalises(&task->sampling)) {
-        size_t n = task->tokens.n, last = (size_t)(task->sampling.penalty_last_tokens < 0
+    if (hearth_sampling_penalises(&task->request.sampling)) {
+        size_t n = task->tokens.n, last = (size_t)(task->request.sampling.penalty_last_tokens < 0
                                                       ? (int32_t)n
-                                                      : task->sampling.penalty_last_tokens);
+                                                      : task->request.sampling.penalty_last_tokens);
         for (size_t i = n > last ? n - last : 0; i < n; i++)
-            engine->ops->sampler_accept(engine, task->sampler, task->tokens.v[i]);
+            engine->ops->sampler_accept(engine, task->sampler, task->tokens.v[i], HEARTH_SAMPLE_PROMPT);
     }
     return true;
 }
@@ -67,12 +65,16 @@ static int by_position(const void *a, const void *b) {
 }
 
 /* Positions where the prefill stops for a snapshot: what the request named, where it left a known path, and every so
- * often on the way. Only classes that need snapshots stop, and never just behind a position whose state is kept. */
+ * often on the way. Only classes that need snapshots stop, and never just behind a position whose state is kept. The
+ * end mark costs no snapshot, since it stands for the one at the prompt's end: it is kept even so, and wins over an
+ * earlier one. */
 static size_t collect_marks(const struct hearth_service *service, const struct hearth_task *task, int32_t resumed,
                             int32_t marks[HEARTH_MARKS_MAX]) {
     if (!hearth_caps_needs_snapshot(&service->engine->caps) || !hearth_cache_stores(service->cache))
         return 0;
     size_t n = 0;
+    if (task->end_mark > 0)
+        marks[n++] = task->end_mark;
     if (task->divergence > 0)
         marks[n++] = task->divergence;
     for (size_t i = 0; i < task->mark_count && n < HEARTH_MARKS_MAX; i++)
@@ -85,8 +87,12 @@ static size_t collect_marks(const struct hearth_service *service, const struct h
     size_t kept = 0;
     int32_t before = resumed;
     for (size_t i = 0; i < n; i++) {
-        if (marks[i] < before + MARK_MIN_GAP_TOKENS || marks[i] >= (int32_t)task->tokens.n)
+        bool end = marks[i] == task->end_mark && marks[i] > resumed;
+        bool near = marks[i] < before + HEARTH_MARK_MIN_GAP_TOKENS;
+        if (marks[i] >= (int32_t)task->tokens.n || (near && !end) || marks[i] == before)
             continue;
+        if (near && kept > 0)
+            kept--;
         before = marks[kept++] = marks[i];
     }
     return kept;
@@ -114,6 +120,7 @@ static void start(struct hearth_service *service, struct hearth_task *task, cons
     struct hearth_live *live = &service->lives[plan->target];
     HEARTH_ASSERT((size_t)restored->resumed == live->tokens.n);
     task->divergence = plan->divergence;
+    task->end_kept = task->end_mark > 0 && restored->resumed == task->end_mark;
     fill_receipt(service, task, plan, restored);
     int32_t marks[HEARTH_MARKS_MAX];
     size_t mark_count = collect_marks(service, task, restored->resumed, marks);
@@ -164,7 +171,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     if (!task->admitted)
         task->receipt.queue_us = start_us - task->submitted_us;
     for (int attempt = 0;; attempt++) {
-        bool cold = task->cache_off || attempt >= RESTORE_ATTEMPTS;
+        bool cold = task->request.cache_off || attempt >= RESTORE_ATTEMPTS;
         struct hearth_plan plan;
         const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
         if (!hearth_cache_plan(service->cache, task->tokens.v, task->tokens.n, cold, lives, service->lanes, &plan) ||

@@ -1,13 +1,20 @@
 /* Computing: one batch for all lanes, then a token for each lane whose logits came out.
  *
+ * A token is sampled, or forced: by a script, or because a thought has used up its budget. Forced or not, it runs
+ * through the sampler (penalties, grammar), the thinker and the syntax automaton, all of which belong to the task and
+ * so outlive a preemption.
+ *
  * Invariants: a lane's task holds one token more than its sequence while it generates (the one sampled last); a task
  * ends at an end token, a stop string, max_tokens, or when the context is full, whichever comes first. */
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define TEXT_SMALL 64
 
 static struct hearth_task *lane_task(struct hearth_service *service, uint32_t lane) {
     struct hearth_task *task = hearth_task_find(service, service->step.lanes[lane].id);
@@ -42,22 +49,92 @@ static void finish_task(struct hearth_service *service, struct hearth_task *task
 
 /* ---- tokens ---- */
 
-/* Adds the token's text to the reply; `*stop` as hearth_reply_feed. */
+/* The text of a token: in `small` when it fits, else allocated in `*large`. NULL: out of memory. */
+static const char *token_text(struct hearth_service *service, const struct hearth_task *task, hearth_token token,
+                              char small[TEXT_SMALL], char **large, size_t *len) {
+    struct hearth_engine *engine = service->engine;
+    bool special = task->request.special_text;
+    for (size_t i = 0; i < task->request.printed_count && !special; i++)
+        special = task->request.printed[i] == token;
+    *len = engine->ops->token_text(engine, token, special, small, TEXT_SMALL);
+    *large = NULL;
+    if (*len <= TEXT_SMALL)
+        return small;
+    *large = malloc(*len);
+    if (*large)
+        (void)engine->ops->token_text(engine, token, special, *large, *len);
+    return *large;
+}
+
+/* Whether the reply's text ends with a whole character, now that `text` came. */
+static bool whole_character(struct hearth_task *task, const char *text, size_t len) {
+    char end[sizeof task->unfinished + sizeof task->unfinished];
+    size_t kept = task->unfinished_len, fresh = len < sizeof task->unfinished ? len : sizeof task->unfinished;
+    memcpy(end, task->unfinished, kept);
+    memcpy(end + kept, text + len - fresh, fresh);
+    size_t complete = hearth_utf8_complete(end, kept + fresh);
+    task->unfinished_len = kept + fresh - complete;
+    memcpy(task->unfinished, end + complete, task->unfinished_len);
+    return task->unfinished_len == 0;
+}
+
+/* How the next token is to be sampled, or shown to the sampler. */
+static unsigned sample_flags(const struct hearth_task *task) {
+    const struct hearth_sampling *sampling = &task->request.sampling;
+    if (hearth_thinker_inside(&task->thinker)) /* a lazy grammar must not be triggered by a thought */
+        return sampling->grammar && sampling->grammar->lazy ? HEARTH_SAMPLE_FREE : 0;
+    return sampling->temperature > 0 && hearth_syntax_next(&task->syntax) ? HEARTH_SAMPLE_GREEDY : 0;
+}
+
+/* The token that has to come next, whatever the model says: the end of a thought that is too long, or the next one of
+ * a script. -1: none. */
+static hearth_token forced_token(const struct hearth_service *service, const struct hearth_task *task) {
+    hearth_token token = hearth_thinker_forced(&task->thinker);
+    if (token >= 0 || task->request.script_count == 0)
+        return token;
+    return task->scripted < task->request.script_count ? task->request.script[task->scripted]
+                                                       : service->engine->caps.end_token;
+}
+
+/* The token came, with this text. What ends a thought may also trigger a lazy grammar that has not seen it. */
+static void follow(struct hearth_service *service, struct hearth_task *task, hearth_token token, const char *text,
+                   size_t len) {
+    struct hearth_engine *engine = service->engine;
+    bool inside = hearth_thinker_inside(&task->thinker);
+    bool unseen = (sample_flags(task) & HEARTH_SAMPLE_FREE) != 0;
+    struct hearth_thinking_end end = hearth_thinker_accept(&task->thinker, token, whole_character(task, text, len));
+    for (size_t i = 0; i < end.count && unseen; i++)
+        engine->ops->sampler_accept(engine, task->sampler, end.tokens[i], HEARTH_SAMPLE_GRAMMAR);
+    if (!inside)
+        hearth_syntax_feed(&task->syntax, text, len);
+}
+
+/* Adds the token's text to the reply; `*stop` as hearth_reply_feed. False: out of memory. */
 static bool feed_text(struct hearth_service *service, struct hearth_task *task, hearth_token token,
                       struct hearth_buf *out, const char **stop) {
-    struct hearth_engine *engine = service->engine;
-    char small[64];
-    size_t len = engine->ops->token_text(engine, token, task->special_text, small, sizeof small);
-    if (len <= sizeof small)
-        return hearth_reply_feed(&task->reply, small, len, out, stop);
-    char *large = malloc(len);
-    bool ok = large != NULL;
-    if (ok) {
-        (void)engine->ops->token_text(engine, token, task->special_text, large, len);
-        ok = hearth_reply_feed(&task->reply, large, len, out, stop);
-    }
+    char small[TEXT_SMALL], *large;
+    size_t len;
+    const char *text = token_text(service, task, token, small, &large, &len);
+    bool ok = text && hearth_reply_feed(&task->reply, text, len, out, stop);
+    if (ok)
+        follow(service, task, token, text, len);
     free(large);
     return ok;
+}
+
+/* Chooses the next token from the logits of a batch item. */
+static hearth_token choose(struct hearth_service *service, struct hearth_task *task, size_t index,
+                           struct hearth_logprobs *logprobs) {
+    struct hearth_engine *engine = service->engine;
+    unsigned flags = sample_flags(task);
+    hearth_token token = forced_token(service, task);
+    if (token < 0)
+        return engine->ops->sample(engine, task->sampler, index, flags, logprobs);
+    task->scripted += task->request.script_count > 0 && hearth_thinker_forced(&task->thinker) < 0;
+    if (logprobs && engine->ops->token_logprobs)
+        engine->ops->token_logprobs(engine, task->sampler, index, token, logprobs);
+    engine->ops->sampler_accept(engine, task->sampler, token, flags);
+    return token;
 }
 
 /* An event with the sampled token in it; NULL: out of memory. */
@@ -72,8 +149,7 @@ static struct hearth_event *token_event(struct hearth_service *service, struct h
     }
     event->sampled_count = 1;
     event->sampled[0].token =
-        service->engine->ops->sample(service->engine, task->sampler, index,
-                                     task->sampling.logprobs >= 0 ? &event->sampled[0].logprobs : NULL);
+        choose(service, task, index, task->request.sampling.logprobs >= 0 ? &event->sampled[0].logprobs : NULL);
     return event;
 }
 
@@ -85,17 +161,24 @@ static bool deliver_prefilled(struct hearth_service *service, struct hearth_task
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_PREFILLED);
     if (!event)
         return false;
-    task->deliver(task->user, event);
+    task->request.deliver(task->request.user, event);
     return true;
+}
+
+/* The script has been said, and there is no token to end with. */
+static bool script_over(const struct hearth_service *service, const struct hearth_task *task) {
+    return task->request.script_count > 0 && task->scripted >= task->request.script_count &&
+           service->engine->caps.end_token < 0;
 }
 
 /* Samples the next token of a lane and sends it on. Returns true while the task goes on. */
 static bool advance(struct hearth_service *service, struct hearth_task *task, size_t index) {
     bool ok = task->prefilled || deliver_prefilled(service, task);
-    if (ok && task->max_tokens == 0) {
+    bool over = script_over(service, task);
+    if (ok && (task->request.max_tokens == 0 || over)) {
         struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
         if (event) {
-            finish_task(service, task, event, HEARTH_FINISH_LENGTH, NULL);
+            finish_task(service, task, event, over ? HEARTH_FINISH_STOP : HEARTH_FINISH_LENGTH, NULL);
             return false;
         }
         ok = false;
@@ -120,11 +203,11 @@ static bool advance(struct hearth_service *service, struct hearth_task *task, si
         return false;
     }
     bool full = task->tokens.n >= service->engine->caps.ctx_tokens;
-    if (stop || full || (task->max_tokens > 0 && task->generated >= (uint32_t)task->max_tokens)) {
+    if (stop || full || (task->request.max_tokens > 0 && task->generated >= (uint32_t)task->request.max_tokens)) {
         finish_task(service, task, event, stop ? HEARTH_FINISH_STOP : HEARTH_FINISH_LENGTH, stop);
         return false;
     }
-    task->deliver(task->user, event);
+    task->request.deliver(task->request.user, event);
     return true;
 }
 
@@ -209,6 +292,8 @@ static void fail_batch(struct hearth_service *service, const struct batch *batch
 
 static enum hearth_snapshot_kind mark_kind(const struct hearth_service *service, const struct hearth_task *task,
                                            int32_t pos) {
+    if (pos == task->end_mark)
+        return HEARTH_SNAPSHOT_PROMPT_END;
     for (size_t i = 0; i < task->mark_count; i++)
         if (task->marks[i] == pos)
             return HEARTH_SNAPSHOT_MARK;
@@ -225,8 +310,11 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
         return false;
     }
-    if (hearth_step_computed(&service->step, (int)lane, share))
-        (void)hearth_cache_snapshot(service->cache, live, mark_kind(service, task, (int32_t)live->tokens.n));
+    if (hearth_step_computed(&service->step, (int)lane, share)) {
+        int32_t pos = (int32_t)live->tokens.n;
+        bool taken = hearth_cache_snapshot(service->cache, live, mark_kind(service, task, pos));
+        task->end_kept = task->end_kept || (taken && pos == task->end_mark);
+    }
     return true;
 }
 
@@ -258,8 +346,8 @@ void hearth_service_compute(struct hearth_service *service, const int32_t *share
         if (!goes_on[i] || !batch.has_output[i])
             continue;
         struct hearth_task *task = lane_task(service, i);
-        bool first = !task->prefilled;
-        if (advance(service, task, batch.output[i]) && first)
+        bool wanted = !task->prefilled && !task->end_kept;
+        if (advance(service, task, batch.output[i]) && wanted)
             (void)hearth_cache_snapshot(service->cache, &service->lives[i], HEARTH_SNAPSHOT_PROMPT_END);
     }
 }

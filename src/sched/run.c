@@ -25,7 +25,7 @@ void hearth_task_destroy(struct hearth_service *service, struct hearth_task *tas
         service->engine->ops->sampler_destroy(service->engine, task->sampler);
     hearth_reply_finish(&task->reply);
     hearth_tokens_finish(&task->tokens);
-    free(task->logit_bias);
+    free(task->block);
     free(task);
 }
 
@@ -46,7 +46,7 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
         link = &(*link)->next;
     *link = task->next;
     service->ended++;
-    task->deliver(task->user, event);
+    task->request.deliver(task->request.user, event);
     hearth_task_destroy(service, task);
     pthread_mutex_lock(&service->mutex);
     service->active--;

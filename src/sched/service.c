@@ -5,6 +5,7 @@
 #include "sched/service.h"
 
 #include "base/assert.h"
+#include "sched/copy.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
@@ -128,6 +129,31 @@ void hearth_service_destroy(struct hearth_service *service) {
 
 /* ---- requests ---- */
 
+static int check_tokens(const struct hearth_caps *caps, const char *what, const hearth_token *tokens, size_t count,
+                        struct hearth_errmsg *msg) {
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= caps->vocab_tokens)
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "token %d at position %zu of %s is not in the vocabulary of %u",
+                               tokens[i], i, what, caps->vocab_tokens);
+    return HEARTH_OK;
+}
+
+static int check_thinking(const struct hearth_caps *caps, const struct hearth_thinking *thinking,
+                          struct hearth_errmsg *msg) {
+    int err = check_tokens(caps, "the start of reasoning", thinking->start, thinking->start_count, msg);
+    for (size_t i = 0; i < thinking->end_count && !err; i++)
+        err = check_tokens(caps, "an end of reasoning", thinking->ends[i], thinking->end_counts[i], msg);
+    if (!err)
+        err = check_tokens(caps, "the generation prompt", thinking->prefill, thinking->prefill_count, msg);
+    return err ? err : check_tokens(caps, "the forced end of reasoning", thinking->forced, thinking->forced_count, msg);
+}
+
+static int check_grammar(const struct hearth_caps *caps, const struct hearth_grammar *grammar,
+                         struct hearth_errmsg *msg) {
+    int err = check_tokens(caps, "the grammar's triggers", grammar->tokens, grammar->token_count, msg);
+    return err ? err : check_tokens(caps, "the grammar's beginning", grammar->prefill, grammar->prefill_count, msg);
+}
+
 static int check_request(const struct hearth_service *service, const struct hearth_request *request,
                          struct hearth_errmsg *msg) {
     const struct hearth_caps *caps = &service->engine->caps;
@@ -137,10 +163,17 @@ static int check_request(const struct hearth_service *service, const struct hear
         return hearth_fail(msg, HEARTH_ERR_TOO_LONG,
                            "the prompt has %zu tokens, but the context holds %u and a reply needs at least one",
                            request->prompt_tokens, caps->ctx_tokens);
-    for (size_t i = 0; i < request->prompt_tokens; i++)
-        if (request->prompt[i] < 0 || (uint32_t)request->prompt[i] >= caps->vocab_tokens)
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "token %d at position %zu is not in the vocabulary of %u",
-                               request->prompt[i], i, caps->vocab_tokens);
+    int err = check_tokens(caps, "the prompt", request->prompt, request->prompt_tokens, msg);
+    if (!err)
+        err = check_tokens(caps, "the script", request->script, request->script_count, msg);
+    if (!err)
+        err = check_tokens(caps, "the printed tokens", request->printed, request->printed_count, msg);
+    if (!err && request->thinking)
+        err = check_thinking(caps, request->thinking, msg);
+    if (!err && request->sampling.grammar)
+        err = check_grammar(caps, request->sampling.grammar, msg);
+    if (err)
+        return err;
     for (size_t i = 0; i < request->stop_count; i++)
         if (request->stops[i][0] == '\0')
             return hearth_fail(msg, HEARTH_ERR_INVALID, "a stop string is empty");
@@ -149,16 +182,12 @@ static int check_request(const struct hearth_service *service, const struct hear
     return HEARTH_OK;
 }
 
-static bool copy_sampling(struct hearth_task *task, const struct hearth_sampling *sampling) {
-    task->sampling = *sampling;
-    if (sampling->logit_biases == 0)
-        return true;
-    task->logit_bias = malloc(sampling->logit_biases * sizeof *task->logit_bias);
-    if (!task->logit_bias)
-        return false;
-    memcpy(task->logit_bias, sampling->logit_bias, sampling->logit_biases * sizeof *task->logit_bias);
-    task->sampling.logit_bias = task->logit_bias;
-    return true;
+/* The last mark, when it is so near to the prompt's end that its snapshot can stand for the one there: where the
+ * generation prompt begins, which templates that rewrite replies leave out again. */
+static int32_t end_mark(const struct hearth_request *request) {
+    int32_t last = request->mark_count > 0 ? request->marks[request->mark_count - 1] : 0;
+    int32_t end = (int32_t)request->prompt_tokens;
+    return last > 0 && last < end && last >= end - HEARTH_MARK_MIN_GAP_TOKENS ? last : 0;
 }
 
 static struct hearth_task *make_task(struct hearth_service *service, const struct hearth_request *request) {
@@ -166,7 +195,7 @@ static struct hearth_task *make_task(struct hearth_service *service, const struc
     if (!task)
         return NULL;
     if (!hearth_tokens_assign(&task->tokens, request->prompt, request->prompt_tokens) ||
-        !copy_sampling(task, &request->sampling) ||
+        !(task->block = hearth_request_copy(request, &task->request)) ||
         !hearth_reply_init(&task->reply, request->stops, request->stop_count)) {
         hearth_task_destroy(service, task);
         return NULL;
@@ -174,11 +203,9 @@ static struct hearth_task *make_task(struct hearth_service *service, const struc
     task->prompt_tokens = request->prompt_tokens;
     for (size_t i = 0; i < request->mark_count && task->mark_count < HEARTH_MARKS_MAX; i++)
         task->marks[task->mark_count++] = request->marks[i];
-    task->max_tokens = request->max_tokens;
-    task->cache_off = request->cache_off;
-    task->special_text = request->special_text;
-    task->deliver = request->deliver;
-    task->user = request->user;
+    task->end_mark = end_mark(request);
+    hearth_thinker_init(&task->thinker, task->request.thinking);
+    hearth_syntax_init(&task->syntax, task->request.call_syntax);
     task->lane = -1;
     task->receipt.prompt_tokens = (uint32_t)request->prompt_tokens;
     return task;

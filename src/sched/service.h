@@ -61,6 +61,27 @@ struct hearth_event {
 
 void hearth_event_destroy(struct hearth_event *event);
 
+/* Reasoning, as tokens: where it begins and ends, and how long it may be. */
+struct hearth_thinking {
+    const hearth_token *start; /* empty: the reply cannot think, and nothing else here is looked at */
+    size_t start_count;
+    const hearth_token *const *ends; /* any of them ends it */
+    const size_t *end_counts;
+    size_t end_count;
+    const hearth_token *prefill; /* tokens of the generation prompt: the reply may begin inside of reasoning */
+    size_t prefill_count;
+    int32_t budget_tokens;       /* < 0: no limit; 0: ends at once */
+    const hearth_token *forced;  /* what is put in when the budget is used up: a message, then an end */
+    size_t forced_count;
+};
+
+/* How the syntax of tool calls is told from their argument values, in the text of the reply; see chat/chat.h. */
+struct hearth_call_syntax {
+    const char *const *begin; /* texts that begin a call; none: the reply is a call from its first byte */
+    size_t begin_count;
+    const char *value_prefix, *value_suffix; /* around a tagged value; "" for both: arguments are JSON */
+};
+
 /* One request. Everything is copied by hearth_service_submit(). */
 struct hearth_request {
     const hearth_token *prompt;
@@ -75,6 +96,12 @@ struct hearth_request {
     size_t stop_count;
     bool cache_off;     /* cache_prompt: false */
     bool special_text;  /* print control tokens in the text */
+    const hearth_token *printed; /* control tokens that are printed all the same */
+    size_t printed_count;
+    const struct hearth_thinking *thinking;       /* NULL: none */
+    const struct hearth_call_syntax *call_syntax; /* sampled greedily outside of argument values; NULL: not */
+    const hearth_token *script; /* a reply that was written beforehand: sampled as it stands, then an end token */
+    size_t script_count;
     /* Called on the service's thread; takes the event and must not block. */
     void (*deliver)(void *user, struct hearth_event *event);
     void *user;

@@ -7,6 +7,8 @@
 #include "sched/reply.h"
 #include "sched/service.h"
 #include "sched/step.h"
+#include "sched/syntax.h"
+#include "sched/thinking.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,14 +21,17 @@ struct hearth_task {
     size_t prompt_tokens;
     int32_t marks[HEARTH_MARKS_MAX];
     size_t mark_count;
-    struct hearth_sampling sampling;
-    struct hearth_logit_bias *logit_bias; /* what sampling.logit_bias points to */
+    int32_t end_mark;             /* the mark that stands for the prompt's end, or 0 */
+    bool end_kept;                /* a snapshot was taken there */
+    struct hearth_request request; /* as it came, without prompt, marks and stops; points into `block` */
+    void *block;
     struct hearth_sampler *sampler;       /* from the first admission on */
     struct hearth_reply reply;
-    int32_t max_tokens;
-    bool cache_off, special_text;
-    void (*deliver)(void *user, struct hearth_event *event);
-    void *user;
+    struct hearth_thinker thinker;
+    struct hearth_syntax syntax;
+    size_t scripted;              /* tokens of the script that came */
+    uint8_t unfinished[4];        /* bytes of a character at the end of the text so far */
+    size_t unfinished_len;
 
     int lane;                     /* -1: queued */
     bool admitted;                /* the receipt's reuse is filled */

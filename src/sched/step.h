@@ -25,6 +25,8 @@
 
 #define HEARTH_LANES_MAX 64
 #define HEARTH_MARKS_MAX 24
+/* A stop costs a batch of its own: not worth it for fewer tokens than this. */
+#define HEARTH_MARK_MIN_GAP_TOKENS 32
 
 struct hearth_step_lane {
     enum hearth_lane_state state;

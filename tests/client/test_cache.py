@@ -3,9 +3,9 @@
 import pytest
 
 from conftest import serve
+from lib.ledger import new_tokens
 from lib.scenarios import Chat
 from lib.text import Text
-from recompute import new_tokens
 
 
 class Meter:

@@ -23,6 +23,11 @@ static void init_api(struct hearth_api *api) {
     HEARTH_ASSERT(hearth_chat_create(&chat, &api->chat, &msg) == HEARTH_OK);
     hearth_sampling_default(&api->sampling);
     api->max_tokens = -1;
+    api->reasoning_budget = -1;
+    api->tool_syntax_greedy = true;
+    api->transcript_bytes = 1024 * 1024;
+    api->grammars = hearth_grammars_create();
+    HEARTH_ASSERT(api->grammars != NULL && hearth_history_init(api));
 }
 
 static void check_error(const struct hearth_api_error *error) {
@@ -45,6 +50,18 @@ static void check_generation(const struct hearth_api *api, const struct hearth_g
     }
 }
 
+/* What the service would be given. */
+static void check_submission(struct hearth_job *job) {
+    struct hearth_choice choice = {.job = job};
+    struct hearth_request request = {0};
+    hearth_choice_fill_request(&choice, &request);
+    const struct hearth_grammar *grammar = request.sampling.grammar;
+    HEARTH_ASSERT(grammar == NULL || (grammar->text != NULL && grammar->text[0] != '\0'));
+    HEARTH_ASSERT(grammar == NULL || !grammar->lazy || grammar->pattern_count + grammar->token_count > 0);
+    const struct hearth_thinking *thinking = request.thinking;
+    HEARTH_ASSERT(thinking == NULL || (thinking->start_count > 0 && thinking->forced_count > 0));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct hearth_api api;
     if (api.engine == NULL) {
@@ -61,9 +78,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             check_error(&job.error);
         } else if (job.dialect != NULL) {
             check_generation(&api, &job.generation);
+            check_submission(&job);
         } else {
             HEARTH_ASSERT(job.response.len > 0);
         }
+        hearth_job_finish_chat(&job);
+        hearth_conversation_destroy(&job);
         hearth_generation_finish(&job.generation);
         hearth_buf_finish(&job.response);
     }

@@ -360,7 +360,7 @@ static void step_flight(struct game *g, int lane) {
         return;
     }
     /* hearth_cache_snapshot() decodes nothing: the output is still there. */
-    hearth_token token = g->engine->ops->sample(g->engine, g->greedy, n - 1, NULL);
+    hearth_token token = g->engine->ops->sample(g->engine, g->greedy, n - 1, 0, NULL);
     HEARTH_ASSERT(token == hearth_sim_oracle(g->engine, flight->all.v, flight->all.n));
     totals.tokens_sampled++;
     if (flight->reply_left == 0 || flight->all.n + 1 >= g->sim.ctx_tokens) {

@@ -98,7 +98,7 @@ static int32_t ref_floor(const struct model *m, const struct ref_seq *seq) {
 /* ---- operations: each chooses what is allowed, or does nothing ---- */
 
 static void check_output(struct model *m, size_t index, const struct ref_seq *seq) {
-    hearth_token got = m->engine->ops->sample(m->engine, m->greedy, index, NULL);
+    hearth_token got = m->engine->ops->sample(m->engine, m->greedy, index, 0, NULL);
     assert_int_equal(got, hearth_sim_oracle(m->engine, seq->tokens, (size_t)seq->n));
 }
 

@@ -96,7 +96,7 @@ static hearth_token sample_once(struct hearth_engine *engine, size_t index, cons
     if (sampler == NULL) {
         fail_msg("%s", msg.text);
     }
-    hearth_token token = engine->ops->sample(engine, sampler, index, logprobs);
+    hearth_token token = engine->ops->sample(engine, sampler, index, 0, logprobs);
     engine->ops->sampler_destroy(engine, sampler);
     return token;
 }
@@ -120,8 +120,8 @@ static void greedy_takes_the_largest(void **state) {
     s.penalty_presence = 1000.0f;
     struct hearth_sampler *sampler = engine->ops->sampler_create(engine, &s, NULL);
     assert_non_null(sampler);
-    engine->ops->sampler_accept(engine, sampler, best);
-    assert_int_not_equal(engine->ops->sample(engine, sampler, index, NULL), best);
+    engine->ops->sampler_accept(engine, sampler, best, 0);
+    assert_int_not_equal(engine->ops->sample(engine, sampler, index, 0, NULL), best);
     engine->ops->sampler_destroy(engine, sampler);
     real_close(engine);
 }

@@ -91,8 +91,8 @@ static void parameters_reach_the_service(void **state) {
     assert_int_equal(last->sampling.logprobs, -1);
 }
 
-/* The tokens before each mark print the text up to where the marked content begins. */
-static void marks_stand_before_contents(void **state) {
+/* Marks stand before the headers of the first and the last message, and of the reply. */
+static void marks_stand_before_messages(void **state) {
     (void)state;
     json_decref(post(CHAT,
                      "{\"messages\":[{\"role\":\"system\",\"content\":\"Be a fire.\"},{\"role\":\"user\",\"content\":"
@@ -100,20 +100,75 @@ static void marks_stand_before_contents(void **state) {
                      "\"Second question\"}]}",
                      200));
     const struct fake_request *last = fake_last();
-    static const char *const before[] = {"user\n", "user\n"}, *const after[] = {"First", "Second"};
-    assert_int_equal(last->mark_count, 2);
-    for (size_t i = 0; i < 2; i++) {
+    static const char before[] = "<|im_end|>\n";
+    static const char *const after[] = {
+        "<|im_start|>user\nFirst", "<|im_start|>user\nSecond", "<|im_start|>assistant\n"};
+    assert_int_equal(last->mark_count, 3);
+    for (size_t i = 0; i < 3; i++) {
         struct hearth_buf head = {0}, tail = {0};
         char text[64];
         for (size_t k = 0; k < last->prompt_tokens; k++) {
             size_t len = stage.engine->ops->token_text(stage.engine, last->prompt[k], true, text, sizeof text);
             assert_true(hearth_buf_append(k < (size_t)last->marks[i] ? &head : &tail, text, len));
         }
-        assert_memory_equal(head.data + head.len - strlen(before[i]), before[i], strlen(before[i]));
+        assert_memory_equal(head.data + head.len - strlen(before), before, strlen(before));
         assert_memory_equal(tail.data, after[i], strlen(after[i]));
         hearth_buf_finish(&head);
         hearth_buf_finish(&tail);
     }
+}
+
+/* The texts of a format reach the service as tokens: what a reply must look like, and how long it may think. */
+static void formats_reach_the_service(void **state) {
+    static const char thinking[] =
+        "{%- for m in messages -%}{{- '<|im_start|>' + m.role + '\n' -}}"
+        "{%- if m.role == 'assistant' and m.reasoning_content -%}"
+        "{{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' -}}{%- endif -%}"
+        "{{- m.content + '<|im_end|>\n' -}}{%- endfor -%}"
+        "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}";
+    static const char tools[] =
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}}]";
+    const struct fake_request *last = fake_last();
+    struct stage other;
+    struct stage_options options;
+    struct hearth_buf forced = {0};
+    char body[512];
+    int status;
+    (void)state;
+    json_decref(post(CHAT, "{\"grammar\":\"root ::= \\\"x\\\"\"," USER "}", 200));
+    assert_string_equal(last->grammar, "root ::= \"x\"");
+    assert_false(last->lazy || last->thinks || last->greedy_syntax);
+    snprintf(body, sizeof body, "{%s," USER "}", tools);
+    json_decref(post(CHAT, body, 200));
+    assert_true(last->grammar[0] != '\0' && last->lazy && last->greedy_syntax);
+    snprintf(body, sizeof body, "{\"tool_choice\":\"required\",%s," USER "}", tools);
+    json_decref(post(CHAT, body, 200));
+    assert_true(last->grammar[0] != '\0' && !last->lazy);
+    json_decref(post("/v1/completions", "{\"prompt\":\"x\",\"json_schema\":{\"type\":\"boolean\"}}", 200));
+    assert_non_null(strstr(last->grammar, "true"));
+
+    stage_options_default(&options);
+    options.chat_template = thinking;
+    options.api.tool_syntax_greedy = false;
+    options.api.reasoning_budget = 9;
+    options.api.reasoning_budget_message = "Enough.";
+    stage_open(&other, &options);
+    json_decref(stage_call(&other, "POST", CHAT, "{" USER "}", &status));
+    assert_int_equal(status, 200);
+    assert_true(last->thinks && last->budget_tokens == 9);
+    for (size_t i = 0; i < last->forced_count; i++) {
+        char text[64];
+        size_t len = other.engine->ops->token_text(other.engine, last->forced[i], true, text, sizeof text);
+        assert_true(hearth_buf_append(&forced, text, len) && hearth_buf_append(&forced, "", 1));
+        forced.len--;
+    }
+    assert_memory_equal(forced.data, "Enough.", 7);
+    assert_non_null(strstr((const char *)forced.data, "</think>"));
+    snprintf(body, sizeof body, "{\"thinking_budget_tokens\":3,%s," USER "}", tools);
+    json_decref(stage_call(&other, "POST", CHAT, body, &status));
+    assert_true(last->budget_tokens == 3 && !last->greedy_syntax);
+    hearth_buf_finish(&forced);
+    stage_close(&other);
 }
 
 static void several_choices_share_a_response(void **state) {
@@ -302,7 +357,8 @@ static void shutdown_answers_what_it_cancels(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_reach_the_service),
-        cmocka_unit_test(marks_stand_before_contents),
+        cmocka_unit_test(marks_stand_before_messages),
+        cmocka_unit_test(formats_reach_the_service),
         cmocka_unit_test(several_choices_share_a_response),
         cmocka_unit_test(logprobs_in_both_forms),
         cmocka_unit_test(errors_before_and_after_the_first_token),

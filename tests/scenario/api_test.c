@@ -276,7 +276,13 @@ static void accepts_what_clients_send(void **state) {
         "\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
         "\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"name\":\"f\",\"content\":\"42\"}]}",
         "{\"max_tokens\":2,\"chat_template_kwargs\":{\"enable_thinking\":false},\"reasoning_effort\":\"none\","
-        "\"cache_prompt\":false," HELLO "}",
+        "\"cache_prompt\":false,\"reasoning\":{\"effort\":\"high\",\"max_tokens\":5,\"enabled\":true}," HELLO "}",
+        "{\"max_tokens\":2,\"chat_template_kwargs\":{\"enable_thinking\":true},\"reasoning_effort\":\"high\","
+        "\"reasoning_format\":\"none\",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":9}," HELLO "}",
+        /* A call that was cut short comes back, and a result without a name of its call. */
+        "{\"max_tokens\":2,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":"
+        "[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": \"}}]},"
+        "{\"role\":\"tool\",\"content\":\"42\"}]}",
     };
     (void)state;
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
@@ -325,13 +331,32 @@ static const struct {
     {CHAT, "{\"logprobs\":true,\"top_logprobs\":21," HELLO "}", 400, "top_logprobs", "invalid_value"},
     {CHAT, "{\"user\":5," HELLO "}", 400, "user", "invalid_type"},
     {CHAT, "{\"chat_template_kwargs\":5," HELLO "}", 400, "chat_template_kwargs", "invalid_type"},
-    {CHAT, "{\"tools\":[{\"type\":\"function\"}]," HELLO "}", 400, "tools", "unsupported_parameter"},
-    {CHAT, "{\"tool_choice\":\"required\"," HELLO "}", 400, "tool_choice", "unsupported_parameter"},
-    {CHAT, "{\"response_format\":{\"type\":\"json_object\"}," HELLO "}", 400, "response_format",
-     "unsupported_parameter"},
-    {CHAT, "{\"grammar\":\"root ::= x\"," HELLO "}", 400, "grammar", "unsupported_parameter"},
-    {CHAT, "{\"reasoning_effort\":\"high\"," HELLO "}", 400, "reasoning_effort", "unsupported_parameter"},
-    {CHAT, "{\"chat_template_kwargs\":{\"enable_thinking\":true}," HELLO "}", 400, "chat_template_kwargs",
+    {CHAT, "{\"temperature\":9," HELLO "}", 400, "temperature", "invalid_value"},
+    {CHAT, "{\"top_p\":7," HELLO "}", 400, "top_p", "invalid_value"},
+    {CHAT, "{\"logprobs\":true,\"top_logprobs\":500," HELLO "}", 400, "top_logprobs", "invalid_value"},
+    {CHAT, "{\"n\":100," HELLO "}", 400, "n", "invalid_value"},
+    {CHAT, "{\"max_tokens\":\"many\"," HELLO "}", 400, "max_tokens", "invalid_type"},
+    {CHAT, "{\"stop\":{\"a\":1}," HELLO "}", 400, "stop", "invalid_type"},
+    {CHAT, "{\"logit_bias\":\"x\"," HELLO "}", 400, "logit_bias", "invalid_type"},
+    {CHAT, "{\"messages\":[{\"content\":\"hi\"}]}", 400, "messages[0]", "missing_required_parameter"},
+    {CHAT,
+     "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}", 400,
+     "messages", "invalid_value"},
+    {CHAT, "{\"continue_final_message\":true," HELLO "}", 400, "continue_final_message", "invalid_value"},
+    {CHAT, "{\"continue_final_message\":\"yes\"," HELLO "}", 400, "continue_final_message", "invalid_value"},
+    {CHAT, "{\"add_generation_prompt\":1," HELLO "}", 400, "add_generation_prompt", "invalid_type"},
+    {CHAT, "{\"audio\":{\"voice\":\"x\"}," HELLO "}", 400, "audio", "unsupported_parameter"},
+    {CHAT, "{\"chat_template_kwargs\":{\"enable_thinking\":\"true\"}," HELLO "}", 400,
+     "chat_template_kwargs.enable_thinking", "invalid_type"},
+    {CHAT, "{\"enable_thinking\":\"no\"," HELLO "}", 400, "enable_thinking", "invalid_type"},
+    {CHAT, "{\"reasoning_effort\":\"huge\"," HELLO "}", 400, "reasoning_effort", "invalid_value"},
+    {CHAT, "{\"reasoning_format\":\"loud\"," HELLO "}", 400, "reasoning_format", "invalid_value"},
+    {CHAT, "{\"reasoning\":\"x\"," HELLO "}", 400, "reasoning", "invalid_type"},
+    {CHAT, "{\"thinking\":{\"type\":\"maybe\"}," HELLO "}", 400, "thinking.type", "invalid_value"},
+    {CHAT, "{\"thinking\":{\"budget_tokens\":1.5}," HELLO "}", 400, "thinking.budget_tokens", "invalid_type"},
+    {CHAT, "{\"thinking_budget_tokens\":-2," HELLO "}", 400, "thinking_budget_tokens", "invalid_value"},
+    {CHAT, "{\"reasoning_budget_message\":7," HELLO "}", 400, "reasoning_budget_message", "invalid_type"},
+    {"/v1/completions", "{\"prompt\":\"a\",\"tools\":[{\"type\":\"function\"}]}", 400, "tools",
      "unsupported_parameter"},
     {"/v1/completions", "{}", 400, "prompt", "missing_required_parameter"},
     {"/v1/completions", "{\"prompt\":\"\"}", 400, "prompt", "invalid_value"},

@@ -181,7 +181,9 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
 static void remember(const struct hearth_request *request) {
     last = (struct fake_request){.sampling = request->sampling, .max_tokens = request->max_tokens,
                                  .cache_off = request->cache_off, .mark_count = request->mark_count,
-                                 .stop_count = request->stop_count, .prompt_tokens = request->prompt_tokens};
+                                 .stop_count = request->stop_count, .prompt_tokens = request->prompt_tokens,
+                                 .thinks = request->thinking != NULL, .greedy_syntax = request->call_syntax != NULL,
+                                 .script_count = request->script_count};
     HEARTH_ASSERT(request->prompt_tokens <= sizeof last.prompt / sizeof last.prompt[0]);
     memcpy(last.prompt, request->prompt, request->prompt_tokens * sizeof *request->prompt);
     for (size_t i = 0; i < request->mark_count && i < 4; i++) {
@@ -192,6 +194,17 @@ static void remember(const struct hearth_request *request) {
     }
     for (size_t i = 0; i < request->sampling.logit_biases && i < 4; i++) {
         last.bias[i] = request->sampling.logit_bias[i];
+    }
+    const struct hearth_grammar *grammar = request->sampling.grammar;
+    if (grammar != NULL) {
+        strncpy(last.grammar, grammar->text, sizeof last.grammar - 1);
+        last.lazy = grammar->lazy;
+    }
+    if (request->thinking != NULL) {
+        last.budget_tokens = request->thinking->budget_tokens;
+        last.forced_count = request->thinking->forced_count;
+        HEARTH_ASSERT(last.forced_count <= sizeof last.forced / sizeof last.forced[0]);
+        memcpy(last.forced, request->thinking->forced, last.forced_count * sizeof *last.forced);
     }
     if (seed_count < SEEDS_MAX) {
         seeds_seen[seed_count++] = request->sampling.seed;

@@ -33,6 +33,11 @@ struct fake_request {
     char stops[4][32];
     size_t stop_count;
     bool cache_off;
+    char grammar[256]; /* its beginning; "" when there is none */
+    bool lazy, thinks, greedy_syntax;
+    int32_t budget_tokens;
+    hearth_token forced[64];
+    size_t forced_count, script_count;
 };
 
 void fake_set_plan(const struct fake_plan *plan);

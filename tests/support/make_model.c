@@ -1,6 +1,6 @@
 /* Makes a small model with random weights and a real tokenizer.
  *
- *   make_model SMOLLM2.gguf hybrid|mamba|opaque OUT.gguf
+ *   make_model BASE.gguf hybrid|mamba|opaque|tiny OUT.gguf
  *
  * The tokenizer and the chat template are those of the first file, so that text can be tokenised and conversations be
  * templated; the architecture and its sizes come from the tables below. llama.cpp itself lists the tensors that an
@@ -110,10 +110,28 @@ static const struct value opaque[] = {
     {NULL, END, 0, {0}},
 };
 
+/* Plain attention with a very long context: one layer with one small head, so that a prompt of 32k tokens takes seconds
+ * and one of 150k is bearable. 128 bytes of pages per token. */
+static const struct value tiny[] = {
+    {"block_count", U32, 1, {0}},
+    {"context_length", U32, 262144, {0}},
+    {"embedding_length", U32, 64, {0}},
+    {"feed_forward_length", U32, 128, {0}},
+    {"attention.head_count", U32, 1, {0}},
+    {"attention.head_count_kv", U32, 1, {0}},
+    {"attention.key_length", U32, 32, {0}},
+    {"attention.value_length", U32, 32, {0}},
+    {"attention.layer_norm_rms_epsilon", F32, 1e-5, {0}},
+    {"rope.dimension_count", U32, 32, {0}},
+    {"rope.freq_base", F32, 1e6, {0}},
+    {NULL, END, 0, {0}},
+};
+
 static const struct kind kinds[] = {
     {"hybrid", "qwen35", hybrid},
     {"mamba", "mamba", mamba},
     {"opaque", "deepseek4", opaque},
+    {"tiny", "llama", tiny},
 };
 
 /* ---- random numbers ---- */

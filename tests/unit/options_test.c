@@ -35,6 +35,12 @@ static void test_defaults(void **state) {
     assert_true(options.temp > 0.79 && options.temp < 0.81);
     assert_true(options.metrics && options.slots && options.mmap && options.jinja);
     assert_false(options.hello);
+    assert_true(options.tool_syntax_greedy);
+    assert_false(options.keep_thinking);
+    assert_int_equal(options.transcript_bytes, 256 << 20);
+    assert_int_equal(options.reasoning_budget, -1);
+    assert_int_equal(options.strip_line.n, 0);
+    assert_null(options.script);
 }
 
 static void test_forms(void **state) {
@@ -57,6 +63,46 @@ static void test_forms(void **state) {
     assert_false(options.slots);
     assert_false(options.mmap);
     assert_true(options.metrics);
+}
+
+static void test_sizes(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t bytes; /* -1: refused */
+    } cases[] = {{"0", 0},   {"1000", 1000}, {"64k", 65536}, {"2M", 2 << 20}, {"3G", 3ll << 30},
+                 {"-1", -1}, {"M", -1},      {"1.5M", -1},   {"1MB", -1},     {"9999T", -1}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hearth_options options;
+        struct hearth_errmsg msg;
+        const int err = PARSE(&options, &msg, "--transcript-bytes", cases[i].text);
+        assert_int_equal(err, cases[i].bytes < 0 ? HEARTH_ERR_INVALID : HEARTH_OK);
+        if (err == HEARTH_OK) {
+            assert_int_equal(options.transcript_bytes, cases[i].bytes);
+        }
+    }
+}
+
+/* A list grows with each flag; flags take the place of what the environment says. */
+static void test_lists(void **state) {
+    (void)state;
+    struct hearth_options options;
+    struct hearth_errmsg msg;
+    assert_int_equal(setenv("HEARTH_STRIP_LINE", "^Time", 1), 0);
+    assert_int_equal(parse(&options, 0, NULL, &msg), HEARTH_OK);
+    assert_int_equal(options.strip_line.n, 1);
+    assert_string_equal(options.strip_line.v[0], "^Time");
+    assert_int_equal(PARSE(&options, &msg, "--strip-line", "^a", "--strip-line=b b"), HEARTH_OK);
+    assert_int_equal(options.strip_line.n, 2);
+    assert_string_equal(options.strip_line.v[0], "^a");
+    assert_string_equal(options.strip_line.v[1], "b b");
+    (void)unsetenv("HEARTH_STRIP_LINE");
+    const char *many[2 * (HEARTH_OPTION_LIST_MAX + 1)];
+    for (size_t i = 0; i < sizeof(many) / sizeof(many[0]); i++) {
+        many[i] = i % 2 == 0 ? "--strip-line" : "x";
+    }
+    assert_int_equal(parse(&options, COUNT(many), many, &msg), HEARTH_ERR_INVALID);
+    assert_string_equal(msg.text, "--strip-line may be given 32 times at most");
 }
 
 static void test_environment(void **state) {
@@ -104,6 +150,8 @@ static void test_mistakes(void **state) {
         {{"--top-p", "nan"}, "--top-p: 'nan' is not a number from 0 to 1"},
         {{"--engine", "gpu"}, "--engine: 'gpu' is none of llama|sim"},
         {{"--engine", "llama|sim"}, "--engine: 'llama|sim' is none of llama|sim"},
+        {{"--transcript-bytes", "much"}, "--transcript-bytes: 'much' is not a size such as 64M or 2G"},
+        {{"--reasoning-format", "loud"}, "--reasoning-format: 'loud' is none of auto|none|deepseek|deepseek-legacy"},
         {{"--metrics=on"}, "--metrics takes no value"},
         {{"--no-jinja"}, "unknown option --no-jinja, did you mean --jinja? (see hearth serve --help)"},
         {{"model.gguf"}, "unexpected argument 'model.gguf' (see hearth serve --help)"},
@@ -162,6 +210,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_forms), cmocka_unit_test(test_environment),
         cmocka_unit_test(test_mistakes), cmocka_unit_test(test_asks),  cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,7 +136,7 @@ static hearth_token sample_once(struct hearth_engine *engine, const struct heart
     assert_non_null(sampler);
     engine->ops->seq_clear(engine, 0);
     assert_int_equal(feed(engine, 0, 0, "once upon"), HEARTH_OK);
-    hearth_token token = engine->ops->sample(engine, sampler, 8, logprobs);
+    hearth_token token = engine->ops->sample(engine, sampler, 8, 0, logprobs);
     engine->ops->sampler_destroy(engine, sampler);
     return token;
 }
@@ -222,12 +222,13 @@ static void penalties_and_ends(void **state) {
     hearth_token greedy = sample_once(engine, &s, NULL);
     s.penalty_presence = 50.0f;
     struct hearth_sampler *sampler = engine->ops->sampler_create(engine, &s, NULL);
-    engine->ops->sampler_accept(engine, sampler, greedy);
-    assert_int_not_equal(engine->ops->sample(engine, sampler, 8, NULL), greedy);
+    engine->ops->sampler_accept(engine, sampler, greedy, 0);
+    assert_int_not_equal(engine->ops->sample(engine, sampler, 8, 0, NULL), greedy);
     for (int i = 0; i < 63; i++) {
-        engine->ops->sampler_accept(engine, sampler, 0); /* the window of 64 has moved on after this and the sample */
+        engine->ops->sampler_accept(engine, sampler, 0,
+                                    0); /* the window of 64 has moved on after this and the sample */
     }
-    assert_int_equal(engine->ops->sample(engine, sampler, 8, NULL), greedy);
+    assert_int_equal(engine->ops->sample(engine, sampler, 8, 0, NULL), greedy);
     engine->ops->sampler_destroy(engine, sampler);
 
     hearth_sampling_default(&s);
@@ -240,7 +241,7 @@ static void penalties_and_ends(void **state) {
         struct hearth_batch_item item = {.token = t, .seq = 0, .pos = 0, .output = true};
         assert_int_equal(engine->ops->decode(engine, &item, 1), HEARTH_OK);
         would_end += engine->ops->token_is_end(engine, hearth_sim_oracle(engine, &t, 1));
-        assert_false(engine->ops->token_is_end(engine, engine->ops->sample(engine, sampler, 0, NULL)));
+        assert_false(engine->ops->token_is_end(engine, engine->ops->sample(engine, sampler, 0, 0, NULL)));
     }
     assert_true(would_end > 0);
     engine->ops->sampler_destroy(engine, sampler);
@@ -372,7 +373,7 @@ static void misuse(void **state) {
     struct hearth_sampling s;
     hearth_sampling_default(&s);
     struct hearth_sampler *sampler = ops->sampler_create(engine, &s, NULL);
-    assert_stops((void)ops->sample(engine, sampler, 1, NULL));     /* no output was asked for */
+    assert_stops((void)ops->sample(engine, sampler, 1, 0, NULL));     /* no output was asked for */
     ops->sampler_destroy(engine, sampler);
     ops->destroy(engine);
 }

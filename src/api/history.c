@@ -1,0 +1,405 @@
+/* Messages to prompt tokens, and replies back into the transcripts.
+ *
+ * A prompt is made in this order: replies of this server that the history holds are put back as they were sampled;
+ * the template prints the messages; the transcripts turn the text into tokens. What a text reads as is asked of the
+ * format's own parser: it decides whether the text that the template printed for a reply says what the reply said.
+ *
+ * With --keep-thinking a template that leaves something out of a reply does not get its way: the prompt is then the
+ * tokens up to the last reply as they are, and the text that the template prints behind it. To find that text, the
+ * reply is printed once more with a mark for its content. */
+#include "api/api_internal.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "session/diagnose.h"
+#include "session/intern.h"
+#include "session/transcript.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct hearth_conversation {
+    struct hearth_transcript_place *place;
+    struct hearth_message *begun; /* the message that is to be continued, or NULL */
+    size_t known_tokens, sampled_tokens;
+    int64_t prepare_us;
+    bool forked;
+    struct hearth_transcript_fork fork; /* without `said` */
+    struct hearth_diagnosis diagnosis;
+    char line[128]; /* VOLATILE: the line, as it is now */
+};
+
+/* ---- what lives as long as the API ---- */
+
+/* Whether the ids of calls are in the prompt: two histories that differ in them alone. */
+static bool prints_ids(struct hearth_chat *chat) {
+    struct hearth_chat_prompt prompts[2] = {{{0}, 0, 0, 0}, {{0}, 0, 0, 0}};
+    bool same = false;
+    int printed = 0;
+    for (int i = 0; i < 2; i++) {
+        struct hearth_message *messages[3] = {hearth_message_create(HEARTH_ROLE_USER),
+                                              hearth_message_create(HEARTH_ROLE_ASSISTANT),
+                                              hearth_message_create(HEARTH_ROLE_TOOL)};
+        struct hearth_chat_request request = {.messages = messages, .message_count = 3, .thinking = true};
+        struct hearth_chat_format *format = NULL;
+        struct hearth_errmsg msg;
+        bool ok = messages[0] != NULL && messages[1] != NULL && messages[2] != NULL;
+        if (ok && hearth_message_alloc_calls(messages[1], 1)) {
+            const char *id = i == 0 ? "a1b2c3d4e" : "f5g6h7i8j";
+            messages[0]->content = strdup("x");
+            messages[1]->calls[0] = (struct hearth_call){strdup(id), strdup("f"), strdup("{}"), NULL};
+            messages[2]->content = strdup("y");
+            messages[2]->tool_call_id = strdup(id);
+            ok = messages[0]->content != NULL && messages[2]->content != NULL && messages[1]->calls[0].id != NULL &&
+                 messages[1]->calls[0].name != NULL && messages[1]->calls[0].arguments != NULL &&
+                 messages[2]->tool_call_id != NULL;
+            messages[0]->content_len = messages[2]->content_len = ok;
+            for (int k = 0; k < 3; k++) {
+                ok = ok && hearth_message_seal(messages[k]);
+            }
+            printed += ok && hearth_chat_format_get(chat, &request, &format, &msg) == HEARTH_OK &&
+                       hearth_chat_render(chat, &request, format, &prompts[i], &msg) == HEARTH_OK;
+        }
+        hearth_chat_format_unref(format);
+        for (int k = 0; k < 3; k++) {
+            hearth_message_unref(messages[k]);
+        }
+    }
+    same = printed == 2 && prompts[0].text.len == prompts[1].text.len &&
+           memcmp(prompts[0].text.data, prompts[1].text.data, prompts[0].text.len) == 0;
+    hearth_chat_prompt_finish(&prompts[0]);
+    hearth_chat_prompt_finish(&prompts[1]);
+    return !same;
+}
+
+bool hearth_history_init(struct hearth_api *api) {
+    api->ids_printed = prints_ids(api->chat);
+    /* What was read takes a part of the room: text as JSON and as messages, against text and tokens. */
+    api->intern = hearth_intern_create(api->transcript_bytes / 4);
+    size_t rest_bytes = api->transcript_bytes - api->transcript_bytes / 4;
+    return api->intern != NULL &&
+           hearth_transcripts_create(api->engine, rest_bytes, &api->transcripts) == HEARTH_OK;
+}
+
+void hearth_history_shutdown(struct hearth_api *api) {
+    hearth_transcripts_destroy(api->transcripts);
+    hearth_intern_destroy(api->intern);
+}
+
+/* ---- prompts ---- */
+
+/* For hearth_transcripts_tokenize(): text that reads as a message, by the format at `user`. */
+static bool reads_as(void *user, const char *text, size_t len, const struct hearth_message *message) {
+    struct hearth_message *read = NULL;
+    struct hearth_errmsg msg;
+    bool same = hearth_chat_parse(user, text, len, &read, &msg) == HEARTH_OK && hearth_message_is_print(read, message);
+    hearth_message_unref(read);
+    return same;
+}
+
+static struct hearth_transcript_prompt transcript_prompt(const struct hearth_job *job,
+                                                         const struct hearth_chat_request *request,
+                                                         struct hearth_transcript_root root) {
+    return (struct hearth_transcript_prompt){
+        .root = root,
+        .messages = request->messages,
+        .message_count = request->message_count - (request->continues ? 1 : 0),
+        .reads = reads_as,
+        .user = job->chat.format,
+    };
+}
+
+static void set_text(struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered, size_t from) {
+    const size_t marks[] = {rendered->system_end, rendered->last_input_start, rendered->generation_start};
+    prompt->text = (const char *)rendered->text.data + from;
+    prompt->len = rendered->text.len - from;
+    prompt->mark_count = 0;
+    for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
+        if (marks[i] >= from && marks[i] <= rendered->text.len) { /* NO_MARK is more than any length */
+            prompt->marks[prompt->mark_count++] = marks[i] - from;
+        }
+    }
+}
+
+/* Number of messages up to and with the last one that is a reply of this server: it was exchanged for ours. */
+static size_t last_reply(const struct hearth_history *history, struct hearth_message *const *sent) {
+    for (size_t i = history->count; i-- > 0;) {
+        if (history->messages[i] != sent[i]) {
+            return i + 1;
+        }
+    }
+    return 0;
+}
+
+/* Renders the request with a mark in the place of message `keep - 1`; returns where what follows it begins, or 0. */
+static size_t render_tail(struct hearth_job *job, const struct hearth_chat_request *request, size_t keep,
+                          struct hearth_chat_prompt *rendered) {
+    char mark[48];
+    struct hearth_errmsg msg;
+    size_t from = 0;
+    struct hearth_message **messages = calloc(request->message_count, sizeof(struct hearth_message *));
+    struct hearth_message *marked = hearth_message_create(HEARTH_ROLE_ASSISTANT);
+    snprintf(mark, sizeof mark, "hearth%016" PRIx64 "%016" PRIx64, job->api->id_seed, ~job->api->id_seed);
+    if (messages != NULL && marked != NULL && (marked->content = strdup(mark)) != NULL) {
+        marked->content_len = strlen(mark);
+        memcpy(messages, request->messages, request->message_count * sizeof(struct hearth_message *));
+        messages[keep - 1] = marked;
+        struct hearth_chat_request other = *request;
+        other.messages = messages;
+        if (hearth_message_seal(marked) &&
+            hearth_chat_render(job->api->chat, &other, job->chat.format, rendered, &msg) == HEARTH_OK) {
+            const char *text = (const char *)rendered->text.data;
+            const char *found = strstr(text, mark);
+            size_t at = found != NULL ? (size_t)(found - text) + strlen(mark) : rendered->text.len;
+            at = hearth_transcripts_turn_end(job->api->transcripts, text, rendered->text.len, at);
+            from = at < rendered->text.len ? at : 0;
+        }
+    }
+    hearth_message_unref(marked);
+    free(messages);
+    return from;
+}
+
+/* Puts the replies back, renders and tokenises. `rendered` is for the caller to finish. */
+static int make_tokens(struct hearth_job *job, const struct hearth_chat_request *request,
+                       struct hearth_transcript_prompt *prompt, struct hearth_chat_prompt *rendered,
+                       struct hearth_transcript_result *result, struct hearth_errmsg *msg) {
+    struct hearth_api *api = job->api;
+    struct hearth_history *history = &job->history;
+    size_t bytes = history->count * sizeof(struct hearth_message *);
+    struct hearth_message **sent = malloc(bytes);
+    if (sent == NULL) {
+        return HEARTH_ERR_NOMEM;
+    }
+    memcpy(sent, history->messages, bytes);
+    (void)hearth_transcripts_restore(api->transcripts, prompt->root, history->messages, history->count,
+                                     api->ids_printed);
+    size_t keep = api->keep_thinking && !request->continues ? last_reply(history, sent) : 0;
+    free(sent);
+    if (keep > 0) {
+        size_t from = render_tail(job, request, keep, rendered);
+        if (from > 0) {
+            prompt->keep = keep;
+            set_text(prompt, rendered, from);
+            if (hearth_transcripts_tokenize(api->transcripts, prompt, result) == HEARTH_OK) {
+                return HEARTH_OK;
+            }
+            prompt->keep = 0;
+        }
+        hearth_chat_prompt_finish(rendered);
+    }
+    int err = hearth_chat_render(api->chat, request, job->chat.format, rendered, msg);
+    if (err == HEARTH_OK) {
+        set_text(prompt, rendered, 0);
+        err = hearth_transcripts_tokenize(api->transcripts, prompt, result);
+    }
+    return err;
+}
+
+/* The line of a text that a byte is in. */
+static void copy_line(const struct hearth_transcript_prompt *prompt, size_t offset, char *out, size_t cap) {
+    size_t begin = offset, end = offset;
+    while (begin > 0 && prompt->text[begin - 1] != '\n') {
+        begin--;
+    }
+    while (end < prompt->len && prompt->text[end] != '\n') {
+        end++;
+    }
+    snprintf(out, cap, "%.*s", (int)(end - begin < cap - 1 ? end - begin : cap - 1), prompt->text + begin);
+}
+
+/* A template that prints the same messages differently does not say which: found by where they stand. */
+static void locate(struct hearth_diagnosis *diagnosis, const struct hearth_chat_request *request,
+                   const struct hearth_chat_prompt *rendered, size_t offset) {
+    size_t *offsets = calloc(request->message_count, sizeof *offsets);
+    if (offsets != NULL) {
+        hearth_chat_locate(request, rendered, offsets);
+        for (size_t i = 0; i < request->message_count; i++) {
+            if (offsets[i] != HEARTH_CHAT_NO_MARK && offsets[i] <= offset) {
+                diagnosis->message = (int32_t)i;
+            }
+        }
+    }
+    free(offsets);
+}
+
+static void diagnose(struct hearth_conversation *conversation, const struct hearth_chat_request *request,
+                     const struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered) {
+    struct hearth_transcript_fork *fork = &conversation->fork;
+    hearth_diagnose(fork, prompt, &conversation->diagnosis);
+    if (conversation->diagnosis.cause == HEARTH_CAUSE_RENDERED && prompt->keep == 0) {
+        locate(&conversation->diagnosis, request, rendered, fork->offset);
+    }
+    if (conversation->diagnosis.cause == HEARTH_CAUSE_VOLATILE) {
+        copy_line(prompt, fork->offset, conversation->line, sizeof conversation->line);
+    }
+}
+
+/* Takes over what tokenising has found. */
+static bool keep_result(struct hearth_job *job, const struct hearth_chat_request *request,
+                        struct hearth_transcript_result *result) {
+    struct hearth_prompt *prompt = &job->generation.prompts[0];
+    struct hearth_conversation *conversation = calloc(1, sizeof *conversation);
+    if (conversation == NULL) {
+        hearth_transcript_release(job->api->transcripts, result->place);
+        hearth_tokens_finish(&result->tokens);
+        return false;
+    }
+    job->conversation = conversation;
+    conversation->place = result->place;
+    conversation->known_tokens = result->known_tokens;
+    conversation->sampled_tokens = result->sampled_tokens;
+    conversation->forked = result->fork.known;
+    conversation->fork = result->fork;
+    if (request->continues) {
+        conversation->begun = hearth_message_ref(request->messages[request->message_count - 1]);
+    }
+    prompt->tokens = result->tokens;
+    prompt->mark_count = 0;
+    for (size_t i = 0; i < result->mark_count; i++) {
+        if ((size_t)result->marks[i] < result->tokens.n) {
+            prompt->marks[prompt->mark_count++] = result->marks[i];
+        }
+    }
+    return true;
+}
+
+bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *request,
+                           struct hearth_api_error *error) {
+    struct hearth_chat_prompt rendered = {.text = {0}};
+    struct hearth_transcript_result result = {0};
+    struct hearth_errmsg msg = {{0}};
+    struct hearth_transcript_prompt prompt =
+        transcript_prompt(job, request, hearth_transcript_root(request->tools, request->kwargs));
+    int err = make_tokens(job, request, &prompt, &rendered, &result, &msg);
+    bool ok = err == HEARTH_OK;
+    if (!ok) {
+        hearth_api_fail_err(error, err, &msg);
+    } else if (!keep_result(job, request, &result)) {
+        ok = hearth_api_fail_nomem(error);
+    } else if (job->conversation->forked) {
+        diagnose(job->conversation, request, &prompt, &rendered);
+    }
+    free(result.fork.said);
+    if (job->conversation != NULL) {
+        job->conversation->fork.said = NULL;
+        job->conversation->prepare_us = hearth_clock_us() - job->prepare_start_us;
+    }
+    hearth_chat_prompt_finish(&rendered);
+    return ok && hearth_prompt_check_length(job->api, &job->generation.prompts[0], "messages", error);
+}
+
+/* ---- replies ---- */
+
+/* The message as the history will hold it: what was begun, and what was said. */
+static struct hearth_message *whole_message(const struct hearth_conversation *conversation,
+                                            struct hearth_message *message) {
+    const struct hearth_message *begun = conversation->begun;
+    if (begun == NULL) {
+        return hearth_message_ref(message);
+    }
+    struct hearth_message *whole = hearth_message_create(HEARTH_ROLE_ASSISTANT);
+    struct hearth_buf text = {0};
+    if (whole != NULL && message->call_count == 0 && hearth_buf_append(&text, begun->content, begun->content_len) &&
+        hearth_buf_append(&text, message->content, message->content_len) && hearth_buf_append(&text, "", 1)) {
+        whole->content_len = text.len - 1;
+        whole->content = (char *)hearth_buf_take(&text);
+        const char *reasoning = message->reasoning != NULL ? message->reasoning : begun->reasoning;
+        whole->reasoning = reasoning != NULL ? strdup(reasoning) : NULL;
+        if (hearth_message_seal(whole)) {
+            return whole;
+        }
+    }
+    hearth_buf_finish(&text);
+    hearth_message_unref(whole);
+    return NULL;
+}
+
+/* Takes a stop string, and what was sampled behind it, off the tokens; a token that it begins within is tokenised anew
+ * as far as it goes. False: out of memory. */
+static bool cut_at_stop(const struct hearth_api *api, struct hearth_tokens *tokens, const char *stop) {
+    struct hearth_buf text = {0};
+    size_t kept = 0, kept_bytes = 0;
+    bool ok = true;
+    for (size_t i = 0; ok && i < tokens->n; i++) {
+        ok = hearth_token_append(api, tokens->v[i], true, &text);
+    }
+    const char *found = ok && text.len > 0 ? memmem(text.data, text.len, stop, strlen(stop)) : NULL;
+    if (found != NULL) {
+        size_t end = (size_t)((const uint8_t *)found - text.data);
+        struct hearth_buf token = {0};
+        for (; ok && kept < tokens->n; kept++) {
+            token.len = 0;
+            ok = hearth_token_append(api, tokens->v[kept], true, &token);
+            if (kept_bytes + token.len > end) {
+                break;
+            }
+            kept_bytes += token.len;
+        }
+        hearth_buf_finish(&token);
+        tokens->n = kept;
+        const char *rest = (const char *)text.data + kept_bytes;
+        ok = ok && api->engine->ops->tokenize(api->engine, rest, end - kept_bytes, false, false, tokens) == HEARTH_OK;
+    }
+    hearth_buf_finish(&text);
+    return ok;
+}
+
+void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop) {
+    struct hearth_job *job = choice->job;
+    struct hearth_engine *engine = job->api->engine;
+    struct hearth_conversation *conversation = job->conversation;
+    if (conversation == NULL) {
+        return;
+    }
+    struct hearth_message *whole = whole_message(conversation, message);
+    size_t count = choice->sampled.n;
+    if (count > 0 && engine->ops->token_is_end(engine, choice->sampled.v[count - 1])) {
+        count--;
+    }
+    choice->sampled.n = count;
+    if (whole != NULL && (stop == NULL || cut_at_stop(job->api, &choice->sampled, stop))) {
+        hearth_transcripts_remember(job->api->transcripts, conversation->place, whole, choice->sampled.v,
+                                    choice->sampled.n);
+    }
+    hearth_message_unref(whole);
+}
+
+void hearth_conversation_destroy(struct hearth_job *job) {
+    if (job->conversation != NULL) {
+        hearth_transcript_release(job->api->transcripts, job->conversation->place);
+        hearth_message_unref(job->conversation->begun);
+        free(job->conversation);
+        job->conversation = NULL;
+    }
+}
+
+/* ---- the receipt's part ---- */
+
+static json_t *divergence_json(const struct hearth_conversation *conversation) {
+    const struct hearth_transcript_fork *fork = &conversation->fork;
+    const struct hearth_diagnosis *diagnosis = &conversation->diagnosis;
+    json_t *json = json_pack(
+        "{s:I, s:o, s:s, s:o, s:o, s:s, s:s}", "token", (json_int_t)fork->token, "message",
+        diagnosis->message >= 0 ? json_integer(diagnosis->message) : json_null(), "field", diagnosis->field, "before",
+        hearth_json_text(fork->before, strlen(fork->before)), "after",
+        hearth_json_text(fork->after, strlen(fork->after)), "cause", hearth_cause_text(diagnosis->cause), "cause_text",
+        hearth_cause_help(diagnosis->cause));
+    if (json != NULL && diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
+        json_object_set_new(json, "line", hearth_json_text(conversation->line, strlen(conversation->line)));
+    }
+    return json;
+}
+
+bool hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt) {
+    if (conversation == NULL) {
+        return true;
+    }
+    return json_object_set_new(receipt, "prepare_ms",
+                               hearth_json_real((double)conversation->prepare_us / 1000.0)) == 0 &&
+           json_object_set_new(receipt, "known", json_integer((json_int_t)conversation->known_tokens)) == 0 &&
+           json_object_set_new(receipt, "sampled", json_integer((json_int_t)conversation->sampled_tokens)) == 0 &&
+           json_object_set_new(receipt, "divergence",
+                               conversation->forked ? divergence_json(conversation) : json_null()) == 0;
+}

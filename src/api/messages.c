@@ -1,0 +1,282 @@
+/* Messages of a chat request, from JSON to the form that everything else knows.
+ *
+ * Checked here: roles, types, what must be there. Undone here: whatever clients write in more than one way. Content
+ * parts become one string (joined by newlines, as llama.cpp does for templates that know strings only), nulls are as
+ * good as absent, arguments may be an object or its text, reasoning has two names, calls and their results an older
+ * form. Everything else in a message (refusal, annotations, audio, cache_control, …) is not printed by any template and
+ * is left behind.
+ * Source: https://platform.openai.com/docs/api-reference/chat/create */
+#include "api/api_internal.h"
+
+#include "session/intern.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool fail_message(struct hearth_api_error *error, const char *code, size_t index, const char *what) {
+    char param[48];
+    snprintf(param, sizeof param, "messages[%zu]", index);
+    return hearth_api_fail(error, 400, code, param, "%s: %s", param, what);
+}
+
+/* Gives the text of a buffer to a message's member. */
+static char *take_text(struct hearth_buf *text) {
+    return hearth_buf_append(text, "", 1) ? (char *)hearth_buf_take(text) : NULL;
+}
+
+/* ---- content ---- */
+
+/* Types of parts that are text, and the member that holds it. */
+static const char *const part_texts[][2] = {
+    {"text", "text"}, {"input_text", "text"}, {"output_text", "text"}, {"refusal", "refusal"},
+};
+
+static bool add_part(const json_t *part, size_t index, bool first, struct hearth_buf *text,
+                     struct hearth_api_error *error) {
+    const char *type = json_string_value(json_object_get(part, "type"));
+    const json_t *value = NULL;
+    if (type == NULL) {
+        return fail_message(error, "invalid_type", index, "a content part must be an object with a type");
+    }
+    bool known = false;
+    for (size_t i = 0; i < sizeof part_texts / sizeof part_texts[0] && !known; i++) {
+        known = strcmp(type, part_texts[i][0]) == 0;
+        value = json_object_get(part, part_texts[i][1]);
+    }
+    if (!known) {
+        return fail_message(error, "unsupported_value", index, "only content parts of type \"text\" are supported");
+    }
+    if (!json_is_string(value)) {
+        return fail_message(error, "invalid_type", index, "a text part needs a string \"text\"");
+    }
+    if ((!first && !hearth_buf_append(text, "\n", 1)) ||
+        !hearth_buf_append(text, json_string_value(value), json_string_length(value))) {
+        return hearth_api_fail_nomem(error);
+    }
+    return true;
+}
+
+static bool read_content(const json_t *object, size_t index, struct hearth_message *message,
+                         struct hearth_api_error *error) {
+    const json_t *content = hearth_json_get(object, "content");
+    bool may_lack = message->role == HEARTH_ROLE_ASSISTANT || message->role == HEARTH_ROLE_TOOL;
+    struct hearth_buf text = {0};
+    bool ok = true;
+    if (content == NULL && !may_lack) {
+        return fail_message(error, "missing_required_parameter", index, "content is missing");
+    }
+    if (content != NULL && !json_is_string(content) && !json_is_array(content)) {
+        return fail_message(error, "invalid_type", index, "content must be a string or an array of text parts");
+    }
+    if (json_is_string(content)) {
+        ok = hearth_buf_append(&text, json_string_value(content), json_string_length(content)) ||
+             hearth_api_fail_nomem(error);
+    }
+    for (size_t i = 0; ok && i < json_array_size(content); i++) { /* 0 when it is no array */
+        ok = add_part(json_array_get(content, i), index, i == 0, &text, error);
+    }
+    message->content_len = text.len;
+    if (ok) {
+        message->content = take_text(&text);
+        ok = message->content != NULL || hearth_api_fail_nomem(error);
+    }
+    hearth_buf_finish(&text);
+    return ok;
+}
+
+/* Lines that --strip-line names are taken out, with their newlines. */
+static bool strip_lines(const struct hearth_api *api, struct hearth_message *message) {
+    char *out = message->content;
+    for (char *line = message->content, *next; line != NULL && *line != '\0'; line = next) {
+        char *newline = strchr(line, '\n');
+        bool strip = false;
+        next = newline != NULL ? newline + 1 : line + strlen(line);
+        size_t len = (size_t)(next - line);
+        if (newline != NULL) {
+            *newline = '\0';
+        }
+        for (size_t i = 0; i < api->strip_line_count && !strip; i++) {
+            strip = regexec(&api->strip_lines[i], line, 0, NULL, 0) == 0;
+        }
+        if (newline != NULL) {
+            *newline = '\n';
+        }
+        if (!strip) {
+            memmove(out, line, len);
+            out += len;
+        }
+    }
+    *out = '\0';
+    message->content_len = (size_t)(out - message->content);
+    return true;
+}
+
+/* ---- calls ---- */
+
+/* Arguments are JSON text; clients that send the object itself get it printed. */
+static char *arguments_text(const json_t *arguments) {
+    if (json_is_string(arguments)) {
+        return strndup(json_string_value(arguments), json_string_length(arguments));
+    }
+    return json_dumps(arguments, JSON_COMPACT);
+}
+
+static bool read_call(const json_t *id, const json_t *function, size_t index, struct hearth_call *call,
+                      struct hearth_api_error *error) {
+    const json_t *name = json_object_get(function, "name");
+    const json_t *arguments = hearth_json_get(function, "arguments");
+    if (!json_is_string(name) || (arguments != NULL && !json_is_string(arguments) && !json_is_object(arguments)) ||
+        (id != NULL && !json_is_string(id))) {
+        return fail_message(error, "invalid_type", index, "a tool call needs a function with a name and arguments");
+    }
+    call->name = strdup(json_string_value(name));
+    call->arguments = arguments != NULL ? arguments_text(arguments) : strdup("{}");
+    call->id = id != NULL ? strdup(json_string_value(id)) : NULL;
+    return (call->name != NULL && call->arguments != NULL && (id == NULL || call->id != NULL)) ||
+           hearth_api_fail_nomem(error);
+}
+
+static bool read_calls(const json_t *object, size_t index, struct hearth_message *message,
+                       struct hearth_api_error *error) {
+    const json_t *calls = hearth_json_get(object, "tool_calls");
+    const json_t *old = hearth_json_get(object, "function_call");
+    size_t count = calls != NULL ? json_array_size(calls) : old != NULL;
+    if (calls != NULL && !json_is_array(calls)) {
+        return fail_message(error, "invalid_type", index, "tool_calls must be an array");
+    }
+    if (count == 0) {
+        return true;
+    }
+    if (message->role != HEARTH_ROLE_ASSISTANT) {
+        return fail_message(error, "invalid_value", index, "tool_calls belong in an assistant message");
+    }
+    if (!hearth_message_alloc_calls(message, count)) {
+        return hearth_api_fail_nomem(error);
+    }
+    if (calls == NULL) {
+        return read_call(NULL, old, index, &message->calls[0], error);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *call = json_array_get(calls, i);
+        if (!read_call(hearth_json_get(call, "id"), json_object_get(call, "function"), index, &message->calls[i],
+                       error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- messages ---- */
+
+/* A string member under any of two names. */
+static bool read_text(const json_t *object, const char *name, bool strict, size_t index, char **out,
+                      struct hearth_api_error *error) {
+    const json_t *value = hearth_json_get(object, name);
+    if (value == NULL || *out != NULL || (!json_is_string(value) && !strict)) {
+        return true;
+    }
+    if (!json_is_string(value)) {
+        char what[64];
+        snprintf(what, sizeof what, "%s must be a string", name);
+        return fail_message(error, "invalid_type", index, what);
+    }
+    *out = strdup(json_string_value(value));
+    return *out != NULL || hearth_api_fail_nomem(error);
+}
+
+static bool read_role(const json_t *object, size_t index, enum hearth_role *role, struct hearth_api_error *error) {
+    const json_t *given = hearth_json_get(object, "role");
+    const char *text = json_string_value(given);
+    if (!json_is_object(object)) {
+        return fail_message(error, "invalid_type", index, "a message must be an object");
+    }
+    if (given == NULL) {
+        return fail_message(error, "missing_required_parameter", index, "role is missing");
+    }
+    if (text == NULL) {
+        return fail_message(error, "invalid_type", index, "role must be a string");
+    }
+    if (strcmp(text, "function") == 0) { /* the older name */
+        *role = HEARTH_ROLE_TOOL;
+        return true;
+    }
+    return hearth_role_from_text(text, role) ||
+           fail_message(error, "invalid_value", index, "role must be system, developer, user, assistant or tool");
+}
+
+static struct hearth_message *read_message(const struct hearth_api *api, const json_t *object, size_t index,
+                                           struct hearth_api_error *error) {
+    enum hearth_role role;
+    if (!read_role(object, index, &role, error)) {
+        return NULL;
+    }
+    struct hearth_message *message = hearth_message_create(role);
+    if (message == NULL) {
+        hearth_api_fail_nomem(error);
+        return NULL;
+    }
+    bool ok = read_content(object, index, message, error) && read_calls(object, index, message, error) &&
+              read_text(object, "name", true, index, &message->name, error) &&
+              read_text(object, "tool_call_id", true, index, &message->tool_call_id, error) &&
+              read_text(object, "reasoning_content", true, index, &message->reasoning, error) &&
+              read_text(object, "reasoning", false, index, &message->reasoning, error);
+    if (ok && api->strip_line_count > 0 && (role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER)) {
+        ok = strip_lines(api, message);
+    }
+    if (ok && !hearth_message_seal(message)) {
+        ok = hearth_api_fail_nomem(error);
+    }
+    if (!ok) {
+        hearth_message_unref(message);
+        return NULL;
+    }
+    return message;
+}
+
+/* The message of one element: known, or read and from now on known. */
+static struct hearth_message *message_of(const struct hearth_api *api, struct hearth_body_item *item, size_t index,
+                                         struct hearth_api_error *error) {
+    if (item->known != NULL) {
+        return hearth_message_ref(item->known);
+    }
+    struct hearth_message *message = read_message(api, item->value, index, error);
+    if (message != NULL) {
+        hearth_intern_put(api->intern, item->bytes, item->len, message);
+    }
+    return message;
+}
+
+bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hearth_api_error *error) {
+    const json_t *messages = hearth_json_get(body, "messages");
+    struct hearth_history *history = &job->history;
+    if (!json_is_array(messages)) {
+        return hearth_api_fail(error, 400, messages == NULL ? "missing_required_parameter" : "invalid_type", "messages",
+                               "messages must be an array");
+    }
+    size_t count = job->parts.count > 0 ? job->parts.count : json_array_size(messages);
+    if (count == 0) {
+        return hearth_api_fail(error, 400, "invalid_value", "messages", "messages must not be empty");
+    }
+    history->messages = calloc(count, sizeof(struct hearth_message *));
+    if (history->messages == NULL) {
+        return hearth_api_fail_nomem(error);
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct hearth_message *message =
+            job->parts.count > 0 ? message_of(job->api, &job->parts.items[i], i, error)
+                                 : read_message(job->api, json_array_get(messages, i), i, error);
+        if (message == NULL) {
+            return false; /* hearth_history_finish() frees what was read */
+        }
+        history->messages[history->count++] = message;
+    }
+    return true;
+}
+
+void hearth_history_finish(struct hearth_history *history) {
+    for (size_t i = 0; i < history->count; i++) {
+        hearth_message_unref(history->messages[i]);
+    }
+    free(history->messages);
+    *history = (struct hearth_history){0};
+}

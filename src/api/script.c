@@ -1,0 +1,194 @@
+/* Replies written beforehand, for tests and demonstrations: what a model would have sampled, whatever the engine.
+ *
+ * A file of JSON lines; empty lines are skipped. Each is one reply:
+ *
+ *     {"when": {"last": "text", "system": "text", "tools": true}, "reply": "text", "times": 1, "bytes": false}
+ *
+ * `when` holds conditions on a chat request, all of which must be met, none of which must be there: its last message
+ * contains a text, one of its system messages does, it has tools or has none. The first line whose conditions are met
+ * and that is not used up gives the reply; a request that finds none is answered by the model. `times` is how often a
+ * line may be used (0: without limit). The reply is the raw text, tags and all. It is tokenised as a prompt would be,
+ * control tokens included; with `bytes` each character by itself, as no tokenizer would do it.
+ *
+ * Invariants. Lines are never changed but for `used`, under the mutex. */
+#include "api/api_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct line {
+    json_t *value;                 /* owns the texts */
+    const char *last, *system;     /* NULL: any */
+    int tools;                     /* 0 or 1; -1: either */
+    const char *reply;
+    size_t reply_len;
+    int64_t times, used;
+    bool bytes;
+};
+
+struct hearth_script {
+    pthread_mutex_t mutex;
+    struct line *lines;
+    size_t count;
+};
+
+static int fail_line(struct hearth_errmsg *msg, size_t number, const char *what) {
+    return hearth_fail(msg, HEARTH_ERR_INVALID, "line %zu: %s", number, what);
+}
+
+static int read_line(json_t *value, size_t number, struct line *line, struct hearth_errmsg *msg) {
+    const json_t *when = hearth_json_get(value, "when");
+    const json_t *last = hearth_json_get(when, "last");
+    const json_t *system = hearth_json_get(when, "system");
+    const json_t *tools = hearth_json_get(when, "tools");
+    const json_t *reply = hearth_json_get(value, "reply");
+    const json_t *times = hearth_json_get(value, "times");
+    const json_t *bytes = hearth_json_get(value, "bytes");
+    *line = (struct line){.value = value, .times = 1, .tools = -1};
+    if (!json_is_object(value) || (when != NULL && !json_is_object(when))) {
+        return fail_line(msg, number, "an object is needed, and \"when\" must be one too");
+    }
+    if ((last != NULL && !json_is_string(last)) || (system != NULL && !json_is_string(system)) ||
+        (tools != NULL && !json_is_boolean(tools))) {
+        return fail_line(msg, number, "\"last\" and \"system\" must be strings, \"tools\" true or false");
+    }
+    if (json_string_length(reply) == 0) {
+        return fail_line(msg, number, "\"reply\" must be a string that is not empty");
+    }
+    if ((times != NULL && (!hearth_json_integer(times, &line->times) || line->times < 0)) ||
+        (bytes != NULL && !json_is_boolean(bytes))) {
+        return fail_line(msg, number, "\"times\" must be an integer from 0, \"bytes\" true or false");
+    }
+    line->last = json_string_value(last);
+    line->system = json_string_value(system);
+    line->tools = tools == NULL ? -1 : json_is_true(tools);
+    line->reply = json_string_value(reply);
+    line->reply_len = json_string_length(reply);
+    line->bytes = json_is_true(bytes);
+    return HEARTH_OK;
+}
+
+static int add_line(struct hearth_script *script, const char *text, size_t number, struct hearth_errmsg *msg) {
+    json_error_t at;
+    if (text[strspn(text, " \t\r\n")] == '\0') {
+        return HEARTH_OK;
+    }
+    struct line *grown = realloc(script->lines, (script->count + 1) * sizeof *grown);
+    if (grown == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    }
+    script->lines = grown;
+    json_t *value = json_loads(text, 0, &at);
+    if (value == NULL) {
+        return fail_line(msg, number, at.text);
+    }
+    int rc = read_line(value, number, &grown[script->count], msg);
+    if (rc != HEARTH_OK) {
+        json_decref(value);
+        return rc;
+    }
+    script->count++;
+    return HEARTH_OK;
+}
+
+int hearth_script_load(const char *path, struct hearth_script **out, struct hearth_errmsg *msg) {
+    *out = NULL;
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+    }
+    struct hearth_script *script = calloc(1, sizeof *script);
+    struct hearth_errmsg why = {{0}};
+    int rc = HEARTH_OK;
+    char *text = NULL;
+    size_t size = 0;
+    if (script == NULL) {
+        rc = hearth_fail(&why, HEARTH_ERR_NOMEM, "out of memory");
+    } else {
+        pthread_mutex_init(&script->mutex, NULL);
+    }
+    for (size_t number = 1; rc == HEARTH_OK && getline(&text, &size, file) >= 0; number++) {
+        rc = add_line(script, text, number, &why);
+    }
+    free(text);
+    fclose(file);
+    if (rc != HEARTH_OK) {
+        hearth_script_destroy(script);
+        return hearth_fail(msg, rc, "%s: %s", path, why.text);
+    }
+    *out = script;
+    return HEARTH_OK;
+}
+
+void hearth_script_destroy(struct hearth_script *script) {
+    if (script == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < script->count; i++) {
+        json_decref(script->lines[i].value);
+    }
+    pthread_mutex_destroy(&script->mutex);
+    free(script->lines);
+    free(script);
+}
+
+static bool system_contains(const struct hearth_chat_request *request, const char *text) {
+    for (size_t i = 0; i < request->message_count; i++) {
+        const struct hearth_message *message = request->messages[i];
+        if ((message->role == HEARTH_ROLE_SYSTEM || message->role == HEARTH_ROLE_DEVELOPER) &&
+            strstr(message->content, text) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_for(const struct line *line, const struct hearth_chat_request *request) {
+    const struct hearth_message *last = request->messages[request->message_count - 1];
+    return (line->tools < 0 || line->tools == (request->tools != NULL)) &&
+           (line->last == NULL || strstr(last->content, line->last) != NULL) &&
+           (line->system == NULL || system_contains(request, line->system));
+}
+
+/* The line that answers a request, counted as used; or NULL. */
+static const struct line *take_line(struct hearth_script *script, const struct hearth_chat_request *request) {
+    struct line *found = NULL;
+    pthread_mutex_lock(&script->mutex);
+    for (size_t i = 0; i < script->count && found == NULL; i++) {
+        struct line *line = &script->lines[i];
+        if ((line->times == 0 || line->used < line->times) && is_for(line, request)) {
+            line->used++;
+            found = line;
+        }
+    }
+    pthread_mutex_unlock(&script->mutex);
+    return found;
+}
+
+/* Bytes of the character that `text` begins with. */
+static size_t char_len(const char *text, size_t len) {
+    size_t n = 1;
+    while (n < len && ((unsigned char)text[n] & 0xC0) == 0x80) {
+        n++;
+    }
+    return n;
+}
+
+int hearth_script_reply(struct hearth_script *script, struct hearth_engine *engine,
+                        const struct hearth_chat_request *request, struct hearth_tokens *out, bool *found) {
+    const struct line *line = take_line(script, request);
+    int rc = 0;
+    *found = line != NULL;
+    if (line == NULL) {
+        return HEARTH_OK;
+    }
+    if (!line->bytes) {
+        rc = engine->ops->tokenize(engine, line->reply, line->reply_len, false, true, out);
+    }
+    for (size_t at = 0, n; line->bytes && at < line->reply_len && rc >= 0; at += n) {
+        n = char_len(line->reply + at, line->reply_len - at);
+        rc = engine->ops->tokenize(engine, line->reply + at, n, false, false, out);
+    }
+    return rc < 0 ? rc : HEARTH_OK;
+}

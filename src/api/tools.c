@@ -1,0 +1,297 @@
+/* Tools of a chat request: tools, tool_choice, parallel_tool_calls, and the names that they had first (functions,
+ * function_call).
+ *
+ * Tools are checked and copied: a copy has the members that templates know and no others, so that what clients hang on
+ * them (null members, cache_control, strict) does not change a prompt. A named function, a list of allowed ones and
+ * "required" concern the reply only: the prompt describes all tools whatever the choice, or it would change with it.
+ * Source: https://platform.openai.com/docs/api-reference/chat/create */
+#include "api/api_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TOOLS_MAX 512u
+#define NAME_MAX_BYTES 256u
+
+/* Where a tool stands in the body, for errors. */
+struct place {
+    const char *list; /* "tools" or "functions" */
+    size_t index;
+};
+
+static bool fail_tool(struct hearth_api_error *error, const char *code, struct place place, const char *member,
+                      const char *what) {
+    char param[96];
+    snprintf(param, sizeof param, "%s[%zu]%s", place.list, place.index, member);
+    return hearth_api_fail(error, 400, code, param, "%s: %s", param, what);
+}
+
+static const char *wrong(const json_t *value) {
+    return value == NULL ? "missing_required_parameter" : "invalid_type";
+}
+
+static bool is_name(const json_t *value) {
+    const char *name = json_string_value(value);
+    size_t len = json_string_length(value);
+    if (name == NULL || len == 0 || len > NAME_MAX_BYTES) {
+        return false;
+    }
+    for (size_t i = 0; i < len; i++) {
+        if ((unsigned char)name[i] < ' ') {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The tool of that name, or NULL. */
+static json_t *find_tool(const json_t *tools, const char *name) {
+    size_t i;
+    json_t *tool;
+    json_array_foreach(tools, i, tool) {
+        if (strcmp(json_string_value(json_object_get(json_object_get(tool, "function"), "name")), name) == 0) {
+            return tool;
+        }
+    }
+    return NULL;
+}
+
+/* Checks a function and appends its copy. `members`: how it is reached from its place. */
+static bool add_function(const json_t *function, struct place place, bool nested, json_t *tools,
+                         struct hearth_api_error *error) {
+    json_t *name = hearth_json_get(function, "name");
+    json_t *description = hearth_json_get(function, "description");
+    json_t *parameters = hearth_json_get(function, "parameters");
+    const json_t *strict = hearth_json_get(function, "strict");
+    struct hearth_errmsg why;
+    if (!is_name(name)) {
+        return fail_tool(error, json_is_string(name) ? "invalid_value" : wrong(name), place,
+                         nested ? ".function.name" : ".name", "a name of 1 to 256 bytes is needed");
+    }
+    if (find_tool(tools, json_string_value(name)) != NULL) {
+        return fail_tool(error, "invalid_value", place, nested ? ".function.name" : ".name",
+                         "another tool has this name already");
+    }
+    if (description != NULL && !json_is_string(description)) {
+        return fail_tool(error, "invalid_type", place, nested ? ".function.description" : ".description",
+                         "a description must be a string");
+    }
+    if (parameters != NULL && !json_is_object(parameters)) {
+        return fail_tool(error, "invalid_type", place, nested ? ".function.parameters" : ".parameters",
+                         "parameters must be a JSON schema, an object");
+    }
+    if (strict != NULL && !json_is_boolean(strict)) {
+        return fail_tool(error, "invalid_type", place, nested ? ".function.strict" : ".strict",
+                         "strict must be true or false");
+    }
+    if (json_is_true(strict) && parameters != NULL && !hearth_chat_schema_check(parameters, &why)) {
+        return fail_tool(error, "unsupported_schema", place, nested ? ".function.parameters" : ".parameters",
+                         why.text);
+    }
+    json_t *copy = json_pack("{s:O, s:O*, s:O*}", "name", name, "description", description, "parameters", parameters);
+    return json_array_append_new(tools, json_pack("{s:s, s:o}", "type", "function", "function", copy)) == 0 ||
+           hearth_api_fail_nomem(error);
+}
+
+static bool add_tool(const json_t *tool, struct place place, json_t *tools, struct hearth_api_error *error) {
+    const json_t *type = hearth_json_get(tool, "type");
+    const json_t *function = hearth_json_get(tool, "function");
+    if (!json_is_object(tool)) {
+        return fail_tool(error, "invalid_type", place, "", "a tool must be an object");
+    }
+    if (!json_is_string(type)) {
+        return fail_tool(error, wrong(type), place, ".type", "a tool needs a type, a string");
+    }
+    if (strcmp(json_string_value(type), "function") != 0) {
+        char what[128];
+        snprintf(what, sizeof what, "tools of type \"%.60s\" are not supported, only \"function\"",
+                 json_string_value(type));
+        return fail_tool(error, "unsupported_value", place, ".type", what);
+    }
+    if (!json_is_object(function)) {
+        return fail_tool(error, wrong(function), place, ".function", "a tool needs a function, an object");
+    }
+    return add_function(function, place, true, tools, error);
+}
+
+static bool read_list(const json_t *list, const char *name, json_t **out, struct hearth_api_error *error) {
+    bool functions = strcmp(name, "functions") == 0;
+    size_t count = json_array_size(list);
+    if (!json_is_array(list)) {
+        return hearth_api_fail(error, 400, "invalid_type", name, "%s must be an array", name);
+    }
+    if (count > TOOLS_MAX) {
+        return hearth_api_fail(error, 400, "invalid_value", name, "%s: at most %u are allowed", name, TOOLS_MAX);
+    }
+    if (count == 0) {
+        return true;
+    }
+    *out = json_array();
+    if (*out == NULL) {
+        return hearth_api_fail_nomem(error);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct place place = {name, i};
+        const json_t *item = json_array_get(list, i);
+        if (functions && !json_is_object(item)) {
+            return fail_tool(error, "invalid_type", place, "", "a function must be an object");
+        }
+        if (!(functions ? add_function(item, place, false, *out, error) : add_tool(item, place, *out, error))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Adds the tool that an object names to those that are offered. */
+static bool offer(const json_t *named, const char *param, struct hearth_chat_options *options,
+                  struct hearth_api_error *error) {
+    const json_t *name = hearth_json_get(named, "name");
+    if (!json_is_string(name)) {
+        return hearth_api_fail(error, 400, wrong(name), param, "%s must name a function", param);
+    }
+    json_t *tool = find_tool(options->tools, json_string_value(name));
+    if (tool == NULL) {
+        return hearth_api_fail(error, 400, "invalid_value", param, "%s names \"%.200s\", which is not among the tools",
+                               param, json_string_value(name));
+    }
+    if (options->offered == NULL) {
+        options->offered = json_array();
+    }
+    if (find_tool(options->offered, json_string_value(name)) == NULL &&
+        json_array_append(options->offered, tool) < 0) {
+        return hearth_api_fail_nomem(error);
+    }
+    return true;
+}
+
+static bool choose_word(const char *word, const char *param, struct hearth_chat_options *options,
+                        struct hearth_api_error *error) {
+    static const struct {
+        const char *word;
+        enum hearth_tool_choice choice;
+    } words[] = {{"none", HEARTH_TOOLS_NONE}, {"auto", HEARTH_TOOLS_AUTO}, {"required", HEARTH_TOOLS_REQUIRED}};
+    for (size_t i = 0; word != NULL && i < sizeof words / sizeof words[0]; i++) {
+        if (strcmp(word, words[i].word) == 0) {
+            options->request.tool_choice = words[i].choice;
+            return true;
+        }
+    }
+    return hearth_api_fail(error, 400, "invalid_value", param, "%s must be none, auto, required or name a function",
+                           param);
+}
+
+/* {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [{"type", "function"}, …]}} */
+static bool choose_allowed(const json_t *choice, struct hearth_chat_options *options, struct hearth_api_error *error) {
+    static const char param[] = "tool_choice.allowed_tools";
+    const json_t *allowed = hearth_json_get(choice, "allowed_tools");
+    const json_t *tools = hearth_json_get(allowed, "tools");
+    const char *mode = json_string_value(hearth_json_get(allowed, "mode"));
+    size_t i;
+    const json_t *tool;
+    if (!json_is_array(tools) || json_array_size(tools) == 0) {
+        return hearth_api_fail(error, 400, wrong(tools), param, "%s must hold an array of tools", param);
+    }
+    if (mode == NULL || strcmp(mode, "none") == 0 || !choose_word(mode, param, options, error)) {
+        return hearth_api_fail(error, 400, "invalid_value", param, "%s: the mode must be auto or required", param);
+    }
+    json_array_foreach(tools, i, tool) {
+        const json_t *function = hearth_json_get(tool, "function");
+        if (!offer(function != NULL ? function : tool, param, options, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool choose(const json_t *choice, struct hearth_chat_options *options, struct hearth_api_error *error) {
+    const char *param = options->functions ? "function_call" : "tool_choice";
+    if (json_is_string(choice)) {
+        return choose_word(json_string_value(choice), param, options, error);
+    }
+    if (!json_is_object(choice)) {
+        return hearth_api_fail(error, 400, "invalid_type", param, "%s must be a string or an object", param);
+    }
+    const char *type = json_string_value(hearth_json_get(choice, "type"));
+    if (!options->functions && type != NULL && strcmp(type, "allowed_tools") == 0) {
+        return choose_allowed(choice, options, error);
+    }
+    if (!options->functions && (type == NULL || strcmp(type, "function") != 0)) {
+        return hearth_api_fail(error, 400, type == NULL ? "invalid_type" : "unsupported_value", "tool_choice",
+                               "tool_choice: the type must be \"function\" or \"allowed_tools\"");
+    }
+    const json_t *function = hearth_json_get(choice, "function");
+    options->request.tool_choice = HEARTH_TOOLS_REQUIRED;
+    return offer(function != NULL ? function : choice, param, options, error);
+}
+
+/* A call that must be made must have arguments that the grammar can hold to the schema. */
+static bool check_schemas(const struct hearth_chat_options *options, struct hearth_api_error *error) {
+    const json_t *offered = options->offered != NULL ? options->offered : options->tools;
+    size_t i;
+    const json_t *tool;
+    struct hearth_errmsg why;
+    if (options->request.tool_choice != HEARTH_TOOLS_REQUIRED) {
+        return true;
+    }
+    json_array_foreach(options->tools, i, tool) {
+        const json_t *function = json_object_get(tool, "function");
+        const json_t *parameters = json_object_get(function, "parameters");
+        const struct place place = {options->functions ? "functions" : "tools", i};
+        if (find_tool(offered, json_string_value(json_object_get(function, "name"))) != NULL && parameters != NULL &&
+            !hearth_chat_schema_check(parameters, &why)) {
+            return fail_tool(error, "unsupported_schema", place,
+                             options->functions ? ".parameters" : ".function.parameters", why.text);
+        }
+    }
+    return true;
+}
+
+/* Whether a reply has one call at the most, whatever else was said: the named function, a function_call. A model that
+ * was never taught to call tools does not know when to stop if it must begin: it gets one, too, unless the request
+ * wants several. */
+static bool is_single(const struct hearth_api *api, const json_t *body, const struct hearth_chat_options *options) {
+    const json_t *type = json_object_get(hearth_json_get(body, "tool_choice"), "type");
+    bool named = json_is_string(type) && strcmp(json_string_value(type), "function") == 0;
+    bool asked = json_is_true(hearth_json_get(body, "parallel_tool_calls"));
+    return options->functions || named || (!asked && options->request.tool_choice == HEARTH_TOOLS_REQUIRED &&
+                                           !hearth_chat_abilities(api->chat)->tools);
+}
+
+bool hearth_tools_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
+                       struct hearth_api_error *error) {
+    const json_t *tools = hearth_json_get(body, "tools");
+    const json_t *functions = hearth_json_get(body, "functions");
+    const struct hearth_field parallel = {"parallel_tool_calls", HEARTH_FIELD_BOOL, 0, 0, false,
+                                          offsetof(struct hearth_chat_request, parallel_calls)};
+    struct hearth_chat_request *request = &options->request;
+    request->tool_choice = HEARTH_TOOLS_AUTO;
+    request->parallel_calls = hearth_chat_abilities(api->chat)->parallel_calls;
+    if (!hearth_fields_read(body, &parallel, 1, request, error) ||
+        (tools != NULL && !read_list(tools, "tools", &options->tools, error))) {
+        return false;
+    }
+    if (functions != NULL && json_array_size(functions) > 0 && options->tools != NULL) {
+        return hearth_api_fail(error, 400, "invalid_value", "functions", "functions is the old name of tools: use one");
+    }
+    if (functions != NULL && !read_list(functions, "functions", &options->tools, error)) {
+        return false;
+    }
+    options->functions = options->tools != NULL && json_array_size(functions) > 0;
+    const char *param = options->functions ? "function_call" : "tool_choice";
+    const json_t *choice = hearth_json_get(body, param);
+    if (choice != NULL && options->tools == NULL) {
+        const char *word = json_string_value(choice);
+        return (word != NULL && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0)) ||
+               hearth_api_fail(error, 400, word != NULL || json_is_object(choice) ? "invalid_value" : "invalid_type",
+                               param, "%s: there are no tools to choose from", param);
+    }
+    if ((choice != NULL && !choose(choice, options, error)) || !check_schemas(options, error)) {
+        return false;
+    }
+    if (is_single(api, body, options)) {
+        request->parallel_calls = false;
+    }
+    request->tools = options->tools;
+    return true;
+}

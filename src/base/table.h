@@ -1,0 +1,31 @@
+/* A hash table whose members bring their own links: nothing is allocated per member, and one member can be in several
+ * tables. Keys are digests; members of equal key are all kept, newest first, and told apart by the caller. */
+#ifndef HEARTH_BASE_TABLE_H
+#define HEARTH_BASE_TABLE_H
+
+#include "base/digest.h"
+
+struct hearth_link {
+    struct hearth_link *next;
+    struct hearth_digest key;
+};
+
+/* A zeroed struct is an empty table. */
+struct hearth_table {
+    struct hearth_link **buckets;
+    size_t bucket_count; /* a power of two, or 0 */
+    size_t count;
+};
+
+/* Frees the buckets; members stay their owners'. */
+void hearth_table_finish(struct hearth_table *table);
+/* Adds a member; its key is set. False: out of memory. */
+bool hearth_table_add(struct hearth_table *table, struct hearth_link *link);
+/* Removes a member that is there. */
+void hearth_table_remove(struct hearth_table *table, struct hearth_link *link);
+/* The newest member of a key, or NULL. */
+struct hearth_link *hearth_table_find(const struct hearth_table *table, struct hearth_digest key);
+/* The next older member of the same key, or NULL. */
+struct hearth_link *hearth_table_next(const struct hearth_link *link);
+
+#endif

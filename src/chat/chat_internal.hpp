@@ -1,0 +1,168 @@
+/* What the C++ files of this room share; nobody else includes it.
+ *
+ * A request passes through turns: what the template is to see, after roles that it lacks have been replaced, system
+ * texts merged, tools written out (generic.cpp) and user messages in a row joined (turns.cpp). Turns become Jinja
+ * values and text (template.cpp), or, where `common` rewrites messages for a template, its own messages (format.cpp).
+ *
+ * Invariants. After hearth_chat_create() a hearth_chat changes only under `lock`, and only its list of formats. A
+ * hearth_chat_format never changes but for its count. No exception leaves an extern "C" function: each of them ends
+ * in `catch (...) { return fail_in_flight(msg); }`. */
+#ifndef HEARTH_CHAT_CHAT_INTERNAL_HPP
+#define HEARTH_CHAT_CHAT_INTERNAL_HPP
+
+#include <chat.h> /* llama.cpp's, not this room's */
+
+#include <chat-auto-parser.h>
+
+#include <atomic>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* functions with the names of structs: C has two name spaces */
+#define _Noreturn [[noreturn]]            /* C's word */
+extern "C" {
+#include "base/assert.h"
+#include "base/digest.h"
+#include "chat/chat.h"
+}
+#undef _Noreturn
+#pragma GCC diagnostic pop
+
+/* What a reply to a request looks like. */
+struct hearth_chat_format {
+    std::atomic<size_t> refs{1};
+    /* For common_chat_parse(): with the arena loaded and the generation prompt that it puts before the text. In a
+     * continuation the generation prompt ends with the text that is continued; `is_continuation` is set then. */
+    common_chat_parser_params parser;
+    /* Every pointer in it points into `params` or into the arrays below. */
+    struct hearth_chat_format_info info = {};
+    common_chat_params params;
+    std::vector<std::string> texts; /* patterns of triggers, parts of the syntax; reserved once, never moved */
+    std::vector<struct hearth_chat_trigger> triggers;
+    std::vector<const char *> preserved, stops, thinking_ends, begins;
+};
+
+/* Owns one reference. */
+struct format_release {
+    void operator()(struct hearth_chat_format *format) const {
+        ::hearth_chat_format_unref(format);
+    }
+};
+using format_ptr = std::unique_ptr<struct hearth_chat_format, format_release>;
+
+struct cached_format {
+    struct hearth_digest key;
+    format_ptr format;
+};
+
+struct hearth_chat {
+    std::string source;  /* Jinja text, or the name of a built-in format */
+    std::string builtin; /* name of a built-in format that is code in llama.cpp; empty for Jinja */
+    std::string bos;
+    bool add_bos = false;
+    bool native_developer = false; /* the template knows the developer role */
+    bool trim_contents = false;    /* the model was trained without white space around contents */
+    bool specialised = false;      /* `common` has a parser of its own for the template */
+    bool rewrites = false;         /* and prints other messages than it was given */
+    struct hearth_chat_abilities abilities = {};
+    common_chat_templates_ptr templates;         /* for common_chat_templates_apply(); null: built-in */
+    std::unique_ptr<common_chat_template> jinja; /* the same, to be run here; null: built-in */
+    autoparser::autoparser analysis;             /* of the template; not complete: built-in or not to be analysed */
+    std::mutex lock;
+    std::list<cached_format> formats; /* latest first */
+};
+
+/* ---- errors (template.cpp) ---- */
+
+/* A request that cannot be kept: becomes HEARTH_ERR_INVALID. */
+struct invalid_request : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+/* One line of what llama.cpp says, without the drawings of source text. */
+std::string one_line(const std::string &what);
+/* Called inside a catch block: the exception in flight becomes a code and one line of text. */
+int fail_in_flight(struct hearth_errmsg *msg);
+
+/* ---- turns (turns.cpp) ---- */
+
+/* One message as the template is to see it. The content lies in a message of the request or in turn_list::store. */
+struct turn {
+    enum hearth_role role;
+    std::string_view content;
+    size_t first_at, last_at; /* where in it the text of the first and the last of the client's messages begins */
+    const struct hearth_message *message; /* its reasoning, names, calls; null: none */
+    size_t first_call, call_count;        /* calls of it that are not in the content */
+};
+
+struct turn_list {
+    std::vector<turn> turns;
+    std::deque<std::string> store; /* does not move what it holds */
+    bool generic = false;          /* tools are in the texts, and nothing about them is left to be printed */
+
+    std::string_view keep(std::string text) {
+        return store.emplace_back(std::move(text));
+    }
+};
+
+/* The turns of a request. `count` messages of it: without the last one when that is continued. */
+turn_list turns_of(const struct hearth_chat &chat, const struct hearth_chat_request &request, size_t count);
+std::string_view trimmed(std::string_view content);
+/* JSON text. Throws bad_alloc. */
+std::string json_text(const json_t *value);
+/* The same for `common`. */
+std::vector<common_chat_msg> common_messages(const turn_list &list);
+std::vector<common_chat_tool> common_tools(const json_t *tools);
+
+/* ---- generic tools (generic.cpp) ---- */
+
+/* Whether a request has something to do with tools that the template could not print. */
+bool generic_applies(const struct hearth_chat &chat, const struct hearth_chat_request &request);
+/* Writes tools, calls and results out as text. */
+void generic_rewrite(turn_list &list, const struct hearth_chat_request &request);
+/* Makes of a format without tools one with them: its parser and its grammar. `turn_begin`: what the template begins a
+ * reply with, without the text of a continued one. */
+void generic_parser(common_chat_params &params, const autoparser::analyze_reasoning &reasoning,
+                    const common_chat_templates_inputs &inputs, const std::string &turn_begin);
+/* What a call begins with. */
+extern const char *const generic_call_begin;
+
+/* ---- rendering ---- */
+
+struct range {
+    size_t begin, end;
+};
+
+/* A rendered prompt with the ranges of it that are contents of messages, in order. */
+struct rendered {
+    std::string text;
+    std::vector<range> input;
+};
+
+/* quicken.cpp: makes running a template cheaper without changing what it prints. */
+void program_quicken(jinja::program &program);
+/* program.cpp: a template's output for a request. */
+rendered program_run(const struct hearth_chat &chat, const turn_list &list, const struct hearth_chat_request &request,
+                     bool generation_prompt);
+
+/* format.cpp: the prompt for templates for which `common` rewrites messages. */
+std::string apply_prompt(const struct hearth_chat &chat, const turn_list &list,
+                         const struct hearth_chat_request &request);
+/* format.cpp: whether the switch is on, after template arguments. */
+bool thinking_of(const struct hearth_chat_request &request);
+
+/* limits.cpp: throws invalid_request when a schema would take the grammar builder too far. `where` names it. */
+void check_limits(const json_t *schema, const std::string &where);
+
+/* marks.cpp */
+size_t find_system_end(const rendered &prompt, const turn_list &list);
+size_t find_last_input(const rendered &prompt, const turn_list &list);
+
+#endif

@@ -1,0 +1,533 @@
+/* What a reply to a request looks like: grammar, triggers, tags, parser.
+ *
+ * Design. `common` derives all of it together with a prompt, by rendering several times over; on a long history that is
+ * slow, and none of it depends on what the messages say. So it is derived from a few words that stand in for them and
+ * end as the request does, and kept under a digest of everything else in the request. A continued message is the
+ * exception: the parser begins with its text.
+ *
+ * Schemas are tried one by one first, so that a refusal names the tool; grammars are parsed, so that a bad one is the
+ * request's fault and not a failure of the engine later.
+ *
+ * Invariants. A format is not written after it has been made. `formats` holds one reference each, latest first. */
+#include "chat/chat_internal.hpp"
+
+#include <json-schema-to-grammar.h>
+
+#include <new>
+
+extern "C" {
+#include "engine/gbnf.h"
+}
+
+namespace {
+
+constexpr size_t k_formats = 32;
+
+/* ------------------------------------------------------------------------------------------------- the request */
+
+common_chat_tool_choice choice_of(const struct hearth_chat_request &request) {
+    switch (request.tool_choice) {
+    case HEARTH_TOOLS_NONE:
+        return COMMON_CHAT_TOOL_CHOICE_NONE;
+    case HEARTH_TOOLS_AUTO:
+        return COMMON_CHAT_TOOL_CHOICE_AUTO;
+    case HEARTH_TOOLS_REQUIRED:
+        break;
+    }
+    return COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+}
+
+common_reasoning_format reasoning_of(const struct hearth_chat_request &request) {
+    switch (request.reasoning_format) {
+    case HEARTH_REASONING_NONE:
+        return COMMON_REASONING_FORMAT_NONE;
+    case HEARTH_REASONING_DEEPSEEK_LEGACY:
+        return COMMON_REASONING_FORMAT_DEEPSEEK_LEGACY;
+    case HEARTH_REASONING_AUTO:
+    case HEARTH_REASONING_DEEPSEEK:
+        break;
+    }
+    return COMMON_REASONING_FORMAT_DEEPSEEK;
+}
+
+bool has_tools(const struct hearth_chat_request &request) {
+    return json_array_size(request.tools) > 0;
+}
+
+/* Whether a reply can hold calls. */
+bool can_call(const struct hearth_chat_request &request) {
+    return has_tools(request) && request.tool_choice != HEARTH_TOOLS_NONE;
+}
+
+/* A call that is forced leaves no content for the schema to say something about. */
+bool keeps_schema(const struct hearth_chat_request &request) {
+    return request.json_schema != nullptr && !(has_tools(request) && request.tool_choice == HEARTH_TOOLS_REQUIRED);
+}
+
+const struct hearth_message *last_message(const struct hearth_chat_request &request) {
+    return request.message_count > 0 ? request.messages[request.message_count - 1] : nullptr;
+}
+
+bool ends_with_result(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+    const struct hearth_message *last = last_message(request);
+    return chat.abilities.tools && last != nullptr && last->role == HEARTH_ROLE_TOOL;
+}
+
+/* What stands in for the history. */
+std::vector<common_chat_msg> stand_in(const struct hearth_chat_request &request, bool ends_in_result) {
+    std::vector<common_chat_msg> messages(1);
+    messages[0].role = "user";
+    messages[0].content = "Hello";
+    if (ends_in_result) {
+        const std::vector<common_chat_tool> tools = common_tools(request.tools);
+        common_chat_msg call, result;
+        call.role = "assistant";
+        call.tool_calls.push_back({tools.empty() ? "tool" : tools[0].name, "{}", "call00001"});
+        result.role = "tool";
+        result.content = "Done";
+        result.tool_name = call.tool_calls[0].name;
+        result.tool_call_id = "call00001";
+        messages.push_back(call);
+        messages.push_back(result);
+    }
+    if (request.continues) {
+        const struct hearth_message *last = last_message(request);
+        common_chat_msg message;
+        message.role = "assistant";
+        message.content = std::string(last->content, last->content_len);
+        message.reasoning_content = last->reasoning != nullptr ? last->reasoning : "";
+        messages.push_back(message);
+    }
+    return messages;
+}
+
+/* Everything but the messages. */
+common_chat_templates_inputs inputs_of(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+    common_chat_templates_inputs inputs;
+    inputs.tools = common_tools(request.tools);
+    inputs.tool_choice = choice_of(request);
+    inputs.parallel_tool_calls = request.parallel_calls && chat.abilities.parallel_calls;
+    inputs.reasoning_format = reasoning_of(request);
+    inputs.enable_thinking = thinking_of(request);
+    inputs.add_generation_prompt = !request.continues && !request.no_generation_prompt;
+    if (request.continues) {
+        inputs.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
+    }
+    if (request.grammar != nullptr) {
+        inputs.grammar = request.grammar;
+    }
+    if (keeps_schema(request)) {
+        const bool empty = json_is_object(request.json_schema) && json_object_size(request.json_schema) == 0;
+        inputs.json_schema = empty ? "{\"type\":\"object\"}" : json_text(request.json_schema);
+    }
+    const char *name;
+    json_t *argument;
+    json_object_foreach(const_cast<json_t *>(request.kwargs), name, argument) {
+        inputs.chat_template_kwargs[name] = json_text(argument);
+    }
+    return inputs;
+}
+
+struct hearth_digest key_of(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+    const struct {
+        int choice, reasoning;
+        bool parallel, thinking, prompt, result, schema, grammar, tools, kwargs;
+    } flags = {request.tool_choice,
+               request.reasoning_format,
+               request.parallel_calls,
+               thinking_of(request),
+               request.no_generation_prompt,
+               ends_with_result(chat, request),
+               request.json_schema != nullptr,
+               request.grammar != nullptr,
+               has_tools(request),
+               request.kwargs != nullptr};
+    std::string text;
+    for (const int number :
+         {flags.choice, flags.reasoning, int{flags.parallel}, int{flags.thinking}, int{flags.prompt}, int{flags.result},
+          int{flags.schema}, int{flags.grammar}, int{flags.tools}, int{flags.kwargs}}) {
+        text += static_cast<char>('0' + number);
+    }
+    struct hearth_digest key = hearth_digest_bytes(text.data(), text.size());
+    for (const json_t *value : {request.tools, request.json_schema, request.kwargs}) {
+        text = value != nullptr ? json_text(value) : "";
+        key = hearth_digest_chain(key, text.data(), text.size());
+    }
+    text = request.grammar != nullptr ? request.grammar : "";
+    return hearth_digest_chain(key, text.data(), text.size());
+}
+
+/* ------------------------------------------------------------------------------------------------- checks */
+
+void check_schema(const json_t *schema, const std::string &where) {
+    check_limits(schema, where);
+    try {
+        json_schema_to_grammar(common_json::parse(json_text(schema)), true);
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &e) {
+        throw invalid_request(where + ": " + one_line(e.what()));
+    }
+}
+
+void check_request(const struct hearth_chat_request &request) {
+    if (request.grammar != nullptr && request.json_schema != nullptr) {
+        throw invalid_request("a grammar and a JSON schema cannot be kept at the same time");
+    }
+    if (request.grammar != nullptr && can_call(request)) {
+        throw invalid_request("a grammar cannot be kept in a request with tools");
+    }
+    if (request.kwargs != nullptr && !json_is_object(request.kwargs)) {
+        throw invalid_request("template arguments must be an object");
+    }
+    const struct hearth_message *last = last_message(request);
+    if (request.continues && (last == nullptr || last->role != HEARTH_ROLE_ASSISTANT)) {
+        throw invalid_request("only a message of the assistant can be continued");
+    }
+    if (request.continues && last->call_count > 0) {
+        throw invalid_request("a message with tool calls cannot be continued");
+    }
+    if (request.json_schema != nullptr) {
+        if (!json_is_object(request.json_schema)) {
+            throw invalid_request("the JSON schema must be an object");
+        }
+        check_schema(request.json_schema, "JSON schema");
+    }
+    for (size_t i = 0; i < json_array_size(request.tools); i++) {
+        const json_t *function = json_object_get(json_array_get(request.tools, i), "function");
+        const json_t *parameters = json_object_get(function, "parameters");
+        const char *name = json_string_value(json_object_get(function, "name"));
+        if (json_is_object(parameters) && json_object_size(parameters) > 0) {
+            check_schema(parameters, "parameters of tool '" + std::string(name != nullptr ? name : "") + "'");
+        }
+    }
+}
+
+/* A grammar may name tokens, which only a vocabulary knows: here every name will do. */
+extern "C" hearth_token any_token(void *, const char *, size_t) {
+    return 0;
+}
+
+void check_grammar(const std::string &grammar, const char *whose) {
+    if (grammar.empty()) {
+        return;
+    }
+    struct hearth_gbnf *parsed = nullptr;
+    struct hearth_errmsg msg = {};
+    const int err = hearth_gbnf_parse(grammar.c_str(), any_token, nullptr, &parsed, &msg);
+    hearth_gbnf_destroy(parsed);
+    if (err == HEARTH_ERR_NOMEM) {
+        throw std::bad_alloc();
+    }
+    if (err != HEARTH_OK) {
+        throw invalid_request(std::string(whose) + ": " + msg.text);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- info */
+
+const char *keep(struct hearth_chat_format &format, std::string text) {
+    HEARTH_ASSERT(format.texts.size() < format.texts.capacity());
+    return format.texts.emplace_back(std::move(text)).c_str();
+}
+
+std::vector<const char *> pointers(const std::vector<std::string> &texts) {
+    std::vector<const char *> out;
+    out.reserve(texts.size());
+    for (const std::string &text : texts) {
+        out.push_back(text.c_str());
+    }
+    return out;
+}
+
+/* As common_sampler_init() takes them. */
+void fill_triggers(struct hearth_chat_format &format) {
+    for (const common_grammar_trigger &trigger : format.params.grammar_triggers) {
+        std::string text = trigger.value;
+        if (trigger.type == COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN_FULL) {
+            text = text.empty() ? "^$" : (text.front() != '^' ? "^" : "") + text + (text.back() != '$' ? "$" : "");
+        }
+        const bool token =
+            trigger.type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD || trigger.type == COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN;
+        format.triggers.push_back({token, keep(format, std::move(text))});
+    }
+}
+
+void begin_calls(struct hearth_chat_format &format, const std::string &begin, const std::string &value_prefix,
+                 const std::string &value_suffix) {
+    struct hearth_chat_syntax &syntax = format.info.syntax;
+    if (!begin.empty()) {
+        format.begins.push_back(keep(format, begin));
+    }
+    syntax.calls = true;
+    syntax.begin = format.begins.data();
+    syntax.begin_count = format.begins.size();
+    syntax.value_prefix = keep(format, value_prefix);
+    syntax.value_suffix = keep(format, value_suffix);
+}
+
+/* Where the values of a call's arguments begin and end, as far as the analysis of the template has found out. Parsers
+ * that are code in `common` say nothing about it. */
+void fill_syntax(struct hearth_chat_format &format, const autoparser::analyze_tools &tools) {
+    std::string prefix, suffix;
+    if (tools.format.mode == autoparser::tool_format::NONE) {
+        return;
+    }
+    if (tools.format.mode == autoparser::tool_format::TAG_WITH_TAGGED) {
+        const autoparser::tool_arguments_analysis &arguments = tools.arguments;
+        prefix = arguments.value_prefix.empty() ? arguments.name_suffix : arguments.value_prefix;
+        suffix = arguments.value_suffix;
+        const std::string opening = tools.function.name_prefix + "\n" + tools.function.name_suffix;
+        if (prefix.empty() || suffix.empty() || opening.find(prefix) != std::string::npos) {
+            return; /* a name could be taken for a value */
+        }
+    }
+    begin_calls(format, tools.format.section_start.empty() ? tools.format.per_call_start : tools.format.section_start,
+                prefix, suffix);
+}
+
+void fill_info(struct hearth_chat_format &format, bool own_grammar) {
+    struct hearth_chat_format_info &info = format.info;
+    const common_chat_params &params = format.params;
+    format.texts.reserve(params.grammar_triggers.size() + 8);
+    fill_triggers(format);
+    format.preserved = pointers(params.preserved_tokens);
+    format.stops = pointers(params.additional_stops);
+    format.thinking_ends = pointers(params.thinking_end_tags);
+    info.grammar = params.grammar.empty() ? nullptr : params.grammar.c_str();
+    info.grammar_lazy = params.grammar_lazy;
+    info.grammar_prefill = info.grammar != nullptr && !params.grammar_lazy && !own_grammar;
+    info.triggers = format.triggers.data();
+    info.trigger_count = format.triggers.size();
+    info.preserved = format.preserved.data();
+    info.preserved_count = format.preserved.size();
+    info.stops = format.stops.data();
+    info.stop_count = format.stops.size();
+    info.generation_prompt = params.generation_prompt.c_str();
+    info.thinking_start = params.thinking_start_tag.c_str();
+    info.thinking_ends = format.thinking_ends.data();
+    info.thinking_end_count = format.thinking_ends.size();
+    info.syntax.value_prefix = info.syntax.value_suffix = "";
+}
+
+/* ------------------------------------------------------------------------------------------------- making one */
+
+/* What `common` says about a request. */
+common_chat_params apply(const struct hearth_chat &chat, const struct hearth_chat_request &request,
+                         common_chat_templates_inputs inputs, bool ends_in_result) {
+    inputs.messages = stand_in(request, ends_in_result);
+    if (chat.jinja == nullptr) {
+        common_chat_params params;
+        params.generation_prompt = request.continues ? inputs.messages.back().content : "";
+        return params;
+    }
+    return common_chat_templates_apply(chat.templates.get(), inputs);
+}
+
+common_chat_params derive(const struct hearth_chat &chat, const struct hearth_chat_request &request,
+                          bool ends_in_result) {
+    common_chat_templates_inputs inputs = inputs_of(chat, request);
+    if (chat.abilities.tools || !has_tools(request)) {
+        return apply(chat, request, std::move(inputs), ends_in_result);
+    }
+    common_chat_templates_inputs without = inputs;
+    without.tools.clear();
+    common_chat_params params = apply(chat, request, std::move(without), ends_in_result);
+    if (!can_call(request) || keeps_schema(request)) {
+        return params;
+    }
+    std::string turn_begin = params.generation_prompt;
+    if (request.continues) {
+        struct hearth_chat_request fresh = request;
+        fresh.continues = false;
+        turn_begin = apply(chat, fresh, inputs_of(chat, fresh), ends_in_result).generation_prompt;
+    }
+    generic_parser(params, chat.analysis.reasoning, inputs, turn_begin);
+    return params;
+}
+
+bool is_plain(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+    if (can_call(request) || request.continues || keeps_schema(request)) {
+        return false;
+    }
+    if (chat.jinja == nullptr) {
+        return true;
+    }
+    return !chat.specialised && chat.analysis.analysis_complete &&
+           (chat.analysis.reasoning.mode == autoparser::reasoning_mode::NONE ||
+            request.reasoning_format == HEARTH_REASONING_NONE) &&
+           chat.analysis.content.mode == autoparser::content_mode::PLAIN;
+}
+
+void load_parser(struct hearth_chat_format &format, const struct hearth_chat_request &request) {
+    common_chat_parser_params &parser = format.parser;
+    parser = common_chat_parser_params(format.params);
+    parser.reasoning_format = reasoning_of(request);
+    parser.reasoning_in_content = parser.reasoning_format == COMMON_REASONING_FORMAT_DEEPSEEK_LEGACY;
+    parser.parse_tool_calls = request.tool_choice != HEARTH_TOOLS_NONE;
+    parser.is_continuation = request.continues;
+    if (!format.params.parser.empty()) {
+        parser.parser.load(format.params.parser);
+        format.params.parser.clear();
+    } else {
+        parser.generation_prompt = request.continues ? format.params.generation_prompt : "";
+    }
+}
+
+/* A grammar that no template has made: the client's own, or that of a schema where the template's parser has no place
+ * for one. True: there is one. */
+bool add_own_grammar(const struct hearth_chat &chat, common_chat_params &params,
+                     const struct hearth_chat_request &request) {
+    if (request.grammar != nullptr) {
+        params.grammar = request.grammar;
+        params.grammar_lazy = false;
+        params.grammar_triggers.clear();
+        return true;
+    }
+    if (!keeps_schema(request) || !params.grammar.empty()) {
+        return false;
+    }
+    const common_chat_templates_inputs inputs = inputs_of(chat, request);
+    params.grammar = json_schema_to_grammar(common_json::parse(inputs.json_schema), true);
+    params.grammar_lazy = false;
+    return true;
+}
+
+/* Whether the parser can read what the prompt ends with. */
+bool begins(const struct hearth_chat_format &format) {
+    try {
+        common_chat_parse("", true, format.parser);
+        return true;
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &) {
+        return false;
+    }
+}
+
+/* Some templates end otherwise behind a result than `common`'s parsers for them think, or want more of a tool round
+ * than stands in for one. Then a user's words stand in. */
+void derive_into(struct hearth_chat_format &format, const struct hearth_chat &chat,
+                 const struct hearth_chat_request &request) {
+    if (ends_with_result(chat, request)) {
+        try {
+            format.params = derive(chat, request, true);
+            load_parser(format, request);
+            if (begins(format)) {
+                return;
+            }
+        } catch (const std::bad_alloc &) {
+            throw;
+        } catch (const std::exception &) {
+        }
+    }
+    format.params = derive(chat, request, false);
+    load_parser(format, request);
+}
+
+format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+    check_request(request);
+    format_ptr format(new struct hearth_chat_format);
+    derive_into(*format, chat, request);
+    format->params.prompt.clear();
+    const bool own_grammar = add_own_grammar(chat, format->params, request);
+    check_grammar(format->params.grammar, request.grammar != nullptr ? "grammar" : "the grammar made for this request");
+    if (format->params.grammar_lazy && format->params.grammar_triggers.empty()) {
+        format->params.grammar.clear();
+        format->params.grammar_lazy = false;
+    }
+    fill_info(*format, own_grammar);
+    format->info.generic_tools = !chat.abilities.tools && has_tools(request);
+    format->info.plain = is_plain(chat, request);
+    if (can_call(request) && !keeps_schema(request)) {
+        if (format->info.generic_tools) {
+            begin_calls(*format, generic_call_begin, "", "");
+        } else if (!chat.specialised) {
+            fill_syntax(*format, chat.analysis.tools);
+        }
+    }
+    return format;
+}
+
+/* The format for a key, moved to the front; null: none. */
+struct hearth_chat_format *cached(struct hearth_chat &chat, struct hearth_digest key) {
+    const std::lock_guard<std::mutex> guard(chat.lock);
+    for (auto each = chat.formats.begin(); each != chat.formats.end(); ++each) {
+        if (hearth_digest_equal(each->key, key)) {
+            chat.formats.splice(chat.formats.begin(), chat.formats, each);
+            return ::hearth_chat_format_ref(each->format.get());
+        }
+    }
+    return nullptr;
+}
+
+void remember(struct hearth_chat &chat, struct hearth_digest key, struct hearth_chat_format *format) {
+    std::list<cached_format> evicted; /* freed outside the lock */
+    std::list<cached_format> added;
+    added.push_back({key, format_ptr(::hearth_chat_format_ref(format))});
+    const std::lock_guard<std::mutex> guard(chat.lock);
+    chat.formats.splice(chat.formats.begin(), added);
+    if (chat.formats.size() > k_formats) {
+        evicted.splice(evicted.begin(), chat.formats, std::prev(chat.formats.end()));
+    }
+}
+
+} // namespace
+
+bool thinking_of(const struct hearth_chat_request &request) {
+    const json_t *argument = json_object_get(request.kwargs, "enable_thinking");
+    return json_is_boolean(argument) ? json_is_true(argument) : request.thinking;
+}
+
+std::string apply_prompt(const struct hearth_chat &chat, const turn_list &list,
+                         const struct hearth_chat_request &request) {
+    common_chat_templates_inputs inputs = inputs_of(chat, request);
+    inputs.messages = common_messages(list);
+    if (list.generic) {
+        inputs.tools.clear();
+    }
+    inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE; /* cheaper, and nothing that is printed depends on these */
+    inputs.json_schema.clear();
+    inputs.grammar.clear();
+    return common_chat_templates_apply(chat.templates.get(), inputs).prompt;
+}
+
+extern "C" {
+
+int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_request *request,
+                           struct hearth_chat_format **out, struct hearth_errmsg *msg) {
+    *out = nullptr;
+    try {
+        if (request->continues) {
+            *out = make_format(*chat, *request).release();
+            return HEARTH_OK;
+        }
+        const struct hearth_digest key = key_of(*chat, *request);
+        *out = cached(*chat, key);
+        if (*out == nullptr) {
+            format_ptr made = make_format(*chat, *request);
+            remember(*chat, key, made.get());
+            *out = made.release();
+        }
+        return HEARTH_OK;
+    } catch (...) {
+        return fail_in_flight(msg);
+    }
+}
+
+struct hearth_chat_format *hearth_chat_format_ref(struct hearth_chat_format *format) {
+    HEARTH_ASSERT(format->refs.fetch_add(1, std::memory_order_relaxed) > 0);
+    return format;
+}
+
+void hearth_chat_format_unref(struct hearth_chat_format *format) {
+    if (format != nullptr && format->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        delete format;
+    }
+}
+
+const struct hearth_chat_format_info *hearth_chat_format_info(const struct hearth_chat_format *format) {
+    return &format->info;
+}
+
+} /* extern "C" */

@@ -1,0 +1,135 @@
+/* Where messages stand in a rendered prompt.
+ *
+ * Design. The text of a turn is looked for in what the template printed from contents, without the white space around
+ * it, which many templates trim: forwards for the end of the system text, backwards for the last input. Where inside
+ * the turn a message begins is known (turns.cpp).
+ *
+ * Invariants. Marks are NO_MARK or offsets into the text, at the first byte of the message as it was printed. */
+#include "chat/chat_internal.hpp"
+
+#include <algorithm>
+
+namespace {
+
+constexpr size_t k_none = std::string_view::npos;
+
+/* First occurrence at or behind `from`. */
+size_t find_forward(const rendered &prompt, std::string_view what, size_t from) {
+    for (const range &r : prompt.input) {
+        const size_t begin = std::max(r.begin, from);
+        if (begin + what.size() > r.end) {
+            continue;
+        }
+        const size_t at = std::string_view(prompt.text).substr(begin, r.end - begin).find(what);
+        if (at != k_none) {
+            return begin + at;
+        }
+    }
+    return k_none;
+}
+
+/* Last occurrence that ends at or before `to`. */
+size_t find_backward(const rendered &prompt, std::string_view what, size_t to) {
+    for (auto r = prompt.input.rbegin(); r != prompt.input.rend(); ++r) {
+        const size_t end = std::min(r->end, to);
+        if (r->begin + what.size() > end) {
+            continue;
+        }
+        const size_t at = std::string_view(prompt.text).substr(r->begin, end - r->begin).rfind(what);
+        if (at != k_none) {
+            return r->begin + at;
+        }
+    }
+    return k_none;
+}
+
+/* Some templates print results as JSON: then not input, and with escapes. A beginning is enough. */
+size_t find_as_json(const rendered &prompt, std::string_view what) {
+    constexpr size_t k_enough = 400;
+    std::string beginning(what.substr(0, k_enough));
+    while (what.size() > k_enough && !beginning.empty() && (beginning.back() & 0xC0) == 0x80) {
+        beginning.pop_back(); /* not in the middle of a character */
+    }
+    if (what.size() > k_enough && !beginning.empty() && (beginning.back() & 0x80) != 0) {
+        beginning.pop_back();
+    }
+    const std::unique_ptr<json_t, void (*)(json_t *)> value(json_stringn(beginning.data(), beginning.size()),
+                                                            [](json_t *owned) { json_decref(owned); });
+    if (value == nullptr) {
+        return k_none;
+    }
+    std::string escaped = json_text(value.get());
+    escaped.pop_back(); /* the closing quote */
+    const size_t at = prompt.text.rfind(escaped);
+    return at == k_none ? k_none : at + 1;
+}
+
+/* Offset `at` of a turn's content, when the content without its white space was found at `found`. White space in front
+ * belongs to the content when it was printed. */
+size_t inside(const rendered &prompt, std::string_view content, size_t found, size_t at) {
+    const size_t lead = content.find(trimmed(content));
+    const bool printed = found >= lead && prompt.text.compare(found - lead, lead, content.substr(0, lead)) == 0;
+    return printed ? found - lead + at : found + (at > lead ? at - lead : 0);
+}
+
+} // namespace
+
+size_t find_system_end(const rendered &prompt, const turn_list &list) {
+    size_t cursor = 0;
+    for (const turn &each : list.turns) {
+        const std::string_view what = trimmed(each.content);
+        const bool first = each.first_at != k_none;
+        size_t at = what.empty() ? k_none : find_forward(prompt, what, cursor);
+        if (first && at == k_none && !what.empty()) {
+            at = find_forward(prompt, what, 0); /* some templates print the system text later */
+        }
+        if (first) {
+            return at == k_none ? HEARTH_CHAT_NO_MARK : inside(prompt, each.content, at, each.first_at);
+        }
+        cursor = at == k_none ? cursor : at + what.size();
+    }
+    return HEARTH_CHAT_NO_MARK;
+}
+
+size_t find_last_input(const rendered &prompt, const turn_list &list) {
+    size_t limit = prompt.text.size();
+    for (auto each = list.turns.rbegin(); each != list.turns.rend(); ++each) {
+        const std::string_view what = trimmed(each->content);
+        const size_t at = what.empty() ? k_none : find_backward(prompt, what, limit);
+        if (each->last_at != k_none && at != k_none) {
+            return inside(prompt, each->content, at, each->last_at);
+        }
+        if (each->last_at != k_none) {
+            const std::string_view said = trimmed(each->content.substr(each->last_at));
+            const size_t quoted = said.empty() ? k_none : find_as_json(prompt, said);
+            return quoted == k_none ? HEARTH_CHAT_NO_MARK : quoted;
+        }
+        limit = at == k_none ? limit : at;
+    }
+    return HEARTH_CHAT_NO_MARK;
+}
+
+/* A message follows the one before it closely: behind what the template prints between them and what was not found. To
+ * look no further keeps the whole search linear. The first ones may have a system text or tools before them. */
+extern "C" void hearth_chat_locate(const struct hearth_chat_request *request, const struct hearth_chat_prompt *prompt,
+                                   size_t *offsets) {
+    const std::string_view text(reinterpret_cast<const char *>(prompt->text.data), prompt->text.len);
+    constexpr size_t k_between = 4096;
+    size_t cursor = 0, window = text.size();
+    for (size_t i = 0; i < request->message_count; i++) {
+        const struct hearth_message &message = *request->messages[i];
+        std::string_view what = trimmed({message.content, message.content_len});
+        if (what.empty() && message.call_count > 0) {
+            what = message.calls[0].name;
+        }
+        const std::string_view near = text.substr(cursor, window);
+        const size_t at = what.empty() ? k_none : near.find(what);
+        const bool spoken = message.role != HEARTH_ROLE_SYSTEM && message.role != HEARTH_ROLE_DEVELOPER;
+        offsets[i] = at == k_none ? HEARTH_CHAT_NO_MARK : cursor + at;
+        if (at != k_none) {
+            cursor += at + what.size();
+            window = spoken ? k_between : window;
+        }
+        window = std::min(text.size(), window) + 2 * message.bytes;
+    }
+}

@@ -1,0 +1,418 @@
+/* JSON schemas that a grammar keeps.
+ *
+ * common's converter makes a grammar of a schema, but drops what it has no words for (uniqueItems, number bounds, if,
+ * what stands beside anyOf, …), so that a reply may be invalid; some of its rules are wrong. So a schema is first
+ * turned into a stronger one, of which every value is valid by the original, in the few forms that the converter is
+ * known to keep. Where there is none that is worth having, the schema is refused and the client told which keyword it
+ * is.
+ *
+ * Design. Schemas that must hold at once are one list (`all`): a schema beside its allOf, a reference and what stands
+ * beside it, a property and what the additionalProperties of another say. hearth_schema_make() flattens such a list:
+ * references and allOf are put in their place, each choice of anyOf and oneOf is made together with all the rest; what
+ * is left is a list of flat schemas, of which a value is made type by type (schema_shape.c, schema_value.c). A lone
+ * reference stays one, to a definition of ours, so that schemas may be recursive.
+ *
+ * oneOf: a value must be valid by no other choice; whether two choices exclude each other is found by making the list
+ * of both, which must come out empty.
+ *
+ * Invariants. What is made is valid by the original for every value: keywords are either kept, made true by
+ * construction, known to be annotations, or refused. The work is bounded by a number of visits. Everything made on the
+ * way is in `keep`. */
+#include "chat/schema_internal.h"
+
+#include "base/utf8.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------------------- fate */
+
+json_t *hearth_schema_keep(struct schema_maker *m, json_t *value) {
+    if (value == NULL || json_array_append_new(m->keep, value) != 0) {
+        m->fate = SCHEMA_NOMEM;
+        return NULL;
+    }
+    return value;
+}
+
+json_t *hearth_schema_empty(struct schema_maker *m) {
+    m->fate = SCHEMA_EMPTY;
+    return NULL;
+}
+
+json_t *hearth_schema_refuse(struct schema_maker *m, const char *keyword, const char *format, ...) {
+    char why[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    const char *path = m->path.len > 0 ? (const char *)m->path.data : "";
+    hearth_fail(&m->msg, HEARTH_ERR_INVALID, "%.200s%s%s%s%s", path, path[0] != '\0' && keyword != NULL ? "." : "",
+                keyword != NULL ? keyword : "", path[0] != '\0' || keyword != NULL ? ": " : "", why);
+    m->fate = SCHEMA_REFUSED;
+    return NULL;
+}
+
+size_t hearth_schema_enter(struct schema_maker *m, const char *format, ...) {
+    char part[96];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(part, sizeof part, format, args);
+    va_end(args);
+    size_t len = m->path.len;
+    if (!hearth_buf_printf(&m->path, len > 0 ? ".%s" : "%s", part)) {
+        m->fate = SCHEMA_NOMEM;
+    }
+    return len;
+}
+
+void hearth_schema_leave(struct schema_maker *m, size_t len) {
+    m->path.len = len;
+    if (m->path.data != NULL) {
+        m->path.data[len] = '\0';
+    }
+}
+
+/* ------------------------------------------------------------------------------------------- keywords */
+
+/* What the value of a keyword must be for it to mean anything. */
+#define KEYWORD_TABLE(X)                                                                                               \
+    X("$ref", STRING) X("allOf", SCHEMAS) X("anyOf", SCHEMAS) X("oneOf", SCHEMAS) X("not", SCHEMA)                     \
+    X("if", SCHEMA) X("then", SCHEMA) X("else", SCHEMA) X("enum", LIST) X("minimum", NUMBER) X("maximum", NUMBER)      \
+    X("exclusiveMinimum", NUMBER) X("exclusiveMaximum", NUMBER) X("multipleOf", STEP) X("minLength", COUNT)            \
+    X("maxLength", COUNT) X("pattern", STRING) X("format", STRING) X("prefixItems", SCHEMAS) X("items", ITEMS)         \
+    X("additionalItems", SCHEMA) X("unevaluatedItems", SCHEMA) X("contains", SCHEMA) X("minItems", COUNT)              \
+    X("maxItems", COUNT) X("minContains", COUNT) X("maxContains", COUNT) X("uniqueItems", BOOLEAN)                     \
+    X("properties", MEMBERS) X("patternProperties", MEMBERS) X("additionalProperties", SCHEMA)                         \
+    X("unevaluatedProperties", SCHEMA) X("propertyNames", SCHEMA) X("required", NAMES) X("minProperties", COUNT)       \
+    X("maxProperties", COUNT) X("dependentRequired", OBJECT) X("dependentSchemas", OBJECT) X("dependencies", OBJECT)   \
+    X("$defs", DEFINITIONS) X("definitions", DEFINITIONS)
+
+enum form { STRING, SCHEMA, SCHEMAS, ITEMS, MEMBERS, LIST, NAMES, NUMBER, STEP, COUNT, BOOLEAN, OBJECT, DEFINITIONS };
+
+static const struct {
+    const char *name;
+    enum form form;
+} keywords[] = {
+#define X(name, form) {name, form},
+    KEYWORD_TABLE(X)
+#undef X
+};
+
+static bool is_schema(const json_t *value) {
+    return json_is_object(value) || json_is_boolean(value);
+}
+
+static bool all_schemas(const json_t *list) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (!is_schema(json_array_get(list, i))) {
+            return false;
+        }
+    }
+    return json_array_size(list) > 0;
+}
+
+static bool all_names(const json_t *list) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (!json_is_string(json_array_get(list, i))) {
+            return false;
+        }
+    }
+    return json_is_array(list);
+}
+
+static bool all_members(const json_t *members) {
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)members, name, value) {
+        if (!is_schema(value) || name[0] == '\0') {
+            return false;
+        }
+    }
+    return json_is_object(members);
+}
+
+/* NULL: well formed; else what it must be. */
+static const char *wrong_form(const json_t *value, enum form form) {
+    double number = json_number_value(value);
+    switch (form) {
+    case STRING:
+        return json_is_string(value) ? NULL : "must be a string";
+    case SCHEMA:
+        return is_schema(value) ? NULL : "must be a schema: an object, true or false";
+    case SCHEMAS:
+        return all_schemas(value) ? NULL : "must be a list of schemas, with at least one";
+    case ITEMS:
+        return is_schema(value) || (json_is_array(value) && (json_array_size(value) == 0 || all_schemas(value)))
+                   ? NULL
+                   : "must be a schema or a list of schemas";
+    case MEMBERS:
+        return all_members(value) ? NULL : "must be an object of schemas, none of them with an empty name";
+    case LIST:
+        return json_array_size(value) > 0 ? NULL : "must be a list of values, with at least one";
+    case NAMES:
+        return all_names(value) ? NULL : "must be a list of names";
+    case NUMBER:
+        return json_is_number(value) ? NULL : "must be a number";
+    case STEP:
+        return json_is_number(value) && number > 0 ? NULL : "must be a number above zero";
+    case COUNT:
+        return json_is_number(value) && number >= 0 && number == floor(number) ? NULL
+                                                                              : "must be a whole number, not negative";
+    case BOOLEAN:
+        return json_is_boolean(value) ? NULL : "must be true or false";
+    case OBJECT:
+    case DEFINITIONS:
+        return json_is_object(value) ? NULL : "must be an object";
+    }
+    return NULL;
+}
+
+bool hearth_schema_says(const json_t *schema, const char *but) {
+    if (json_is_false(schema) || json_object_get(schema, "type") != NULL || json_object_get(schema, "const") != NULL ||
+        json_object_get(schema, HEARTH_SCHEMA_REST) != NULL) {
+        return true;
+    }
+    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
+        if (keywords[i].form != DEFINITIONS && strcmp(keywords[i].name, but) != 0 &&
+            json_object_get(schema, keywords[i].name) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Everything of one schema in its place is well formed. */
+bool hearth_schema_check_form(struct schema_maker *m, const json_t *schema) {
+    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
+        const json_t *value = json_object_get(schema, keywords[i].name);
+        const char *wrong = value != NULL ? wrong_form(value, keywords[i].form) : NULL;
+        if (wrong != NULL) {
+            hearth_schema_refuse(m, keywords[i].name, "%s", wrong);
+            return false;
+        }
+    }
+    const json_t *type = json_object_get(schema, "type");
+    if (json_object_get(schema, "$dynamicRef") != NULL || json_object_get(schema, "$recursiveRef") != NULL) {
+        hearth_schema_refuse(m, "$dynamicRef", "only $ref can be followed");
+        return false;
+    }
+    return type == NULL || hearth_schema_types(m, type) != 0;
+}
+
+/* ------------------------------------------------------------------------------------------- the whole */
+
+/* Every reference leads to something, and none to itself by way of choices alone: such a grammar has no beginning. */
+static bool leads_on(struct schema_maker *m, const json_t *schema, size_t steps) {
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    const json_t *choices = json_object_get(schema, "anyOf");
+    if (steps > json_object_size(m->defs) + SCHEMA_DEPTH) {
+        return false;
+    }
+    for (size_t i = 0; i < json_array_size(choices); i++) {
+        if (!leads_on(m, json_array_get(choices, i), steps + 1)) {
+            return false;
+        }
+    }
+    return ref == NULL || leads_on(m, json_object_get(m->defs, ref + strlen("#/$defs/")), steps + 1);
+}
+
+/* Whether a schema has a value that ends, given the definitions of which that is known (`ends`: name → true). */
+static bool has_end(const json_t *schema, const json_t *ends) {
+    const char *ref = json_string_value(json_object_get(schema, "$ref")), *name;
+    const json_t *choices = json_object_get(schema, "anyOf"), *items = json_object_get(schema, "items");
+    const json_t *required = json_object_get(schema, "required");
+    if (ref != NULL) {
+        return json_object_get(ends, ref + strlen("#/$defs/")) != NULL;
+    }
+    for (size_t i = 0; i < json_array_size(choices); i++) {
+        if (has_end(json_array_get(choices, i), ends)) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < json_array_size(required); i++) {
+        name = json_string_value(json_array_get(required, i));
+        if (!has_end(json_object_get(json_object_get(schema, "properties"), name), ends)) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        if (!has_end(json_array_get(items, i), ends)) {
+            return false;
+        }
+    }
+    if (json_is_object(items) && json_integer_value(json_object_get(schema, "minItems")) > 0) {
+        return has_end(items, ends);
+    }
+    return choices == NULL;
+}
+
+/* Takes away definitions that turned out to have no values, unless something still leads to them. */
+static bool drop_empty(struct schema_maker *m, const json_t *made) {
+    const char *name;
+    json_t *definition;
+    void *next;
+    json_object_foreach_safe(m->defs, next, name, definition) {
+        if (json_is_null(definition)) {
+            json_t *all = hearth_schema_keep(m, json_pack("[O, O]", m->defs, made));
+            char *text = json_dumps(all, JSON_COMPACT), ref[64];
+            snprintf(ref, sizeof ref, "#/$defs/%s\"", name);
+            bool used = text == NULL || strstr(text, ref) != NULL;
+            free(text);
+            if (used) {
+                return hearth_schema_refuse(m, "$ref", "it leads to a schema without values") != NULL;
+            }
+            json_object_del(m->defs, name);
+        }
+    }
+    return true;
+}
+
+static bool check_whole(struct schema_maker *m, const json_t *made) {
+    json_t *ends = hearth_schema_keep(m, json_object());
+    const char *name;
+    json_t *definition;
+    json_object_foreach(m->defs, name, definition) {
+        if (!leads_on(m, definition, 0)) {
+            return hearth_schema_refuse(m, "$ref", "it leads to itself") != NULL;
+        }
+    }
+    for (size_t before = SIZE_MAX; before != json_object_size(ends);) {
+        before = json_object_size(ends);
+        json_object_foreach(m->defs, name, definition) {
+            if (json_is_object(definition) && has_end(definition, ends)) {
+                json_object_set_new(ends, name, json_true());
+            }
+        }
+    }
+    return has_end(made, ends) || hearth_schema_refuse(m, "$ref", "its values never end") != NULL;
+}
+
+/* Puts a constant in the place of every range of numbers, in a form that is finished. */
+static bool place_ranges(struct schema_maker *m, json_t *form) {
+    const char *name;
+    json_t *value;
+    size_t i;
+    json_t *items = json_object_get(form, "items");
+    if (json_object_get(form, "minimum") != NULL || json_object_get(form, "maximum") != NULL ||
+        json_object_get(form, "exclusiveMinimum") != NULL || json_object_get(form, "exclusiveMaximum") != NULL) {
+        json_t *stand_in = hearth_schema_stand_in(m, form);
+        return stand_in != NULL && json_object_clear(form) == 0 && json_object_update(form, stand_in) == 0;
+    }
+    json_object_foreach(json_object_get(form, "properties"), name, value) {
+        if (!place_ranges(m, value)) {
+            return false;
+        }
+    }
+    json_array_foreach(json_object_get(form, "anyOf"), i, value) {
+        if (!place_ranges(m, value)) {
+            return false;
+        }
+    }
+    json_array_foreach(items, i, value) {
+        if (!place_ranges(m, value)) {
+            return false;
+        }
+    }
+    value = json_object_get(form, "additionalProperties");
+    return (!json_is_object(items) || place_ranges(m, items)) && (!json_is_object(value) || place_ranges(m, value));
+}
+
+static json_t *strengthen(struct schema_maker *m, const json_t *schema) {
+    json_t *all = hearth_schema_keep(m, json_array());
+    if (all == NULL || json_array_append(all, (json_t *)(uintptr_t)schema) != 0) {
+        m->fate = SCHEMA_NOMEM;
+        return NULL;
+    }
+    json_t *made = hearth_schema_make(m, all, 0);
+    if (made == NULL || !drop_empty(m, made) || !check_whole(m, made)) {
+        return NULL;
+    }
+    const char *name;
+    json_t *definition;
+    bool ok = place_ranges(m, made);
+    json_object_foreach(m->defs, name, definition) {
+        ok = ok && place_ranges(m, definition);
+    }
+    if (!ok) {
+        return NULL;
+    }
+    json_t *out = json_object_size(made) > 0 ? json_copy(made) : json_pack("{s:s}", "type", "object");
+    if (json_object_size(m->defs) > 0 && json_object_set(out, "$defs", m->defs) != 0) {
+        json_decref(out);
+        out = NULL;
+    }
+    m->fate = out == NULL ? SCHEMA_NOMEM : m->fate;
+    return out;
+}
+
+json_t *hearth_chat_schema_strengthen(const json_t *schema, struct hearth_errmsg *msg) {
+    struct schema_maker m = {.root = schema, .keep = json_array(), .defs = json_object(), .names = json_object()};
+    json_t *out = NULL;
+    if (m.keep == NULL || m.defs == NULL || m.names == NULL) {
+        m.fate = SCHEMA_NOMEM;
+    } else if (!json_is_object(schema)) {
+        hearth_schema_refuse(&m, NULL, "a schema must be an object");
+    } else {
+        out = strengthen(&m, schema);
+    }
+    if (out == NULL && m.fate == SCHEMA_REFUSED) {
+        /* Names from the schema may have been cut inside of a character. */
+        struct hearth_buf why = {0};
+        bool ok = hearth_utf8_append(&why, m.msg.text, strlen(m.msg.text));
+        hearth_fail(msg, HEARTH_ERR_INVALID, "%.480s", ok ? (char *)why.data : hearth_err_text(HEARTH_ERR_NOMEM));
+        hearth_buf_finish(&why);
+    } else if (out == NULL) {
+        hearth_fail(msg, HEARTH_ERR_INVALID, "%s", m.fate == SCHEMA_EMPTY ? "no value is valid by this schema"
+                                                                         : hearth_err_text(HEARTH_ERR_NOMEM));
+    }
+    hearth_buf_finish(&m.path);
+    json_decref(m.names);
+    json_decref(m.defs);
+    json_decref(m.keep);
+    return out;
+}
+
+bool hearth_chat_schema_check(const json_t *schema, struct hearth_errmsg *msg) {
+    json_t *stronger = hearth_chat_schema_strengthen(schema, msg);
+    json_decref(stronger);
+    return stronger != NULL;
+}
+
+/* ------------------------------------------------------------------------------------------- filling in */
+
+/* Undoes one layer of escapes up to a closing quote; returns where it stands, or NULL. */
+static const char *unquote(const char *text, struct hearth_buf *out) {
+    for (; *text != '\0' && *text != '"'; text++) {
+        char c = *text;
+        if (c == '\\') {
+            text++;
+            c = *text == 'n' ? '\n' : *text == 'r' ? '\r' : *text;
+        }
+        if (c == '\0' || !hearth_buf_append(out, &c, 1)) {
+            return NULL;
+        }
+    }
+    return *text == '"' && hearth_buf_append(out, "", 1) ? text : NULL;
+}
+
+bool hearth_chat_schema_fill(const char *grammar, struct hearth_buf *out) {
+    /* {"hearth:gbnf":"…"} as a literal of GBNF. */
+    static const char mark[] = "\"{\\\"" HEARTH_SCHEMA_GBNF "\\\":";
+    bool ok = true;
+    for (const char *at; ok && (at = strstr(grammar, mark)) != NULL;) {
+        struct hearth_buf json = {0}, gbnf = {0};
+        const char *end = unquote(at + 1, &json);
+        const char *value = end != NULL ? strchr((char *)json.data, ':') : NULL; /* the one in the name */
+        value = value != NULL ? strstr(value + 1, ":\"") : NULL;
+        ok = value != NULL && unquote(value + 2, &gbnf) != NULL &&
+             hearth_buf_append(out, grammar, (size_t)(at - grammar)) && hearth_buf_text(out, (char *)gbnf.data);
+        grammar = ok ? end + 1 : grammar;
+        hearth_buf_finish(&json);
+        hearth_buf_finish(&gbnf);
+    }
+    return ok && hearth_buf_text(out, grammar);
+}

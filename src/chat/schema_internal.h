@@ -1,0 +1,100 @@
+/* What the schema files share. See schema.c. */
+#ifndef HEARTH_CHAT_SCHEMA_INTERNAL_H
+#define HEARTH_CHAT_SCHEMA_INTERNAL_H
+
+#include "base/buf.h"
+#include "chat/chat.h"
+
+#include <stdint.h>
+
+/* Why there is no stronger form. */
+enum schema_fate {
+    SCHEMA_FINE,
+    SCHEMA_EMPTY,   /* no value is valid */
+    SCHEMA_REFUSED, /* `msg` says why */
+    SCHEMA_NOMEM,
+};
+
+/* One schema being made stronger. Every value made on the way belongs to `keep`, so nothing is freed one by one. */
+struct schema_maker {
+    const json_t *root;
+    json_t *keep;  /* array */
+    json_t *defs;  /* object: our name → stronger form; null while it is being made */
+    json_t *names; /* object: reference → our name */
+    struct hearth_buf path; /* where we are: "properties.tags" */
+    enum schema_fate fate;
+    size_t visits;
+    struct hearth_errmsg msg;
+};
+
+enum {
+    SCHEMA_DEPTH = 64,
+    SCHEMA_VISITS = 20000,
+    SCHEMA_REPEATS = 1000, /* what is repeated more often is cut: llama.cpp's limit is 2000 */
+};
+
+/* The member of a constant that stands for GBNF, until hearth_chat_schema_fill(). */
+#define HEARTH_SCHEMA_GBNF "hearth:gbnf"
+
+/* unevaluatedProperties of a schema that everything else in the list came from: for names that none declares. */
+#define HEARTH_SCHEMA_REST "hearth:rest"
+
+/* Longer counts in a schema mean no more than this one. */
+#define SCHEMA_MANY ((size_t)1 << 40)
+
+/* Takes the reference and gives it back, NULL (and fate) when it is NULL. */
+json_t *hearth_schema_keep(struct schema_maker *m, json_t *value);
+/* NULL, with the fate REFUSED and "path.keyword: why". `keyword` may be NULL. */
+json_t *hearth_schema_refuse(struct schema_maker *m, const char *keyword, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* NULL, with the fate EMPTY. */
+json_t *hearth_schema_empty(struct schema_maker *m);
+/* Appends to the path; returns its length before, to cut it back to. */
+size_t hearth_schema_enter(struct schema_maker *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void hearth_schema_leave(struct schema_maker *m, size_t len);
+
+/* schema.c */
+/* Everything of one schema in its place is well formed. False: refused. */
+bool hearth_schema_check_form(struct schema_maker *m, const json_t *schema);
+/* Whether a schema says anything about values, with other keywords than `but`. */
+bool hearth_schema_says(const json_t *schema, const char *but);
+
+/* A type's bit; whole numbers and others are apart, "number" is both. */
+enum { NULLS = 1, BOOLEANS = 2, WHOLES = 4, FRACTIONS = 8, STRINGS = 16, ARRAYS = 32, OBJECTS = 64, ANYTHING = 127 };
+
+/* schema_make.c */
+/* The types of "type", a name or a list of names. 0: refused. */
+unsigned hearth_schema_types(struct schema_maker *m, const json_t *type);
+/* The stronger form of all of `all` (an array of schemas) at once. Borrowed from `keep`. */
+json_t *hearth_schema_make(struct schema_maker *m, const json_t *all, size_t depth);
+
+/* schema_shape.c */
+json_t *hearth_schema_array(struct schema_maker *m, const json_t *flat, size_t depth);
+json_t *hearth_schema_object(struct schema_maker *m, const json_t *flat, size_t depth);
+/* A count ("maxItems") over all schemas: the largest of minima, the least of maxima. False: refused. */
+bool hearth_schema_count(struct schema_maker *m, const json_t *flat, const char *keyword, bool least, size_t *count);
+
+/* schema_value.c */
+enum schema_verdict { SCHEMA_NO, SCHEMA_YES, SCHEMA_UNKNOWN };
+/* Whether a value is valid by the keywords of one flat schema. */
+enum schema_verdict hearth_schema_holds(const json_t *value, const json_t *schema);
+json_t *hearth_schema_number(struct schema_maker *m, const json_t *flat, bool integers);
+json_t *hearth_schema_string(struct schema_maker *m, const json_t *flat);
+/* The constant that stands for the numbers of a form with bounds: GBNF, until hearth_chat_schema_fill(). */
+json_t *hearth_schema_stand_in(struct schema_maker *m, const json_t *form);
+
+/* schema_text.c */
+/* A pattern for common's converter, which takes it as grammar of the JSON text between the quotes: what matches the
+ * regular expression (anywhere, unless it is anchored) with min to max characters. Error: why it cannot be done. */
+const char *hearth_schema_pattern(const char *regex, size_t min, size_t max, struct hearth_buf *out);
+/* The same for any text. */
+bool hearth_schema_any_text(size_t min, size_t max, struct hearth_buf *out);
+
+/* schema_range.c */
+/* Appends GBNF for the decimal numbers from `low` to `high`; `open_*`: without the bound itself. False: none, or out of
+ * memory. */
+bool hearth_schema_range(double low, bool open_low, double high, bool open_high, struct hearth_buf *out);
+/* The same for whole numbers. */
+bool hearth_schema_whole_range(int64_t low, int64_t high, struct hearth_buf *out);
+
+#endif

@@ -1,0 +1,233 @@
+/* Ranges of numbers as GBNF.
+ *
+ * Design. A bound is a whole number and six decimals. The numbers of each sign between two bounds are written digit by
+ * digit: those with the whole part of the lower bound and at least its decimals, those with a whole part between the
+ * two, those with the whole part of the upper bound and at most its decimals. There are no exponents, and no more than
+ * fifteen digits before the point: what is left out is valid, just not offered.
+ *
+ * Invariants. Every number that is printed lies in the range, as a decimal and as the nearest double. */
+#include "chat/schema_internal.h"
+
+#include "base/assert.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { DECIMALS = 6 };
+#define UNIT INT64_C(1000000)
+#define WHOLE_MAX INT64_C(999999999999999)
+
+/* A number that is not negative: whole + decimals / UNIT. */
+struct decimal {
+    int64_t whole, decimals;
+};
+
+/* ------------------------------------------------------------------------------------------- digits */
+
+static bool any_digits(struct hearth_buf *out, size_t from, size_t to) {
+    return to == 0 || (from == to ? hearth_buf_printf(out, " [0-9]{%zu}", from)
+                                  : hearth_buf_printf(out, " [0-9]{%zu,%zu}", from, to));
+}
+
+static bool all_are(const char *digits, char digit) {
+    return strspn(digits, (char[]){digit, '\0'}) == strlen(digits);
+}
+
+/* Digits from `low` to `high`, two texts of one length. `exact`: all of them are printed; else what is left out at the
+ * end stands for zeros, and may be left out where that is in the range. */
+static bool digits(struct hearth_buf *out, const char *low, const char *high, bool exact) {
+    size_t rest = strlen(low) - (*low != '\0');
+    if (*low == '\0') {
+        return true;
+    }
+    if (all_are(low, '0') && all_are(high, '9')) {
+        return any_digits(out, exact ? rest + 1 : 0, rest + 1);
+    }
+    /* Nothing at all stands for zeros. */
+    bool optional = !exact && all_are(low, '0'), first = true;
+    char nines[DECIMALS + 16] = "", zeros[DECIMALS + 16] = "";
+    memset(nines, '9', rest);
+    memset(zeros, '0', rest);
+    bool ok = hearth_buf_text(out, " (");
+    int from = *low, to = *high;
+    bool low_part = !all_are(low + 1, '0'), high_part = !all_are(high + 1, '9');
+    if (*low == *high) {
+        ok = ok && hearth_buf_printf(out, "[%c]", *low) && digits(out, low + 1, high + 1, exact);
+        from = to + 1;
+        first = false;
+    } else {
+        if (low_part) {
+            ok = ok && hearth_buf_printf(out, "[%c]", *low) && digits(out, low + 1, nines, exact);
+            from++;
+            first = false;
+        }
+        if (high_part) {
+            ok = ok && hearth_buf_printf(out, first ? "[%c]" : " | [%c]", *high) &&
+                 digits(out, zeros, high + 1, exact);
+            to--;
+            first = false;
+        }
+    }
+    if (from <= to) {
+        ok = ok && hearth_buf_printf(out, first ? "[%c-%c]" : " | [%c-%c]", from, to) &&
+             any_digits(out, exact ? rest : 0, rest);
+    }
+    return ok && hearth_buf_text(out, optional ? ")?" : ")");
+}
+
+static int64_t power_of_ten(size_t n) {
+    int64_t value = 1;
+    while (n-- > 0) {
+        value *= 10;
+    }
+    return value;
+}
+
+/* Whole numbers, one length of digits after the other; those lengths of which all numbers are in the range at once. */
+static bool wholes(struct hearth_buf *out, int64_t low, int64_t high) {
+    bool first = true, ok = hearth_buf_text(out, "(");
+    while (ok && low <= high) {
+        char from[32], to[32];
+        snprintf(from, sizeof from, "%" PRId64, low);
+        snprintf(to, sizeof to, "%" PRId64, high);
+        size_t len = strlen(from), most = strlen(to), longest = most - !all_are(to, '9');
+        ok = first || hearth_buf_text(out, " |");
+        first = false;
+        if (low == power_of_ten(len - 1) && longest >= len) {
+            ok = ok && hearth_buf_text(out, " [1-9]") && any_digits(out, len - 1, longest - 1);
+            len = longest;
+        } else {
+            if (most > len) {
+                memset(to, '9', len);
+                to[len] = '\0';
+            }
+            ok = ok && digits(out, from, to, true);
+        }
+        if (len == most) {
+            break;
+        }
+        low = power_of_ten(len); /* of fewer digits than `high`, so in its type */
+    }
+    return ok && hearth_buf_text(out, ")");
+}
+
+/* One whole number and its decimals from `low` to `high`. */
+static bool part(struct hearth_buf *out, int64_t whole, int64_t low, int64_t high) {
+    char from[DECIMALS + 2], to[DECIMALS + 2];
+    snprintf(from, sizeof from, "%0*" PRId64, DECIMALS, low % UNIT);
+    snprintf(to, sizeof to, "%0*" PRId64, DECIMALS, high % UNIT);
+    bool ok = hearth_buf_printf(out, "\"%" PRId64 "\"", whole);
+    if (high == 0) {
+        return ok;
+    }
+    ok = ok && hearth_buf_text(out, " (\".\""); /* behind a point there is a digit */
+    if (low == 0) {
+        char highest = to[0];
+        ok = ok && hearth_buf_text(out, " (") && hearth_buf_printf(out, "[%c]", highest) &&
+             digits(out, "00000", to + 1, false);
+        if (highest > '0') {
+            ok = ok && hearth_buf_printf(out, " | [0-%c] [0-9]{0,%d}", highest - 1, DECIMALS - 1);
+        }
+        return ok && hearth_buf_text(out, "))?");
+    }
+    return ok && digits(out, from, to, false) && hearth_buf_text(out, ")");
+}
+
+/* ------------------------------------------------------------------------------------------- ranges */
+
+/* Numbers from `low` to `high`, none of them negative. */
+static bool positive(struct hearth_buf *out, struct decimal low, struct decimal high) {
+    if (low.whole == high.whole) {
+        return part(out, low.whole, low.decimals, high.decimals);
+    }
+    bool ok = true;
+    int64_t from = low.whole, to = high.whole;
+    const char *between = "";
+    if (low.decimals > 0) {
+        ok = part(out, low.whole, low.decimals, UNIT - 1);
+        from++;
+        between = " | ";
+    }
+    if (high.decimals < UNIT - 1) {
+        ok = ok && hearth_buf_text(out, between) && part(out, high.whole, 0, high.decimals);
+        to--;
+        between = " | ";
+    }
+    if (from <= to) {
+        ok = ok && hearth_buf_text(out, between) && wholes(out, from, to) &&
+             hearth_buf_printf(out, " (\".\" [0-9]{1,%d})?", DECIMALS);
+    }
+    return ok;
+}
+
+/* The least number of six decimals at or above a bound; `up` false: the greatest at or below. The bounds themselves are
+ * doubles, so a step of one unit is taken where the product is not exact. */
+static struct decimal bound(double value, bool open, bool up) {
+    double whole = floor(value), scaled = (value - whole) * (double)UNIT;
+    int64_t decimals = (int64_t)(up ? ceil(scaled - 1e-4) : floor(scaled + 1e-4));
+    struct decimal out = {(int64_t)whole, decimals};
+    if (open && fabs(scaled - round(scaled)) < 1e-3) {
+        out.decimals += up ? 1 : -1;
+    }
+    if (out.decimals >= UNIT) {
+        out.whole++;
+        out.decimals -= UNIT;
+    } else if (out.decimals < 0) {
+        out.whole--;
+        out.decimals += UNIT;
+    }
+    return out;
+}
+
+static bool less(struct decimal a, struct decimal b) {
+    return a.whole < b.whole || (a.whole == b.whole && a.decimals < b.decimals);
+}
+
+static double clamp(double value) {
+    return fmax(fmin(value, (double)WHOLE_MAX), -(double)WHOLE_MAX);
+}
+
+/* One sign: numbers from `low` to `high`, none of them negative; `zero` is whether zero is among them. */
+static bool side(struct hearth_buf *out, const char *sign, double low, bool open_low, double high, bool open_high,
+                 size_t *sides) {
+    struct decimal from = bound(clamp(low), open_low && fabs(low) < (double)WHOLE_MAX, true);
+    struct decimal to = bound(clamp(high), open_high && fabs(high) < (double)WHOLE_MAX, false);
+    if (high >= (double)WHOLE_MAX) {
+        to.decimals = UNIT - 1;
+    }
+    if (low >= (double)WHOLE_MAX || high < 0 || to.whole < 0 || less(to, from)) {
+        return true;
+    }
+    bool ok = (*sides == 0 || hearth_buf_text(out, " | ")) && hearth_buf_printf(out, "%s(", sign);
+    ++*sides;
+    return ok && positive(out, from, to) && hearth_buf_text(out, ")");
+}
+
+bool hearth_schema_range(double low, bool open_low, double high, bool open_high, struct hearth_buf *out) {
+    size_t sides = 0;
+    bool ok = hearth_buf_text(out, "(");
+    /* -0 is left to the other side. */
+    if (low < 0) {
+        double nearest = high < 0 ? -high : 0;
+        ok = ok && side(out, "\"-\" ", nearest, high < 0 ? open_high : true, -low, open_low, &sides);
+    }
+    if (high >= 0) {
+        ok = ok && side(out, "", low > 0 ? low : 0, low >= 0 && open_low, high, open_high, &sides);
+    }
+    return ok && sides > 0 && hearth_buf_text(out, ")");
+}
+
+bool hearth_schema_whole_range(int64_t low, int64_t high, struct hearth_buf *out) {
+    HEARTH_ASSERT(low <= high && low > INT64_MIN);
+    bool ok = hearth_buf_text(out, "("), both = low < 0 && high >= 0;
+    if (low < 0) {
+        ok = ok && hearth_buf_text(out, "\"-\" ") && wholes(out, high < 0 ? -high : 1, -low);
+    }
+    ok = ok && (!both || hearth_buf_text(out, " | "));
+    if (high >= 0) {
+        ok = ok && wholes(out, low > 0 ? low : 0, high);
+    }
+    return ok && hearth_buf_text(out, ")");
+}

@@ -1,0 +1,512 @@
+/* A reply as it grows: text in, deltas out, a message at the end.
+ *
+ * Design. Parsing all of the text at each token would cost the square of its length. So the text is parsed when it has
+ * grown by a thirty-second of its length, and between parses it goes straight into the message wherever the last parse
+ * ended in an open end (reading.hpp): content, reasoning, a string value, or JSON arguments, up to the delimiter that
+ * may close it. All together this is a constant times the length.
+ *
+ * What has been given out is `sent_`; a delta is what a reading adds to it, and a reading that does not go on from it
+ * adds nothing: what was sent stays. When the text can no longer become a reply of the format, the longest beginning
+ * that could is read, and everything behind it is content (`raw_`).
+ *
+ * Invariants. The deltas of each field concatenate to the field in `sent_`, which is the final message. Nothing is
+ * parsed that nests too deep for the parser's recursion. No exception leaves this file. */
+#include "chat/reading.hpp"
+
+#include <sys/random.h>
+
+#include <cstring>
+
+extern "C" {
+#include "base/assert.h"
+}
+
+namespace {
+
+constexpr size_t k_growth = 32; /* parse again when the text has grown by 1/32 */
+constexpr size_t k_id_chars = 24;
+constexpr const char *k_space = " \t\r\n\f\v";
+
+std::string make_call_id() {
+    static constexpr char chars[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    unsigned char random[k_id_chars];
+    if (getrandom(random, sizeof random, 0) != static_cast<ssize_t>(sizeof random)) {
+        throw std::runtime_error("no random numbers");
+    }
+    std::string id = "call_";
+    for (const unsigned char byte : random) {
+        id += chars[byte % (sizeof chars - 1)];
+    }
+    return id;
+}
+
+bool starts_with(std::string_view text, std::string_view beginning) {
+    return text.compare(0, beginning.size(), beginning) == 0;
+}
+
+bool ends_with(std::string_view text, std::string_view ending) {
+    return text.size() >= ending.size() && text.compare(text.size() - ending.size(), ending.size(), ending) == 0;
+}
+
+/* Text as the inside of a JSON string. */
+std::string escaped(std::string_view text) {
+    const std::string quoted = common_json(std::string(text)).dump();
+    return quoted.substr(1, quoted.size() - 2);
+}
+
+bool is_json(const std::string &text) {
+    json_t *value = json_loadb(text.data(), text.size(), JSON_DECODE_ANY | JSON_ALLOW_NUL, nullptr);
+    json_decref(value);
+    return value != nullptr;
+}
+
+size_t character_boundary(std::string_view text, size_t at) {
+    while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
+        at--;
+    }
+    return at;
+}
+
+char *copy_text(const std::string &text) {
+    char *copy = static_cast<char *>(malloc(text.size() + 1));
+    if (copy == nullptr) {
+        throw std::bad_alloc();
+    }
+    memcpy(copy, text.c_str(), text.size() + 1);
+    return copy;
+}
+
+/* Owned by the caller. */
+struct hearth_message *make_message(std::string_view content, std::string_view reasoning,
+                                    const std::vector<common_chat_tool_call> &calls) {
+    const std::unique_ptr<struct hearth_message, decltype(&hearth_message_unref)> message(
+        hearth_message_create(HEARTH_ROLE_ASSISTANT), hearth_message_unref);
+    if (message == nullptr) {
+        throw std::bad_alloc();
+    }
+    message->content = copy_text(std::string(content));
+    message->content_len = content.size();
+    message->reasoning = reasoning.empty() ? nullptr : copy_text(std::string(reasoning));
+    if (!calls.empty() && !hearth_message_alloc_calls(message.get(), calls.size())) {
+        throw std::bad_alloc();
+    }
+    for (size_t i = 0; i < calls.size(); i++) {
+        message->calls[i].id = calls[i].id.empty() ? nullptr : copy_text(calls[i].id);
+        message->calls[i].name = copy_text(calls[i].name);
+        message->calls[i].arguments = copy_text(calls[i].arguments);
+    }
+    if (!hearth_message_seal(message.get())) {
+        throw std::bad_alloc();
+    }
+    return hearth_message_ref(message.get());
+}
+
+/* Where deltas go; `each` may be null. */
+struct sink {
+    hearth_chat_delta_fn *each;
+    void *user;
+
+    void give(const struct hearth_chat_delta &delta) const {
+        if (each != nullptr) {
+            each(user, &delta);
+        }
+    }
+};
+
+constexpr struct hearth_chat_delta k_nothing = {nullptr, nullptr, 0,       0, HEARTH_CHAT_NO_CALL,
+                                                nullptr, nullptr, nullptr, 0};
+
+} // namespace
+
+struct hearth_chat_stream {
+  public:
+    hearth_chat_stream(struct hearth_chat_format *format, bool deltas);
+
+    void feed(std::string_view piece, const sink &to);
+    void finish(bool cut, const sink &to);
+    /* Owned by the caller. */
+    struct hearth_message *message(bool ids) const;
+    bool repaired() const { return repaired_; }
+    /* Reads it all at once, strictly. False: it is not a reply of the format. */
+    bool read_whole(std::string_view reply);
+
+  private:
+    void give_content(std::string_view text, const sink &to);
+    void give_reasoning(std::string_view text, const sink &to);
+    void give_arguments(size_t call, std::string_view text, const sink &to);
+    void give(const reading &now, bool all, const sink &to);
+    void go_on(const sink &to);
+    void open(const reading &now);
+    reading read(const std::string &text);
+    size_t longest_fitting();
+    bool drop_open_call(reading &now) const;
+    std::string_view take_rest(reading &now, bool fits) const;
+    void settle(bool cut, const sink &to);
+
+    format_ptr format_;
+    reply_reader reader_;
+    nesting_guard nesting_;
+    bool deltas_, plain_;
+    bool raw_ = false;      /* the rest is content, whatever it is */
+    bool repaired_ = false;
+    std::string text_;      /* generation prompt and reply */
+    size_t base_;           /* length of the generation prompt */
+    size_t parsed_ = 0;     /* length of the text at the last parse */
+    common_chat_msg sent_;  /* what the client has: `prompt_` and the deltas */
+    common_chat_msg prompt_; /* what the generation prompt says that the client has sent itself */
+    open_end end_;
+    json_scanner json_;
+    size_t taken_ = 0, scanned_ = 0; /* open end: how much of the text has been sent, and seen by `json_` */
+};
+
+hearth_chat_stream::hearth_chat_stream(struct hearth_chat_format *format, bool deltas)
+    : format_(hearth_chat_format_ref(format)), reader_(*format),
+      nesting_(format->parser.format == COMMON_CHAT_FORMAT_PEG_GEMMA4), deltas_(deltas), plain_(format->info.plain),
+      text_(format->parser.generation_prompt), base_(text_.size()) {
+    if (!plain_ && format->parser.is_continuation) {
+        const reading start = read(text_);
+        prompt_.content = start.message.content;
+        prompt_.reasoning_content = start.message.reasoning_content;
+        sent_ = prompt_;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- giving out */
+
+void hearth_chat_stream::give_content(std::string_view text, const sink &to) {
+    if (!text.empty()) {
+        sent_.content += text;
+        struct hearth_chat_delta delta = k_nothing;
+        delta.content = text.data();
+        delta.content_len = text.size();
+        to.give(delta);
+    }
+}
+
+void hearth_chat_stream::give_reasoning(std::string_view text, const sink &to) {
+    if (!text.empty()) {
+        sent_.reasoning_content += text;
+        struct hearth_chat_delta delta = k_nothing;
+        delta.reasoning = text.data();
+        delta.reasoning_len = text.size();
+        to.give(delta);
+    }
+}
+
+void hearth_chat_stream::give_arguments(size_t call, std::string_view text, const sink &to) {
+    if (!text.empty()) {
+        sent_.tool_calls[call].arguments += text;
+        struct hearth_chat_delta delta = k_nothing;
+        delta.call = call;
+        delta.arguments = text.data();
+        delta.arguments_len = text.size();
+        to.give(delta);
+    }
+}
+
+/* What a reading adds. A call's name waits for the first of its arguments, since an id may stand between them. */
+void hearth_chat_stream::give(const reading &now, bool all, const sink &to) {
+    const common_chat_msg &message = now.message;
+    if (starts_with(message.reasoning_content, sent_.reasoning_content)) {
+        give_reasoning(std::string_view(message.reasoning_content).substr(sent_.reasoning_content.size()), to);
+    }
+    if (starts_with(message.content, sent_.content)) {
+        give_content(std::string_view(message.content).substr(sent_.content.size()), to);
+    }
+    for (size_t i = 0; i < message.tool_calls.size(); i++) {
+        const common_chat_tool_call &call = message.tool_calls[i];
+        if (i == sent_.tool_calls.size()) {
+            const bool last = i + 1 == message.tool_calls.size();
+            if (call.name.empty() || (last && !all && call.id.empty() && call.arguments.size() <= 1)) {
+                break;
+            }
+            sent_.tool_calls.push_back({call.name, "", call.id.empty() ? make_call_id() : call.id});
+            struct hearth_chat_delta delta = k_nothing;
+            delta.call = i;
+            delta.call_id = sent_.tool_calls[i].id.c_str();
+            delta.call_name = sent_.tool_calls[i].name.c_str();
+            to.give(delta);
+        }
+        const std::string &before = sent_.tool_calls[i].arguments;
+        if (call.name == sent_.tool_calls[i].name && starts_with(call.arguments, before)) {
+            give_arguments(i, std::string_view(call.arguments).substr(before.size()), to);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- growing */
+
+/* Takes up the open end of a reading, when all that it says has been sent. */
+void hearth_chat_stream::open(const reading &now) {
+    end_ = open_end{};
+    const common_chat_msg &message = now.message;
+    const size_t calls = sent_.tool_calls.size();
+    std::string_view sent = sent_.content;
+    if (now.end.field == end_field::reasoning) {
+        sent = sent_.reasoning_content;
+    } else if (now.end.field == end_field::arguments) {
+        if (calls == 0 || calls != message.tool_calls.size() || now.call_nodes > calls) {
+            return;
+        }
+        sent = sent_.tool_calls.back().arguments;
+    }
+    /* Before the first byte of a text the parser may still skip white space, and reasoning of nothing else is dropped.
+     */
+    const bool settled = now.end.len > 0 && (now.end.field != end_field::reasoning || !sent.empty());
+    const std::string_view value = std::string_view(text_).substr(now.end.start);
+    if (now.end.kind == end_kind::text && settled &&
+        ends_with(sent, now.end.escaped ? '"' + escaped(value) : std::string(value))) {
+        end_ = now.end;
+        taken_ = text_.size();
+    } else if (now.end.kind == end_kind::value) {
+        std::string_view shown = value.substr(0, now.end.len);
+        if (!ends_with(sent, shown)) {
+            shown = shown.substr(0, shown.find_last_not_of(k_space) + 1); /* which the parser leaves out of arguments */
+        }
+        json_ = json_scanner{};
+        if (ends_with(sent, shown) && json_.scan(text_, now.end.start) == std::string::npos) {
+            end_ = now.end;
+            taken_ = now.end.start + shown.size();
+            scanned_ = text_.size();
+        }
+    }
+}
+
+/* Sends what has come in at the open end, and closes it when its value ends. */
+void hearth_chat_stream::go_on(const sink &to) {
+    const std::string_view text = text_;
+    size_t until = text.size();
+    bool closed = false;
+    if (end_.kind == end_kind::text) {
+        until = end_.delimiters->find(text, taken_, &closed);
+    } else {
+        const size_t end = json_.scan(text, scanned_);
+        closed = end != std::string::npos;
+        until = closed ? end : until;
+        scanned_ = text.size();
+    }
+    const std::string_view piece = text.substr(taken_, until - taken_);
+    taken_ = until;
+    if (end_.field == end_field::content) {
+        give_content(piece, to);
+    } else if (end_.field == end_field::reasoning) {
+        give_reasoning(piece, to);
+    } else if (!piece.empty()) {
+        give_arguments(sent_.tool_calls.size() - 1, end_.escaped ? escaped(piece) : std::string(piece), to);
+    }
+    if (closed) {
+        end_ = open_end{};
+    }
+}
+
+void hearth_chat_stream::feed(std::string_view piece, const sink &to) {
+    text_ += piece;
+    if (!deltas_) {
+        return;
+    }
+    if (plain_ || raw_) {
+        give_content(piece, to);
+        return;
+    }
+    if (end_.kind != end_kind::none) {
+        go_on(to);
+    }
+    if (end_.kind != end_kind::none || text_.size() - parsed_ <= (text_.size() - base_) / k_growth) {
+        return;
+    }
+    parsed_ = text_.size();
+    const reading now = read(text_);
+    if (now.state != fit::unfit) {
+        give(now, false, to);
+        open(now);
+    } else if (nesting_.too_deep(text_) || !reader_.may_be_undone(text_)) {
+        settle(false, to);
+        raw_ = true;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- the end */
+
+/* What `common` throws at, and what nests too deep for it, does not fit. */
+reading hearth_chat_stream::read(const std::string &text) {
+    if (nesting_.too_deep(text_)) {
+        return reading{};
+    }
+    try {
+        return reader_.read(text);
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &) {
+        return reading{};
+    }
+}
+
+/* How much of a text that does not fit still may be the beginning of a reply. */
+size_t hearth_chat_stream::longest_fitting() {
+    size_t low = base_, high = nesting_.too_deep(text_) ? nesting_.at() : text_.size();
+    if (high <= low || !reader_.fits(text_.substr(0, low))) {
+        return low;
+    }
+    while (low < high) {
+        const size_t middle = low + (high - low + 1) / 2;
+        if (reader_.fits(text_.substr(0, middle))) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return character_boundary(text_, low);
+}
+
+/* Takes a last call that was not closed out of the message, unless the client has it already. */
+bool hearth_chat_stream::drop_open_call(reading &now) const {
+    std::vector<common_chat_tool_call> &calls = now.message.tool_calls;
+    const bool unnamed = now.call_nodes > calls.size();
+    const bool open = now.state == fit::open && now.call_nodes > 0 && !now.call_closed &&
+                      (unnamed || !is_json(calls.back().arguments));
+    if (open && (unnamed || sent_.tool_calls.size() < calls.size())) {
+        if (!unnamed) {
+            calls.pop_back();
+        }
+        now.claimed = now.before_call;
+        now.call_nodes = calls.size();
+    }
+    return open;
+}
+
+/* What stands behind the last part that the message shows. What belongs to that part goes there. */
+std::string_view hearth_chat_stream::take_rest(reading &now, bool fits) const {
+    const std::string_view text = text_;
+    const size_t from = std::max({now.claimed.end, base_, taken_}); /* an open end may have been taken further */
+    switch (now.claimed.what) {
+    case part::reasoning: {
+        const size_t behind = reader_.skip_closers(text, from, fits);
+        if (behind < text.size() || !reader_.may_be_undone(text)) {
+            return text.substr(behind);
+        }
+        now.message.reasoning_content += text.substr(from); /* half a closing tag may be something else */
+        return {};
+    }
+    case part::call:
+        return text.substr(reader_.skip_closers(text, from, fits));
+    case part::content:
+    case part::none:
+        break;
+    }
+    return text.substr(from);
+}
+
+/* Makes the best of the text as it stands. */
+void hearth_chat_stream::settle(bool cut, const sink &to) {
+    reading now = read(text_);
+    const bool unfit = now.state == fit::unfit;
+    if (unfit) {
+        const size_t shown = longest_fitting();
+        now = shown > base_ ? reader_.read(text_.substr(0, shown)) : reading{};
+    }
+    const bool open = drop_open_call(now);
+    const bool kept = open && now.call_nodes > 0 && now.call_nodes == sent_.tool_calls.size();
+    std::string_view rest;
+    if (!kept) {
+        rest = take_rest(now, !unfit);
+    } else if (unfit) {
+        rest = std::string_view(text_).substr(std::max({now.claimed.end, base_, taken_}));
+    }
+    give(now, true, to);
+    give_content(rest, to);
+    const bool leftover = !rest.empty() && now.claimed.what != part::content;
+    repaired_ = unfit || open || (leftover && (!cut || now.state == fit::whole));
+}
+
+void hearth_chat_stream::finish(bool cut, const sink &to) {
+    if (plain_) {
+        give_content(deltas_ ? std::string_view() : std::string_view(text_).substr(base_), to);
+    } else if (!raw_) {
+        settle(cut, to);
+    }
+}
+
+bool hearth_chat_stream::read_whole(std::string_view reply) {
+    text_ += reply;
+    if (plain_) {
+        finish(false, sink{});
+        return true;
+    }
+    reading now = read(text_);
+    if (now.state == fit::unfit || drop_open_call(now)) {
+        return false;
+    }
+    const std::string_view rest = take_rest(now, true);
+    now.message.content += rest;
+    sent_ = now.message;
+    return true;
+}
+
+struct hearth_message *hearth_chat_stream::message(bool ids) const {
+    const auto behind = [](const std::string &text, const std::string &prompt) {
+        return std::string_view(text).substr(starts_with(text, prompt) ? prompt.size() : 0);
+    };
+    std::vector<common_chat_tool_call> calls = sent_.tool_calls;
+    for (common_chat_tool_call &call : calls) {
+        call.id = ids ? call.id : "";
+    }
+    return make_message(behind(sent_.content, prompt_.content),
+                        behind(sent_.reasoning_content, prompt_.reasoning_content), calls);
+}
+
+/* ------------------------------------------------------------------------------------------------- chat.h */
+
+extern "C" {
+
+int hearth_chat_parse(const struct hearth_chat_format *format, const char *text, size_t len,
+                      struct hearth_message **out, struct hearth_errmsg *msg) {
+    *out = nullptr;
+    try {
+        hearth_chat_stream stream(const_cast<struct hearth_chat_format *>(format), false);
+        if (!stream.read_whole({text, len})) {
+            return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "the text is not a reply of the template's format");
+        }
+        *out = stream.message(false);
+        return HEARTH_OK;
+    } catch (...) {
+        return fail_in_flight(msg);
+    }
+}
+
+struct hearth_chat_stream *hearth_chat_stream_create(struct hearth_chat_format *format, bool deltas) {
+    try {
+        return new hearth_chat_stream(format, deltas);
+    } catch (...) {
+        return nullptr;
+    }
+}
+
+void hearth_chat_stream_destroy(struct hearth_chat_stream *stream) {
+    delete stream;
+}
+
+int hearth_chat_stream_feed(struct hearth_chat_stream *stream, const char *text, size_t len,
+                            hearth_chat_delta_fn *each, void *user) {
+    try {
+        stream->feed({text, len}, sink{each, user});
+        return HEARTH_OK;
+    } catch (...) {
+        return fail_in_flight(nullptr);
+    }
+}
+
+int hearth_chat_stream_end(struct hearth_chat_stream *stream, bool cut, hearth_chat_delta_fn *each, void *user,
+                           struct hearth_message **out, bool *repaired) {
+    *out = nullptr;
+    *repaired = false;
+    try {
+        stream->finish(cut, sink{each, user});
+        *out = stream->message(true);
+        *repaired = stream->repaired();
+        return HEARTH_OK;
+    } catch (...) {
+        return fail_in_flight(nullptr);
+    }
+}
+
+} /* extern "C" */

@@ -1,0 +1,440 @@
+/* The chat shim: llama.cpp's `common` behind chat.h. The only C++ in hearth is in this room.
+ *
+ * Design. A template is parsed once, at creation, and tried with a few short requests to find out what it can do: what
+ * it claims is not enough, so the words of a tool, a call and a result must really appear in what it prints. Rendering
+ * runs the parsed program directly instead of common_chat_templates_apply(), which renders several times over to derive
+ * a parser from the differences. Only where `common` has code for a template that prints other messages than it was
+ * given (found by comparing the two) the prompt comes from there.
+ *
+ * Invariants. A template is not written after creation, so that any number of threads can render at once. */
+#include "chat/chat_internal.hpp"
+
+#include <llama.h>
+#include <log.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace {
+
+constexpr const char *k_chatml = "{%- for message in messages -%}"
+                                 "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}"
+                                 "{%- endfor -%}"
+                                 "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}";
+
+/* StepFun's template leaves white space in that sends its model into loops; llama.cpp trims for it, so hearth does. */
+constexpr const char *k_stepfun_phrase = "You have access to the following functions in JSONSchema format";
+
+/* ------------------------------------------------------------------------------------------------- rendering */
+
+/* The formats that are code in llama.cpp: nothing says which bytes are input, so all of them may be. */
+rendered render_builtin(const struct hearth_chat &chat, const turn_list &list, bool generation_prompt) {
+    std::vector<std::string> contents;
+    std::vector<llama_chat_message> messages;
+    contents.reserve(list.turns.size());
+    size_t bytes = 256;
+    for (const turn &each : list.turns) {
+        contents.emplace_back(each.content);
+        messages.push_back({hearth_role_text(each.role), contents.back().c_str()});
+        bytes += contents.back().size() + 64;
+    }
+    rendered out;
+    out.text.resize(bytes);
+    for (int attempt = 0; attempt < 2; attempt++) {
+        const int32_t len =
+            llama_chat_apply_template(chat.builtin.c_str(), messages.data(), messages.size(), generation_prompt,
+                                      out.text.data(), static_cast<int32_t>(out.text.size()));
+        if (len < 0) {
+            throw std::runtime_error("the built-in template '" + chat.builtin + "' refused the messages");
+        }
+        const bool fits = static_cast<size_t>(len) <= out.text.size();
+        out.text.resize(static_cast<size_t>(len));
+        if (fits) {
+            break;
+        }
+    }
+    out.input.push_back({0, out.text.size()});
+    return out;
+}
+
+/* The tokenizer adds BOS itself. */
+void drop_bos(const struct hearth_chat &chat, rendered &prompt) {
+    const size_t n = chat.bos.size();
+    if (!chat.add_bos || n == 0 || prompt.text.compare(0, n, chat.bos) != 0) {
+        return;
+    }
+    prompt.text.erase(0, n);
+    for (range &r : prompt.input) {
+        r.begin = r.begin > n ? r.begin - n : 0;
+        r.end = r.end > n ? r.end - n : 0;
+    }
+}
+
+rendered render_turns(const struct hearth_chat &chat, const turn_list &list, const struct hearth_chat_request &request,
+                      bool generation_prompt) {
+    if (chat.jinja == nullptr) {
+        return render_builtin(chat, list, generation_prompt);
+    }
+    if (!chat.rewrites) {
+        return program_run(chat, list, request, generation_prompt);
+    }
+    rendered out;
+    out.text = apply_prompt(chat, list, request);
+    out.input.push_back({0, out.text.size()});
+    return out;
+}
+
+/* Where the generation prompt begins, and the text that is continued, where there is one. */
+size_t finish_generation(const struct hearth_chat &chat, const turn_list &list,
+                         const struct hearth_chat_request &request, const struct hearth_chat_format &format,
+                         rendered &prompt) {
+    const std::string &ending = format.params.generation_prompt;
+    if (request.continues && !chat.rewrites) {
+        prompt.text += ending;
+    } else if (request.no_generation_prompt) {
+        return HEARTH_CHAT_NO_MARK;
+    } else if (chat.jinja == nullptr) {
+        return std::min(render_builtin(chat, list, false).text.size(), prompt.text.size());
+    }
+    const size_t size = prompt.text.size();
+    const bool ends = size >= ending.size() && prompt.text.compare(size - ending.size(), ending.size(), ending) == 0;
+    return ends ? size - ending.size() : HEARTH_CHAT_NO_MARK;
+}
+
+/* ------------------------------------------------------------------------------------------------- trying it */
+
+char *borrowed(const char *text) {
+    return const_cast<char *>(text);
+}
+
+/* A part of the trial below. */
+struct excerpt {
+    size_t begin, end; /* of its messages */
+    bool one;          /* with one of the two calls and its result only */
+    bool words;        /* with words beside the call */
+    bool tools;        /* with the tools described */
+};
+
+/* A round with a tool, and what must be found of it in a prompt. Two calls, their results in the other order. */
+struct trial {
+    json_t *tools = nullptr, *first = nullptr, *second = nullptr;
+    struct hearth_call calls[2] = {};
+    struct hearth_message messages[6] = {};
+
+    trial() {
+        tools = json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s,s:s}},s:[s]}}}]", "type", "function", "function", "name",
+                          "hearth_tool", "description", "hearth_description", "parameters", "type", "object",
+                          "properties", "place", "type", "string", "description", "A place", "required", "place");
+        first = json_pack("{s:s}", "place", "hearth_first");
+        second = json_pack("{s:s}", "place", "hearth_second");
+        if (tools == nullptr || first == nullptr || second == nullptr) {
+            release();
+            throw std::bad_alloc();
+        }
+        calls[0] = {borrowed("call00001"), borrowed("hearth_tool"), borrowed("{\"place\":\"hearth_first\"}"), first};
+        calls[1] = {borrowed("call00002"), borrowed("hearth_tool"), borrowed("{\"place\":\"hearth_second\"}"), second};
+        say(0, HEARTH_ROLE_SYSTEM, "hearth_system");
+        say(1, HEARTH_ROLE_USER, "hearth_user");
+        say(2, HEARTH_ROLE_ASSISTANT, "");
+        messages[2].reasoning = borrowed("hearth_reasoning");
+        messages[2].calls = calls;
+        messages[2].call_count = 2;
+        say(3, HEARTH_ROLE_TOOL, "hearth_result_two");
+        messages[3].tool_call_id = borrowed("call00002");
+        say(4, HEARTH_ROLE_TOOL, "hearth_result_one");
+        messages[4].tool_call_id = borrowed("call00001");
+        say(5, HEARTH_ROLE_ASSISTANT, "hearth_answer");
+        messages[5].reasoning = borrowed("hearth_thoughts");
+    }
+    ~trial() {
+        release();
+    }
+    trial(const trial &) = delete;
+    trial &operator=(const trial &) = delete;
+
+    void release() {
+        json_decref(tools);
+        json_decref(first);
+        json_decref(second);
+    }
+
+    void say(size_t i, enum hearth_role role, const char *content) {
+        messages[i].role = role;
+        messages[i].content = borrowed(content);
+        messages[i].content_len = strlen(content);
+    }
+
+    turn_list turns(const excerpt &part) const {
+        turn_list list;
+        for (size_t i = part.begin; i < part.end; i++) {
+            const struct hearth_message &m = messages[i];
+            const std::string_view content(m.content, m.content_len);
+            if (!part.one || i != 3) {
+                list.turns.push_back({m.role, part.words && i == 2 ? "hearth_words" : content, 0, 0, &m, 0,
+                                      part.one ? std::min<size_t>(m.call_count, 1) : m.call_count});
+            }
+        }
+        return list;
+    }
+};
+
+struct hearth_chat_request trial_request(const json_t *tools) {
+    struct hearth_chat_request request = {};
+    request.tools = tools;
+    request.thinking = true;
+    return request;
+}
+
+/* Empty: the template refuses. */
+std::string try_rendering(const struct hearth_chat &chat, const turn_list &list, const json_t *tools) {
+    try {
+        return render_turns(chat, list, trial_request(tools), true).text;
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &) {
+        return {};
+    }
+}
+
+bool contains(const std::string &text, const char *what) {
+    return text.find(what) != std::string::npos;
+}
+
+/* Whether tools, calls and results all get into the prompt, and `common` has found out how calls look. */
+bool prints_tools(const struct hearth_chat &chat, const trial &tried) {
+    const jinja::caps &caps = chat.jinja->caps;
+    const bool parsed = chat.specialised || (chat.analysis.analysis_complete &&
+                                             chat.analysis.tools.format.mode != autoparser::tool_format::NONE);
+    if (!caps.supports_tools || !caps.supports_tool_calls || !parsed) {
+        return false;
+    }
+    const std::string offered = try_rendering(chat, tried.turns({1, 2, true, false, true}), tried.tools);
+    const std::string round = try_rendering(chat, tried.turns({1, 5, true, false, true}), tried.tools);
+    return contains(offered, "hearth_tool") && contains(offered, "hearth_description") &&
+           contains(round, "hearth_first") && contains(round, "hearth_result_one");
+}
+
+/* Whether something that was said is in one prompt and not in another. Words beside a call may go: some models are
+ * trained so. */
+bool loses_words(const std::string &kept, const std::string &lost) {
+    for (const char *word : {"hearth_system", "hearth_user", "hearth_first", "hearth_result_one", "hearth_answer"}) {
+        if (contains(kept, word) && !contains(lost, word)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether what `common` prints for a template is something else than the template prints. Not to be followed where it
+ * takes the template for another one and drops messages. */
+bool finds_rewriting(struct hearth_chat &chat, const trial &tried) {
+    static const excerpt parts[] = {{1, 2, true, false, false}, {0, 2, true, false, true}, {0, 5, true, false, true},
+                                    {0, 5, true, true, true},   {0, 5, false, true, true}, {0, 5, false, false, true},
+                                    {0, 6, false, true, true},  {1, 6, true, false, true}};
+    bool differs = false;
+    for (const excerpt &part : parts) {
+        const turn_list list = tried.turns(part);
+        const json_t *tools = part.tools ? tried.tools : nullptr;
+        chat.rewrites = true;
+        const std::string theirs = try_rendering(chat, list, tools);
+        chat.rewrites = false;
+        const std::string ours = try_rendering(chat, list, tools);
+        if (loses_words(ours, theirs)) {
+            return false;
+        }
+        differs = differs || theirs != ours;
+    }
+    return differs;
+}
+
+bool finds_specialised(const struct hearth_chat &chat) {
+    autoparser::generation_params params;
+    params.messages = common_json::array({common_json_value{{"role", "user"}, {"content", "Hello"}}});
+    params.extra_context = common_json::object();
+    params.add_generation_prompt = true;
+    try {
+        return common_chat_try_specialized_template(*chat.jinja, chat.jinja->source(), params).has_value();
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &) {
+        return true; /* it was `common`'s code for it that failed */
+    }
+}
+
+bool finds_thinking(const struct hearth_chat &chat) {
+    if (!chat.specialised) {
+        return chat.analysis.analysis_complete && chat.analysis.reasoning.mode != autoparser::reasoning_mode::NONE;
+    }
+    try {
+        return common_chat_templates_support_enable_thinking(chat.templates.get());
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &) {
+        return false;
+    }
+}
+
+void analyse(struct hearth_chat &chat) {
+    try {
+        chat.analysis.analyze_template(*chat.jinja);
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &) {
+        chat.analysis = {};
+    }
+}
+
+void find_abilities(struct hearth_chat &chat) {
+    struct hearth_chat_abilities &abilities = chat.abilities;
+    abilities.parallel_calls = true; /* those of generic.cpp */
+    if (chat.jinja == nullptr) {
+        return;
+    }
+    const trial tried;
+    chat.specialised = finds_specialised(chat);
+    chat.rewrites = chat.specialised && finds_rewriting(chat, tried);
+    analyse(chat);
+    abilities.tools = prints_tools(chat, tried);
+    abilities.parallel_calls = !abilities.tools || chat.jinja->caps.supports_parallel_tool_calls;
+    abilities.thinking = finds_thinking(chat);
+    const turn_list user = tried.turns({1, 2, true, false, false});
+    turn_list twice = user;
+    twice.turns.push_back(twice.turns[0]);
+    abilities.alternates = !try_rendering(chat, user, nullptr).empty() && try_rendering(chat, twice, nullptr).empty();
+}
+
+/* ------------------------------------------------------------------------------------------------- loading */
+
+std::vector<std::string> builtin_names() {
+    const int32_t n = llama_chat_builtin_templates(nullptr, 0);
+    std::vector<const char *> names(static_cast<size_t>(std::max(n, 0)));
+    llama_chat_builtin_templates(names.data(), names.size());
+    return std::vector<std::string>(names.begin(), names.end());
+}
+
+void load_template(struct hearth_chat &chat, const struct hearth_chat_params &params) {
+    const std::string text = params.template_text != nullptr ? params.template_text : "";
+    const std::string eos = params.eos_text != nullptr ? params.eos_text : "";
+    chat.bos = params.bos_text != nullptr ? params.bos_text : "";
+    chat.add_bos = params.add_bos;
+    chat.source = text;
+    if (text.empty() || text == "chatml") {
+        chat.source = k_chatml;
+    } else if (text.find('{') == std::string::npos) {
+        const std::vector<std::string> names = builtin_names();
+        if (std::find(names.begin(), names.end(), text) == names.end()) {
+            throw std::invalid_argument("'" + text + "' is neither Jinja text nor the name of a built-in template");
+        }
+        chat.builtin = text;
+        return;
+    }
+    chat.native_developer = chat.source.find("<|channel|>") != std::string::npos;
+    chat.trim_contents = chat.source.find(k_stepfun_phrase) != std::string::npos;
+    chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, eos);
+    const std::string repaired = common_chat_templates_source(chat.templates.get());
+    chat.jinja = std::make_unique<common_chat_template>(repaired, chat.bos, eos);
+    program_quicken(chat.jinja->prog);
+}
+
+} // namespace
+
+/* ------------------------------------------------------------------------------------------------- errors */
+
+std::string one_line(const std::string &what) {
+    std::string text = what;
+    const size_t error = text.rfind("\nError: ");
+    if (error != std::string::npos) {
+        text.erase(0, error + 8);
+    }
+    const std::string raised = "Jinja Exception: ";
+    if (text.compare(0, raised.size(), raised) == 0) {
+        text.erase(0, raised.size());
+    }
+    std::string line;
+    for (const char c : text) {
+        const bool space = c == '\n' || c == '\r' || c == '\t' || c == ' ';
+        if (!space) {
+            line += c;
+        } else if (!line.empty() && line.back() != ' ') {
+            line += ' ';
+        }
+    }
+    while (!line.empty() && (line.back() == ' ' || line.back() == '^')) {
+        line.pop_back();
+    }
+    return line;
+}
+
+int fail_in_flight(struct hearth_errmsg *msg) {
+    try {
+        throw;
+    } catch (const std::bad_alloc &) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory in the chat template");
+    } catch (const invalid_request &e) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s", one_line(e.what()).c_str());
+    } catch (const std::exception &e) {
+        return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "%s", one_line(e.what()).c_str());
+    } catch (...) {
+        return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "the chat template failed");
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- chat.h */
+
+extern "C" {
+
+int hearth_chat_create(const struct hearth_chat_params *params, struct hearth_chat **out, struct hearth_errmsg *msg) {
+    *out = nullptr;
+    common_log_set_verbosity_thold(-1); /* `common` would print; what matters comes back as an error */
+    try {
+        auto chat = std::make_unique<hearth_chat>();
+        load_template(*chat, *params);
+        find_abilities(*chat);
+        *out = chat.release();
+        return HEARTH_OK;
+    } catch (...) {
+        return fail_in_flight(msg);
+    }
+}
+
+void hearth_chat_destroy(struct hearth_chat *chat) {
+    delete chat;
+}
+
+const char *hearth_chat_template(const struct hearth_chat *chat) {
+    return chat->source.c_str();
+}
+
+const struct hearth_chat_abilities *hearth_chat_abilities(const struct hearth_chat *chat) {
+    return &chat->abilities;
+}
+
+void hearth_chat_prompt_finish(struct hearth_chat_prompt *prompt) {
+    hearth_buf_finish(&prompt->text);
+}
+
+int hearth_chat_render(struct hearth_chat *chat, const struct hearth_chat_request *request,
+                       const struct hearth_chat_format *format, struct hearth_chat_prompt *out,
+                       struct hearth_errmsg *msg) {
+    *out = hearth_chat_prompt{{}, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK};
+    try {
+        const bool without_last = request->continues && !chat->rewrites;
+        const turn_list list = turns_of(*chat, *request, request->message_count - (without_last ? 1 : 0));
+        const bool generation_prompt = !request->continues && !request->no_generation_prompt;
+        rendered prompt = render_turns(*chat, list, *request, generation_prompt);
+        drop_bos(*chat, prompt);
+        out->generation_start = finish_generation(*chat, list, *request, *format, prompt);
+        out->system_end = find_system_end(prompt, list);
+        out->last_input_start = find_last_input(prompt, list);
+        if (!hearth_buf_append(&out->text, prompt.text.c_str(), prompt.text.size() + 1)) {
+            throw std::bad_alloc();
+        }
+        out->text.len--; /* the NUL stays behind the text */
+        return HEARTH_OK;
+    } catch (...) {
+        return fail_in_flight(msg);
+    }
+}
+
+} /* extern "C" */

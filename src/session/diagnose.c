@@ -1,0 +1,121 @@
+/* The messages of the earlier prompt and of this one, side by side: the first difference is the place, and what follows
+ * it says whether something was edited, taken out or put in. */
+#include "session/diagnose.h"
+
+#include <string.h>
+
+static const char *const texts[][2] = {
+#define X(name, text, help) [HEARTH_CAUSE_##name] = {text, help},
+    HEARTH_CAUSE_TABLE(X)
+#undef X
+};
+
+const char *hearth_cause_text(enum hearth_cause cause) {
+    return texts[cause][0];
+}
+
+const char *hearth_cause_help(enum hearth_cause cause) {
+    return texts[cause][1];
+}
+
+struct sides {
+    const struct hearth_said *then;
+    struct hearth_message *const *now;
+    size_t then_count, now_count;
+};
+
+static bool same(const struct sides *sides, size_t then, size_t now) {
+    return hearth_digest_equal(sides->then[then].says, sides->now[now]->says);
+}
+
+static size_t common(const struct sides *sides) {
+    size_t i = 0;
+    while (i < sides->then_count && i < sides->now_count && same(sides, i, i)) {
+        i++;
+    }
+    return i;
+}
+
+/* Anything behind the first difference that both have: then they are two states of one conversation. */
+static bool related(const struct sides *sides, size_t from) {
+    for (size_t i = from; i < sides->then_count; i++) {
+        for (size_t j = from; j < sides->now_count && j < from + 64; j++) {
+            if (same(sides, i, j)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool is_system(enum hearth_role role) {
+    return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
+}
+
+static const char *field_of(const struct hearth_said *then, const struct hearth_message *now) {
+    if (then->role != now->role) {
+        return "role";
+    }
+    if (then->content == hearth_checksum(now->content, now->content_len)) {
+        return "tool_calls";
+    }
+    return is_system(now->role) ? "system" : "content";
+}
+
+/* After the lines in which they differ, both go on alike. */
+static bool one_line_differs(const char *then, const char *now) {
+    enum { ALIKE = 16 };
+    then = strchr(then, '\n');
+    now = strchr(now, '\n');
+    if (then == NULL || now == NULL) {
+        return false;
+    }
+    size_t a = strlen(then), b = strlen(now), n = a < b ? a : b;
+    return n >= ALIKE && memcmp(then, now, n) == 0;
+}
+
+/* Message `i` is in both and not the same. */
+static enum hearth_cause cause_at(const struct hearth_transcript_fork *fork, const struct sides *sides, size_t i) {
+    for (size_t j = i + 1; j < sides->then_count; j++) {
+        if (same(sides, j, i)) {
+            return HEARTH_CAUSE_DROPPED;
+        }
+    }
+    for (size_t j = i + 1; j < sides->now_count; j++) {
+        if (same(sides, i, j)) {
+            return HEARTH_CAUSE_INSERTED;
+        }
+    }
+    if (is_system(sides->now[i]->role) && one_line_differs(fork->before, fork->after)) {
+        return HEARTH_CAUSE_VOLATILE;
+    }
+    bool begins = i == 0 || (i == 1 && is_system(sides->now[0]->role));
+    return begins && !related(sides, i + 1) ? HEARTH_CAUSE_OTHER : HEARTH_CAUSE_EDITED;
+}
+
+void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hearth_transcript_prompt *prompt,
+                     struct hearth_diagnosis *diagnosis) {
+    struct sides sides = {fork->said, prompt->messages, fork->said_count, prompt->message_count};
+    size_t i = common(&sides);
+    *diagnosis = (struct hearth_diagnosis){.cause = HEARTH_CAUSE_OTHER, .message = -1, .field = "messages"};
+    if (sides.then_count == 0 || (i == 0 && !related(&sides, 0) &&
+                                  !one_line_differs(fork->before, fork->after))) {
+        return;
+    }
+    if (!hearth_digest_equal(fork->root.tools, prompt->root.tools)) {
+        diagnosis->cause = HEARTH_CAUSE_TOOLS;
+        diagnosis->field = "tools";
+    } else if (!hearth_digest_equal(fork->root.arguments, prompt->root.arguments)) {
+        diagnosis->cause = HEARTH_CAUSE_ARGUMENTS;
+        diagnosis->field = "template_arguments";
+    } else if (i == sides.then_count) { /* nothing that was said has changed */
+        diagnosis->cause = HEARTH_CAUSE_RENDERED;
+    } else if (i == sides.now_count) {
+        diagnosis->cause = HEARTH_CAUSE_TRUNCATED;
+        diagnosis->message = (int32_t)i;
+    } else {
+        diagnosis->cause = cause_at(fork, &sides, i);
+        diagnosis->message = (int32_t)i;
+        diagnosis->field = field_of(&sides.then[i], sides.now[i]);
+    }
+}

@@ -1,0 +1,114 @@
+/* A table with a list in order of use. The bytes are kept and compared: a digest alone would let two different messages
+ * stand for each other. */
+#include "session/intern.h"
+
+#include "base/table.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct entry {
+    struct hearth_link link; /* first, so that it converts */
+    struct entry *newer, *older;
+    struct hearth_message *message;
+    size_t len;
+    char bytes[];
+};
+
+struct hearth_intern {
+    pthread_mutex_t mutex;
+    struct hearth_table table;
+    struct entry *newest, *oldest;
+    size_t bytes, budget_bytes;
+};
+
+static size_t memory_of(const struct entry *entry) {
+    return sizeof *entry + entry->len + entry->message->bytes;
+}
+
+static void unlist(struct hearth_intern *intern, struct entry *entry) {
+    *(entry->newer != NULL ? &entry->newer->older : &intern->newest) = entry->older;
+    *(entry->older != NULL ? &entry->older->newer : &intern->oldest) = entry->newer;
+}
+
+static void list_newest(struct hearth_intern *intern, struct entry *entry) {
+    entry->newer = NULL;
+    entry->older = intern->newest;
+    *(intern->newest != NULL ? &intern->newest->newer : &intern->oldest) = entry;
+    intern->newest = entry;
+}
+
+static void evict(struct hearth_intern *intern, size_t budget_bytes) {
+    while (intern->oldest != NULL && intern->bytes > budget_bytes) {
+        struct entry *entry = intern->oldest;
+        unlist(intern, entry);
+        hearth_table_remove(&intern->table, &entry->link);
+        intern->bytes -= memory_of(entry);
+        hearth_message_unref(entry->message);
+        free(entry);
+    }
+}
+
+static struct entry *find(const struct hearth_intern *intern, struct hearth_digest key, const char *bytes, size_t len) {
+    struct hearth_link *link = hearth_table_find(&intern->table, key);
+    for (; link != NULL; link = hearth_table_next(link)) {
+        struct entry *entry = (struct entry *)link;
+        if (entry->len == len && memcmp(entry->bytes, bytes, len) == 0) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+struct hearth_intern *hearth_intern_create(size_t budget_bytes) {
+    struct hearth_intern *intern = calloc(1, sizeof *intern);
+    if (intern != NULL) {
+        pthread_mutex_init(&intern->mutex, NULL);
+        intern->budget_bytes = budget_bytes;
+    }
+    return intern;
+}
+
+void hearth_intern_destroy(struct hearth_intern *intern) {
+    if (intern != NULL) {
+        evict(intern, 0);
+        hearth_table_finish(&intern->table);
+        pthread_mutex_destroy(&intern->mutex);
+        free(intern);
+    }
+}
+
+struct hearth_message *hearth_intern_get(struct hearth_intern *intern, const char *bytes, size_t len) {
+    struct hearth_digest key = hearth_digest_bytes(bytes, len);
+    struct hearth_message *message = NULL;
+    pthread_mutex_lock(&intern->mutex);
+    struct entry *entry = find(intern, key, bytes, len);
+    if (entry != NULL) {
+        unlist(intern, entry);
+        list_newest(intern, entry);
+        message = hearth_message_ref(entry->message);
+    }
+    pthread_mutex_unlock(&intern->mutex);
+    return message;
+}
+
+void hearth_intern_put(struct hearth_intern *intern, const char *bytes, size_t len, struct hearth_message *message) {
+    struct entry *entry = malloc(sizeof *entry + len);
+    if (entry == NULL) {
+        return;
+    }
+    *entry = (struct entry){.link.key = hearth_digest_bytes(bytes, len), .len = len};
+    memcpy(entry->bytes, bytes, len);
+    entry->message = hearth_message_ref(message);
+    pthread_mutex_lock(&intern->mutex);
+    if (find(intern, entry->link.key, bytes, len) != NULL || !hearth_table_add(&intern->table, &entry->link)) {
+        hearth_message_unref(message);
+        free(entry);
+    } else {
+        list_newest(intern, entry);
+        intern->bytes += memory_of(entry);
+        evict(intern, intern->budget_bytes);
+    }
+    pthread_mutex_unlock(&intern->mutex);
+}

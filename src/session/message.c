@@ -1,0 +1,286 @@
+/* Messages: made once, shared by reference, compared by what they say.
+ *
+ * `says` is a chain over length-prefixed fields, so that no two different messages can run together into the same
+ * bytes. A call whose arguments are no JSON is compared by their text. */
+#include "session/message.h"
+
+#include "base/assert.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const role_texts[] = {
+#define X(name, text) [HEARTH_ROLE_##name] = text,
+    HEARTH_ROLE_TABLE(X)
+#undef X
+};
+
+#define ROLE_COUNT (sizeof role_texts / sizeof role_texts[0])
+
+const char *hearth_role_text(enum hearth_role role) {
+    HEARTH_ASSERT((size_t)role < ROLE_COUNT);
+    return role_texts[role];
+}
+
+bool hearth_role_from_text(const char *text, enum hearth_role *out) {
+    for (size_t i = 0; i < ROLE_COUNT; i++) {
+        if (strcmp(text, role_texts[i]) == 0) {
+            *out = (enum hearth_role)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- values ---- */
+
+/* JSON knows no difference between 1 and 1.0, and clients do not keep it. */
+static bool is_whole(const json_t *value) {
+    double real = json_real_value(value);
+    return json_is_real(value) && real == floor(real) && fabs(real) < 9007199254740992.0;
+}
+
+static bool has_whole_reals(const json_t *value) {
+    const char *key;
+    json_t *member;
+    size_t i;
+    json_object_foreach((json_t *)(uintptr_t)value, key, member) {
+        if (has_whole_reals(member)) {
+            return true;
+        }
+    }
+    json_array_foreach(value, i, member) {
+        if (has_whole_reals(member)) {
+            return true;
+        }
+    }
+    return is_whole(value);
+}
+
+/* A copy in which whole numbers are integers; NULL: out of memory. */
+static json_t *normal_copy(const json_t *value) {
+    const char *key;
+    json_t *member;
+    size_t i;
+    if (json_is_object(value)) {
+        json_t *copy = json_object();
+        json_object_foreach((json_t *)(uintptr_t)value, key, member) {
+            json_object_set_new(copy, key, normal_copy(member));
+        }
+        return copy;
+    }
+    if (json_is_array(value)) {
+        json_t *copy = json_array();
+        json_array_foreach(value, i, member) {
+            json_array_append_new(copy, normal_copy(member));
+        }
+        return copy;
+    }
+    return is_whole(value) ? json_integer((json_int_t)json_real_value(value)) : json_deep_copy(value);
+}
+
+char *hearth_json_canonical(const json_t *value) {
+    json_t *normal = has_whole_reals(value) ? normal_copy(value) : json_incref((json_t *)(uintptr_t)value);
+    char *text = normal != NULL ? json_dumps(normal, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY) : NULL;
+    json_decref(normal);
+    return text;
+}
+
+static bool same_number(const json_t *a, const json_t *b) {
+    char x[32], y[32];
+    if (json_is_integer(a) && json_is_integer(b)) {
+        return json_integer_value(a) == json_integer_value(b);
+    }
+    snprintf(x, sizeof x, "%.6g", json_number_value(a) + 0.0); /* -0 becomes 0 */
+    snprintf(y, sizeof y, "%.6g", json_number_value(b) + 0.0);
+    return strcmp(x, y) == 0;
+}
+
+/* Equal as far as a template prints numbers. */
+static bool same_print(const json_t *a, const json_t *b) {
+    const char *key;
+    json_t *member;
+    size_t i;
+    if (json_is_number(a) && json_is_number(b)) {
+        return same_number(a, b);
+    }
+    if (json_is_object(a) && json_is_object(b) && json_object_size(a) == json_object_size(b)) {
+        json_object_foreach((json_t *)(uintptr_t)a, key, member) {
+            const json_t *other = json_object_get(b, key);
+            if (other == NULL || !same_print(member, other)) {
+                return false;
+            }
+        }
+        return true;
+    }
+    if (json_is_array(a) && json_is_array(b) && json_array_size(a) == json_array_size(b)) {
+        json_array_foreach(a, i, member) {
+            if (!same_print(member, json_array_get(b, i))) {
+                return false;
+            }
+        }
+        return true;
+    }
+    return json_equal(a, b) == 1;
+}
+
+/* ---- what a message says ---- */
+
+static struct hearth_digest add_field(struct hearth_digest digest, const char *bytes, size_t len) {
+    uint64_t size = len;
+    digest = hearth_digest_chain(digest, &size, sizeof size);
+    return hearth_digest_chain(digest, bytes, len);
+}
+
+static const char *trimmed(const char *text, size_t *len) {
+    while (*len > 0 && strchr(" \t\r\n\f\v", *text) != NULL && *text != '\0') {
+        text++;
+        --*len;
+    }
+    while (*len > 0 && strchr(" \t\r\n\f\v", text[*len - 1]) != NULL && text[*len - 1] != '\0') {
+        --*len;
+    }
+    return text;
+}
+
+static bool add_call(struct hearth_digest *digest, const struct hearth_call *call) {
+    char *canonical = call->parsed != NULL ? hearth_json_canonical(call->parsed) : NULL;
+    if (call->parsed != NULL && canonical == NULL) {
+        return false;
+    }
+    const char *arguments = canonical != NULL ? canonical : call->arguments;
+    *digest = add_field(*digest, call->name, strlen(call->name));
+    *digest = add_field(*digest, arguments, strlen(arguments));
+    free(canonical);
+    return true;
+}
+
+static bool digest_what_it_says(struct hearth_message *message) {
+    char role = (char)message->role;
+    struct hearth_digest digest = hearth_digest_bytes(&role, 1);
+    size_t len = message->content_len;
+    const char *content = trimmed(message->content, &len);
+    digest = add_field(digest, content, len);
+    for (size_t i = 0; i < message->call_count; i++) {
+        if (!add_call(&digest, &message->calls[i])) {
+            return false;
+        }
+    }
+    message->says = digest;
+    return true;
+}
+
+/* ---- life ---- */
+
+struct hearth_message *hearth_message_create(enum hearth_role role) {
+    struct hearth_message *message = calloc(1, sizeof *message);
+    if (message != NULL) {
+        message->refs = 1;
+        message->role = role;
+    }
+    return message;
+}
+
+bool hearth_message_alloc_calls(struct hearth_message *message, size_t count) {
+    HEARTH_ASSERT(message->calls == NULL);
+    message->calls = calloc(count > 0 ? count : 1, sizeof *message->calls);
+    message->call_count = message->calls != NULL ? count : 0;
+    return message->calls != NULL;
+}
+
+static size_t text_bytes(const char *text) {
+    return text != NULL ? strlen(text) + 1 : 0;
+}
+
+/* A parsed value takes a few times the room of its text: counted twice, as an estimate. */
+static size_t memory_of(const struct hearth_message *message) {
+    size_t bytes = sizeof *message + message->content_len + 1 + text_bytes(message->reasoning) +
+                   text_bytes(message->name) + text_bytes(message->tool_call_id);
+    for (size_t i = 0; i < message->call_count; i++) {
+        const struct hearth_call *call = &message->calls[i];
+        bytes += sizeof *call + text_bytes(call->id) + text_bytes(call->name) + 3 * text_bytes(call->arguments);
+    }
+    return bytes;
+}
+
+bool hearth_message_seal(struct hearth_message *message) {
+    if (message->content == NULL) {
+        message->content = calloc(1, 1);
+        message->content_len = 0;
+        if (message->content == NULL) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < message->call_count; i++) {
+        struct hearth_call *call = &message->calls[i];
+        if (call->parsed == NULL) {
+            call->parsed = json_loads(call->arguments, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        }
+    }
+    message->bytes = memory_of(message);
+    return digest_what_it_says(message);
+}
+
+struct hearth_message *hearth_message_ref(struct hearth_message *message) {
+    __atomic_add_fetch(&message->refs, 1, __ATOMIC_RELAXED);
+    return message;
+}
+
+void hearth_message_unref(struct hearth_message *message) {
+    if (message == NULL || __atomic_sub_fetch(&message->refs, 1, __ATOMIC_ACQ_REL) > 0) {
+        return;
+    }
+    for (size_t i = 0; i < message->call_count; i++) {
+        free(message->calls[i].id);
+        free(message->calls[i].name);
+        free(message->calls[i].arguments);
+        json_decref(message->calls[i].parsed);
+    }
+    free(message->calls);
+    free(message->content);
+    free(message->reasoning);
+    free(message->name);
+    free(message->tool_call_id);
+    free(message);
+}
+
+static bool same_reasoning(const char *a, const char *b) {
+    if (a == NULL || b == NULL || *a == '\0' || *b == '\0') {
+        return true;
+    }
+    size_t na = strlen(a), nb = strlen(b);
+    a = trimmed(a, &na);
+    b = trimmed(b, &nb);
+    return na == nb && memcmp(a, b, na) == 0;
+}
+
+bool hearth_message_equal(const struct hearth_message *a, const struct hearth_message *b) {
+    return a == b || (hearth_digest_equal(a->says, b->says) && same_reasoning(a->reasoning, b->reasoning));
+}
+
+static bool same_content(const struct hearth_message *a, const struct hearth_message *b) {
+    size_t na = a->content_len, nb = b->content_len;
+    const char *x = trimmed(a->content, &na), *y = trimmed(b->content, &nb);
+    return na == nb && memcmp(x, y, na) == 0;
+}
+
+bool hearth_message_is_print(const struct hearth_message *print, const struct hearth_message *message) {
+    bool thought = message->reasoning != NULL && *message->reasoning != '\0';
+    if (!same_content(print, message) || print->call_count != message->call_count ||
+        !same_reasoning(print->reasoning, message->reasoning) ||
+        (thought && (print->reasoning == NULL || *print->reasoning == '\0'))) {
+        return false;
+    }
+    for (size_t i = 0; i < print->call_count; i++) {
+        const struct hearth_call *a = &print->calls[i], *b = &message->calls[i];
+        bool same = a->parsed != NULL && b->parsed != NULL ? same_print(a->parsed, b->parsed)
+                                                           : strcmp(a->arguments, b->arguments) == 0;
+        if (!same || strcmp(a->name, b->name) != 0) {
+            return false;
+        }
+    }
+    return true;
+}

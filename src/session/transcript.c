@@ -1,0 +1,541 @@
+/* Transcripts: prompts to tokens.
+ *
+ * A walk follows the tree from the root as far as the text is known. At each node there are three ways on, tried in
+ * this order: text that a reply was printed as before; a child whose text stands next; a reply whose message is in this
+ * prompt's history and whose place the next text, up to some control token, reads as. What is left is tokenised
+ * without the lock, piece by piece, and added. The last piece (usually "<|im_start|>assistant\n") is not: it will be
+ * the beginning of something longer. It stays with the place as its head.
+ *
+ * Invariants. The tokens of a path stand for its text: they are what the tokenizer makes of it, or were sampled and
+ * read as the same message. Concatenated texts of a path are the prompt's text; nothing is skipped. */
+#include "session/transcript_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define REPLY_CUTS_MAX 12   /* control tokens that a template may print inside of a reply */
+#define HEADER_BYTES_MAX 48 /* "<|start_header_id|>assistant<|end_header_id|>\n\n" */
+
+/* ---- what was said ---- */
+
+static struct hearth_digest digest_of(const json_t *value) {
+    char *text = value != NULL ? hearth_json_canonical(value) : NULL;
+    struct hearth_digest digest = hearth_digest_bytes(text != NULL ? text : "", text != NULL ? strlen(text) : 0);
+    free(text);
+    return digest;
+}
+
+struct hearth_transcript_root hearth_transcript_root(const json_t *tools, const json_t *template_arguments) {
+    return (struct hearth_transcript_root){.tools = digest_of(tools), .arguments = digest_of(template_arguments)};
+}
+
+static struct hearth_digest say_nothing(struct hearth_transcript_root root) {
+    return hearth_digest_chain(root.tools, &root.arguments, sizeof root.arguments);
+}
+
+static struct hearth_digest say(struct hearth_digest said, const struct hearth_message *message) {
+    return hearth_digest_chain(said, &message->says, sizeof message->says);
+}
+
+static bool same_id(const char *a, const char *b) {
+    return a == NULL || b == NULL || strcmp(a, b) == 0;
+}
+
+/* What the client sent may stand for what was sampled. */
+static bool stands_for(const struct hearth_message *sent, const struct hearth_message *ours, bool ids) {
+    if (!hearth_message_equal(sent, ours) || sent->call_count != ours->call_count) {
+        return false;
+    }
+    for (size_t i = 0; ids && i < sent->call_count; i++) {
+        if (!same_id(sent->calls[i].id, ours->calls[i].id)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct hearth_transcript_root root,
+                                  struct hearth_message **messages, size_t count, bool ids) {
+    struct hearth_digest said = say_nothing(root);
+    size_t found = 0;
+    pthread_mutex_lock(&transcripts->mutex);
+    for (size_t i = 0; i < count; i++) {
+        said = say(said, messages[i]);
+        if (messages[i]->role != HEARTH_ROLE_ASSISTANT) {
+            continue;
+        }
+        struct reply *reply = hearth_transcript_reply(transcripts, said);
+        while (reply != NULL && !stands_for(messages[i], reply->message, ids)) {
+            reply = hearth_transcript_next_reply(reply);
+        }
+        if (reply != NULL) {
+            struct hearth_message *sent = messages[i];
+            messages[i] = hearth_message_ref(reply->message);
+            hearth_message_unref(sent);
+            found++;
+        }
+    }
+    pthread_mutex_unlock(&transcripts->mutex);
+    return found;
+}
+
+/* ---- the walk ---- */
+
+static bool token_text_is(struct hearth_engine *engine, hearth_token token, const char *text, size_t len) {
+    char own[256];
+    size_t n = engine->ops->token_text(engine, token, true, own, sizeof own);
+    return n <= sizeof own && n <= len && memcmp(own, text, n) == 0;
+}
+
+size_t hearth_transcript_tokens_before(const struct walk *walk, const hearth_token *tokens, size_t count, size_t pos,
+                                       size_t offset) {
+    struct hearth_engine *engine = walk->transcripts->engine;
+    size_t i = 0;
+    /* A BOS token that the tokenizer put in front stands for no text. */
+    if (walk->starts && pos == 0 && count > 0 &&
+        !token_text_is(engine, tokens[0], walk->prompt->text, walk->prompt->len)) {
+        i = 1;
+    }
+    for (size_t end = pos; i < count; i++) {
+        char text[4];
+        end += engine->ops->token_text(engine, tokens[i], true, text, sizeof text);
+        if (end > offset) {
+            break;
+        }
+    }
+    return i;
+}
+
+/* Places the marks that fall into the piece [pos, end), whose tokens are the result's from `first` on. A mark just
+ * behind a header goes before the header: what comes instead of this message may have another one. */
+static void place_marks(struct walk *walk, size_t pos, size_t end, size_t first, bool sampled) {
+    const struct hearth_transcript_prompt *prompt = walk->prompt;
+    struct hearth_transcript_result *result = walk->result;
+    for (size_t i = 0; i < prompt->mark_count; i++) {
+        size_t offset = prompt->marks[i];
+        if (offset < pos || offset >= end) {
+            continue;
+        }
+        size_t token = first;
+        if ((walk->starts && pos == 0) || (offset - pos > HEADER_BYTES_MAX && !sampled)) {
+            token += hearth_transcript_tokens_before(walk, result->tokens.v + first, result->tokens.n - first, pos,
+                                                     offset);
+        }
+        int32_t last = result->mark_count > 0 ? result->marks[result->mark_count - 1] : 0;
+        if ((int32_t)token > last && result->mark_count < HEARTH_TRANSCRIPT_MARKS_MAX) {
+            result->marks[result->mark_count++] = (int32_t)token;
+        }
+    }
+}
+
+/* Appends a node's tokens. */
+static bool take_tokens(struct walk *walk, struct node *node) {
+    struct hearth_transcript_result *result = walk->result;
+    if (!hearth_tokens_append(&result->tokens, node->tokens, node->token_count)) {
+        return false;
+    }
+    result->known_tokens += node->token_count;
+    result->sampled_tokens += node->sampled;
+    walk->at = node;
+    return true;
+}
+
+static bool step_to(struct walk *walk, struct node *node) {
+    size_t first = walk->result->tokens.n;
+    if (!take_tokens(walk, node)) {
+        return false;
+    }
+    place_marks(walk, walk->pos, walk->pos + node->len, first, node->sampled > 0);
+    walk->pos += node->len;
+    return true;
+}
+
+/* Text that a reply was printed as before. It has to end where the text can be cut: "the end" is not "the end of it".
+ */
+static struct node *known_reply(const struct walk *walk) {
+    const struct hearth_transcript_prompt *prompt = walk->prompt;
+    for (const struct reply *reply = walk->at->replies; reply != NULL; reply = reply->next) {
+        for (size_t i = 0; i < reply->variant_count; i++) {
+            size_t end = walk->pos + reply->variants[i];
+            if (end > prompt->len ||
+                !hearth_specials_at(walk->transcripts->specials, prompt->text, prompt->len, end)) {
+                continue;
+            }
+            struct node *node = hearth_transcript_child(walk->transcripts, walk->at, prompt->text + walk->pos,
+                                                        reply->variants[i]);
+            if (node != NULL) {
+                return node;
+            }
+        }
+    }
+    return NULL;
+}
+
+static bool in_history(const struct walk *walk, const struct hearth_message *message) {
+    for (size_t i = walk->prompt->message_count; i-- > 0;) {
+        if (walk->prompt->messages[i] == message) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const char *trimmed(const char *text, size_t *len) {
+    while (*len > 0 && memchr(" \t\r\n", *text, 4) != NULL) {
+        text++;
+        --*len;
+    }
+    while (*len > 0 && memchr(" \t\r\n", text[*len - 1], 4) != NULL) {
+        --*len;
+    }
+    return text;
+}
+
+/* Templates take white space off both ends of what they print. */
+static bool same_but_space(const char *a, size_t na, const char *b, size_t nb) {
+    a = trimmed(a, &na);
+    b = trimmed(b, &nb);
+    return na == nb && memcmp(a, b, na) == 0;
+}
+
+/* The end of the text that stands for the reply here, or 0. */
+static size_t end_of_reply(const struct walk *walk, const struct reply *reply) {
+    const struct hearth_transcript_prompt *prompt = walk->prompt;
+    size_t begin = walk->pos + reply->head_len;
+    if (begin > prompt->len || memcmp(prompt->text + walk->pos, reply->head, reply->head_len) != 0 ||
+        !in_history(walk, reply->message)) {
+        return 0;
+    }
+    size_t end = begin;
+    for (int i = 0; i < REPLY_CUTS_MAX; i++, end++) {
+        end = hearth_specials_next(walk->transcripts->specials, prompt->text, prompt->len, end);
+        size_t len = end - begin;
+        if (same_but_space(prompt->text + begin, len, reply->raw, reply->raw_len) ||
+            prompt->reads(prompt->user, prompt->text + begin, len, reply->message)) {
+            return end;
+        }
+        if (end == prompt->len) {
+            break;
+        }
+    }
+    walk->transcripts->stats.replies_lost++;
+    return 0;
+}
+
+/* A reply of the history in a print that is new. */
+static struct node *new_print(struct walk *walk) {
+    for (struct reply *reply = walk->at->replies; reply != NULL; reply = reply->next) {
+        size_t end = end_of_reply(walk, reply);
+        if (end > walk->pos && reply->variant_count < VARIANTS_MAX) {
+            struct node *node = hearth_transcript_add(walk->transcripts, walk->at, walk->prompt->text + walk->pos,
+                                                      end - walk->pos, reply->tokens,
+                                                      reply->head_tokens + reply->sampled, reply->sampled);
+            if (node != NULL) {
+                reply->variants[reply->variant_count++] = node->len;
+                walk->transcripts->stats.replies_found++;
+            }
+            return node;
+        }
+    }
+    return NULL;
+}
+
+static bool walk_known(struct walk *walk) {
+    const struct hearth_transcript_prompt *prompt = walk->prompt;
+    struct hearth_specials *specials = walk->transcripts->specials;
+    while (walk->pos < prompt->len) {
+        struct node *node = known_reply(walk);
+        if (node == NULL) {
+            size_t end = hearth_specials_next(specials, prompt->text, prompt->len, walk->pos + 1);
+            node = end < prompt->len ? hearth_transcript_child(walk->transcripts, walk->at, prompt->text + walk->pos,
+                                                               end - walk->pos)
+                                     : NULL;
+        }
+        if (node == NULL) {
+            node = new_print(walk);
+        }
+        if (node == NULL) {
+            break;
+        }
+        if (!step_to(walk, node)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- replies kept as sampled ---- */
+
+static bool take_path(struct walk *walk, struct node *node) {
+    return node->parent == NULL || (take_path(walk, node->parent) && take_tokens(walk, node));
+}
+
+/* Starts the walk behind the reply that is kept, at a node whose text is the reply as it was sampled. */
+static int start_behind(struct walk *walk) {
+    const struct hearth_transcript_prompt *prompt = walk->prompt;
+    struct hearth_digest said = say_nothing(prompt->root);
+    for (size_t i = 0; i < prompt->keep; i++) {
+        said = say(said, prompt->messages[i]);
+    }
+    struct reply *reply = hearth_transcript_reply(walk->transcripts, said);
+    while (reply != NULL && reply->message != prompt->messages[prompt->keep - 1]) {
+        reply = hearth_transcript_next_reply(reply);
+    }
+    if (reply == NULL) {
+        return HEARTH_ERR_STATE; /* evicted since it was found */
+    }
+    struct hearth_buf text = {0};
+    struct node *node = NULL;
+    if (hearth_buf_append(&text, reply->head, reply->head_len) &&
+        hearth_buf_append(&text, reply->raw, reply->raw_len)) {
+        node = hearth_transcript_child(walk->transcripts, reply->node, (const char *)text.data, text.len);
+        if (node == NULL) {
+            node = hearth_transcript_add(walk->transcripts, reply->node, (const char *)text.data, text.len,
+                                         reply->tokens, reply->head_tokens + reply->sampled, reply->sampled);
+        }
+    }
+    hearth_buf_finish(&text);
+    return node != NULL && take_path(walk, node) ? HEARTH_OK : HEARTH_ERR_NOMEM;
+}
+
+size_t hearth_transcripts_turn_end(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t from) {
+    struct hearth_engine *engine = transcripts->engine;
+    struct hearth_tokens tokens = {0};
+    size_t at = from, next;
+    for (; at < len; at = next) {
+        at = hearth_specials_next(transcripts->specials, text, len, at);
+        next = at < len ? hearth_specials_next(transcripts->specials, text, len, at + 1) : len;
+        tokens.n = 0;
+        if (at == len || engine->ops->tokenize(engine, text + at, next - at, false, true, &tokens) < 0 ||
+            (tokens.n > 0 && engine->ops->token_is_end(engine, tokens.v[0]))) {
+            break;
+        }
+    }
+    hearth_tokens_finish(&tokens);
+    return at;
+}
+
+/* ---- what is new ---- */
+
+/* Tokenises the rest, each piece from one control token to the next. */
+static int tokenize_rest(struct walk *walk, struct pieces *pieces) {
+    const struct hearth_transcript_prompt *prompt = walk->prompt;
+    struct hearth_engine *engine = walk->transcripts->engine;
+    struct hearth_tokens *tokens = &walk->result->tokens;
+    for (size_t pos = walk->pos; pos < prompt->len;) {
+        size_t end = hearth_specials_next(walk->transcripts->specials, prompt->text, prompt->len, pos + 1);
+        size_t first = tokens->n;
+        int err = engine->ops->tokenize(engine, prompt->text + pos, end - pos, walk->starts && pos == 0, true, tokens);
+        if (err < 0) {
+            return err;
+        }
+        if (pieces->n == pieces->cap) {
+            size_t cap = pieces->cap > 0 ? 2 * pieces->cap : 16;
+            struct piece *v = realloc(pieces->v, cap * sizeof *v);
+            if (v == NULL) {
+                return HEARTH_ERR_NOMEM;
+            }
+            pieces->v = v;
+            pieces->cap = cap;
+        }
+        pieces->v[pieces->n++] = (struct piece){pos, end, first, tokens->n - first};
+        place_marks(walk, pos, end, first, false);
+        pos = end;
+    }
+    return HEARTH_OK;
+}
+
+/* Adds the pieces but the last below the walk's node and moves it there. */
+static bool add_pieces(struct walk *walk, const struct pieces *pieces) {
+    for (size_t i = 0; i + 1 < pieces->n; i++) {
+        const struct piece *piece = &pieces->v[i];
+        const char *text = walk->prompt->text + piece->pos;
+        size_t len = piece->end - piece->pos;
+        struct node *node = hearth_transcript_child(walk->transcripts, walk->at, text, len);
+        if (node == NULL) {
+            node = hearth_transcript_add(walk->transcripts, walk->at, text, len,
+                                         walk->result->tokens.v + piece->first, piece->count, 0);
+        }
+        if (node == NULL) {
+            return false;
+        }
+        walk->at = node;
+    }
+    return true;
+}
+
+/* ---- places ---- */
+
+static struct hearth_transcript_place *place_create(const struct walk *walk, const struct pieces *pieces) {
+    const struct hearth_transcript_prompt *prompt = walk->prompt;
+    struct hearth_transcript_place *place = calloc(1, sizeof *place);
+    if (place == NULL) {
+        return NULL;
+    }
+    const struct piece *last = pieces->n > 0 ? &pieces->v[pieces->n - 1] : NULL;
+    place->head_len = last != NULL ? last->end - last->pos : 0;
+    place->head = malloc(place->head_len + 1);
+    if (place->head == NULL ||
+        (last != NULL && !hearth_tokens_append(&place->tokens, walk->result->tokens.v + last->first, last->count))) {
+        free(place->head);
+        free(place);
+        return NULL;
+    }
+    if (last != NULL) {
+        memcpy(place->head, prompt->text + last->pos, place->head_len);
+    }
+    place->said = say_nothing(prompt->root);
+    for (size_t i = 0; i < prompt->message_count; i++) {
+        place->said = say(place->said, prompt->messages[i]);
+    }
+    return place;
+}
+
+struct hearth_said hearth_transcript_said(const struct hearth_message *message) {
+    return (struct hearth_said){message->says, hearth_checksum(message->content, message->content_len), message->role};
+}
+
+static void record(const struct walk *walk) {
+    const struct hearth_transcript_prompt *prompt = walk->prompt;
+    struct hearth_said *said = calloc(prompt->message_count + 1, sizeof *said);
+    if (said == NULL) {
+        return; /* a later diagnosis will say less */
+    }
+    for (size_t i = 0; i < prompt->message_count; i++) {
+        said[i] = hearth_transcript_said(prompt->messages[i]);
+    }
+    hearth_transcript_record(walk->transcripts, walk->at, prompt->root, said, prompt->message_count);
+}
+
+/* Under the lock: what is new is added, and the place held. */
+static bool settle(struct walk *walk, const struct pieces *pieces) {
+    struct hearth_transcript_place *place = add_pieces(walk, pieces) ? place_create(walk, pieces) : NULL;
+    if (place == NULL) {
+        return false;
+    }
+    record(walk);
+    place->node = walk->at;
+    place->node->pins++;
+    hearth_transcript_touch(walk->transcripts, walk->at);
+    walk->result->place = place;
+    return true;
+}
+
+int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
+                                struct hearth_transcript_result *result) {
+    *result = (struct hearth_transcript_result){0};
+    struct walk walk = {.transcripts = transcripts,
+                        .prompt = prompt,
+                        .result = result,
+                        .at = &transcripts->root,
+                        .starts = prompt->keep == 0};
+    struct pieces pieces = {0};
+    pthread_mutex_lock(&transcripts->mutex);
+    int err = prompt->keep > 0 ? start_behind(&walk) : HEARTH_OK;
+    if (err == HEARTH_OK && !walk_known(&walk)) {
+        err = HEARTH_ERR_NOMEM;
+    }
+    if (err == HEARTH_OK) {
+        hearth_transcript_find_fork(&walk);
+    }
+    walk.at->pins++;
+    struct node *pinned = walk.at;
+    pthread_mutex_unlock(&transcripts->mutex);
+
+    if (err == HEARTH_OK) {
+        err = tokenize_rest(&walk, &pieces);
+    }
+    pthread_mutex_lock(&transcripts->mutex);
+    if (err == HEARTH_OK && !settle(&walk, &pieces)) {
+        err = HEARTH_ERR_NOMEM;
+    }
+    pinned->pins--;
+    hearth_transcript_evict(transcripts);
+    pthread_mutex_unlock(&transcripts->mutex);
+    if (err == HEARTH_OK && result->fork.known) {
+        hearth_transcript_find_fork_token(&walk, &pieces);
+    }
+    free(pieces.v);
+    if (err != HEARTH_OK) {
+        hearth_tokens_finish(&result->tokens);
+        free(result->fork.said);
+        *result = (struct hearth_transcript_result){0};
+        return err;
+    }
+    return HEARTH_OK;
+}
+
+void hearth_transcript_release(struct hearth_transcripts *transcripts, struct hearth_transcript_place *place) {
+    if (place == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&transcripts->mutex);
+    place->node->pins--;
+    hearth_transcript_evict(transcripts);
+    pthread_mutex_unlock(&transcripts->mutex);
+    hearth_tokens_finish(&place->tokens);
+    free(place->head);
+    free(place);
+}
+
+/* ---- replies ---- */
+
+static bool append_text(struct hearth_engine *engine, hearth_token token, struct hearth_buf *out) {
+    char text[256];
+    size_t len = engine->ops->token_text(engine, token, true, text, sizeof text);
+    if (len <= sizeof text) {
+        return hearth_buf_append(out, text, len);
+    }
+    if (!hearth_buf_reserve(out, len)) {
+        return false;
+    }
+    out->len += engine->ops->token_text(engine, token, true, (char *)out->data + out->len, len);
+    return true;
+}
+
+static struct reply *make_reply(struct hearth_engine *engine, const struct hearth_transcript_place *place,
+                                struct hearth_message *message, const hearth_token *sampled, size_t count) {
+    struct reply *reply = calloc(1, sizeof *reply);
+    struct hearth_tokens tokens = {0};
+    struct hearth_buf raw = {0};
+    if (reply == NULL) {
+        return NULL;
+    }
+    reply->message = hearth_message_ref(message);
+    reply->link.key = say(place->said, message);
+    reply->node = place->node;
+    reply->head = malloc(place->head_len + 1);
+    bool ok = reply->head != NULL && hearth_tokens_append(&tokens, place->tokens.v, place->tokens.n) &&
+              hearth_tokens_append(&tokens, sampled, count);
+    for (size_t i = 0; ok && i < count; i++) {
+        ok = append_text(engine, sampled[i], &raw);
+    }
+    if (!ok) {
+        hearth_tokens_finish(&tokens);
+        hearth_buf_finish(&raw);
+        hearth_transcript_free_reply(reply);
+        return NULL;
+    }
+    memcpy(reply->head, place->head, place->head_len);
+    reply->head_len = place->head_len;
+    reply->head_tokens = place->tokens.n;
+    reply->sampled = count;
+    reply->tokens = tokens.v;
+    reply->raw_len = raw.len;
+    reply->raw = (char *)hearth_buf_take(&raw);
+    return reply;
+}
+
+void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const struct hearth_transcript_place *place,
+                                 struct hearth_message *message, const hearth_token *sampled, size_t count) {
+    struct reply *reply = make_reply(transcripts->engine, place, message, sampled, count);
+    if (reply == NULL) {
+        return; /* out of memory: the reply will be tokenised as it is printed */
+    }
+    pthread_mutex_lock(&transcripts->mutex);
+    if (!hearth_transcript_add_reply(transcripts, reply)) {
+        hearth_transcript_free_reply(reply);
+    }
+    hearth_transcript_evict(transcripts);
+    pthread_mutex_unlock(&transcripts->mutex);
+}

@@ -1,0 +1,128 @@
+/* Transcripts: the exact tokens of conversations.
+ *
+ * A prompt comes as text, printed by a template from what the client sent. The transcripts turn it into tokens, twice
+ * cleverly: text that was seen before in this place is not tokenised again, and where a reply of this server stands in
+ * the history, the tokens that were sampled stand for it, however template and client print it now.
+ *
+ *     root ── "<|im_start|>system\n…" ── "<|im_end|>\n" ── "<|im_start|>user\n…" ── "<|im_end|>\n" ──┬── …
+ *                                                                                                    └─ reply
+ *
+ * Known text is a tree. A node is a stretch of text that begins at a control token (where the tokenizer cuts anyway)
+ * with its tokens; a path from the root is the beginning of a prompt. Conversations share what they have in common.
+ * A prompt ends a little behind a node (with "<|im_start|>assistant\n"), and there the replies to it are kept: message,
+ * tokens, text. The next prompt of the conversation has other text in this place: the reply as the template prints it.
+ * If that text *reads* as the same message (the caller's parser decides), it becomes a node whose tokens are the
+ * sampled ones. A template that leaves something out on purpose (thinking) prints a text that reads differently, and
+ * wins: its text is tokenised as it stands.
+ *
+ * Replies are also found by what the messages before them say (a digest chain), so that a history comes back complete:
+ * hearth_transcripts_restore() puts the message as it was sampled in the place of what the client made of it
+ * (arguments re-printed, reasoning dropped).
+ *
+ * Memory is bounded by bytes; what was unused for longest goes first, leaves before what they hang on. Threads: any. */
+#ifndef HEARTH_SESSION_TRANSCRIPT_H
+#define HEARTH_SESSION_TRANSCRIPT_H
+
+#include "engine/engine.h"
+#include "session/message.h"
+
+struct hearth_transcripts;
+
+/* The engine is borrowed: its text operations are used. Errors: NOMEM. */
+int hearth_transcripts_create(struct hearth_engine *engine, size_t budget_bytes, struct hearth_transcripts **out);
+/* Every place must have been released. */
+void hearth_transcripts_destroy(struct hearth_transcripts *transcripts);
+
+/* ---- what was said ---- */
+
+/* The beginning of a digest chain: whatever else of a request decides what is printed. */
+struct hearth_transcript_root {
+    struct hearth_digest tools, arguments;
+};
+
+/* Either may be NULL. */
+struct hearth_transcript_root hearth_transcript_root(const json_t *tools, const json_t *template_arguments);
+
+/* Replaces each assistant message that says what a remembered reply in this place said by that reply's message. With
+ * `ids`, its calls must have the same ids too (where either has one): for templates that print them.
+ * Owns: replaced references are exchanged. Returns how many are replies of this server. */
+size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct hearth_transcript_root root,
+                                  struct hearth_message **messages, size_t count, bool ids);
+
+/* ---- a prompt ---- */
+
+#define HEARTH_TRANSCRIPT_MARKS_MAX 4
+
+/* Text that may stand for a reply: true when it reads as `message`. */
+typedef bool hearth_transcript_reads_fn(void *user, const char *text, size_t len, const struct hearth_message *message);
+
+struct hearth_transcript_prompt {
+    const char *text;
+    size_t len;
+    struct hearth_transcript_root root;
+    struct hearth_message *const *messages; /* restored; an assistant message that is to be continued is left out */
+    size_t message_count;
+    /* Keeps replies as they were sampled, whatever the template makes of them: messages[keep - 1] is the last one that
+     * is a reply of this server, and `text` is only what follows it. 0: `text` is the whole prompt. */
+    size_t keep;
+    hearth_transcript_reads_fn *reads;
+    void *user;
+    size_t marks[HEARTH_TRANSCRIPT_MARKS_MAX]; /* byte offsets into text; those beyond `len` are left out */
+    size_t mark_count;
+};
+
+/* A message as a record of an earlier prompt has it. */
+struct hearth_said {
+    struct hearth_digest says;
+    uint64_t content; /* checksum of the content as it was */
+    enum hearth_role role;
+};
+
+/* Where a prompt left what was known, and what had stood there. */
+struct hearth_transcript_fork {
+    bool known;          /* false: it went on where something known ended, or nothing like it was known */
+    size_t offset;       /* byte of the prompt's text at which it parts */
+    int32_t token;       /* token of the prompt that this byte is in */
+    char before[512], after[512]; /* text from there on, then and now; whole characters, NUL-terminated */
+    struct hearth_transcript_root root; /* of the earlier prompt */
+    struct hearth_said *said;     /* its messages; the caller's to free */
+    size_t said_count;
+};
+
+/* A prompt's place in the tree. It is kept from eviction until released. */
+struct hearth_transcript_place;
+
+struct hearth_transcript_result {
+    struct hearth_tokens tokens; /* the caller's to finish */
+    int32_t marks[HEARTH_TRANSCRIPT_MARKS_MAX]; /* token positions, ascending, inside the prompt */
+    size_t mark_count;
+    size_t known_tokens;   /* of these, found without tokenising */
+    size_t sampled_tokens; /* of these, tokens that were sampled here */
+    struct hearth_transcript_fork fork;
+    struct hearth_transcript_place *place;
+};
+
+/* Tokenises a prompt. On failure nothing is to be released. Errors: NOMEM, what the tokenizer says, and STATE when the
+ * reply that is to be kept is gone (restore and try again). */
+int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
+                                struct hearth_transcript_result *result);
+/* The first control token at or behind `from` that ends a turn; `len` when there is none. */
+size_t hearth_transcripts_turn_end(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t from);
+void hearth_transcript_release(struct hearth_transcripts *transcripts, struct hearth_transcript_place *place);
+
+/* Remembers a reply to the prompt at `place`: what it says, and the tokens that were sampled (without the end token).
+ * Takes a reference of the message. */
+void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const struct hearth_transcript_place *place,
+                                 struct hearth_message *message, const hearth_token *sampled, size_t count);
+
+struct hearth_transcripts_stats {
+    size_t nodes, replies, bytes;
+    uint64_t evicted;        /* nodes, since the start */
+    uint64_t replies_found;  /* replies that stood in a history, since the start */
+    uint64_t replies_lost;   /* of these, rendered as they stand: the template rewrote them */
+};
+void hearth_transcripts_stats(struct hearth_transcripts *transcripts, struct hearth_transcripts_stats *stats);
+/* Asserts every invariant. Linear. */
+void hearth_transcripts_check(struct hearth_transcripts *transcripts);
+
+#endif

@@ -1,0 +1,287 @@
+/* The transcripts' tree: nodes, replies, their tables and eviction. */
+#include "base/assert.h"
+#include "session/transcript_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the LRU list ---- */
+
+static void unlist(struct hearth_transcripts *transcripts, struct node *node) {
+    *(node->newer != NULL ? &node->newer->older : &transcripts->newest) = node->older;
+    *(node->older != NULL ? &node->older->newer : &transcripts->oldest) = node->newer;
+    node->newer = node->older = NULL;
+}
+
+static void list_newest(struct hearth_transcripts *transcripts, struct node *node) {
+    node->newer = NULL;
+    node->older = transcripts->newest;
+    *(transcripts->newest != NULL ? &transcripts->newest->newer : &transcripts->oldest) = node;
+    transcripts->newest = node;
+}
+
+/* The same among siblings. */
+static void unlist_sibling(struct node *node) {
+    *(node->previous != NULL ? &node->previous->next : &node->parent->child) = node->next;
+    if (node->next != NULL) {
+        node->next->previous = node->previous;
+    }
+    node->next = node->previous = NULL;
+}
+
+static void list_sibling(struct node *node) {
+    node->next = node->parent->child;
+    if (node->next != NULL) {
+        node->next->previous = node;
+    }
+    node->parent->child = node;
+}
+
+void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct node *node) {
+    for (; node->parent != NULL; node = node->parent) {
+        unlist(transcripts, node);
+        list_newest(transcripts, node);
+        unlist_sibling(node);
+        list_sibling(node);
+    }
+}
+
+/* ---- nodes ---- */
+
+static size_t node_bytes(const struct node *node) {
+    return sizeof *node + node->len + node->token_count * sizeof *node->tokens +
+           node->said_count * sizeof *node->said;
+}
+
+struct node *hearth_transcript_child(struct hearth_transcripts *transcripts, const struct node *parent,
+                                     const char *text, size_t len) {
+    struct hearth_digest key = hearth_digest_chain(parent->link.key, text, len);
+    for (struct hearth_link *link = hearth_table_find(&transcripts->nodes, key); link != NULL;
+         link = hearth_table_next(link)) {
+        struct node *node = (struct node *)link;
+        if (node->parent == parent && node->len == len && memcmp(node->text, text, len) == 0) {
+            return node;
+        }
+    }
+    return NULL;
+}
+
+static void node_free(struct node *node) {
+    free(node->text);
+    free(node->tokens);
+    free(node->said);
+    free(node);
+}
+
+static void *copy_of(const void *bytes, size_t len) {
+    void *copy = malloc(len > 0 ? len : 1);
+    return copy != NULL && len > 0 ? memcpy(copy, bytes, len) : copy;
+}
+
+struct node *hearth_transcript_add(struct hearth_transcripts *transcripts, struct node *parent, const char *text,
+                                   size_t len, const hearth_token *tokens, size_t count, size_t sampled) {
+    struct node *node = calloc(1, sizeof *node);
+    if (node == NULL) {
+        return NULL;
+    }
+    node->link.key = hearth_digest_chain(parent->link.key, text, len);
+    node->parent = parent;
+    node->text = copy_of(text, len);
+    node->len = len;
+    node->tokens = copy_of(tokens, count * sizeof *tokens);
+    node->token_count = count;
+    node->sampled = sampled;
+    if (node->text == NULL || node->tokens == NULL || !hearth_table_add(&transcripts->nodes, &node->link)) {
+        node_free(node);
+        return NULL;
+    }
+    parent->children++;
+    list_sibling(node);
+    list_newest(transcripts, node);
+    transcripts->stats.nodes++;
+    transcripts->stats.bytes += node_bytes(node);
+    return node;
+}
+
+void hearth_transcript_record(struct hearth_transcripts *transcripts, struct node *node,
+                              struct hearth_transcript_root root, struct hearth_said *said, size_t count) {
+    transcripts->stats.bytes += count * sizeof *said;
+    transcripts->stats.bytes -= node->said_count * sizeof *said;
+    free(node->said);
+    node->said = said;
+    node->said_count = count;
+    node->root = root;
+}
+
+/* ---- replies ---- */
+
+static size_t reply_bytes(const struct reply *reply) {
+    return sizeof *reply + reply->head_len + reply->raw_len +
+           (reply->head_tokens + reply->sampled) * sizeof *reply->tokens + reply->message->bytes;
+}
+
+void hearth_transcript_free_reply(struct reply *reply) {
+    hearth_message_unref(reply->message);
+    free(reply->head);
+    free(reply->raw);
+    free(reply->tokens);
+    free(reply);
+}
+
+static void drop_reply(struct hearth_transcripts *transcripts, struct reply **at) {
+    struct reply *reply = *at;
+    *at = reply->next;
+    hearth_table_remove(&transcripts->replies, &reply->link);
+    transcripts->stats.replies--;
+    transcripts->stats.bytes -= reply_bytes(reply);
+    hearth_transcript_free_reply(reply);
+}
+
+bool hearth_transcript_add_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
+    if (!hearth_table_add(&transcripts->replies, &reply->link)) {
+        return false;
+    }
+    reply->next = reply->node->replies;
+    reply->node->replies = reply;
+    transcripts->stats.replies++;
+    transcripts->stats.bytes += reply_bytes(reply);
+    struct reply **at = &reply->node->replies;
+    for (size_t i = 0; *at != NULL && i < REPLIES_MAX; i++) {
+        at = &(*at)->next;
+    }
+    while (*at != NULL) {
+        drop_reply(transcripts, at);
+    }
+    return true;
+}
+
+struct reply *hearth_transcript_reply(struct hearth_transcripts *transcripts, struct hearth_digest said) {
+    return (struct reply *)hearth_table_find(&transcripts->replies, said);
+}
+
+struct reply *hearth_transcript_next_reply(const struct reply *reply) {
+    return (struct reply *)hearth_table_next(&reply->link);
+}
+
+/* ---- eviction ---- */
+
+static void node_drop(struct hearth_transcripts *transcripts, struct node *node) {
+    HEARTH_ASSERT(node->children == 0 && node->pins == 0);
+    while (node->replies != NULL) {
+        drop_reply(transcripts, &node->replies);
+    }
+    unlist_sibling(node);
+    node->parent->children--;
+    unlist(transcripts, node);
+    hearth_table_remove(&transcripts->nodes, &node->link);
+    transcripts->stats.nodes--;
+    transcripts->stats.bytes -= node_bytes(node);
+    node_free(node);
+}
+
+void hearth_transcript_evict(struct hearth_transcripts *transcripts) {
+    struct node *node = transcripts->oldest;
+    while (node != NULL && transcripts->stats.bytes > transcripts->budget_bytes) {
+        struct node *newer = node->newer;
+        if (node->children > 0 || node->pins > 0) {
+            node = newer;
+            continue;
+        }
+        node_drop(transcripts, node); /* its parent was touched after it, so it stands nearer to the newest */
+        transcripts->stats.evicted++;
+        node = newer;
+    }
+    /* The root's own replies and record are not in the list. */
+    while (transcripts->stats.bytes > transcripts->budget_bytes && transcripts->root.replies != NULL) {
+        struct reply **at = &transcripts->root.replies;
+        while ((*at)->next != NULL) {
+            at = &(*at)->next;
+        }
+        drop_reply(transcripts, at);
+    }
+}
+
+/* ---- life ---- */
+
+int hearth_transcripts_create(struct hearth_engine *engine, size_t budget_bytes, struct hearth_transcripts **out) {
+    *out = NULL;
+    struct hearth_transcripts *transcripts = calloc(1, sizeof *transcripts);
+    if (transcripts == NULL) {
+        return HEARTH_ERR_NOMEM;
+    }
+    transcripts->specials = hearth_specials_create(engine);
+    if (transcripts->specials == NULL) {
+        free(transcripts);
+        return HEARTH_ERR_NOMEM;
+    }
+    transcripts->engine = engine;
+    transcripts->budget_bytes = budget_bytes;
+    pthread_mutex_init(&transcripts->mutex, NULL);
+    *out = transcripts;
+    return HEARTH_OK;
+}
+
+void hearth_transcripts_destroy(struct hearth_transcripts *transcripts) {
+    if (transcripts == NULL) {
+        return;
+    }
+    transcripts->budget_bytes = 0;
+    hearth_transcript_record(transcripts, &transcripts->root, transcripts->root.root, NULL, 0);
+    hearth_transcript_evict(transcripts);
+    HEARTH_ASSERT(transcripts->stats.nodes == 0 && transcripts->stats.replies == 0 && transcripts->stats.bytes == 0);
+    HEARTH_ASSERT(transcripts->root.pins == 0);
+    hearth_table_finish(&transcripts->nodes);
+    hearth_table_finish(&transcripts->replies);
+    hearth_specials_destroy(transcripts->specials);
+    pthread_mutex_destroy(&transcripts->mutex);
+    free(transcripts);
+}
+
+void hearth_transcripts_stats(struct hearth_transcripts *transcripts, struct hearth_transcripts_stats *stats) {
+    pthread_mutex_lock(&transcripts->mutex);
+    *stats = transcripts->stats;
+    pthread_mutex_unlock(&transcripts->mutex);
+}
+
+/* ---- check ---- */
+
+static size_t check_replies(struct hearth_transcripts *transcripts, struct node *node, size_t *bytes) {
+    size_t count = 0;
+    for (struct reply *reply = node->replies; reply != NULL; reply = reply->next) {
+        HEARTH_ASSERT(reply->node == node);
+        struct reply *found = hearth_transcript_reply(transcripts, reply->link.key);
+        while (found != reply) {
+            HEARTH_ASSERT(found != NULL);
+            found = hearth_transcript_next_reply(found);
+        }
+        *bytes += reply_bytes(reply);
+        count++;
+    }
+    HEARTH_ASSERT(count <= REPLIES_MAX);
+    return count;
+}
+
+void hearth_transcripts_check(struct hearth_transcripts *transcripts) {
+    pthread_mutex_lock(&transcripts->mutex);
+    size_t nodes = 0, children = transcripts->root.children;
+    size_t bytes = transcripts->root.said_count * sizeof *transcripts->root.said;
+    size_t replies = check_replies(transcripts, &transcripts->root, &bytes);
+    for (struct node *node = transcripts->newest; node != NULL; node = node->older) {
+        HEARTH_ASSERT(hearth_transcript_child(transcripts, node->parent, node->text, node->len) == node);
+        HEARTH_ASSERT(node->older != NULL ? node->older->newer == node : transcripts->oldest == node);
+        size_t siblings = 0;
+        for (const struct node *child = node->child; child != NULL; child = child->next) {
+            HEARTH_ASSERT(child->parent == node && (child->next == NULL || child->next->previous == child));
+            siblings++;
+        }
+        HEARTH_ASSERT(siblings == node->children);
+        replies += check_replies(transcripts, node, &bytes);
+        bytes += node_bytes(node);
+        children += node->children;
+        nodes++;
+    }
+    HEARTH_ASSERT(nodes == transcripts->stats.nodes && nodes == transcripts->nodes.count && nodes == children);
+    HEARTH_ASSERT(replies == transcripts->stats.replies && replies == transcripts->replies.count);
+    HEARTH_ASSERT(bytes == transcripts->stats.bytes);
+    pthread_mutex_unlock(&transcripts->mutex);
+}

@@ -1,0 +1,451 @@
+/* The service on sim, one behaviour per test: scripts, reasoning budgets, greedy syntax, printed tokens, stop strings,
+ * limits, and where snapshots are taken. That replies are right whatever the cache does is tested by
+ * tests/model/service_model_test.c. */
+#include "base/assert.h"
+#include "engine/sim.h"
+#include "sched/service.h"
+
+#include <pthread.h>
+#include <setjmp.h> /* cmocka needs these four before it */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct stage {
+    struct hearth_engine *engine;
+    struct hearth_service *service;
+};
+
+/* What a request gave. */
+struct reply {
+    struct hearth_tokens tokens;
+    struct hearth_buf text;
+    struct hearth_logprobs first;
+    enum hearth_finish finish;
+    struct hearth_receipt receipt;
+    int err;
+    char stop[32];
+    bool done;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
+
+static void deliver(void *user, struct hearth_event *event) {
+    struct reply *reply = user;
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < event->sampled_count; i++) {
+        if (reply->tokens.n == 0) {
+            reply->first = event->sampled[i].logprobs;
+        }
+        HEARTH_ASSERT(hearth_tokens_push(&reply->tokens, event->sampled[i].token));
+    }
+    HEARTH_ASSERT(hearth_buf_append(&reply->text, event->text.data, event->text.len));
+    if (event->type == HEARTH_EVENT_DONE || event->type == HEARTH_EVENT_FAILED) {
+        reply->finish = event->finish;
+        reply->receipt = event->receipt;
+        reply->err = event->err;
+        if (event->stop_string != NULL) {
+            strncpy(reply->stop, event->stop_string, sizeof reply->stop - 1);
+        }
+        reply->done = true;
+        pthread_cond_broadcast(&ended);
+    }
+    pthread_mutex_unlock(&mutex);
+    hearth_event_destroy(event);
+}
+
+static void open_stage(struct stage *stage, enum hearth_memory_class memory_class, uint32_t ctx_tokens) {
+    struct hearth_sim_params sim;
+    struct hearth_service_params params;
+    hearth_sim_params_default(&sim);
+    hearth_service_params_default(&params);
+    sim.memory_class = memory_class;
+    sim.ctx_tokens = ctx_tokens;
+    params.page_tokens = 32;
+    assert_int_equal(hearth_sim_create(&sim, &stage->engine, NULL), HEARTH_OK);
+    assert_int_equal(hearth_service_create(stage->engine, &params, &stage->service, NULL), HEARTH_OK);
+}
+
+static void close_stage(struct stage *stage) {
+    hearth_service_destroy(stage->service);
+    stage->engine->ops->destroy(stage->engine);
+}
+
+static struct hearth_request request_of(const struct hearth_tokens *prompt) {
+    struct hearth_request request = {
+        .prompt = prompt->v, .prompt_tokens = prompt->n, .max_tokens = 200, .deliver = deliver};
+    hearth_sampling_default(&request.sampling);
+    request.sampling.temperature = 0;
+    return request;
+}
+
+static void launch(struct stage *stage, struct hearth_request *request, struct reply *reply) {
+    struct hearth_errmsg msg = {""};
+    *reply = (struct reply){0};
+    request->user = reply;
+    if (hearth_service_submit(stage->service, request, &msg) < 0) {
+        fail_msg("%s", msg.text);
+    }
+}
+
+static void await(struct reply *reply) {
+    pthread_mutex_lock(&mutex);
+    while (!reply->done) {
+        pthread_cond_wait(&ended, &mutex);
+    }
+    pthread_mutex_unlock(&mutex);
+    assert_true(hearth_buf_text(&reply->text, ""));
+}
+
+static void run(struct stage *stage, struct hearth_request *request, struct reply *reply) {
+    launch(stage, request, reply);
+    await(reply);
+    assert_int_equal(reply->err, 0);
+}
+
+static void reply_finish(struct reply *reply) {
+    hearth_tokens_finish(&reply->tokens);
+    hearth_buf_finish(&reply->text);
+}
+
+static struct hearth_tokens tokens_of(struct stage *stage, const char *text) {
+    struct hearth_tokens tokens = {0};
+    assert_int_equal(stage->engine->ops->tokenize(stage->engine, text, strlen(text), false, true, &tokens), HEARTH_OK);
+    return tokens;
+}
+
+/* ---- scripts ---- */
+
+static void a_script_is_said(void **state) {
+    (void)state;
+    struct stage stage;
+    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    struct hearth_tokens prompt = tokens_of(&stage, "hello"), script = tokens_of(&stage, "<call>{\"a\": 1}</call>");
+    struct hearth_request request = request_of(&prompt);
+    request.script = script.v;
+    request.script_count = script.n;
+    request.sampling.logprobs = 3;
+    struct reply reply;
+    run(&stage, &request, &reply);
+    assert_string_equal((const char *)reply.text.data, "<call>{\"a\": 1}</call>");
+    assert_int_equal(reply.tokens.n, script.n + 1);
+    assert_memory_equal(reply.tokens.v, script.v, script.n * sizeof *script.v);
+    assert_int_equal(reply.tokens.v[script.n], stage.engine->caps.end_token);
+    assert_int_equal(reply.finish, HEARTH_FINISH_STOP);
+    assert_int_equal(reply.first.n, 3);
+    assert_true(reply.first.chosen < 0);
+    reply_finish(&reply);
+    /* Limits and stop strings hold for it too. */
+    request.max_tokens = 3;
+    run(&stage, &request, &reply);
+    assert_int_equal(reply.tokens.n, 3);
+    assert_int_equal(reply.finish, HEARTH_FINISH_LENGTH);
+    reply_finish(&reply);
+    const char *stops[] = {"\"a\""};
+    request.max_tokens = -1;
+    request.stops = stops;
+    request.stop_count = 1;
+    run(&stage, &request, &reply);
+    assert_string_equal((const char *)reply.text.data, "<call>{");
+    assert_string_equal(reply.stop, "\"a\"");
+    reply_finish(&reply);
+    hearth_tokens_finish(&prompt);
+    hearth_tokens_finish(&script);
+    close_stage(&stage);
+}
+
+static void printed_tokens_are_seen(void **state) {
+    (void)state;
+    struct stage stage;
+    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    struct hearth_tokens prompt = tokens_of(&stage, "hello"), mark = tokens_of(&stage, "<|im_start|>"),
+                         script = tokens_of(&stage, "a<|im_start|>b");
+    assert_int_equal(mark.n, 1);
+    struct hearth_request request = request_of(&prompt);
+    request.script = script.v;
+    request.script_count = script.n;
+    struct reply reply;
+    run(&stage, &request, &reply);
+    assert_string_equal((const char *)reply.text.data, "ab");
+    reply_finish(&reply);
+    request.printed = mark.v;
+    request.printed_count = 1;
+    run(&stage, &request, &reply);
+    assert_string_equal((const char *)reply.text.data, "a<|im_start|>b");
+    reply_finish(&reply);
+    hearth_tokens_finish(&prompt);
+    hearth_tokens_finish(&mark);
+    hearth_tokens_finish(&script);
+    close_stage(&stage);
+}
+
+static void tokens_are_checked(void **state) {
+    (void)state;
+    struct stage stage;
+    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    struct hearth_tokens prompt = tokens_of(&stage, "hello");
+    const hearth_token bad[] = {5, (hearth_token)stage.engine->caps.vocab_tokens};
+    const hearth_token *const ends[] = {bad};
+    const size_t two = 2;
+    struct hearth_thinking thinking[4] = {{.start = bad, .start_count = 2},
+                                          {.ends = ends, .end_counts = &two, .end_count = 1},
+                                          {.prefill = bad, .prefill_count = 2},
+                                          {.forced = bad, .forced_count = 2}};
+    struct hearth_grammar grammar[2] = {{.text = "", .tokens = bad, .token_count = 2},
+                                        {.text = "", .prefill = bad, .prefill_count = 2}};
+    for (int i = 0; i < 8; i++) {
+        struct hearth_request request = request_of(&prompt);
+        struct hearth_errmsg msg = {""};
+        request.script = request.printed = bad;
+        request.script_count = i == 0 ? 2 : 0;
+        request.printed_count = i == 1 ? 2 : 0;
+        request.thinking = i >= 2 && i < 6 ? &thinking[i - 2] : NULL;
+        request.sampling.grammar = i >= 6 ? &grammar[i - 6] : NULL;
+        assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_INVALID);
+        assert_true(strstr(msg.text, "vocabulary") != NULL);
+    }
+    hearth_tokens_finish(&prompt);
+    close_stage(&stage);
+}
+
+/* ---- reasoning ---- */
+
+static void a_thought_that_is_too_long_is_ended(void **state) {
+    (void)state;
+    struct stage stage;
+    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    struct hearth_tokens prompt = tokens_of(&stage, "hello"), start = tokens_of(&stage, "[T]"),
+                         end = tokens_of(&stage, "[/T]"), forced = tokens_of(&stage, " enough[/T]"),
+                         script = tokens_of(&stage, "[T]a\xC3\xA9rest");
+    const hearth_token *const ends[] = {end.v};
+    struct hearth_thinking thinking = {.start = start.v,
+                                       .start_count = start.n,
+                                       .ends = ends,
+                                       .end_counts = &end.n,
+                                       .end_count = 1,
+                                       .budget_tokens = 2,
+                                       .forced = forced.v,
+                                       .forced_count = forced.n};
+    struct hearth_request request = request_of(&prompt);
+    request.thinking = &thinking;
+    request.script = script.v;
+    request.script_count = script.n;
+    struct reply reply;
+    run(&stage, &request, &reply);
+    /* sim has no token for a character of two bytes: the second token of the budget leaves it unfinished. */
+    assert_string_equal((const char *)reply.text.data, "[T]a\xC3\xA9 enough[/T]rest");
+    assert_int_equal(reply.tokens.n, script.n + forced.n + 1);
+    reply_finish(&reply);
+    thinking.budget_tokens = 0;
+    run(&stage, &request, &reply);
+    assert_string_equal((const char *)reply.text.data, "[T] enough[/T]a\xC3\xA9rest");
+    reply_finish(&reply);
+    thinking.budget_tokens = -1;
+    run(&stage, &request, &reply);
+    assert_string_equal((const char *)reply.text.data, "[T]a\xC3\xA9rest");
+    reply_finish(&reply);
+    /* The prompt may have begun it. */
+    thinking.budget_tokens = 1;
+    thinking.prefill = start.v;
+    thinking.prefill_count = start.n;
+    struct hearth_tokens rest = tokens_of(&stage, "xyz");
+    request.script = rest.v;
+    request.script_count = rest.n;
+    run(&stage, &request, &reply);
+    assert_true(strstr((const char *)reply.text.data, " enough[/T]") != NULL);
+    reply_finish(&reply);
+    hearth_tokens_finish(&prompt);
+    hearth_tokens_finish(&start);
+    hearth_tokens_finish(&end);
+    hearth_tokens_finish(&forced);
+    hearth_tokens_finish(&script);
+    hearth_tokens_finish(&rest);
+    close_stage(&stage);
+}
+
+/* ---- syntax ---- */
+
+/* A reply that is nothing but the syntax of a call is what a greedy one would be, whatever the temperature. */
+static void syntax_is_greedy(void **state) {
+    (void)state;
+    struct stage stage;
+    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    static const char *const never[] = {"\x01\x02\x03"};
+    struct hearth_call_syntax all = {.value_prefix = "", .value_suffix = ""},
+                              none = {.begin = never, .begin_count = 1, .value_prefix = "", .value_suffix = ""};
+    struct hearth_tokens prompt = tokens_of(&stage, "hello");
+    struct reply greedy, hot, syntax, text;
+    struct hearth_request request = request_of(&prompt);
+    request.max_tokens = 20;
+    request.sampling.ignore_eos = true;
+    run(&stage, &request, &greedy);
+    request.sampling.temperature = 3;
+    request.sampling.seed = 7;
+    run(&stage, &request, &hot);
+    request.call_syntax = &all;
+    run(&stage, &request, &syntax);
+    request.call_syntax = &none;
+    run(&stage, &request, &text);
+    assert_int_equal(syntax.tokens.n, 20);
+    assert_memory_equal(syntax.tokens.v, greedy.tokens.v, 20 * sizeof(hearth_token));
+    assert_memory_equal(text.tokens.v, hot.tokens.v, 20 * sizeof(hearth_token));
+    assert_memory_not_equal(hot.tokens.v, greedy.tokens.v, 20 * sizeof(hearth_token));
+    reply_finish(&greedy);
+    reply_finish(&hot);
+    reply_finish(&syntax);
+    reply_finish(&text);
+    hearth_tokens_finish(&prompt);
+    close_stage(&stage);
+}
+
+/* ---- preemption ---- */
+
+/* Two requests that do not fit together: one is set aside in the middle of its script and of its thought, and goes on
+ * where it was. */
+static void preemption_keeps_everything(void **state) {
+    (void)state;
+    struct stage stage;
+    open_stage(&stage, HEARTH_MEMORY_PAGES_SNAPSHOT, 256);
+    struct hearth_tokens prompts[2] = {{0}, {0}}, script = {0};
+    for (int i = 0; i < 100; i++) {
+        assert_true(hearth_tokens_push(&prompts[0], 'a') && hearth_tokens_push(&prompts[1], 'b'));
+        assert_true(hearth_tokens_push(&script, 'a' + i % 26));
+    }
+    hearth_token start[] = {'a', 'b', 'c'}, end[] = {'<'}, forced[] = {'.', '<'};
+    const hearth_token *const ends[] = {end};
+    const size_t one = 1;
+    struct hearth_thinking thinking = {.start = start,
+                                       .start_count = 3,
+                                       .ends = ends,
+                                       .end_counts = &one,
+                                       .end_count = 1,
+                                       .budget_tokens = 60,
+                                       .forced = forced,
+                                       .forced_count = 2};
+    struct hearth_request request = request_of(&prompts[0]);
+    request.script = script.v;
+    request.script_count = script.n;
+    request.thinking = &thinking;
+    request.max_tokens = -1;
+    struct reply replies[2];
+    launch(&stage, &request, &replies[0]);
+    request.prompt = prompts[1].v;
+    launch(&stage, &request, &replies[1]);
+    char wanted[110];
+    for (int i = 0, n = 0; i < 100; i++) {
+        if (i == 63) {
+            memcpy(wanted + n, ".<", 2);
+            n += 2;
+        }
+        wanted[n++] = (char)('a' + i % 26);
+        wanted[n] = '\0';
+    }
+    for (int i = 0; i < 2; i++) {
+        await(&replies[i]);
+        assert_int_equal(replies[i].err, 0);
+    }
+    struct hearth_service_stats stats;
+    hearth_service_drain(stage.service, 1000000);
+    hearth_service_stats(stage.service, &stats);
+    assert_true(stats.preemptions > 0);
+    /* A new start ("abc", 26 letters on) begins a new thought, which is not over when the script is. */
+    for (int i = 0; i < 2; i++) {
+        assert_memory_equal(replies[i].text.data, wanted, 78);
+        reply_finish(&replies[i]);
+        hearth_tokens_finish(&prompts[i]);
+    }
+    hearth_tokens_finish(&script);
+    close_stage(&stage);
+}
+
+/* ---- marks ---- */
+
+/* Snapshots that are stored once everything is. */
+static uint64_t settled_snapshots(struct stage *stage) {
+    struct hearth_service_stats stats;
+    uint64_t before = 0;
+    for (int quiet = 0; quiet < 10; quiet++) {
+        usleep(10000);
+        hearth_service_stats(stage->service, &stats);
+        quiet = stats.snapshots == before ? quiet : 0;
+        before = stats.snapshots;
+    }
+    return before;
+}
+
+/* How many tokens a request computes that leaves the one before it at `fork`, and how many snapshots that one left. */
+static uint32_t computed_after(const int32_t *marks, size_t mark_count, size_t prompt_tokens, size_t fork,
+                               uint64_t *snapshots) {
+    struct stage stage;
+    open_stage(&stage, HEARTH_MEMORY_PAGES_SNAPSHOT, 8192);
+    struct hearth_tokens prompt = {0};
+    for (size_t i = 0; i < prompt_tokens; i++) {
+        assert_true(hearth_tokens_push(&prompt, (hearth_token)(97 + i * i % 26)));
+    }
+    struct hearth_request request = request_of(&prompt);
+    request.marks = marks;
+    request.mark_count = mark_count;
+    request.max_tokens = 3;
+    request.sampling.ignore_eos = true;
+    struct reply reply;
+    run(&stage, &request, &reply);
+    reply_finish(&reply);
+    *snapshots = settled_snapshots(&stage);
+    for (size_t i = fork; i < prompt_tokens; i++) {
+        prompt.v[i] = 'A';
+    }
+    request.mark_count = 0;
+    run(&stage, &request, &reply);
+    uint32_t computed = reply.receipt.computed_tokens;
+    reply_finish(&reply);
+    hearth_tokens_finish(&prompt);
+    close_stage(&stage);
+    return computed;
+}
+
+static void a_mark_near_the_end_stands_for_it(void **state) {
+    (void)state;
+    uint64_t snapshots;
+    /* Without a mark there are the ends of prompt and reply, and the fork is before both. */
+    assert_int_equal(computed_after(NULL, 0, 500, 496, &snapshots), 500);
+    assert_int_equal(snapshots, 2);
+    /* The mark is instead of the prompt's end, not beside it. */
+    const int32_t end[] = {496};
+    assert_int_equal(computed_after(end, 1, 500, 496, &snapshots), 4);
+    assert_int_equal(snapshots, 2);
+    /* A mark that is farther away is one more. */
+    const int32_t far[] = {400};
+    assert_int_equal(computed_after(far, 1, 500, 400, &snapshots), 100);
+    assert_int_equal(snapshots, 3);
+    /* Of two that are close the one at the end stays, of others the first. */
+    const int32_t both[] = {300, 480, 496};
+    assert_int_equal(computed_after(both, 3, 500, 496, &snapshots), 4);
+    assert_int_equal(snapshots, 3);
+    assert_int_equal(computed_after(both, 3, 500, 490, &snapshots), 200);
+    const int32_t pair[] = {300, 310};
+    assert_int_equal(computed_after(pair, 2, 500, 320, &snapshots), 200);
+    assert_int_equal(snapshots, 3);
+    /* A short prompt, too. */
+    const int32_t tiny[] = {9};
+    assert_int_equal(computed_after(tiny, 1, 12, 9, &snapshots), 3);
+    assert_int_equal(snapshots, 2);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_script_is_said),
+        cmocka_unit_test(printed_tokens_are_seen),
+        cmocka_unit_test(tokens_are_checked),
+        cmocka_unit_test(a_thought_that_is_too_long_is_ended),
+        cmocka_unit_test(syntax_is_greedy),
+        cmocka_unit_test(preemption_keeps_everything),
+        cmocka_unit_test(a_mark_near_the_end_stands_for_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
