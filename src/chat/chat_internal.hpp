@@ -165,4 +165,19 @@ void check_limits(const json_t *schema, const std::string &where);
 size_t find_system_end(const rendered &prompt, const turn_list &list);
 size_t find_last_input(const rendered &prompt, const turn_list &list);
 
+/* ---- grammar.cpp ---- */
+
+struct json_free {
+    void operator()(json_t *value) const {
+        json_decref(value);
+    }
+};
+using json_ptr = std::unique_ptr<json_t, json_free>;
+
+/* The schema that stands for one in the grammar; the schema itself when there is none. What has to be kept to the letter
+ * has been refused before; an ordinary tool's parameters are then kept as well as the grammar builder can. */
+json_ptr strengthened(const json_t *schema);
+/* Tools with such parameters. */
+json_ptr strengthened_tools(const json_t *tools);
+
 #endif

@@ -346,6 +346,33 @@ common_chat_params derive(const struct hearth_chat &chat, const struct hearth_ch
     return params;
 }
 
+/* ------------------------------------------------------------------------------------------------- schemas */
+
+/* The grammar is made of stronger schemas than the parser: the parser reads what types there are from the schemas as
+ * they came, and the grammar holds to what the builder would leave out. */
+common_chat_params derive_strong(const struct hearth_chat &chat, const struct hearth_chat_request &request,
+                                 bool ends_in_result) {
+    common_chat_params params = derive(chat, request, ends_in_result);
+    if (params.grammar.empty() || request.grammar != nullptr) {
+        return params;
+    }
+    const json_ptr schema = request.json_schema != nullptr ? strengthened(request.json_schema) : nullptr;
+    const json_ptr tools = has_tools(request) ? strengthened_tools(request.tools) : nullptr;
+    struct hearth_chat_request strong = request;
+    strong.json_schema = schema.get();
+    strong.tools = tools.get();
+    struct hearth_buf grammar = {};
+    const bool ok = hearth_chat_schema_fill(derive(chat, strong, ends_in_result).grammar.c_str(), &grammar);
+    if (ok) {
+        params.grammar = reinterpret_cast<const char *>(grammar.data);
+    }
+    hearth_buf_finish(&grammar);
+    if (!ok) {
+        throw std::bad_alloc();
+    }
+    return params;
+}
+
 bool is_plain(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     if (can_call(request) || request.continues || keeps_schema(request)) {
         return false;
@@ -376,8 +403,7 @@ void load_parser(struct hearth_chat_format &format, const struct hearth_chat_req
 
 /* A grammar that no template has made: the client's own, or that of a schema where the template's parser has no place
  * for one. True: there is one. */
-bool add_own_grammar(const struct hearth_chat &chat, common_chat_params &params,
-                     const struct hearth_chat_request &request) {
+bool add_own_grammar(common_chat_params &params, const struct hearth_chat_request &request) {
     if (request.grammar != nullptr) {
         params.grammar = request.grammar;
         params.grammar_lazy = false;
@@ -387,9 +413,23 @@ bool add_own_grammar(const struct hearth_chat &chat, common_chat_params &params,
     if (!keeps_schema(request) || !params.grammar.empty()) {
         return false;
     }
-    const common_chat_templates_inputs inputs = inputs_of(chat, request);
-    params.grammar = json_schema_to_grammar(common_json::parse(inputs.json_schema), true);
-    params.grammar_lazy = false;
+    const json_ptr object(json_pack("{s:s}", "type", "object")); /* what an empty schema stands for */
+    struct hearth_buf grammar = {};
+    struct hearth_errmsg msg = {};
+    const int err = hearth_chat_schema_grammar(json_object_size(request.json_schema) > 0 ? request.json_schema
+                                                                                        : object.get(),
+                                               &grammar, &msg);
+    if (err == HEARTH_OK) {
+        params.grammar = reinterpret_cast<const char *>(grammar.data);
+        params.grammar_lazy = false;
+    }
+    hearth_buf_finish(&grammar);
+    if (err == HEARTH_ERR_NOMEM) {
+        throw std::bad_alloc();
+    }
+    if (err != HEARTH_OK) {
+        throw invalid_request(msg.text);
+    }
     return true;
 }
 
@@ -411,7 +451,7 @@ void derive_into(struct hearth_chat_format &format, const struct hearth_chat &ch
                  const struct hearth_chat_request &request) {
     if (ends_with_result(chat, request)) {
         try {
-            format.params = derive(chat, request, true);
+            format.params = derive_strong(chat, request, true);
             load_parser(format, request);
             if (begins(format)) {
                 return;
@@ -421,7 +461,7 @@ void derive_into(struct hearth_chat_format &format, const struct hearth_chat &ch
         } catch (const std::exception &) {
         }
     }
-    format.params = derive(chat, request, false);
+    format.params = derive_strong(chat, request, false);
     load_parser(format, request);
 }
 
@@ -430,7 +470,7 @@ format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_
     format_ptr format(new struct hearth_chat_format);
     derive_into(*format, chat, request);
     format->params.prompt.clear();
-    const bool own_grammar = add_own_grammar(chat, format->params, request);
+    const bool own_grammar = add_own_grammar(format->params, request);
     check_grammar(format->params.grammar, request.grammar != nullptr ? "grammar" : "the grammar made for this request");
     if (format->params.grammar_lazy && format->params.grammar_triggers.empty()) {
         format->params.grammar.clear();

@@ -1,19 +1,39 @@
 /* JSON schemas to GBNF, by llama.cpp's `common`: for replies that no template has a say in. The schema is strengthened
  * before, and its number ranges are put in after; see schema.c. */
+#include "chat/chat_internal.hpp"
+
 #include <json-schema-to-grammar.h>
-#include <json.h>
 
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
 #include <string>
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wshadow" /* functions with the names of structs: C has two name spaces */
-extern "C" {
-#include "chat/chat.h"
+
+json_ptr strengthened(const json_t *schema) {
+    struct hearth_errmsg msg = {};
+    json_t *strong = json_object_size(schema) > 0 ? hearth_chat_schema_strengthen(schema, &msg) : nullptr;
+    return json_ptr(strong != nullptr ? strong : json_incref(const_cast<json_t *>(schema)));
 }
-#pragma GCC diagnostic pop
+
+json_ptr strengthened_tools(const json_t *tools) {
+    json_ptr copy(json_array());
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const json_t *function = json_object_get(tool, "function");
+        const json_t *parameters = json_object_get(function, "parameters");
+        json_ptr other(json_copy(const_cast<json_t *>(tool)));
+        json_ptr changed(json_copy(const_cast<json_t *>(function)));
+        if (json_is_object(parameters)) {
+            json_object_set(changed.get(), "parameters", strengthened(parameters).get());
+        }
+        json_object_set(other.get(), "function", changed.get());
+        if (json_array_append(copy.get(), other.get()) < 0) {
+            throw std::bad_alloc();
+        }
+    }
+    return copy;
+}
 
 extern "C" int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg) {
     json_t *strong = hearth_chat_schema_strengthen(schema, msg);

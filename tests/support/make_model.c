@@ -1,6 +1,6 @@
 /* Makes a small model with random weights and a real tokenizer.
  *
- *   make_model BASE.gguf hybrid|mamba|opaque|tiny OUT.gguf
+ *   make_model BASE.gguf hybrid|mamba|opaque|tiny|tiny-hybrid|tiny-window OUT.gguf
  *
  * The tokenizer and the chat template are those of the first file, so that text can be tokenised and conversations be
  * templated; the architecture and its sizes come from the tables below. llama.cpp itself lists the tensors that an
@@ -127,11 +127,53 @@ static const struct value tiny[] = {
     {NULL, END, 0, {0}},
 };
 
+/* The same for models whose state needs snapshots: the hybrid, and one with a sliding window in five of its six
+ * layers, as Gemma 3. */
+static const struct value tiny_hybrid[] = {
+    {"block_count", U32, 4, {0}},
+    {"context_length", U32, 262144, {0}},
+    {"embedding_length", U32, 64, {0}},
+    {"feed_forward_length", U32, 128, {0}},
+    {"attention.head_count", U32, 1, {0}},
+    {"attention.head_count_kv", U32, 1, {0}},
+    {"attention.key_length", U32, 32, {0}},
+    {"attention.value_length", U32, 32, {0}},
+    {"attention.layer_norm_rms_epsilon", F32, 1e-6, {0}},
+    {"rope.dimension_count", U32, 32, {0}},
+    {"rope.dimension_sections", U32_ARRAY, 4, {6, 5, 5, 0}},
+    {"rope.freq_base", F32, 1e7, {0}},
+    {"full_attention_interval", U32, 4, {0}},
+    {"ssm.conv_kernel", U32, 4, {0}},
+    {"ssm.inner_size", U32, 64, {0}},
+    {"ssm.state_size", U32, 32, {0}},
+    {"ssm.time_step_rank", U32, 2, {0}},
+    {"ssm.group_count", U32, 1, {0}},
+    {NULL, END, 0, {0}},
+};
+
+static const struct value tiny_window[] = {
+    {"block_count", U32, 6, {0}},
+    {"context_length", U32, 262144, {0}},
+    {"embedding_length", U32, 64, {0}},
+    {"feed_forward_length", U32, 128, {0}},
+    {"attention.head_count", U32, 1, {0}},
+    {"attention.head_count_kv", U32, 1, {0}},
+    {"attention.key_length", U32, 32, {0}},
+    {"attention.value_length", U32, 32, {0}},
+    {"attention.layer_norm_rms_epsilon", F32, 1e-6, {0}},
+    {"attention.sliding_window", U32, 512, {0}},
+    {"rope.dimension_count", U32, 32, {0}},
+    {"rope.freq_base", F32, 1e6, {0}},
+    {NULL, END, 0, {0}},
+};
+
 static const struct kind kinds[] = {
     {"hybrid", "qwen35", hybrid},
     {"mamba", "mamba", mamba},
     {"opaque", "deepseek4", opaque},
     {"tiny", "llama", tiny},
+    {"tiny-hybrid", "qwen35", tiny_hybrid},
+    {"tiny-window", "gemma3", tiny_window},
 };
 
 /* ---- random numbers ---- */
