@@ -367,7 +367,8 @@ static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_param
     caps->bos_text = llama->bos_text;
     caps->eos_text = llama->eos_text;
     int err = collect_ends(llama);
-    caps->end_token = llama->ends_n > 0 ? llama->ends[0] : -1;
+    llama_token eos = llama_vocab_eos(llama->vocab);
+    caps->end_token = eos >= 0 && llama_vocab_is_eog(llama->vocab, eos) ? eos : llama->ends_n > 0 ? llama->ends[0] : -1;
     return err;
 }
 

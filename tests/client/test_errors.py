@@ -32,8 +32,13 @@ BAD_REQUESTS = {
     "too many top_logprobs": {"messages": [USER], "logprobs": True, "top_logprobs": 1000},
     "bias of an unknown token": {"messages": [USER], "logit_bias": {"999999999": 1}},
     "stream_options is a string": {"messages": [USER], "stream": True, "stream_options": "usage"},
-    "tools": {"messages": [USER], "tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}]},
-    "JSON schema": {"messages": [USER], "response_format": {"type": "json_object"}},
+    "tools is a string": {"messages": [USER], "tools": "look"},
+    "tool without a name": {"messages": [USER], "tools": [{"type": "function", "function": {}}]},
+    "schema that cannot be kept": {"messages": [USER], "response_format": {"type": "json_schema", "json_schema": {
+        "name": "a", "schema": {"type": "array", "uniqueItems": True, "items": {"type": "string"}}}}},
+    "grammar that is none": {"messages": [USER], "grammar": "root ::= ("},
+    "grammar and schema": {"messages": [USER], "grammar": "root ::= \"a\"",
+                           "response_format": {"type": "json_object"}},
 }
 
 
@@ -48,9 +53,9 @@ def test_bad_request(client, model, chat, body):
 
 
 def test_unsupported_parameters_are_named(chat):
-    with pytest.raises(openai.BadRequestError, match="tools") as caught:
-        chat("Hello", tools=[{"type": "function", "function": {"name": "look", "parameters": {}}}])
-    assert caught.value.param == "tools"
+    with pytest.raises(openai.BadRequestError, match="modalities") as caught:
+        chat("Hello", modalities=["text", "audio"])
+    assert caught.value.param == "modalities"
 
 
 def test_prompt_longer_than_the_context(chat):
