@@ -3,8 +3,9 @@
 #
 #   scripts/test.sh [meson test arguments]     for example: scripts/test.sh --suite unit
 #
-# Environment: SAN=address or SAN=thread; HEARTH_CACHE. The Python tests (tests/client) run against the program that was
-# built, in an environment of their own in the cache; they are left out when tests are selected by arguments.
+# Environment: SAN=address or SAN=thread; HEARTH_CACHE; HEARTH_HERMES. The Python tests (tests/client) run against the
+# program that was built, in environments of their own in the cache; they are left out when tests are selected by
+# arguments.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -39,20 +40,30 @@ say "tests of $dir"
 $fixed meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$slower" "$@" >&2 || true
 cp "$dir/meson-logs/testlog.json" "$results/" 2>/dev/null || die "meson ran no tests"
 
-if [ $# -eq 0 ] && [ -e tests/client/requirements.txt ]; then
-    hash=$( (cat tests/client/requirements.txt; python3 --version) | sha256sum | cut -c1-12)
-    venv=$HEARTH_CACHE/venv-$hash
-    if [ ! -e "$venv/.complete" ]; then
-        say "making a Python environment for tests/client"
-        rm -rf "$venv"
-        python3 -m venv "$venv" >&2 || die "python3 -m venv failed"
-        HEARTH_PYTHON=$venv/bin/python
-        export HEARTH_PYTHON
-        pip_cmd install --quiet --progress-bar off -r tests/client/requirements.txt >&2 || die "pip could not install tests/client/requirements.txt"
-        touch "$venv/.complete"
+# A Python environment with the packages of a requirements file, made once; prints its directory.
+venv() { # file, name
+    hash=$( (cat "$1"; python3 --version) | sha256sum | cut -c1-12)
+    made=$HEARTH_CACHE/$2-$hash
+    if [ ! -e "$made/.complete" ]; then
+        say "making a Python environment for $1"
+        rm -rf "$made"
+        python3 -m venv "$made" >&2 || die "python3 -m venv failed"
+        HEARTH_PYTHON=$made/bin/python pip_cmd install --quiet --progress-bar off -r "$1" >&2 ||
+            die "pip could not install $1"
+        touch "$made/.complete"
     fi
+    echo "$made"
+}
+
+if [ $# -eq 0 ] && [ -e tests/client/requirements.txt ]; then
+    python=$(venv tests/client/requirements.txt venv)/bin/python
+    # hermes-agent pins versions of its own (24 s, 230 MB); HEARTH_HERMES names one that is there already.
+    if [ -z "${HEARTH_HERMES:-}" ]; then
+        HEARTH_HERMES=$(venv tests/client/hermes.txt hermes)/bin/hermes
+    fi
+    export HEARTH_HERMES
     say "tests with Python clients"
-    $fixed "$venv/bin/python" -m pytest -q --junitxml "$results/client.xml" tests/client >&2 || true
+    $fixed "$python" -m pytest -q --junitxml "$results/client.xml" tests/client >&2 || true
     [ -e "$results/client.xml" ] || die "pytest did not run"
 fi
 

@@ -73,13 +73,66 @@ static bool prints_ids(struct hearth_chat *chat) {
     return !same;
 }
 
+/* Renders a user's message, one of the assistant and, if wanted, another of the user; false: the template refuses. */
+static bool render_around(struct hearth_chat *chat, const char *said, bool more, struct hearth_chat_prompt *out) {
+    static const enum hearth_role roles[] = {HEARTH_ROLE_USER, HEARTH_ROLE_ASSISTANT, HEARTH_ROLE_USER};
+    const char *const contents[] = {"a", said, "b"};
+    struct hearth_message *messages[3] = {NULL};
+    struct hearth_chat_format *format = NULL;
+    struct hearth_errmsg msg;
+    size_t count = more ? 3 : 2;
+    bool ok = true;
+    for (size_t i = 0; ok && i < count; i++) {
+        messages[i] = hearth_message_create(roles[i]);
+        ok = messages[i] != NULL && (messages[i]->content = strdup(contents[i])) != NULL;
+        if (ok) {
+            messages[i]->content_len = strlen(contents[i]);
+            ok = hearth_message_seal(messages[i]);
+        }
+    }
+    struct hearth_chat_request request = {
+        .messages = messages, .message_count = count, .thinking = true, .no_generation_prompt = true};
+    ok = ok && hearth_chat_format_get(chat, &request, &format, &msg) == HEARTH_OK &&
+         hearth_chat_render(chat, &request, format, out, &msg) == HEARTH_OK;
+    hearth_chat_format_unref(format);
+    for (size_t i = 0; i < count; i++) {
+        hearth_message_unref(messages[i]);
+    }
+    return ok;
+}
+
+/* What the template prints behind a message of the assistant, whatever comes next. */
+static bool find_turn_end(struct hearth_chat *chat, struct hearth_buf *out) {
+    static const char said[] = "hearthturn";
+    struct hearth_chat_prompt last = {.text = {0}}, between = {.text = {0}};
+    if (render_around(chat, said, false, &last) && render_around(chat, said, true, &between)) {
+        const char *a = strstr((const char *)last.text.data, said), *b = strstr((const char *)between.text.data, said);
+        if (a != NULL && b != NULL) {
+            a += sizeof said - 1;
+            b += sizeof said - 1;
+            size_t n = 0;
+            while (a[n] != '\0' && a[n] == b[n]) {
+                n++;
+            }
+            (void)hearth_buf_append(out, a, n);
+        }
+    }
+    hearth_chat_prompt_finish(&last);
+    hearth_chat_prompt_finish(&between);
+    return hearth_buf_append(out, "", 1);
+}
+
 bool hearth_history_init(struct hearth_api *api) {
+    struct hearth_buf turn_end = {0};
     api->ids_printed = prints_ids(api->chat);
     /* What was read takes a part of the room: text as JSON and as messages, against text and tokens. */
     api->intern = hearth_intern_create(api->transcript_bytes / 4);
     size_t rest_bytes = api->transcript_bytes - api->transcript_bytes / 4;
-    return api->intern != NULL &&
-           hearth_transcripts_create(api->engine, rest_bytes, &api->transcripts) == HEARTH_OK;
+    bool ok = api->intern != NULL && find_turn_end(api->chat, &turn_end) &&
+              hearth_transcripts_create(api->engine, (const char *)turn_end.data, rest_bytes, &api->transcripts) ==
+                  HEARTH_OK;
+    hearth_buf_finish(&turn_end);
+    return ok;
 }
 
 void hearth_history_shutdown(struct hearth_api *api) {

@@ -1,10 +1,16 @@
 /* Control tokens are found with a trie over their texts: one look at each byte that can begin one.
  *
  * A vocabulary that puts a token behind every text (EOS) cannot be cut at all; that is tried at creation. The verdict
- * on each control token is a byte in an array that any thread may write: all would write the same. */
+ * on each control token is a byte in an array that any thread may write: all would write the same.
+ *
+ * Lines. A tokenizer that merges (SentencePiece, BPE) never joins two characters that stand in no token side by side.
+ * So the whole vocabulary is searched for a line's end with something else than white space behind it. What the
+ * splitting in front of a BPE, or a space that is put before a text, does is not in the vocabulary: a few hundred pairs
+ * of ends and beginnings are tried, in one go and in two. */
 #include "session/specials.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +27,9 @@ struct hearth_specials {
     struct node *nodes; /* [0] is nobody */
     uint32_t count, cap;
     uint32_t roots[256];
+    char *turn_end;
+    size_t turn_end_len;
+    bool lines; /* cut between lines, not at control tokens */
     _Atomic uint8_t *verdicts; /* by token */
 };
 
@@ -94,56 +103,36 @@ static bool add_all(struct hearth_specials *specials) {
     return true;
 }
 
-struct hearth_specials *hearth_specials_create(struct hearth_engine *engine) {
-    struct hearth_specials *specials = calloc(1, sizeof *specials);
-    if (specials == NULL) {
-        return NULL;
-    }
-    specials->engine = engine;
-    specials->verdicts = calloc(engine->caps.vocab_tokens + 1, sizeof *specials->verdicts);
-    bool ok = specials->verdicts != NULL;
-    if (ok) {
-        (void)node_new(specials, 0, 0);
-        ok = specials->count == 1 && (adds_end(engine) || add_all(specials));
-    }
-    if (!ok) {
-        hearth_specials_destroy(specials);
-        return NULL;
-    }
-    return specials;
-}
-
 void hearth_specials_destroy(struct hearth_specials *specials) {
     if (specials != NULL) {
         free(specials->nodes);
+        free(specials->turn_end);
         free((void *)specials->verdicts);
         free(specials);
     }
 }
 
-/* Tokenises text around the token in one go and in two pieces: equal? */
-static bool cuts(struct hearth_specials *specials, const char *special, size_t len) {
-    static const char around[] = "x \n";
-    struct hearth_engine *engine = specials->engine;
+/* Tokenises a text in one go and in two pieces: equal? */
+static bool same_in_two(struct hearth_engine *engine, const char *text, size_t len, size_t at) {
     struct hearth_tokens whole = {0}, pieces = {0};
-    char text[300];
-    size_t n = 0;
-    bool same = false;
-    if (len + 2 * sizeof around > sizeof text) {
-        return false;
-    }
-    memcpy(text, around, 3);
-    memcpy(text + 3, special, len);
-    memcpy(text + 3 + len, "\n x", 3);
-    n = len + 6;
-    if (engine->ops->tokenize(engine, text, n, false, true, &whole) == HEARTH_OK &&
-        engine->ops->tokenize(engine, text, 3, false, true, &pieces) == HEARTH_OK &&
-        engine->ops->tokenize(engine, text + 3, n - 3, false, true, &pieces) == HEARTH_OK) {
-        same = whole.n == pieces.n && memcmp(whole.v, pieces.v, whole.n * sizeof *whole.v) == 0;
-    }
+    bool same = engine->ops->tokenize(engine, text, len, false, true, &whole) == HEARTH_OK &&
+                engine->ops->tokenize(engine, text, at, false, true, &pieces) == HEARTH_OK &&
+                engine->ops->tokenize(engine, text + at, len - at, false, true, &pieces) == HEARTH_OK &&
+                whole.n == pieces.n && memcmp(whole.v, pieces.v, whole.n * sizeof *whole.v) == 0;
     hearth_tokens_finish(&whole);
     hearth_tokens_finish(&pieces);
     return same;
+}
+
+static bool cuts(struct hearth_specials *specials, const char *special, size_t len) {
+    char text[300];
+    if (len + 6 > sizeof text) {
+        return false;
+    }
+    memcpy(text, "x \n", 3);
+    memcpy(text + 3, special, len);
+    memcpy(text + 3 + len, "\n x", 3);
+    return same_in_two(specials->engine, text, len + 6, 3);
 }
 
 static bool may_cut(struct hearth_specials *specials, hearth_token token, const char *text, size_t len) {
@@ -155,7 +144,8 @@ static bool may_cut(struct hearth_specials *specials, hearth_token token, const 
     return verdict == CUTS;
 }
 
-bool hearth_specials_at(struct hearth_specials *specials, const char *text, size_t len, size_t at) {
+/* A control token begins at `at` that the text may be cut at. */
+static bool control_at(struct hearth_specials *specials, const char *text, size_t len, size_t at) {
     hearth_token best = -1;
     size_t best_len = 0;
     uint32_t node = at < len ? specials->roots[(uint8_t)text[at]] : 0;
@@ -166,13 +156,110 @@ bool hearth_specials_at(struct hearth_specials *specials, const char *text, size
         }
         node = end < len ? child_of(specials, node, (uint8_t)text[end]) : 0;
     }
-    return at == len || (best >= 0 && may_cut(specials, best, text + at, best_len));
+    return best >= 0 && may_cut(specials, best, text + at, best_len);
 }
 
+/* ---- lines ---- */
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\f' || c == '\v';
+}
+
+/* A line has ended before `at`, and what follows is no white space. */
+static bool line_at(const char *text, size_t len, size_t at) {
+    return at > 0 && at < len && text[at - 1] == '\n' && !is_space(text[at]);
+}
+
+static bool tokens_stay_in_lines(struct hearth_engine *engine) {
+    char text[256];
+    for (uint32_t i = 0; i < engine->caps.vocab_tokens; i++) {
+        size_t len = engine->ops->token_text(engine, (hearth_token)i, true, text, sizeof text);
+        for (size_t at = 1; at < len && len <= sizeof text; at++) {
+            if (line_at(text, len, at)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static bool lines_can_be_cut(struct hearth_engine *engine) {
+    static const char *const ends[] = {"word\n",         ".\n",  "\n\n",     " \n", "}\n",
+                                       "|>\n",           "9\n",  "\t\n\n\n", "'\n", "\xC3\xA9\n",
+                                       "\xE6\x96\x87\n", ":\r\n"};
+    static const char *const begins[] = {
+        "word", "The ", "<|",  "{\"a\"",          "9", "#", "- x", "\"", "'s", "\xC3\xA9", "\xE6\x96\x87",
+        "/",    "_a",   "1.5", "\xF0\x9F\x98\x80"};
+    if (!tokens_stay_in_lines(engine)) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        for (size_t k = 0; k < sizeof begins / sizeof begins[0]; k++) {
+            char text[64];
+            int len = snprintf(text, sizeof text, "some%s%s more", ends[i], begins[k]);
+            if (!same_in_two(engine, text, (size_t)len, 4 + strlen(ends[i]))) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* ---- creation ---- */
+
+struct hearth_specials *hearth_specials_create(struct hearth_engine *engine, const char *turn_end) {
+    struct hearth_specials *specials = calloc(1, sizeof *specials);
+    if (specials == NULL) {
+        return NULL;
+    }
+    specials->engine = engine;
+    specials->turn_end_len = strlen(turn_end);
+    specials->turn_end = strdup(turn_end);
+    specials->verdicts = calloc(engine->caps.vocab_tokens + 1, sizeof *specials->verdicts);
+    bool ok = specials->verdicts != NULL && specials->turn_end != NULL;
+    if (ok) {
+        bool never = adds_end(engine);
+        (void)node_new(specials, 0, 0);
+        ok = specials->count == 1 && (never || add_all(specials));
+        if (ok && !never && specials->turn_end_len > 0 && !control_at(specials, turn_end, specials->turn_end_len, 0)) {
+            specials->lines = lines_can_be_cut(engine);
+        }
+    }
+    if (!ok) {
+        hearth_specials_destroy(specials);
+        return NULL;
+    }
+    return specials;
+}
+
+/* ---- places ---- */
+
 size_t hearth_specials_next(struct hearth_specials *specials, const char *text, size_t len, size_t from) {
+    enum { PIECE_BYTES = 512 }; /* lines are many: a node for each would cost more than it saves */
+    size_t at = from + (specials->lines ? PIECE_BYTES : 0);
+    while (at < len && !(specials->lines ? line_at(text, len, at) : control_at(specials, text, len, at))) {
+        at++;
+    }
+    return at < len ? at : len;
+}
+
+bool hearth_specials_ends(struct hearth_specials *specials, const char *text, size_t len, size_t at) {
+    return at == len || control_at(specials, text, len, at) ||
+           (specials->turn_end_len > 0 && len - at >= specials->turn_end_len &&
+            memcmp(text + at, specials->turn_end, specials->turn_end_len) == 0);
+}
+
+size_t hearth_specials_end(struct hearth_specials *specials, const char *text, size_t len, size_t from) {
     size_t at = from < len ? from : len;
-    while (!hearth_specials_at(specials, text, len, at)) {
+    while (!hearth_specials_ends(specials, text, len, at)) {
         at++;
     }
     return at;
+}
+
+size_t hearth_specials_turn_end(const struct hearth_specials *specials, const char *text, size_t len, size_t from) {
+    const char *found = from < len && specials->turn_end_len > 0
+                            ? memmem(text + from, len - from, specials->turn_end, specials->turn_end_len)
+                            : NULL;
+    return found != NULL ? (size_t)(found - text) : len;
 }

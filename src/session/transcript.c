@@ -158,7 +158,7 @@ static struct node *known_reply(const struct walk *walk) {
         for (size_t i = 0; i < reply->variant_count; i++) {
             size_t end = walk->pos + reply->variants[i];
             if (end > prompt->len ||
-                !hearth_specials_at(walk->transcripts->specials, prompt->text, prompt->len, end)) {
+                !hearth_specials_ends(walk->transcripts->specials, prompt->text, prompt->len, end)) {
                 continue;
             }
             struct node *node = hearth_transcript_child(walk->transcripts, walk->at, prompt->text + walk->pos,
@@ -208,7 +208,7 @@ static size_t end_of_reply(const struct walk *walk, const struct reply *reply) {
     }
     size_t end = begin;
     for (int i = 0; i < REPLY_CUTS_MAX; i++, end++) {
-        end = hearth_specials_next(walk->transcripts->specials, prompt->text, prompt->len, end);
+        end = hearth_specials_end(walk->transcripts->specials, prompt->text, prompt->len, end);
         size_t len = end - begin;
         if (same_but_space(prompt->text + begin, len, reply->raw, reply->raw_len) ||
             prompt->reads(prompt->user, prompt->text + begin, len, reply->message)) {
@@ -299,20 +299,7 @@ static int start_behind(struct walk *walk) {
 }
 
 size_t hearth_transcripts_turn_end(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t from) {
-    struct hearth_engine *engine = transcripts->engine;
-    struct hearth_tokens tokens = {0};
-    size_t at = from, next;
-    for (; at < len; at = next) {
-        at = hearth_specials_next(transcripts->specials, text, len, at);
-        next = at < len ? hearth_specials_next(transcripts->specials, text, len, at + 1) : len;
-        tokens.n = 0;
-        if (at == len || engine->ops->tokenize(engine, text + at, next - at, false, true, &tokens) < 0 ||
-            (tokens.n > 0 && engine->ops->token_is_end(engine, tokens.v[0]))) {
-            break;
-        }
-    }
-    hearth_tokens_finish(&tokens);
-    return at;
+    return hearth_specials_turn_end(transcripts->specials, text, len, from);
 }
 
 /* ---- what is new ---- */

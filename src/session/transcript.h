@@ -7,7 +7,7 @@
  *     root ── "<|im_start|>system\n…" ── "<|im_end|>\n" ── "<|im_start|>user\n…" ── "<|im_end|>\n" ──┬── …
  *                                                                                                    └─ reply
  *
- * Known text is a tree. A node is a stretch of text that begins at a control token (where the tokenizer cuts anyway)
+ * Known text is a tree. A node is a stretch of text that begins where the tokenizer cuts anyway (session/specials.h),
  * with its tokens; a path from the root is the beginning of a prompt. Conversations share what they have in common.
  * A prompt ends a little behind a node (with "<|im_start|>assistant\n"), and there the replies to it are kept: message,
  * tokens, text. The next prompt of the conversation has other text in this place: the reply as the template prints it.
@@ -28,8 +28,10 @@
 
 struct hearth_transcripts;
 
-/* The engine is borrowed: its text operations are used. Errors: NOMEM. */
-int hearth_transcripts_create(struct hearth_engine *engine, size_t budget_bytes, struct hearth_transcripts **out);
+/* The engine is borrowed: its text operations are used. `turn_end`: what the template prints behind a message of the
+ * assistant ("<|im_end|>\n"), "" when that is unknown. Errors: NOMEM. */
+int hearth_transcripts_create(struct hearth_engine *engine, const char *turn_end, size_t budget_bytes,
+                              struct hearth_transcripts **out);
 /* Every place must have been released. */
 void hearth_transcripts_destroy(struct hearth_transcripts *transcripts);
 
@@ -106,7 +108,7 @@ struct hearth_transcript_result {
  * reply that is to be kept is gone (restore and try again). */
 int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
                                 struct hearth_transcript_result *result);
-/* The first control token at or behind `from` that ends a turn; `len` when there is none. */
+/* Where the template has printed the end of a turn, at or behind `from`; `len` when it has not, or it is unknown. */
 size_t hearth_transcripts_turn_end(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t from);
 void hearth_transcript_release(struct hearth_transcripts *transcripts, struct hearth_transcript_place *place);
 

@@ -101,7 +101,7 @@ void hearth_transcript_find_fork(const struct walk *walk) {
         }
         /* A reply's text that goes on where the reply had ended is another text, too. */
         bool longer = common == then.len && reply != NULL &&
-                      !hearth_specials_at(walk->transcripts->specials, now, left, common);
+                      !hearth_specials_ends(walk->transcripts->specials, now, left, common);
         fork->known = common < left && (common < then.len || longer);
         if (fork->known) {
             fork->offset = walk->pos + common;

@@ -203,13 +203,14 @@ void hearth_transcript_evict(struct hearth_transcripts *transcripts) {
 
 /* ---- life ---- */
 
-int hearth_transcripts_create(struct hearth_engine *engine, size_t budget_bytes, struct hearth_transcripts **out) {
+int hearth_transcripts_create(struct hearth_engine *engine, const char *turn_end, size_t budget_bytes,
+                              struct hearth_transcripts **out) {
     *out = NULL;
     struct hearth_transcripts *transcripts = calloc(1, sizeof *transcripts);
     if (transcripts == NULL) {
         return HEARTH_ERR_NOMEM;
     }
-    transcripts->specials = hearth_specials_create(engine);
+    transcripts->specials = hearth_specials_create(engine, turn_end);
     if (transcripts->specials == NULL) {
         free(transcripts);
         return HEARTH_ERR_NOMEM;

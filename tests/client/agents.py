@@ -18,6 +18,7 @@ from lib.text import Text
 
 CHAT = "/chat/completions"
 CTX_TOKENS = 131072
+CLASSES = ["tiny", "tiny-hybrid", "tiny-window"]  # plain attention, recurrent layers too, a sliding window too
 THINKER = os.path.join(os.path.dirname(__file__), "thinking.jinja")
 UNSCRIPTED = "This is not in the script."
 

@@ -11,7 +11,7 @@ import openai
 import pydantic
 import pytest
 
-from agents import SYSTEM, THINKER, TOOLS, Museum, calls, says, stage, words
+from agents import CLASSES, SYSTEM, THINKER, TOOLS, Museum, calls, says, stage, words
 from conftest import sdk
 from lib.text import Text
 
@@ -89,18 +89,20 @@ def hold(agent):
     assert agent.museum.loans == {12: "Städtische Galerie"}
 
 
+@pytest.mark.parametrize("model", CLASSES)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_session(tmp_path, stream):
-    with stage(tmp_path, SESSION) as played:
+def test_session(tmp_path, stream, model):
+    with stage(tmp_path, SESSION, model=model) as played:
         hold(Agent(sdk(played), stream))
         assert len(played.chats()) == 8
         played.assert_nothing_twice()
 
 
-def test_three_sessions_take_turns_on_one_lane(tmp_path):
+@pytest.mark.parametrize("model", CLASSES)
+def test_three_sessions_take_turns_on_one_lane(tmp_path, model):
     """Each message of one is followed by those of the others, with a request of another kind in between."""
     script = [{**entry, "times": 0} for entry in SESSION] + [says("A title", tools=False, times=0)]
-    with stage(tmp_path, script, "-np", "1") as played:
+    with stage(tmp_path, script, "-np", "1", model=model) as played:
         client = sdk(played)
         agents = [Agent(client, stream=number == 1, user=f"{number}") for number in range(3)]
         for number, agent in enumerate(agents):
@@ -114,11 +116,12 @@ def test_three_sessions_take_turns_on_one_lane(tmp_path):
         played.assert_nothing_twice()
 
 
-def test_a_removed_nudge_costs_what_follows_it(tmp_path):
+@pytest.mark.parametrize("model", CLASSES)
+def test_a_removed_nudge_costs_what_follows_it(tmp_path, model):
     script = [says("I edited it. " + Text("edit").words(40), last="Edit"),
               says("I checked. " + Text("check").words(40), last="[System: You edited code"),
               says("All fine.", last="Next")]
-    with stage(tmp_path, script) as played:
+    with stage(tmp_path, script, model=model) as played:
         agent = Agent(sdk(played), stream=True)
         agent.ask("Edit the file.")
         agent.ask("[System: You edited code. " + Text("nudge").words(80) + "]")

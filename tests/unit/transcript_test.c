@@ -23,7 +23,7 @@ static void open_with(struct fixture *f, size_t budget_bytes) {
     struct hearth_errmsg msg;
     hearth_sim_params_default(&params);
     assert_int_equal(hearth_sim_create(&params, &f->engine, &msg), HEARTH_OK);
-    assert_int_equal(hearth_transcripts_create(f->engine, budget_bytes, &f->transcripts), HEARTH_OK);
+    assert_int_equal(hearth_transcripts_create(f->engine, "<|im_end|>\n", budget_bytes, &f->transcripts), HEARTH_OK);
 }
 
 static void close_all(struct fixture *f) {
@@ -273,15 +273,15 @@ static void control_tokens_are_found(void **state) {
     struct fixture f;
     (void)state;
     open_with(&f, 1 << 20);
-    struct hearth_specials *specials = hearth_specials_create(f.engine);
+    struct hearth_specials *specials = hearth_specials_create(f.engine, "<|im_end|>");
     assert_non_null(specials);
     const char *text = "a < b <|im_ <|im_end|><|im_start|>x";
     size_t len = strlen(text);
     assert_int_equal(hearth_specials_next(specials, text, len, 0), 12);
     assert_int_equal(hearth_specials_next(specials, text, len, 13), 22);
     assert_int_equal(hearth_specials_next(specials, text, len, 23), len);
-    assert_int_equal(hearth_transcripts_turn_end(f.transcripts, text, len, 0), 12);
-    assert_int_equal(hearth_transcripts_turn_end(f.transcripts, text, len, 13), len);
+    assert_int_equal(hearth_specials_turn_end(specials, text, len, 0), 12);
+    assert_int_equal(hearth_specials_turn_end(specials, text, len, 13), len);
     hearth_specials_destroy(specials);
     close_all(&f);
 }
