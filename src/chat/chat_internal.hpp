@@ -177,7 +177,11 @@ using json_ptr = std::unique_ptr<json_t, json_free>;
 /* The schema that stands for one in the grammar; the schema itself when there is none. What has to be kept to the letter
  * has been refused before; an ordinary tool's parameters are then kept as well as the grammar builder can. */
 json_ptr strengthened(const json_t *schema);
-/* Tools with such parameters. */
-json_ptr strengthened_tools(const json_t *tools);
+/* The schema itself if the builder takes it, else a stronger one. Throws when there is none. */
+json_ptr buildable(const json_t *schema, const std::string &where);
+/* A copy of a tool with other parameters; null: with its own. */
+json_ptr with_parameters(const json_t *tool, json_t *parameters);
+/* Tools with strengthened parameters; those of `otherwise` where there are none. */
+json_ptr strengthened_tools(const json_t *tools, const json_t *otherwise);
 
 #endif

@@ -11,7 +11,6 @@
  * Invariants. A format is not written after it has been made. `formats` holds one reference each, latest first. */
 #include "chat/chat_internal.hpp"
 
-#include <json-schema-to-grammar.h>
 
 #include <new>
 
@@ -159,17 +158,6 @@ struct hearth_digest key_of(const struct hearth_chat &chat, const struct hearth_
 
 /* ------------------------------------------------------------------------------------------------- checks */
 
-void check_schema(const json_t *schema, const std::string &where) {
-    check_limits(schema, where);
-    try {
-        json_schema_to_grammar(common_json::parse(json_text(schema)), true);
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &e) {
-        throw invalid_request(where + ": " + one_line(e.what()));
-    }
-}
-
 void check_request(const struct hearth_chat_request &request) {
     if (request.grammar != nullptr && request.json_schema != nullptr) {
         throw invalid_request("a grammar and a JSON schema cannot be kept at the same time");
@@ -187,19 +175,8 @@ void check_request(const struct hearth_chat_request &request) {
     if (request.continues && last->call_count > 0) {
         throw invalid_request("a message with tool calls cannot be continued");
     }
-    if (request.json_schema != nullptr) {
-        if (!json_is_object(request.json_schema)) {
-            throw invalid_request("the JSON schema must be an object");
-        }
-        check_schema(request.json_schema, "JSON schema");
-    }
-    for (size_t i = 0; i < json_array_size(request.tools); i++) {
-        const json_t *function = json_object_get(json_array_get(request.tools, i), "function");
-        const json_t *parameters = json_object_get(function, "parameters");
-        const char *name = json_string_value(json_object_get(function, "name"));
-        if (json_is_object(parameters) && json_object_size(parameters) > 0) {
-            check_schema(parameters, "parameters of tool '" + std::string(name != nullptr ? name : "") + "'");
-        }
+    if (request.json_schema != nullptr && !json_is_object(request.json_schema)) {
+        throw invalid_request("the JSON schema must be an object");
     }
 }
 
@@ -348,19 +325,52 @@ common_chat_params derive(const struct hearth_chat &chat, const struct hearth_ch
 
 /* ------------------------------------------------------------------------------------------------- schemas */
 
+/* A request with other schemas than the client's. */
+struct with_schemas {
+    json_ptr schema, tools;
+    struct hearth_chat_request request;
+
+    with_schemas(const struct hearth_chat_request &original, json_ptr other_schema, json_ptr other_tools)
+        : schema(std::move(other_schema)), tools(std::move(other_tools)), request(original) {
+        request.json_schema = schema.get();
+        request.tools = tools.get();
+    }
+};
+
+/* The schemas as the parser takes them. An ordinary tool whose parameters no grammar can be made for is not refused:
+ * its arguments are some object. What must be kept to the letter has been refused before. */
+with_schemas buildable_request(const struct hearth_chat_request &request) {
+    json_ptr schema = request.json_schema != nullptr ? buildable(request.json_schema, "JSON schema") : nullptr;
+    json_ptr tools = has_tools(request) ? json_ptr(json_array()) : nullptr;
+    for (size_t i = 0; i < json_array_size(request.tools); i++) {
+        const json_t *tool = json_array_get(request.tools, i);
+        const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
+        json_ptr other;
+        try {
+            other = json_object_size(parameters) > 0 ? buildable(parameters, "parameters") : nullptr;
+        } catch (const invalid_request &) {
+            other.reset(json_pack("{s:s}", "type", "object"));
+        }
+        json_ptr changed = with_parameters(tool, other.get());
+        if (json_array_append(tools.get(), changed.get()) < 0) {
+            throw std::bad_alloc();
+        }
+    }
+    return with_schemas(request, std::move(schema), std::move(tools));
+}
+
 /* The grammar is made of stronger schemas than the parser: the parser reads what types there are from the schemas as
  * they came, and the grammar holds to what the builder would leave out. */
-common_chat_params derive_strong(const struct hearth_chat &chat, const struct hearth_chat_request &request,
-                                 bool ends_in_result) {
+common_chat_params derive_strong(const struct hearth_chat &chat, const struct hearth_chat_request &original,
+                                 const struct hearth_chat_request &request, bool ends_in_result) {
     common_chat_params params = derive(chat, request, ends_in_result);
     if (params.grammar.empty() || request.grammar != nullptr) {
         return params;
     }
-    const json_ptr schema = request.json_schema != nullptr ? strengthened(request.json_schema) : nullptr;
-    const json_ptr tools = has_tools(request) ? strengthened_tools(request.tools) : nullptr;
-    struct hearth_chat_request strong = request;
-    strong.json_schema = schema.get();
-    strong.tools = tools.get();
+    const with_schemas strong_schemas(request,
+                                      request.json_schema != nullptr ? strengthened(original.json_schema) : nullptr,
+                                      has_tools(request) ? strengthened_tools(original.tools, request.tools) : nullptr);
+    const struct hearth_chat_request &strong = strong_schemas.request;
     struct hearth_buf grammar = {};
     const bool ok = hearth_chat_schema_fill(derive(chat, strong, ends_in_result).grammar.c_str(), &grammar);
     if (ok) {
@@ -448,10 +458,10 @@ bool begins(const struct hearth_chat_format &format) {
 /* Some templates end otherwise behind a result than `common`'s parsers for them think, or want more of a tool round
  * than stands in for one. Then a user's words stand in. */
 void derive_into(struct hearth_chat_format &format, const struct hearth_chat &chat,
-                 const struct hearth_chat_request &request) {
+                 const struct hearth_chat_request &original, const struct hearth_chat_request &request) {
     if (ends_with_result(chat, request)) {
         try {
-            format.params = derive_strong(chat, request, true);
+            format.params = derive_strong(chat, original, request, true);
             load_parser(format, request);
             if (begins(format)) {
                 return;
@@ -461,14 +471,15 @@ void derive_into(struct hearth_chat_format &format, const struct hearth_chat &ch
         } catch (const std::exception &) {
         }
     }
-    format.params = derive_strong(chat, request, false);
+    format.params = derive_strong(chat, original, request, false);
     load_parser(format, request);
 }
 
 format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     check_request(request);
+    const with_schemas schemas = buildable_request(request);
     format_ptr format(new struct hearth_chat_format);
-    derive_into(*format, chat, request);
+    derive_into(*format, chat, request, schemas.request);
     format->params.prompt.clear();
     const bool own_grammar = add_own_grammar(format->params, request);
     check_grammar(format->params.grammar, request.grammar != nullptr ? "grammar" : "the grammar made for this request");

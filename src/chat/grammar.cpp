@@ -16,23 +16,58 @@ json_ptr strengthened(const json_t *schema) {
     return json_ptr(strong != nullptr ? strong : json_incref(const_cast<json_t *>(schema)));
 }
 
-json_ptr strengthened_tools(const json_t *tools) {
-    json_ptr copy(json_array());
+static void check_schema(const json_t *schema, const std::string &where) {
+    check_limits(schema, where);
+    try {
+        json_schema_to_grammar(common_json::parse(json_text(schema)), true);
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &e) {
+        throw invalid_request(where + ": " + one_line(e.what()));
+    }
+}
+
+json_ptr buildable(const json_t *schema, const std::string &where) {
+    try {
+        check_schema(schema, where);
+        return json_ptr(json_incref(const_cast<json_t *>(schema)));
+    } catch (const invalid_request &) {
+        const std::exception_ptr reason = std::current_exception();
+        json_ptr strong = strengthened(schema);
+        try {
+            check_schema(strong.get(), where);
+        } catch (const invalid_request &) {
+            std::rethrow_exception(reason); /* what is wrong with the client's words, not with ours */
+        }
+        return strong;
+    }
+}
+
+json_ptr with_parameters(const json_t *tool, json_t *parameters) {
+    json_ptr copy(json_copy(const_cast<json_t *>(tool)));
+    json_ptr function(json_copy(json_object_get(tool, "function")));
+    if (copy == nullptr || function == nullptr ||
+        (parameters != nullptr && json_object_set(function.get(), "parameters", parameters) < 0) ||
+        json_object_set(copy.get(), "function", function.get()) < 0) {
+        throw std::bad_alloc();
+    }
+    return copy;
+}
+
+json_ptr strengthened_tools(const json_t *tools, const json_t *otherwise) {
+    json_ptr strong(json_array());
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i);
-        const json_t *function = json_object_get(tool, "function");
-        const json_t *parameters = json_object_get(function, "parameters");
-        json_ptr other(json_copy(const_cast<json_t *>(tool)));
-        json_ptr changed(json_copy(const_cast<json_t *>(function)));
-        if (json_is_object(parameters)) {
-            json_object_set(changed.get(), "parameters", strengthened(parameters).get());
-        }
-        json_object_set(other.get(), "function", changed.get());
-        if (json_array_append(copy.get(), other.get()) < 0) {
+        const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
+        json_ptr stronger = json_is_object(parameters) ? strengthened(parameters) : nullptr;
+        json_ptr changed = stronger.get() != parameters
+                               ? with_parameters(tool, stronger.get())
+                               : with_parameters(json_array_get(otherwise, i), nullptr);
+        if (json_array_append(strong.get(), changed.get()) < 0) {
             throw std::bad_alloc();
         }
     }
-    return copy;
+    return strong;
 }
 
 extern "C" int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg) {

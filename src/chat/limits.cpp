@@ -120,8 +120,17 @@ struct walk {
         }
     }
 
-    /* `times`: how many copies of it the builder makes. Everything under a schema is walked as if it were one, which
-     * holds more than it needs and never less. */
+    /* Schemas by name: the names are the client's, and mean nothing. */
+    void named(const json_t *map, size_t depth, size_t times) {
+        const char *name;
+        json_t *member;
+        json_object_foreach(const_cast<json_t *>(map), name, member) {
+            schema(member, depth, times);
+        }
+    }
+
+    /* `times`: how many copies of it the builder makes. What a schema holds under a word that is not known is walked as
+     * if it were one. */
     void schema(const json_t *source, size_t depth, size_t times) {
         spend(times);
         if (depth > k_depth) {
@@ -145,8 +154,14 @@ struct walk {
         json_object_foreach(const_cast<json_t *>(source), name, member) {
             const bool data = strcmp(name, "enum") == 0 || strcmp(name, "const") == 0 || strcmp(name, "default") == 0 ||
                               strcmp(name, "examples") == 0;
+            const bool map = json_is_object(member) &&
+                             (strcmp(name, "properties") == 0 || strcmp(name, "$defs") == 0 ||
+                              strcmp(name, "definitions") == 0 || strcmp(name, "patternProperties") == 0 ||
+                              strcmp(name, "dependentSchemas") == 0);
             if (data) {
                 value(member, depth + 1);
+            } else if (map) {
+                named(member, depth + 1, copies);
             } else {
                 schema(member, depth + 1, copies);
             }

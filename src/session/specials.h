@@ -1,10 +1,10 @@
 /* Where text may be cut for the tokenizer, and where a reply in it may end.
  *
  * Text may be tokenised in pieces, with the same result as in one go, where the tokenizer cuts whatever stands on both
- * sides: at control tokens ("<|im_end|>"). Whether that holds for a control token (some take white space along) is tried
- * out the first time one is met. A template whose turns end in words that are no control token of the vocabulary gives
- * no such places; then text is cut between lines, if no token of the vocabulary goes on behind a line's end and trying
- * it out confirms it.
+ * sides: at control tokens ("<|im_end|>"). Whether that holds for a control token (some take white space along) is
+ * tried out the first time one is met. A template whose turns end in words that are no control token of the vocabulary
+ * gives no such places; then text is cut between lines, if no token of the vocabulary goes on behind a line's end and
+ * trying it out confirms it.
  *
  * Threads: any, after creation. */
 #ifndef HEARTH_SESSION_SPECIALS_H
