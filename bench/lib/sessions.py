@@ -5,12 +5,14 @@
     {"message": {...}}
     {"request": {"at_s": 0.0, "until_s": 1.5, "messages": [0, 1], "tools": 0, "options": {"stream": true, …}}}
 
-What several requests share stands there once. `at_s` and `until_s` are when a request was sent and when its answer had
+What several requests share stands there once. Texts are veiled (lib/veil.py). `at_s` and `until_s` are when a request was sent and when its answer had
 been read: requests that overlapped are replayed at the same time.
 """
 
 import json
 from dataclasses import dataclass, field
+
+from lib import veil
 
 
 @dataclass
@@ -66,7 +68,7 @@ def save(sessions, path):
             key = json.dumps(value)
             if key not in known[kind]:
                 known[kind][key] = len(known[kind])
-                line({kind: value})
+                line({kind: veil.message(value) if kind == "message" else veil.tools(value)})
             return known[kind][key]
 
         for session in sessions:

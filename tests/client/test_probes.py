@@ -64,9 +64,10 @@ def test_tools(chat):
 
 def test_chinese_prose(chat):
     """Characters of several tokens arrive whole, streamed and not."""
-    question = "请用中文写一句关于春天的话。"
-    whole = chat(question, max_tokens=60).choices[0].message.content
-    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chat(question, max_tokens=60, stream=True))
+    def ask(**options):
+        return chat("请用中文写一句关于春天的话。", max_tokens=60, extra_body={"cache_prompt": False}, **options)
+    whole = ask().choices[0].message.content
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in ask(stream=True))
     assert whole == streamed
     assert any("\u4e00" <= char <= "\u9fff" for char in whole)
 

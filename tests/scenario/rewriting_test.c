@@ -108,11 +108,12 @@ static void lines_can_be_stripped(void **state) {
         for (int i = 0; i < 2; i++) {
             char body[512];
             int status;
-            snprintf(body, sizeof body,
-                     "{\"max_tokens\":4,\"messages\":[{\"role\":\"system\",\"content\":\"x-billing-header: v=%d; q=7\\nYou "
-                     "are a careful agent, and this text is the same in every request.\"},"
-                     "{\"role\":\"user\",\"content\":\"Hello\"}]}",
-                     1000 + i * 37);
+            snprintf(
+                body, sizeof body,
+                "{\"max_tokens\":4,\"messages\":[{\"role\":\"system\",\"content\":\"x-billing-header: v=%d; q=7\\nYou "
+                "are a careful agent, and this text is the same in every request.\"},"
+                "{\"role\":\"user\",\"content\":\"Hello\"}]}",
+                1000 + i * 37);
             json_t *answer = stage_call(&stage, "POST", "/v1/chat/completions", body, &status);
             assert_int_equal(status, 200);
             if (i == 1 && strip) {
