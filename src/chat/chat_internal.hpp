@@ -44,6 +44,7 @@ struct hearth_chat_format {
     /* Every pointer in it points into `params` or into the arrays below. */
     struct hearth_chat_format_info info = {};
     common_chat_params params;
+    bool short_ids = false; /* as the chat's */
     std::vector<std::string> texts; /* patterns of triggers, parts of the syntax; reserved once, never moved */
     std::vector<struct hearth_chat_trigger> triggers;
     std::vector<const char *> preserved, stops, thinking_ends, begins;
@@ -71,6 +72,7 @@ struct hearth_chat {
     bool trim_contents = false;    /* the model was trained without white space around contents */
     bool specialised = false;      /* `common` has a parser of its own for the template */
     bool rewrites = false;         /* and prints other messages than it was given */
+    bool short_ids = false;        /* refuses ids of calls that are not nine letters and digits (Mistral) */
     struct hearth_chat_abilities abilities = {};
     common_chat_templates_ptr templates;         /* for common_chat_templates_apply(); null: built-in */
     std::unique_ptr<common_chat_template> jinja; /* the same, to be run here; null: built-in */

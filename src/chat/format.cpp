@@ -488,6 +488,7 @@ format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_
         format->params.grammar_lazy = false;
     }
     fill_info(*format, own_grammar);
+    format->short_ids = chat.short_ids;
     format->info.generic_tools = !chat.abilities.tools && has_tools(request);
     format->info.plain = is_plain(chat, request);
     if (can_call(request) && !keeps_schema(request)) {

@@ -24,18 +24,18 @@ extern "C" {
 namespace {
 
 constexpr size_t k_growth = 32; /* parse again when the text has grown by 1/32 */
-constexpr size_t k_id_chars = 24;
+constexpr size_t k_id_chars = 24, k_short_id_chars = 9;
 constexpr const char *k_space = " \t\r\n\f\v";
 
-std::string make_call_id() {
+std::string make_call_id(bool is_short) {
     static constexpr char chars[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     unsigned char random[k_id_chars];
     if (getrandom(random, sizeof random, 0) != static_cast<ssize_t>(sizeof random)) {
         throw std::runtime_error("no random numbers");
     }
-    std::string id = "call_";
-    for (const unsigned char byte : random) {
-        id += chars[byte % (sizeof chars - 1)];
+    std::string id = is_short ? "" : "call_";
+    for (size_t i = 0; i < (is_short ? k_short_id_chars : k_id_chars); i++) {
+        id += chars[random[i] % (sizeof chars - 1)];
     }
     return id;
 }
@@ -220,7 +220,7 @@ void hearth_chat_stream::give(const reading &now, bool all, const sink &to) {
             if (call.name.empty() || (last && !all && call.id.empty() && call.arguments.size() <= 1)) {
                 break;
             }
-            sent_.tool_calls.push_back({call.name, "", call.id.empty() ? make_call_id() : call.id});
+            sent_.tool_calls.push_back({call.name, "", call.id.empty() ? make_call_id(format_->short_ids) : call.id});
             struct hearth_chat_delta delta = k_nothing;
             delta.call = i;
             delta.call_id = sent_.tool_calls[i].id.c_str();

@@ -301,6 +301,12 @@ void find_abilities(struct hearth_chat &chat) {
     const turn_list user = tried.turns({1, 2, true, false, false});
     turn_list twice = user;
     twice.turns.push_back(twice.turns[0]);
+    trial longer;
+    longer.calls[0].id = longer.messages[4].tool_call_id = borrowed("call_0123456789abcdefghijklmn");
+    longer.calls[1].id = longer.messages[3].tool_call_id = borrowed("call_nmlkjihgfedcba9876543210");
+    const excerpt round = {1, 5, !abilities.parallel_calls, false, true};
+    chat.short_ids = abilities.tools && !try_rendering(chat, tried.turns(round), tried.tools).empty() &&
+                     try_rendering(chat, longer.turns(round), longer.tools).empty();
     abilities.alternates = !try_rendering(chat, user, nullptr).empty() && try_rendering(chat, twice, nullptr).empty();
 }
 
