@@ -1,8 +1,11 @@
 """The cache as a client sees it: nothing is computed twice, and nothing changes."""
 
+import os
+
 import pytest
 
 from conftest import serve
+from lib import server as servers
 from lib.ledger import new_tokens
 from lib.scenarios import Chat
 from lib.text import Text
@@ -137,3 +140,15 @@ def test_without_a_cache(engine_flags):
         for _ in range(2):
             assert running.client.chat([{"role": "user", "content": "Hello there"}], 4).text
         assert running.client.metrics()["hearth_page_bytes"] == 0
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-hybrid", "tiny-window"])
+def test_a_short_first_question_leaves_the_system_text_behind(model):
+    """Two conversations over one system text, each with a short question: the second computes the question."""
+    system = {"role": "system", "content": Text("short questions").words(1500)}
+    flags = ["-m", os.path.join(servers.models_dir(), f"{model}.gguf"), "-c", "8192", "-np", "1", "-t", "1"]
+    with serve(*flags, "--cache-ram", "256") as running:
+        first, second = (running.client.chat([system, {"role": "user", "content": f"What is in room {number}?"}], 4)
+                         for number in (5, 6))
+    assert first.computed_tokens > 1500
+    assert second.computed_tokens < 40
