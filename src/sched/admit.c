@@ -65,8 +65,8 @@ static int by_position(const void *a, const void *b) {
 }
 
 /* Positions where the prefill stops for a snapshot: what the request named, where it left a known path, and every so
- * often on the way. Only classes that need snapshots stop, and never just behind a position whose state is kept, but for
- * the end mark: it costs no snapshot, since it stands for the one at the prompt's end. */
+ * often on the way. Only classes that need snapshots stop, and never just behind a position whose state is kept, but
+ * for the end mark: it costs no snapshot, since it stands for the one at the prompt's end. */
 static size_t collect_marks(const struct hearth_service *service, const struct hearth_task *task, int32_t resumed,
                             int32_t marks[HEARTH_MARKS_MAX]) {
     if (!hearth_caps_needs_snapshot(&service->engine->caps) || !hearth_cache_stores(service->cache))

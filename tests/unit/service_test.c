@@ -423,7 +423,7 @@ static void a_mark_near_the_end_stands_for_it(void **state) {
     const int32_t far[] = {400};
     assert_int_equal(computed_after(far, 1, 500, 400, &snapshots), 100);
     assert_int_equal(snapshots, 3);
-    /* One that is close to it stays: a short question behind a long system text. Of others that are close, the first. */
+    /* One that is close to it stays: a short question behind a long system text. Of others, the first. */
     const int32_t both[] = {300, 480, 496};
     assert_int_equal(computed_after(both, 3, 500, 496, &snapshots), 4);
     assert_int_equal(snapshots, 4);
