@@ -283,8 +283,6 @@ bool hearth_prompt_from_text(const struct hearth_api *api, const char *text, siz
                              struct hearth_prompt *prompt, struct hearth_api_error *error);
 bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, const char *param,
                                 struct hearth_api_error *error);
-/* Appends the text of a token. */
-bool hearth_token_append(const struct hearth_api *api, hearth_token token, bool special, struct hearth_buf *out);
 
 /* ---- job.c ---- */
 

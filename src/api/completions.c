@@ -18,7 +18,7 @@ static bool prompt_from_ids(struct hearth_job *job, const json_t *ids, struct he
                                    "prompt: an array of token ids must hold ids of the vocabulary only");
         }
         if (!hearth_tokens_push(&prompt->tokens, token) ||
-            (job->generation.echo && !hearth_token_append(job->api, token, false, &prompt->text))) {
+            (job->generation.echo && !hearth_engine_append_text(job->api->engine, token, false, &prompt->text))) {
             return hearth_api_fail_nomem(&job->error);
         }
     }

@@ -376,7 +376,7 @@ static bool cut_at_stop(const struct hearth_api *api, struct hearth_tokens *toke
     size_t kept = 0, kept_bytes = 0;
     bool ok = true;
     for (size_t i = 0; ok && i < tokens->n; i++) {
-        ok = hearth_token_append(api, tokens->v[i], true, &text);
+        ok = hearth_engine_append_text(api->engine, tokens->v[i], true, &text);
     }
     const char *found = ok && text.len > 0 ? memmem(text.data, text.len, stop, strlen(stop)) : NULL;
     if (found != NULL) {
@@ -384,7 +384,7 @@ static bool cut_at_stop(const struct hearth_api *api, struct hearth_tokens *toke
         struct hearth_buf token = {0};
         for (; ok && kept < tokens->n; kept++) {
             token.len = 0;
-            ok = hearth_token_append(api, tokens->v[kept], true, &token);
+            ok = hearth_engine_append_text(api->engine, tokens->v[kept], true, &token);
             if (kept_bytes + token.len > end) {
                 break;
             }

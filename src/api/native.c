@@ -112,7 +112,7 @@ static bool append_ids(struct hearth_job *job, const json_t *part, bool special,
 static json_t *piece_json(const struct hearth_api *api, hearth_token token) {
     struct hearth_buf text = {0};
     json_t *piece = NULL;
-    if (hearth_token_append(api, token, true, &text)) {
+    if (hearth_engine_append_text(api->engine, token, true, &text)) {
         if (hearth_utf8_valid((const char *)text.data, text.len)) {
             piece = hearth_json_text((const char *)text.data, text.len);
         } else {
@@ -180,7 +180,7 @@ bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
                                  i);
             break;
         }
-        if (!hearth_token_append(job->api, token, true, &text)) {
+        if (!hearth_engine_append_text(job->api->engine, token, true, &text)) {
             ok = hearth_api_fail_nomem(&job->error);
             break;
         }

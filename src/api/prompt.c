@@ -1,20 +1,6 @@
 /* Text to prompt tokens: tokenised in one go, checked against the context. Chats go through history.c. */
 #include "api/api_internal.h"
 
-bool hearth_token_append(const struct hearth_api *api, hearth_token token, bool special, struct hearth_buf *out) {
-    struct hearth_engine *engine = api->engine;
-    char text[256];
-    size_t len = engine->ops->token_text(engine, token, special, text, sizeof text);
-    if (len <= sizeof text) {
-        return hearth_buf_append(out, text, len);
-    }
-    if (!hearth_buf_reserve(out, len)) {
-        return false;
-    }
-    out->len += engine->ops->token_text(engine, token, special, (char *)out->data + out->len, len);
-    return true;
-}
-
 bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, const char *param,
                                 struct hearth_api_error *error) {
     size_t ctx = api->engine->caps.ctx_tokens;

@@ -90,7 +90,7 @@ json_t *hearth_receipt_json(const struct hearth_tally *tally) {
 static json_t *token_json(const struct hearth_api *api, hearth_token token, float logprob) {
     struct hearth_buf text = {0};
     json_t *bytes = json_array();
-    if (!hearth_token_append(api, token, true, &text)) {
+    if (!hearth_engine_append_text(api->engine, token, true, &text)) {
         json_decref(bytes);
         return NULL;
     }

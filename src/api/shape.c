@@ -187,7 +187,7 @@ static bool add_prefill(struct hearth_job *job, struct hearth_shape *shape, cons
     if (!tokenize(job, text, prefill)) {
         return false;
     }
-    if (prefill->n > 0 && !hearth_token_append(job->api, prefill->v[0], true, &first)) {
+    if (prefill->n > 0 && !hearth_engine_append_text(job->api->engine, prefill->v[0], true, &first)) {
         return hearth_api_fail_nomem(&job->error);
     }
     if (first.len > 0 && isspace(first.data[0]) && !isspace((unsigned char)*text)) {

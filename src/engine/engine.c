@@ -41,3 +41,16 @@ bool hearth_sampling_penalises(const struct hearth_sampling *sampling) {
             sampling->penalty_frequency < 0.0f || sampling->penalty_frequency > 0.0f ||
             sampling->penalty_presence < 0.0f || sampling->penalty_presence > 0.0f);
 }
+
+bool hearth_engine_append_text(struct hearth_engine *engine, hearth_token token, bool special, struct hearth_buf *out) {
+    char text[256];
+    size_t len = engine->ops->token_text(engine, token, special, text, sizeof text);
+    if (len <= sizeof text) {
+        return hearth_buf_append(out, text, len);
+    }
+    if (!hearth_buf_reserve(out, len)) {
+        return false;
+    }
+    out->len += engine->ops->token_text(engine, token, special, (char *)out->data + out->len, len);
+    return true;
+}

@@ -220,6 +220,9 @@ static inline bool hearth_caps_needs_snapshot(const struct hearth_caps *caps) {
     return caps->memory_class != HEARTH_MEMORY_PAGES;
 }
 
+/* Appends the text of a token, however long; `special`: of control tokens, too. False: out of memory. Any thread. */
+bool hearth_engine_append_text(struct hearth_engine *engine, hearth_token token, bool special, struct hearth_buf *out);
+
 /* Takes a short sequence out and back through every mechanism the class has and compares logits. Uses sequence 0,
  * which must be empty and is empty afterwards. Returns true when every comparison is exact; otherwise `msg` says
  * what differed. Called at load by hearth_llama_create(). */

@@ -467,19 +467,6 @@ void hearth_transcript_release(struct hearth_transcripts *transcripts, struct he
 
 /* ---- replies ---- */
 
-static bool append_text(struct hearth_engine *engine, hearth_token token, struct hearth_buf *out) {
-    char text[256];
-    size_t len = engine->ops->token_text(engine, token, true, text, sizeof text);
-    if (len <= sizeof text) {
-        return hearth_buf_append(out, text, len);
-    }
-    if (!hearth_buf_reserve(out, len)) {
-        return false;
-    }
-    out->len += engine->ops->token_text(engine, token, true, (char *)out->data + out->len, len);
-    return true;
-}
-
 static struct reply *make_reply(struct hearth_engine *engine, const struct hearth_transcript_place *place,
                                 struct hearth_message *message, const hearth_token *sampled, size_t count) {
     struct reply *reply = calloc(1, sizeof *reply);
@@ -495,7 +482,7 @@ static struct reply *make_reply(struct hearth_engine *engine, const struct heart
     bool ok = reply->head != NULL && hearth_tokens_append(&tokens, place->tokens.v, place->tokens.n) &&
               hearth_tokens_append(&tokens, sampled, count);
     for (size_t i = 0; ok && i < count; i++) {
-        ok = append_text(engine, sampled[i], &raw);
+        ok = hearth_engine_append_text(engine, sampled[i], true, &raw);
     }
     if (!ok) {
         hearth_tokens_finish(&tokens);
