@@ -32,66 +32,27 @@ struct hearth_conversation {
 
 /* ---- what lives as long as the API ---- */
 
-/* Whether the ids of calls are in the prompt: two histories that differ in them alone. */
-static bool prints_ids(struct hearth_chat *chat) {
-    struct hearth_chat_prompt prompts[2] = {{{0}, 0, 0, 0}, {{0}, 0, 0, 0}};
-    bool same = false;
-    int printed = 0;
-    for (int i = 0; i < 2; i++) {
-        struct hearth_message *messages[3] = {hearth_message_create(HEARTH_ROLE_USER),
-                                              hearth_message_create(HEARTH_ROLE_ASSISTANT),
-                                              hearth_message_create(HEARTH_ROLE_TOOL)};
-        struct hearth_chat_request request = {.messages = messages, .message_count = 3, .thinking = true};
-        struct hearth_chat_format *format = NULL;
-        struct hearth_errmsg msg;
-        bool ok = messages[0] != NULL && messages[1] != NULL && messages[2] != NULL;
-        if (ok && hearth_message_alloc_calls(messages[1], 1)) {
-            const char *id = i == 0 ? "a1b2c3d4e" : "f5g6h7i8j";
-            messages[0]->content = strdup("x");
-            messages[1]->calls[0] = (struct hearth_call){strdup(id), strdup("f"), strdup("{}"), NULL};
-            messages[2]->content = strdup("y");
-            messages[2]->tool_call_id = strdup(id);
-            ok = messages[0]->content != NULL && messages[2]->content != NULL && messages[1]->calls[0].id != NULL &&
-                 messages[1]->calls[0].name != NULL && messages[1]->calls[0].arguments != NULL &&
-                 messages[2]->tool_call_id != NULL;
-            messages[0]->content_len = messages[2]->content_len = ok;
-            for (int k = 0; k < 3; k++) {
-                ok = ok && hearth_message_seal(messages[k]);
-            }
-            printed += ok && hearth_chat_format_get(chat, &request, &format, &msg) == HEARTH_OK &&
-                       hearth_chat_render(chat, &request, format, &prompts[i], &msg) == HEARTH_OK;
-        }
-        hearth_chat_format_unref(format);
-        for (int k = 0; k < 3; k++) {
-            hearth_message_unref(messages[k]);
-        }
+/* A message for trying the template out; NULL: out of memory. */
+static struct hearth_message *trial_message(enum hearth_role role, const char *content) {
+    struct hearth_message *message = hearth_message_create(role);
+    if (message != NULL) {
+        message->content = strdup(content);
+        message->content_len = message->content != NULL ? strlen(content) : 0;
     }
-    same = printed == 2 && prompts[0].text.len == prompts[1].text.len &&
-           memcmp(prompts[0].text.data, prompts[1].text.data, prompts[0].text.len) == 0;
-    hearth_chat_prompt_finish(&prompts[0]);
-    hearth_chat_prompt_finish(&prompts[1]);
-    return !same;
+    return message;
 }
 
-/* Renders a user's message, one of the assistant and, if wanted, another of the user; false: the template refuses. */
-static bool render_around(struct hearth_chat *chat, const char *said, bool more, struct hearth_chat_prompt *out) {
-    static const enum hearth_role roles[] = {HEARTH_ROLE_USER, HEARTH_ROLE_ASSISTANT, HEARTH_ROLE_USER};
-    const char *const contents[] = {"a", said, "b"};
-    struct hearth_message *messages[3] = {NULL};
+/* Renders messages that it takes over, any of which may be NULL; false: the template refuses, or out of memory. */
+static bool render_trial(struct hearth_chat *chat, struct hearth_message **messages, size_t count, bool ends,
+                         struct hearth_chat_prompt *out) {
+    struct hearth_chat_request request = {
+        .messages = messages, .message_count = count, .thinking = true, .no_generation_prompt = ends};
     struct hearth_chat_format *format = NULL;
     struct hearth_errmsg msg;
-    size_t count = more ? 3 : 2;
     bool ok = true;
-    for (size_t i = 0; ok && i < count; i++) {
-        messages[i] = hearth_message_create(roles[i]);
-        ok = messages[i] != NULL && (messages[i]->content = strdup(contents[i])) != NULL;
-        if (ok) {
-            messages[i]->content_len = strlen(contents[i]);
-            ok = hearth_message_seal(messages[i]);
-        }
+    for (size_t i = 0; i < count; i++) {
+        ok = ok && messages[i] != NULL && messages[i]->content != NULL && hearth_message_seal(messages[i]);
     }
-    struct hearth_chat_request request = {
-        .messages = messages, .message_count = count, .thinking = true, .no_generation_prompt = true};
     ok = ok && hearth_chat_format_get(chat, &request, &format, &msg) == HEARTH_OK &&
          hearth_chat_render(chat, &request, format, out, &msg) == HEARTH_OK;
     hearth_chat_format_unref(format);
@@ -99,6 +60,43 @@ static bool render_around(struct hearth_chat *chat, const char *said, bool more,
         hearth_message_unref(messages[i]);
     }
     return ok;
+}
+
+/* A call with this id, and its result. */
+static bool render_call(struct hearth_chat *chat, const char *id, struct hearth_chat_prompt *out) {
+    struct hearth_message *messages[] = {trial_message(HEARTH_ROLE_USER, "x"),
+                                         trial_message(HEARTH_ROLE_ASSISTANT, ""),
+                                         trial_message(HEARTH_ROLE_TOOL, "y")};
+    bool ok = messages[1] != NULL && messages[2] != NULL && hearth_message_alloc_calls(messages[1], 1);
+    if (ok) {
+        struct hearth_call *call = &messages[1]->calls[0];
+        *call = (struct hearth_call){strdup(id), strdup("f"), strdup("{}"), NULL};
+        messages[2]->tool_call_id = strdup(id);
+        ok = call->id != NULL && call->name != NULL && call->arguments != NULL && messages[2]->tool_call_id != NULL;
+    }
+    if (!ok) { /* nothing to render, then */
+        hearth_message_unref(messages[0]);
+        messages[0] = NULL;
+    }
+    return render_trial(chat, messages, 3, false, out);
+}
+
+/* Whether the ids of calls are in the prompt: two histories that differ in them alone. */
+static bool prints_ids(struct hearth_chat *chat) {
+    struct hearth_chat_prompt a = {.text = {0}}, b = {.text = {0}};
+    bool same = render_call(chat, "a1b2c3d4e", &a) && render_call(chat, "f5g6h7i8j", &b) &&
+                a.text.len == b.text.len && memcmp(a.text.data, b.text.data, a.text.len) == 0;
+    hearth_chat_prompt_finish(&a);
+    hearth_chat_prompt_finish(&b);
+    return !same;
+}
+
+/* A user's message, one of the assistant and, if wanted, another of the user. */
+static bool render_around(struct hearth_chat *chat, const char *said, bool more, struct hearth_chat_prompt *out) {
+    struct hearth_message *messages[] = {trial_message(HEARTH_ROLE_USER, "a"),
+                                         trial_message(HEARTH_ROLE_ASSISTANT, said),
+                                         more ? trial_message(HEARTH_ROLE_USER, "b") : NULL};
+    return render_trial(chat, messages, more ? 3 : 2, true, out);
 }
 
 /* What the template prints behind a message of the assistant, whatever comes next. */
