@@ -36,6 +36,10 @@ need libevent-dev has_lib libevent_core libevent_pthreads
 need libjansson-dev has_lib jansson
 need libxxhash-dev has_lib libxxhash
 need libcmocka-dev has_lib cmocka
+need libssl-dev has_lib libcrypto
+need libzstd-dev has_lib libzstd
+need libsqlite3-dev has_lib sqlite3
+need liburing-dev has_lib liburing
 need libhttp-parser-dev has_header http_parser.h
 need curl has curl
 need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt

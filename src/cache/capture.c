@@ -26,7 +26,7 @@ static bool blob_put(struct hearth_cache *cache, struct hearth_buf *bytes, struc
     *out = NULL;
     if (!hearth_caps_has_pages(&cache->engine->caps))
         return true;
-    *out = cache->tier->ops->put(cache->tier, bytes);
+    *out = cache->tier->ops->put(cache->tier, bytes, NULL);
     return *out != NULL;
 }
 
@@ -154,7 +154,7 @@ static struct hearth_blob *export_here(struct hearth_cache *cache, struct hearth
     struct hearth_blob *blob = NULL;
     if (hearth_buf_reserve(&bytes, cache->engine->caps.snapshot_bytes) &&
         cache->engine->ops->snapshot_export(cache->engine, live->seq, (int32_t)live->tokens.n, &bytes) == HEARTH_OK)
-        blob = cache->tier->ops->put(cache->tier, &bytes);
+        blob = cache->tier->ops->put(cache->tier, &bytes, NULL);
     hearth_buf_finish(&bytes);
     return blob;
 }

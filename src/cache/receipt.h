@@ -25,11 +25,12 @@ enum hearth_reason {
 const char *hearth_reason_text(enum hearth_reason reason);
 const char *hearth_reason_help(enum hearth_reason reason);
 
-/* Units: tokens and microseconds. prompt = reused_live + reused_ram + computed. */
+/* Units: tokens and microseconds. prompt = reused_live + reused_ram + reused_disk + computed. */
 struct hearth_receipt {
     uint32_t prompt_tokens;
     uint32_t reused_live_tokens;
     uint32_t reused_ram_tokens;
+    uint32_t reused_disk_tokens;
     uint32_t computed_tokens;
     uint32_t matched_tokens; /* longest known prefix, whether or not its state could be used */
     int64_t queue_us;        /* from submission until a lane was free */

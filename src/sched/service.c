@@ -33,7 +33,11 @@ void hearth_event_destroy(struct hearth_event *event) {
 
 void hearth_service_params_default(struct hearth_service_params *params) {
     *params = (struct hearth_service_params){
-        .page_tokens = 256, .cache_bytes = (size_t)1 << 30, .snapshot_interval_tokens = 8192};
+        .page_tokens = 256,
+                                                .cache_bytes = (size_t)1 << 30,
+                                                .snapshot_interval_tokens = 8192,
+                                                .far_min_tokens = 256,
+                                                .far_interval_tokens = 8192};
 }
 
 /* ---- life ---- */

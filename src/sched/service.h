@@ -9,6 +9,7 @@
 
 #include "cache/receipt.h"
 #include "engine/engine.h"
+#include "tier/far.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -95,6 +96,7 @@ struct hearth_request {
     const char *const *stops;
     size_t stop_count;
     bool cache_off;     /* cache_prompt: false */
+    struct hearth_digest salt; /* state is shared among requests of one salt only; zero: no salt */
     bool special_text;  /* print control tokens in the text */
     const hearth_token *printed; /* control tokens that are printed all the same */
     size_t printed_count;
@@ -112,6 +114,10 @@ struct hearth_service_params {
     size_t cache_bytes;            /* pages and snapshots in RAM; 0 turns the cache off */
     size_t snapshot_bytes;         /* the part of cache_bytes that snapshots may take; 0: by memory class */
     uint32_t snapshot_interval_tokens; /* default 8192 */
+    struct hearth_far *far;            /* where state outlasts RAM; NULL: nowhere. The caller's, to be destroyed after the
+                                          service */
+    uint32_t far_min_tokens;           /* shorter sequences stay in RAM; default 256 */
+    uint32_t far_interval_tokens;      /* a long prefill or reply is persisted every so often; default 8192 */
 };
 
 void hearth_service_params_default(struct hearth_service_params *params);
@@ -167,6 +173,7 @@ struct hearth_lane_info {
     X(prompt_computed_tokens, counter, "Prompt tokens computed")                                    \
     X(prompt_reused_live_tokens, counter, "Prompt tokens reused from live sequences")               \
     X(prompt_reused_ram_tokens, counter, "Prompt tokens restored from RAM")                         \
+    X(prompt_reused_disk_tokens, counter, "Prompt tokens restored from disk")                       \
     X(generated_tokens, counter, "Tokens sampled")                                                  \
     X(prefill_us, counter, "Microseconds spent in steps that prefilled")                            \
     X(decode_us, counter, "Microseconds spent in steps that only decoded")                          \

@@ -11,11 +11,13 @@
 #include "base/log.h"
 #include "tier/tier.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
 struct hearth_blob {
     struct hearth_blob *prev, *next; /* ring of the tier's blobs */
+    atomic_uint refs;                /* the tier's, and those of hearth_blob_ref() */
     uint8_t *bytes;                  /* NULL exactly when len is 0 */
     size_t len;
     uint64_t checksum;
@@ -33,21 +35,32 @@ static struct ram_tier *ram_of(struct hearth_tier *tier) {
     return (struct ram_tier *)tier;
 }
 
-static void blob_free(struct hearth_blob *blob) {
-    free(blob->bytes);
-    free(blob);
+void hearth_blob_ref(struct hearth_blob *blob) {
+    atomic_fetch_add(&blob->refs, 1);
+}
+
+void hearth_blob_unref(struct hearth_blob *blob) {
+    if (atomic_fetch_sub(&blob->refs, 1) == 1) {
+        free(blob->bytes);
+        free(blob);
+    }
+}
+
+const void *hearth_blob_data(const struct hearth_blob *blob, size_t *len) {
+    *len = blob->len;
+    return blob->bytes;
 }
 
 static void ram_destroy(struct hearth_tier *tier) {
     struct ram_tier *ram = ram_of(tier);
     for (struct hearth_blob *blob = ram->ring.next, *next; blob != &ram->ring; blob = next) {
         next = blob->next;
-        blob_free(blob);
+        hearth_blob_unref(blob);
     }
     free(ram);
 }
 
-static struct hearth_blob *ram_put(struct hearth_tier *tier, struct hearth_buf *bytes) {
+static struct hearth_blob *ram_put(struct hearth_tier *tier, struct hearth_buf *bytes, const uint64_t *checksum) {
     struct ram_tier *ram = ram_of(tier);
     struct hearth_blob *blob = malloc(sizeof *blob);
     if (blob == NULL) {
@@ -59,9 +72,10 @@ static struct hearth_blob *ram_put(struct hearth_tier *tier, struct hearth_buf *
     *blob = (struct hearth_blob){
         .prev = ram->ring.prev,
         .next = &ram->ring,
+        .refs = 1,
         .bytes = taken,
         .len = len,
-        .checksum = hearth_checksum(taken, len),
+        .checksum = checksum ? *checksum : hearth_checksum(taken, len),
     };
     blob->prev->next = blob;
     blob->next->prev = blob;
@@ -95,7 +109,7 @@ static void ram_drop(struct hearth_tier *tier, struct hearth_blob *blob) {
     tier->used_bytes -= hearth_blob_bytes(blob);
     blob->prev->next = blob->next;
     blob->next->prev = blob->prev;
-    blob_free(blob);
+    hearth_blob_unref(blob);
 }
 
 static const struct hearth_tier_ops ram_ops = {

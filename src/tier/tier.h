@@ -1,4 +1,5 @@
-/* A tier: where the bytes of pages and snapshots live, behind one vtable (`ram` today).
+/* A tier: where the bytes of pages and snapshots live, behind one vtable (`ram`). What outlasts RAM is a far tier
+ * (tier/far.h).
  *
  * A tier stores blobs and gives them back verified; it knows nothing of tokens or trees. It keeps no budget of its
  * own: the cache decides what goes (cache/policy.h), the tier says how many bytes it holds.
@@ -18,8 +19,9 @@ struct hearth_tier;
 
 struct hearth_tier_ops {
     void (*destroy)(struct hearth_tier *tier);
-    /* Takes the buffer's bytes (the buffer is empty afterwards, also on failure). NULL: out of memory. */
-    struct hearth_blob *(*put)(struct hearth_tier *tier, struct hearth_buf *bytes);
+    /* Takes the buffer's bytes (the buffer is empty afterwards, also on failure). `checksum`: hearth_checksum() of them
+     * where it is known, else NULL. NULL: out of memory. */
+    struct hearth_blob *(*put)(struct hearth_tier *tier, struct hearth_buf *bytes, const uint64_t *checksum);
     /* The verified bytes, borrowed until the blob is dropped. Errors: STATE (the checksum does not match). */
     int (*view)(struct hearth_tier *tier, const struct hearth_blob *blob, const void **bytes, size_t *len);
     void (*drop)(struct hearth_tier *tier, struct hearth_blob *blob);
@@ -37,6 +39,12 @@ struct hearth_tier {
 
 /* Payload and overhead. */
 size_t hearth_blob_bytes(const struct hearth_blob *blob);
+
+/* References of the bytes alone, which outlive drop(): for whoever writes them somewhere. Any thread. */
+void hearth_blob_ref(struct hearth_blob *blob);
+void hearth_blob_unref(struct hearth_blob *blob);
+/* The bytes, valid while a reference is held; not verified. Any thread. */
+const void *hearth_blob_data(const struct hearth_blob *blob, size_t *len);
 
 /* Blobs in this process's memory. NULL: out of memory. */
 struct hearth_tier *hearth_ram_tier_create(void);

@@ -74,13 +74,13 @@ static bool shakes(struct shaky_tier *tier) {
     return tier->once_in > 0 && rng_once_in(tier->rng, tier->once_in);
 }
 
-static struct hearth_blob *shaky_put(struct hearth_tier *tier, struct hearth_buf *bytes) {
+static struct hearth_blob *shaky_put(struct hearth_tier *tier, struct hearth_buf *bytes, const uint64_t *checksum) {
     struct shaky_tier *shaky = (struct shaky_tier *)tier;
     if (shakes(shaky)) {
         hearth_buf_finish(bytes);
         return NULL;
     }
-    struct hearth_blob *blob = shaky->ram->ops->put(shaky->ram, bytes);
+    struct hearth_blob *blob = shaky->ram->ops->put(shaky->ram, bytes, checksum);
     tier->used_bytes = shaky->ram->used_bytes;
     return blob;
 }

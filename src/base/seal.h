@@ -1,0 +1,29 @@
+/* Keys for what is stored: AES-256-GCM by OpenSSL. For files of state and for transcripts. Threads: any, after creation. */
+#ifndef HEARTH_BASE_SEAL_H
+#define HEARTH_BASE_SEAL_H
+
+#include "base/buf.h"
+#include "base/digest.h"
+#include "base/err.h"
+
+#define HEARTH_SEAL_NONCE_BYTES 12
+#define HEARTH_SEAL_TAG_BYTES 16
+
+struct hearth_seal;
+
+/* Derives a key from a file's bytes (at least 16; HKDF-SHA256). A file that others can read is refused. Errors: IO,
+ * INVALID, NOMEM. */
+int hearth_seal_create(const char *key_file, struct hearth_seal **out, struct hearth_errmsg *msg);
+void hearth_seal_destroy(struct hearth_seal *seal); /* NULL is allowed; wipes the key */
+
+/* Tells keys apart without revealing them; for hearth_record_root(), and in headers. */
+struct hearth_digest hearth_seal_id(const struct hearth_seal *seal);
+
+/* Encrypts in place under a random nonce, which is written with the tag. False: no randomness, or OpenSSL failed. */
+bool hearth_seal_close(const struct hearth_seal *seal, const void *aad, size_t aad_len, void *bytes, size_t len,
+                       uint8_t nonce[HEARTH_SEAL_NONCE_BYTES], uint8_t tag[HEARTH_SEAL_TAG_BYTES]);
+/* Decrypts in place. False: the tag does not match; the bytes are worthless then. */
+bool hearth_seal_open(const struct hearth_seal *seal, const void *aad, size_t aad_len, void *bytes, size_t len,
+                      const uint8_t nonce[HEARTH_SEAL_NONCE_BYTES], const uint8_t tag[HEARTH_SEAL_TAG_BYTES]);
+
+#endif

@@ -1,0 +1,130 @@
+/* The state directory: where the files of items are, how they come and go. Shared by every process that uses it: the
+ * disk tier of running servers and `hearth kv`.
+ *
+ *     DIR/                          0700, the user's own
+ *       lock                        flock: one process at a time evicts
+ *       bad/                        what did not verify, set aside for a look; kept small
+ *       <32 hex digits>/            one per engine fingerprint and page size ("model" below)
+ *         about                     a line for people
+ *         tmp/                      files being written; each locked (flock) by its writer, so that what a dead process
+ *                                   left is known, and removed by whoever comes next
+ *         <2 hex digits>/<30 hex digits>.page | .snap
+ *
+ * The directory is the index: there is nothing else to repair or to go stale. A file is complete and synced before it
+ * gets its name, and never changes after. Its modification time says when it was last used (see hearth_file_stamp), so
+ * that any process can evict in a sensible order without reading files. How often it was used is an extended attribute
+ * ("user.hearth.hits"), where the file system has them.
+ *
+ * Threads: any; each call stands for itself. All system calls on state files are made here and in tier/disk_io.c. */
+#ifndef HEARTH_TIER_DIRECTORY_H
+#define HEARTH_TIER_DIRECTORY_H
+
+#include "base/err.h"
+#include "tier/record.h"
+
+#include <time.h>
+
+struct hearth_directory;
+
+/* Opens (and makes, with `create`) a directory. Refuses one that belongs to another user; takes rights of others away
+ * from it. Errors: IO, NOT_FOUND (without `create`), NOMEM; one clear line in `msg`. */
+int hearth_directory_open(const char *path, bool create, struct hearth_directory **out, struct hearth_errmsg *msg);
+void hearth_directory_close(struct hearth_directory *directory); /* NULL is allowed */
+const char *hearth_directory_path(const struct hearth_directory *directory);
+
+/* ---- models ---- */
+
+struct hearth_model_id {
+    char hex[33];
+};
+struct hearth_model_id hearth_model_id(struct hearth_digest fingerprint, int32_t page_tokens);
+/* Makes a model's directory and its `about` file. Errors: IO. */
+int hearth_directory_add_model(struct hearth_directory *directory, struct hearth_model_id model, const char *about);
+/* The first line of `about`, "" without one. */
+void hearth_directory_about(struct hearth_directory *directory, struct hearth_model_id model, char *out, size_t cap);
+/* Calls `visit` for each model; stops when it returns false. */
+int hearth_directory_models(struct hearth_directory *directory, bool (*visit)(void *user, struct hearth_model_id model),
+                            void *user);
+
+/* ---- files ---- */
+
+struct hearth_file_id {
+    struct hearth_model_id model;
+    struct hearth_digest name;
+    enum hearth_record_kind kind;
+};
+
+struct hearth_file {
+    struct hearth_file_id id;
+    uint64_t bytes;    /* on disk: the size, rounded up to 4096 */
+    int64_t stamp_us;  /* modification time, Unix microseconds */
+    int64_t inode;
+};
+
+/* All files of a model whose names are names of items (whatever they turn out to be), in no order; stops when `visit`
+ * returns false. `shard` 0 to 255: only that subdirectory; -1: all. A model or shard that is not there has no files.
+ * Errors: IO, NOMEM. */
+int hearth_directory_walk(struct hearth_directory *directory, struct hearth_model_id model, int shard,
+                          bool (*visit)(void *user, const struct hearth_file *file), void *user);
+/* The shard's modification time in nanoseconds, 0 when it is not there: another value says that files came or went. */
+int64_t hearth_directory_shard_time(struct hearth_directory *directory, struct hearth_model_id model, int shard);
+
+/* Opens for reading: a plain file of this user, not through a link, never blocking. Errors: NOT_FOUND; STATE (it is
+ * something else: set it aside); IO. The descriptor is the caller's. */
+int hearth_file_open(struct hearth_directory *directory, const struct hearth_file_id *id, int *fd);
+/* Likewise, with what fstat says. */
+int hearth_file_stat(struct hearth_directory *directory, const struct hearth_file_id *id, struct hearth_file *file,
+                     uint32_t *hits);
+
+/* A file that is being written. */
+struct hearth_file_draft {
+    int fd;
+    char name[64]; /* in tmp/ */
+    struct hearth_model_id model;
+};
+int hearth_file_create(struct hearth_directory *directory, struct hearth_model_id model,
+                       struct hearth_file_draft *draft);
+/* Gives the file its stamp and its name; it is written and synced (by the caller), and closed here. Making the name
+ * outlast a power cut takes hearth_file_settle(). On failure the draft is gone. Errors: IO. */
+int hearth_file_publish(struct hearth_directory *directory, struct hearth_file_draft *draft,
+                        const struct hearth_file_id *id, const struct timespec *stamp);
+void hearth_file_discard(struct hearth_directory *directory, struct hearth_file_draft *draft);
+/* Syncs the directory that the file is in. */
+int hearth_file_settle(struct hearth_directory *directory, const struct hearth_file_id *id);
+
+int hearth_file_remove(struct hearth_directory *directory, const struct hearth_file_id *id);
+/* Moves whatever has this name to bad/, logs one line with the count so far, and keeps bad/ small (64 items). */
+void hearth_file_set_aside(struct hearth_directory *directory, const struct hearth_file_id *id, const char *why);
+/* How many were set aside through this handle. */
+uint64_t hearth_directory_bad(const struct hearth_directory *directory);
+
+/* ---- use ---- */
+
+/* The modification time of a file that was used at `used_us` (Unix) and whose state ends at position `pos`: one
+ * microsecond older per position, so that what hangs on something is older than it and goes first; a day older when it
+ * is a snapshot that was superseded. */
+struct timespec hearth_file_stamp(int64_t used_us, int32_t pos, bool superseded);
+/* Sets the stamp and adds to the hits. */
+int hearth_file_touch(struct hearth_directory *directory, const struct hearth_file_id *id,
+                      const struct timespec *stamp, uint32_t hits);
+
+/* ---- the budget ---- */
+
+struct hearth_gc {
+    uint64_t budget_bytes, need_bytes; /* afterwards at most budget - need bytes are left */
+    /* Called for each file that is removed; may be NULL. */
+    void (*removed)(void *user, const struct hearth_file *file);
+    /* Called now and then: files seen, files in all (0: not known yet); may be NULL. */
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    uint64_t files, bytes;                 /* out: what is left */
+    uint64_t removed_files, removed_bytes; /* out */
+};
+/* Removes the files that were unused for longest, of all models, until the budget is kept; also what dead processes
+ * left in tmp/, and models' directories that are empty. One process at a time: others wait for the lock. A dead
+ * process holds nothing. Errors: IO, NOMEM. */
+int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc);
+/* Free bytes of the file system, for this user. */
+uint64_t hearth_directory_free_bytes(const struct hearth_directory *directory);
+
+#endif

@@ -1,0 +1,25 @@
+/* The disk tier: a far tier over a directory of content-addressed files. Format: docs/disk-format.md. */
+#ifndef HEARTH_TIER_DISK_H
+#define HEARTH_TIER_DISK_H
+
+#include "tier/far.h"
+
+struct hearth_disk_params {
+    const char *dir;                  /* made if it is not there (0700) */
+    struct hearth_digest fingerprint; /* of the engine: names the directory below `dir` */
+    int32_t page_tokens;              /* likewise: pages of another size are another directory */
+    const char *about;                /* a line for people: the model's name and description */
+    uint64_t budget_bytes;            /* of `dir` as a whole, all models and processes; 0: a fifth of what is free and
+                                         of what hearth has there */
+    uint64_t queue_bytes;             /* most that waits to be written; 0: 512 MiB */
+    const char *key_file;             /* NULL: not encrypted */
+    bool compress;                    /* zstd */
+    bool no_uring;                    /* plain threads, also where io_uring is there */
+    int64_t look_us;                  /* how often other processes' files are looked for; 0: 2 s */
+};
+
+/* Opens the directory and starts the threads; the scan runs beside. Strings are copied. Errors: IO (the directory
+ * cannot be made or written, or belongs to somebody else), INVALID (the key file), NOMEM; one clear line in `msg`. */
+int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_far **out, struct hearth_errmsg *msg);
+
+#endif

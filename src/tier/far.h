@@ -1,0 +1,93 @@
+/* A far tier: where state lives that outlasts RAM (`disk` today), behind one vtable.
+ *
+ * Everything is asynchronous. The cache asks, the tier works on threads of its own, and what came of it is an event
+ * that the cache polls for. A far tier finds its own content: what was there before, or what another process puts
+ * there, arrives as FOUND; what it evicts or loses, as LOST. Nothing here ever blocks but wait() and destroy().
+ *
+ * Loading never consumes. State that does not verify is never handed out: it is set aside, counted, logged, and the
+ * read is a miss.
+ *
+ * Threads: the one thread that drives the engine, unless a declaration says otherwise. */
+#ifndef HEARTH_TIER_FAR_H
+#define HEARTH_TIER_FAR_H
+
+#include "base/err.h"
+#include "tier/record.h"
+#include "tier/tier.h"
+
+struct hearth_far;
+
+enum hearth_far_event_type {
+    HEARTH_FAR_FOUND,   /* an item is there; `record` is filled. Parents may come after what hangs on them */
+    HEARTH_FAR_LOST,    /* an item is no longer there */
+    HEARTH_FAR_WRITTEN, /* what was put is there and will be after a crash */
+    HEARTH_FAR_DROPPED, /* what was put is not written: the queue was full, or the tier failed */
+    HEARTH_FAR_READ,    /* the answer to get(): `err` is 0 and `bytes` hold the state, or it is a miss */
+    HEARTH_FAR_SCANNED, /* everything that was there at the start has been told */
+};
+
+struct hearth_far_event {
+    enum hearth_far_event_type type;
+    struct hearth_digest name;    /* of all but SCANNED */
+    struct hearth_record *record; /* FOUND */
+    uint32_t hits;                /* FOUND: how often it was used, as far as that is known */
+    bool superseded;              /* FOUND: as hearth_far_touch has it */
+    struct hearth_buf bytes;      /* READ: verified, decoded state */
+    uint64_t checksum;            /* READ: hearth_checksum() of bytes */
+    int err;                      /* READ: NOT_FOUND (gone or damaged: it is not there any more), IO (not now), NOMEM */
+};
+
+/* Frees what an event holds (what was taken out of it is zeroed by the taker). */
+void hearth_far_event_finish(struct hearth_far_event *event);
+
+/* A use of an item. */
+struct hearth_far_touch {
+    struct hearth_digest name;
+    int32_t pos;     /* its p1: what is deeper counts as a little older, so that leaves are evicted first */
+    bool superseded; /* a snapshot that a later reply of its conversation has replaced: counts as much older */
+};
+
+struct hearth_far_stats {
+    uint64_t files, bytes, budget_bytes; /* of the whole directory, all models */
+    uint64_t written, written_bytes, read, read_bytes;
+    uint64_t queued_bytes, dropped;      /* waiting to be written; not written because of a full queue or a failure */
+    uint64_t evicted, bad;               /* for the budget; set aside because they did not verify */
+    uint64_t io_errors;
+    bool scanned;                        /* the first scan has ended */
+    bool failing;                        /* writing is suspended after errors; it is tried again by itself */
+    char trouble[160];                   /* why, one line; "" while all is well */
+};
+
+struct hearth_far_ops {
+    /* Writes what is queued (for at most a few seconds), ends the threads, frees. */
+    void (*destroy)(struct hearth_far *far);
+    /* Queues an item for writing. Takes a reference of the blob (NULL for an item without state); copies the record.
+     * `replaces`, if not NULL, is removed when the item is there. Every accepted put is answered by WRITTEN or DROPPED,
+     * also when the item is already there. False: not accepted (the tier is failing, out of memory, or the item alone
+     * exceeds the budget). */
+    bool (*put)(struct hearth_far *far, const struct hearth_record *record, struct hearth_blob *blob,
+                const struct hearth_digest *replaces);
+    /* Reads an item; answered by READ, in the order of the calls as far as the tier can. False: out of memory. */
+    bool (*get)(struct hearth_far *far, struct hearth_digest name);
+    /* Items were used, deepest last. Names that are not there are ignored. */
+    void (*touch)(struct hearth_far *far, const struct hearth_far_touch *touches, size_t n);
+    /* The engine refused what was read: it is set aside, as if it had not verified. */
+    void (*reject)(struct hearth_far *far, struct hearth_digest name, const char *why);
+    /* The next event, false when there is none. The caller owns what is in it. */
+    bool (*poll)(struct hearth_far *far, struct hearth_far_event *event);
+    /* Waits until there is an event; false when there is none after `timeout_us`. */
+    bool (*wait)(struct hearth_far *far, int64_t timeout_us);
+    /* Any thread. */
+    void (*stats)(struct hearth_far *far, struct hearth_far_stats *stats);
+};
+
+struct hearth_far {
+    const struct hearth_far_ops *ops;
+    const char *name; /* "disk" */
+    struct hearth_digest key; /* for hearth_record_root(); zero without encryption */
+    /* Called when an event has come to an empty queue, on any thread; set once, before the first put. May be NULL. */
+    void (*wake)(void *user);
+    void *wake_user;
+};
+
+#endif

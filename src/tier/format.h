@@ -1,0 +1,76 @@
+/* The file of one item, byte by byte: docs/disk-format.md.
+ *
+ * header (a multiple of 4096 bytes: fixed part, sealed part with tokens and text, padding) | payload
+ *
+ * Pure: bytes in, bytes out, no I/O. Whatever bytes are given, nothing is read beyond them and nothing that does not
+ * verify is accepted. Threads: any. */
+#ifndef HEARTH_TIER_FORMAT_H
+#define HEARTH_TIER_FORMAT_H
+
+#include "base/err.h"
+#include "tier/record.h"
+
+#define HEARTH_FORMAT_VERSION 1
+#define HEARTH_FORMAT_BLOCK 4096 /* a header is a multiple of it; one block holds the pages of usual sizes */
+#define HEARTH_FORMAT_HEADER_MAX (512 * 1024)
+
+struct hearth_seal; /* a key (base/seal.h) */
+
+/* What a header says. */
+struct hearth_format_info {
+    struct hearth_record record;   /* tokens owned: hearth_format_info_finish(). Without the key of a sealed file: no
+                                      tokens, no text, and `readable` is false */
+    struct hearth_digest fingerprint;
+    int32_t page_tokens;
+    uint64_t payload_bytes;        /* as stored, behind the header */
+    size_t header_bytes;
+    uint64_t created_us;           /* Unix time */
+    bool encrypted, compressed, readable;
+    /* the rest is for hearth_format_open() */
+    uint64_t payload_checksum;
+    uint8_t payload_nonce[12], payload_tag[16];
+    uint8_t header_aad[16];
+};
+
+/* Why a file is not used. */
+#define HEARTH_FORMAT_VERDICT_TABLE(X)                                                        \
+    X(GOOD, "")                                                                               \
+    X(SHORT, "cut short")                                                                     \
+    X(NOT_OURS, "not a file of hearth")                                                       \
+    X(DAMAGED, "its header is damaged")                                                       \
+    X(NEWER, "written by another version of hearth")      /* whole, and not for us: left alone */ \
+    X(WRONG_PAYLOAD, "its payload is damaged")                                                \
+    X(WRONG_KEY, "sealed with another key")               /* likewise left alone */           \
+    X(NOMEM, "out of memory")
+
+enum hearth_format_verdict {
+#define X(name, text) HEARTH_FORMAT_##name,
+    HEARTH_FORMAT_VERDICT_TABLE(X)
+#undef X
+};
+const char *hearth_format_verdict_text(enum hearth_format_verdict verdict);
+
+/* Reads a header from the first `len` bytes of a file. SHORT with info->header_bytes > len: it is longer than that,
+ * come back with so many. `seal` is the key at hand, or NULL. */
+enum hearth_format_verdict hearth_format_read(const void *bytes, size_t len, const struct hearth_seal *seal,
+                                              struct hearth_format_info *info);
+void hearth_format_info_finish(struct hearth_format_info *info);
+
+/* Verifies a payload, decrypts and decompresses it. Takes `payload` (empty afterwards); `out` gets the state, which may
+ * be the same memory. GOOD, WRONG_PAYLOAD, WRONG_KEY, NOMEM. */
+enum hearth_format_verdict hearth_format_open(const struct hearth_format_info *info, const struct hearth_seal *seal,
+                                              struct hearth_buf *payload, struct hearth_buf *out);
+
+struct hearth_format_params {
+    struct hearth_digest fingerprint;
+    int32_t page_tokens;
+    const struct hearth_seal *seal; /* NULL: in the clear */
+    bool compress;
+};
+
+/* Makes a file: `header` is filled. `payload` is filled only when compressing or sealing has made other bytes of the
+ * state; else it is left empty and the state itself is the payload. Errors: NOMEM, ENGINE (no randomness). */
+int hearth_format_write(const struct hearth_format_params *params, const struct hearth_record *record,
+                        const void *state, size_t state_bytes, struct hearth_buf *header, struct hearth_buf *payload);
+
+#endif
