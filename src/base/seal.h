@@ -1,4 +1,5 @@
-/* Keys for what is stored: AES-256-GCM by OpenSSL. For files of state and for transcripts. Threads: any, after creation. */
+/* Keys for what is stored: AES-256-GCM by OpenSSL. For files of state and for transcripts. Threads: any, after
+ * creation. */
 #ifndef HEARTH_BASE_SEAL_H
 #define HEARTH_BASE_SEAL_H
 

@@ -114,8 +114,8 @@ struct hearth_service_params {
     size_t cache_bytes;            /* pages and snapshots in RAM; 0 turns the cache off */
     size_t snapshot_bytes;         /* the part of cache_bytes that snapshots may take; 0: by memory class */
     uint32_t snapshot_interval_tokens; /* default 8192 */
-    struct hearth_far *far;            /* where state outlasts RAM; NULL: nowhere. The caller's, to be destroyed after the
-                                          service */
+    struct hearth_far *far; /* where state outlasts RAM; NULL: nowhere. The caller's, to be destroyed after the
+                               service */
     uint32_t far_min_tokens;           /* shorter sequences stay in RAM; default 256 */
     uint32_t far_interval_tokens;      /* a long prefill or reply is persisted every so often; default 8192 */
 };

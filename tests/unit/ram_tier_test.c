@@ -24,7 +24,8 @@ static void keeps_and_counts(void **state) {
     assert_string_equal(tier->name, "ram");
     assert_int_equal(tier->used_bytes, 0);
     struct hearth_buf a = filled(1000, 1), b = filled(1, 2), empty = {0};
-    struct hearth_blob *blobs[] = {tier->ops->put(tier, &a, NULL), tier->ops->put(tier, &b, NULL), tier->ops->put(tier, &empty, NULL)};
+    struct hearth_blob *blobs[] = {tier->ops->put(tier, &a, NULL), tier->ops->put(tier, &b, NULL),
+                                   tier->ops->put(tier, &empty, NULL)};
     assert_true(a.data == NULL && a.len == 0 && b.data == NULL && empty.data == NULL);
     const size_t lens[] = {1000, 1, 0};
     for (int i = 0; i < 3; i++) {
