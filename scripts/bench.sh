@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures hearth beside llama-server of the same source and flags: `make bench`.
 #
-#   scripts/bench.sh [recompute|sessions|throughput|ram|disconnect|prepare|long_reply] [its arguments]   default: all
+#   scripts/bench.sh [recompute|restart|disk|sessions|throughput|ram|disconnect|prepare|long_reply] [its arguments]   default: all
 #
 # Each program says at its head what it measures (bench/*.py --help); reports go to bench/report.
 set -eu
@@ -22,7 +22,7 @@ if [ $# -gt 0 ]; then
     shift
     python3 "bench/$program.py" "$@" || failed=1
 else
-    for program in recompute sessions throughput ram disconnect prepare long_reply; do
+    for program in recompute restart disk sessions throughput ram disconnect prepare long_reply; do
         say "$program"
         python3 "bench/$program.py" || failed=1
     done

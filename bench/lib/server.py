@@ -49,16 +49,20 @@ def free_port():
         return probe.getsockname()[1]
 
 
+# hearth keeps nothing on disk and finds nothing there unless a driver says so with --kv-dir.
+NO_DISK = {"HEARTH_KV_DIR": "none"}
+
+
 class Server:
     """A running server; a context manager. Its log is kept when it fails."""
 
-    def __init__(self, command, port=None, start_timeout_s=120):
+    def __init__(self, command, port=None, start_timeout_s=120, env=None):
         self.port = port or free_port()
         self.client = Client(self.port)
         self.command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
         self._log = tempfile.NamedTemporaryFile(prefix="hearth-bench-", suffix=".log", delete=False)
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-                                        preexec_fn=_die_with_parent)
+                                        preexec_fn=_die_with_parent, env={**os.environ, **NO_DISK, **(env or {})})
         try:
             self._wait_ready(start_timeout_s)
         except BaseException:
@@ -90,6 +94,11 @@ class Server:
                 if line.startswith(field + ":"):
                     return int(line.split()[1]) * 1024
         raise KeyError(field)
+
+    def kill(self):
+        """SIGKILL, as a crash or a power cut would end it."""
+        self.process.kill()
+        self.process.wait()
 
     def stop(self, timeout_s=20):
         """SIGTERM, then SIGKILL; returns the exit status."""

@@ -62,7 +62,9 @@ static bool key_equals(const char *given, const char *key) {
     return differ == 0;
 }
 
-static bool is_authorized(const struct hearth_api *api, const struct hearth_http_exchange *exchange) {
+/* `salt`: of the key that was given. One key alone needs none: nobody else has state here. */
+static bool is_authorized(const struct hearth_api *api, const struct hearth_http_exchange *exchange,
+                          struct hearth_digest *salt) {
     const char *given = hearth_http_header(exchange, "authorization");
     if (given != NULL && strncasecmp(given, "Bearer ", 7) == 0) {
         given += 7;
@@ -71,7 +73,11 @@ static bool is_authorized(const struct hearth_api *api, const struct hearth_http
     }
     bool found = false;
     for (size_t i = 0; given != NULL && i < api->api_key_count; i++) {
-        found |= key_equals(given, api->api_keys[i]);
+        const bool equal = key_equals(given, api->api_keys[i]);
+        found |= equal;
+        if (equal && api->api_key_count > 1) {
+            *salt = api->key_salts[i];
+        }
     }
     return found || api->api_key_count == 0;
 }
@@ -99,13 +105,14 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     const char *path = hearth_http_path(exchange);
     const struct hearth_route *route = NULL;
     bool path_known = false;
+    struct hearth_digest salt = {0, 0};
     for (size_t i = 0; i < sizeof routes / sizeof routes[0] && route == NULL; i++) {
         if (path_matches(&routes[i], path)) {
             path_known = true;
             route = strcmp(routes[i].method, hearth_http_method(exchange)) == 0 ? &routes[i] : NULL;
         }
     }
-    if ((route == NULL || !route->open) && !is_authorized(api, exchange)) {
+    if ((route == NULL || !route->open) && !is_authorized(api, exchange, &salt)) {
         struct hearth_api_error error;
         hearth_http_set_header(exchange, "WWW-Authenticate", "Bearer");
         hearth_api_fail(&error, 401, "invalid_api_key", NULL, "a valid API key is needed (Authorization: Bearer …)");
@@ -115,7 +122,7 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     } else if (route->now != NULL) {
         route->now(api, exchange);
     } else {
-        hearth_job_start(api, route, exchange);
+        hearth_job_start(api, route, exchange, salt);
     }
 }
 
@@ -147,8 +154,9 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
     api->model_name = copy_text(*name != '\0' ? name : "hearth");
     api->version = copy_text(params->version);
     api->api_keys = calloc(params->api_key_count + 1, sizeof *api->api_keys);
+    api->key_salts = calloc(params->api_key_count + 1, sizeof *api->key_salts);
     if (api->model_path == NULL || api->model_file == NULL || api->model_name == NULL || api->version == NULL ||
-        api->api_keys == NULL) {
+        api->api_keys == NULL || api->key_salts == NULL) {
         return false;
     }
     for (size_t i = 0; i < params->api_key_count; i++) {
@@ -158,6 +166,9 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
             return false;
         }
         api->api_key_count++;
+        if (!hearth_salt_of_key(api->api_keys[i], &api->key_salts[i])) {
+            return false;
+        }
     }
     return true;
 }
@@ -186,6 +197,10 @@ static int copy_chat_params(struct hearth_api *api, const struct hearth_api_para
     api->keep_thinking = params->keep_thinking;
     api->tool_syntax_greedy = params->tool_syntax_greedy;
     api->transcript_bytes = params->transcript_bytes;
+    api->transcripts_seal = params->transcripts_seal;
+    if (params->transcripts_path != NULL && (api->transcripts_path = copy_text(params->transcripts_path)) == NULL) {
+        return HEARTH_ERR_NOMEM;
+    }
     api->reasoning_format = params->reasoning_format;
     api->reasoning_budget = params->reasoning_budget;
     api->grammars = hearth_grammars_create();
@@ -226,6 +241,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->engine = params->engine;
     api->chat = params->chat;
     api->service = params->service;
+    api->far = params->far;
     api->lanes = params->lanes;
     api->sampling = params->sampling;
     api->sampling.logit_bias = NULL;
@@ -295,6 +311,8 @@ void hearth_api_destroy(struct hearth_api *api) {
         free(api->api_keys[i]);
     }
     free(api->api_keys);
+    free(api->key_salts);
+    free(api->transcripts_path);
     free(api->model_path);
     free(api->model_file);
     free(api->model_name);

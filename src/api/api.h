@@ -19,8 +19,10 @@ struct hearth_api_params {
     struct hearth_engine *engine; /* its text operations and its caps are used */
     struct hearth_chat *chat;
     struct hearth_service *service;
+    struct hearth_far *far;       /* the service's, for its numbers; NULL: none */
     struct hearth_http_params http;
-    const char *const *api_keys;  /* not empty strings; a request needs one of them */
+    const char *const *api_keys;  /* not empty strings; a request needs one of them. With two or more, requests share
+                                     state with those of the same key only */
     size_t api_key_count;         /* 0: no key is needed */
     const char *model_path;
     const char *alias;            /* the model's name; NULL: the last part of model_path */
@@ -37,6 +39,8 @@ struct hearth_api_params {
                                        that match one are taken out */
     size_t strip_line_count;
     size_t transcript_bytes;      /* memory for replies as they were sampled; default 256 MiB */
+    const char *transcripts_path; /* SQLite database in which they outlive the process; NULL: none */
+    const struct hearth_seal *transcripts_seal; /* what is in it is encrypted with; borrowed; NULL: not at all */
     enum hearth_reasoning_format reasoning_format;
     int32_t reasoning_budget;     /* tokens of reasoning; -1: no limit (default) */
     const char *reasoning_budget_message; /* put in when the budget is used up; NULL: none */

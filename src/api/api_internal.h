@@ -8,6 +8,7 @@
  *     pool.c       the workers                          reply.c      events to a response, whole or streamed
  *     error.c      the error object                     receipt.c    usage, timings, receipt, logprobs
  *     fields.c     typed fields of a JSON object        models.c, native.c, metrics.c: the smaller endpoints
+ *     salt.c       who shares state with whom
  *     generation.c what a request asks of the sampler   chat_completions.c, completions.c: the dialects
  *     prompt.c     text to tokens and marks             chat_request.c what a chat request asks of its template
  *     body.c       a body, parsed as far as it is new messages.c     JSON to messages
@@ -44,7 +45,9 @@ struct hearth_api {
     struct hearth_chat *chat;
     struct hearth_service *service;
     struct hearth_http_server *http;
+    struct hearth_far *far;          /* or NULL */
     char **api_keys;
+    struct hearth_digest *key_salts; /* one per key */
     size_t api_key_count;
     char *model_path, *model_name, *model_file, *version;
     uint32_t lanes;
@@ -65,6 +68,8 @@ struct hearth_api {
     struct hearth_intern *intern;
     bool ids_printed; /* the template prints the ids of calls */
     size_t transcript_bytes;
+    char *transcripts_path;                     /* or NULL */
+    const struct hearth_seal *transcripts_seal; /* or NULL */
     bool keep_thinking, tool_syntax_greedy;
     regex_t *strip_lines;         /* lines of system and developer messages that match are taken out */
     size_t strip_line_count;
@@ -161,12 +166,13 @@ struct hearth_generation {
     char *model;        /* as the client wrote it, or NULL */
     int32_t max_tokens, n;
     bool stream, include_usage, cache, echo;
+    struct hearth_digest salt; /* of the API key and of cache_salt; state and transcripts are shared within it */
     struct hearth_prompt *prompts;
     size_t prompt_count;
 };
 
-/* Reads everything that chat and plain completions have in common; `generation` is zeroed. `plain`: it is the latter,
- * which have no tools. */
+/* Reads everything that chat and plain completions have in common; `generation` is zeroed but for the key's salt.
+ * `plain`: it is the latter, which have no tools. */
 bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bool plain,
                             struct hearth_generation *generation, struct hearth_api_error *error);
 bool hearth_generation_alloc_prompts(struct hearth_generation *generation, size_t count,
@@ -174,6 +180,13 @@ bool hearth_generation_alloc_prompts(struct hearth_generation *generation, size_
 void hearth_generation_finish(struct hearth_generation *generation);
 /* Fields that ask for what is not there: each may be null, or say that it is not wanted. */
 bool hearth_generation_check_supported(const json_t *body, bool plain, struct hearth_api_error *error);
+
+/* ---- salt.c: who shares state with whom ---- */
+
+/* The salt of an API key. False: out of memory. */
+bool hearth_salt_of_key(const char *key, struct hearth_digest *out);
+/* Mixes a request's cache_salt, if it has one, into the salt of its key. */
+bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hearth_api_error *error);
 
 /* ---- chat_request.c, tools.c, format.c: what a chat request asks of its template ---- */
 
@@ -355,8 +368,9 @@ struct hearth_job {
     int64_t created_unix;
 };
 
-/* Makes a job of an exchange and hands it to the workers. */
-void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange);
+/* Makes a job of an exchange and hands it to the workers. `salt`: the key's. */
+void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
+                      struct hearth_digest salt);
 /* Worker: parses the body and calls the route's prepare. */
 void hearth_job_prepare(struct hearth_job *job);
 /* Cancels every choice that is still running. */

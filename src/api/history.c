@@ -125,10 +125,13 @@ bool hearth_history_init(struct hearth_api *api) {
     api->ids_printed = prints_ids(api->chat);
     /* What was read takes a part of the room: text as JSON and as messages, against text and tokens. */
     api->intern = hearth_intern_create(api->transcript_bytes / 4);
-    size_t rest_bytes = api->transcript_bytes - api->transcript_bytes / 4;
-    bool ok = api->intern != NULL && find_turn_end(api->chat, &turn_end) &&
-              hearth_transcripts_create(api->engine, (const char *)turn_end.data, rest_bytes, &api->transcripts) ==
-                  HEARTH_OK;
+    struct hearth_transcripts_params params = {.engine = api->engine,
+                                               .budget_bytes = api->transcript_bytes - api->transcript_bytes / 4,
+                                               .path = api->transcripts_path,
+                                               .seal = api->transcripts_seal};
+    bool ok = api->intern != NULL && find_turn_end(api->chat, &turn_end);
+    params.turn_end = (const char *)turn_end.data;
+    ok = ok && hearth_transcripts_create(&params, &api->transcripts) == HEARTH_OK;
     hearth_buf_finish(&turn_end);
     return ok;
 }
@@ -322,7 +325,7 @@ bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *r
     struct hearth_transcript_result result = {0};
     struct hearth_errmsg msg = {{0}};
     struct hearth_transcript_prompt prompt =
-        transcript_prompt(job, request, hearth_transcript_root(request->tools, request->kwargs));
+        transcript_prompt(job, request, hearth_transcript_root(request->tools, request->kwargs, job->generation.salt));
     int err = make_tokens(job, request, &prompt, &rendered, &result, &msg);
     bool ok = err == HEARTH_OK;
     if (!ok) {

@@ -62,7 +62,8 @@ static void client_gone(void *user) {
     hearth_job_cancel(job);
 }
 
-void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange) {
+void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
+                      struct hearth_digest salt) {
     struct hearth_job *job = calloc(1, sizeof *job);
     if (job == NULL) {
         struct hearth_api_error error;
@@ -73,6 +74,7 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->api = api;
     job->route = route;
     job->exchange = exchange;
+    job->generation.salt = salt;
     job->work.run = job_prepared;
     atomic_init(&job->gone, false);
     atomic_fetch_add(&api->jobs, 1);
@@ -154,6 +156,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         .stops = (const char *const *)generation->stops,
         .stop_count = generation->stop_count,
         .cache_off = !generation->cache,
+        .salt = generation->salt,
         .deliver = deliver,
         .user = choice,
     };

@@ -8,6 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The state on disk, in the words of what is to be done about it: nothing (ok, off), wait (scanning), look at `trouble`
+ * (failing). */
+static json_t *disk_json(const struct hearth_api *api) {
+    struct hearth_far_stats stats;
+    if (api->far == NULL) {
+        return json_pack("{s:s}", "state", "off");
+    }
+    api->far->ops->stats(api->far, &stats);
+    const char *state = stats.failing ? "failing" : !stats.scanned ? "scanning" : "ok";
+    json_t *trouble = *stats.trouble != '\0' ? hearth_json_text(stats.trouble, strlen(stats.trouble)) : json_null();
+    return json_pack("{s:s, s:o, s:I, s:I, s:I}", "state", state, "trouble", trouble, "bytes", (json_int_t)stats.bytes,
+                     "budget_bytes", (json_int_t)stats.budget_bytes, "files", (json_int_t)stats.files);
+}
+
 void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     if (atomic_load(&api->stopping)) {
         struct hearth_api_error error;
@@ -15,7 +29,7 @@ void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exch
         hearth_api_respond_error(exchange, &error);
         return;
     }
-    hearth_json_respond(exchange, 200, json_pack("{s:s}", "status", "ok"));
+    hearth_json_respond(exchange, 200, json_pack("{s:s, s:o}", "status", "ok", "disk", disk_json(api)));
 }
 
 static json_t *text_or_empty(const char *text) {

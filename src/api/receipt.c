@@ -16,6 +16,11 @@ static void add_generated(const struct hearth_choice *choice, struct hearth_tall
     }
 }
 
+/* Prompt tokens whose state was there, wherever. */
+static json_int_t cached_tokens(const struct hearth_receipt *receipt) {
+    return (json_int_t)receipt->reused_live_tokens + receipt->reused_ram_tokens + receipt->reused_disk_tokens;
+}
+
 void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally) {
     *tally = (struct hearth_tally){.receipt = choice->receipt, .conversation = choice->job->conversation};
     add_generated(choice, tally);
@@ -34,6 +39,7 @@ void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) 
         sum->prompt_tokens += receipt->prompt_tokens;
         sum->reused_live_tokens += receipt->reused_live_tokens;
         sum->reused_ram_tokens += receipt->reused_ram_tokens;
+        sum->reused_disk_tokens += receipt->reused_disk_tokens;
         sum->computed_tokens += receipt->computed_tokens;
         sum->matched_tokens += receipt->matched_tokens;
         sum->queue_us += receipt->queue_us;
@@ -47,7 +53,7 @@ json_t *hearth_usage_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
     json_int_t prompt = receipt->prompt_tokens;
     json_int_t completion = (json_int_t)tally->generated_tokens;
-    json_int_t cached = (json_int_t)receipt->reused_live_tokens + receipt->reused_ram_tokens;
+    json_int_t cached = cached_tokens(receipt);
     return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
                      "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens", cached,
                      "completion_tokens_details", "reasoning_tokens", (json_int_t)tally->reasoning_tokens);
@@ -56,7 +62,7 @@ json_t *hearth_usage_json(const struct hearth_tally *tally) {
 /* The prompt's time is what passed between getting a lane and the first token: plan, restore and prefill. */
 json_t *hearth_timings_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
-    json_int_t cached = (json_int_t)receipt->reused_live_tokens + receipt->reused_ram_tokens;
+    json_int_t cached = cached_tokens(receipt);
     double prompt_n = receipt->computed_tokens;
     double prompt_ms = ms(receipt->plan_us + receipt->restore_us + receipt->prefill_us);
     double predicted_n = (double)tally->generated_tokens;
@@ -72,13 +78,14 @@ json_t *hearth_timings_json(const struct hearth_tally *tally) {
 
 json_t *hearth_receipt_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
-    json_t *json = json_pack("{s:{s:I, s:I}, s:I, s:I, s:o, s:o, s:o, s:o, s:s, s:s}", "reused", "live",
-                     (json_int_t)receipt->reused_live_tokens, "ram", (json_int_t)receipt->reused_ram_tokens, "computed",
-                     (json_int_t)receipt->computed_tokens, "matched", (json_int_t)receipt->matched_tokens, "queue_ms",
-                     hearth_json_real(ms(receipt->queue_us)), "plan_ms", hearth_json_real(ms(receipt->plan_us)),
-                     "restore_ms", hearth_json_real(ms(receipt->restore_us)), "prefill_ms",
-                     hearth_json_real(ms(receipt->prefill_us)), "reason", hearth_reason_text(receipt->reason),
-                     "reason_text", hearth_reason_help(receipt->reason));
+    json_t *json =
+        json_pack("{s:{s:I, s:I, s:I}, s:I, s:I, s:o, s:o, s:o, s:o, s:s, s:s}", "reused", "live",
+                  (json_int_t)receipt->reused_live_tokens, "ram", (json_int_t)receipt->reused_ram_tokens, "disk",
+                  (json_int_t)receipt->reused_disk_tokens, "computed", (json_int_t)receipt->computed_tokens, "matched",
+                  (json_int_t)receipt->matched_tokens, "queue_ms", hearth_json_real(ms(receipt->queue_us)), "plan_ms",
+                  hearth_json_real(ms(receipt->plan_us)), "restore_ms", hearth_json_real(ms(receipt->restore_us)),
+                  "prefill_ms", hearth_json_real(ms(receipt->prefill_us)), "reason",
+                  hearth_reason_text(receipt->reason), "reason_text", hearth_reason_help(receipt->reason));
     if (json != NULL && !hearth_conversation_add_json(tally->conversation, json)) {
         json_decref(json);
         return NULL;

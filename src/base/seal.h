@@ -12,13 +12,16 @@
 
 struct hearth_seal;
 
-/* Derives a key from a file's bytes (at least 16; HKDF-SHA256). A file that others can read is refused. Errors: IO,
- * INVALID, NOMEM. */
+/* Derives a key from a file's bytes (all of them, 16 to 1 MiB; HKDF-SHA256). A file that others can read is refused.
+ * Errors: IO, INVALID, NOMEM, ENGINE (OpenSSL failed); one clear line in `msg`. */
 int hearth_seal_create(const char *key_file, struct hearth_seal **out, struct hearth_errmsg *msg);
 void hearth_seal_destroy(struct hearth_seal *seal); /* NULL is allowed; wipes the key */
 
-/* Tells keys apart without revealing them; for hearth_record_root(), and in headers. */
+/* Tells keys apart without revealing them; never zero. For hearth_record_root(): whoever lacks the key cannot compute
+ * the names of guessed prompts, so it is not written anywhere. */
 struct hearth_digest hearth_seal_id(const struct hearth_seal *seal);
+/* Likewise, and independent of it: what headers say about the key they need. */
+struct hearth_digest hearth_seal_mark(const struct hearth_seal *seal);
 
 /* Encrypts in place under a random nonce, which is written with the tag. False: no randomness, or OpenSSL failed. */
 bool hearth_seal_close(const struct hearth_seal *seal, const void *aad, size_t aad_len, void *bytes, size_t len,

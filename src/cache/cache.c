@@ -3,7 +3,7 @@
 #include "cache/cache.h"
 
 #include "base/assert.h"
-#include "cache/store.h"
+#include "cache/copies.h"
 
 #include <stdlib.h>
 
@@ -61,7 +61,12 @@ int hearth_cache_create(struct hearth_engine *engine, struct hearth_tier *tier,
     cache->engine = engine;
     cache->tier = tier;
     cache->policy = params->policy ? params->policy : hearth_policy_gdsf;
-    hearth_tree_init(&cache->tree, params->page_tokens);
+    cache->far = params->far;
+    cache->far_min_tokens = params->far_min_tokens;
+    if (!hearth_tree_init(&cache->tree, params->page_tokens)) {
+        free(cache);
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for the cache");
+    }
     hearth_costs_init(&cache->costs);
     split_budget(cache, params->budget_bytes, params->snapshot_bytes);
     *out = cache;
@@ -77,6 +82,8 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
     if (!cache)
         return;
     hearth_tree_finish(&cache->tree, drop_blob, cache);
+    hearth_arrive_finish(cache);
+    hearth_table_finish(&cache->copies);
     hearth_heap_finish(&cache->pages.heap);
     hearth_heap_finish(&cache->snapshots.heap);
     hearth_path_finish(&cache->path);
@@ -106,30 +113,65 @@ static bool measure_lives(struct hearth_cache *cache, const struct hearth_live *
     return true;
 }
 
-bool hearth_cache_plan(struct hearth_cache *cache, const hearth_token *prompt, size_t n, bool cache_off,
+bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *prompt,
                        const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan) {
-    if (!measure_lives(cache, lives, live_count) || !hearth_tree_match(&cache->tree, prompt, n, &cache->path))
+    struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
+    if (!measure_lives(cache, lives, live_count) ||
+        !hearth_tree_match(root, prompt->tokens, prompt->n, &cache->path))
         return false;
     int32_t matched = cache->path.matched;
     struct hearth_plan_input input = {
-        .prompt = prompt,
-        .n = n,
+        .prompt = prompt->tokens,
+        .n = prompt->n,
+        .salt = prompt->salt,
         .path = &cache->path,
-        .edge = (size_t)matched < n ? hearth_tree_edge(&cache->tree, &cache->path, prompt[matched]) : HEARTH_EDGE_END,
+        .usable = hearth_store_usable(cache, &cache->path),
+        .edge = (size_t)matched < prompt->n ? hearth_tree_edge(&cache->path, prompt->tokens[matched])
+                                            : HEARTH_EDGE_END,
         .lives = lives,
         .rewind_floors = cache->rewind_floors,
         .live_count = live_count,
         .caps = &cache->engine->caps,
         .costs = &cache->costs,
-        .cache_off = cache_off,
+        .cache_off = prompt->cache_off,
     };
     return hearth_plan_make(&input, plan);
+}
+
+bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan) {
+    if (!cache->far || plan->how != HEARTH_RESUME_STORED)
+        return false;
+    const struct hearth_caps *caps = &cache->engine->caps;
+    size_t page_bytes = (size_t)(plan->resume - plan->live_tokens) * caps->page_bytes_per_token;
+    bool fits = (!plan->snapshot || plan->snapshot->blob || caps->snapshot_bytes < cache->snapshots.budget_bytes) &&
+                (!hearth_caps_has_pages(caps) || page_bytes < cache->pages.budget_bytes / 4 * 3);
+    return fits && hearth_copies_fetch(cache, &cache->path, plan->live_tokens, plan->resume, plan->snapshot,
+                                       SIZE_MAX) > 0;
 }
 
 bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct hearth_plan *plan,
                                const struct hearth_live *target) {
     bool continues = plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)target->tokens.n;
     return !continues && hearth_cache_capture_pending(cache, target);
+}
+
+/* ---- the far tier ---- */
+
+size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit) {
+    size_t n = 0;
+    while (n < limit && hearth_copies_poll(cache))
+        n++;
+    if (n > 0)
+        hearth_store_shrink(cache); /* what lost its copy counts again */
+    return n;
+}
+
+bool hearth_cache_wait(struct hearth_cache *cache, int64_t timeout_us) {
+    return cache->far && cache->far->ops->wait(cache->far, timeout_us);
+}
+
+bool hearth_cache_scanning(const struct hearth_cache *cache) {
+    return cache->far && !cache->far_scanned;
 }
 
 /* ---- measuring and watching ---- */
@@ -155,6 +197,8 @@ void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_st
         .restore_failures = cache->restore_failures,
         .stored_pages = cache->stored_pages,
         .stored_snapshots = cache->stored_snapshots,
+        .copies = cache->copies.count,
+        .orphans = cache->orphans.count,
     };
 }
 
@@ -165,25 +209,49 @@ static void check_heap(const struct hearth_heap *heap) {
     }
 }
 
-/* Bytes of the pages, and of the snapshots through `snapshots`; asserts who is in a heap. */
-static size_t check_items(const struct hearth_page *page, size_t *leaves) {
-    /* Recursion would be as deep as a conversation is long: pages are counted through the children instead. */
-    size_t bytes = 0;
-    const struct hearth_page *root = page;
+/* What a walk over all items counts. */
+struct count {
+    size_t page_bytes, snapshot_bytes, pages_in_heap, snapshots_in_heap, copies, writing;
+};
+
+static void check_copy(const struct hearth_cache *cache, const struct hearth_copy *copy, const void *blob,
+                       bool stateful, struct count *count) {
+    if (copy->state == HEARTH_COPY_NONE)
+        return;
+    HEARTH_ASSERT(hearth_table_find(&cache->copies, copy->link.key) == &copy->link);
+    HEARTH_ASSERT(copy->state != HEARTH_COPY_WRITING || blob || !stateful);
+    count->copies++;
+    count->writing += copy->state == HEARTH_COPY_WRITING;
+}
+
+static void check_items(const struct hearth_cache *cache, const struct hearth_page *page, struct count *count) {
+    bool may_go = hearth_store_page_may_go(cache, page);
+    HEARTH_ASSERT((page->heap.index != 0) == may_go);
+    count->page_bytes += page->parent ? hearth_page_bytes(page) : 0;
+    count->pages_in_heap += may_go;
+    check_copy(cache, &page->copy, page->blob, hearth_caps_has_pages(&cache->engine->caps), count);
+    for (uint32_t i = 0; i < page->snapshot_count; i++) {
+        const struct hearth_snapshot *snapshot = page->snapshots[i];
+        may_go = hearth_store_snapshot_may_go(snapshot);
+        HEARTH_ASSERT((snapshot->heap.index != 0) == may_go);
+        HEARTH_ASSERT(snapshot->blob || snapshot->copy.state == HEARTH_COPY_THERE);
+        count->snapshot_bytes += hearth_snapshot_bytes(snapshot);
+        count->snapshots_in_heap += may_go;
+        check_copy(cache, &snapshot->copy, snapshot->blob, true, count);
+    }
+}
+
+/* Recursion would be as deep as a conversation is long: the walk climbs until a next sibling exists. */
+static void check_root(const struct hearth_cache *cache, const struct hearth_page *page, struct count *count) {
     for (;;) {
-        if (page != root) {
-            bytes += hearth_page_bytes(page);
-            bool may_go = page->child_count == 0 && page->pins == 0;
-            HEARTH_ASSERT((page->heap.index != 0) == may_go);
-            *leaves += may_go;
-        }
+        check_items(cache, page, count);
         if (page->child_count > 0) {
             page = page->children[0];
             continue;
         }
         for (;;) {
-            if (page == root)
-                return bytes;
+            if (!page->parent)
+                return;
             const struct hearth_page *parent = page->parent;
             uint32_t i = 0;
             while (parent->children[i] != page)
@@ -201,10 +269,13 @@ void hearth_cache_check(const struct hearth_cache *cache) {
     hearth_tree_check(&cache->tree);
     check_heap(&cache->pages.heap);
     check_heap(&cache->snapshots.heap);
-    size_t leaves = 0;
-    HEARTH_ASSERT(check_items(&cache->tree.root, &leaves) == cache->pages.used_bytes);
-    HEARTH_ASSERT(leaves == cache->pages.heap.n);
-    HEARTH_ASSERT(cache->snapshots.heap.n == cache->tree.snapshot_count);
+    struct count count = {0};
+    for (uint32_t i = 0; i < cache->tree.root_count; i++)
+        check_root(cache, cache->tree.roots[i], &count);
+    HEARTH_ASSERT(count.page_bytes == cache->pages.used_bytes);
+    HEARTH_ASSERT(count.pages_in_heap == cache->pages.heap.n);
+    HEARTH_ASSERT(count.snapshots_in_heap == cache->snapshots.heap.n);
+    HEARTH_ASSERT(count.copies == cache->copies.count && count.writing == cache->writing);
     HEARTH_ASSERT(cache->pages.used_bytes <= cache->pages.budget_bytes || cache->pages.heap.n == 0);
     /* What live sequences have pending cannot be evicted: a budget that was lowered is met when they are captured. */
     HEARTH_ASSERT(cache->snapshots.used_bytes <= cache->snapshots.budget_bytes || cache->snapshots.heap.n == 0);

@@ -4,8 +4,9 @@
  * asks for a plan, restores it, computes the rest, and appends to `live->tokens` whatever the sequence now holds. After
  * the reply it captures the sequence, in slices if it likes. The same calls serve a program without a server:
  *
- *     hearth_cache_plan(cache, prompt, n, false, lives, count, &plan);
- *     hearth_cache_restore(cache, &plan, prompt, lives, &result);
+ *     struct hearth_prompt prompt = {.tokens = tokens, .n = n};
+ *     hearth_cache_plan(cache, &prompt, lives, count, &plan);
+ *     hearth_cache_restore(cache, &plan, &prompt, lives, &result);
  *     … decode prompt[result.resumed, n) on lives[plan.target]->seq, hearth_live_append() it …
  *     while (hearth_cache_capture(cache, lives[plan.target], 8) == HEARTH_CAPTURE_MORE) { }
  *
@@ -18,6 +19,7 @@
 #include "cache/policy.h"
 #include "cache/tree.h"
 #include "engine/engine.h"
+#include "tier/far.h"
 #include "tier/tier.h"
 
 struct hearth_cache;
@@ -27,9 +29,11 @@ struct hearth_cache_params {
     size_t budget_bytes;    /* pages and snapshots together; 0: nothing is stored (live sequences are still reused) */
     size_t snapshot_bytes;  /* the snapshots' part of it; 0: all for classes without pages, none for PAGES, half else */
     hearth_policy_fn *policy; /* NULL: hearth_policy_gdsf */
+    struct hearth_far *far;   /* where state outlasts RAM (tier/far.h); NULL: nowhere */
+    int32_t far_min_tokens;   /* shorter sequences are not put there */
 };
 
-/* The engine and the tier stay the caller's and must outlive the cache. Errors: NOMEM, INVALID. */
+/* The engine and the tiers stay the caller's and must outlive the cache. Errors: NOMEM, INVALID. */
 int hearth_cache_create(struct hearth_engine *engine, struct hearth_tier *tier,
                         const struct hearth_cache_params *params, struct hearth_cache **out,
                         struct hearth_errmsg *msg);
@@ -48,9 +52,20 @@ void hearth_live_finish(struct hearth_cache *cache, struct hearth_live *live);
 
 /* ---- a prompt ---- */
 
-/* Plans a prompt (n > 0) over the stored and the live. False: every live sequence is busy, or out of memory. */
-bool hearth_cache_plan(struct hearth_cache *cache, const hearth_token *prompt, size_t n, bool cache_off,
+struct hearth_prompt {
+    const hearth_token *tokens;
+    size_t n;                  /* > 0 */
+    struct hearth_digest salt; /* state is shared within a salt only; zero: no salt */
+    bool cache_off;            /* reuse nothing */
+};
+
+/* Plans a prompt over the stored and the live. False: every live sequence is busy, or out of memory. */
+bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *prompt,
                        const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan);
+
+/* Begins to read into RAM what the last plan needs from the far tier. False: everything is here, or RAM does not hold
+ * it at once (restoring then reads as it goes). True: come back with a new plan when events have come. */
+bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan);
 
 /* What must be captured before the plan may be restored: the target holds state that would be lost. Capture it wholly
  * and plan again. */
@@ -61,15 +76,18 @@ struct hearth_restore {
     int32_t resumed;     /* the target holds prompt[0, resumed) */
     int32_t live_tokens; /* of these, taken from live sequences */
     int32_t ram_tokens;  /* of these, imported from stored pages (or with a stored snapshot) */
+    int32_t far_tokens;  /* likewise, read from the far tier for it */
     bool failed;         /* state could not be restored: it was dropped, the target is empty; plan again */
     bool no_cells;       /* the KV cache is full: the target is empty; free cells and plan again */
     int64_t us;          /* how long it took, by the engine's clock */
 };
 
-/* Carries a plan out. The target's sequence and live->tokens then agree on prompt[0, resumed), complete and ready to be
- * decoded from there, whatever failed on the way. */
-void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *plan, const hearth_token *prompt,
-                          struct hearth_live *const *lives, struct hearth_restore *result);
+/* Carries a plan out, waiting for what has to be read: page k + 1 is read while page k is imported. The target's
+ * sequence and live->tokens then agree on prompt[0, resumed), complete and ready to be decoded from there, whatever
+ * failed on the way. */
+void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *plan,
+                          const struct hearth_prompt *prompt, struct hearth_live *const *lives,
+                          struct hearth_restore *result);
 
 /* ---- capture ---- */
 
@@ -80,13 +98,26 @@ bool hearth_cache_stores(const struct hearth_cache *cache);
  * it has one there, there is no room, or the export failed; nothing is lost but a chance. */
 bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live, enum hearth_snapshot_kind kind);
 
-enum hearth_capture { HEARTH_CAPTURE_DONE, HEARTH_CAPTURE_MORE };
+enum hearth_capture {
+    HEARTH_CAPTURE_DONE,
+    HEARTH_CAPTURE_MORE,
+    HEARTH_CAPTURE_FULL, /* RAM is full of what waits to be written: more when some of it has been */
+};
 
 /* Stores what is new of a live sequence: at most `pages` pages in this call, then snapshots. Call until DONE. The live
- * state is untouched. */
+ * state is untouched. A sequence that is busy is stored as far as it has got. */
 enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages);
 /* True when hearth_cache_capture has something to do. */
 bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct hearth_live *live);
+
+/* ---- the far tier ---- */
+
+/* Deals with what the far tier has to tell, at most `limit` events. Returns how many there were. */
+size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit);
+/* Waits for an event; false: none came. */
+bool hearth_cache_wait(struct hearth_cache *cache, int64_t timeout_us);
+/* True while the far tier still finds what was there at the start. */
+bool hearth_cache_scanning(const struct hearth_cache *cache);
 
 /* ---- measuring and watching ---- */
 
@@ -97,6 +128,7 @@ struct hearth_cache_stats {
     size_t pages, page_bytes, snapshots, snapshot_bytes;
     uint64_t evicted_pages, evicted_snapshots, restore_failures;
     uint64_t stored_pages, stored_snapshots;
+    size_t copies, orphans; /* items known to the far tier; of these, without a place in the tree */
 };
 void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_stats *stats);
 const struct hearth_costs *hearth_cache_costs(const struct hearth_cache *cache);

@@ -4,8 +4,10 @@
  * last known page grows when it was captured short, then new pages follow. Snapshots that were taken on the way are
  * attached, and one is taken at the end.
  *
+ * Where there is a far tier, a capture that has ended puts what the tier lacks of the path.
+ *
  * Invariant: the page that capture stands on is pinned, so making room never takes the path away below it. */
-#include "cache/store.h"
+#include "cache/copies.h"
 
 #include "base/assert.h"
 
@@ -54,14 +56,23 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
         return false;
     if (!blob_put(cache, bytes, &blob))
         return false;
-    if (!hearth_tree_extend(&cache->tree, path, live->tokens.v, end, blob, &old)) {
+    before = hearth_page_bytes(page); /* making room may have taken its blob */
+    if (!hearth_tree_extend(&cache->tree, path, live->tokens.v, 0, end, blob, &old)) {
         if (blob)
             cache->tier->ops->drop(cache->tier, blob);
         return false;
     }
     if (old)
         cache->tier->ops->drop(cache->tier, old);
-    hearth_store_page_grown(cache, page, before);
+    if (page->copy.state != HEARTH_COPY_NONE) { /* the longer one will replace it */
+        page->old = page->copy.link.key;
+        page->has_old = true;
+        hearth_copy_forget(cache, &page->copy);
+    }
+    page->blob_p0 = page->p0;
+    page->fetched = false;
+    cache->stored_pages++;
+    hearth_store_page_changed(cache, page, before);
     return true;
 }
 
@@ -71,15 +82,40 @@ static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struc
     struct hearth_blob *blob;
     if (!hearth_store_reserve_page(cache, need, path_bytes(cache, path)) || !blob_put(cache, bytes, &blob))
         return false;
-    struct hearth_page *page = hearth_tree_add(&cache->tree, path, live->tokens.v, end, blob);
+    struct hearth_page *page = hearth_tree_add(&cache->tree, path, live->tokens.v, 0, end, blob);
     if (!page) {
         if (blob)
             cache->tier->ops->drop(cache->tier, blob);
         return false;
     }
     page->pins++; /* the standing pin moves here; the parent's is given back below */
+    cache->stored_pages++;
     hearth_store_page_added(cache, page);
     hearth_store_unpin(cache, page->parent);
+    return true;
+}
+
+/* Stores again what pages of the path have lost. */
+static bool fill_holes(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path) {
+    for (size_t i = 0; i < path->n && hearth_caps_has_pages(&cache->engine->caps); i++) {
+        struct hearth_page *page = path->pages[i];
+        int32_t end = page->p0 + page->len;
+        if (hearth_store_has_state(cache, page) || end > hearth_path_end(path, i))
+            continue; /* the live sequence has only a part of a page that the path leaves */
+        struct hearth_buf bytes = {0};
+        struct hearth_blob *blob = NULL;
+        bool ok = blob_export(cache, live, page->p0, end, &bytes) &&
+                  hearth_store_reserve_page(cache, bytes.len + HEARTH_BLOB_OVERHEAD_BYTES, path_bytes(cache, path)) &&
+                  blob_put(cache, &bytes, &blob);
+        hearth_buf_finish(&bytes);
+        if (!ok)
+            return false;
+        size_t before = hearth_page_bytes(page);
+        page->blob = blob;
+        page->blob_p0 = page->p0;
+        cache->stored_pages++;
+        hearth_store_page_changed(cache, page, before);
+    }
     return true;
 }
 
@@ -170,7 +206,8 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
         return false;
     if (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos >= pos)
         return false;
-    if (!hearth_tree_match(&cache->tree, live->tokens.v, live->tokens.n, &cache->scratch) ||
+    struct hearth_page *root = hearth_copies_root(cache, live->salt, false);
+    if (!hearth_tree_match(root, live->tokens.v, live->tokens.n, &cache->scratch) ||
         hearth_tree_has_snapshot(&cache->scratch, pos))
         return false;
     struct hearth_blob *blob = export_here(cache, live);
@@ -193,6 +230,20 @@ bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct
     return live->dirty && (hearth_cache_stores(cache) || live->snapshot_count > 0);
 }
 
+/* Everything is stored, or cannot be: snapshots, then what the far tier lacks. */
+static void finish_capture(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path,
+                           bool whole) {
+    int32_t n = (int32_t)live->tokens.n;
+    attach_pending(cache, live, path);
+    if (whole && n > 0 && hearth_caps_needs_snapshot(&cache->engine->caps) && !hearth_tree_has_snapshot(path, n)) {
+        struct hearth_blob *blob = export_here(cache, live);
+        if (blob)
+            attach(cache, path, n, blob, HEARTH_SNAPSHOT_REPLY_END);
+    }
+    live->dirty = false;
+    hearth_copies_write(cache, path, path->matched);
+}
+
 enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages) {
     struct hearth_path *path = &cache->scratch;
     int32_t n = (int32_t)live->tokens.n;
@@ -200,28 +251,30 @@ enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hear
         live->dirty = false;
         return HEARTH_CAPTURE_DONE;
     }
-    bool ok = hearth_tree_match(&cache->tree, live->tokens.v, live->tokens.n, path);
+    struct hearth_page *root = hearth_copies_root(cache, live->salt, true);
+    bool ok = root && hearth_tree_match(root, live->tokens.v, live->tokens.n, path);
     if (!ok)
-        path->n = 0, path->matched = 0;
-    struct hearth_page *base = path->n ? path->pages[path->n - 1] : &cache->tree.root;
-    hearth_store_pin(cache, base);
+        path->n = 0, path->matched = 0, path->root = root;
+    struct hearth_page *base = path->n ? path->pages[path->n - 1] : root;
+    size_t known = path->n;
+    if (base)
+        hearth_store_pin(cache, base);
+    ok = ok && fill_holes(cache, live, path);
+    bool grew = ok && hearth_tree_can_extend(&cache->tree, path);
     while (ok && path->matched < n && pages-- > 0)
         ok = store_page(cache, live, path);
-    bool more = ok && path->matched < n;
-    if (!more) {
-        attach_pending(cache, live, path);
-        if (ok && n > 0 && hearth_caps_needs_snapshot(&cache->engine->caps) && !hearth_tree_has_snapshot(path, n)) {
-            struct hearth_blob *blob = export_here(cache, live);
-            if (blob)
-                attach(cache, path, n, blob, HEARTH_SNAPSHOT_REPLY_END);
-        }
-        live->dirty = false;
-    }
-    struct hearth_page *tail = path->n ? path->pages[path->n - 1] : &cache->tree.root;
-    hearth_store_unpin(cache, tail);
+    bool full = !ok && cache->writing > 0; /* there is room when something has been written */
+    bool more = (ok && path->matched < n) || full;
     if (!more)
+        finish_capture(cache, live, path, ok);
+    struct hearth_page *tail = path->n ? path->pages[path->n - 1] : root;
+    if (tail)
+        hearth_store_unpin(cache, tail);
+    for (size_t i = known - (grew && known > 0); i < path->n; i++)
+        hearth_arrive_behind(cache, path->pages[i]);
+    if (!more && tail)
         hearth_store_prune(cache, tail);
-    return more ? HEARTH_CAPTURE_MORE : HEARTH_CAPTURE_DONE;
+    return !more ? HEARTH_CAPTURE_DONE : full ? HEARTH_CAPTURE_FULL : HEARTH_CAPTURE_MORE;
 }
 
 /* ---- live sequences ---- */

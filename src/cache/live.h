@@ -19,6 +19,7 @@ struct hearth_live_snapshot {
 
 struct hearth_live {
     int32_t seq;
+    struct hearth_digest salt;    /* whose tokens they are: state is shared within a salt only */
     struct hearth_tokens tokens;  /* tokens whose state the sequence holds: exactly [0, tokens.n) */
     bool dirty;                   /* the tree may lack something of it: set by hearth_live_append() */
     bool busy;                    /* a request runs on it: may be shared from, not overwritten */

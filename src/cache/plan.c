@@ -35,24 +35,24 @@ static int32_t smaller(int32_t a, int32_t b) {
 
 static int32_t common_tokens(const struct hearth_plan_input *in, size_t live) {
     const struct hearth_tokens *tokens = &in->lives[live]->tokens;
+    if (!hearth_digest_equal(in->lives[live]->salt, in->salt))
+        return 0;
     return (int32_t)hearth_tokens_common(in->prompt, in->n, tokens->v, tokens->n);
 }
 
 /* ---- candidates ---- */
 
-/* Cost of importing the path's pages for [from, to). */
-static double pages_us(const struct hearth_plan_input *in, int32_t from, int32_t to) {
-    size_t bytes = 0, pieces = 0;
-    for (size_t i = in->path->n; i-- > 0;) {
-        const struct hearth_page *page = in->path->pages[i];
-        if (hearth_path_end(in->path, i) <= from)
-            break;
-        if (page->p0 >= to)
-            continue;
-        bytes += (size_t)page->len * in->caps->page_bytes_per_token;
-        pieces++;
-    }
-    return hearth_costs_restore_us(in->costs, bytes, pieces);
+/* Cost of one of the path's pages, wherever its state is. */
+static double page_us(const struct hearth_plan_input *in, const struct hearth_page *page) {
+    if (page->blob || page->copy.state != HEARTH_COPY_THERE)
+        return hearth_costs_restore_us(in->costs, (size_t)page->len * in->caps->page_bytes_per_token, 1);
+    return hearth_costs_far_us(in->costs,
+                               (size_t)(page->p0 + page->len - page->copy.p0) * in->caps->page_bytes_per_token, 1);
+}
+
+static double stored_snapshot_us(const struct hearth_plan_input *in, const struct hearth_snapshot *snapshot) {
+    return snapshot->blob ? hearth_costs_restore_us(in->costs, in->caps->snapshot_bytes, 1)
+                          : hearth_costs_far_us(in->costs, in->caps->snapshot_bytes, 1);
 }
 
 /* Takes the candidate when it is cheaper than the best so far; candidates come in order of preference. */
@@ -119,27 +119,35 @@ static void offer_live(struct planner *p, int live, int32_t common) {
     }
 }
 
-/* Pages (and a snapshot) from the tree, behind whatever a live sequence already has of them. */
+/* Pages (and a snapshot) from the tree, behind whatever a live sequence already has of them. Every page's end, or every
+ * snapshot, is a place to resume at: behind one that is slow to read, computing may be faster. */
 static void offer_stored(struct planner *p) {
     const struct hearth_plan_input *in = p->in;
     const struct hearth_caps *caps = in->caps;
+    bool pages = hearth_caps_has_pages(caps), snapshots = hearth_caps_needs_snapshot(caps);
+    int32_t limit = smaller(in->usable, p->limit);
+    double us = 0;
     if (!caps->cache_ok)
         return;
-    struct candidate c = {.how = HEARTH_RESUME_STORED, .source = -1, .resume = smaller(in->path->matched, p->limit)};
-    double us = 0;
-    if (hearth_caps_needs_snapshot(caps)) {
-        c.snapshot = hearth_path_snapshot(in->path, p->limit);
-        if (!c.snapshot)
-            return;
-        c.resume = c.snapshot->pos;
-        us += hearth_costs_restore_us(in->costs, caps->snapshot_bytes, 1);
+    for (size_t i = 0; i < in->path->n && in->path->pages[i]->p0 < limit; i++) {
+        const struct hearth_page *page = in->path->pages[i];
+        int32_t end = smaller(hearth_path_end(in->path, i), limit);
+        struct candidate c = {.how = HEARTH_RESUME_STORED, .source = -1, .resume = end};
+        if (pages && end > p->best_common)
+            us += page_us(in, page);
+        for (uint32_t k = 0; snapshots && k < page->snapshot_count && page->snapshots[k]->pos <= end; k++) {
+            c.snapshot = page->snapshots[k];
+            c.resume = c.snapshot->pos;
+            c.live_tokens = pages ? smaller(p->best_common, c.resume) : 0;
+            c.source = c.live_tokens > 0 ? p->best_source : -1;
+            offer(p, c, us + stored_snapshot_us(in, c.snapshot));
+        }
+        if (!snapshots) {
+            c.live_tokens = smaller(p->best_common, c.resume);
+            c.source = c.live_tokens > 0 ? p->best_source : -1;
+            offer(p, c, us);
+        }
     }
-    if (hearth_caps_has_pages(caps)) {
-        c.live_tokens = smaller(p->best_common, c.resume);
-        c.source = c.live_tokens > 0 ? p->best_source : -1;
-        us += pages_us(in, c.live_tokens, c.resume);
-    }
-    offer(p, c, us);
 }
 
 /* ---- target ---- */
@@ -183,6 +191,9 @@ static enum hearth_reason explain(const struct planner *p, const struct hearth_p
         return p->limit == 0 ? HEARTH_REASON_COLD : HEARTH_REASON_NONE;
     if (plan->resume < p->reachable)
         return HEARTH_REASON_COMPUTE_CHEAPER;
+    if (plan->resume < smaller(plan->matched, p->limit) && in->usable < smaller(in->path->matched, p->limit) &&
+        plan->matched == in->path->matched)
+        return HEARTH_REASON_EVICTED;
     if (plan->resume < smaller(plan->matched, p->limit))
         return in->caps->cache_ok ? HEARTH_REASON_NO_SNAPSHOT : HEARTH_REASON_CACHE_OFF;
     bool live_knows_more = p->best_source >= 0 && p->best_common > in->path->matched;

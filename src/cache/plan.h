@@ -30,7 +30,9 @@ enum hearth_resume {
 struct hearth_plan_input {
     const hearth_token *prompt;
     size_t n; /* > 0 */
+    struct hearth_digest salt;      /* a live sequence of another one has nothing in common with the prompt */
     const struct hearth_path *path; /* the tree's match of the prompt */
+    int32_t usable;                 /* where the path's first page without state begins, or its end */
     enum hearth_tree_edge edge;     /* what stands behind the match */
     const struct hearth_live *const *lives;
     const int32_t *rewind_floors; /* per live sequence: engine op seq_rewind_floor */

@@ -16,13 +16,22 @@ double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, s
     return (double)bytes * costs->import_us_per_byte + (double)pieces * costs->import_us;
 }
 
+double hearth_costs_far_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
+    double read_us = (double)bytes * costs->far_us_per_byte + (double)pieces * costs->far_us;
+    double import_us = hearth_costs_restore_us(costs, bytes, pieces);
+    return read_us > import_us ? read_us : import_us;
+}
+
 double hearth_costs_compute_us(const struct hearth_costs *costs, int32_t tokens) {
     return (double)tokens * costs->prefill_us_per_token;
 }
 
 double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_costs *costs, double inflation) {
-    double saved_us =
-        hearth_costs_compute_us(costs, item->saved_tokens) - hearth_costs_restore_us(costs, item->bytes, 1);
+    double again_us = hearth_costs_compute_us(costs, item->saved_tokens);
+    double far_us = hearth_costs_far_us(costs, item->bytes, 1);
+    if (item->copied && far_us < again_us)
+        again_us = far_us;
+    double saved_us = again_us - hearth_costs_restore_us(costs, item->bytes, 1);
     if (saved_us <= 0)
         return inflation;
     double p_reuse = !item->is_snapshot ? 1.0 : reuse[item->kind] * (item->superseded ? reuse_superseded : 1.0);
@@ -30,7 +39,11 @@ double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_co
 }
 
 void hearth_costs_init(struct hearth_costs *costs) {
-    *costs = (struct hearth_costs){.prefill_us_per_token = 500, .import_us_per_byte = 1.0 / 2000, .import_us = 50};
+    *costs = (struct hearth_costs){.prefill_us_per_token = 500,
+                                    .import_us_per_byte = 1.0 / 2000,
+                                    .import_us = 50,
+                                    .far_us_per_byte = 1.0 / 500,
+                                    .far_us = 200};
 }
 
 void hearth_costs_learn(double *cost, double sample) {

@@ -19,6 +19,8 @@ struct hearth_costs {
     double prefill_us_per_token;
     double import_us_per_byte;
     double import_us; /* per page or snapshot */
+    double far_us_per_byte; /* reading from the far tier, which overlaps with importing */
+    double far_us;          /* likewise, per page or snapshot */
 };
 
 /* What a policy may know about an item. */
@@ -29,6 +31,7 @@ struct hearth_item {
     uint32_t hits;                  /* prompts that used it, plus one */
     int32_t saved_tokens;           /* tokens that would be computed without it */
     size_t bytes;
+    bool copied;                    /* there is a copy in the far tier: what keeping it saves is the reading */
 };
 
 /* The value of keeping an item, on top of `inflation` (the priority of the last item evicted: what was not used since
@@ -39,6 +42,8 @@ double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_co
 
 /* Microseconds to restore an item of `bytes` in `pieces` blobs, and to compute `tokens`. Pure. */
 double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, size_t pieces);
+/* Likewise of what is in the far tier. */
+double hearth_costs_far_us(const struct hearth_costs *costs, size_t bytes, size_t pieces);
 double hearth_costs_compute_us(const struct hearth_costs *costs, int32_t tokens);
 
 /* Costs before anything was measured: slow prefill, memory-speed import, so that the first reuse happens and is then

@@ -3,22 +3,47 @@
  * Order matters to the engine: addressable state first (shared from a live sequence, then imported page by page), the
  * snapshot last, because sharing replaces the target's non-addressable state.
  *
+ * What is only in the far tier is asked for ahead of its turn, a window of bytes at a time, and becomes a blob in RAM
+ * when it comes: page k + 1 is read while page k is imported.
+ *
  * Invariant: when a step fails the target ends empty, in the engine and in its token list, and what failed is dropped
  * from the store, so that the next plan cannot choose it again. */
-#include "cache/store.h"
+#include "cache/copies.h"
 
 #include "base/assert.h"
 #include "base/log.h"
+
+#define WINDOW_BYTES ((size_t)128 << 20) /* on their way from the far tier */
+#define WAIT_US 30000000                 /* for one item; a tier that takes longer is as good as none */
 
 struct restore {
     struct hearth_cache *cache;
     const struct hearth_plan *plan;
     struct hearth_live *target;
     struct hearth_live *source; /* NULL when nothing live is used */
-    size_t bytes, pieces;       /* imported */
+    size_t bytes;               /* imported */
+    size_t far_bytes;           /* of these, read from the far tier */
+    int32_t far_tokens;
     struct hearth_page *bad_page;         /* what to drop after a failure */
     struct hearth_snapshot *bad_snapshot;
 };
+
+/* ---- reading ---- */
+
+/* Waits until an item's blob is in RAM. */
+static int await(struct restore *r, struct hearth_copy *copy, struct hearth_blob *const *blob) {
+    struct hearth_cache *cache = r->cache;
+    for (bool asked = false; !*blob; asked = true) {
+        if ((asked && !copy->reading) || !hearth_copy_fetch(cache, copy))
+            return HEARTH_ERR_STATE; /* it came and could not be used, or cannot come */
+        hearth_copies_fetch(cache, &cache->path, r->plan->live_tokens, r->plan->resume, r->plan->snapshot,
+                            WINDOW_BYTES);
+        if (!hearth_copies_poll(cache) && !hearth_cache_wait(cache, WAIT_US))
+            return HEARTH_ERR_IO;
+    }
+    return HEARTH_OK;
+}
+
 
 /* Addressable state [0, live_tokens) of the source; the target is empty of everything else afterwards. */
 static int take_live(struct restore *r) {
@@ -28,6 +53,17 @@ static int take_live(struct restore *r) {
         return ops->seq_keep(r->cache->engine, r->target->seq, n);
     ops->seq_clear(r->cache->engine, r->target->seq);
     return r->source && n > 0 ? ops->seq_share(r->cache->engine, r->source->seq, r->target->seq, 0, n) : HEARTH_OK;
+}
+
+/* The bytes of a blob. What was verified when it was read, a moment ago, is not verified again. */
+static int view(struct restore *r, const struct hearth_blob *blob, bool fresh, const void **bytes, size_t *len) {
+    int err = HEARTH_OK;
+    if (fresh)
+        *bytes = hearth_blob_data(blob, len);
+    else
+        err = r->cache->tier->ops->view(r->cache->tier, blob, bytes, len);
+    r->bytes += *len;
+    return err;
 }
 
 static int import_pages(struct restore *r) {
@@ -42,33 +78,37 @@ static int import_pages(struct restore *r) {
             end = r->plan->resume;
         struct hearth_page *page = path->pages[i];
         const void *bytes;
-        size_t len;
-        int err = cache->tier->ops->view(cache->tier, page->blob, &bytes, &len);
+        size_t len = 0;
+        int err = await(r, &page->copy, &page->blob);
+        hearth_copies_fetch(cache, path, end, r->plan->resume, r->plan->snapshot, WINDOW_BYTES);
         if (!err)
-            err = cache->engine->ops->page_import(cache->engine, r->target->seq, at, end, bytes, len, page->p0,
+            err = view(r, page->blob, page->fetched, &bytes, &len);
+        if (!err)
+            err = cache->engine->ops->page_import(cache->engine, r->target->seq, at, end, bytes, len, page->blob_p0,
                                                   page->p0 + page->len);
         if (err) {
             r->bad_page = page;
             return err;
         }
-        r->bytes += len;
-        r->pieces++;
+        if (page->fetched) {
+            r->far_bytes += len;
+            r->far_tokens += end - at;
+            page->fetched = false;
+        }
         at = end;
     }
     HEARTH_ASSERT(at == r->plan->resume);
     return HEARTH_OK;
 }
 
-static int import_snapshot(struct restore *r, const struct hearth_blob *blob) {
+static int import_snapshot(struct restore *r, const struct hearth_blob *blob, bool fresh) {
     struct hearth_cache *cache = r->cache;
     const void *bytes;
-    size_t len;
-    int err = cache->tier->ops->view(cache->tier, blob, &bytes, &len);
-    if (err)
-        return err;
-    r->bytes += len;
-    r->pieces++;
-    return cache->engine->ops->snapshot_import(cache->engine, r->target->seq, r->plan->resume, bytes, len);
+    size_t len = 0;
+    int err = view(r, blob, fresh, &bytes, &len);
+    r->far_bytes += fresh ? len : 0;
+    return err ? err
+               : cache->engine->ops->snapshot_import(cache->engine, r->target->seq, r->plan->resume, bytes, len);
 }
 
 /* ---- one function per way to resume ---- */
@@ -94,18 +134,29 @@ static int resume_live_end(struct restore *r) {
 static int resume_live_snapshot(struct restore *r) {
     HEARTH_ASSERT(r->source != r->target);
     int err = take_live(r);
-    return err ? err : import_snapshot(r, r->plan->pending->blob);
+    return err ? err : import_snapshot(r, r->plan->pending->blob, false);
+}
+
+static int import_stored_snapshot(struct restore *r) {
+    struct hearth_snapshot *snapshot = r->plan->snapshot;
+    int err = await(r, &snapshot->copy, &snapshot->blob);
+    if (!err)
+        err = import_snapshot(r, snapshot->blob, snapshot->fetched);
+    if (err)
+        r->bad_snapshot = snapshot;
+    else if (snapshot->fetched && !hearth_caps_has_pages(&r->cache->engine->caps))
+        r->far_tokens = r->plan->resume;
+    if (!err)
+        snapshot->fetched = false;
+    return err;
 }
 
 static int resume_stored(struct restore *r) {
     int err = take_live(r);
     if (!err && hearth_caps_has_pages(&r->cache->engine->caps))
         err = import_pages(r);
-    if (!err && r->plan->snapshot) {
-        err = import_snapshot(r, r->plan->snapshot->blob);
-        if (err)
-            r->bad_snapshot = r->plan->snapshot;
-    }
+    if (!err && r->plan->snapshot)
+        err = import_stored_snapshot(r);
     return err;
 }
 
@@ -123,18 +174,58 @@ static int resume(struct restore *r) {
 
 /* ---- entry ---- */
 
-static void drop_bad(struct restore *r, int err) {
-    hearth_log(HEARTH_LOG_WARN, "restoring %d tokens failed (%s): dropped, computing instead", r->plan->resume,
-               hearth_err_text(err));
-    r->cache->restore_failures++;
-    if (r->bad_snapshot)
-        hearth_store_drop_snapshot(r->cache, r->bad_snapshot);
-    else if (r->bad_page)
-        hearth_store_drop_page(r->cache, r->bad_page);
+/* Reading makes room in RAM: while a restore lasts, what it needs is pinned. */
+static void hold(struct restore *r) {
+    struct hearth_cache *cache = r->cache;
+    if (r->plan->how != HEARTH_RESUME_STORED)
+        return;
+    cache->restoring = true;
+    hearth_store_pin(cache, cache->path.pages[cache->path.n - 1]);
+    if (r->plan->snapshot)
+        hearth_store_pin_snapshot(cache, r->plan->snapshot);
 }
 
-void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *plan, const hearth_token *prompt,
-                          struct hearth_live *const *lives, struct hearth_restore *result) {
+/* State that the engine refuses or that does not verify is not used again, nor is the copy that it came of. Pages go
+ * before the snapshot: they cannot take it with them, but it can take a page that nothing else keeps. */
+static void let_go(struct restore *r, int err) {
+    struct hearth_cache *cache = r->cache;
+    struct hearth_snapshot *snapshot = r->plan->snapshot;
+    bool bad = err && err != HEARTH_ERR_NO_CELLS && err != HEARTH_ERR_IO;
+    if (r->plan->how != HEARTH_RESUME_STORED)
+        return;
+    cache->restoring = false;
+    hearth_store_unpin(cache, cache->path.pages[cache->path.n - 1]);
+    if (snapshot)
+        hearth_store_unpin_snapshot(cache, snapshot);
+    if (bad && r->bad_page) {
+        size_t before = hearth_page_bytes(r->bad_page);
+        if (r->bad_page->fetched)
+            hearth_copy_reject(cache, &r->bad_page->copy, "the engine refused it");
+        hearth_store_page_changed(cache, r->bad_page, before);
+        hearth_store_drop_state(cache, r->bad_page);
+    }
+    if (bad && r->bad_snapshot && snapshot->fetched)
+        hearth_copy_reject(cache, &snapshot->copy, "the engine refused it");
+    bool lost = snapshot && !snapshot->blob && snapshot->copy.state == HEARTH_COPY_NONE;
+    if ((bad && r->bad_snapshot) || lost)
+        hearth_store_drop_snapshot(cache, snapshot);
+    if (err == HEARTH_ERR_IO)
+        cache->costs.far_us_per_byte *= 8; /* it did not come in time: computing is likely to be faster */
+    if (err)
+        hearth_store_shrink(cache);
+}
+
+/* What the restore has taught about speeds. */
+static void learn(struct hearth_cache *cache, const struct restore *r, int64_t us) {
+    if (r->far_bytes > 0)
+        hearth_costs_learn(&cache->costs.far_us_per_byte, (double)us / (double)r->far_bytes);
+    else if (r->bytes > 0)
+        hearth_costs_learn(&cache->costs.import_us_per_byte, (double)us / (double)r->bytes);
+}
+
+void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *plan,
+                          const struct hearth_prompt *prompt, struct hearth_live *const *lives,
+                          struct hearth_restore *result) {
     *result = (struct hearth_restore){0};
     struct restore r = {.cache = cache,
                         .plan = plan,
@@ -142,26 +233,32 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
                         .source = plan->source >= 0 ? lives[plan->source] : NULL};
     HEARTH_ASSERT(!r.target->busy);
     int64_t start_us = cache->engine->ops->now_us(cache->engine);
+    hold(&r);
     int err = resume(&r);
     result->us = cache->engine->ops->now_us(cache->engine) - start_us;
     bool kept = plan->how == HEARTH_RESUME_IN_PLACE;
     if (!err && !(kept && plan->resume == (int32_t)r.target->tokens.n))
         hearth_live_forget(cache, r.target, kept ? plan->resume : 0);
-    if (!err && !kept && !hearth_tokens_assign(&r.target->tokens, prompt, (size_t)plan->resume))
+    if (!err && !kept && !hearth_tokens_assign(&r.target->tokens, prompt->tokens, (size_t)plan->resume))
         err = HEARTH_ERR_NOMEM;
     if (err) {
         hearth_live_clear(cache, r.target);
         result->no_cells = err == HEARTH_ERR_NO_CELLS;
         result->failed = !result->no_cells;
+        cache->restore_failures += result->failed;
         if (result->failed)
-            drop_bad(&r, err);
+            hearth_log(HEARTH_LOG_WARN, "restoring %d tokens failed (%s): computing instead", plan->resume,
+                       hearth_err_text(err));
+        let_go(&r, err);
         return;
     }
-    if (r.bytes > 0)
-        hearth_costs_learn(&cache->costs.import_us_per_byte,
-                           (double)result->us / (double)r.bytes);
+    let_go(&r, HEARTH_OK);
+    r.target->salt = prompt->salt;
+    learn(cache, &r, result->us);
     result->resumed = plan->resume;
     result->live_tokens = plan->how == HEARTH_RESUME_STORED ? plan->live_tokens : plan->resume;
-    result->ram_tokens = plan->resume - result->live_tokens;
+    result->far_tokens = r.far_tokens;
+    result->ram_tokens = plan->resume - result->live_tokens - result->far_tokens;
     hearth_store_touch(cache, &cache->path, plan->resume);
+    hearth_store_shrink(cache);
 }

@@ -4,19 +4,36 @@
  * from the leaves: a page with children stays, because what is below it would be useless without it. On classes that
  * need snapshots a leaf page behind the last snapshot is useless too and goes with it.
  *
- * Invariants: a page is in the heap exactly when it is a leaf and not pinned; a pool's used_bytes is the sum over its
- * items; used_bytes <= budget_bytes after every public call. */
+ * Where there is a copy in the far tier, what is evicted is the blob alone: the page stays in the tree with its tokens,
+ * whatever hangs on it, and is read when a prompt needs it.
+ *
+ * Invariants: an item is in its heap exactly when it may go; a pool's used_bytes is the sum over its items;
+ * used_bytes <= budget_bytes after every public call. What is on its way to the far tier stays until it is there. */
 #include "cache/store.h"
 
 #include "base/assert.h"
+#include "cache/copies.h"
 
 size_t hearth_page_bytes(const struct hearth_page *page) {
+    if (!page->blob && page->copy.state == HEARTH_COPY_THERE)
+        return 0;
     size_t blob = page->blob ? hearth_blob_bytes(page->blob) : 0;
     return sizeof *page + (size_t)page->len * sizeof *page->tokens + blob;
 }
 
-static size_t snapshot_bytes(const struct hearth_snapshot *snapshot) {
-    return sizeof *snapshot + hearth_blob_bytes(snapshot->blob);
+size_t hearth_snapshot_bytes(const struct hearth_snapshot *snapshot) {
+    return snapshot->blob ? sizeof *snapshot + hearth_blob_bytes(snapshot->blob) : 0;
+}
+
+bool hearth_store_has_state(const struct hearth_cache *cache, const struct hearth_page *page) {
+    return page->blob || page->copy.state == HEARTH_COPY_THERE || !hearth_caps_has_pages(&cache->engine->caps);
+}
+
+int32_t hearth_store_usable(const struct hearth_cache *cache, const struct hearth_path *path) {
+    for (size_t i = 0; i < path->n; i++)
+        if (!hearth_store_has_state(cache, path->pages[i]))
+            return path->pages[i]->p0;
+    return path->matched;
 }
 
 static struct hearth_page *page_of(struct hearth_heap_node *node) {
@@ -31,7 +48,10 @@ static struct hearth_snapshot *snapshot_of(struct hearth_heap_node *node) {
 
 static void value_page(struct hearth_cache *cache, struct hearth_page *page) {
     struct hearth_item item = {
-        .hits = page->hits + 1, .saved_tokens = page->len, .bytes = hearth_page_bytes(page)};
+        .hits = page->hits + 1,
+        .saved_tokens = page->len,
+        .bytes = hearth_page_bytes(page),
+        .copied = page->copy.state == HEARTH_COPY_THERE};
     page->heap.priority = cache->policy(&item, &cache->costs, cache->pages.inflation);
     hearth_heap_update(&cache->pages.heap, &page->heap);
 }
@@ -40,23 +60,59 @@ static void value_snapshot(struct hearth_cache *cache, struct hearth_snapshot *s
     struct hearth_item item = {.is_snapshot = true,
                                .kind = snapshot->kind,
                                .superseded = snapshot->superseded,
+                               .copied = snapshot->copy.state == HEARTH_COPY_THERE,
                                .hits = snapshot->hits + 1,
                                .saved_tokens = snapshot->saved_tokens,
-                               .bytes = snapshot_bytes(snapshot)};
+                               .bytes = hearth_snapshot_bytes(snapshot)};
     snapshot->heap.priority = cache->policy(&item, &cache->costs, cache->snapshots.inflation);
     hearth_heap_update(&cache->snapshots.heap, &snapshot->heap);
+}
+
+bool hearth_store_page_may_go(const struct hearth_cache *cache, const struct hearth_page *page) {
+    if (!page->parent || page->pins > 0)
+        return false;
+    switch (page->copy.state) {
+    case HEARTH_COPY_NONE: return page->child_count == 0;
+    case HEARTH_COPY_WRITING: return false;
+    case HEARTH_COPY_THERE: return page->blob && hearth_caps_has_pages(&cache->engine->caps);
+    }
+    return false;
+}
+
+bool hearth_store_snapshot_may_go(const struct hearth_snapshot *snapshot) {
+    return snapshot->blob && snapshot->pins == 0 && snapshot->copy.state != HEARTH_COPY_WRITING;
 }
 
 /* Puts the page into the heap or takes it out, as its state demands. A page that the heap has no memory for merely
  * stays longer. */
 static void settle(struct hearth_cache *cache, struct hearth_page *page) {
-    bool may_go = page->parent && page->child_count == 0 && page->pins == 0;
-    if (may_go && page->heap.index == 0) {
-        value_page(cache, page);
-        (void)hearth_heap_push(&cache->pages.heap, &page->heap);
-    } else if (!may_go) {
+    if (!hearth_store_page_may_go(cache, page)) {
         hearth_heap_remove(&cache->pages.heap, &page->heap);
+        return;
     }
+    value_page(cache, page);
+    if (page->heap.index == 0)
+        (void)hearth_heap_push(&cache->pages.heap, &page->heap);
+}
+
+static void settle_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+    if (!hearth_store_snapshot_may_go(snapshot)) {
+        hearth_heap_remove(&cache->snapshots.heap, &snapshot->heap);
+        return;
+    }
+    value_snapshot(cache, snapshot);
+    if (snapshot->heap.index == 0)
+        (void)hearth_heap_push(&cache->snapshots.heap, &snapshot->heap);
+}
+
+void hearth_store_page_changed(struct hearth_cache *cache, struct hearth_page *page, size_t before) {
+    cache->pages.used_bytes += hearth_page_bytes(page) - before;
+    settle(cache, page);
+}
+
+void hearth_store_snapshot_changed(struct hearth_cache *cache, struct hearth_snapshot *snapshot, size_t before) {
+    cache->snapshots.used_bytes += hearth_snapshot_bytes(snapshot) - before;
+    settle_snapshot(cache, snapshot);
 }
 
 void hearth_store_pin(struct hearth_cache *cache, struct hearth_page *page) {
@@ -70,12 +126,25 @@ void hearth_store_unpin(struct hearth_cache *cache, struct hearth_page *page) {
     settle(cache, page);
 }
 
+void hearth_store_pin_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+    snapshot->pins++;
+    settle_snapshot(cache, snapshot);
+}
+
+void hearth_store_unpin_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+    HEARTH_ASSERT(snapshot->pins > 0);
+    snapshot->pins--;
+    settle_snapshot(cache, snapshot);
+}
+
 /* ---- removal ---- */
 
 static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     hearth_heap_remove(&cache->snapshots.heap, &snapshot->heap);
-    cache->snapshots.used_bytes -= snapshot_bytes(snapshot);
-    cache->tier->ops->drop(cache->tier, snapshot->blob);
+    cache->snapshots.used_bytes -= hearth_snapshot_bytes(snapshot);
+    hearth_copy_forget(cache, &snapshot->copy);
+    if (snapshot->blob)
+        cache->tier->ops->drop(cache->tier, snapshot->blob);
     hearth_tree_remove_snapshot(&cache->tree, snapshot);
 }
 
@@ -88,16 +157,23 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
     hearth_heap_remove(&cache->pages.heap, &page->heap);
     cache->pages.used_bytes -= hearth_page_bytes(page);
     cache->pages.evicted++;
+    hearth_copy_forget(cache, &page->copy);
     if (page->blob)
         cache->tier->ops->drop(cache->tier, page->blob);
     hearth_tree_remove(&cache->tree, page);
     settle(cache, parent);
 }
 
+/* Nothing hangs on the page, and nothing else keeps it. */
+static bool is_bare(const struct hearth_page *page) {
+    return page->parent && page->child_count == 0 && page->pins == 0 && page->snapshot_count == 0 &&
+           page->copy.state == HEARTH_COPY_NONE;
+}
+
 void hearth_store_prune(struct hearth_cache *cache, struct hearth_page *page) {
     if (!hearth_caps_needs_snapshot(&cache->engine->caps))
         return;
-    while (page->parent && page->child_count == 0 && page->pins == 0 && page->snapshot_count == 0) {
+    while (is_bare(page)) {
         struct hearth_page *parent = page->parent;
         free_leaf(cache, page);
         page = parent;
@@ -110,19 +186,31 @@ void hearth_store_drop_snapshot(struct hearth_cache *cache, struct hearth_snapsh
     hearth_store_prune(cache, page);
 }
 
-void hearth_store_drop_page(struct hearth_cache *cache, struct hearth_page *page) {
-    struct hearth_page *at = page;
-    for (;;) {
-        while (at->child_count > 0)
-            at = at->children[at->child_count - 1];
-        struct hearth_page *parent = at->parent;
-        bool last = at == page;
-        free_leaf(cache, at);
-        if (last) {
-            hearth_store_prune(cache, parent);
-            return;
-        }
-        at = parent;
+static void drop_page_blob(struct hearth_cache *cache, struct hearth_page *page) {
+    size_t before = hearth_page_bytes(page);
+    if (page->copy.state == HEARTH_COPY_WRITING)
+        hearth_copy_forget(cache, &page->copy);
+    cache->tier->ops->drop(cache->tier, page->blob);
+    page->blob = NULL;
+    page->fetched = false;
+    hearth_store_page_changed(cache, page, before);
+}
+
+static void drop_snapshot_blob(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+    size_t before = hearth_snapshot_bytes(snapshot);
+    cache->tier->ops->drop(cache->tier, snapshot->blob);
+    snapshot->blob = NULL;
+    snapshot->fetched = false;
+    hearth_store_snapshot_changed(cache, snapshot, before);
+}
+
+void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *page) {
+    if (page->blob)
+        drop_page_blob(cache, page);
+    if (!hearth_store_has_state(cache, page) && is_bare(page)) {
+        struct hearth_page *parent = page->parent;
+        free_leaf(cache, page);
+        hearth_store_prune(cache, parent);
     }
 }
 
@@ -134,6 +222,11 @@ static bool evict_page(struct hearth_cache *cache) {
         return false;
     struct hearth_page *page = page_of(node), *parent = page->parent;
     cache->pages.inflation = node->priority;
+    if (page->copy.state == HEARTH_COPY_THERE) {
+        cache->pages.evicted++;
+        drop_page_blob(cache, page);
+        return true;
+    }
     free_leaf(cache, page);
     hearth_store_prune(cache, parent);
     return true;
@@ -145,7 +238,11 @@ static bool evict_snapshot(struct hearth_cache *cache) {
         return false;
     cache->snapshots.inflation = node->priority;
     cache->snapshots.evicted++;
-    hearth_store_drop_snapshot(cache, snapshot_of(node));
+    struct hearth_snapshot *snapshot = snapshot_of(node);
+    if (snapshot->copy.state == HEARTH_COPY_THERE)
+        drop_snapshot_blob(cache, snapshot);
+    else
+        hearth_store_drop_snapshot(cache, snapshot);
     return true;
 }
 
@@ -181,23 +278,14 @@ void hearth_store_shrink(struct hearth_cache *cache) {
 /* ---- arrival and use ---- */
 
 void hearth_store_page_added(struct hearth_cache *cache, struct hearth_page *page) {
-    cache->pages.used_bytes += hearth_page_bytes(page);
-    cache->stored_pages++;
     settle(cache, page->parent);
-    settle(cache, page);
-}
-
-void hearth_store_page_grown(struct hearth_cache *cache, struct hearth_page *page, size_t bytes_before) {
-    cache->pages.used_bytes += hearth_page_bytes(page) - bytes_before;
-    cache->stored_pages++;
-    value_page(cache, page);
+    hearth_store_page_changed(cache, page, 0);
 }
 
 bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
-    cache->snapshots.used_bytes += snapshot_bytes(snapshot);
     cache->stored_snapshots++;
-    value_snapshot(cache, snapshot);
-    if (hearth_heap_push(&cache->snapshots.heap, &snapshot->heap))
+    hearth_store_snapshot_changed(cache, snapshot, 0);
+    if (snapshot->heap.index != 0)
         return true;
     hearth_store_drop_snapshot(cache, snapshot); /* what cannot be evicted must not be kept */
     return false;
@@ -212,5 +300,8 @@ void hearth_store_touch(struct hearth_cache *cache, const struct hearth_path *pa
     if (snapshot && snapshot->pos == resume) {
         snapshot->hits++;
         value_snapshot(cache, snapshot);
+    } else {
+        snapshot = NULL;
     }
+    hearth_copies_touch(cache, path, resume, snapshot);
 }

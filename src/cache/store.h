@@ -16,37 +16,64 @@ struct hearth_pool {
 struct hearth_cache {
     struct hearth_engine *engine;
     struct hearth_tier *tier;
+    struct hearth_far *far; /* NULL: state lives in RAM only */
     struct hearth_tree tree;
+    struct hearth_table copies;  /* what is in the far tier, or on its way there, by name */
+    struct hearth_table orphans; /* what the far tier has and the tree has no place for yet (cache/arrive.c) */
+    size_t writing;              /* copies on their way */
+    int32_t far_min_tokens;
+    bool far_scanned;
+    bool restoring;              /* what is read is needed now: RAM may be exceeded for a moment */
     struct hearth_pool pages, snapshots;
     struct hearth_costs costs;
     hearth_policy_fn *policy;
     struct hearth_path path;     /* of the last plan */
     struct hearth_path scratch;  /* of a capture */
+    struct hearth_path arrival;  /* of what the far tier found */
     int32_t *rewind_floors;      /* of the last plan */
     size_t rewind_cap;
     uint64_t restore_failures, stored_pages, stored_snapshots;
 };
 
-/* Bytes that a page counts with: tokens, node and blob. */
+/* Bytes that a page counts with: tokens, node and blob. A page that is only in the far tier counts nothing: its tokens
+ * are that tier's index. */
 size_t hearth_page_bytes(const struct hearth_page *page);
+/* Likewise. */
+size_t hearth_snapshot_bytes(const struct hearth_snapshot *snapshot);
+
+/* Whether the state of a page can be had: from RAM, or from its copy. A page without is a hole in its path until it is
+ * captured again. */
+bool hearth_store_has_state(const struct hearth_cache *cache, const struct hearth_page *page);
+/* The position up to which the path can be used: its first hole, or its end. */
+int32_t hearth_store_usable(const struct hearth_cache *cache, const struct hearth_path *path);
 
 /* Makes room; false when that would take more than it may. A page's path may push others out only while it holds less
  * than three quarters of the budget itself, so that one huge conversation never empties the cache. */
 bool hearth_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes);
 bool hearth_store_reserve_snapshot(struct hearth_cache *cache, size_t bytes);
 
-/* Counts a new or grown page and lets it be evicted when it is an unpinned leaf. */
+/* Counts a new page and lets it be evicted when it may be. */
 void hearth_store_page_added(struct hearth_cache *cache, struct hearth_page *page);
-void hearth_store_page_grown(struct hearth_cache *cache, struct hearth_page *page, size_t bytes_before);
 /* Counts a new snapshot. Returns false when it could not be kept; it is gone then. */
 bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
 /* A pinned page is not evicted (its ancestors are safe because they are no leaves). */
 void hearth_store_pin(struct hearth_cache *cache, struct hearth_page *page);
 void hearth_store_unpin(struct hearth_cache *cache, struct hearth_page *page);
+void hearth_store_pin_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
+void hearth_store_unpin_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
-/* Removes a page with everything below it, or one snapshot. */
-void hearth_store_drop_page(struct hearth_cache *cache, struct hearth_page *page);
+/* The blob or the copy of an item has changed, which counted `before` bytes: every such change ends here. */
+void hearth_store_page_changed(struct hearth_cache *cache, struct hearth_page *page, size_t before);
+void hearth_store_snapshot_changed(struct hearth_cache *cache, struct hearth_snapshot *snapshot, size_t before);
+
+/* What may be evicted: a leaf that nobody pins; or, whatever hangs on it, a blob of which there is a copy. */
+bool hearth_store_page_may_go(const struct hearth_cache *cache, const struct hearth_page *page);
+bool hearth_store_snapshot_may_go(const struct hearth_snapshot *snapshot);
+
+/* The state of a page is not to be used: takes it away. A page that nothing hangs on goes altogether. */
+void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *page);
+/* Removes a snapshot. */
 void hearth_store_drop_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
 /* Where a snapshot is needed to resume, a leaf without one serves nobody: removes it, and its ancestors likewise. */

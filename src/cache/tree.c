@@ -5,7 +5,9 @@
 #include "cache/tree.h"
 
 #include "base/assert.h"
+#include "tier/record.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,10 +55,11 @@ static bool has_child_at(const struct hearth_page *page, int32_t offset) {
 
 /* ---- tree ---- */
 
-void hearth_tree_init(struct hearth_tree *tree, int32_t page_tokens) {
+bool hearth_tree_init(struct hearth_tree *tree, int32_t page_tokens) {
     HEARTH_ASSERT(page_tokens > 0);
     *tree = (struct hearth_tree){.page_tokens = page_tokens};
-    tree->root.pins = 1;
+    tree->block = malloc((size_t)page_tokens * sizeof *tree->block);
+    return tree->block != NULL;
 }
 
 static void free_page(struct hearth_page *page) {
@@ -66,10 +69,10 @@ static void free_page(struct hearth_page *page) {
     free(page);
 }
 
-void hearth_tree_finish(struct hearth_tree *tree, void (*drop)(void *user, struct hearth_blob *blob), void *user) {
+static void finish_root(struct hearth_page *root, void (*drop)(void *user, struct hearth_blob *blob), void *user) {
     /* Depth first without recursion: a long conversation is a deep tree. */
-    struct hearth_page *page = &tree->root;
-    for (;;) {
+    struct hearth_page *page = root;
+    while (page) {
         if (page->child_count > 0) {
             page = page->children[--page->child_count];
             continue;
@@ -79,17 +82,87 @@ void hearth_tree_finish(struct hearth_tree *tree, void (*drop)(void *user, struc
                 drop(user, page->snapshots[i]->blob);
             free(page->snapshots[i]);
         }
-        if (page == &tree->root)
-            break;
         if (drop && page->blob)
             drop(user, page->blob);
         struct hearth_page *parent = page->parent;
         free_page(page);
         page = parent;
     }
-    free(tree->root.children);
-    free(tree->root.snapshots);
+}
+
+void hearth_tree_finish(struct hearth_tree *tree, void (*drop)(void *user, struct hearth_blob *blob), void *user) {
+    for (uint32_t i = 0; i < tree->root_count; i++)
+        finish_root(tree->roots[i], drop, user);
+    free(tree->roots);
+    free(tree->block);
+    hearth_table_finish(&tree->ends);
     *tree = (struct hearth_tree){0};
+}
+
+/* ---- blocks ---- */
+
+static struct hearth_page *page_of_end(struct hearth_link *link) {
+    return (struct hearth_page *)((char *)link - offsetof(struct hearth_page, end));
+}
+
+struct hearth_page *hearth_tree_end(const struct hearth_tree *tree, struct hearth_digest digest, int32_t pos) {
+    for (struct hearth_link *link = hearth_table_find(&tree->ends, digest); link; link = hearth_table_next(link)) {
+        struct hearth_page *page = page_of_end(link);
+        if (page->p0 + page->len == pos)
+            return page;
+    }
+    return NULL;
+}
+
+struct hearth_page *hearth_tree_add_root(struct hearth_tree *tree, struct hearth_digest digest) {
+    struct hearth_page *root = calloc(1, sizeof *root);
+    if (!root || !grow((void **)&tree->roots, &tree->root_cap, tree->root_count)) {
+        free(root);
+        return NULL;
+    }
+    root->end.key = digest;
+    root->pins = 1;
+    if (!hearth_table_add(&tree->ends, &root->end)) {
+        free(root);
+        return NULL;
+    }
+    tree->roots[tree->root_count++] = root;
+    return root;
+}
+
+int32_t hearth_tree_block_start(const struct hearth_tree *tree, int32_t pos) {
+    return pos == 0 ? 0 : (pos - 1) / tree->page_tokens * tree->page_tokens;
+}
+
+const hearth_token *hearth_tree_block(struct hearth_tree *tree, const struct hearth_page *page, int32_t pos) {
+    HEARTH_ASSERT(page->p0 <= pos && pos <= page->p0 + page->len);
+    int32_t start = hearth_tree_block_start(tree, pos), end = pos;
+    for (; page->parent && end > start; page = page->parent) {
+        int32_t from = page->p0 > start ? page->p0 : start;
+        memcpy(tree->block + (from - start), page->tokens + (from - page->p0),
+               (size_t)(end - from) * sizeof *tree->block);
+        end = from;
+    }
+    HEARTH_ASSERT(end == start);
+    return tree->block;
+}
+
+static bool ends_block(const struct hearth_tree *tree, const struct hearth_page *page) {
+    return (page->p0 + page->len) % tree->page_tokens == 0;
+}
+
+/* Makes a page that ends where a block does findable. False: out of memory. */
+static bool note_end(struct hearth_tree *tree, struct hearth_page *page) {
+    if (!ends_block(tree, page))
+        return true;
+    const hearth_token *block = hearth_tree_block(tree, page, page->p0 + page->len);
+    page->end.key = hearth_record_next(page->base, block, (size_t)tree->page_tokens);
+    return hearth_table_add(&tree->ends, &page->end);
+}
+
+/* A page inside of a block has its parent's base; one at its start has what the parent ends with. */
+static struct hearth_digest base_behind(const struct hearth_tree *tree, const struct hearth_page *parent, int32_t p0) {
+    return p0 % tree->page_tokens == 0 ? parent->end.key : parent->base;
 }
 
 /* ---- matching ---- */
@@ -130,27 +203,50 @@ struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int
     return NULL;
 }
 
-bool hearth_tree_match(struct hearth_tree *tree, const hearth_token *tokens, size_t n, struct hearth_path *path) {
-    path->n = 0;
-    path->matched = 0;
-    struct hearth_page *page = &tree->root;
-    size_t at = 0;
-    while (at < n) {
-        struct hearth_page *next = child_find(page, (int32_t)at - page->p0, tokens[at]);
+/* Goes on from the end of the path, which is in `page`. */
+static bool match_on(struct hearth_page *page, const hearth_token *tokens, size_t n, struct hearth_path *path) {
+    for (size_t at = 0; at < n;) {
+        struct hearth_page *next = child_find(page, path->matched - page->p0, tokens[at]);
         if (!next)
             break;
         if (!path_push(path, next))
             return false;
         page = next;
-        at += hearth_tokens_common(page->tokens, (size_t)page->len, tokens + at, n - at);
-        path->matched = (int32_t)at;
+        size_t same = hearth_tokens_common(page->tokens, (size_t)page->len, tokens + at, n - at);
+        at += same;
+        path->matched += (int32_t)same;
     }
     return true;
 }
 
-enum hearth_tree_edge hearth_tree_edge(const struct hearth_tree *tree, const struct hearth_path *path,
-                                       hearth_token next) {
-    const struct hearth_page *page = path->n ? path->pages[path->n - 1] : &tree->root;
+bool hearth_tree_match(struct hearth_page *root, const hearth_token *tokens, size_t n, struct hearth_path *path) {
+    path->root = root;
+    path->n = 0;
+    path->matched = 0;
+    return !root || match_on(root, tokens, n, path);
+}
+
+bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *tokens, size_t n,
+                              struct hearth_path *path) {
+    path->n = 0;
+    path->matched = page->p0 + page->len;
+    struct hearth_page *at = page;
+    for (; at->parent; at = at->parent)
+        if (!path_push(path, at))
+            return false;
+    path->root = at;
+    for (size_t i = 0; i < path->n / 2; i++) {
+        struct hearth_page *other = path->pages[path->n - 1 - i];
+        path->pages[path->n - 1 - i] = path->pages[i];
+        path->pages[i] = other;
+    }
+    return match_on(page, tokens, n, path);
+}
+
+enum hearth_tree_edge hearth_tree_edge(const struct hearth_path *path, hearth_token next) {
+    const struct hearth_page *page = path->n ? path->pages[path->n - 1] : path->root;
+    if (!page)
+        return HEARTH_EDGE_END;
     int32_t offset = path->matched - page->p0;
     for (uint32_t i = 0; i < page->ghost_count && i < HEARTH_GHOSTS; i++)
         if (page->ghosts[i].offset == offset && page->ghosts[i].first == next)
@@ -172,11 +268,11 @@ static void forget_ghost(struct hearth_page *page, int32_t offset, hearth_token 
 }
 
 struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens,
-                                    int32_t end, struct hearth_blob *blob) {
+                                    int32_t first, int32_t end, struct hearth_blob *blob) {
     int32_t p0 = path->matched;
-    HEARTH_ASSERT(end > p0);
-    struct hearth_page *parent = path->n ? path->pages[path->n - 1] : &tree->root;
-    HEARTH_ASSERT(p0 <= parent->p0 + parent->len);
+    HEARTH_ASSERT(end > p0 && first <= p0);
+    struct hearth_page *parent = path->n ? path->pages[path->n - 1] : path->root;
+    HEARTH_ASSERT(parent && p0 <= parent->p0 + parent->len);
     struct hearth_page *page = calloc(1, sizeof *page);
     if (!page)
         return NULL;
@@ -187,9 +283,15 @@ struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path
         free_page(page);
         return NULL;
     }
-    memcpy(page->tokens, tokens + p0, (size_t)page->len * sizeof *page->tokens);
-    page->p0 = p0;
+    memcpy(page->tokens, tokens + (p0 - first), (size_t)page->len * sizeof *page->tokens);
+    page->p0 = page->blob_p0 = p0;
     page->parent = parent;
+    page->base = base_behind(tree, parent, p0);
+    if (!note_end(tree, page)) {
+        path->n--;
+        free_page(page);
+        return NULL;
+    }
     page->blob = blob;
     uint32_t at = child_place(parent, p0 - parent->p0, page->tokens[0]);
     memmove(parent->children + at + 1, parent->children + at, (parent->child_count - at) * sizeof *parent->children);
@@ -209,17 +311,22 @@ bool hearth_tree_can_extend(const struct hearth_tree *tree, const struct hearth_
     return path->matched == end && end % tree->page_tokens != 0;
 }
 
-bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens, int32_t end,
-                        struct hearth_blob *blob, struct hearth_blob **old) {
+bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens, int32_t first,
+                        int32_t end, struct hearth_blob *blob, struct hearth_blob **old) {
     HEARTH_ASSERT(hearth_tree_can_extend(tree, path) && end > path->matched);
     struct hearth_page *page = path->pages[path->n - 1];
     int32_t len = end - page->p0;
     hearth_token *grown = realloc(page->tokens, (size_t)len * sizeof *grown);
     if (!grown)
         return false;
-    memcpy(grown + page->len, tokens + path->matched, (size_t)(len - page->len) * sizeof *grown);
+    memcpy(grown + page->len, tokens + (path->matched - first), (size_t)(len - page->len) * sizeof *grown);
+    int32_t before = page->len;
     page->tokens = grown;
     page->len = len;
+    if (!note_end(tree, page)) {
+        page->len = before;
+        return false;
+    }
     *old = page->blob;
     page->blob = blob;
     path->matched = end;
@@ -229,6 +336,7 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page) {
     struct hearth_page *parent = page->parent;
     HEARTH_ASSERT(parent && page->child_count == 0 && page->snapshot_count == 0 && page->heap.index == 0);
+    HEARTH_ASSERT(page->copy.state == HEARTH_COPY_NONE);
     int32_t offset = page->p0 - parent->p0;
     uint32_t at = child_place(parent, offset, page->tokens[0]);
     HEARTH_ASSERT(at < parent->child_count && parent->children[at] == page);
@@ -238,6 +346,8 @@ void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page) {
     parent->ghosts[parent->ghost_count++ % HEARTH_GHOSTS] =
         (struct hearth_ghost){.offset = offset, .first = page->tokens[0]};
     tree->page_count--;
+    if (ends_block(tree, page))
+        hearth_table_remove(&tree->ends, &page->end);
     free_page(page);
 }
 
@@ -287,6 +397,7 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
     }
     *snapshot = (struct hearth_snapshot){
         .page = page, .blob = blob, .pos = pos, .kind = kind, .saved_tokens = pos - (before ? before->pos : 0)};
+    snapshot->copy.is_snapshot = true;
     memmove(page->snapshots + at + 1, page->snapshots + at, (page->snapshot_count - at) * sizeof *page->snapshots);
     page->snapshots[at] = snapshot;
     page->snapshot_count++;
@@ -298,6 +409,7 @@ void hearth_tree_remove_snapshot(struct hearth_tree *tree, struct hearth_snapsho
     struct hearth_page *page = snapshot->page;
     uint32_t at = snapshot_place(page, snapshot->pos);
     HEARTH_ASSERT(at < page->snapshot_count && page->snapshots[at] == snapshot && snapshot->heap.index == 0);
+    HEARTH_ASSERT(snapshot->copy.state == HEARTH_COPY_NONE);
     memmove(page->snapshots + at, page->snapshots + at + 1,
             (page->snapshot_count - at - 1) * sizeof *page->snapshots);
     page->snapshot_count--;
@@ -315,9 +427,12 @@ static void check_page(const struct hearth_tree *tree, const struct hearth_page 
         int32_t offset = page->p0 - page->parent->p0;
         HEARTH_ASSERT(offset >= 0 && offset <= page->parent->len);
         HEARTH_ASSERT(offset == page->parent->len || page->parent->tokens[offset] != page->tokens[0]);
+        HEARTH_ASSERT(hearth_digest_equal(page->base, base_behind(tree, page->parent, page->p0)));
+        HEARTH_ASSERT(page->blob_p0 <= page->p0 && (page->copy.state == HEARTH_COPY_NONE || page->copy.p0 <= page->p0));
     } else {
-        HEARTH_ASSERT(page == &tree->root && page->p0 == 0 && page->len == 0);
+        HEARTH_ASSERT(page->p0 == 0 && page->len == 0 && page->copy.state == HEARTH_COPY_NONE);
     }
+    HEARTH_ASSERT(!ends_block(tree, page) || hearth_tree_end(tree, page->end.key, end) == page);
     for (uint32_t i = 0; i < page->child_count; i++) {
         const struct hearth_page *child = page->children[i];
         HEARTH_ASSERT(child->parent == page);
@@ -333,14 +448,14 @@ static void check_page(const struct hearth_tree *tree, const struct hearth_page 
     }
 }
 
-void hearth_tree_check(const struct hearth_tree *tree) {
+/* Pages and snapshots from a root on. */
+static void check_root(const struct hearth_tree *tree, const struct hearth_page *page, size_t *pages,
+                       size_t *snapshots) {
     /* Pre-order without recursion or extra memory: climb until a next sibling exists. */
-    size_t pages = 0, snapshots = 0;
-    const struct hearth_page *page = &tree->root;
     for (;;) {
         check_page(tree, page);
-        pages += page->parent != NULL;
-        snapshots += page->snapshot_count;
+        *pages += page->parent != NULL;
+        *snapshots += page->snapshot_count;
         if (page->child_count > 0) {
             page = page->children[0];
             continue;
@@ -355,7 +470,13 @@ void hearth_tree_check(const struct hearth_tree *tree) {
             page = parent;
         }
         if (!page->parent)
-            break;
+            return;
     }
+}
+
+void hearth_tree_check(const struct hearth_tree *tree) {
+    size_t pages = 0, snapshots = 0;
+    for (uint32_t i = 0; i < tree->root_count; i++)
+        check_root(tree, tree->roots[i], &pages, &snapshots);
     HEARTH_ASSERT(pages == tree->page_count && snapshots == tree->snapshot_count);
 }

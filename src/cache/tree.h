@@ -9,12 +9,16 @@
  *                                  |     +-- at 256: [256,400)              conversation B
  *                                  +-- at 90: [90,256) --- [256,300)        another system prompt
  *
+ * There is a root per cache salt, named by a digest; from it the digests of whole blocks of page_tokens are chained
+ * (tier/record.h), and a page that ends where a block does is found by the digest of everything up to its end.
+ *
  * Invariants (hearth_tree_check):
- *   - child.p0 = parent.p0 + offset, 0 <= offset <= parent.len; only the root has len 0 and p0 0.
+ *   - child.p0 = parent.p0 + offset, 0 <= offset <= parent.len; only roots have len 0 and p0 0.
  *   - Children of a page differ in (offset, first token); a child at offset < len does not begin with the parent's own
  *     token there. So a token list has exactly one path.
  *   - A page ends at a multiple of page_tokens or at the frontier it was captured at; then it may grow, once what
  *     follows is known, to that multiple.
+ *   - A page never crosses a multiple of page_tokens. `ends` holds the roots and the pages that end at one.
  *   - A snapshot at position p belongs to the page with p0 < p <= p0 + len.
  *
  * The tree owns pages and their token arrays. Blobs belong to the caller, who frees them before a page is removed. */
@@ -22,6 +26,7 @@
 #define HEARTH_CACHE_TREE_H
 
 #include "base/buf.h"
+#include "base/table.h"
 #include "cache/heap.h"
 
 #include <stdbool.h>
@@ -45,16 +50,28 @@ enum hearth_snapshot_kind {
 
 struct hearth_page;
 
+/* The copy of an item in the far tier (cache/copies.h). */
+struct hearth_copy {
+    struct hearth_link link; /* first, so that it converts; the key is the item's name; in a table unless NONE */
+    enum hearth_copy_state { HEARTH_COPY_NONE, HEARTH_COPY_WRITING, HEARTH_COPY_THERE } state;
+    bool is_snapshot; /* what it is a member of */
+    bool reading;     /* was asked for and has not come */
+    int32_t p0;       /* of a page: the copy holds [p0, end of the page), which may begin before the page does */
+};
+
 /* Non-addressable state at exactly one position. */
 struct hearth_snapshot {
     struct hearth_heap_node heap;
     struct hearth_page *page;
-    struct hearth_blob *blob;
+    struct hearth_blob *blob; /* NULL: only the copy is there */
+    struct hearth_copy copy;
     int32_t pos;
     int32_t saved_tokens; /* from the snapshot before it on the same path: what losing it would cost */
     uint32_t hits;
+    uint32_t pins;
     enum hearth_snapshot_kind kind;
     bool superseded; /* a later reply of the same conversation has its own */
+    bool fetched;    /* the blob was read from the copy and has not been used since */
 };
 
 /* A child that was evicted: enough to say so when it is asked for. */
@@ -66,13 +83,19 @@ struct hearth_ghost {
 #define HEARTH_GHOSTS 8
 
 struct hearth_page {
-    struct hearth_heap_node heap; /* in the heap while the page may be evicted: a leaf that nobody pins */
-    struct hearth_page *parent;
+    struct hearth_heap_node heap; /* in the heap while there is something to evict (cache/store.c) */
+    struct hearth_link end;       /* of roots and of pages that end where a block does; the key is its digest */
+    struct hearth_page *parent;   /* NULL: a root */
     hearth_token *tokens;
-    struct hearth_blob *blob; /* state of [p0, p0 + len), or NULL for models without addressable state */
+    struct hearth_blob *blob; /* state of [blob_p0, p0 + len); NULL: only the copy is there, or the model has none */
+    struct hearth_copy copy;
+    struct hearth_digest base; /* of all tokens before the block that the page is in */
+    struct hearth_digest old;  /* name of the copy of what the page was before it grew, if `has_old` */
     struct hearth_page **children; /* ascending by (offset, first token) */
     struct hearth_snapshot **snapshots; /* ascending by pos */
-    int32_t p0, len;
+    int32_t p0, len, blob_p0;
+    bool fetched; /* as a snapshot's */
+    bool has_old;
     uint32_t child_count, child_cap;
     uint32_t snapshot_count, snapshot_cap;
     uint32_t hits;
@@ -82,18 +105,33 @@ struct hearth_page {
 };
 
 struct hearth_tree {
-    struct hearth_page root;
+    struct hearth_page **roots;
+    uint32_t root_count, root_cap;
+    struct hearth_table ends;
+    hearth_token *block; /* room for page_tokens */
     int32_t page_tokens;
     size_t page_count, snapshot_count;
 };
 
-void hearth_tree_init(struct hearth_tree *tree, int32_t page_tokens);
+/* False: out of memory. */
+bool hearth_tree_init(struct hearth_tree *tree, int32_t page_tokens);
 /* Frees pages and snapshots; `drop` (may be NULL) is called for every blob. */
 void hearth_tree_finish(struct hearth_tree *tree, void (*drop)(void *user, struct hearth_blob *blob), void *user);
+
+/* The page at whose end everything has this digest (at a block's end; a root is where nothing was), or NULL. */
+struct hearth_page *hearth_tree_end(const struct hearth_tree *tree, struct hearth_digest digest, int32_t pos);
+/* Makes the root with this digest. NULL: out of memory. */
+struct hearth_page *hearth_tree_add_root(struct hearth_tree *tree, struct hearth_digest digest);
+/* Where the block that position `pos` - 1 is in begins. */
+int32_t hearth_tree_block_start(const struct hearth_tree *tree, int32_t pos);
+/* The tokens of the page's sequence from the start of that block to `pos` (p0 <= pos <= p0 + len): in tree->block,
+ * until the next call. */
+const hearth_token *hearth_tree_block(struct hearth_tree *tree, const struct hearth_page *page, int32_t pos);
 
 /* The pages that a token list runs through: pages[i] is used for [pages[i]->p0, end of i), where the end is the next
  * page's p0, or `matched` for the last one. Reused between matches; finish it once. */
 struct hearth_path {
+    struct hearth_page *root; /* NULL: nothing is known by this salt */
     struct hearth_page **pages;
     size_t n, cap;
     int32_t matched;
@@ -105,9 +143,12 @@ int32_t hearth_path_end(const struct hearth_path *path, size_t i);
 /* The latest snapshot on the path at or before `limit`, or NULL. */
 struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int32_t limit);
 
-/* Matches as many tokens as the tree knows. Linear in the match, independent of what is stored. False: out of
- * memory. */
-bool hearth_tree_match(struct hearth_tree *tree, const hearth_token *tokens, size_t n, struct hearth_path *path);
+/* Matches as many tokens as the tree knows below a root (NULL: none). Linear in the match, independent of what is
+ * stored. False: out of memory. */
+bool hearth_tree_match(struct hearth_page *root, const hearth_token *tokens, size_t n, struct hearth_path *path);
+/* The path to the end of a page, then as far as tokens (from there on) match. False: out of memory. */
+bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *tokens, size_t n,
+                              struct hearth_path *path);
 
 /* What stands behind the end of a match. */
 enum hearth_tree_edge {
@@ -115,22 +156,22 @@ enum hearth_tree_edge {
     HEARTH_EDGE_BRANCH,  /* other continuations are known */
     HEARTH_EDGE_EVICTED, /* this continuation was known and was evicted */
 };
-enum hearth_tree_edge hearth_tree_edge(const struct hearth_tree *tree, const struct hearth_path *path,
-                                       hearth_token next);
+enum hearth_tree_edge hearth_tree_edge(const struct hearth_path *path, hearth_token next);
 
 /* Where the page that starts (or continues) at `pos` ends at most, for a sequence of n tokens. */
 int32_t hearth_tree_page_end(const struct hearth_tree *tree, int32_t pos, int32_t n);
 
-/* Adds a page behind the matched path, holding tokens[path->matched, end), and makes it part of the path. `blob` may be
- * NULL; it becomes the page's. NULL: out of memory (the tree is unchanged, the blob the caller's). */
+/* Adds a page behind the matched path (which has a root), holding tokens[path->matched, end), and makes it part of the
+ * path. `tokens` are the sequence's from position `first` on. `blob` may be NULL; it becomes the page's. NULL: out of
+ * memory (the tree is unchanged, the blob the caller's). */
 struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens,
-                                    int32_t end, struct hearth_blob *blob);
+                                    int32_t first, int32_t end, struct hearth_blob *blob);
 /* True when the path ends at the end of a page that may grow. */
 bool hearth_tree_can_extend(const struct hearth_tree *tree, const struct hearth_path *path);
 /* Lets the last page of the path grow to `end` with a new blob; the old one is returned through `old` for the caller to
  * drop. False: out of memory (nothing changed). */
-bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens, int32_t end,
-                        struct hearth_blob *blob, struct hearth_blob **old);
+bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens, int32_t first,
+                        int32_t end, struct hearth_blob *blob, struct hearth_blob **old);
 
 /* Removes a leaf without snapshots whose blob has been dropped, and leaves a ghost in its parent. */
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page);

@@ -99,6 +99,11 @@ void hearth_banner_print(const struct hearth_banner *banner) {
     } else {
         printf("\n  cache    %zu MiB of RAM\n", banner->cache_bytes >> 20);
     }
+    if (banner->disk_dir) {
+        printf("  disk     %s, %llu MiB budget\n", banner->disk_dir, (unsigned long long)(banner->disk_bytes >> 20));
+    } else {
+        printf("  disk     off\n");
+    }
     if (banner->hello) {
         print_hello(banner, url);
     }

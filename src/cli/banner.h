@@ -27,6 +27,8 @@ struct hearth_banner {
     const char *host;
     uint16_t port;
     size_t cache_bytes;
+    const char *disk_dir; /* NULL: nothing is kept on disk */
+    uint64_t disk_bytes;  /* what it may take there */
     bool needs_key; /* clients must send an API key */
     bool hello;     /* print commands to try */
 };

@@ -1,4 +1,5 @@
 /* The program: which command, and what it says of itself. Everything else is in serve.c. */
+#include "cli/kv.h"
 #include "cli/options.h"
 #include "cli/serve.h"
 #include "cli/version.h"
@@ -12,6 +13,7 @@ static const char *const usage =
     "\n"
     "  hearth serve -m MODEL.gguf     serve a model on http://127.0.0.1:8080 (\"serve\" may be left out)\n"
     "  hearth serve --help            all options\n"
+    "  hearth kv ls                   the state it keeps on disk; hearth kv --help: more commands\n"
     "  hearth --version               versions of hearth and llama.cpp\n"
     "  hearth --help                  this text\n";
 
@@ -56,10 +58,13 @@ static int run_serve(int argc, char *const argv[]) {
 }
 
 int main(int argc, char *argv[]) {
-    static const char *const commands[] = {"serve", "options", "help", "version"};
+    static const char *const commands[] = {"serve", "kv", "options", "help", "version"};
     const char *command = argc > 1 ? argv[1] : "--help";
     if (strcmp(command, "serve") == 0) {
         return run_serve(argc - 2, argv + 2);
+    }
+    if (strcmp(command, "kv") == 0) {
+        return hearth_kv(argc - 2, argv + 2);
     }
     if (strcmp(command, "--version") == 0 || strcmp(command, "version") == 0) {
         return print_version();

@@ -1,6 +1,6 @@
-/* Design. The rooms are created bottom-up (engine, service, chat, API) into one struct and destroyed in the opposite
- * order, whatever stage was reached. The address is tried before the model is loaded, so that a port in use is not
- * reported minutes later.
+/* Design. The rooms are created bottom-up (engine, disk, service, chat, API) into one struct and destroyed in the
+ * opposite order, whatever stage was reached. The address is tried before the model is loaded, so that a port in use is
+ * not reported minutes later.
  *
  * Signals. The handler only counts and posts a semaphore; the main thread waits on it. While nothing is served yet, and
  * from the second signal on, the handler ends the process. */
@@ -9,6 +9,7 @@
 #include "api/api.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
+#include "cli/serve_disk.h"
 #include "cli/version.h"
 #include "engine/llama.h"
 #include "engine/sim.h"
@@ -28,6 +29,7 @@
 struct server {
     const struct hearth_options *options;
     struct hearth_engine *engine;
+    struct hearth_serve_disk disk;
     struct hearth_service *service;
     struct hearth_chat *chat;
     struct hearth_api *api;
@@ -213,6 +215,10 @@ static int create_llama(struct server *server, struct hearth_errmsg *msg) {
     return err;
 }
 
+static int open_disk(struct server *server, struct hearth_errmsg *msg) {
+    return hearth_serve_disk_open(server->options, &server->engine->caps, server->model_name, &server->disk, msg);
+}
+
 static int create_service(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     struct hearth_service_params params;
@@ -222,6 +228,9 @@ static int create_service(struct server *server, struct hearth_errmsg *msg) {
     params.cache_bytes = server->cache_bytes;
     params.snapshot_bytes = mib(options->cache_ram_snapshots);
     params.snapshot_interval_tokens = u32(options->snapshot_interval);
+    params.far = server->disk.far;
+    params.far_min_tokens = u32(options->kv_min_tokens);
+    params.far_interval_tokens = u32(options->kv_interval_tokens);
     return hearth_service_create(server->engine, &params, &server->service, msg);
 }
 
@@ -275,12 +284,15 @@ static enum hearth_reasoning_format reasoning_format(const char *name) {
     return (enum hearth_reasoning_format)i;
 }
 
-static void fill_chat(const struct hearth_options *options, struct hearth_api_params *params) {
+static void fill_chat(const struct hearth_options *options, const struct hearth_serve_disk *disk,
+                      struct hearth_api_params *params) {
     params->keep_thinking = options->keep_thinking;
     params->tool_syntax_greedy = options->tool_syntax_greedy;
     params->strip_lines = options->strip_line.v;
     params->strip_line_count = options->strip_line.n;
     params->transcript_bytes = (size_t)options->transcript_bytes;
+    params->transcripts_path = disk->transcripts;
+    params->transcripts_seal = disk->seal;
     params->reasoning_format = reasoning_format(options->reasoning_format);
     params->reasoning_budget = (int32_t)options->reasoning_budget;
     params->reasoning_budget_message = options->reasoning_budget_message;
@@ -296,6 +308,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.engine = server->engine;
     params.chat = server->chat;
     params.service = server->service;
+    params.far = server->disk.far;
     params.api_keys = server->keys;
     params.api_key_count = server->key_count;
     params.model_path = options->model ? options->model : "sim";
@@ -311,7 +324,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.max_tokens = (int32_t)options->predict;
     params.metrics = options->metrics;
     params.slots = options->slots;
-    fill_chat(options, &params);
+    fill_chat(options, &server->disk, &params);
     return hearth_api_create(&params, &server->api, msg);
 }
 
@@ -344,8 +357,9 @@ static int try_address(const struct hearth_options *options, struct hearth_errms
 
 static int start(struct server *server, struct hearth_errmsg *msg) {
     int (*const stages[])(struct server *, struct hearth_errmsg *) = {
-        read_keys,      name_model,  strcmp(server->options->engine, "sim") == 0 ? create_sim : create_llama,
-        create_service, create_chat, create_api};
+        read_keys, name_model,     strcmp(server->options->engine, "sim") == 0 ? create_sim : create_llama,
+        open_disk, create_service, create_chat,
+        create_api};
     int err = try_address(server->options, msg);
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
         err = stages[i](server, msg);
@@ -361,6 +375,7 @@ static void finish(struct server *server) {
     if (server->service) {
         hearth_service_destroy(server->service);
     }
+    hearth_serve_disk_close(&server->disk);
     if (server->chat) {
         hearth_chat_destroy(server->chat);
     }
@@ -373,6 +388,14 @@ static void finish(struct server *server) {
     free(server->model_name);
 }
 
+static uint64_t disk_budget(const struct server *server) {
+    struct hearth_far_stats stats = {0};
+    if (server->disk.far) {
+        server->disk.far->ops->stats(server->disk.far, &stats);
+    }
+    return stats.budget_bytes;
+}
+
 static void print_banner(const struct server *server) {
     const struct hearth_options *options = server->options;
     const struct hearth_banner banner = {.caps = &server->engine->caps,
@@ -380,6 +403,8 @@ static void print_banner(const struct server *server) {
                                          .host = options->host,
                                          .port = hearth_api_port(server->api),
                                          .cache_bytes = server->cache_bytes,
+                                         .disk_dir = server->disk.dir,
+                                         .disk_bytes = disk_budget(server),
                                          .needs_key = server->key_count > 0,
                                          .hello = options->hello || isatty(STDOUT_FILENO) == 1};
     hearth_banner_print(&banner);

@@ -12,6 +12,10 @@
 /* Tokens that another lane must be about to compute for it to be worth waiting for them. */
 #define WAIT_MIN_TOKENS 32
 #define RESTORE_ATTEMPTS 16
+#define FETCH_MAX_US 30000000
+/* While the far tier is still looking what it has, a prompt waits for it up to this share of what computing takes. */
+#define SCAN_WAIT_SHARE 4
+#define SCAN_WAIT_MAX_US 10000000
 
 /* Two prompts that arrive together and begin alike: the second waits until the first has computed what they share, and
  * takes it from there. On classes that need a snapshot the first is told to leave one at the fork. */
@@ -24,6 +28,8 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
         if (leader->lane < 0 || service->step.lanes[leader->lane].state != HEARTH_LANE_PREFILL)
             continue;
         const struct hearth_step_lane *lane = &service->step.lanes[leader->lane];
+        if (!hearth_digest_equal(leader->request.salt, task->request.salt))
+            continue;
         int32_t fork = (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n - 1, leader->tokens.v,
                                                      (size_t)lane->target);
         if (fork < resume + WAIT_MIN_TOKENS || fork <= lane->computed)
@@ -102,12 +108,14 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
     struct hearth_receipt *receipt = &task->receipt;
     receipt->reused_live_tokens = (uint32_t)restored->live_tokens;
     receipt->reused_ram_tokens = (uint32_t)restored->ram_tokens;
+    receipt->reused_disk_tokens = (uint32_t)restored->far_tokens;
     receipt->computed_tokens = receipt->prompt_tokens - (uint32_t)restored->resumed;
     receipt->matched_tokens = (uint32_t)plan->matched;
     if (receipt->reason != HEARTH_REASON_RESTORE_FAILED)
         receipt->reason = plan->reason;
     service->counters.prompt_reused_live_tokens += receipt->reused_live_tokens;
     service->counters.prompt_reused_ram_tokens += receipt->reused_ram_tokens;
+    service->counters.prompt_reused_disk_tokens += receipt->reused_disk_tokens;
     service->counters.prompt_computed_tokens += receipt->computed_tokens;
     task->admitted = true;
 }
@@ -124,6 +132,7 @@ static void start(struct hearth_service *service, struct hearth_task *task, cons
     hearth_step_assign(&service->step, task->id, plan->target, restored->resumed, (int32_t)task->tokens.n, marks,
                        mark_count);
     task->lane = plan->target;
+    task->persisted = restored->resumed;
     task->started_us = hearth_service_now_us(service);
     live->busy = true;
 }
@@ -153,6 +162,33 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
     return false;
 }
 
+/* The far tier has not looked everywhere yet, and computing would take much longer than waiting for that. */
+static bool wait_for_scan(const struct hearth_service *service, const struct hearth_task *task,
+                          const struct hearth_plan *plan) {
+    if (!hearth_cache_scanning(service->cache))
+        return false;
+    int32_t rest = (int32_t)task->tokens.n - plan->resume;
+    double most_us = hearth_costs_compute_us(hearth_cache_costs(service->cache), rest) / SCAN_WAIT_SHARE;
+    int64_t waited_us = hearth_service_now_us(service) - task->submitted_us;
+    return (double)waited_us < (most_us < SCAN_WAIT_MAX_US ? most_us : SCAN_WAIT_MAX_US);
+}
+
+/* What the plan needs is read while other lanes go on. With nobody else to serve, restoring reads as it goes. */
+static bool wait_for_reads(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
+    int64_t now_us = hearth_service_now_us(service);
+    if (!any_busy(service) || (task->fetch_us > 0 && now_us - task->fetch_us > FETCH_MAX_US) ||
+        !hearth_cache_fetch(service->cache, plan))
+        return false;
+    task->fetch_us = task->fetch_us > 0 ? task->fetch_us : now_us;
+    return true;
+}
+
+static bool wait_for_far(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
+    bool waits = wait_for_scan(service, task, plan) || wait_for_reads(service, task, plan);
+    service->far_awaited = service->far_awaited || waits;
+    return waits;
+}
+
 void hearth_task_admit(struct hearth_service *service, struct hearth_task *task) {
     HEARTH_ASSERT(task && task->lane < 0);
     struct hearth_errmsg msg;
@@ -168,11 +204,15 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     if (!task->admitted)
         task->receipt.queue_us = start_us - task->submitted_us;
     for (int attempt = 0;; attempt++) {
-        bool cold = task->request.cache_off || attempt >= RESTORE_ATTEMPTS;
+        struct hearth_prompt prompt = {.tokens = task->tokens.v,
+                                       .n = task->tokens.n,
+                                       .salt = task->request.salt,
+                                       .cache_off = task->request.cache_off || attempt >= RESTORE_ATTEMPTS};
         struct hearth_plan plan;
         const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-        if (!hearth_cache_plan(service->cache, task->tokens.v, task->tokens.n, cold, lives, service->lanes, &plan) ||
-            (attempt == 0 && wait_for_leader(service, task, plan.resume))) {
+        if (!hearth_cache_plan(service->cache, &prompt, lives, service->lanes, &plan) ||
+            (attempt == 0 && wait_for_leader(service, task, plan.resume)) ||
+            (attempt == 0 && !prompt.cache_off && wait_for_far(service, task, &plan))) {
             hearth_step_hold(&service->step, task->id);
             return;
         }
@@ -183,7 +223,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         hearth_step_captured(&service->step, plan.target);
         int64_t planned_us = hearth_service_now_us(service);
         struct hearth_restore restored;
-        hearth_cache_restore(service->cache, &plan, task->tokens.v, service->live_list, &restored);
+        hearth_cache_restore(service->cache, &plan, &prompt, service->live_list, &restored);
         task->receipt.plan_us += planned_us - start_us;
         task->receipt.restore_us += restored.us;
         service->counters.restore_us += (uint64_t)restored.us;

@@ -301,6 +301,16 @@ static enum hearth_snapshot_kind mark_kind(const struct hearth_service *service,
     return every > 0 && pos % every == 0 ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_DIVERGENCE;
 }
 
+/* A long prompt or reply is stored on the way, so that a crash costs no more than an interval. */
+static void persist(struct hearth_service *service, struct hearth_task *task, struct hearth_live *live) {
+    int32_t every = (int32_t)service->params.far_interval_tokens, n = (int32_t)live->tokens.n;
+    if (!service->params.far || every == 0 || n / every == task->persisted / every)
+        return;
+    task->persisted = n;
+    (void)hearth_cache_snapshot(service->cache, live, HEARTH_SNAPSHOT_INTERVAL);
+    hearth_lane_capture(service, task->lane);
+}
+
 /* Books one lane's share: its sequence holds the tokens now. Returns false when the task ended. */
 static bool book_share(struct hearth_service *service, uint32_t lane, int32_t share) {
     struct hearth_task *task = lane_task(service, lane);
@@ -315,6 +325,7 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
         bool taken = hearth_cache_snapshot(service->cache, live, mark_kind(service, task, pos));
         task->end_kept = task->end_kept || (taken && pos == task->end_mark);
     }
+    persist(service, task, live);
     return true;
 }
 
@@ -333,6 +344,7 @@ void hearth_service_compute(struct hearth_service *service, const int32_t *share
         return;
     }
     service->counters.steps++;
+    service->batch_us = us;
     if (batch.prefill_tokens > 0)
         service->counters.prefill_us += (uint64_t)us;
     else

@@ -3,13 +3,19 @@
  * Invariants: a task in `tasks` has delivered no final event yet; a lane's `busy` flag is set exactly while a task
  * runs on it; `lives[i].tokens` is always what the engine's sequence i holds. */
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #define CAPTURE_SLICE_PAGES 1
 #define CAPTURE_ALONE_PAGES 8
+#define CAPTURE_SHARE 10          /* between two batches: a tenth of a batch's time, but at least one page */
+#define CAPTURE_FULL_US 500000    /* how long a lane that is needed waits for the far tier to make room */
+#define POLL_EVENTS 512
+#define FAR_PATIENCE_US 100000    /* how often a task that is held for the far tier is looked at anyway */
 
 /* ---- tasks ---- */
 
@@ -84,18 +90,48 @@ void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task)
     task->lane = -1;
 }
 
-static enum hearth_capture capture_slice(struct hearth_service *service, int lane, int pages) {
-    int64_t start_us = hearth_service_now_us(service);
-    enum hearth_capture state = hearth_cache_capture(service->cache, &service->lives[lane], pages);
-    service->counters.capture_us += (uint64_t)(hearth_service_now_us(service) - start_us);
-    if (state == HEARTH_CAPTURE_DONE)
+static enum hearth_capture capture_slice(struct hearth_service *service, int lane, int pages, int64_t limit_us) {
+    int64_t start_us = hearth_service_now_us(service), spent_us = 0;
+    enum hearth_capture state;
+    do {
+        state = hearth_cache_capture(service->cache, &service->lives[lane], pages);
+        spent_us = hearth_service_now_us(service) - start_us;
+    } while (state == HEARTH_CAPTURE_MORE && spent_us < limit_us);
+    service->counters.capture_us += (uint64_t)spent_us;
+    if (state == HEARTH_CAPTURE_FULL)
+        service->capture_full |= UINT64_C(1) << lane;
+    if (state != HEARTH_CAPTURE_MORE && !service->lives[lane].busy)
         hearth_step_captured(&service->step, lane);
     return state;
 }
 
 void hearth_lane_capture(struct hearth_service *service, int lane) {
-    while (capture_slice(service, lane, CAPTURE_ALONE_PAGES) == HEARTH_CAPTURE_MORE) {
+    int64_t give_up_us = 0;
+    for (;;) {
+        enum hearth_capture state = capture_slice(service, lane, CAPTURE_ALONE_PAGES, 0);
+        if (state == HEARTH_CAPTURE_DONE)
+            return;
+        if (state == HEARTH_CAPTURE_MORE)
+            continue;
+        int64_t now_us = hearth_clock_us();
+        give_up_us = give_up_us > 0 ? give_up_us : now_us + CAPTURE_FULL_US;
+        if (now_us >= give_up_us)
+            break;
+        (void)hearth_cache_wait(service->cache, give_up_us - now_us);
+        (void)hearth_cache_poll(service->cache, POLL_EVENTS);
     }
+    service->lives[lane].dirty = service->lives[lane].snapshot_count > 0;
+}
+
+void hearth_service_poll(struct hearth_service *service) {
+    if (hearth_cache_poll(service->cache, POLL_EVENTS) == 0 && !service->far_awaited)
+        return;
+    service->far_awaited = false;
+    hearth_step_changed(&service->step);
+    for (uint32_t i = 0; i < service->lanes; i++)
+        if (service->capture_full >> i & 1 && service->step.lanes[i].state == HEARTH_LANE_IDLE)
+            service->step.lanes[i].capture = hearth_cache_capture_pending(service->cache, &service->lives[i]);
+    service->capture_full = 0;
 }
 
 bool hearth_lane_make_room(struct hearth_service *service, int keep) {
@@ -131,11 +167,27 @@ static void cancel_task(struct hearth_service *service, int64_t id) {
         hearth_task_fail(service, task, HEARTH_ERR_CANCELLED, "the request was cancelled");
 }
 
+/* Sleeps until another thread has something; for a moment only, when a task is held for the far tier. */
+static void sleep_locked(struct hearth_service *service) {
+    if (!service->far_awaited) {
+        pthread_cond_wait(&service->wake, &service->mutex);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += FAR_PATIENCE_US * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    service->far_ready = pthread_cond_timedwait(&service->wake, &service->mutex, &until) != 0 || service->far_ready;
+}
+
 /* Takes what other threads left; waits for it when `wait`. False: the service ends. */
 static bool drain_inbox(struct hearth_service *service, bool wait) {
     pthread_mutex_lock(&service->mutex);
-    while (wait && !service->inbox && service->cancel_count == 0 && !service->cancel_all && !service->stopping)
-        pthread_cond_wait(&service->wake, &service->mutex);
+    while (wait && !service->inbox && service->cancel_count == 0 && !service->cancel_all && !service->stopping &&
+           !service->far_ready)
+        sleep_locked(service);
+    service->far_ready = false;
     struct hearth_task *arrived = service->inbox;
     service->inbox = NULL;
     service->inbox_tail = &service->inbox;
@@ -202,16 +254,20 @@ void *hearth_service_run(void *user) {
     struct hearth_service *service = user;
     struct hearth_action action = {.type = HEARTH_ACTION_SLEEP};
     while (drain_inbox(service, action.type == HEARTH_ACTION_SLEEP)) {
+        hearth_service_poll(service);
         hearth_step_next(&service->step, hearth_service_now_us(service), &action);
         switch (action.type) {
         case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;
         case HEARTH_ACTION_COMPUTE: hearth_service_compute(service, action.shares); break;
         case HEARTH_ACTION_CAPTURE:
-            (void)capture_slice(service, action.lane, action.alone ? CAPTURE_ALONE_PAGES : CAPTURE_SLICE_PAGES);
+            (void)capture_slice(service, action.lane, action.alone ? CAPTURE_ALONE_PAGES : CAPTURE_SLICE_PAGES,
+                                action.alone ? 0 : service->batch_us / CAPTURE_SHARE);
             break;
         case HEARTH_ACTION_SLEEP: break;
         }
         publish(service);
     }
+    for (uint32_t i = 0; i < service->lanes; i++)
+        hearth_lane_capture(service, (int)i);
     return NULL;
 }

@@ -43,6 +43,8 @@ void hearth_service_params_default(struct hearth_service_params *params) {
 /* ---- life ---- */
 
 static void free_service(struct hearth_service *service) {
+    if (service->params.far)
+        service->params.far->wake = NULL;
     for (uint32_t i = 0; service->cache && i < service->lanes; i++)
         hearth_live_finish(service->cache, &service->lives[i]);
     hearth_cache_destroy(service->cache);
@@ -69,6 +71,15 @@ static void init_step(struct hearth_service *service) {
     hearth_step_init(&service->step, &params);
 }
 
+/* Wakes the service's thread: the far tier has something to tell. */
+static void on_far_event(void *user) {
+    struct hearth_service *service = user;
+    pthread_mutex_lock(&service->mutex);
+    service->far_ready = true;
+    pthread_cond_signal(&service->wake);
+    pthread_mutex_unlock(&service->mutex);
+}
+
 int hearth_service_create(struct hearth_engine *engine, const struct hearth_service_params *params,
                           struct hearth_service **out, struct hearth_errmsg *msg) {
     *out = NULL;
@@ -87,10 +98,10 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     service->inbox_tail = &service->inbox;
     service->next_id = 1;
     pthread_mutex_init(&service->mutex, NULL);
-    pthread_cond_init(&service->wake, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&service->wake, &monotonic);
     pthread_cond_init(&service->idle, &monotonic);
     pthread_condattr_destroy(&monotonic);
     init_step(service);
@@ -101,10 +112,17 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
         goto fail;
     struct hearth_cache_params cache_params = {.page_tokens = (int32_t)params->page_tokens,
                                                .budget_bytes = params->cache_bytes,
-                                               .snapshot_bytes = params->snapshot_bytes};
+                                               .snapshot_bytes = params->snapshot_bytes,
+                                               .far = params->far,
+                                               .far_min_tokens = (int32_t)params->far_min_tokens};
     err = hearth_cache_create(engine, service->tier, &cache_params, &service->cache, msg);
     if (err)
         goto fail;
+    if (params->far) {
+        params->far->wake_user = service;
+        params->far->wake = on_far_event;
+        service->far_ready = true; /* something may have come before */
+    }
     for (uint32_t i = 0; i < service->lanes; i++) {
         hearth_live_init(&service->lives[i], (int32_t)i);
         service->live_list[i] = &service->lives[i];

@@ -36,6 +36,8 @@ struct hearth_task {
     int lane;                     /* -1: queued */
     bool admitted;                /* the receipt's reuse is filled */
     bool prefilled;               /* the first token was sampled, or there is none to sample */
+    int64_t fetch_us;             /* since when it is held while state is read for it; 0: it is not */
+    int32_t persisted;            /* tokens of its sequence when that was last captured on the way */
     int32_t divergence;           /* where the prompt left a known path; 0 = nowhere */
     uint32_t waits_for_ended;     /* no cells: held until this many tasks have ended, or no lane is busy; 0 = no */
     uint32_t generated;
@@ -56,6 +58,7 @@ struct hearth_service {
     int64_t *cancels;
     size_t cancel_count, cancel_cap;
     bool cancel_all, draining, stopping;
+    bool far_ready;               /* the far tier has events */
     int64_t next_id;
     size_t active;                /* accepted and not ended */
     struct hearth_service_stats stats;             /* as of the last step */
@@ -72,6 +75,9 @@ struct hearth_service {
     struct hearth_batch_item *items;
     struct hearth_service_stats counters;
     uint32_t ended;               /* tasks that ended so far */
+    int64_t batch_us;             /* how long the last batch took */
+    bool far_awaited; /* a task was held for the far tier: ask again soon, whether it says something or not */
+    uint64_t capture_full;        /* lanes (bits) whose capture waits for the far tier to write */
 };
 
 /* The engine's clock. */
@@ -92,8 +98,10 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
 struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hearth_event_type type);
 /* The task leaves its lane, whose state waits to be captured. */
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
-/* Captures a lane's state wholly. */
+/* Captures a lane's state wholly, or what RAM has room for in a moment. */
 void hearth_lane_capture(struct hearth_service *service, int lane);
+/* Deals with what the far tier has to tell. */
+void hearth_service_poll(struct hearth_service *service);
 /* Frees cells: the idle lane unused for longest (never `keep`) is captured and emptied. False: there is none. */
 bool hearth_lane_make_room(struct hearth_service *service, int keep);
 

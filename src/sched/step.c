@@ -107,13 +107,6 @@ static int next_capture(const struct hearth_step *step) {
     return best;
 }
 
-static bool any_prefill(const struct hearth_step *step) {
-    for (uint32_t i = 0; i < step->params.lanes; i++)
-        if (step->lanes[i].state == HEARTH_LANE_PREFILL)
-            return true;
-    return false;
-}
-
 void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_action *action) {
     memset(action, 0, sizeof *action);
     const struct hearth_step_request *request = next_request(step);
@@ -124,7 +117,7 @@ void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_ac
     }
     int capture = next_capture(step);
     int32_t batch = fill_batch(step, now_us, action->shares);
-    if (capture >= 0 && (batch == 0 || (!step->captured_last && !any_prefill(step)))) {
+    if (capture >= 0 && (batch == 0 || !step->captured_last)) {
         action->type = HEARTH_ACTION_CAPTURE;
         action->lane = capture;
         action->alone = batch == 0;

@@ -12,8 +12,9 @@
  * Rules. Every generating lane gets one token in every batch. The rest of the batch is prefill, shortest remaining
  * first, with ageing so that a long one is not starved by a stream of short ones. A share ends at the lane's next
  * mark, where the caller may take a snapshot. Requests are admitted in order of arrival; a held one steps aside
- * until something changes. Captures get all the time there is without work, one slice between two batches while
- * lanes only generate, and none while a prompt waits for its first token. */
+ * until something changes. Captures get all the time there is without work, else one slice between two batches, which
+ * the caller keeps short against a batch: what is captured outlasts a crash, so a finished reply does not wait for
+ * somebody else's long prompt. */
 #ifndef HEARTH_SCHED_STEP_H
 #define HEARTH_SCHED_STEP_H
 

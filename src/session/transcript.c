@@ -25,12 +25,16 @@ static struct hearth_digest digest_of(const json_t *value) {
     return digest;
 }
 
-struct hearth_transcript_root hearth_transcript_root(const json_t *tools, const json_t *template_arguments) {
-    return (struct hearth_transcript_root){.tools = digest_of(tools), .arguments = digest_of(template_arguments)};
+struct hearth_transcript_root hearth_transcript_root(const json_t *tools, const json_t *template_arguments,
+                                                     struct hearth_digest salt) {
+    return (struct hearth_transcript_root){digest_of(tools), digest_of(template_arguments), salt};
 }
 
-static struct hearth_digest say_nothing(struct hearth_transcript_root root) {
-    return hearth_digest_chain(root.tools, &root.arguments, sizeof root.arguments);
+static struct hearth_digest say_nothing(const struct hearth_transcripts *transcripts,
+                                        struct hearth_transcript_root root) {
+    struct hearth_digest digest = hearth_transcript_start_key(transcripts, root.salt);
+    digest = hearth_digest_chain(digest, &root.tools, sizeof root.tools);
+    return hearth_digest_chain(digest, &root.arguments, sizeof root.arguments);
 }
 
 static struct hearth_digest say(struct hearth_digest said, const struct hearth_message *message) {
@@ -54,19 +58,30 @@ static bool stands_for(const struct hearth_message *sent, const struct hearth_me
     return true;
 }
 
+static struct reply *find_standing(struct hearth_transcripts *transcripts, struct hearth_digest said,
+                                   const struct hearth_message *sent, bool ids) {
+    struct reply *reply = hearth_transcript_reply(transcripts, said);
+    while (reply != NULL && !stands_for(sent, reply->message, ids)) {
+        reply = hearth_transcript_next_reply(reply);
+    }
+    return reply;
+}
+
 size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct hearth_transcript_root root,
                                   struct hearth_message **messages, size_t count, bool ids) {
-    struct hearth_digest said = say_nothing(root);
+    struct hearth_digest said = say_nothing(transcripts, root);
     size_t found = 0;
     pthread_mutex_lock(&transcripts->mutex);
+    (void)hearth_transcript_start(transcripts, root.salt); /* what is loaded hangs on it */
     for (size_t i = 0; i < count; i++) {
         said = say(said, messages[i]);
         if (messages[i]->role != HEARTH_ROLE_ASSISTANT) {
             continue;
         }
-        struct reply *reply = hearth_transcript_reply(transcripts, said);
-        while (reply != NULL && !stands_for(messages[i], reply->message, ids)) {
-            reply = hearth_transcript_next_reply(reply);
+        struct reply *reply = find_standing(transcripts, said, messages[i], ids);
+        if (reply == NULL || !reply->complete) {
+            hearth_transcript_load_said(transcripts, said);
+            reply = find_standing(transcripts, said, messages[i], ids);
         }
         if (reply != NULL) {
             struct hearth_message *sent = messages[i];
@@ -75,6 +90,7 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
             found++;
         }
     }
+    hearth_transcript_evict(transcripts);
     pthread_mutex_unlock(&transcripts->mutex);
     return found;
 }
@@ -171,9 +187,28 @@ static struct node *known_reply(const struct walk *walk) {
     return NULL;
 }
 
+static bool same_text(const char *a, const char *b) {
+    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+/* The message of a reply, or a copy of it: what has left memory and was loaded again. Ids count. */
+static bool is_message(const struct hearth_message *a, const struct hearth_message *b) {
+    if (a == b) {
+        return true;
+    }
+    bool same = hearth_digest_equal(a->says, b->says) && a->content_len == b->content_len &&
+                memcmp(a->content, b->content, a->content_len) == 0 && same_text(a->reasoning, b->reasoning) &&
+                a->call_count == b->call_count;
+    for (size_t i = 0; same && i < a->call_count; i++) {
+        same = same_text(a->calls[i].id, b->calls[i].id) && same_text(a->calls[i].name, b->calls[i].name) &&
+               same_text(a->calls[i].arguments, b->calls[i].arguments);
+    }
+    return same;
+}
+
 static bool in_history(const struct walk *walk, const struct hearth_message *message) {
     for (size_t i = walk->prompt->message_count; i-- > 0;) {
-        if (walk->prompt->messages[i] == message) {
+        if (is_message(walk->prompt->messages[i], message)) {
             return true;
         }
     }
@@ -231,6 +266,7 @@ static struct node *new_print(struct walk *walk) {
                                                       end - walk->pos, reply->tokens,
                                                       reply->head_tokens + reply->sampled, reply->sampled);
             if (node != NULL) {
+                node->print_of = reply->id;
                 reply->variants[reply->variant_count++] = node->len;
                 walk->transcripts->stats.replies_found++;
             }
@@ -267,22 +303,31 @@ static bool walk_known(struct walk *walk) {
 /* ---- replies kept as sampled ---- */
 
 static bool take_path(struct walk *walk, struct node *node) {
-    return node->parent == NULL || (take_path(walk, node->parent) && take_tokens(walk, node));
+    return node->parent == NULL || node->start || (take_path(walk, node->parent) && take_tokens(walk, node));
+}
+
+static struct reply *kept_reply(const struct walk *walk, struct hearth_digest said) {
+    struct reply *reply = hearth_transcript_reply(walk->transcripts, said);
+    while (reply != NULL && !is_message(reply->message, walk->prompt->messages[walk->prompt->keep - 1])) {
+        reply = hearth_transcript_next_reply(reply);
+    }
+    return reply;
 }
 
 /* Starts the walk behind the reply that is kept, at a node whose text is the reply as it was sampled. */
 static int start_behind(struct walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
-    struct hearth_digest said = say_nothing(prompt->root);
+    struct hearth_digest said = say_nothing(walk->transcripts, prompt->root);
     for (size_t i = 0; i < prompt->keep; i++) {
         said = say(said, prompt->messages[i]);
     }
-    struct reply *reply = hearth_transcript_reply(walk->transcripts, said);
-    while (reply != NULL && reply->message != prompt->messages[prompt->keep - 1]) {
-        reply = hearth_transcript_next_reply(reply);
+    struct reply *reply = kept_reply(walk, said);
+    if (reply == NULL) { /* it has left memory since it was found */
+        hearth_transcript_load_said(walk->transcripts, said);
+        reply = kept_reply(walk, said);
     }
     if (reply == NULL) {
-        return HEARTH_ERR_STATE; /* evicted since it was found */
+        return HEARTH_ERR_STATE;
     }
     struct hearth_buf text = {0};
     struct node *node = NULL;
@@ -338,7 +383,7 @@ static bool add_pieces(struct walk *walk, const struct pieces *pieces) {
         const struct piece *piece = &pieces->v[i];
         const char *text = walk->prompt->text + piece->pos;
         size_t len = piece->end - piece->pos;
-        struct node *node = hearth_transcript_child(walk->transcripts, walk->at, text, len);
+        struct node *node = hearth_transcript_known_child(walk->transcripts, walk->at, text, len);
         if (node == NULL) {
             node = hearth_transcript_add(walk->transcripts, walk->at, text, len,
                                          walk->result->tokens.v + piece->first, piece->count, 0);
@@ -371,7 +416,7 @@ static struct hearth_transcript_place *place_create(const struct walk *walk, con
     if (last != NULL) {
         memcpy(place->head, prompt->text + last->pos, place->head_len);
     }
-    place->said = say_nothing(prompt->root);
+    place->said = say_nothing(walk->transcripts, prompt->root);
     for (size_t i = 0; i < prompt->message_count; i++) {
         place->said = say(place->said, prompt->messages[i]);
     }
@@ -414,10 +459,14 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
     struct walk walk = {.transcripts = transcripts,
                         .prompt = prompt,
                         .result = result,
-                        .at = &transcripts->root,
                         .starts = prompt->keep == 0};
     struct pieces pieces = {0};
     pthread_mutex_lock(&transcripts->mutex);
+    walk.at = hearth_transcript_start(transcripts, prompt->root.salt);
+    if (walk.at == NULL) {
+        pthread_mutex_unlock(&transcripts->mutex);
+        return HEARTH_ERR_NOMEM;
+    }
     int err = prompt->keep > 0 ? start_behind(&walk) : HEARTH_OK;
     if (err == HEARTH_OK && !walk_known(&walk)) {
         err = HEARTH_ERR_NOMEM;
@@ -467,11 +516,25 @@ void hearth_transcript_release(struct hearth_transcripts *transcripts, struct he
 
 /* ---- replies ---- */
 
+bool hearth_transcript_add_raw(struct hearth_engine *engine, struct reply *reply) {
+    struct hearth_buf raw = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < reply->sampled; i++) {
+        ok = hearth_engine_append_text(engine, reply->tokens[reply->head_tokens + i], true, &raw);
+    }
+    if (!ok) {
+        hearth_buf_finish(&raw);
+        return false;
+    }
+    reply->raw_len = raw.len;
+    reply->raw = (char *)hearth_buf_take(&raw);
+    return true;
+}
+
 static struct reply *make_reply(struct hearth_engine *engine, const struct hearth_transcript_place *place,
                                 struct hearth_message *message, const hearth_token *sampled, size_t count) {
     struct reply *reply = calloc(1, sizeof *reply);
     struct hearth_tokens tokens = {0};
-    struct hearth_buf raw = {0};
     if (reply == NULL) {
         return NULL;
     }
@@ -481,22 +544,17 @@ static struct reply *make_reply(struct hearth_engine *engine, const struct heart
     reply->head = malloc(place->head_len + 1);
     bool ok = reply->head != NULL && hearth_tokens_append(&tokens, place->tokens.v, place->tokens.n) &&
               hearth_tokens_append(&tokens, sampled, count);
-    for (size_t i = 0; ok && i < count; i++) {
-        ok = hearth_engine_append_text(engine, sampled[i], true, &raw);
+    if (ok) {
+        memcpy(reply->head, place->head, place->head_len);
+        reply->head_len = place->head_len;
+        reply->head_tokens = place->tokens.n;
+        reply->sampled = count;
     }
-    if (!ok) {
-        hearth_tokens_finish(&tokens);
-        hearth_buf_finish(&raw);
+    reply->tokens = tokens.v;
+    if (!ok || !hearth_transcript_add_raw(engine, reply) || !hearth_transcript_name_reply(reply)) {
         hearth_transcript_free_reply(reply);
         return NULL;
     }
-    memcpy(reply->head, place->head, place->head_len);
-    reply->head_len = place->head_len;
-    reply->head_tokens = place->tokens.n;
-    reply->sampled = count;
-    reply->tokens = tokens.v;
-    reply->raw_len = raw.len;
-    reply->raw = (char *)hearth_buf_take(&raw);
     return reply;
 }
 
@@ -507,7 +565,12 @@ void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const s
         return; /* out of memory: the reply will be tokenised as it is printed */
     }
     pthread_mutex_lock(&transcripts->mutex);
-    if (!hearth_transcript_add_reply(transcripts, reply)) {
+    hearth_transcript_load_said(transcripts, reply->link.key); /* those that are older come before it */
+    struct reply *added = hearth_transcript_add_reply(transcripts, reply);
+    if (added != NULL) {
+        added->complete = true;
+        hearth_transcript_save(transcripts, added);
+    } else {
         hearth_transcript_free_reply(reply);
     }
     hearth_transcript_evict(transcripts);

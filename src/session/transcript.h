@@ -19,31 +19,49 @@
  * hearth_transcripts_restore() puts the message as it was sampled in the place of what the client made of it
  * (arguments re-printed, reasoning dropped).
  *
- * Memory is bounded by bytes; what was unused for longest goes first, leaves before what they hang on. Threads: any. */
+ * Memory is bounded by bytes; what was unused for longest goes first, leaves before what they hang on. With a path,
+ * what is remembered is also kept in a database (session/archive.h) and found there again: after a restart, and after
+ * it had to leave memory.
+ *
+ * Tenants: what was said under one salt is never found, nor shown in a fork, under another. Threads: any. */
 #ifndef HEARTH_SESSION_TRANSCRIPT_H
 #define HEARTH_SESSION_TRANSCRIPT_H
 
 #include "engine/engine.h"
+#include "session/archive.h"
 #include "session/message.h"
 
 struct hearth_transcripts;
 
-/* The engine is borrowed: its text operations are used. `turn_end`: what the template prints behind a message of the
- * assistant ("<|im_end|>\n"), "" when that is unknown. Errors: NOMEM. */
-int hearth_transcripts_create(struct hearth_engine *engine, const char *turn_end, size_t budget_bytes,
-                              struct hearth_transcripts **out);
-/* Every place must have been released. */
+struct hearth_transcripts_params {
+    struct hearth_engine *engine;   /* borrowed; its text operations are used */
+    const char *turn_end;           /* what the template prints behind a message of the assistant ("<|im_end|>\n"), ""
+                                       when that is unknown */
+    size_t budget_bytes;            /* of memory */
+    const char *path;               /* database; its directory exists. NULL: memory only */
+    const struct hearth_seal *seal; /* what is in the database is encrypted with; borrowed; NULL: not at all */
+    uint64_t path_bytes;            /* limit of the database; 0: 4 * budget_bytes */
+};
+
+/* Strings are copied. A database that cannot be opened is no error: it is logged and tried again. Errors: NOMEM. */
+int hearth_transcripts_create(const struct hearth_transcripts_params *params, struct hearth_transcripts **out);
+/* Every place must have been released. What is not yet in the database is written. */
 void hearth_transcripts_destroy(struct hearth_transcripts *transcripts);
+/* Waits until all that was remembered is in the database. False: it could not be written, or the time is over. True
+ * without a path. */
+bool hearth_transcripts_flush(struct hearth_transcripts *transcripts, int64_t timeout_us);
 
 /* ---- what was said ---- */
 
 /* The beginning of a digest chain: whatever else of a request decides what is printed. */
 struct hearth_transcript_root {
     struct hearth_digest tools, arguments;
+    struct hearth_digest salt; /* keeps tenants apart */
 };
 
-/* Either may be NULL. */
-struct hearth_transcript_root hearth_transcript_root(const json_t *tools, const json_t *template_arguments);
+/* Either value may be NULL; the salt zero. */
+struct hearth_transcript_root hearth_transcript_root(const json_t *tools, const json_t *template_arguments,
+                                                     struct hearth_digest salt);
 
 /* Replaces each assistant message that says what a remembered reply in this place said by that reply's message. With
  * `ids`, its calls must have the same ids too (where either has one): for templates that print them.
@@ -122,6 +140,7 @@ struct hearth_transcripts_stats {
     uint64_t evicted;        /* nodes, since the start */
     uint64_t replies_found;  /* replies that stood in a history, since the start */
     uint64_t replies_lost;   /* of these, rendered as they stand: the template rewrote them */
+    struct hearth_archive_stats archive; /* all zero without a path */
 };
 void hearth_transcripts_stats(struct hearth_transcripts *transcripts, struct hearth_transcripts_stats *stats);
 /* Asserts every invariant. Linear. */

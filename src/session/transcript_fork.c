@@ -26,11 +26,18 @@ static void excerpt(char *out, size_t cap, const char *text, size_t len) {
     hearth_buf_finish(&repaired);
 }
 
+static struct node *last_child(struct hearth_transcripts *transcripts, struct node *node) {
+    if (node->child == NULL) {
+        hearth_transcript_load_children(transcripts, node, 1);
+    }
+    return node->child;
+}
+
 /* Appends the text of a path: a node and, from there, always the child used last. */
-static bool path_text(const struct node *node, struct hearth_buf *out) {
+static bool path_text(struct hearth_transcripts *transcripts, struct node *node, struct hearth_buf *out) {
     enum { ENOUGH = 4096 };
     size_t end = out->len + node->len + ENOUGH;
-    for (; node != NULL && out->len < end; node = node->child) {
+    for (; node != NULL && out->len < end; node = last_child(transcripts, node)) {
         if (!hearth_buf_append(out, node->text, node->len)) {
             return false;
         }
@@ -40,12 +47,13 @@ static bool path_text(const struct node *node, struct hearth_buf *out) {
 
 /* What is known behind a node and goes along with the text for longest: the text of a child and what followed it, or of
  * a reply. `*through` is the child, or the node itself for a reply. */
-static bool nearest(const struct node *node, const char *now, size_t left, struct hearth_buf *out,
-                    const struct node **through, const struct reply **said) {
-    enum { CHILDREN_MAX = 256 };
-    const struct node *best = NULL;
+static bool nearest(struct hearth_transcripts *transcripts, struct node *node, const char *now, size_t left,
+                    struct hearth_buf *out, struct node **through, const struct reply **said) {
+    enum { CHILDREN_MAX = 256, ARCHIVED_MAX = 16 };
+    struct node *best = NULL;
     size_t longest = 0, looked = 0;
-    for (const struct node *child = node->child; child != NULL && looked++ < CHILDREN_MAX; child = child->next) {
+    hearth_transcript_load_children(transcripts, node, ARCHIVED_MAX);
+    for (struct node *child = node->child; child != NULL && looked++ < CHILDREN_MAX; child = child->next) {
         size_t common = common_bytes(child->text, child->len, now, left);
         if (best == NULL || common > longest) {
             best = child;
@@ -67,13 +75,16 @@ static bool nearest(const struct node *node, const char *now, size_t left, struc
         }
         hearth_buf_finish(&text);
     }
-    return best == NULL || path_text(best, out);
+    return best == NULL || path_text(transcripts, best, out);
 }
 
 /* The record of an earlier prompt that came through a node, and the reply to it that the text was compared with. */
-static void copy_record(const struct node *node, const struct reply *reply, struct hearth_transcript_fork *fork) {
-    while (node->said == NULL && node->child != NULL) {
+static void copy_record(struct hearth_transcripts *transcripts, struct node *node, const struct reply *reply,
+                        struct hearth_transcript_fork *fork) {
+    hearth_transcript_load_record(transcripts, node);
+    while (node->said == NULL && last_child(transcripts, node) != NULL) {
         node = node->child;
+        hearth_transcript_load_record(transcripts, node);
     }
     fork->root = node->root;
     fork->said = node->said_count > 0 ? malloc((node->said_count + 1) * sizeof *fork->said) : NULL;
@@ -91,10 +102,11 @@ void hearth_transcript_find_fork(const struct walk *walk) {
     struct hearth_transcript_fork *fork = &walk->result->fork;
     const char *now = walk->prompt->text + walk->pos;
     size_t left = walk->prompt->len - walk->pos;
-    const struct node *through;
+    struct node *through;
     const struct reply *reply;
     struct hearth_buf then = {0};
-    if (walk->pos < walk->prompt->len && nearest(walk->at, now, left, &then, &through, &reply) && then.len > 0) {
+    if (walk->pos < walk->prompt->len && nearest(walk->transcripts, walk->at, now, left, &then, &through, &reply) &&
+        then.len > 0) {
         size_t common = common_bytes((const char *)then.data, then.len, now, left);
         while (common > 0 && common < left && ((unsigned char)now[common] & 0xC0) == 0x80) {
             common--;
@@ -107,7 +119,9 @@ void hearth_transcript_find_fork(const struct walk *walk) {
             fork->offset = walk->pos + common;
             excerpt(fork->before, sizeof fork->before, (const char *)then.data + common, then.len - common);
             excerpt(fork->after, sizeof fork->after, now + common, left - common);
-            copy_record(through, reply, fork);
+            copy_record(walk->transcripts, through, reply, fork);
+            /* A record that the archive has lost explains nothing. */
+            fork->known = fork->said != NULL || walk->transcripts->archive == NULL;
         }
     }
     hearth_buf_finish(&then);

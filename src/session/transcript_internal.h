@@ -1,5 +1,9 @@
 /* Inside the transcripts: the tree. transcript.c walks it, transcript_tree.c keeps it.
  *
+ * The tree has one start for prompts without a salt, its root, and one for each salt: a node below the root that has no
+ * text, is found by its key alone and is not among the root's children, so that no prompt and no fork gets there from
+ * another start.
+ *
  * Invariants. A node's key is its parent's chained with its text, and its text is compared before it is used. A node
  * with children, pins, or that is the root is never evicted. The LRU list holds every node but the root; a path is
  * touched from its end to the root, so the list's end is a leaf unless it is pinned. `bytes` is the sum over nodes,
@@ -13,7 +17,7 @@
 
 #include <pthread.h>
 
-#define REPLIES_MAX 16 /* of one node */
+#define REPLIES_MAX HEARTH_ARCHIVE_REPLIES_MAX /* of one node */
 #define VARIANTS_MAX 4 /* texts that one reply was printed as */
 
 struct node {
@@ -32,10 +36,17 @@ struct node {
     struct hearth_transcript_root root; /* of the prompt that ended here */
     struct hearth_said *said;  /* its messages, or NULL */
     size_t said_count;
+    bool start;  /* of a salt */
+    bool loaded; /* a start: its replies are here */
+    struct hearth_digest print_of; /* the reply that this is a print of, or zero */
+    uint64_t stored, record_stored; /* generation of the archive that has it; 0: none */
 };
 
 struct reply {
     struct hearth_link link; /* by what was said up to and with it */
+    struct hearth_digest id; /* of all that it is: two with one id are one */
+    uint64_t stored;         /* as of a node */
+    bool complete;           /* the archive's replies of the same key are here */
     struct reply *next;
     struct node *node;
     struct hearth_message *message;
@@ -52,6 +63,7 @@ struct reply {
 struct hearth_transcripts {
     struct hearth_engine *engine;
     struct hearth_specials *specials;
+    struct hearth_archive *archive; /* or NULL */
     size_t budget_bytes;
     pthread_mutex_t mutex;
     struct hearth_table nodes, replies;
@@ -95,6 +107,8 @@ size_t hearth_transcript_tokens_before(const struct walk *walk, const hearth_tok
                                        size_t offset);
 
 struct hearth_said hearth_transcript_said(const struct hearth_message *message);
+/* Fills `raw` from the sampled tokens. False: out of memory. */
+bool hearth_transcript_add_raw(struct hearth_engine *engine, struct reply *reply);
 
 /* ---- transcript_fork.c ---- */
 
@@ -105,9 +119,15 @@ void hearth_transcript_find_fork_token(const struct walk *walk, const struct pie
 
 /* ---- transcript_tree.c ---- */
 
-/* The child of `parent` with this text, or NULL. */
-struct node *hearth_transcript_child(struct hearth_transcripts *transcripts, const struct node *parent,
-                                     const char *text, size_t len);
+/* The child of `parent` with this text that is in memory, or NULL. */
+struct node *hearth_transcript_known_child(struct hearth_transcripts *transcripts, const struct node *parent,
+                                           const char *text, size_t len);
+/* The node of a key (the root too) that is in memory, or NULL. */
+struct node *hearth_transcript_node(struct hearth_transcripts *transcripts, struct hearth_digest key);
+/* Where prompts of a salt start, and a node for it; NULL: out of memory. */
+struct hearth_digest hearth_transcript_start_key(const struct hearth_transcripts *transcripts,
+                                                 struct hearth_digest salt);
+struct node *hearth_transcript_add_start(struct hearth_transcripts *transcripts, struct hearth_digest key);
 /* Adds a child that is not there; text and tokens are copied. NULL: out of memory. */
 struct node *hearth_transcript_add(struct hearth_transcripts *transcripts, struct node *parent, const char *text,
                                    size_t len, const hearth_token *tokens, size_t count, size_t sampled);
@@ -116,14 +136,47 @@ void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct node
 /* Replaces the record of the prompt that ends at a node; `said` is taken over. */
 void hearth_transcript_record(struct hearth_transcripts *transcripts, struct node *node,
                               struct hearth_transcript_root root, struct hearth_said *said, size_t count);
-/* Puts a reply at the head of its node's list; the oldest of too many goes. The reply is taken over. False: out of
- * memory, nothing taken. */
-bool hearth_transcript_add_reply(struct hearth_transcripts *transcripts, struct reply *reply);
+/* Puts a reply at the head of its node's list; the oldest of too many goes. The reply is taken over; one of the same id
+ * that is there already is put at the head in its place. NULL: out of memory, nothing taken. */
+struct reply *hearth_transcript_add_reply(struct hearth_transcripts *transcripts, struct reply *reply);
 void hearth_transcript_free_reply(struct reply *reply);
 /* First reply of a chain digest; then `link.next` of the same key. */
 struct reply *hearth_transcript_reply(struct hearth_transcripts *transcripts, struct hearth_digest said);
 struct reply *hearth_transcript_next_reply(const struct reply *reply);
 /* Evicts down to the budget. */
 void hearth_transcript_evict(struct hearth_transcripts *transcripts);
+
+/* ---- transcript_archive.c; everything in memory only without an archive ---- */
+
+/* The child of `parent` with this text, from memory or the archive, or NULL. */
+struct node *hearth_transcript_child(struct hearth_transcripts *transcripts, struct node *parent, const char *text,
+                                     size_t len);
+/* Where prompts of a salt (zero: none) start. NULL: out of memory. */
+struct node *hearth_transcript_start(struct hearth_transcripts *transcripts, struct hearth_digest salt);
+/* Takes in the archive's replies of a chain digest, with their paths. */
+void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct hearth_digest said);
+/* Takes in the children used last, at most so many. */
+void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct node *node, size_t max);
+/* Takes in the record of a node that has none. */
+void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct node *node);
+/* Queues a reply, and what of its path is not in the archive. */
+void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply);
+
+/* ---- transcript_pack.c; false, NULL: out of memory, or not what was packed ---- */
+
+bool hearth_transcript_pack_node(const struct node *node, struct hearth_buf *out);
+bool hearth_transcript_pack_reply(const struct reply *reply, struct hearth_buf *out);
+/* `base`: a node further up whose record the beginning may be taken from, or NULL. */
+bool hearth_transcript_pack_record(const struct node *node, const struct node *base, struct hearth_buf *out);
+/* Fills text and tokens, which are the caller's, and `sampled`. */
+bool hearth_transcript_unpack_node(const struct hearth_buf *body, struct node *node);
+/* A reply without node, key, id and raw. */
+struct reply *hearth_transcript_unpack_reply(const struct hearth_buf *body);
+/* The key of the node that a record was packed against, or zero. */
+struct hearth_digest hearth_transcript_record_base(const struct hearth_buf *body);
+struct hearth_said *hearth_transcript_unpack_record(const struct hearth_buf *body, const struct node *base,
+                                                    struct hearth_transcript_root *root, size_t *count);
+/* Computes the id of a reply whose node and key are set. False: out of memory. */
+bool hearth_transcript_name_reply(struct reply *reply);
 
 #endif

@@ -20,6 +20,18 @@ static void list_newest(struct hearth_transcripts *transcripts, struct node *nod
     transcripts->newest = node;
 }
 
+/* Next older than its parent: so that a node is never newer than what it hangs on. */
+static void list_behind(struct hearth_transcripts *transcripts, struct node *node, struct node *parent) {
+    if (parent == &transcripts->root) {
+        list_newest(transcripts, node);
+        return;
+    }
+    node->newer = parent;
+    node->older = parent->older;
+    *(parent->older != NULL ? &parent->older->newer : &transcripts->oldest) = node;
+    parent->older = node;
+}
+
 /* The same among siblings. */
 static void unlist_sibling(struct node *node) {
     *(node->previous != NULL ? &node->previous->next : &node->parent->child) = node->next;
@@ -41,8 +53,10 @@ void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct node
     for (; node->parent != NULL; node = node->parent) {
         unlist(transcripts, node);
         list_newest(transcripts, node);
-        unlist_sibling(node);
-        list_sibling(node);
+        if (!node->start) {
+            unlist_sibling(node);
+            list_sibling(node);
+        }
     }
 }
 
@@ -53,13 +67,25 @@ static size_t node_bytes(const struct node *node) {
            node->said_count * sizeof *node->said;
 }
 
-struct node *hearth_transcript_child(struct hearth_transcripts *transcripts, const struct node *parent,
-                                     const char *text, size_t len) {
+struct node *hearth_transcript_node(struct hearth_transcripts *transcripts, struct hearth_digest key) {
+    return hearth_digest_equal(key, transcripts->root.link.key)
+               ? &transcripts->root
+               : (struct node *)hearth_table_find(&transcripts->nodes, key);
+}
+
+struct hearth_digest hearth_transcript_start_key(const struct hearth_transcripts *transcripts,
+                                                 struct hearth_digest salt) {
+    struct hearth_digest key = transcripts->root.link.key;
+    return salt.lo == 0 && salt.hi == 0 ? key : hearth_digest_chain(key, &salt, sizeof salt);
+}
+
+struct node *hearth_transcript_known_child(struct hearth_transcripts *transcripts, const struct node *parent,
+                                           const char *text, size_t len) {
     struct hearth_digest key = hearth_digest_chain(parent->link.key, text, len);
     for (struct hearth_link *link = hearth_table_find(&transcripts->nodes, key); link != NULL;
          link = hearth_table_next(link)) {
         struct node *node = (struct node *)link;
-        if (node->parent == parent && node->len == len && memcmp(node->text, text, len) == 0) {
+        if (node->parent == parent && !node->start && node->len == len && memcmp(node->text, text, len) == 0) {
             return node;
         }
     }
@@ -76,6 +102,25 @@ static void node_free(struct node *node) {
 static void *copy_of(const void *bytes, size_t len) {
     void *copy = malloc(len > 0 ? len : 1);
     return copy != NULL && len > 0 ? memcpy(copy, bytes, len) : copy;
+}
+
+struct node *hearth_transcript_add_start(struct hearth_transcripts *transcripts, struct hearth_digest key) {
+    struct node *node = calloc(1, sizeof *node);
+    if (node == NULL) {
+        return NULL;
+    }
+    node->link.key = key;
+    node->parent = &transcripts->root;
+    node->start = true;
+    if (!hearth_table_add(&transcripts->nodes, &node->link)) {
+        free(node);
+        return NULL;
+    }
+    node->parent->children++;
+    list_newest(transcripts, node);
+    transcripts->stats.nodes++;
+    transcripts->stats.bytes += node_bytes(node);
+    return node;
 }
 
 struct node *hearth_transcript_add(struct hearth_transcripts *transcripts, struct node *parent, const char *text,
@@ -97,7 +142,7 @@ struct node *hearth_transcript_add(struct hearth_transcripts *transcripts, struc
     }
     parent->children++;
     list_sibling(node);
-    list_newest(transcripts, node);
+    list_behind(transcripts, node, parent);
     transcripts->stats.nodes++;
     transcripts->stats.bytes += node_bytes(node);
     return node;
@@ -111,6 +156,7 @@ void hearth_transcript_record(struct hearth_transcripts *transcripts, struct nod
     node->said = said;
     node->said_count = count;
     node->root = root;
+    node->record_stored = 0;
 }
 
 /* ---- replies ---- */
@@ -137,9 +183,26 @@ static void drop_reply(struct hearth_transcripts *transcripts, struct reply **at
     hearth_transcript_free_reply(reply);
 }
 
-bool hearth_transcript_add_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
+/* Puts a reply that is there before all others. */
+static struct reply *renew_reply(struct hearth_transcripts *transcripts, struct reply **at) {
+    struct reply *reply = *at, **head = &reply->node->replies;
+    *at = reply->next;
+    reply->next = *head;
+    *head = reply;
+    hearth_table_remove(&transcripts->replies, &reply->link);
+    (void)hearth_table_add(&transcripts->replies, &reply->link); /* into the room that it has left */
+    return reply;
+}
+
+struct reply *hearth_transcript_add_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
+    for (struct reply **at = &reply->node->replies; *at != NULL; at = &(*at)->next) {
+        if (hearth_digest_equal((*at)->id, reply->id)) {
+            hearth_transcript_free_reply(reply);
+            return renew_reply(transcripts, at);
+        }
+    }
     if (!hearth_table_add(&transcripts->replies, &reply->link)) {
-        return false;
+        return NULL;
     }
     reply->next = reply->node->replies;
     reply->node->replies = reply;
@@ -152,7 +215,7 @@ bool hearth_transcript_add_reply(struct hearth_transcripts *transcripts, struct 
     while (*at != NULL) {
         drop_reply(transcripts, at);
     }
-    return true;
+    return reply;
 }
 
 struct reply *hearth_transcript_reply(struct hearth_transcripts *transcripts, struct hearth_digest said) {
@@ -170,7 +233,9 @@ static void node_drop(struct hearth_transcripts *transcripts, struct node *node)
     while (node->replies != NULL) {
         drop_reply(transcripts, &node->replies);
     }
-    unlist_sibling(node);
+    if (!node->start) {
+        unlist_sibling(node);
+    }
     node->parent->children--;
     unlist(transcripts, node);
     hearth_table_remove(&transcripts->nodes, &node->link);
@@ -203,29 +268,49 @@ void hearth_transcript_evict(struct hearth_transcripts *transcripts) {
 
 /* ---- life ---- */
 
-int hearth_transcripts_create(struct hearth_engine *engine, const char *turn_end, size_t budget_bytes,
-                              struct hearth_transcripts **out) {
+/* What is cut or tokenised differently, or is not to be read by others, has other keys from the root on. */
+static struct hearth_digest root_key(const struct hearth_transcripts_params *params) {
+    const struct hearth_digest none = {0, 0}, id = params->seal != NULL ? hearth_seal_id(params->seal) : none;
+    const struct hearth_digest *fingerprint = &params->engine->caps.fingerprint;
+    return hearth_digest_chain(hearth_digest_chain(id, fingerprint, sizeof *fingerprint), params->turn_end,
+                               strlen(params->turn_end));
+}
+
+int hearth_transcripts_create(const struct hearth_transcripts_params *params, struct hearth_transcripts **out) {
     *out = NULL;
     struct hearth_transcripts *transcripts = calloc(1, sizeof *transcripts);
     if (transcripts == NULL) {
         return HEARTH_ERR_NOMEM;
     }
-    transcripts->specials = hearth_specials_create(engine, turn_end);
-    if (transcripts->specials == NULL) {
+    const struct hearth_archive_params archive = {
+        .path = params->path,
+        .seal = params->seal,
+        .limit_bytes = params->path_bytes > 0 ? params->path_bytes : 4 * (uint64_t)params->budget_bytes};
+    transcripts->specials = hearth_specials_create(params->engine, params->turn_end);
+    if (transcripts->specials == NULL ||
+        (params->path != NULL && hearth_archive_create(&archive, &transcripts->archive) != HEARTH_OK)) {
+        hearth_specials_destroy(transcripts->specials);
         free(transcripts);
         return HEARTH_ERR_NOMEM;
     }
-    transcripts->engine = engine;
-    transcripts->budget_bytes = budget_bytes;
+    transcripts->engine = params->engine;
+    transcripts->budget_bytes = params->budget_bytes;
+    transcripts->root.link.key = root_key(params);
     pthread_mutex_init(&transcripts->mutex, NULL);
     *out = transcripts;
     return HEARTH_OK;
+}
+
+bool hearth_transcripts_flush(struct hearth_transcripts *transcripts, int64_t timeout_us) {
+    return transcripts->archive == NULL || hearth_archive_flush(transcripts->archive, timeout_us);
 }
 
 void hearth_transcripts_destroy(struct hearth_transcripts *transcripts) {
     if (transcripts == NULL) {
         return;
     }
+    hearth_archive_destroy(transcripts->archive);
+    transcripts->archive = NULL;
     transcripts->budget_bytes = 0;
     hearth_transcript_record(transcripts, &transcripts->root, transcripts->root.root, NULL, 0);
     hearth_transcript_evict(transcripts);
@@ -242,6 +327,9 @@ void hearth_transcripts_stats(struct hearth_transcripts *transcripts, struct hea
     pthread_mutex_lock(&transcripts->mutex);
     *stats = transcripts->stats;
     pthread_mutex_unlock(&transcripts->mutex);
+    if (transcripts->archive != NULL) {
+        hearth_archive_stats(transcripts->archive, &stats->archive);
+    }
 }
 
 /* ---- check ---- */
@@ -268,7 +356,9 @@ void hearth_transcripts_check(struct hearth_transcripts *transcripts) {
     size_t bytes = transcripts->root.said_count * sizeof *transcripts->root.said;
     size_t replies = check_replies(transcripts, &transcripts->root, &bytes);
     for (struct node *node = transcripts->newest; node != NULL; node = node->older) {
-        HEARTH_ASSERT(hearth_transcript_child(transcripts, node->parent, node->text, node->len) == node);
+        HEARTH_ASSERT((node->start ? hearth_transcript_node(transcripts, node->link.key)
+                                   : hearth_transcript_known_child(transcripts, node->parent, node->text, node->len)) ==
+                      node);
         HEARTH_ASSERT(node->older != NULL ? node->older->newer == node : transcripts->oldest == node);
         size_t siblings = 0;
         for (const struct node *child = node->child; child != NULL; child = child->next) {

@@ -27,7 +27,8 @@
 struct hearth_directory;
 
 /* Opens (and makes, with `create`) a directory. Refuses one that belongs to another user; takes rights of others away
- * from it. Errors: IO, NOT_FOUND (without `create`), NOMEM; one clear line in `msg`. */
+ * from it, or refuses it if it was not hearth's before and is not empty. Errors: IO, NOT_FOUND (without `create`),
+ * NOMEM; one clear line in `msg`. */
 int hearth_directory_open(const char *path, bool create, struct hearth_directory **out, struct hearth_errmsg *msg);
 void hearth_directory_close(struct hearth_directory *directory); /* NULL is allowed */
 const char *hearth_directory_path(const struct hearth_directory *directory);
@@ -38,7 +39,8 @@ struct hearth_model_id {
     char hex[33];
 };
 struct hearth_model_id hearth_model_id(struct hearth_digest fingerprint, int32_t page_tokens);
-/* Makes a model's directory and its `about` file. Errors: IO. */
+/* Makes a model's directory and its `about` file. From then on until the handle is closed, no gc takes the directory
+ * for a left one (a shared flock on it). Errors: IO, NOMEM. */
 int hearth_directory_add_model(struct hearth_directory *directory, struct hearth_model_id model, const char *about);
 /* The first line of `about`, "" without one. */
 void hearth_directory_about(struct hearth_directory *directory, struct hearth_model_id model, char *out, size_t cap);
@@ -124,6 +126,20 @@ struct hearth_gc {
  * left in tmp/, and models' directories that are empty. One process at a time: others wait for the lock. A dead
  * process holds nothing. Errors: IO, NOMEM. */
 int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc);
+/* Removes a model with all that is in it, also what is not an item (transcripts), unless a server uses it. Errors: BUSY
+ * (then nothing is removed), NOT_FOUND, IO (something is left). */
+int hearth_directory_remove_model(struct hearth_directory *directory, struct hearth_model_id model);
+
+/* What is there besides the files of items. */
+struct hearth_directory_rest {
+    uint64_t bad_files, bad_bytes;     /* set aside */
+    uint64_t draft_files, draft_bytes; /* in tmp/, of all models; being written, or left by dead processes */
+    uint64_t other_bytes;              /* in the directories of models: transcripts, and what is not hearth's */
+};
+void hearth_directory_rest(struct hearth_directory *directory, struct hearth_directory_rest *rest);
+/* Removes what was set aside. Returns how many. */
+uint64_t hearth_directory_empty_bad(struct hearth_directory *directory);
+
 /* Free bytes of the file system, for this user. */
 uint64_t hearth_directory_free_bytes(const struct hearth_directory *directory);
 

@@ -43,16 +43,29 @@ void hearth_far_event_finish(struct hearth_far_event *event);
 /* A use of an item. */
 struct hearth_far_touch {
     struct hearth_digest name;
-    int32_t pos;     /* its p1: what is deeper counts as a little older, so that leaves are evicted first */
+    int32_t pos;     /* how far the use went into it: what is deeper counts as older, so that leaves go first */
     bool superseded; /* a snapshot that a later reply of its conversation has replaced: counts as much older */
 };
 
+/* Numbers that /metrics prints too, counters with the suffix _total; name, kind, help. */
+#define HEARTH_FAR_STATS_TABLE(X)                                                                      \
+    X(files, gauge, "Files in the directory, all models")                                              \
+    X(bytes, gauge, "Bytes that they take on disk")                                                    \
+    X(budget_bytes, gauge, "Bytes that they may take")                                                 \
+    X(written, counter, "Pages and snapshots written")                                                 \
+    X(written_bytes, counter, "Bytes written")                                                         \
+    X(read, counter, "Pages and snapshots read")                                                       \
+    X(read_bytes, counter, "Bytes read")                                                               \
+    X(queued_bytes, gauge, "Bytes that wait to be written")                                            \
+    X(dropped, counter, "Pages and snapshots not written because of a full queue or a failure")        \
+    X(evicted, counter, "Files removed to keep the budget")                                            \
+    X(bad, counter, "Files set aside because they did not verify")                                     \
+    X(io_errors, counter, "Calls of the file system that failed")
+
 struct hearth_far_stats {
-    uint64_t files, bytes, budget_bytes; /* of the whole directory, all models */
-    uint64_t written, written_bytes, read, read_bytes;
-    uint64_t queued_bytes, dropped;      /* waiting to be written; not written because of a full queue or a failure */
-    uint64_t evicted, bad;               /* for the budget; set aside because they did not verify */
-    uint64_t io_errors;
+#define X(name, kind, help) uint64_t name;
+    HEARTH_FAR_STATS_TABLE(X)
+#undef X
     bool scanned;                        /* the first scan has ended */
     bool failing;                        /* writing is suspended after errors; it is tried again by itself */
     char trouble[160];                   /* why, one line; "" while all is well */

@@ -19,17 +19,18 @@ struct hearth_seal; /* a key (base/seal.h) */
 /* What a header says. */
 struct hearth_format_info {
     struct hearth_record record;   /* tokens owned: hearth_format_info_finish(). Without the key of a sealed file: no
-                                      tokens, no text, and `readable` is false */
+                                      tokens, no text, no base, and `readable` is false */
     struct hearth_digest fingerprint;
     int32_t page_tokens;
-    uint64_t payload_bytes;        /* as stored, behind the header */
+    uint64_t payload_bytes;        /* as stored, behind the header: the file is header_bytes + payload_bytes long */
     size_t header_bytes;
     uint64_t created_us;           /* Unix time */
     bool encrypted, compressed, readable;
     /* the rest is for hearth_format_open() */
     uint64_t payload_checksum;
     uint8_t payload_nonce[12], payload_tag[16];
-    uint8_t header_aad[16];
+    uint8_t header_tag[16];        /* binds the payload to its header */
+    struct hearth_digest key_mark; /* hearth_seal_mark() of the key that is needed */
 };
 
 /* Why a file is not used. */
@@ -51,13 +52,17 @@ enum hearth_format_verdict {
 const char *hearth_format_verdict_text(enum hearth_format_verdict verdict);
 
 /* Reads a header from the first `len` bytes of a file. SHORT with info->header_bytes > len: it is longer than that,
- * come back with so many. `seal` is the key at hand, or NULL. */
+ * come back with so many. `seal` is the key at hand, or NULL. Without a key the header of a sealed file is GOOD and not
+ * `readable`; with another key it is WRONG_KEY, and `info` holds the same. NEWER: `info` holds header_bytes and
+ * payload_bytes. Other verdicts: nothing but header_bytes. Always owns: hearth_format_info_finish(). */
 enum hearth_format_verdict hearth_format_read(const void *bytes, size_t len, const struct hearth_seal *seal,
                                               struct hearth_format_info *info);
 void hearth_format_info_finish(struct hearth_format_info *info);
 
-/* Verifies a payload, decrypts and decompresses it. Takes `payload` (empty afterwards); `out` gets the state, which may
- * be the same memory. GOOD, WRONG_PAYLOAD, WRONG_KEY, NOMEM. */
+/* Verifies a payload, decrypts and decompresses it. Takes `payload` (empty afterwards, whatever comes of it); `out`
+ * (empty before) gets the state, which is the same memory unless the file is compressed. All that happens to the bytes
+ * of a file in the clear is one pass; info->payload_checksum is its state's hearth_checksum(). GOOD, WRONG_PAYLOAD,
+ * WRONG_KEY, NOMEM. */
 enum hearth_format_verdict hearth_format_open(const struct hearth_format_info *info, const struct hearth_seal *seal,
                                               struct hearth_buf *payload, struct hearth_buf *out);
 
@@ -68,8 +73,13 @@ struct hearth_format_params {
     bool compress;
 };
 
+/* The longest state that a file can hold. */
+#define HEARTH_FORMAT_STATE_MAX ((uint64_t)32 << 30)
+
 /* Makes a file: `header` is filled. `payload` is filled only when compressing or sealing has made other bytes of the
- * state; else it is left empty and the state itself is the payload. Errors: NOMEM, ENGINE (no randomness). */
+ * state; else it is left empty and the state itself is the payload. Both are empty before, and after an error.
+ * `record->name` must be its name. A text that is not UTF-8 is repaired. Errors: NOMEM, ENGINE (no randomness),
+ * TOO_LARGE. */
 int hearth_format_write(const struct hearth_format_params *params, const struct hearth_record *record,
                         const void *state, size_t state_bytes, struct hearth_buf *header, struct hearth_buf *payload);
 

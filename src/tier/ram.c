@@ -46,6 +46,10 @@ void hearth_blob_unref(struct hearth_blob *blob) {
     }
 }
 
+bool hearth_blob_verifies(const struct hearth_blob *blob) {
+    return hearth_checksum(blob->bytes, blob->len) == blob->checksum;
+}
+
 const void *hearth_blob_data(const struct hearth_blob *blob, size_t *len) {
     *len = blob->len;
     return blob->bytes;
@@ -87,7 +91,7 @@ static int ram_view(struct hearth_tier *tier, const struct hearth_blob *blob, co
     struct ram_tier *ram = ram_of(tier);
     *bytes = NULL;
     *len = 0;
-    if (hearth_checksum(blob->bytes, blob->len) != blob->checksum) {
+    if (!hearth_blob_verifies(blob)) {
         ram->base.bad_blobs++;
         if (!ram->damage_logged) {
             ram->damage_logged = true;

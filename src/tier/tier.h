@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,6 +44,8 @@ size_t hearth_blob_bytes(const struct hearth_blob *blob);
 /* References of the bytes alone, which outlive drop(): for whoever writes them somewhere. Any thread. */
 void hearth_blob_ref(struct hearth_blob *blob);
 void hearth_blob_unref(struct hearth_blob *blob);
+/* Whether the bytes still are what was put. Any thread. */
+bool hearth_blob_verifies(const struct hearth_blob *blob);
 /* The bytes, valid while a reference is held; not verified. Any thread. */
 const void *hearth_blob_data(const struct hearth_blob *blob, size_t *len);
 

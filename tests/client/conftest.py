@@ -14,6 +14,12 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "bench"))
 
 from lib import server as servers  # noqa: E402
 
+pytest.register_assert_rewrite("ondisk")  # so that its assertions show values
+
+# Also for programs that are started without lib/server.py: tests leave the user's own directory alone. Those that are
+# about the disk name a directory with --kv-dir.
+os.environ.update(servers.NO_DISK)
+
 
 def pytest_addoption(parser):
     parser.addoption("--engine", choices=("llama", "sim"), default="llama")

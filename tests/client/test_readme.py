@@ -33,7 +33,8 @@ def run(command, port, folder):
     """Output of a command as a user would type it, with this server's port. The SDK is the one that the tests have."""
     command = command.replace("127.0.0.1:8080", f"127.0.0.1:{port}").replace("/tmp/openai-sdk", str(folder / "sdk"))
     environment = {**os.environ, "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"],
-                   "PYTHONPATH": os.pathsep.join(site.getsitepackages()), "PIP_NO_INDEX": "1"}
+                   "PYTHONPATH": os.pathsep.join(site.getsitepackages()), "PIP_NO_INDEX": "1",
+                   "XDG_CACHE_HOME": str(folder / "cache")}
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     return done.stdout

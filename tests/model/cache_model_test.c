@@ -15,12 +15,17 @@
  * prefix that was ever captured or is live is found, full attention resumes at its end, and a capture exports no more
  * pages than the new tokens need.
  *
+ * Half of the games have a far tier: it answers late and in any order, loses items and fails, and outlives restarts of
+ * the cache. In salted games conversations take turns with two salts, and are held to the same knowledge per salt.
+ *
  * HEARTH_SEED repeats a run, HEARTH_MODEL_OPS sets its length in steps, HEARTH_MODEL_GAME plays only one game of it. */
 #include "cache/cache.h"
 
 #include "base/assert.h"
 #include "engine/sim.h"
+#include "support/memory_far.h"
 #include "support/random.h"
+#include "support/shaky_tier.h"
 
 #include <signal.h>
 #include <string.h>
@@ -36,14 +41,6 @@ struct flight {
     uint32_t reply_left;
 };
 
-/* The RAM tier, failing on demand. */
-struct shaky_tier {
-    struct hearth_tier base;
-    struct hearth_tier *ram;
-    struct rng *rng;
-    uint32_t once_in; /* 0: never fails */
-};
-
 struct game {
     struct rng rng;
     uint64_t number, step;
@@ -57,46 +54,19 @@ struct game {
     struct hearth_live *live_list[LANES_MAX];
     struct flight flights[LANES_MAX];
     struct hearth_tokens system, histories[CONVERSATIONS];
-    bool roomy, faults;
+    bool roomy, faults, salted;
+    struct memory_far *far; /* NULL: RAM only */
     uint32_t alphabet;
+    struct hearth_digest known_salt[KNOWN_MAX];
     struct hearth_tokens known[KNOWN_MAX]; /* roomy: every token list ever captured */
     size_t known_count;
 };
 
 /* What all games did, so that a test that does nothing is noticed. */
 static struct {
-    uint64_t requests, tokens_sampled, prompt_tokens, resumed_tokens, how[16], failures, no_cells, evicted, captures;
+    uint64_t requests, tokens_sampled, prompt_tokens, resumed_tokens, far_tokens, full, restarts, copies, how[16],
+        failures, no_cells, evicted, captures;
 } totals;
-
-/* ---- the tier ---- */
-
-static bool shakes(struct shaky_tier *tier) {
-    return tier->once_in > 0 && rng_once_in(tier->rng, tier->once_in);
-}
-
-static struct hearth_blob *shaky_put(struct hearth_tier *tier, struct hearth_buf *bytes, const uint64_t *checksum) {
-    struct shaky_tier *shaky = (struct shaky_tier *)tier;
-    if (shakes(shaky)) {
-        hearth_buf_finish(bytes);
-        return NULL;
-    }
-    struct hearth_blob *blob = shaky->ram->ops->put(shaky->ram, bytes, checksum);
-    tier->used_bytes = shaky->ram->used_bytes;
-    return blob;
-}
-
-static int shaky_view(struct hearth_tier *tier, const struct hearth_blob *blob, const void **bytes, size_t *len) {
-    struct shaky_tier *shaky = (struct shaky_tier *)tier;
-    return shakes(shaky) ? HEARTH_ERR_STATE : shaky->ram->ops->view(shaky->ram, blob, bytes, len);
-}
-
-static void shaky_drop(struct hearth_tier *tier, struct hearth_blob *blob) {
-    struct shaky_tier *shaky = (struct shaky_tier *)tier;
-    shaky->ram->ops->drop(shaky->ram, blob);
-    tier->used_bytes = shaky->ram->used_bytes;
-}
-
-static const struct hearth_tier_ops shaky_ops = {.put = shaky_put, .view = shaky_view, .drop = shaky_drop};
 
 /* ---- naive knowledge ---- */
 
@@ -104,18 +74,29 @@ static int32_t smaller(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
-static size_t known_prefix(const struct game *g, const struct hearth_tokens *tokens) {
+/* Conversations take turns with salts in salted games. */
+static struct hearth_digest salt_of(const struct game *g, int conversation) {
+    return g->salted ? (struct hearth_digest){.lo = (uint64_t)conversation % 2, .hi = 7} : (struct hearth_digest){0};
+}
+
+static size_t known_prefix(const struct game *g, const struct hearth_tokens *tokens, struct hearth_digest salt) {
     size_t best = 0;
     for (size_t i = 0; i < g->known_count; i++) {
+        if (!hearth_digest_equal(g->known_salt[i], salt)) {
+            continue;
+        }
         size_t common = hearth_tokens_common(tokens->v, tokens->n, g->known[i].v, g->known[i].n);
         best = common > best ? common : best;
     }
     return best;
 }
 
-static size_t live_prefix(const struct game *g, const struct hearth_tokens *tokens) {
+static size_t live_prefix(const struct game *g, const struct hearth_tokens *tokens, struct hearth_digest salt) {
     size_t best = 0;
     for (uint32_t i = 0; i < g->sim.lanes; i++) {
+        if (!hearth_digest_equal(g->lives[i].salt, salt)) {
+            continue;
+        }
         const struct hearth_tokens *live = &g->lives[i].tokens;
         size_t common = hearth_tokens_common(tokens->v, tokens->n, live->v, live->n);
         best = common > best ? common : best;
@@ -133,17 +114,25 @@ static uint64_t page_exports(const struct game *g) {
 
 static void capture_wholly(struct game *g, struct hearth_live *live) {
     uint64_t exports = page_exports(g);
-    size_t known = g->roomy ? known_prefix(g, &live->tokens) : 0;
+    size_t known = g->roomy ? known_prefix(g, &live->tokens, live->salt) : 0;
     bool pending = hearth_cache_capture_pending(g->cache, live);
     size_t limit = live->tokens.n + 2;
-    while (hearth_cache_capture(g->cache, live, rng_range(&g->rng, 1, 8)) == HEARTH_CAPTURE_MORE) {
+    enum hearth_capture state;
+    while ((state = hearth_cache_capture(g->cache, live, rng_range(&g->rng, 1, 8))) != HEARTH_CAPTURE_DONE) {
         HEARTH_ASSERT(limit-- > 0);
+        if (state == HEARTH_CAPTURE_FULL) { /* what is on its way arrives, or is dropped */
+            HEARTH_ASSERT(g->far != NULL && hearth_cache_wait(g->cache, 1));
+            HEARTH_ASSERT(hearth_cache_poll(g->cache, 1) == 1);
+            limit = live->tokens.n + 2; /* and something may have been lost */
+            totals.full++;
+        }
     }
     HEARTH_ASSERT(!hearth_cache_capture_pending(g->cache, live));
     totals.captures += pending;
     if (g->roomy && pending && g->known_count < KNOWN_MAX) {
         size_t new_tokens = live->tokens.n - known, page = (size_t)g->params.page_tokens;
         HEARTH_ASSERT(page_exports(g) - exports <= new_tokens / page + 2);
+        g->known_salt[g->known_count] = live->salt;
         HEARTH_ASSERT(hearth_tokens_assign(&g->known[g->known_count++], live->tokens.v, live->tokens.n));
     }
 }
@@ -195,53 +184,58 @@ static void next_prompt(struct game *g, struct hearth_tokens *history) {
     }
 }
 
-static void check_plan(const struct game *g, const struct hearth_plan *plan, const struct hearth_tokens *prompt,
-                       bool cache_off) {
+static void check_plan(const struct game *g, const struct hearth_plan *plan, const struct hearth_prompt *prompt) {
     int32_t limit = (int32_t)prompt->n - 1;
     HEARTH_ASSERT(plan->target >= 0 && (uint32_t)plan->target < g->sim.lanes && !g->lives[plan->target].busy);
     HEARTH_ASSERT(plan->resume >= 0 && plan->resume <= limit && plan->live_tokens <= plan->resume);
-    HEARTH_ASSERT(!cache_off || plan->resume == 0);
-    HEARTH_ASSERT(cache_off || plan->resume <= plan->matched);
-    if (!g->roomy || cache_off) {
+    HEARTH_ASSERT(!prompt->cache_off || plan->resume == 0);
+    HEARTH_ASSERT(prompt->cache_off || plan->resume <= plan->matched);
+    if (!g->roomy || prompt->cache_off) {
         return;
     }
-    size_t known = known_prefix(g, prompt), live = live_prefix(g, prompt);
+    const struct hearth_tokens tokens = {.v = (hearth_token *)(uintptr_t)prompt->tokens, .n = prompt->n};
+    size_t known = known_prefix(g, &tokens, prompt->salt), live = live_prefix(g, &tokens, prompt->salt);
     HEARTH_ASSERT(plan->matched >= (int32_t)(known > live ? known : live));
     if (plan->how == HEARTH_RESUME_STORED && hearth_caps_has_pages(&g->engine->caps)) {
         HEARTH_ASSERT(plan->live_tokens == smaller((int32_t)live, plan->resume)); /* what is live is not imported */
     }
-    if (g->sim.memory_class == HEARTH_MEMORY_PAGES && plan->reason != HEARTH_REASON_COMPUTE_CHEAPER) {
+    if (g->sim.memory_class == HEARTH_MEMORY_PAGES && g->far == NULL && plan->reason != HEARTH_REASON_COMPUTE_CHEAPER) {
         HEARTH_ASSERT(plan->resume == smaller(plan->matched, limit));
     }
 }
 
 /* Carries a plan out and checks what it left. True: the lane is ready. */
-static bool restore(struct game *g, const struct hearth_plan *plan, const struct hearth_tokens *prompt) {
+static bool restore(struct game *g, const struct hearth_plan *plan, const struct hearth_prompt *prompt) {
     struct hearth_live *target = &g->lives[plan->target];
     struct hearth_cache_stats before, after;
     struct hearth_restore result;
     enum hearth_resume how = plan->how;
     int32_t resume = plan->resume;
     hearth_cache_stats(g->cache, &before);
-    hearth_cache_restore(g->cache, plan, prompt->v, g->live_list, &result);
+    hearth_cache_restore(g->cache, plan, prompt, g->live_list, &result);
     hearth_cache_stats(g->cache, &after);
     if (result.failed || result.no_cells) {
         HEARTH_ASSERT(target->tokens.n == 0 && hearth_sim_intact(g->engine, target->seq, NULL, 0));
-        HEARTH_ASSERT(result.failed != result.no_cells && (g->faults || result.no_cells));
+        HEARTH_ASSERT(result.failed != result.no_cells && (g->faults || result.no_cells || g->far != NULL));
         /* What could not be restored is gone, or the next plan would choose it again. */
-        HEARTH_ASSERT(!result.failed || how != HEARTH_RESUME_STORED ||
-                      after.pages + after.snapshots < before.pages + before.snapshots);
+        HEARTH_ASSERT(!result.failed || how != HEARTH_RESUME_STORED || g->far != NULL ||
+                      after.page_bytes + after.snapshot_bytes < before.page_bytes + before.snapshot_bytes);
         totals.failures += result.failed;
         totals.no_cells += result.no_cells;
         return false;
     }
-    HEARTH_ASSERT(result.resumed == resume && result.live_tokens + result.ram_tokens == resume);
+    HEARTH_ASSERT(result.resumed == resume && result.live_tokens + result.ram_tokens + result.far_tokens == resume);
+    HEARTH_ASSERT(result.far_tokens >= 0 && result.ram_tokens >= 0 && (g->far != NULL || result.far_tokens == 0));
     HEARTH_ASSERT((size_t)resume == target->tokens.n);
-    HEARTH_ASSERT(resume == 0 || memcmp(target->tokens.v, prompt->v, (size_t)resume * sizeof prompt->v[0]) == 0);
-    HEARTH_ASSERT(hearth_sim_intact(g->engine, target->seq, prompt->v, (size_t)resume));
-    HEARTH_ASSERT(after.pages == before.pages && after.page_bytes == before.page_bytes); /* loading never consumes */
-    HEARTH_ASSERT(after.snapshots == before.snapshots);
+    HEARTH_ASSERT(resume == 0 ||
+                  memcmp(target->tokens.v, prompt->tokens, (size_t)resume * sizeof prompt->tokens[0]) == 0);
+    HEARTH_ASSERT(hearth_sim_intact(g->engine, target->seq, prompt->tokens, (size_t)resume));
+    if (g->far == NULL) { /* loading never consumes */
+        HEARTH_ASSERT(after.pages == before.pages && after.page_bytes == before.page_bytes);
+        HEARTH_ASSERT(after.snapshots == before.snapshots);
+    }
     totals.how[how]++;
+    totals.far_tokens += (uint64_t)result.far_tokens;
     totals.resumed_tokens += (uint64_t)resume;
     return true;
 }
@@ -271,18 +265,24 @@ static void step_request(struct game *g) {
         HEARTH_ASSERT(attempt < ATTEMPTS_MAX);
         bool off = cache_off || attempt > ATTEMPTS_MAX / 2; /* as a server does when faults go on and on */
         const struct hearth_live *const *lives = (const struct hearth_live *const *)g->live_list;
-        if (!hearth_cache_plan(g->cache, prompt->v, prompt->n, off, lives, g->sim.lanes, &plan)) {
+        const struct hearth_prompt asked = {
+            .tokens = prompt->v, .n = prompt->n, .salt = salt_of(g, conversation), .cache_off = off};
+        if (!hearth_cache_plan(g->cache, &asked, lives, g->sim.lanes, &plan)) {
             for (uint32_t i = 0; i < g->sim.lanes; i++) {
                 HEARTH_ASSERT(g->lives[i].busy);
             }
             return;
         }
-        check_plan(g, &plan, prompt, off);
+        check_plan(g, &plan, &asked);
+        if (g->far != NULL && rng_once_in(&g->rng, 4) && hearth_cache_fetch(g->cache, &plan)) {
+            (void)hearth_cache_poll(g->cache, rng_below(&g->rng, 4)); /* read ahead; some of it comes later */
+            continue;
+        }
         if (hearth_cache_must_capture(g->cache, &plan, &g->lives[plan.target])) {
             capture_wholly(g, &g->lives[plan.target]);
             continue;
         }
-        if (restore(g, &plan, prompt)) {
+        if (restore(g, &plan, &asked)) {
             struct flight *flight = &g->flights[plan.target];
             flight->active = true;
             flight->conversation = conversation;
@@ -384,13 +384,60 @@ static void step_fault(struct game *g) {
     enum hearth_sim_fault fault = (enum hearth_sim_fault)rng_below(&g->rng, HEARTH_SIM_FAULTS);
     hearth_sim_fault(g->engine, fault, rng_below(&g->rng, 6), rng_once_in(&g->rng, 4));
     g->tier.once_in = rng_once_in(&g->rng, 4) ? 1 + rng_below(&g->rng, 20) : 0;
+    if (g->far != NULL) {
+        memory_far_faults(g->far, rng_once_in(&g->rng, 3) ? 2 + rng_below(&g->rng, 40) : 0);
+    }
+}
+
+/* The process ends, in order or not, and another one begins: lanes and RAM are empty, the far tier is what it was. */
+static void step_restart(struct game *g) {
+    bool in_order = rng_once_in(&g->rng, 2);
+    for (uint32_t i = 0; i < g->sim.lanes; i++) {
+        if (g->flights[i].active) {
+            land(g, (int)i);
+        }
+        if (in_order) {
+            capture_wholly(g, &g->lives[i]);
+        }
+        hearth_live_clear(g->cache, &g->lives[i]);
+    }
+    bool whole = g->roomy && in_order;
+    while (whole && hearth_cache_wait(g->cache, 1)) {
+        (void)hearth_cache_poll(g->cache, 8);
+    }
+    hearth_cache_destroy(g->cache);
+    HEARTH_ASSERT(g->tier.ram->used_bytes == 0);
+    memory_far_restart(g->far);
+    HEARTH_ASSERT(hearth_cache_create(g->engine, &g->tier.base, &g->params, &g->cache, NULL) == HEARTH_OK);
+    size_t kept = 0; /* what was captured, long enough and written is known again */
+    for (size_t i = 0; i < g->known_count; i++) {
+        if (whole && g->known[i].n >= (size_t)g->params.far_min_tokens) {
+            struct hearth_tokens tokens = g->known[i];
+            g->known[i] = (struct hearth_tokens){0};
+            g->known_salt[kept] = g->known_salt[i];
+            g->known[kept++] = tokens;
+        } else {
+            hearth_tokens_finish(&g->known[i]);
+        }
+    }
+    g->known_count = kept;
+    while (whole && hearth_cache_scanning(g->cache)) {
+        HEARTH_ASSERT(hearth_cache_wait(g->cache, 1));
+        (void)hearth_cache_poll(g->cache, 8);
+    }
+    totals.restarts++;
 }
 
 static void step(struct game *g) {
     int lane = (int)rng_below(&g->rng, g->sim.lanes);
     struct hearth_live *live = &g->lives[lane];
     uint32_t what = rng_below(&g->rng, 100);
-    if (what < 70 && g->flights[lane].active) {
+    if (g->far != NULL && rng_once_in(&g->rng, 3)) {
+        (void)hearth_cache_poll(g->cache, rng_below(&g->rng, 20));
+    }
+    if (g->far != NULL && rng_once_in(&g->rng, 150)) {
+        step_restart(g);
+    } else if (what < 70 && g->flights[lane].active) {
         step_flight(g, lane);
     } else if (what < 80) {
         step_request(g);
@@ -416,7 +463,7 @@ static void check(struct game *g) {
     hearth_cache_check(g->cache);
     hearth_cache_stats(g->cache, &stats);
     HEARTH_ASSERT(g->tier.base.used_bytes <= stats.page_bytes + stats.snapshot_bytes);
-    HEARTH_ASSERT(!g->roomy || stats.evicted_pages + stats.evicted_snapshots == 0);
+    HEARTH_ASSERT(!g->roomy || g->far != NULL || stats.evicted_pages + stats.evicted_snapshots == 0);
     for (uint32_t i = 0; i < g->sim.lanes; i++) {
         const struct hearth_live *live = &g->lives[i];
         HEARTH_ASSERT(hearth_sim_intact(g->engine, live->seq, live->tokens.v, live->tokens.n));
@@ -443,17 +490,22 @@ static void deal(struct game *g) {
     g->sim.seed = rng_next(rng);
     g->roomy = rng_once_in(rng, 4);
     g->faults = !g->roomy && rng_once_in(rng, 2);
+    g->salted = rng_once_in(rng, 4);
     g->alphabet = 1 + rng_below(rng, 6);
     g->params.page_tokens = (int32_t)pick(rng, pages, 8);
     g->params.budget_bytes = random_budget(g);
-    g->tier = (struct shaky_tier){.base = {.ops = &shaky_ops, .name = "shaky"}, .rng = rng};
+    if (rng_once_in(rng, 2)) {
+        g->far = memory_far_create(rng);
+        g->params.far = memory_far_tier(g->far);
+        g->params.far_min_tokens = rng_once_in(rng, 2) ? 0 : rng_range(rng, 0, 60);
+    }
+    shaky_tier_init(&g->tier, rng);
 }
 
 static void play(struct game *g, uint64_t steps) {
     struct hearth_sampling sampling;
     deal(g);
     HEARTH_ASSERT(hearth_sim_create(&g->sim, &g->engine, NULL) == HEARTH_OK);
-    HEARTH_ASSERT((g->tier.ram = hearth_ram_tier_create()) != NULL);
     HEARTH_ASSERT(hearth_cache_create(g->engine, &g->tier.base, &g->params, &g->cache, NULL) == HEARTH_OK);
     hearth_sampling_default(&sampling);
     sampling.temperature = 0.0f;
@@ -474,7 +526,9 @@ static void play(struct game *g, uint64_t steps) {
         hearth_live_finish(g->cache, &g->lives[i]);
         hearth_tokens_finish(&g->flights[i].all);
     }
+    totals.copies += stats.copies;
     hearth_cache_destroy(g->cache);
+    memory_far_destroy(g->far);
     HEARTH_ASSERT(g->tier.ram->used_bytes == 0); /* nothing was lost track of */
     g->tier.ram->ops->destroy(g->tier.ram);
     g->engine->ops->sampler_destroy(g->engine, g->greedy);
@@ -496,10 +550,13 @@ static void on_abort(int signal_number) {
     const struct game *g = game_now;
     (void)signal(signal_number, SIG_DFL);
     if (g != NULL) {
-        dprintf(STDERR_FILENO, "in HEARTH_SEED=%llu HEARTH_MODEL_GAME=%llu, step %llu: %s, page %d, ctx %u, %u lanes, "
-                "%s, %s\n", (unsigned long long)seed_now, (unsigned long long)g->number,
-                (unsigned long long)g->step, hearth_memory_class_text(g->sim.memory_class), (int)g->params.page_tokens,
-                g->sim.ctx_tokens, g->sim.lanes, g->roomy ? "roomy" : "tight", g->faults ? "faults" : "no faults");
+        dprintf(STDERR_FILENO,
+                "in HEARTH_SEED=%llu HEARTH_MODEL_GAME=%llu, step %llu: %s, page %d, ctx %u, %u lanes, "
+                "%s, %s, %s\n",
+                (unsigned long long)seed_now, (unsigned long long)g->number, (unsigned long long)g->step,
+                hearth_memory_class_text(g->sim.memory_class), (int)g->params.page_tokens, g->sim.ctx_tokens,
+                g->sim.lanes, g->roomy ? "roomy" : "tight", g->faults ? "faults" : "no faults",
+                g->far != NULL ? "far" : "RAM");
     }
 }
 
@@ -529,6 +586,9 @@ int main(void) {
            (unsigned long long)totals.resumed_tokens, (unsigned long long)totals.tokens_sampled,
            (unsigned long long)totals.captures, (unsigned long long)totals.evicted,
            (unsigned long long)totals.failures, (unsigned long long)totals.no_cells);
+    printf("%llu tokens read from afar, %llu restarts, %llu copies at the end, %llu waits for writing\n",
+           (unsigned long long)totals.far_tokens, (unsigned long long)totals.restarts,
+           (unsigned long long)totals.copies, (unsigned long long)totals.full);
 #define X(name, text) printf("  %s: %llu\n", text, (unsigned long long)totals.how[HEARTH_RESUME_##name]);
     HEARTH_RESUME_TABLE(X)
 #undef X

@@ -4,9 +4,11 @@
  * not how their text tokenises. The client keeps what it was told and sends it back in another print each time: keys in
  * another order, other white space, escapes, nulls, content as parts, reasoning left out. Nothing of that may cost a
  * token: what a request computes is what is new since the longest history that it continues. Now and then a reply in
- * the history is really changed; then nothing from the change on may be reused.
+ * the history is really changed; then nothing from the change on may be reused. And now and then the API starts anew,
+ * beside a service that has kept its state: what it finds in the transcripts' database has to do as well as its memory.
  *
  *     transcript_model_test [turns]     HEARTH_SEED repeats a run */
+#include "sched/service_internal.h"
 #include "support/random.h"
 #include "support/stage.h"
 
@@ -442,12 +444,39 @@ static const char thinker[] =
     "{%- if loop.last or (messages[loop.index0 + 1].role != 'tool') %}{{- '<|im_end|>\\n' }}{%- endif %}{%- endif %}"
     "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
+/* A new API, with nothing in memory. */
+static void restart(struct stage *stage, const struct stage_options *options) {
+    struct hearth_errmsg msg;
+    struct hearth_api_params params = options->api;
+    params.engine = stage->engine;
+    params.chat = stage->chat;
+    params.service = stage->service;
+    params.lanes = options->sim.lanes;
+    hearth_api_destroy(stage->api);
+    pthread_mutex_lock(&stage->service->mutex); /* it was drained: it goes on */
+    stage->service->draining = false;
+    pthread_mutex_unlock(&stage->service->mutex);
+    CHECK(hearth_api_create(&params, &stage->api, &msg) == HEARTH_OK, NULL);
+    stage->port = hearth_api_port(stage->api);
+}
+
+static void remove_database(const char *path) {
+    static const char *const suffixes[] = {"", "-wal", "-shm"};
+    char name[96];
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%s%s", path, suffixes[i]);
+        unlink(name);
+    }
+}
+
 static void run(enum hearth_memory_class memory_class, bool thinks, int turns) {
     char path[] = "/tmp/hearth-script-XXXXXX";
     int fd = mkstemp(path);
     assert(fd >= 0);
     close(fd);
     write_script(path, turns, thinks);
+    char database[64];
+    snprintf(database, sizeof database, "%s.db", path);
     struct stage_options options;
     struct stage stage;
     stage_options_default(&options);
@@ -456,6 +485,7 @@ static void run(enum hearth_memory_class memory_class, bool thinks, int turns) {
     options.sim.lanes = 4;
     options.service.cache_bytes = 1u << 30;
     options.api.script_path = path;
+    options.api.transcripts_path = database;
     options.chat_template = thinks ? thinker : NULL;
     stage_open(&stage, &options);
     struct conversation conversations[CONVERSATIONS] = {{0}};
@@ -463,7 +493,12 @@ static void run(enum hearth_memory_class memory_class, bool thinks, int turns) {
     for (int i = 0; i < CONVERSATIONS; i++) {
         begin(&conversations[i], i);
     }
+    int restarts = 0;
     for (int i = 0; i < turns; i++) {
+        if (rng_once_in(&rng, 12)) {
+            restart(&stage, &options);
+            restarts++;
+        }
         struct conversation *conversation = &conversations[rng_below(&rng, CONVERSATIONS)];
         if (rng_once_in(&rng, 8)) {
             edited_turn(&stage, conversation, i, !thinks, &totals);
@@ -471,15 +506,17 @@ static void run(enum hearth_memory_class memory_class, bool thinks, int turns) {
             turn(&stage, conversation, i, !thinks, &totals);
         }
     }
-    printf("%s%s: %ld tokens computed, %ld had to be: ratio %.4f; %ld sampled tokens kept, %ld edits noticed\n",
+    printf("%s%s: %ld tokens computed, %ld had to be: ratio %.4f; %ld sampled tokens kept, %ld edits "
+           "noticed, %d restarts\n",
            hearth_memory_class_text(memory_class), thinks ? ", thinking" : "", totals.computed, totals.ideal,
-           (double)totals.computed / (double)totals.ideal, totals.sampled, totals.edits);
+           (double)totals.computed / (double)totals.ideal, totals.sampled, totals.edits, restarts);
     CHECK(totals.computed <= totals.ideal && totals.sampled > 0 && totals.edits > 0, NULL);
     for (int i = 0; i < CONVERSATIONS; i++) {
         json_decref(conversations[i].messages);
     }
     stage_close(&stage);
     unlink(path);
+    remove_database(database);
 }
 
 int main(int argc, char **argv) {

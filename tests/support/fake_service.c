@@ -76,6 +76,9 @@ static struct hearth_event *make_event(const struct flight *flight, enum hearth_
                                              .reused_ram_tokens = 3, .computed_tokens = flight->prompt_tokens - 5,
                                              .matched_tokens = 5, .queue_us = 1000, .plan_us = 2000, .restore_us = 3000,
                                              .prefill_us = 5000, .reason = HEARTH_REASON_EXTENDED};
+    if (flight->plan.receipt.prompt_tokens > 0) {
+        event->receipt = flight->plan.receipt;
+    }
     return event;
 }
 
@@ -180,7 +183,8 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
 
 static void remember(const struct hearth_request *request) {
     last = (struct fake_request){.sampling = request->sampling, .max_tokens = request->max_tokens,
-                                 .cache_off = request->cache_off, .mark_count = request->mark_count,
+                                 .cache_off = request->cache_off, .salt = request->salt,
+                                 .mark_count = request->mark_count,
                                  .stop_count = request->stop_count, .prompt_tokens = request->prompt_tokens,
                                  .thinks = request->thinking != NULL, .greedy_syntax = request->call_syntax != NULL,
                                  .script_count = request->script_count};

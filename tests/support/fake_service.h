@@ -15,6 +15,7 @@ struct fake_plan {
     int wait_ms;        /* before each piece */
     bool hold;          /* nothing at all until cancelled */
     enum hearth_finish finish;
+    struct hearth_receipt receipt; /* told of every request; without prompt_tokens one that is made up */
 };
 
 struct fake_counts {
@@ -33,6 +34,7 @@ struct fake_request {
     char stops[4][32];
     size_t stop_count;
     bool cache_off;
+    struct hearth_digest salt;
     char grammar[256]; /* its beginning; "" when there is none */
     bool lazy, thinks, greedy_syntax;
     int32_t budget_tokens;

@@ -60,6 +60,7 @@ static const struct row rows[] = {
 
 struct fixture {
     struct hearth_tree tree;
+    struct hearth_page *root;
     struct hearth_path path;
     struct hearth_live lives[3];
     const struct hearth_live *list[3];
@@ -77,10 +78,10 @@ static size_t read_tokens(const char *text, hearth_token *tokens) {
 static void store(struct fixture *f, const char *text, const int32_t *snapshots) {
     hearth_token tokens[64];
     int32_t n = (int32_t)read_tokens(text, tokens);
-    assert_true(hearth_tree_match(&f->tree, tokens, (size_t)n, &f->path));
+    assert_true(hearth_tree_match(f->root, tokens, (size_t)n, &f->path));
     while (f->path.matched < n)
         assert_non_null(
-            hearth_tree_add(&f->tree, &f->path, tokens, hearth_tree_page_end(&f->tree, f->path.matched, n), NULL));
+            hearth_tree_add(&f->tree, &f->path, tokens, 0, hearth_tree_page_end(&f->tree, f->path.matched, n), NULL));
     for (int i = 0; snapshots && i < 3 && snapshots[i] > 0; i++)
         assert_non_null(hearth_tree_add_snapshot(&f->tree, &f->path, snapshots[i], NULL, HEARTH_SNAPSHOT_MARK));
     hearth_tree_check(&f->tree);
@@ -98,9 +99,15 @@ static void go_live(struct fixture *f, const char *text, bool rewinds) {
     f->live_count++;
 }
 
+static void init(struct fixture *f) {
+    assert_true(hearth_tree_init(&f->tree, 4));
+    f->root = hearth_tree_add_root(&f->tree, (struct hearth_digest){0});
+    assert_non_null(f->root);
+}
+
 static void check_row(const struct row *row) {
     struct fixture f = {.live_count = 0};
-    hearth_tree_init(&f.tree, 4);
+    init(&f);
     for (int i = 0; i < 3 && row->stored[i]; i++)
         store(&f, row->stored[i], i == 0 ? row->snapshots : NULL);
     for (int i = 0; i < 3 && row->live[i]; i++)
@@ -111,13 +118,13 @@ static void check_row(const struct row *row) {
     costs.import_us = 1;
     hearth_token prompt[64];
     size_t n = read_tokens(row->prompt, prompt);
-    assert_true(hearth_tree_match(&f.tree, prompt, n, &f.path));
+    assert_true(hearth_tree_match(f.root, prompt, n, &f.path));
     struct hearth_plan_input input = {
         .prompt = prompt,
         .n = n,
         .path = &f.path,
-        .edge = (size_t)f.path.matched < n ? hearth_tree_edge(&f.tree, &f.path, prompt[f.path.matched])
-                                           : HEARTH_EDGE_END,
+        .usable = f.path.matched,
+        .edge = (size_t)f.path.matched < n ? hearth_tree_edge(&f.path, prompt[f.path.matched]) : HEARTH_EDGE_END,
         .lives = f.list,
         .rewind_floors = f.floors,
         .live_count = f.live_count,
@@ -146,16 +153,23 @@ static void test_table(void **state) {
 static void test_compute_cheaper(void **state) {
     (void)state;
     struct fixture f = {.live_count = 0};
-    hearth_tree_init(&f.tree, 4);
+    init(&f);
     store(&f, "abcdef", NULL);
     go_live(&f, "", true);
     struct hearth_caps caps = {.memory_class = PAGES, .cache_ok = true, .page_bytes_per_token = 1000};
     struct hearth_costs costs = {.prefill_us_per_token = 1, .import_us_per_byte = 1, .import_us = 1};
     hearth_token prompt[64];
     size_t n = read_tokens("abcdefg", prompt);
-    assert_true(hearth_tree_match(&f.tree, prompt, n, &f.path));
-    struct hearth_plan_input input = {.prompt = prompt, .n = n, .path = &f.path, .lives = f.list,
-                                      .rewind_floors = f.floors, .live_count = 1, .caps = &caps, .costs = &costs};
+    assert_true(hearth_tree_match(f.root, prompt, n, &f.path));
+    struct hearth_plan_input input = {.prompt = prompt,
+                                      .n = n,
+                                      .path = &f.path,
+                                      .usable = f.path.matched,
+                                      .lives = f.list,
+                                      .rewind_floors = f.floors,
+                                      .live_count = 1,
+                                      .caps = &caps,
+                                      .costs = &costs};
     struct hearth_plan plan;
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 0);
@@ -169,10 +183,74 @@ static void test_compute_cheaper(void **state) {
     hearth_tree_finish(&f.tree, NULL, NULL);
 }
 
+/* What is only in the far tier is read as far as that is faster than computing; a page without state ends what can be
+ * used. */
+static void test_far(void **state) {
+    (void)state;
+    struct fixture f = {.live_count = 0};
+    init(&f);
+    store(&f, "abcdefghijkl", NULL);
+    go_live(&f, "", true);
+    struct hearth_caps caps = {.memory_class = PAGES, .cache_ok = true, .page_bytes_per_token = 1};
+    struct hearth_costs costs = {.prefill_us_per_token = 10, .far_us = 100, .far_us_per_byte = 1};
+    hearth_token prompt[64];
+    size_t n = read_tokens("abcdefghijklm", prompt);
+    assert_true(hearth_tree_match(f.root, prompt, n, &f.path));
+    assert_int_equal(f.path.n, 3);
+    f.path.pages[1]->copy = (struct hearth_copy){.state = HEARTH_COPY_THERE, .p0 = 4};
+    struct hearth_plan_input input = {.prompt = prompt, .n = n, .path = &f.path, .usable = 12, .lives = f.list,
+                                      .rewind_floors = f.floors, .live_count = 1, .caps = &caps, .costs = &costs};
+    struct hearth_plan plan;
+    assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(plan.resume, 4); /* reading 4 tokens takes longer than computing 8 */
+    assert_int_equal(plan.reason, HEARTH_REASON_COMPUTE_CHEAPER);
+    costs.far_us = 50;
+    assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(plan.resume, 12); /* what is behind is in RAM */
+    input.usable = 8;
+    assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(plan.resume, 4);
+    costs.far_us = 10;
+    assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(plan.resume, 8);
+    assert_int_equal(plan.reason, HEARTH_REASON_EVICTED);
+    f.path.pages[1]->copy = (struct hearth_copy){.state = HEARTH_COPY_NONE};
+    hearth_path_finish(&f.path);
+    hearth_tree_finish(&f.tree, NULL, NULL);
+}
+
+/* A live sequence of another salt has nothing in common with the prompt. */
+static void test_salt(void **state) {
+    (void)state;
+    struct fixture f = {.live_count = 0};
+    init(&f);
+    go_live(&f, "abcd", true);
+    struct hearth_caps caps = {.memory_class = PAGES, .cache_ok = true, .page_bytes_per_token = 1};
+    struct hearth_costs costs;
+    hearth_costs_init(&costs);
+    hearth_token prompt[64];
+    size_t n = read_tokens("abcdef", prompt);
+    assert_true(hearth_tree_match(NULL, prompt, n, &f.path));
+    struct hearth_plan_input input = {.prompt = prompt, .n = n, .salt = {1, 2}, .path = &f.path, .lives = f.list,
+                                      .rewind_floors = f.floors, .live_count = 1, .caps = &caps, .costs = &costs};
+    struct hearth_plan plan;
+    assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(plan.resume, 0);
+    assert_int_equal(plan.reason, HEARTH_REASON_COLD);
+    f.lives[0].salt = input.salt;
+    assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(plan.resume, 4);
+    hearth_tokens_finish(&f.lives[0].tokens);
+    hearth_path_finish(&f.path);
+    hearth_tree_finish(&f.tree, NULL, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_compute_cheaper),
+        cmocka_unit_test(test_far),
+        cmocka_unit_test(test_salt),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
 }

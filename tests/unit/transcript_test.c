@@ -23,7 +23,9 @@ static void open_with(struct fixture *f, size_t budget_bytes) {
     struct hearth_errmsg msg;
     hearth_sim_params_default(&params);
     assert_int_equal(hearth_sim_create(&params, &f->engine, &msg), HEARTH_OK);
-    assert_int_equal(hearth_transcripts_create(f->engine, "<|im_end|>\n", budget_bytes, &f->transcripts), HEARTH_OK);
+    const struct hearth_transcripts_params transcripts = {
+        .engine = f->engine, .turn_end = "<|im_end|>\n", .budget_bytes = budget_bytes};
+    assert_int_equal(hearth_transcripts_create(&transcripts, &f->transcripts), HEARTH_OK);
 }
 
 static void close_all(struct fixture *f) {
@@ -65,13 +67,14 @@ static bool reads_as_content(void *user, const char *text, size_t len, const str
 }
 
 static int asked;
+static const struct hearth_digest no_salt;
 
 static struct hearth_transcript_result tokenize(struct fixture *f, const char *text, struct hearth_message **messages,
                                                 size_t count) {
     struct hearth_transcript_prompt prompt = {
         .text = text,
         .len = strlen(text),
-        .root = hearth_transcript_root(NULL, NULL),
+        .root = hearth_transcript_root(NULL, NULL, no_salt),
         .messages = messages,
         .message_count = count,
         .reads = reads_as_content,
@@ -151,7 +154,8 @@ static void a_reply_keeps_its_tokens(void **state) {
         history[2] = say(HEARTH_ROLE_ASSISTANT, prints[i]);
         history[3] = say(HEARTH_ROLE_USER, "go on");
         assert_int_equal(
-            hearth_transcripts_restore(f.transcripts, hearth_transcript_root(NULL, NULL), history, 4, true), 1);
+            hearth_transcripts_restore(f.transcripts, hearth_transcript_root(NULL, NULL, no_salt), history, 4, true),
+            1);
         assert_ptr_equal(history[2], reply);
         for (int again = 0; again < 2; again++) {
             int before = asked;
@@ -186,14 +190,14 @@ static void an_edited_reply_is_text(void **state) {
     struct hearth_message *history[3] = {say(HEARTH_ROLE_SYSTEM, "Be brief."), say(HEARTH_ROLE_USER, "one")};
     converse(&f, history, reply);
     history[2] = say(HEARTH_ROLE_ASSISTANT, "the End");
-    assert_int_equal(hearth_transcripts_restore(f.transcripts, hearth_transcript_root(NULL, NULL), history, 3, true),
-                     0);
+    assert_int_equal(
+        hearth_transcripts_restore(f.transcripts, hearth_transcript_root(NULL, NULL, no_salt), history, 3, true), 0);
     const char *text = HEAD "one" ANSWER "the End<|im_end|>\n";
     struct hearth_transcript_result result = tokenize(&f, text, history, 3);
     assert_tokens_of(&f, &result.tokens, text);
     assert_int_equal(result.sampled_tokens, 0);
     assert_true(result.fork.known);
-    struct hearth_transcript_prompt prompt = {.root = hearth_transcript_root(NULL, NULL),
+    struct hearth_transcript_prompt prompt = {.root = hearth_transcript_root(NULL, NULL, no_salt),
                                               .messages = history,
                                               .message_count = 3};
     struct hearth_diagnosis diagnosis;
@@ -230,14 +234,14 @@ static void calls_are_compared_by_value(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         history[2] = call(rows[i].id, rows[i].name, rows[i].arguments);
         assert_int_equal(
-            hearth_transcripts_restore(f.transcripts, hearth_transcript_root(NULL, NULL), history, 3, true),
+            hearth_transcripts_restore(f.transcripts, hearth_transcript_root(NULL, NULL, no_salt), history, 3, true),
             rows[i].found);
         hearth_message_unref(history[2]);
     }
     /* Ids that are not printed do not matter. */
     history[2] = call("call_2", "read", "{\"n\":1,\"path\":\"a\"}");
-    assert_int_equal(hearth_transcripts_restore(f.transcripts, hearth_transcript_root(NULL, NULL), history, 3, false),
-                     1);
+    assert_int_equal(
+        hearth_transcripts_restore(f.transcripts, hearth_transcript_root(NULL, NULL, no_salt), history, 3, false), 1);
     for (int i = 0; i < 3; i++) {
         hearth_message_unref(history[i]);
     }

@@ -1,0 +1,47 @@
+/* Who shares state with whom. State is found by a chain of digests that begins with a salt (tier/record.h): requests of
+ * different salts never see each other's, whatever their prompts are, and so cannot tell by the time of an answer what
+ * somebody else has asked.
+ *
+ * The salt is made of the API key, where there are several, and of the request's own cache_salt. It is a cryptographic
+ * digest, because whoever writes a cache_salt may want to hit another one's. Names of what is hashed stand before it,
+ * so that a key is never taken for a cache_salt.
+ * Source of the field: vLLM's cache_salt. */
+#include "api/api_internal.h"
+
+#include <openssl/evp.h>
+#include <string.h>
+
+/* SHA-256 over the salt before, the kind and the text; the first half of it. False: out of memory. */
+static bool mix(struct hearth_digest *salt, const char *kind, const char *text, size_t len) {
+    unsigned char hash[EVP_MAX_MD_SIZE];
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    const bool ok = context != NULL && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1 &&
+                    EVP_DigestUpdate(context, salt, sizeof *salt) == 1 &&
+                    EVP_DigestUpdate(context, kind, strlen(kind) + 1) == 1 &&
+                    EVP_DigestUpdate(context, text, len) == 1 && EVP_DigestFinal_ex(context, hash, NULL) == 1;
+    EVP_MD_CTX_free(context);
+    if (ok) {
+        memcpy(salt, hash, sizeof *salt);
+    }
+    return ok;
+}
+
+bool hearth_salt_of_key(const char *key, struct hearth_digest *out) {
+    *out = (struct hearth_digest){0, 0};
+    return mix(out, "hearth api key", key, strlen(key));
+}
+
+bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hearth_api_error *error) {
+    const json_t *value = hearth_json_get(body, "cache_salt");
+    if (value == NULL) {
+        return true;
+    }
+    if (!json_is_string(value)) {
+        return hearth_api_fail(error, 400, "invalid_type", "cache_salt", "cache_salt must be a string");
+    }
+    if (json_string_length(value) == 0) {
+        return hearth_api_fail(error, 400, "invalid_value", "cache_salt", "cache_salt must not be empty");
+    }
+    return mix(salt, "hearth cache_salt", json_string_value(value), json_string_length(value)) ||
+           hearth_api_fail_nomem(error);
+}

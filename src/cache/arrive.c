@@ -1,0 +1,184 @@
+/* What the far tier found: a place in the tree for each item.
+ *
+ * An item says the digest of the whole blocks before it, and the tokens from there on. The page that ends with that
+ * digest is where it hangs; from its end the item's tokens are matched like a prompt's. Then, for an item that ends at
+ * p1 and a match that ends at m:
+ *
+ *     m < p0          what it hangs on is not known (yet): it waits as an orphan, under its digest
+ *     p0 <= m < p1    a page: what is not known becomes one, [m, p1), with a copy that may begin before it;
+ *                     or the page that ends at m grows, when the item is that page grown
+ *     m = p1          a page that ends there gets the copy, if it has none; a snapshot is attached
+ *
+ * So an item found in any order, cut in any way, by whichever process, ends where its tokens say. Nothing of it is
+ * believed but that: its state is verified when it is read.
+ *
+ * Items can hang on each other in chains as long as a conversation, hence a list of work instead of recursion. */
+#include "base/assert.h"
+#include "cache/copies.h"
+
+#include <stdlib.h>
+
+struct orphan {
+    struct hearth_link link; /* by record->base */
+    struct orphan *next;     /* in a list of work */
+    struct hearth_record *record;
+    uint32_t hits;
+};
+
+static void orphan_destroy(struct orphan *orphan) {
+    hearth_record_destroy(orphan->record);
+    free(orphan);
+}
+
+/* Moves those that wait for a digest to the front of the list. */
+static void wake(struct hearth_cache *cache, struct hearth_digest base, struct orphan **work) {
+    struct hearth_link *link;
+    while (cache->orphans.count > 0 && (link = hearth_table_find(&cache->orphans, base)) != NULL) {
+        struct orphan *orphan = (struct orphan *)link;
+        hearth_table_remove(&cache->orphans, link);
+        orphan->next = *work;
+        *work = orphan;
+    }
+}
+
+/* Those that hang on a page: inside of its block, and behind it. */
+static void wake_behind(struct hearth_cache *cache, const struct hearth_page *page, struct orphan **work) {
+    if (page->parent)
+        wake(cache, page->base, work);
+    if ((page->p0 + page->len) % cache->tree.page_tokens == 0)
+        wake(cache, page->end.key, work);
+}
+
+static bool sensible(const struct hearth_cache *cache, const struct hearth_record *record) {
+    bool page = record->kind == HEARTH_RECORD_PAGE;
+    bool stateful = !page || hearth_caps_has_pages(&cache->engine->caps);
+    return (record->state_bytes > 0) == stateful && record->base_pos % cache->tree.page_tokens == 0 &&
+           record->base_pos < record->p1 && record->p1 - record->base_pos <= cache->tree.page_tokens &&
+           record->base_pos <= record->p0 && (page ? record->p0 < record->p1 : record->p0 == record->p1) &&
+           (page || record->label <= HEARTH_SNAPSHOT_INTERVAL);
+}
+
+/* ---- places ---- */
+
+/* The page that the path ends with becomes what the item is: longer. */
+static bool grow(struct hearth_cache *cache, struct hearth_path *path, const struct hearth_record *record) {
+    struct hearth_page *page = path->pages[path->n - 1];
+    struct hearth_blob *old;
+    size_t before = hearth_page_bytes(page);
+    if (!hearth_tree_extend(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL, &old))
+        return false;
+    if (old)
+        cache->tier->ops->drop(cache->tier, old);
+    hearth_copy_forget(cache, &page->copy);
+    page->fetched = false;
+    (void)hearth_copy_found(cache, &page->copy, record->name, record->p0);
+    hearth_store_page_changed(cache, page, before);
+    return true;
+}
+
+static struct hearth_page *place_page(struct hearth_cache *cache, struct hearth_path *path,
+                                      const struct hearth_record *record) {
+    struct hearth_page *last = path->n > 0 ? path->pages[path->n - 1] : path->root;
+    if (path->matched == record->p1) {
+        if (last->p0 + last->len == record->p1 && last->p0 >= record->p0 && last->copy.state == HEARTH_COPY_NONE) {
+            size_t before = hearth_page_bytes(last);
+            (void)hearth_copy_found(cache, &last->copy, record->name, record->p0);
+            hearth_store_page_changed(cache, last, before);
+        }
+        return last;
+    }
+    if (hearth_tree_can_extend(&cache->tree, path) && last->p0 == record->p0 && last->pins == 0 &&
+        last->copy.state != HEARTH_COPY_WRITING)
+        return grow(cache, path, record) ? last : NULL;
+    struct hearth_page *page =
+        hearth_tree_add(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL);
+    if (!page)
+        return NULL;
+    (void)hearth_copy_found(cache, &page->copy, record->name, record->p0);
+    hearth_store_page_added(cache, page);
+    return page;
+}
+
+static struct hearth_page *place_snapshot(struct hearth_cache *cache, const struct hearth_path *path,
+                                          const struct hearth_record *record) {
+    struct hearth_snapshot *snapshot = hearth_path_snapshot(path, record->p1);
+    if (!snapshot || snapshot->pos != record->p1)
+        snapshot =
+            hearth_tree_add_snapshot(&cache->tree, path, record->p1, NULL, (enum hearth_snapshot_kind)record->label);
+    if (!snapshot)
+        return NULL;
+    size_t before = hearth_snapshot_bytes(snapshot);
+    if (snapshot->copy.state == HEARTH_COPY_NONE &&
+        !hearth_copy_found(cache, &snapshot->copy, record->name, record->p0) && !snapshot->blob) {
+        hearth_tree_remove_snapshot(&cache->tree, snapshot);
+        return NULL;
+    }
+    hearth_store_snapshot_changed(cache, snapshot, before);
+    return NULL; /* nothing hangs on a snapshot */
+}
+
+/* True when the item has its place, or cannot have one; false: it waits. `*placed` is the page, where there is one. */
+static bool place(struct hearth_cache *cache, const struct orphan *orphan, struct hearth_page **placed) {
+    const struct hearth_record *record = orphan->record;
+    struct hearth_path *path = &cache->arrival;
+    struct hearth_page *base = hearth_tree_end(&cache->tree, record->base, record->base_pos);
+    *placed = NULL;
+    if (!base)
+        return false;
+    if (!hearth_tree_match_behind(base, record->tokens, hearth_record_tokens(record), path))
+        return true; /* out of memory: found again at the next start */
+    if (path->matched < (record->kind == HEARTH_RECORD_PAGE ? record->p0 : record->p1))
+        return false;
+    *placed = record->kind == HEARTH_RECORD_PAGE ? place_page(cache, path, record)
+                                                 : place_snapshot(cache, path, record);
+    if (*placed && (*placed)->hits < orphan->hits)
+        (*placed)->hits = orphan->hits;
+    return true;
+}
+
+static void work_off(struct hearth_cache *cache, struct orphan *work) {
+    while (work) {
+        struct orphan *orphan = work;
+        work = orphan->next;
+        struct hearth_page *page = NULL;
+        if (place(cache, orphan, &page)) {
+            orphan_destroy(orphan);
+            if (page)
+                wake_behind(cache, page, &work);
+            continue;
+        }
+        orphan->link.key = orphan->record->base;
+        if (!hearth_table_add(&cache->orphans, &orphan->link))
+            orphan_destroy(orphan);
+    }
+}
+
+/* ---- entry ---- */
+
+void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uint32_t hits) {
+    struct orphan *orphan = sensible(cache, record) ? calloc(1, sizeof *orphan) : NULL;
+    if (!orphan) {
+        hearth_record_destroy(record);
+        return;
+    }
+    orphan->record = record;
+    orphan->hits = hits;
+    work_off(cache, orphan);
+}
+
+void hearth_arrive_behind(struct hearth_cache *cache, const struct hearth_page *page) {
+    struct orphan *work = NULL;
+    wake_behind(cache, page, &work);
+    work_off(cache, work);
+}
+
+void hearth_arrive_finish(struct hearth_cache *cache) {
+    for (size_t i = 0; i < cache->orphans.bucket_count; i++)
+        while (cache->orphans.buckets[i]) {
+            struct hearth_link *link = cache->orphans.buckets[i];
+            hearth_table_remove(&cache->orphans, link);
+            orphan_destroy((struct orphan *)link);
+        }
+    hearth_table_finish(&cache->orphans);
+    hearth_path_finish(&cache->arrival);
+}

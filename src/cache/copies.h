@@ -1,0 +1,50 @@
+/* Copies in the far tier, as the cache keeps them: what is written, what is read back, and what the tier tells.
+ *
+ * An item (page or snapshot) has at most one copy. It is put when a capture has ended, read when a prompt needs it and
+ * RAM does not have it, and known from the start of the process on, because the tier finds what is there.
+ *
+ *     NONE --put--> WRITING --written--> THERE        WRITING --dropped--> NONE      THERE --lost, unreadable--> NONE
+ *
+ * Inside the cache; without a far tier nothing here does anything. */
+#ifndef HEARTH_CACHE_COPIES_H
+#define HEARTH_CACHE_COPIES_H
+
+#include "cache/store.h"
+
+/* The root of a salt's tree, or NULL where nothing is known by that salt; with `create` it is made in any case (NULL:
+ * out of memory). */
+struct hearth_page *hearth_copies_root(struct hearth_cache *cache, struct hearth_digest salt, bool create);
+
+/* Puts what the path holds and the tier does not. `tokens`: length of the sequence, which may be too short to keep. */
+void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *path, int32_t tokens);
+
+/* Asks for an item whose state is only in the far tier. False: it cannot be had. */
+bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_copy *copy);
+/* Asks for what [from, to) of the path and the snapshot (or NULL) need, as far as `limit_bytes` on their way allow.
+ * Returns how many items have been asked for and have not come. */
+size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
+                           struct hearth_snapshot *snapshot, size_t limit_bytes);
+/* Takes the copy out of the books; its item keeps what is in RAM. The caller counts the change. */
+void hearth_copy_forget(struct hearth_cache *cache, struct hearth_copy *copy);
+/* The engine refused what came of the copy. Likewise. */
+void hearth_copy_reject(struct hearth_cache *cache, struct hearth_copy *copy, const char *why);
+
+/* The path was used up to `resume`, with this snapshot (or NULL). */
+void hearth_copies_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume,
+                         const struct hearth_snapshot *snapshot);
+
+/* Deals with the next event of the tier; false when there is none. Pages may appear in the tree and states go; none is
+ * removed that is pinned or that anything hangs on. */
+bool hearth_copies_poll(struct hearth_cache *cache);
+
+/* ---- arrive.c: what the tier found ---- */
+
+/* Gives an item its place in the tree, or keeps it until there is one. Takes the record. */
+void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uint32_t hits);
+/* The page is new, or has grown: what has waited for it gets its place. */
+void hearth_arrive_behind(struct hearth_cache *cache, const struct hearth_page *page);
+void hearth_arrive_finish(struct hearth_cache *cache);
+/* Links an item to its copy. False: out of memory. */
+bool hearth_copy_found(struct hearth_cache *cache, struct hearth_copy *copy, struct hearth_digest name, int32_t p0);
+
+#endif

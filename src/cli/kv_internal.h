@@ -1,0 +1,160 @@
+/* What the files of `hearth kv` share; nobody else includes it.
+ *
+ *     kv.c         the command line
+ *     kv_load.c    the directory's files and what their headers say
+ *     kv_tree.c    conversations, from what the headers say
+ *     kv_show.c    numbers and progress for people
+ *     kv_ls.c      ls, stat
+ *     kv_care.c    verify, gc, rm
+ *     kv_carry.c   export, import */
+#ifndef HEARTH_CLI_KV_INTERNAL_H
+#define HEARTH_CLI_KV_INTERNAL_H
+
+#include "base/log.h"
+#include "base/seal.h"
+#include "tier/directory.h"
+#include "tier/format.h"
+
+#include <stdio.h>
+
+/* ---- the command line ---- */
+
+struct kv_options {
+    const char *dir, *key_file, *model;
+    int64_t budget_mib; /* -1: not given */
+    bool json, yes, all;
+    char *const *args; /* without options */
+    int arg_count;
+};
+
+struct kv {
+    struct kv_options options;
+    struct hearth_directory *directory;
+    struct hearth_seal *seal; /* NULL: no key was given */
+};
+
+/* One line on stderr; returns `status`. */
+int hearth_kv_complain(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* --budget, or what a server takes that is told nothing, when `bytes` are there. */
+uint64_t hearth_kv_budget(const struct kv *kv, uint64_t bytes);
+
+int hearth_kv_ls(struct kv *kv);
+int hearth_kv_stat(struct kv *kv);
+int hearth_kv_verify(struct kv *kv);
+int hearth_kv_gc(struct kv *kv);
+int hearth_kv_rm(struct kv *kv);
+int hearth_kv_export(struct kv *kv);
+int hearth_kv_import(struct kv *kv);
+
+/* ---- what is there ---- */
+
+enum kv_state {
+    KV_READABLE,
+    KV_SEALED,        /* with a key that is not at hand */
+    KV_OTHER_VERSION, /* whole, and for another hearth */
+    KV_DAMAGED,       /* its header; or the file is something else */
+    KV_UNREADABLE,    /* the system says no */
+};
+
+struct kv_item {
+    struct hearth_file file;
+    uint32_t hits;
+    enum kv_state state;
+    struct hearth_record record; /* READABLE, with tokens; SEALED: positions only */
+    int32_t page_tokens;
+    struct hearth_digest end; /* of all tokens before p1: what continues it has this as its base, or begins so */
+    uint32_t uses, chosen;    /* conversations, all and marked ones */
+    uint32_t walk;            /* of the last walk that came by */
+    bool whole;               /* and all of it lies on that way; else only its beginning */
+};
+
+/* Consecutive items of a model with one base, in the order of their tokens. */
+struct kv_group {
+    size_t first, n;
+};
+
+struct kv_conversation {
+    struct kv_item *leaf;
+    size_t model; /* index */
+    uint64_t own_bytes, shared_bytes;
+    int64_t used_us; /* last use, Unix */
+    uint32_t hits, pages, snapshots, files;
+    bool complete;               /* nothing is missing between its beginning and its end */
+    const char *text, *own_text; /* first words ("" where those are in a page that goes on differently), and words of
+                                    what it does not share; borrowed, or "" */
+};
+
+struct kv_model {
+    struct hearth_model_id id;
+    char about[256];
+    struct kv_item *items;
+    size_t n, cap;
+    struct kv_item **sorted; /* the readable ones: by base, then tokens */
+    size_t sorted_n;
+    struct kv_item **ends;   /* the same by `end` */
+    struct kv_group *groups; /* by base */
+    size_t group_n;
+    uint64_t bytes, count[KV_UNREADABLE + 1], state_bytes[KV_UNREADABLE + 1];
+    uint64_t pages, snapshots;
+    int64_t oldest_us, newest_us;
+};
+
+struct kv_view {
+    struct kv_model *models;
+    size_t model_n, model_cap;
+    struct kv_conversation *conversations; /* newest first */
+    size_t conversation_n, conversation_cap;
+    int id_digits; /* so many of a name tell conversations apart */
+    uint32_t walks;
+    int err;
+};
+
+/* Reads all headers. Complains, and false, when that fails. */
+bool hearth_kv_load(struct kv *kv, struct kv_view *view);
+void hearth_kv_view_finish(struct kv_view *view);
+
+/* A file's header. */
+struct kv_head {
+    int fd;
+    int err; /* NOT_FOUND: gone; STATE: no file of ours; IO, with errno */
+    uint64_t file_bytes;
+    enum hearth_format_verdict verdict; /* with the name, the model and the length of the file in mind */
+    struct hearth_format_info info;
+};
+void hearth_kv_head_open(struct kv *kv, const struct hearth_file_id *id, struct kv_head *head);
+void hearth_kv_head_close(struct kv_head *head);
+enum kv_state hearth_kv_state(const struct kv_head *head);
+/* All of `len` bytes from `at`. False: not so many, or errno. */
+bool hearth_kv_read(int fd, void *bytes, size_t len, uint64_t at);
+
+/* Finds the conversations of what was loaded. False: out of memory. */
+bool hearth_kv_find_conversations(struct kv_view *view);
+/* Calls for each item that a conversation needs, in no order. False: something is missing on the way. */
+bool hearth_kv_walk(struct kv_view *view, const struct kv_conversation *conversation,
+                    void (*visit)(void *user, struct kv_item *item), void *user);
+/* The conversation whose id begins so, or NULL after a complaint. */
+struct kv_conversation *hearth_kv_find(struct kv_view *view, const char *id);
+void hearth_kv_id(const struct kv_view *view, const struct kv_conversation *conversation, char out[33]);
+
+/* ---- for people ---- */
+
+struct kv_text {
+    char text[32];
+};
+struct kv_text hearth_kv_bytes(uint64_t bytes); /* "12.3 MiB" */
+struct kv_text hearth_kv_count(uint64_t n);     /* "12,288" */
+struct kv_text hearth_kv_age(int64_t used_us);  /* "5 min" */
+const char *hearth_kv_plural(uint64_t n, const char *one, const char *many);
+/* Prints text of a prompt: on one line, nothing that a terminal would obey, at most `columns` wide. Returns the width.
+ */
+int hearth_kv_print_text(FILE *out, const char *text, int columns);
+int hearth_kv_columns(void); /* of the terminal on stdout; a large number elsewhere */
+
+/* On stderr, when that is a terminal; else nothing at all. */
+void hearth_kv_progress(const char *what, uint64_t done, uint64_t total, bool bytes);
+void hearth_kv_progress_end(void);
+/* A log sink. */
+void hearth_kv_log(void *user, enum hearth_log_level level, const char *line);
+
+#endif

@@ -1,0 +1,294 @@
+/* `hearth kv ls` and `hearth kv stat`. The JSON objects are described in docs/disk.md. */
+#include "cli/kv_internal.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARED_TEXT_COLUMNS 40
+
+static double seconds(int64_t us) {
+    return (double)us / 1e6;
+}
+
+/* Prints and frees. */
+static int print_json(json_t *root) {
+    const bool ok = root && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
+    json_decref(root);
+    return ok ? 0 : hearth_kv_complain(1, "cannot write to standard output");
+}
+
+/* ---- ls ---- */
+
+static json_t *conversation_json(const struct kv_view *view, const struct kv_conversation *c) {
+    char id[33], name[33];
+    hearth_kv_id(view, c, id);
+    hearth_digest_hex(c->leaf->record.name, name);
+    return json_pack("{s:s, s:s, s:i, s:I, s:I, s:f, s:i, s:i, s:i, s:b, s:s, s:s}", "id", id, "name", name, "tokens",
+                     (int)c->leaf->record.p1, "own_bytes", (json_int_t)c->own_bytes, "shared_bytes",
+                     (json_int_t)c->shared_bytes, "used", seconds(c->used_us), "hits", (int)c->hits, "pages",
+                     (int)c->pages, "snapshots", (int)c->snapshots, "complete", (int)c->complete, "text", c->text,
+                     "own_text", c->own_text);
+}
+
+static int ls_json(struct kv *kv, struct kv_view *view) {
+    json_t *models = json_array();
+    for (size_t m = 0; m < view->model_n; m++) {
+        const struct kv_model *model = &view->models[m];
+        json_t *list = json_array();
+        for (size_t i = 0; i < view->conversation_n; i++) {
+            if (view->conversations[i].model == m) {
+                (void)json_array_append_new(list, conversation_json(view, &view->conversations[i]));
+            }
+        }
+        (void)json_array_append_new(
+            models,
+            json_pack("{s:s, s:s+, s:I, s:I, s:o, s:{s:I, s:I}, s:I, s:I, s:I}", "model", model->id.hex, "about",
+                      model->about, "", "files", (json_int_t)model->n, "bytes", (json_int_t)model->bytes,
+                      "conversations", list, "sealed", "files", (json_int_t)model->count[KV_SEALED], "bytes",
+                      (json_int_t)model->state_bytes[KV_SEALED], "damaged", (json_int_t)model->count[KV_DAMAGED],
+                      "other_version", (json_int_t)model->count[KV_OTHER_VERSION], "unreadable",
+                      (json_int_t)model->count[KV_UNREADABLE]));
+    }
+    return print_json(json_pack("{s:s, s:o}", "dir", hearth_directory_path(kv->directory), "models", models));
+}
+
+/* Column widths of a model's table. */
+struct widths {
+    int id, tokens, own, shared, used, hits, snapshots;
+};
+
+static void widen(int *width, const char *text) {
+    const int len = (int)strlen(text);
+    *width = len > *width ? len : *width;
+}
+
+static void measure(const struct kv_view *view, struct widths *widths) {
+    *widths = (struct widths){
+        .id = view->id_digits, .tokens = 6, .own = 4, .shared = 6, .used = 4, .hits = 4, .snapshots = 5};
+    for (size_t i = 0; i < view->conversation_n; i++) {
+        const struct kv_conversation *c = &view->conversations[i];
+        widen(&widths->tokens, hearth_kv_count((uint64_t)c->leaf->record.p1).text);
+        widen(&widths->own, hearth_kv_bytes(c->own_bytes).text);
+        widen(&widths->shared, hearth_kv_bytes(c->shared_bytes).text);
+        widen(&widths->used, hearth_kv_age(c->used_us).text);
+        widen(&widths->hits, hearth_kv_count(c->hits).text);
+    }
+}
+
+static void print_row(const struct kv_view *view, const struct kv_conversation *c, const struct widths *w) {
+    char id[33];
+    hearth_kv_id(view, c, id);
+    const int before =
+        printf("  %s  %*s  %*s  %*s  %*s  %*s  %*" PRIu32 "  ", id, w->tokens,
+               hearth_kv_count((uint64_t)c->leaf->record.p1).text, w->own, hearth_kv_bytes(c->own_bytes).text,
+               w->shared, c->shared_bytes > 0 ? hearth_kv_bytes(c->shared_bytes).text : "-", w->used,
+               hearth_kv_age(c->used_us).text, w->hits, hearth_kv_count(c->hits).text, w->snapshots, c->snapshots);
+    int room = hearth_kv_columns() - before;
+    if (!c->complete) {
+        (void)fputs("(incomplete) ", stdout);
+        room -= 13;
+    }
+    const char *own = c->own_text;
+    /* where the beginning is shared, what is its own says more */
+    int most = *own ? room / 3 : room;
+    most = *own && most > SHARED_TEXT_COLUMNS ? SHARED_TEXT_COLUMNS : most;
+    const int shown = hearth_kv_print_text(stdout, *c->text ? c->text : "…", most);
+    if (*own) {
+        (void)fputs(" | ", stdout);
+        (void)hearth_kv_print_text(stdout, own, room - shown - 3);
+    }
+    (void)fputc('\n', stdout);
+}
+
+/* What of a model is not listed. */
+static void print_unlisted(const struct kv_model *model) {
+    static const struct {
+        enum kv_state state;
+        const char *label, *hint;
+    } kinds[] = {
+        {KV_SEALED, "sealed", "--kv-key FILE opens them"},
+        {KV_OTHER_VERSION, "other version", "another version of hearth wrote them"},
+        {KV_DAMAGED, "damaged", "hearth kv verify sets them aside"},
+        {KV_UNREADABLE, "unreadable", "the system does not let them be read"},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const uint64_t n = model->count[kinds[i].state];
+        if (n > 0) {
+            (void)printf("  (%s)  %s in %s %s; %s\n", kinds[i].label,
+                         hearth_kv_bytes(model->state_bytes[kinds[i].state]).text, hearth_kv_count(n).text,
+                         hearth_kv_plural(n, "file", "files"), kinds[i].hint);
+        }
+    }
+}
+
+static void print_model(const struct kv_view *view, size_t m, const struct widths *w) {
+    const struct kv_model *model = &view->models[m];
+    uint64_t n = 0;
+    for (size_t i = 0; i < view->conversation_n; i++) {
+        n += view->conversations[i].model == m;
+    }
+    (void)printf("%.8s  ", model->id.hex);
+    (void)hearth_kv_print_text(stdout, *model->about ? model->about : "(a model without a name)", 200);
+    (void)printf(": %s %s, %s in %s %s\n", hearth_kv_count(n).text,
+                 hearth_kv_plural(n, "conversation", "conversations"), hearth_kv_bytes(model->bytes).text,
+                 hearth_kv_count(model->n).text, hearth_kv_plural(model->n, "file", "files"));
+    if (n > 0) {
+        (void)printf("  %-*s  %*s  %*s  %*s  %*s  %*s  %*s  %s\n", w->id, "ID", w->tokens, "TOKENS", w->own, "OWN",
+                     w->shared, "SHARED", w->used, "USED", w->hits, "HITS", w->snapshots, "SNAPS", "BEGINS WITH");
+    }
+    for (size_t i = 0; i < view->conversation_n; i++) {
+        if (view->conversations[i].model == m) {
+            print_row(view, &view->conversations[i], w);
+        }
+    }
+    print_unlisted(model);
+}
+
+int hearth_kv_ls(struct kv *kv) {
+    struct kv_view view;
+    if (!hearth_kv_load(kv, &view)) {
+        return 1;
+    }
+    int status = 0;
+    if (kv->options.json) {
+        status = ls_json(kv, &view);
+    } else {
+        struct widths widths;
+        measure(&view, &widths);
+        for (size_t m = 0; m < view.model_n; m++) {
+            (void)fputs(m > 0 ? "\n" : "", stdout);
+            print_model(&view, m, &widths);
+        }
+        if (view.model_n == 0) {
+            (void)printf("%s is empty\n", hearth_directory_path(kv->directory));
+        }
+    }
+    hearth_kv_view_finish(&view);
+    return status;
+}
+
+/* ---- stat ---- */
+
+struct totals {
+    uint64_t files, bytes, pages, snapshots, tokens, conversations;
+    int64_t oldest_us, newest_us;
+};
+
+/* Tokens that have state of their own: what pages hold, each once. */
+static void add_model(struct totals *totals, const struct kv_view *view, size_t m) {
+    const struct kv_model *model = &view->models[m];
+    totals->files += model->n;
+    totals->bytes += model->bytes;
+    totals->pages += model->pages;
+    totals->snapshots += model->snapshots;
+    for (size_t i = 0; i < model->n; i++) {
+        if (model->items[i].file.id.kind == HEARTH_RECORD_PAGE) {
+            totals->tokens += (uint64_t)(model->items[i].record.p1 - model->items[i].record.p0);
+        }
+    }
+    for (size_t i = 0; i < view->conversation_n; i++) {
+        totals->conversations += view->conversations[i].model == m;
+    }
+    if (model->n > 0) {
+        totals->oldest_us =
+            totals->oldest_us == 0 || model->oldest_us < totals->oldest_us ? model->oldest_us : totals->oldest_us;
+        totals->newest_us = model->newest_us > totals->newest_us ? model->newest_us : totals->newest_us;
+    }
+}
+
+static json_t *totals_json(const struct totals *t) {
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "files", (json_int_t)t->files, "bytes",
+                     (json_int_t)t->bytes, "pages", (json_int_t)t->pages, "snapshots", (json_int_t)t->snapshots,
+                     "tokens", (json_int_t)t->tokens, "conversations", (json_int_t)t->conversations, "oldest",
+                     seconds(t->oldest_us), "newest", seconds(t->newest_us));
+}
+
+static void print_totals(const struct totals *t) {
+    (void)printf("  %-14s %s in %s %s\n", "size", hearth_kv_bytes(t->bytes).text, hearth_kv_count(t->files).text,
+                 hearth_kv_plural(t->files, "file", "files"));
+    (void)printf("  %-14s %s pages with %s tokens, %s %s\n", "state", hearth_kv_count(t->pages).text,
+                 hearth_kv_count(t->tokens).text, hearth_kv_count(t->snapshots).text,
+                 hearth_kv_plural(t->snapshots, "snapshot", "snapshots"));
+    (void)printf("  %-14s %s\n", "conversations", hearth_kv_count(t->conversations).text);
+    if (t->files > 0) {
+        (void)printf("  %-14s %s to %s ago\n", "last used", hearth_kv_age(t->newest_us).text,
+                     hearth_kv_age(t->oldest_us).text);
+    }
+}
+
+static void stat_text(struct kv *kv, const struct kv_view *view, const struct hearth_directory_rest *rest,
+                      uint64_t budget, uint64_t free_bytes) {
+    struct totals all = {0};
+    for (size_t m = 0; m < view->model_n; m++) {
+        struct totals totals = {0};
+        add_model(&totals, view, m);
+        add_model(&all, view, m);
+        (void)printf("%.8s  ", view->models[m].id.hex);
+        (void)hearth_kv_print_text(stdout, view->models[m].about, 200);
+        (void)fputc('\n', stdout);
+        print_totals(&totals);
+        print_unlisted(&view->models[m]);
+    }
+    (void)printf("%s\n", hearth_directory_path(kv->directory));
+    print_totals(&all);
+    (void)printf("  %-14s %s: %s %.0f %% used\n", "budget", hearth_kv_bytes(budget).text,
+                 kv->options.budget_mib >= 0 ? "as given," : "the default,",
+                 budget > 0 ? 100.0 * (double)all.bytes / (double)budget : 0.0);
+    (void)printf("  %-14s %s\n", "free", hearth_kv_bytes(free_bytes).text);
+    (void)printf("  %-14s %s in %s %s\n", "set aside", hearth_kv_bytes(rest->bad_bytes).text,
+                 hearth_kv_count(rest->bad_files).text, hearth_kv_plural(rest->bad_files, "file", "files"));
+    (void)printf("  %-14s %s in %s %s\n", "being written", hearth_kv_bytes(rest->draft_bytes).text,
+                 hearth_kv_count(rest->draft_files).text, hearth_kv_plural(rest->draft_files, "file", "files"));
+    (void)printf("  %-14s %s\n", "other files", hearth_kv_bytes(rest->other_bytes).text);
+}
+
+static int stat_json(struct kv *kv, const struct kv_view *view, const struct hearth_directory_rest *rest,
+                     uint64_t budget, uint64_t free_bytes) {
+    struct totals all = {0};
+    json_t *models = json_array();
+    for (size_t m = 0; m < view->model_n; m++) {
+        const struct kv_model *model = &view->models[m];
+        struct totals totals = {0};
+        add_model(&totals, view, m);
+        add_model(&all, view, m);
+        json_t *one = totals_json(&totals);
+        (void)json_object_set_new(one, "model", json_string(model->id.hex));
+        (void)json_object_set_new(one, "about", json_string(model->about));
+        (void)json_object_set_new(one, "sealed", json_integer((json_int_t)model->count[KV_SEALED]));
+        (void)json_object_set_new(one, "damaged", json_integer((json_int_t)model->count[KV_DAMAGED]));
+        (void)json_object_set_new(one, "other_version", json_integer((json_int_t)model->count[KV_OTHER_VERSION]));
+        (void)json_object_set_new(one, "unreadable", json_integer((json_int_t)model->count[KV_UNREADABLE]));
+        (void)json_array_append_new(models, one);
+    }
+    return print_json(json_pack("{s:s, s:o, s:o, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I}, s:I}", "dir",
+                                hearth_directory_path(kv->directory), "models", models, "total", totals_json(&all),
+                                "budget_bytes", (json_int_t)budget, "free_bytes", (json_int_t)free_bytes, "bad",
+                                "files", (json_int_t)rest->bad_files, "bytes", (json_int_t)rest->bad_bytes, "drafts",
+                                "files", (json_int_t)rest->draft_files, "bytes", (json_int_t)rest->draft_bytes,
+                                "other_bytes", (json_int_t)rest->other_bytes));
+}
+
+int hearth_kv_stat(struct kv *kv) {
+    struct kv_view view;
+    struct hearth_directory_rest rest;
+    if (!hearth_kv_load(kv, &view)) {
+        return 1;
+    }
+    hearth_directory_rest(kv->directory, &rest);
+    const uint64_t free_bytes = hearth_directory_free_bytes(kv->directory);
+    uint64_t bytes = 0;
+    for (size_t m = 0; m < view.model_n; m++) {
+        bytes += view.models[m].bytes;
+    }
+    const uint64_t budget = hearth_kv_budget(kv, bytes);
+    int status = 0;
+    if (kv->options.json) {
+        status = stat_json(kv, &view, &rest, budget, free_bytes);
+    } else {
+        stat_text(kv, &view, &rest, budget, free_bytes);
+    }
+    hearth_kv_view_finish(&view);
+    return status;
+}

@@ -1,0 +1,177 @@
+/* Numbers, prompts and progress as people read them. What is shown of a prompt was written by anybody: control
+ * characters never reach the terminal. */
+#include "cli/kv_internal.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+int hearth_kv_complain(int status, const char *format, ...) {
+    va_list args;
+    hearth_kv_progress_end();
+    (void)fputs("hearth kv: ", stderr);
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    (void)fputc('\n', stderr);
+    return status;
+}
+
+void hearth_kv_log(void *user, enum hearth_log_level level, const char *line) {
+    (void)user;
+    (void)level;
+    hearth_kv_progress_end();
+    (void)fprintf(stderr, "hearth kv: %s\n", line);
+}
+
+struct kv_text hearth_kv_bytes(uint64_t bytes) {
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+    struct kv_text out;
+    double value = (double)bytes / 1024;
+    size_t i = 0;
+    while (value >= 1000 && i + 1 < sizeof units / sizeof units[0]) {
+        value /= 1024;
+        i++;
+    }
+    (void)snprintf(out.text, sizeof out.text, "%.*f %s", value < 10 && i > 0 ? 1 : 0, value, units[i]);
+    return out;
+}
+
+struct kv_text hearth_kv_count(uint64_t n) {
+    struct kv_text out;
+    char digits[24];
+    const int len = snprintf(digits, sizeof digits, "%" PRIu64, n);
+    size_t at = 0;
+    for (int i = 0; i < len; i++) {
+        if (i > 0 && (len - i) % 3 == 0) {
+            out.text[at++] = ',';
+        }
+        out.text[at++] = digits[i];
+    }
+    out.text[at] = '\0';
+    return out;
+}
+
+struct kv_text hearth_kv_age(int64_t used_us) {
+    struct timeval now = {0, 0};
+    struct kv_text out;
+    (void)gettimeofday(&now, NULL);
+    int64_t s = now.tv_sec - used_us / 1000000;
+    s = s < 0 ? 0 : s;
+    if (s < 120) {
+        (void)snprintf(out.text, sizeof out.text, "%" PRId64 " s", s);
+    } else if (s < 7200) {
+        (void)snprintf(out.text, sizeof out.text, "%" PRId64 " min", s / 60);
+    } else if (s < 48 * 3600) {
+        (void)snprintf(out.text, sizeof out.text, "%" PRId64 " h", s / 3600);
+    } else {
+        (void)snprintf(out.text, sizeof out.text, "%" PRId64 " d", s / 86400);
+    }
+    return out;
+}
+
+const char *hearth_kv_plural(uint64_t n, const char *one, const char *many) {
+    return n == 1 ? one : many;
+}
+
+int hearth_kv_columns(void) {
+    struct winsize size;
+    if (isatty(STDOUT_FILENO) != 1) {
+        return 100000;
+    }
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40 ? size.ws_col : 80;
+}
+
+/* The next character of valid UTF-8: its bytes, and how wide it is: 0 for what is not to be printed. */
+static size_t next_char(const unsigned char *text, int *width) {
+    const size_t len = text[0] < 0x80 ? 1 : text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
+    uint32_t code = len == 1 ? text[0] : text[0] & (0x7fu >> len);
+    for (size_t i = 1; i < len; i++) {
+        if ((text[i] & 0xc0) != 0x80) { /* not valid after all */
+            *width = 0;
+            return i;
+        }
+        code = code << 6 | (text[i] & 0x3f);
+    }
+    /* controls; what turns the direction of writing; what is invisible */
+    const bool hidden = code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200b && code <= 0x200f) ||
+                        (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
+    const bool wide = (code >= 0x1100 && code < 0x1160) || (code >= 0x2e80 && code < 0xa4d0) ||
+                      (code >= 0xac00 && code < 0xd7a4) || (code >= 0xf900 && code < 0xfb00) ||
+                      (code >= 0xff00 && code < 0xff61) || (code >= 0x1f300 && code < 0x1fb00) ||
+                      (code >= 0x20000 && code < 0x40000);
+    *width = hidden ? 0 : wide ? 2 : 1;
+    return len;
+}
+
+int hearth_kv_print_text(FILE *out, const char *text, int columns) {
+    int used = 0;
+    bool gap = false;
+    for (const unsigned char *at = (const unsigned char *)text; *at;) {
+        int width;
+        const size_t len = next_char(at, &width);
+        if (width == 0 || *at == ' ') {
+            gap = used > 0; /* any white space is one space, and none at the ends */
+        } else {
+            if (used + gap + width > columns - 1) {
+                (void)fputs("…", out);
+                return used + 1;
+            }
+            if (gap) {
+                (void)fputc(' ', out);
+            }
+            (void)fwrite(at, 1, len, out);
+            used += gap + width;
+            gap = false;
+        }
+        at += len;
+    }
+    return used;
+}
+
+/* ---- progress ---- */
+
+static bool shown;
+static int shown_permille = -1;
+
+void hearth_kv_progress(const char *what, uint64_t done, uint64_t total, bool bytes) {
+    enum { CELLS = 30 };
+    static int terminal = -1;
+    if (terminal < 0) {
+        terminal = isatty(STDERR_FILENO) == 1;
+    }
+    if (!terminal) {
+        return;
+    }
+    const int permille = total > 0 ? (int)(done >= total ? 1000 : done * 1000 / total) : (int)(done / 512 % 1000);
+    if (shown && permille == shown_permille) {
+        return;
+    }
+    shown = true;
+    shown_permille = permille;
+    if (total == 0) {
+        (void)fprintf(stderr, "\r\033[K%s %s", what, hearth_kv_count(done).text);
+    } else {
+        char bar[CELLS + 1];
+        for (int i = 0; i < CELLS; i++) {
+            bar[i] = i * 1000 < permille * CELLS ? '#' : '.';
+        }
+        bar[CELLS] = '\0';
+        (void)fprintf(stderr, "\r\033[K%s [%s] %3d %%  %s of %s", what, bar, permille / 10,
+                      bytes ? hearth_kv_bytes(done).text : hearth_kv_count(done).text,
+                      bytes ? hearth_kv_bytes(total).text : hearth_kv_count(total).text);
+    }
+    (void)fflush(stderr);
+}
+
+void hearth_kv_progress_end(void) {
+    if (shown) {
+        (void)fputs("\r\033[K", stderr);
+        (void)fflush(stderr);
+        shown = false;
+    }
+}

@@ -1,0 +1,90 @@
+/* Design. The tier has its own directory below the one that the options name, by model (tier/directory.h); the
+ * transcripts of the same model stand beside its files. State on disk is a convenience: a directory that cannot be used
+ * costs one line, not the server. */
+#include "cli/serve_disk.h"
+
+#include "base/log.h"
+#include "cli/kv_dir.h"
+#include "tier/directory.h"
+#include "tier/disk.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* *out stays NULL when nothing is to be kept. */
+static int name_dir(const struct hearth_options *options, char **out, struct hearth_errmsg *msg) {
+    if (options->kv_disk == 0 || (options->kv_dir && strcmp(options->kv_dir, "none") == 0)) {
+        return HEARTH_OK;
+    }
+    if (!options->kv_dir) {
+        *out = hearth_kv_default_dir();
+        if (!*out) {
+            hearth_log(HEARTH_LOG_WARN, "disk: this user has no home: nothing is kept on disk (name a directory "
+                                        "with --kv-dir)");
+        }
+        return HEARTH_OK;
+    }
+    *out = strdup(options->kv_dir);
+    return *out ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+}
+
+static int create_far(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
+                      struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
+    char about[256];
+    struct hearth_errmsg why = {""};
+    (void)snprintf(about, sizeof(about), "%s (%s)", model_name, caps->description);
+    const struct hearth_disk_params params = {
+        .dir = disk->dir,
+        .fingerprint = caps->fingerprint,
+        .page_tokens = (int32_t)options->page_tokens,
+        .about = about,
+        .budget_bytes = options->kv_disk < 0 ? 0 : (uint64_t)options->kv_disk << 20,
+        .key_file = options->kv_key,
+        .compress = strcmp(options->kv_compress, "zstd") == 0,
+        .no_uring = strcmp(options->kv_io, "threads") == 0,
+    };
+    const int err = hearth_disk_create(&params, &disk->far, &why);
+    if (err == HEARTH_ERR_IO) {
+        hearth_log(HEARTH_LOG_WARN, "disk: %s: nothing is kept on disk (--kv-dir names another directory, none is "
+                                    "silent)", why.text);
+        return HEARTH_OK;
+    }
+    return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s", why.text);
+}
+
+int hearth_serve_disk_open(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
+                           struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
+    *disk = (struct hearth_serve_disk){0};
+    if (!caps->cache_ok || options->cache_ram == 0) {
+        return HEARTH_OK;
+    }
+    int err = name_dir(options, &disk->dir, msg);
+    if (err == HEARTH_OK && disk->dir && options->kv_key) {
+        err = hearth_seal_create(options->kv_key, &disk->seal, msg);
+    }
+    if (err == HEARTH_OK && disk->dir) {
+        err = create_far(options, caps, model_name, disk, msg);
+    }
+    if (err == HEARTH_OK && disk->far) {
+        const struct hearth_model_id model = hearth_model_id(caps->fingerprint, (int32_t)options->page_tokens);
+        if (asprintf(&disk->transcripts, "%s/%s/transcripts.db", disk->dir, model.hex) < 0) {
+            disk->transcripts = NULL;
+            err = hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+        }
+    }
+    if (err != HEARTH_OK || !disk->far) {
+        hearth_serve_disk_close(disk);
+    }
+    return err;
+}
+
+void hearth_serve_disk_close(struct hearth_serve_disk *disk) {
+    if (disk->far) {
+        disk->far->ops->destroy(disk->far);
+    }
+    hearth_seal_destroy(disk->seal);
+    free(disk->dir);
+    free(disk->transcripts);
+    *disk = (struct hearth_serve_disk){0};
+}

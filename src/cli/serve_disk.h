@@ -1,0 +1,25 @@
+/* What a server keeps on disk: the far tier, and where its transcripts go. */
+#ifndef HEARTH_CLI_SERVE_DISK_H
+#define HEARTH_CLI_SERVE_DISK_H
+
+#include "base/seal.h"
+#include "cli/options.h"
+#include "engine/engine.h"
+#include "tier/far.h"
+
+struct hearth_serve_disk {
+    struct hearth_far *far;   /* NULL: nothing is kept on disk, and all else here is NULL too */
+    char *dir;
+    char *transcripts;        /* path of the file */
+    struct hearth_seal *seal; /* for the transcripts; NULL: not encrypted */
+};
+
+/* Opens the directory that the options name. One that cannot be used is told in a log line, and the server runs without
+ * it; an error is a key file that is not good, because what was to be encrypted must not be written otherwise, and
+ * NOMEM. `model_name` is for people. */
+int hearth_serve_disk_open(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
+                           struct hearth_serve_disk *disk, struct hearth_errmsg *msg);
+/* After the service is gone: writes what is queued. */
+void hearth_serve_disk_close(struct hearth_serve_disk *disk);
+
+#endif

@@ -1,0 +1,356 @@
+/* Transcripts and their archive: the tree as rows.
+ *
+ * Loading is lazy. A node comes in when a walk looks for it, or with a reply that it leads to; its replies come with
+ * it, so that a node in memory always has the replies that its rows had when it came. A reply is looked for by what was
+ * said; it brings the whole path of its node. After that everything goes on as if it had never been away. The price of
+ * a miss is one indexed query, and a prompt has few: one where it leaves what is known, and one for each message of the
+ * assistant that is no reply of this server.
+ *
+ * Saving: a reply takes along what of its path is not written yet (tokenised text, prints of earlier replies, records).
+ * A prompt without a reply leaves nothing: tokenising it again gives the same. `stored` says under which generation of
+ * the archive something was written; what an earlier one has written may be gone and is put again with the next reply.
+ *
+ * Keys are chained from the engine's fingerprint and the key's id, so that rows of another model, or of another key,
+ * are never found. */
+#include "session/transcript_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_zero(struct hearth_digest digest) {
+    return digest.lo == 0 && digest.hi == 0;
+}
+
+static bool tokens_are_valid(const struct hearth_transcripts *transcripts, const hearth_token *tokens, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= transcripts->engine->caps.vocab_tokens) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- replies ---- */
+
+static struct reply *find_reply(const struct node *node, struct hearth_digest id) {
+    struct reply *reply = node->replies;
+    while (reply != NULL && !hearth_digest_equal(reply->id, id)) {
+        reply = reply->next;
+    }
+    return reply;
+}
+
+static void take_reply(struct hearth_transcripts *transcripts, struct node *node,
+                       const struct hearth_archive_row *row) {
+    struct reply *reply = find_reply(node, row->key) == NULL ? hearth_transcript_unpack_reply(&row->body) : NULL;
+    if (reply == NULL) {
+        return;
+    }
+    reply->node = node;
+    reply->link.key = row->other;
+    reply->stored = hearth_archive_generation(transcripts->archive);
+    if (!tokens_are_valid(transcripts, reply->tokens, reply->head_tokens + reply->sampled) ||
+        !hearth_transcript_name_reply(reply) || !hearth_digest_equal(reply->id, row->key) ||
+        !hearth_transcript_add_raw(transcripts->engine, reply) || !hearth_transcript_add_reply(transcripts, reply)) {
+        hearth_transcript_free_reply(reply);
+    }
+}
+
+/* The lengths of nodes that are prints of the replies here. */
+static void take_prints(struct hearth_transcripts *transcripts, struct node *node) {
+    struct hearth_archive_row rows[REPLIES_MAX * VARIANTS_MAX];
+    size_t count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_PRINTS, node->link.key, rows,
+                                       sizeof rows / sizeof rows[0]);
+    while (count-- > 0) {
+        struct reply *reply = find_reply(node, rows[count].other);
+        bool known = reply == NULL || reply->variant_count == VARIANTS_MAX;
+        for (size_t i = 0; !known && i < reply->variant_count; i++) {
+            known = reply->variants[i] == rows[count].len;
+        }
+        if (!known) {
+            reply->variants[reply->variant_count++] = rows[count].len;
+        }
+    }
+}
+
+/* Takes in the replies of a node that are not there yet, the newest last. */
+static void load_replies(struct hearth_transcripts *transcripts, struct node *node) {
+    struct hearth_archive_row rows[REPLIES_MAX];
+    size_t count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_REPLIES, node->link.key, rows, REPLIES_MAX);
+    for (size_t i = count; i-- > 0;) {
+        take_reply(transcripts, node, &rows[i]);
+        hearth_archive_row_finish(&rows[i]);
+    }
+    if (node->replies != NULL) {
+        take_prints(transcripts, node);
+    }
+}
+
+/* ---- nodes ---- */
+
+/* Puts a row's node below its parent. NULL: it does not belong there, or out of memory. */
+static struct node *take_node(struct hearth_transcripts *transcripts, struct node *parent,
+                              const struct hearth_archive_row *row, const char *text, size_t len) {
+    struct node read = {.text = NULL}, *node = NULL;
+    if (!hearth_digest_equal(row->parent, parent->link.key) || !hearth_transcript_unpack_node(&row->body, &read)) {
+        return NULL;
+    }
+    bool same = text == NULL || (read.len == len && memcmp(read.text, text, len) == 0);
+    if (same && tokens_are_valid(transcripts, read.tokens, read.token_count) &&
+        hearth_digest_equal(hearth_digest_chain(parent->link.key, read.text, read.len), row->key)) {
+        node = hearth_transcript_add(transcripts, parent, read.text, read.len, read.tokens, read.token_count,
+                                     read.sampled);
+    }
+    free(read.text);
+    free(read.tokens);
+    if (node != NULL) {
+        node->print_of = row->other;
+        node->stored = hearth_archive_generation(transcripts->archive);
+        load_replies(transcripts, node);
+    }
+    return node;
+}
+
+struct node *hearth_transcript_child(struct hearth_transcripts *transcripts, struct node *parent, const char *text,
+                                     size_t len) {
+    struct node *node = hearth_transcript_known_child(transcripts, parent, text, len);
+    struct hearth_archive_row row;
+    if (node == NULL && transcripts->archive != NULL &&
+        hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_NODE,
+                            hearth_digest_chain(parent->link.key, text, len), &row, 1) > 0) {
+        node = take_node(transcripts, parent, &row, text, len);
+        hearth_archive_row_finish(&row);
+    }
+    return node;
+}
+
+struct node *hearth_transcript_start(struct hearth_transcripts *transcripts, struct hearth_digest salt) {
+    struct node *root = &transcripts->root;
+    if (!is_zero(salt)) {
+        struct hearth_digest key = hearth_transcript_start_key(transcripts, salt);
+        root = hearth_transcript_node(transcripts, key);
+        if (root == NULL) {
+            root = hearth_transcript_add_start(transcripts, key);
+        }
+    }
+    if (root != NULL && !root->loaded && transcripts->archive != NULL) {
+        load_replies(transcripts, root);
+        root->loaded = true;
+    }
+    return root;
+}
+
+/* The node of a key, with all that it hangs on. NULL: it is not there. */
+static struct node *load_path(struct hearth_transcripts *transcripts, struct hearth_digest key) {
+    struct hearth_archive_row *rows = NULL;
+    size_t count = 0, cap = 0;
+    struct node *node = hearth_transcript_node(transcripts, key);
+    while (node == NULL && !is_zero(key)) {
+        if (count == cap) {
+            cap = cap > 0 ? 2 * cap : 64;
+            struct hearth_archive_row *more = realloc(rows, cap * sizeof *rows);
+            if (more == NULL) {
+                break;
+            }
+            rows = more;
+        }
+        if (hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_NODE, key, &rows[count], 1) == 0) {
+            break;
+        }
+        key = rows[count++].parent;
+        node = hearth_transcript_node(transcripts, key);
+    }
+    while (count-- > 0) {
+        node = node != NULL ? take_node(transcripts, node, &rows[count], NULL, 0) : NULL;
+        hearth_archive_row_finish(&rows[count]);
+    }
+    free(rows);
+    return node;
+}
+
+void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct hearth_digest said) {
+    struct hearth_archive_row rows[REPLIES_MAX];
+    if (transcripts->archive == NULL) {
+        return;
+    }
+    size_t count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_SAID, said, rows, REPLIES_MAX);
+    while (count-- > 0) {
+        struct node *node = hearth_transcript_node(transcripts, rows[count].parent);
+        bool known = node != NULL;
+        node = known ? node : load_path(transcripts, rows[count].parent);
+        if (node != NULL && known && find_reply(node, rows[count].key) == NULL) {
+            load_replies(transcripts, node); /* of another process */
+        }
+        if (node != NULL) {
+            hearth_transcript_touch(transcripts, node);
+        }
+    }
+    struct reply *reply = hearth_transcript_reply(transcripts, said);
+    for (; reply != NULL; reply = hearth_transcript_next_reply(reply)) {
+        reply->complete = true;
+    }
+}
+
+/* ---- for forks ---- */
+
+void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct node *node, size_t max) {
+    struct hearth_archive_row rows[16], row;
+    if (transcripts->archive == NULL) {
+        return;
+    }
+    max = max < sizeof rows / sizeof rows[0] ? max : sizeof rows / sizeof rows[0];
+    size_t count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_CHILDREN, node->link.key, rows, max);
+    while (count-- > 0) {
+        if (hearth_transcript_node(transcripts, rows[count].key) == NULL &&
+            hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_NODE, rows[count].key, &row, 1) > 0) {
+            (void)take_node(transcripts, node, &row, NULL, 0);
+            hearth_archive_row_finish(&row);
+        }
+    }
+}
+
+void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct node *node) {
+    struct hearth_archive_row row;
+    if (node->said != NULL || transcripts->archive == NULL ||
+        hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_RECORD, node->link.key, &row, 1) == 0) {
+        return;
+    }
+    struct hearth_digest key = hearth_transcript_record_base(&row.body);
+    struct node *base = is_zero(key) ? NULL : node->parent;
+    while (base != NULL && !hearth_digest_equal(base->link.key, key)) {
+        base = base->parent;
+    }
+    if (base != NULL) {
+        hearth_transcript_load_record(transcripts, base); /* as deep as the conversation has turns */
+    }
+    struct hearth_transcript_root root;
+    size_t count;
+    struct hearth_said *said = hearth_transcript_unpack_record(&row.body, base, &root, &count);
+    if (said != NULL) {
+        hearth_transcript_record(transcripts, node, root, said, count);
+        node->record_stored = hearth_archive_generation(transcripts->archive);
+    }
+    hearth_archive_row_finish(&row);
+}
+
+/* ---- saving ---- */
+
+struct rows {
+    struct hearth_archive_row *v;
+    size_t n, cap;
+};
+
+static struct hearth_archive_row *add_row(struct rows *rows, enum hearth_archive_kind kind) {
+    if (rows->n == rows->cap) {
+        size_t cap = rows->cap > 0 ? 2 * rows->cap : 16;
+        struct hearth_archive_row *v = realloc(rows->v, cap * sizeof *v);
+        if (v == NULL) {
+            return NULL;
+        }
+        rows->v = v;
+        rows->cap = cap;
+    }
+    rows->v[rows->n] = (struct hearth_archive_row){.kind = kind};
+    return &rows->v[rows->n++];
+}
+
+static bool add_node(struct rows *rows, const struct node *node) {
+    struct hearth_archive_row *row = add_row(rows, HEARTH_ARCHIVE_NODE);
+    if (row == NULL) {
+        return false;
+    }
+    row->key = node->link.key;
+    row->parent = node->parent != NULL ? node->parent->link.key : row->parent;
+    row->other = node->print_of;
+    row->len = node->len;
+    return hearth_transcript_pack_node(node, &row->body);
+}
+
+static bool add_reply(struct rows *rows, const struct reply *reply, bool newest) {
+    struct hearth_archive_row *row = add_row(rows, HEARTH_ARCHIVE_REPLY);
+    if (row == NULL) {
+        return false;
+    }
+    row->key = reply->id;
+    row->parent = reply->node->link.key;
+    row->other = reply->link.key;
+    row->newest = newest;
+    return hearth_transcript_pack_reply(reply, &row->body);
+}
+
+static bool add_record(struct rows *rows, const struct node *node) {
+    const struct node *base = node->parent;
+    while (base != NULL && (base->said == NULL || base->record_stored == 0)) {
+        base = base->parent;
+    }
+    struct hearth_archive_row *row = add_row(rows, HEARTH_ARCHIVE_RECORD);
+    if (row == NULL) {
+        return false;
+    }
+    row->key = node->link.key;
+    return hearth_transcript_pack_record(node, base, &row->body);
+}
+
+/* Oldest first. */
+static bool add_old_replies(struct rows *rows, struct reply *reply, const struct reply *but, uint64_t generation) {
+    if (reply == NULL) {
+        return true;
+    }
+    bool ok = add_old_replies(rows, reply->next, but, generation);
+    if (ok && reply != but && reply->stored != generation) {
+        ok = add_reply(rows, reply, false);
+        reply->stored = generation;
+    }
+    return ok;
+}
+
+/* From the root on. */
+static bool add_path(struct rows *rows, struct node **path, size_t count, const struct reply *reply,
+                     uint64_t generation) {
+    bool ok = true;
+    while (ok && count-- > 0) {
+        struct node *node = path[count];
+        if (node->stored != generation) {
+            ok = add_node(rows, node);
+            node->stored = generation;
+        }
+        if (ok && node->said != NULL && node->replies != NULL && node->record_stored != generation) {
+            ok = add_record(rows, node);
+            node->record_stored = generation;
+        }
+        ok = ok && add_old_replies(rows, node->replies, reply, generation);
+    }
+    return ok;
+}
+
+void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply) {
+    struct rows rows = {0};
+    size_t count = 0;
+    if (transcripts->archive == NULL || !hearth_archive_has_room(transcripts->archive)) {
+        return; /* what is not `stored` comes along with a later reply */
+    }
+    for (const struct node *node = reply->node; node != NULL; node = node->parent) {
+        count++;
+    }
+    struct node **path = malloc(count * sizeof *path);
+    uint64_t generation = hearth_archive_generation(transcripts->archive);
+    bool ok = path != NULL;
+    if (ok) {
+        count = 0;
+        for (struct node *node = reply->node; node != NULL; node = node->parent) {
+            path[count++] = node;
+        }
+        ok = add_path(&rows, path, count, reply, generation) && add_reply(&rows, reply, true);
+        reply->stored = generation;
+    }
+    if (ok) {
+        (void)hearth_archive_put(transcripts->archive, rows.v, rows.n);
+    } else {
+        for (size_t i = 0; i < rows.n; i++) {
+            hearth_archive_row_finish(&rows.v[i]);
+        }
+        hearth_archive_forget(transcripts->archive);
+    }
+    free(rows.v);
+    free(path);
+}

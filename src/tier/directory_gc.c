@@ -1,0 +1,270 @@
+/* The budget of the state directory.
+ *
+ * One process at a time, by a lock on DIR/lock that the kernel takes from a process that dies. It sees the directory as
+ * it is: a walk over all models (about a microsecond per file when the kernel has the names), then the oldest stamps
+ * go. A file that was used since the walk is spared, and one that another process removed meanwhile was not removed
+ * by us.
+ *
+ * What else goes: drafts whose writers are gone (their locks are free), and the directories of models that hold nothing
+ * and are held by no server. A server holds a shared lock on its model's directory; here the exclusive one is asked for
+ * without waiting. A directory with anything in it that is not hearth's, such as transcripts, stays. */
+#include "tier/directory_internal.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#define DRAFT_AGE_S 86400 /* where there are no locks: a draft so old has no writer */
+#define PROGRESS_FILES 512
+
+struct candidate {
+    struct hearth_digest name;
+    int64_t stamp_us;
+    uint64_t bytes;
+    uint32_t model; /* index */
+    uint32_t kind;
+};
+
+struct sweep {
+    struct hearth_directory *directory;
+    struct hearth_gc *gc;
+    struct hearth_model_id *models;
+    size_t model_n, model_cap;
+    struct candidate *files;
+    size_t n, cap;
+    bool nomem;
+};
+
+/* ---- looking ---- */
+
+static bool add_model(void *user, struct hearth_model_id model) {
+    struct sweep *sweep = user;
+    if (sweep->model_n == sweep->model_cap) {
+        const size_t cap = sweep->model_cap ? 2 * sweep->model_cap : 16;
+        struct hearth_model_id *models = realloc(sweep->models, cap * sizeof *models);
+        if (!models) {
+            sweep->nomem = true;
+            return false;
+        }
+        sweep->models = models;
+        sweep->model_cap = cap;
+    }
+    sweep->models[sweep->model_n++] = model;
+    return true;
+}
+
+static bool add_file(void *user, const struct hearth_file *file) {
+    struct sweep *sweep = user;
+    if (sweep->n == sweep->cap) {
+        const size_t cap = sweep->cap ? 2 * sweep->cap : 1024;
+        struct candidate *files = realloc(sweep->files, cap * sizeof *files);
+        if (!files) {
+            sweep->nomem = true;
+            return false;
+        }
+        sweep->files = files;
+        sweep->cap = cap;
+    }
+    sweep->files[sweep->n++] = (struct candidate){.name = file->id.name,
+                                                  .stamp_us = file->stamp_us,
+                                                  .bytes = file->bytes,
+                                                  .model = (uint32_t)(sweep->model_n - 1),
+                                                  .kind = (uint32_t)file->id.kind};
+    sweep->gc->bytes += file->bytes;
+    if (sweep->gc->progress && sweep->n % PROGRESS_FILES == 0) {
+        sweep->gc->progress(sweep->gc->user, sweep->n, 0);
+    }
+    return true;
+}
+
+/* ---- drafts of the dead ---- */
+
+static void clean_draft(struct hearth_directory *directory, const char *path) {
+    struct stat st;
+    if (fstatat(directory->fd, path, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        return;
+    }
+    if (!S_ISREG(st.st_mode)) { /* nothing of ours */
+        (void)unlinkat(directory->fd, path, S_ISDIR(st.st_mode) ? AT_REMOVEDIR : 0);
+        return;
+    }
+    const int fd = openat(directory->fd, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        return;
+    }
+    const bool locked = hearth_directory_flock(fd, LOCK_EX | LOCK_NB) == 0;
+    const bool busy = !locked && errno == EWOULDBLOCK;
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    if (locked || (!busy && st.st_mtim.tv_sec + DRAFT_AGE_S < now.tv_sec)) {
+        (void)unlinkat(directory->fd, path, 0);
+    }
+    (void)close(fd);
+}
+
+static void clean_drafts(struct hearth_directory *directory, struct hearth_model_id model) {
+    char **names;
+    size_t n;
+    if (hearth_directory_names(directory, hearth_directory_in_model(model, "tmp").text, &names, &n) != HEARTH_OK) {
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        char inside[96];
+        if (strlen(names[i]) < 80) {
+            (void)snprintf(inside, sizeof inside, "tmp/%.80s", names[i]);
+            clean_draft(directory, hearth_directory_in_model(model, inside).text);
+        }
+    }
+    hearth_directory_names_free(names, n);
+}
+
+/* ---- models without anything ---- */
+
+static bool is_shard(const char *name) {
+    return strlen(name) == 2 && strspn(name, "0123456789abcdef") == 2;
+}
+
+/* Removes a model's directory if it holds nothing but its own empty frame. The caller has its lock. */
+static void remove_frame(struct hearth_directory *directory, struct hearth_model_id model) {
+    char **names;
+    size_t n;
+    if (hearth_directory_names(directory, model.hex, &names, &n) != HEARTH_OK) {
+        return;
+    }
+    bool empty = true;
+    for (size_t i = 0; i < n && empty; i++) {
+        empty = is_shard(names[i]) || strcmp(names[i], "about") == 0 || strcmp(names[i], "tmp") == 0;
+    }
+    for (size_t i = 0; i < n && empty; i++) { /* an rmdir that fails leaves what is worth leaving */
+        empty = strcmp(names[i], "about") == 0 ||
+                unlinkat(directory->fd, hearth_directory_in_model(model, names[i]).text, AT_REMOVEDIR) == 0;
+    }
+    hearth_directory_names_free(names, n);
+    if (empty) {
+        (void)unlinkat(directory->fd, hearth_directory_in_model(model, "about").text, 0);
+        (void)unlinkat(directory->fd, model.hex, AT_REMOVEDIR);
+    }
+}
+
+static void remove_model(struct hearth_directory *directory, struct hearth_model_id model) {
+    const int fd = openat(directory->fd, model.hex, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        return;
+    }
+    if (hearth_directory_flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        remove_frame(directory, model);
+    }
+    (void)close(fd);
+}
+
+/* ---- eviction ---- */
+
+static int oldest_first(const void *a, const void *b) {
+    const struct candidate *x = a, *y = b;
+    return x->stamp_us < y->stamp_us ? -1 : x->stamp_us > y->stamp_us;
+}
+
+/* Removes one file. What is no longer there counts as gone, not as removed. */
+static void evict(struct sweep *sweep, const struct candidate *victim, bool *failed) {
+    struct hearth_gc *gc = sweep->gc;
+    const struct hearth_file file = {
+        .id = {.model = sweep->models[victim->model],
+               .name = victim->name,
+               .kind = (enum hearth_record_kind)victim->kind},
+        .bytes = victim->bytes,
+        .stamp_us = victim->stamp_us,
+    };
+    struct stat st;
+    const struct hearth_directory_path path = hearth_directory_file_path(&file.id);
+    const int rc = fstatat(sweep->directory->fd, path.text, &st, AT_SYMLINK_NOFOLLOW);
+    if (rc == 0 && (int64_t)st.st_mtim.tv_sec * 1000000 + st.st_mtim.tv_nsec / 1000 > victim->stamp_us) {
+        return; /* somebody needs it after all */
+    }
+    int err = rc == 0 ? hearth_file_remove(sweep->directory, &file.id) : HEARTH_ERR_NOT_FOUND;
+    if (err == HEARTH_ERR_STATE) {
+        hearth_file_set_aside(sweep->directory, &file.id, "a directory");
+        err = HEARTH_ERR_NOT_FOUND;
+    }
+    if (err == HEARTH_ERR_IO) {
+        *failed = true;
+        return;
+    }
+    gc->files--;
+    gc->bytes -= victim->bytes;
+    if (err == HEARTH_OK) {
+        gc->removed_files++;
+        gc->removed_bytes += victim->bytes;
+        if (gc->removed) {
+            gc->removed(gc->user, &file);
+        }
+    }
+}
+
+static int sweep_files(struct sweep *sweep) {
+    struct hearth_gc *gc = sweep->gc;
+    const uint64_t most = gc->need_bytes < gc->budget_bytes ? gc->budget_bytes - gc->need_bytes : 0;
+    bool failed = false;
+    gc->files = sweep->n;
+    if (gc->progress) {
+        gc->progress(gc->user, sweep->n, sweep->n);
+    }
+    if (gc->bytes > most) {
+        qsort(sweep->files, sweep->n, sizeof *sweep->files, oldest_first);
+    }
+    for (size_t i = 0; i < sweep->n && gc->bytes > most; i++) {
+        evict(sweep, &sweep->files[i], &failed);
+    }
+    return failed && gc->bytes > most ? HEARTH_ERR_IO : HEARTH_OK;
+}
+
+/* The lock's descriptor, or -1. */
+static int take_lock(struct hearth_directory *directory) {
+    const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    int fd = openat(directory->fd, HEARTH_DIRECTORY_LOCK, O_RDWR | O_CREAT | flags, 0600);
+    if (fd < 0) {
+        fd = openat(directory->fd, HEARTH_DIRECTORY_LOCK, O_RDONLY | flags); /* read-only: there may be drafts */
+    }
+    if (fd >= 0 && hearth_directory_flock(fd, LOCK_EX) != 0 && errno != ENOTSUP && errno != ENOLCK) {
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc) {
+    gc->files = gc->bytes = gc->removed_files = gc->removed_bytes = 0;
+    const int lock = take_lock(directory);
+    if (lock < 0) {
+        return HEARTH_ERR_IO;
+    }
+    struct sweep models = {.gc = gc}, sweep = {.directory = directory, .gc = gc};
+    int err = hearth_directory_models(directory, add_model, &models);
+    for (size_t i = 0; i < models.model_n && !models.nomem && !sweep.nomem; i++) {
+        clean_drafts(directory, models.models[i]);
+        if (!add_model(&sweep, models.models[i])) {
+            break;
+        }
+        const int failed = hearth_directory_walk(directory, models.models[i], -1, add_file, &sweep);
+        err = err == HEARTH_OK ? failed : err;
+    }
+    if (models.nomem || sweep.nomem) {
+        err = HEARTH_ERR_NOMEM;
+    } else {
+        const int failed = sweep_files(&sweep);
+        err = err == HEARTH_OK ? failed : err;
+        for (size_t i = 0; i < sweep.model_n; i++) {
+            remove_model(directory, sweep.models[i]);
+        }
+    }
+    free(models.models);
+    free(sweep.models);
+    free(sweep.files);
+    (void)close(lock);
+    return err;
+}

@@ -1,0 +1,48 @@
+/* What the files of the state directory share (tier/directory.h); nobody else includes it. */
+#ifndef HEARTH_TIER_DIRECTORY_INTERNAL_H
+#define HEARTH_TIER_DIRECTORY_INTERNAL_H
+
+#include "tier/directory.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+struct hearth_directory {
+    int fd; /* of the directory; everything is relative to it */
+    char *path;
+    _Atomic uint64_t bad; /* set aside through this handle */
+    pthread_mutex_t mutex;
+    int *held; /* directories of models with a shared lock, so that no gc takes them for left ones */
+    struct hearth_model_id *held_models;
+    size_t held_n;
+};
+
+#define HEARTH_DIRECTORY_LOCK "lock"
+#define HEARTH_DIRECTORY_BAD "bad"
+
+/* Of any file's path relative to the directory. */
+struct hearth_directory_path {
+    char text[160];
+};
+struct hearth_directory_path hearth_directory_file_path(const struct hearth_file_id *id);
+struct hearth_directory_path hearth_directory_in_model(struct hearth_model_id model, const char *name);
+
+/* 32 lower-case hex digits and nothing else. */
+bool hearth_directory_model_name(const char *name);
+
+/* Makes a directory (0700 whatever the umask); there is one is fine, too. Errors: IO; errno is kept. `made`: NULL, or
+ * whether it was not there. */
+int hearth_directory_make(struct hearth_directory *directory, const char *path, bool *made);
+/* Syncs a directory. Errors: NOT_FOUND, IO. */
+int hearth_directory_sync(struct hearth_directory *directory, const char *path);
+
+/* The names in a directory, but "." and "..", in the order of the bytes. `*names` and each of them are the caller's:
+ * hearth_directory_names_free(). A directory that is not there has none. Errors: IO, NOMEM. */
+int hearth_directory_names(struct hearth_directory *directory, const char *path, char ***names, size_t *n);
+void hearth_directory_names_free(char **names, size_t n);
+
+/* flock() that goes on after a signal; 0, or -1 with errno. */
+int hearth_directory_flock(int fd, int operation);
+
+#endif

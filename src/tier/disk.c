@@ -1,0 +1,417 @@
+/* The disk tier: its life, its events, and the table of the files that are there.
+ *
+ * The directory is the only truth; the table is what we know of it, and may be behind: a file that is gone is a miss,
+ * one that is new is found. Every operation on a file stands on its own, so readers, writer and keeper share nothing
+ * but what the lock guards, and other processes need no word with us.
+ *
+ * Invariants: a file is in `files` and in its shard's ring, or in neither. An event is made where what it tells of is
+ * true, under the lock, so the cache sees WRITTEN before a LOST of the same file. Answers (READ, WRITTEN, DROPPED)
+ * never need memory: the request brings it. */
+#include "tier/disk_internal.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define QUEUE_BYTES ((uint64_t)512 << 20)
+#define LOOK_US 2000000
+#define END_US 10000000 /* how long destroy waits for what is queued */
+
+static struct disk *disk_of(struct hearth_far *far) {
+    return (struct disk *)far;
+}
+
+/* ---- lock, time ---- */
+
+void hearth_disk_lock(struct disk *disk) {
+    (void)pthread_mutex_lock(&disk->lock);
+}
+
+void hearth_disk_unlock(struct disk *disk) {
+    void (*wake)(void *user) = disk->wake_due ? disk->wake : NULL;
+    void *user = disk->wake_user;
+    if (wake)
+        disk->wake_due = false;
+    (void)pthread_mutex_unlock(&disk->lock);
+    if (wake)
+        wake(user);
+}
+
+bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us) {
+    struct timespec until = {.tv_sec = (time_t)(until_us / 1000000), .tv_nsec = (long)(until_us % 1000000) * 1000};
+    return pthread_cond_timedwait(cond, &disk->lock, &until) != ETIMEDOUT;
+}
+
+int64_t hearth_disk_unix_us(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* ---- the directory ---- */
+
+struct hearth_directory *hearth_disk_directory(struct disk *disk) {
+    hearth_disk_lock(disk);
+    struct hearth_directory *directory = disk->directory;
+    hearth_disk_unlock(disk);
+    return directory;
+}
+
+bool hearth_disk_reopen(struct disk *disk) {
+    struct disk_retired *retired = malloc(sizeof *retired);
+    struct hearth_directory *directory = NULL;
+    if (!retired || hearth_directory_open(disk->params.dir, true, &directory, NULL) != HEARTH_OK ||
+        hearth_directory_add_model(directory, disk->model, disk->params.about) != HEARTH_OK) {
+        const int saved = errno;
+        hearth_directory_close(directory);
+        free(retired);
+        errno = saved;
+        return false;
+    }
+    hearth_disk_lock(disk);
+    *retired = (struct disk_retired){.next = disk->retired, .directory = disk->directory};
+    disk->retired = retired;
+    disk->directory = directory;
+    hearth_disk_unlock(disk);
+    return true;
+}
+
+struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name,
+                                     enum hearth_record_kind kind) {
+    return (struct hearth_file_id){.model = disk->model, .name = name, .kind = kind};
+}
+
+/* ---- events ---- */
+
+void hearth_disk_post_locked(struct disk *disk, struct disk_event *ev) {
+    ev->next = NULL;
+    *disk->events_end = ev;
+    disk->events_end = &ev->next;
+    if (disk->event_count++ == 0) {
+        disk->wake_due = true;
+        (void)pthread_cond_signal(&disk->event_cond);
+    }
+}
+
+bool hearth_disk_tell_locked(struct disk *disk, enum hearth_far_event_type type, struct hearth_digest name) {
+    struct disk_event *ev = calloc(1, sizeof *ev);
+    if (!ev)
+        return false;
+    ev->event = (struct hearth_far_event){.type = type, .name = name};
+    hearth_disk_post_locked(disk, ev);
+    return true;
+}
+
+/* The owner sets `wake` in its own time and without our lock, on the thread that calls us: what it set is taken over
+ * with its calls. What came before is told now. */
+static void take_wake_locked(struct disk *disk) {
+    disk->wake = disk->base.wake;
+    disk->wake_user = disk->base.wake_user;
+}
+
+static bool disk_poll(struct hearth_far *far, struct hearth_far_event *event) {
+    struct disk *disk = disk_of(far);
+    hearth_disk_lock(disk);
+    take_wake_locked(disk);
+    disk->wake_due = false; /* it is awake */
+    struct disk_event *ev = disk->events;
+    if (ev) {
+        disk->events = ev->next;
+        if (!disk->events)
+            disk->events_end = &disk->events;
+        if (--disk->event_count == DISK_EVENTS_WAITING / 2)
+            (void)pthread_cond_broadcast(&disk->room_cond);
+        if (ev->charge > 0) {
+            disk->read_bytes -= ev->charge;
+            (void)pthread_cond_broadcast(&disk->read_cond);
+        }
+    }
+    hearth_disk_unlock(disk);
+    if (!ev)
+        return false;
+    *event = ev->event;
+    free(ev);
+    return true;
+}
+
+static bool disk_wait(struct hearth_far *far, int64_t timeout_us) {
+    struct disk *disk = disk_of(far);
+    const int64_t until = hearth_clock_us() + timeout_us;
+    hearth_disk_lock(disk);
+    take_wake_locked(disk);
+    while (!disk->events && hearth_disk_wait_locked(disk, &disk->event_cond, until))
+        continue;
+    const bool there = disk->events != NULL;
+    hearth_disk_unlock(disk);
+    return there;
+}
+
+/* ---- files ---- */
+
+struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_digest name) {
+    return (struct disk_file *)(void *)hearth_table_find(&disk->files, name);
+}
+
+bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, uint64_t bytes, int64_t touched_us) {
+    struct disk_file *file = malloc(sizeof *file);
+    if (!file)
+        return false;
+    struct disk_file *ring = &disk->shards[hearth_disk_shard(id->name)].ring;
+    *file = (struct disk_file){.link.key = id->name,
+                               .prev = ring->prev,
+                               .next = ring,
+                               .kind = id->kind,
+                               .bytes = bytes,
+                               .born = disk->tick,
+                               .touched_us = touched_us};
+    if (!hearth_table_add(&disk->files, &file->link)) {
+        free(file);
+        return false;
+    }
+    file->prev->next = file;
+    file->next->prev = file;
+    return true;
+}
+
+void hearth_disk_forget_locked(struct disk *disk, struct disk_file *file, bool counts) {
+    hearth_table_remove(&disk->files, &file->link);
+    file->prev->next = file->next;
+    file->next->prev = file->prev;
+    if (counts) {
+        disk->stats.bytes -= disk->stats.bytes < file->bytes ? disk->stats.bytes : file->bytes;
+        disk->stats.files -= disk->stats.files > 0;
+    }
+    free(file);
+}
+
+void hearth_disk_set_aside(struct disk *disk, const struct hearth_file_id *id, const char *why) {
+    hearth_file_set_aside(hearth_disk_directory(disk), id, why);
+    hearth_disk_lock(disk);
+    struct disk_file *file = hearth_disk_find_locked(disk, id->name);
+    if (file)
+        hearth_disk_forget_locked(disk, file, true);
+    hearth_disk_unlock(disk);
+}
+
+/* ---- use ---- */
+
+/* Notes that a file has something to tell. Out of memory: its next use will tell. */
+static void note_touch_locked(struct disk *disk, struct disk_file *file) {
+    if (file->touching)
+        return;
+    if (disk->touched_n == disk->touched_cap) {
+        const size_t cap = disk->touched_cap > 0 ? 2 * disk->touched_cap : 256;
+        struct hearth_digest *touched = realloc(disk->touched, cap * sizeof *touched);
+        if (!touched)
+            return;
+        disk->touched = touched;
+        disk->touched_cap = cap;
+    }
+    disk->touched[disk->touched_n++] = file->link.key;
+    file->touching = true;
+}
+
+static void disk_touch(struct hearth_far *far, const struct hearth_far_touch *touches, size_t n) {
+    struct disk *disk = disk_of(far);
+    const int64_t now = hearth_disk_unix_us();
+    hearth_disk_lock(disk);
+    take_wake_locked(disk);
+    for (size_t i = 0; i < n; i++) {
+        struct disk_file *file = hearth_disk_find_locked(disk, touches[i].name);
+        if (!file)
+            continue;
+        if (touches[i].superseded != file->superseded)
+            file->touched_us = 0; /* that is worth telling at once */
+        file->used_us = now;
+        file->pos = touches[i].pos;
+        file->superseded = touches[i].superseded;
+        file->hits++;
+        note_touch_locked(disk, file);
+    }
+    hearth_disk_unlock(disk);
+}
+
+static void disk_reject(struct hearth_far *far, struct hearth_digest name, const char *why) {
+    struct disk *disk = disk_of(far);
+    hearth_disk_lock(disk);
+    take_wake_locked(disk);
+    const struct disk_file *file = hearth_disk_find_locked(disk, name);
+    const bool there = file != NULL;
+    const enum hearth_record_kind kind = there ? file->kind : HEARTH_RECORD_PAGE;
+    hearth_disk_unlock(disk);
+    if (!there)
+        return;
+    const struct hearth_file_id id = hearth_disk_id(disk, name, kind);
+    hearth_disk_set_aside(disk, &id, why);
+    hearth_disk_lock(disk);
+    (void)hearth_disk_tell_locked(disk, HEARTH_FAR_LOST, name);
+    hearth_disk_unlock(disk);
+}
+
+static void disk_stats(struct hearth_far *far, struct hearth_far_stats *stats) {
+    struct disk *disk = disk_of(far);
+    hearth_disk_lock(disk);
+    *stats = disk->stats;
+    stats->bad = hearth_directory_bad(disk->directory);
+    for (const struct disk_retired *retired = disk->retired; retired; retired = retired->next)
+        stats->bad += hearth_directory_bad(retired->directory);
+    hearth_disk_unlock(disk);
+}
+
+/* ---- life ---- */
+
+static void free_all(struct disk *disk) {
+    hearth_disk_lock(disk);
+    hearth_disk_drop_queue_locked(disk);
+    disk->wake_due = false;
+    hearth_disk_unlock(disk);
+    hearth_disk_drop_reads(disk);
+    for (struct disk_event *ev = disk->events, *next; ev; ev = next) {
+        next = ev->next;
+        hearth_far_event_finish(&ev->event);
+        free(ev);
+    }
+    for (int i = 0; i < DISK_SHARDS; i++)
+        while (disk->shards[i].ring.next != &disk->shards[i].ring)
+            hearth_disk_forget_locked(disk, disk->shards[i].ring.next, false);
+    for (int i = 0; i < DISK_GROUPS; i++)
+        hearth_tokens_finish(&disk->groups[i].tokens);
+    while (disk->retired) {
+        struct disk_retired *retired = disk->retired;
+        disk->retired = retired->next;
+        hearth_directory_close(retired->directory);
+        free(retired);
+    }
+    hearth_table_finish(&disk->files);
+    hearth_table_finish(&disk->jobs);
+    hearth_directory_close(disk->directory);
+    hearth_seal_destroy(disk->seal);
+    pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond, &disk->read_cond,
+                               &disk->write_cond, &disk->keep_cond, &disk->gc_cond};
+    for (size_t i = 0; i < sizeof conds / sizeof *conds; i++)
+        (void)pthread_cond_destroy(conds[i]);
+    (void)pthread_mutex_destroy(&disk->lock);
+    free(disk->touched);
+    free((char *)(uintptr_t)disk->params.dir);
+    free((char *)(uintptr_t)disk->params.about);
+    free(disk);
+}
+
+/* The writer ends first, while the keeper can still make room for what is queued. */
+static void disk_destroy(struct hearth_far *far) {
+    struct disk *disk = disk_of(far);
+    hearth_disk_lock(disk);
+    disk->wake = NULL;
+    disk->base.wake = NULL;
+    disk->stop_writer = true;
+    disk->deadline_us = hearth_clock_us() + END_US;
+    (void)pthread_cond_broadcast(&disk->write_cond);
+    hearth_disk_unlock(disk);
+    if (disk->has_writer)
+        (void)pthread_join(disk->writer, NULL);
+    hearth_disk_lock(disk);
+    disk->stop = true;
+    (void)pthread_cond_broadcast(&disk->read_cond);
+    (void)pthread_cond_broadcast(&disk->keep_cond);
+    (void)pthread_cond_broadcast(&disk->room_cond);
+    hearth_disk_unlock(disk);
+    for (unsigned i = 0; i < disk->reader_count; i++)
+        (void)pthread_join(disk->readers[i], NULL);
+    if (disk->has_keeper)
+        (void)pthread_join(disk->keeper, NULL);
+    free_all(disk);
+}
+
+static const struct hearth_far_ops disk_ops = {
+    .destroy = disk_destroy,
+    .put = hearth_disk_put,
+    .get = hearth_disk_get,
+    .touch = disk_touch,
+    .reject = disk_reject,
+    .poll = disk_poll,
+    .wait = disk_wait,
+    .stats = disk_stats,
+};
+
+static void init(struct disk *disk) {
+    pthread_condattr_t attr;
+    HEARTH_ASSERT(pthread_condattr_init(&attr) == 0 && pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
+    pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond, &disk->read_cond,
+                               &disk->write_cond, &disk->keep_cond, &disk->gc_cond};
+    for (size_t i = 0; i < sizeof conds / sizeof *conds; i++)
+        HEARTH_ASSERT(pthread_cond_init(conds[i], &attr) == 0);
+    HEARTH_ASSERT(pthread_mutex_init(&disk->lock, NULL) == 0);
+    (void)pthread_condattr_destroy(&attr);
+    disk->base = (struct hearth_far){.ops = &disk_ops, .name = "disk"};
+    disk->events_end = &disk->events;
+    disk->reads_end = &disk->reads;
+    disk->queue.prev = disk->queue.next = &disk->queue;
+    for (int i = 0; i < DISK_SHARDS; i++)
+        disk->shards[i].ring.prev = disk->shards[i].ring.next = &disk->shards[i].ring;
+    disk->tick = 1;
+    disk->head_guess = HEARTH_FORMAT_BLOCK;
+}
+
+static int set_params(struct disk *disk, const struct hearth_disk_params *params) {
+    disk->params = *params;
+    disk->params.key_file = NULL;
+    disk->params.dir = strdup(params->dir);
+    disk->params.about = strdup(params->about ? params->about : "");
+    if (!disk->params.dir || !disk->params.about)
+        return HEARTH_ERR_NOMEM;
+    if (disk->params.queue_bytes == 0)
+        disk->params.queue_bytes = QUEUE_BYTES;
+    if (disk->params.look_us <= 0)
+        disk->params.look_us = LOOK_US;
+    disk->model = hearth_model_id(params->fingerprint, params->page_tokens);
+    return HEARTH_OK;
+}
+
+static bool start_threads(struct disk *disk) {
+    while (disk->reader_count < DISK_READERS &&
+           pthread_create(&disk->readers[disk->reader_count], NULL, hearth_disk_reader, disk) == 0)
+        disk->reader_count++;
+    disk->has_writer = pthread_create(&disk->writer, NULL, hearth_disk_writer, disk) == 0;
+    disk->has_keeper = pthread_create(&disk->keeper, NULL, hearth_disk_keeper, disk) == 0;
+    return disk->reader_count > 0 && disk->has_writer && disk->has_keeper;
+}
+
+int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_far **out, struct hearth_errmsg *msg) {
+    *out = NULL;
+    struct disk *disk = calloc(1, sizeof *disk);
+    if (!disk)
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    init(disk);
+    int err = set_params(disk, params);
+    if (err != HEARTH_OK)
+        (void)hearth_fail(msg, err, "out of memory");
+    else if (params->key_file)
+        err = hearth_seal_create(params->key_file, &disk->seal, msg);
+    if (err == HEARTH_OK)
+        err = hearth_directory_open(disk->params.dir, true, &disk->directory, msg);
+    if (err == HEARTH_OK) {
+        err = hearth_directory_add_model(disk->directory, disk->model, disk->params.about);
+        if (err != HEARTH_OK)
+            (void)hearth_fail(msg, err, "cannot write in %s: %s", disk->params.dir, strerror(errno));
+    }
+    if (err == HEARTH_OK) {
+        if (disk->seal)
+            disk->base.key = hearth_seal_id(disk->seal);
+        disk->stats.budget_bytes =
+            params->budget_bytes > 0 ? params->budget_bytes : hearth_directory_free_bytes(disk->directory) / 5;
+        if (!start_threads(disk)) {
+            err = hearth_fail(msg, HEARTH_ERR_NOMEM, "the disk tier's threads cannot be started");
+            disk_destroy(&disk->base);
+            return err;
+        }
+        *out = &disk->base;
+        return HEARTH_OK;
+    }
+    free_all(disk);
+    return err;
+}

@@ -1,0 +1,246 @@
+/* What the files of the disk tier share (tier/disk.h); nobody else includes it.
+ *
+ *     disk.c        life, events, the table of files
+ *     disk_read.c   reader threads: get
+ *     disk_queue.c  what waits to be written: put, dropping
+ *     disk_write.c  the writer thread, failure and recovery
+ *     disk_keep.c   the keeper thread: looking, touches, the budget
+ *     disk_scan.c   directories walked, headers read
+ *
+ * One lock guards everything below that is not said to be somebody's own. It is never held over a system call on a
+ * file. Whoever posts events leaves through hearth_disk_unlock(), which wakes the cache without the lock. */
+#ifndef HEARTH_TIER_DISK_INTERNAL_H
+#define HEARTH_TIER_DISK_INTERNAL_H
+
+#include "base/seal.h"
+#include "base/table.h"
+#include "tier/directory.h"
+#include "tier/disk.h"
+#include "tier/disk_io.h"
+#include "tier/format.h"
+
+#include <pthread.h>
+
+#define DISK_SHARDS 256
+#define DISK_READERS 2
+#define DISK_GROUPS 64
+#define DISK_EVENTS_WAITING 4096           /* the scan pauses beyond */
+#define DISK_READ_BYTES ((uint64_t)256 << 20) /* of results that are not polled yet; reading pauses beyond */
+#define DISK_KEEPER_NICE 10
+#define DISK_WRITER_NICE 19
+
+/* An event in the queue. The first member of what brings it about, so that answering needs no memory. */
+struct disk_event {
+    struct disk_event *next;
+    uint64_t charge; /* READ: bytes that it holds of DISK_READ_BYTES */
+    struct hearth_far_event event;
+};
+
+/* A file of our model that is there, as far as we know. */
+struct disk_file {
+    struct hearth_link link;        /* disk->files */
+    struct disk_file *prev, *next;  /* ring of its shard */
+    enum hearth_record_kind kind;
+    uint64_t bytes;                 /* rounded up to blocks */
+    uint64_t born, seen;            /* ticks of looking */
+    int64_t used_us, touched_us;    /* Unix: last use; last use that the file itself says */
+    int32_t pos;
+    uint32_t hits; /* since touched_us */
+    bool superseded, touching;      /* touching: its name is in disk->touched */
+};
+
+struct disk_shard {
+    struct disk_file ring; /* head */
+    int64_t time;          /* when it last changed; keeper's own */
+    bool again;            /* the time is too fresh to tell; keeper's own */
+};
+
+struct disk_read {
+    struct disk_event ev; /* first */
+    struct disk_read *next;
+    bool done;
+    struct hearth_file_id id;
+    uint64_t known_bytes; /* as the table has it; 0: not there */
+    /* the reader's own */
+    int fd;
+    uint64_t size;
+    uint8_t *head;        /* the first head_len bytes */
+    size_t head_len;
+    struct hearth_buf body; /* the rest */
+    struct hearth_io_op op;
+};
+
+enum disk_fate { DISK_OPEN, DISK_THERE, DISK_WRITTEN, DISK_FAILED, DISK_REFUSED };
+
+struct disk_job {
+    struct disk_event ev;        /* first */
+    struct hearth_link link;     /* disk->jobs, until it is answered */
+    struct disk_job *prev, *next; /* ring of the queue */
+    int group;
+    struct hearth_record *record;
+    struct hearth_blob *blob;    /* NULL: no state */
+    uint64_t bytes;              /* what it holds of the queue */
+    bool replaces;
+    struct hearth_digest replaced;
+    /* the writer's own */
+    struct hearth_file_id id;
+    enum disk_fate fate;
+    int error; /* errno */
+    struct hearth_file_draft draft;
+    struct hearth_buf header, payload;
+    const void *state; /* what stands behind the header */
+    size_t state_len;
+    uint64_t file_bytes;
+    bool direct;
+    struct hearth_io_op op;
+};
+
+/* Jobs that seem to be of one conversation: each hangs on the one before. */
+struct disk_group {
+    uint64_t last_put; /* 0: never used */
+    size_t queued;
+    struct hearth_digest base, end; /* of the last item: of the blocks before it; and with it, if it fills its block */
+    struct hearth_tokens tokens;    /* of the last item */
+};
+
+struct disk_retired {
+    struct disk_retired *next;
+    struct hearth_directory *directory;
+};
+
+struct disk {
+    struct hearth_far base;
+    struct hearth_disk_params params; /* strings are ours */
+    struct hearth_model_id model;
+    struct hearth_seal *seal;
+    pthread_mutex_t lock;
+
+    struct hearth_directory *directory; /* replaced when somebody removed it; hearth_disk_directory() */
+    struct disk_retired *retired;       /* handles that others may still use */
+
+    /* events */
+    struct disk_event *events, **events_end;
+    size_t event_count;
+    bool wake_due;
+    void (*wake)(void *user); /* as the owner set it */
+    void *wake_user;
+    pthread_cond_t event_cond, room_cond; /* there is one; there is room again */
+
+    /* files */
+    struct hearth_table files;
+    struct disk_shard shards[DISK_SHARDS];
+    uint64_t tick;
+    struct hearth_digest *touched; /* names with touches to tell */
+    size_t touched_n, touched_cap;
+
+    /* reading */
+    struct disk_read *reads, **reads_end, *read_next; /* all that is not delivered, in order; the first not taken */
+    uint64_t read_bytes;                              /* in flight or not polled */
+    size_t head_guess;                                /* header_bytes of the last file read */
+    pthread_cond_t read_cond;
+
+    /* writing */
+    struct disk_job queue; /* ring head */
+    struct hearth_table jobs;
+    struct disk_group groups[DISK_GROUPS];
+    uint64_t puts;
+    bool writing; /* a batch is being written */
+    int64_t backoff_us, retry_at_us, probe_bytes;
+    pthread_cond_t write_cond;
+
+    /* the budget */
+    bool counted;           /* stats.files and .bytes are known, the budget is kept */
+    uint64_t published;     /* bytes written by us since the last count */
+    bool gc_wanted, gc_busy;
+    bool gc_tight; /* the file system is full, whatever the budget says */
+    uint64_t gc_need;
+    pthread_cond_t keep_cond, gc_cond; /* something to do; an eviction has ended */
+
+    struct hearth_far_stats stats; /* but bad */
+    bool stop;                     /* readers and keeper end */
+    bool stop_writer;
+    int64_t deadline_us; /* of stop_writer */
+    pthread_t readers[DISK_READERS], writer, keeper;
+    unsigned reader_count;
+    bool has_writer, has_keeper;
+};
+
+/* ---- disk.c ---- */
+
+void hearth_disk_lock(struct disk *disk);
+void hearth_disk_unlock(struct disk *disk);
+struct hearth_directory *hearth_disk_directory(struct disk *disk);
+/* Opens the directory anew, when it was removed. False: it cannot be made (errno). */
+bool hearth_disk_reopen(struct disk *disk);
+/* Waits on a condition, until a time of hearth_clock_us(). False: it has come. */
+bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us);
+void hearth_disk_post_locked(struct disk *disk, struct disk_event *ev);
+/* An event of its own. False: out of memory. */
+bool hearth_disk_tell_locked(struct disk *disk, enum hearth_far_event_type type, struct hearth_digest name);
+struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_digest name);
+/* Adds a file that is not there yet. `touched_us`: Unix time of the last use that it tells, 0: unknown. False: out of
+ * memory. */
+bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, uint64_t bytes, int64_t touched_us);
+/* Forgets a file that is no longer there; `counts`: its bytes go from the total. */
+void hearth_disk_forget_locked(struct disk *disk, struct disk_file *file, bool counts);
+/* Sets a file aside and forgets it. */
+void hearth_disk_set_aside(struct disk *disk, const struct hearth_file_id *id, const char *why);
+struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name,
+                                     enum hearth_record_kind kind);
+int64_t hearth_disk_unix_us(void);
+static inline unsigned hearth_disk_shard(struct hearth_digest name) {
+    return (unsigned)(name.hi >> 56);
+}
+static inline uint64_t hearth_disk_blocks(uint64_t bytes) {
+    return (bytes + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
+}
+
+/* ---- disk_read.c ---- */
+
+void *hearth_disk_reader(void *disk);
+bool hearth_disk_get(struct hearth_far *far, struct hearth_digest name);
+void hearth_disk_drop_reads(struct disk *disk);
+
+/* ---- disk_queue.c ---- */
+
+bool hearth_disk_put(struct hearth_far *far, const struct hearth_record *record, struct hearth_blob *blob,
+                     const struct hearth_digest *replaces);
+/* Answers a job and gives its memory away. */
+void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hearth_far_event_type type);
+/* Takes a job from the queue. */
+void hearth_disk_unqueue_locked(struct disk *disk, struct disk_job *job);
+/* Answers all that is queued by DROPPED. */
+void hearth_disk_drop_queue_locked(struct disk *disk);
+
+/* ---- disk_write.c ---- */
+
+void *hearth_disk_writer(void *disk);
+
+/* ---- disk_keep.c ---- */
+
+void *hearth_disk_keeper(void *disk);
+/* Asks for room for `need` bytes and waits for it, at most `patience_us`. `tight`: although the budget is kept. False:
+ * the budget has none. */
+bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t patience_us);
+/* What cannot wait while the keeper is busy with something long. */
+void hearth_disk_chores(struct disk *disk);
+/* Says that bytes were written, and asks for an eviction when it is time. */
+void hearth_disk_published_locked(struct disk *disk, uint64_t bytes);
+
+/* ---- disk_scan.c ---- */
+
+struct disk_files { /* a list of what a walk has seen */
+    struct hearth_file *v;
+    size_t n, cap;
+};
+bool hearth_disk_files_add(struct disk_files *files, const struct hearth_file *file);
+
+enum disk_verdict { DISK_GOOD, DISK_GONE, DISK_ALIEN, DISK_BAD, DISK_UNREADABLE };
+/* Reads a file's header. GOOD: it is in the table now, and with `tell` FOUND is said. BAD: it was set aside. */
+enum disk_verdict hearth_disk_examine(struct disk *disk, const struct hearth_file_id *id, bool tell);
+/* Examines many on several threads while the keeper does its chores; then `also`, if not NULL, on the keeper first. */
+void hearth_disk_examine_all(struct disk *disk, const struct disk_files *files, void (*also)(struct disk *disk));
+/* The scan at the start. */
+void hearth_disk_scan(struct disk *disk);
+
+#endif

@@ -1,0 +1,166 @@
+/* What waits to be written, and what of it goes when there is too much.
+ *
+ * Nobody tells us conversations, but items hang together: an item belongs to the group whose last item lies in the same
+ * block with tokens that agree, or filled the block before. A group is as new as its last put. When the queue is full,
+ * the oldest group loses its deepest item: what was said last in a conversation that has been quiet for longest. What
+ * is less deep stays useful without it.
+ *
+ * Invariants: a job is in `jobs` from put() to its answer, and in the queue until the writer takes it;
+ * stats.queued_bytes counts both; a group's `queued` counts the latter. */
+#include "tier/disk_internal.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+#define JOB_BYTES 512 /* of memory, beside the state and the tokens */
+
+/* ---- answers ---- */
+
+void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hearth_far_event_type type) {
+    hearth_table_remove(&disk->jobs, &job->link);
+    disk->stats.queued_bytes -= job->bytes;
+    if (type == HEARTH_FAR_DROPPED)
+        disk->stats.dropped++;
+    hearth_record_destroy(job->record);
+    if (job->blob)
+        hearth_blob_unref(job->blob);
+    hearth_buf_finish(&job->header);
+    hearth_buf_finish(&job->payload);
+    job->ev.event = (struct hearth_far_event){.type = type, .name = job->link.key};
+    hearth_disk_post_locked(disk, &job->ev);
+}
+
+void hearth_disk_unqueue_locked(struct disk *disk, struct disk_job *job) {
+    job->prev->next = job->next;
+    job->next->prev = job->prev;
+    disk->groups[job->group].queued--;
+}
+
+static void drop_locked(struct disk *disk, struct disk_job *job) {
+    hearth_disk_unqueue_locked(disk, job);
+    hearth_disk_answer_locked(disk, job, HEARTH_FAR_DROPPED);
+}
+
+void hearth_disk_drop_queue_locked(struct disk *disk) {
+    while (disk->queue.next != &disk->queue)
+        drop_locked(disk, disk->queue.next);
+}
+
+/* ---- groups ---- */
+
+/* Whether the tokens of a record agree with those of a group's last item, as far as both go. */
+static bool agrees(const struct disk_group *group, const struct hearth_record *record) {
+    const size_t n = hearth_record_tokens(record), m = group->tokens.n;
+    return hearth_tokens_common(group->tokens.v, m, record->tokens, n) == (n < m ? n : m);
+}
+
+static bool continues(const struct disk_group *group, const struct hearth_record *record) {
+    if (group->last_put == 0)
+        return false;
+    return hearth_digest_equal(group->base, record->base) ? agrees(group, record)
+                                                          : hearth_digest_equal(group->end, record->base);
+}
+
+/* The group of a record, which becomes the newest. The one that was quiet for longest makes way for a new one, if
+ * possible one without jobs. */
+static int group_of(struct disk *disk, const struct hearth_record *record) {
+    int best = -1, spare = 0;
+    for (int i = 0; i < DISK_GROUPS; i++) {
+        const struct disk_group *group = &disk->groups[i], *than = &disk->groups[spare];
+        if (continues(group, record) && (best < 0 || group->last_put > disk->groups[best].last_put))
+            best = i;
+        if ((group->queued > 0) < (than->queued > 0) ||
+            ((group->queued > 0) == (than->queued > 0) && group->last_put < than->last_put))
+            spare = i;
+    }
+    struct disk_group *group = &disk->groups[best >= 0 ? best : spare];
+    const size_t n = hearth_record_tokens(record);
+    group->last_put = ++disk->puts;
+    group->base = group->end = record->base;
+    if (n == (size_t)disk->params.page_tokens)
+        group->end = hearth_record_next(record->base, record->tokens, n);
+    (void)hearth_tokens_assign(&group->tokens, record->tokens, n); /* or the group is found a little less well */
+    return (int)(group - disk->groups);
+}
+
+/* Makes the queue fit. The last job may be among what goes. */
+static void shed_locked(struct disk *disk) {
+    while (disk->stats.queued_bytes > disk->params.queue_bytes && disk->queue.next != &disk->queue) {
+        int oldest = -1;
+        for (int i = 0; i < DISK_GROUPS; i++)
+            if (disk->groups[i].queued > 0 && (oldest < 0 || disk->groups[i].last_put < disk->groups[oldest].last_put))
+                oldest = i;
+        HEARTH_ASSERT(oldest >= 0);
+        struct disk_job *deepest = NULL;
+        for (struct disk_job *job = disk->queue.next; job != &disk->queue; job = job->next)
+            if (job->group == oldest && (!deepest || job->record->p1 >= deepest->record->p1))
+                deepest = job;
+        HEARTH_ASSERT(deepest != NULL);
+        if (deepest->prev == &disk->queue && deepest->next == &disk->queue && !disk->writing)
+            break; /* alone it may be as large as it likes */
+        drop_locked(disk, deepest);
+    }
+}
+
+/* ---- put ---- */
+
+static struct disk_job *make_job(const struct hearth_record *record, struct hearth_blob *blob,
+                                 const struct hearth_digest *replaces) {
+    struct disk_job *job = calloc(1, sizeof *job);
+    struct hearth_record *copy = job ? hearth_record_copy(record) : NULL;
+    if (!copy) {
+        free(job);
+        return NULL;
+    }
+    job->record = copy;
+    job->draft.fd = -1;
+    job->link.key = record->name;
+    job->bytes = JOB_BYTES + hearth_record_tokens(record) * sizeof(hearth_token);
+    if (blob)
+        job->bytes += hearth_blob_bytes(blob);
+    if (replaces && !hearth_digest_equal(*replaces, record->name)) {
+        job->replaces = true;
+        job->replaced = *replaces;
+    }
+    return job;
+}
+
+static bool accepts_locked(const struct disk *disk, const struct disk_job *job) {
+    if (disk->stop_writer || job->bytes > disk->stats.budget_bytes)
+        return false;
+    return !disk->stats.failing || hearth_clock_us() >= disk->retry_at_us;
+}
+
+bool hearth_disk_put(struct hearth_far *far, const struct hearth_record *record, struct hearth_blob *blob,
+                     const struct hearth_digest *replaces) {
+    struct disk *disk = (struct disk *)far;
+    struct disk_job *job = make_job(record, blob, replaces);
+    if (!job)
+        return false;
+    hearth_disk_lock(disk);
+    disk->wake = far->wake;
+    disk->wake_user = far->wake_user;
+    const bool accepted = accepts_locked(disk, job) && hearth_table_add(&disk->jobs, &job->link);
+    if (accepted) {
+        if (blob) {
+            hearth_blob_ref(blob);
+            job->blob = blob;
+        }
+        job->group = group_of(disk, record);
+        disk->groups[job->group].queued++;
+        disk->stats.queued_bytes += job->bytes;
+        job->prev = disk->queue.prev;
+        job->next = &disk->queue;
+        job->prev->next = job->next->prev = job;
+        shed_locked(disk);
+        (void)pthread_cond_signal(&disk->write_cond);
+    }
+    hearth_disk_unlock(disk);
+    if (!accepted) {
+        hearth_record_destroy(job->record);
+        free(job);
+    }
+    return accepted;
+}

@@ -1,0 +1,279 @@
+/* Reading: requests are started in the order of the calls and answered in that order, several are under way at a time.
+ *
+ * A file is read by one operation into two blocks, header and state, so that the state needs no copy; how long the
+ * header is, is guessed from the file before. Files that are not in memory are announced to the kernel first, as deep
+ * as the queue goes, so the disk sees many large reads. What has arrived is verified before more is asked for, while it
+ * is in the processor's cache.
+ *
+ * Invariants: `reads` holds every request that is not answered, in order; `read_next` is the first that no thread took.
+ * At most DISK_READ_BYTES are in flight or wait to be polled, but one request is always let through. */
+#include "tier/disk_internal.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEPTH 16 /* files that one thread has under way */
+
+/* ---- the queue ---- */
+
+bool hearth_disk_get(struct hearth_far *far, struct hearth_digest name) {
+    struct disk *disk = (struct disk *)far;
+    struct disk_read *read = calloc(1, sizeof *read);
+    if (!read)
+        return false;
+    read->fd = -1;
+    read->ev.event = (struct hearth_far_event){.type = HEARTH_FAR_READ, .name = name};
+    hearth_disk_lock(disk);
+    *disk->reads_end = read;
+    disk->reads_end = &read->next;
+    if (!disk->read_next)
+        disk->read_next = read;
+    (void)pthread_cond_signal(&disk->read_cond);
+    hearth_disk_unlock(disk);
+    return true;
+}
+
+/* The next request; NULL when there is none now, or with `wait` when all is over. */
+static struct disk_read *take(struct disk *disk, bool wait) {
+    struct disk_read *read = NULL;
+    hearth_disk_lock(disk);
+    while (wait && !disk->stop && (!disk->read_next || disk->read_bytes >= DISK_READ_BYTES))
+        (void)pthread_cond_wait(&disk->read_cond, &disk->lock);
+    if (!disk->stop && disk->read_next && disk->read_bytes < DISK_READ_BYTES) {
+        read = disk->read_next;
+        disk->read_next = read->next;
+        const struct disk_file *file = hearth_disk_find_locked(disk, read->ev.event.name);
+        if (file) {
+            read->id = hearth_disk_id(disk, read->ev.event.name, file->kind);
+            read->known_bytes = file->bytes;
+            read->ev.charge = file->bytes;
+            disk->read_bytes += file->bytes;
+        }
+        read->head_len = disk->head_guess;
+    }
+    hearth_disk_unlock(disk);
+    return read;
+}
+
+/* Answers it, and what waited behind it. */
+static void deliver(struct disk *disk, struct disk_read *read, int err) {
+    free(read->head);
+    read->head = NULL;
+    hearth_buf_finish(&read->body);
+    if (read->fd >= 0)
+        hearth_io_close(read->fd);
+    read->fd = -1;
+    read->ev.event.err = err;
+    hearth_disk_lock(disk);
+    if (err == HEARTH_OK) {
+        disk->stats.read++;
+        disk->stats.read_bytes += read->size;
+    } else if (err == HEARTH_ERR_IO) {
+        disk->stats.io_errors++;
+    } else if (err == HEARTH_ERR_NOT_FOUND) { /* whatever was known of it */
+        struct disk_file *file = hearth_disk_find_locked(disk, read->ev.event.name);
+        if (file)
+            hearth_disk_forget_locked(disk, file, true);
+    }
+    if (err != HEARTH_OK) {
+        disk->read_bytes -= read->ev.charge;
+        read->ev.charge = 0;
+        (void)pthread_cond_broadcast(&disk->read_cond);
+    }
+    read->done = true;
+    while (disk->reads && disk->reads->done) {
+        struct disk_read *first = disk->reads;
+        disk->reads = first->next;
+        if (!disk->reads)
+            disk->reads_end = &disk->reads;
+        hearth_disk_post_locked(disk, &first->ev);
+    }
+    hearth_disk_unlock(disk);
+}
+
+void hearth_disk_drop_reads(struct disk *disk) {
+    for (struct disk_read *read = disk->reads, *next; read; read = next) {
+        next = read->next;
+        hearth_far_event_finish(&read->ev.event);
+        free(read);
+    }
+    disk->reads = NULL;
+}
+
+/* ---- one file ---- */
+
+static int set_aside(struct disk *disk, const struct disk_read *read, const char *why) {
+    hearth_disk_set_aside(disk, &read->id, why);
+    return HEARTH_ERR_NOT_FOUND;
+}
+
+/* Opens the file and fills the operation. Errors: the answer. */
+static int begin(struct disk *disk, struct disk_read *read) {
+    if (read->known_bytes == 0)
+        return HEARTH_ERR_NOT_FOUND;
+    const int err = hearth_file_open(hearth_disk_directory(disk), &read->id, &read->fd);
+    if (err == HEARTH_ERR_STATE)
+        return set_aside(disk, read, "not a plain file of this user");
+    if (err != HEARTH_OK)
+        return err == HEARTH_ERR_NOT_FOUND ? err : HEARTH_ERR_IO;
+    const int64_t size = hearth_io_size(read->fd);
+    if (size < 0)
+        return HEARTH_ERR_IO;
+    read->size = (uint64_t)size;
+    /* A file never changes; and what somebody blew up is not given memory. */
+    if (hearth_disk_blocks(read->size) != read->known_bytes)
+        return set_aside(disk, read, "its length has changed");
+    hearth_io_expect(read->fd, read->size);
+    if (read->head_len > read->size)
+        read->head_len = (size_t)read->size;
+    const size_t rest = (size_t)read->size - read->head_len;
+    read->head = malloc(read->head_len);
+    if (rest > 0)
+        read->body = (struct hearth_buf){.data = hearth_io_alloc(rest), .len = rest, .cap = rest};
+    if (!read->head || (rest > 0 && !read->body.data)) {
+        read->body = (struct hearth_buf){0};
+        return HEARTH_ERR_NOMEM;
+    }
+    read->op = (struct hearth_io_op){
+        .kind = HEARTH_IO_READ,
+        .fd = read->fd,
+        .parts = {{.iov_base = read->head, .iov_len = read->head_len},
+                  {.iov_base = read->body.data, .iov_len = rest}},
+        .user = read,
+    };
+    return HEARTH_OK;
+}
+
+/* Copies bytes of the file from the two blocks. */
+static void gather(const struct disk_read *read, size_t from, uint8_t *to, size_t len) {
+    size_t n = 0;
+    if (from < read->head_len) {
+        n = read->head_len - from < len ? read->head_len - from : len;
+        memcpy(to, read->head + from, n);
+    }
+    if (n < len)
+        memcpy(to + n, read->body.data + (from + n - read->head_len), len - n);
+}
+
+/* Moves the border between the blocks to where the header ends. Rare. */
+static int reshape(struct disk_read *read, size_t header_bytes) {
+    const size_t rest = (size_t)read->size - header_bytes;
+    uint8_t *head = malloc(header_bytes);
+    struct hearth_buf body = {.data = rest > 0 ? hearth_io_alloc(rest) : NULL, .len = rest, .cap = rest};
+    if (!head || (rest > 0 && !body.data)) {
+        free(head);
+        free(body.data);
+        return HEARTH_ERR_NOMEM;
+    }
+    gather(read, 0, head, header_bytes);
+    gather(read, header_bytes, body.data, rest);
+    free(read->head);
+    hearth_buf_finish(&read->body);
+    read->head = head;
+    read->head_len = header_bytes;
+    read->body = body;
+    return HEARTH_OK;
+}
+
+/* Reads the header, whatever its length; afterwards the blocks are header and payload. */
+static enum hearth_format_verdict read_header(struct disk *disk, struct disk_read *read,
+                                              struct hearth_format_info *info) {
+    enum hearth_format_verdict verdict = hearth_format_read(read->head, read->head_len, disk->seal, info);
+    if (verdict == HEARTH_FORMAT_SHORT && info->header_bytes > read->head_len && info->header_bytes <= read->size) {
+        const size_t want = info->header_bytes;
+        hearth_format_info_finish(info);
+        if (reshape(read, want) != HEARTH_OK)
+            return HEARTH_FORMAT_NOMEM;
+        verdict = hearth_format_read(read->head, read->head_len, disk->seal, info);
+    }
+    if (verdict != HEARTH_FORMAT_GOOD)
+        return verdict;
+    if (info->header_bytes + info->payload_bytes != read->size)
+        return info->header_bytes + info->payload_bytes > read->size ? HEARTH_FORMAT_SHORT : HEARTH_FORMAT_DAMAGED;
+    if (info->header_bytes != read->head_len && reshape(read, info->header_bytes) != HEARTH_OK)
+        return HEARTH_FORMAT_NOMEM;
+    return HEARTH_FORMAT_GOOD;
+}
+
+static bool is_what_was_asked(const struct disk *disk, const struct disk_read *read,
+                              const struct hearth_format_info *info) {
+    return info->readable && hearth_digest_equal(info->record.name, read->id.name) &&
+           info->record.kind == read->id.kind &&
+           hearth_digest_equal(info->fingerprint, disk->params.fingerprint) &&
+           info->page_tokens == disk->params.page_tokens;
+}
+
+/* The answer to what has arrived. */
+static int finish(struct disk *disk, struct disk_read *read) {
+    if (read->op.error != 0) {
+        hearth_log(HEARTH_LOG_WARN, "disk: a state file could not be read: %s", strerror(read->op.error));
+        return HEARTH_ERR_IO;
+    }
+    if (read->op.done != read->size)
+        return set_aside(disk, read, hearth_format_verdict_text(HEARTH_FORMAT_SHORT));
+    struct hearth_format_info info = {0};
+    struct hearth_far_event *event = &read->ev.event;
+    enum hearth_format_verdict verdict = read_header(disk, read, &info);
+    if (verdict == HEARTH_FORMAT_GOOD) {
+        if (!is_what_was_asked(disk, read, &info)) {
+            hearth_format_info_finish(&info);
+            return set_aside(disk, read, "it holds something else than its name says");
+        }
+        verdict = hearth_format_open(&info, disk->seal, &read->body, &event->bytes);
+    }
+    if (verdict == HEARTH_FORMAT_GOOD) {
+        const bool plain = !info.compressed && !info.encrypted;
+        event->checksum = plain ? info.payload_checksum : hearth_checksum(event->bytes.data, event->bytes.len);
+        hearth_disk_lock(disk);
+        disk->head_guess = info.header_bytes;
+        hearth_disk_unlock(disk);
+    }
+    hearth_format_info_finish(&info);
+    switch (verdict) {
+    case HEARTH_FORMAT_GOOD:
+        return HEARTH_OK;
+    case HEARTH_FORMAT_NOMEM:
+        return HEARTH_ERR_NOMEM;
+    case HEARTH_FORMAT_NEWER:
+    case HEARTH_FORMAT_WRONG_KEY:
+        return HEARTH_ERR_NOT_FOUND;
+    default:
+        return set_aside(disk, read, hearth_format_verdict_text(verdict));
+    }
+}
+
+/* ---- the threads ---- */
+
+void *hearth_disk_reader(void *arg) {
+    struct disk *disk = arg;
+    unsigned under_way = 0;
+    struct hearth_io *io = hearth_io_create(DEPTH, disk->params.no_uring, 0);
+    for (;;) {
+        struct hearth_io_op *op = io ? hearth_io_reap(io, false) : NULL;
+        struct disk_read *read = NULL;
+        if (!op && under_way < DEPTH)
+            read = take(disk, under_way == 0);
+        if (!op && !read && under_way == 0)
+            break;
+        if (!op && !read)
+            op = hearth_io_reap(io, true);
+        if (op) {
+            under_way--;
+            read = op->user;
+            deliver(disk, read, finish(disk, read));
+            continue;
+        }
+        const int err = io ? begin(disk, read) : HEARTH_ERR_NOMEM;
+        if (err != HEARTH_OK) {
+            deliver(disk, read, err);
+            continue;
+        }
+        hearth_io_submit(io, &read->op);
+        under_way++;
+    }
+    hearth_io_destroy(io);
+    return NULL;
+}

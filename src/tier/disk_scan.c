@@ -1,0 +1,359 @@
+/* What is there: directories walked, headers read.
+ *
+ * The scan walks the shards on several threads (a walk asks the disk for inodes), sorts what it saw by use and reads
+ * the headers on several threads in that order, so that what is wanted first is known first. When the cache does not
+ * keep up with the events, the readers of headers pause.
+ *
+ * A file that is not ours to read (another version, another key) is none of ours: its bytes count, and it is left
+ * alone.
+ *
+ * Invariants: a file is told of once, by whoever adds it to the table. A file for which a job waits is left to the
+ * writer, who sees that it is there and answers WRITTEN. */
+#include "tier/disk_internal.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THREADS 8
+#define FEW 32 /* files for which no threads are started */
+#define PAUSE_US 100000
+
+bool hearth_disk_files_add(struct disk_files *files, const struct hearth_file *file) {
+    if (files->n == files->cap) {
+        const size_t cap = files->cap > 0 ? 2 * files->cap : 64;
+        struct hearth_file *v = realloc(files->v, cap * sizeof *v);
+        if (!v)
+            return false;
+        files->v = v;
+        files->cap = cap;
+    }
+    files->v[files->n++] = *file;
+    return true;
+}
+
+/* ---- one header ---- */
+
+struct look {
+    int64_t size;
+    uint32_t hits;
+    struct hearth_format_info info;
+    enum hearth_format_verdict verdict;
+    int error; /* a read that failed */
+};
+
+static void read_header(const struct disk *disk, int fd, struct look *look) {
+    uint8_t block[HEARTH_FORMAT_BLOCK], *bytes = block;
+    hearth_io_expect_little(fd);
+    look->size = hearth_io_size(fd);
+    int64_t got = look->size < 0 ? look->size : hearth_io_read_now(fd, block, sizeof block);
+    if (got >= 0)
+        look->verdict = hearth_format_read(block, (size_t)got, disk->seal, &look->info);
+    const size_t want = look->info.header_bytes;
+    if (got == (int64_t)sizeof block && look->verdict == HEARTH_FORMAT_SHORT && want > sizeof block &&
+        want <= HEARTH_FORMAT_HEADER_MAX && (int64_t)want <= look->size) {
+        hearth_format_info_finish(&look->info);
+        bytes = malloc(want);
+        got = bytes ? hearth_io_read_now(fd, bytes, want) : -ENOMEM;
+        if (got >= 0)
+            look->verdict = hearth_format_read(bytes, (size_t)got, disk->seal, &look->info);
+    }
+    if (bytes != block)
+        free(bytes);
+    look->error = got < 0 ? (int)-got : 0;
+}
+
+/* Whether a header that verifies is of the file it is in. NULL, or why not. */
+static const char *mismatch(const struct disk *disk, const struct hearth_file_id *id, const struct look *look) {
+    const struct hearth_format_info *info = &look->info;
+    const uint64_t whole = info->header_bytes + info->payload_bytes;
+    if ((uint64_t)look->size != whole)
+        return (uint64_t)look->size < whole ? hearth_format_verdict_text(HEARTH_FORMAT_SHORT) : "its length is wrong";
+    if (!hearth_digest_equal(info->record.name, id->name) || info->record.kind != id->kind ||
+        !hearth_digest_equal(info->fingerprint, disk->params.fingerprint) ||
+        info->page_tokens != disk->params.page_tokens)
+        return "it holds something else than its name says";
+    return NULL;
+}
+
+/* Adds the file to the table; with `tell` takes the record for FOUND. */
+static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id *id, struct look *look, bool tell) {
+    struct disk_event *ev = tell ? calloc(1, sizeof *ev) : NULL;
+    struct hearth_record *record = tell ? malloc(sizeof *record) : NULL;
+    bool added = !tell || (ev && record), told = false;
+    hearth_disk_lock(disk);
+    if (hearth_disk_find_locked(disk, id->name)) {
+        hearth_disk_unlock(disk);
+        free(ev);
+        free(record);
+        return DISK_GOOD;
+    }
+    if (tell && hearth_table_find(&disk->jobs, id->name))
+        tell = false; /* the writer sees to it */
+    const uint64_t bytes = hearth_disk_blocks((uint64_t)look->size);
+    added = added && hearth_disk_add_locked(disk, id, bytes, 0);
+    if (added && disk->stats.scanned) { /* the scan counts by itself */
+        disk->stats.files++;
+        disk->stats.bytes += bytes;
+    }
+    if (added && tell) {
+        *record = look->info.record;
+        look->info.record.tokens = NULL;
+        ev->event = (struct hearth_far_event){
+            .type = HEARTH_FAR_FOUND, .name = id->name, .record = record, .hits = look->hits};
+        hearth_disk_post_locked(disk, ev);
+        told = true;
+    }
+    hearth_disk_unlock(disk);
+    if (!told) {
+        free(ev);
+        free(record);
+    }
+    return added ? DISK_GOOD : DISK_UNREADABLE;
+}
+
+static enum disk_verdict bad(struct disk *disk, const struct hearth_file_id *id, const char *why) {
+    hearth_disk_set_aside(disk, id, why);
+    return DISK_BAD;
+}
+
+enum disk_verdict hearth_disk_examine(struct disk *disk, const struct hearth_file_id *id, bool tell) {
+    struct hearth_directory *directory = hearth_disk_directory(disk);
+    int fd;
+    const int err = hearth_file_open(directory, id, &fd);
+    if (err == HEARTH_ERR_STATE)
+        return bad(disk, id, "not a plain file of this user");
+    if (err != HEARTH_OK)
+        return err == HEARTH_ERR_NOT_FOUND ? DISK_GONE : DISK_UNREADABLE;
+    struct look look = {.verdict = HEARTH_FORMAT_SHORT};
+    read_header(disk, fd, &look);
+    hearth_io_close(fd);
+    enum disk_verdict verdict = DISK_UNREADABLE;
+    if (look.error != 0) {
+        hearth_disk_lock(disk);
+        disk->stats.io_errors++;
+        hearth_disk_unlock(disk);
+    } else if (look.verdict == HEARTH_FORMAT_NEWER || look.verdict == HEARTH_FORMAT_WRONG_KEY ||
+               (look.verdict == HEARTH_FORMAT_GOOD && !look.info.readable)) {
+        hearth_log(HEARTH_LOG_DEBUG, "disk: a file is left alone: %s", hearth_format_verdict_text(look.verdict));
+        verdict = DISK_ALIEN;
+    } else if (look.verdict != HEARTH_FORMAT_GOOD) {
+        if (look.verdict != HEARTH_FORMAT_NOMEM)
+            verdict = bad(disk, id, hearth_format_verdict_text(look.verdict));
+    } else {
+        const char *why = mismatch(disk, id, &look);
+        struct hearth_file file;
+        if (!why && tell)
+            (void)hearth_file_stat(directory, id, &file, &look.hits);
+        verdict = why ? bad(disk, id, why) : take_in(disk, id, &look, tell);
+    }
+    hearth_format_info_finish(&look.info);
+    return verdict;
+}
+
+/* ---- many, on several threads ---- */
+
+struct pool {
+    struct disk *disk;
+    pthread_t threads[THREADS];
+    size_t thread_count;
+    atomic_size_t next, running;
+    void (*step)(struct pool *pool, size_t i); /* the work on number i */
+    size_t n;
+    /* walking */
+    struct disk_files seen[DISK_SHARDS];
+    int64_t times[DISK_SHARDS];
+    /* reading headers */
+    const struct disk_files *files;
+};
+
+static bool stopped(struct disk *disk) {
+    hearth_disk_lock(disk);
+    const bool stop = disk->stop;
+    hearth_disk_unlock(disk);
+    return stop;
+}
+
+static void *pool_main(void *arg) {
+    struct pool *pool = arg;
+    hearth_io_step_back(DISK_KEEPER_NICE);
+    for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !stopped(pool->disk);)
+        pool->step(pool, i);
+    if (atomic_fetch_sub(&pool->running, 1) == 1) {
+        hearth_disk_lock(pool->disk);
+        (void)pthread_cond_broadcast(&pool->disk->keep_cond);
+        hearth_disk_unlock(pool->disk);
+    }
+    return NULL;
+}
+
+static void pool_start(struct pool *pool, size_t threads) {
+    pool->thread_count = 0;
+    atomic_store(&pool->next, 0);
+    atomic_store(&pool->running, 1); /* until all are started */
+    while (pool->thread_count < threads) {
+        atomic_fetch_add(&pool->running, 1);
+        if (pthread_create(&pool->threads[pool->thread_count], NULL, pool_main, pool) != 0) {
+            atomic_fetch_sub(&pool->running, 1);
+            break;
+        }
+        pool->thread_count++;
+    }
+    atomic_fetch_sub(&pool->running, 1);
+}
+
+/* Waits for the threads while the keeper does its chores; without threads does the work. */
+static void pool_finish(struct pool *pool) {
+    struct disk *disk = pool->disk;
+    if (pool->thread_count == 0) {
+        for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !stopped(disk);) {
+            pool->step(pool, i);
+            hearth_disk_chores(disk);
+        }
+        return;
+    }
+    while (atomic_load(&pool->running) > 0) {
+        hearth_disk_chores(disk);
+        hearth_disk_lock(disk);
+        if (atomic_load(&pool->running) > 0)
+            (void)hearth_disk_wait_locked(disk, &disk->keep_cond, hearth_clock_us() + PAUSE_US);
+        hearth_disk_unlock(disk);
+    }
+    for (size_t i = 0; i < pool->thread_count; i++)
+        (void)pthread_join(pool->threads[i], NULL);
+}
+
+/* Waits until the cache has read some of the events. The keeper itself goes on with its chores meanwhile. */
+static void wait_for_room(struct disk *disk, bool keeper) {
+    bool full = true;
+    while (full) {
+        hearth_disk_lock(disk);
+        full = disk->event_count > DISK_EVENTS_WAITING && !disk->stop;
+        if (full)
+            (void)hearth_disk_wait_locked(disk, &disk->room_cond, hearth_clock_us() + PAUSE_US);
+        hearth_disk_unlock(disk);
+        if (full && keeper)
+            hearth_disk_chores(disk);
+    }
+}
+
+static void examine_step(struct pool *pool, size_t i) {
+    wait_for_room(pool->disk, pool->thread_count == 0);
+    (void)hearth_disk_examine(pool->disk, &pool->files->v[i].id, true);
+}
+
+void hearth_disk_examine_all(struct disk *disk, const struct disk_files *files, void (*also)(struct disk *disk)) {
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (!pool)
+        return;
+    pool->disk = disk;
+    pool->step = examine_step;
+    pool->n = files->n;
+    pool->files = files;
+    pool_start(pool, files->n > FEW ? THREADS : 0);
+    if (also)
+        also(disk);
+    pool_finish(pool);
+    free(pool);
+}
+
+/* ---- the scan ---- */
+
+static bool see(void *user, const struct hearth_file *file) {
+    return hearth_disk_files_add(user, file);
+}
+
+static void walk_step(struct pool *pool, size_t i) {
+    struct hearth_directory *directory = hearth_disk_directory(pool->disk);
+    pool->times[i] = hearth_directory_shard_time(directory, pool->disk->model, (int)i); /* before: nothing is missed */
+    (void)hearth_directory_walk(directory, pool->disk->model, (int)i, see, &pool->seen[i]);
+}
+
+static int newest_first(const void *a, const void *b) {
+    const struct hearth_file *x = a, *y = b;
+    return x->stamp_us > y->stamp_us ? -1 : x->stamp_us < y->stamp_us;
+}
+
+struct count {
+    struct disk *disk;
+    struct hearth_directory *directory;
+    uint64_t files, bytes;
+};
+
+static bool count_file(void *user, const struct hearth_file *file) {
+    struct count *count = user;
+    count->files++;
+    count->bytes += file->bytes;
+    return true;
+}
+
+static bool count_model(void *user, struct hearth_model_id model) {
+    struct count *count = user;
+    if (strcmp(model.hex, count->disk->model.hex) != 0)
+        (void)hearth_directory_walk(count->directory, model, -1, count_file, count);
+    return !stopped(count->disk);
+}
+
+/* Counts the other models. */
+static void count_others(struct disk *disk) {
+    struct count count = {.disk = disk, .directory = hearth_disk_directory(disk)};
+    (void)hearth_directory_models(count.directory, count_model, &count);
+    const uint64_t room = hearth_directory_free_bytes(count.directory);
+    hearth_disk_lock(disk);
+    disk->stats.files += count.files;
+    disk->stats.bytes += count.bytes;
+    if (disk->params.budget_bytes == 0)
+        disk->stats.budget_bytes = (room + disk->stats.bytes) / 5;
+    hearth_disk_unlock(disk);
+}
+
+/* Brings what the walk saw into one list, newest first, and counts it. */
+static void gather(struct disk *disk, struct pool *pool, struct disk_files *all) {
+    struct count count = {.disk = disk};
+    for (int i = 0; i < DISK_SHARDS; i++) {
+        for (size_t k = 0; k < pool->seen[i].n; k++) {
+            (void)count_file(&count, &pool->seen[i].v[k]);
+            (void)hearth_disk_files_add(all, &pool->seen[i].v[k]);
+        }
+        free(pool->seen[i].v);
+        disk->shards[i].time = pool->times[i];
+        disk->shards[i].again = true;
+    }
+    if (all->n > 0)
+        qsort(all->v, all->n, sizeof *all->v, newest_first);
+    hearth_disk_lock(disk);
+    disk->stats.files += count.files;
+    disk->stats.bytes += count.bytes;
+    hearth_disk_unlock(disk);
+}
+
+void hearth_disk_scan(struct disk *disk) {
+    const int64_t start = hearth_clock_us();
+    struct disk_files all = {0};
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (pool) {
+        pool->disk = disk;
+        pool->step = walk_step;
+        pool->n = DISK_SHARDS;
+        pool_start(pool, THREADS);
+        pool_finish(pool);
+        gather(disk, pool, &all);
+        free(pool);
+    }
+    hearth_disk_examine_all(disk, &all, count_others);
+    hearth_disk_lock(disk);
+    disk->stats.scanned = true;
+    disk->counted = true; /* from now on the budget is kept; not before what is damaged is out of the way */
+    hearth_disk_published_locked(disk, 0);
+    (void)hearth_disk_tell_locked(disk, HEARTH_FAR_SCANNED, (struct hearth_digest){0});
+    const size_t found = disk->files.count;
+    hearth_disk_unlock(disk);
+    hearth_log(HEARTH_LOG_DEBUG, "disk: %zu of %zu files are ours, found in %" PRId64 " ms", found, all.n,
+               (hearth_clock_us() - start) / 1000);
+    free(all.v);
+}

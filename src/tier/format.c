@@ -1,0 +1,433 @@
+/* Files of items: docs/disk-format.md has the layout, `enum at` is the same in C.
+ *
+ *     plain part (256) | inner part: base, text, tokens (sealed where there is a key) | zeros | payload
+ *
+ * The first 32 bytes are the same in every version that will ever be: so a file of another version can be told, whole,
+ * from a damaged one, and its length is known. The checksum is over all of the header that follows it.
+ *
+ * Sealing. The inner part is sealed first, with the plain part as additional data (checksums, nonces and tags as zeros:
+ * they are not known yet). Its tag, which nobody makes without the key, is the additional data of the payload. So no
+ * part can be moved to another file. The plain part says nothing of what the tokens are: even `base` is sealed, since
+ * with it guesses could be compared with the name.
+ *
+ * Verification goes from outside in: length, magic, checksum, version, then the numbers, then the key, then tokens, and
+ * the name last, which must be that of the tokens. A writer asserts what a reader demands, so a file that was made here
+ * is a file that is read here. */
+#include "tier/format.h"
+
+#include "base/assert.h"
+#include "base/seal.h"
+#include "base/utf8.h"
+#include "tier/pack.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files hold little-endian numbers");
+
+static const uint8_t magic[8] = {'h', 'e', 'a', 'r', 't', 'h', 'k', 'v'};
+
+enum at {
+    AT_MAGIC = 0,
+    AT_CHECKSUM = 8, /* of all that follows it in the header */
+    AT_VERSION = 16,
+    AT_HEADER_BYTES = 20,
+    AT_PAYLOAD_BYTES = 24,
+    AT_NAME = 32, /* the end of what is fixed for ever */
+    AT_FINGERPRINT = 48,
+    AT_KEY_MARK = 64,
+    AT_STATE_BYTES = 80,
+    AT_PAYLOAD_CHECKSUM = 88,
+    AT_CREATED_US = 96,
+    AT_PAGE_TOKENS = 104,
+    AT_BASE_POS = 108,
+    AT_P0 = 112,
+    AT_P1 = 116,
+    AT_FLAGS = 120,
+    AT_KIND = 124,
+    AT_LABEL = 125,
+    AT_INNER_NONCE = 128,
+    AT_INNER_TAG = 140,
+    AT_PAYLOAD_NONCE = 156,
+    AT_PAYLOAD_TAG = 168,
+    AT_INNER = 256, /* zeros from 184 to here */
+    AT_BASE = AT_INNER,
+    AT_TEXT = AT_BASE + 16,
+    AT_TOKENS = AT_TEXT + HEARTH_RECORD_TEXT_BYTES,
+};
+
+enum { FIXED_BYTES = AT_NAME, PLAIN_BYTES = AT_INNER, PLAIN_END = AT_PAYLOAD_TAG + HEARTH_SEAL_TAG_BYTES };
+enum { FLAG_SEALED = 1, FLAG_ZSTD = 2, FLAGS_ALL = 3 };
+
+_Static_assert(AT_TOKENS + HEARTH_RECORD_TOKENS_MAX * sizeof(hearth_token) <= HEARTH_FORMAT_HEADER_MAX,
+               "the longest page has a header");
+_Static_assert(PLAIN_END <= PLAIN_BYTES, "the plain part holds its fields");
+_Static_assert(sizeof(((struct hearth_format_info *)0)->payload_nonce) == HEARTH_SEAL_NONCE_BYTES, "nonces");
+_Static_assert(sizeof(((struct hearth_format_info *)0)->payload_tag) == HEARTH_SEAL_TAG_BYTES, "tags");
+
+/* ---- numbers; one line each, so that the layout is read in one place */
+
+#define PUT(bytes, at, value) memcpy((bytes) + (at), &(value), sizeof(value))
+#define GET(bytes, at, value) memcpy(&(value), (bytes) + (at), sizeof(value))
+
+static struct hearth_digest get_digest(const uint8_t *bytes, size_t at) {
+    struct hearth_digest digest;
+    GET(bytes, at, digest.lo);
+    GET(bytes, at + 8, digest.hi);
+    return digest;
+}
+
+static void put_digest(uint8_t *bytes, size_t at, struct hearth_digest digest) {
+    PUT(bytes, at, digest.lo);
+    PUT(bytes, at + 8, digest.hi);
+}
+
+const char *hearth_format_verdict_text(enum hearth_format_verdict verdict) {
+    static const char *const texts[] = {
+#define X(name, text) [HEARTH_FORMAT_##name] = text,
+        HEARTH_FORMAT_VERDICT_TABLE(X)
+#undef X
+    };
+    HEARTH_ASSERT((size_t)verdict < sizeof texts / sizeof texts[0]);
+    return texts[verdict];
+}
+
+/* What is true of every record in a file. */
+static bool plausible(const struct hearth_record *record, int32_t page_tokens) {
+    return page_tokens >= 1 && page_tokens <= HEARTH_RECORD_TOKENS_MAX && record->base_pos >= 0 &&
+           record->base_pos % page_tokens == 0 && record->base_pos <= record->p0 && record->p0 <= record->p1 &&
+           record->p1 - record->base_pos <= page_tokens && record->state_bytes <= HEARTH_FORMAT_STATE_MAX &&
+           ((record->kind == HEARTH_RECORD_PAGE && record->p0 < record->p1) ||
+            (record->kind == HEARTH_RECORD_SNAPSHOT && record->p0 == record->p1));
+}
+
+/* What is not said by numbers. */
+static bool consistent(const struct hearth_record *record) {
+    size_t n = hearth_record_tokens(record);
+    for (size_t i = 0; i < n; i++) {
+        if (record->tokens[i] < 0) {
+            return false;
+        }
+    }
+    return hearth_digest_equal(record->name, hearth_record_name(record));
+}
+
+static size_t inner_bytes(const struct hearth_record *record) {
+    return AT_TOKENS - AT_INNER + hearth_record_tokens(record) * sizeof *record->tokens;
+}
+
+static size_t header_bytes(const struct hearth_record *record) {
+    size_t bytes = AT_INNER + inner_bytes(record);
+    return (bytes + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
+}
+
+static uint64_t header_checksum(const uint8_t *header, size_t bytes) {
+    return hearth_checksum(header + AT_VERSION, bytes - AT_VERSION);
+}
+
+/* The plain part as the inner part's additional data. */
+static void inner_aad(const uint8_t *header, uint8_t aad[PLAIN_BYTES]) {
+    memcpy(aad, header, PLAIN_BYTES);
+    memset(aad + AT_CHECKSUM, 0, sizeof(uint64_t));
+    memset(aad + AT_PAYLOAD_CHECKSUM, 0, sizeof(uint64_t));
+    memset(aad + AT_INNER_NONCE, 0, PLAIN_END - AT_INNER_NONCE);
+}
+
+/* ---- writing ---- */
+
+/* What a reader would refuse is made into what it was meant to be. */
+static bool put_text(uint8_t *header, const char *text) {
+    size_t len = strnlen(text, HEARTH_RECORD_TEXT_BYTES - 1);
+    if (hearth_utf8_valid(text, len)) {
+        memcpy(header + AT_TEXT, text, len);
+        return true;
+    }
+    struct hearth_buf repaired = {0};
+    bool ok = hearth_utf8_append(&repaired, text, len);
+    if (ok) {
+        len = repaired.len < HEARTH_RECORD_TEXT_BYTES ? repaired.len : HEARTH_RECORD_TEXT_BYTES - 1;
+        memcpy(header + AT_TEXT, repaired.data, hearth_utf8_complete((char *)repaired.data, len));
+    }
+    hearth_buf_finish(&repaired);
+    return ok;
+}
+
+/* All fields but checksums, nonces and tags. */
+static bool put_fields(uint8_t *header, const struct hearth_format_params *params, const struct hearth_record *record,
+                       uint64_t payload_bytes, uint32_t flags) {
+    struct timeval now = {0, 0};
+    (void)gettimeofday(&now, NULL);
+    const uint32_t version = HEARTH_FORMAT_VERSION, bytes = (uint32_t)header_bytes(record);
+    const uint64_t created_us = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_usec;
+    const uint64_t state_bytes = record->state_bytes;
+    memcpy(header + AT_MAGIC, magic, sizeof magic);
+    PUT(header, AT_VERSION, version);
+    PUT(header, AT_HEADER_BYTES, bytes);
+    PUT(header, AT_PAYLOAD_BYTES, payload_bytes);
+    put_digest(header, AT_NAME, record->name);
+    put_digest(header, AT_FINGERPRINT, params->fingerprint);
+    PUT(header, AT_STATE_BYTES, state_bytes);
+    PUT(header, AT_CREATED_US, created_us);
+    PUT(header, AT_PAGE_TOKENS, params->page_tokens);
+    PUT(header, AT_BASE_POS, record->base_pos);
+    PUT(header, AT_P0, record->p0);
+    PUT(header, AT_P1, record->p1);
+    PUT(header, AT_FLAGS, flags);
+    header[AT_KIND] = (uint8_t)record->kind;
+    header[AT_LABEL] = record->label;
+    put_digest(header, AT_BASE, record->base);
+    if (hearth_record_tokens(record) > 0) {
+        memcpy(header + AT_TOKENS, record->tokens, hearth_record_tokens(record) * sizeof *record->tokens);
+    }
+    if (params->seal != NULL) {
+        put_digest(header, AT_KEY_MARK, hearth_seal_mark(params->seal));
+    }
+    return put_text(header, record->text);
+}
+
+/* Seals the inner part, then the payload (which may be empty). */
+static bool seal_both(const struct hearth_seal *seal, const struct hearth_record *record, uint8_t *header,
+                      struct hearth_buf *payload) {
+    uint8_t aad[PLAIN_BYTES], nonce[HEARTH_SEAL_NONCE_BYTES], tag[HEARTH_SEAL_TAG_BYTES];
+    inner_aad(header, aad);
+    if (!hearth_seal_close(seal, aad, sizeof aad, header + AT_INNER, inner_bytes(record), nonce, tag)) {
+        return false;
+    }
+    PUT(header, AT_INNER_NONCE, nonce);
+    PUT(header, AT_INNER_TAG, tag);
+    if (!hearth_seal_close(seal, tag, sizeof tag, payload->data, payload->len, nonce, tag)) {
+        return false;
+    }
+    PUT(header, AT_PAYLOAD_NONCE, nonce);
+    PUT(header, AT_PAYLOAD_TAG, tag);
+    return true;
+}
+
+static bool reserve_zeroed(struct hearth_buf *buf, size_t bytes) {
+    if (!hearth_buf_reserve(buf, bytes)) {
+        return false;
+    }
+    memset(buf->data, 0, bytes);
+    buf->len = bytes;
+    return true;
+}
+
+int hearth_format_write(const struct hearth_format_params *params, const struct hearth_record *record,
+                        const void *state, size_t state_bytes, struct hearth_buf *header, struct hearth_buf *payload) {
+    HEARTH_ASSERT(header->data == NULL && payload->data == NULL && state_bytes == record->state_bytes);
+    if (state_bytes > HEARTH_FORMAT_STATE_MAX) {
+        return HEARTH_ERR_TOO_LARGE;
+    }
+    HEARTH_ASSERT(plausible(record, params->page_tokens) && consistent(record));
+    int err = HEARTH_ERR_NOMEM;
+    uint32_t flags = params->seal != NULL ? FLAG_SEALED : 0;
+    if (params->compress && state_bytes > 0) {
+        enum hearth_pack_result packed = hearth_pack(state, state_bytes, payload);
+        if (packed == HEARTH_PACK_NOMEM) {
+            goto failed;
+        }
+        flags |= packed == HEARTH_PACK_OK ? FLAG_ZSTD : 0;
+    }
+    if (params->seal != NULL && (flags & FLAG_ZSTD) == 0 && !hearth_buf_append(payload, state, state_bytes)) {
+        goto failed;
+    }
+    bool own = payload->len > 0;
+    uint64_t payload_bytes = own ? payload->len : state_bytes;
+    if (!reserve_zeroed(header, header_bytes(record)) ||
+        !put_fields(header->data, params, record, payload_bytes, flags)) {
+        goto failed;
+    }
+    if (params->seal != NULL && !seal_both(params->seal, record, header->data, payload)) {
+        err = HEARTH_ERR_ENGINE;
+        goto failed;
+    }
+    uint64_t checksum = hearth_checksum(own ? payload->data : state, payload_bytes);
+    PUT(header->data, AT_PAYLOAD_CHECKSUM, checksum);
+    checksum = header_checksum(header->data, header->len);
+    PUT(header->data, AT_CHECKSUM, checksum);
+    return HEARTH_OK;
+failed:
+    hearth_buf_finish(header);
+    hearth_buf_finish(payload);
+    return err;
+}
+
+/* ---- reading ---- */
+
+/* What is the same in every version, and the checksum. */
+static enum hearth_format_verdict read_fixed(const uint8_t *bytes, size_t len, struct hearth_format_info *info) {
+    uint32_t version, claimed;
+    uint64_t checksum;
+    if (len > 0 && memcmp(bytes, magic, len < sizeof magic ? len : sizeof magic) != 0) {
+        return HEARTH_FORMAT_NOT_OURS;
+    }
+    info->header_bytes = HEARTH_FORMAT_BLOCK;
+    if (len < FIXED_BYTES) {
+        return HEARTH_FORMAT_SHORT;
+    }
+    GET(bytes, AT_HEADER_BYTES, claimed);
+    if (claimed == 0 || claimed % HEARTH_FORMAT_BLOCK != 0 || claimed > HEARTH_FORMAT_HEADER_MAX) {
+        return HEARTH_FORMAT_DAMAGED;
+    }
+    info->header_bytes = claimed;
+    if (len < claimed) {
+        return HEARTH_FORMAT_SHORT;
+    }
+    GET(bytes, AT_CHECKSUM, checksum);
+    if (checksum != header_checksum(bytes, claimed)) {
+        return HEARTH_FORMAT_DAMAGED;
+    }
+    GET(bytes, AT_PAYLOAD_BYTES, info->payload_bytes);
+    GET(bytes, AT_VERSION, version);
+    return version == HEARTH_FORMAT_VERSION ? HEARTH_FORMAT_GOOD : HEARTH_FORMAT_NEWER;
+}
+
+static bool zeros(const uint8_t *bytes, size_t from, size_t to) {
+    while (from < to && bytes[from] == 0) {
+        from++;
+    }
+    return from >= to;
+}
+
+/* The plain part of version 1. False: what it says cannot be. */
+static bool read_plain(const uint8_t *bytes, struct hearth_format_info *info) {
+    struct hearth_record *record = &info->record;
+    uint64_t state_bytes;
+    uint32_t flags;
+    record->name = get_digest(bytes, AT_NAME);
+    info->fingerprint = get_digest(bytes, AT_FINGERPRINT);
+    info->key_mark = get_digest(bytes, AT_KEY_MARK);
+    GET(bytes, AT_STATE_BYTES, state_bytes);
+    GET(bytes, AT_PAYLOAD_CHECKSUM, info->payload_checksum);
+    GET(bytes, AT_CREATED_US, info->created_us);
+    GET(bytes, AT_PAGE_TOKENS, info->page_tokens);
+    GET(bytes, AT_BASE_POS, record->base_pos);
+    GET(bytes, AT_P0, record->p0);
+    GET(bytes, AT_P1, record->p1);
+    GET(bytes, AT_FLAGS, flags);
+    GET(bytes, AT_PAYLOAD_NONCE, info->payload_nonce);
+    GET(bytes, AT_PAYLOAD_TAG, info->payload_tag);
+    GET(bytes, AT_INNER_TAG, info->header_tag);
+    record->kind = (enum hearth_record_kind)bytes[AT_KIND];
+    record->label = bytes[AT_LABEL];
+    record->state_bytes = (size_t)state_bytes;
+    info->encrypted = (flags & FLAG_SEALED) != 0;
+    info->compressed = (flags & FLAG_ZSTD) != 0;
+    bool sizes = info->compressed ? info->payload_bytes > 0 && info->payload_bytes < state_bytes
+                                  : info->payload_bytes == state_bytes;
+    bool unused = info->encrypted
+                      ? !hearth_digest_equal(info->key_mark, (struct hearth_digest){0, 0})
+                      : zeros(bytes, AT_INNER_NONCE, PLAIN_END) && zeros(bytes, AT_KEY_MARK, AT_STATE_BYTES);
+    return (flags & ~(uint32_t)FLAGS_ALL) == 0 && sizes && unused && plausible(record, info->page_tokens) &&
+           zeros(bytes, PLAIN_END, AT_INNER) && zeros(bytes, AT_LABEL + 1, AT_INNER_NONCE) &&
+           info->header_bytes == header_bytes(record) &&
+           zeros(bytes, AT_INNER + inner_bytes(record), info->header_bytes);
+}
+
+/* The inner part in the clear: at most HEARTH_FORMAT_HEADER_MAX bytes. */
+static enum hearth_format_verdict read_inner(const uint8_t *inner, struct hearth_format_info *info) {
+    struct hearth_record *record = &info->record;
+    size_t n = hearth_record_tokens(record);
+    const char *text = (const char *)inner + (AT_TEXT - AT_INNER);
+    size_t text_len = strnlen(text, HEARTH_RECORD_TEXT_BYTES);
+    if (text_len == HEARTH_RECORD_TEXT_BYTES || !hearth_utf8_valid(text, text_len)) {
+        return HEARTH_FORMAT_DAMAGED;
+    }
+    record->tokens = malloc(n > 0 ? n * sizeof *record->tokens : 1);
+    if (record->tokens == NULL) {
+        return HEARTH_FORMAT_NOMEM;
+    }
+    memcpy(record->tokens, inner + (AT_TOKENS - AT_INNER), n * sizeof *record->tokens);
+    record->base = get_digest(inner, AT_BASE - AT_INNER);
+    memcpy(record->text, text, text_len);
+    info->readable = true;
+    return consistent(record) ? HEARTH_FORMAT_GOOD : HEARTH_FORMAT_DAMAGED;
+}
+
+static enum hearth_format_verdict read_sealed(const uint8_t *bytes, const struct hearth_seal *seal,
+                                              struct hearth_format_info *info) {
+    if (seal == NULL) {
+        return HEARTH_FORMAT_GOOD;
+    }
+    if (!hearth_digest_equal(info->key_mark, hearth_seal_mark(seal))) {
+        return HEARTH_FORMAT_WRONG_KEY;
+    }
+    size_t len = inner_bytes(&info->record);
+    uint8_t aad[PLAIN_BYTES];
+    uint8_t *inner = malloc(len);
+    if (inner == NULL) {
+        return HEARTH_FORMAT_NOMEM;
+    }
+    memcpy(inner, bytes + AT_INNER, len);
+    inner_aad(bytes, aad);
+    enum hearth_format_verdict verdict = HEARTH_FORMAT_DAMAGED;
+    if (hearth_seal_open(seal, aad, sizeof aad, inner, len, bytes + AT_INNER_NONCE, bytes + AT_INNER_TAG)) {
+        verdict = read_inner(inner, info);
+    }
+    free(inner);
+    return verdict;
+}
+
+enum hearth_format_verdict hearth_format_read(const void *bytes, size_t len, const struct hearth_seal *seal,
+                                              struct hearth_format_info *info) {
+    *info = (struct hearth_format_info){0};
+    enum hearth_format_verdict verdict = read_fixed(bytes, len, info);
+    if (verdict != HEARTH_FORMAT_GOOD) {
+        return verdict;
+    }
+    if (!read_plain(bytes, info)) {
+        verdict = HEARTH_FORMAT_DAMAGED;
+    } else if (info->encrypted) {
+        verdict = read_sealed(bytes, seal, info);
+    } else {
+        verdict = read_inner((const uint8_t *)bytes + AT_INNER, info);
+    }
+    if (verdict != HEARTH_FORMAT_GOOD && verdict != HEARTH_FORMAT_WRONG_KEY) {
+        size_t wanted = info->header_bytes;
+        hearth_format_info_finish(info);
+        info->header_bytes = wanted;
+    }
+    return verdict;
+}
+
+void hearth_format_info_finish(struct hearth_format_info *info) {
+    free(info->record.tokens);
+    *info = (struct hearth_format_info){0};
+}
+
+enum hearth_format_verdict hearth_format_open(const struct hearth_format_info *info, const struct hearth_seal *seal,
+                                              struct hearth_buf *payload, struct hearth_buf *out) {
+    HEARTH_ASSERT(out->data == NULL);
+    struct hearth_buf taken = *payload;
+    enum hearth_format_verdict verdict = HEARTH_FORMAT_WRONG_PAYLOAD;
+    *payload = (struct hearth_buf){0};
+    if (info->encrypted && (seal == NULL || !hearth_digest_equal(info->key_mark, hearth_seal_mark(seal)))) {
+        verdict = HEARTH_FORMAT_WRONG_KEY;
+        goto done;
+    }
+    if (taken.len != info->payload_bytes || hearth_checksum(taken.data, taken.len) != info->payload_checksum) {
+        goto done;
+    }
+    if (info->encrypted && !hearth_seal_open(seal, info->header_tag, sizeof info->header_tag, taken.data, taken.len,
+                                             info->payload_nonce, info->payload_tag)) {
+        goto done;
+    }
+    if (!info->compressed) {
+        *out = taken;
+        return HEARTH_FORMAT_GOOD;
+    }
+    switch (hearth_unpack(taken.data, taken.len, info->record.state_bytes, out)) {
+    case HEARTH_PACK_OK:
+        verdict = HEARTH_FORMAT_GOOD;
+        break;
+    case HEARTH_PACK_USELESS:
+        break;
+    case HEARTH_PACK_NOMEM:
+        verdict = HEARTH_FORMAT_NOMEM;
+        break;
+    }
+done:
+    hearth_buf_finish(&taken);
+    return verdict;
+}

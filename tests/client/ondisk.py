@@ -1,0 +1,175 @@
+"""What the tests of the disk have in common: servers over a directory, conversations, and a look into the directory."""
+
+import os
+import stat
+import time
+
+import pytest
+
+from conftest import serve
+from lib import server as servers
+from lib.ledger import new_tokens
+from lib.text import Text
+
+# Other splits of a batch give slightly different logits, so the best two tokens may change places where they are about
+# equally likely. Anywhere else a difference is an error of the cache.
+NOISE = 0.7
+# What a reply that has ended is safe after.
+SAFE_S = 2.0
+
+
+def model_flags(model):
+    """Flags of a server with this model, or sim; the test is skipped where the file is not."""
+    if model == "sim":
+        return ["--engine", "sim"]
+    path = os.path.join(servers.models_dir(), f"{model}.gguf")
+    if not os.path.exists(path):
+        pytest.skip(f"{path} is not there (scripts/models.sh all)")
+    flags = ["-m", path]
+    if model.startswith("tiny"):
+        flags += ["-t", "1"]
+    return flags
+
+
+def serve_disk(model, directory, *flags, **options):
+    """A server over a directory; later flags win."""
+    return serve(*model_flags(model), "-c", "8192", "-np", "2", "--cache-ram", "512", "--kv-dir", str(directory),
+                 "--kv-disk", "8192", *flags, **options)
+
+
+def disk(running):
+    """/health's word on the disk."""
+    return running.client.get("/health")["disk"]
+
+
+def wait_until(condition, what, timeout_s=30.0):
+    """Waits until the condition holds. The limit is for servers that never get there, not a measure."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
+        time.sleep(0.05)
+
+
+def wait_written(running):
+    """Waits until nothing is left to be written."""
+    last = []
+
+    def quiet():
+        metrics = running.client.metrics()
+        last.append((metrics["hearth_disk_queued_bytes"], metrics["hearth_disk_written_total"],
+                     metrics["hearth_disk_dropped_total"]))
+        return len(last) > 10 and last[-1][0] == 0 and len(set(last[-10:])) == 1
+
+    wait_until(quiet, "the queue is empty")
+    return running.client.metrics()
+
+
+def wait_scanned(running):
+    wait_until(lambda: running.client.metrics()["hearth_disk_scanned"] == 1, "the directory has been looked at")
+
+
+def state_files(directory):
+    """Names and sizes of the pages and snapshots in a directory, whatever they are."""
+    found = {}
+    for folder, _, names in os.walk(directory):
+        if os.path.basename(folder) in ("bad", "tmp"):
+            continue
+        for name in names:
+            if name.endswith((".page", ".snap")):
+                path = os.path.join(folder, name)
+                found[path] = os.lstat(path).st_size
+    return found
+
+
+def bad_files(directory):
+    folder = os.path.join(directory, "bad")
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def assert_private(directory):
+    """Nobody else may look into it."""
+    for folder, _, names in os.walk(directory):
+        assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700, folder
+        for name in names:
+            path = os.path.join(folder, name)
+            assert stat.S_IMODE(os.lstat(path).st_mode) & 0o077 == 0, path
+
+
+class Talk:
+    """A conversation. With `foreign`, its history holds replies that no server has given: its prompts are then made of
+    text alone, the same tokens for every server. Otherwise a server prints its own replies as it sampled them, and
+    another one, or one whose transcripts are lost, may read the same text as other tokens."""
+
+    def __init__(self, name, system_words=250, asked_words=40, foreign=False):
+        self.text, self.asked_words, self.foreign = Text("talk", name), asked_words, foreign
+        self.messages = []
+        if system_words:
+            self.messages.append({"role": "system", "content": Text("talk system").words(system_words)})
+        self.ended_s = 0.0     # time.monotonic() of the end of the last reply
+        self.known_tokens = 0  # that the last prompt and its reply have in common with the next prompt
+
+    def ask(self):
+        """The next question, put behind the messages."""
+        self.messages.append({"role": "user", "content": self.text.ask(self.asked_words)})
+        return list(self.messages)
+
+    def hear(self, answer):
+        self.ended_s = time.monotonic()
+        said = self.text.words(12) if self.foreign else content(answer)
+        self.messages.append({"role": "assistant", "content": said})
+        self.known_tokens = answer["usage"]["prompt_tokens"]
+        if not self.foreign:
+            self.known_tokens += answer["usage"]["completion_tokens"]
+
+
+def request(client, messages, max_tokens=16, **options):
+    """A whole reply at temperature 0, with the likeliest alternatives of its tokens."""
+    return client.post("/v1/chat/completions", {"messages": messages, "max_tokens": max_tokens, "temperature": 0,
+                                                "logprobs": True, "top_logprobs": 2, **options})
+
+
+def content(answer):
+    return answer["choices"][0]["message"]["content"]
+
+
+def computed(answer):
+    return answer["hearth"]["computed"]
+
+
+def reused(answer, tier="disk"):
+    return answer["hearth"]["reused"][tier]
+
+
+def assert_same_reply(model, expected, got):
+    """Equal replies; with a real model up to the noise of other batch splits."""
+    noise = 0 if model == "sim" else NOISE
+    cold, cached = (answer["choices"][0]["logprobs"]["content"] for answer in (expected, got))
+    for here, there in zip(cold, cached):
+        if here["token"] != there["token"]:
+            best, second = here["top_logprobs"]
+            assert best["logprob"] - second["logprob"] < noise, (here, there)
+            return
+    assert len(cold) == len(cached)
+
+
+class Counter:
+    """Prompt tokens of a whole test: what was computed, and what was new. What is new is counted on the text: replies
+    stand in the server's own prompts as they were sampled, which may be a few tokens more or less."""
+
+    def __init__(self):
+        self.known, self.computed, self.new = [], 0, 0
+
+    def count(self, client, messages, answer):
+        text = client.apply_template(messages)
+        prompt = client.tokenize(text)
+        assert sum(answer["hearth"]["reused"].values()) + computed(answer) == answer["usage"]["prompt_tokens"]
+        self.computed += computed(answer)
+        self.new += new_tokens(prompt, self.known)
+        self.known.append(client.tokenize(text + content(answer)))
+
+    @property
+    def ratio(self):
+        return self.computed / self.new

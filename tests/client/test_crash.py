@@ -1,0 +1,168 @@
+"""SIGKILL at random moments under load, again and again over one directory.
+
+After every crash the next server serves at once; no reply differs from what a server without a cache says; what was
+replied more than two seconds before the crash is restored; nothing in the directory is half written.
+
+HEARTH_CRASHES is how many times (default 20; the full proof is 200), HEARTH_SEED makes a run repeatable.
+"""
+
+import os
+import random
+import subprocess
+import threading
+import time
+
+import pytest
+
+from conftest import serve
+from ondisk import (SAFE_S, Talk, assert_same_reply, bad_files, computed, model_flags, request, reused, serve_disk,
+                  state_files)
+from lib import server as servers
+
+CRASHES = int(os.environ.get("HEARTH_CRASHES", "20"))
+CLIENTS = 4
+TALKS = 3 * CLIENTS
+# Between a reply and a client's next request: a fast model would fill its contexts before anything is safe.
+PAUSE_S = 0.2
+# The model is given no more than this beyond a conversation's known tokens: the reply's last token is sampled and never
+# computed, and a template may print a few tokens behind a reply.
+SLACK_TOKENS = 8
+
+
+def new_talk(number, crash):
+    """A third of the conversations have a history that is not the server's own, so that another server, which knows no
+    transcripts, can say what the replies to it must be."""
+    return Talk(f"crash {crash} {number}", system_words=150, asked_words=20, foreign=number // CLIENTS == 0)
+
+
+class Load:
+    """Clients that talk until the server is gone. A conversation belongs to one client at a time."""
+
+    def __init__(self, running, talks):
+        self.running, self.talks, self.errors = running, talks, []
+        self.stopping = threading.Event()
+        self.threads = [threading.Thread(target=self._client, args=(part,)) for part in range(CLIENTS)]
+        for thread in self.threads:
+            thread.start()
+
+    def _client(self, part):
+        mine = self.talks[part::CLIENTS]
+        number = 0
+        while not self.stopping.is_set():
+            talk = mine[number % len(mine)]
+            number += 1
+            saved = list(talk.messages)
+            try:
+                answer = request(self.running.client, talk.ask())
+            except OSError as error:
+                talk.messages[:] = saved
+                if self.running.process.poll() is None and not self.stopping.is_set():
+                    self.errors.append(error)
+                return
+            except Exception as error:
+                talk.messages[:] = saved
+                # A response that was cut off by the kill.
+                if not self.stopping.is_set():
+                    self.errors.append(error)
+                return
+            talk.hear(answer)
+            self.stopping.wait(PAUSE_S)
+
+    def crash(self):
+        """Kills the server and returns when that was."""
+        self.stopping.set()
+        killed_s = time.monotonic()
+        self.running.kill()
+        for thread in self.threads:
+            thread.join()
+        return killed_s
+
+
+def check(model, running, steady, talks, killed_s, chance):
+    """Continues some conversations: right replies, and of the safe ones nothing is computed again."""
+    safe = [talk for talk in talks if not talk.foreign and talk.known_tokens and talk.ended_s < killed_s - SAFE_S]
+    for talk in chance.sample(safe, min(2, len(safe))):
+        known = talk.known_tokens
+        answer = request(running.client, talk.ask())
+        talk.hear(answer)
+        prompt = answer["usage"]["prompt_tokens"]
+        assert computed(answer) <= prompt - known + SLACK_TOKENS, (known, prompt, answer["hearth"])
+    foreign = [talk for talk in talks if talk.foreign and talk.known_tokens]
+    for talk in chance.sample(foreign, min(2, len(foreign))):
+        messages = talk.ask()
+        answer = request(running.client, messages)
+        talk.hear(answer)
+        assert_same_reply(model, request(steady.client, messages), answer)
+    return len(safe)
+
+
+def verify(directory):
+    """`hearth kv verify` finds nothing wrong."""
+    done = subprocess.run([servers.hearth_path(), "kv", "verify", "--kv-dir", str(directory)],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("model", ["sim", pytest.param("tiny", marks=pytest.mark.llama),
+                                   pytest.param("tiny-hybrid", marks=pytest.mark.llama)])
+def test_crashes(model, tmp_path):
+    chance = random.Random(os.environ.get("HEARTH_SEED", f"crashes {model}"))
+    flags = ["-np", str(CLIENTS), "-c", "16384"]
+    talks = [new_talk(number, 0) for number in range(TALKS)]
+    killed_s, checked, from_disk = None, 0, 0
+    # What replies must be, from a server that keeps nothing at all.
+    with serve(*model_flags(model), "-c", "8192", "-np", "1", "--cache-ram", "0") as steady:
+        for crash in range(CRASHES):
+            running = serve_disk(model, tmp_path, *flags)
+            try:
+                if killed_s is not None:
+                    checked += check(model, running, steady, talks, killed_s, chance)
+                    from_disk += running.client.metrics()["hearth_prompt_reused_disk_tokens_total"]
+                # Most crashes come soon; now and then there is time for replies to become safe.
+                wait_s = chance.uniform(0, 1.0) if crash % 4 else chance.uniform(SAFE_S, SAFE_S + 2)
+                load = Load(running, talks)
+                time.sleep(wait_s)
+                killed_s = load.crash()
+                assert not load.errors, load.errors
+            finally:
+                running.kill()
+            # Conversations are started over before they fill the context.
+            for number, talk in enumerate(talks):
+                if talk.known_tokens > 2500:
+                    talks[number] = new_talk(number, crash)
+            if crash % 5 == 4 or crash == CRASHES - 1:
+                verify(tmp_path)
+        with serve_disk(model, tmp_path, *flags) as running:
+            check(model, running, steady, talks, killed_s, chance)
+    assert checked > 0 and from_disk > 0, "no conversation was safe before a crash"
+    assert not bad_files(tmp_path)
+    assert state_files(tmp_path)
+
+
+@pytest.mark.llama
+def test_a_crash_while_everything_is_written(tmp_path):
+    """Large pages, killed in the middle of writing them: what has a name is whole."""
+    chance = random.Random("large")
+    for crash in range(max(3, CRASHES // 5)):
+        with serve_disk("smollm2", tmp_path, "--kv-interval-tokens", "256") as running:
+            talk = Talk(f"large {crash}", system_words=600)
+            load = threading.Thread(target=lambda: ask_quietly(running, talk.ask()))
+            load.start()
+            time.sleep(chance.uniform(0.5, 4))
+            running.kill()
+            load.join()
+    verify(tmp_path)
+    with serve_disk("smollm2", tmp_path) as running:
+        answer = request(running.client, talk.messages)
+        assert reused(answer) + reused(answer, "ram") + computed(answer) + reused(answer, "live") > 0
+        assert running.client.metrics()["hearth_disk_bad_total"] == 0
+        # What dead processes have left in tmp/ is gone.
+        left = [name for folder, _, names in os.walk(tmp_path) if folder.endswith("/tmp") for name in names]
+        assert len(left) <= 4, left
+
+
+def ask_quietly(running, messages):
+    try:
+        request(running.client, messages)
+    except Exception:
+        pass

@@ -1,0 +1,114 @@
+/* Fuzzes the file of an item: whatever its bytes are, nothing is read beyond them, what is accepted is consistent, and
+ * what is accepted in the clear can be written again and is the same. Checksums would stop nearly every input at the
+ * door, so the first byte says which of them are made to fit (tests/fuzz/disk_format_input.h). */
+#include "disk_format_input.h"
+
+#include "base/assert.h"
+#include "base/utf8.h"
+#include "tier/format.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void fix_header(uint8_t *header, size_t len) {
+    uint64_t checksum = hearth_checksum(header + 16, len - 16);
+    memcpy(header + 8, &checksum, sizeof checksum);
+}
+
+/* The checksum of the payload, and the name as the header's own numbers and tokens make it. */
+static void fix_rest(uint8_t *header, size_t len, const uint8_t *payload, size_t payload_len) {
+    struct hearth_record record = {.kind = header[124]};
+    uint64_t checksum = hearth_checksum(payload, payload_len);
+    uint32_t flags;
+    memcpy(header + 88, &checksum, sizeof checksum);
+    memcpy(&record.base_pos, header + 108, 4);
+    memcpy(&record.p0, header + 112, 4);
+    memcpy(&record.p1, header + 116, 4);
+    memcpy(&flags, header + 120, 4);
+    memcpy(&record.base.lo, header + 256, 8);
+    memcpy(&record.base.hi, header + 264, 8);
+    if ((flags & 1) == 0 && record.base_pos >= 0 && record.base_pos <= record.p0 && record.p0 <= record.p1 &&
+        hearth_record_tokens(&record) <= (len - 464) / 4) {
+        record.tokens = (hearth_token *)(void *)(header + 464);
+        record.name = hearth_record_name(&record);
+        memcpy(header + 32, &record.name.lo, 8);
+        memcpy(header + 40, &record.name.hi, 8);
+    }
+}
+
+static void check_info(const struct hearth_format_info *info, const struct hearth_seal *key) {
+    const struct hearth_record *record = &info->record;
+    HEARTH_ASSERT(record->base_pos >= 0 && record->base_pos <= record->p0 && record->p0 <= record->p1);
+    HEARTH_ASSERT(record->p1 - record->base_pos <= info->page_tokens);
+    HEARTH_ASSERT(info->readable == (record->tokens != NULL));
+    HEARTH_ASSERT(info->readable == (!info->encrypted || key != NULL));
+    HEARTH_ASSERT(!info->readable || hearth_digest_equal(record->name, hearth_record_name(record)));
+    HEARTH_ASSERT(hearth_utf8_valid(record->text, strlen(record->text)));
+}
+
+/* The state that was read makes a file that says the same. */
+static void write_again(const struct hearth_format_info *info, const struct hearth_buf *state) {
+    const struct hearth_format_params params = {
+        .fingerprint = info->fingerprint, .page_tokens = info->page_tokens, .compress = info->compressed};
+    struct hearth_buf header = {0}, payload = {0};
+    struct hearth_format_info again;
+    HEARTH_ASSERT(hearth_format_write(&params, &info->record, state->data, state->len, &header, &payload) == HEARTH_OK);
+    HEARTH_ASSERT(hearth_format_read(header.data, header.len, NULL, &again) == HEARTH_FORMAT_GOOD);
+    HEARTH_ASSERT(hearth_digest_equal(again.record.name, info->record.name) &&
+                  again.header_bytes == info->header_bytes);
+    HEARTH_ASSERT(again.compressed || again.payload_checksum == hearth_checksum(state->data, state->len));
+    hearth_format_info_finish(&again);
+    hearth_buf_finish(&header);
+    hearth_buf_finish(&payload);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static struct hearth_seal *the_key;
+    if (the_key == NULL) {
+        the_key = input_key();
+        HEARTH_ASSERT(the_key != NULL);
+    }
+    if (size < INPUT_HEAD_BYTES) {
+        return 0;
+    }
+    const struct hearth_seal *key = data[0] & INPUT_KEY ? the_key : NULL;
+    size_t content = (size_t)data[1] | (size_t)data[2] << 8;
+    content = content < size - INPUT_HEAD_BYTES ? content : size - INPUT_HEAD_BYTES;
+    size_t len = content;
+    if ((data[0] & INPUT_CUT) == 0) {
+        size_t blocks = (content + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK;
+        len = (blocks > 0 ? blocks : 1) * HEARTH_FORMAT_BLOCK;
+    }
+    uint8_t *header = calloc(1, len + (len == 0)); /* of exactly that size, for the sanitizer to see its end */
+    struct hearth_buf payload = {0}, state = {0};
+    HEARTH_ASSERT(header != NULL);
+    memcpy(header, data + INPUT_HEAD_BYTES, content);
+    HEARTH_ASSERT(hearth_buf_append(&payload, data + INPUT_HEAD_BYTES + content, size - INPUT_HEAD_BYTES - content));
+    if ((data[0] & (INPUT_FIX | INPUT_CUT)) == INPUT_FIX) {
+        if (data[0] & INPUT_FIX_ALL) {
+            fix_rest(header, len, payload.data, payload.len);
+        }
+        uint32_t header_bytes = (uint32_t)len;
+        memcpy(header + 20, &header_bytes, sizeof header_bytes);
+        fix_header(header, len);
+    }
+    struct hearth_format_info info;
+    enum hearth_format_verdict verdict = hearth_format_read(header, len, key, &info);
+    HEARTH_ASSERT(verdict != HEARTH_FORMAT_SHORT || info.header_bytes > len);
+    HEARTH_ASSERT(verdict == HEARTH_FORMAT_GOOD || info.record.tokens == NULL);
+    if (verdict == HEARTH_FORMAT_GOOD) {
+        check_info(&info, key);
+        verdict = hearth_format_open(&info, key, &payload, &state);
+        HEARTH_ASSERT(payload.data == NULL && (verdict == HEARTH_FORMAT_GOOD || state.data == NULL));
+        if (verdict == HEARTH_FORMAT_GOOD) {
+            HEARTH_ASSERT(state.len == info.record.state_bytes);
+            if (info.readable) {
+                write_again(&info, &state);
+            }
+        }
+    }
+    hearth_format_info_finish(&info);
+    hearth_buf_finish(&payload);
+    hearth_buf_finish(&state);
+    free(header);
+    return 0;
+}

@@ -1,0 +1,265 @@
+/* The state directory with others at it: drafts and their locks, the budget, several processes at once. */
+#include "directory_stage.h"
+
+/* ---- drafts ---- */
+
+static void leaves_a_draft(void) {
+    struct hearth_directory *directory = open_root();
+    struct hearth_file_draft draft;
+    if (hearth_file_create(directory, model(1), &draft) != HEARTH_OK || write(draft.fd, "half", 4) != 4) {
+        _exit(1);
+    }
+    (void)kill(getpid(), SIGKILL);
+}
+
+static void drafts_of_the_dead_go(void **state) {
+    (void)state;
+    struct hearth_directory *directory = open_root();
+    assert_int_equal(hearth_directory_add_model(directory, model(1), ""), HEARTH_OK);
+    struct hearth_file_draft draft;
+    assert_int_equal(hearth_file_create(directory, model(1), &draft), HEARTH_OK);
+    assert_true(WIFSIGNALED(in_child(leaves_a_draft)));
+    assert_true(WIFSIGNALED(in_child(leaves_a_draft)));
+    assert_int_equal(mkdir(at("kv/%s/tmp/dir", model(1).hex), 0700), 0);
+    assert_int_equal(symlink("/", at("kv/%s/tmp/link", model(1).hex)), 0);
+    assert_int_equal(entries(at("kv/%s/tmp", model(1).hex)), 5);
+    struct hearth_gc gc = {.budget_bytes = UINT64_MAX};
+    assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+    assert_int_equal(entries(at("kv/%s/tmp", model(1).hex)), 1);
+    const struct hearth_file_id id = item(1, 1);
+    assert_int_equal(hearth_file_publish(directory, &draft, &id, &(struct timespec){.tv_sec = 1}), HEARTH_OK);
+    assert_int_equal(draft.fd, -1);
+    assert_int_equal(entries(at("kv/%s/tmp", model(1).hex)), 0);
+    assert_int_equal(files_of(directory, 1), 1);
+    /* somebody removes everything under a server */
+    char command[256];
+    (void)snprintf(command, sizeof command, "rm -rf %s/kv/*", root);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(publish(directory, &id, 1, T0), HEARTH_OK);
+    assert_int_equal(files_of(directory, 1), 1);
+    hearth_directory_close(directory);
+}
+
+/* ---- the budget ---- */
+
+struct removals {
+    int n;
+    int64_t last;
+    uint64_t seen, total;
+    struct hearth_directory *directory;
+    const struct hearth_file_id *use;
+};
+
+static void on_removed(void *user, const struct hearth_file *file) {
+    struct removals *removals = user;
+    assert_true(file->stamp_us >= removals->last);
+    removals->last = file->stamp_us;
+    removals->n++;
+}
+
+static void on_progress(void *user, uint64_t done, uint64_t total) {
+    struct removals *removals = user;
+    removals->seen = done;
+    removals->total = total;
+    if (removals->use && total > 0) { /* a use between the walk and the removal */
+        const struct timespec now = hearth_file_stamp(T0 + 1000000, 0, false);
+        assert_int_equal(hearth_file_touch(removals->directory, removals->use, &now, 1), HEARTH_OK);
+        removals->use = NULL;
+    }
+}
+
+static void oldest_go_first(void **state) {
+    (void)state;
+    struct hearth_directory *directory = open_root();
+    for (int m = 1; m < 4; m++) {
+        assert_int_equal(hearth_directory_add_model(directory, model(m), ""), HEARTH_OK);
+    }
+    for (uint64_t i = 0; i < 60; i++) { /* stamps in another order than names and models */
+        const struct hearth_file_id id = item(1 + (int)(i % 3), i);
+        assert_int_equal(publish(directory, &id, 4000 + i, T0 + (int64_t)(i * 37 % 60)), HEARTH_OK);
+    }
+    char stranger[128];
+    (void)snprintf(stranger, sizeof stranger, "kv/%s/00", model(1).hex);
+    (void)mkdir(at("%s", stranger), 0700);
+    assert_int_equal(close(open(at("%s/notes.txt", stranger), O_CREAT, 0600)), 0);
+    struct removals removals = {.directory = directory};
+    struct hearth_gc gc = {
+        .budget_bytes = 60 * 4096, .removed = on_removed, .progress = on_progress, .user = &removals};
+    assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+    assert_int_equal(gc.removed_files, 0);
+    assert_int_equal(gc.files, 60);
+    assert_int_equal(gc.bytes, 60 * 4096);
+    assert_true(removals.seen == 60 && removals.total == 60);
+    gc.budget_bytes = 50 * 4096 + 1;
+    gc.need_bytes = 2;
+    assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+    assert_true(removals.n == 11 && removals.last == T0 + 10 && gc.removed_files == 11);
+    assert_true(gc.files == 49 && gc.bytes == 49 * 4096 && gc.removed_bytes == 11 * 4096);
+    /* what is used at the last moment stays; the next older one goes instead */
+    const struct hearth_file_id *used = NULL;
+    struct hearth_file_id id;
+    for (uint64_t i = 0; i < 60; i++) {
+        if (i * 37 % 60 == 11) {
+            id = item(1 + (int)(i % 3), i);
+            used = &id;
+        }
+    }
+    removals.use = used;
+    gc.budget_bytes = 48 * 4096;
+    gc.need_bytes = 0;
+    assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+    assert_true(gc.removed_files == 1 && removals.last == T0 + 12);
+    assert_true(there(file_path(used)));
+    gc.need_bytes = UINT64_MAX;
+    assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+    assert_true(gc.files == 0 && gc.bytes == 0);
+    assert_true(there(at("%s/notes.txt", stranger)));
+    hearth_directory_close(directory);
+}
+
+static void empty_models_go_unless_used(void **state) {
+    (void)state;
+    struct hearth_directory *server = open_root(), *other = open_root();
+    const struct hearth_file_id id = item(2, 1);
+    assert_int_equal(hearth_directory_add_model(server, model(1), "in use"), HEARTH_OK);
+    assert_int_equal(hearth_directory_add_model(other, model(2), "not in use"), HEARTH_OK);
+    assert_int_equal(hearth_directory_add_model(other, model(3), "with transcripts"), HEARTH_OK);
+    assert_int_equal(publish(other, &id, 1, T0), HEARTH_OK);
+    assert_int_equal(close(open(at("kv/%s/transcripts.db", model(3).hex), O_CREAT, 0600)), 0);
+    hearth_directory_close(other);
+    other = open_root();
+    struct hearth_gc gc = {.budget_bytes = 0};
+    assert_int_equal(hearth_directory_gc(other, &gc), HEARTH_OK);
+    assert_int_equal(gc.removed_files, 1);
+    assert_true(there(at("kv/%s/about", model(1).hex)));
+    assert_false(there(at("kv/%s", model(2).hex)));
+    assert_true(there(at("kv/%s/transcripts.db", model(3).hex)) && there(at("kv/%s/about", model(3).hex)));
+    assert_int_equal(hearth_directory_gc(server, &gc), HEARTH_OK); /* its own */
+    assert_true(there(at("kv/%s", model(1).hex)));
+    hearth_directory_close(server);
+    assert_int_equal(hearth_directory_gc(other, &gc), HEARTH_OK);
+    assert_false(there(at("kv/%s", model(1).hex)));
+    hearth_directory_close(other);
+}
+
+static void a_model_goes_with_everything_unless_used(void **state) {
+    (void)state;
+    struct hearth_directory *server = open_root(), *other = open_root();
+    struct hearth_directory_rest rest;
+    assert_int_equal(hearth_directory_remove_model(other, model(1)), HEARTH_ERR_NOT_FOUND);
+    assert_int_equal(hearth_directory_add_model(server, model(1), "a model"), HEARTH_OK);
+    for (uint64_t i = 0; i < 5; i++) {
+        const struct hearth_file_id id = item(1, i);
+        assert_int_equal(publish(server, &id, 5000, T0), HEARTH_OK);
+    }
+    const struct hearth_file_id bad = item(1, 3);
+    hearth_file_set_aside(server, &bad, "damaged");
+    assert_int_equal(mkdir(at("kv/%s/mine", model(1).hex), 0700), 0);
+    assert_int_equal(symlink(root, at("kv/%s/mine/link", model(1).hex)), 0);
+    assert_int_equal(truncate(at("kv/%s/about", model(1).hex), 9000), 0);
+    struct hearth_file_draft draft;
+    assert_int_equal(hearth_file_create(server, model(1), &draft), HEARTH_OK);
+    hearth_directory_rest(other, &rest);
+    assert_true(rest.bad_files == 1 && rest.bad_bytes == 8192 && rest.draft_files == 1 && rest.draft_bytes == 0);
+    assert_int_equal(rest.other_bytes, 12288);
+    hearth_file_discard(server, &draft);
+    assert_int_equal(hearth_directory_remove_model(other, model(1)), HEARTH_ERR_BUSY);
+    assert_int_equal(files_of(other, 1), 4);
+    hearth_directory_close(server);
+    assert_int_equal(hearth_directory_remove_model(other, model(1)), HEARTH_OK);
+    assert_false(there(at("kv/%s", model(1).hex)));
+    assert_true(there(at("kv/lock")) && there(root));
+    assert_int_equal(hearth_directory_empty_bad(other), 1);
+    assert_int_equal(hearth_directory_empty_bad(other), 0);
+    hearth_directory_rest(other, &rest);
+    assert_true(rest.bad_files == 0 && rest.draft_files == 0 && rest.other_bytes == 0);
+    hearth_directory_close(other);
+}
+
+/* ---- many at once ---- */
+
+static void dies_with_the_lock(void) {
+    const int fd = open(at("kv/lock"), O_RDWR);
+    if (fd < 0 || flock(fd, LOCK_EX) != 0) {
+        _exit(1);
+    }
+    (void)kill(getpid(), SIGKILL);
+}
+
+/* Publishes, uses, reads, sets aside, evicts: whatever the others do meanwhile, nothing fails. */
+static void works(int which) {
+    struct hearth_directory *directory = open_root();
+    for (uint64_t i = 0; i < 300; i++) {
+        const struct hearth_file_id id = item(1 + (int)(i / 7 % 3), (i * (uint64_t)(2 * which + 1)) % 64);
+        struct hearth_file file;
+        const struct timespec stamp = hearth_file_stamp(T0 + (int64_t)i, 0, false);
+        int fd = -1;
+        const int err = hearth_directory_add_model(directory, id.model, "busy");
+        if (err != HEARTH_OK || publish(directory, &id, 100, T0 + (int64_t)i) != HEARTH_OK) {
+            _exit(2);
+        }
+        const int results[] = {hearth_file_open(directory, &id, &fd), hearth_file_stat(directory, &id, &file, NULL),
+                               hearth_file_touch(directory, &id, &stamp, 1),
+                               i % 5 == 0 ? hearth_file_remove(directory, &id) : HEARTH_OK};
+        (void)close(fd);
+        for (size_t k = 0; k < sizeof results / sizeof *results; k++) {
+            if (results[k] != HEARTH_OK && results[k] != HEARTH_ERR_NOT_FOUND) {
+                _exit(3);
+            }
+        }
+        if (i % 11 == 0) {
+            hearth_file_set_aside(directory, &id, "a test");
+        }
+        struct hearth_gc gc = {.budget_bytes = 20 * 4096};
+        if (i % 13 == 0 && hearth_directory_gc(directory, &gc) != HEARTH_OK) {
+            _exit(4);
+        }
+        if (i % 50 == 49) { /* a server that goes and comes: its models may be removed */
+            hearth_directory_close(directory);
+            directory = open_root();
+        }
+    }
+    hearth_directory_close(directory);
+    _exit(0);
+}
+
+static void processes_do_not_disturb_each_other(void **state) {
+    (void)state;
+    struct hearth_directory *directory = open_root();
+    assert_true(WIFSIGNALED(in_child(dies_with_the_lock)));
+    pid_t pids[6];
+    for (int i = 0; i < 6; i++) {
+        pids[i] = fork();
+        if (pids[i] == 0) {
+            works(i);
+        }
+        assert_true(pids[i] > 0);
+    }
+    for (int i = 0; i < 6; i++) {
+        int status;
+        assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+    struct hearth_gc gc = {.budget_bytes = 20 * 4096};
+    assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+    assert_true(gc.files <= 20);
+    assert_true(entries(at("kv/bad")) <= 64);
+    gc.budget_bytes = 0;
+    assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+    for (int m = 1; m < 4; m++) {
+        assert_false(there(at("kv/%s", model(m).hex)));
+    }
+    hearth_directory_close(directory);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(drafts_of_the_dead_go),
+        TEST(oldest_go_first),
+        TEST(empty_models_go_unless_used),
+        TEST(a_model_goes_with_everything_unless_used),
+        TEST(processes_do_not_disturb_each_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
