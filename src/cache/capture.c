@@ -145,14 +145,14 @@ void hearth_live_forget(struct hearth_cache *cache, struct hearth_live *live, in
 }
 
 /* A reply's snapshot makes the ones before it on its path less likely to be asked for. */
-static void supersede(const struct hearth_path *path, int32_t pos) {
+static void supersede(struct hearth_cache *cache, const struct hearth_path *path, int32_t pos) {
     int32_t at = pos - 1;
     for (int back = 0; back < 4; back++) {
         struct hearth_snapshot *before = hearth_path_snapshot(path, at);
         if (!before)
             return;
         if (before->kind == HEARTH_SNAPSHOT_REPLY_END || before->kind == HEARTH_SNAPSHOT_PROMPT_END)
-            before->superseded = true;
+            hearth_copies_supersede(cache, before);
         at = before->pos - 1;
     }
 }
@@ -168,7 +168,7 @@ static void attach(struct hearth_cache *cache, const struct hearth_path *path, i
         return;
     }
     if (kind == HEARTH_SNAPSHOT_REPLY_END)
-        supersede(path, pos);
+        supersede(cache, path, pos);
     (void)hearth_store_snapshot_added(cache, snapshot);
 }
 
@@ -241,7 +241,7 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
             attach(cache, path, n, blob, HEARTH_SNAPSHOT_REPLY_END);
     }
     live->dirty = false;
-    hearth_copies_write(cache, path, path->matched);
+    hearth_copies_write(cache, path, live->came_from);
 }
 
 enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages) {

@@ -152,17 +152,33 @@ static void put_snapshot(struct hearth_cache *cache, struct hearth_snapshot *sna
     put(cache, &snapshot->copy, &record, snapshot->blob, NULL);
 }
 
-void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *path, int32_t tokens) {
-    if (!cache->far || tokens < cache->far_min_tokens)
+/* Every turn of a conversation leaves snapshots before and behind its reply, and each may be as large as hundreds of
+ * pages. Once it has shown which of them it comes back to, the other kinds stay in RAM. */
+static bool worth_writing(const struct hearth_snapshot *snapshot, enum hearth_came_from came_from) {
+    switch (snapshot->kind) {
+    case HEARTH_SNAPSHOT_REPLY_END: return came_from != HEARTH_FROM_PROMPT;
+    case HEARTH_SNAPSHOT_PROMPT_END: return came_from != HEARTH_FROM_REPLY;
+    case HEARTH_SNAPSHOT_MARK: return came_from == HEARTH_FROM_NOTHING;
+    case HEARTH_SNAPSHOT_DIVERGENCE:
+    case HEARTH_SNAPSHOT_INTERVAL: return true;
+    }
+    return true;
+}
+
+void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *path, enum hearth_came_from came_from) {
+    if (!cache->far || path->matched < cache->far_min_tokens)
         return;
     bool stateless = !hearth_caps_has_pages(&cache->engine->caps);
     for (size_t i = 0; i < path->n; i++) {
         struct hearth_page *page = path->pages[i];
         if (page->copy.state == HEARTH_COPY_NONE && (page->blob || stateless))
             put_page(cache, page);
-        for (uint32_t k = 0; k < page->snapshot_count; k++)
-            if (page->snapshots[k]->copy.state == HEARTH_COPY_NONE && page->snapshots[k]->blob)
-                put_snapshot(cache, page->snapshots[k]);
+        for (uint32_t k = 0; k < page->snapshot_count; k++) {
+            struct hearth_snapshot *snapshot = page->snapshots[k];
+            if (snapshot->copy.state == HEARTH_COPY_NONE && snapshot->blob && !snapshot->superseded &&
+                worth_writing(snapshot, came_from))
+                put_snapshot(cache, snapshot);
+        }
     }
 }
 
@@ -233,6 +249,19 @@ void hearth_copies_touch(struct hearth_cache *cache, const struct hearth_path *p
     free(touches);
 }
 
+static void touch_superseded(struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {
+    struct hearth_far_touch touch = {.name = snapshot->copy.link.key, .pos = snapshot->pos, .superseded = true};
+    if (snapshot->copy.state == HEARTH_COPY_THERE)
+        cache->far->ops->touch(cache->far, &touch, 1);
+}
+
+void hearth_copies_supersede(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+    if (snapshot->superseded)
+        return;
+    snapshot->superseded = true;
+    touch_superseded(cache, snapshot);
+}
+
 /* ---- events ---- */
 
 /* Bytes of an item came: they become its blob, if there is room. */
@@ -278,6 +307,8 @@ static void on_written(struct hearth_cache *cache, struct hearth_copy *copy) {
     cache->writing--;
     if (!copy->is_snapshot)
         page_of(copy)->has_old = false;
+    else if (snapshot_of(copy)->superseded)
+        touch_superseded(cache, snapshot_of(copy));
     changed(cache, copy, before);
 }
 

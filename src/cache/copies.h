@@ -15,8 +15,11 @@
  * out of memory). */
 struct hearth_page *hearth_copies_root(struct hearth_cache *cache, struct hearth_digest salt, bool create);
 
-/* Puts what the path holds and the tier does not. `tokens`: length of the sequence, which may be too short to keep. */
-void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *path, int32_t tokens);
+/* Puts what the path, which a live sequence has been captured to, holds and the tier does not; unless it is too short
+ * to keep. Of the snapshots that every turn takes, the one is put that the next turn is likely to need. */
+void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *path, enum hearth_came_from came_from);
+/* A later reply of its conversation has made the snapshot less likely to be asked for. */
+void hearth_copies_supersede(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
 /* Asks for an item whose state is only in the far tier. False: it cannot be had. */
 bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_copy *copy);

@@ -17,10 +17,15 @@ struct hearth_live_snapshot {
 
 #define HEARTH_LIVE_SNAPSHOTS_MAX 64
 
+/* Where a prompt went on from, and so where the next one of its conversation is likely to: behind the reply, or before
+ * it, where templates rewrite replies. It decides which of a turn's snapshots outlasts RAM. */
+enum hearth_came_from { HEARTH_FROM_NOTHING, HEARTH_FROM_REPLY, HEARTH_FROM_PROMPT };
+
 struct hearth_live {
     int32_t seq;
     struct hearth_digest salt;    /* whose tokens they are: state is shared within a salt only */
     struct hearth_tokens tokens;  /* tokens whose state the sequence holds: exactly [0, tokens.n) */
+    enum hearth_came_from came_from;
     bool dirty;                   /* the tree may lack something of it: set by hearth_live_append() */
     bool busy;                    /* a request runs on it: may be shared from, not overwritten */
     int64_t used_us;              /* when it was last used, for choosing a victim */

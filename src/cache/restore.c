@@ -215,6 +215,20 @@ static void let_go(struct restore *r, int err) {
         hearth_store_shrink(cache);
 }
 
+/* Where the prompt goes on from. Only what is clear counts: the end of a reply, or the snapshot just before one. */
+static enum hearth_came_from came_from(const struct hearth_plan *plan, const struct hearth_live *target) {
+    if (plan->how == HEARTH_RESUME_LIVE_END ||
+        (plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)target->tokens.n))
+        return HEARTH_FROM_REPLY;
+    if (!plan->snapshot && !plan->pending)
+        return HEARTH_FROM_NOTHING;
+    switch (plan->snapshot ? plan->snapshot->kind : plan->pending->kind) {
+    case HEARTH_SNAPSHOT_REPLY_END: return HEARTH_FROM_REPLY;
+    case HEARTH_SNAPSHOT_PROMPT_END: return HEARTH_FROM_PROMPT;
+    default: return HEARTH_FROM_NOTHING;
+    }
+}
+
 /* What the restore has taught about speeds. */
 static void learn(struct hearth_cache *cache, const struct restore *r, int64_t us) {
     if (r->far_bytes > 0)
@@ -232,6 +246,7 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
                         .target = lives[plan->target],
                         .source = plan->source >= 0 ? lives[plan->source] : NULL};
     HEARTH_ASSERT(!r.target->busy);
+    enum hearth_came_from from = came_from(plan, r.target); /* while what it is about is there */
     int64_t start_us = cache->engine->ops->now_us(cache->engine);
     hold(&r);
     int err = resume(&r);
@@ -254,6 +269,7 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     }
     let_go(&r, HEARTH_OK);
     r.target->salt = prompt->salt;
+    r.target->came_from = from;
     learn(cache, &r, result->us);
     result->resumed = plan->resume;
     result->live_tokens = plan->how == HEARTH_RESUME_STORED ? plan->live_tokens : plan->resume;

@@ -181,6 +181,7 @@ int hearth_kv_gc(struct kv *kv) {
     struct gc_state state = {.to_remove = count.total_bytes > budget ? count.total_bytes - budget : 1};
     struct hearth_gc gc = {.budget_bytes = budget, .removed = show_removed, .progress = show_gc, .user = &state};
     const int err = hearth_directory_gc(kv->directory, &gc);
+    const int error = errno;
     const uint64_t bad = hearth_directory_empty_bad(kv->directory);
     hearth_directory_rest(kv->directory, &after);
     const uint64_t drafts = before.draft_files > after.draft_files ? before.draft_files - after.draft_files : 0;
@@ -203,10 +204,17 @@ int hearth_kv_gc(struct kv *kv) {
     }
     return err == HEARTH_OK ? status
                             : hearth_kv_complain(1, "not everything could be removed from %s: %s",
-                                                 hearth_directory_path(kv->directory), hearth_err_text(err));
+                                                 hearth_directory_path(kv->directory),
+                                                 err == HEARTH_ERR_IO ? strerror(error) : hearth_err_text(err));
 }
 
 /* ---- rm ---- */
+
+/* What came of it. */
+struct removed {
+    uint64_t files, bytes, failed;
+    int error; /* errno of the last one that failed */
+};
 
 struct removal {
     struct kv *kv;
@@ -249,8 +257,8 @@ static bool confirmed(const struct kv *kv, const char *what, uint64_t files, uin
     return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
-static int report_removed(const struct kv *kv, uint64_t conversations, uint64_t files, uint64_t bytes,
-                          uint64_t failed) {
+static int report_removed(const struct kv *kv, uint64_t conversations, const struct removed *removed) {
+    const uint64_t files = removed->files, bytes = removed->bytes, failed = removed->failed;
     if (kv->options.json) {
         (void)print_json(json_pack("{s:I, s:I, s:I, s:I}", "conversations", (json_int_t)conversations, "removed_files",
                                    (json_int_t)files, "removed_bytes", (json_int_t)bytes, "failed",
@@ -262,7 +270,7 @@ static int report_removed(const struct kv *kv, uint64_t conversations, uint64_t 
     }
     return failed == 0 ? 0
                        : hearth_kv_complain(1, "%" PRIu64 " %s could not be removed: %s", failed,
-                                            hearth_kv_plural(failed, "file", "files"), strerror(errno));
+                                            hearth_kv_plural(failed, "file", "files"), strerror(removed->error));
 }
 
 /* Conversations whose last page another one goes on from cannot go without hurting that. */
@@ -285,7 +293,7 @@ static int deepest_first(const void *x, const void *y) {
     return a->record.p1 > b->record.p1 ? -1 : a->record.p1 < b->record.p1;
 }
 
-static void remove_items(struct removal *removal, uint64_t *files, uint64_t *bytes, uint64_t *failed) {
+static void remove_items(struct removal *removal, struct removed *removed) {
     if (removal->n > 0) {
         qsort(removal->items, removal->n, sizeof *removal->items, deepest_first);
     }
@@ -293,12 +301,13 @@ static void remove_items(struct removal *removal, uint64_t *files, uint64_t *byt
         const struct kv_item *item = removal->items[i];
         const int err = hearth_file_remove(removal->kv->directory, &item->file.id);
         if (err == HEARTH_OK) {
-            *files += 1;
-            *bytes += item->file.bytes;
+            removed->files++;
+            removed->bytes += item->file.bytes;
         } else if (err == HEARTH_ERR_STATE) {
             hearth_file_set_aside(removal->kv->directory, &item->file.id, "a directory");
         } else if (err != HEARTH_ERR_NOT_FOUND) {
-            *failed += 1;
+            removed->error = errno;
+            removed->failed++;
         }
         hearth_kv_progress("removing", i + 1, removal->n, false);
     }
@@ -307,7 +316,8 @@ static void remove_items(struct removal *removal, uint64_t *files, uint64_t *byt
 
 static int remove_conversations(struct kv *kv, struct kv_view *view) {
     struct removal removal = {.kv = kv};
-    uint64_t conversations = 0, files = 0, bytes = 0, failed = 0;
+    struct removed removed = {0};
+    uint64_t conversations = 0;
     int status = 0;
     struct kv_conversation **chosen = calloc((size_t)kv->options.arg_count, sizeof *chosen);
     if (!chosen) {
@@ -335,9 +345,9 @@ static int remove_conversations(struct kv *kv, struct kv_view *view) {
     if (status == 0 && !confirmed(kv, what, removal.n, removal.bytes)) {
         status = hearth_kv_complain(1, "nothing was removed");
     } else if (status == 0) {
-        remove_items(&removal, &files, &bytes, &failed);
+        remove_items(&removal, &removed);
         say_what_stays(view, chosen, conversations);
-        status = report_removed(kv, conversations, files, bytes, failed);
+        status = report_removed(kv, conversations, &removed);
     }
     free(chosen);
     free(removal.items);
@@ -349,18 +359,18 @@ static bool meant(const struct kv_model *model, const char *prefix) {
     return strncmp(model->id.hex, prefix, strlen(prefix)) == 0;
 }
 
-static void remove_model(struct kv *kv, struct kv_model *model, uint64_t *files, uint64_t *bytes, uint64_t *failed) {
-    const int err = hearth_directory_remove_model(kv->directory, model->id);
+static void remove_model(struct kv *kv, struct kv_model *model, struct removed *removed) {
+    const int err = hearth_directory_remove_model(kv->directory, model->id), error = errno;
     if (err == HEARTH_OK || err == HEARTH_ERR_NOT_FOUND) {
-        *files += model->n;
-        *bytes += model->bytes;
+        removed->files += model->n;
+        removed->bytes += model->bytes;
         return;
     }
     struct removal removal = {.kv = kv};
     for (size_t k = 0; k < model->n && !removal.nomem; k++) {
         (void)add_removal(&removal, &model->items[k]);
     }
-    remove_items(&removal, files, bytes, failed);
+    remove_items(&removal, removed);
     free(removal.items);
     if (err == HEARTH_ERR_BUSY) {
         (void)hearth_kv_complain(0,
@@ -368,13 +378,15 @@ static void remove_model(struct kv *kv, struct kv_model *model, uint64_t *files,
                                  "and run this once more to remove them",
                                  model->id.hex);
     } else {
-        *failed += *failed == 0;
+        removed->error = removed->failed == 0 ? error : removed->error;
+        removed->failed += removed->failed == 0;
     }
 }
 
 static int remove_models(struct kv *kv, struct kv_view *view) {
     const char *prefix = kv->options.all ? "" : kv->options.model;
-    uint64_t models = 0, had_files = 0, had_bytes = 0, conversations = 0, files = 0, bytes = 0, failed = 0;
+    struct removed removed = {0};
+    uint64_t models = 0, had_files = 0, had_bytes = 0, conversations = 0;
     for (size_t m = 0; m < view->model_n; m++) {
         if (meant(&view->models[m], prefix)) {
             models++;
@@ -394,16 +406,15 @@ static int remove_models(struct kv *kv, struct kv_view *view) {
     if (!confirmed(kv, kv->options.all ? "everything" : "all of the model", had_files, had_bytes)) {
         return hearth_kv_complain(1, "nothing was removed");
     }
-    errno = 0;
     for (size_t m = 0; m < view->model_n; m++) {
         if (meant(&view->models[m], prefix)) {
-            remove_model(kv, &view->models[m], &files, &bytes, &failed);
+            remove_model(kv, &view->models[m], &removed);
         }
     }
     if (kv->options.all) {
         (void)hearth_directory_empty_bad(kv->directory);
     }
-    return report_removed(kv, conversations, files, bytes, failed);
+    return report_removed(kv, conversations, &removed);
 }
 
 int hearth_kv_rm(struct kv *kv) {

@@ -124,10 +124,10 @@ struct hearth_gc {
 };
 /* Removes the files that were unused for longest, of all models, until the budget is kept; also what dead processes
  * left in tmp/, and models' directories that are empty. One process at a time: others wait for the lock. A dead
- * process holds nothing. Errors: IO, NOMEM. */
+ * process holds nothing. Errors: IO (with errno), NOMEM. */
 int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc);
 /* Removes a model with all that is in it, also what is not an item (transcripts), unless a server uses it. Errors: BUSY
- * (then nothing is removed), NOT_FOUND, IO (something is left). */
+ * (then nothing is removed), NOT_FOUND, IO (something is left; errno). */
 int hearth_directory_remove_model(struct hearth_directory *directory, struct hearth_model_id model);
 
 /* What is there besides the files of items. */

@@ -39,6 +39,7 @@ struct sweep {
     struct candidate *files;
     size_t n, cap;
     bool nomem;
+    int error; /* errno of the last removal that failed */
 };
 
 /* ---- looking ---- */
@@ -171,7 +172,7 @@ static int oldest_first(const void *a, const void *b) {
 }
 
 /* Removes one file. What is no longer there counts as gone, not as removed. */
-static void evict(struct sweep *sweep, const struct candidate *victim, bool *failed) {
+static void evict(struct sweep *sweep, const struct candidate *victim) {
     struct hearth_gc *gc = sweep->gc;
     const struct hearth_file file = {
         .id = {.model = sweep->models[victim->model],
@@ -192,7 +193,7 @@ static void evict(struct sweep *sweep, const struct candidate *victim, bool *fai
         err = HEARTH_ERR_NOT_FOUND;
     }
     if (err == HEARTH_ERR_IO) {
-        *failed = true;
+        sweep->error = errno;
         return;
     }
     gc->files--;
@@ -209,7 +210,6 @@ static void evict(struct sweep *sweep, const struct candidate *victim, bool *fai
 static int sweep_files(struct sweep *sweep) {
     struct hearth_gc *gc = sweep->gc;
     const uint64_t most = gc->need_bytes < gc->budget_bytes ? gc->budget_bytes - gc->need_bytes : 0;
-    bool failed = false;
     gc->files = sweep->n;
     if (gc->progress) {
         gc->progress(gc->user, sweep->n, sweep->n);
@@ -218,9 +218,9 @@ static int sweep_files(struct sweep *sweep) {
         qsort(sweep->files, sweep->n, sizeof *sweep->files, oldest_first);
     }
     for (size_t i = 0; i < sweep->n && gc->bytes > most; i++) {
-        evict(sweep, &sweep->files[i], &failed);
+        evict(sweep, &sweep->files[i]);
     }
-    return failed && gc->bytes > most ? HEARTH_ERR_IO : HEARTH_OK;
+    return sweep->error != 0 && gc->bytes > most ? HEARTH_ERR_IO : HEARTH_OK;
 }
 
 /* The lock's descriptor, or -1. */
@@ -266,5 +266,6 @@ int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc
     free(sweep.models);
     free(sweep.files);
     (void)close(lock);
+    errno = sweep.error != 0 ? sweep.error : EIO;
     return err;
 }

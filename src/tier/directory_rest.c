@@ -57,20 +57,20 @@ void hearth_directory_rest(struct hearth_directory *directory, struct hearth_dir
 }
 
 /* Removes what is in a directory, and below it down to `depth`; links are removed, not followed. Returns how many
- * things went; *failed when something stays. */
-static uint64_t clear(struct hearth_directory *directory, const char *path, int depth, bool *failed) {
+ * things went; *failed is an errno when something stays. */
+static uint64_t clear(struct hearth_directory *directory, const char *path, int depth, int *failed) {
     char **names;
     size_t n;
     uint64_t removed = 0;
     if (hearth_directory_names(directory, path, &names, &n) != HEARTH_OK) {
-        *failed = true;
+        *failed = EIO;
         return 0;
     }
     for (size_t i = 0; i < n; i++) {
         char inside[512];
         struct stat st;
         if (!join(inside, path, names[i])) {
-            *failed = true;
+            *failed = ENAMETOOLONG;
             continue;
         }
         if (fstatat(directory->fd, inside, &st, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -83,7 +83,7 @@ static uint64_t clear(struct hearth_directory *directory, const char *path, int 
         if (unlinkat(directory->fd, inside, is_directory ? AT_REMOVEDIR : 0) == 0) {
             removed++;
         } else if (errno != ENOENT) {
-            *failed = true;
+            *failed = errno;
         }
     }
     hearth_directory_names_free(names, n);
@@ -91,7 +91,7 @@ static uint64_t clear(struct hearth_directory *directory, const char *path, int 
 }
 
 uint64_t hearth_directory_empty_bad(struct hearth_directory *directory) {
-    bool failed = false;
+    int failed = 0;
     return clear(directory, HEARTH_DIRECTORY_BAD, 4, &failed);
 }
 
@@ -104,9 +104,12 @@ int hearth_directory_remove_model(struct hearth_directory *directory, struct hea
         (void)close(fd);
         return HEARTH_ERR_BUSY;
     }
-    bool failed = false;
+    int failed = 0;
     (void)clear(directory, model.hex, 4, &failed);
-    failed = (unlinkat(directory->fd, model.hex, AT_REMOVEDIR) != 0 && errno != ENOENT) || failed;
+    if (unlinkat(directory->fd, model.hex, AT_REMOVEDIR) != 0 && errno != ENOENT && failed == 0) {
+        failed = errno;
+    }
     (void)close(fd);
-    return failed ? HEARTH_ERR_IO : HEARTH_OK;
+    errno = failed;
+    return failed != 0 ? HEARTH_ERR_IO : HEARTH_OK;
 }

@@ -27,7 +27,7 @@
 #define DISK_EVENTS_WAITING 4096           /* the scan pauses beyond */
 #define DISK_READ_BYTES ((uint64_t)256 << 20) /* of results that are not polled yet; reading pauses beyond */
 #define DISK_KEEPER_NICE 10
-#define DISK_WRITER_NICE 19
+#define DISK_WRITER_NICE 5 /* what bounds its cost is its pace: at 19 a turn waits a second for a busy processor */
 
 /* An event in the queue. The first member of what brings it about, so that answering needs no memory. */
 struct disk_event {
@@ -145,6 +145,7 @@ struct disk {
     struct disk_group groups[DISK_GROUPS];
     uint64_t puts;
     bool writing; /* a batch is being written */
+    int64_t allowance, paced_us; /* bytes that may be written now, below 0: later; when that was reckoned */
     int64_t backoff_us, retry_at_us, probe_bytes;
     pthread_cond_t write_cond;
 

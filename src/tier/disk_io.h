@@ -47,8 +47,8 @@ int64_t hearth_io_size(int fd);
 void hearth_io_expect(int fd, uint64_t size);
 /* Nothing but the beginning will be read. */
 void hearth_io_expect_little(int fd);
-/* From now on, or no longer, past the page cache: memory, offsets and lengths must be multiples of 4096. False: this file
- * system cannot. */
+/* From now on, or no longer, past the page cache: memory, offsets and lengths must be multiples of 4096. False: this
+ * file system cannot. */
 bool hearth_io_direct(int fd, bool on);
 /* Cuts a file. Errors: -errno. */
 int hearth_io_cut(int fd, uint64_t size);

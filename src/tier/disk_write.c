@@ -6,6 +6,10 @@
  * processor time, which decoding would miss, and would push out of memory what is about to be read. Where that is
  * refused, and for small files, it is plain writing.
  *
+ * Pace: a burst is written as fast as it goes, so that a turn is safe at once; what goes on and on is written at a rate
+ * that takes a small part of the processors (about 0.2 ms for each MB), however fast the disk is. At the end
+ * there is no limit.
+ *
  * Failure: what could not be written is dropped, not kept: its bytes are needed elsewhere, and the cache can put them
  * again. Two things are tried first, once: more room when the file system is full, and the directory anew when somebody
  * took it away. Then the tier is `failing`: it takes nothing, and a small file is tried after 1 s, 2 s, … 60 s until it
@@ -22,9 +26,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define BATCH_FILES 32
-#define BATCH_BYTES ((uint64_t)64 << 20)
+#define BATCH_BYTES ((uint64_t)32 << 20)
+#define BURST_BYTES ((int64_t)256 << 20)     /* written as fast as it goes */
+#define RATE_BYTES_PER_S ((int64_t)96 << 20) /* after that, for each processor */
 #define BACKOFF_MIN_US 1000000
 #define BACKOFF_MAX_US 60000000
 #define ROOM_PATIENCE_US 10000000
@@ -160,6 +167,10 @@ static void prepare(struct disk *disk, struct batch *batch, struct disk_job *job
     };
     size_t len = 0;
     const void *state = job->blob ? hearth_blob_data(job->blob, &len) : NULL;
+    if (job->blob && !hearth_blob_verifies(job->blob)) { /* a good checksum of bad bytes would be believed for ever */
+        job->fate = DISK_REFUSED;
+        return;
+    }
     if (job->header.len == 0 &&
         hearth_format_write(&format, job->record, state, len, &job->header, &job->payload) != HEARTH_OK) {
         job_failed(batch, job, "make files for", ENOMEM);
@@ -429,6 +440,19 @@ static void write_batch(struct writer *writer, struct batch *batch) {
 
 /* ---- the thread ---- */
 
+/* Fills the allowance for the time that went by. True: it is overdrawn, and `until` says when it will not be. */
+static bool paced_locked(struct disk *disk, int64_t *until) {
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const int64_t rate = RATE_BYTES_PER_S * (cores > 0 ? cores : 1), now = hearth_clock_us();
+    const int64_t since = now - disk->paced_us < 10000000 ? now - disk->paced_us : 10000000;
+    disk->paced_us = now;
+    disk->allowance += since * (rate / 1000000);
+    if (disk->allowance > BURST_BYTES)
+        disk->allowance = BURST_BYTES;
+    *until = now - disk->allowance / (rate / 1000000) + 1;
+    return disk->allowance < 0 && !disk->stop_writer;
+}
+
 /* Waits for work. False: it is over. A batch without jobs: it is time for a probe. */
 static bool collect(struct disk *disk, struct batch *batch) {
     uint64_t bytes = 0;
@@ -436,8 +460,14 @@ static bool collect(struct disk *disk, struct batch *batch) {
     hearth_disk_lock(disk);
     disk->writing = false;
     bool due = false;
-    while (disk->queue.next == &disk->queue && !disk->stop_writer && !due) {
-        if (disk->stats.failing)
+    int64_t until = 0;
+    for (;;) {
+        const bool paced = paced_locked(disk, &until), idle = disk->queue.next == &disk->queue;
+        if (!paced && (!idle || disk->stop_writer || due))
+            break;
+        if (paced)
+            (void)hearth_disk_wait_locked(disk, &disk->write_cond, until);
+        else if (disk->stats.failing)
             due = !hearth_disk_wait_locked(disk, &disk->write_cond, disk->retry_at_us);
         else
             (void)pthread_cond_wait(&disk->write_cond, &disk->lock);
@@ -456,6 +486,7 @@ static bool collect(struct disk *disk, struct batch *batch) {
         bytes += job->bytes;
     }
     disk->writing = batch->n > 0;
+    disk->allowance -= (int64_t)bytes;
     const bool more = batch->n > 0 || !disk->stop_writer;
     hearth_disk_unlock(disk);
     return more;

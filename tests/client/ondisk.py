@@ -108,7 +108,8 @@ class Talk:
         self.messages = []
         if system_words:
             self.messages.append({"role": "system", "content": Text("talk system").words(system_words)})
-        self.ended_s = 0.0     # time.monotonic() of the end of the last reply
+        self.turns = []        # since the last crash: time.monotonic() of the end of a reply, and known_tokens then
+        self.safe_tokens = 0   # of known_tokens, those that no crash so far must have cost
         self.known_tokens = 0  # that the last prompt and its reply have in common with the next prompt
 
     def ask(self):
@@ -117,12 +118,19 @@ class Talk:
         return list(self.messages)
 
     def hear(self, answer):
-        self.ended_s = time.monotonic()
+        ended_s = time.monotonic()
         said = self.text.words(12) if self.foreign else content(answer)
         self.messages.append({"role": "assistant", "content": said})
         self.known_tokens = answer["usage"]["prompt_tokens"]
         if not self.foreign:
             self.known_tokens += answer["usage"]["completion_tokens"]
+        self.turns.append((ended_s, self.known_tokens))
+
+    def crashed(self, when_s):
+        """A server has crashed: what it had replied for long enough is safe."""
+        self.safe_tokens = max([self.safe_tokens, *(known for ended_s, known in self.turns
+                                                    if ended_s < when_s - SAFE_S)])
+        self.turns.clear()
 
 
 def request(client, messages, max_tokens=16, **options):

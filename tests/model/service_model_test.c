@@ -1,17 +1,21 @@
 /* The whole service on sim: random conversations from several sides at once, with side prompts, edits, branches,
  * clients that go away, caches and contexts that are too small, and faults. Every token of every reply must be what
- * a cache-less run would have sampled, and nothing may get stuck.
+ * a cache-less run would have sampled, and nothing may get stuck. Half of the games have a disk tier in a directory of
+ * their own, with restarts in between; what they restore from there is held to the same oracle.
  *
  * HEARTH_SEED repeats a run, HEARTH_MODEL_ROUNDS sets its length. */
 #include "base/assert.h"
 #include "base/log.h"
 #include "engine/sim.h"
 #include "sched/service.h"
+#include "tier/disk.h"
 
+#include <ftw.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CONVERSATIONS 6
 #define PARALLEL 8
@@ -106,7 +110,7 @@ static void check(struct hearth_engine *engine, const struct flight *flight, boo
         HEARTH_ASSERT((flight->finish == HEARTH_FINISH_STOP) == ended);
         HEARTH_ASSERT(flight->receipt.prompt_tokens == flight->prompt.n);
         HEARTH_ASSERT(flight->receipt.reused_live_tokens + flight->receipt.reused_ram_tokens +
-                          flight->receipt.computed_tokens == flight->prompt.n);
+                          flight->receipt.reused_disk_tokens + flight->receipt.computed_tokens == flight->prompt.n);
     } else {
         HEARTH_ASSERT(faults || (flight->cancelled && flight->err == HEARTH_ERR_CANCELLED));
     }
@@ -132,35 +136,90 @@ static void change(struct hearth_tokens *history, const struct hearth_tokens *sy
     random_tokens(history, 1 + rnd(60));
 }
 
-static void play(struct hearth_sim_params sim, struct hearth_service_params params, int rounds, bool faults) {
+/* One server's life. */
+struct server {
     struct hearth_engine *engine;
+    struct hearth_far *far;
     struct hearth_service *service;
+};
+
+static void start(struct server *server, const struct hearth_sim_params *sim, struct hearth_service_params params,
+                  const char *dir) {
     struct hearth_errmsg msg;
-    HEARTH_ASSERT(hearth_sim_create(&sim, &engine, &msg) == 0);
-    HEARTH_ASSERT(hearth_service_create(engine, &params, &service, &msg) == 0);
+    *server = (struct server){0};
+    HEARTH_ASSERT(hearth_sim_create(sim, &server->engine, &msg) == 0);
+    struct hearth_disk_params disk = {.dir = dir,
+                                      .fingerprint = server->engine->caps.fingerprint,
+                                      .page_tokens = (int32_t)params.page_tokens,
+                                      .about = "sim",
+                                      .budget_bytes = (uint64_t)(1 + rnd(64)) << 20,
+                                      .queue_bytes = (uint64_t)4096 << rnd(12)};
+    HEARTH_ASSERT(dir == NULL || hearth_disk_create(&disk, &server->far, &msg) == 0);
+    params.far = server->far;
+    HEARTH_ASSERT(hearth_service_create(server->engine, &params, &server->service, &msg) == 0);
+}
+
+static uint64_t disk_tokens;
+
+static void stop(struct server *server, const struct hearth_sim_params *sim, const struct hearth_service_params *params) {
+    struct hearth_service_stats stats;
+    hearth_service_drain(server->service, 1000000);
+    hearth_service_stats(server->service, &stats);
+    printf("  %s, page %u, ctx %u, %u lanes, cache %zu: reused live %llu ram %llu disk %llu computed %llu, "
+           "evicted %llu/%llu, preempted %llu, restore failures %llu\n",
+           hearth_memory_class_text(sim->memory_class), params->page_tokens, sim->ctx_tokens, sim->lanes,
+           params->cache_bytes, (unsigned long long)stats.prompt_reused_live_tokens,
+           (unsigned long long)stats.prompt_reused_ram_tokens, (unsigned long long)stats.prompt_reused_disk_tokens,
+           (unsigned long long)stats.prompt_computed_tokens, (unsigned long long)stats.evicted_pages,
+           (unsigned long long)stats.evicted_snapshots, (unsigned long long)stats.preemptions,
+           (unsigned long long)stats.restore_failures);
+    disk_tokens += stats.prompt_reused_disk_tokens;
+    hearth_service_destroy(server->service);
+    if (server->far)
+        server->far->ops->destroy(server->far);
+    server->engine->ops->destroy(server->engine);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
+    (void)st;
+    (void)type;
+    (void)at;
+    return remove(path);
+}
+
+static void play(struct hearth_sim_params sim, struct hearth_service_params params, int rounds, bool faults,
+                 bool on_disk) {
+    struct server server;
+    char dir[] = "/tmp/hearth-model-XXXXXX";
+    HEARTH_ASSERT(!on_disk || mkdtemp(dir) != NULL);
+    start(&server, &sim, params, on_disk ? dir : NULL);
     struct hearth_tokens system = {0}, histories[CONVERSATIONS] = {{0}};
     random_tokens(&system, sim.ctx_tokens / 8);
     for (int round = 0; round < rounds; round++) {
         struct flight flights[PARALLEL];
         memset(flights, 0, sizeof flights);
         uint32_t n = 1 + rnd(PARALLEL);
+        if (on_disk && rnd(10) == 0) {
+            stop(&server, &sim, &params);
+            start(&server, &sim, params, dir);
+        }
         if (faults)
-            hearth_sim_fault(engine, (enum hearth_sim_fault)rnd(HEARTH_SIM_FAULTS), 1 + rnd(6), rnd(8) == 0);
+            hearth_sim_fault(server.engine, (enum hearth_sim_fault)rnd(HEARTH_SIM_FAULTS), 1 + rnd(6), rnd(8) == 0);
         for (uint32_t i = 0; i < n; i++) {
             struct hearth_tokens *history = &histories[rnd(CONVERSATIONS)];
             change(history, &system, sim.ctx_tokens / 2);
             HEARTH_ASSERT(hearth_tokens_assign(&flights[i].prompt, history->v, history->n));
             flights[i].max_tokens = (int32_t)rnd(30);
-            launch(service, &flights[i]);
+            launch(server.service, &flights[i]);
         }
         for (uint32_t i = 0; i < n; i++)
             if (rnd(6) == 0) {
                 flights[i].cancelled = true;
-                hearth_service_cancel(service, flights[i].id);
+                hearth_service_cancel(server.service, flights[i].id);
             }
         for (uint32_t i = 0; i < n; i++) {
             await(&flights[i]);
-            check(engine, &flights[i], faults);
+            check(server.engine, &flights[i], faults);
             if (flights[i].err == 0 && rnd(2)) {
                 struct hearth_tokens *history = &histories[rnd(CONVERSATIONS)];
                 HEARTH_ASSERT(hearth_tokens_assign(history, flights[i].prompt.v, flights[i].prompt.n));
@@ -170,21 +229,12 @@ static void play(struct hearth_sim_params sim, struct hearth_service_params para
             hearth_tokens_finish(&flights[i].reply);
         }
     }
-    struct hearth_service_stats stats;
-    hearth_service_drain(service, 1000000);
-    hearth_service_stats(service, &stats);
-    printf("  %s, page %u, ctx %u, %u lanes, cache %zu: reused live %llu ram %llu computed %llu, evicted %llu/%llu, "
-           "preempted %llu, restore failures %llu\n",
-           hearth_memory_class_text(sim.memory_class), params.page_tokens, sim.ctx_tokens, sim.lanes,
-           params.cache_bytes, (unsigned long long)stats.prompt_reused_live_tokens,
-           (unsigned long long)stats.prompt_reused_ram_tokens, (unsigned long long)stats.prompt_computed_tokens,
-           (unsigned long long)stats.evicted_pages, (unsigned long long)stats.evicted_snapshots,
-           (unsigned long long)stats.preemptions, (unsigned long long)stats.restore_failures);
+    stop(&server, &sim, &params);
     for (int i = 0; i < CONVERSATIONS; i++)
         hearth_tokens_finish(&histories[i]);
     hearth_tokens_finish(&system);
-    hearth_service_destroy(service);
-    engine->ops->destroy(engine);
+    if (on_disk)
+        (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 int main(void) {
@@ -207,12 +257,16 @@ int main(void) {
                 sim.snapshot_bytes = 256;
                 struct hearth_service_params params;
                 hearth_service_params_default(&params);
-                params.page_tokens = page_sizes[rnd(4)];
+                bool on_disk = variant % 2 == 1; /* a file for each page: fewer and larger ones */
+                params.page_tokens = page_sizes[on_disk ? 2 + rnd(2) : rnd(4)];
                 params.cache_bytes = variant == 0 ? 0 : (size_t)1 << (12 + rnd(10));
                 params.snapshot_interval_tokens = 1 + rnd(500);
-                play(sim, params, rounds, faults);
+                params.far_min_tokens = rnd(100);
+                params.far_interval_tokens = 1 + rnd(2000);
+                play(sim, params, on_disk ? rounds / 3 : rounds, faults, on_disk);
                 games++;
             }
-    printf("%d passed, 0 failed\n", games);
+    HEARTH_ASSERT(rounds < 10 || disk_tokens > 0);
+    printf("%llu tokens from disk; %d passed, 0 failed\n", (unsigned long long)disk_tokens, games);
     return 0;
 }
