@@ -161,7 +161,8 @@ static void start(struct server *server, const struct hearth_sim_params *sim, st
 
 static uint64_t disk_tokens;
 
-static void stop(struct server *server, const struct hearth_sim_params *sim, const struct hearth_service_params *params) {
+static void stop(struct server *server, const struct hearth_sim_params *sim,
+                 const struct hearth_service_params *params) {
     struct hearth_service_stats stats;
     hearth_service_drain(server->service, 1000000);
     hearth_service_stats(server->service, &stats);
