@@ -6,6 +6,7 @@
 #include "cli/version.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -100,7 +101,11 @@ void hearth_banner_print(const struct hearth_banner *banner) {
         printf("\n  cache    %zu MiB of RAM\n", banner->cache_bytes >> 20);
     }
     if (banner->disk_dir) {
-        printf("  disk     %s, %llu MiB budget\n", banner->disk_dir, (unsigned long long)(banner->disk_bytes >> 20));
+        const char *home = getenv("HOME");
+        const size_t n = home ? strlen(home) : 0; /* paths below it as shells print them */
+        const bool below = n > 1 && strncmp(banner->disk_dir, home, n) == 0 && banner->disk_dir[n] == '/';
+        printf("  disk     %s%s, %llu MiB budget\n", below ? "~" : "", banner->disk_dir + (below ? n : 0),
+               (unsigned long long)(banner->disk_bytes >> 20));
     } else {
         printf("  disk     off\n");
     }

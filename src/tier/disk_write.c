@@ -30,8 +30,8 @@
 
 #define BATCH_FILES 32
 #define BATCH_BYTES ((uint64_t)32 << 20)
-#define BURST_BYTES ((int64_t)256 << 20)     /* written as fast as it goes */
-#define RATE_BYTES_PER_S ((int64_t)96 << 20) /* after that, for each processor */
+#define BURST_BYTES ((int64_t)192 << 20)     /* written as fast as it goes */
+#define RATE_BYTES_PER_S ((int64_t)40 << 20) /* after that, for each processor */
 #define BACKOFF_MIN_US 1000000
 #define BACKOFF_MAX_US 60000000
 #define ROOM_PATIENCE_US 10000000
