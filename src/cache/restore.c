@@ -13,7 +13,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 
-#define WINDOW_BYTES ((size_t)128 << 20) /* on their way from the far tier */
+#define WINDOW_BYTES ((size_t)128 << 20) /* on their way from the far tier; in a small RAM, a quarter of it */
 #define WAIT_US 30000000                 /* for one item; a tier that takes longer is as good as none */
 
 struct restore {
@@ -30,20 +30,27 @@ struct restore {
 
 /* ---- reading ---- */
 
+/* Asks for what comes behind `from`, as far as the window goes: what is read too early would push out of RAM what was
+ * read before it and has not been imported. */
+static void read_ahead(struct restore *r, int32_t from) {
+    struct hearth_cache *cache = r->cache;
+    size_t quarter = cache->pages.budget_bytes / 4;
+    if (cache->far)
+        hearth_copies_fetch(cache, &cache->path, from, r->plan->resume, r->plan->snapshot,
+                            quarter < WINDOW_BYTES ? quarter : WINDOW_BYTES);
+}
+
 /* Waits until an item's blob is in RAM. */
 static int await(struct restore *r, struct hearth_copy *copy, struct hearth_blob *const *blob) {
     struct hearth_cache *cache = r->cache;
     for (bool asked = false; !*blob; asked = true) {
         if ((asked && !copy->reading) || !hearth_copy_fetch(cache, copy))
             return HEARTH_ERR_STATE; /* it came and could not be used, or cannot come */
-        hearth_copies_fetch(cache, &cache->path, r->plan->live_tokens, r->plan->resume, r->plan->snapshot,
-                            WINDOW_BYTES);
         if (!hearth_copies_poll(cache) && !hearth_cache_wait(cache, WAIT_US))
             return HEARTH_ERR_IO;
     }
     return HEARTH_OK;
 }
-
 
 /* Addressable state [0, live_tokens) of the source; the target is empty of everything else afterwards. */
 static int take_live(struct restore *r) {
@@ -70,6 +77,7 @@ static int import_pages(struct restore *r) {
     struct hearth_cache *cache = r->cache;
     const struct hearth_path *path = &cache->path;
     int32_t at = r->plan->live_tokens;
+    read_ahead(r, at);
     for (size_t i = 0; i < path->n && at < r->plan->resume; i++) {
         int32_t end = hearth_path_end(path, i);
         if (end <= at)
@@ -80,7 +88,7 @@ static int import_pages(struct restore *r) {
         const void *bytes;
         size_t len = 0;
         int err = await(r, &page->copy, &page->blob);
-        hearth_copies_fetch(cache, path, end, r->plan->resume, r->plan->snapshot, WINDOW_BYTES);
+        read_ahead(r, end);
         if (!err)
             err = view(r, page->blob, page->fetched, &bytes, &len);
         if (!err)

@@ -44,7 +44,7 @@ void hearth_service_params_default(struct hearth_service_params *params) {
 
 static void free_service(struct hearth_service *service) {
     if (service->params.far)
-        service->params.far->wake = NULL;
+        service->params.far->ops->set_wake(service->params.far, NULL, NULL);
     for (uint32_t i = 0; service->cache && i < service->lanes; i++)
         hearth_live_finish(service->cache, &service->lives[i]);
     hearth_cache_destroy(service->cache);
@@ -118,11 +118,8 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     err = hearth_cache_create(engine, service->tier, &cache_params, &service->cache, msg);
     if (err)
         goto fail;
-    if (params->far) {
-        params->far->wake_user = service;
-        params->far->wake = on_far_event;
-        service->far_ready = true; /* something may have come before */
-    }
+    if (params->far)
+        params->far->ops->set_wake(params->far, on_far_event, service);
     for (uint32_t i = 0; i < service->lanes; i++) {
         hearth_live_init(&service->lives[i], (int32_t)i);
         service->live_list[i] = &service->lives[i];

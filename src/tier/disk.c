@@ -33,13 +33,15 @@ void hearth_disk_lock(struct disk *disk) {
 }
 
 void hearth_disk_unlock(struct disk *disk) {
-    void (*wake)(void *user) = disk->wake_due ? disk->wake : NULL;
-    void *user = disk->wake_user;
-    if (wake)
-        disk->wake_due = false;
+    const bool due = disk->wake_due;
+    disk->wake_due = false;
     (void)pthread_mutex_unlock(&disk->lock);
-    if (wake)
-        wake(user);
+    if (due) {
+        (void)pthread_mutex_lock(&disk->wake_lock);
+        if (disk->wake)
+            disk->wake(disk->wake_user);
+        (void)pthread_mutex_unlock(&disk->wake_lock);
+    }
 }
 
 bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us) {
@@ -107,17 +109,20 @@ bool hearth_disk_tell_locked(struct disk *disk, enum hearth_far_event_type type,
     return true;
 }
 
-/* The owner sets `wake` in its own time and without our lock, on the thread that calls us: what it set is taken over
- * with its calls. What came before is told now. */
-static void take_wake_locked(struct disk *disk) {
-    disk->wake = disk->base.wake;
-    disk->wake_user = disk->base.wake_user;
+static void disk_set_wake(struct hearth_far *far, void (*wake)(void *user), void *user) {
+    struct disk *disk = disk_of(far);
+    (void)pthread_mutex_lock(&disk->wake_lock);
+    disk->wake = wake;
+    disk->wake_user = user;
+    (void)pthread_mutex_unlock(&disk->wake_lock);
+    hearth_disk_lock(disk);
+    disk->wake_due = disk->event_count > 0;
+    hearth_disk_unlock(disk);
 }
 
 static bool disk_poll(struct hearth_far *far, struct hearth_far_event *event) {
     struct disk *disk = disk_of(far);
     hearth_disk_lock(disk);
-    take_wake_locked(disk);
     disk->wake_due = false; /* it is awake */
     struct disk_event *ev = disk->events;
     if (ev) {
@@ -143,7 +148,6 @@ static bool disk_wait(struct hearth_far *far, int64_t timeout_us) {
     struct disk *disk = disk_of(far);
     const int64_t until = hearth_clock_us() + timeout_us;
     hearth_disk_lock(disk);
-    take_wake_locked(disk);
     while (!disk->events && hearth_disk_wait_locked(disk, &disk->event_cond, until))
         continue;
     const bool there = disk->events != NULL;
@@ -220,7 +224,6 @@ static void disk_touch(struct hearth_far *far, const struct hearth_far_touch *to
     struct disk *disk = disk_of(far);
     const int64_t now = hearth_disk_unix_us();
     hearth_disk_lock(disk);
-    take_wake_locked(disk);
     for (size_t i = 0; i < n; i++) {
         struct disk_file *file = hearth_disk_find_locked(disk, touches[i].name);
         if (!file)
@@ -239,7 +242,6 @@ static void disk_touch(struct hearth_far *far, const struct hearth_far_touch *to
 static void disk_reject(struct hearth_far *far, struct hearth_digest name, const char *why) {
     struct disk *disk = disk_of(far);
     hearth_disk_lock(disk);
-    take_wake_locked(disk);
     const struct disk_file *file = hearth_disk_find_locked(disk, name);
     const bool there = file != NULL;
     const enum hearth_record_kind kind = there ? file->kind : HEARTH_RECORD_PAGE;
@@ -296,6 +298,7 @@ static void free_all(struct disk *disk) {
     for (size_t i = 0; i < sizeof conds / sizeof *conds; i++)
         (void)pthread_cond_destroy(conds[i]);
     (void)pthread_mutex_destroy(&disk->lock);
+    (void)pthread_mutex_destroy(&disk->wake_lock);
     free(disk->touched);
     free((char *)(uintptr_t)disk->params.dir);
     free((char *)(uintptr_t)disk->params.about);
@@ -305,9 +308,8 @@ static void free_all(struct disk *disk) {
 /* The writer ends first, while the keeper can still make room for what is queued. */
 static void disk_destroy(struct hearth_far *far) {
     struct disk *disk = disk_of(far);
+    disk_set_wake(far, NULL, NULL);
     hearth_disk_lock(disk);
-    disk->wake = NULL;
-    disk->base.wake = NULL;
     disk->stop_writer = true;
     disk->deadline_us = hearth_clock_us() + END_US;
     (void)pthread_cond_broadcast(&disk->write_cond);
@@ -336,6 +338,7 @@ static const struct hearth_far_ops disk_ops = {
     .poll = disk_poll,
     .wait = disk_wait,
     .stats = disk_stats,
+    .set_wake = disk_set_wake,
 };
 
 static void init(struct disk *disk) {
@@ -345,7 +348,7 @@ static void init(struct disk *disk) {
                                &disk->write_cond, &disk->keep_cond, &disk->gc_cond};
     for (size_t i = 0; i < sizeof conds / sizeof *conds; i++)
         HEARTH_ASSERT(pthread_cond_init(conds[i], &attr) == 0);
-    HEARTH_ASSERT(pthread_mutex_init(&disk->lock, NULL) == 0);
+    HEARTH_ASSERT(pthread_mutex_init(&disk->lock, NULL) == 0 && pthread_mutex_init(&disk->wake_lock, NULL) == 0);
     (void)pthread_condattr_destroy(&attr);
     disk->base = (struct hearth_far){.ops = &disk_ops, .name = "disk"};
     disk->events_end = &disk->events;

@@ -122,7 +122,8 @@ struct disk {
     struct disk_event *events, **events_end;
     size_t event_count;
     bool wake_due;
-    void (*wake)(void *user); /* as the owner set it */
+    pthread_mutex_t wake_lock; /* held while `wake` is called; taken without the other lock */
+    void (*wake)(void *user);
     void *wake_user;
     pthread_cond_t event_cond, room_cond; /* there is one; there is room again */
 

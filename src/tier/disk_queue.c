@@ -140,8 +140,6 @@ bool hearth_disk_put(struct hearth_far *far, const struct hearth_record *record,
     if (!job)
         return false;
     hearth_disk_lock(disk);
-    disk->wake = far->wake;
-    disk->wake_user = far->wake_user;
     const bool accepted = accepts_locked(disk, job) && hearth_table_add(&disk->jobs, &job->link);
     if (accepted) {
         if (blob) {

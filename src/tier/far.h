@@ -92,15 +92,15 @@ struct hearth_far_ops {
     bool (*wait)(struct hearth_far *far, int64_t timeout_us);
     /* Any thread. */
     void (*stats)(struct hearth_far *far, struct hearth_far_stats *stats);
+    /* `wake` is called when an event has come to an empty queue, on any thread, and at once if there are events; NULL:
+     * nobody is. After the return the one before is not called any more. It must not call the tier. */
+    void (*set_wake)(struct hearth_far *far, void (*wake)(void *user), void *user);
 };
 
 struct hearth_far {
     const struct hearth_far_ops *ops;
     const char *name; /* "disk" */
     struct hearth_digest key; /* for hearth_record_root(); zero without encryption */
-    /* Called when an event has come to an empty queue, on any thread; set once, before the first put. May be NULL. */
-    void (*wake)(void *user);
-    void *wake_user;
 };
 
 #endif

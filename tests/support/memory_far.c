@@ -231,6 +231,13 @@ static bool memory_wait(struct hearth_far *tier, int64_t timeout_us) {
     return far->event_count > 0;
 }
 
+/* Who uses it polls. */
+static void memory_set_wake(struct hearth_far *tier, void (*wake)(void *user), void *user) {
+    (void)tier;
+    (void)wake;
+    (void)user;
+}
+
 static const struct hearth_far_ops memory_ops = {
     .put = memory_put,
     .get = memory_get,
@@ -238,6 +245,7 @@ static const struct hearth_far_ops memory_ops = {
     .reject = memory_reject,
     .poll = memory_poll,
     .wait = memory_wait,
+    .set_wake = memory_set_wake,
 };
 
 /* ---- life ---- */

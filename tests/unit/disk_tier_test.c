@@ -261,8 +261,7 @@ static void wakes_once_per_empty_queue(void **state) {
     struct item items[3];
     struct hearth_far_event event;
     struct hearth_far *far = open_plain(room->dir);
-    far->wake_user = &wakes;
-    far->wake = count_wakes;
+    far->ops->set_wake(far, count_wakes, &wakes);
     assert_false(far->ops->wait(far, 0) && far->ops->poll(far, &event) && event.type != HEARTH_FAR_SCANNED);
     while (!stats(far).scanned)
         (void)usleep(1000);
