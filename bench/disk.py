@@ -173,10 +173,9 @@ def measure_turn(options, model, folder):
         page, snapshot = (max((size for path, size in sizes if path.endswith(ending)), default=0)
                           for ending in (".page", ".snap"))
         for turn in range(4):
-            answer = complete(running.client, prompt, 40, return_tokens=True)
-            reply = running.client.tokenize(answer["choices"][0]["text"])
-            prompt = prompt + reply + long_prompt(running.client, 60, "more", turn)
-            complete(running.client, prompt, 1)
+            prompt = prompt + long_prompt(running.client, 60, "more", turn)
+            answer = complete(running.client, prompt, 40)
+            prompt = prompt + running.client.tokenize(answer["choices"][0]["text"])
             after = settle(running.client)
             turns.append({"bytes": after["hearth_disk_written_bytes_total"] - before["hearth_disk_written_bytes_total"],
                           "files": after["hearth_disk_written_total"] - before["hearth_disk_written_total"]})

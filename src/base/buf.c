@@ -97,7 +97,7 @@ uint8_t *hearth_buf_take(struct hearth_buf *buf) {
         hearth_buf_finish(buf);
         return NULL;
     }
-    if (len < buf->cap) {
+    if (buf->cap - len > buf->cap / 64) { /* a little too much is not worth a call of the system */
         uint8_t *shrunk = realloc(data, len);
         data = shrunk != NULL ? shrunk : data; /* a block that could not shrink is still whole */
     }

@@ -10,6 +10,7 @@
 #include "cache/copies.h"
 
 #include "base/assert.h"
+#include "base/warm.h"
 
 #include <string.h>
 
@@ -20,7 +21,9 @@ static bool blob_export(struct hearth_cache *cache, struct hearth_live *live, in
     if (!hearth_caps_has_pages(&cache->engine->caps))
         return true;
     size_t guess = (size_t)(p1 - p0) * cache->engine->caps.page_bytes_per_token;
-    return hearth_buf_reserve(out, guess) &&
+    guess += guess / 256; /* with what a blob says about itself */
+    *out = (struct hearth_buf){.data = hearth_warm_take(guess), .cap = guess};
+    return out->data &&
            cache->engine->ops->page_export(cache->engine, live->seq, p0, p1, out) == HEARTH_OK;
 }
 

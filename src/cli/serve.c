@@ -7,6 +7,7 @@
 #include "cli/serve.h"
 
 #include "api/api.h"
+#include "base/warm.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
 #include "cli/serve_disk.h"
@@ -216,6 +217,10 @@ static int create_llama(struct server *server, struct hearth_errmsg *msg) {
 }
 
 static int open_disk(struct server *server, struct hearth_errmsg *msg) {
+    const size_t warm_most = mib(512);
+    server->cache_bytes =
+        server->options->cache_ram < 0 ? physical_bytes() / 4 : mib(server->options->cache_ram);
+    hearth_warm_limit(server->cache_bytes / 16 < warm_most ? server->cache_bytes / 16 : warm_most);
     return hearth_serve_disk_open(server->options, &server->engine->caps, server->model_name, &server->disk, msg);
 }
 
@@ -223,7 +228,6 @@ static int create_service(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     struct hearth_service_params params;
     hearth_service_params_default(&params);
-    server->cache_bytes = options->cache_ram < 0 ? physical_bytes() / 4 : mib(options->cache_ram);
     params.page_tokens = u32(options->page_tokens);
     params.cache_bytes = server->cache_bytes;
     params.snapshot_bytes = mib(options->cache_ram_snapshots);

@@ -138,6 +138,7 @@ struct disk {
     struct disk_read *reads, **reads_end, *read_next; /* all that is not delivered, in order; the first not taken */
     uint64_t read_bytes;                              /* in flight or not polled */
     size_t head_guess;                                /* header_bytes of the last file read */
+    size_t page_bytes;                                /* state of a whole page; 0: none was seen yet */
     pthread_cond_t read_cond;
 
     /* writing */
@@ -201,6 +202,8 @@ static inline uint64_t hearth_disk_blocks(uint64_t bytes) {
 
 void *hearth_disk_reader(void *disk);
 bool hearth_disk_get(struct hearth_far *far, struct hearth_digest name);
+/* Learns how large the state of a whole page is. */
+void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record *record);
 void hearth_disk_drop_reads(struct disk *disk);
 
 /* ---- disk_queue.c ---- */

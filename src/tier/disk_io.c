@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -25,7 +24,6 @@
 #endif
 
 #define POOL_THREADS 4
-#define LARGE_PAGE ((size_t)2 << 20)
 
 struct hearth_io {
     unsigned depth, in_flight;
@@ -321,16 +319,4 @@ void hearth_io_step_back(int nice) {
     /* On Linux both are a thread's own, in spite of the names. Where they are refused, all is only a little slower. */
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), nice);
     (void)syscall(SYS_ioprio_set, WHO_PROCESS, 0, CLASS_BEST_EFFORT << CLASS_SHIFT | LOWEST);
-}
-
-/* What is nearly a large page at the end becomes one: a fault for each small page costs more than the copying. */
-void *hearth_io_alloc(size_t len) {
-    const size_t rest = len % LARGE_PAGE, whole = len - rest + (rest > LARGE_PAGE / 4 * 3 ? LARGE_PAGE : 0);
-    void *bytes = NULL;
-    if (whole == 0)
-        return malloc(len > 0 ? len : 1);
-    if (posix_memalign(&bytes, LARGE_PAGE, len > whole ? len : whole) != 0)
-        return NULL;
-    (void)madvise(bytes, whole, MADV_HUGEPAGE);
-    return bytes;
 }

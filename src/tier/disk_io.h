@@ -55,7 +55,5 @@ int hearth_io_cut(int fd, uint64_t size);
 void hearth_io_close(int fd); /* keeps errno */
 /* Lowers the calling thread's claim on processors and on the disk. */
 void hearth_io_step_back(int nice);
-/* Memory for a file's bytes, free(). Large blocks are backed by large pages where the system has them. */
-void *hearth_io_alloc(size_t len);
 
 #endif

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/warm.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -222,12 +223,22 @@ static void tell_touches(struct disk *disk, bool all) {
     free(due);
 }
 
+/* Makes memory ready for pages that will be read, as much as the process wants (base/warm.h). */
+static void warm_up(struct disk *disk) {
+    hearth_disk_lock(disk);
+    const size_t len = disk->page_bytes;
+    hearth_disk_unlock(disk);
+    while (len > 0 && !stopped(disk) && hearth_warm_make(len)) {
+    }
+}
+
 /* ---- the thread ---- */
 
 void *hearth_disk_keeper(void *arg) {
     struct disk *disk = arg;
     hearth_io_step_back(DISK_KEEPER_NICE);
     hearth_disk_scan(disk);
+    warm_up(disk);
     int64_t next = hearth_clock_us() + disk->params.look_us;
     while (!stopped(disk)) {
         hearth_disk_lock(disk);
@@ -238,6 +249,7 @@ void *hearth_disk_keeper(void *arg) {
         if (hearth_clock_us() < next)
             continue;
         look(disk);
+        warm_up(disk);
         tell_touches(disk, false);
         next = hearth_clock_us() + disk->params.look_us;
     }

@@ -147,6 +147,7 @@ bool hearth_disk_put(struct hearth_far *far, const struct hearth_record *record,
             job->blob = blob;
         }
         job->group = group_of(disk, record);
+        hearth_disk_note_size_locked(disk, record);
         disk->groups[job->group].queued++;
         disk->stats.queued_bytes += job->bytes;
         job->prev = disk->queue.prev;

@@ -10,6 +10,7 @@
 #include "tier/disk_internal.h"
 
 #include "base/log.h"
+#include "base/warm.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -94,6 +95,11 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
     hearth_disk_unlock(disk);
 }
 
+void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record *record) {
+    if (record->kind == HEARTH_RECORD_PAGE && record->p1 - record->p0 == disk->params.page_tokens)
+        disk->page_bytes = record->state_bytes;
+}
+
 void hearth_disk_drop_reads(struct disk *disk) {
     for (struct disk_read *read = disk->reads, *next; read; read = next) {
         next = read->next;
@@ -132,7 +138,7 @@ static int begin(struct disk *disk, struct disk_read *read) {
     const size_t rest = (size_t)read->size - read->head_len;
     read->head = malloc(read->head_len);
     if (rest > 0)
-        read->body = (struct hearth_buf){.data = hearth_io_alloc(rest), .len = rest, .cap = rest};
+        read->body = (struct hearth_buf){.data = hearth_warm_take(rest), .len = rest, .cap = rest};
     if (!read->head || (rest > 0 && !read->body.data)) {
         read->body = (struct hearth_buf){0};
         return HEARTH_ERR_NOMEM;
@@ -162,7 +168,7 @@ static void gather(const struct disk_read *read, size_t from, uint8_t *to, size_
 static int reshape(struct disk_read *read, size_t header_bytes) {
     const size_t rest = (size_t)read->size - header_bytes;
     uint8_t *head = malloc(header_bytes);
-    struct hearth_buf body = {.data = rest > 0 ? hearth_io_alloc(rest) : NULL, .len = rest, .cap = rest};
+    struct hearth_buf body = {.data = rest > 0 ? hearth_warm_take(rest) : NULL, .len = rest, .cap = rest};
     if (!head || (rest > 0 && !body.data)) {
         free(head);
         free(body.data);

@@ -104,6 +104,7 @@ static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id 
     if (added && tell) {
         *record = look->info.record;
         look->info.record.tokens = NULL;
+        hearth_disk_note_size_locked(disk, record);
         ev->event = (struct hearth_far_event){
             .type = HEARTH_FAR_FOUND, .name = id->name, .record = record, .hits = look->hits};
         hearth_disk_post_locked(disk, ev);

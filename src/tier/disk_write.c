@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/warm.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -502,7 +503,7 @@ static bool start(struct writer *writer) {
 
 void *hearth_disk_writer(void *arg) {
     struct disk *disk = arg;
-    struct writer writer = {.disk = disk, .blocks = hearth_io_alloc(BLOCKS * BLOCK_BYTES)};
+    struct writer writer = {.disk = disk, .blocks = hearth_warm_take(BLOCKS * BLOCK_BYTES)};
     struct batch batch = {.n = 0};
     for (size_t i = 0; i < BLOCKS; i++)
         writer.ops[i].fd = -1;

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "base/warm.h"
 #include "tier/tier.h"
 
 #include <stdatomic.h>
@@ -41,7 +42,7 @@ void hearth_blob_ref(struct hearth_blob *blob) {
 
 void hearth_blob_unref(struct hearth_blob *blob) {
     if (atomic_fetch_sub(&blob->refs, 1) == 1) {
-        free(blob->bytes);
+        hearth_warm_give(blob->bytes);
         free(blob);
     }
 }

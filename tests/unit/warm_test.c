@@ -1,0 +1,70 @@
+/* Warm memory: what is kept is taken again, sizes do not mix, and the limit holds. */
+#include "base/warm.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MIB ((size_t)1 << 20)
+
+static void a_block_comes_back(void **state) {
+    (void)state;
+    hearth_warm_limit(64 * MIB);
+    void *block = hearth_warm_take(5 * MIB + 12345);
+    assert_non_null(block);
+    memset(block, 7, 5 * MIB + 12345);
+    hearth_warm_give(block);
+    void *other = hearth_warm_take(40 * MIB); /* much larger, and much smaller: not that block */
+    void *small = hearth_warm_take(MIB);
+    assert_ptr_not_equal(other, block);
+    assert_ptr_not_equal(small, block);
+    assert_ptr_equal(hearth_warm_take(5 * MIB + 12000), block);
+    free(block); /* memory like any other */
+    free(other);
+    free(small);
+    hearth_warm_limit(0);
+}
+
+static void blocks_are_made_up_to_the_limit(void **state) {
+    (void)state;
+    const size_t len = 5902056; /* a page of a small model */
+    int made = 0;
+    hearth_warm_limit(32 * MIB);
+    while (made < 100 && hearth_warm_make(len))
+        made++;
+    assert_in_range(made, 3, 6);
+    void *blocks[6];
+    for (int i = 0; i < made; i++) {
+        blocks[i] = hearth_warm_take(len);
+        assert_non_null(blocks[i]);
+        for (int k = 0; k < i; k++)
+            assert_ptr_not_equal(blocks[i], blocks[k]);
+    }
+    assert_true(hearth_warm_make(len)); /* what was taken makes room */
+    for (int i = 0; i < made; i++)
+        hearth_warm_give(blocks[i]);
+    hearth_warm_limit(0);
+}
+
+static void without_a_limit_nothing_is_kept(void **state) {
+    (void)state;
+    assert_false(hearth_warm_make(4 * MIB));
+    hearth_warm_give(hearth_warm_take(4 * MIB));
+    hearth_warm_give(hearth_warm_take(0));
+    hearth_warm_give(NULL);
+    assert_false(hearth_warm_make(4 * MIB));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_block_comes_back),
+        cmocka_unit_test(blocks_are_made_up_to_the_limit),
+        cmocka_unit_test(without_a_limit_nothing_is_kept),
+    };
+    return cmocka_run_group_tests_name("warm memory", tests, NULL, NULL);
+}
