@@ -112,10 +112,14 @@ def restore(options, model, folder, prompt, prepare):
 
 def fio(paths, direct):
     """Bytes per second of reading the files one after the other; None: fio failed."""
-    command = ["fio", "--name=read", "--rw=read", "--readonly", "--bs=1M", "--file_service_type=sequential",
-               "--output-format=json", f"--filename={':'.join(path.replace(':', chr(92) + ':') for path in paths)}"]
-    command += ["--ioengine=libaio", "--direct=1", "--iodepth=8"] if direct else ["--ioengine=psync", "--invalidate=1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.dirname(paths[0]))) as links:
+        for number, path in enumerate(paths):  # fio's list of names is short
+            os.link(path, os.path.join(links, str(number)))
+        command = ["fio", "--name=read", "--rw=read", "--readonly", "--bs=1M", "--file_service_type=sequential",
+                   "--output-format=json", f"--filename={':'.join(map(str, range(len(paths))))}"]
+        command += (["--ioengine=libaio", "--direct=1", "--iodepth=8"] if direct
+                    else ["--ioengine=psync", "--invalidate=1"])
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=links)
     try:
         job = json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0]["read"]
     except (ValueError, KeyError, IndexError):

@@ -250,7 +250,7 @@ bool hearth_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t 
     struct hearth_pool *pool = &cache->pages;
     if (pool->used_bytes + bytes <= pool->budget_bytes)
         return true;
-    if (path_bytes + bytes > pool->budget_bytes / 4 * 3)
+    if (bytes > pool->budget_bytes || (!cache->far && path_bytes + bytes > pool->budget_bytes / 4 * 3))
         return false;
     while (pool->used_bytes + bytes > pool->budget_bytes)
         if (!evict_page(cache))

@@ -47,8 +47,9 @@ bool hearth_store_has_state(const struct hearth_cache *cache, const struct heart
 /* The position up to which the path can be used: its first hole, or its end. */
 int32_t hearth_store_usable(const struct hearth_cache *cache, const struct hearth_path *path);
 
-/* Makes room; false when that would take more than it may. A page's path may push others out only while it holds less
- * than three quarters of the budget itself, so that one huge conversation never empties the cache. */
+/* Makes room; false when that would take more than it may. Without a far tier a page's path may push others out only
+ * while it holds less than three quarters of the budget itself, so that one huge conversation never empties the
+ * cache. */
 bool hearth_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes);
 bool hearth_store_reserve_snapshot(struct hearth_cache *cache, size_t bytes);
 

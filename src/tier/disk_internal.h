@@ -64,6 +64,7 @@ struct disk_read {
     /* the reader's own */
     int fd;
     uint64_t size;
+    bool direct;          /* past the page cache */
     uint8_t *head;        /* the first head_len bytes */
     size_t head_len;
     struct hearth_buf body; /* the rest */

@@ -18,6 +18,7 @@ struct hearth_io_op {
     int fd;
     uint64_t offset;       /* in the file */
     struct iovec parts[2]; /* changed while it runs */
+    uint64_t enough;       /* of a read: it is over when so many bytes came; 0: all of the parts */
     void *user;
     /* the answer */
     uint64_t done; /* bytes; a read ends early only where the file ends, a write never */
@@ -43,7 +44,10 @@ bool hearth_io_uring(const struct hearth_io *io);
 int64_t hearth_io_read_now(int fd, void *bytes, size_t len);
 /* The size of a file. Errors: -errno. */
 int64_t hearth_io_size(int fd);
-/* Asks the kernel to read a whole file ahead, unless its end is in memory already. */
+/* True when most of the file is in the page cache. Where the kernel cannot tell, its middle decides: beginnings are there
+ * from the scan, ends from reading past the cache. */
+bool hearth_io_cached(int fd, uint64_t size);
+/* Asks the kernel to read a whole file ahead. */
 void hearth_io_expect(int fd, uint64_t size);
 /* Nothing but the beginning will be read. */
 void hearth_io_expect_little(int fd);

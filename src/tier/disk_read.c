@@ -1,8 +1,9 @@
 /* Reading: requests are started in the order of the calls and answered in that order, several are under way at a time.
  *
  * A file is read by one operation into two blocks, header and state, so that the state needs no copy; how long the
- * header is, is guessed from the file before. Files that are not in memory are announced to the kernel first, as deep
- * as the queue goes, so the disk sees many large reads. What has arrived is verified before more is asked for, while it
+ * header is, is guessed from the file before. A large file that is not in the page cache is read past it: the disk then
+ * writes into the block itself, and many files are under way at a time. Where that is refused it is announced to the
+ * kernel, as deep as the queue goes, so the disk still sees many large reads. What has arrived is verified before more is asked for, while it
  * is in the processor's cache.
  *
  * Invariants: `reads` holds every request that is not answered, in order; `read_next` is the first that no thread took.
@@ -17,6 +18,7 @@
 #include <string.h>
 
 #define DEPTH 16 /* files that one thread has under way */
+#define DIRECT_MIN 65536 /* bytes of a file */
 
 /* ---- the queue ---- */
 
@@ -116,6 +118,27 @@ static int set_aside(struct disk *disk, const struct disk_read *read, const char
     return HEARTH_ERR_NOT_FOUND;
 }
 
+/* Fills the operation. */
+static void aim(struct disk_read *read) {
+    read->op = (struct hearth_io_op){
+        .kind = HEARTH_IO_READ,
+        .fd = read->fd,
+        .parts = {{.iov_base = read->head, .iov_len = read->head_len},
+                  {.iov_base = read->body.data, .iov_len = read->direct ? read->body.cap : read->body.len}},
+        .enough = read->size,
+        .user = read,
+    };
+}
+
+/* True when the file system refused to read past the page cache after all: it is to be read as others are. */
+static bool refused(struct disk_read *read) {
+    if (!read->direct || read->op.error != EINVAL || !hearth_io_direct(read->fd, false))
+        return false;
+    read->direct = false;
+    aim(read);
+    return true;
+}
+
 /* Opens the file and fills the operation. Errors: the answer. */
 static int begin(struct disk *disk, struct disk_read *read) {
     if (read->known_bytes == 0)
@@ -132,24 +155,25 @@ static int begin(struct disk *disk, struct disk_read *read) {
     /* A file never changes; and what somebody blew up is not given memory. */
     if (hearth_disk_blocks(read->size) != read->known_bytes)
         return set_aside(disk, read, "its length has changed");
-    hearth_io_expect(read->fd, read->size);
+    if (!hearth_io_cached(read->fd, read->size)) {
+        read->direct = read->size >= DIRECT_MIN && hearth_io_direct(read->fd, true);
+        if (!read->direct)
+            hearth_io_expect(read->fd, read->size);
+    }
     if (read->head_len > read->size)
         read->head_len = (size_t)read->size;
-    const size_t rest = (size_t)read->size - read->head_len;
-    read->head = malloc(read->head_len);
+    const size_t rest = (size_t)read->size - read->head_len, room = (size_t)hearth_disk_blocks(rest);
+    void *head = NULL;
+    if (posix_memalign(&head, HEARTH_FORMAT_BLOCK, read->head_len > 0 ? read->head_len : 1) != 0)
+        return HEARTH_ERR_NOMEM;
+    read->head = head;
     if (rest > 0)
-        read->body = (struct hearth_buf){.data = hearth_warm_take(rest), .len = rest, .cap = rest};
-    if (!read->head || (rest > 0 && !read->body.data)) {
+        read->body = (struct hearth_buf){.data = hearth_warm_take(room), .len = rest, .cap = room};
+    if (rest > 0 && !read->body.data) {
         read->body = (struct hearth_buf){0};
         return HEARTH_ERR_NOMEM;
     }
-    read->op = (struct hearth_io_op){
-        .kind = HEARTH_IO_READ,
-        .fd = read->fd,
-        .parts = {{.iov_base = read->head, .iov_len = read->head_len},
-                  {.iov_base = read->body.data, .iov_len = rest}},
-        .user = read,
-    };
+    aim(read);
     return HEARTH_OK;
 }
 
@@ -269,6 +293,11 @@ void *hearth_disk_reader(void *arg) {
         if (op) {
             under_way--;
             read = op->user;
+            if (refused(read)) {
+                hearth_io_submit(io, &read->op);
+                under_way++;
+                continue;
+            }
             deliver(disk, read, finish(disk, read));
             continue;
         }
