@@ -266,7 +266,9 @@ enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hear
     bool grew = ok && hearth_tree_can_extend(&cache->tree, path);
     while (ok && path->matched < n && pages-- > 0)
         ok = store_page(cache, live, path);
-    bool full = !ok && cache->writing > 0; /* there is room when something has been written */
+    if (!ok) /* what is there goes to the far tier, and makes room when it has been written */
+        hearth_copies_write(cache, path, live->came_from);
+    bool full = !ok && cache->writing > 0;
     bool more = (ok && path->matched < n) || full;
     if (!more)
         finish_capture(cache, live, path, ok);

@@ -44,8 +44,8 @@ bool hearth_io_uring(const struct hearth_io *io);
 int64_t hearth_io_read_now(int fd, void *bytes, size_t len);
 /* The size of a file. Errors: -errno. */
 int64_t hearth_io_size(int fd);
-/* True when most of the file is in the page cache. Where the kernel cannot tell, its middle decides: beginnings are there
- * from the scan, ends from reading past the cache. */
+/* True when most of the file is in the page cache. Where the kernel cannot tell, its middle decides: beginnings are
+ * there from the scan, ends from reading past the cache. */
 bool hearth_io_cached(int fd, uint64_t size);
 /* Asks the kernel to read a whole file ahead. */
 void hearth_io_expect(int fd, uint64_t size);

@@ -3,8 +3,8 @@
  * A file is read by one operation into two blocks, header and state, so that the state needs no copy; how long the
  * header is, is guessed from the file before. A large file that is not in the page cache is read past it: the disk then
  * writes into the block itself, and many files are under way at a time. Where that is refused it is announced to the
- * kernel, as deep as the queue goes, so the disk still sees many large reads. What has arrived is verified before more is asked for, while it
- * is in the processor's cache.
+ * kernel, as deep as the queue goes, so the disk still sees many large reads. What has arrived is verified before more
+ * is asked for, while it is in the processor's cache.
  *
  * Invariants: `reads` holds every request that is not answered, in order; `read_next` is the first that no thread took.
  * At most DISK_READ_BYTES are in flight or wait to be polled, but one request is always let through. */
