@@ -150,6 +150,22 @@ def test_what_ram_cannot_hold_comes_from_disk(tmp_path):
             assert computed(answer) <= answer["usage"]["prompt_tokens"] - before + 8, answer["hearth"]
 
 
+@pytest.mark.llama
+def test_a_conversation_larger_than_ram(tmp_path):
+    """It goes to disk piece by piece, and comes back through the little RAM there is."""
+    talk = Talk("larger than RAM", system_words=0, asked_words=1200)
+    with serve_disk("smollm2", tmp_path, "-np", "1", "--cache-ram", "16") as running:
+        turn(running, talk)
+        wait_written(running)
+        running.kill()
+    before = talk.known_tokens
+    assert before * 23000 > 2 * (16 << 20), before
+    talk.asked_words = 20
+    with serve_disk("smollm2", tmp_path, "-np", "1", "--cache-ram", "16") as running:
+        _, answer = turn(running, talk)
+        assert computed(answer) <= answer["usage"]["prompt_tokens"] - before + 8, answer["hearth"]
+
+
 @pytest.mark.parametrize("model", ["sim", pytest.param("tiny-hybrid", marks=pytest.mark.llama)])
 def test_two_servers_share_a_directory(model, tmp_path):
     """What one has computed the other finds, while both run."""
