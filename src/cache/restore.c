@@ -24,6 +24,7 @@ struct restore {
     size_t bytes;               /* imported */
     size_t far_bytes;           /* of these, read from the far tier */
     int32_t far_tokens;
+    bool waited;                /* for some of it: it was not read before */
     struct hearth_page *bad_page;         /* what to drop after a failure */
     struct hearth_snapshot *bad_snapshot;
 };
@@ -46,6 +47,7 @@ static int await(struct restore *r, struct hearth_copy *copy, struct hearth_blob
     for (bool asked = false; !*blob; asked = true) {
         if ((asked && !copy->reading) || !hearth_copy_fetch(cache, copy))
             return HEARTH_ERR_STATE; /* it came and could not be used, or cannot come */
+        r->waited = true;
         if (!hearth_copies_poll(cache) && !hearth_cache_wait(cache, WAIT_US))
             return HEARTH_ERR_IO;
     }
@@ -239,7 +241,7 @@ static enum hearth_came_from came_from(const struct hearth_plan *plan, const str
 
 /* What the restore has taught about speeds. */
 static void learn(struct hearth_cache *cache, const struct restore *r, int64_t us) {
-    if (r->far_bytes > 0)
+    if (r->waited && r->far_bytes > 0)
         hearth_costs_learn(&cache->costs.far_us_per_byte, (double)us / (double)r->far_bytes);
     else if (r->bytes > 0)
         hearth_costs_learn(&cache->costs.import_us_per_byte, (double)us / (double)r->bytes);
