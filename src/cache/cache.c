@@ -149,6 +149,14 @@ bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *pl
                                        SIZE_MAX) > 0;
 }
 
+bool hearth_cache_fetching(const struct hearth_cache *cache, const struct hearth_plan *plan) {
+    bool stored = plan->how == HEARTH_RESUME_STORED;
+    for (size_t i = 0; stored && i < cache->path.n && cache->path.pages[i]->p0 < plan->resume; i++)
+        if (cache->path.pages[i]->copy.reading)
+            return true;
+    return stored && plan->snapshot && plan->snapshot->copy.reading;
+}
+
 bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct hearth_plan *plan,
                                const struct hearth_live *target) {
     bool continues = plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)target->tokens.n;

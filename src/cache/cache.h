@@ -66,6 +66,8 @@ bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *p
 /* Begins to read into RAM what the last plan needs from the far tier. False: everything is here, or RAM does not hold
  * it at once (restoring then reads as it goes). True: come back with a new plan when events have come. */
 bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan);
+/* True while something that the last plan needs has been asked for and has not come. */
+bool hearth_cache_fetching(const struct hearth_cache *cache, const struct hearth_plan *plan);
 
 /* What must be captured before the plan may be restored: the target holds state that would be lost. Capture it wholly
  * and plan again. */

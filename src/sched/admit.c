@@ -4,6 +4,7 @@
  * restore → start. Everything that fails on the way costs only computation: what could not be restored is gone from the
  * store, and the next plan is made without it. */
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "sched/service_internal.h"
 
@@ -13,6 +14,7 @@
 #define WAIT_MIN_TOKENS 32
 #define RESTORE_ATTEMPTS 16
 #define FETCH_MAX_US 30000000
+#define FAR_PATIENCE_US 100000 /* how often a task that is held for the far tier is asked anyway */
 /* While the far tier is still looking what it has, a prompt waits for it up to this share of what computing takes. */
 #define SCAN_WAIT_SHARE 4
 #define SCAN_WAIT_MAX_US 10000000
@@ -173,20 +175,23 @@ static bool wait_for_scan(const struct hearth_service *service, const struct hea
     return (double)waited_us < (most_us < SCAN_WAIT_MAX_US ? most_us : SCAN_WAIT_MAX_US);
 }
 
-/* What the plan needs is read while other lanes go on. With nobody else to serve, restoring reads as it goes. */
+/* What the plan needs is read once while other lanes go on. What of it RAM could not keep, and everything when there is
+ * nobody else to serve, is read as it is restored. */
 static bool wait_for_reads(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     int64_t now_us = hearth_service_now_us(service);
-    if (!any_busy(service) || (task->fetch_us > 0 && now_us - task->fetch_us > FETCH_MAX_US) ||
-        !hearth_cache_fetch(service->cache, plan))
+    if (!any_busy(service))
         return false;
-    task->fetch_us = task->fetch_us > 0 ? task->fetch_us : now_us;
-    return true;
+    if (task->fetch_us > 0)
+        return now_us - task->fetch_us < FETCH_MAX_US && hearth_cache_fetching(service->cache, plan);
+    task->fetch_us = now_us;
+    return hearth_cache_fetch(service->cache, plan);
 }
 
 static bool wait_for_far(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
-    bool waits = wait_for_scan(service, task, plan) || wait_for_reads(service, task, plan);
-    service->far_awaited = service->far_awaited || waits;
-    return waits;
+    if (!wait_for_scan(service, task, plan) && !wait_for_reads(service, task, plan))
+        return false;
+    service->far_retry_us = hearth_clock_us() + FAR_PATIENCE_US;
+    return true;
 }
 
 void hearth_task_admit(struct hearth_service *service, struct hearth_task *task) {

@@ -15,7 +15,6 @@
 #define CAPTURE_SHARE 10          /* between two batches: a tenth of a batch's time, but at least one page */
 #define CAPTURE_FULL_US 500000    /* how long a lane that is needed waits for the far tier to make room */
 #define POLL_EVENTS 512
-#define FAR_PATIENCE_US 100000    /* how often a task that is held for the far tier is looked at anyway */
 
 /* ---- tasks ---- */
 
@@ -123,10 +122,13 @@ void hearth_lane_capture(struct hearth_service *service, int lane) {
     service->lives[lane].dirty = service->lives[lane].snapshot_count > 0;
 }
 
-void hearth_service_poll(struct hearth_service *service) {
-    if (hearth_cache_poll(service->cache, POLL_EVENTS) == 0 && !service->far_awaited)
+void hearth_service_poll(struct hearth_service *service, bool admitting) {
+    service->far_news = hearth_cache_poll(service->cache, POLL_EVENTS) > 0 || service->far_news ||
+                        (service->far_retry_us > 0 && hearth_clock_us() >= service->far_retry_us);
+    if (!service->far_news || admitting)
         return;
-    service->far_awaited = false;
+    service->far_news = false;
+    service->far_retry_us = 0;
     hearth_step_changed(&service->step);
     for (uint32_t i = 0; i < service->lanes; i++)
         if (service->capture_full >> i & 1 && service->step.lanes[i].state == HEARTH_LANE_IDLE)
@@ -169,15 +171,12 @@ static void cancel_task(struct hearth_service *service, int64_t id) {
 
 /* Sleeps until another thread has something; for a moment only, when a task is held for the far tier. */
 static void sleep_locked(struct hearth_service *service) {
-    if (!service->far_awaited) {
+    if (service->far_retry_us == 0) {
         pthread_cond_wait(&service->wake, &service->mutex);
         return;
     }
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += FAR_PATIENCE_US * 1000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+    struct timespec until = {.tv_sec = service->far_retry_us / 1000000,
+                             .tv_nsec = service->far_retry_us % 1000000 * 1000}; /* on the same clock */
     service->far_ready = pthread_cond_timedwait(&service->wake, &service->mutex, &until) != 0 || service->far_ready;
 }
 
@@ -185,7 +184,7 @@ static void sleep_locked(struct hearth_service *service) {
 static bool drain_inbox(struct hearth_service *service, bool wait) {
     pthread_mutex_lock(&service->mutex);
     while (wait && !service->inbox && service->cancel_count == 0 && !service->cancel_all && !service->stopping &&
-           !service->far_ready)
+           !service->far_ready && !service->far_news)
         sleep_locked(service);
     service->far_ready = false;
     struct hearth_task *arrived = service->inbox;
@@ -254,7 +253,7 @@ void *hearth_service_run(void *user) {
     struct hearth_service *service = user;
     struct hearth_action action = {.type = HEARTH_ACTION_SLEEP};
     while (drain_inbox(service, action.type == HEARTH_ACTION_SLEEP)) {
-        hearth_service_poll(service);
+        hearth_service_poll(service, action.type == HEARTH_ACTION_ADMIT);
         hearth_step_next(&service->step, hearth_service_now_us(service), &action);
         switch (action.type) {
         case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;

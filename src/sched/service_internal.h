@@ -36,7 +36,7 @@ struct hearth_task {
     int lane;                     /* -1: queued */
     bool admitted;                /* the receipt's reuse is filled */
     bool prefilled;               /* the first token was sampled, or there is none to sample */
-    int64_t fetch_us;             /* since when it is held while state is read for it; 0: it is not */
+    int64_t fetch_us;             /* when state began to be read for it; 0: it did not */
     int32_t persisted;            /* tokens of its sequence when that was last captured on the way */
     int32_t divergence;           /* where the prompt left a known path; 0 = nowhere */
     uint32_t waits_for_ended;     /* no cells: held until this many tasks have ended, or no lane is busy; 0 = no */
@@ -76,7 +76,8 @@ struct hearth_service {
     struct hearth_service_stats counters;
     uint32_t ended;               /* tasks that ended so far */
     int64_t batch_us;             /* how long the last batch took */
-    bool far_awaited; /* a task was held for the far tier: ask again soon, whether it says something or not */
+    bool far_news;                /* the far tier has said something since held tasks were last asked */
+    int64_t far_retry_us;         /* when a task that is held for the far tier is asked anyway; 0: none is */
     uint64_t capture_full;        /* lanes (bits) whose capture waits for the far tier to write */
 };
 
@@ -100,8 +101,9 @@ struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hear
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
 /* Captures a lane's state wholly, or what RAM has room for in a moment. */
 void hearth_lane_capture(struct hearth_service *service, int lane);
-/* Deals with what the far tier has to tell. */
-void hearth_service_poll(struct hearth_service *service);
+/* Deals with what the far tier has to tell. Tasks that are held for it are asked again, but not when the last action was
+ * to ask one: lanes get their turn in between. */
+void hearth_service_poll(struct hearth_service *service, bool admitting);
 /* Frees cells: the idle lane unused for longest (never `keep`) is captured and emptied. False: there is none. */
 bool hearth_lane_make_room(struct hearth_service *service, int keep);
 

@@ -3,7 +3,7 @@
 After every crash the next server serves at once; no reply differs from what a server without a cache says; what was
 replied more than two seconds before the crash is restored; nothing in the directory is half written.
 
-HEARTH_CRASHES is how many times (default 20; the full proof is 200), HEARTH_SEED makes a run repeatable.
+HEARTH_CRASHES is how many times (default 8; the full proof is 200), HEARTH_SEED makes a run repeatable.
 """
 
 import os
@@ -19,7 +19,7 @@ from ondisk import (SAFE_S, Talk, assert_same_reply, bad_files, computed, model_
                   state_files)
 from lib import server as servers
 
-CRASHES = int(os.environ.get("HEARTH_CRASHES", "20"))
+CRASHES = int(os.environ.get("HEARTH_CRASHES", "8"))
 CLIENTS = 4
 TALKS = 3 * CLIENTS
 # Between a reply and a client's next request: a fast model would fill its contexts before anything is safe.

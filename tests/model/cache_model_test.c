@@ -564,7 +564,7 @@ int main(void) {
     uint64_t seed = seed_announced(1);
     seed_now = seed;
     (void)signal(SIGABRT, on_abort);
-    uint64_t steps = env_number("HEARTH_MODEL_OPS", 4000000);
+    uint64_t steps = env_number("HEARTH_MODEL_OPS", 1500000);
     uint64_t only = env_number("HEARTH_MODEL_GAME", UINT64_MAX);
     for (uint64_t number = 0; steps > 0; number++) {
         uint64_t now = steps < STEPS_PER_GAME ? steps : STEPS_PER_GAME;
