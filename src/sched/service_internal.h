@@ -101,8 +101,8 @@ struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hear
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
 /* Captures a lane's state wholly, or what RAM has room for in a moment. */
 void hearth_lane_capture(struct hearth_service *service, int lane);
-/* Deals with what the far tier has to tell. Tasks that are held for it are asked again, but not when the last action was
- * to ask one: lanes get their turn in between. */
+/* Deals with what the far tier has to tell. Tasks that are held for it are asked again, but not when the last action
+ * was to ask one: lanes get their turn in between. */
 void hearth_service_poll(struct hearth_service *service, bool admitting);
 /* Frees cells: the idle lane unused for longest (never `keep`) is captured and emptied. False: there is none. */
 bool hearth_lane_make_room(struct hearth_service *service, int keep);
