@@ -244,7 +244,7 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
             attach(cache, path, n, blob, HEARTH_SNAPSHOT_REPLY_END);
     }
     live->dirty = false;
-    hearth_copies_write(cache, path, live->came_from);
+    hearth_copies_write(cache, path, live);
 }
 
 enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages) {
@@ -267,7 +267,7 @@ enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hear
     while (ok && path->matched < n && pages-- > 0)
         ok = store_page(cache, live, path);
     if (!ok) /* what is there goes to the far tier, and makes room when it has been written */
-        hearth_copies_write(cache, path, live->came_from);
+        hearth_copies_write(cache, path, live);
     bool full = !ok && cache->writing > 0;
     bool more = (ok && path->matched < n) || full;
     if (!more)

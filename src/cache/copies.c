@@ -154,7 +154,10 @@ static void put_snapshot(struct hearth_cache *cache, struct hearth_snapshot *sna
 
 /* Every turn of a conversation leaves snapshots before and behind its reply, and each may be as large as hundreds of
  * pages. Once it has shown which of them it comes back to, the other kinds stay in RAM. */
-static bool worth_writing(const struct hearth_snapshot *snapshot, enum hearth_came_from came_from) {
+static bool worth_writing(const struct hearth_snapshot *snapshot, const struct hearth_live *live) {
+    enum hearth_came_from came_from = live->came_from;
+    if (snapshot->superseded && snapshot->pos <= live->came_at)
+        return false; /* an earlier turn's, which did without */
     switch (snapshot->kind) {
     case HEARTH_SNAPSHOT_REPLY_END: return came_from != HEARTH_FROM_PROMPT;
     case HEARTH_SNAPSHOT_PROMPT_END: return came_from != HEARTH_FROM_REPLY;
@@ -165,7 +168,7 @@ static bool worth_writing(const struct hearth_snapshot *snapshot, enum hearth_ca
     return true;
 }
 
-void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *path, enum hearth_came_from came_from) {
+void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *path, const struct hearth_live *live) {
     if (!cache->far || path->matched < cache->far_min_tokens)
         return;
     bool stateless = !hearth_caps_has_pages(&cache->engine->caps);
@@ -175,8 +178,8 @@ void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *p
             put_page(cache, page);
         for (uint32_t k = 0; k < page->snapshot_count; k++) {
             struct hearth_snapshot *snapshot = page->snapshots[k];
-            if (snapshot->copy.state == HEARTH_COPY_NONE && snapshot->blob && !snapshot->superseded &&
-                worth_writing(snapshot, came_from))
+            if (snapshot->copy.state == HEARTH_COPY_NONE && snapshot->blob &&
+                worth_writing(snapshot, live))
                 put_snapshot(cache, snapshot);
         }
     }

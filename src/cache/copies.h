@@ -17,7 +17,7 @@ struct hearth_page *hearth_copies_root(struct hearth_cache *cache, struct hearth
 
 /* Puts what the path, which a live sequence has been captured to, holds and the tier does not; unless it is too short
  * to keep. Of the snapshots that every turn takes, the one is put that the next turn is likely to need. */
-void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *path, enum hearth_came_from came_from);
+void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *path, const struct hearth_live *live);
 /* A later reply of its conversation has made the snapshot less likely to be asked for. */
 void hearth_copies_supersede(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 

@@ -26,6 +26,7 @@ struct hearth_live {
     struct hearth_digest salt;    /* whose tokens they are: state is shared within a salt only */
     struct hearth_tokens tokens;  /* tokens whose state the sequence holds: exactly [0, tokens.n) */
     enum hearth_came_from came_from;
+    int32_t came_at;              /* the position it went on from: what is behind it is this turn's */
     bool dirty;                   /* the tree may lack something of it: set by hearth_live_append() */
     bool busy;                    /* a request runs on it: may be shared from, not overwritten */
     int64_t used_us;              /* when it was last used, for choosing a victim */

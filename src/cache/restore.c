@@ -280,6 +280,7 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     let_go(&r, HEARTH_OK);
     r.target->salt = prompt->salt;
     r.target->came_from = from;
+    r.target->came_at = plan->resume;
     learn(cache, &r, result->us);
     result->resumed = plan->resume;
     result->live_tokens = plan->how == HEARTH_RESUME_STORED ? plan->live_tokens : plan->resume;
