@@ -177,7 +177,7 @@ def test_two_servers_share_a_directory(model, tmp_path):
         time.sleep(1)  # found files are told to the cache between requests
         found = request(other.client, messages)
         assert reused(found) > 0, found["hearth"]
-        assert computed(found) <= 2
+        assert computed(found) <= 8  # what the template prints behind the last message
         assert_same_reply(model, answer, found)
         turn(other, talk)
         turn(one, talk)
