@@ -26,7 +26,7 @@ struct restore {
     int32_t far_tokens;
     bool waited;                /* for some of it: it was not read before */
     struct hearth_page *bad_page;         /* what to drop after a failure */
-    struct hearth_snapshot *bad_snapshot;
+    bool bad_snapshot;                    /* likewise, the plan's */
 };
 
 /* ---- reading ---- */
@@ -153,7 +153,7 @@ static int import_stored_snapshot(struct restore *r) {
     if (!err)
         err = import_snapshot(r, snapshot->blob, snapshot->fetched);
     if (err)
-        r->bad_snapshot = snapshot;
+        r->bad_snapshot = true;
     else if (snapshot->fetched && !hearth_caps_has_pages(&r->cache->engine->caps))
         r->far_tokens = r->plan->resume;
     if (!err)

@@ -189,10 +189,6 @@ static struct hearth_io_op *ring_reap(struct hearth_io *io, bool wait) {
 
 /* ---- the queue ---- */
 
-bool hearth_io_uring(const struct hearth_io *io) {
-    return io->uring;
-}
-
 struct hearth_io *hearth_io_create(unsigned depth, bool no_uring, int nice) {
     struct hearth_io *io = calloc(1, sizeof *io);
     if (!io)

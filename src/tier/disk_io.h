@@ -36,7 +36,6 @@ void hearth_io_destroy(struct hearth_io *io); /* nothing may be in flight; NULL 
 void hearth_io_submit(struct hearth_io *io, struct hearth_io_op *op);
 /* An operation that has ended, or NULL: none has, and with `wait` none is in flight. */
 struct hearth_io_op *hearth_io_reap(struct hearth_io *io, bool wait);
-bool hearth_io_uring(const struct hearth_io *io);
 
 /* ---- now, on this thread ---- */
 
