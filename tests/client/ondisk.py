@@ -151,16 +151,19 @@ def reused(answer, tier="disk"):
     return answer["hearth"]["reused"][tier]
 
 
-def assert_same_reply(model, expected, got):
-    """Equal replies; with a real model up to the noise of other batch splits."""
+def assert_same(model, cold, cached):
+    """Equal replies, by the entries of their logprobs; with a real model up to the noise of other batch splits."""
     noise = 0 if model == "sim" else NOISE
-    cold, cached = (answer["choices"][0]["logprobs"]["content"] for answer in (expected, got))
     for here, there in zip(cold, cached):
         if here["token"] != there["token"]:
             best, second = here["top_logprobs"]
             assert best["logprob"] - second["logprob"] < noise, (here, there)
             return
     assert len(cold) == len(cached)
+
+
+def assert_same_reply(model, expected, got):
+    assert_same(model, *(answer["choices"][0]["logprobs"]["content"] for answer in (expected, got)))
 
 
 class Counter:

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from conftest import serve
+from ondisk import assert_same
 from lib import server as servers
 from lib.ledger import new_tokens
 from lib.scenarios import Chat
@@ -85,23 +86,9 @@ def test_cache_prompt_false_computes_everything(server):
     assert reply.extra["reason"] == "cache_off"
 
 
-# Other splits of a batch give slightly different logits, so the best two tokens may change places where they are about
-# equally likely. Anywhere else a difference is an error of the cache.
-NOISE = 0.7
-
-
 def entries(client, messages, **options):
     body = {"messages": messages, "max_tokens": 24, "temperature": 0, "logprobs": True, "top_logprobs": 2, **options}
     return client.post("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"]
-
-
-def assert_same(cold, cached, noise):
-    for here, there in zip(cold, cached):
-        if here["token"] != there["token"]:
-            best, second = here["top_logprobs"]
-            assert best["logprob"] - second["logprob"] < noise, (here, there)
-            return
-    assert len(cold) == len(cached)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -115,7 +102,7 @@ def test_cached_is_cold(one_lane_shared, engine, number):
         entries(client, [{"role": "user", "content": Text("other", number, other).ask(60)}])
     cached = client.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1})
     assert cached["timings"]["prompt_n"] == 1
-    assert_same(cold, entries(client, messages), 0 if engine == "sim" else NOISE)
+    assert_same(engine, cold, entries(client, messages))
 
 
 @pytest.fixture(scope="module")
