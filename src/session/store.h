@@ -1,0 +1,184 @@
+/* The store: conversations that live in the server, in an SQLite database.
+ *
+ * A turn is what one request added to a conversation: the items that came in, the items that went out, and the tokens
+ * that all of it was for the model. A turn names the one that it went on from, so a conversation is a path in a tree
+ * and a fork is a second child; nothing is ever copied. A session is a name for the turn at which a conversation
+ * stands now (its head). OpenAI's responses are turns and its conversations are sessions; so are Anthropic messages
+ * and chat completions that are told a session.
+ *
+ *     session "work" ─────────────────────────┐
+ *     session "work-2" ───────┐               v
+ *     turn ◄── turn ◄── turn ◄┴── turn ◄── turn
+ *                         ^
+ *                         └───── turn            (a review that forked off)
+ *
+ * What is put is on disk when the call returns, in one transaction: a turn exists whole or not at all. Unlike the
+ * archive (session/archive.h), which may forget, nothing leaves the store but by deletion or by its time to live.
+ *
+ * Deleting a turn that others go on from hides it: it is not found any more, but stays what they are made of until the
+ * last of them goes. What is gone leaves a forget behind, in the same transaction: the tokens whose state nobody else
+ * needs. The server carries forgets out when it can (hearth_store_forgets), also those that another process or an
+ * earlier life left.
+ *
+ * Bodies are compressed, and with a key encrypted; rows carry a check. A turn's body is JSON text that the store does
+ * not look into. Configs (instructions, tools) are long and rarely change: equal ones are stored once.
+ *
+ * Owners: nothing of one owner is found under another. Threads: any. Several processes may use one database. */
+#ifndef HEARTH_SESSION_STORE_H
+#define HEARTH_SESSION_STORE_H
+
+#include "base/buf.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/seal.h"
+
+#include <stdbool.h>
+
+struct hearth_store;
+
+struct hearth_store_params {
+    const char *path;               /* its directory is made (0700); NULL: in memory, gone with the process */
+    const struct hearth_seal *seal; /* borrowed; NULL: bodies are not encrypted */
+    int64_t ttl_us;                 /* what was not used for so long is deleted; 0: never */
+};
+
+/* Opens or begins the database and brings an older schema up to date. One that is damaged is set aside as
+ * PATH.bad-<time>, with one log line. Errors: IO, INVALID (a newer hearth's), NOMEM; one clear line in `msg`. */
+int hearth_store_create(const struct hearth_store_params *params, struct hearth_store **out, struct hearth_errmsg *msg);
+void hearth_store_destroy(struct hearth_store *store); /* NULL is allowed */
+
+/* 32 bytes from a random secret that is made with the database: for signatures that must verify after a restart.
+ * Errors: IO. */
+int hearth_store_secret(struct hearth_store *store, uint8_t out[32]);
+
+/* ---- turns ---- */
+
+#define HEARTH_TURN_STATUS_TABLE(X) \
+    X(QUEUED, "queued")             \
+    X(IN_PROGRESS, "in_progress")   \
+    X(COMPLETED, "completed")       \
+    X(INCOMPLETE, "incomplete")     \
+    X(FAILED, "failed")             \
+    X(CANCELLED, "cancelled")
+
+enum hearth_turn_status {
+#define X(name, text) HEARTH_TURN_##name,
+    HEARTH_TURN_STATUS_TABLE(X)
+#undef X
+};
+
+const char *hearth_turn_status_text(enum hearth_turn_status status);
+
+struct hearth_turn {
+    struct hearth_digest id;     /* random (hearth_store_id); never zero */
+    struct hearth_digest owner;
+    struct hearth_digest parent; /* zero: the conversation begins here */
+    enum hearth_turn_status status;
+    int64_t created_us;          /* Unix; 0 when put: now */
+    char *session;               /* put: this session's head becomes the turn (it is made when there is none); NULL:
+                                    none. get: the session that it was put with, or NULL */
+    struct hearth_buf config;    /* JSON text, stored once per text; may be empty */
+    struct hearth_digest config_id; /* of that text; filled by put and get */
+    struct hearth_buf body;      /* JSON text */
+    /* The frontier of its state: the conversation up to and with this turn is, for `model`, the first `base_tokens`
+     * tokens of its parent's and then `tokens`. None: nothing was computed for it, or it is unknown. */
+    struct hearth_digest model;  /* zero: unknown */
+    struct hearth_digest salt;   /* under which the state is kept */
+    uint32_t base_tokens;
+    struct hearth_tokens tokens;
+};
+
+void hearth_turn_finish(struct hearth_turn *turn);
+
+/* A new id: random, never zero. */
+struct hearth_digest hearth_store_id(void);
+
+/* Writes a turn whole, in place of one of the same id if there is one; durable when it returns. The parent must be
+ * there or hidden. Errors: NOT_FOUND (the parent is gone), IO, NOMEM. */
+int hearth_store_put(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg);
+
+/* Errors: NOT_FOUND (also: hidden, or another owner's), IO, NOMEM, STATE (it does not verify). Reading counts as use. */
+int hearth_store_get(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
+                     struct hearth_turn *out);
+
+/* Deletes a turn. Errors: NOT_FOUND, IO. */
+int hearth_store_delete(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id);
+
+/* A conversation up to and with a turn, oldest turn first; hidden ones are among them. */
+struct hearth_line {
+    struct hearth_turn *turns;   /* only the last one has its config's text */
+    size_t count;
+    struct hearth_tokens tokens; /* the exact tokens up to and with turns[tokens_turn - 1], of `model` under `salt` */
+    size_t tokens_turns;         /* turns that `tokens` cover; 0: none are known */
+    struct hearth_digest model;
+};
+
+void hearth_line_finish(struct hearth_line *line);
+/* Errors: as get. Its cost grows with the conversation, not with what else is stored. */
+int hearth_store_line(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
+                      struct hearth_line *out);
+
+/* Turns left queued or in progress by a process that died become FAILED. At the start. Returns how many, or an error. */
+int hearth_store_recover(struct hearth_store *store);
+
+/* ---- sessions ---- */
+
+#define HEARTH_SESSION_NAME_MAX 256
+
+struct hearth_session {
+    char *name;                 /* UTF-8 without control characters, at most HEARTH_SESSION_NAME_MAX bytes */
+    struct hearth_digest owner;
+    struct hearth_digest head;  /* zero: nothing was said yet */
+    struct hearth_buf metadata; /* JSON text; may be empty */
+    int64_t created_us, used_us;
+    uint32_t turns;             /* of the head's line; filled by get and list */
+    uint32_t tokens;            /* likewise; 0: unknown */
+};
+
+void hearth_session_finish(struct hearth_session *session);
+
+/* A new session, or other metadata or another head for one that is there (`replace`). Errors: NOT_FOUND (the head, or
+ * with `replace` the session), INVALID (the name; or it is taken), IO, NOMEM. */
+int hearth_store_session_put(struct hearth_store *store, const struct hearth_session *session, bool replace,
+                             struct hearth_errmsg *msg);
+int hearth_store_session_get(struct hearth_store *store, struct hearth_digest owner, const char *name,
+                             struct hearth_session *out);
+/* Deletes it with its turns, except those that other sessions or turns go on from, or that were put without it. */
+int hearth_store_session_delete(struct hearth_store *store, struct hearth_digest owner, const char *name);
+
+/* Which sessions, most recently used first. */
+struct hearth_session_query {
+    struct hearth_digest owner;
+    bool all_owners;            /* for the command line */
+    int64_t before_us;          /* only those used before; 0: all */
+    size_t limit;               /* 0: all */
+};
+/* `out` is an array of `count`, the caller's to finish and free. Errors: IO, NOMEM. */
+int hearth_store_sessions(struct hearth_store *store, const struct hearth_session_query *query,
+                          struct hearth_session **out, size_t *count);
+
+/* ---- what is to be forgotten ---- */
+
+struct hearth_forget {
+    int64_t id;
+    struct hearth_digest model, salt;
+    struct hearth_tokens tokens;
+    uint32_t keep_tokens;       /* the first so many are needed by what is still stored */
+};
+
+void hearth_forget_finish(struct hearth_forget *forget);
+/* The oldest forget of a model behind `after_id`. Errors: NOT_FOUND (none), IO, NOMEM. */
+int hearth_store_forget_next(struct hearth_store *store, struct hearth_digest model, int64_t after_id,
+                             struct hearth_forget *out);
+int hearth_store_forget_done(struct hearth_store *store, int64_t id);
+
+/* Deletes what has outlived its time; a slice of at most `limit` turns. Returns how many, or an error. Call it now and
+ * then. */
+int hearth_store_sweep(struct hearth_store *store, size_t limit);
+
+struct hearth_store_stats {
+    uint64_t turns, hidden, sessions, bytes, forgets;
+};
+int hearth_store_stats(struct hearth_store *store, struct hearth_store_stats *stats);
+
+#endif
