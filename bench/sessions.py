@@ -5,7 +5,8 @@
 
 A request is sent when everything has been answered that had been answered when it was recorded, so what overlapped then
 overlaps now. The replies in the history are the recorded ones, not the server's own: a session that was held elsewhere.
-Every session gets a fresh server, hearth and llama-server in turns.
+Every session gets a fresh server, hearth and llama-server in turns. With --dialect the same prompts are said in another
+one, as the same client says them there (lib/dialects.py).
 
     bench/sessions.py -m smollm2.gguf -m hybrid.gguf -m gemma3-270m.gguf -np 1 -np 4
 """
@@ -16,7 +17,7 @@ import os
 import sys
 import threading
 
-from lib import gguf, server, sessions, stats
+from lib import dialects, gguf, server, sessions, stats
 from lib.ledger import Ledger
 
 
@@ -41,8 +42,8 @@ class Run:
 class Replay:
     """One session against one server."""
 
-    def __init__(self, client, session, max_tokens):
-        self.client, self.session, self.max_tokens = client, session, max_tokens
+    def __init__(self, client, session, max_tokens, dialect="chat"):
+        self.client, self.session, self.max_tokens, self.dialect = client, session, max_tokens, dialects.ALL[dialect]
         self._ledger, self._lock = Ledger(client), threading.Lock()
         self._ended = [threading.Event() for _ in session.requests]
         self.rows, self.errors = [], []
@@ -50,14 +51,12 @@ class Replay:
     def _send(self, number):
         try:
             body = self.session.requests[number].body()
-            body |= {"max_tokens": self.max_tokens, "temperature": 0, "stream": True, "model": "any",
-                     "stream_options": {"include_usage": True}}
             with self._lock:
                 new = self._ledger.ask(body)
-            reply = self.client.stream("/v1/chat/completions", body)
+            text, computed = dialects.send(self.client, self.dialect, body, self.max_tokens)
             with self._lock:
-                self._ledger.answer(body, {"role": "assistant", "content": reply.text}, reply.computed_tokens)
-                self.rows.append((reply.computed_tokens - new, new, reply.computed_tokens, number))
+                self._ledger.answer(body, {"role": "assistant", "content": text}, computed)
+                self.rows.append((computed - new, new, computed, number))
         except Exception as error:  # a thread's own end: the run reports it
             self.errors.append(f"request {number}: {error!r}")
         finally:
@@ -85,7 +84,7 @@ class Replay:
 def measure(options, model, lanes, session, kind):
     run = Run(kind, os.path.basename(model.path), lanes, session.name)
     with server.start(kind, model, lanes, options.ctx, options.cache_ram, options.threads) as running:
-        Replay(running.client, session, options.max_tokens).play(run)
+        Replay(running.client, session, options.max_tokens, options.dialect).play(run)
     print(f"{run.model} -np {lanes} {run.session} {kind}: {run.requests} requests, new {run.new_tokens}, computed "
           f"{run.computed_tokens}, ratio {run.ratio:.3f}; most too many: "
           + ", ".join(f"{more} at request {number}" for more, _, _, number in run.worst if more > 0), file=sys.stderr)
@@ -118,6 +117,7 @@ def main():
     parser.add_argument("-np", "--lanes", action="append", type=int, help="lanes (repeatable; default: 1 and 4)")
     parser.add_argument("-s", "--session", action="append", help="name (repeatable; default: all)")
     parser.add_argument("-f", "--file", default=os.path.join(server.REPOSITORY, "bench", "sessions", "hermes.jsonl"))
+    parser.add_argument("--dialect", choices=sorted(dialects.ALL), default="chat", help="what they are said in")
     parser.add_argument("--server", action="append", choices=(server.HEARTH, server.PEER), help="default: both")
     parser.add_argument("-c", "--ctx", type=int, default=98304)
     parser.add_argument("-t", "--threads", type=int)

@@ -41,6 +41,8 @@ need libzstd-dev has_lib libzstd
 need libsqlite3-dev has_lib sqlite3
 need liburing-dev has_lib liburing
 need libhttp-parser-dev has_header http_parser.h
+need libcurl4-openssl-dev has_lib libcurl
+need libedit-dev has_lib libedit
 need curl has curl
 need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 

@@ -39,11 +39,11 @@ class Client:
     def __init__(self, port, host="127.0.0.1", timeout_s=600):
         self.host, self.port, self.timeout_s = host, port, timeout_s
 
-    def open(self, method, path, body=None):
+    def open(self, method, path, body=None, headers=None):
         """Sends a request and returns (connection, response); the caller closes the connection."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
         payload = None if body is None else json.dumps(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = {**({} if body is None else {"Content-Type": "application/json"}), **(headers or {})}
         try:
             connection.request(method, path, payload, headers)
             response = connection.getresponse()
@@ -66,6 +66,9 @@ class Client:
 
     def post(self, path, body):
         return json.loads(self._text("POST", path, body))
+
+    def delete(self, path):
+        return json.loads(self._text("DELETE", path))
 
     def tokenize(self, text):
         """The tokens of a prompt, as the server itself tokenises one."""

@@ -34,7 +34,7 @@ class Exchange:
     body: object        # parsed JSON, or None
     until_s: float = None
     status: int = None  # None: no whole head came back
-    reply: object = None  # of a chat completion, in one piece: see whole_reply(); else the parsed body
+    reply: object = None  # in one piece, also of a stream: see whole_reply() and whole_events(); else the parsed body
     left: bool = False  # the client went away first
 
 
@@ -174,7 +174,7 @@ def _parse_answer(data):
     if (response.getheader("Content-Type") or "").startswith("text/event-stream"):
         lines = [line[5:].strip() for line in body.split(b"\n") if line.startswith(b"data:")]
         chunks = [chunk for chunk in map(_json, lines) if isinstance(chunk, dict)]
-        return response.status, whole_reply(chunks)
+        return response.status, whole_events(chunks) if chunks and "type" in chunks[0] else whole_reply(chunks)
     body = _json(body)
     return response.status, whole_reply([body]) if isinstance(body, dict) and "choices" in body else body
 
@@ -207,6 +207,34 @@ def _add(message, calls, delta):
         function = piece.get("function") or {}
         call["function"]["name"] += function.get("name") or ""
         call["function"]["arguments"] += function.get("arguments") or ""
+
+
+def whole_events(events):
+    """The response (Responses) or the message (Messages) that a stream of events comes to, or its error."""
+    out, pieces = {}, {}
+    for event in events:
+        kind = event.get("type")
+        if kind in ("response.completed", "response.incomplete", "response.failed"):
+            return event["response"]
+        if kind == "error":
+            return {"error": event.get("error") or event}
+        if kind == "message_start":
+            out = dict(event["message"], content=[])
+        elif kind == "content_block_start":
+            out["content"].append(dict(event["content_block"]))
+        elif kind == "content_block_delta":
+            delta, block = event["delta"], out["content"][event["index"]]
+            if delta["type"] == "input_json_delta":
+                pieces[event["index"]] = pieces.get(event["index"], "") + delta["partial_json"]
+                continue
+            name = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}[delta["type"]]
+            block[name] = block.get(name, "") + delta[name]
+        elif kind == "message_delta":
+            out.update(event["delta"])
+            out["usage"].update((name, value) for name, value in event["usage"].items() if value is not None)
+    for index, piece in pieces.items():
+        out["content"][index]["input"] = _json(piece)
+    return out
 
 
 def main():

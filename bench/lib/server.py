@@ -49,8 +49,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-# hearth keeps nothing on disk and finds nothing there unless a driver says so with --kv-dir.
-NO_DISK = {"HEARTH_KV_DIR": "none"}
+# hearth keeps nothing on disk and finds nothing there unless a driver says so with --kv-dir and --session-db.
+NO_DISK = {"HEARTH_KV_DIR": "none", "HEARTH_SESSION_DB": "none"}
 
 
 class Server:

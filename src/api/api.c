@@ -3,10 +3,12 @@
  * Order at the end: the HTTP server stops taking requests, the service is drained (each running request gets its last
  * event, and so its answer), the loop ends when the answers are taken, the workers end, and what they or the service
  * have posted since is run when the HTTP server is freed. Then no job is left. */
-#include "api/api_internal.h"
+#include "api/anthropic/anthropic.h"
+#include "api/responses/responses.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
@@ -18,37 +20,95 @@
 /* What clients have, at the least, to take the last answers when the server stops. */
 #define ANSWER_US 500000
 
-/*    method  path                     answered on the loop   prepared by a worker            open */
+#define CHAT HEARTH_ROUTE_CHAT
+#define OPEN HEARTH_ROUTE_OPEN
+#define BODYLESS HEARTH_ROUTE_BODYLESS
+
+/*    method  path                     answered on the loop   prepared by a worker */
 #define HEARTH_ROUTE_TABLE(X)                                                                          \
-    X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, false)                    \
-    X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, false)                       \
-    X("POST", "/v1/completions", NULL, hearth_completions_prepare, false)                              \
-    X("POST", "/completions", NULL, hearth_completions_prepare, false)                                 \
-    X("POST", "/apply-template", NULL, hearth_apply_template_prepare, false)                           \
-    X("POST", "/tokenize", NULL, hearth_tokenize_prepare, false)                                       \
-    X("POST", "/detokenize", NULL, hearth_detokenize_prepare, false)                                   \
-    X("GET", "/v1/models", hearth_models_list, NULL, false)                                            \
-    X("GET", "/models", hearth_models_list, NULL, false)                                               \
-    X("GET", "/v1/models/*", hearth_models_get, NULL, false)                                           \
-    X("GET", "/models/*", hearth_models_get, NULL, false)                                              \
-    X("GET", "/health", hearth_health_get, NULL, true)                                                 \
-    X("GET", "/v1/health", hearth_health_get, NULL, true)                                              \
-    X("GET", "/props", hearth_props_get, NULL, false)                                                  \
-    X("GET", "/slots", hearth_slots_get, NULL, false)                                                  \
-    X("GET", "/metrics", hearth_metrics_get, NULL, false)
+    X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, CHAT)                     \
+    X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, CHAT)                        \
+    X("POST", "/v1/completions", NULL, hearth_completions_prepare, 0)                                  \
+    X("POST", "/completions", NULL, hearth_completions_prepare, 0)                                     \
+    X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT)                            \
+    X("POST", "/tokenize", NULL, hearth_tokenize_prepare, 0)                                           \
+    X("POST", "/detokenize", NULL, hearth_detokenize_prepare, 0)                                       \
+    X("POST", "/v1/sessions", NULL, hearth_sessions_create_prepare, BODYLESS)                          \
+    X("GET", "/v1/sessions", NULL, hearth_sessions_list_prepare, BODYLESS)                             \
+    X("POST", "/v1/sessions/*/fork", NULL, hearth_sessions_fork_prepare, BODYLESS)                     \
+    X("POST", "/v1/sessions/*/warm", NULL, hearth_sessions_warm_prepare, BODYLESS)                     \
+    X("GET", "/v1/sessions/*", NULL, hearth_sessions_get_prepare, BODYLESS)                            \
+    X("DELETE", "/v1/sessions/*", NULL, hearth_sessions_delete_prepare, BODYLESS)                      \
+    X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, 0)            \
+    X("POST", "/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare, 0)  \
+    X("POST", "/anthropic/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, 0)  \
+    X("POST", "/anthropic/v1/messages/count_tokens", hearth_anthropic_begin,                           \
+      hearth_anthropic_count_prepare, 0)                                                               \
+    X("GET", "/anthropic/v1/models", hearth_models_list, NULL, 0)                                      \
+    X("GET", "/anthropic/v1/models/*", hearth_models_get, NULL, 0)                                     \
+    X("POST", "/v1/responses", NULL, hearth_responses_prepare, 0)                                      \
+    X("POST", "/v1/responses/input_tokens", NULL, hearth_responses_tokens_prepare, 0)                  \
+    X("POST", "/v1/responses/compact", NULL, hearth_responses_compact_prepare, 0)                      \
+    X("POST", "/v1/responses/*/cancel", hearth_responses_cancel, hearth_responses_cancel_prepare, BODYLESS) \
+    X("GET", "/v1/responses/*/input_items", NULL, hearth_responses_items_prepare, BODYLESS)            \
+    X("GET", "/v1/responses/*", NULL, hearth_responses_get_prepare, BODYLESS)                          \
+    X("DELETE", "/v1/responses/*", NULL, hearth_responses_delete_prepare, BODYLESS)                    \
+    X("POST", "/v1/conversations", NULL, hearth_conversations_create_prepare, BODYLESS)                \
+    X("GET", "/v1/conversations/*/items/*", NULL, hearth_conversations_item_prepare, BODYLESS)         \
+    X("DELETE", "/v1/conversations/*/items/*", NULL, hearth_conversations_remove_prepare, BODYLESS)    \
+    X("GET", "/v1/conversations/*/items", NULL, hearth_conversations_list_prepare, BODYLESS)           \
+    X("POST", "/v1/conversations/*/items", NULL, hearth_conversations_add_prepare, 0)                  \
+    X("GET", "/v1/conversations/*", NULL, hearth_conversations_get_prepare, BODYLESS)                  \
+    X("POST", "/v1/conversations/*", NULL, hearth_conversations_update_prepare, BODYLESS)              \
+    X("DELETE", "/v1/conversations/*", NULL, hearth_conversations_delete_prepare, BODYLESS)            \
+    X("GET", "/v1/models", hearth_models_list, NULL, 0)                                                \
+    X("GET", "/models", hearth_models_list, NULL, 0)                                                   \
+    X("GET", "/v1/models/*", hearth_models_get, NULL, 0)                                               \
+    X("GET", "/models/*", hearth_models_get, NULL, 0)                                                  \
+    X("GET", "/health", hearth_health_get, NULL, OPEN)                                                 \
+    X("GET", "/v1/health", hearth_health_get, NULL, OPEN)                                              \
+    X("GET", "/props", hearth_props_get, NULL, 0)                                                      \
+    X("GET", "/slots", hearth_slots_get, NULL, 0)                                                      \
+    X("GET", "/metrics", hearth_metrics_get, NULL, 0)
 
 static const struct hearth_route routes[] = {
-#define X(method, path, now, prepare, open) {method, path, now, prepare, open},
+#define X(method, path, now, prepare, flags) {method, path, now, prepare, flags},
     HEARTH_ROUTE_TABLE(X)
 #undef X
 };
 
-static bool path_matches(const struct hearth_route *route, const char *path) {
-    size_t len = strlen(route->path);
-    if (route->path[len - 1] == '*') {
-        return strncmp(path, route->path, len - 1) == 0 && path[len - 1] != '\0';
+/* Walks pattern and path together; what the '*' number `index` stands for is given when there is one. */
+static bool match(const char *pattern, const char *path, size_t index, const char **found, size_t *found_len) {
+    for (size_t star = 0; *pattern != '\0'; pattern++) {
+        if (*pattern != '*') {
+            if (*pattern != *path++) {
+                return false;
+            }
+            continue;
+        }
+        const size_t len = pattern[1] == '\0' ? strlen(path) : strcspn(path, "/");
+        if (len == 0) {
+            return false;
+        }
+        if (star++ == index) {
+            *found = path;
+            *found_len = len;
+        }
+        path += len;
     }
-    return strcmp(path, route->path) == 0;
+    return *path == '\0';
+}
+
+static bool path_matches(const struct hearth_route *route, const char *path) {
+    const char *found;
+    size_t len;
+    return match(route->path, path, SIZE_MAX, &found, &len);
+}
+
+char *hearth_route_param(const struct hearth_route *route, const char *path, size_t index) {
+    const char *found = NULL;
+    size_t len = 0;
+    return match(route->path, path, index, &found, &len) && found != NULL ? strndup(found, len) : NULL;
 }
 
 /* Compares in a time that depends on the length of what was given only. */
@@ -62,8 +122,8 @@ static bool key_equals(const char *given, const char *key) {
     return differ == 0;
 }
 
-/* `salt`: of the key that was given. One key alone needs none: nobody else has state here. */
-static bool is_authorized(const struct hearth_api *api, const struct hearth_http_exchange *exchange,
+/* One key alone needs no salt: nobody else has state here. */
+bool hearth_api_authorize(const struct hearth_api *api, const struct hearth_http_exchange *exchange,
                           struct hearth_digest *salt) {
     const char *given = hearth_http_header(exchange, "authorization");
     if (given != NULL && strncasecmp(given, "Bearer ", 7) == 0) {
@@ -89,10 +149,11 @@ static void respond_no_route(struct hearth_http_exchange *exchange, const char *
     } else {
         char allow[64] = "";
         for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-            if (path_matches(&routes[i], path)) {
-                snprintf(allow, sizeof allow, "%s, OPTIONS", routes[i].method); /* paths have one method each */
+            if (path_matches(&routes[i], path) && strstr(allow, routes[i].method) == NULL) {
+                snprintf(allow + strlen(allow), sizeof allow - strlen(allow), "%s, ", routes[i].method);
             }
         }
+        snprintf(allow + strlen(allow), sizeof allow - strlen(allow), "OPTIONS");
         hearth_http_set_header(exchange, "Allow", allow);
         hearth_api_fail(&error, 405, "method_not_allowed", NULL, "%s is not allowed for %s",
                         hearth_http_method(exchange), path);
@@ -112,17 +173,29 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
             route = strcmp(routes[i].method, hearth_http_method(exchange)) == 0 ? &routes[i] : NULL;
         }
     }
-    if ((route == NULL || !route->open) && !is_authorized(api, exchange, &salt)) {
+    if ((route == NULL || (route->flags & HEARTH_ROUTE_OPEN) == 0) && !hearth_api_authorize(api, exchange, &salt)) {
         struct hearth_api_error error;
         hearth_http_set_header(exchange, "WWW-Authenticate", "Bearer");
         hearth_api_fail(&error, 401, "invalid_api_key", NULL, "a valid API key is needed (Authorization: Bearer …)");
         hearth_api_respond_error(exchange, &error);
     } else if (route == NULL) {
         respond_no_route(exchange, path, path_known);
-    } else if (route->now != NULL) {
-        route->now(api, exchange);
     } else {
-        hearth_job_start(api, route, exchange, salt);
+        if (route->now != NULL) {
+            route->now(api, exchange);
+        }
+        if (route->prepare != NULL) {
+            hearth_job_start(api, route, exchange, salt);
+        }
+    }
+}
+
+static void on_tick(void *user) {
+    struct hearth_api *api = user;
+    const int64_t now_us = hearth_clock_us();
+    for (struct hearth_job *job = api->running, *next; job != NULL; job = next) {
+        next = job->next;
+        hearth_reply_tick(job, now_us);
     }
 }
 
@@ -230,6 +303,23 @@ static int copy_chat_params(struct hearth_api *api, const struct hearth_api_para
     return rc == HEARTH_OK ? compile_strip_lines(api, params, msg) : rc;
 }
 
+static int open_store(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_errmsg *msg) {
+    api->store = params->store;
+    if (api->store == NULL) {
+        const struct hearth_store_params memory = {.path = NULL};
+        const int rc = hearth_store_create(&memory, &api->own_store, msg);
+        if (rc != HEARTH_OK) {
+            return rc;
+        }
+        api->store = api->own_store;
+    }
+    const int left = hearth_store_recover(api->store);
+    if (left > 0) {
+        hearth_log(HEARTH_LOG_INFO, "sessions: %d responses that ran when the server ended have failed", left);
+    }
+    return hearth_store_secret(api->store, api->secret);
+}
+
 int hearth_api_create(const struct hearth_api_params *params, struct hearth_api **out, struct hearth_errmsg *msg) {
     HEARTH_ASSERT(params->engine != NULL && params->chat != NULL && params->service != NULL);
     *out = NULL;
@@ -251,10 +341,11 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->slots = params->slots;
     api->created_unix = hearth_clock_unix();
     pthread_mutex_init(&api->events_mutex, NULL);
-    if (getrandom(&api->id_seed, sizeof api->id_seed, GRND_NONBLOCK) < 0) {
-        api->id_seed = (uint64_t)hearth_clock_us();
+    if (getrandom(&api->mark_seed, sizeof api->mark_seed, GRND_NONBLOCK) < 0) {
+        api->mark_seed = (uint64_t)hearth_clock_us();
     }
-    const struct hearth_http_handler handler = {.request = on_request, .error = hearth_api_http_error, .user = api};
+    const struct hearth_http_handler handler = {
+        .request = on_request, .error = hearth_api_http_error, .tick = on_tick, .user = api};
     int rc = HEARTH_ERR_NOMEM;
     if (copy_params(api, params)) {
         rc = copy_chat_params(api, params, msg);
@@ -263,11 +354,15 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
         rc = HEARTH_ERR_NOMEM;
     }
     if (rc == HEARTH_OK) {
+        rc = open_store(api, params, msg);
+    }
+    if (rc == HEARTH_OK) {
         rc = hearth_http_create(&params->http, &handler, &api->http, msg);
     }
     if (rc == HEARTH_OK) {
         api->pool = hearth_pool_create(WORKERS);
-        rc = api->pool != NULL ? hearth_http_start(api->http) : HEARTH_ERR_NOMEM;
+        api->keeper = hearth_keeper_create(api);
+        rc = api->pool != NULL && api->keeper != NULL ? hearth_http_start(api->http) : HEARTH_ERR_NOMEM;
     }
     if (rc != HEARTH_OK) {
         if (rc == HEARTH_ERR_NOMEM) {
@@ -304,6 +399,7 @@ void hearth_api_destroy(struct hearth_api *api) {
     if (api->http != NULL) {
         hearth_http_join(api->http, 0);
     }
+    hearth_keeper_destroy(api->keeper);
     hearth_pool_destroy(api->pool);
     hearth_http_destroy(api->http);
     HEARTH_ASSERT(atomic_load(&api->jobs) == 0);
@@ -324,6 +420,7 @@ void hearth_api_destroy(struct hearth_api *api) {
     free(api->reasoning_budget_message);
     json_decref(api->template_kwargs);
     hearth_history_shutdown(api);
+    hearth_store_destroy(api->own_store);
     hearth_script_destroy(api->script);
     hearth_grammars_destroy(api->grammars);
     pthread_mutex_destroy(&api->events_mutex);

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "http/server.h"
 #include "sched/service.h"
+#include "session/store.h"
 
 struct hearth_api;
 
@@ -41,6 +42,7 @@ struct hearth_api_params {
     size_t transcript_bytes;      /* memory for replies as they were sampled; default 256 MiB */
     const char *transcripts_path; /* SQLite database in which they outlive the process; NULL: none */
     const struct hearth_seal *transcripts_seal; /* what is in it is encrypted with; borrowed; NULL: not at all */
+    struct hearth_store *store;   /* sessions and responses; borrowed; NULL: in memory */
     enum hearth_reasoning_format reasoning_format;
     int32_t reasoning_budget;     /* tokens of reasoning; -1: no limit (default) */
     const char *reasoning_budget_message; /* put in when the budget is used up; NULL: none */

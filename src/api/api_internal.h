@@ -4,16 +4,17 @@
  * response), back to the loop, from there as one request per choice to the service, and ends when the response has
  * ended and every choice has had its last event.
  *
- *     api.c        create, routes, keys, dispatch       job.c        a job's life
- *     pool.c       the workers                          reply.c      events to a response, whole or streamed
- *     error.c      the error object                     receipt.c    usage, timings, receipt, logprobs
- *     fields.c     typed fields of a JSON object        models.c, native.c, metrics.c: the smaller endpoints
- *     salt.c       who shares state with whom
- *     generation.c what a request asks of the sampler   chat_completions.c, completions.c: the dialects
- *     prompt.c     text to tokens and marks             chat_request.c what a chat request asks of its template
- *     body.c       a body, parsed as far as it is new messages.c     JSON to messages
+ *     api.c        create, routes, keys, dispatch       job.h        jobs, dialects, and who prints them
+ *     error.c      the error object                     json.c, fields.c  typed fields of a JSON object
+ *     salt.c       who shares state with whom           models.c, native.c, metrics.c: the smaller endpoints
+ *     generation.c what a request asks of the sampler   chat_request.c what a chat request asks of its template
+ *     prompt.c     text to tokens and marks             chat_completions.c, completions.c: two dialects
+ *     body.c       a body, parsed as far as it is new   messages.c     JSON to messages
  *     history.c    messages to prompts                  tools.c, format.c  tools; structured output and reasoning
- *     shape.c      what a reply must look like          script.c       replies written beforehand */
+ *     shape.c      what a reply must look like          script.c       replies written beforehand
+ *     breakpoints.c what of a prompt is kept longer
+ *     responses/   OpenAI's Responses and Conversations anthropic/     Anthropic's Messages
+ *     sessions/    conversations that live in the server */
 #ifndef HEARTH_API_API_INTERNAL_H
 #define HEARTH_API_API_INTERNAL_H
 
@@ -36,7 +37,13 @@ struct hearth_job;
 struct hearth_grammars;
 struct hearth_intern;
 struct hearth_script;
+struct hearth_store;
+struct hearth_kept;
+struct hearth_keeper;
 struct hearth_transcripts;
+struct hearth_transcript_prompt;
+struct hearth_transcript_result;
+struct hearth_diagnosis;
 
 /* ---- api.c ---- */
 
@@ -57,9 +64,12 @@ struct hearth_api {
     int64_t created_unix;
     atomic_bool stopping;
     bool shut_down;
-    atomic_uint_fast64_t id_count; /* for response ids */
-    uint64_t id_seed;
+    uint64_t mark_seed;           /* for texts that nobody else has written */
     atomic_size_t jobs;           /* alive; 0 at the end */
+    struct hearth_job *running;   /* the loop's list of those that were submitted */
+    struct hearth_store *store, *own_store; /* the second: in memory, where none was given */
+    struct hearth_keeper *keeper;
+    uint8_t secret[32];           /* the store's: for what comes back from clients and must be ours */
     pthread_mutex_t events_mutex; /* the event queues of all jobs */
     struct hearth_pool *pool;
 
@@ -83,14 +93,26 @@ struct hearth_api {
 
 struct hearth_route {
     const char *method;
-    const char *path; /* a trailing '*' stands for any rest that is not empty */
+    const char *path; /* a '*' between slashes stands for one segment, at the end for any rest; none may be empty */
     /* One of the two: answers at once on the loop, */
     void (*now)(struct hearth_api *api, struct hearth_http_exchange *exchange);
     /* or is given the parsed body on a worker, and fills either job->response or job->generation and job->dialect.
-     * False: job->error is filled. */
+     * False: job->error is filled. Where both are there, `now` comes first and must not answer. */
     bool (*prepare)(struct hearth_job *job, const json_t *body);
-    bool open; /* needs no key */
+    unsigned flags;
 };
+
+enum hearth_route_flag {
+    HEARTH_ROUTE_OPEN = 1,     /* needs no key */
+    HEARTH_ROUTE_CHAT = 2,     /* its "messages" are a chat's, which are read once by their bytes */
+    HEARTH_ROUTE_BODYLESS = 4, /* the body may be missing: NULL is given then */
+};
+
+/* True when the exchange brings a key that is good here, and its salt then. */
+bool hearth_api_authorize(const struct hearth_api *api, const struct hearth_http_exchange *exchange,
+                          struct hearth_digest *salt);
+/* What the '*' number `index` of a route stands for in a path; NULL when it has not so many. Caller frees. */
+char *hearth_route_param(const struct hearth_route *route, const char *path, size_t index);
 
 /* ---- error.c: {"error": {"message", "type", "param", "code"}} ---- */
 
@@ -110,7 +132,11 @@ bool hearth_api_fail_err(struct hearth_api_error *error, int err, const struct h
 bool hearth_api_fail_nomem(struct hearth_api_error *error);
 /* The error object; NULL: out of memory. */
 json_t *hearth_api_error_json(const struct hearth_api_error *error);
-/* Ends the exchange with an error. */
+/* The same in Anthropic's form. */
+json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, const char *request_id);
+/* True for a client that speaks Anthropic's API: by its path, or by its anthropic-version header. */
+bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange);
+/* Ends the exchange with an error, in the form of its API. */
 void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 /* The handler's callback for errors that http finds. */
 void hearth_api_http_error(void *user, int status, const char *message, struct hearth_buf *body);
@@ -150,12 +176,26 @@ json_t *hearth_json_get(const json_t *object, const char *name);
 
 /* ---- generation.c ---- */
 
+#define HEARTH_PROMPT_MARKS_MAX 8
+
 struct hearth_prompt {
     struct hearth_tokens tokens;
-    int32_t marks[4];
+    int32_t marks[HEARTH_PROMPT_MARKS_MAX];
     size_t mark_count;
     struct hearth_buf text; /* what `echo` prints */
 };
+
+/* A place in a chat that its client will come back to (Anthropic's cache_control): what stands before it is kept for
+ * some time. */
+struct hearth_breakpoint {
+    size_t message; /* the one that it is in or behind, counted from the end of the history (0: the last); SIZE_MAX: the
+                       system text */
+    size_t upto;    /* bytes of its content; SIZE_MAX: its end */
+    int64_t ttl_us;
+    size_t offset;  /* into the rendered prompt, once there is one */
+};
+
+#define HEARTH_BREAKPOINTS_MAX 4
 
 /* What a request asks for. */
 struct hearth_generation {
@@ -166,9 +206,14 @@ struct hearth_generation {
     char *model;        /* as the client wrote it, or NULL */
     int32_t max_tokens, n;
     bool stream, include_usage, cache, echo;
+    enum hearth_class priority;
+    struct hearth_pin pins[HEARTH_PINS_MAX]; /* of the first prompt, ascending */
+    size_t pin_count;
     struct hearth_digest salt; /* of the API key and of cache_salt; state and transcripts are shared within it */
     struct hearth_prompt *prompts;
     size_t prompt_count;
+    struct hearth_breakpoint breakpoints[HEARTH_BREAKPOINTS_MAX];
+    size_t breakpoint_count;
 };
 
 /* Reads everything that chat and plain completions have in common; `generation` is zeroed but for the key's salt.
@@ -206,6 +251,10 @@ struct hearth_chat_options {
 
 /* Worker: reads everything of a chat request into job->chat and job->history, and gets the format of its replies. */
 bool hearth_chat_request_read(struct hearth_job *job, const json_t *body);
+/* The last part of it: options and messages are there. */
+bool hearth_chat_request_ready(struct hearth_job *job);
+/* Worker: after that, the prompt, the shape of the reply, and the reply itself where it was written beforehand. */
+bool hearth_chat_request_prompt(struct hearth_job *job);
 /* Frees what a chat or a constrained completion has added to a job and its choices, the conversation excepted. */
 void hearth_job_finish_chat(struct hearth_job *job);
 
@@ -243,11 +292,17 @@ void hearth_body_finish(struct hearth_body *body);
 
 struct hearth_history {
     struct hearth_message **messages;
-    size_t count;
+    size_t count, cap;
 };
+
+/* Takes the message over. False: out of memory (the message is gone), or it was NULL. */
+bool hearth_history_add(struct hearth_history *history, struct hearth_message *message);
 
 /* messages.c: reads the body's messages into job->history. */
 bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hearth_api_error *error);
+/* messages.c: takes the lines that --strip-line names out of a message's content, with their newlines. Before it is
+ * sealed; for system and developer messages. */
+void hearth_message_strip_lines(const struct hearth_api *api, struct hearth_message *message);
 void hearth_history_finish(struct hearth_history *history);
 /* Renders with job->chat.format and tokenises: fills generation->prompts[0] and job->conversation. */
 bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *request,
@@ -260,6 +315,22 @@ bool hearth_conversation_add_json(const struct hearth_conversation *conversation
 /* Transcripts and the like of an API whose parameters are set. False: out of memory. */
 bool hearth_history_init(struct hearth_api *api);
 void hearth_history_shutdown(struct hearth_api *api);
+
+/* What divergence says; NULL: the prompt did not leave what was known. `conversation` may be NULL. */
+const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth_conversation *conversation);
+
+/* ---- breakpoints.c: marks and pins of a chat's prompt ---- */
+
+/* Adds a mark at a byte of the prompt's text; there are ascending and different ones only. */
+void hearth_marks_add(struct hearth_transcript_prompt *prompt, size_t offset);
+/* Adds marks where the request's breakpoints are in the rendered text, of which the prompt's text is what follows
+ * `from`. */
+void hearth_breakpoints_mark(struct hearth_job *job, const struct hearth_chat_request *request,
+                             const struct hearth_chat_prompt *rendered, size_t from,
+                             struct hearth_transcript_prompt *prompt);
+/* Fills generation->pins, from where these marks have come to be. */
+void hearth_breakpoints_pin(struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
+                            const struct hearth_transcript_result *result);
 
 /* ---- shape.c: what a reply must look like, for the service ---- */
 
@@ -297,117 +368,6 @@ bool hearth_prompt_from_text(const struct hearth_api *api, const char *text, siz
 bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, const char *param,
                                 struct hearth_api_error *error);
 
-/* ---- job.c ---- */
-
-struct hearth_choice {
-    struct hearth_job *job;
-    uint32_t index;
-    const struct hearth_prompt *prompt;
-    int64_t service_id;
-    bool started;          /* its first chunk has been sent */
-    bool ended;            /* no more events */
-    struct hearth_event *queue_head, *queue_tail; /* under events_mutex */
-    /* What it has come to. */
-    struct hearth_buf text;              /* of a plain completion that is not streamed */
-    struct hearth_tokens sampled;        /* of a chat: all sampled tokens, an end token included */
-    struct hearth_chat_stream *stream;   /* of a chat; NULL once it has ended */
-    struct hearth_message *message;      /* of a chat, once it has ended */
-    bool cut;                            /* it did not end by itself, or broke off within a call */
-    uint32_t reasoning_tokens;
-    json_t *logprobs;      /* array; in a stream, those that wait for text */
-    size_t text_chars;     /* characters of the text whose log-probabilities have been printed */
-    enum hearth_finish finish;
-    struct hearth_receipt receipt;
-    uint32_t generated_tokens;
-    int64_t generate_us;
-};
-
-/* How an API prints choices. The functions return a member of "choices", NULL when out of memory. `logprobs` is
- * given up; NULL when none. `whole` and `last` find what the choice has come to in its members `message` (chats) or
- * `text`, `finish` and `cut`. A delta of a plain completion has content only. */
-struct hearth_dialect {
-    const char *id_prefix, *object, *chunk_object;
-    json_t *(*whole)(const struct hearth_choice *choice, json_t *logprobs);
-    json_t *(*first)(const struct hearth_choice *choice);
-    json_t *(*delta)(const struct hearth_choice *choice, const struct hearth_chat_delta *delta, json_t *logprobs);
-    json_t *(*last)(const struct hearth_choice *choice);
-    /* Puts an array of logprobs entries (hearth_logprobs_entry) into the dialect's form. */
-    json_t *(*logprobs)(struct hearth_choice *choice, json_t *entries);
-};
-
-struct hearth_job {
-    struct hearth_http_work work; /* first, so that it converts */
-    struct hearth_api *api;
-    const struct hearth_route *route;
-    struct hearth_http_exchange *exchange; /* the loop's; NULL once the response has ended or the client has gone */
-    atomic_bool gone;
-    struct hearth_job *pool_next;
-    struct hearth_buf body;
-
-    /* Made by the worker. */
-    bool failed;
-    struct hearth_api_error error;
-    struct hearth_buf response;           /* a finished JSON body, when dialect is NULL */
-    const struct hearth_dialect *dialect;
-    struct hearth_generation generation;
-    struct hearth_chat_options chat;          /* of a chat: there format is not NULL, and replies are messages */
-    int64_t prepare_start_us;
-    struct hearth_body parts;                 /* the messages of the body, where they were told apart */
-    struct hearth_history history;
-    struct hearth_conversation *conversation; /* history.c's */
-    struct hearth_shape *shape;               /* NULL: replies are free */
-    struct hearth_tokens script;              /* the reply, when scripted */
-    bool scripted;
-
-    /* The loop's. */
-    struct hearth_choice *choices;
-    size_t choice_count, open_choices;
-    bool posted; /* under events_mutex */
-    bool begun;  /* the stream has */
-    char id[48];
-    int64_t created_unix;
-};
-
-/* Makes a job of an exchange and hands it to the workers. `salt`: the key's. */
-void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
-                      struct hearth_digest salt);
-/* Worker: parses the body and calls the route's prepare. */
-void hearth_job_prepare(struct hearth_job *job);
-/* Cancels every choice that is still running. */
-void hearth_job_cancel(struct hearth_job *job);
-
-/* ---- pool.c ---- */
-
-struct hearth_pool;
-struct hearth_pool *hearth_pool_create(size_t threads);
-void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job);
-/* Runs what is queued and ends the threads. NULL is allowed. */
-void hearth_pool_destroy(struct hearth_pool *pool);
-
-/* ---- reply.c: the loop's side of a response ---- */
-
-/* One event of a choice. The job's exchange may end by it. */
-void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event);
-/* Ends the response with an error: a status while nothing has been sent, an event of the stream afterwards. */
-void hearth_reply_fail(struct hearth_job *job, const struct hearth_api_error *error);
-
-/* ---- receipt.c ---- */
-
-/* Sums over the choices of a job: prompts count once, by the first choice of each. */
-struct hearth_tally {
-    struct hearth_receipt receipt;
-    uint64_t generated_tokens, reasoning_tokens;
-    int64_t generate_us;
-    const struct hearth_conversation *conversation; /* of a chat, or NULL */
-};
-void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally);
-void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally);
-json_t *hearth_usage_json(const struct hearth_tally *tally);
-json_t *hearth_timings_json(const struct hearth_tally *tally);
-json_t *hearth_receipt_json(const struct hearth_tally *tally);
-/* One sampled token with its alternatives, as in chat completions. */
-json_t *hearth_logprobs_entry(const struct hearth_api *api, const struct hearth_sampled *sampled);
-
 /* ---- endpoints ---- */
 
 bool hearth_chat_completions_prepare(struct hearth_job *job, const json_t *body);
@@ -415,6 +375,12 @@ bool hearth_completions_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_apply_template_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_sessions_create_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_sessions_get_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_sessions_delete_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_sessions_fork_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_sessions_warm_prepare(struct hearth_job *job, const json_t *body);
 void hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange);

@@ -4,7 +4,7 @@
  * they come, calls with an index: the first piece has id and name, the others parts of the arguments. A request that
  * brought its tools as "functions" gets its call as "function_call".
  * Source: https://platform.openai.com/docs/api-reference/chat/create; reasoning_content as llama-server prints it. */
-#include "api/api_internal.h"
+#include "api/job.h"
 
 #include <string.h>
 
@@ -137,8 +137,8 @@ static json_t *chat_logprobs(struct hearth_choice *choice, json_t *entries) {
     return json_pack("{s:o, s:n}", "content", entries, "refusal");
 }
 
-static const struct hearth_dialect chat_dialect = {
-    .id_prefix = "chatcmpl-",
+static const struct hearth_choices_form chat_form = {
+    .dialect = {HEARTH_CHOICES_DIALECT("chatcmpl-")},
     .object = "chat.completion",
     .chunk_object = "chat.completion.chunk",
     .whole = chat_whole,
@@ -154,16 +154,10 @@ bool hearth_chat_completions_prepare(struct hearth_job *job, const json_t *body)
     if (!hearth_generation_read(api, body, false, generation, &job->error) ||
         !read_logprobs(body, generation, &job->error) ||
         !hearth_generation_alloc_prompts(generation, 1, &job->error) || !hearth_chat_request_read(job, body) ||
-        !hearth_shape_chat(job) || !hearth_history_prompt(job, &job->chat.request, &job->error)) {
+        !hearth_chat_request_prompt(job)) {
         return false;
     }
-    if (api->script != NULL) {
-        int rc = hearth_script_reply(api->script, api->engine, &job->chat.request, &job->script, &job->scripted);
-        if (rc != HEARTH_OK) {
-            return hearth_api_fail_err(&job->error, rc, NULL);
-        }
-    }
-    job->dialect = &chat_dialect;
+    job->dialect = &chat_form.dialect;
     return true;
 }
 

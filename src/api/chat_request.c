@@ -2,7 +2,7 @@
  *
  * An assistant's message at the end is continued, as in llama-server: the reply goes on where it ends. A request can
  * say so (continue_final_message) or forbid it (add_generation_prompt: true, then a new reply follows it). */
-#include "api/api_internal.h"
+#include "api/kept.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -98,12 +98,26 @@ bool hearth_chat_request_read(struct hearth_job *job, const json_t *body) {
         !hearth_reasoning_read(job->api, body, options, &job->error)) {
         return false;
     }
-    if (!hearth_history_read(job, body, &job->error) || !read_ending(job, body)) {
+    return hearth_history_read(job, body, &job->error) && hearth_kept_attach_session(job, body) &&
+           read_ending(job, body) && hearth_chat_request_ready(job);
+}
+
+bool hearth_chat_request_ready(struct hearth_job *job) {
+    job->chat.request.messages = job->history.messages;
+    job->chat.request.message_count = job->history.count;
+    return get_format(job);
+}
+
+bool hearth_chat_request_prompt(struct hearth_job *job) {
+    struct hearth_api *api = job->api;
+    if (!hearth_shape_chat(job) || !hearth_history_prompt(job, &job->chat.request, &job->error)) {
         return false;
     }
-    options->request.messages = job->history.messages;
-    options->request.message_count = job->history.count;
-    return get_format(job);
+    if (api->script == NULL) {
+        return true;
+    }
+    const int rc = hearth_script_reply(api->script, api->engine, &job->chat.request, &job->script, &job->scripted);
+    return rc == HEARTH_OK || hearth_api_fail_err(&job->error, rc, NULL);
 }
 
 static void finish_options(struct hearth_chat_options *options) {

@@ -1,7 +1,7 @@
 /* POST /v1/completions: plain text or tokens in, text out. Several prompts give several choices, prompt by prompt. A
  * schema or a grammar holds from the first character on.
  * Source: https://platform.openai.com/docs/api-reference/completions/create */
-#include "api/api_internal.h"
+#include "api/job.h"
 
 #include <string.h>
 
@@ -150,8 +150,8 @@ static json_t *text_logprobs(struct hearth_choice *choice, json_t *entries) {
                      "text_offset", offsets);
 }
 
-static const struct hearth_dialect text_dialect = {
-    .id_prefix = "cmpl-",
+static const struct hearth_choices_form text_form = {
+    .dialect = {HEARTH_CHOICES_DIALECT("cmpl-")},
     .object = "text_completion",
     .chunk_object = "text_completion",
     .whole = text_whole,
@@ -166,6 +166,6 @@ bool hearth_completions_prepare(struct hearth_job *job, const json_t *body) {
         !read_prompts(job, body)) {
         return false;
     }
-    job->dialect = &text_dialect;
+    job->dialect = &text_form.dialect;
     return true;
 }

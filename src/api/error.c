@@ -1,6 +1,6 @@
-/* Errors as the OpenAI API prints them. The type follows from the status, by the table below; the message is the one
+/* Errors as the APIs print them. The type follows from the status, by the table below; the message is the one
  * that was found where the error happened.
- * Source: https://platform.openai.com/docs/guides/error-codes */
+ * Source: https://platform.openai.com/docs/guides/error-codes, https://docs.anthropic.com/en/api/errors */
 #include "api/api_internal.h"
 
 #include <stdarg.h>
@@ -79,8 +79,31 @@ json_t *hearth_api_error_json(const struct hearth_api_error *error) {
     return json_pack("{s:o}", "error", body);
 }
 
+json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, const char *request_id) {
+    static const struct {
+        int status;
+        const char *type;
+    } words[] = {{401, "authentication_error"}, {403, "permission_error"}, {404, "not_found_error"},
+                 {413, "request_too_large"},    {429, "rate_limit_error"}, {503, "overloaded_error"}};
+    const char *type = error->status < 500 ? "invalid_request_error" : "api_error";
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        type = words[i].status == error->status ? words[i].type : type;
+    }
+    return json_pack("{s:s, s:{s:s, s:o}, s:s?}", "type", "error", "error", "type", type, "message",
+                     hearth_json_text(error->message.text, strlen(error->message.text)), "request_id", request_id);
+}
+
+bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange) {
+    const char *path = hearth_http_path(exchange);
+    return strncmp(path, "/v1/messages", 12) == 0 || strncmp(path, "/anthropic/", 11) == 0 ||
+           hearth_http_header(exchange, "anthropic-version") != NULL;
+}
+
 void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
-    hearth_json_respond(exchange, error->status, hearth_api_error_json(error));
+    hearth_json_respond(exchange, error->status,
+                        hearth_api_is_anthropic(exchange)
+                            ? hearth_api_error_json_anthropic(error, hearth_http_request_id(exchange))
+                            : hearth_api_error_json(error));
 }
 
 void hearth_api_http_error(void *user, int status, const char *message, struct hearth_buf *body) {

@@ -5,7 +5,7 @@
  * more than one for thinking, the later row of this list wins: enable_thinking among the template's arguments,
  * enable_thinking, reasoning, thinking, reasoning_effort.
  * Source: https://platform.openai.com/docs/api-reference/chat/create, llama-server's README. */
-#include "api/api_internal.h"
+#include "api/job.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -35,7 +35,7 @@ static const struct {
     enum json_kind kind;
 } ignored[] = {
     {"model", KIND_STRING},            {"user", KIND_STRING},         {"prompt_cache_key", KIND_STRING},
-    {"safety_identifier", KIND_STRING}, {"service_tier", KIND_STRING}, {"session_id", KIND_STRING},
+    {"safety_identifier", KIND_STRING}, {"service_tier", KIND_STRING},
     {"metadata", KIND_OBJECT},         {"store", KIND_BOOL},          {"parallel_tool_calls", KIND_BOOL},
 };
 

@@ -7,7 +7,7 @@
  * With --keep-thinking a template that leaves something out of a reply does not get its way: the prompt is then the
  * tokens up to the last reply as they are, and the text that the template prints behind it. To find that text, the
  * reply is printed once more with a mark for its content. */
-#include "api/api_internal.h"
+#include "api/kept.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -164,16 +164,18 @@ static struct hearth_transcript_prompt transcript_prompt(const struct hearth_job
     };
 }
 
-static void set_text(struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered, size_t from) {
+static void set_text(struct hearth_job *job, const struct hearth_chat_request *request,
+                     struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered, size_t from) {
     const size_t marks[] = {rendered->system_end, rendered->last_input_start, rendered->generation_start};
     prompt->text = (const char *)rendered->text.data + from;
     prompt->len = rendered->text.len - from;
     prompt->mark_count = 0;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
         if (marks[i] >= from && marks[i] <= rendered->text.len) { /* NO_MARK is more than any length */
-            prompt->marks[prompt->mark_count++] = marks[i] - from;
+            hearth_marks_add(prompt, marks[i] - from);
         }
     }
+    hearth_breakpoints_mark(job, request, rendered, from, prompt);
 }
 
 /* Number of messages up to and with the last one that is a reply of this server: it was exchanged for ours. */
@@ -194,7 +196,7 @@ static size_t render_tail(struct hearth_job *job, const struct hearth_chat_reque
     size_t from = 0;
     struct hearth_message **messages = calloc(request->message_count, sizeof(struct hearth_message *));
     struct hearth_message *marked = hearth_message_create(HEARTH_ROLE_ASSISTANT);
-    snprintf(mark, sizeof mark, "hearth%016" PRIx64 "%016" PRIx64, job->api->id_seed, ~job->api->id_seed);
+    snprintf(mark, sizeof mark, "hearth%016" PRIx64 "%016" PRIx64, job->api->mark_seed, ~job->api->mark_seed);
     if (messages != NULL && marked != NULL && (marked->content = strdup(mark)) != NULL) {
         marked->content_len = strlen(mark);
         memcpy(messages, request->messages, request->message_count * sizeof(struct hearth_message *));
@@ -215,6 +217,39 @@ static size_t render_tail(struct hearth_job *job, const struct hearth_chat_reque
     return from;
 }
 
+/* The exact tokens of a conversation in the store, and behind them what the template prints after its last reply. The
+ * transcripts have the same path, as a rule, and with it the place where the reply will be remembered; where they have
+ * lost it, the store's tokens stand alone. False: the text behind the reply cannot be told; render everything. */
+static bool make_exact(struct hearth_job *job, const struct hearth_chat_request *request,
+                       struct hearth_transcript_prompt *prompt, struct hearth_chat_prompt *rendered,
+                       struct hearth_transcript_result *result) {
+    const struct hearth_tokens *known = &job->kept->line.tokens;
+    struct hearth_engine *engine = job->api->engine;
+    const size_t keep = job->kept->exact_messages;
+    const size_t from = render_tail(job, request, keep, rendered);
+    if (from == 0) {
+        return false;
+    }
+    prompt->keep = keep;
+    set_text(job, request, prompt, rendered, from);
+    if (hearth_transcripts_tokenize(job->api->transcripts, prompt, result) == HEARTH_OK) {
+        if (result->tokens.n >= known->n && memcmp(result->tokens.v, known->v, known->n * sizeof *known->v) == 0) {
+            return true;
+        }
+        hearth_transcript_release(job->api->transcripts, result->place);
+        hearth_tokens_finish(&result->tokens);
+        free(result->fork.said);
+    }
+    *result = (struct hearth_transcript_result){.known_tokens = known->n, .sampled_tokens = 0};
+    if (hearth_tokens_append(&result->tokens, known->v, known->n) &&
+        engine->ops->tokenize(engine, prompt->text, prompt->len, false, true, &result->tokens) >= 0) {
+        result->marks[result->mark_count++] = (int32_t)known->n;
+        return true;
+    }
+    hearth_tokens_finish(&result->tokens);
+    return false;
+}
+
 /* Puts the replies back, renders and tokenises. `rendered` is for the caller to finish. */
 static int make_tokens(struct hearth_job *job, const struct hearth_chat_request *request,
                        struct hearth_transcript_prompt *prompt, struct hearth_chat_prompt *rendered,
@@ -229,13 +264,21 @@ static int make_tokens(struct hearth_job *job, const struct hearth_chat_request 
     memcpy(sent, history->messages, bytes);
     (void)hearth_transcripts_restore(api->transcripts, prompt->root, history->messages, history->count,
                                      api->ids_printed);
+    if (job->kept != NULL && job->kept->same_config && !request->continues) {
+        if (make_exact(job, request, prompt, rendered, result)) {
+            free(sent);
+            return HEARTH_OK;
+        }
+        prompt->keep = 0;
+        hearth_chat_prompt_finish(rendered);
+    }
     size_t keep = api->keep_thinking && !request->continues ? last_reply(history, sent) : 0;
     free(sent);
     if (keep > 0) {
         size_t from = render_tail(job, request, keep, rendered);
         if (from > 0) {
             prompt->keep = keep;
-            set_text(prompt, rendered, from);
+            set_text(job, request, prompt, rendered, from);
             if (hearth_transcripts_tokenize(api->transcripts, prompt, result) == HEARTH_OK) {
                 return HEARTH_OK;
             }
@@ -245,7 +288,7 @@ static int make_tokens(struct hearth_job *job, const struct hearth_chat_request 
     }
     int err = hearth_chat_render(api->chat, request, job->chat.format, rendered, msg);
     if (err == HEARTH_OK) {
-        set_text(prompt, rendered, 0);
+        set_text(job, request, prompt, rendered, 0);
         err = hearth_transcripts_tokenize(api->transcripts, prompt, result);
     }
     return err;
@@ -290,13 +333,19 @@ static void diagnose(struct hearth_conversation *conversation, const struct hear
     }
 }
 
+static void release(struct hearth_api *api, struct hearth_transcript_place *place) {
+    if (place != NULL) {
+        hearth_transcript_release(api->transcripts, place);
+    }
+}
+
 /* Takes over what tokenising has found. */
 static bool keep_result(struct hearth_job *job, const struct hearth_chat_request *request,
-                        struct hearth_transcript_result *result) {
+                        const struct hearth_transcript_prompt *from, struct hearth_transcript_result *result) {
     struct hearth_prompt *prompt = &job->generation.prompts[0];
     struct hearth_conversation *conversation = calloc(1, sizeof *conversation);
     if (conversation == NULL) {
-        hearth_transcript_release(job->api->transcripts, result->place);
+        release(job->api, result->place);
         hearth_tokens_finish(&result->tokens);
         return false;
     }
@@ -316,6 +365,7 @@ static bool keep_result(struct hearth_job *job, const struct hearth_chat_request
             prompt->marks[prompt->mark_count++] = result->marks[i];
         }
     }
+    hearth_breakpoints_pin(job, from, result);
     return true;
 }
 
@@ -326,11 +376,14 @@ bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *r
     struct hearth_errmsg msg = {{0}};
     struct hearth_transcript_prompt prompt =
         transcript_prompt(job, request, hearth_transcript_root(request->tools, request->kwargs, job->generation.salt));
+    if (job->kept != NULL && !hearth_kept_settle(job)) {
+        return false;
+    }
     int err = make_tokens(job, request, &prompt, &rendered, &result, &msg);
     bool ok = err == HEARTH_OK;
     if (!ok) {
         hearth_api_fail_err(error, err, &msg);
-    } else if (!keep_result(job, request, &result)) {
+    } else if (!keep_result(job, request, &prompt, &result)) {
         ok = hearth_api_fail_nomem(error);
     } else if (job->conversation->forked) {
         diagnose(job->conversation, request, &prompt, &rendered);
@@ -413,7 +466,8 @@ void hearth_history_remember(struct hearth_choice *choice, struct hearth_message
         count--;
     }
     choice->sampled.n = count;
-    if (whole != NULL && (stop == NULL || cut_at_stop(job->api, &choice->sampled, stop))) {
+    if (whole != NULL && (stop == NULL || cut_at_stop(job->api, &choice->sampled, stop)) &&
+        conversation->place != NULL) {
         hearth_transcripts_remember(job->api->transcripts, conversation->place, whole, choice->sampled.v,
                                     choice->sampled.n);
     }
@@ -422,7 +476,7 @@ void hearth_history_remember(struct hearth_choice *choice, struct hearth_message
 
 void hearth_conversation_destroy(struct hearth_job *job) {
     if (job->conversation != NULL) {
-        hearth_transcript_release(job->api->transcripts, job->conversation->place);
+        release(job->api, job->conversation->place);
         hearth_message_unref(job->conversation->begun);
         free(job->conversation);
         job->conversation = NULL;
@@ -430,6 +484,10 @@ void hearth_conversation_destroy(struct hearth_job *job) {
 }
 
 /* ---- the receipt's part ---- */
+
+const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth_conversation *conversation) {
+    return conversation != NULL && conversation->forked ? &conversation->diagnosis : NULL;
+}
 
 static json_t *divergence_json(const struct hearth_conversation *conversation) {
     const struct hearth_transcript_fork *fork = &conversation->fork;

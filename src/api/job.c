@@ -3,20 +3,24 @@
  *     loop: start ---> worker: prepare ---> loop: prepared ---> service, one request per choice
  *                                             |  error or finished body: respond          | events
  *                                             v                                           v
- *                                           freed <--- response ended, all choices ended --- loop: events
+ *                                           freed <--- loop: completed <-- worker: keep <-- loop: events
+ *                                                      the response ends   (jobs with a turn only)
  *
  * Events arrive on the service's thread and are queued per choice under the API's mutex (which outlives every job); the
  * job's work is posted once for as many as come before the loop gets to them. A client that goes away clears `exchange`
- * and cancels every choice; the job stays until their last events have come.
+ * and cancels every choice, unless the job is detached or its turn is being kept; the job stays until the last events
+ * have come.
  *
- * Invariant: a job is posted, in the pool, or has open choices; when none of it is true it is freed. */
-#include "api/api_internal.h"
+ * Invariant: a job is posted, in the pool, completing, or has open choices; when none of it is true it is freed. */
+#include "api/job.h"
+
+#include "api/kept.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
 
-#include <inttypes.h>
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,9 +40,23 @@ static void job_destroy(struct hearth_job *job) {
         HEARTH_ASSERT(job->choices[i].queue_head == NULL);
         hearth_buf_finish(&job->choices[i].text);
         json_decref(job->choices[i].logprobs);
+        free(job->choices[i].stop);
+    }
+    if (job->submitted) {
+        *(job->prev != NULL ? &job->prev->next : &job->api->running) = job->next;
+        if (job->next != NULL) {
+            job->next->prev = job->prev;
+        }
+    }
+    if (job->dialect_state != NULL) {
+        job->dialect->destroy(job->dialect_state);
     }
     hearth_job_finish_chat(job);
     hearth_conversation_destroy(job);
+    hearth_kept_destroy(job);
+    free(job->path);
+    free(job->query);
+    free(job->session_header);
     free(job->choices);
     hearth_generation_finish(&job->generation);
     hearth_buf_finish(&job->body);
@@ -58,15 +76,21 @@ void hearth_job_cancel(struct hearth_job *job) {
 static void client_gone(void *user) {
     struct hearth_job *job = user;
     job->exchange = NULL;
-    atomic_store(&job->gone, true);
-    hearth_job_cancel(job);
+    if (!job->detached) {
+        atomic_store(&job->gone, true);
+        job->open = false;
+        hearth_job_cancel(job);
+    }
 }
+
+static void prepare(struct hearth_job *job);
 
 void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
                       struct hearth_digest salt) {
     struct hearth_job *job = calloc(1, sizeof *job);
+    struct hearth_api_error error;
+    const char *session = hearth_http_header(exchange, "x-session-id");
     if (job == NULL) {
-        struct hearth_api_error error;
         hearth_api_fail_nomem(&error);
         hearth_api_respond_error(exchange, &error);
         return;
@@ -74,8 +98,15 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->api = api;
     job->route = route;
     job->exchange = exchange;
+    job->owner = salt;
     job->generation.salt = salt;
+    job->id_bits = hearth_store_id();
+    job->created_unix = hearth_clock_unix();
+    job->path = strdup(hearth_http_path(exchange));
+    job->query = strdup(hearth_http_query(exchange));
+    job->session_header = session != NULL && *session != '\0' ? strdup(session) : NULL;
     job->work.run = job_prepared;
+    job->pool_run = prepare;
     atomic_init(&job->gone, false);
     atomic_fetch_add(&api->jobs, 1);
     hearth_http_take_body(exchange, &job->body);
@@ -83,15 +114,64 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     hearth_pool_push(api->pool, job);
 }
 
+/* Decodes %XX, and '+' in a query, in place. */
+static void decode(char *text, bool query) {
+    char *out = text;
+    for (; *text != '\0'; text++) {
+        unsigned byte;
+        if (*text == '%' && isxdigit((unsigned char)text[1]) && isxdigit((unsigned char)text[2])) {
+            (void)sscanf(text + 1, "%2x", &byte);
+            *out++ = (char)byte;
+            text += 2;
+        } else {
+            *out++ = query && *text == '+' ? ' ' : *text;
+        }
+    }
+    *out = '\0';
+}
+
+char *hearth_job_param(const struct hearth_job *job, size_t index) {
+    char *value = job->path != NULL ? hearth_route_param(job->route, job->path, index) : NULL;
+    if (value != NULL) {
+        decode(value, false);
+    }
+    return value;
+}
+
+char *hearth_job_query(const struct hearth_job *job, const char *name) {
+    const size_t len = strlen(name);
+    for (const char *at = job->query; at != NULL && *at != '\0'; at = strchr(at, '&')) {
+        at += *at == '&';
+        if (strncmp(at, name, len) == 0 && at[len] == '=') {
+            char *value = strndup(at + len + 1, strcspn(at + len + 1, "&"));
+            if (value != NULL) {
+                decode(value, true);
+            }
+            return value;
+        }
+    }
+    return NULL;
+}
+
+bool hearth_job_respond(struct hearth_job *job, json_t *value) {
+    return hearth_json_write(value, &job->response) || hearth_api_fail_nomem(&job->error);
+}
+
 static bool parse_body(struct hearth_job *job, json_t **out) {
     json_error_t at;
     *out = NULL;
+    if (job->body.len == 0 && (job->route->flags & HEARTH_ROUTE_BODYLESS) != 0) {
+        return true;
+    }
     if (job->body.len == 0) {
         return hearth_api_fail(&job->error, 400, "invalid_json", NULL,
                                "the request has no body; a JSON object is needed");
     }
     const char *text = (const char *)job->body.data;
-    json_t *body = hearth_body_parse_new(job->api->intern, text, job->body.len, &job->parts);
+    json_t *body = NULL;
+    if ((job->route->flags & HEARTH_ROUTE_CHAT) != 0) {
+        body = hearth_body_parse_new(job->api->intern, text, job->body.len, &job->parts);
+    }
     if (body == NULL) {
         body = json_loadb(text, job->body.len, JSON_ALLOW_NUL, &at);
     }
@@ -110,7 +190,7 @@ static bool parse_body(struct hearth_job *job, json_t **out) {
     return true;
 }
 
-void hearth_job_prepare(struct hearth_job *job) {
+static void prepare(struct hearth_job *job) {
     json_t *body = NULL;
     job->prepare_start_us = hearth_clock_us();
     if (!atomic_load(&job->gone)) {
@@ -151,6 +231,10 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         .prompt_tokens = choice->prompt->tokens.n,
         .marks = choice->prompt->marks,
         .mark_count = choice->prompt->mark_count,
+        .pins = generation->pins,
+        .pin_count = generation->pin_count,
+        /* Nothing is to be said: the client prepares what it will ask later. */
+        .priority = generation->max_tokens == 0 ? HEARTH_CLASS_WARM : generation->priority,
         .sampling = generation->sampling,
         .max_tokens = generation->max_tokens,
         .stops = (const char *const *)generation->stops,
@@ -176,6 +260,12 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
     return true;
 }
 
+void hearth_job_name(struct hearth_job *job) {
+    char hex[33];
+    hearth_digest_hex(job->id_bits, hex);
+    snprintf(job->id, sizeof job->id, "%s%s", job->dialect->id_prefix, hex);
+}
+
 static bool make_choices(struct hearth_job *job, struct hearth_api_error *error) {
     const struct hearth_generation *generation = &job->generation;
     size_t count = generation->prompt_count * (size_t)generation->n;
@@ -191,16 +281,23 @@ static bool make_choices(struct hearth_job *job, struct hearth_api_error *error)
         job->choices[i].prompt = &generation->prompts[i / (size_t)generation->n];
         job->choices[i].ended = true; /* until it is submitted */
     }
-    struct hearth_api *api = job->api;
-    job->created_unix = hearth_clock_unix();
-    snprintf(job->id, sizeof job->id, "%s%016" PRIx64 "%08" PRIx64, job->dialect->id_prefix, api->id_seed,
-             (uint64_t)atomic_fetch_add(&api->id_count, 1));
+    if (job->id[0] == '\0') {
+        hearth_job_name(job);
+    }
     return true;
 }
 
 static void submit(struct hearth_job *job) {
+    struct hearth_api *api = job->api;
     struct hearth_api_error error;
     job->work.run = job_events;
+    job->open = true;
+    job->submitted = true;
+    job->next = api->running;
+    if (job->next != NULL) {
+        job->next->prev = job;
+    }
+    api->running = job;
     if (!make_choices(job, &error)) {
         hearth_reply_fail(job, &error);
         return;
@@ -215,27 +312,46 @@ static void submit(struct hearth_job *job) {
             return;
         }
     }
-    for (size_t i = 0; i < job->generation.prompt_count; i++) {
+    for (size_t i = 0; i < job->generation.prompt_count && job->kept == NULL; i++) {
         hearth_tokens_finish(&job->generation.prompts[i].tokens); /* the service has its own */
+    }
+    hearth_reply_submitted(job);
+}
+
+static void free_if_over(struct hearth_job *job) {
+    if (job->open_choices == 0 && !job->completing) {
+        HEARTH_ASSERT(job->exchange == NULL);
+        job_destroy(job);
+    }
+}
+
+/* Answers a request that needs no choices, or the first answer of one that goes on alone. */
+static void respond_prepared(struct hearth_job *job) {
+    struct hearth_http_exchange *exchange = job->exchange;
+    job->exchange = NULL;
+    if (exchange == NULL) {
+        return;
+    }
+    if (job->failed) {
+        hearth_log(HEARTH_LOG_DEBUG, "api: %s: %d %s", hearth_http_request_id(exchange), job->error.status,
+                   job->error.message.text);
+        hearth_api_respond_error(exchange, &job->error);
+    } else {
+        hearth_http_respond(exchange, job->status != 0 ? job->status : 200, HEARTH_CONTENT_JSON, job->response.data,
+                            job->response.len);
     }
 }
 
 static void job_prepared(struct hearth_http_work *work) {
     struct hearth_job *job = (struct hearth_job *)work;
-    if (job->exchange != NULL && job->failed) {
-        hearth_log(HEARTH_LOG_DEBUG, "api: %s: %d %s", hearth_http_request_id(job->exchange), job->error.status,
-                   job->error.message.text);
-        hearth_api_respond_error(job->exchange, &job->error);
-        job->exchange = NULL;
-    } else if (job->exchange != NULL && job->dialect == NULL) {
-        hearth_http_respond(job->exchange, 200, HEARTH_CONTENT_JSON, job->response.data, job->response.len);
-        job->exchange = NULL;
-    } else if (job->exchange != NULL) {
+    const bool submits = !job->failed && job->dialect != NULL && (job->exchange != NULL || job->detached);
+    if (!submits || job->response.len > 0) {
+        respond_prepared(job);
+    }
+    if (submits) {
         submit(job);
     }
-    if (job->open_choices == 0) {
-        job_destroy(job);
-    }
+    free_if_over(job);
 }
 
 static void take_events(struct hearth_job *job, struct hearth_choice *choice, struct hearth_event *event) {
@@ -246,7 +362,7 @@ static void take_events(struct hearth_job *job, struct hearth_choice *choice, st
             choice->ended = true;
             job->open_choices--;
         }
-        if (job->exchange != NULL) {
+        if (job->open && !job->completing) {
             hearth_reply_event(job, choice, event);
         }
         event->next = NULL;
@@ -268,8 +384,35 @@ static void job_events(struct hearth_http_work *work) {
     for (size_t i = 0; i < job->choice_count; i++) {
         take_events(job, &job->choices[i], taken[i]);
     }
-    if (job->open_choices == 0) {
-        HEARTH_ASSERT(job->exchange == NULL);
-        job_destroy(job);
+    free_if_over(job);
+}
+
+/* ---- the end ---- */
+
+static void job_completed(struct hearth_http_work *work) {
+    struct hearth_job *job = ((struct hearth_job_end *)work)->job;
+    job->completing = false;
+    hearth_reply_end(job);
+    free_if_over(job);
+}
+
+static void keep(struct hearth_job *job) {
+    hearth_kept_write(job);
+    hearth_http_post(job->api->http, &job->end.work);
+}
+
+void hearth_job_complete(struct hearth_job *job, const struct hearth_api_error *failure) {
+    HEARTH_ASSERT(job->open && !job->completing);
+    if (failure != NULL) {
+        job->failed = true;
+        job->error = *failure;
     }
+    if (!hearth_kept_is_due(job)) {
+        hearth_reply_end(job);
+        return;
+    }
+    job->completing = true;
+    job->end = (struct hearth_job_end){.work = {.run = job_completed}, .job = job};
+    job->pool_run = keep;
+    hearth_pool_push(job->api->pool, job);
 }

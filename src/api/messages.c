@@ -6,7 +6,7 @@
  * form. Everything else in a message (refusal, annotations, audio, cache_control, …) is not printed by any template and
  * is left behind.
  * Source: https://platform.openai.com/docs/api-reference/chat/create */
-#include "api/api_internal.h"
+#include "api/job.h"
 
 #include "session/intern.h"
 
@@ -84,9 +84,11 @@ static bool read_content(const json_t *object, size_t index, struct hearth_messa
     return ok;
 }
 
-/* Lines that --strip-line names are taken out, with their newlines. */
-static bool strip_lines(const struct hearth_api *api, struct hearth_message *message) {
+void hearth_message_strip_lines(const struct hearth_api *api, struct hearth_message *message) {
     char *out = message->content;
+    if (api->strip_line_count == 0) {
+        return;
+    }
     for (char *line = message->content, *next; line != NULL && *line != '\0'; line = next) {
         char *newline = strchr(line, '\n');
         bool strip = false;
@@ -108,7 +110,6 @@ static bool strip_lines(const struct hearth_api *api, struct hearth_message *mes
     }
     *out = '\0';
     message->content_len = (size_t)(out - message->content);
-    return true;
 }
 
 /* ---- calls ---- */
@@ -220,8 +221,8 @@ static struct hearth_message *read_message(const struct hearth_api *api, const j
               read_text(object, "tool_call_id", true, index, &message->tool_call_id, error) &&
               read_text(object, "reasoning_content", true, index, &message->reasoning, error) &&
               read_text(object, "reasoning", false, index, &message->reasoning, error);
-    if (ok && api->strip_line_count > 0 && (role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER)) {
-        ok = strip_lines(api, message);
+    if (ok && (role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER)) {
+        hearth_message_strip_lines(api, message);
     }
     if (ok && !hearth_message_seal(message)) {
         ok = hearth_api_fail_nomem(error);
@@ -257,10 +258,6 @@ bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hear
     if (count == 0) {
         return hearth_api_fail(error, 400, "invalid_value", "messages", "messages must not be empty");
     }
-    history->messages = calloc(count, sizeof(struct hearth_message *));
-    if (history->messages == NULL) {
-        return hearth_api_fail_nomem(error);
-    }
     for (size_t i = 0; i < count; i++) {
         struct hearth_message *message =
             job->parts.count > 0 ? message_of(job->api, &job->parts.items[i], i, error)
@@ -268,9 +265,28 @@ bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hear
         if (message == NULL) {
             return false; /* hearth_history_finish() frees what was read */
         }
-        history->messages[history->count++] = message;
+        if (!hearth_history_add(history, message)) {
+            return hearth_api_fail_nomem(error);
+        }
     }
     return true;
+}
+
+bool hearth_history_add(struct hearth_history *history, struct hearth_message *message) {
+    if (message != NULL && history->count == history->cap) {
+        const size_t cap = history->cap > 0 ? 2 * history->cap : 16;
+        struct hearth_message **messages = realloc(history->messages, cap * sizeof(struct hearth_message *));
+        if (messages == NULL) {
+            hearth_message_unref(message);
+            return false;
+        }
+        history->messages = messages;
+        history->cap = cap;
+    }
+    if (message != NULL) {
+        history->messages[history->count++] = message;
+    }
+    return message != NULL;
 }
 
 void hearth_history_finish(struct hearth_history *history) {

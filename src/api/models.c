@@ -1,8 +1,9 @@
-/* GET /v1/models and /v1/models/{id}: the one model that is served. Clients look for the context size under several
- * names; Hermes refuses to start without one of the first two. */
+/* GET /v1/models and /v1/models/{id}: the one model that is served, in the form of the client's API. Clients look for
+ * the context size under several names; Hermes refuses to start without one of the first two. */
 #include "api/api_internal.h"
 
 #include <string.h>
+#include <time.h>
 
 static json_t *model_json(const struct hearth_api *api) {
     const struct hearth_caps *caps = &api->engine->caps;
@@ -18,14 +19,33 @@ static json_t *model_json(const struct hearth_api *api) {
                      "meta", meta);
 }
 
+/* Source: https://docs.anthropic.com/en/api/models-list */
+static json_t *anthropic_model_json(const struct hearth_api *api) {
+    const json_int_t ctx = api->engine->caps.ctx_tokens;
+    const time_t created = (time_t)api->created_unix;
+    char text[32] = "";
+    struct tm utc;
+    if (gmtime_r(&created, &utc) != NULL) {
+        (void)strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    }
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I}", "type", "model", "id", api->model_name,
+                     "display_name", api->model_name, "created_at", text, "lifecycle", "active", "max_input_tokens",
+                     ctx, "max_tokens", ctx, "max_model_len", ctx, "context_length", ctx);
+}
+
 void hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    hearth_json_respond(exchange, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(api)));
+    json_t *list = hearth_api_is_anthropic(exchange)
+                       ? json_pack("{s:[o], s:b, s:s, s:s}", "data", anthropic_model_json(api), "has_more", 0,
+                                   "first_id", api->model_name, "last_id", api->model_name)
+                       : json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(api));
+    hearth_json_respond(exchange, 200, list);
 }
 
 void hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     const char *id = strstr(hearth_http_path(exchange), "/models/") + strlen("/models/");
     if (strcmp(id, api->model_name) == 0 || strcmp(id, api->model_file) == 0) {
-        hearth_json_respond(exchange, 200, model_json(api));
+        hearth_json_respond(exchange, 200,
+                            hearth_api_is_anthropic(exchange) ? anthropic_model_json(api) : model_json(api));
         return;
     }
     struct hearth_api_error error;

@@ -1,7 +1,7 @@
 /* llama-server's own endpoints: /health, /props, /slots, /tokenize, /detokenize. Names and shapes are its, so that its
  * clients find what they know.
  * Source: llama-server's README. */
-#include "api/api_internal.h"
+#include "api/job.h"
 
 #include "base/utf8.h"
 

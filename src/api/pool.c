@@ -1,6 +1,6 @@
-/* The workers: a first-in-first-out queue of jobs and a few threads that prepare them. Its length is bounded by the
- * number of connections, each of which has at most one job. */
-#include "api/api_internal.h"
+/* The workers: a first-in-first-out queue of jobs and a few threads that do a part of their work. Its length is
+ * bounded by the number of connections and of detached jobs. */
+#include "api/job.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static void *work(void *user) {
         }
         pool->head = job->pool_next;
         pthread_mutex_unlock(&pool->mutex);
-        hearth_job_prepare(job);
+        job->pool_run(job);
         pthread_mutex_lock(&pool->mutex);
     }
     pthread_mutex_unlock(&pool->mutex);

@@ -2,7 +2,7 @@
  *
  * A response with several choices sums up: tokens of a prompt count once, by its first choice (the others find it in
  * the cache); sampled tokens count all; generation times run at the same time, so the longest one stands for them. */
-#include "api/api_internal.h"
+#include "api/kept.h"
 
 static double ms(int64_t us) {
     return (double)us / 1000.0;
@@ -16,20 +16,19 @@ static void add_generated(const struct hearth_choice *choice, struct hearth_tall
     }
 }
 
-/* Prompt tokens whose state was there, wherever. */
-static json_int_t cached_tokens(const struct hearth_receipt *receipt) {
-    return (json_int_t)receipt->reused_live_tokens + receipt->reused_ram_tokens + receipt->reused_disk_tokens;
+uint32_t hearth_receipt_cached_tokens(const struct hearth_receipt *receipt) {
+    return receipt->reused_live_tokens + receipt->reused_ram_tokens + receipt->reused_disk_tokens;
 }
 
 void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally) {
-    *tally = (struct hearth_tally){.receipt = choice->receipt, .conversation = choice->job->conversation};
+    *tally = (struct hearth_tally){.receipt = choice->receipt, .job = choice->job};
     add_generated(choice, tally);
 }
 
 void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) {
     struct hearth_receipt *sum = &tally->receipt;
     size_t per_prompt = (size_t)job->generation.n;
-    *tally = (struct hearth_tally){.receipt.reason = job->choices[0].receipt.reason, .conversation = job->conversation};
+    *tally = (struct hearth_tally){.receipt.reason = job->choices[0].receipt.reason, .job = job};
     for (size_t i = 0; i < job->choice_count; i++) {
         const struct hearth_receipt *receipt = &job->choices[i].receipt;
         add_generated(&job->choices[i], tally);
@@ -53,7 +52,7 @@ json_t *hearth_usage_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
     json_int_t prompt = receipt->prompt_tokens;
     json_int_t completion = (json_int_t)tally->generated_tokens;
-    json_int_t cached = cached_tokens(receipt);
+    json_int_t cached = hearth_receipt_cached_tokens(receipt);
     return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
                      "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens", cached,
                      "completion_tokens_details", "reasoning_tokens", (json_int_t)tally->reasoning_tokens);
@@ -62,7 +61,7 @@ json_t *hearth_usage_json(const struct hearth_tally *tally) {
 /* The prompt's time is what passed between getting a lane and the first token: plan, restore and prefill. */
 json_t *hearth_timings_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
-    json_int_t cached = cached_tokens(receipt);
+    json_int_t cached = hearth_receipt_cached_tokens(receipt);
     double prompt_n = receipt->computed_tokens;
     double prompt_ms = ms(receipt->plan_us + receipt->restore_us + receipt->prefill_us);
     double predicted_n = (double)tally->generated_tokens;
@@ -86,7 +85,8 @@ json_t *hearth_receipt_json(const struct hearth_tally *tally) {
                   hearth_json_real(ms(receipt->plan_us)), "restore_ms", hearth_json_real(ms(receipt->restore_us)),
                   "prefill_ms", hearth_json_real(ms(receipt->prefill_us)), "reason",
                   hearth_reason_text(receipt->reason), "reason_text", hearth_reason_help(receipt->reason));
-    if (json != NULL && !hearth_conversation_add_json(tally->conversation, json)) {
+    if (json != NULL && (!hearth_conversation_add_json(tally->job->conversation, json) ||
+                         !hearth_kept_add_json(tally->job, json))) {
         json_decref(json);
         return NULL;
     }

@@ -1,44 +1,35 @@
 /* Events to a response, whole or streamed.
  *
  * The text of a chat goes through a hearth_chat_stream, which tells content, reasoning and calls apart: its deltas
- * become chunks, its end the choice's message. That is remembered before anything says that the reply is complete, for
- * a client's next request may come at once. Plain completions are their text.
+ * go to the dialect, its end is the choice's message. That is remembered before anything says that the reply is
+ * complete, for a client's next request may come at once. Plain completions are their text.
  *
  * A whole response is written when the last choice is done. A stream begins with its first event (so that an error
- * before it is still a status), then per choice a first chunk, chunks of text, and a last one with finish_reason,
- * timings and receipt; after all of them a chunk with usage if that was asked for, and [DONE]. Source:
- * https://platform.openai.com/docs/api-reference/chat/streaming; timings as llama-server prints them. */
-#include "api/api_internal.h"
+ * before it is still a status), or earlier if the dialect wants it so or the wait is long. What a dialect prints is
+ * gathered and written once per event. A job without a client (detached, or gone while its turn is kept) goes through
+ * the same, and nothing is written. */
+#include "api/job.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const char sse_done[] = "data: [DONE]\n\n";
+/* After so long without a byte a stream says that it is alive. */
+#define PING_US 10000000
+/* So long a conversation is expected back that has gone to run tools. */
+#define TOOLS_US (300 * 1000000ll)
 
-static void end_stream(struct hearth_job *job) {
-    struct hearth_http_exchange *exchange = job->exchange;
-    job->exchange = NULL;
-    hearth_http_end(exchange);
-}
-
-void hearth_reply_fail(struct hearth_job *job, const struct hearth_api_error *error) {
-    struct hearth_http_exchange *exchange = job->exchange;
-    hearth_job_cancel(job);
-    if (!job->begun) {
-        job->exchange = NULL;
-        hearth_api_respond_error(exchange, error);
-        return;
+bool hearth_sse(struct hearth_buf *out, const char *event, json_t *value) {
+    bool ok = value != NULL && (event == NULL || hearth_buf_printf(out, "event: %s\n", event)) &&
+              hearth_buf_text(out, "data: ");
+    if (!ok) {
+        json_decref(value);
+        return false;
     }
-    struct hearth_buf line = {0};
-    if (hearth_buf_text(&line, "data: ") && hearth_json_write(hearth_api_error_json(error), &line) &&
-        hearth_buf_text(&line, "\n\n")) {
-        hearth_http_write(exchange, line.data, line.len);
-    }
-    hearth_buf_finish(&line);
-    end_stream(job);
+    return hearth_json_write(value, out) && hearth_buf_text(out, "\n\n");
 }
 
 static void fail_nomem(struct hearth_job *job) {
@@ -47,45 +38,49 @@ static void fail_nomem(struct hearth_job *job) {
     hearth_reply_fail(job, &error);
 }
 
-/* The members that every response and chunk has; `choices` is given up. */
-static json_t *envelope(const struct hearth_job *job, const char *object, json_t *choices) {
-    const char *model = job->generation.model != NULL ? job->generation.model : job->api->model_name;
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", job->id, "object", object, "created",
-                     (json_int_t)job->created_unix, "model", model, "system_fingerprint", job->api->version, "choices",
-                     choices);
-}
-
-static bool add_cost(json_t *response, const struct hearth_tally *tally, bool usage) {
-    return (!usage || json_object_set_new(response, "usage", hearth_usage_json(tally)) == 0) &&
-           json_object_set_new(response, "timings", hearth_timings_json(tally)) == 0 &&
-           json_object_set_new(response, "hearth", hearth_receipt_json(tally)) == 0;
-}
-
-/* Sends one event of the stream. False: the stream has ended for want of memory. */
-static bool send_chunk(struct hearth_job *job, json_t *chunk) {
-    struct hearth_buf line = {0};
-    bool ok = hearth_buf_text(&line, "data: ") && hearth_json_write(chunk, &line);
-    ok = ok && hearth_buf_text(&line, "\n\n");
-    if (ok) {
-        hearth_http_write(job->exchange, line.data, line.len);
-    } else {
+/* Writes what was printed and frees it. `ok` false: out of memory, and the response ends with that. */
+static bool emit(struct hearth_job *job, struct hearth_buf *out, bool ok) {
+    if (ok && out->len > 0 && job->exchange != NULL) {
+        hearth_http_write(job->exchange, out->data, out->len);
+        job->written_us = hearth_clock_us();
+    }
+    hearth_buf_finish(out);
+    if (!ok && job->open) {
         fail_nomem(job);
     }
-    hearth_buf_finish(&line);
     return ok;
 }
 
-static json_t *one_choice(const struct hearth_job *job, json_t *choice) {
-    return envelope(job, job->dialect->chunk_object, json_pack("[o]", choice));
-}
-
-static void begin_stream(struct hearth_job *job) {
-    if (!job->begun) {
+static bool begin_stream(struct hearth_job *job, struct hearth_buf *out) {
+    if (job->begun) {
+        return true;
+    }
+    job->begun = true;
+    if (job->exchange != NULL) {
         hearth_http_set_header(job->exchange, "Cache-Control", "no-cache");
         hearth_http_set_header(job->exchange, "X-Accel-Buffering", "no");
         hearth_http_begin(job->exchange, 200, "text/event-stream; charset=utf-8");
-        job->begun = true;
     }
+    return job->dialect->begin == NULL || job->dialect->begin(job, out);
+}
+
+void hearth_reply_submitted(struct hearth_job *job) {
+    job->written_us = hearth_clock_us();
+    if (job->generation.stream && job->dialect->begin_early) {
+        struct hearth_buf out = {0};
+        const bool ok = begin_stream(job, &out);
+        (void)emit(job, &out, ok);
+    }
+}
+
+void hearth_reply_tick(struct hearth_job *job, int64_t now_us) {
+    struct hearth_buf out = {0};
+    if (!job->open || !job->generation.stream || job->exchange == NULL || now_us - job->written_us < PING_US) {
+        return;
+    }
+    bool ok = begin_stream(job, &out);
+    ok = ok && (job->dialect->ping != NULL ? job->dialect->ping(job, &out) : hearth_buf_text(&out, ": ping\n\n"));
+    (void)emit(job, &out, ok);
 }
 
 /* Adds the event's sampled tokens to the choice's log-probabilities. End tokens have no text and are left out. */
@@ -107,104 +102,7 @@ static bool collect_logprobs(struct hearth_choice *choice, const struct hearth_e
     return true;
 }
 
-/* The collected log-probabilities in the dialect's form; NULL when there are none or none were asked for. */
-static json_t *take_logprobs(struct hearth_choice *choice) {
-    json_t *entries = choice->logprobs;
-    choice->logprobs = NULL;
-    return entries != NULL ? choice->job->dialect->logprobs(choice, entries) : NULL;
-}
-
-static bool send_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta) {
-    struct hearth_job *job = choice->job;
-    return send_chunk(job, one_choice(job, job->dialect->delta(choice, delta, take_logprobs(choice))));
-}
-
-static bool send_content(struct hearth_choice *choice, const struct hearth_buf *text) {
-    const struct hearth_chat_delta delta = {
-        .content = (const char *)text->data, .content_len = text->len, .call = HEARTH_CHAT_NO_CALL};
-    return send_delta(choice, &delta);
-}
-
-/* Sends a choice's first chunk, and the prompt when it is to be echoed. */
-static bool start_choice(struct hearth_job *job, struct hearth_choice *choice) {
-    if (choice->started) {
-        return true;
-    }
-    begin_stream(job);
-    choice->started = true;
-    if (job->dialect->first != NULL && !send_chunk(job, one_choice(job, job->dialect->first(choice)))) {
-        return false;
-    }
-    return !job->generation.echo || send_content(choice, &choice->prompt->text);
-}
-
-/* What comes out of a chat's stream. An error in between ends the response, and the rest is passed over. */
-static void on_delta(void *user, const struct hearth_chat_delta *delta) {
-    struct hearth_choice *choice = user;
-    if (choice->job->generation.stream && choice->job->exchange != NULL) {
-        send_delta(choice, delta);
-    }
-}
-
-/* Log-probabilities wait for text; what still waits at the end goes with none. */
-static bool send_waiting_logprobs(struct hearth_choice *choice) {
-    static const struct hearth_buf nothing = {0};
-    return json_array_size(choice->logprobs) == 0 || send_content(choice, &nothing);
-}
-
-static bool send_last(struct hearth_job *job, struct hearth_choice *choice) {
-    struct hearth_tally tally;
-    json_t *chunk = one_choice(job, job->dialect->last(choice));
-    hearth_tally_choice(choice, &tally);
-    if (chunk != NULL && !add_cost(chunk, &tally, false)) {
-        json_decref(chunk);
-        chunk = NULL;
-    }
-    return send_chunk(job, chunk);
-}
-
-static void finish_stream(struct hearth_job *job) {
-    if (job->generation.include_usage) {
-        struct hearth_tally tally;
-        json_t *chunk = envelope(job, job->dialect->chunk_object, json_array());
-        hearth_tally_job(job, &tally);
-        if (chunk != NULL && !add_cost(chunk, &tally, true)) {
-            json_decref(chunk);
-            chunk = NULL;
-        }
-        if (!send_chunk(job, chunk)) {
-            return;
-        }
-    }
-    hearth_http_write(job->exchange, sse_done, sizeof sse_done - 1);
-    end_stream(job);
-}
-
-static void respond_whole(struct hearth_job *job) {
-    struct hearth_tally tally;
-    json_t *choices = json_array();
-    for (size_t i = 0; i < job->choice_count; i++) {
-        struct hearth_choice *choice = &job->choices[i];
-        json_t *logprobs = take_logprobs(choice);
-        if (json_array_append_new(choices, job->dialect->whole(choice, logprobs)) < 0) {
-            json_decref(choices);
-            fail_nomem(job);
-            return;
-        }
-    }
-    json_t *response = envelope(job, job->dialect->object, choices);
-    hearth_tally_job(job, &tally);
-    if (response == NULL || !add_cost(response, &tally, true)) {
-        json_decref(response);
-        fail_nomem(job);
-        return;
-    }
-    struct hearth_http_exchange *exchange = job->exchange;
-    job->exchange = NULL;
-    hearth_json_respond(exchange, 200, response);
-}
-
-/* Takes over what an event brings. False: the response has ended with an error. */
+/* Takes over what an event brings. False: out of memory. */
 static bool take_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
     if (event->type != HEARTH_EVENT_TEXT) {
         choice->receipt = event->receipt;
@@ -218,54 +116,62 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
     for (size_t i = 0; ok && job->chat.format != NULL && i < event->sampled_count; i++) {
         ok = hearth_tokens_push(&choice->sampled, event->sampled[i].token);
     }
-    if (!ok) {
-        fail_nomem(job);
-    }
     return ok;
 }
 
-/* The event's text, as far as it can be sent. False: the response has ended with an error. */
-static bool take_text(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_buf *text) {
-    bool ok = true;
+/* Where a choice's deltas go while its text is parsed. */
+struct sink {
+    struct hearth_choice *choice;
+    struct hearth_buf *out;
+    bool ok;
+};
+
+static void on_delta(void *user, const struct hearth_chat_delta *delta) {
+    struct sink *sink = user;
+    const struct hearth_job *job = sink->choice->job;
+    if (job->generation.stream && job->dialect->delta != NULL && sink->ok) {
+        sink->ok = job->dialect->delta(sink->choice, delta, sink->out);
+    }
+}
+
+/* The event's text, as far as it can be sent. False: out of memory. */
+static bool take_text(struct sink *sink, const struct hearth_buf *text) {
+    struct hearth_choice *choice = sink->choice;
+    const struct hearth_job *job = choice->job;
     if (job->chat.format == NULL) {
+        const struct hearth_chat_delta delta = {
+            .content = (const char *)text->data, .content_len = text->len, .call = HEARTH_CHAT_NO_CALL};
         if (job->generation.stream) {
-            return text->len == 0 || send_content(choice, text);
+            return text->len == 0 || job->dialect->delta(choice, &delta, sink->out);
         }
-        ok = hearth_buf_append(&choice->text, text->data, text->len);
-    } else {
-        if (choice->stream == NULL) {
-            choice->stream = hearth_chat_stream_create(job->chat.format, job->generation.stream);
-        }
-        ok = choice->stream != NULL &&
-             (text->len == 0 || hearth_chat_stream_feed(choice->stream, (const char *)text->data, text->len, on_delta,
-                                                        choice) == HEARTH_OK);
+        return hearth_buf_append(&choice->text, text->data, text->len);
     }
-    if (!ok && job->exchange != NULL) {
-        fail_nomem(job);
+    if (choice->stream == NULL) {
+        choice->stream = hearth_chat_stream_create(job->chat.format, job->generation.stream);
     }
-    return job->exchange != NULL;
+    return choice->stream != NULL &&
+           (text->len == 0 || hearth_chat_stream_feed(choice->stream, (const char *)text->data, text->len, on_delta,
+                                                      sink) == HEARTH_OK) &&
+           sink->ok;
 }
 
 static void log_repair(const struct hearth_job *job, const struct hearth_choice *choice) {
     hearth_log(HEARTH_LOG_WARN, "api: %s: %s, choice %u: %zu complete tool calls and %zu bytes of text are delivered",
-               hearth_http_request_id(job->exchange),
-               choice->cut ? "a reply broke off within a tool call" : "a reply does not parse", choice->index,
+               job->id, choice->cut ? "a reply broke off within a tool call" : "a reply does not parse", choice->index,
                choice->message->call_count, choice->message->content_len);
 }
 
-/* A chat's reply is complete: its message is made and remembered. False: the response has ended with an error. */
-static bool end_chat(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
+/* A chat's reply is complete: its message is made and remembered. False: out of memory. */
+static bool end_chat(struct sink *sink, const struct hearth_event *event) {
+    struct hearth_choice *choice = sink->choice;
+    struct hearth_job *job = choice->job;
     bool repaired = false;
     bool stopped = event->stop_string != NULL && !hearth_shape_is_end(job->shape, event->stop_string);
     bool limited = event->finish == HEARTH_FINISH_LENGTH;
-    int rc = hearth_chat_stream_end(choice->stream, limited || stopped, on_delta, choice, &choice->message, &repaired);
+    int rc = hearth_chat_stream_end(choice->stream, limited || stopped, on_delta, sink, &choice->message, &repaired);
     hearth_chat_stream_destroy(choice->stream);
     choice->stream = NULL;
-    if (job->exchange == NULL) {
-        return false;
-    }
-    if (rc != HEARTH_OK) {
-        fail_nomem(job);
+    if (rc != HEARTH_OK || !sink->ok || (stopped && (choice->stop = strdup(event->stop_string)) == NULL)) {
         return false;
     }
     choice->cut = limited || (stopped && repaired);
@@ -276,31 +182,84 @@ static bool end_chat(struct hearth_job *job, struct hearth_choice *choice, const
         log_repair(job, choice);
     }
     hearth_history_remember(choice, choice->message, event->stop_string);
+    if (choice->message->call_count > 0) {
+        hearth_service_expect(job->api->service, choice->service_id, TOOLS_US);
+    }
     return true;
 }
 
 void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
-    bool streams = job->generation.stream;
-    HEARTH_ASSERT(job->exchange != NULL);
+    const bool streams = job->generation.stream, done = event->type == HEARTH_EVENT_DONE;
+    struct hearth_buf out = {0};
+    struct sink sink = {.choice = choice, .out = &out, .ok = true};
+    HEARTH_ASSERT(job->open);
     if (event->type == HEARTH_EVENT_FAILED) {
         struct hearth_api_error error;
         hearth_api_fail_err(&error, event->err, &event->message);
         hearth_reply_fail(job, &error);
         return;
     }
-    if (!take_event(job, choice, event) || (streams && !start_choice(job, choice)) ||
-        !take_text(job, choice, &event->text) || event->type != HEARTH_EVENT_DONE) {
+    bool ok = take_event(job, choice, event);
+    if (ok && streams && !choice->started) {
+        choice->started = true;
+        ok = begin_stream(job, &out) && (job->dialect->start == NULL || job->dialect->start(choice, &out));
+    }
+    ok = ok && take_text(&sink, &event->text);
+    if (ok && done) {
+        ok = (job->chat.format == NULL || end_chat(&sink, event)) &&
+             (!streams || job->dialect->end == NULL || job->dialect->end(choice, &out));
+    }
+    if (emit(job, &out, ok) && done && job->open_choices == 0) {
+        hearth_job_complete(job, NULL);
+    }
+}
+
+/* ---- the end ---- */
+
+static void end_with_error(struct hearth_job *job) {
+    struct hearth_http_exchange *exchange = job->exchange;
+    struct hearth_buf out = {0};
+    job->exchange = NULL;
+    if (exchange == NULL) {
         return;
     }
-    if ((job->chat.format != NULL && !end_chat(job, choice, event)) ||
-        (streams && (!send_waiting_logprobs(choice) || !send_last(job, choice)))) {
+    if (!job->begun) {
+        hearth_api_respond_error(exchange, &job->error);
         return;
     }
-    if (job->open_choices == 0) {
-        if (streams) {
-            finish_stream(job);
-        } else {
-            respond_whole(job);
-        }
+    if (job->dialect->fail != NULL && job->dialect->fail(job, &job->error, &out)) {
+        hearth_http_write(exchange, out.data, out.len);
     }
+    hearth_buf_finish(&out);
+    hearth_http_end(exchange);
+}
+
+void hearth_reply_fail(struct hearth_job *job, const struct hearth_api_error *error) {
+    hearth_job_cancel(job);
+    hearth_job_complete(job, error);
+}
+
+void hearth_reply_end(struct hearth_job *job) {
+    struct hearth_http_exchange *exchange = job->exchange;
+    struct hearth_buf out = {0};
+    job->open = false;
+    if (job->failed || exchange == NULL) {
+        end_with_error(job);
+        return;
+    }
+    if (job->generation.stream) {
+        const bool ok = job->dialect->finish == NULL || job->dialect->finish(job, &out);
+        (void)emit(job, &out, ok); /* without memory the stream ends without its end, which clients notice */
+        job->exchange = NULL;
+        hearth_http_end(exchange);
+        return;
+    }
+    json_t *response = job->dialect->whole(job);
+    if (response == NULL) {
+        hearth_api_fail_nomem(&job->error);
+        end_with_error(job);
+        return;
+    }
+    job->exchange = NULL;
+    hearth_json_respond(exchange, 200, response);
 }

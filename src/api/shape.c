@@ -6,7 +6,7 @@
  *
  * A grammar is tried before the request is submitted, so that a bad one is refused with a status. The digests of the
  * last good ones are kept: an agent sends the same tools with every request. */
-#include "api/api_internal.h"
+#include "api/job.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * them (null members, cache_control, strict) does not change a prompt. A named function, a list of allowed ones and
  * "required" concern the reply only: the prompt describes all tools whatever the choice, or it would change with it.
  * Source: https://platform.openai.com/docs/api-reference/chat/create */
-#include "api/api_internal.h"
+#include "api/job.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,9 +12,16 @@ static struct timespec read_clock(clockid_t id) {
     return now;
 }
 
+static int64_t in_us(struct timespec time) {
+    return (int64_t)time.tv_sec * 1000000 + time.tv_nsec / 1000;
+}
+
 int64_t hearth_clock_us(void) {
-    struct timespec now = read_clock(CLOCK_MONOTONIC);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    return in_us(read_clock(CLOCK_MONOTONIC));
+}
+
+int64_t hearth_clock_unix_us(void) {
+    return in_us(read_clock(CLOCK_REALTIME));
 }
 
 int64_t hearth_clock_unix(void) {

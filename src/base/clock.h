@@ -8,5 +8,7 @@
 int64_t hearth_clock_us(void);
 /* Wall-clock time. Units: seconds since 1970. Any thread. */
 int64_t hearth_clock_unix(void);
+/* Likewise. Units: microseconds. */
+int64_t hearth_clock_unix_us(void);
 
 #endif

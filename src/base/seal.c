@@ -101,6 +101,27 @@ static int read_open_file(int fd, const char *path, uint8_t *bytes, size_t *len,
     return HEARTH_OK;
 }
 
+/* Everything that is derived from keying material. */
+static bool derive_all(const uint8_t *material, size_t len, struct hearth_seal *seal) {
+    return derive(material, len, "hearth state 1: key", seal->key, sizeof seal->key) &&
+           derive_digest(material, len, "hearth state 1: id", &seal->id) &&
+           derive_digest(material, len, "hearth state 1: mark", &seal->mark);
+}
+
+int hearth_seal_create_from(const uint8_t secret[32], struct hearth_seal **out, struct hearth_errmsg *msg) {
+    *out = NULL;
+    struct hearth_seal *seal = calloc(1, sizeof *seal);
+    if (seal == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
+    }
+    if (!derive_all(secret, 32, seal)) {
+        hearth_seal_destroy(seal);
+        return hearth_fail(msg, HEARTH_ERR_ENGINE, "OpenSSL could not derive a key");
+    }
+    *out = seal;
+    return HEARTH_OK;
+}
+
 int hearth_seal_create(const char *key_file, struct hearth_seal **out, struct hearth_errmsg *msg) {
     *out = NULL;
     int fd = open(key_file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -114,9 +135,7 @@ int hearth_seal_create(const char *key_file, struct hearth_seal **out, struct he
                   ? hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM))
                   : read_open_file(fd, key_file, bytes, &len, msg);
     (void)close(fd);
-    if (err == HEARTH_OK && !(derive(bytes, len, "hearth state 1: key", seal->key, sizeof seal->key) &&
-                              derive_digest(bytes, len, "hearth state 1: id", &seal->id) &&
-                              derive_digest(bytes, len, "hearth state 1: mark", &seal->mark))) {
+    if (err == HEARTH_OK && !derive_all(bytes, len, seal)) {
         err = hearth_fail(msg, HEARTH_ERR_ENGINE, "OpenSSL could not derive a key from %s", key_file);
     }
     if (bytes != NULL) {

@@ -1,5 +1,5 @@
-/* Keys for what is stored: AES-256-GCM by OpenSSL. For files of state and for transcripts. Threads: any, after
- * creation. */
+/* Keys for what is stored: AES-256-GCM by OpenSSL. For files of state, for transcripts, and for what clients keep.
+ * Threads: any, after creation. */
 #ifndef HEARTH_BASE_SEAL_H
 #define HEARTH_BASE_SEAL_H
 
@@ -15,6 +15,8 @@ struct hearth_seal;
 /* Derives a key from a file's bytes (all of them, 16 to 1 MiB; HKDF-SHA256). A file that others can read is refused.
  * Errors: IO, INVALID, NOMEM, ENGINE (OpenSSL failed); one clear line in `msg`. */
 int hearth_seal_create(const char *key_file, struct hearth_seal **out, struct hearth_errmsg *msg);
+/* The same from 32 bytes that are random and secret. Errors: NOMEM, ENGINE. */
+int hearth_seal_create_from(const uint8_t secret[32], struct hearth_seal **out, struct hearth_errmsg *msg);
 void hearth_seal_destroy(struct hearth_seal *seal); /* NULL is allowed; wipes the key */
 
 /* Tells keys apart without revealing them; never zero. For hearth_record_root(): whoever lacks the key cannot compute

@@ -65,11 +65,12 @@ static bool grow(struct hearth_cache *cache, struct hearth_path *path, const str
     struct hearth_page *page = path->pages[path->n - 1];
     struct hearth_blob *old;
     size_t before = hearth_page_bytes(page);
+    int32_t end = page->p0 + page->len;
     if (!hearth_tree_extend(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL, &old))
         return false;
     if (old)
         cache->tier->ops->drop(cache->tier, old);
-    hearth_copy_forget(cache, &page->copy);
+    hearth_copy_outgrown(cache, page, end);
     page->fetched = false;
     (void)hearth_copy_found(cache, &page->copy, record->name, record->p0);
     hearth_store_page_changed(cache, page, before);
@@ -84,6 +85,8 @@ static struct hearth_page *place_page(struct hearth_cache *cache, struct hearth_
             size_t before = hearth_page_bytes(last);
             (void)hearth_copy_found(cache, &last->copy, record->name, record->p0);
             hearth_store_page_changed(cache, last, before);
+        } else {
+            hearth_spare_add(cache, record->name, record->kind, record->base, record->base_pos, record->p0, record->p1);
         }
         return last;
     }
@@ -170,6 +173,22 @@ void hearth_arrive_behind(struct hearth_cache *cache, const struct hearth_page *
     struct orphan *work = NULL;
     wake_behind(cache, page, &work);
     work_off(cache, work);
+}
+
+void hearth_arrive_forget(struct hearth_cache *cache, struct hearth_digest base, int32_t base_pos,
+                          const hearth_token *tokens, int32_t from, int32_t to) {
+    for (struct hearth_link *link = hearth_table_find(&cache->orphans, base), *next; link; link = next) {
+        struct orphan *orphan = (struct orphan *)link;
+        const struct hearth_record *record = orphan->record;
+        size_t n = hearth_record_tokens(record);
+        next = hearth_table_next(link);
+        if (record->base_pos != base_pos || record->p0 < from || record->p1 <= from || record->p1 > to ||
+            hearth_tokens_common(record->tokens, n, tokens + base_pos, n) < n)
+            continue;
+        hearth_far_remove(cache, record->name, record->kind);
+        hearth_table_remove(&cache->orphans, link);
+        orphan_destroy(orphan);
+    }
 }
 
 void hearth_arrive_finish(struct hearth_cache *cache) {

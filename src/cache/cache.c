@@ -83,9 +83,12 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
         return;
     hearth_tree_finish(&cache->tree, drop_blob, cache);
     hearth_arrive_finish(cache);
+    hearth_spares_finish(cache);
     hearth_table_finish(&cache->copies);
     hearth_heap_finish(&cache->pages.heap);
+    hearth_heap_finish(&cache->pages.promises);
     hearth_heap_finish(&cache->snapshots.heap);
+    hearth_heap_finish(&cache->snapshots.promises);
     hearth_path_finish(&cache->path);
     hearth_path_finish(&cache->scratch);
     free(cache->rewind_floors);
@@ -133,6 +136,7 @@ bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *p
         .live_count = live_count,
         .caps = &cache->engine->caps,
         .costs = &cache->costs,
+        .now_us = cache->engine->ops->now_us(cache->engine),
         .cache_off = prompt->cache_off,
     };
     return hearth_plan_make(&input, plan);
@@ -155,6 +159,16 @@ bool hearth_cache_fetching(const struct hearth_cache *cache, const struct hearth
         if (cache->path.pages[i]->copy.reading)
             return true;
     return stored && plan->snapshot && plan->snapshot->copy.reading;
+}
+
+bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_plan *plan) {
+    bool pages = hearth_caps_has_pages(&cache->engine->caps);
+    if (plan->how != HEARTH_RESUME_STORED)
+        return true;
+    for (size_t i = 0; pages && i < cache->path.n && cache->path.pages[i]->p0 < plan->resume; i++)
+        if (!cache->path.pages[i]->blob && hearth_path_end(&cache->path, i) > plan->live_tokens)
+            return false;
+    return !plan->snapshot || plan->snapshot->blob;
 }
 
 bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct hearth_plan *plan,
@@ -200,6 +214,7 @@ void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_st
         .page_bytes = cache->pages.used_bytes,
         .snapshots = cache->tree.snapshot_count,
         .snapshot_bytes = cache->snapshots.used_bytes,
+        .pinned_bytes = cache->pages.promised_bytes + cache->snapshots.promised_bytes,
         .evicted_pages = cache->pages.evicted,
         .evicted_snapshots = cache->snapshots.evicted,
         .restore_failures = cache->restore_failures,
@@ -220,7 +235,16 @@ static void check_heap(const struct hearth_heap *heap) {
 /* What a walk over all items counts. */
 struct count {
     size_t page_bytes, snapshot_bytes, pages_in_heap, snapshots_in_heap, copies, writing;
+    size_t promised_pages, promised_page_bytes, promised_snapshots, promised_snapshot_bytes;
 };
+
+static void check_promise(const struct hearth_promise *promise, size_t bytes, size_t *promised,
+                          size_t *promised_bytes) {
+    HEARTH_ASSERT((promise->heap.index != 0) == (promise->until_us > 0));
+    HEARTH_ASSERT(promise->until_us > 0 || !promise->durable);
+    *promised += promise->until_us > 0;
+    *promised_bytes += promise->until_us > 0 ? bytes : 0;
+}
 
 static void check_copy(const struct hearth_cache *cache, const struct hearth_copy *copy, const void *blob,
                        bool stateful, struct count *count) {
@@ -233,18 +257,21 @@ static void check_copy(const struct hearth_cache *cache, const struct hearth_cop
 }
 
 static void check_items(const struct hearth_cache *cache, const struct hearth_page *page, struct count *count) {
-    bool may_go = hearth_store_page_may_go(cache, page);
+    bool may_go = hearth_store_page_may_go(cache, page) && page->promise.until_us == 0;
     HEARTH_ASSERT((page->heap.index != 0) == may_go);
     count->page_bytes += page->parent ? hearth_page_bytes(page) : 0;
     count->pages_in_heap += may_go;
+    check_promise(&page->promise, hearth_page_bytes(page), &count->promised_pages, &count->promised_page_bytes);
     check_copy(cache, &page->copy, page->blob, hearth_caps_has_pages(&cache->engine->caps), count);
     for (uint32_t i = 0; i < page->snapshot_count; i++) {
         const struct hearth_snapshot *snapshot = page->snapshots[i];
-        may_go = hearth_store_snapshot_may_go(snapshot);
+        may_go = hearth_store_snapshot_may_go(snapshot) && snapshot->promise.until_us == 0;
         HEARTH_ASSERT((snapshot->heap.index != 0) == may_go);
         HEARTH_ASSERT(snapshot->blob || snapshot->copy.state == HEARTH_COPY_THERE);
         count->snapshot_bytes += hearth_snapshot_bytes(snapshot);
         count->snapshots_in_heap += may_go;
+        check_promise(&snapshot->promise, hearth_snapshot_bytes(snapshot), &count->promised_snapshots,
+                      &count->promised_snapshot_bytes);
         check_copy(cache, &snapshot->copy, snapshot->blob, true, count);
     }
 }
@@ -277,12 +304,20 @@ void hearth_cache_check(const struct hearth_cache *cache) {
     hearth_tree_check(&cache->tree);
     check_heap(&cache->pages.heap);
     check_heap(&cache->snapshots.heap);
+    check_heap(&cache->pages.promises);
+    check_heap(&cache->snapshots.promises);
     struct count count = {0};
     for (uint32_t i = 0; i < cache->tree.root_count; i++)
         check_root(cache, cache->tree.roots[i], &count);
     HEARTH_ASSERT(count.page_bytes == cache->pages.used_bytes);
     HEARTH_ASSERT(count.pages_in_heap == cache->pages.heap.n);
     HEARTH_ASSERT(count.snapshots_in_heap == cache->snapshots.heap.n);
+    HEARTH_ASSERT(count.promised_pages == cache->pages.promises.n);
+    HEARTH_ASSERT(count.promised_page_bytes == cache->pages.promised_bytes);
+    HEARTH_ASSERT(count.promised_snapshots == cache->snapshots.promises.n);
+    HEARTH_ASSERT(count.promised_snapshot_bytes == cache->snapshots.promised_bytes);
+    HEARTH_ASSERT(cache->pages.promised_bytes <= cache->pages.budget_bytes / 2);
+    HEARTH_ASSERT(cache->snapshots.promised_bytes <= cache->snapshots.budget_bytes / 2);
     HEARTH_ASSERT(count.copies == cache->copies.count && count.writing == cache->writing);
     HEARTH_ASSERT(cache->pages.used_bytes <= cache->pages.budget_bytes || cache->pages.heap.n == 0);
     /* What live sequences have pending cannot be evicted: a budget that was lowered is met when they are captured. */

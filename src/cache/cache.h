@@ -46,6 +46,8 @@ void hearth_live_init(struct hearth_live *live, int32_t seq);
 /* The sequence now holds these tokens too (they were decoded behind its end). False: out of memory; the sequence must
  * then be cleared. */
 bool hearth_live_append(struct hearth_live *live, const hearth_token *tokens, size_t n);
+/* What will be stored of the sequence is pinned (cache/pin.h). */
+void hearth_live_pin(struct hearth_live *live, const struct hearth_pin *pin);
 /* Drops what is pending and empties the sequence. */
 void hearth_live_clear(struct hearth_cache *cache, struct hearth_live *live);
 void hearth_live_finish(struct hearth_cache *cache, struct hearth_live *live);
@@ -68,6 +70,8 @@ bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *p
 bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan);
 /* True while something that the last plan needs has been asked for and has not come. */
 bool hearth_cache_fetching(const struct hearth_cache *cache, const struct hearth_plan *plan);
+/* True when nothing of what the last plan needs has to be read from the far tier. */
+bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_plan *plan);
 
 /* What must be captured before the plan may be restored: the target holds state that would be lost. Capture it wholly
  * and plan again. */
@@ -112,6 +116,25 @@ enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hear
 /* True when hearth_cache_capture has something to do. */
 bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct hearth_live *live);
 
+/* ---- keeping and forgetting ---- */
+
+/* Pins what is stored of a prompt. */
+void hearth_cache_pin(struct hearth_cache *cache, const struct hearth_prompt *prompt, const struct hearth_pin *pins,
+                      size_t count);
+/* The prompt's conversation will soon come back: what is stored of it is kept in RAM until then. */
+void hearth_cache_expect(struct hearth_cache *cache, const struct hearth_prompt *prompt, int64_t until_us);
+
+/* Forgets the state of the prompt's tokens behind the first `keep`, as far as it serves nothing else that is stored or
+ * live: from the end backwards, up to where another path goes on, a sequence is busy, or one that is idle went another
+ * way; a page that holds both stays. Idle sequences that hold no more than the path are cut, or emptied. `*stop`: what
+ * is behind it is gone. The far tier is asked to remove it: hearth_cache_removing(). To be called when the far tier
+ * has told what it has, or what it tells later will be there again. Errors: NOMEM (nothing was forgotten). */
+int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_prompt *prompt, int32_t keep,
+                        struct hearth_live *const *lives, size_t live_count, int32_t *stop);
+/* True while the far tier has not answered for all that it was asked to remove. `*failed`, once it is false: some of it
+ * could not be removed (told once). */
+bool hearth_cache_removing(struct hearth_cache *cache, bool *failed);
+
 /* ---- the far tier ---- */
 
 /* Deals with what the far tier has to tell, at most `limit` events. Returns how many there were. */
@@ -128,6 +151,7 @@ void hearth_cache_learn_prefill(struct hearth_cache *cache, int32_t tokens, int6
 
 struct hearth_cache_stats {
     size_t pages, page_bytes, snapshots, snapshot_bytes;
+    size_t pinned_bytes; /* of these */
     uint64_t evicted_pages, evicted_snapshots, restore_failures;
     uint64_t stored_pages, stored_snapshots;
     size_t copies, orphans; /* items known to the far tier; of these, without a place in the tree */

@@ -60,6 +60,7 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
     if (!blob_put(cache, bytes, &blob))
         return false;
     before = hearth_page_bytes(page); /* making room may have taken its blob */
+    int32_t was = page->p0 + page->len;
     if (!hearth_tree_extend(&cache->tree, path, live->tokens.v, 0, end, blob, &old)) {
         if (blob)
             cache->tier->ops->drop(cache->tier, blob);
@@ -67,11 +68,7 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
     }
     if (old)
         cache->tier->ops->drop(cache->tier, old);
-    if (page->copy.state != HEARTH_COPY_NONE) { /* the longer one will replace it */
-        page->old = page->copy.link.key;
-        page->has_old = true;
-        hearth_copy_forget(cache, &page->copy);
-    }
+    hearth_copy_outgrown(cache, page, was); /* the longer one will replace it */
     page->blob_p0 = page->p0;
     page->fetched = false;
     cache->stored_pages++;
@@ -144,6 +141,12 @@ void hearth_live_forget(struct hearth_cache *cache, struct hearth_live *live, in
     }
     if ((size_t)keep < live->tokens.n)
         live->tokens.n = (size_t)keep;
+    int pins = live->pin_count;
+    live->pin_count = 0;
+    for (int i = 0; i < pins; i++)
+        if (live->pins[i].position <= keep)
+            live->pins[live->pin_count++] = live->pins[i];
+    live->expected_until_us = 0;
     live->dirty = live->snapshot_count > 0;
 }
 
@@ -233,6 +236,15 @@ bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct
     return live->dirty && (hearth_cache_stores(cache) || live->snapshot_count > 0);
 }
 
+/* Pins of what is stored have become promises. */
+static void drop_pins(struct hearth_live *live, int32_t stored) {
+    int pins = live->pin_count;
+    live->pin_count = 0;
+    for (int i = 0; i < pins; i++)
+        if (live->pins[i].position > stored)
+            live->pins[live->pin_count++] = live->pins[i];
+}
+
 /* Everything is stored, or cannot be: snapshots, then what the far tier lacks. */
 static void finish_capture(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path,
                            bool whole) {
@@ -241,9 +253,11 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
     if (whole && n > 0 && hearth_caps_needs_snapshot(&cache->engine->caps) && !hearth_tree_has_snapshot(path, n)) {
         struct hearth_blob *blob = export_here(cache, live);
         if (blob)
-            attach(cache, path, n, blob, HEARTH_SNAPSHOT_REPLY_END);
+            attach(cache, path, n, blob, live->warm ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_REPLY_END);
     }
     live->dirty = false;
+    hearth_store_promise_live(cache, path, live);
+    drop_pins(live, path->matched);
     hearth_copies_write(cache, path, live);
 }
 
@@ -272,6 +286,8 @@ enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hear
     bool more = (ok && path->matched < n) || full;
     if (!more)
         finish_capture(cache, live, path, ok);
+    else
+        hearth_store_promise_live(cache, path, live);
     struct hearth_page *tail = path->n ? path->pages[path->n - 1] : root;
     if (tail)
         hearth_store_unpin(cache, tail);
@@ -283,6 +299,21 @@ enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hear
 }
 
 /* ---- live sequences ---- */
+
+void hearth_live_pin(struct hearth_live *live, const struct hearth_pin *pin) {
+    int at = 0;
+    while (at < live->pin_count && live->pins[at].position != pin->position)
+        at++;
+    if (at < live->pin_count) {
+        live->pins[at].ttl_us = live->pins[at].ttl_us > pin->ttl_us ? live->pins[at].ttl_us : pin->ttl_us;
+        return;
+    }
+    if (live->pin_count == HEARTH_PINS_MAX) { /* of an earlier prompt, and so less needed */
+        memmove(live->pins, live->pins + 1, (HEARTH_PINS_MAX - 1) * sizeof *live->pins);
+        live->pin_count--;
+    }
+    live->pins[live->pin_count++] = *pin;
+}
 
 void hearth_live_init(struct hearth_live *live, int32_t seq) {
     memset(live, 0, sizeof *live);

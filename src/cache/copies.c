@@ -39,9 +39,13 @@ static void changed(struct hearth_cache *cache, struct hearth_copy *copy, size_t
         hearth_store_page_changed(cache, page_of(copy), before);
 }
 
-struct hearth_page *hearth_copies_root(struct hearth_cache *cache, struct hearth_digest salt, bool create) {
+struct hearth_digest hearth_copies_root_digest(const struct hearth_cache *cache, struct hearth_digest salt) {
     struct hearth_digest key = cache->far ? cache->far->key : (struct hearth_digest){0};
-    struct hearth_digest digest = hearth_record_root(cache->engine->caps.fingerprint, key, salt);
+    return hearth_record_root(cache->engine->caps.fingerprint, key, salt);
+}
+
+struct hearth_page *hearth_copies_root(struct hearth_cache *cache, struct hearth_digest salt, bool create) {
+    struct hearth_digest digest = hearth_copies_root_digest(cache, salt);
     struct hearth_page *root = hearth_tree_end(&cache->tree, digest, 0);
     if (root || (!create && !hearth_table_find(&cache->orphans, digest)))
         return root;
@@ -78,6 +82,25 @@ void hearth_copy_forget(struct hearth_cache *cache, struct hearth_copy *copy) {
     hearth_table_remove(&cache->copies, &copy->link);
     copy->state = HEARTH_COPY_NONE;
     copy->reading = false;
+}
+
+void hearth_copy_remove(struct hearth_cache *cache, struct hearth_copy *copy) {
+    if (copy->state == HEARTH_COPY_NONE)
+        return;
+    hearth_far_remove(cache, copy->link.key, copy->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE);
+    hearth_copy_forget(cache, copy);
+}
+
+void hearth_copy_outgrown(struct hearth_cache *cache, struct hearth_page *page, int32_t end) {
+    if (page->copy.state == HEARTH_COPY_NONE)
+        return;
+    if (page->has_old)
+        hearth_spare_old(cache, page);
+    page->old = page->copy.link.key;
+    page->old_p0 = page->copy.p0;
+    page->old_p1 = end;
+    page->has_old = true;
+    hearth_copy_forget(cache, &page->copy);
 }
 
 void hearth_copy_reject(struct hearth_cache *cache, struct hearth_copy *copy, const char *why) {
@@ -156,6 +179,8 @@ static void put_snapshot(struct hearth_cache *cache, struct hearth_snapshot *sna
  * pages. Once it has shown which of them it comes back to, the other kinds stay in RAM. */
 static bool worth_writing(const struct hearth_snapshot *snapshot, const struct hearth_live *live) {
     enum hearth_came_from came_from = live->came_from;
+    if (snapshot->promise.durable)
+        return true;
     if (snapshot->superseded && snapshot->pos <= live->came_at)
         return false; /* an earlier turn's, which did without */
     switch (snapshot->kind) {
@@ -325,10 +350,33 @@ static void on_dropped(struct hearth_cache *cache, struct hearth_copy *copy) {
 
 static void on_read(struct hearth_cache *cache, struct hearth_copy *copy, struct hearth_far_event *event) {
     copy->reading = false;
-    if (event->err == HEARTH_OK)
+    if (event->err == HEARTH_OK) {
         take_bytes(cache, copy, event);
-    else if (copy->state == HEARTH_COPY_THERE)
-        lose(cache, copy); /* written again when it has been computed, if it is there after all */
+    } else if (copy->state == HEARTH_COPY_THERE) {
+        if (event->err == HEARTH_ERR_IO) /* it may be there after all: it is written again when it has been computed */
+            hearth_spare_copy(cache, copy);
+        lose(cache, copy);
+    }
+}
+
+/* What was put there again in the meantime may be gone, too: it is put once more. */
+static void on_removed(struct hearth_cache *cache, struct hearth_copy *copy, int err) {
+    HEARTH_ASSERT(cache->removing > 0);
+    cache->removing--;
+    cache->remove_failed = cache->remove_failed || err != HEARTH_OK;
+    if (!copy || copy->state != HEARTH_COPY_THERE)
+        return;
+    if (lacks_blob(cache, copy)) {
+        lose(cache, copy);
+        return;
+    }
+    size_t before = bytes_of(copy);
+    hearth_copy_forget(cache, copy);
+    changed(cache, copy, before);
+    if (copy->is_snapshot)
+        put_snapshot(cache, snapshot_of(copy));
+    else
+        put_page(cache, page_of(copy));
 }
 
 bool hearth_copies_poll(struct hearth_cache *cache) {
@@ -343,6 +391,7 @@ bool hearth_copies_poll(struct hearth_cache *cache) {
             event.record = NULL;
         }
         break;
+    case HEARTH_FAR_REMOVED: on_removed(cache, copy, event.err); break;
     case HEARTH_FAR_LOST:
         if (copy && copy->state == HEARTH_COPY_THERE)
             lose(cache, copy);

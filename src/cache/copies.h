@@ -11,6 +11,8 @@
 
 #include "cache/store.h"
 
+/* The digest of a salt's root. */
+struct hearth_digest hearth_copies_root_digest(const struct hearth_cache *cache, struct hearth_digest salt);
 /* The root of a salt's tree, or NULL where nothing is known by that salt; with `create` it is made in any case (NULL:
  * out of memory). */
 struct hearth_page *hearth_copies_root(struct hearth_cache *cache, struct hearth_digest salt, bool create);
@@ -29,6 +31,10 @@ size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path 
                            struct hearth_snapshot *snapshot, size_t limit_bytes);
 /* Takes the copy out of the books; its item keeps what is in RAM. The caller counts the change. */
 void hearth_copy_forget(struct hearth_cache *cache, struct hearth_copy *copy);
+/* Has the copy removed from the tier and takes it out of the books. Likewise. */
+void hearth_copy_remove(struct hearth_cache *cache, struct hearth_copy *copy);
+/* The page, which ended at `end`, has grown: its copy is one of what it was. Likewise. */
+void hearth_copy_outgrown(struct hearth_cache *cache, struct hearth_page *page, int32_t end);
 /* The engine refused what came of the copy. Likewise. */
 void hearth_copy_reject(struct hearth_cache *cache, struct hearth_copy *copy, const char *why);
 
@@ -40,12 +46,29 @@ void hearth_copies_touch(struct hearth_cache *cache, const struct hearth_path *p
  * removed that is pinned or that anything hangs on. */
 bool hearth_copies_poll(struct hearth_cache *cache);
 
+/* ---- forget.c ---- */
+
+/* Asks the tier to remove an item; counted in cache->removing until it answers. */
+void hearth_far_remove(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind);
+/* Notes an item of the tier that no page or snapshot has for its copy: it is looked for when its path is forgotten.
+ * `base` and `base_pos` as a record has them. Out of memory, or with very many of them: it is not. */
+void hearth_spare_add(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind,
+                      struct hearth_digest base, int32_t base_pos, int32_t p0, int32_t p1);
+/* Likewise of what an item has for its copy, or a page for its old one. */
+void hearth_spare_copy(struct hearth_cache *cache, const struct hearth_copy *copy);
+void hearth_spare_old(struct hearth_cache *cache, const struct hearth_page *page);
+void hearth_spares_finish(struct hearth_cache *cache);
+
 /* ---- arrive.c: what the tier found ---- */
 
 /* Gives an item its place in the tree, or keeps it until there is one. Takes the record. */
 void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uint32_t hits);
 /* The page is new, or has grown: what has waited for it gets its place. */
 void hearth_arrive_behind(struct hearth_cache *cache, const struct hearth_page *page);
+/* Of those that wait for a digest: has removed from the tier what lies on the path `tokens` (whose first `base_pos` the
+ * digest is of), wholly in [from, to). */
+void hearth_arrive_forget(struct hearth_cache *cache, struct hearth_digest base, int32_t base_pos,
+                          const hearth_token *tokens, int32_t from, int32_t to);
 void hearth_arrive_finish(struct hearth_cache *cache);
 /* Links an item to its copy. False: out of memory. */
 bool hearth_copy_found(struct hearth_cache *cache, struct hearth_copy *copy, struct hearth_digest name, int32_t p0);

@@ -3,6 +3,7 @@
 #define HEARTH_CACHE_LIVE_H
 
 #include "base/buf.h"
+#include "cache/pin.h"
 #include "cache/tree.h"
 
 #include <stdbool.h>
@@ -32,6 +33,16 @@ struct hearth_live {
     int64_t used_us;              /* when it was last used, for choosing a victim */
     struct hearth_live_snapshot snapshots[HEARTH_LIVE_SNAPSHOTS_MAX];
     int snapshot_count;           /* ascending by pos */
+    struct hearth_pin pins[HEARTH_PINS_MAX]; /* of what is not stored yet */
+    int pin_count;
+    bool warm;                    /* it ends with a prompt that was computed ahead, or with a part of it */
+    int64_t expected_until_us;    /* its conversation is about to come back; 0: nothing is known */
 };
+
+/* Whether to give `a` away before `b`: first who is not expected, then who was unused for longest. */
+static inline bool hearth_live_goes_first(const struct hearth_live *a, const struct hearth_live *b, int64_t now_us) {
+    bool a_expected = a->expected_until_us > now_us, b_expected = b->expected_until_us > now_us;
+    return a_expected != b_expected ? b_expected : a->used_us < b->used_us;
+}
 
 #endif

@@ -152,7 +152,8 @@ static void offer_stored(struct planner *p) {
 
 /* ---- target ---- */
 
-/* The sequence to give to the request: one that is empty, else the one unused for longest; never a busy one. */
+/* The sequence to give to the request: one that is empty, else the one unused for longest, if possible one whose
+ * conversation is not about to come back; never a busy one. */
 static int choose_target(const struct hearth_plan_input *in) {
     int victim = -1;
     for (size_t i = 0; i < in->live_count; i++) {
@@ -161,7 +162,7 @@ static int choose_target(const struct hearth_plan_input *in) {
             continue;
         if (l->tokens.n == 0)
             return (int)i;
-        if (victim < 0 || l->used_us < in->lives[victim]->used_us)
+        if (victim < 0 || hearth_live_goes_first(l, in->lives[victim], in->now_us))
             victim = (int)i;
     }
     return victim;

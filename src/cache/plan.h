@@ -39,6 +39,7 @@ struct hearth_plan_input {
     size_t live_count;
     const struct hearth_caps *caps;
     const struct hearth_costs *costs;
+    int64_t now_us; /* decides which live sequences are expected back */
     bool cache_off; /* reuse nothing for this request */
 };
 

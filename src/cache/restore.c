@@ -226,10 +226,10 @@ static void let_go(struct restore *r, int err) {
 }
 
 /* Where the prompt goes on from. Only what is clear counts: the end of a reply, or the snapshot just before one. */
-static enum hearth_came_from came_from(const struct hearth_plan *plan, const struct hearth_live *target) {
+static enum hearth_came_from came_from(const struct hearth_plan *plan, const struct restore *r) {
     if (plan->how == HEARTH_RESUME_LIVE_END ||
-        (plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)target->tokens.n))
-        return HEARTH_FROM_REPLY;
+        (plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)r->target->tokens.n))
+        return r->source->warm ? HEARTH_FROM_NOTHING : HEARTH_FROM_REPLY;
     if (!plan->snapshot && !plan->pending)
         return HEARTH_FROM_NOTHING;
     switch (plan->snapshot ? plan->snapshot->kind : plan->pending->kind) {
@@ -256,7 +256,7 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
                         .target = lives[plan->target],
                         .source = plan->source >= 0 ? lives[plan->source] : NULL};
     HEARTH_ASSERT(!r.target->busy);
-    enum hearth_came_from from = came_from(plan, r.target); /* while what it is about is there */
+    enum hearth_came_from from = came_from(plan, &r); /* while what it is about is there */
     int64_t start_us = cache->engine->ops->now_us(cache->engine);
     hold(&r);
     int err = resume(&r);
@@ -280,6 +280,7 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     let_go(&r, HEARTH_OK);
     r.target->salt = prompt->salt;
     r.target->came_from = from;
+    r.target->warm = false;
     r.target->came_at = plan->resume;
     learn(cache, &r, result->us);
     result->resumed = plan->resume;

@@ -7,12 +7,19 @@
  * Where there is a copy in the far tier, what is evicted is the blob alone: the page stays in the tree with its tokens,
  * whatever hangs on it, and is read when a prompt needs it.
  *
- * Invariants: an item is in its heap exactly when it may go; a pool's used_bytes is the sum over its items;
- * used_bytes <= budget_bytes after every public call. What is on its way to the far tier stays until it is there. */
+ * What was promised is in a heap of its own, ordered by when the promise ends: it is not asked to go while anything
+ * else can, and promises of more than half of a pool are given up, those that end first. Of promises that end together
+ * the deepest page ends first and the deepest snapshot last, so that what remains of a path can be used.
+ *
+ * Invariants: an item is in its heap exactly when it may go and nothing was promised; a pool's used_bytes is the sum
+ * over its items; used_bytes <= budget_bytes after every public call. What is on its way to the far tier stays until it
+ * is there. */
 #include "cache/store.h"
 
 #include "base/assert.h"
 #include "cache/copies.h"
+
+#include <stddef.h>
 
 size_t hearth_page_bytes(const struct hearth_page *page) {
     if (!page->blob && page->copy.state == HEARTH_COPY_THERE)
@@ -86,7 +93,7 @@ bool hearth_store_snapshot_may_go(const struct hearth_snapshot *snapshot) {
 /* Puts the page into the heap or takes it out, as its state demands. A page that the heap has no memory for merely
  * stays longer. */
 static void settle(struct hearth_cache *cache, struct hearth_page *page) {
-    if (!hearth_store_page_may_go(cache, page)) {
+    if (!hearth_store_page_may_go(cache, page) || page->promise.until_us > 0) {
         hearth_heap_remove(&cache->pages.heap, &page->heap);
         return;
     }
@@ -96,7 +103,7 @@ static void settle(struct hearth_cache *cache, struct hearth_page *page) {
 }
 
 static void settle_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
-    if (!hearth_store_snapshot_may_go(snapshot)) {
+    if (!hearth_store_snapshot_may_go(snapshot) || snapshot->promise.until_us > 0) {
         hearth_heap_remove(&cache->snapshots.heap, &snapshot->heap);
         return;
     }
@@ -105,13 +112,112 @@ static void settle_snapshot(struct hearth_cache *cache, struct hearth_snapshot *
         (void)hearth_heap_push(&cache->snapshots.heap, &snapshot->heap);
 }
 
+/* ---- promises ---- */
+
+static struct hearth_page *page_of_promise(struct hearth_promise *promise) {
+    return (struct hearth_page *)((char *)promise - offsetof(struct hearth_page, promise));
+}
+
+static struct hearth_snapshot *snapshot_of_promise(struct hearth_promise *promise) {
+    return (struct hearth_snapshot *)((char *)promise - offsetof(struct hearth_snapshot, promise));
+}
+
+static struct hearth_promise *first_promise(const struct hearth_pool *pool) {
+    return (struct hearth_promise *)hearth_heap_top(&pool->promises); /* the node is the first member */
+}
+
+/* Makes, moves or (0) ends a promise for an item of `bytes`. */
+static void set_promise(struct hearth_pool *pool, struct hearth_promise *promise, size_t bytes, int64_t until_us,
+                        int32_t later_us) {
+    if (promise->until_us > 0)
+        pool->promised_bytes -= bytes;
+    promise->heap.priority = (double)(until_us + later_us);
+    promise->until_us = until_us;
+    if (until_us == 0)
+        hearth_heap_remove(&pool->promises, &promise->heap);
+    else if (promise->heap.index != 0)
+        hearth_heap_update(&pool->promises, &promise->heap);
+    else if (!hearth_heap_push(&pool->promises, &promise->heap))
+        promise->until_us = 0;
+    promise->durable = promise->durable && promise->until_us > 0;
+    if (promise->until_us > 0)
+        pool->promised_bytes += bytes;
+}
+
+static void promise_page(struct hearth_cache *cache, struct hearth_page *page, int64_t until_us) {
+    set_promise(&cache->pages, &page->promise, hearth_page_bytes(page), until_us, -(page->p0 + page->len));
+    settle(cache, page);
+}
+
+static void promise_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot, int64_t until_us) {
+    set_promise(&cache->snapshots, &snapshot->promise, hearth_snapshot_bytes(snapshot), until_us, snapshot->pos);
+    settle_snapshot(cache, snapshot);
+}
+
+static void end_first_promise(struct hearth_cache *cache, struct hearth_pool *pool) {
+    struct hearth_promise *first = first_promise(pool);
+    if (pool == &cache->pages)
+        promise_page(cache, page_of_promise(first), 0);
+    else
+        promise_snapshot(cache, snapshot_of_promise(first), 0);
+}
+
+static void end_promises(struct hearth_cache *cache, struct hearth_pool *pool) {
+    int64_t now_us = pool->promises.n > 0 ? cache->engine->ops->now_us(cache->engine) : 0;
+    while (pool->promises.n > 0 && first_promise(pool)->until_us <= now_us)
+        end_first_promise(cache, pool);
+    while (pool->promised_bytes > pool->budget_bytes / 2)
+        end_first_promise(cache, pool);
+}
+
+void hearth_store_promise(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
+                          int snapshots, bool durable) {
+    for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++)
+        if (path->pages[i]->promise.until_us < until_us)
+            promise_page(cache, path->pages[i], until_us);
+    for (int32_t at = to; snapshots > 0; snapshots--) {
+        struct hearth_snapshot *snapshot = hearth_path_snapshot(path, at);
+        if (!snapshot)
+            break;
+        if (snapshot->promise.until_us < until_us)
+            promise_snapshot(cache, snapshot, until_us);
+        snapshot->promise.durable = snapshot->promise.until_us > 0 && (durable || snapshot->promise.durable);
+        at = snapshot->pos - 1;
+    }
+    end_promises(cache, &cache->pages);
+    end_promises(cache, &cache->snapshots);
+}
+
+void hearth_store_promise_live(struct hearth_cache *cache, const struct hearth_path *path,
+                               const struct hearth_live *live) {
+    if (live->pin_count == 0 && live->expected_until_us == 0)
+        return;
+    int64_t now_us = cache->engine->ops->now_us(cache->engine);
+    for (int i = 0; i < live->pin_count; i++)
+        hearth_store_promise(cache, path, live->pins[i].position, now_us + live->pins[i].ttl_us, 1, true);
+    if (live->expected_until_us > now_us)
+        hearth_store_promise(cache, path, path->matched, live->expected_until_us, 2, false);
+}
+
+/* ---- changes ---- */
+
 void hearth_store_page_changed(struct hearth_cache *cache, struct hearth_page *page, size_t before) {
-    cache->pages.used_bytes += hearth_page_bytes(page) - before;
+    size_t after = hearth_page_bytes(page);
+    cache->pages.used_bytes += after - before;
+    if (page->promise.until_us > 0) {
+        cache->pages.promised_bytes += after - before;
+        end_promises(cache, &cache->pages);
+    }
     settle(cache, page);
 }
 
 void hearth_store_snapshot_changed(struct hearth_cache *cache, struct hearth_snapshot *snapshot, size_t before) {
-    cache->snapshots.used_bytes += hearth_snapshot_bytes(snapshot) - before;
+    size_t after = hearth_snapshot_bytes(snapshot);
+    cache->snapshots.used_bytes += after - before;
+    if (snapshot->promise.until_us > 0) {
+        cache->snapshots.promised_bytes += after - before;
+        end_promises(cache, &cache->snapshots);
+    }
     settle_snapshot(cache, snapshot);
 }
 
@@ -140,8 +246,10 @@ void hearth_store_unpin_snapshot(struct hearth_cache *cache, struct hearth_snaps
 /* ---- removal ---- */
 
 static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+    promise_snapshot(cache, snapshot, 0);
     hearth_heap_remove(&cache->snapshots.heap, &snapshot->heap);
     cache->snapshots.used_bytes -= hearth_snapshot_bytes(snapshot);
+    hearth_spare_copy(cache, &snapshot->copy);
     hearth_copy_forget(cache, &snapshot->copy);
     if (snapshot->blob)
         cache->tier->ops->drop(cache->tier, snapshot->blob);
@@ -154,9 +262,12 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
         free_snapshot(cache, page->snapshots[page->snapshot_count - 1]);
     }
     struct hearth_page *parent = page->parent;
+    promise_page(cache, page, 0);
     hearth_heap_remove(&cache->pages.heap, &page->heap);
     cache->pages.used_bytes -= hearth_page_bytes(page);
     cache->pages.evicted++;
+    if (page->has_old)
+        hearth_spare_old(cache, page);
     hearth_copy_forget(cache, &page->copy);
     if (page->blob)
         cache->tier->ops->drop(cache->tier, page->blob);
@@ -168,6 +279,27 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
 static bool is_bare(const struct hearth_page *page) {
     return page->parent && page->child_count == 0 && page->pins == 0 && page->snapshot_count == 0 &&
            page->copy.state == HEARTH_COPY_NONE;
+}
+
+void hearth_store_forget_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+    hearth_copy_remove(cache, &snapshot->copy);
+    free_snapshot(cache, snapshot);
+}
+
+void hearth_store_forget_page(struct hearth_cache *cache, struct hearth_page *page) {
+    struct hearth_page *parent = page->parent;
+    int32_t offset = page->p0 - parent->p0;
+    hearth_token first = page->tokens[0];
+    while (page->snapshot_count > 0)
+        hearth_store_forget_snapshot(cache, page->snapshots[page->snapshot_count - 1]);
+    size_t before = hearth_page_bytes(page);
+    hearth_copy_remove(cache, &page->copy);
+    hearth_store_page_changed(cache, page, before);
+    if (page->has_old)
+        hearth_far_remove(cache, page->old, HEARTH_RECORD_PAGE);
+    page->has_old = false;
+    free_leaf(cache, page);
+    hearth_tree_forget_ghost(parent, offset, first);
 }
 
 void hearth_store_prune(struct hearth_cache *cache, struct hearth_page *page) {
@@ -216,8 +348,16 @@ void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *pag
 
 /* ---- room ---- */
 
+/* What goes next: of what was promised only when there is nothing else. */
+static struct hearth_heap_node *next_victim(struct hearth_cache *cache, struct hearth_pool *pool) {
+    end_promises(cache, pool);
+    while (pool->heap.n == 0 && pool->promises.n > 0)
+        end_first_promise(cache, pool);
+    return hearth_heap_top(&pool->heap);
+}
+
 static bool evict_page(struct hearth_cache *cache) {
-    struct hearth_heap_node *node = hearth_heap_top(&cache->pages.heap);
+    struct hearth_heap_node *node = next_victim(cache, &cache->pages);
     if (!node)
         return false;
     struct hearth_page *page = page_of(node), *parent = page->parent;
@@ -233,7 +373,7 @@ static bool evict_page(struct hearth_cache *cache) {
 }
 
 static bool evict_snapshot(struct hearth_cache *cache) {
-    struct hearth_heap_node *node = hearth_heap_top(&cache->snapshots.heap);
+    struct hearth_heap_node *node = next_victim(cache, &cache->snapshots);
     if (!node)
         return false;
     cache->snapshots.inflation = node->priority;
@@ -269,6 +409,8 @@ bool hearth_store_reserve_snapshot(struct hearth_cache *cache, size_t bytes) {
 }
 
 void hearth_store_shrink(struct hearth_cache *cache) {
+    end_promises(cache, &cache->snapshots);
+    end_promises(cache, &cache->pages);
     while (cache->snapshots.used_bytes > cache->snapshots.budget_bytes && evict_snapshot(cache)) {
     }
     while (cache->pages.used_bytes > cache->pages.budget_bytes && evict_page(cache)) {

@@ -6,8 +6,10 @@
 
 /* Bytes and victims of one kind of item. */
 struct hearth_pool {
-    struct hearth_heap heap; /* what may be evicted */
+    struct hearth_heap heap; /* what may be evicted and was not promised */
+    struct hearth_heap promises; /* what was promised; what ends first is at the top */
     size_t used_bytes;
+    size_t promised_bytes;   /* of these; at most half of the budget */
     size_t budget_bytes;
     double inflation;
     uint64_t evicted;
@@ -20,7 +22,10 @@ struct hearth_cache {
     struct hearth_tree tree;
     struct hearth_table copies;  /* what is in the far tier, or on its way there, by name */
     struct hearth_table orphans; /* what the far tier has and the tree has no place for yet (cache/arrive.c) */
+    struct hearth_table spares;  /* what the far tier has besides (cache/forget.c) */
     size_t writing;              /* copies on their way */
+    size_t removing;             /* items that the far tier was asked to remove and has not answered for */
+    bool remove_failed;          /* one of them may still be there */
     int32_t far_min_tokens;
     bool far_scanned;
     bool restoring;              /* what is read is needed now: RAM may be exceeded for a moment */
@@ -68,6 +73,14 @@ void hearth_store_unpin_snapshot(struct hearth_cache *cache, struct hearth_snaps
 void hearth_store_page_changed(struct hearth_cache *cache, struct hearth_page *page, size_t before);
 void hearth_store_snapshot_changed(struct hearth_cache *cache, struct hearth_snapshot *snapshot, size_t before);
 
+/* Promises [0, to) of a path until a time: its pages, and of its snapshots the last `snapshots` at or before `to`. A
+ * later promise stands; a durable one says that copies are wanted, too. */
+void hearth_store_promise(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
+                          int snapshots, bool durable);
+/* What a live sequence was asked to keep, as far as it is stored. */
+void hearth_store_promise_live(struct hearth_cache *cache, const struct hearth_path *path,
+                               const struct hearth_live *live);
+
 /* What may be evicted: a leaf that nobody pins; or, whatever hangs on it, a blob of which there is a copy. */
 bool hearth_store_page_may_go(const struct hearth_cache *cache, const struct hearth_page *page);
 bool hearth_store_snapshot_may_go(const struct hearth_snapshot *snapshot);
@@ -76,6 +89,10 @@ bool hearth_store_snapshot_may_go(const struct hearth_snapshot *snapshot);
 void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *page);
 /* Removes a snapshot. */
 void hearth_store_drop_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
+
+/* Forgets a leaf with its snapshots and all copies. */
+void hearth_store_forget_page(struct hearth_cache *cache, struct hearth_page *page);
+void hearth_store_forget_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
 /* Where a snapshot is needed to resume, a leaf without one serves nobody: removes it, and its ancestors likewise. */
 void hearth_store_prune(struct hearth_cache *cache, struct hearth_page *page);

@@ -261,10 +261,10 @@ int32_t hearth_tree_page_end(const struct hearth_tree *tree, int32_t pos, int32_
     return end < n ? (int32_t)end : n;
 }
 
-static void forget_ghost(struct hearth_page *page, int32_t offset, hearth_token first) {
-    for (uint32_t i = 0; i < page->ghost_count && i < HEARTH_GHOSTS; i++)
-        if (page->ghosts[i].offset == offset && page->ghosts[i].first == first)
-            page->ghosts[i].offset = -1;
+void hearth_tree_forget_ghost(struct hearth_page *parent, int32_t offset, hearth_token first) {
+    for (uint32_t i = 0; i < parent->ghost_count && i < HEARTH_GHOSTS; i++)
+        if (parent->ghosts[i].offset == offset && parent->ghosts[i].first == first)
+            parent->ghosts[i] = (struct hearth_ghost){.offset = -1};
 }
 
 struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens,
@@ -297,7 +297,7 @@ struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path
     memmove(parent->children + at + 1, parent->children + at, (parent->child_count - at) * sizeof *parent->children);
     parent->children[at] = page;
     parent->child_count++;
-    forget_ghost(parent, p0 - parent->p0, page->tokens[0]);
+    hearth_tree_forget_ghost(parent, p0 - parent->p0, page->tokens[0]);
     path->matched = end;
     tree->page_count++;
     return page;
@@ -336,7 +336,7 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page) {
     struct hearth_page *parent = page->parent;
     HEARTH_ASSERT(parent && page->child_count == 0 && page->snapshot_count == 0 && page->heap.index == 0);
-    HEARTH_ASSERT(page->copy.state == HEARTH_COPY_NONE);
+    HEARTH_ASSERT(page->copy.state == HEARTH_COPY_NONE && page->promise.heap.index == 0);
     int32_t offset = page->p0 - parent->p0;
     uint32_t at = child_place(parent, offset, page->tokens[0]);
     HEARTH_ASSERT(at < parent->child_count && parent->children[at] == page);
@@ -409,7 +409,7 @@ void hearth_tree_remove_snapshot(struct hearth_tree *tree, struct hearth_snapsho
     struct hearth_page *page = snapshot->page;
     uint32_t at = snapshot_place(page, snapshot->pos);
     HEARTH_ASSERT(at < page->snapshot_count && page->snapshots[at] == snapshot && snapshot->heap.index == 0);
-    HEARTH_ASSERT(snapshot->copy.state == HEARTH_COPY_NONE);
+    HEARTH_ASSERT(snapshot->copy.state == HEARTH_COPY_NONE && snapshot->promise.heap.index == 0);
     memmove(page->snapshots + at, page->snapshots + at + 1,
             (page->snapshot_count - at - 1) * sizeof *page->snapshots);
     page->snapshot_count--;

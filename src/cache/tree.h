@@ -59,9 +59,17 @@ struct hearth_copy {
     int32_t p0;       /* of a page: the copy holds [p0, end of the page), which may begin before the page does */
 };
 
+/* How long an item was promised to stay in RAM (cache/store.c). */
+struct hearth_promise {
+    struct hearth_heap_node heap; /* first, so that it converts; in the pool's heap of promises while there is one */
+    int64_t until_us;             /* 0: nothing was promised */
+    bool durable;                 /* its copy is wanted, too */
+};
+
 /* Non-addressable state at exactly one position. */
 struct hearth_snapshot {
     struct hearth_heap_node heap;
+    struct hearth_promise promise;
     struct hearth_page *page;
     struct hearth_blob *blob; /* NULL: only the copy is there */
     struct hearth_copy copy;
@@ -84,6 +92,7 @@ struct hearth_ghost {
 
 struct hearth_page {
     struct hearth_heap_node heap; /* in the heap while there is something to evict (cache/store.c) */
+    struct hearth_promise promise;
     struct hearth_link end;       /* of roots and of pages that end where a block does; the key is its digest */
     struct hearth_page *parent;   /* NULL: a root */
     hearth_token *tokens;
@@ -94,6 +103,7 @@ struct hearth_page {
     struct hearth_page **children; /* ascending by (offset, first token) */
     struct hearth_snapshot **snapshots; /* ascending by pos */
     int32_t p0, len, blob_p0;
+    int32_t old_p0, old_p1; /* what that copy holds */
     bool fetched; /* as a snapshot's */
     bool has_old;
     uint32_t child_count, child_cap;
@@ -175,6 +185,8 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
 
 /* Removes a leaf without snapshots whose blob has been dropped, and leaves a ghost in its parent. */
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page);
+/* Takes the ghost away that a removed child left: nothing is to tell that it was there. */
+void hearth_tree_forget_ghost(struct hearth_page *parent, int32_t offset, hearth_token first);
 
 /* Attaches a snapshot on the path at `pos` (0 < pos <= path->matched). NULL: out of memory, or one is there already
  * (the blob stays the caller's in both cases). */

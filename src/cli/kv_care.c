@@ -9,12 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static int print_json(json_t *root) {
-    const bool ok = root && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
-    json_decref(root);
-    return ok ? 0 : hearth_kv_complain(1, "cannot write to standard output");
-}
-
 /* ---- verify ---- */
 
 struct verify {
@@ -56,7 +50,7 @@ static enum hearth_format_verdict check_payload(struct kv *kv, struct kv_head *h
 static void say_unreadable(const struct hearth_file_id *id, const char *why) {
     char hex[33];
     hearth_digest_hex(id->name, hex);
-    (void)hearth_kv_complain(1, "%s/%.2s/%s: %s", id->model.hex, hex, hex + 2, why);
+    (void)hearth_complain(1, "%s/%.2s/%s: %s", id->model.hex, hex, hex + 2, why);
 }
 
 static bool verify_file(void *user, const struct hearth_file *file) {
@@ -98,7 +92,7 @@ static bool verify_file(void *user, const struct hearth_file *file) {
     }
     hearth_kv_head_close(&head);
     verify->done_bytes += file->bytes;
-    hearth_kv_progress("verifying", verify->done_bytes, verify->total_bytes, true);
+    hearth_show_progress("verifying", verify->done_bytes, verify->total_bytes, true);
     return true;
 }
 
@@ -112,7 +106,7 @@ static bool verify_model(void *user, struct hearth_model_id model) {
     struct verify *verify = user;
     if (hearth_directory_walk(verify->kv->directory, model, -1, verify_file, verify) != HEARTH_OK) {
         verify->unreadable++;
-        (void)hearth_kv_complain(1, "%s: cannot be read to the end", model.hex);
+        (void)hearth_complain(1, "%s: cannot be read to the end", model.hex);
     }
     return true;
 }
@@ -121,30 +115,30 @@ int hearth_kv_verify(struct kv *kv) {
     struct verify v = {.kv = kv};
     if (hearth_directory_models(kv->directory, total_model, &v) != HEARTH_OK ||
         hearth_directory_models(kv->directory, verify_model, &v) != HEARTH_OK) {
-        return hearth_kv_complain(1, "cannot read %s", hearth_directory_path(kv->directory));
+        return hearth_complain(1, "cannot read %s", hearth_directory_path(kv->directory));
     }
-    hearth_kv_progress_end();
+    hearth_show_progress_end();
     const int status = v.damaged + v.unreadable > 0;
     if (kv->options.json) {
-        return print_json(json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)v.files, "bytes",
-                                    (json_int_t)v.done_bytes, "good", (json_int_t)v.good, "damaged",
-                                    (json_int_t)v.damaged, "sealed", (json_int_t)v.sealed, "other_version",
-                                    (json_int_t)v.other_version, "unreadable", (json_int_t)v.unreadable)) != 0 ||
+        return hearth_show_json(json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)v.files, "bytes",
+                                          (json_int_t)v.done_bytes, "good", (json_int_t)v.good, "damaged",
+                                          (json_int_t)v.damaged, "sealed", (json_int_t)v.sealed, "other_version",
+                                          (json_int_t)v.other_version, "unreadable", (json_int_t)v.unreadable)) != 0 ||
                status;
     }
-    (void)printf("%s %s, %s: %s good", hearth_kv_count(v.files).text, hearth_kv_plural(v.files, "file", "files"),
-                 hearth_kv_bytes(v.done_bytes).text, hearth_kv_count(v.good).text);
+    (void)printf("%s %s, %s: %s good", hearth_show_count(v.files).text, hearth_plural(v.files, "file", "files"),
+                 hearth_show_bytes(v.done_bytes).text, hearth_show_count(v.good).text);
     if (v.sealed > 0) {
-        (void)printf(", %s sealed (checksums match; --kv-key FILE verifies them)", hearth_kv_count(v.sealed).text);
+        (void)printf(", %s sealed (checksums match; --kv-key FILE verifies them)", hearth_show_count(v.sealed).text);
     }
     if (v.other_version > 0) {
-        (void)printf(", %s of another version of hearth", hearth_kv_count(v.other_version).text);
+        (void)printf(", %s of another version of hearth", hearth_show_count(v.other_version).text);
     }
     if (v.damaged > 0) {
-        (void)printf(", %s damaged: set aside in bad/", hearth_kv_count(v.damaged).text);
+        (void)printf(", %s damaged: set aside in bad/", hearth_show_count(v.damaged).text);
     }
     if (v.unreadable > 0) {
-        (void)printf(", %s cannot be read", hearth_kv_count(v.unreadable).text);
+        (void)printf(", %s cannot be read", hearth_show_count(v.unreadable).text);
     }
     (void)printf("\n");
     return status;
@@ -159,7 +153,7 @@ uint64_t hearth_kv_budget(const struct kv *kv, uint64_t bytes) {
 
 static void show_gc(void *user, uint64_t done, uint64_t total) {
     (void)user;
-    hearth_kv_progress("looking", done, total, false);
+    hearth_show_progress("looking", done, total, false);
 }
 
 struct gc_state {
@@ -169,7 +163,7 @@ struct gc_state {
 static void show_removed(void *user, const struct hearth_file *file) {
     struct gc_state *state = user;
     state->removed += file->bytes;
-    hearth_kv_progress("removing", state->removed, state->to_remove, true);
+    hearth_show_progress("removing", state->removed, state->to_remove, true);
 }
 
 int hearth_kv_gc(struct kv *kv) {
@@ -185,27 +179,27 @@ int hearth_kv_gc(struct kv *kv) {
     const uint64_t bad = hearth_directory_empty_bad(kv->directory);
     hearth_directory_rest(kv->directory, &after);
     const uint64_t drafts = before.draft_files > after.draft_files ? before.draft_files - after.draft_files : 0;
-    hearth_kv_progress_end();
+    hearth_show_progress_end();
     int status = 0;
     if (kv->options.json) {
-        status = print_json(json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)gc.files, "bytes",
-                                      (json_int_t)gc.bytes, "budget_bytes", (json_int_t)budget, "removed_files",
-                                      (json_int_t)gc.removed_files, "removed_bytes", (json_int_t)gc.removed_bytes,
-                                      "removed_bad", (json_int_t)bad, "removed_drafts", (json_int_t)drafts));
+        status = hearth_show_json(json_pack(
+            "{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)gc.files, "bytes", (json_int_t)gc.bytes,
+            "budget_bytes", (json_int_t)budget, "removed_files", (json_int_t)gc.removed_files, "removed_bytes",
+            (json_int_t)gc.removed_bytes, "removed_bad", (json_int_t)bad, "removed_drafts", (json_int_t)drafts));
     } else {
-        (void)printf("removed %s %s, %s; left %s %s, %s of a budget of %s\n", hearth_kv_count(gc.removed_files).text,
-                     hearth_kv_plural(gc.removed_files, "file", "files"), hearth_kv_bytes(gc.removed_bytes).text,
-                     hearth_kv_count(gc.files).text, hearth_kv_plural(gc.files, "file", "files"),
-                     hearth_kv_bytes(gc.bytes).text, hearth_kv_bytes(budget).text);
+        (void)printf("removed %s %s, %s; left %s %s, %s of a budget of %s\n", hearth_show_count(gc.removed_files).text,
+                     hearth_plural(gc.removed_files, "file", "files"), hearth_show_bytes(gc.removed_bytes).text,
+                     hearth_show_count(gc.files).text, hearth_plural(gc.files, "file", "files"),
+                     hearth_show_bytes(gc.bytes).text, hearth_show_bytes(budget).text);
         if (bad > 0 || drafts > 0) {
-            (void)printf("removed leftovers: %s set aside, %s half written\n", hearth_kv_count(bad).text,
-                         hearth_kv_count(drafts).text);
+            (void)printf("removed leftovers: %s set aside, %s half written\n", hearth_show_count(bad).text,
+                         hearth_show_count(drafts).text);
         }
     }
-    return err == HEARTH_OK ? status
-                            : hearth_kv_complain(1, "not everything could be removed from %s: %s",
-                                                 hearth_directory_path(kv->directory),
-                                                 err == HEARTH_ERR_IO ? strerror(error) : hearth_err_text(err));
+    return err == HEARTH_OK
+               ? status
+               : hearth_complain(1, "not everything could be removed from %s: %s", hearth_directory_path(kv->directory),
+                                 err == HEARTH_ERR_IO ? strerror(error) : hearth_err_text(err));
 }
 
 /* ---- rm ---- */
@@ -248,29 +242,24 @@ static void choose(void *user, struct kv_item *item) {
 }
 
 static bool confirmed(const struct kv *kv, const char *what, uint64_t files, uint64_t bytes) {
-    char answer[16] = "";
-    if (kv->options.yes || isatty(STDIN_FILENO) != 1) {
-        return true;
-    }
-    (void)fprintf(stderr, "remove %s, %s in %s %s? [y/N] ", what, hearth_kv_bytes(bytes).text,
-                  hearth_kv_count(files).text, hearth_kv_plural(files, "file", "files"));
-    return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
+    return kv->options.yes || hearth_show_asked("remove %s, %s in %s %s?", what, hearth_show_bytes(bytes).text,
+                                                hearth_show_count(files).text, hearth_plural(files, "file", "files"));
 }
 
 static int report_removed(const struct kv *kv, uint64_t conversations, const struct removed *removed) {
     const uint64_t files = removed->files, bytes = removed->bytes, failed = removed->failed;
     if (kv->options.json) {
-        (void)print_json(json_pack("{s:I, s:I, s:I, s:I}", "conversations", (json_int_t)conversations, "removed_files",
-                                   (json_int_t)files, "removed_bytes", (json_int_t)bytes, "failed",
-                                   (json_int_t)failed));
+        (void)hearth_show_json(json_pack("{s:I, s:I, s:I, s:I}", "conversations", (json_int_t)conversations,
+                                         "removed_files", (json_int_t)files, "removed_bytes", (json_int_t)bytes,
+                                         "failed", (json_int_t)failed));
     } else {
-        (void)printf("removed %s in %s %s, of %s %s\n", hearth_kv_bytes(bytes).text, hearth_kv_count(files).text,
-                     hearth_kv_plural(files, "file", "files"), hearth_kv_count(conversations).text,
-                     hearth_kv_plural(conversations, "conversation", "conversations"));
+        (void)printf("removed %s in %s %s, of %s %s\n", hearth_show_bytes(bytes).text, hearth_show_count(files).text,
+                     hearth_plural(files, "file", "files"), hearth_show_count(conversations).text,
+                     hearth_plural(conversations, "conversation", "conversations"));
     }
     return failed == 0 ? 0
-                       : hearth_kv_complain(1, "%" PRIu64 " %s could not be removed: %s", failed,
-                                            hearth_kv_plural(failed, "file", "files"), strerror(removed->error));
+                       : hearth_complain(1, "%" PRIu64 " %s could not be removed: %s", failed,
+                                         hearth_plural(failed, "file", "files"), strerror(removed->error));
 }
 
 /* Conversations whose last page another one goes on from cannot go without hurting that. */
@@ -279,10 +268,10 @@ static void say_what_stays(const struct kv_view *view, struct kv_conversation *c
         char id[33];
         hearth_kv_id(view, chosen[i], id);
         if (chosen[i]->leaf->chosen < chosen[i]->leaf->uses) {
-            (void)hearth_kv_complain(0,
-                                     "%s stays in part: another conversation goes on from inside its last page "
-                                     "(name that one too to remove both)",
-                                     id);
+            (void)hearth_complain(0,
+                                  "%s stays in part: another conversation goes on from inside its last page "
+                                  "(name that one too to remove both)",
+                                  id);
         }
     }
 }
@@ -309,9 +298,9 @@ static void remove_items(struct removal *removal, struct removed *removed) {
             removed->error = errno;
             removed->failed++;
         }
-        hearth_kv_progress("removing", i + 1, removal->n, false);
+        hearth_show_progress("removing", i + 1, removal->n, false);
     }
-    hearth_kv_progress_end();
+    hearth_show_progress_end();
 }
 
 static int remove_conversations(struct kv *kv, struct kv_view *view) {
@@ -321,7 +310,7 @@ static int remove_conversations(struct kv *kv, struct kv_view *view) {
     int status = 0;
     struct kv_conversation **chosen = calloc((size_t)kv->options.arg_count, sizeof *chosen);
     if (!chosen) {
-        return hearth_kv_complain(1, "out of memory");
+        return hearth_complain(1, "out of memory");
     }
     for (int i = 0; i < kv->options.arg_count && status == 0; i++) {
         struct kv_conversation *found = hearth_kv_find(view, kv->options.args[i]);
@@ -337,13 +326,13 @@ static int remove_conversations(struct kv *kv, struct kv_view *view) {
         }
     }
     if (removal.nomem) {
-        status = hearth_kv_complain(1, "out of memory");
+        status = hearth_complain(1, "out of memory");
     }
     char what[64];
-    (void)snprintf(what, sizeof what, "%s %s", hearth_kv_count(conversations).text,
-                   hearth_kv_plural(conversations, "conversation", "conversations"));
+    (void)snprintf(what, sizeof what, "%s %s", hearth_show_count(conversations).text,
+                   hearth_plural(conversations, "conversation", "conversations"));
     if (status == 0 && !confirmed(kv, what, removal.n, removal.bytes)) {
-        status = hearth_kv_complain(1, "nothing was removed");
+        status = hearth_complain(1, "nothing was removed");
     } else if (status == 0) {
         remove_items(&removal, &removed);
         say_what_stays(view, chosen, conversations);
@@ -373,10 +362,10 @@ static void remove_model(struct kv *kv, struct kv_model *model, struct removed *
     remove_items(&removal, removed);
     free(removal.items);
     if (err == HEARTH_ERR_BUSY) {
-        (void)hearth_kv_complain(0,
-                                 "%.8s is in use: its transcripts stay, and its server will write again; stop it "
-                                 "and run this once more to remove them",
-                                 model->id.hex);
+        (void)hearth_complain(0,
+                              "%.8s is in use: its transcripts stay, and its server will write again; stop it "
+                              "and run this once more to remove them",
+                              model->id.hex);
     } else {
         removed->error = removed->failed == 0 ? error : removed->error;
         removed->failed += removed->failed == 0;
@@ -398,13 +387,13 @@ static int remove_models(struct kv *kv, struct kv_view *view) {
         conversations += meant(&view->models[view->conversations[i].model], prefix);
     }
     if (!kv->options.all && models != 1) {
-        return hearth_kv_complain(1,
-                                  models == 0 ? "there is no model '%.40s' (see hearth kv ls)"
-                                              : "several models begin with '%.40s': give more digits",
-                                  prefix);
+        return hearth_complain(1,
+                               models == 0 ? "there is no model '%.40s' (see hearth kv ls)"
+                                           : "several models begin with '%.40s': give more digits",
+                               prefix);
     }
     if (!confirmed(kv, kv->options.all ? "everything" : "all of the model", had_files, had_bytes)) {
-        return hearth_kv_complain(1, "nothing was removed");
+        return hearth_complain(1, "nothing was removed");
     }
     for (size_t m = 0; m < view->model_n; m++) {
         if (meant(&view->models[m], prefix)) {

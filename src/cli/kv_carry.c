@@ -11,6 +11,7 @@
  * name, length and checksums have been verified. Items carry the fingerprint of their model, which decides where they
  * go. What is there already is left as it is, so importing twice is importing once. */
 #include "cli/kv_internal.h"
+#include "cli/outfile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -32,22 +32,6 @@ static const char export_magic[8] = {'h', 'e', 'a', 'r', 't', 'h', 'c', 'v'};
 
 #define PUT(bytes, at, value) memcpy((bytes) + (at), &(value), sizeof(value))
 #define GET(bytes, at, value) memcpy(&(value), (bytes) + (at), sizeof(value))
-
-static bool write_all(int fd, const void *bytes, size_t len) {
-    const uint8_t *from = bytes;
-    while (len > 0) {
-        const ssize_t n = write(fd, from, len);
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n <= 0) {
-            return false;
-        }
-        from += n;
-        len -= (size_t)n;
-    }
-    return true;
-}
 
 /* ---- export ---- */
 
@@ -98,7 +82,7 @@ static bool write_head(struct export *export, const struct kv_conversation *conv
     PUT(head, 40, conversation->leaf->record.name.hi);
     const uint64_t checksum = hearth_checksum(head, HEAD_BYTES - 8);
     PUT(head, HEAD_BYTES - 8, checksum);
-    return write_all(export->fd, head, sizeof head);
+    return hearth_write_all(export->fd, head, sizeof head);
 }
 
 static bool write_section(int fd, const char *type, uint32_t flags, uint64_t bytes) {
@@ -108,7 +92,7 @@ static bool write_section(int fd, const char *type, uint32_t flags, uint64_t byt
     PUT(head, 16, bytes);
     const uint64_t checksum = hearth_checksum(head, SECTION_BYTES - 8);
     PUT(head, SECTION_BYTES - 8, checksum);
-    return write_all(fd, head, sizeof head);
+    return hearth_write_all(fd, head, sizeof head);
 }
 
 /* One file, whole and verified as far as its checksums go. A status. */
@@ -121,32 +105,32 @@ static int export_item(struct export *export, const struct kv_item *item) {
     hearth_kv_head_open(export->kv, &item->file.id, &head);
     const struct hearth_format_info *info = &head.info;
     if (head.err == HEARTH_ERR_NOT_FOUND) {
-        status = hearth_kv_complain(1, "%s was evicted meanwhile: try again", hex);
+        status = hearth_complain(1, "%s was evicted meanwhile: try again", hex);
     } else if (hearth_kv_state(&head) != KV_READABLE) {
-        status = hearth_kv_complain(1, "%s is damaged (hearth kv verify sets it aside)", hex);
+        status = hearth_complain(1, "%s is damaged (hearth kv verify sets it aside)", hex);
     } else if (!hearth_buf_reserve(&bytes, (size_t)head.file_bytes)) {
-        status = hearth_kv_complain(1, "out of memory");
+        status = hearth_complain(1, "out of memory");
     } else if (!hearth_kv_read(head.fd, bytes.data, (size_t)head.file_bytes, 0)) {
-        status = hearth_kv_complain(1, "%s cannot be read: %s", hex, strerror(errno));
+        status = hearth_complain(1, "%s cannot be read: %s", hex, strerror(errno));
     } else if (hearth_checksum(bytes.data + info->header_bytes, (size_t)info->payload_bytes) !=
                info->payload_checksum) {
-        status = hearth_kv_complain(1, "%s is damaged (hearth kv verify sets it aside)", hex);
+        status = hearth_complain(1, "%s is damaged (hearth kv verify sets it aside)", hex);
     } else if (!write_section(export->fd, "item", FLAG_REQUIRED, head.file_bytes) ||
-               !write_all(export->fd, bytes.data, (size_t)head.file_bytes)) {
-        status = hearth_kv_complain(1, "cannot write: %s", strerror(errno));
+               !hearth_write_all(export->fd, bytes.data, (size_t)head.file_bytes)) {
+        status = hearth_complain(1, "cannot write: %s", strerror(errno));
     }
     hearth_buf_finish(&bytes);
     hearth_kv_head_close(&head);
     export->done_bytes += item->file.bytes;
-    hearth_kv_progress("exporting", export->done_bytes, export->total_bytes, true);
+    hearth_show_progress("exporting", export->done_bytes, export->total_bytes, true);
     return status;
 }
 
 static int export_all(struct export *export, const struct kv_view *view, const struct kv_conversation *conversation) {
     const char *about = view->models[conversation->model].about;
     if (!write_head(export, conversation) || !write_section(export->fd, "about", 0, strlen(about)) ||
-        !write_all(export->fd, about, strlen(about))) {
-        return hearth_kv_complain(1, "cannot write: %s", strerror(errno));
+        !hearth_write_all(export->fd, about, strlen(about))) {
+        return hearth_complain(1, "cannot write: %s", strerror(errno));
     }
     for (size_t i = 0; i < export->n; i++) {
         const int status = export_item(export, export->items[i]);
@@ -154,55 +138,31 @@ static int export_all(struct export *export, const struct kv_view *view, const s
             return status;
         }
     }
-    return write_section(export->fd, "end", FLAG_REQUIRED, 0)
-               ? 0
-               : hearth_kv_complain(1, "cannot write: %s", strerror(errno));
+    return write_section(export->fd, "end", FLAG_REQUIRED, 0) ? 0
+                                                              : hearth_complain(1, "cannot write: %s", strerror(errno));
 }
 
-/* Writes beside the file and renames, so that there is no half export. What is no plain file is written into. */
 static int export_to(struct export *export, const char *path, const struct kv_view *view,
                      const struct kv_conversation *conversation) {
-    struct stat st;
-    char beside[4096] = "";
-    const bool stream = strcmp(path, "-") == 0;
-    const bool direct = !stream && stat(path, &st) == 0 && !S_ISREG(st.st_mode);
-    if (stream && isatty(STDOUT_FILENO) == 1) {
-        return hearth_kv_complain(1, "that is no text for a terminal: name a file");
+    struct hearth_outfile file;
+    if (hearth_outfile_is_stream(path) && isatty(STDOUT_FILENO) == 1) {
+        return hearth_complain(1, "that is no text for a terminal: name a file");
     }
-    if (stream) {
-        export->fd = STDOUT_FILENO;
-    } else if (direct) {
-        export->fd = open(path, O_WRONLY | O_CLOEXEC);
-    } else if ((size_t)snprintf(beside, sizeof beside, "%s.XXXXXX", path) < sizeof beside) {
-        export->fd = mkstemp(beside); /* 0600 */
-    } else {
-        errno = ENAMETOOLONG;
+    if (hearth_outfile_open(path, &file) != 0) {
+        return 1;
     }
-    if (export->fd < 0) {
-        return hearth_kv_complain(1, "cannot write %s: %s", path, strerror(errno));
-    }
-    int status = export_all(export, view, conversation);
-    if (status == 0 && *beside && (fsync(export->fd) != 0 || rename(beside, path) != 0)) {
-        status = hearth_kv_complain(1, "cannot write %s: %s", path, strerror(errno));
-    }
-    if (status != 0 && *beside) {
-        (void)unlink(beside);
-    }
-    if (!stream) {
-        (void)close(export->fd);
-    }
-    return status;
+    export->fd = file.fd;
+    return hearth_outfile_close(&file, export_all(export, view, conversation));
 }
 
 /* Says what was exported, beside the export itself. */
 static void report_export(const struct export *export, const struct kv_conversation *conversation, bool complete,
                           FILE *out) {
-    hearth_kv_progress_end();
+    hearth_show_progress_end();
     if (!export->kv->options.json) {
         (void)fprintf(out, "exported %s tokens: %s in %zu %s%s\n",
-                      hearth_kv_count((uint64_t)conversation->leaf->record.p1).text,
-                      hearth_kv_bytes(export->total_bytes).text, export->n,
-                      hearth_kv_plural(export->n, "file", "files"),
+                      hearth_show_count((uint64_t)conversation->leaf->record.p1).text,
+                      hearth_show_bytes(export->total_bytes).text, export->n, hearth_plural(export->n, "file", "files"),
                       complete ? "" : "; a part of it was evicted before");
         return;
     }
@@ -225,7 +185,7 @@ int hearth_kv_export(struct kv *kv) {
     if (conversation) {
         const bool complete = hearth_kv_walk(&view, conversation, add_item, &export);
         qsort(export.items, export.n, sizeof *export.items, shallow_first);
-        status = export.nomem ? hearth_kv_complain(1, "out of memory") : export_to(&export, path, &view, conversation);
+        status = export.nomem ? hearth_complain(1, "out of memory") : export_to(&export, path, &view, conversation);
         if (status == 0) {
             report_export(&export, conversation, complete, strcmp(path, "-") == 0 ? stderr : stdout);
         }
@@ -269,7 +229,7 @@ static bool read_all(struct import *import, void *bytes, size_t len) {
 
 static void stop(struct import *import, const char *why) {
     import->stop = true;
-    (void)hearth_kv_complain(1, "%s", why);
+    (void)hearth_complain(1, "%s", why);
 }
 
 static void stop_reading(struct import *import) {
@@ -341,8 +301,8 @@ static bool publish(struct import *import, const struct hearth_file_id *id, cons
         stop(import, strerror(errno));
         return false;
     }
-    bool ok = write_all(draft.fd, header->data, header->len) && write_all(draft.fd, payload->data, payload->len) &&
-              fsync(draft.fd) == 0;
+    bool ok = hearth_write_all(draft.fd, header->data, header->len) &&
+              hearth_write_all(draft.fd, payload->data, payload->len) && fsync(draft.fd) == 0;
     if (!ok) {
         stop(import, strerror(errno));
     } else {
@@ -365,7 +325,7 @@ static bool publish(struct import *import, const struct hearth_file_id *id, cons
 
 static void count_damaged(struct import *import, const char *why) {
     import->damaged++;
-    (void)hearth_kv_complain(1, "an item is not imported: %s", why);
+    (void)hearth_complain(1, "an item is not imported: %s", why);
 }
 
 /* An item whose header is good. */
@@ -445,7 +405,7 @@ static void import_section(struct import *import) {
         (void)skip(import, bytes);
     }
     if (import->total_bytes > 0) {
-        hearth_kv_progress("importing", import->done_bytes, import->total_bytes, true);
+        hearth_show_progress("importing", import->done_bytes, import->total_bytes, true);
     }
 }
 
@@ -454,22 +414,22 @@ static bool read_head(struct import *import, const char *path) {
     uint32_t version;
     uint64_t checksum;
     if (!read_all(import, head, sizeof head)) {
-        (void)hearth_kv_complain(1, "%s: %s", path, errno != 0 ? strerror(errno) : "not an export of hearth");
+        (void)hearth_complain(1, "%s: %s", path, errno != 0 ? strerror(errno) : "not an export of hearth");
         return false;
     }
     GET(head, 8, version);
     GET(head, 24, import->total_bytes);
     GET(head, HEAD_BYTES - 8, checksum);
     if (memcmp(head, export_magic, sizeof export_magic) != 0) {
-        (void)hearth_kv_complain(1, "%s: not an export of hearth", path);
+        (void)hearth_complain(1, "%s: not an export of hearth", path);
         return false;
     }
     if (checksum != hearth_checksum(head, HEAD_BYTES - 8)) {
-        (void)hearth_kv_complain(1, "%s: the file is damaged", path);
+        (void)hearth_complain(1, "%s: the file is damaged", path);
         return false;
     }
     if (version != EXPORT_VERSION) {
-        (void)hearth_kv_complain(1, "%s: written by another version of hearth (%" PRIu32 ")", path, version);
+        (void)hearth_complain(1, "%s: written by another version of hearth (%" PRIu32 ")", path, version);
         return false;
     }
     return true;
@@ -486,17 +446,17 @@ static int report(struct import *import) {
         json_decref(root);
         status = ok ? status : 1;
     } else {
-        (void)printf("imported %s new %s, %s; %s %s there already\n", hearth_kv_count(import->fresh).text,
-                     hearth_kv_plural(import->fresh, "file", "files"), hearth_kv_bytes(import->fresh_bytes).text,
-                     hearth_kv_count(import->known).text, hearth_kv_plural(import->known, "was", "were"));
+        (void)printf("imported %s new %s, %s; %s %s there already\n", hearth_show_count(import->fresh).text,
+                     hearth_plural(import->fresh, "file", "files"), hearth_show_bytes(import->fresh_bytes).text,
+                     hearth_show_count(import->known).text, hearth_plural(import->known, "was", "were"));
     }
     if (import->sealed > 0) {
-        (void)hearth_kv_complain(1, "%" PRIu64 " %s encrypted and cannot be verified: name the key with --kv-key",
-                                 import->sealed, hearth_kv_plural(import->sealed, "file is", "files are"));
+        (void)hearth_complain(1, "%" PRIu64 " %s encrypted and cannot be verified: name the key with --kv-key",
+                              import->sealed, hearth_plural(import->sealed, "file is", "files are"));
     }
     if (import->skipped > 0) {
-        (void)hearth_kv_complain(1, "%" PRIu64 " %s another version of hearth wrote", import->skipped,
-                                 hearth_kv_plural(import->skipped, "file that", "files that"));
+        (void)hearth_complain(1, "%" PRIu64 " %s another version of hearth wrote", import->skipped,
+                              hearth_plural(import->skipped, "file that", "files that"));
     }
     return status;
 }
@@ -507,13 +467,13 @@ int hearth_kv_import(struct kv *kv) {
     struct import import = {.kv = kv, .fd = stream ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC)};
     int status = 1;
     if (import.fd < 0) {
-        return hearth_kv_complain(1, "cannot read %s: %s", path, strerror(errno));
+        return hearth_complain(1, "cannot read %s: %s", path, strerror(errno));
     }
     if (read_head(&import, path)) {
         while (!import.ended && !import.stop) {
             import_section(&import);
         }
-        hearth_kv_progress_end();
+        hearth_show_progress_end();
         status = report(&import);
     }
     if (!stream) {

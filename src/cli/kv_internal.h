@@ -3,15 +3,14 @@
  *     kv.c         the command line
  *     kv_load.c    the directory's files and what their headers say
  *     kv_tree.c    conversations, from what the headers say
- *     kv_show.c    numbers and progress for people
  *     kv_ls.c      ls, stat
  *     kv_care.c    verify, gc, rm
  *     kv_carry.c   export, import */
 #ifndef HEARTH_CLI_KV_INTERNAL_H
 #define HEARTH_CLI_KV_INTERNAL_H
 
-#include "base/log.h"
 #include "base/seal.h"
+#include "cli/show.h"
 #include "tier/directory.h"
 #include "tier/format.h"
 
@@ -32,9 +31,6 @@ struct kv {
     struct hearth_directory *directory;
     struct hearth_seal *seal; /* NULL: no key was given */
 };
-
-/* One line on stderr; returns `status`. */
-int hearth_kv_complain(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* --budget, or what a server takes that is told nothing, when `bytes` are there. */
 uint64_t hearth_kv_budget(const struct kv *kv, uint64_t bytes);
@@ -136,25 +132,5 @@ bool hearth_kv_walk(struct kv_view *view, const struct kv_conversation *conversa
 /* The conversation whose id begins so, or NULL after a complaint. */
 struct kv_conversation *hearth_kv_find(struct kv_view *view, const char *id);
 void hearth_kv_id(const struct kv_view *view, const struct kv_conversation *conversation, char out[33]);
-
-/* ---- for people ---- */
-
-struct kv_text {
-    char text[32];
-};
-struct kv_text hearth_kv_bytes(uint64_t bytes); /* "12.3 MiB" */
-struct kv_text hearth_kv_count(uint64_t n);     /* "12,288" */
-struct kv_text hearth_kv_age(int64_t used_us);  /* "5 min" */
-const char *hearth_kv_plural(uint64_t n, const char *one, const char *many);
-/* Prints text of a prompt: on one line, nothing that a terminal would obey, at most `columns` wide. Returns the width.
- */
-int hearth_kv_print_text(FILE *out, const char *text, int columns);
-int hearth_kv_columns(void); /* of the terminal on stdout; a large number elsewhere */
-
-/* On stderr, when that is a terminal; else nothing at all. */
-void hearth_kv_progress(const char *what, uint64_t done, uint64_t total, bool bytes);
-void hearth_kv_progress_end(void);
-/* A log sink. */
-void hearth_kv_log(void *user, enum hearth_log_level level, const char *line);
 
 #endif

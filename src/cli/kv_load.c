@@ -225,7 +225,7 @@ bool hearth_kv_load(struct kv *kv, struct kv_view *view) {
                 model->items[kept++] = item;
             }
             if (total >= 2000) {
-                hearth_kv_progress("reading", ++done, total, false);
+                hearth_show_progress("reading", ++done, total, false);
             }
         }
         model->n = kept;
@@ -233,9 +233,9 @@ bool hearth_kv_load(struct kv *kv, struct kv_view *view) {
     if (err == HEARTH_OK && !hearth_kv_find_conversations(view)) {
         err = HEARTH_ERR_NOMEM;
     }
-    hearth_kv_progress_end();
+    hearth_show_progress_end();
     if (err != HEARTH_OK) {
-        (void)hearth_kv_complain(1, "cannot read %s: %s", hearth_directory_path(kv->directory), hearth_err_text(err));
+        (void)hearth_complain(1, "cannot read %s: %s", hearth_directory_path(kv->directory), hearth_err_text(err));
         hearth_kv_view_finish(view);
         return false;
     }

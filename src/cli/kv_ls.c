@@ -12,13 +12,6 @@ static double seconds(int64_t us) {
     return (double)us / 1e6;
 }
 
-/* Prints and frees. */
-static int print_json(json_t *root) {
-    const bool ok = root && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
-    json_decref(root);
-    return ok ? 0 : hearth_kv_complain(1, "cannot write to standard output");
-}
-
 /* ---- ls ---- */
 
 static json_t *conversation_json(const struct kv_view *view, const struct kv_conversation *c) {
@@ -51,7 +44,7 @@ static int ls_json(struct kv *kv, struct kv_view *view) {
                       "other_version", (json_int_t)model->count[KV_OTHER_VERSION], "unreadable",
                       (json_int_t)model->count[KV_UNREADABLE]));
     }
-    return print_json(json_pack("{s:s, s:o}", "dir", hearth_directory_path(kv->directory), "models", models));
+    return hearth_show_json(json_pack("{s:s, s:o}", "dir", hearth_directory_path(kv->directory), "models", models));
 }
 
 /* Column widths of a model's table. */
@@ -69,11 +62,11 @@ static void measure(const struct kv_view *view, struct widths *widths) {
         .id = view->id_digits, .tokens = 6, .own = 4, .shared = 6, .used = 4, .hits = 4, .snapshots = 5};
     for (size_t i = 0; i < view->conversation_n; i++) {
         const struct kv_conversation *c = &view->conversations[i];
-        widen(&widths->tokens, hearth_kv_count((uint64_t)c->leaf->record.p1).text);
-        widen(&widths->own, hearth_kv_bytes(c->own_bytes).text);
-        widen(&widths->shared, hearth_kv_bytes(c->shared_bytes).text);
-        widen(&widths->used, hearth_kv_age(c->used_us).text);
-        widen(&widths->hits, hearth_kv_count(c->hits).text);
+        widen(&widths->tokens, hearth_show_count((uint64_t)c->leaf->record.p1).text);
+        widen(&widths->own, hearth_show_bytes(c->own_bytes).text);
+        widen(&widths->shared, hearth_show_bytes(c->shared_bytes).text);
+        widen(&widths->used, hearth_show_age(c->used_us).text);
+        widen(&widths->hits, hearth_show_count(c->hits).text);
     }
 }
 
@@ -82,10 +75,10 @@ static void print_row(const struct kv_view *view, const struct kv_conversation *
     hearth_kv_id(view, c, id);
     const int before =
         printf("  %s  %*s  %*s  %*s  %*s  %*s  %*" PRIu32 "  ", id, w->tokens,
-               hearth_kv_count((uint64_t)c->leaf->record.p1).text, w->own, hearth_kv_bytes(c->own_bytes).text,
-               w->shared, c->shared_bytes > 0 ? hearth_kv_bytes(c->shared_bytes).text : "-", w->used,
-               hearth_kv_age(c->used_us).text, w->hits, hearth_kv_count(c->hits).text, w->snapshots, c->snapshots);
-    int room = hearth_kv_columns() - before;
+               hearth_show_count((uint64_t)c->leaf->record.p1).text, w->own, hearth_show_bytes(c->own_bytes).text,
+               w->shared, c->shared_bytes > 0 ? hearth_show_bytes(c->shared_bytes).text : "-", w->used,
+               hearth_show_age(c->used_us).text, w->hits, hearth_show_count(c->hits).text, w->snapshots, c->snapshots);
+    int room = hearth_show_columns() - before;
     if (!c->complete) {
         (void)fputs("(incomplete) ", stdout);
         room -= 13;
@@ -94,10 +87,10 @@ static void print_row(const struct kv_view *view, const struct kv_conversation *
     /* where the beginning is shared, what is its own says more */
     int most = *own ? room / 3 : room;
     most = *own && most > SHARED_TEXT_COLUMNS ? SHARED_TEXT_COLUMNS : most;
-    const int shown = hearth_kv_print_text(stdout, *c->text ? c->text : "…", most);
+    const int shown = hearth_show_text(stdout, *c->text ? c->text : "…", most);
     if (*own) {
         (void)fputs(" | ", stdout);
-        (void)hearth_kv_print_text(stdout, own, room - shown - 3);
+        (void)hearth_show_text(stdout, own, room - shown - 3);
     }
     (void)fputc('\n', stdout);
 }
@@ -117,8 +110,8 @@ static void print_unlisted(const struct kv_model *model) {
         const uint64_t n = model->count[kinds[i].state];
         if (n > 0) {
             (void)printf("  (%s)  %s in %s %s; %s\n", kinds[i].label,
-                         hearth_kv_bytes(model->state_bytes[kinds[i].state]).text, hearth_kv_count(n).text,
-                         hearth_kv_plural(n, "file", "files"), kinds[i].hint);
+                         hearth_show_bytes(model->state_bytes[kinds[i].state]).text, hearth_show_count(n).text,
+                         hearth_plural(n, "file", "files"), kinds[i].hint);
         }
     }
 }
@@ -130,10 +123,10 @@ static void print_model(const struct kv_view *view, size_t m, const struct width
         n += view->conversations[i].model == m;
     }
     (void)printf("%.8s  ", model->id.hex);
-    (void)hearth_kv_print_text(stdout, *model->about ? model->about : "(a model without a name)", 200);
-    (void)printf(": %s %s, %s in %s %s\n", hearth_kv_count(n).text,
-                 hearth_kv_plural(n, "conversation", "conversations"), hearth_kv_bytes(model->bytes).text,
-                 hearth_kv_count(model->n).text, hearth_kv_plural(model->n, "file", "files"));
+    (void)hearth_show_text(stdout, *model->about ? model->about : "(a model without a name)", 200);
+    (void)printf(": %s %s, %s in %s %s\n", hearth_show_count(n).text, hearth_plural(n, "conversation", "conversations"),
+                 hearth_show_bytes(model->bytes).text, hearth_show_count(model->n).text,
+                 hearth_plural(model->n, "file", "files"));
     if (n > 0) {
         (void)printf("  %-*s  %*s  %*s  %*s  %*s  %*s  %*s  %s\n", w->id, "ID", w->tokens, "TOKENS", w->own, "OWN",
                      w->shared, "SHARED", w->used, "USED", w->hits, "HITS", w->snapshots, "SNAPS", "BEGINS WITH");
@@ -206,15 +199,15 @@ static json_t *totals_json(const struct totals *t) {
 }
 
 static void print_totals(const struct totals *t) {
-    (void)printf("  %-14s %s in %s %s\n", "size", hearth_kv_bytes(t->bytes).text, hearth_kv_count(t->files).text,
-                 hearth_kv_plural(t->files, "file", "files"));
-    (void)printf("  %-14s %s pages with %s tokens, %s %s\n", "state", hearth_kv_count(t->pages).text,
-                 hearth_kv_count(t->tokens).text, hearth_kv_count(t->snapshots).text,
-                 hearth_kv_plural(t->snapshots, "snapshot", "snapshots"));
-    (void)printf("  %-14s %s\n", "conversations", hearth_kv_count(t->conversations).text);
+    (void)printf("  %-14s %s in %s %s\n", "size", hearth_show_bytes(t->bytes).text, hearth_show_count(t->files).text,
+                 hearth_plural(t->files, "file", "files"));
+    (void)printf("  %-14s %s pages with %s tokens, %s %s\n", "state", hearth_show_count(t->pages).text,
+                 hearth_show_count(t->tokens).text, hearth_show_count(t->snapshots).text,
+                 hearth_plural(t->snapshots, "snapshot", "snapshots"));
+    (void)printf("  %-14s %s\n", "conversations", hearth_show_count(t->conversations).text);
     if (t->files > 0) {
-        (void)printf("  %-14s %s to %s ago\n", "last used", hearth_kv_age(t->newest_us).text,
-                     hearth_kv_age(t->oldest_us).text);
+        (void)printf("  %-14s %s to %s ago\n", "last used", hearth_show_age(t->newest_us).text,
+                     hearth_show_age(t->oldest_us).text);
     }
 }
 
@@ -226,22 +219,22 @@ static void stat_text(struct kv *kv, const struct kv_view *view, const struct he
         add_model(&totals, view, m);
         add_model(&all, view, m);
         (void)printf("%.8s  ", view->models[m].id.hex);
-        (void)hearth_kv_print_text(stdout, view->models[m].about, 200);
+        (void)hearth_show_text(stdout, view->models[m].about, 200);
         (void)fputc('\n', stdout);
         print_totals(&totals);
         print_unlisted(&view->models[m]);
     }
     (void)printf("%s\n", hearth_directory_path(kv->directory));
     print_totals(&all);
-    (void)printf("  %-14s %s: %s %.0f %% used\n", "budget", hearth_kv_bytes(budget).text,
+    (void)printf("  %-14s %s: %s %.0f %% used\n", "budget", hearth_show_bytes(budget).text,
                  kv->options.budget_mib >= 0 ? "as given," : "the default,",
                  budget > 0 ? 100.0 * (double)all.bytes / (double)budget : 0.0);
-    (void)printf("  %-14s %s\n", "free", hearth_kv_bytes(free_bytes).text);
-    (void)printf("  %-14s %s in %s %s\n", "set aside", hearth_kv_bytes(rest->bad_bytes).text,
-                 hearth_kv_count(rest->bad_files).text, hearth_kv_plural(rest->bad_files, "file", "files"));
-    (void)printf("  %-14s %s in %s %s\n", "being written", hearth_kv_bytes(rest->draft_bytes).text,
-                 hearth_kv_count(rest->draft_files).text, hearth_kv_plural(rest->draft_files, "file", "files"));
-    (void)printf("  %-14s %s\n", "other files", hearth_kv_bytes(rest->other_bytes).text);
+    (void)printf("  %-14s %s\n", "free", hearth_show_bytes(free_bytes).text);
+    (void)printf("  %-14s %s in %s %s\n", "set aside", hearth_show_bytes(rest->bad_bytes).text,
+                 hearth_show_count(rest->bad_files).text, hearth_plural(rest->bad_files, "file", "files"));
+    (void)printf("  %-14s %s in %s %s\n", "being written", hearth_show_bytes(rest->draft_bytes).text,
+                 hearth_show_count(rest->draft_files).text, hearth_plural(rest->draft_files, "file", "files"));
+    (void)printf("  %-14s %s\n", "other files", hearth_show_bytes(rest->other_bytes).text);
 }
 
 static int stat_json(struct kv *kv, const struct kv_view *view, const struct hearth_directory_rest *rest,
@@ -262,12 +255,12 @@ static int stat_json(struct kv *kv, const struct kv_view *view, const struct hea
         (void)json_object_set_new(one, "unreadable", json_integer((json_int_t)model->count[KV_UNREADABLE]));
         (void)json_array_append_new(models, one);
     }
-    return print_json(json_pack("{s:s, s:o, s:o, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I}, s:I}", "dir",
-                                hearth_directory_path(kv->directory), "models", models, "total", totals_json(&all),
-                                "budget_bytes", (json_int_t)budget, "free_bytes", (json_int_t)free_bytes, "bad",
-                                "files", (json_int_t)rest->bad_files, "bytes", (json_int_t)rest->bad_bytes, "drafts",
-                                "files", (json_int_t)rest->draft_files, "bytes", (json_int_t)rest->draft_bytes,
-                                "other_bytes", (json_int_t)rest->other_bytes));
+    return hearth_show_json(
+        json_pack("{s:s, s:o, s:o, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I}, s:I}", "dir",
+                  hearth_directory_path(kv->directory), "models", models, "total", totals_json(&all), "budget_bytes",
+                  (json_int_t)budget, "free_bytes", (json_int_t)free_bytes, "bad", "files", (json_int_t)rest->bad_files,
+                  "bytes", (json_int_t)rest->bad_bytes, "drafts", "files", (json_int_t)rest->draft_files, "bytes",
+                  (json_int_t)rest->draft_bytes, "other_bytes", (json_int_t)rest->other_bytes));
 }
 
 int hearth_kv_stat(struct kv *kv) {

@@ -367,9 +367,9 @@ struct kv_conversation *hearth_kv_find(struct kv_view *view, const char *id) {
         return found;
     }
     if (matches == 0) {
-        (void)hearth_kv_complain(1, "there is no conversation '%.40s' (see hearth kv ls)", id);
+        (void)hearth_complain(1, "there is no conversation '%.40s' (see hearth kv ls)", id);
     } else {
-        (void)hearth_kv_complain(1, "%zu conversations begin with '%.40s': give more digits", matches, id);
+        (void)hearth_complain(1, "%zu conversations begin with '%.40s': give more digits", matches, id);
     }
     return NULL;
 }

@@ -1,7 +1,9 @@
 /* The program: which command, and what it says of itself. Everything else is in serve.c. */
+#include "cli/chat.h"
 #include "cli/kv.h"
 #include "cli/options.h"
 #include "cli/serve.h"
+#include "cli/sessions.h"
 #include "cli/version.h"
 #include "engine/llama.h"
 
@@ -13,6 +15,8 @@ static const char *const usage =
     "\n"
     "  hearth serve -m MODEL.gguf     serve a model on http://127.0.0.1:8080 (\"serve\" may be left out)\n"
     "  hearth serve --help            all options\n"
+    "  hearth chat                    talk to it in the terminal; hearth chat --help: options\n"
+    "  hearth sessions ls             the conversations that it keeps; hearth sessions --help: more commands\n"
     "  hearth kv ls                   the state it keeps on disk; hearth kv --help: more commands\n"
     "  hearth --version               versions of hearth and llama.cpp\n"
     "  hearth --help                  this text\n";
@@ -58,13 +62,19 @@ static int run_serve(int argc, char *const argv[]) {
 }
 
 int main(int argc, char *argv[]) {
-    static const char *const commands[] = {"serve", "kv", "options", "help", "version"};
+    static const char *const commands[] = {"serve", "chat", "sessions", "kv", "options", "help", "version"};
     const char *command = argc > 1 ? argv[1] : "--help";
     if (strcmp(command, "serve") == 0) {
         return run_serve(argc - 2, argv + 2);
     }
     if (strcmp(command, "kv") == 0) {
         return hearth_kv(argc - 2, argv + 2);
+    }
+    if (strcmp(command, "sessions") == 0) {
+        return hearth_sessions(argc - 2, argv + 2);
+    }
+    if (strcmp(command, "chat") == 0) {
+        return hearth_chat_run(argc - 2, argv + 2);
     }
     if (strcmp(command, "--version") == 0 || strcmp(command, "version") == 0) {
         return print_version();

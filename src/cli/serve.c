@@ -10,6 +10,7 @@
 #include "base/warm.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
+#include "cli/places.h"
 #include "cli/serve_disk.h"
 #include "cli/version.h"
 #include "engine/llama.h"
@@ -40,6 +41,8 @@ struct server {
     size_t key_count;
     char *model_name;
     size_t cache_bytes;
+    struct hearth_seal *seal;   /* of the sessions; NULL: they are not encrypted */
+    struct hearth_store *store; /* sessions; NULL: in memory */
 };
 
 /* ---------------------------------------------------------------------------------------------------- signals, log */
@@ -224,6 +227,31 @@ static int open_disk(struct server *server, struct hearth_errmsg *msg) {
     return hearth_serve_disk_open(server->options, &server->engine->caps, server->model_name, &server->disk, msg);
 }
 
+/* A place that cannot be written costs a line, as with state; what a newer hearth has written is not touched. */
+static int open_sessions(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
+    struct hearth_errmsg why = {""};
+    int err = options->kv_key ? hearth_seal_create(options->kv_key, &server->seal, msg) : HEARTH_OK;
+    if (err != HEARTH_OK || (options->session_db && strcmp(options->session_db, "none") == 0)) {
+        return err;
+    }
+    char *path = options->session_db ? strdup(options->session_db) : hearth_session_db_default();
+    const struct hearth_store_params params = {
+        .path = path, .seal = server->seal, .ttl_us = options->session_ttl * 24 * 3600 * 1000000};
+    if (path) {
+        err = hearth_store_create(&params, &server->store, &why);
+    } else {
+        err = hearth_fail(&why, HEARTH_ERR_IO, "this user has no home");
+    }
+    free(path);
+    if (err == HEARTH_ERR_IO) {
+        hearth_log(HEARTH_LOG_WARN, "sessions: %s: they are kept in memory only (--session-db names another file, none "
+                                    "is silent)", why.text);
+        return HEARTH_OK;
+    }
+    return err == HEARTH_OK ? err : hearth_fail(msg, err, "sessions: %s", why.text);
+}
+
 static int create_service(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     struct hearth_service_params params;
@@ -313,6 +341,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.chat = server->chat;
     params.service = server->service;
     params.far = server->disk.far;
+    params.store = server->store;
     params.api_keys = server->keys;
     params.api_key_count = server->key_count;
     params.model_path = options->model ? options->model : "sim";
@@ -362,8 +391,8 @@ static int try_address(const struct hearth_options *options, struct hearth_errms
 static int start(struct server *server, struct hearth_errmsg *msg) {
     int (*const stages[])(struct server *, struct hearth_errmsg *) = {
         read_keys, name_model,     strcmp(server->options->engine, "sim") == 0 ? create_sim : create_llama,
-        open_disk, create_service, create_chat,
-        create_api};
+        open_disk, open_sessions,  create_service,
+        create_chat, create_api};
     int err = try_address(server->options, msg);
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
         err = stages[i](server, msg);
@@ -380,6 +409,8 @@ static void finish(struct server *server) {
         hearth_service_destroy(server->service);
     }
     hearth_serve_disk_close(&server->disk);
+    hearth_store_destroy(server->store);
+    hearth_seal_destroy(server->seal);
     if (server->chat) {
         hearth_chat_destroy(server->chat);
     }

@@ -4,7 +4,7 @@
 #include "cli/serve_disk.h"
 
 #include "base/log.h"
-#include "cli/kv_dir.h"
+#include "cli/places.h"
 #include "tier/directory.h"
 #include "tier/disk.h"
 

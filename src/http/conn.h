@@ -22,6 +22,7 @@ struct hearth_http_server {
     struct event_base *base;
     struct evconnlistener *listener;
     struct event *wake;         /* wake_fd is readable: posted work */
+    struct event *tick;
     struct event *accept_again; /* after accept() ran out of descriptors */
     int wake_fd;
     uint16_t port;

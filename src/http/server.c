@@ -120,6 +120,12 @@ static void on_accept_again(evutil_socket_t fd, short what, void *user) {
     }
 }
 
+static void on_tick(evutil_socket_t fd, short what, void *user) {
+    struct hearth_http_server *server = user;
+    (void)fd, (void)what;
+    server->handler.tick(server->handler.user);
+}
+
 static void end_loop_if_done(struct hearth_http_server *server) {
     if (server->stopping && server->conns == NULL) {
         /* Not loopbreak: libevent closes the sockets of freed connections in the loop's next round. */
@@ -212,7 +218,10 @@ static int init_loop(struct hearth_http_server *server, int listen_fd) {
     }
     server->wake = event_new(server->base, server->wake_fd, EV_READ | EV_PERSIST, on_wake, server);
     server->accept_again = event_new(server->base, -1, 0, on_accept_again, server);
-    if (server->wake == NULL || server->accept_again == NULL || event_add(server->wake, NULL) < 0) {
+    server->tick = event_new(server->base, -1, EV_PERSIST, on_tick, server);
+    if (server->wake == NULL || server->accept_again == NULL || server->tick == NULL ||
+        event_add(server->wake, NULL) < 0 ||
+        (server->handler.tick != NULL && event_add(server->tick, &(struct timeval){.tv_sec = 1}) < 0)) {
         return HEARTH_ERR_NOMEM;
     }
     return HEARTH_OK;
@@ -322,6 +331,9 @@ void hearth_http_destroy(struct hearth_http_server *server) {
     }
     if (server->wake != NULL) {
         event_free(server->wake);
+    }
+    if (server->tick != NULL) {
+        event_free(server->tick);
     }
     if (server->accept_again != NULL) {
         event_free(server->accept_again);

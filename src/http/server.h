@@ -29,6 +29,7 @@ struct hearth_http_handler {
     void (*request)(void *user, struct hearth_http_exchange *exchange);
     /* Appends the body (JSON) of a response to an error found by the server itself, such as 413 or 431. */
     void (*error)(void *user, int status, const char *message, struct hearth_buf *body);
+    void (*tick)(void *user); /* once a second; NULL: not */
     void *user;
 };
 

@@ -27,6 +27,8 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
         (needs_snapshot && !hearth_cache_stores(service->cache)))
         return false;
     for (const struct hearth_task *leader = service->tasks; leader; leader = leader->next) {
+        if (hearth_task_warm(leader) && !hearth_task_warm(task))
+            continue; /* nobody waits for it */
         if (leader->lane < 0 || service->step.lanes[leader->lane].state != HEARTH_LANE_PREFILL)
             continue;
         const struct hearth_step_lane *lane = &service->step.lanes[leader->lane];
@@ -45,6 +47,23 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
             return true;
     }
     return false;
+}
+
+/* Warm requests that compute what this prompt begins with: they give their lanes up, and it goes on from where they
+ * are. */
+static void take_over(struct hearth_service *service, const struct hearth_task *task) {
+    for (uint32_t i = 0; i < service->lanes && !hearth_task_warm(task) && !task->request.cache_off; i++) {
+        const struct hearth_step_lane *lane = &service->step.lanes[i];
+        const struct hearth_live *live = &service->lives[i];
+        if (lane->state == HEARTH_LANE_IDLE || lane->priority != HEARTH_CLASS_WARM ||
+            !hearth_digest_equal(live->salt, task->request.salt))
+            continue;
+        const struct hearth_task *warm = hearth_task_find(service, lane->id);
+        int32_t fork =
+            (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n, warm->tokens.v, (size_t)lane->target);
+        if (fork >= lane->computed + WAIT_MIN_TOKENS)
+            hearth_lane_yield(service, (int)i);
+    }
 }
 
 /* ---- sampler ---- */
@@ -72,9 +91,17 @@ static int by_position(const void *a, const void *b) {
     return (*(const int32_t *)a > *(const int32_t *)b) - (*(const int32_t *)a < *(const int32_t *)b);
 }
 
-/* Positions where the prefill stops for a snapshot: what the request named, where it left a known path, and every so
- * often on the way. Only classes that need snapshots stop, and never just behind a position whose state is kept, but
- * for the end mark: it costs no snapshot, since it stands for the one at the prompt's end. */
+static bool is_pinned(const struct hearth_task *task, int32_t pos) {
+    for (size_t i = 0; i < task->pin_count; i++)
+        if (task->pins[i].position == pos)
+            return true;
+    return false;
+}
+
+/* Positions where the prefill stops for a snapshot: what the request named or pinned, where it left a known path, and
+ * every so often on the way. Only classes that need snapshots stop, and never just behind a position whose state is
+ * kept, but for what is pinned and for the end mark: that costs no snapshot, since it stands for the one at the
+ * prompt's end. */
 static size_t collect_marks(const struct hearth_service *service, const struct hearth_task *task, int32_t resumed,
                             int32_t marks[HEARTH_MARKS_MAX]) {
     if (!hearth_caps_needs_snapshot(&service->engine->caps) || !hearth_cache_stores(service->cache))
@@ -84,6 +111,8 @@ static size_t collect_marks(const struct hearth_service *service, const struct h
         marks[n++] = task->end_mark;
     if (task->divergence > 0)
         marks[n++] = task->divergence;
+    for (size_t i = 0; i < task->pin_count; i++)
+        marks[n++] = task->pins[i].position;
     for (size_t i = 0; i < task->mark_count && n < HEARTH_MARKS_MAX; i++)
         marks[n++] = task->marks[i];
     int32_t every = (int32_t)service->params.snapshot_interval_tokens;
@@ -94,7 +123,7 @@ static size_t collect_marks(const struct hearth_service *service, const struct h
     size_t kept = 0;
     int32_t before = resumed;
     for (size_t i = 0; i < n; i++) {
-        bool end = marks[i] == task->end_mark && marks[i] > resumed;
+        bool end = (marks[i] == task->end_mark || is_pinned(task, marks[i])) && marks[i] > resumed;
         bool near = marks[i] < before + HEARTH_MARK_MIN_GAP_TOKENS;
         if (marks[i] >= (int32_t)task->tokens.n || (near && !end) || marks[i] == before)
             continue;
@@ -122,6 +151,13 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
     task->admitted = true;
 }
 
+/* Pins what is stored of the prompt already. */
+static void pin(struct hearth_service *service, const struct hearth_task *task) {
+    const struct hearth_prompt prompt = {
+        .tokens = task->tokens.v, .n = task->prompt_tokens, .salt = task->request.salt};
+    hearth_cache_pin(service->cache, &prompt, task->pins, task->pin_count);
+}
+
 static void start(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                   const struct hearth_restore *restored) {
     struct hearth_live *live = &service->lives[plan->target];
@@ -137,9 +173,25 @@ static void start(struct hearth_service *service, struct hearth_task *task, cons
     task->persisted = restored->resumed;
     task->started_us = hearth_service_now_us(service);
     live->busy = true;
+    live->warm = hearth_task_warm(task);
+    live->expected_until_us = 0;
+    pin(service, task);
+    for (size_t i = 0; i < task->pin_count; i++)
+        hearth_live_pin(live, &task->pins[i]);
 }
 
 /* ---- admission ---- */
+
+/* A warm lane gives itself up. False: there is none. */
+static bool yield_any(struct hearth_service *service, const struct hearth_task *task) {
+    for (uint32_t i = 0; i < service->lanes && !hearth_task_warm(task); i++)
+        if (service->step.lanes[i].state != HEARTH_LANE_IDLE &&
+            service->step.lanes[i].priority == HEARTH_CLASS_WARM) {
+            hearth_lane_yield(service, (int)i);
+            return true;
+        }
+    return false;
+}
 
 static bool any_busy(const struct hearth_service *service) {
     for (uint32_t i = 0; i < service->lanes; i++)
@@ -157,6 +209,8 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
     }
     if (hearth_lane_make_room(service, plan->target))
         return true;
+    if (yield_any(service, task))
+        return true; /* and the next attempt empties its lane */
     if (!any_busy(service))
         return true; /* the attempts run out and the prompt is computed from nothing */
     task->waits_for_ended = service->ended + 1;
@@ -169,6 +223,8 @@ static bool wait_for_scan(const struct hearth_service *service, const struct hea
                           const struct hearth_plan *plan) {
     if (!hearth_cache_scanning(service->cache))
         return false;
+    if (hearth_task_warm(task))
+        return true;
     int32_t rest = (int32_t)task->tokens.n - plan->resume;
     double most_us = hearth_costs_compute_us(hearth_cache_costs(service->cache), rest) / SCAN_WAIT_SHARE;
     int64_t waited_us = hearth_service_now_us(service) - task->submitted_us;
@@ -176,14 +232,14 @@ static bool wait_for_scan(const struct hearth_service *service, const struct hea
 }
 
 /* What the plan needs is read once while other lanes go on. What of it RAM could not keep, and everything when there is
- * nobody else to serve, is read as it is restored. */
+ * nobody else to serve, is read as it is restored; but not for a warm request, as whoever comes then would wait. */
 static bool wait_for_reads(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     int64_t now_us = hearth_service_now_us(service);
-    if (!any_busy(service))
+    if (!any_busy(service) && !hearth_task_warm(task))
         return false;
     if (task->fetch_us > 0)
         return now_us - task->fetch_us < FETCH_MAX_US && hearth_cache_fetching(service->cache, plan);
-    task->fetch_us = now_us;
+    task->fetch_us = now_us > 0 ? now_us : 1;
     return hearth_cache_fetch(service->cache, plan);
 }
 
@@ -193,6 +249,54 @@ static bool wait_for_far(struct hearth_service *service, struct hearth_task *tas
     service->far_retry_us = hearth_clock_us() + FAR_PATIENCE_US;
     return true;
 }
+
+/* ---- warm requests ---- */
+
+/* A warm request that ends without a lane: `reused` tokens of its prompt were there. */
+static void end_warm(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
+                     int32_t reused) {
+    struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
+    if (!event) {
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+        return;
+    }
+    pin(service, task);
+    if (!task->admitted) {
+        uint32_t *where = plan->how != HEARTH_RESUME_STORED ? &event->receipt.reused_live_tokens
+                          : task->fetch_us > 0              ? &event->receipt.reused_disk_tokens
+                                                            : &event->receipt.reused_ram_tokens;
+        *where = (uint32_t)reused;
+        event->receipt.matched_tokens = (uint32_t)reused;
+    }
+    event->finish = HEARTH_FINISH_LENGTH;
+    service->counters.requests_done++;
+    hearth_step_withdraw(&service->step, task->id);
+    hearth_task_end(service, task, event);
+}
+
+/* Plans for somebody who goes on behind the whole prompt: nothing has to be computed when all of it can be had. True:
+ * the task was held until it is in RAM, or has ended. */
+static bool warm_is_there(struct hearth_service *service, struct hearth_task *task) {
+    int32_t n = (int32_t)task->tokens.n;
+    if (task->request.cache_off || !hearth_tokens_push(&task->tokens, -1))
+        return false;
+    task->tokens.n = (size_t)n;
+    const struct hearth_prompt prompt = {.tokens = task->tokens.v, .n = (size_t)n + 1, .salt = task->request.salt};
+    const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
+    struct hearth_plan plan;
+    if (!hearth_cache_plan(service->cache, &prompt, lives, service->lanes, &plan))
+        return false;
+    bool waits = wait_for_far(service, task, &plan);
+    if (waits)
+        hearth_step_hold(&service->step, task->id);
+    else if (plan.resume == n || !hearth_cache_in_ram(service->cache, &plan))
+        end_warm(service, task, &plan, plan.resume);
+    else
+        return false;
+    return true;
+}
+
+/* ---- entry ---- */
 
 void hearth_task_admit(struct hearth_service *service, struct hearth_task *task) {
     HEARTH_ASSERT(task && task->lane < 0);
@@ -205,6 +309,9 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         hearth_step_hold(&service->step, task->id);
         return;
     }
+    if (hearth_task_warm(task) && warm_is_there(service, task))
+        return;
+    take_over(service, task);
     int64_t start_us = hearth_service_now_us(service);
     if (!task->admitted)
         task->receipt.queue_us = start_us - task->submitted_us;

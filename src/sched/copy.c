@@ -90,6 +90,7 @@ static struct hearth_request walk(struct block *block, const struct hearth_reque
     struct hearth_request copy = *request;
     copy.prompt = NULL;
     copy.marks = NULL;
+    copy.pins = NULL;
     copy.stops = NULL;
     copy.prompt_tokens = copy.mark_count = copy.stop_count = 0;
     copy.sampling.logit_bias = put(block, request->sampling.logit_bias,

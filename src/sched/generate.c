@@ -15,6 +15,10 @@
 #include <string.h>
 
 #define TEXT_SMALL 64
+#define WARM_SHARE 5 /* of a batch that decodes: what a warm request may add to it */
+#define WARM_CHUNK_MAX 64
+#define WARM_ALONE_US 200000.0
+#define WARM_ALONE_MIN 32
 
 static struct hearth_task *lane_task(struct hearth_service *service, uint32_t lane) {
     struct hearth_task *task = hearth_task_find(service, service->step.lanes[lane].id);
@@ -242,7 +246,8 @@ static void build_batch(struct hearth_service *service, struct batch *batch) {
     }
 }
 
-/* The busy lane that arrived last; it is the one to set aside, so that the oldest always gets on. */
+/* The busy lane that arrived last, if possible a warm one; it is the one to set aside, so that the oldest always gets
+ * on. */
 static struct hearth_task *youngest_task(struct hearth_service *service, int *busy) {
     struct hearth_task *youngest = NULL;
     *busy = 0;
@@ -250,20 +255,22 @@ static struct hearth_task *youngest_task(struct hearth_service *service, int *bu
         if (task->lane < 0)
             continue;
         ++*busy;
-        if (!youngest || task->id > youngest->id)
+        if (!youngest || hearth_task_warm(task) > hearth_task_warm(youngest) ||
+            (hearth_task_warm(task) == hearth_task_warm(youngest) && task->id > youngest->id))
             youngest = task;
     }
     return youngest;
 }
 
-/* The KV cache is full: an idle lane is emptied, else the youngest request is set aside, its state captured, and
- * continues when another has ended. */
+/* The KV cache is full: a warm request beside others is set aside, else an idle lane is emptied, else the youngest
+ * request is set aside. Its state is captured, and it continues when another has ended. */
 static void relieve(struct hearth_service *service) {
-    if (hearth_lane_make_room(service, -1))
-        return;
     int busy;
     struct hearth_task *task = youngest_task(service, &busy);
     HEARTH_ASSERT(task);
+    bool warm = busy > 1 && hearth_task_warm(task);
+    if (!warm && hearth_lane_make_room(service, -1))
+        return;
     if (busy == 1) {
         hearth_task_fail(service, task, HEARTH_ERR_NO_CELLS, "the KV cache has no room for this request alone");
         return;
@@ -271,11 +278,15 @@ static void relieve(struct hearth_service *service) {
     int lane = task->lane;
     int64_t arrived_us = service->step.lanes[lane].arrived_us;
     hearth_lane_leave(service, task);
-    hearth_lane_capture(service, lane);
+    if (warm)
+        hearth_lane_capture_now(service, lane);
+    else
+        hearth_lane_capture(service, lane);
     hearth_live_clear(service->cache, &service->lives[lane]);
     service->counters.preemptions++;
     task->waits_for_ended = service->ended + 1;
-    if (!hearth_step_submit(&service->step, task->id, arrived_us, (int32_t)task->tokens.n, true))
+    if (!hearth_step_submit(&service->step, task->id, task->request.priority, arrived_us, (int32_t)task->tokens.n,
+                            true))
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
 }
 
@@ -301,14 +312,22 @@ static enum hearth_snapshot_kind mark_kind(const struct hearth_service *service,
     return every > 0 && pos % every == 0 ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_DIVERGENCE;
 }
 
-/* A long prompt or reply is stored on the way, so that a crash costs no more than an interval. */
+static bool pinned_end(const struct hearth_task *task) {
+    return task->pin_count > 0 && (size_t)task->pins[task->pin_count - 1].position == task->prompt_tokens;
+}
+
+/* A long prompt or reply is stored on the way, so that a crash costs no more than an interval; that of a warm request
+ * in any case, so that whoever needs its lane does not wait for more. */
 static void persist(struct hearth_service *service, struct hearth_task *task, struct hearth_live *live) {
     int32_t every = (int32_t)service->params.far_interval_tokens, n = (int32_t)live->tokens.n;
-    if (!service->params.far || every == 0 || n / every == task->persisted / every)
+    if ((!service->params.far && !hearth_task_warm(task)) || every == 0 || n / every == task->persisted / every)
         return;
     task->persisted = n;
     (void)hearth_cache_snapshot(service->cache, live, HEARTH_SNAPSHOT_INTERVAL);
-    hearth_lane_capture(service, task->lane);
+    if (hearth_task_warm(task))
+        hearth_lane_capture_now(service, task->lane);
+    else
+        hearth_lane_capture(service, task->lane);
 }
 
 /* Books one lane's share: its sequence holds the tokens now. Returns false when the task ended. */
@@ -327,6 +346,32 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
     }
     persist(service, task, live);
     return true;
+}
+
+static int32_t between(double value, int32_t low, int32_t high) {
+    return value < low ? low : value > high ? high : (int32_t)value;
+}
+
+/* How many tokens of warm requests a batch may hold, by what is known of speeds: beside lanes of others a fifth more
+ * time, and alone no more than whoever comes meanwhile can wait for. */
+static void pace_warm(struct hearth_service *service, const struct batch *batch, int64_t us) {
+    struct hearth_step_params *params = &service->step.params;
+    double us_per_token = hearth_cache_costs(service->cache)->prefill_us_per_token + 1e-3;
+    if (batch->prefill_tokens == 0)
+        service->decode_us = service->decode_us > 0 ? (4 * service->decode_us + us) / 5 : us;
+    if (service->decode_us > 0)
+        params->warm_chunk_tokens = between((double)service->decode_us / WARM_SHARE / us_per_token, 1, WARM_CHUNK_MAX);
+    params->warm_alone_tokens = between(WARM_ALONE_US / us_per_token, WARM_ALONE_MIN, params->chunk_tokens);
+}
+
+/* A lane's logits came out: the task goes on, or ends. */
+static void go_on(struct hearth_service *service, struct hearth_task *task, int lane, size_t index) {
+    struct hearth_live *live = &service->lives[lane];
+    bool wanted = !task->prefilled && (!task->end_kept || pinned_end(task));
+    if (hearth_task_warm(task)) /* others will leave it here, also before it is captured */
+        (void)hearth_cache_snapshot(service->cache, live, HEARTH_SNAPSHOT_DIVERGENCE);
+    if (advance(service, task, index) && wanted)
+        (void)hearth_cache_snapshot(service->cache, live, HEARTH_SNAPSHOT_PROMPT_END);
 }
 
 void hearth_service_compute(struct hearth_service *service, const int32_t *shares) {
@@ -351,15 +396,12 @@ void hearth_service_compute(struct hearth_service *service, const int32_t *share
         service->counters.decode_us += (uint64_t)us;
     if ((size_t)batch.prefill_tokens == batch.n)
         hearth_cache_learn_prefill(service->cache, batch.prefill_tokens, us);
+    pace_warm(service, &batch, us);
     bool goes_on[HEARTH_LANES_MAX] = {false};
     for (uint32_t i = 0; i < service->lanes; i++)
         goes_on[i] = shares[i] > 0 && book_share(service, i, shares[i]);
     for (uint32_t i = 0; i < service->lanes; i++) {
-        if (!goes_on[i] || !batch.has_output[i])
-            continue;
-        struct hearth_task *task = lane_task(service, i);
-        bool wanted = !task->prefilled && !task->end_kept;
-        if (advance(service, task, batch.output[i]) && wanted)
-            (void)hearth_cache_snapshot(service->cache, &service->lives[i], HEARTH_SNAPSHOT_PROMPT_END);
+        if (goes_on[i] && batch.has_output[i])
+            go_on(service, lane_task(service, i), (int)i, batch.output[i]);
     }
 }

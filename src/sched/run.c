@@ -51,6 +51,7 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
         link = &(*link)->next;
     *link = task->next;
     service->ended++;
+    hearth_ended_note(service, task);
     task->request.deliver(task->request.user, event);
     hearth_task_destroy(service, task);
     pthread_mutex_lock(&service->mutex);
@@ -86,7 +87,19 @@ void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task)
     live->busy = false;
     live->used_us = hearth_service_now_us(service);
     hearth_step_release(&service->step, task->lane, hearth_cache_capture_pending(service->cache, live), live->used_us);
+    task->last_lane = task->lane;
     task->lane = -1;
+}
+
+void hearth_lane_yield(struct hearth_service *service, int lane) {
+    struct hearth_task *task = hearth_task_find(service, service->step.lanes[lane].id);
+    HEARTH_ASSERT(task && task->lane == lane && hearth_task_warm(task));
+    int64_t arrived_us = service->step.lanes[lane].arrived_us;
+    hearth_lane_leave(service, task);
+    task->fetch_us = 0;
+    service->counters.yields++;
+    if (!hearth_step_submit(&service->step, task->id, HEARTH_CLASS_WARM, arrived_us, (int32_t)task->tokens.n, true))
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
 }
 
 static enum hearth_capture capture_slice(struct hearth_service *service, int lane, int pages, int64_t limit_us) {
@@ -122,8 +135,15 @@ void hearth_lane_capture(struct hearth_service *service, int lane) {
     service->lives[lane].dirty = service->lives[lane].snapshot_count > 0;
 }
 
+void hearth_lane_capture_now(struct hearth_service *service, int lane) {
+    while (capture_slice(service, lane, CAPTURE_ALONE_PAGES, 0) == HEARTH_CAPTURE_MORE) {
+    }
+}
+
 void hearth_service_poll(struct hearth_service *service, bool admitting) {
-    service->far_news = hearth_cache_poll(service->cache, POLL_EVENTS) > 0 || service->far_news ||
+    size_t events = hearth_cache_poll(service->cache, POLL_EVENTS);
+    service->far_more = events == POLL_EVENTS;
+    service->far_news = events > 0 || service->far_news ||
                         (service->far_retry_us > 0 && hearth_clock_us() >= service->far_retry_us);
     if (!service->far_news || admitting)
         return;
@@ -138,11 +158,12 @@ void hearth_service_poll(struct hearth_service *service, bool admitting) {
 
 bool hearth_lane_make_room(struct hearth_service *service, int keep) {
     int victim = -1;
+    int64_t now_us = hearth_service_now_us(service);
     for (uint32_t i = 0; i < service->lanes; i++) {
         const struct hearth_live *live = &service->lives[i];
         if (live->busy || (int)i == keep || live->tokens.n == 0)
             continue;
-        if (victim < 0 || live->used_us < service->lives[victim].used_us)
+        if (victim < 0 || hearth_live_goes_first(live, &service->lives[victim], now_us))
             victim = (int)i;
     }
     if (victim < 0)
@@ -159,7 +180,8 @@ static void take_task(struct hearth_service *service, struct hearth_task *task) 
     service->tasks = task;
     service->counters.requests++;
     service->counters.prompt_tokens += task->prompt_tokens;
-    if (!hearth_step_submit(&service->step, task->id, task->submitted_us, (int32_t)task->tokens.n, false))
+    if (!hearth_step_submit(&service->step, task->id, task->request.priority, task->submitted_us,
+                            (int32_t)task->tokens.n, false))
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
 }
 
@@ -180,35 +202,81 @@ static void sleep_locked(struct hearth_service *service) {
     service->far_ready = pthread_cond_timedwait(&service->wake, &service->mutex, &until) != 0 || service->far_ready;
 }
 
-/* Takes what other threads left; waits for it when `wait`. False: the service ends. */
-static bool drain_inbox(struct hearth_service *service, bool wait) {
+/* What other threads left, taken out under the mutex. */
+struct inbox {
+    struct hearth_task *tasks;
+    int64_t *cancels;
+    size_t cancel_count;
+    struct hearth_expectation *expectations;
+    size_t expectation_count;
+    struct hearth_forget_task *forgets;
+    bool cancel_all, cancel_warm, stopping;
+};
+
+static bool nothing_locked(const struct hearth_service *service) {
+    return !service->inbox && service->cancel_count == 0 && !service->cancel_all && !service->cancel_warm &&
+           !service->stopping && !service->far_ready && !service->far_news && !service->far_more &&
+           service->expectation_count == 0 && !service->forget_inbox;
+}
+
+static void take_inbox(struct hearth_service *service, bool wait, struct inbox *in) {
     pthread_mutex_lock(&service->mutex);
-    while (wait && !service->inbox && service->cancel_count == 0 && !service->cancel_all && !service->stopping &&
-           !service->far_ready && !service->far_news)
+    while (wait && nothing_locked(service))
         sleep_locked(service);
     service->far_ready = false;
-    struct hearth_task *arrived = service->inbox;
+    *in = (struct inbox){.tasks = service->inbox,
+                         .cancels = service->cancels,
+                         .cancel_count = service->cancel_count,
+                         .expectations = service->expectations,
+                         .expectation_count = service->expectation_count,
+                         .forgets = service->forget_inbox,
+                         .cancel_all = service->cancel_all || service->stopping,
+                         .cancel_warm = service->cancel_warm,
+                         .stopping = service->stopping};
     service->inbox = NULL;
     service->inbox_tail = &service->inbox;
-    int64_t *cancels = service->cancels;
-    size_t cancel_count = service->cancel_count;
     service->cancels = NULL;
     service->cancel_count = service->cancel_cap = 0;
-    bool all = service->cancel_all || service->stopping, stopping = service->stopping;
-    service->cancel_all = false;
+    service->expectations = NULL;
+    service->expectation_count = service->expectation_cap = 0;
+    service->forget_inbox = NULL;
+    service->forget_inbox_tail = &service->forget_inbox;
+    service->cancel_all = service->cancel_warm = false;
     pthread_mutex_unlock(&service->mutex);
+}
 
-    while (arrived) {
-        struct hearth_task *task = arrived;
-        arrived = task->next;
+static void cancel_warm(struct hearth_service *service) {
+    for (struct hearth_task *task = service->tasks, *next; task; task = next) {
+        next = task->next;
+        if (hearth_task_warm(task))
+            hearth_task_fail(service, task, HEARTH_ERR_CANCELLED, "the server is shutting down");
+    }
+}
+
+/* Takes what other threads left; waits for it when `wait`. False: the service ends. */
+static bool drain_inbox(struct hearth_service *service, bool wait) {
+    struct inbox in;
+    take_inbox(service, wait, &in);
+    while (in.tasks) {
+        struct hearth_task *task = in.tasks;
+        in.tasks = task->next;
         take_task(service, task);
     }
-    for (size_t i = 0; i < cancel_count; i++)
-        cancel_task(service, cancels[i]);
-    free(cancels);
-    while (all && service->tasks)
+    for (size_t i = 0; i < in.expectation_count; i++)
+        hearth_service_expect_back(service, in.expectations[i]);
+    free(in.expectations);
+    for (size_t i = 0; i < in.cancel_count; i++)
+        cancel_task(service, in.cancels[i]);
+    free(in.cancels);
+    if (in.cancel_warm)
+        cancel_warm(service);
+    while (in.cancel_all && service->tasks)
         cancel_task(service, service->tasks->id);
-    return !stopping;
+    struct hearth_forget_task **end = &service->forgets;
+    while (*end)
+        end = &(*end)->next;
+    *end = in.forgets;
+    return !in.stopping;
 }
 
 /* ---- counters ---- */
@@ -221,6 +289,7 @@ static void publish(struct hearth_service *service) {
     c->page_bytes = cache.page_bytes;
     c->snapshots = cache.snapshots;
     c->snapshot_bytes = cache.snapshot_bytes;
+    c->pinned_bytes = cache.pinned_bytes;
     c->evicted_pages = cache.evicted_pages;
     c->evicted_snapshots = cache.evicted_snapshots;
     c->restore_failures = cache.restore_failures;
@@ -254,6 +323,7 @@ void *hearth_service_run(void *user) {
     struct hearth_action action = {.type = HEARTH_ACTION_SLEEP};
     while (drain_inbox(service, action.type == HEARTH_ACTION_SLEEP)) {
         hearth_service_poll(service, action.type == HEARTH_ACTION_ADMIT);
+        hearth_service_forget_due(service);
         hearth_step_next(&service->step, hearth_service_now_us(service), &action);
         switch (action.type) {
         case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;
@@ -262,11 +332,13 @@ void *hearth_service_run(void *user) {
             (void)capture_slice(service, action.lane, action.alone ? CAPTURE_ALONE_PAGES : CAPTURE_SLICE_PAGES,
                                 action.alone ? 0 : service->batch_us / CAPTURE_SHARE);
             break;
+        case HEARTH_ACTION_YIELD: hearth_lane_yield(service, action.lane); break;
         case HEARTH_ACTION_SLEEP: break;
         }
         publish(service);
     }
     for (uint32_t i = 0; i < service->lanes; i++)
         hearth_lane_capture(service, (int)i);
+    hearth_service_keep_finish(service);
     return NULL;
 }

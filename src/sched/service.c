@@ -56,6 +56,7 @@ static void free_service(struct hearth_service *service) {
     pthread_mutex_destroy(&service->mutex);
     free(service->items);
     free(service->cancels);
+    free(service->expectations);
     free(service);
 }
 
@@ -66,6 +67,7 @@ static void init_step(struct hearth_service *service) {
         .lanes = service->lanes,
         .batch_tokens = (int32_t)caps->batch_tokens,
         .chunk_tokens = (int32_t)chunk,
+        .warm_chunk_tokens = 8, /* until it is known how long batches take */
         .ageing_tokens_per_s = 200,
     };
     hearth_step_init(&service->step, &params);
@@ -96,6 +98,7 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     service->params = *params;
     service->lanes = engine->caps.seqs;
     service->inbox_tail = &service->inbox;
+    service->forget_inbox_tail = &service->forget_inbox;
     service->next_id = 1;
     pthread_mutex_init(&service->mutex, NULL);
     pthread_condattr_t monotonic;
@@ -173,6 +176,25 @@ static int check_grammar(const struct hearth_caps *caps, const struct hearth_gra
     return err ? err : check_tokens(caps, "the grammar's beginning", grammar->prefill, grammar->prefill_count, msg);
 }
 
+static int check_class(const struct hearth_request *request, struct hearth_errmsg *msg) {
+    if (request->priority > HEARTH_CLASS_WARM)
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "there is no class of requests number %d", (int)request->priority);
+    if (request->priority == HEARTH_CLASS_WARM && request->max_tokens != 0)
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "a warm request generates nothing, not %d tokens",
+                           request->max_tokens);
+    if (request->pin_count > HEARTH_PINS_MAX)
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "at most %d pins", HEARTH_PINS_MAX);
+    for (size_t i = 0; i < request->pin_count; i++) {
+        const struct hearth_pin *pin = &request->pins[i];
+        if (pin->position <= (i > 0 ? request->pins[i - 1].position : 0) ||
+            (size_t)pin->position > request->prompt_tokens || pin->ttl_us <= 0)
+            return hearth_fail(msg, HEARTH_ERR_INVALID,
+                               "pins ascend, lie in the prompt and last for some time: not %d for %lld us",
+                               pin->position, (long long)pin->ttl_us);
+    }
+    return HEARTH_OK;
+}
+
 static int check_request(const struct hearth_service *service, const struct hearth_request *request,
                          struct hearth_errmsg *msg) {
     const struct hearth_caps *caps = &service->engine->caps;
@@ -182,7 +204,9 @@ static int check_request(const struct hearth_service *service, const struct hear
         return hearth_fail(msg, HEARTH_ERR_TOO_LONG,
                            "the prompt has %zu tokens, but the context holds %u and a reply needs at least one",
                            request->prompt_tokens, caps->ctx_tokens);
-    int err = check_tokens(caps, "the prompt", request->prompt, request->prompt_tokens, msg);
+    int err = check_class(request, msg);
+    if (!err)
+        err = check_tokens(caps, "the prompt", request->prompt, request->prompt_tokens, msg);
     if (!err)
         err = check_tokens(caps, "the script", request->script, request->script_count, msg);
     if (!err)
@@ -222,10 +246,12 @@ static struct hearth_task *make_task(struct hearth_service *service, const struc
     task->prompt_tokens = request->prompt_tokens;
     for (size_t i = 0; i < request->mark_count && task->mark_count < HEARTH_MARKS_MAX; i++)
         task->marks[task->mark_count++] = request->marks[i];
+    for (size_t i = 0; i < request->pin_count; i++)
+        task->pins[task->pin_count++] = request->pins[i];
     task->end_mark = end_mark(request);
     hearth_thinker_init(&task->thinker, task->request.thinking);
     hearth_syntax_init(&task->syntax, task->request.call_syntax);
-    task->lane = -1;
+    task->lane = task->last_lane = -1;
     task->receipt.prompt_tokens = (uint32_t)request->prompt_tokens;
     return task;
 }
@@ -280,7 +306,8 @@ void hearth_service_drain(struct hearth_service *service, int64_t grace_us) {
         deadline.tv_sec++;
     }
     pthread_mutex_lock(&service->mutex);
-    service->draining = true;
+    service->draining = service->cancel_warm = true;
+    pthread_cond_signal(&service->wake);
     int late = 0;
     while (service->active > 0 && !late)
         late = pthread_cond_timedwait(&service->idle, &service->mutex, &deadline);

@@ -7,6 +7,7 @@
 #ifndef HEARTH_SCHED_SERVICE_H
 #define HEARTH_SCHED_SERVICE_H
 
+#include "cache/pin.h"
 #include "cache/receipt.h"
 #include "engine/engine.h"
 #include "tier/far.h"
@@ -83,16 +84,31 @@ struct hearth_call_syntax {
     const char *value_prefix, *value_suffix; /* around a tagged value; "" for both: arguments are JSON */
 };
 
+/* How much a request matters beside others. Interactive ones go before background ones, unless those have waited for
+ * long (HEARTH_BACKGROUND_PATIENCE_US); in order of arrival among themselves.
+ *
+ * A warm request computes a prompt's state for later, when nobody else has anything to do: it starts while no other
+ * request waits, is set aside as soon as another needs its lane or its cells (what it has got stays), and computes in
+ * small pieces beside lanes that are busy. What is only on disk is read into RAM; when nothing has to be computed, that
+ * is all, and no lane is touched (then no PREFILLED comes). A conversation that RAM does not hold at once is left as it
+ * is. When it has ended, whoever begins with its prompt goes on from there. A drain cancels it at once. */
+enum hearth_class { HEARTH_CLASS_INTERACTIVE, HEARTH_CLASS_BACKGROUND, HEARTH_CLASS_WARM };
+
+#define HEARTH_BACKGROUND_PATIENCE_US 10000000
+
 /* One request. Everything is copied by hearth_service_submit(). */
 struct hearth_request {
+    enum hearth_class priority; /* zero: interactive */
     const hearth_token *prompt;
     size_t prompt_tokens;
     /* Positions (token indices into the prompt, ascending) that a later prompt is likely to leave this one at, or to
      * come back to: the end of tools + system, the start of the last user or tool message. */
     const int32_t *marks;
     size_t mark_count;
+    const struct hearth_pin *pins; /* ascending by position, none behind the prompt; at most HEARTH_PINS_MAX */
+    size_t pin_count;
     struct hearth_sampling sampling;
-    int32_t max_tokens; /* < 0: until the context is full; 0: only the prefill */
+    int32_t max_tokens; /* < 0: until the context is full; 0: only the prefill (so for a warm request) */
     const char *const *stops;
     size_t stop_count;
     bool cache_off;     /* cache_prompt: false */
@@ -128,14 +144,37 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
                           struct hearth_service **out, struct hearth_errmsg *msg);
 
 /* Hands a request over. Returns its id (> 0), or a negative error when it is refused at once and nothing will be
- * delivered: INVALID (empty prompt, token out of range, bad sampling), TOO_LONG (prompt_tokens >= ctx_tokens; the
- * message holds both numbers), BUSY (draining), NOMEM. Any thread. */
+ * delivered: INVALID (empty prompt, token out of range, bad sampling or pins), TOO_LONG (prompt_tokens >= ctx_tokens;
+ * the message holds both numbers), BUSY (draining), NOMEM. Any thread. */
 int64_t hearth_service_submit(struct hearth_service *service, const struct hearth_request *request,
                               struct hearth_errmsg *msg);
 
 /* The request is dropped at the next step, wherever it is; its FAILED event (err CANCELLED) still arrives. An id that
  * has ended is ignored. Any thread. */
 void hearth_service_cancel(struct hearth_service *service, int64_t id);
+
+/* The conversation of a request that has ended (or will soon) is about to come back within `within_us`: its client runs
+ * the tools that the reply called, say. Its lane is the last of the idle ones to be given away, and what is stored of
+ * it is pinned for that time. An id that is unknown, or too long ago, is ignored. Any thread. */
+void hearth_service_expect(struct hearth_service *service, int64_t id, int64_t within_us);
+
+/* What is to be forgotten: the state of the tokens behind the first `keep_tokens`, as far as it is nobody else's. From
+ * the end of the tokens backwards, up to where something else that is stored, live or waiting begins likewise: a page
+ * that holds both stays. Copied by hearth_service_forget(). */
+struct hearth_forget_request {
+    const hearth_token *tokens;
+    size_t count;
+    size_t keep_tokens;
+    struct hearth_digest salt;
+    /* Called once, on the service's thread, and must not block. OK: it is gone, in RAM and in the far tier. IO: the far
+     * tier could not remove some of it, though it tried again. CANCELLED: the service ended first. */
+    void (*done)(void *user, int err);
+    void *user;
+};
+
+/* Takes a forget; it waits until the far tier knows what it has. Errors: BUSY (the service ends), NOMEM: `done` is not
+ * called then. Any thread. */
+int hearth_service_forget(struct hearth_service *service, const struct hearth_forget_request *request);
 
 /* No new requests; running ones finish for at most `grace_us`, then are cancelled. Returns when none is left. Any
  * thread but the service's. */
@@ -181,11 +220,14 @@ struct hearth_lane_info {
     X(capture_us, counter, "Microseconds spent capturing state")                                    \
     X(steps, counter, "Batches computed")                                                           \
     X(preemptions, counter, "Lanes set aside because the KV cache was full")                        \
+    X(yields, counter, "Warm requests set aside for others")                                        \
+    X(forgets, counter, "Conversations forgotten")                                                  \
     X(restore_failures, counter, "Restores that failed and were recomputed")                        \
     X(pages, gauge, "Pages stored")                                                                 \
     X(page_bytes, gauge, "Bytes of pages in RAM")                                                   \
     X(snapshots, gauge, "Snapshots stored")                                                         \
     X(snapshot_bytes, gauge, "Bytes of snapshots in RAM")                                           \
+    X(pinned_bytes, gauge, "Bytes in RAM that are pinned")                                          \
     X(evicted_pages, counter, "Pages evicted")                                                      \
     X(evicted_snapshots, counter, "Snapshots evicted")                                              \
     X(queued, gauge, "Requests that wait for a lane")                                               \

@@ -13,6 +13,32 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#define HEARTH_ENDED_MAX 32
+#define HEARTH_ENDED_TOKENS ((size_t)1 << 20) /* of all of them */
+
+/* A request that has ended: what is needed when its conversation is expected back. */
+struct hearth_ended {
+    int64_t id; /* 0: none */
+    struct hearth_digest salt;
+    struct hearth_tokens tokens;
+    int lane; /* where it ran last */
+};
+
+struct hearth_expectation {
+    int64_t id, within_us;
+};
+
+/* A forget on its way; in a list. */
+struct hearth_forget_task {
+    struct hearth_forget_task *next;
+    struct hearth_tokens tokens;
+    int32_t keep;
+    struct hearth_digest salt;
+    void (*done)(void *user, int err);
+    void *user;
+    bool begun;
+};
+
 /* A request from arrival to its last event. Owned by the service's thread once it left the inbox. */
 struct hearth_task {
     struct hearth_task *next;      /* in the inbox, then in the list of active tasks */
@@ -21,6 +47,8 @@ struct hearth_task {
     size_t prompt_tokens;
     int32_t marks[HEARTH_MARKS_MAX];
     size_t mark_count;
+    struct hearth_pin pins[HEARTH_PINS_MAX];
+    size_t pin_count;
     int32_t end_mark;             /* the mark that stands for the prompt's end, or 0 */
     bool end_kept;                /* a snapshot was taken there */
     struct hearth_request request; /* as it came, without prompt, marks and stops; points into `block` */
@@ -34,6 +62,8 @@ struct hearth_task {
     size_t unfinished_len;
 
     int lane;                     /* -1: queued */
+    int last_lane;                /* where it ran last; -1: nowhere */
+    int64_t expect_us;            /* for how long it is expected back once it has ended; 0: it is not */
     bool admitted;                /* the receipt's reuse is filled */
     bool prefilled;               /* the first token was sampled, or there is none to sample */
     int64_t fetch_us;             /* when state began to be read for it; 0: it did not */
@@ -57,7 +87,10 @@ struct hearth_service {
     struct hearth_task *inbox, **inbox_tail;
     int64_t *cancels;
     size_t cancel_count, cancel_cap;
-    bool cancel_all, draining, stopping;
+    bool cancel_all, cancel_warm, draining, stopping;
+    struct hearth_expectation *expectations;
+    size_t expectation_count, expectation_cap;
+    struct hearth_forget_task *forget_inbox, **forget_inbox_tail;
     bool far_ready;               /* the far tier has events */
     int64_t next_id;
     size_t active;                /* accepted and not ended */
@@ -78,8 +111,17 @@ struct hearth_service {
     int64_t batch_us;             /* how long the last batch took */
     bool far_news;                /* the far tier has said something since held tasks were last asked */
     int64_t far_retry_us;         /* when a task that is held for the far tier is asked anyway; 0: none is */
+    bool far_more;                /* and may have more to say */
+    struct hearth_ended ended_ring[HEARTH_ENDED_MAX];
+    size_t ended_at;              /* place of the oldest, the next to go */
+    struct hearth_forget_task *forgets; /* in order of arrival */
+    int64_t decode_us;            /* how long a batch that only decodes takes */
     uint64_t capture_full;        /* lanes (bits) whose capture waits for the far tier to write */
 };
+
+static inline bool hearth_task_warm(const struct hearth_task *task) {
+    return task->request.priority == HEARTH_CLASS_WARM;
+}
 
 /* The engine's clock. */
 static inline int64_t hearth_service_now_us(const struct hearth_service *service) {
@@ -101,16 +143,32 @@ struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hear
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
 /* Captures a lane's state wholly, or what RAM has room for in a moment. */
 void hearth_lane_capture(struct hearth_service *service, int lane);
+/* Likewise, but waits for nothing: what RAM has no room for now is captured later. */
+void hearth_lane_capture_now(struct hearth_service *service, int lane);
+/* The warm request of a lane gives it up and is queued again; its state stays, and waits to be captured. */
+void hearth_lane_yield(struct hearth_service *service, int lane);
 /* Deals with what the far tier has to tell. Tasks that are held for it are asked again, but not when the last action
  * was to ask one: lanes get their turn in between. */
 void hearth_service_poll(struct hearth_service *service, bool admitting);
-/* Frees cells: the idle lane unused for longest (never `keep`) is captured and emptied. False: there is none. */
+/* Frees cells: the idle lane that is the first to be given away (never `keep`) is captured and emptied. False: there is
+ * none. */
 bool hearth_lane_make_room(struct hearth_service *service, int keep);
 
 /* ---- admit.c ---- */
 
 /* Plans a queued task and starts it on a lane, or holds it. */
 void hearth_task_admit(struct hearth_service *service, struct hearth_task *task);
+
+/* ---- keep.c ---- */
+
+/* Remembers a task that ends; takes its tokens. */
+void hearth_ended_note(struct hearth_service *service, struct hearth_task *task);
+/* The conversation of a request, ended or not, will come back. */
+void hearth_service_expect_back(struct hearth_service *service, struct hearth_expectation expectation);
+/* Carries out forgets, as far as that is possible now. */
+void hearth_service_forget_due(struct hearth_service *service);
+/* The service ends: what was not carried out is told, and memory is freed. */
+void hearth_service_keep_finish(struct hearth_service *service);
 
 /* ---- generate.c ---- */
 

@@ -41,13 +41,32 @@ static bool lane_free(const struct hearth_step *step) {
     return false;
 }
 
+/* A queued request to ask for, whether or not there is a lane: the first that is not held, but no warm one behind
+ * others, which may well come to need the lane in a moment. */
 static const struct hearth_step_request *next_request(const struct hearth_step *step) {
-    if (!lane_free(step))
-        return NULL;
-    for (size_t i = 0; i < step->queued; i++)
-        if (step->queue[i].held_at != step->changes)
-            return &step->queue[i];
+    bool others = false;
+    for (size_t i = 0; i < step->queued; i++) {
+        const struct hearth_step_request *request = &step->queue[i];
+        if (request->priority == HEARTH_CLASS_WARM && others)
+            return NULL;
+        if (request->held_at != step->changes)
+            return request;
+        others = others || request->priority != HEARTH_CLASS_WARM;
+    }
     return NULL;
+}
+
+/* The warm lane that began last, or -1. */
+static int warm_lane(const struct hearth_step *step) {
+    int best = -1;
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        const struct hearth_step_lane *lane = &step->lanes[i];
+        if (lane->state == HEARTH_LANE_IDLE || lane->priority != HEARTH_CLASS_WARM)
+            continue;
+        if (best < 0 || lane->id > step->lanes[best].id)
+            best = (int)i;
+    }
+    return best;
 }
 
 /* Tokens until the lane's next mark or the end of its prefill. */
@@ -56,14 +75,36 @@ static int32_t until_mark(const struct hearth_step_lane *lane) {
     return end - lane->computed;
 }
 
+/* When a request counts as arrived, in the order of admission and in that of prefills. */
+static int64_t rank_us(enum hearth_class priority, int64_t arrived_us) {
+    switch (priority) {
+    case HEARTH_CLASS_INTERACTIVE: return arrived_us;
+    case HEARTH_CLASS_BACKGROUND: return arrived_us + HEARTH_BACKGROUND_PATIENCE_US;
+    case HEARTH_CLASS_WARM: break;
+    }
+    return INT64_MAX;
+}
+
 static double urgency(const struct hearth_step *step, const struct hearth_step_lane *lane, int64_t now_us) {
-    double waited_s = (double)(now_us - lane->arrived_us) / 1e6;
-    return (double)(lane->target - lane->computed) - waited_s * step->params.ageing_tokens_per_s;
+    double left = (double)(lane->target - lane->computed);
+    if (lane->priority == HEARTH_CLASS_WARM)
+        return left + 1e12; /* behind all others */
+    double waited_s = (double)(now_us - rank_us(lane->priority, lane->arrived_us)) / 1e6;
+    return left - waited_s * step->params.ageing_tokens_per_s;
+}
+
+/* Prefill tokens that warm requests may have in a batch. */
+static int32_t warm_room(const struct hearth_step *step) {
+    for (uint32_t i = 0; i < step->params.lanes; i++)
+        if (step->lanes[i].state != HEARTH_LANE_IDLE && step->lanes[i].priority != HEARTH_CLASS_WARM)
+            return step->params.warm_chunk_tokens;
+    return step->params.warm_alone_tokens > 0 ? step->params.warm_alone_tokens : INT32_MAX;
 }
 
 /* Fills shares; returns how many tokens the batch has. */
 static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_t *shares) {
     int32_t room = step->params.batch_tokens, chunk = step->params.chunk_tokens, total = 0;
+    int32_t warm = warm_room(step);
     for (uint32_t i = 0; i < step->params.lanes && room > 0; i++)
         if (step->lanes[i].state == HEARTH_LANE_DECODE) {
             shares[i] = 1;
@@ -77,7 +118,8 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
         const struct hearth_step_lane *best = NULL;
         for (uint32_t i = 0; i < step->params.lanes; i++) {
             const struct hearth_step_lane *lane = &step->lanes[i];
-            if (lane->state != HEARTH_LANE_PREFILL || shares[i] > 0)
+            if (lane->state != HEARTH_LANE_PREFILL || shares[i] > 0 ||
+                (lane->priority == HEARTH_CLASS_WARM && warm <= 0))
                 continue;
             if (!best || urgency(step, lane, now_us) < urgency(step, best, now_us))
                 best = lane;
@@ -87,6 +129,10 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
         int32_t share = until_mark(best);
         if (share > chunk)
             share = chunk;
+        if (best->priority == HEARTH_CLASS_WARM) {
+            share = share < warm ? share : warm;
+            warm -= share;
+        }
         HEARTH_ASSERT(share > 0);
         shares[best - step->lanes] = share;
         chunk -= share;
@@ -110,9 +156,14 @@ static int next_capture(const struct hearth_step *step) {
 void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_action *action) {
     memset(action, 0, sizeof *action);
     const struct hearth_step_request *request = next_request(step);
-    if (request) {
+    if (request && lane_free(step)) {
         action->type = HEARTH_ACTION_ADMIT;
         action->id = request->id;
+        return;
+    }
+    action->lane = request && request->priority != HEARTH_CLASS_WARM ? warm_lane(step) : -1;
+    if (action->lane >= 0) {
+        action->type = HEARTH_ACTION_YIELD;
         return;
     }
     int capture = next_capture(step);
@@ -135,7 +186,20 @@ void hearth_step_changed(struct hearth_step *step) {
         step->changes = 1;
 }
 
-bool hearth_step_submit(struct hearth_step *step, int64_t id, int64_t arrived_us, int32_t tokens, bool front) {
+/* Where a request goes in the queue: behind all of its class and of those above, and behind what has aged; or, to the
+ * front, before all of its class. */
+static size_t queue_place(const struct hearth_step *step, enum hearth_class priority, int64_t arrived_us, bool front) {
+    size_t at = front ? 0 : step->queued;
+    while (front && at < step->queued && step->queue[at].priority < priority)
+        at++;
+    while (!front && at > 0 && step->queue[at - 1].priority > priority &&
+           rank_us(step->queue[at - 1].priority, step->queue[at - 1].arrived_us) > rank_us(priority, arrived_us))
+        at--;
+    return at;
+}
+
+bool hearth_step_submit(struct hearth_step *step, int64_t id, enum hearth_class priority, int64_t arrived_us,
+                        int32_t tokens, bool front) {
     if (step->queued == step->queue_cap) {
         size_t cap = step->queue_cap ? step->queue_cap * 2 : 16;
         struct hearth_step_request *queue = realloc(step->queue, cap * sizeof *queue);
@@ -144,9 +208,10 @@ bool hearth_step_submit(struct hearth_step *step, int64_t id, int64_t arrived_us
         step->queue = queue;
         step->queue_cap = cap;
     }
-    size_t at = front ? 0 : step->queued;
+    size_t at = queue_place(step, priority, arrived_us, front);
     memmove(step->queue + at + 1, step->queue + at, (step->queued - at) * sizeof *step->queue);
-    step->queue[at] = (struct hearth_step_request){.id = id, .arrived_us = arrived_us, .tokens = tokens};
+    step->queue[at] = (struct hearth_step_request){
+        .id = id, .priority = priority, .arrived_us = arrived_us, .tokens = tokens};
     step->queued++;
     return true;
 }
@@ -179,6 +244,7 @@ void hearth_step_assign(struct hearth_step *step, int64_t id, int index, int32_t
     HEARTH_ASSERT(at < step->queued && lane->state == HEARTH_LANE_IDLE && computed < target);
     *lane = (struct hearth_step_lane){.state = HEARTH_LANE_PREFILL,
                                       .id = id,
+                                      .priority = step->queue[at].priority,
                                       .arrived_us = step->queue[at].arrived_us,
                                       .computed = computed,
                                       .target = target};

@@ -51,6 +51,7 @@ enum hearth_archive_kind { HEARTH_ARCHIVE_NODE, HEARTH_ARCHIVE_REPLY, HEARTH_ARC
 struct hearth_archive_row {
     enum hearth_archive_kind kind;
     bool newest; /* a reply that is put: the newest of its node, even when it is there already */
+    bool gone;   /* put: it is deleted, by its key: a reply, or a node that nothing hangs on with all that it has */
     struct hearth_digest key, parent;
     struct hearth_digest other; /* of a node: the reply that it is a print of, or zero */
     uint64_t len;               /* of a node: bytes of its text */

@@ -7,12 +7,8 @@
 
 #include <sqlite3.h>
 
-/* user_version of the database, and application_id ("hrth"). */
-#define HEARTH_ARCHIVE_VERSION 1
+/* application_id of the database ("hrth"). */
 #define HEARTH_ARCHIVE_APPLICATION 0x68727468
-
-/* A result code of our own, beside SQLite's: what is there is no database of this version. */
-#define HEARTH_ARCHIVE_ALIEN 0x1000
 
 /* After the queries of hearth_archive_read(). */
 enum archive_statement {
@@ -28,6 +24,7 @@ enum archive_statement {
     OLDEST_LEAF,
     DELETE_NODE,
     DELETE_REPLIES,
+    DELETE_REPLY,
     DELETE_RECORD,
     PAGES_USED,
     STATEMENTS
@@ -46,7 +43,7 @@ struct archive_item {
     size_t bytes; /* memory that it is counted with */
 };
 
-/* ---- archive_db.c: result codes are SQLite's ---- */
+/* ---- archive_db.c: result codes are SQLite's (session/db.h) ---- */
 
 /* Opens a connection; the database is created where it is missing. On failure `why` holds one line, the connection is
  * closed. */

@@ -9,6 +9,7 @@
 #include "session/archive_internal.h"
 
 #include "base/clock.h"
+#include "session/db.h"
 
 #include <string.h>
 
@@ -75,12 +76,6 @@ void hearth_archive_row_finish(struct hearth_archive_row *row) {
 }
 
 /* ---- statements ---- */
-
-static int done(sqlite3_stmt *statement, int rc) {
-    (void)sqlite3_reset(statement);
-    (void)sqlite3_clear_bindings(statement);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
-}
 
 static bool is_zero(const struct hearth_digest *digest) {
     return digest->lo == 0 && digest->hi == 0;
@@ -151,7 +146,7 @@ int hearth_archive_rows_read(struct archive_db *db, const struct hearth_seal *se
         *count += take_row(statement, seal, row, damaged);
         rc = SQLITE_OK;
     }
-    return done(statement, rc);
+    return hearth_db_done(statement, rc);
 }
 
 int hearth_archive_rows_bytes(struct archive_db *db, uint64_t *bytes) {
@@ -160,7 +155,7 @@ int hearth_archive_rows_bytes(struct archive_db *db, uint64_t *bytes) {
     if (rc == SQLITE_ROW) {
         *bytes = (uint64_t)sqlite3_column_int64(statement, 0);
     }
-    return done(statement, rc);
+    return hearth_db_done(statement, rc);
 }
 
 /* ---- writing ---- */
@@ -173,14 +168,14 @@ static int run_key(struct archive_db *db, enum archive_statement which, const st
     if (found != NULL) {
         *found = rc == SQLITE_ROW;
     }
-    return done(statement, rc);
+    return hearth_db_done(statement, rc);
 }
 
 static int touch(struct archive_db *db, const struct hearth_digest *key) {
     sqlite3_stmt *statement = db->statements[TOUCH_NODE];
     int rc = bind_digest(statement, 1, key);
     rc = rc == SQLITE_OK ? sqlite3_bind_int64(statement, 2, hearth_clock_unix()) : rc;
-    return done(statement, rc == SQLITE_OK ? sqlite3_step(statement) : rc);
+    return hearth_db_done(statement, rc == SQLITE_OK ? sqlite3_step(statement) : rc);
 }
 
 static int put_row(struct archive_db *db, const struct hearth_archive_row *row) {
@@ -199,12 +194,27 @@ static int put_row(struct archive_db *db, const struct hearth_archive_row *row) 
         rc = sqlite3_bind_int64(statement, 5, (sqlite3_int64)row->len);
         rc = rc == SQLITE_OK ? sqlite3_bind_int64(statement, 6, hearth_clock_unix()) : rc;
     }
-    rc = done(statement, rc == SQLITE_OK ? sqlite3_step(statement) : rc);
+    rc = hearth_db_done(statement, rc == SQLITE_OK ? sqlite3_step(statement) : rc);
     if (rc == SQLITE_OK && row->kind == HEARTH_ARCHIVE_REPLY) {
         rc = touch(db, &row->parent);
         rc = rc == SQLITE_OK && row->newest ? run_key(db, TRIM_REPLIES, &row->parent, NULL) : rc;
     }
     return rc;
+}
+
+static int delete_node(struct archive_db *db, const struct hearth_digest *key) {
+    int rc = run_key(db, DELETE_REPLIES, key, NULL);
+    rc = rc == SQLITE_OK ? run_key(db, DELETE_RECORD, key, NULL) : rc;
+    return rc == SQLITE_OK ? run_key(db, DELETE_NODE, key, NULL) : rc;
+}
+
+static int delete_row(struct archive_db *db, const struct hearth_archive_row *row) {
+    bool has_child = false;
+    if (row->kind == HEARTH_ARCHIVE_REPLY) {
+        return run_key(db, DELETE_REPLY, &row->key, NULL);
+    }
+    const int rc = run_key(db, HAS_CHILD, &row->key, &has_child);
+    return rc == SQLITE_OK && !has_child ? delete_node(db, &row->key) : rc;
 }
 
 /* Whether the node that a row hangs on is there; `last` is the one that was written last. */
@@ -221,6 +231,11 @@ static int write_all(struct archive_db *db, const struct hearth_seal *seal, stru
     const struct hearth_digest *last = NULL;
     for (struct archive_item *item = items; item != NULL && rc == SQLITE_OK; item = item->next) {
         bool there = false;
+        if (item->row.gone) {
+            rc = delete_row(db, &item->row);
+            last = NULL;
+            continue;
+        }
         rc = hangs(db, &item->row, last, &there);
         if (rc != SQLITE_OK || !there) {
             *lost += rc == SQLITE_OK;
@@ -237,28 +252,14 @@ static int begin(struct archive_db *db) {
     return sqlite3_exec(db->handle, "BEGIN IMMEDIATE", NULL, NULL, NULL);
 }
 
-static int end(struct archive_db *db, int rc) {
-    rc = rc == SQLITE_OK ? sqlite3_exec(db->handle, "COMMIT", NULL, NULL, NULL) : rc;
-    if (rc != SQLITE_OK && sqlite3_get_autocommit(db->handle) == 0) {
-        (void)sqlite3_exec(db->handle, "ROLLBACK", NULL, NULL, NULL);
-    }
-    return rc;
-}
-
 int hearth_archive_rows_write(struct archive_db *db, const struct hearth_seal *seal, struct archive_item *items,
                               uint64_t *lost) {
     *lost = 0;
     int rc = begin(db);
-    return rc == SQLITE_OK ? end(db, write_all(db, seal, items, lost)) : rc;
+    return rc == SQLITE_OK ? hearth_db_end(db->handle, write_all(db, seal, items, lost)) : rc;
 }
 
 /* ---- the limit ---- */
-
-static int delete_node(struct archive_db *db, const struct hearth_digest *key) {
-    int rc = run_key(db, DELETE_REPLIES, key, NULL);
-    rc = rc == SQLITE_OK ? run_key(db, DELETE_RECORD, key, NULL) : rc;
-    return rc == SQLITE_OK ? run_key(db, DELETE_NODE, key, NULL) : rc;
-}
 
 /* Deletes a leaf and then upwards what nothing else hangs on and was not used later than the leaf. */
 static int delete_up(struct archive_db *db, struct hearth_digest key, int64_t used, struct hearth_digest parent,
@@ -277,7 +278,7 @@ static int delete_up(struct archive_db *db, struct hearth_digest key, int64_t us
         rc = rc == SQLITE_OK ? sqlite3_step(statement) : rc;
         bool goes = rc == SQLITE_ROW && sqlite3_column_int64(statement, 0) <= used;
         parent = goes ? column_digest(statement, 1) : parent;
-        rc = done(statement, rc);
+        rc = hearth_db_done(statement, rc);
         if (rc != SQLITE_OK || !goes) {
             return rc;
         }
@@ -291,7 +292,7 @@ static int delete_oldest(struct archive_db *db, bool *found, uint64_t *evicted) 
     *found = rc == SQLITE_ROW;
     struct hearth_digest key = column_digest(statement, 0), parent = column_digest(statement, 2);
     int64_t used = *found ? sqlite3_column_int64(statement, 1) : 0;
-    rc = done(statement, rc);
+    rc = hearth_db_done(statement, rc);
     return rc == SQLITE_OK && *found ? delete_up(db, key, used, parent, evicted) : rc;
 }
 
@@ -306,7 +307,7 @@ int hearth_archive_rows_evict(struct archive_db *db, uint64_t keep_bytes, uint64
             rc = delete_oldest(db, &found, evicted);
             rc = rc == SQLITE_OK ? hearth_archive_rows_bytes(db, &bytes) : rc;
         }
-        rc = end(db, rc);
+        rc = hearth_db_end(db->handle, rc);
     }
     return rc == SQLITE_OK ? sqlite3_exec(db->handle, "PRAGMA incremental_vacuum", NULL, NULL, NULL) : rc;
 }

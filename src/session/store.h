@@ -15,10 +15,11 @@
  * What is put is on disk when the call returns, in one transaction: a turn exists whole or not at all. Unlike the
  * archive (session/archive.h), which may forget, nothing leaves the store but by deletion or by its time to live.
  *
- * Deleting a turn that others go on from hides it: it is not found any more, but stays what they are made of until the
- * last of them goes. What is gone leaves a forget behind, in the same transaction: the tokens whose state nobody else
- * needs. The server carries forgets out when it can (hearth_store_forgets), also those that another process or an
- * earlier life left.
+ * Deleting a turn that others go on from, or at which a session stands that it was not put with, hides it: it is not
+ * found any more, but stays what they are made of until the last of them goes. A session that it was put with and that
+ * stands at it goes back to the nearest turn that can be found. What is gone leaves a forget behind, in the same
+ * transaction: the tokens whose state nobody else needs. The server carries forgets out when it can
+ * (hearth_store_forget_next), also those that another process or an earlier life left.
  *
  * Bodies are compressed, and with a key encrypted; rows carry a check. A turn's body is JSON text that the store does
  * not look into. Configs (instructions, tools) are long and rarely change: equal ones are stored once.
@@ -40,15 +41,17 @@ struct hearth_store_params {
     const char *path;               /* its directory is made (0700); NULL: in memory, gone with the process */
     const struct hearth_seal *seal; /* borrowed; NULL: bodies are not encrypted */
     int64_t ttl_us;                 /* what was not used for so long is deleted; 0: never */
+    bool looks_only;                /* reading does not count as use */
 };
 
 /* Opens or begins the database and brings an older schema up to date. One that is damaged is set aside as
- * PATH.bad-<time>, with one log line. Errors: IO, INVALID (a newer hearth's), NOMEM; one clear line in `msg`. */
+ * PATH.bad-<time>, with one log line. Errors: IO, INVALID (a newer hearth's, or no database of hearth's), STATE (it was
+ * begun with another key, or without one), NOMEM; one clear line in `msg`. */
 int hearth_store_create(const struct hearth_store_params *params, struct hearth_store **out, struct hearth_errmsg *msg);
 void hearth_store_destroy(struct hearth_store *store); /* NULL is allowed */
 
-/* 32 bytes from a random secret that is made with the database: for signatures that must verify after a restart.
- * Errors: IO. */
+/* 32 random bytes that are made with the database: for signatures that must verify after a restart. Errors: none so
+ * far. */
 int hearth_store_secret(struct hearth_store *store, uint8_t out[32]);
 
 /* ---- turns ---- */
@@ -78,7 +81,7 @@ struct hearth_turn {
     char *session;               /* put: this session's head becomes the turn (it is made when there is none); NULL:
                                     none. get: the session that it was put with, or NULL */
     struct hearth_buf config;    /* JSON text, stored once per text; may be empty */
-    struct hearth_digest config_id; /* of that text; filled by put and get */
+    struct hearth_digest config_id; /* of that text, under this owner and key; filled by put and get */
     struct hearth_buf body;      /* JSON text */
     /* The frontier of its state: the conversation up to and with this turn is, for `model`, the first `base_tokens`
      * tokens of its parent's and then `tokens`. None: nothing was computed for it, or it is unknown. */
@@ -93,11 +96,17 @@ void hearth_turn_finish(struct hearth_turn *turn);
 /* A new id: random, never zero. */
 struct hearth_digest hearth_store_id(void);
 
+/* The config_id of a text. */
+struct hearth_digest hearth_store_config_id(const struct hearth_store *store, struct hearth_digest owner,
+                                            const void *text, size_t len);
+
 /* Writes a turn whole, in place of one of the same id if there is one; durable when it returns. The parent must be
- * there or hidden. Errors: NOT_FOUND (the parent is gone), IO, NOMEM. */
+ * there or hidden. One that is put again keeps its parent, and without a session its session; it moves no head that it
+ * has moved before. Fills `created_us` and `config_id`. Errors: NOT_FOUND (the parent is gone), INVALID (the session's
+ * name; the id is another owner's or hangs elsewhere), IO, NOMEM. */
 int hearth_store_put(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg);
 
-/* Errors: NOT_FOUND (also: hidden, or another owner's), IO, NOMEM, STATE (it does not verify). Reading counts as use. */
+/* Counts as use. Errors: NOT_FOUND (also: hidden, or another owner's), IO, NOMEM, STATE (it does not verify). */
 int hearth_store_get(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
                      struct hearth_turn *out);
 
@@ -106,19 +115,21 @@ int hearth_store_delete(struct hearth_store *store, struct hearth_digest owner, 
 
 /* A conversation up to and with a turn, oldest turn first; hidden ones are among them. */
 struct hearth_line {
-    struct hearth_turn *turns;   /* only the last one has its config's text */
+    struct hearth_turn *turns;   /* only the last one has its config's text; bodies have a NUL behind them */
     size_t count;
-    struct hearth_tokens tokens; /* the exact tokens up to and with turns[tokens_turn - 1], of `model` under `salt` */
+    struct hearth_tokens tokens; /* the exact tokens up to and with turns[tokens_turns - 1], of `model` under `salt` */
     size_t tokens_turns;         /* turns that `tokens` cover; 0: none are known */
     struct hearth_digest model;
 };
 
 void hearth_line_finish(struct hearth_line *line);
-/* Errors: as get. Its cost grows with the conversation, not with what else is stored. */
+/* Also of a hidden turn, as long as a session stands at it. Errors: as get. Its cost grows with the conversation, not
+ * with what else is stored. */
 int hearth_store_line(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
                       struct hearth_line *out);
 
-/* Turns left queued or in progress by a process that died become FAILED. At the start. Returns how many, or an error. */
+/* Turns left queued or in progress by a process that died become FAILED; those of one that lives stay. At the start.
+ * Returns how many, or an error. */
 int hearth_store_recover(struct hearth_store *store);
 
 /* ---- sessions ---- */
@@ -137,13 +148,14 @@ struct hearth_session {
 
 void hearth_session_finish(struct hearth_session *session);
 
-/* A new session, or other metadata or another head for one that is there (`replace`). Errors: NOT_FOUND (the head, or
- * with `replace` the session), INVALID (the name; or it is taken), IO, NOMEM. */
+/* A new session, or metadata and head for one that is there (`replace`: both are replaced). Errors: NOT_FOUND (the
+ * head, or with `replace` the session), INVALID (the name; or it is taken), IO, NOMEM. */
 int hearth_store_session_put(struct hearth_store *store, const struct hearth_session *session, bool replace,
                              struct hearth_errmsg *msg);
 int hearth_store_session_get(struct hearth_store *store, struct hearth_digest owner, const char *name,
                              struct hearth_session *out);
-/* Deletes it with its turns, except those that other sessions or turns go on from, or that were put without it. */
+/* Deletes it with the turns that were put with it. Those that other sessions or turns go on from are hidden and go with
+ * the last of these. */
 int hearth_store_session_delete(struct hearth_store *store, struct hearth_digest owner, const char *name);
 
 /* Which sessions, most recently used first. */
@@ -167,18 +179,19 @@ struct hearth_forget {
 };
 
 void hearth_forget_finish(struct hearth_forget *forget);
-/* The oldest forget of a model behind `after_id`. Errors: NOT_FOUND (none), IO, NOMEM. */
+/* The oldest forget of a model behind `after_id`; it stays until it is done. Errors: NOT_FOUND (none), IO, NOMEM. */
 int hearth_store_forget_next(struct hearth_store *store, struct hearth_digest model, int64_t after_id,
                              struct hearth_forget *out);
 int hearth_store_forget_done(struct hearth_store *store, int64_t id);
 
-/* Deletes what has outlived its time; a slice of at most `limit` turns. Returns how many, or an error. Call it now and
- * then. */
+/* Deletes what has outlived its time, turns that nobody goes on from first; a slice of at most `limit` turns and as
+ * many sessions. Returns how many of both, or an error. Call it now and then: it also writes down what was read. */
 int hearth_store_sweep(struct hearth_store *store, size_t limit);
 
 struct hearth_store_stats {
     uint64_t turns, hidden, sessions, bytes, forgets;
 };
+/* Counts rows: a few milliseconds for each hundred thousand. `turns` are those that can be found. */
 int hearth_store_stats(struct hearth_store *store, struct hearth_store_stats *stats);
 
 #endif

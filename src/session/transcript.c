@@ -137,6 +137,7 @@ static void place_marks(struct walk *walk, size_t pos, size_t end, size_t first,
             token += hearth_transcript_tokens_before(walk, result->tokens.v + first, result->tokens.n - first, pos,
                                                      offset);
         }
+        result->placed[i] = (int32_t)token;
         int32_t last = result->mark_count > 0 ? result->marks[result->mark_count - 1] : 0;
         if ((int32_t)token > last && result->mark_count < HEARTH_TRANSCRIPT_MARKS_MAX) {
             result->marks[result->mark_count++] = (int32_t)token;

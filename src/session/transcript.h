@@ -71,7 +71,7 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
 
 /* ---- a prompt ---- */
 
-#define HEARTH_TRANSCRIPT_MARKS_MAX 4
+#define HEARTH_TRANSCRIPT_MARKS_MAX 8
 
 /* Text that may stand for a reply: true when it reads as `message`. */
 typedef bool hearth_transcript_reads_fn(void *user, const char *text, size_t len, const struct hearth_message *message);
@@ -87,7 +87,8 @@ struct hearth_transcript_prompt {
     size_t keep;
     hearth_transcript_reads_fn *reads;
     void *user;
-    size_t marks[HEARTH_TRANSCRIPT_MARKS_MAX]; /* byte offsets into text; those beyond `len` are left out */
+    size_t marks[HEARTH_TRANSCRIPT_MARKS_MAX]; /* byte offsets into text, ascending; those beyond `len` are
+                                                  left out */
     size_t mark_count;
 };
 
@@ -116,6 +117,8 @@ struct hearth_transcript_result {
     struct hearth_tokens tokens; /* the caller's to finish */
     int32_t marks[HEARTH_TRANSCRIPT_MARKS_MAX]; /* token positions, ascending, inside the prompt */
     size_t mark_count;
+    int32_t placed[HEARTH_TRANSCRIPT_MARKS_MAX]; /* where each of the prompt's marks is, two may be in one place; 0:
+                                                    nowhere */
     size_t known_tokens;   /* of these, found without tokenising */
     size_t sampled_tokens; /* of these, tokens that were sampled here */
     struct hearth_transcript_fork fork;
@@ -134,6 +137,12 @@ void hearth_transcript_release(struct hearth_transcripts *transcripts, struct he
  * Takes a reference of the message. */
 void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const struct hearth_transcript_place *place,
                                  struct hearth_message *message, const hearth_token *sampled, size_t count);
+
+/* Deletes text, replies and records along a path of exact tokens under a salt, from its end backwards to where
+ * something else hangs on, or to the first `keep_tokens`; in memory and in the database. What a prompt is being made of
+ * stays. */
+void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct hearth_digest salt,
+                               const hearth_token *tokens, size_t count, size_t keep_tokens);
 
 struct hearth_transcripts_stats {
     size_t nodes, replies, bytes;

@@ -194,11 +194,10 @@ void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct 
 /* ---- for forks ---- */
 
 void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct node *node, size_t max) {
-    struct hearth_archive_row rows[16], row;
-    if (transcripts->archive == NULL) {
+    struct hearth_archive_row *rows, row;
+    if (transcripts->archive == NULL || (rows = calloc(max, sizeof *rows)) == NULL) {
         return;
     }
-    max = max < sizeof rows / sizeof rows[0] ? max : sizeof rows / sizeof rows[0];
     size_t count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_CHILDREN, node->link.key, rows, max);
     while (count-- > 0) {
         if (hearth_transcript_node(transcripts, rows[count].key) == NULL &&
@@ -206,6 +205,29 @@ void hearth_transcript_load_children(struct hearth_transcripts *transcripts, str
             (void)take_node(transcripts, node, &row, NULL, 0);
             hearth_archive_row_finish(&row);
         }
+    }
+    free(rows);
+}
+
+bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct node *node,
+                                    struct hearth_digest but) {
+    struct hearth_archive_row rows[2];
+    size_t count = 0;
+    bool others = node->children > 0;
+    if (!others && transcripts->archive != NULL) {
+        count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_CHILDREN, node->link.key, rows, 2);
+    }
+    while (count-- > 0) {
+        others = others || !hearth_digest_equal(rows[count].key, but);
+    }
+    return others;
+}
+
+void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum hearth_archive_kind kind,
+                              struct hearth_digest key) {
+    struct hearth_archive_row row = {.kind = kind, .gone = true, .key = key};
+    if (transcripts->archive != NULL) {
+        (void)hearth_archive_put(transcripts->archive, &row, 1);
     }
 }
 

@@ -143,6 +143,9 @@ void hearth_transcript_free_reply(struct reply *reply);
 /* First reply of a chain digest; then `link.next` of the same key. */
 struct reply *hearth_transcript_reply(struct hearth_transcripts *transcripts, struct hearth_digest said);
 struct reply *hearth_transcript_next_reply(const struct reply *reply);
+/* Frees a reply, and a leaf that is not pinned with all that it has. */
+void hearth_transcript_drop_reply(struct hearth_transcripts *transcripts, struct reply *reply);
+void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct node *node);
 /* Evicts down to the budget. */
 void hearth_transcript_evict(struct hearth_transcripts *transcripts);
 
@@ -159,6 +162,12 @@ void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct 
 void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct node *node, size_t max);
 /* Takes in the record of a node that has none. */
 void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct node *node);
+/* True when something hangs on a node, in memory or in the archive, besides a child that is being deleted there. */
+bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct node *node,
+                                    struct hearth_digest but);
+/* Has the archive delete a reply, or a node that nothing hangs on. */
+void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum hearth_archive_kind kind,
+                              struct hearth_digest key);
 /* Queues a reply, and what of its path is not in the archive. */
 void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply);
 

@@ -183,6 +183,14 @@ static void drop_reply(struct hearth_transcripts *transcripts, struct reply **at
     hearth_transcript_free_reply(reply);
 }
 
+void hearth_transcript_drop_reply(struct hearth_transcripts *transcripts, struct reply *reply) {
+    struct reply **at = &reply->node->replies;
+    while (*at != reply) {
+        at = &(*at)->next;
+    }
+    drop_reply(transcripts, at);
+}
+
 /* Puts a reply that is there before all others. */
 static struct reply *renew_reply(struct hearth_transcripts *transcripts, struct reply **at) {
     struct reply *reply = *at, **head = &reply->node->replies;
@@ -228,7 +236,7 @@ struct reply *hearth_transcript_next_reply(const struct reply *reply) {
 
 /* ---- eviction ---- */
 
-static void node_drop(struct hearth_transcripts *transcripts, struct node *node) {
+void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct node *node) {
     HEARTH_ASSERT(node->children == 0 && node->pins == 0);
     while (node->replies != NULL) {
         drop_reply(transcripts, &node->replies);
@@ -252,7 +260,8 @@ void hearth_transcript_evict(struct hearth_transcripts *transcripts) {
             node = newer;
             continue;
         }
-        node_drop(transcripts, node); /* its parent was touched after it, so it stands nearer to the newest */
+        /* Its parent was touched after it, so it stands nearer to the newest. */
+        hearth_transcript_drop_node(transcripts, node);
         transcripts->stats.evicted++;
         node = newer;
     }

@@ -193,8 +193,7 @@ int hearth_directory_names(struct hearth_directory *directory, const char *path,
 
 /* ---- opening ---- */
 
-/* mkdir -p; what is new is the user's own. Errors: IO with errno. */
-static int make_path(const char *path) {
+int hearth_directory_make_path(const char *path) {
     char *copy = strdup(path);
     if (!copy) {
         errno = ENOMEM;
@@ -299,7 +298,7 @@ int hearth_directory_open(const char *path, bool create, struct hearth_directory
     *directory = (struct hearth_directory){.fd = -1, .path = copy};
     HEARTH_ASSERT(pthread_mutex_init(&directory->mutex, NULL) == 0);
     int err = HEARTH_OK;
-    if (create && make_path(path) != HEARTH_OK) {
+    if (create && hearth_directory_make_path(path) != HEARTH_OK) {
         err = hearth_fail(msg, HEARTH_ERR_IO, "cannot make %s: %s", path, strerror(errno));
     } else if ((directory->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
         const bool absent = errno == ENOENT;

@@ -273,6 +273,7 @@ static void free_all(struct disk *disk) {
     disk->wake_due = false;
     hearth_disk_unlock(disk);
     hearth_disk_drop_reads(disk);
+    hearth_disk_drop_removals(disk);
     for (struct disk_event *ev = disk->events, *next; ev; ev = next) {
         next = ev->next;
         hearth_far_event_finish(&ev->event);
@@ -335,6 +336,7 @@ static const struct hearth_far_ops disk_ops = {
     .get = hearth_disk_get,
     .touch = disk_touch,
     .reject = disk_reject,
+    .remove = hearth_disk_remove,
     .poll = disk_poll,
     .wait = disk_wait,
     .stats = disk_stats,
@@ -353,6 +355,7 @@ static void init(struct disk *disk) {
     disk->base = (struct hearth_far){.ops = &disk_ops, .name = "disk"};
     disk->events_end = &disk->events;
     disk->reads_end = &disk->reads;
+    disk->removals_end = &disk->removals;
     disk->queue.prev = disk->queue.next = &disk->queue;
     for (int i = 0; i < DISK_SHARDS; i++)
         disk->shards[i].ring.prev = disk->shards[i].ring.next = &disk->shards[i].ring;

@@ -6,6 +6,7 @@
  *     disk_write.c  the writer thread, failure and recovery
  *     disk_keep.c   the keeper thread: looking, touches, the budget
  *     disk_scan.c   directories walked, headers read
+ *     disk_remove.c what is to be forgotten
  *
  * One lock guards everything below that is not said to be somebody's own. It is never held over a system call on a
  * file. Whoever posts events leaves through hearth_disk_unlock(), which wakes the cache without the lock. */
@@ -104,6 +105,13 @@ struct disk_group {
     struct hearth_tokens tokens;    /* of the last item */
 };
 
+struct disk_removal {
+    struct disk_event ev; /* first */
+    struct disk_removal *next;
+    struct hearth_file_id id;
+    int tries;
+};
+
 struct disk_retired {
     struct disk_retired *next;
     struct hearth_directory *directory;
@@ -151,6 +159,10 @@ struct disk {
     int64_t allowance, paced_us; /* bytes that may be written now, below 0: later; when that was reckoned */
     int64_t backoff_us, retry_at_us, probe_bytes;
     pthread_cond_t write_cond;
+
+    /* removing */
+    struct disk_removal *removals, **removals_end;
+    bool removals_due; /* some of them may be carried out now */
 
     /* the budget */
     bool counted;           /* stats.files and .bytes are known, the budget is kept */
@@ -213,6 +225,10 @@ bool hearth_disk_put(struct hearth_far *far, const struct hearth_record *record,
                      const struct hearth_digest *replaces);
 /* Answers a job and gives its memory away. */
 void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hearth_far_event_type type);
+/* Answers the jobs of this name that are queued by DROPPED. */
+void hearth_disk_drop_jobs_locked(struct disk *disk, struct hearth_digest name);
+/* Whether one of this name is being written. */
+bool hearth_disk_writes_locked(struct disk *disk, struct hearth_digest name);
 /* Takes a job from the queue. */
 void hearth_disk_unqueue_locked(struct disk *disk, struct disk_job *job);
 /* Answers all that is queued by DROPPED. */
@@ -232,6 +248,13 @@ bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t
 void hearth_disk_chores(struct disk *disk);
 /* Says that bytes were written, and asks for an eviction when it is time. */
 void hearth_disk_published_locked(struct disk *disk, uint64_t bytes);
+
+/* ---- disk_remove.c ---- */
+
+bool hearth_disk_remove(struct hearth_far *far, struct hearth_digest name, enum hearth_record_kind kind);
+/* Carries out what can be carried out now. The keeper's. */
+void hearth_disk_removals(struct disk *disk);
+void hearth_disk_drop_removals(struct disk *disk);
 
 /* ---- disk_scan.c ---- */
 

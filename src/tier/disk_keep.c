@@ -104,8 +104,10 @@ static void evict(struct disk *disk) {
 
 void hearth_disk_chores(struct disk *disk) {
     hearth_disk_lock(disk);
-    const bool wanted = disk->gc_wanted;
+    const bool wanted = disk->gc_wanted, removals = disk->removals_due;
     hearth_disk_unlock(disk);
+    if (removals)
+        hearth_disk_removals(disk);
     if (wanted)
         evict(disk);
 }
@@ -242,17 +244,20 @@ void *hearth_disk_keeper(void *arg) {
     int64_t next = hearth_clock_us() + disk->params.look_us;
     while (!stopped(disk)) {
         hearth_disk_lock(disk);
-        while (!disk->stop && !disk->gc_wanted && hearth_disk_wait_locked(disk, &disk->keep_cond, next))
+        while (!disk->stop && !disk->gc_wanted && !disk->removals_due &&
+               hearth_disk_wait_locked(disk, &disk->keep_cond, next))
             continue;
         hearth_disk_unlock(disk);
         hearth_disk_chores(disk);
         if (hearth_clock_us() < next)
             continue;
         look(disk);
+        hearth_disk_removals(disk);
         warm_up(disk);
         tell_touches(disk, false);
         next = hearth_clock_us() + disk->params.look_us;
     }
+    hearth_disk_removals(disk);
     tell_touches(disk, true);
     return NULL;
 }

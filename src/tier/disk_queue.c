@@ -30,6 +30,10 @@ void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hea
     hearth_buf_finish(&job->payload);
     job->ev.event = (struct hearth_far_event){.type = type, .name = job->link.key};
     hearth_disk_post_locked(disk, &job->ev);
+    if (disk->removals) { /* one may have waited for it */
+        disk->removals_due = true;
+        (void)pthread_cond_signal(&disk->keep_cond);
+    }
 }
 
 void hearth_disk_unqueue_locked(struct disk *disk, struct disk_job *job) {
@@ -41,6 +45,25 @@ void hearth_disk_unqueue_locked(struct disk *disk, struct disk_job *job) {
 static void drop_locked(struct disk *disk, struct disk_job *job) {
     hearth_disk_unqueue_locked(disk, job);
     hearth_disk_answer_locked(disk, job, HEARTH_FAR_DROPPED);
+}
+
+void hearth_disk_drop_jobs_locked(struct disk *disk, struct hearth_digest name) {
+    if (!hearth_table_find(&disk->jobs, name))
+        return;
+    for (struct disk_job *job = disk->queue.next, *next; job != &disk->queue; job = next) {
+        next = job->next;
+        if (hearth_digest_equal(job->link.key, name))
+            drop_locked(disk, job);
+    }
+}
+
+bool hearth_disk_writes_locked(struct disk *disk, struct hearth_digest name) {
+    size_t jobs = 0;
+    for (struct hearth_link *link = hearth_table_find(&disk->jobs, name); link; link = hearth_table_next(link))
+        jobs++;
+    for (struct disk_job *job = disk->queue.next; jobs > 0 && job != &disk->queue; job = job->next)
+        jobs -= hearth_digest_equal(job->link.key, name);
+    return jobs > 0;
 }
 
 void hearth_disk_drop_queue_locked(struct disk *disk) {

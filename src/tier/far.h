@@ -23,6 +23,7 @@ enum hearth_far_event_type {
     HEARTH_FAR_WRITTEN, /* what was put is there and will be after a crash */
     HEARTH_FAR_DROPPED, /* what was put is not written: the queue was full, or the tier failed */
     HEARTH_FAR_READ,    /* the answer to get(): `err` is 0 and `bytes` hold the state, or it is a miss */
+    HEARTH_FAR_REMOVED, /* the answer to remove(): `err` is 0, or it failed */
     HEARTH_FAR_SCANNED, /* everything that was there at the start has been told */
 };
 
@@ -34,7 +35,8 @@ struct hearth_far_event {
     bool superseded;              /* FOUND: as hearth_far_touch has it */
     struct hearth_buf bytes;      /* READ: verified, decoded state */
     uint64_t checksum;            /* READ: hearth_checksum() of bytes */
-    int err;                      /* READ: NOT_FOUND (gone or damaged: it is not there any more), IO (not now), NOMEM */
+    int err;                      /* READ: NOT_FOUND (gone or damaged: it is not there any more), IO (not now), NOMEM.
+                                     REMOVED: IO (it may still be there) */
 };
 
 /* Frees what an event holds (what was taken out of it is zeroed by the taker). */
@@ -86,6 +88,9 @@ struct hearth_far_ops {
     void (*touch)(struct hearth_far *far, const struct hearth_far_touch *touches, size_t n);
     /* The engine refused what was read: it is set aside, as if it had not verified. */
     void (*reject)(struct hearth_far *far, struct hearth_digest name, const char *why);
+    /* An item is to be forgotten, wherever it is: also one that is still to be written (its put is answered before).
+     * Answered by REMOVED. False: out of memory. */
+    bool (*remove)(struct hearth_far *far, struct hearth_digest name, enum hearth_record_kind kind);
     /* The next event, false when there is none. The caller owns what is in it. */
     bool (*poll)(struct hearth_far *far, struct hearth_far_event *event);
     /* Waits until there is an event; false when there is none after `timeout_us`. */

@@ -17,7 +17,7 @@ from lib import server as servers  # noqa: E402
 pytest.register_assert_rewrite("ondisk")  # so that its assertions show values
 
 # Also for programs that are started without lib/server.py: tests leave the user's own directory alone. Those that are
-# about the disk name a directory with --kv-dir.
+# about the disk name a directory with --kv-dir or a file with --session-db.
 os.environ.update(servers.NO_DISK)
 
 

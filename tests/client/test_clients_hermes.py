@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from agents import CHAT, calls, says, stage
+from museum import CHAT, calls, says, stage
 from lib import hermes
 from lib.text import Text
 

@@ -11,7 +11,7 @@ import openai
 import pydantic
 import pytest
 
-from agents import CLASSES, SYSTEM, THINKER, TOOLS, Museum, calls, says, stage, words
+from museum import CLASSES, SYSTEM, THINKER, TOOLS, Museum, calls, says, stage, words
 from conftest import sdk
 from lib.text import Text
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agents import Museum, calls, says, stage
+from museum import Museum, calls, says, stage
 from conftest import sdk
 from lib.text import Text
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agents import LOOK, THINKER, tiny_flags
+from museum import LOOK, THINKER, tiny_flags
 from conftest import sdk, serve
 from lib.text import Text
 

@@ -1,6 +1,6 @@
 /* Fuzzes what the API makes of a request's body: the first byte chooses the endpoint, the rest is the body. Whatever it
  * is, either an error object comes out, or prompts that the service may be given. */
-#include "api/api_internal.h"
+#include "api/job.h"
 #include "base/assert.h"
 #include "engine/sim.h"
 

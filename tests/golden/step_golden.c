@@ -7,6 +7,7 @@
  *     at 0 A 40000 gen 3              request A arrives at 0 ms: 40,000 tokens, then 3 tokens to generate
  *     at 100 B 300 gen 2 mark 120     with a mark at position 120
  *     at 900 cancel A
+ *     at 950 C 700 gen 0 warm         requests of other classes: background, warm
  *
  * The executor below is the simplest one: nothing is ever reused, prefill and decode cost what the script says.
  * `step_golden --update FILE…` writes the traces anew. */
@@ -23,6 +24,7 @@ struct event {
     int64_t at_us;
     char name;
     bool cancel;
+    enum hearth_class priority;
     int32_t tokens, generate, mark;
     bool done;
 };
@@ -32,7 +34,8 @@ struct world {
     double prefill_tokens_per_s, decode_tokens_per_s;
     struct event events[EVENTS_MAX];
     size_t event_count;
-    int32_t left[256]; /* tokens to generate, per name */
+    int32_t left[256];     /* tokens to generate, per name */
+    int32_t computed[256]; /* per name: where it goes on after it was set aside */
     int64_t now_us;
     FILE *out;
 };
@@ -50,7 +53,7 @@ static void say(struct world *world, const char *text) {
 
 static bool read_script(struct world *world, FILE *file) {
     char line[256];
-    struct hearth_step_params params = {0};
+    struct hearth_step_params params = {.warm_chunk_tokens = 16};
     while (fgets(line, sizeof line, file) && strncmp(line, "---", 3) != 0) {
         struct event event = {0};
         double at_ms;
@@ -72,6 +75,9 @@ static bool read_script(struct world *world, FILE *file) {
         else if (sscanf(line, "at %lf %c %d gen %d mark %d", &at_ms, &event.name, &event.tokens, &event.generate,
                         &event.mark) < 4)
             return false;
+        event.priority = strstr(line, " warm")         ? HEARTH_CLASS_WARM
+                         : strstr(line, " background") ? HEARTH_CLASS_BACKGROUND
+                                                       : HEARTH_CLASS_INTERACTIVE;
         event.at_us = (int64_t)(at_ms * 1000);
         world->events[world->event_count++] = event;
     }
@@ -92,7 +98,8 @@ static void arrive(struct world *world, struct event *event) {
         snprintf(text, sizeof text, "arrives %c", event->name);
         say(world, text);
         world->left[(int)event->name] = event->generate;
-        HEARTH_ASSERT(hearth_step_submit(&world->step, event->name, event->at_us, event->tokens, false));
+        HEARTH_ASSERT(hearth_step_submit(&world->step, event->name, event->priority, event->at_us, event->tokens,
+                                         false));
         return;
     }
     for (uint32_t i = 0; i < world->step.params.lanes; i++)
@@ -103,6 +110,14 @@ static void arrive(struct world *world, struct event *event) {
     snprintf(text, sizeof text, "cancelled %c", event->name);
     say(world, text);
     hearth_step_withdraw(&world->step, event->name);
+}
+
+/* Set aside; it will go on from where it is. */
+static void yield(struct world *world, int index) {
+    const struct hearth_step_lane lane = world->step.lanes[index];
+    world->computed[lane.id] = lane.computed;
+    release(world, index, "yields");
+    HEARTH_ASSERT(hearth_step_submit(&world->step, lane.id, lane.priority, lane.arrived_us, lane.target, true));
 }
 
 static void compute(struct world *world, const struct hearth_action *action) {
@@ -164,9 +179,11 @@ static void play(struct world *world) {
             const struct event *event = event_of(world, (char)action.id);
             snprintf(text, sizeof text, "admit %c to lane %d", (char)action.id, lane);
             say(world, text);
-            hearth_step_assign(&world->step, action.id, lane, 0, event->tokens, &event->mark, event->mark > 0);
+            hearth_step_assign(&world->step, action.id, lane, world->computed[action.id], event->tokens, &event->mark,
+                               event->mark > 0);
             break;
         }
+        case HEARTH_ACTION_YIELD: yield(world, action.lane); break;
         case HEARTH_ACTION_COMPUTE: compute(world, &action); break;
         case HEARTH_ACTION_CAPTURE:
             snprintf(text, sizeof text, "capture lane %d%s", action.lane, action.alone ? "" : " between batches");

@@ -15,68 +15,26 @@
  * prefix that was ever captured or is live is found, full attention resumes at its end, and a capture exports no more
  * pages than the new tokens need.
  *
+ * Pins are made and lapse, within half of a budget. Paths are forgotten: afterwards nothing of them is left behind the
+ * place where another one goes on, in the tree, in the sequences and, when nothing fails, in the far tier; and in roomy
+ * games nothing else is gone.
+ *
  * Half of the games have a far tier: it answers late and in any order, loses items and fails, and outlives restarts of
  * the cache. In salted games conversations take turns with two salts, and are held to the same knowledge per salt.
  *
  * HEARTH_SEED repeats a run, HEARTH_MODEL_OPS sets its length in steps, HEARTH_MODEL_GAME plays only one game of it. */
-#include "cache/cache.h"
-
-#include "base/assert.h"
-#include "engine/sim.h"
-#include "support/memory_far.h"
-#include "support/random.h"
-#include "support/shaky_tier.h"
+#include "model/cache_game.h"
 
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { LANES_MAX = 4, CONVERSATIONS = 5, STEPS_PER_GAME = 500, CHUNK_MAX = 96, KNOWN_MAX = 4096, ATTEMPTS_MAX = 64 };
-
-/* A request on a lane. `all` is the prompt and, behind it, the reply so far; the lane's sequence holds a prefix. */
-struct flight {
-    bool active;
-    int conversation;
-    struct hearth_tokens all;
-    uint32_t reply_left;
-};
-
-struct game {
-    struct rng rng;
-    uint64_t number, step;
-    struct hearth_sim_params sim;
-    struct hearth_engine *engine;
-    struct hearth_sampler *greedy;
-    struct shaky_tier tier;
-    struct hearth_cache_params params;
-    struct hearth_cache *cache;
-    struct hearth_live lives[LANES_MAX];
-    struct hearth_live *live_list[LANES_MAX];
-    struct flight flights[LANES_MAX];
-    struct hearth_tokens system, histories[CONVERSATIONS];
-    bool roomy, faults, salted;
-    struct memory_far *far; /* NULL: RAM only */
-    uint32_t alphabet;
-    struct hearth_digest known_salt[KNOWN_MAX];
-    struct hearth_tokens known[KNOWN_MAX]; /* roomy: every token list ever captured */
-    size_t known_count;
-};
-
-/* What all games did, so that a test that does nothing is noticed. */
-static struct {
-    uint64_t requests, tokens_sampled, prompt_tokens, resumed_tokens, far_tokens, full, restarts, copies, how[16],
-        failures, no_cells, evicted, captures;
-} totals;
+struct totals totals;
 
 /* ---- naive knowledge ---- */
 
 static int32_t smaller(int32_t a, int32_t b) {
     return a < b ? a : b;
-}
-
-/* Conversations take turns with salts in salted games. */
-static struct hearth_digest salt_of(const struct game *g, int conversation) {
-    return g->salted ? (struct hearth_digest){.lo = (uint64_t)conversation % 2, .hi = 7} : (struct hearth_digest){0};
 }
 
 static size_t known_prefix(const struct game *g, const struct hearth_tokens *tokens, struct hearth_digest salt) {
@@ -113,6 +71,7 @@ static uint64_t page_exports(const struct game *g) {
 }
 
 static void capture_wholly(struct game *g, struct hearth_live *live) {
+    game_note_seen(g, live);
     uint64_t exports = page_exports(g);
     size_t known = g->roomy ? known_prefix(g, &live->tokens, live->salt) : 0;
     bool pending = hearth_cache_capture_pending(g->cache, live);
@@ -266,7 +225,7 @@ static void step_request(struct game *g) {
         bool off = cache_off || attempt > ATTEMPTS_MAX / 2; /* as a server does when faults go on and on */
         const struct hearth_live *const *lives = (const struct hearth_live *const *)g->live_list;
         const struct hearth_prompt asked = {
-            .tokens = prompt->v, .n = prompt->n, .salt = salt_of(g, conversation), .cache_off = off};
+            .tokens = prompt->v, .n = prompt->n, .salt = game_salt(g, conversation), .cache_off = off};
         if (!hearth_cache_plan(g->cache, &asked, lives, g->sim.lanes, &plan)) {
             for (uint32_t i = 0; i < g->sim.lanes; i++) {
                 HEARTH_ASSERT(g->lives[i].busy);
@@ -437,11 +396,16 @@ static void step(struct game *g) {
     }
     if (g->far != NULL && rng_once_in(&g->rng, 150)) {
         step_restart(g);
+    } else if (rng_once_in(&g->rng, 30)) {
+        game_pin(g);
+    } else if (rng_once_in(&g->rng, 60)) {
+        game_forget(g);
     } else if (what < 70 && g->flights[lane].active) {
         step_flight(g, lane);
     } else if (what < 80) {
         step_request(g);
     } else if (what < 92) { /* idle time: a slice of a capture, of a busy lane too */
+        game_note_seen(g, live);
         (void)hearth_cache_capture(g->cache, live, rng_range(&g->rng, 1, 8));
     } else if (what < 95) {
         if (!live->busy) {
@@ -540,6 +504,9 @@ static void play(struct game *g, uint64_t steps) {
     for (size_t i = 0; i < g->known_count; i++) {
         hearth_tokens_finish(&g->known[i]);
     }
+    for (size_t i = 0; i < g->seen_count; i++) {
+        hearth_tokens_finish(&g->seen[i]);
+    }
 }
 
 static const struct game *volatile game_now;
@@ -589,6 +556,8 @@ int main(void) {
     printf("%llu tokens read from afar, %llu restarts, %llu copies at the end, %llu waits for writing\n",
            (unsigned long long)totals.far_tokens, (unsigned long long)totals.restarts,
            (unsigned long long)totals.copies, (unsigned long long)totals.full);
+    printf("%llu pins, %llu forgets of %llu tokens\n", (unsigned long long)totals.pinned,
+           (unsigned long long)totals.forgets, (unsigned long long)totals.forgotten_tokens);
 #define X(name, text) printf("  %s: %llu\n", text, (unsigned long long)totals.how[HEARTH_RESUME_##name]);
     HEARTH_RESUME_TABLE(X)
 #undef X

@@ -1,7 +1,8 @@
 /* The whole service on sim: random conversations from several sides at once, with side prompts, edits, branches,
  * clients that go away, caches and contexts that are too small, and faults. Every token of every reply must be what
- * a cache-less run would have sampled, and nothing may get stuck. Half of the games have a disk tier in a directory of
- * their own, with restarts in between; what they restore from there is held to the same oracle.
+ * a cache-less run would have sampled, and nothing may get stuck; nor by requests of other classes, by pins, by
+ * expectations, or by forgets of what others use, each of which is answered once. Half of the games have a disk tier in
+ * a directory of their own, with restarts in between; what they restore from there is held to the same oracle.
  *
  * HEARTH_SEED repeats a run, HEARTH_MODEL_ROUNDS sets its length. */
 #include "base/assert.h"
@@ -33,6 +34,7 @@ struct flight {
     struct hearth_tokens prompt;
     struct hearth_tokens reply;
     int32_t max_tokens;
+    enum hearth_class priority;
     int64_t id;
     bool cancelled, done, prefilled;
     int err;
@@ -66,10 +68,20 @@ static void deliver(void *user, struct hearth_event *event) {
 
 static void launch(struct hearth_service *service, struct flight *flight) {
     int32_t marks[2] = {(int32_t)flight->prompt.n / 3, (int32_t)flight->prompt.n * 2 / 3};
+    int32_t pinned = 1 + (int32_t)rnd((uint32_t)flight->prompt.n);
+    const struct hearth_pin pin = {.position = pinned, .ttl_us = 1 + rnd(5000000)};
+    flight->priority = rnd(4) == 0   ? HEARTH_CLASS_WARM
+                       : rnd(3) == 0 ? HEARTH_CLASS_BACKGROUND
+                                     : HEARTH_CLASS_INTERACTIVE;
+    if (flight->priority == HEARTH_CLASS_WARM)
+        flight->max_tokens = 0;
     struct hearth_request request = {.prompt = flight->prompt.v,
                                      .prompt_tokens = flight->prompt.n,
                                      .marks = marks,
                                      .mark_count = 2,
+                                     .pins = &pin,
+                                     .pin_count = rnd(3) == 0,
+                                     .priority = flight->priority,
                                      .max_tokens = flight->max_tokens,
                                      .cache_off = rnd(20) == 0,
                                      .deliver = deliver,
@@ -109,8 +121,10 @@ static void check(struct hearth_engine *engine, const struct flight *flight, boo
         HEARTH_ASSERT(ended || full || (int32_t)flight->reply.n == flight->max_tokens);
         HEARTH_ASSERT((flight->finish == HEARTH_FINISH_STOP) == ended);
         HEARTH_ASSERT(flight->receipt.prompt_tokens == flight->prompt.n);
-        HEARTH_ASSERT(flight->receipt.reused_live_tokens + flight->receipt.reused_ram_tokens +
-                          flight->receipt.reused_disk_tokens + flight->receipt.computed_tokens == flight->prompt.n);
+        size_t told = flight->receipt.reused_live_tokens + flight->receipt.reused_ram_tokens +
+                      flight->receipt.reused_disk_tokens + flight->receipt.computed_tokens;
+        bool untouched = flight->priority == HEARTH_CLASS_WARM && !flight->prefilled; /* it ended without a lane */
+        HEARTH_ASSERT(untouched ? told <= flight->prompt.n : told == flight->prompt.n);
     } else {
         HEARTH_ASSERT(faults || (flight->cancelled && flight->err == HEARTH_ERR_CANCELLED));
     }
@@ -134,6 +148,28 @@ static void change(struct hearth_tokens *history, const struct hearth_tokens *sy
     else if (what == 2)
         history->v[rnd((uint32_t)history->n)] = 7; /* edited somewhere */
     random_tokens(history, 1 + rnd(60));
+}
+
+/* ---- forgets ---- */
+
+static size_t forgets_asked, forgets_answered, forgets_done;
+
+static void forgotten(void *user, int err) {
+    pthread_mutex_lock(&mutex);
+    HEARTH_ASSERT(user == &forgets_asked && (err == HEARTH_OK || err == HEARTH_ERR_CANCELLED));
+    forgets_answered++;
+    forgets_done += err == HEARTH_OK;
+    pthread_mutex_unlock(&mutex);
+}
+
+static void forget(struct hearth_service *service, const struct hearth_tokens *tokens) {
+    const struct hearth_forget_request request = {.tokens = tokens->v,
+                                                  .count = tokens->n,
+                                                  .keep_tokens = rnd(2) ? rnd((uint32_t)tokens->n + 1) : 0,
+                                                  .done = forgotten,
+                                                  .user = &forgets_asked};
+    forgets_asked++;
+    HEARTH_ASSERT(hearth_service_forget(service, &request) == HEARTH_OK);
 }
 
 /* One server's life. */
@@ -176,6 +212,7 @@ static void stop(struct server *server, const struct hearth_sim_params *sim,
            (unsigned long long)stats.restore_failures);
     disk_tokens += stats.prompt_reused_disk_tokens;
     hearth_service_destroy(server->service);
+    HEARTH_ASSERT(forgets_answered == forgets_asked);
     if (server->far)
         server->far->ops->destroy(server->far);
     server->engine->ops->destroy(server->engine);
@@ -218,9 +255,13 @@ static void play(struct hearth_sim_params sim, struct hearth_service_params para
                 flights[i].cancelled = true;
                 hearth_service_cancel(server.service, flights[i].id);
             }
+        if (rnd(4) == 0)
+            forget(server.service, &histories[rnd(CONVERSATIONS)]);
         for (uint32_t i = 0; i < n; i++) {
             await(&flights[i]);
             check(server.engine, &flights[i], faults);
+            if (rnd(4) == 0)
+                hearth_service_expect(server.service, flights[i].id - (rnd(8) == 0), 1 + rnd(3000000));
             if (flights[i].err == 0 && rnd(2)) {
                 struct hearth_tokens *history = &histories[rnd(CONVERSATIONS)];
                 HEARTH_ASSERT(hearth_tokens_assign(history, flights[i].prompt.v, flights[i].prompt.n));
@@ -267,7 +308,8 @@ int main(void) {
                 play(sim, params, on_disk ? rounds / 3 : rounds, faults, on_disk);
                 games++;
             }
-    HEARTH_ASSERT(rounds < 10 || disk_tokens > 0);
-    printf("%llu tokens from disk; %d passed, 0 failed\n", (unsigned long long)disk_tokens, games);
+    HEARTH_ASSERT(rounds < 10 || (disk_tokens > 0 && forgets_done > 0));
+    printf("%llu tokens from disk, %zu of %zu forgets carried out; %d passed, 0 failed\n",
+           (unsigned long long)disk_tokens, forgets_done, forgets_asked, games);
     return 0;
 }

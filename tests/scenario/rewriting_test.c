@@ -1,6 +1,6 @@
 /* A template that rewrites history: thinking is printed for the replies since the last question, and taken out of those
- * before. On every memory class that costs the text of the reply in question at the most, and with --keep-thinking
- * nothing at all. */
+ * before. On every memory class that costs the text of the reply in question at the most, and with --keep-thinking or in
+ * a session nothing at all. */
 #include "support/stage.h"
 
 #include <setjmp.h>
@@ -35,8 +35,16 @@ static void write_script(char *path) {
     fclose(file);
 }
 
-/* Questions and answers, the answers sent back as they came. */
-static void converse(enum hearth_memory_class memory_class, bool keep) {
+enum manner {
+    REWRITTEN,     /* answers are sent back as they came */
+    KEPT,          /* likewise, with --keep-thinking */
+    NAMED,         /* in a session, only what is new is sent */
+    NAMED_WHOLE,   /* in a session, everything is sent */
+    NAMED_FORGOTTEN, /* as NAMED, and the transcripts remember nothing: the store's tokens stand alone */
+};
+
+/* Questions and answers. */
+static void converse(enum hearth_memory_class memory_class, enum manner manner) {
     char path[] = "/tmp/hearth-script-XXXXXX";
     struct stage_options options;
     struct stage stage;
@@ -44,7 +52,8 @@ static void converse(enum hearth_memory_class memory_class, bool keep) {
     stage_options_default(&options);
     options.sim.memory_class = memory_class;
     options.api.script_path = path;
-    options.api.keep_thinking = keep;
+    options.api.keep_thinking = manner == KEPT;
+    options.api.transcript_bytes = manner == NAMED_FORGOTTEN ? 0 : options.api.transcript_bytes;
     options.chat_template = forgets;
     stage_open(&stage, &options);
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "system", "content", "You count questions.");
@@ -54,13 +63,13 @@ static void converse(enum hearth_memory_class memory_class, bool keep) {
         int status;
         snprintf(question, sizeof question, "Here is a question of some length, and it is number #%d#", i);
         json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", question));
-        json_t *body = json_pack("{s:O}", "messages", messages);
+        json_t *body = json_pack("{s:O, s:s?}", "messages", messages, "session_id", manner >= NAMED ? "s" : NULL);
         char *text = json_dumps(body, 0);
         json_t *answer = stage_call(&stage, "POST", "/v1/chat/completions", text, &status);
         assert_int_equal(status, 200);
         assert_true(strlen(json_str(answer, "choices.0.message.reasoning_content")) > 20);
         json_int_t prompt = json_num(answer, "usage.prompt_tokens"), computed = json_num(answer, "hearth.computed");
-        if (keep) {
+        if (manner != REWRITTEN) {
             assert_true(computed <= prompt - state_before);
         } else if (i > 0) {
             assert_true(computed <= prompt - prompt_before + HEADER_TOKENS);
@@ -68,7 +77,11 @@ static void converse(enum hearth_memory_class memory_class, bool keep) {
         }
         prompt_before = prompt;
         state_before = prompt + json_num(answer, "usage.completion_tokens") - 1;
-        json_array_append(messages, json_at(answer, "choices.0.message"));
+        if (manner == NAMED || manner == NAMED_FORGOTTEN) {
+            json_array_clear(messages);
+        } else {
+            json_array_append(messages, json_at(answer, "choices.0.message"));
+        }
         json_decref(answer);
         json_decref(body);
         free(text);
@@ -78,20 +91,28 @@ static void converse(enum hearth_memory_class memory_class, bool keep) {
     unlink(path);
 }
 
+static void converse_on_all(enum manner manner) {
+    converse(HEARTH_MEMORY_PAGES, manner);
+    converse(HEARTH_MEMORY_PAGES_SNAPSHOT, manner);
+    converse(HEARTH_MEMORY_SNAPSHOT, manner);
+    converse(HEARTH_MEMORY_OPAQUE, manner);
+}
+
 static void the_template_wins(void **state) {
     (void)state;
-    converse(HEARTH_MEMORY_PAGES, false);
-    converse(HEARTH_MEMORY_PAGES_SNAPSHOT, false);
-    converse(HEARTH_MEMORY_SNAPSHOT, false);
-    converse(HEARTH_MEMORY_OPAQUE, false);
+    converse_on_all(REWRITTEN);
 }
 
 static void thinking_can_be_kept(void **state) {
     (void)state;
-    converse(HEARTH_MEMORY_PAGES, true);
-    converse(HEARTH_MEMORY_PAGES_SNAPSHOT, true);
-    converse(HEARTH_MEMORY_SNAPSHOT, true);
-    converse(HEARTH_MEMORY_OPAQUE, true);
+    converse_on_all(KEPT);
+}
+
+static void a_session_knows_its_tokens(void **state) {
+    (void)state;
+    converse_on_all(NAMED);
+    converse_on_all(NAMED_WHOLE);
+    converse_on_all(NAMED_FORGOTTEN);
 }
 
 /* Lines that change with every request are named, and can be taken out. */
@@ -131,6 +152,7 @@ static void lines_can_be_stripped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_template_wins), cmocka_unit_test(thinking_can_be_kept),
+                                       cmocka_unit_test(a_session_knows_its_tokens),
                                        cmocka_unit_test(lines_can_be_stripped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

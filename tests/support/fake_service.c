@@ -190,8 +190,12 @@ static void remember(const struct hearth_request *request) {
                                  .script_count = request->script_count};
     HEARTH_ASSERT(request->prompt_tokens <= sizeof last.prompt / sizeof last.prompt[0]);
     memcpy(last.prompt, request->prompt, request->prompt_tokens * sizeof *request->prompt);
-    for (size_t i = 0; i < request->mark_count && i < 4; i++) {
+    for (size_t i = 0; i < request->mark_count && i < 8; i++) {
         last.marks[i] = request->marks[i];
+    }
+    last.pin_count = request->pin_count;
+    for (size_t i = 0; i < request->pin_count && i < 8; i++) {
+        last.pins[i] = request->pins[i];
     }
     for (size_t i = 0; i < request->stop_count && i < 4; i++) {
         strncpy(last.stops[i], request->stops[i], sizeof last.stops[i] - 1);
@@ -248,6 +252,16 @@ void hearth_service_cancel(struct hearth_service *service, int64_t id) {
         }
     }
     pthread_mutex_unlock(&mutex);
+}
+
+void hearth_service_expect(struct hearth_service *service, int64_t id, int64_t within_us) {
+    (void)service, (void)id, (void)within_us;
+}
+
+int hearth_service_forget(struct hearth_service *service, const struct hearth_forget_request *request) {
+    (void)service;
+    request->done(request->user, HEARTH_OK);
+    return HEARTH_OK;
 }
 
 void hearth_service_drain(struct hearth_service *service, int64_t grace_us) {

@@ -22,14 +22,16 @@ struct fake_counts {
     int submitted, cancelled, ended, active;
 };
 
-/* The last request, as it was submitted; marks and stops are copies of at most this many. */
+/* The last request, as it was submitted; marks, pins and stops are copies of at most this many. */
 struct fake_request {
     struct hearth_sampling sampling;
     struct hearth_logit_bias bias[4];
     hearth_token prompt[65536];
     size_t prompt_tokens;
-    int32_t marks[4];
+    int32_t marks[8];
     size_t mark_count;
+    struct hearth_pin pins[8];
+    size_t pin_count;
     int32_t max_tokens;
     char stops[4][32];
     size_t stop_count;

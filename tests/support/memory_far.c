@@ -14,6 +14,7 @@ struct item {
 };
 
 struct question {
+    bool remove;                  /* neither put nor get */
     struct hearth_record *record; /* of a put; NULL: a get */
     struct hearth_blob *blob;
     bool replaces;
@@ -93,7 +94,24 @@ static void answer_get(struct memory_far *far, struct hearth_digest name) {
     event->checksum = hearth_checksum(event->bytes.data, event->bytes.len);
 }
 
+static void answer_put(struct memory_far *far, struct question *question);
+
+/* What replaces an item comes behind it. */
+static void answer_put_of(struct memory_far *far, struct hearth_digest name) {
+    for (size_t i = 0; i < far->question_count; i++) {
+        struct question question = far->questions[i];
+        if (question.record != NULL && hearth_digest_equal(question.name, name)) {
+            far->questions[i] = far->questions[--far->question_count];
+            answer_put(far, &question);
+            return;
+        }
+    }
+}
+
 static void answer_put(struct memory_far *far, struct question *question) {
+    if (question->replaces) {
+        answer_put_of(far, question->old);
+    }
     if (fails(far)) {
         (void)tell(far, HEARTH_FAR_DROPPED, question->name);
         hearth_record_destroy(question->record);
@@ -117,6 +135,16 @@ static void answer_put(struct memory_far *far, struct question *question) {
     if (question->blob != NULL) {
         hearth_blob_unref(question->blob);
     }
+}
+
+/* A failure is tried again, and told when it goes on. */
+static void answer_remove(struct memory_far *far, struct hearth_digest name) {
+    int err = fails(far) && fails(far) ? HEARTH_ERR_IO : HEARTH_OK;
+    struct item *item = err == HEARTH_OK ? find(far, name) : NULL;
+    if (item != NULL) {
+        remove_item(far, item);
+    }
+    tell(far, HEARTH_FAR_REMOVED, name)->err = err;
 }
 
 /* Tells of one thing that the scan comes across. */
@@ -155,7 +183,9 @@ static bool work(struct memory_far *far) {
     size_t i = rng_below(far->rng, (uint32_t)far->question_count);
     struct question question = far->questions[i];
     far->questions[i] = far->questions[--far->question_count];
-    if (question.record != NULL) {
+    if (question.remove) {
+        answer_remove(far, question.name);
+    } else if (question.record != NULL) {
         answer_put(far, &question);
     } else {
         answer_get(far, question.name);
@@ -210,6 +240,26 @@ static void memory_reject(struct hearth_far *tier, struct hearth_digest name, co
     }
 }
 
+static bool memory_remove(struct hearth_far *tier, struct hearth_digest name, enum hearth_record_kind kind) {
+    struct memory_far *far = far_of(tier);
+    struct item *item = find(far, name);
+    HEARTH_ASSERT(item == NULL || item->record->kind == kind);
+    for (size_t i = 0; i < far->question_count; i++) {
+        struct question *question = &far->questions[i];
+        if (question->record == NULL || !hearth_digest_equal(question->name, name)) {
+            continue;
+        }
+        (void)tell(far, HEARTH_FAR_DROPPED, name);
+        hearth_record_destroy(question->record);
+        if (question->blob != NULL) {
+            hearth_blob_unref(question->blob);
+        }
+        *question = far->questions[--far->question_count];
+        i--;
+    }
+    return ask(far, (struct question){.remove = true, .name = name});
+}
+
 static bool memory_poll(struct hearth_far *tier, struct hearth_far_event *event) {
     struct memory_far *far = far_of(tier);
     if (rng_once_in(far->rng, 2)) {
@@ -243,6 +293,7 @@ static const struct hearth_far_ops memory_ops = {
     .get = memory_get,
     .touch = memory_touch,
     .reject = memory_reject,
+    .remove = memory_remove,
     .poll = memory_poll,
     .wait = memory_wait,
     .set_wake = memory_set_wake,
@@ -270,6 +321,25 @@ void memory_far_faults(struct memory_far *far, uint32_t n) {
 
 size_t memory_far_items(const struct memory_far *far) {
     return far->item_count;
+}
+
+size_t memory_far_on_path(const struct memory_far *far, struct hearth_digest root, int32_t page_tokens,
+                          const struct hearth_tokens *path, int32_t from) {
+    size_t found = 0;
+    struct hearth_digest base = root;
+    for (size_t pos = 0; pos < path->n; pos += (size_t)page_tokens) {
+        for (size_t i = 0; i < far->item_count; i++) {
+            const struct hearth_record *record = far->items[i].record;
+            size_t n = hearth_record_tokens(record);
+            found += hearth_digest_equal(record->base, base) && record->base_pos == (int32_t)pos &&
+                     record->p0 >= from && record->p1 > from && (size_t)record->p1 <= path->n &&
+                     memcmp(record->tokens, path->v + pos, n * sizeof *record->tokens) == 0;
+        }
+        if (path->n - pos >= (size_t)page_tokens) {
+            base = hearth_record_next(base, path->v + pos, (size_t)page_tokens);
+        }
+    }
+    return found;
 }
 
 static void forget(struct memory_far *far) {

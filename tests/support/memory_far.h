@@ -16,6 +16,9 @@ void memory_far_faults(struct memory_far *far, uint32_t n);
 /* A crash and a new process: what was queued is lost, what is there will be found, in random order. */
 void memory_far_restart(struct memory_far *far);
 size_t memory_far_items(const struct memory_far *far);
+/* Items that lie on a path (whose root has this digest), wholly behind `from`. */
+size_t memory_far_on_path(const struct memory_far *far, struct hearth_digest root, int32_t page_tokens,
+                          const struct hearth_tokens *path, int32_t from);
 void memory_far_destroy(struct memory_far *far);
 
 #endif

@@ -1,5 +1,5 @@
 /* Bodies of chats: told apart, read as far as they are new, the same as parsing everything. */
-#include "api/api_internal.h"
+#include "api/job.h"
 #include "session/intern.h"
 #include "support/random.h"
 

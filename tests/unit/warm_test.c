@@ -37,8 +37,8 @@ static void blocks_are_made_up_to_the_limit(void **state) {
     hearth_warm_limit(32 * MIB);
     while (made < 100 && hearth_warm_make(len))
         made++;
-    assert_in_range(made, 3, 6);
-    void *blocks[6];
+    assert_in_range(made, 3, 8); /* how much of a block counts depends on where it came to lie */
+    void *blocks[8];
     for (int i = 0; i < made; i++) {
         blocks[i] = hearth_warm_take(len);
         assert_non_null(blocks[i]);

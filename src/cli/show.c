@@ -1,6 +1,6 @@
 /* Numbers, prompts and progress as people read them. What is shown of a prompt was written by anybody: control
  * characters never reach the terminal. */
-#include "cli/kv_internal.h"
+#include "cli/show.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -10,10 +10,16 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-int hearth_kv_complain(int status, const char *format, ...) {
+static const char *speaker = "hearth";
+
+void hearth_show_as(const char *who) {
+    speaker = who;
+}
+
+int hearth_complain(int status, const char *format, ...) {
     va_list args;
-    hearth_kv_progress_end();
-    (void)fputs("hearth kv: ", stderr);
+    hearth_show_progress_end();
+    (void)fprintf(stderr, "%s: ", speaker);
     va_start(args, format);
     (void)vfprintf(stderr, format, args);
     va_end(args);
@@ -21,16 +27,16 @@ int hearth_kv_complain(int status, const char *format, ...) {
     return status;
 }
 
-void hearth_kv_log(void *user, enum hearth_log_level level, const char *line) {
+void hearth_show_log(void *user, enum hearth_log_level level, const char *line) {
     (void)user;
     (void)level;
-    hearth_kv_progress_end();
-    (void)fprintf(stderr, "hearth kv: %s\n", line);
+    hearth_show_progress_end();
+    (void)fprintf(stderr, "%s: %s\n", speaker, line);
 }
 
-struct kv_text hearth_kv_bytes(uint64_t bytes) {
+struct hearth_shown hearth_show_bytes(uint64_t bytes) {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
-    struct kv_text out;
+    struct hearth_shown out;
     double value = (double)bytes / 1024;
     size_t i = 0;
     while (value >= 1000 && i + 1 < sizeof units / sizeof units[0]) {
@@ -41,8 +47,8 @@ struct kv_text hearth_kv_bytes(uint64_t bytes) {
     return out;
 }
 
-struct kv_text hearth_kv_count(uint64_t n) {
-    struct kv_text out;
+struct hearth_shown hearth_show_count(uint64_t n) {
+    struct hearth_shown out;
     char digits[24];
     const int len = snprintf(digits, sizeof digits, "%" PRIu64, n);
     size_t at = 0;
@@ -56,9 +62,9 @@ struct kv_text hearth_kv_count(uint64_t n) {
     return out;
 }
 
-struct kv_text hearth_kv_age(int64_t used_us) {
+struct hearth_shown hearth_show_age(int64_t used_us) {
     struct timeval now = {0, 0};
-    struct kv_text out;
+    struct hearth_shown out;
     (void)gettimeofday(&now, NULL);
     int64_t s = now.tv_sec - used_us / 1000000;
     s = s < 0 ? 0 : s;
@@ -74,11 +80,11 @@ struct kv_text hearth_kv_age(int64_t used_us) {
     return out;
 }
 
-const char *hearth_kv_plural(uint64_t n, const char *one, const char *many) {
+const char *hearth_plural(uint64_t n, const char *one, const char *many) {
     return n == 1 ? one : many;
 }
 
-int hearth_kv_columns(void) {
+int hearth_show_columns(void) {
     struct winsize size;
     if (isatty(STDOUT_FILENO) != 1) {
         return 100000;
@@ -108,7 +114,7 @@ static size_t next_char(const unsigned char *text, int *width) {
     return len;
 }
 
-int hearth_kv_print_text(FILE *out, const char *text, int columns) {
+int hearth_show_text(FILE *out, const char *text, int columns) {
     int used = 0;
     bool gap = false;
     for (const unsigned char *at = (const unsigned char *)text; *at;) {
@@ -133,12 +139,47 @@ int hearth_kv_print_text(FILE *out, const char *text, int columns) {
     return used;
 }
 
+void hearth_show_lines(FILE *out, const char *text, const char *indent, bool *fresh) {
+    for (const unsigned char *at = (const unsigned char *)text; *at;) {
+        int width;
+        const size_t len = next_char(at, &width);
+        if (*at == '\n') {
+            (void)fputc('\n', out);
+            *fresh = true;
+        } else if (width > 0 || *at == '\t') {
+            (void)fputs(*fresh ? indent : "", out);
+            (void)fwrite(at, 1, len, out);
+            *fresh = false;
+        }
+        at += len;
+    }
+}
+
+int hearth_show_json(json_t *root) {
+    const bool ok = root && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
+    json_decref(root);
+    return ok ? 0 : hearth_complain(1, "cannot write to standard output");
+}
+
+bool hearth_show_asked(const char *format, ...) {
+    char answer[16] = "";
+    va_list args;
+    if (isatty(STDIN_FILENO) != 1) {
+        return true;
+    }
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    (void)fputs(" [y/N] ", stderr);
+    return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
+}
+
 /* ---- progress ---- */
 
 static bool shown;
 static int shown_permille = -1;
 
-void hearth_kv_progress(const char *what, uint64_t done, uint64_t total, bool bytes) {
+void hearth_show_progress(const char *what, uint64_t done, uint64_t total, bool bytes) {
     enum { CELLS = 30 };
     static int terminal = -1;
     if (terminal < 0) {
@@ -154,7 +195,7 @@ void hearth_kv_progress(const char *what, uint64_t done, uint64_t total, bool by
     shown = true;
     shown_permille = permille;
     if (total == 0) {
-        (void)fprintf(stderr, "\r\033[K%s %s", what, hearth_kv_count(done).text);
+        (void)fprintf(stderr, "\r\033[K%s %s", what, hearth_show_count(done).text);
     } else {
         char bar[CELLS + 1];
         for (int i = 0; i < CELLS; i++) {
@@ -162,13 +203,13 @@ void hearth_kv_progress(const char *what, uint64_t done, uint64_t total, bool by
         }
         bar[CELLS] = '\0';
         (void)fprintf(stderr, "\r\033[K%s [%s] %3d %%  %s of %s", what, bar, permille / 10,
-                      bytes ? hearth_kv_bytes(done).text : hearth_kv_count(done).text,
-                      bytes ? hearth_kv_bytes(total).text : hearth_kv_count(total).text);
+                      bytes ? hearth_show_bytes(done).text : hearth_show_count(done).text,
+                      bytes ? hearth_show_bytes(total).text : hearth_show_count(total).text);
     }
     (void)fflush(stderr);
 }
 
-void hearth_kv_progress_end(void) {
+void hearth_show_progress_end(void) {
     if (shown) {
         (void)fputs("\r\033[K", stderr);
         (void)fflush(stderr);

@@ -1,0 +1,80 @@
+/* Anthropic's Messages.
+ *
+ *     request.c    a request's fields, and the endpoints    blocks.c   content blocks to messages
+ *     events.c     the reply, whole or streamed             usage.c    what it has cost
+ *     signature.c  thinking that comes back as it went
+ *
+ * Source: https://docs.anthropic.com/en/api/messages, https://docs.anthropic.com/en/api/messages-streaming */
+#ifndef HEARTH_API_ANTHROPIC_ANTHROPIC_H
+#define HEARTH_API_ANTHROPIC_ANTHROPIC_H
+
+#include "api/kept.h"
+
+/* ---- request.c: how a request is read ---- */
+
+struct hearth_anthropic_reading {
+    struct hearth_job *job;
+    char place[128];    /* in the body, for errors: "messages.2.content.0" */
+    size_t breakpoints; /* found so far; the first few are in job->generation, by the index of their message */
+    bool session;       /* the conversation goes on from one that is stored */
+};
+
+/* Fills job->error, naming the reading's place, and returns false. */
+bool hearth_anthropic_fail(struct hearth_anthropic_reading *reading, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Reads an object's cache_control, if it has one: a breakpoint behind the first `upto` bytes of message `index` of the
+ * history to be (SIZE_MAX: at its end). */
+bool hearth_anthropic_read_cache_control(struct hearth_anthropic_reading *reading, const json_t *object, size_t index,
+                                         size_t upto);
+
+/* ---- blocks.c ---- */
+
+/* A breakpoint in the system text or the tools stands in for the message in front. */
+#define HEARTH_ANTHROPIC_FRONT SIZE_MAX
+
+/* Ids of calls have another beginning here: toolu_ for call_, and in front of those that have none. Caller frees; NULL:
+ * out of memory. */
+char *hearth_anthropic_id_printed(const char *id);
+char *hearth_anthropic_id_read(const char *id);
+
+/* Reads system and messages into job->history, and their breakpoints. */
+bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, const json_t *body);
+
+/* ---- events.c ---- */
+
+struct hearth_anthropic_state; /* job->dialect_state */
+
+/* `body`: for what the response depends on. NULL: out of memory. */
+struct hearth_anthropic_state *hearth_anthropic_state_create(const struct hearth_job *job, const json_t *body);
+extern const struct hearth_dialect hearth_anthropic_dialect;
+
+/* ---- usage.c ---- */
+
+/* `total`: with what a message has besides what the stream's last event has. `known_tokens`: the prompt's, for as long
+ * as there is no receipt. NULL: out of memory. */
+json_t *hearth_anthropic_usage(const struct hearth_job *job, uint32_t known_tokens, bool total);
+/* Why the prompt left what was known, in Anthropic's words; JSON null: it did not. `previous_id`: of the message that
+ * the client says came before, or NULL. NULL: out of memory. */
+json_t *hearth_anthropic_diagnostics(const struct hearth_job *job, const char *previous_id);
+
+/* ---- signature.c ---- */
+
+#define HEARTH_SIGNATURE_CHARS 48
+
+/* Writes the signature of a text and a NUL. False: OpenSSL failed. */
+bool hearth_signature_make(const struct hearth_api *api, const char *text, size_t len,
+                           char out[HEARTH_SIGNATURE_CHARS + 1]);
+
+enum hearth_signature { HEARTH_SIGNATURE_FOREIGN, HEARTH_SIGNATURE_WRONG, HEARTH_SIGNATURE_VALID };
+
+/* FOREIGN: no server with this secret has made it. WRONG: one has, of another text, or it was changed. */
+enum hearth_signature hearth_signature_check(const struct hearth_api *api, const char *text, size_t len,
+                                             const char *signature);
+
+/* ---- endpoints ---- */
+
+void hearth_anthropic_begin(struct hearth_api *api, struct hearth_http_exchange *exchange);
+bool hearth_anthropic_messages_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_anthropic_count_prepare(struct hearth_job *job, const json_t *body);
+
+#endif

@@ -1,0 +1,561 @@
+/* Messages of Anthropic's form, made of content blocks, to the form that everything else knows.
+ *
+ * There a message of the user holds what the user said and the results of tools; here each result is a message, in the
+ * order of the blocks. An assistant's message is one message here: thinking, text and calls. Messages of one role in a
+ * row are one turn, as there. A text alone and a list of one text block are the same: clients mark the last messages
+ * for caching, which needs a block, and send plain strings once the marks have moved on.
+ *
+ * Thinking counts when its signature is ours and holds. From elsewhere it is left out, so that a conversation can move
+ * here; ours but changed is refused. Where a reply of this server is known, its reasoning comes back anyway. What
+ * hosted tools have left in a history is left out: no template prints it. */
+#include "api/anthropic/anthropic.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct reader {
+    struct hearth_anthropic_reading *reading;
+    struct hearth_job *job;
+    struct hearth_history *history;
+    /* The message that is being put together; open is NULL between two. */
+    struct hearth_message *open;
+    size_t open_index;                 /* the message of the body that has added to it last */
+    struct hearth_buf text, reasoning;
+    json_t *calls;                     /* tool_use blocks */
+    const struct hearth_message *asked; /* the assistant's last message: results answer its calls */
+};
+
+static bool fail_nomem(struct reader *reader) {
+    return hearth_api_fail_nomem(&reader->job->error);
+}
+
+#define FAIL(...) hearth_anthropic_fail(reader->reading, __VA_ARGS__)
+
+/* Gives the text of a buffer away; what was never written is "". */
+static char *take_text(struct hearth_buf *text) {
+    return hearth_buf_append(text, "", 1) ? (char *)hearth_buf_take(text) : NULL;
+}
+
+static bool append(struct reader *reader, struct hearth_buf *text, const char *between, const json_t *string) {
+    const size_t len = json_string_length(string);
+    return len == 0 || ((text->len == 0 || hearth_buf_append(text, between, strlen(between))) &&
+                        hearth_buf_append(text, json_string_value(string), len)) ||
+           fail_nomem(reader);
+}
+
+/* ---- ids ---- */
+
+#define OWN_ID "call_"
+#define THEIR_ID "toolu_"
+/* Some templates want short ids; what stands behind OWN_ID is longer. */
+#define SHORT_ID_CHARS 9
+
+static char *exchange(const char *id, const char *from, const char *to) {
+    struct hearth_buf out = {0};
+    const size_t len = strlen(from);
+    const char *rest = strncmp(id, from, len) == 0 ? id + len : id;
+    if (!hearth_buf_text(&out, to) || !hearth_buf_text(&out, rest) || !hearth_buf_append(&out, "", 1)) {
+        hearth_buf_finish(&out);
+        return NULL;
+    }
+    return (char *)hearth_buf_take(&out);
+}
+
+char *hearth_anthropic_id_printed(const char *id) {
+    return exchange(id, OWN_ID, THEIR_ID);
+}
+
+char *hearth_anthropic_id_read(const char *id) {
+    if (strncmp(id, THEIR_ID, strlen(THEIR_ID)) != 0) {
+        return strdup(id);
+    }
+    return exchange(id, THEIR_ID, strlen(id) == strlen(THEIR_ID) + SHORT_ID_CHARS ? "" : OWN_ID);
+}
+
+/* ---- the message that is being put together ---- */
+
+static bool fill_calls(struct reader *reader, struct hearth_message *message) {
+    const size_t count = json_array_size(reader->calls);
+    if (count > 0 && !hearth_message_alloc_calls(message, count)) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *block = json_array_get(reader->calls, i);
+        const json_t *input = hearth_json_get(block, "input");
+        struct hearth_call *call = &message->calls[i];
+        call->id = hearth_anthropic_id_read(json_string_value(json_object_get(block, "id")));
+        call->name = strdup(json_string_value(json_object_get(block, "name")));
+        call->arguments = input != NULL ? json_dumps(input, JSON_COMPACT) : strdup("{}");
+        if (call->id == NULL || call->name == NULL || call->arguments == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Breakpoints of a message that says nothing move to the one before it. */
+static void move_breakpoints(struct reader *reader) {
+    struct hearth_generation *generation = &reader->job->generation;
+    for (size_t i = 0; i < generation->breakpoint_count; i++) {
+        struct hearth_breakpoint *point = &generation->breakpoints[i];
+        if (point->message == reader->history->count) {
+            point->message = reader->history->count > 0 ? reader->history->count - 1 : HEARTH_ANTHROPIC_FRONT;
+            point->upto = SIZE_MAX;
+        }
+    }
+}
+
+static void drop(struct reader *reader) {
+    hearth_message_unref(reader->open);
+    reader->open = NULL;
+    hearth_buf_finish(&reader->text);
+    hearth_buf_finish(&reader->reasoning);
+    json_decref(reader->calls);
+    reader->calls = NULL;
+}
+
+/* Finishes the open message, if there is one. */
+static bool close_message(struct reader *reader) {
+    struct hearth_message *message = reader->open;
+    if (message == NULL) {
+        return true;
+    }
+    if (message->role == HEARTH_ROLE_ASSISTANT && reader->text.len == 0 && reader->reasoning.len == 0 &&
+        json_array_size(reader->calls) == 0) {
+        move_breakpoints(reader);
+        drop(reader);
+        return true;
+    }
+    message->content_len = reader->text.len;
+    message->content = take_text(&reader->text);
+    bool ok = message->content != NULL && fill_calls(reader, message);
+    if (ok && reader->reasoning.len > 0) {
+        message->reasoning = take_text(&reader->reasoning);
+        ok = message->reasoning != NULL;
+    }
+    if (ok && (message->role == HEARTH_ROLE_SYSTEM)) {
+        hearth_message_strip_lines(reader->job->api, message);
+    }
+    if (!ok || !hearth_message_seal(message)) {
+        return fail_nomem(reader);
+    }
+    if (message->role == HEARTH_ROLE_ASSISTANT) {
+        reader->asked = message;
+    }
+    reader->open = NULL;
+    drop(reader);
+    return hearth_history_add(reader->history, message) || fail_nomem(reader);
+}
+
+/* Goes on with a message of this role, or begins one. */
+static bool open_message(struct reader *reader, enum hearth_role role, size_t index) {
+    if (reader->open != NULL && reader->open->role == role && role != HEARTH_ROLE_TOOL) {
+        if (reader->open_index != index && role != HEARTH_ROLE_ASSISTANT && reader->text.len > 0 &&
+            !hearth_buf_append(&reader->text, "\n", 1)) { /* one more than between blocks */
+            return fail_nomem(reader);
+        }
+        reader->open_index = index;
+        return true;
+    }
+    if (!close_message(reader)) {
+        return false;
+    }
+    reader->open = hearth_message_create(role);
+    reader->open_index = index;
+    return reader->open != NULL || fail_nomem(reader);
+}
+
+/* ---- texts ---- */
+
+static bool fail_type(struct reader *reader, const json_t *block, const char *expected) {
+    const json_t *type = json_object_get(block, "type");
+    if (!json_is_object(block)) {
+        return FAIL("Input should be an object");
+    }
+    if (!json_is_string(type)) {
+        return FAIL("type: Field required");
+    }
+    return FAIL("Input tag '%.60s' found using 'type' does not match any of the expected tags: %s",
+                json_string_value(type), expected);
+}
+
+static bool read_text_block(struct reader *reader, const json_t *block, struct hearth_buf *out, const char *between) {
+    const json_t *text = json_object_get(block, "text");
+    return json_is_string(text) ? append(reader, out, between, text)
+                                : FAIL("text.text: Input should be a valid string");
+}
+
+/* A list of text blocks within another block; `content` may also be a string. */
+static bool read_texts(struct reader *reader, const json_t *content, struct hearth_buf *out) {
+    size_t i;
+    const json_t *block;
+    if (json_is_string(content)) {
+        return append(reader, out, "\n", content);
+    }
+    json_array_foreach(content, i, block) {
+        const char *type = json_string_value(json_object_get(block, "type"));
+        if (type == NULL || strcmp(type, "text") != 0) {
+            return fail_type(reader, block, "'text'");
+        }
+        if (!read_text_block(reader, block, out, "\n")) {
+            return false;
+        }
+    }
+    return content == NULL || json_is_array(content) || FAIL("content: Input should be a string or a list of blocks");
+}
+
+/* {"source": {"type": "text", "data"} or {"type": "content", "content"}, "title"?, "context"?} */
+static bool read_document(struct reader *reader, const json_t *block, struct hearth_buf *out) {
+    const json_t *source = hearth_json_get(block, "source");
+    const char *type = json_string_value(json_object_get(source, "type"));
+    const json_t *data = json_object_get(source, "data");
+    if (!append(reader, out, "\n", hearth_json_get(block, "title")) ||
+        !append(reader, out, "\n", hearth_json_get(block, "context"))) {
+        return false;
+    }
+    if (type != NULL && strcmp(type, "text") == 0) {
+        return json_is_string(data) ? append(reader, out, "\n", data)
+                                    : FAIL("document.source.text.data: Input should be a valid string");
+    }
+    if (type != NULL && strcmp(type, "content") == 0) {
+        return read_texts(reader, hearth_json_get(source, "content"), out);
+    }
+    return FAIL("document: this model reads no files; documents of type \"text\" are read");
+}
+
+/* {"source", "title", "content": [text]} */
+static bool read_search_result(struct reader *reader, const json_t *block, struct hearth_buf *out) {
+    return append(reader, out, "\n", hearth_json_get(block, "title")) &&
+           append(reader, out, "\n", hearth_json_get(block, "source")) &&
+           read_texts(reader, hearth_json_get(block, "content"), out);
+}
+
+/* Blocks that a user's message and a tool's result have in common. *found: it was one. */
+static bool read_common(struct reader *reader, const json_t *block, struct hearth_buf *out, bool *found) {
+    const char *type = json_string_value(json_object_get(block, "type"));
+    *found = type != NULL;
+    if (type != NULL && strcmp(type, "text") == 0) {
+        return read_text_block(reader, block, out, "\n");
+    }
+    if (type != NULL && strcmp(type, "document") == 0) {
+        return read_document(reader, block, out);
+    }
+    if (type != NULL && strcmp(type, "search_result") == 0) {
+        return read_search_result(reader, block, out);
+    }
+    *found = false;
+    return true;
+}
+
+static bool read_cache_control(struct reader *reader, const json_t *block, size_t upto) {
+    return hearth_anthropic_read_cache_control(reader->reading, block, reader->history->count, upto);
+}
+
+/* ---- blocks of a user ---- */
+
+static bool answers(const struct hearth_message *asked, const char *id) {
+    for (size_t i = 0; asked != NULL && i < asked->call_count; i++) {
+        if (asked->calls[i].id != NULL && strcmp(asked->calls[i].id, id) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* An image cannot be looked at. Where a tool has brought it the model is told, or the conversation would be stuck. */
+static bool add_unseen(struct reader *reader, const json_t *block) {
+    const char *type = json_string_value(json_object_get(block, "type"));
+    const json_t *name = hearth_json_get(block, "tool_name");
+    if (type != NULL && strcmp(type, "tool_reference") == 0 && json_is_string(name)) {
+        return append(reader, &reader->text, "\n", name);
+    }
+    if (type == NULL || (strcmp(type, "image") != 0 && strcmp(type, "browser_state") != 0)) {
+        return fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_reference'");
+    }
+    return (reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
+                   hearth_buf_text(&reader->text, "[an image, which this model cannot see]")
+               ? true
+               : fail_nomem(reader);
+}
+
+static bool read_result_content(struct reader *reader, const json_t *content) {
+    char *place = reader->reading->place;
+    const size_t len = strlen(place);
+    size_t i;
+    const json_t *block;
+    bool found;
+    if (content == NULL || json_is_string(content)) {
+        return append(reader, &reader->text, "\n", content);
+    }
+    if (!json_is_array(content)) {
+        return FAIL("tool_result.content: Input should be a string or a list of blocks");
+    }
+    json_array_foreach(content, i, block) {
+        snprintf(place + len, sizeof reader->reading->place - len, ".tool_result.content.%zu", i);
+        if (!read_common(reader, block, &reader->text, &found) || (!found && !add_unseen(reader, block)) ||
+            !read_cache_control(reader, block, SIZE_MAX)) {
+            return false;
+        }
+    }
+    place[len] = '\0';
+    return true;
+}
+
+static bool read_tool_result(struct reader *reader, const json_t *block, size_t index) {
+    const char *id = json_string_value(json_object_get(block, "tool_use_id"));
+    if (id == NULL) {
+        return FAIL("tool_result.tool_use_id: Field required");
+    }
+    if (!open_message(reader, HEARTH_ROLE_TOOL, index)) { /* closes the assistant's message first */
+        return false;
+    }
+    /* What a session has asked for is not in the request. */
+    const bool elsewhere = reader->asked == NULL && reader->reading->session;
+    reader->open->tool_call_id = hearth_anthropic_id_read(id);
+    if (reader->open->tool_call_id == NULL) {
+        return fail_nomem(reader);
+    }
+    if (!elsewhere && !answers(reader->asked, reader->open->tool_call_id)) {
+        return FAIL("unexpected `tool_use_id` found in `tool_result` blocks: %.100s. Each `tool_result` block must "
+                    "have a corresponding `tool_use` block in the previous message.",
+                    id);
+    }
+    return read_result_content(reader, hearth_json_get(block, "content")) &&
+           read_cache_control(reader, block, SIZE_MAX);
+}
+
+static bool read_user_block(struct reader *reader, const json_t *block, size_t index) {
+    const char *type = json_string_value(json_object_get(block, "type"));
+    bool found;
+    if (type != NULL && strcmp(type, "tool_result") == 0) {
+        return read_tool_result(reader, block, index);
+    }
+    if (type != NULL && strcmp(type, "image") == 0) {
+        return FAIL("image: this model has no vision, it reads text only");
+    }
+    if (type != NULL && strcmp(type, "container_upload") == 0) {
+        return true;
+    }
+    if (!open_message(reader, HEARTH_ROLE_USER, index) || !read_common(reader, block, &reader->text, &found)) {
+        return false;
+    }
+    return found ? read_cache_control(reader, block, reader->text.len)
+                 : fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_result'");
+}
+
+/* ---- blocks of an assistant ---- */
+
+static bool read_thinking(struct reader *reader, const json_t *block) {
+    const json_t *thinking = json_object_get(block, "thinking");
+    const char *signature = json_string_value(hearth_json_get(block, "signature"));
+    const char *text = json_string_value(thinking);
+    if (text == NULL) {
+        return FAIL("thinking.thinking: Field required");
+    }
+    const size_t len = json_string_length(thinking);
+    switch (signature != NULL ? hearth_signature_check(reader->job->api, text, len, signature)
+                              : HEARTH_SIGNATURE_FOREIGN) {
+    case HEARTH_SIGNATURE_VALID:
+        return append(reader, &reader->reasoning, "\n", thinking);
+    case HEARTH_SIGNATURE_WRONG:
+        return FAIL("Invalid `signature` in `thinking` block");
+    case HEARTH_SIGNATURE_FOREIGN:
+        break;
+    }
+    hearth_log(HEARTH_LOG_DEBUG, "api: %s: thinking that was signed elsewhere is left out", reader->reading->place);
+    return true;
+}
+
+static bool read_tool_use(struct reader *reader, const json_t *block) {
+    const json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name");
+    const json_t *input = hearth_json_get(block, "input");
+    if (!json_is_string(id) || !json_is_string(name)) {
+        return FAIL("tool_use.%s: Field required", json_is_string(id) ? "name" : "id");
+    }
+    if (input != NULL && !json_is_object(input)) {
+        return FAIL("tool_use.input: Input should be an object");
+    }
+    if (reader->calls == NULL) {
+        reader->calls = json_array();
+    }
+    return (json_array_append(reader->calls, (json_t *)block) == 0 || fail_nomem(reader)) &&
+           read_cache_control(reader, block, SIZE_MAX);
+}
+
+static bool ends_with(const char *text, const char *ending) {
+    const size_t len = strlen(text), ending_len = strlen(ending);
+    return len >= ending_len && strcmp(text + len - ending_len, ending) == 0;
+}
+
+static bool read_assistant_block(struct reader *reader, const json_t *block) {
+    const char *type = json_string_value(json_object_get(block, "type"));
+    if (type == NULL) {
+        return fail_type(reader, block, "");
+    }
+    if (strcmp(type, "text") == 0) {
+        return read_text_block(reader, block, &reader->text, "") && read_cache_control(reader, block, SIZE_MAX);
+    }
+    if (strcmp(type, "thinking") == 0) {
+        return read_thinking(reader, block);
+    }
+    if (strcmp(type, "tool_use") == 0) {
+        return read_tool_use(reader, block);
+    }
+    if (strcmp(type, "compaction") == 0) {
+        return append(reader, &reader->text, "\n", hearth_json_get(block, "content"));
+    }
+    if (strcmp(type, "redacted_thinking") == 0 || strcmp(type, "server_tool_use") == 0 ||
+        strcmp(type, "mcp_tool_use") == 0 || strcmp(type, "container_upload") == 0 || strcmp(type, "fallback") == 0 ||
+        (strcmp(type, "tool_result") != 0 && ends_with(type, "_tool_result"))) {
+        hearth_log(HEARTH_LOG_DEBUG, "api: %s: a block of type %s is left out", reader->reading->place, type);
+        return true;
+    }
+    return fail_type(reader, block, "'text', 'thinking', 'redacted_thinking', 'tool_use'");
+}
+
+/* ---- messages ---- */
+
+static bool read_role(struct reader *reader, const json_t *message, enum hearth_role *role) {
+    const char *text = json_string_value(json_object_get(message, "role"));
+    if (!json_is_object(message)) {
+        return FAIL("Input should be an object");
+    }
+    if (text == NULL) {
+        return FAIL("role: Field required");
+    }
+    if (strcmp(text, "user") != 0 && strcmp(text, "assistant") != 0 && strcmp(text, "system") != 0) {
+        return FAIL("Unexpected role \"%.60s\". Allowed roles are \"user\", \"assistant\" and \"system\"", text);
+    }
+    return hearth_role_from_text(text, role);
+}
+
+static bool read_blocks(struct reader *reader, const json_t *content, enum hearth_role role, size_t index) {
+    char *place = reader->reading->place;
+    const size_t len = strlen(place);
+    size_t i;
+    const json_t *block;
+    json_array_foreach(content, i, block) {
+        snprintf(place + len, sizeof reader->reading->place - len, ".content.%zu", i);
+        if (role == HEARTH_ROLE_USER) {
+            if (!read_user_block(reader, block, index)) {
+                return false;
+            }
+        } else if (!open_message(reader, role, index)) {
+            return false;
+        } else if (role == HEARTH_ROLE_ASSISTANT) {
+            if (!read_assistant_block(reader, block)) {
+                return false;
+            }
+        } else {
+            const char *type = json_string_value(json_object_get(block, "type"));
+            if (type == NULL || strcmp(type, "text") != 0) {
+                return fail_type(reader, block, "'text'");
+            }
+            if (!read_text_block(reader, block, &reader->text, "\n") ||
+                !read_cache_control(reader, block, SIZE_MAX)) {
+                return false;
+            }
+        }
+    }
+    place[len] = '\0';
+    return true;
+}
+
+static bool read_message(struct reader *reader, const json_t *message, size_t index, bool last) {
+    const json_t *content = hearth_json_get(message, "content");
+    enum hearth_role role;
+    snprintf(reader->reading->place, sizeof reader->reading->place, "messages.%zu", index);
+    if (!read_role(reader, message, &role)) {
+        return false;
+    }
+    if (content == NULL) {
+        return FAIL("content: Field required");
+    }
+    if (!json_is_string(content) && !json_is_array(content)) {
+        return FAIL("content: Input should be a string or a list of blocks");
+    }
+    if ((json_string_length(content) == 0 && json_array_size(content) == 0) &&
+        !(last && role == HEARTH_ROLE_ASSISTANT)) {
+        return FAIL("%s messages must have non-empty content%s", hearth_role_text(role),
+                    role == HEARTH_ROLE_ASSISTANT ? " except for the optional final assistant message" : "");
+    }
+    if (json_is_array(content)) {
+        return read_blocks(reader, content, role, index);
+    }
+    return open_message(reader, role, index) &&
+           append(reader, &reader->text, role == HEARTH_ROLE_ASSISTANT ? "" : "\n", content);
+}
+
+static bool read_system(struct reader *reader, const json_t *system) {
+    size_t i;
+    const json_t *block;
+    if (system == NULL) {
+        return true;
+    }
+    snprintf(reader->reading->place, sizeof reader->reading->place, "system");
+    if (!json_is_string(system) && !json_is_array(system)) {
+        return FAIL("Input should be a string or a list of blocks");
+    }
+    if (!open_message(reader, HEARTH_ROLE_SYSTEM, 0)) {
+        return false;
+    }
+    if (json_is_string(system) && !append(reader, &reader->text, "\n", system)) {
+        return false;
+    }
+    json_array_foreach(system, i, block) {
+        const char *type = json_string_value(json_object_get(block, "type"));
+        snprintf(reader->reading->place, sizeof reader->reading->place, "system.%zu", i);
+        if (type == NULL || strcmp(type, "text") != 0) {
+            return fail_type(reader, block, "'text'");
+        }
+        /* Lines that are taken out move what follows them. */
+        if (!read_text_block(reader, block, &reader->text, "\n") ||
+            !hearth_anthropic_read_cache_control(
+                reader->reading, block, HEARTH_ANTHROPIC_FRONT,
+                reader->job->api->strip_line_count == 0 && i + 1 < json_array_size(system) ? reader->text.len
+                                                                                           : SIZE_MAX)) {
+            return false;
+        }
+    }
+    if (reader->text.len == 0) {
+        drop(reader);
+    }
+    return close_message(reader);
+}
+
+/* A last message of the assistant's is continued, which a call cannot be. */
+static bool check_end(struct reader *reader) {
+    const struct hearth_history *history = reader->history;
+    const struct hearth_message *last = history->count > 0 ? history->messages[history->count - 1] : NULL;
+    snprintf(reader->reading->place, sizeof reader->reading->place, "messages");
+    if (last == NULL || (last->role == HEARTH_ROLE_SYSTEM && history->count == 1)) {
+        return FAIL("at least one message is required");
+    }
+    if (last->role == HEARTH_ROLE_ASSISTANT && last->call_count > 0) {
+        return FAIL(
+            "`tool_use` blocks were found without `tool_result` blocks immediately after. Each `tool_use` block "
+            "must have a corresponding `tool_result` block in the next message.");
+    }
+    return true;
+}
+
+bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, const json_t *body) {
+    const json_t *messages = hearth_json_get(body, "messages");
+    struct hearth_job *job = reading->job;
+    struct reader state = {.reading = reading, .job = job, .history = &job->history}, *reader = &state;
+    const size_t count = json_array_size(messages);
+    bool ok;
+    snprintf(reading->place, sizeof reading->place, "messages");
+    if (!json_is_array(messages)) {
+        return messages == NULL ? FAIL("Field required") : FAIL("Input should be a list");
+    }
+    ok = read_system(reader, hearth_json_get(body, "system"));
+    for (size_t i = 0; ok && i < count; i++) {
+        ok = read_message(reader, json_array_get(messages, i), i, i + 1 == count);
+    }
+    ok = ok && close_message(reader) && check_end(reader);
+    drop(reader);
+    return ok;
+}

@@ -1,0 +1,420 @@
+/* POST /v1/messages and /v1/messages/count_tokens: a request's fields, and what becomes of it.
+ *
+ * What has another name or form in the chat API is translated to it, checked here first so that an error names the
+ * place as the client knows it, and read there: tools, tool_choice, thinking, output_config. Fields of services that
+ * are not here (metadata, container, mcp_servers, context_management, …) are left alone, and so are tools without a
+ * schema that a client or a host would run: no template knows how to print them. */
+#include "api/anthropic/anthropic.h"
+
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THINKING_MIN_TOKENS 1024
+#define MINUTE_US ((int64_t)60 * 1000000)
+
+bool hearth_anthropic_fail(struct hearth_anthropic_reading *reading, const char *format, ...) {
+    struct hearth_errmsg what;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what.text, sizeof what.text, format, args);
+    va_end(args);
+    return hearth_api_fail(&reading->job->error, 400, "invalid_value", reading->place, "%s%s%s", reading->place,
+                           reading->place[0] != '\0' ? ": " : "", what.text);
+}
+
+static bool fail_at(struct hearth_anthropic_reading *reading, const char *place, const char *what) {
+    snprintf(reading->place, sizeof reading->place, "%s", place);
+    return hearth_anthropic_fail(reading, "%s", what);
+}
+
+bool hearth_anthropic_read_cache_control(struct hearth_anthropic_reading *reading, const json_t *object, size_t index,
+                                         size_t upto) {
+    const json_t *control = hearth_json_get(object, "cache_control");
+    const char *type = json_string_value(json_object_get(control, "type"));
+    const json_t *ttl = hearth_json_get(control, "ttl");
+    struct hearth_generation *generation = &reading->job->generation;
+    const char *word = ttl != NULL ? json_string_value(ttl) : "5m";
+    if (control == NULL) {
+        return true;
+    }
+    if (type == NULL || strcmp(type, "ephemeral") != 0) {
+        return hearth_anthropic_fail(reading, "cache_control.type: Input should be 'ephemeral'");
+    }
+    if (word == NULL || (strcmp(word, "5m") != 0 && strcmp(word, "1h") != 0)) {
+        return hearth_anthropic_fail(reading, "cache_control.ttl: Input should be '5m' or '1h'");
+    }
+    if (reading->breakpoints++ < HEARTH_BREAKPOINTS_MAX) {
+        generation->breakpoints[generation->breakpoint_count++] = (struct hearth_breakpoint){
+            .message = index, .upto = upto, .ttl_us = strcmp(word, "1h") == 0 ? 60 * MINUTE_US : 5 * MINUTE_US};
+    }
+    return true;
+}
+
+/* Breakpoints know their messages by the index until all are read, and from the end from then on. */
+static bool settle_breakpoints(struct hearth_anthropic_reading *reading, const json_t *body) {
+    struct hearth_generation *generation = &reading->job->generation;
+    const size_t count = reading->job->history.count;
+    reading->place[0] = '\0';
+    if (!hearth_anthropic_read_cache_control(reading, body, count - 1, SIZE_MAX)) {
+        return false;
+    }
+    if (reading->breakpoints > HEARTH_BREAKPOINTS_MAX) {
+        return hearth_api_fail(&reading->job->error, 400, "invalid_value", "cache_control",
+                               "A maximum of %d blocks with cache_control may be provided. Found %zu.",
+                               HEARTH_BREAKPOINTS_MAX, reading->breakpoints);
+    }
+    for (size_t i = 0; i < generation->breakpoint_count; i++) {
+        struct hearth_breakpoint *point = &generation->breakpoints[i];
+        if (point->message != HEARTH_ANTHROPIC_FRONT) {
+            point->message = point->message < count ? count - 1 - point->message : 0;
+        }
+    }
+    return true;
+}
+
+/* ---- tools ---- */
+
+/* A tool with a schema of its own; the others are left out. */
+static bool is_custom(const json_t *tool) {
+    const char *type = json_string_value(hearth_json_get(tool, "type"));
+    return type == NULL || strcmp(type, "custom") == 0 || hearth_json_get(tool, "input_schema") != NULL;
+}
+
+static bool check_tool(struct hearth_anthropic_reading *reading, const json_t *tool) {
+    const json_t *name = hearth_json_get(tool, "name");
+    const json_t *description = hearth_json_get(tool, "description");
+    const json_t *schema = hearth_json_get(tool, "input_schema");
+    const json_t *strict = hearth_json_get(tool, "strict");
+    if (!json_is_string(name) || json_string_length(name) == 0 || json_string_length(name) > 256) {
+        return hearth_anthropic_fail(reading, name == NULL ? "custom.name: Field required"
+                                                           : "custom.name: String should have 1 to 256 characters");
+    }
+    if (description != NULL && !json_is_string(description)) {
+        return hearth_anthropic_fail(reading, "custom.description: Input should be a valid string");
+    }
+    if (!json_is_object(schema)) {
+        return hearth_anthropic_fail(reading, schema == NULL ? "custom.input_schema: Field required"
+                                                             : "custom.input_schema: Input should be an object");
+    }
+    return strict == NULL || json_is_boolean(strict) ||
+           hearth_anthropic_fail(reading, "custom.strict: Input should be a valid boolean");
+}
+
+/* Translates tools; places[i] becomes the place of the i-th that is left. */
+static bool translate_tools(struct hearth_anthropic_reading *reading, const json_t *tools, json_t *out,
+                            size_t *places) {
+    json_t *list = json_array();
+    size_t i, count = 0;
+    const json_t *tool;
+    if (json_object_set_new(out, "tools", list) < 0) {
+        return hearth_api_fail_nomem(&reading->job->error);
+    }
+    json_array_foreach(tools, i, tool) {
+        snprintf(reading->place, sizeof reading->place, "tools.%zu", i);
+        if (!json_is_object(tool)) {
+            return hearth_anthropic_fail(reading, "Input should be an object");
+        }
+        if (!hearth_anthropic_read_cache_control(reading, tool, HEARTH_ANTHROPIC_FRONT, SIZE_MAX)) {
+            return false;
+        }
+        if (!is_custom(tool)) {
+            hearth_log(HEARTH_LOG_INFO, "api: tools.%zu of type %.60s is left out: it has no schema", i,
+                       json_string_value(json_object_get(tool, "type")));
+            continue;
+        }
+        if (!check_tool(reading, tool)) {
+            return false;
+        }
+        json_t *function = json_pack("{s:O, s:O*, s:O, s:O*}", "name", json_object_get(tool, "name"), "description",
+                                     hearth_json_get(tool, "description"), "parameters",
+                                     json_object_get(tool, "input_schema"), "strict", hearth_json_get(tool, "strict"));
+        places[count++] = i;
+        if (json_array_append_new(list, json_pack("{s:s, s:o}", "type", "function", "function", function)) < 0) {
+            return hearth_api_fail_nomem(&reading->job->error);
+        }
+    }
+    return true;
+}
+
+static bool has_tool(const json_t *tools, const char *name) {
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(tools, i, tool) {
+        const char *other = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (strcmp(other, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool translate_choice(struct hearth_anthropic_reading *reading, const json_t *choice, json_t *out) {
+    static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
+    const json_t *tools = json_object_get(out, "tools");
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    const char *name = json_string_value(hearth_json_get(choice, "name"));
+    const json_t *single = hearth_json_get(choice, "disable_parallel_tool_use");
+    json_t *value = NULL;
+    if (type == NULL) {
+        return fail_at(reading, "tool_choice", json_is_object(choice) ? "type: Field required"
+                                                                      : "Input should be an object");
+    }
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (strcmp(type, words[i][0]) == 0) {
+            value = json_string(words[i][1]);
+        }
+    }
+    if (strcmp(type, "tool") == 0) {
+        if (name == NULL) {
+            return fail_at(reading, "tool_choice.tool.name", "Field required");
+        }
+        if (!has_tool(tools, name)) {
+            snprintf(reading->place, sizeof reading->place, "tool_choice");
+            return hearth_anthropic_fail(reading, "Tool '%.200s' not found in provided tools", name);
+        }
+        value = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
+    } else if (value == NULL) {
+        return fail_at(reading, "tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'");
+    }
+    if (json_array_size(tools) == 0) {
+        json_decref(value);
+        return strcmp(type, "any") != 0 ||
+               fail_at(reading, "tool_choice", "may only be specified while providing tools");
+    }
+    if (json_object_set_new(out, "tool_choice", value) < 0 ||
+        (json_is_boolean(single) && json_is_true(single) &&
+         json_object_set_new(out, "parallel_tool_calls", json_false()) < 0)) {
+        return hearth_api_fail_nomem(&reading->job->error);
+    }
+    return true;
+}
+
+/* "tools[2].function.parameters: …" and the like, in the client's words. */
+static bool fail_tools(struct hearth_anthropic_reading *reading, const size_t *places, size_t count) {
+    struct hearth_api_error *error = &reading->job->error;
+    const char *rest = strchr(error->message.text, ':');
+    size_t index;
+    if (sscanf(error->param, "tools[%zu]", &index) != 1 || index >= count || rest == NULL) {
+        return false;
+    }
+    const bool schema = strstr(error->param, "parameters") != NULL;
+    struct hearth_errmsg what;
+    snprintf(what.text, sizeof what.text, "custom.%s%s", schema ? "input_schema" : "name", rest);
+    snprintf(reading->place, sizeof reading->place, "tools.%zu", places[index]);
+    return hearth_anthropic_fail(reading, "%s", what.text);
+}
+
+static bool read_tools(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral) {
+    struct hearth_job *job = reading->job;
+    const json_t *tools = hearth_json_get(body, "tools");
+    const json_t *choice = hearth_json_get(body, "tool_choice");
+    size_t *places = calloc(json_array_size(tools) + 1, sizeof *places);
+    if (places == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    bool ok = tools == NULL || json_is_array(tools) || fail_at(reading, "tools", "Input should be a list");
+    ok = ok && translate_tools(reading, tools, neutral, places) &&
+         (choice == NULL || translate_choice(reading, choice, neutral));
+    if (ok && !hearth_tools_read(job->api, neutral, &job->chat, &job->error)) {
+        ok = fail_tools(reading, places, json_array_size(json_object_get(neutral, "tools")));
+    }
+    free(places);
+    return ok;
+}
+
+/* ---- the other fields ---- */
+
+static bool set(struct hearth_anthropic_reading *reading, json_t *object, const char *name, json_t *value) {
+    return json_object_set_new(object, name, value) == 0 || hearth_api_fail_nomem(&reading->job->error);
+}
+
+static bool is_effort(const char *word) {
+    static const char *const words[] = {"low", "medium", "high", "xhigh", "max"};
+    for (size_t i = 0; word != NULL && i < sizeof words / sizeof words[0]; i++) {
+        if (strcmp(word, words[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* {"format": {"type": "json_schema", "schema"}, "effort"}; output_format was the format's place before. */
+static bool translate_output(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral) {
+    const json_t *config = hearth_json_get(body, "output_config");
+    const json_t *effort = hearth_json_get(config, "effort");
+    const json_t *format = hearth_json_get(config, "format");
+    const char *place = format != NULL ? "output_config.format" : "output_format";
+    struct hearth_errmsg why = {{0}};
+    if (config != NULL && !json_is_object(config)) {
+        return fail_at(reading, "output_config", "Input should be an object");
+    }
+    if (effort != NULL && !is_effort(json_string_value(effort))) {
+        return fail_at(reading, "output_config.effort", "Input should be 'low', 'medium', 'high', 'xhigh' or 'max'");
+    }
+    if (effort != NULL && !set(reading, neutral, "reasoning_effort", json_incref((json_t *)effort))) {
+        return false;
+    }
+    format = format != NULL ? format : hearth_json_get(body, "output_format");
+    if (format == NULL) {
+        return true;
+    }
+    const char *type = json_string_value(json_object_get(format, "type"));
+    json_t *schema = hearth_json_get(format, "schema");
+    if (type == NULL || strcmp(type, "json_schema") != 0 || !json_is_object(schema)) {
+        return fail_at(reading, place, "Input should be {\"type\": \"json_schema\", \"schema\": …}");
+    }
+    if (!hearth_chat_schema_check(schema, &why)) {
+        snprintf(reading->place, sizeof reading->place, "%s.schema", place);
+        return hearth_anthropic_fail(reading, "%s", why.text);
+    }
+    return set(reading, neutral, "response_format",
+               json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
+}
+
+static bool translate_thinking(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral) {
+    const json_t *thinking = hearth_json_get(body, "thinking");
+    const char *type = json_string_value(json_object_get(thinking, "type"));
+    if (thinking == NULL) {
+        return true;
+    }
+    if (type == NULL) {
+        return fail_at(reading, "thinking.type", "Field required");
+    }
+    int64_t budget = THINKING_MIN_TOKENS;
+    const json_t *given = hearth_json_get(thinking, "budget_tokens");
+    if (given != NULL && (!hearth_json_integer(given, &budget) || budget < THINKING_MIN_TOKENS)) {
+        snprintf(reading->place, sizeof reading->place, "thinking.%.20s.budget_tokens", type);
+        return hearth_anthropic_fail(reading, "Input should be an integer greater than or equal to %d",
+                                     THINKING_MIN_TOKENS);
+    }
+    if (strcmp(type, "between_tools") == 0) {
+        type = "adaptive";
+    }
+    return set(reading, neutral, "thinking",
+               json_pack("{s:s, s:O*}", "type", type, "budget_tokens", given));
+}
+
+static bool translate_stops(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral) {
+    const json_t *stops = hearth_json_get(body, "stop_sequences");
+    size_t i;
+    const json_t *stop;
+    if (stops == NULL) {
+        return true;
+    }
+    if (!json_is_array(stops) || json_array_size(stops) > HEARTH_STOPS_MAX) {
+        snprintf(reading->place, sizeof reading->place, "stop_sequences");
+        return hearth_anthropic_fail(reading, "Input should be a list of at most %u strings", HEARTH_STOPS_MAX);
+    }
+    json_array_foreach(stops, i, stop) {
+        snprintf(reading->place, sizeof reading->place, "stop_sequences.%zu", i);
+        if (json_string_length(stop) == 0 || strlen(json_string_value(stop)) != json_string_length(stop)) {
+            return hearth_anthropic_fail(reading, "Input should be a string that is not empty");
+        }
+    }
+    return set(reading, neutral, "stop", json_incref((json_t *)stops));
+}
+
+static bool check_max_tokens(struct hearth_anthropic_reading *reading, const json_t *body) {
+    const json_t *value = hearth_json_get(body, "max_tokens");
+    int64_t tokens;
+    if (value == NULL) {
+        return fail_at(reading, "max_tokens", "Field required");
+    }
+    if (!hearth_json_integer(value, &tokens)) {
+        return fail_at(reading, "max_tokens", "Input should be a valid integer");
+    }
+    return tokens >= 0 || fail_at(reading, "max_tokens", "Input should be greater than or equal to 0");
+}
+
+/* A chat request with everything of this one but its messages. NULL: job->error is filled. */
+static json_t *translate(struct hearth_anthropic_reading *reading, const json_t *body) {
+    static const char *const same[] = {"model", "max_tokens", "temperature",  "top_p",      "top_k",
+                                       "min_p", "stream",     "seed",         "ignore_eos", "logit_bias",
+                                       "cache_prompt",        "cache_salt",   "chat_template_kwargs"};
+    json_t *neutral = json_object();
+    bool ok = neutral != NULL || hearth_api_fail_nomem(&reading->job->error);
+    for (size_t i = 0; ok && i < sizeof same / sizeof same[0]; i++) {
+        json_t *value = json_object_get(body, same[i]);
+        ok = value == NULL || set(reading, neutral, same[i], json_incref(value));
+    }
+    ok = ok && translate_stops(reading, body, neutral) && translate_thinking(reading, body, neutral) &&
+         translate_output(reading, body, neutral);
+    if (!ok) {
+        json_decref(neutral);
+        return NULL;
+    }
+    return neutral;
+}
+
+static bool read_options(struct hearth_anthropic_reading *reading, const json_t *body) {
+    struct hearth_job *job = reading->job;
+    json_t *neutral = translate(reading, body);
+    const bool ok = neutral != NULL &&
+                    hearth_generation_read(job->api, neutral, false, &job->generation, &job->error) &&
+                    hearth_generation_alloc_prompts(&job->generation, 1, &job->error) &&
+                    read_tools(reading, body, neutral) &&
+                    hearth_response_format_read(neutral, &job->chat, &job->error) &&
+                    hearth_reasoning_read(job->api, neutral, &job->chat, &job->error);
+    json_decref(neutral);
+    return ok;
+}
+
+/* ---- endpoints ---- */
+
+void hearth_anthropic_begin(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    (void)api;
+    hearth_http_set_header(exchange, "request-id", hearth_http_request_id(exchange));
+}
+
+/* Everything up to the prompt. A last message of the assistant's is continued. */
+static bool prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_anthropic_reading reading = {.job = job, .session = hearth_json_get(body, "session_id") != NULL ||
+                                                                      job->session_header != NULL};
+    if (!read_options(&reading, body) || !hearth_anthropic_read_messages(&reading, body) ||
+        !settle_breakpoints(&reading, body) || !hearth_kept_attach_session(job, body)) {
+        return false;
+    }
+    const struct hearth_history *history = &job->history;
+    const struct hearth_message *last = history->messages[history->count - 1];
+    job->chat.request.continues = last->role == HEARTH_ROLE_ASSISTANT && last->call_count == 0;
+    return hearth_chat_request_ready(job) && hearth_chat_request_prompt(job);
+}
+
+/* True when nothing but the prompt's length is wrong. */
+static bool is_too_long(const struct hearth_job *job) {
+    return job->error.code != NULL && strcmp(job->error.code, "context_length_exceeded") == 0 &&
+           job->error.ctx_tokens > 0;
+}
+
+bool hearth_anthropic_messages_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_anthropic_reading reading = {.job = job};
+    if (!check_max_tokens(&reading, body)) {
+        return false;
+    }
+    if (!prepare(job, body)) {
+        if (is_too_long(job)) {
+            snprintf(job->error.message.text, sizeof job->error.message.text,
+                     "prompt is too long: %zu tokens > %zu maximum", job->error.prompt_tokens,
+                     job->error.ctx_tokens - 1);
+        }
+        return false;
+    }
+    if (job->kept != NULL && job->generation.max_tokens == 0) {
+        job->kept->keeps = false; /* it warms, and says nothing */
+    }
+    job->dialect_state = hearth_anthropic_state_create(job, body);
+    job->dialect = &hearth_anthropic_dialect;
+    return job->dialect_state != NULL || hearth_api_fail_nomem(&job->error);
+}
+
+/* The exact length, whether it fits or not. */
+bool hearth_anthropic_count_prepare(struct hearth_job *job, const json_t *body) {
+    if (!prepare(job, body) && !is_too_long(job)) {
+        return false;
+    }
+    const json_int_t tokens = (json_int_t)job->generation.prompts[0].tokens.n;
+    return hearth_job_respond(job, json_pack("{s:I}", "input_tokens", tokens));
+}

@@ -1,0 +1,150 @@
+/* Marks and pins: where a client says that it will come back to, in the text of a prompt and then in its tokens.
+ *
+ * A breakpoint behind a message is where the template ends that message's turn, or where the next one's text begins
+ * when the template has no such end; behind the system text it is the mark that stands there anyway, behind the last
+ * message the beginning of the generation prompt. Within a text it is found by where the text begins, for templates
+ * print it as it is but for the white space around it.
+ *
+ * Invariant: a prompt's marks ascend and differ, and so do its pins. */
+#include "api/job.h"
+
+#include "base/assert.h"
+#include "session/transcript.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void hearth_marks_add(struct hearth_transcript_prompt *prompt, size_t offset) {
+    size_t at = prompt->mark_count;
+    while (at > 0 && prompt->marks[at - 1] >= offset) {
+        at--;
+    }
+    if (prompt->mark_count == HEARTH_TRANSCRIPT_MARKS_MAX || (at < prompt->mark_count && prompt->marks[at] == offset)) {
+        return;
+    }
+    memmove(prompt->marks + at + 1, prompt->marks + at, (prompt->mark_count - at) * sizeof prompt->marks[0]);
+    prompt->marks[at] = offset;
+    prompt->mark_count++;
+}
+
+/* ---- where they are in the text ---- */
+
+static size_t leading_space(const struct hearth_message *message) {
+    return strspn(message->content, " \t\r\n\f\v");
+}
+
+static size_t trimmed_len(const struct hearth_message *message) {
+    size_t len = message->content_len;
+    while (len > 0 && strchr(" \t\r\n\f\v", message->content[len - 1]) != NULL && message->content[len - 1] != '\0') {
+        len--;
+    }
+    const size_t lead = leading_space(message);
+    return len > lead ? len - lead : 0;
+}
+
+/* Offset of the first `upto` bytes' end; NO_MARK when the message was not found. */
+static size_t inside(const struct hearth_message *message, size_t begin, size_t upto) {
+    const size_t lead = leading_space(message), len = trimmed_len(message);
+    const size_t bytes = upto > lead ? upto - lead : 0;
+    return begin == HEARTH_CHAT_NO_MARK ? begin : begin + (bytes < len ? bytes : len);
+}
+
+static size_t end_of(const struct hearth_job *job, const struct hearth_chat_request *request,
+                     const struct hearth_chat_prompt *rendered, const size_t *offsets, size_t index) {
+    const struct hearth_message *message = request->messages[index];
+    const size_t len = rendered->text.len;
+    size_t next = rendered->generation_start;
+    for (size_t i = index + 1; i < request->message_count; i++) {
+        if (offsets[i] != HEARTH_CHAT_NO_MARK) {
+            next = offsets[i];
+            break;
+        }
+    }
+    const size_t said = inside(message, offsets[index], message->content_len);
+    const char *text = (const char *)rendered->text.data;
+    const size_t turn =
+        said != HEARTH_CHAT_NO_MARK ? hearth_transcripts_turn_end(job->api->transcripts, text, len, said) : len;
+    return turn < len && turn <= next ? turn : next;
+}
+
+/* Offset of a breakpoint, or NO_MARK. */
+static size_t find(const struct hearth_job *job, const struct hearth_chat_request *request,
+                   const struct hearth_chat_prompt *rendered, const size_t *offsets,
+                   const struct hearth_breakpoint *point) {
+    const struct hearth_message *first = request->messages[0];
+    if (point->message == SIZE_MAX) {
+        const bool within = first->role == HEARTH_ROLE_SYSTEM && point->upto < first->content_len;
+        const size_t at = within ? inside(first, offsets[0], point->upto) : HEARTH_CHAT_NO_MARK;
+        return at < rendered->system_end ? at : rendered->system_end;
+    }
+    if (point->message >= request->message_count) {
+        return HEARTH_CHAT_NO_MARK;
+    }
+    const size_t index = request->message_count - 1 - point->message;
+    if (point->upto < request->messages[index]->content_len) {
+        return inside(request->messages[index], offsets[index], point->upto);
+    }
+    if (point->message == 0) {
+        return request->continues ? rendered->text.len : rendered->generation_start;
+    }
+    return end_of(job, request, rendered, offsets, index);
+}
+
+void hearth_breakpoints_mark(struct hearth_job *job, const struct hearth_chat_request *request,
+                             const struct hearth_chat_prompt *rendered, size_t from,
+                             struct hearth_transcript_prompt *prompt) {
+    struct hearth_generation *generation = &job->generation;
+    size_t *offsets = generation->breakpoint_count > 0 ? calloc(request->message_count, sizeof *offsets) : NULL;
+    if (offsets == NULL) {
+        return; /* none, or less is kept: nobody's answer depends on it */
+    }
+    hearth_chat_locate(request, rendered, offsets);
+    for (size_t i = 0; i < generation->breakpoint_count; i++) {
+        struct hearth_breakpoint *point = &generation->breakpoints[i];
+        const size_t at = find(job, request, rendered, offsets, point);
+        point->offset = HEARTH_CHAT_NO_MARK;
+        if (at != HEARTH_CHAT_NO_MARK && at >= from && at <= rendered->text.len) {
+            point->offset = at - from;
+            hearth_marks_add(prompt, point->offset);
+        }
+    }
+    free(offsets);
+}
+
+/* ---- where they are in the tokens ---- */
+
+static void add_pin(struct hearth_generation *generation, int32_t position, int64_t ttl_us) {
+    struct hearth_pin *pins = generation->pins;
+    size_t at = generation->pin_count;
+    while (at > 0 && pins[at - 1].position >= position) {
+        at--;
+    }
+    if (at < generation->pin_count && pins[at].position == position) {
+        pins[at].ttl_us = pins[at].ttl_us > ttl_us ? pins[at].ttl_us : ttl_us;
+        return;
+    }
+    HEARTH_ASSERT(generation->pin_count < HEARTH_PINS_MAX);
+    memmove(pins + at + 1, pins + at, (generation->pin_count - at) * sizeof *pins);
+    pins[at] = (struct hearth_pin){.position = position, .ttl_us = ttl_us};
+    generation->pin_count++;
+}
+
+void hearth_breakpoints_pin(struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
+                            const struct hearth_transcript_result *result) {
+    struct hearth_generation *generation = &job->generation;
+    for (size_t i = 0; i < generation->breakpoint_count; i++) {
+        const struct hearth_breakpoint *point = &generation->breakpoints[i];
+        int32_t position = point->message == 0 && point->upto == SIZE_MAX ? (int32_t)result->tokens.n : 0;
+        for (size_t k = 0; k < prompt->mark_count; k++) {
+            if (prompt->marks[k] == point->offset && result->placed[k] > 0) {
+                position = result->placed[k];
+            }
+        }
+        if (position > 0) {
+            add_pin(generation, position, point->ttl_us);
+        }
+    }
+}
+
+_Static_assert(HEARTH_BREAKPOINTS_MAX <= HEARTH_PINS_MAX, "each has a pin");
+_Static_assert(HEARTH_PROMPT_MARKS_MAX >= HEARTH_TRANSCRIPT_MARKS_MAX, "each has a place");

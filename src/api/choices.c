@@ -1,0 +1,107 @@
+/* The envelope of chat and plain completions: choices with an index, whole or as chunks.
+ *
+ * In a stream each choice has a first chunk, chunks of text, and a last one with finish_reason, timings and receipt;
+ * after all of them come a chunk with usage, if that was asked for, and [DONE]. Where a turn is kept the last chunk
+ * waits until that has happened: it says that the reply is complete.
+ * Source: https://platform.openai.com/docs/api-reference/chat/streaming; timings as llama-server prints them. */
+#include "api/job.h"
+
+static const struct hearth_choices_form *form_of(const struct hearth_job *job) {
+    return (const struct hearth_choices_form *)job->dialect;
+}
+
+/* The members that every response and chunk has; `choices` is given up. */
+static json_t *envelope(const struct hearth_job *job, const char *object, json_t *choices) {
+    const char *model = job->generation.model != NULL ? job->generation.model : job->api->model_name;
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", job->id, "object", object, "created",
+                     (json_int_t)job->created_unix, "model", model, "system_fingerprint", job->api->version, "choices",
+                     choices);
+}
+
+/* Adds what the response has cost; NULL when out of memory. */
+static json_t *with_cost(json_t *response, const struct hearth_tally *tally, bool usage) {
+    if (response == NULL || (usage && json_object_set_new(response, "usage", hearth_usage_json(tally)) < 0) ||
+        json_object_set_new(response, "timings", hearth_timings_json(tally)) < 0 ||
+        json_object_set_new(response, "hearth", hearth_receipt_json(tally)) < 0) {
+        json_decref(response);
+        return NULL;
+    }
+    return response;
+}
+
+static json_t *one_choice(const struct hearth_job *job, json_t *choice) {
+    return envelope(job, form_of(job)->chunk_object, json_pack("[o]", choice));
+}
+
+/* The collected log-probabilities in the dialect's form; NULL when there are none or none were asked for. */
+static json_t *take_logprobs(struct hearth_choice *choice) {
+    json_t *entries = choice->logprobs;
+    choice->logprobs = NULL;
+    return entries != NULL ? form_of(choice->job)->logprobs(choice, entries) : NULL;
+}
+
+static bool print_content(struct hearth_choice *choice, const struct hearth_buf *text, struct hearth_buf *out) {
+    const struct hearth_chat_delta delta = {
+        .content = (const char *)text->data, .content_len = text->len, .call = HEARTH_CHAT_NO_CALL};
+    return hearth_choices_delta(choice, &delta, out);
+}
+
+bool hearth_choices_begin_choice(struct hearth_choice *choice, struct hearth_buf *out) {
+    const struct hearth_job *job = choice->job;
+    const struct hearth_choices_form *form = form_of(job);
+    return (form->first == NULL || hearth_sse(out, NULL, one_choice(job, form->first(choice)))) &&
+           (!job->generation.echo || print_content(choice, &choice->prompt->text, out));
+}
+
+bool hearth_choices_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
+    const struct hearth_job *job = choice->job;
+    return hearth_sse(out, NULL, one_choice(job, form_of(job)->delta(choice, delta, take_logprobs(choice))));
+}
+
+static bool print_last(struct hearth_choice *choice, struct hearth_buf *out) {
+    const struct hearth_job *job = choice->job;
+    struct hearth_tally tally;
+    hearth_tally_choice(choice, &tally);
+    return hearth_sse(out, NULL, with_cost(one_choice(job, form_of(job)->last(choice)), &tally, false));
+}
+
+bool hearth_choices_end(struct hearth_choice *choice, struct hearth_buf *out) {
+    static const struct hearth_buf nothing = {0};
+    /* Log-probabilities wait for text; what still waits at the end goes with none. */
+    return (json_array_size(choice->logprobs) == 0 || print_content(choice, &nothing, out)) &&
+           (choice->job->kept != NULL || print_last(choice, out));
+}
+
+bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out) {
+    bool ok = true;
+    for (size_t i = 0; ok && job->kept != NULL && i < job->choice_count; i++) {
+        ok = print_last(&job->choices[i], out);
+    }
+    if (ok && job->generation.include_usage) {
+        struct hearth_tally tally;
+        hearth_tally_job(job, &tally);
+        ok = hearth_sse(out, NULL,
+                        with_cost(envelope(job, form_of(job)->chunk_object, json_array()), &tally, true));
+    }
+    return ok && hearth_buf_text(out, "data: [DONE]\n\n");
+}
+
+bool hearth_choices_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out) {
+    (void)job;
+    return hearth_sse(out, NULL, hearth_api_error_json(error));
+}
+
+json_t *hearth_choices_whole(struct hearth_job *job) {
+    struct hearth_tally tally;
+    json_t *choices = json_array();
+    for (size_t i = 0; i < job->choice_count; i++) {
+        struct hearth_choice *choice = &job->choices[i];
+        json_t *logprobs = take_logprobs(choice);
+        if (json_array_append_new(choices, form_of(job)->whole(choice, logprobs)) < 0) {
+            json_decref(choices);
+            return NULL;
+        }
+    }
+    hearth_tally_job(job, &tally);
+    return with_cost(envelope(job, form_of(job)->object, choices), &tally, true);
+}

@@ -1,0 +1,201 @@
+/* A job: one request on its way through the api room, and the dialect that it is answered in.
+ *
+ *     job.c     its life: worker, service, store, end        reply.c    events to a response, whole or streamed
+ *     pool.c    the workers                                  choices.c  the form of OpenAI's chat and plain completions
+ *     kept.c    turns: what is stored of it, and when        receipt.c  usage, timings, receipt, logprobs */
+#ifndef HEARTH_API_JOB_H
+#define HEARTH_API_JOB_H
+
+#include "api/api_internal.h"
+#include "session/store.h"
+
+struct hearth_choice {
+    struct hearth_job *job;
+    uint32_t index;
+    const struct hearth_prompt *prompt;
+    int64_t service_id;
+    bool started;          /* its beginning has been printed */
+    bool ended;            /* no more events */
+    struct hearth_event *queue_head, *queue_tail; /* under events_mutex */
+    /* What it has come to. */
+    struct hearth_buf text;              /* of a plain completion that is not streamed */
+    struct hearth_tokens sampled;        /* of a chat: all sampled tokens; no end token once it has ended */
+    struct hearth_chat_stream *stream;   /* of a chat; NULL once it has ended */
+    struct hearth_message *message;      /* of a chat, once it has ended */
+    bool cut;                            /* it did not end by itself, or broke off within a call */
+    char *stop;                          /* the client's stop string that ended it, or NULL */
+    uint32_t reasoning_tokens;
+    json_t *logprobs;      /* array; in a stream, those that wait for text */
+    size_t text_chars;     /* characters of the text whose log-probabilities have been printed */
+    enum hearth_finish finish;
+    struct hearth_receipt receipt;
+    uint32_t generated_tokens;
+    int64_t generate_us;
+};
+
+/* How an API prints a response. Functions that take `out` append whole server-sent events (hearth_sse) and return
+ * false when out of memory; any of them may be NULL. On the loop unless it says otherwise. */
+struct hearth_dialect {
+    const char *id_prefix;
+    bool (*begin)(struct hearth_job *job, struct hearth_buf *out);      /* the stream begins; receipts may be empty */
+    bool (*start)(struct hearth_choice *choice, struct hearth_buf *out); /* its first event has come */
+    bool (*delta)(struct hearth_choice *choice, const struct hearth_chat_delta *delta, struct hearth_buf *out);
+    bool (*end)(struct hearth_choice *choice, struct hearth_buf *out);  /* it is complete */
+    bool (*finish)(struct hearth_job *job, struct hearth_buf *out);     /* all are, and what is to be kept is kept */
+    bool (*fail)(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
+    bool (*ping)(struct hearth_job *job, struct hearth_buf *out);       /* a while without a word; NULL: a comment */
+    json_t *(*whole)(struct hearth_job *job); /* the body of a response that is not streamed; NULL: out of memory */
+    bool begin_early;                         /* the stream begins when the request has been submitted */
+    /* Worker, for a turn that is kept: the "response" member of its body, what the dialect needs to print it again.
+     * NULL: out of memory. With job->failed there is no message. */
+    json_t *(*record)(struct hearth_job *job, enum hearth_turn_status status);
+    void (*destroy)(void *state); /* frees job->dialect_state */
+};
+
+/* The end of a job is posted by itself: events of choices that were cancelled may still be posted beside it. */
+struct hearth_job_end {
+    struct hearth_http_work work; /* first, so that it converts */
+    struct hearth_job *job;
+};
+
+struct hearth_job {
+    struct hearth_http_work work; /* first, so that it converts */
+    struct hearth_api *api;
+    const struct hearth_route *route;
+    struct hearth_http_exchange *exchange; /* the loop's; NULL once the response has ended or the client has gone */
+    atomic_bool gone;
+    struct hearth_job *pool_next;
+    struct hearth_job *prev, *next; /* the loop's list of all that were submitted */
+    void (*pool_run)(struct hearth_job *job);
+    struct hearth_buf body;
+    char *path, *query;           /* of the request */
+    char *session_header;         /* x-session-id, or NULL */
+    struct hearth_digest owner;   /* the salt of the key: whose turns and sessions it may see */
+    struct hearth_digest id_bits; /* of its id; that of its turn, if one is kept */
+    char id[64];
+
+    /* Made by the worker. */
+    bool failed;
+    struct hearth_api_error error;
+    int status;                           /* of `response`; 0: 200 */
+    struct hearth_buf response;           /* a finished JSON body, when dialect is NULL; or the first answer of a
+                                             detached job */
+    const struct hearth_dialect *dialect;
+    void *dialect_state;
+    struct hearth_generation generation;
+    struct hearth_chat_options chat;          /* of a chat: there format is not NULL, and replies are messages */
+    int64_t prepare_start_us;
+    struct hearth_body parts;                 /* the messages of the body, where they were told apart */
+    struct hearth_history history;
+    struct hearth_conversation *conversation; /* history.c's */
+    struct hearth_shape *shape;               /* NULL: replies are free */
+    struct hearth_tokens script;              /* the reply, when scripted */
+    bool scripted;
+    struct hearth_kept *kept;                 /* kept.c's: the conversation in the store that it goes on from, and the
+                                                 turn that it becomes; NULL: neither */
+    bool detached;                            /* goes on without a client */
+
+    /* The loop's. */
+    struct hearth_choice *choices;
+    size_t choice_count, open_choices;
+    bool posted;     /* under events_mutex */
+    bool submitted;  /* is in the API's list */
+    bool open;       /* the response has not ended: events are taken */
+    bool begun;      /* the stream has */
+    bool completing; /* the worker keeps its turn */
+    struct hearth_job_end end;
+    bool cancelled;  /* by another request */
+    int64_t written_us; /* when something was last sent */
+    int64_t created_unix;
+};
+
+/* Makes a job of an exchange and hands it to the workers. `salt`: the key's. */
+void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
+                      struct hearth_digest salt);
+/* Gives the job its id, with the dialect's prefix. */
+void hearth_job_name(struct hearth_job *job);
+/* Cancels every choice that is still running. */
+void hearth_job_cancel(struct hearth_job *job);
+/* The job is through with its choices: its turn is kept by a worker, if it has one, then the response is finished.
+ * `failure`: or it failed. */
+void hearth_job_complete(struct hearth_job *job, const struct hearth_api_error *failure);
+/* The '*' of the route's path number `index`, decoded; NULL: it has not so many, or out of memory. Caller frees. */
+char *hearth_job_param(const struct hearth_job *job, size_t index);
+/* A parameter of the query, decoded; NULL: it is not there, or out of memory. Caller frees. */
+char *hearth_job_query(const struct hearth_job *job, const char *name);
+/* Takes a value as the job's response; `value` NULL: out of memory. Returns false then. */
+bool hearth_job_respond(struct hearth_job *job, json_t *value);
+
+/* ---- pool.c ---- */
+
+struct hearth_pool;
+struct hearth_pool *hearth_pool_create(size_t threads);
+/* Calls job->pool_run on a worker. */
+void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job);
+/* Runs what is queued and ends the threads. NULL is allowed. */
+void hearth_pool_destroy(struct hearth_pool *pool);
+
+/* ---- reply.c: the loop's side of a response ---- */
+
+/* The job has been submitted: a stream may begin. */
+void hearth_reply_submitted(struct hearth_job *job);
+/* One event of a choice. The response may end by it. */
+void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event);
+/* Everything is there: ends the response. */
+void hearth_reply_end(struct hearth_job *job);
+/* Ends the response with an error: a status while nothing has been sent, an event of the stream afterwards. */
+void hearth_reply_fail(struct hearth_job *job, const struct hearth_api_error *error);
+/* Once a second: whoever waits hears that somebody is there. */
+void hearth_reply_tick(struct hearth_job *job, int64_t now_us);
+/* Appends "event: NAME\ndata: VALUE\n\n"; without a name no first line. The value is given up. False: it was NULL, or
+ * out of memory. */
+bool hearth_sse(struct hearth_buf *out, const char *event, json_t *value);
+
+/* ---- choices.c: the envelope of chat and plain completions ---- */
+
+/* What the two print differently. The functions return a member of "choices", NULL when out of memory. `logprobs` is
+ * given up; NULL when none. `whole` and `last` find what the choice has come to in its members `message` (chats) or
+ * `text`, `finish` and `cut`. A delta of a plain completion has content only. */
+struct hearth_choices_form {
+    struct hearth_dialect dialect; /* hearth_choices_dialect(), with its prefix */
+    const char *object, *chunk_object;
+    json_t *(*whole)(const struct hearth_choice *choice, json_t *logprobs);
+    json_t *(*first)(const struct hearth_choice *choice);
+    json_t *(*delta)(const struct hearth_choice *choice, const struct hearth_chat_delta *delta, json_t *logprobs);
+    json_t *(*last)(const struct hearth_choice *choice);
+    /* Puts an array of logprobs entries (hearth_logprobs_entry) into the dialect's form. */
+    json_t *(*logprobs)(struct hearth_choice *choice, json_t *entries);
+};
+
+bool hearth_choices_begin_choice(struct hearth_choice *choice, struct hearth_buf *out);
+bool hearth_choices_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta, struct hearth_buf *out);
+bool hearth_choices_end(struct hearth_choice *choice, struct hearth_buf *out);
+bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out);
+bool hearth_choices_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
+json_t *hearth_choices_whole(struct hearth_job *job);
+
+#define HEARTH_CHOICES_DIALECT(prefix)                                                                          \
+    .id_prefix = (prefix), .start = hearth_choices_begin_choice, .delta = hearth_choices_delta,                 \
+    .end = hearth_choices_end, .finish = hearth_choices_finish, .fail = hearth_choices_fail,                    \
+    .whole = hearth_choices_whole
+
+/* ---- receipt.c ---- */
+
+/* Sums over the choices of a job: prompts count once, by the first choice of each. */
+struct hearth_tally {
+    struct hearth_receipt receipt;
+    uint64_t generated_tokens, reasoning_tokens;
+    int64_t generate_us;
+    const struct hearth_job *job;
+};
+void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally);
+void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally);
+/* Prompt tokens whose state was there, wherever. */
+uint32_t hearth_receipt_cached_tokens(const struct hearth_receipt *receipt);
+json_t *hearth_usage_json(const struct hearth_tally *tally);
+json_t *hearth_timings_json(const struct hearth_tally *tally);
+json_t *hearth_receipt_json(const struct hearth_tally *tally);
+/* One sampled token with its alternatives, as in chat completions. */
+json_t *hearth_logprobs_entry(const struct hearth_api *api, const struct hearth_sampled *sampled);
+
+#endif

@@ -1,0 +1,421 @@
+/* Turns of conversations that live in the server: read before a prompt is made, written when the reply is there.
+ *
+ * A turn's config is what decides the text in front of its first message, as JSON: system messages, tools, template
+ * arguments, and a digest of the template. Where a request has the config of the turn that it goes on from, the exact
+ * tokens up to there are known, and only what is new is rendered and tokenised (history.c); with another config they
+ * are worthless, and the messages are rendered like any history.
+ *
+ * Invariant: job->history is [system messages][the line's messages][the request's own]. */
+#include "api/kept.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct hearth_kept *hearth_kept_get(struct hearth_job *job) {
+    if (job->kept == NULL && (job->kept = calloc(1, sizeof *job->kept)) == NULL) {
+        hearth_api_fail_nomem(&job->error);
+    }
+    return job->kept;
+}
+
+void hearth_kept_destroy(struct hearth_job *job) {
+    struct hearth_kept *kept = job->kept;
+    if (kept != NULL) {
+        hearth_line_finish(&kept->line);
+        hearth_turn_finish(&kept->turn);
+        json_decref(kept->input);
+        free(kept->session);
+        free(kept);
+        job->kept = NULL;
+    }
+}
+
+/* ---- ids ---- */
+
+static int digit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool read_hex(const char *text, size_t digits, uint64_t *out) {
+    *out = 0;
+    for (size_t i = 0; i < digits; i++) {
+        if (digit(text[i]) < 0) {
+            return false;
+        }
+        *out = *out << 4 | (uint64_t)digit(text[i]);
+    }
+    return true;
+}
+
+bool hearth_id_parse(const char *text, struct hearth_digest *out, int *index) {
+    const size_t len = strlen(text);
+    const size_t prefix = strcspn(text, "_-") + 1;
+    const size_t digits = prefix < len ? len - prefix : 0;
+    uint64_t place = 0;
+    if ((digits != 32 && digits != 36) || !read_hex(text + prefix, 16, &out->hi) ||
+        !read_hex(text + prefix + 16, 16, &out->lo) || !read_hex(text + prefix + 32, digits - 32, &place)) {
+        return false;
+    }
+    *index = digits == 36 ? (int)place : -1;
+    return true;
+}
+
+void hearth_id_print(char *out, size_t cap, const char *prefix, struct hearth_digest turn, int index) {
+    char hex[33];
+    hearth_digest_hex(turn, hex);
+    snprintf(out, cap, index >= 0 ? "%s%s%04x" : "%s%s", prefix, hex, (unsigned)index);
+}
+
+/* ---- where it goes on from ---- */
+
+static json_t *body_json(const struct hearth_buf *text) {
+    return text->len > 0 ? json_loadb((const char *)text->data, text->len, JSON_ALLOW_NUL, NULL) : NULL;
+}
+
+json_t *hearth_kept_config_json(const struct hearth_turn *turn) {
+    return body_json(&turn->config);
+}
+
+bool hearth_kept_add_system(struct hearth_history *history, const json_t *config) {
+    size_t i;
+    const json_t *entry;
+    json_array_foreach(json_object_get(config, "system"), i, entry) {
+        const json_t *content = json_object_get(entry, "content");
+        enum hearth_role role = HEARTH_ROLE_SYSTEM;
+        (void)hearth_role_from_text(json_string_value(json_object_get(entry, "role")), &role);
+        struct hearth_message *message = hearth_message_create(role);
+        if (message != NULL) {
+            message->content = strndup(json_string_value(content), json_string_length(content));
+            message->content_len = json_string_length(content);
+        }
+        if (message == NULL || message->content == NULL || !hearth_message_seal(message)) {
+            hearth_message_unref(message);
+            return false;
+        }
+        if (!hearth_history_add(history, message)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool add_turn(struct hearth_job *job, const struct hearth_turn *turn, const char *param) {
+    json_t *body = body_json(&turn->body);
+    const json_t *input = json_object_get(body, "input"), *output = json_object_get(body, "output");
+    const bool ok = body == NULL || ((input == NULL || hearth_items_read(job, input, param, true)) &&
+                                     (output == NULL || hearth_items_read(job, output, param, true)));
+    json_decref(body);
+    return ok;
+}
+
+bool hearth_kept_add_line(struct hearth_job *job, size_t *ends, const char *param) {
+    struct hearth_kept *kept = job->kept;
+    const size_t before = job->history.count;
+    kept->exact_messages = 0;
+    for (size_t i = 0; i < kept->line.count; i++) {
+        if (!add_turn(job, &kept->line.turns[i], param)) {
+            return false;
+        }
+        if (ends != NULL) {
+            ends[i] = job->history.count - before;
+        }
+        if (i + 1 == kept->line.tokens_turns) {
+            kept->exact_messages = job->history.count;
+        }
+    }
+    kept->line_messages = job->history.count - before;
+    kept->first_new = job->history.count;
+    return true;
+}
+
+bool hearth_kept_load_line(struct hearth_job *job, struct hearth_digest id, const char *name, const char *param) {
+    struct hearth_kept *kept = job->kept;
+    hearth_line_finish(&kept->line);
+    const int err = hearth_store_line(job->api->store, job->owner, id, &kept->line);
+    if (err == HEARTH_ERR_NOT_FOUND) {
+        return hearth_api_fail(&job->error, 404, "not_found", param, "%s: there is no response with the id '%s' here",
+                               param, name);
+    }
+    if (err != HEARTH_OK) {
+        return hearth_api_fail_err(&job->error, err, NULL);
+    }
+    const enum hearth_turn_status status = kept->line.turns[kept->line.count - 1].status;
+    if (status == HEARTH_TURN_QUEUED || status == HEARTH_TURN_IN_PROGRESS) {
+        return hearth_api_fail(&job->error, 400, "invalid_value", param, "%s: the response '%s' is still running",
+                               param, name);
+    }
+    return true;
+}
+
+bool hearth_kept_from_turn(struct hearth_job *job, const char *id, const char *param) {
+    struct hearth_digest digest = {0, 0};
+    int index = 0;
+    if (hearth_kept_get(job) == NULL) {
+        return false;
+    }
+    if (!hearth_id_parse(id, &digest, &index) || index >= 0) {
+        return hearth_api_fail(&job->error, 404, "not_found", param, "%s: there is no response with the id '%s' here",
+                               param, id);
+    }
+    return hearth_kept_load_line(job, digest, id, param) && hearth_kept_add_line(job, NULL, param);
+}
+
+bool hearth_kept_name_session(struct hearth_job *job, const char *name, const char *param) {
+    struct hearth_kept *kept = hearth_kept_get(job);
+    bool plain = *name != '\0' && strlen(name) <= HEARTH_SESSION_NAME_MAX;
+    for (const char *at = name; *at != '\0'; at++) {
+        plain = plain && (unsigned char)*at >= ' ' && *at != 127;
+    }
+    if (kept == NULL) {
+        return false;
+    }
+    if (!plain) {
+        return hearth_api_fail(&job->error, 400, "invalid_value", param,
+                               "%s must have 1 to %d bytes and no control characters", param, HEARTH_SESSION_NAME_MAX);
+    }
+    free(kept->session);
+    kept->session = strdup(name);
+    return kept->session != NULL || hearth_api_fail_nomem(&job->error);
+}
+
+bool hearth_kept_find_head(struct hearth_job *job, bool must, const char *param, struct hearth_digest *head) {
+    struct hearth_session session;
+    const char *name = job->kept->session;
+    const int err = hearth_store_session_get(job->api->store, job->owner, name, &session);
+    *head = (struct hearth_digest){0, 0};
+    if (err == HEARTH_ERR_NOT_FOUND && !must) {
+        job->kept->session_new = true;
+        return true;
+    }
+    if (err == HEARTH_ERR_NOT_FOUND) {
+        return hearth_api_fail(&job->error, 404, "not_found", param, "%s: there is no conversation '%s' here", param,
+                               name);
+    }
+    if (err != HEARTH_OK) {
+        return hearth_api_fail_err(&job->error, err, NULL);
+    }
+    *head = session.head;
+    hearth_session_finish(&session);
+    return true;
+}
+
+bool hearth_kept_from_session(struct hearth_job *job, const char *name, bool must, const char *param) {
+    struct hearth_digest head;
+    if (!hearth_kept_name_session(job, name, param) || !hearth_kept_find_head(job, must, param, &head)) {
+        return false;
+    }
+    return hearth_digest_equal(head, (struct hearth_digest){0, 0}) ||
+           (hearth_kept_load_line(job, head, name, param) && hearth_kept_add_line(job, NULL, param));
+}
+
+/* ---- what is kept ---- */
+
+size_t hearth_history_system_count(const struct hearth_history *history) {
+    size_t count = 0;
+    while (count < history->count && (history->messages[count]->role == HEARTH_ROLE_SYSTEM ||
+                                      history->messages[count]->role == HEARTH_ROLE_DEVELOPER)) {
+        count++;
+    }
+    return count;
+}
+
+/* Those in front of the line. */
+static size_t system_count(const struct hearth_job *job) {
+    const struct hearth_kept *kept = job->kept;
+    const bool told = kept->line_messages > 0 || kept->system_apart;
+    const size_t front = told ? kept->first_new - kept->line_messages : SIZE_MAX;
+    const size_t count = hearth_history_system_count(&job->history);
+    return count < front ? count : front;
+}
+
+/* The system messages in front, tools, template arguments and the template. NULL: out of memory. */
+static json_t *config_json(const struct hearth_job *job) {
+    const struct hearth_chat_request *request = &job->chat.request;
+    const char *template_text = hearth_chat_template(job->api->chat);
+    const size_t system = system_count(job);
+    json_t *messages = json_array();
+    char hex[33];
+    hearth_digest_hex(hearth_digest_bytes(template_text, template_text != NULL ? strlen(template_text) : 0), hex);
+    for (size_t i = 0; i < system; i++) {
+        const struct hearth_message *message = job->history.messages[i];
+        json_array_append_new(messages, json_pack("{s:s, s:o}", "role", hearth_role_text(message->role), "content",
+                                                  hearth_json_text(message->content, message->content_len)));
+    }
+    json_t *config = json_pack("{s:o, s:s}", "system", messages, "template", hex);
+    if (config != NULL && request->tools != NULL) {
+        json_object_set(config, "tools", (json_t *)request->tools);
+    }
+    if (config != NULL && request->kwargs != NULL) {
+        json_object_set(config, "kwargs", (json_t *)request->kwargs);
+    }
+    return config;
+}
+
+bool hearth_kept_settle(struct hearth_job *job) {
+    struct hearth_kept *kept = job->kept;
+    const struct hearth_line *line = &kept->line;
+    if (kept->turn.config.len > 0) {
+        return true;
+    }
+    if (!hearth_json_write(config_json(job), &kept->turn.config)) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    const struct hearth_digest own =
+        hearth_store_config_id(job->api->store, job->owner, kept->turn.config.data, kept->turn.config.len);
+    kept->same_config = kept->exact_messages > 0 &&
+                        hearth_digest_equal(line->model, job->api->engine->caps.fingerprint) &&
+                        hearth_digest_equal(line->turns[line->tokens_turns - 1].config_id, own);
+    return true;
+}
+
+/* The items of the messages that the request has added. NULL: out of memory. */
+static json_t *new_items(const struct hearth_job *job) {
+    const struct hearth_kept *kept = job->kept;
+    json_t *all = json_array();
+    for (size_t i = kept->line_messages > 0 ? kept->first_new : system_count(job); i < job->history.count; i++) {
+        json_t *items = hearth_items_of_message(job->history.messages[i]);
+        const bool ok = items != NULL && json_array_extend(all, items) == 0;
+        json_decref(items);
+        if (!ok) {
+            json_decref(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
+bool hearth_kept_keep(struct hearth_job *job, json_t *input, bool must) {
+    struct hearth_kept *kept = hearth_kept_get(job);
+    if (kept != NULL && input == NULL) {
+        input = new_items(job);
+    }
+    if (kept == NULL || input == NULL) {
+        json_decref(input);
+        return hearth_api_fail_nomem(&job->error);
+    }
+    if (job->generation.n > 1) {
+        json_decref(input);
+        return hearth_api_fail(&job->error, 400, "invalid_value", "n", "n must be 1 where the reply is stored");
+    }
+    kept->input = input;
+    kept->keeps = job->generation.max_tokens != 0; /* nothing will be said */
+    kept->must = must;
+    return true;
+}
+
+bool hearth_kept_is_due(const struct hearth_job *job) {
+    return job->kept != NULL && job->kept->keeps && (!job->failed || job->detached);
+}
+
+static size_t common_tokens(const struct hearth_tokens *a, const struct hearth_tokens *b) {
+    const size_t most = a->n < b->n ? a->n : b->n;
+    size_t n = 0;
+    while (n < most && a->v[n] == b->v[n]) {
+        n++;
+    }
+    return n;
+}
+
+/* The exact tokens of the conversation up to and with the reply. False: out of memory. */
+static bool fill_tokens(struct hearth_job *job) {
+    struct hearth_kept *kept = job->kept;
+    const struct hearth_choice *choice = &job->choices[0];
+    const struct hearth_line *line = &kept->line;
+    struct hearth_tokens path = {0};
+    if (!hearth_tokens_append(&path, choice->prompt->tokens.v, choice->prompt->tokens.n) ||
+        !hearth_tokens_append(&path, choice->sampled.v, choice->sampled.n)) {
+        hearth_tokens_finish(&path);
+        return false;
+    }
+    const bool parent_known = line->count > 0 && line->tokens_turns == line->count &&
+                              hearth_digest_equal(line->model, job->api->engine->caps.fingerprint);
+    const size_t base = parent_known ? common_tokens(&line->tokens, &path) : 0;
+    const bool ok = hearth_tokens_append(&kept->turn.tokens, path.v + base, path.n - base);
+    kept->turn.base_tokens = (uint32_t)base;
+    kept->turn.model = job->api->engine->caps.fingerprint;
+    kept->turn.salt = job->generation.salt;
+    hearth_tokens_finish(&path);
+    return ok;
+}
+
+/* Everything of the turn but its body's text and its tokens. False: out of memory. */
+static bool fill_head(struct hearth_job *job, enum hearth_turn_status status) {
+    struct hearth_kept *kept = job->kept;
+    struct hearth_turn *turn = &kept->turn;
+    turn->id = job->id_bits;
+    turn->owner = job->owner;
+    turn->parent = kept->line.count > 0 ? kept->line.turns[kept->line.count - 1].id : turn->parent;
+    turn->status = status;
+    turn->created_us = job->created_unix * 1000000;
+    if (turn->session == NULL && kept->session != NULL && (turn->session = strdup(kept->session)) == NULL) {
+        return false;
+    }
+    turn->body.len = 0;
+    return true;
+}
+
+static int put(struct hearth_job *job, enum hearth_turn_status status, json_t *output, json_t *response,
+               struct hearth_errmsg *msg) {
+    struct hearth_kept *kept = job->kept;
+    json_t *body = json_pack("{s:O, s:o, s:o}", "input", kept->input, "output", output, "response", response);
+    if (!fill_head(job, status) || !hearth_json_write(body, &kept->turn.body)) {
+        return HEARTH_ERR_NOMEM;
+    }
+    const int err = hearth_store_put(job->api->store, &kept->turn, msg);
+    kept->stored = kept->stored || err == HEARTH_OK;
+    return err;
+}
+
+bool hearth_kept_put_open(struct hearth_job *job, enum hearth_turn_status status, json_t *response) {
+    struct hearth_errmsg msg = {{0}};
+    const int err = put(job, status, json_array(), response, &msg);
+    return err == HEARTH_OK || hearth_api_fail_err(&job->error, err, &msg);
+}
+
+static enum hearth_turn_status status_of(const struct hearth_job *job) {
+    if (job->cancelled) {
+        return HEARTH_TURN_CANCELLED; /* somebody has been told so, even if it was complete by then */
+    }
+    if (job->failed) {
+        return HEARTH_TURN_FAILED;
+    }
+    return job->choices[0].cut ? HEARTH_TURN_INCOMPLETE : HEARTH_TURN_COMPLETED;
+}
+
+void hearth_kept_write(struct hearth_job *job) {
+    struct hearth_kept *kept = job->kept;
+    struct hearth_errmsg msg = {{0}};
+    const enum hearth_turn_status status = status_of(job);
+    json_t *output = job->failed ? json_array() : hearth_items_of_message(job->choices[0].message);
+    json_t *response = job->dialect->record != NULL ? job->dialect->record(job, status) : json_object();
+    const bool exact = !job->failed && kept->dropped_messages == 0; /* otherwise they are not the conversation's */
+    int err = !exact || fill_tokens(job) ? HEARTH_OK : HEARTH_ERR_NOMEM;
+    if (err == HEARTH_OK) {
+        err = put(job, status, output, response, &msg);
+    } else {
+        json_decref(output);
+        json_decref(response);
+    }
+    if (err != HEARTH_OK) {
+        hearth_log(HEARTH_LOG_WARN, "sessions: %s could not be stored: %s", job->id,
+                   msg.text[0] != '\0' ? msg.text : hearth_err_text(err));
+    }
+    if (err != HEARTH_OK && kept->must && !job->failed) {
+        job->failed = true;
+        hearth_api_fail(&job->error, hearth_err_http(err), "not_stored", NULL, "the reply could not be stored: %s",
+                        msg.text[0] != '\0' ? msg.text : hearth_err_text(err));
+    }
+}
+
+bool hearth_kept_add_json(const struct hearth_job *job, json_t *receipt) {
+    const struct hearth_kept *kept = job->kept;
+    char id[64];
+    if (kept == NULL) {
+        return true;
+    }
+    hearth_id_print(id, sizeof id, "turn_", job->id_bits, -1);
+    return (kept->session == NULL || json_object_set_new(receipt, "session", json_string(kept->session)) == 0) &&
+           (!kept->stored || json_object_set_new(receipt, "turn", json_string(id)) == 0);
+}

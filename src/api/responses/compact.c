@@ -1,0 +1,145 @@
+/* POST /v1/responses/compact: a conversation, shortened by the model itself.
+ *
+ * The model is shown the conversation as it was, so that its state is reused, and behind it asked for a summary. What
+ * is given back is a window to go on from: the last things that the user said, word for word, and the summary as an
+ * item that only this server can read (items.c makes a message of it again). Tools and instructions that the request
+ * does not name are those of the response that it goes on from: they stand in front of what is known.
+ * Source: https://platform.openai.com/docs/api-reference/responses/compact */
+#include "api/responses/responses.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char question[] =
+    "Write a summary of our conversation so far, for someone who has to go on with it and sees nothing else. Say what "
+    "the user wants, what has been decided and done, what was found out (names, paths, numbers, errors: exactly), and "
+    "what comes next. Write plain text and nothing but the summary.";
+
+/* Of the context: the summary at the most (and in tokens), and the user's messages that are kept beside it. */
+#define SUMMARY_SHARE 8
+#define SUMMARY_TOKENS 4096
+#define SUMMARY_TOKENS_MIN 256 /* otherwise no more than half of what it stands for */
+#define MESSAGES_SHARE 8
+#define TOKEN_BYTES 4u
+
+/* The last messages of the user, oldest first, that fit in a share of the context. */
+static json_t *last_messages(const struct hearth_job *job) {
+    const struct hearth_history *history = &job->history;
+    const size_t room = job->api->engine->caps.ctx_tokens / MESSAGES_SHARE * TOKEN_BYTES;
+    const size_t end = history->count - 1; /* the question */
+    json_t *items = json_array();
+    for (size_t i = end, bytes = 0; i-- > 0;) {
+        const struct hearth_message *message = history->messages[i];
+        if (message->role != HEARTH_ROLE_USER ||
+            strncmp(message->content, HEARTH_SUMMARY_HEAD, strlen(HEARTH_SUMMARY_HEAD)) == 0) {
+            continue;
+        }
+        bytes += message->content_len;
+        if (bytes > room) {
+            break;
+        }
+        json_array_insert_new(items, 0, hearth_item_text(HEARTH_ROLE_USER, message->content, message->content_len));
+    }
+    return items;
+}
+
+static json_t *whole(struct hearth_job *job) {
+    const struct hearth_message *message = job->choices[0].message;
+    struct hearth_tally tally;
+    json_t *items = last_messages(job), *output = json_array(), *item;
+    char *sealed = hearth_sealed_close(job->api, HEARTH_SEALED_SUMMARY, message->content, message->content_len);
+    json_array_append_new(items, json_pack("{s:s, s:s?}", "type", "compaction", "encrypted_content", sealed));
+    bool ok = sealed != NULL;
+    size_t i;
+    json_array_foreach(items, i, item) {
+        ok = ok && json_array_append_new(output, hearth_item_printed(item, job->id_bits, i)) == 0;
+    }
+    json_decref(items);
+    free(sealed);
+    if (!ok) {
+        json_decref(output);
+        return NULL;
+    }
+    hearth_tally_job(job, &tally);
+    return json_pack("{s:s, s:s, s:I, s:o, s:o, s:o, s:o}", "id", job->id, "object", "response.compaction",
+                     "created_at", (json_int_t)job->created_unix, "output", output, "usage",
+                     hearth_response_usage(&tally), "timings", hearth_timings_json(&tally), "hearth",
+                     hearth_receipt_json(&tally));
+}
+
+static const struct hearth_dialect compact_dialect = {
+    .id_prefix = "resp_",
+    .whole = whole,
+    .destroy = hearth_response_destroy,
+};
+
+/* The body with what a compaction asks for: its last item is the question. NULL: job->error is filled. */
+static json_t *compact_body(struct hearth_job *job, const json_t *body) {
+    static const char *const not_ours[] = {"store", "background", "stream", "conversation", "text", "include",
+                                           "max_output_tokens", "tool_choice", "n"};
+    json_t *items = hearth_inputs_get(job, hearth_json_get(body, "input"), "input");
+    json_t *copy = items != NULL ? json_copy((json_t *)(uintptr_t)body) : NULL;
+    if (copy == NULL) {
+        json_decref(items);
+        return NULL;
+    }
+    for (size_t i = 0; i < sizeof not_ours / sizeof not_ours[0]; i++) {
+        json_object_del(copy, not_ours[i]);
+    }
+    const size_t share = job->api->engine->caps.ctx_tokens / SUMMARY_SHARE;
+    const json_int_t most = (json_int_t)(share < SUMMARY_TOKENS ? share : SUMMARY_TOKENS);
+    if (json_array_append_new(items, hearth_item_text(HEARTH_ROLE_USER, question, strlen(question))) < 0 ||
+        json_object_set_new(copy, "input", items) < 0 ||
+        json_object_set_new(copy, "max_output_tokens", json_integer(most)) < 0 ||
+        json_object_set_new(copy, "truncation", json_string("auto")) < 0 ||
+        (json_array_size(hearth_json_get(copy, "tools")) > 0 &&
+         json_object_set_new(copy, "tool_choice", json_string("none")) < 0)) {
+        hearth_api_fail_nomem(&job->error);
+        json_decref(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+/* Instructions and tools of the response that is gone on from, where the request has none. */
+static bool inherit(struct hearth_job *job, json_t *body) {
+    const char *id = json_string_value(hearth_json_get(body, "previous_response_id"));
+    struct hearth_digest digest;
+    struct hearth_turn turn = {0};
+    int index;
+    if (id == NULL || !hearth_id_parse(id, &digest, &index) || index >= 0 ||
+        hearth_store_get(job->api->store, job->owner, digest, &turn) != HEARTH_OK) {
+        return true; /* what is wrong with it is told later */
+    }
+    json_t *response = hearth_response_of_turn(&turn, job->api->model_name);
+    hearth_turn_finish(&turn);
+    json_t *tools = json_object_get(response, "tools"), *text = json_object_get(response, "instructions");
+    bool ok = response != NULL;
+    if (ok && hearth_json_get(body, "tools") == NULL && json_array_size(tools) > 0) {
+        ok = json_object_set(body, "tools", tools) == 0;
+    }
+    if (ok && hearth_json_get(body, "instructions") == NULL && json_is_string(text)) {
+        ok = json_object_set(body, "instructions", text) == 0;
+    }
+    json_decref(response);
+    return ok || hearth_api_fail_nomem(&job->error);
+}
+
+bool hearth_responses_compact_prepare(struct hearth_job *job, const json_t *body) {
+    if (hearth_json_get(body, "input") == NULL && hearth_json_get(body, "previous_response_id") == NULL) {
+        return hearth_api_fail(&job->error, 400, "missing_required_parameter", "input",
+                               "input or previous_response_id is needed");
+    }
+    json_t *own = json_copy((json_t *)(uintptr_t)body), *asked = NULL;
+    bool ok = own != NULL || hearth_api_fail_nomem(&job->error);
+    ok = ok && inherit(job, own) && (asked = compact_body(job, own)) != NULL &&
+         hearth_responses_read(job, asked, &compact_dialect, false);
+    if (ok) {
+        const size_t half = job->generation.prompts[0].tokens.n / 2;
+        const int32_t most = half > SUMMARY_TOKENS_MIN ? (int32_t)half : SUMMARY_TOKENS_MIN;
+        job->generation.max_tokens = most < job->generation.max_tokens ? most : job->generation.max_tokens;
+    }
+    json_decref(own);
+    json_decref(asked);
+    return ok;
+}

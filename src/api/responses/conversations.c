@@ -1,0 +1,416 @@
+/* OpenAI's Conversations: sessions, seen as lists of items.
+ *
+ * Items that are added become a turn without a response, behind the head. An item that is deleted leaves a null in its
+ * turn, so that the ids of the others stay; the tokens of its turn, and of those behind, are no longer what the
+ * conversation is, and are forgotten: the next request renders it anew.
+ *
+ * A response holds its conversation while it runs, in memory: a second one would begin at the same head, and what one
+ * of the two says would be lost.
+ * Source: https://platform.openai.com/docs/api-reference/conversations */
+#include "api/responses/responses.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ITEMS_MAX 20u
+
+/* ---- one response at a time ---- */
+
+struct hearth_conversation_lock {
+    struct hearth_conversation_lock *next;
+    const struct hearth_api *api;
+    struct hearth_digest owner;
+    char name[];
+};
+
+static pthread_mutex_t locks_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct hearth_conversation_lock *locks;
+
+bool hearth_conversation_lock(struct hearth_job *job, const char *name, struct hearth_conversation_lock **out) {
+    struct hearth_conversation_lock *lock = malloc(sizeof *lock + strlen(name) + 1), *at;
+    if (lock == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    lock->api = job->api;
+    lock->owner = job->owner;
+    memcpy(lock->name, name, strlen(name) + 1);
+    pthread_mutex_lock(&locks_mutex);
+    for (at = locks; at != NULL; at = at->next) {
+        if (at->api == lock->api && hearth_digest_equal(at->owner, lock->owner) && strcmp(at->name, name) == 0) {
+            break;
+        }
+    }
+    if (at == NULL) {
+        lock->next = locks;
+        locks = lock;
+        *out = lock;
+    }
+    pthread_mutex_unlock(&locks_mutex);
+    if (at != NULL) {
+        free(lock);
+        return hearth_api_fail(&job->error, 409, "conversation_locked", "conversation",
+                               "Another process is currently operating on this conversation. Please retry in a few "
+                               "seconds.");
+    }
+    return true;
+}
+
+void hearth_conversation_unlock(struct hearth_conversation_lock **lock) {
+    if (*lock == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&locks_mutex);
+    struct hearth_conversation_lock **at = &locks;
+    while (*at != *lock) {
+        at = &(*at)->next;
+    }
+    *at = (*lock)->next;
+    pthread_mutex_unlock(&locks_mutex);
+    free(*lock);
+    *lock = NULL;
+}
+
+/* ---- conversations ---- */
+
+static bool fail_store(struct hearth_job *job, int err, const char *name, const struct hearth_errmsg *msg) {
+    if (err == HEARTH_ERR_NOT_FOUND) {
+        return hearth_api_fail(&job->error, 404, "not_found", "conversation_id",
+                               "Conversation with id '%.100s' not found.", name);
+    }
+    return hearth_api_fail_err(&job->error, err, msg);
+}
+
+static json_t *conversation_json(const struct hearth_session *session) {
+    json_t *metadata = session->metadata.len > 0
+                           ? json_loadb((const char *)session->metadata.data, session->metadata.len, 0, NULL)
+                           : json_object();
+    return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_json_text(session->name, strlen(session->name)), "object",
+                     "conversation", "created_at", (json_int_t)(session->created_us / 1000000), "metadata", metadata);
+}
+
+/* The path's conversation; the caller finishes it. */
+static bool load(struct hearth_job *job, struct hearth_session *session) {
+    char *name = hearth_job_param(job, 0);
+    if (name == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    const int err = hearth_store_session_get(job->api->store, job->owner, name, session);
+    const bool ok = err == HEARTH_OK || fail_store(job, err, name, NULL);
+    free(name);
+    return ok;
+}
+
+/* Answers with a conversation as it stands. */
+static bool respond(struct hearth_job *job, const char *name) {
+    struct hearth_session session = {0};
+    const int err = hearth_store_session_get(job->api->store, job->owner, name, &session);
+    if (err != HEARTH_OK) {
+        return fail_store(job, err, name, NULL);
+    }
+    json_t *value = conversation_json(&session);
+    hearth_session_finish(&session);
+    return hearth_job_respond(job, value);
+}
+
+static bool read_metadata(struct hearth_job *job, const json_t *body, struct hearth_session *session) {
+    json_t *metadata = hearth_json_get(body, "metadata");
+    if (!hearth_metadata_check(metadata, &job->error)) {
+        return false;
+    }
+    session->metadata.len = 0;
+    return metadata == NULL || hearth_json_write(json_incref(metadata), &session->metadata) ||
+           hearth_api_fail_nomem(&job->error);
+}
+
+/* The request's items, checked against what stands before them, in the form in which they are stored. NULL: job->error
+ * is filled. */
+static json_t *read_items(struct hearth_job *job, const json_t *body) {
+    const json_t *given = hearth_json_get(body, "items");
+    if (given != NULL && !json_is_array(given)) {
+        hearth_api_fail(&job->error, 400, "invalid_type", "items", "items must be an array");
+        return NULL;
+    }
+    if (json_array_size(given) > ITEMS_MAX) {
+        hearth_api_fail(&job->error, 400, "array_above_max_length", "items", "items: at most %u at a time are allowed",
+                        ITEMS_MAX);
+        return NULL;
+    }
+    json_t *items = hearth_inputs_get(job, given, "items"), *clean = NULL;
+    if (items != NULL && hearth_items_read(job, items, "items", false) && (clean = hearth_inputs_clean(items)) == NULL) {
+        hearth_api_fail_nomem(&job->error);
+    }
+    json_decref(items);
+    return clean;
+}
+
+/* Writes items, which are given up, as a turn behind a conversation's head. */
+static bool put_items(struct hearth_job *job, const struct hearth_session *session, json_t *items,
+                      struct hearth_turn *turn) {
+    struct hearth_errmsg msg = {{0}};
+    *turn = (struct hearth_turn){.id = job->id_bits, .owner = job->owner, .parent = session->head,
+                                 .status = HEARTH_TURN_COMPLETED, .session = strdup(session->name)};
+    if (!hearth_json_write(json_pack("{s:o, s:[], s:{}}", "input", items, "output", "response"), &turn->body) ||
+        turn->session == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    const int err = hearth_store_put(job->api->store, turn, &msg);
+    return err == HEARTH_OK || fail_store(job, err, session->name, &msg);
+}
+
+bool hearth_conversations_create_prepare(struct hearth_job *job, const json_t *body) {
+    char name[64];
+    struct hearth_session session = {.name = name, .owner = job->owner};
+    struct hearth_turn turn = {0};
+    struct hearth_errmsg msg = {{0}};
+    hearth_id_print(name, sizeof name, "conv_", hearth_store_id(), -1);
+    json_t *items = read_items(job, body);
+    bool ok = items != NULL && read_metadata(job, body, &session);
+    if (ok) {
+        const int err = hearth_store_session_put(job->api->store, &session, false, &msg);
+        ok = err == HEARTH_OK || fail_store(job, err, name, &msg);
+    }
+    if (ok && json_array_size(items) > 0) {
+        ok = put_items(job, &session, json_incref(items), &turn);
+    }
+    json_decref(items);
+    hearth_turn_finish(&turn);
+    hearth_buf_finish(&session.metadata);
+    return ok && respond(job, name);
+}
+
+bool hearth_conversations_get_prepare(struct hearth_job *job, const json_t *body) {
+    char *name = hearth_job_param(job, 0);
+    (void)body;
+    const bool ok = name != NULL ? respond(job, name) : hearth_api_fail_nomem(&job->error);
+    free(name);
+    return ok;
+}
+
+bool hearth_conversations_update_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_session session = {0};
+    struct hearth_errmsg msg = {{0}};
+    if (json_object_get(body, "metadata") == NULL) {
+        return hearth_api_fail(&job->error, 400, "missing_required_parameter", "metadata", "metadata is needed");
+    }
+    if (!load(job, &session)) {
+        return false;
+    }
+    bool ok = read_metadata(job, body, &session);
+    if (ok) {
+        const int err = hearth_store_session_put(job->api->store, &session, true, &msg);
+        ok = err == HEARTH_OK || fail_store(job, err, session.name, &msg);
+    }
+    ok = ok && respond(job, session.name);
+    hearth_session_finish(&session);
+    return ok;
+}
+
+bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *body) {
+    char *name = hearth_job_param(job, 0);
+    (void)body;
+    if (name == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    const int err = hearth_store_session_delete(job->api->store, job->owner, name);
+    bool ok = err == HEARTH_OK || fail_store(job, err, name, NULL);
+    if (ok) {
+        hearth_keeper_wake(job->api->keeper);
+        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
+                                               "conversation.deleted", "deleted", 1));
+    }
+    free(name);
+    return ok;
+}
+
+/* ---- items ---- */
+
+static bool is_begun(const struct hearth_session *session) {
+    return session->head.lo != 0 || session->head.hi != 0;
+}
+
+/* The path's conversation and its turns. */
+static bool load_line(struct hearth_job *job, struct hearth_session *session, struct hearth_line *line) {
+    if (!load(job, session)) {
+        return false;
+    }
+    const int err = is_begun(session) ? hearth_store_line(job->api->store, job->owner, session->head, line) : HEARTH_OK;
+    if (err != HEARTH_OK) {
+        hearth_session_finish(session);
+        return hearth_api_fail_err(&job->error, err, NULL);
+    }
+    return true;
+}
+
+bool hearth_conversations_list_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_session session = {0};
+    struct hearth_line line = {0};
+    (void)body;
+    if (!load_line(job, &session, &line)) {
+        return false;
+    }
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (size_t i = 0; ok && i < line.count; i++) {
+        ok = hearth_list_add_turn(list, &line.turns[i], true);
+    }
+    hearth_line_finish(&line);
+    hearth_session_finish(&session);
+    if (!ok) {
+        json_decref(list);
+        return hearth_api_fail_nomem(&job->error);
+    }
+    return hearth_list_respond(job, list);
+}
+
+bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_conversation_lock *lock = NULL;
+    struct hearth_session session = {0};
+    struct hearth_turn turn = {0};
+    json_t *list = json_array();
+    if (hearth_json_get(body, "items") == NULL) {
+        json_decref(list);
+        return hearth_api_fail(&job->error, 400, "missing_required_parameter", "items", "items are needed");
+    }
+    if (!load(job, &session)) {
+        json_decref(list);
+        return false;
+    }
+    bool ok = hearth_conversation_lock(job, session.name, &lock) &&
+              hearth_kept_from_session(job, session.name, true, "conversation_id");
+    json_t *items = ok ? read_items(job, body) : NULL;
+    if (ok && job->kept->line.count > 0) { /* by now it may be another one */
+        session.head = job->kept->line.turns[job->kept->line.count - 1].id;
+    }
+    ok = ok && items != NULL &&
+         (json_array_size(items) == 0 || put_items(job, &session, json_incref(items), &turn)) &&
+         (json_array_size(items) == 0 || hearth_list_add_turn(list, &turn, false) ||
+          hearth_api_fail_nomem(&job->error));
+    hearth_conversation_unlock(&lock);
+    json_decref(items);
+    hearth_turn_finish(&turn);
+    hearth_session_finish(&session);
+    if (!ok) {
+        json_decref(list);
+        return false;
+    }
+    const size_t count = json_array_size(list);
+    json_t *first = json_object_get(json_array_get(list, 0), "id");
+    json_t *last = json_object_get(json_array_get(list, count - 1), "id");
+    return hearth_job_respond(job, json_pack("{s:s, s:o, s:O?, s:O?, s:b}", "object", "list", "data", list, "first_id",
+                                             first, "last_id", last, "has_more", 0));
+}
+
+/* Where the path's item is: the place of its turn in the line, and its own in the turn. */
+static bool find_item(struct hearth_job *job, const struct hearth_line *line, size_t *turn, int *index) {
+    char *id = hearth_job_param(job, 1);
+    struct hearth_digest digest = {0, 0};
+    *index = -1;
+    *turn = line->count;
+    if (id != NULL && hearth_id_parse(id, &digest, index) && *index >= 0) {
+        for (*turn = 0; *turn < line->count; ++*turn) {
+            if (hearth_digest_equal(line->turns[*turn].id, digest)) {
+                break;
+            }
+        }
+    }
+    const bool ok = *turn < line->count ||
+                    hearth_api_fail(&job->error, 404, "not_found", "item_id", "Item with id '%.100s' not found.",
+                                    id != NULL ? id : "");
+    free(id);
+    return ok;
+}
+
+bool hearth_conversations_item_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_session session = {0};
+    struct hearth_line line = {0};
+    size_t at, i;
+    int index;
+    json_t *list = json_array(), *item, *found = NULL;
+    (void)body;
+    bool ok = load_line(job, &session, &line);
+    if (ok) {
+        ok = find_item(job, &line, &at, &index);
+        if (ok && hearth_list_add_turn(list, &line.turns[at], true)) {
+            char *id = hearth_job_param(job, 1);
+            json_array_foreach(list, i, item) {
+                const char *own = json_string_value(json_object_get(item, "id"));
+                if (id != NULL && found == NULL && strcmp(own + strcspn(own, "_"), id + strcspn(id, "_")) == 0) {
+                    found = json_incref(item);
+                }
+            }
+            ok = found != NULL || hearth_api_fail(&job->error, 404, "not_found", "item_id",
+                                                  "Item with id '%.100s' not found.", id != NULL ? id : "");
+            free(id);
+        }
+        hearth_line_finish(&line);
+        hearth_session_finish(&session);
+    }
+    json_decref(list);
+    return ok && hearth_job_respond(job, found);
+}
+
+/* Puts a null in the place of an item. NULL: there is none. */
+static json_t *without_item(const struct hearth_turn *turn, size_t index) {
+    json_t *body = json_loadb((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
+    json_t *items = json_object_get(body, "input");
+    if (index >= json_array_size(items)) {
+        index -= json_array_size(items);
+        items = json_object_get(body, "output");
+    }
+    if (!json_is_object(json_array_get(items, index)) || json_array_set_new(items, index, json_null()) < 0) {
+        json_decref(body);
+        return NULL;
+    }
+    return body;
+}
+
+/* Writes a turn without its tokens, and with another body if there is one, which is given up. */
+static bool rewrite(struct hearth_job *job, struct hearth_digest id, json_t *body) {
+    struct hearth_turn turn = {0};
+    struct hearth_errmsg msg = {{0}};
+    int err = hearth_store_get(job->api->store, job->owner, id, &turn);
+    if (err == HEARTH_ERR_NOT_FOUND && body == NULL) {
+        return true; /* hidden: nobody can go on from it alone */
+    }
+    if (err == HEARTH_OK) {
+        turn.tokens.n = 0;
+        turn.base_tokens = 0;
+        turn.model = (struct hearth_digest){0, 0};
+        if (body != NULL) {
+            turn.body.len = 0;
+            err = hearth_json_write(body, &turn.body) ? HEARTH_OK : HEARTH_ERR_NOMEM;
+            body = NULL;
+        }
+        err = err == HEARTH_OK ? hearth_store_put(job->api->store, &turn, &msg) : err;
+    }
+    json_decref(body);
+    hearth_turn_finish(&turn);
+    return err == HEARTH_OK || hearth_api_fail_err(&job->error, err, &msg);
+}
+
+bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_conversation_lock *lock = NULL;
+    struct hearth_session session = {0};
+    struct hearth_line line = {0};
+    size_t at = 0;
+    int index = 0;
+    (void)body;
+    if (!load_line(job, &session, &line)) {
+        return false;
+    }
+    bool ok = hearth_conversation_lock(job, session.name, &lock) && find_item(job, &line, &at, &index);
+    if (ok) {
+        json_t *less = without_item(&line.turns[at], (size_t)index);
+        ok = less != NULL ? rewrite(job, line.turns[at].id, less)
+                          : hearth_api_fail(&job->error, 404, "not_found", "item_id", "there is no such item");
+    }
+    for (size_t i = at + 1; ok && i < line.count; i++) {
+        ok = rewrite(job, line.turns[i].id, NULL);
+    }
+    hearth_conversation_unlock(&lock);
+    ok = ok && respond(job, session.name);
+    hearth_line_finish(&line);
+    hearth_session_finish(&session);
+    return ok;
+}

@@ -1,0 +1,197 @@
+/* Responses that are made, stored and running.
+ *
+ * A background response is written to the store before it is answered, and once more when it is complete; between the
+ * two it is polled there. It is cancelled in two steps: the loop, which knows what runs, cancels the job; a worker
+ * answers with what the store has, which may not have heard of it yet. */
+#include "api/responses/responses.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- POST /v1/responses ---- */
+
+/* Stores the response as it is now, and answers with it unless it is streamed. */
+static bool begin_background(struct hearth_job *job) {
+    hearth_job_name(job);
+    json_t *record = hearth_response_record(job, HEARTH_TURN_IN_PROGRESS);
+    if (record == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    if (!job->generation.stream &&
+        !hearth_job_respond(job, hearth_response_json(job, HEARTH_TURN_QUEUED, false))) {
+        json_decref(record);
+        return false;
+    }
+    if (!hearth_kept_put_open(job, HEARTH_TURN_IN_PROGRESS, record)) {
+        return false;
+    }
+    job->detached = true;
+    return true;
+}
+
+bool hearth_responses_prepare(struct hearth_job *job, const json_t *body) {
+    if (!hearth_responses_read(job, body, &hearth_responses_dialect, true)) {
+        return false;
+    }
+    const struct hearth_response *response = job->dialect_state;
+    return !response->background || begin_background(job);
+}
+
+/* ---- stored responses ---- */
+
+static bool fail_not_found(struct hearth_job *job, const char *id) {
+    return hearth_api_fail(&job->error, 404, "not_found", "response_id", "Response with id '%.100s' not found.", id);
+}
+
+/* The turn of the path's id. */
+static bool load(struct hearth_job *job, struct hearth_turn *turn) {
+    char *id = hearth_job_param(job, 0);
+    struct hearth_digest digest = {0, 0};
+    int index = 0, err = HEARTH_ERR_NOT_FOUND;
+    if (id == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    if (hearth_id_parse(id, &digest, &index) && index < 0) {
+        err = hearth_store_get(job->api->store, job->owner, digest, turn);
+    }
+    const bool ok = err == HEARTH_OK || (err == HEARTH_ERR_NOT_FOUND ? fail_not_found(job, id)
+                                                                     : hearth_api_fail_err(&job->error, err, NULL));
+    free(id);
+    return ok;
+}
+
+static bool is_open(const struct hearth_turn *turn) {
+    return turn->status == HEARTH_TURN_QUEUED || turn->status == HEARTH_TURN_IN_PROGRESS;
+}
+
+bool hearth_responses_get_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_turn turn = {0};
+    char *stream = hearth_job_query(job, "stream");
+    const bool streams = stream != NULL && strcmp(stream, "true") == 0;
+    (void)body;
+    free(stream);
+    if (streams) {
+        return hearth_api_fail(&job->error, 400, "unsupported_parameter", "stream",
+                               "a stored response cannot be streamed again: poll it without stream");
+    }
+    if (!load(job, &turn)) {
+        return false;
+    }
+    json_t *response = hearth_response_of_turn(&turn, job->api->model_name);
+    hearth_turn_finish(&turn);
+    return hearth_job_respond(job, response);
+}
+
+bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_turn turn = {0};
+    char id[64];
+    (void)body;
+    if (!load(job, &turn)) {
+        return false;
+    }
+    hearth_id_print(id, sizeof id, "resp_", turn.id, -1);
+    const bool open = is_open(&turn);
+    const int err = open ? HEARTH_OK : hearth_store_delete(job->api->store, job->owner, turn.id);
+    hearth_turn_finish(&turn);
+    if (open) {
+        return hearth_api_fail(&job->error, 400, "invalid_value", "response_id",
+                               "the response '%s' is still running: cancel it first", id);
+    }
+    if (err != HEARTH_OK) {
+        return err == HEARTH_ERR_NOT_FOUND ? fail_not_found(job, id) : hearth_api_fail_err(&job->error, err, NULL);
+    }
+    hearth_keeper_wake(job->api->keeper);
+    return hearth_job_respond(job, json_pack("{s:s, s:s, s:b}", "id", id, "object", "response", "deleted", 1));
+}
+
+void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    static const char head[] = "/v1/responses/";
+    const char *path = hearth_http_path(exchange);
+    struct hearth_digest id, owner = {0, 0};
+    char text[64];
+    int index;
+    const size_t len = strncmp(path, head, strlen(head)) == 0 ? strcspn(path + strlen(head), "/") : 0;
+    if (len == 0 || len >= sizeof text || !hearth_api_authorize(api, exchange, &owner)) {
+        return;
+    }
+    snprintf(text, sizeof text, "%.*s", (int)len, path + strlen(head));
+    if (!hearth_id_parse(text, &id, &index) || index >= 0) {
+        return;
+    }
+    for (struct hearth_job *job = api->running; job != NULL; job = job->next) {
+        if (job->detached && !job->completing && hearth_digest_equal(job->id_bits, id) &&
+            hearth_digest_equal(job->owner, owner)) {
+            job->cancelled = true;
+            hearth_job_cancel(job);
+        }
+    }
+}
+
+bool hearth_responses_cancel_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_turn turn = {0};
+    (void)body;
+    if (!load(job, &turn)) {
+        return false;
+    }
+    int err = HEARTH_OK;
+    if (is_open(&turn)) { /* it is about to be: from now on everybody is told so */
+        turn.status = HEARTH_TURN_CANCELLED;
+        err = hearth_store_put(job->api->store, &turn, NULL);
+    }
+    json_t *response = hearth_response_of_turn(&turn, job->api->model_name);
+    const bool background = json_is_true(json_object_get(response, "background"));
+    hearth_turn_finish(&turn);
+    if (err != HEARTH_OK) {
+        json_decref(response);
+        return hearth_api_fail_err(&job->error, err, NULL);
+    }
+    if (response != NULL && !background) {
+        json_decref(response);
+        return hearth_api_fail(&job->error, 400, "invalid_value", "response_id",
+                               "Cannot cancel a synchronous response: only those in the background can be cancelled.");
+    }
+    return hearth_job_respond(job, response);
+}
+
+bool hearth_responses_items_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_turn turn = {0};
+    struct hearth_line line = {0};
+    (void)body;
+    if (!load(job, &turn)) {
+        return false;
+    }
+    const int err = hearth_store_line(job->api->store, job->owner, turn.id, &line);
+    hearth_turn_finish(&turn);
+    if (err != HEARTH_OK) {
+        return hearth_api_fail_err(&job->error, err, NULL);
+    }
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (size_t i = 0; ok && i < line.count; i++) {
+        ok = hearth_list_add_turn(list, &line.turns[i], i + 1 < line.count);
+    }
+    hearth_line_finish(&line);
+    if (!ok) {
+        json_decref(list);
+        return hearth_api_fail_nomem(&job->error);
+    }
+    return hearth_list_respond(job, list);
+}
+
+/* ---- POST /v1/responses/input_tokens ---- */
+
+bool hearth_responses_tokens_prepare(struct hearth_job *job, const json_t *body) {
+    size_t tokens = 0;
+    if (hearth_responses_read(job, body, &hearth_responses_dialect, false)) {
+        tokens = job->generation.prompts[0].tokens.n;
+    } else if (job->error.prompt_tokens > 0) { /* too long, but counted */
+        tokens = job->error.prompt_tokens;
+    } else {
+        return false;
+    }
+    hearth_response_destroy(job->dialect_state);
+    job->dialect_state = NULL;
+    job->dialect = NULL;
+    return hearth_job_respond(job, json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
+                                             (json_int_t)tokens));
+}

@@ -1,0 +1,370 @@
+/* A response as it grows.
+ *
+ *     response.created, response.in_progress
+ *     for each item:  output_item.added, its parts and deltas, what they came to, output_item.done
+ *     response.completed | response.incomplete | response.failed
+ *
+ * Every event has its name twice (the event line and "type") and a number. One item grows at a time: a piece of another
+ * one ends it. What was sent is what the last event says, so items are kept as they were sent.
+ *
+ * A custom tool's call is JSON around its text as the model writes it: its text is sent when it is complete.
+ * Source: https://platform.openai.com/docs/api-reference/responses-streaming */
+#include "api/responses/responses.h"
+
+#include "base/assert.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { REASONING, MESSAGE, CALL };
+
+struct hearth_response_item {
+    enum kind kind;
+    size_t index; /* in the output */
+    char id[64];
+    size_t call;  /* of a call: as deltas count them */
+    char *call_id, *name;
+    bool custom;
+    struct hearth_buf text; /* so far: text, reasoning, arguments */
+    json_t *logprobs;
+};
+
+void hearth_response_item_destroy(struct hearth_response_item *item) {
+    if (item != NULL) {
+        hearth_buf_finish(&item->text);
+        json_decref(item->logprobs);
+        free(item->call_id);
+        free(item->name);
+        free(item);
+    }
+}
+
+/* One event; its members are given up. */
+static bool send(struct hearth_job *job, struct hearth_buf *out, const char *type, json_t *members) {
+    struct hearth_response *response = job->dialect_state;
+    json_t *event = json_pack("{s:s, s:I}", "type", type, "sequence_number", (json_int_t)response->sequence);
+    if (event == NULL || members == NULL || json_object_update(event, members) < 0) {
+        json_decref(event);
+        json_decref(members);
+        return false;
+    }
+    json_decref(members);
+    response->sequence++;
+    return hearth_sse(out, type, event);
+}
+
+/* An event of the open item's first part: `name` holds text (NULL: none), "text" or "delta". */
+static bool send_part(struct hearth_job *job, struct hearth_buf *out, const char *type, const char *place,
+                      const char *name, json_t *value) {
+    const struct hearth_response *response = job->dialect_state;
+    const struct hearth_response_item *item = response->open;
+    return send(job, out, type,
+                json_pack("{s:s, s:I, s:i, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index, place,
+                          0, name, value));
+}
+
+static json_t *text_part(const char *type, const struct hearth_buf *text, json_t *logprobs) {
+    json_t *part = json_pack("{s:s, s:o}", "type", type, "text", hearth_json_text((const char *)text->data, text->len));
+    if (part != NULL && strcmp(type, "output_text") == 0) {
+        json_object_set_new(part, "annotations", json_array());
+        json_object_set_new(part, "logprobs", logprobs != NULL ? json_incref(logprobs) : json_array());
+    }
+    return part;
+}
+
+/* ---- the open item ---- */
+
+/* The item as it is when nothing of it has come yet. */
+static json_t *empty_item(const struct hearth_response_item *item) {
+    switch (item->kind) {
+    case REASONING:
+        return json_pack("{s:s, s:s, s:s, s:[], s:[]}", "id", item->id, "type", "reasoning", "status", "in_progress",
+                         "summary", "content");
+    case MESSAGE:
+        return json_pack("{s:s, s:s, s:s, s:s, s:[]}", "id", item->id, "type", "message", "status", "in_progress",
+                         "role", "assistant", "content");
+    case CALL:
+        break;
+    }
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:s}", "id", item->id, "type",
+                     item->custom ? "custom_tool_call" : "function_call", "status", "in_progress", "call_id",
+                     hearth_json_text(item->call_id, strlen(item->call_id)), "name",
+                     hearth_json_text(item->name, strlen(item->name)), item->custom ? "input" : "arguments", "");
+}
+
+static bool send_added(struct hearth_job *job, struct hearth_buf *out) {
+    static const struct hearth_buf nothing = {0};
+    const struct hearth_response *response = job->dialect_state;
+    const struct hearth_response_item *item = response->open;
+    bool ok = send(job, out, "response.output_item.added",
+                   json_pack("{s:I, s:o}", "output_index", (json_int_t)item->index, "item", empty_item(item)));
+    if (item->kind != CALL) {
+        const char *type = item->kind == MESSAGE ? "output_text" : "reasoning_text";
+        ok = ok && send_part(job, out, "response.content_part.added", "content_index", "part",
+                             text_part(type, &nothing, NULL));
+    }
+    if (item->kind == REASONING && response->summarises) {
+        ok = ok && send_part(job, out, "response.reasoning_summary_part.added", "summary_index", "part",
+                             text_part("summary_text", &nothing, NULL));
+    }
+    return ok;
+}
+
+static const char *prefix_of(const struct hearth_response_item *item) {
+    return item->kind == REASONING ? "rs_" : item->kind == MESSAGE ? "msg_" : item->custom ? "ctc_" : "fc_";
+}
+
+/* Begins an item; `delta` is a call's first. */
+static bool open_item(struct hearth_job *job, enum kind kind, const struct hearth_chat_delta *delta,
+                      struct hearth_buf *out) {
+    struct hearth_response *response = job->dialect_state;
+    struct hearth_response_item *item = calloc(1, sizeof *item);
+    if (item == NULL) {
+        return false;
+    }
+    response->open = item;
+    item->kind = kind;
+    item->index = json_array_size(response->output);
+    item->call = kind == CALL ? delta->call : HEARTH_CHAT_NO_CALL;
+    if (kind == CALL) {
+        item->call_id = strdup(delta->call_id != NULL ? delta->call_id : "");
+        item->name = strdup(delta->call_name != NULL ? delta->call_name : "");
+        if (item->call_id == NULL || item->name == NULL) {
+            return false;
+        }
+        item->custom = json_is_true(json_object_get(json_object_get(response->names, item->name), "custom"));
+    }
+    hearth_id_print(item->id, sizeof item->id, prefix_of(item), job->id_bits,
+                    (int)(response->first_index + item->index));
+    return send_added(job, out);
+}
+
+/* What the texts of the open item came to; `done` is the item as it is printed. */
+static bool send_texts(struct hearth_job *job, const json_t *done, struct hearth_buf *out) {
+    const struct hearth_response *response = job->dialect_state;
+    struct hearth_response_item *item = response->open;
+    json_t *text = hearth_json_text((const char *)item->text.data, item->text.len);
+    bool ok = text != NULL;
+    if (ok && item->kind == MESSAGE) {
+        json_t *event = json_pack("{s:s, s:I, s:i, s:O, s:o}", "item_id", item->id, "output_index",
+                                  (json_int_t)item->index, "content_index", 0, "text", text, "logprobs",
+                                  item->logprobs != NULL ? json_incref(item->logprobs) : json_array());
+        ok = send(job, out, "response.output_text.done", event) &&
+             send_part(job, out, "response.content_part.done", "content_index", "part",
+                       text_part("output_text", &item->text, item->logprobs));
+    } else if (ok && item->kind == REASONING) {
+        ok = send_part(job, out, "response.reasoning_text.done", "content_index", "text", json_incref(text)) &&
+             send_part(job, out, "response.content_part.done", "content_index", "part",
+                       text_part("reasoning_text", &item->text, NULL));
+        if (ok && response->summarises) {
+            ok = send_part(job, out, "response.reasoning_summary_text.done", "summary_index", "text",
+                           json_incref(text)) &&
+                 send_part(job, out, "response.reasoning_summary_part.done", "summary_index", "part",
+                           text_part("summary_text", &item->text, NULL));
+        }
+    } else if (ok && item->custom) {
+        json_t *input = json_object_get(done, "input");
+        ok = send(job, out, "response.custom_tool_call_input.delta",
+                  json_pack("{s:s, s:I, s:O}", "item_id", item->id, "output_index", (json_int_t)item->index, "delta",
+                            input)) &&
+             send(job, out, "response.custom_tool_call_input.done",
+                  json_pack("{s:s, s:I, s:O}", "item_id", item->id, "output_index", (json_int_t)item->index, "input",
+                            input));
+    } else if (ok) {
+        ok = send(job, out, "response.function_call_arguments.done",
+                  json_pack("{s:s, s:I, s:s, s:O}", "item_id", item->id, "output_index", (json_int_t)item->index,
+                            "name", item->name, "arguments", text));
+    }
+    json_decref(text);
+    return ok;
+}
+
+/* The open item as the store has it. */
+static json_t *stored_item(const struct hearth_response_item *item) {
+    const char *text = item->text.len > 0 ? (const char *)item->text.data : "";
+    if (item->kind == MESSAGE) {
+        return hearth_item_text(HEARTH_ROLE_ASSISTANT, text, item->text.len);
+    }
+    if (item->kind == REASONING) {
+        return hearth_item_reasoning(text, item->text.len);
+    }
+    char *arguments = strndup(text, item->text.len);
+    const struct hearth_call call = {.id = item->call_id, .name = item->name, .arguments = arguments};
+    json_t *value = arguments != NULL ? hearth_item_call(&call) : NULL;
+    free(arguments);
+    return value;
+}
+
+static json_t *extra_of(const struct hearth_job *job, const struct hearth_response_item *item, bool cut) {
+    const struct hearth_response *response = job->dialect_state;
+    json_t *extra = json_object();
+    if (item->kind == REASONING && response->encrypts) {
+        char *sealed = hearth_sealed_close(job->api, HEARTH_SEALED_REASONING, (const char *)item->text.data,
+                                           item->text.len);
+        json_object_set_new(extra, "encrypted_content", sealed != NULL ? json_string(sealed) : NULL);
+        free(sealed);
+    }
+    if (item->logprobs != NULL) {
+        json_object_set(extra, "logprobs", item->logprobs);
+    }
+    if (cut) {
+        json_object_set_new(extra, "status", json_string("incomplete"));
+    }
+    if (json_object_size(extra) == 0) {
+        json_decref(extra);
+        return json_null();
+    }
+    return extra;
+}
+
+/* Ends the open item, if there is one. `cut`: the reply broke off in it. */
+static bool close_item(struct hearth_job *job, bool cut, struct hearth_buf *out) {
+    struct hearth_response *response = job->dialect_state;
+    struct hearth_response_item *item = response->open;
+    if (item == NULL) {
+        return true;
+    }
+    json_t *stored = stored_item(item), *extra = extra_of(job, item, cut);
+    json_t *done = stored != NULL ? hearth_response_item(stored, response->names, response->summarises, extra,
+                                                         job->id_bits, response->first_index + item->index)
+                                  : NULL;
+    json_decref(stored);
+    const bool ok = json_array_append_new(response->extras, extra) == 0 && done != NULL &&
+                    send_texts(job, done, out) &&
+                    send(job, out, "response.output_item.done",
+                         json_pack("{s:I, s:O}", "output_index", (json_int_t)item->index, "item", done)) &&
+                    json_array_append(response->output, done) == 0;
+    json_decref(done);
+    hearth_response_item_destroy(item);
+    response->open = NULL;
+    return ok;
+}
+
+/* The open item is one of that kind (and call), or becomes one. */
+static bool need_item(struct hearth_job *job, enum kind kind, const struct hearth_chat_delta *delta,
+                      struct hearth_buf *out) {
+    struct hearth_response *response = job->dialect_state;
+    const struct hearth_response_item *open = response->open;
+    if (open != NULL && open->kind == kind && (kind != CALL || open->call == delta->call)) {
+        return true;
+    }
+    return close_item(job, false, out) && open_item(job, kind, delta, out);
+}
+
+/* ---- deltas ---- */
+
+/* Log-probabilities that have come with a piece of text; kept with the item. NULL: out of memory. */
+static json_t *take_logprobs(struct hearth_choice *choice, struct hearth_response_item *item) {
+    json_t *entries = choice->logprobs;
+    choice->logprobs = NULL;
+    if (entries == NULL) {
+        return json_array();
+    }
+    if (item->logprobs == NULL) {
+        item->logprobs = json_array();
+    }
+    json_array_extend(item->logprobs, entries);
+    return entries;
+}
+
+static bool add_content(struct hearth_choice *choice, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
+    struct hearth_job *job = choice->job;
+    const struct hearth_response *response = job->dialect_state;
+    if (!need_item(job, MESSAGE, delta, out)) {
+        return false;
+    }
+    struct hearth_response_item *item = response->open;
+    return hearth_buf_append(&item->text, delta->content, delta->content_len) &&
+           send(job, out, "response.output_text.delta",
+                json_pack("{s:s, s:I, s:i, s:o, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index,
+                          "content_index", 0, "delta", hearth_json_text(delta->content, delta->content_len),
+                          "logprobs", take_logprobs(choice, item)));
+}
+
+static bool add_reasoning(struct hearth_job *job, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
+    const struct hearth_response *response = job->dialect_state;
+    if (!need_item(job, REASONING, delta, out) ||
+        !hearth_buf_append(&response->open->text, delta->reasoning, delta->reasoning_len)) {
+        return false;
+    }
+    json_t *piece = hearth_json_text(delta->reasoning, delta->reasoning_len);
+    const bool ok = send_part(job, out, "response.reasoning_text.delta", "content_index", "delta", json_incref(piece)) &&
+                    (!response->summarises || send_part(job, out, "response.reasoning_summary_text.delta",
+                                                        "summary_index", "delta", json_incref(piece)));
+    json_decref(piece);
+    return ok;
+}
+
+static bool add_call(struct hearth_job *job, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
+    const struct hearth_response *response = job->dialect_state;
+    if (!need_item(job, CALL, delta, out)) {
+        return false;
+    }
+    struct hearth_response_item *item = response->open;
+    if (delta->arguments_len == 0) {
+        return true;
+    }
+    return hearth_buf_append(&item->text, delta->arguments, delta->arguments_len) &&
+           (item->custom || send(job, out, "response.function_call_arguments.delta",
+                                 json_pack("{s:s, s:I, s:o}", "item_id", item->id, "output_index",
+                                           (json_int_t)item->index, "delta",
+                                           hearth_json_text(delta->arguments, delta->arguments_len))));
+}
+
+bool hearth_response_events_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta,
+                                  struct hearth_buf *out) {
+    struct hearth_job *job = choice->job;
+    if (delta->content == NULL && choice->logprobs != NULL) { /* of tokens that are no text */
+        json_decref(choice->logprobs);
+        choice->logprobs = NULL;
+    }
+    return (delta->reasoning == NULL || delta->reasoning_len == 0 || add_reasoning(job, delta, out)) &&
+           (delta->content == NULL || delta->content_len == 0 || add_content(choice, delta, out)) &&
+           (delta->call == HEARTH_CHAT_NO_CALL || add_call(job, delta, out));
+}
+
+/* ---- beginning and end ---- */
+
+static bool send_response(struct hearth_job *job, struct hearth_buf *out, const char *type,
+                          enum hearth_turn_status status, bool last) {
+    return send(job, out, type, json_pack("{s:o}", "response", hearth_response_json(job, status, last)));
+}
+
+bool hearth_response_events_begin(struct hearth_job *job, struct hearth_buf *out) {
+    const struct hearth_response *response = job->dialect_state;
+    return send_response(job, out, "response.created",
+                         response->background ? HEARTH_TURN_QUEUED : HEARTH_TURN_IN_PROGRESS, false) &&
+           send_response(job, out, "response.in_progress", HEARTH_TURN_IN_PROGRESS, false);
+}
+
+bool hearth_response_events_end(struct hearth_choice *choice, struct hearth_buf *out) {
+    struct hearth_job *job = choice->job;
+    const struct hearth_response *response = job->dialect_state;
+    if (response->open == NULL && json_array_size(response->output) == 0 && !open_item(job, MESSAGE, NULL, out)) {
+        return false; /* a reply without anything has an empty text */
+    }
+    return close_item(job, choice->cut, out);
+}
+
+bool hearth_response_events_finish(struct hearth_job *job, struct hearth_buf *out) {
+    struct hearth_response *response = job->dialect_state;
+    const enum hearth_turn_status status = hearth_response_status(job);
+    hearth_conversation_unlock(&response->lock);
+    return send_response(job, out,
+                         status == HEARTH_TURN_COMPLETED   ? "response.completed"
+                         : status == HEARTH_TURN_CANCELLED ? "response.cancelled"
+                                                           : "response.incomplete",
+                         status, true);
+}
+
+bool hearth_response_events_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out) {
+    struct hearth_response *response = job->dialect_state;
+    (void)error; /* the job's */
+    hearth_conversation_unlock(&response->lock);
+    return send_response(job, out, job->cancelled ? "response.cancelled" : "response.failed",
+                         job->cancelled ? HEARTH_TURN_CANCELLED : HEARTH_TURN_FAILED, true);
+}
+
+bool hearth_response_events_ping(struct hearth_job *job, struct hearth_buf *out) {
+    return send(job, out, "keepalive", json_object());
+}

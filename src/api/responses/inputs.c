@@ -1,0 +1,219 @@
+/* Items that come in: references are followed, short forms written out.
+ *
+ * Stored items have one form, whatever a client has written: messages have a type, a status and parts, nothing is null,
+ * and there are no ids but those of replies of this server, which tell one reply from the next. An item's own id is not
+ * stored: it is its turn's and its place there (hearth_id_print), with a prefix that tells its type. */
+#include "api/responses/responses.h"
+
+#include <string.h>
+
+/* ---- references ---- */
+
+static bool is_reference(const json_t *item) {
+    const char *type = json_string_value(hearth_json_get(item, "type"));
+    if (type != NULL) {
+        return strcmp(type, "item_reference") == 0;
+    }
+    return hearth_json_get(item, "role") == NULL && json_is_string(hearth_json_get(item, "id"));
+}
+
+/* The item in a turn's body; `index` counts those that came in first. A new reference, or NULL. */
+static json_t *item_of(const struct hearth_turn *turn, int index) {
+    json_t *body = json_loadb((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
+    const json_t *input = json_object_get(body, "input"), *output = json_object_get(body, "output");
+    const size_t at = (size_t)index, inputs = json_array_size(input);
+    json_t *item = at < inputs ? json_array_get(input, at) : json_array_get(output, at - inputs);
+    item = json_is_object(item) ? json_incref(item) : NULL;
+    json_decref(body);
+    return item;
+}
+
+static json_t *follow(struct hearth_job *job, const json_t *reference, const char *param, size_t index) {
+    const char *id = json_string_value(hearth_json_get(reference, "id"));
+    struct hearth_digest digest;
+    struct hearth_turn turn = {0};
+    char place[64];
+    int at = -1;
+    json_t *item = NULL;
+    snprintf(place, sizeof place, "%s[%zu].id", param, index);
+    if (id == NULL) {
+        hearth_api_fail(&job->error, 400, "missing_required_parameter", place, "%s: an item reference needs an id",
+                        place);
+        return NULL;
+    }
+    if (hearth_id_parse(id, &digest, &at) && at >= 0 &&
+        hearth_store_get(job->api->store, job->owner, digest, &turn) == HEARTH_OK) {
+        item = item_of(&turn, at);
+        hearth_turn_finish(&turn);
+    }
+    if (item == NULL) {
+        hearth_api_fail(&job->error, 404, "not_found", place,
+                        "Item with id '%.100s' not found. Items are not persisted when `store` is set to false.", id);
+    }
+    return item;
+}
+
+json_t *hearth_inputs_get(struct hearth_job *job, const json_t *value, const char *param) {
+    if (json_is_string(value)) {
+        json_t *one = json_pack("[o]", hearth_item_text(HEARTH_ROLE_USER, json_string_value(value),
+                                                        json_string_length(value)));
+        if (one == NULL) {
+            hearth_api_fail_nomem(&job->error);
+        }
+        return one;
+    }
+    if (value != NULL && !json_is_array(value)) {
+        hearth_api_fail(&job->error, 400, "invalid_type", param, "%s must be a string or an array of items", param);
+        return NULL;
+    }
+    json_t *items = json_array();
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        json_t *item = json_array_get(value, i);
+        json_t *meant = is_reference(item) ? follow(job, item, param, i) : json_incref(item);
+        if (meant == NULL || json_array_append_new(items, meant) < 0) {
+            if (meant != NULL) {
+                hearth_api_fail_nomem(&job->error);
+            }
+            json_decref(items);
+            return NULL;
+        }
+    }
+    if (items == NULL) {
+        hearth_api_fail_nomem(&job->error);
+    }
+    return items;
+}
+
+/* ---- the form that is stored ---- */
+
+static void remove_nulls(json_t *object) {
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(object, next, key, value) {
+        if (json_is_null(value)) {
+            json_object_del(object, key);
+        }
+    }
+}
+
+/* A message's content as parts. */
+static json_t *parts_of(const json_t *content, bool reply) {
+    json_t *parts = json_array();
+    if (json_is_string(content)) {
+        json_t *text = hearth_json_text(json_string_value(content), json_string_length(content));
+        json_array_append_new(parts, reply ? json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", text,
+                                                       "annotations", "logprobs")
+                                           : json_pack("{s:s, s:o}", "type", "input_text", "text", text));
+        return parts;
+    }
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        json_t *part = json_copy(json_array_get(content, i));
+        const char *type = json_string_value(json_object_get(part, "type"));
+        remove_nulls(part);
+        if (type != NULL && strcmp(type, "text") == 0) {
+            json_object_set_new(part, "type", json_string(reply ? "output_text" : "input_text"));
+        }
+        if (reply && json_object_get(part, "annotations") == NULL && json_object_get(part, "text") != NULL) {
+            json_object_set_new(part, "annotations", json_array());
+        }
+        json_array_append_new(parts, part);
+    }
+    return parts;
+}
+
+static json_t *clean_item(const json_t *item) {
+    json_t *copy = json_copy((json_t *)(uintptr_t)item);
+    const char *role = json_string_value(json_object_get(copy, "role"));
+    const char *id = json_string_value(json_object_get(copy, "id"));
+    struct hearth_digest turn;
+    int index;
+    remove_nulls(copy);
+    if (json_object_get(copy, "type") == NULL) {
+        json_object_set_new(copy, "type", json_string("message"));
+    }
+    const char *type = json_string_value(json_object_get(copy, "type"));
+    const bool message = type != NULL && strcmp(type, "message") == 0;
+    const bool reply = role != NULL && strcmp(role, "assistant") == 0;
+    if (id != NULL && (!hearth_id_parse(id, &turn, &index) || index < 0 || (message && !reply))) {
+        json_object_del(copy, "id");
+    }
+    if (message) {
+        json_object_set_new(copy, "content", parts_of(json_object_get(item, "content"), reply));
+    }
+    if (json_object_get(copy, "status") == NULL) {
+        json_object_set_new(copy, "status", json_string("completed"));
+    }
+    return copy;
+}
+
+json_t *hearth_inputs_clean(const json_t *items) {
+    json_t *clean = json_array();
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        if (json_array_append_new(clean, clean_item(json_array_get(items, i))) < 0) {
+            json_decref(clean);
+            return NULL;
+        }
+    }
+    return clean;
+}
+
+/* ---- ids ---- */
+
+static const char *prefix_of(const json_t *item) {
+    static const char *const prefixes[][2] = {
+        {"message", "msg_"},          {"reasoning", "rs_"},          {"function_call", "fc_"},
+        {"function_call_output", "fco_"}, {"custom_tool_call", "ctc_"}, {"custom_tool_call_output", "ctco_"},
+        {"compaction", "cmp_"},
+    };
+    const char *type = json_string_value(json_object_get(item, "type"));
+    for (size_t i = 0; type != NULL && i < sizeof prefixes / sizeof prefixes[0]; i++) {
+        if (strcmp(type, prefixes[i][0]) == 0) {
+            return prefixes[i][1];
+        }
+    }
+    return "item_";
+}
+
+json_t *hearth_item_printed(const json_t *item, struct hearth_digest turn, size_t index) {
+    char id[64];
+    json_t *copy = json_copy((json_t *)(uintptr_t)item);
+    hearth_id_print(id, sizeof id, prefix_of(item), turn, (int)index);
+    if (copy == NULL || json_object_set_new(copy, "id", json_string(id)) < 0) {
+        json_decref(copy);
+        return NULL;
+    }
+    return copy;
+}
+
+/* ---- metadata ---- */
+
+bool hearth_metadata_check(const json_t *metadata, struct hearth_api_error *error) {
+    const char *key;
+    json_t *value;
+    if (metadata == NULL) {
+        return true;
+    }
+    if (!json_is_object(metadata)) {
+        return hearth_api_fail(error, 400, "invalid_type", "metadata", "metadata must be an object");
+    }
+    if (json_object_size(metadata) > 16) {
+        return hearth_api_fail(error, 400, "object_above_max_properties", "metadata",
+                               "metadata may have at most 16 pairs, it has %zu", json_object_size(metadata));
+    }
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value) {
+        if (strlen(key) > 64) {
+            return hearth_api_fail(error, 400, "invalid_value", "metadata",
+                                   "metadata: a key may have at most 64 characters: \"%.80s\"", key);
+        }
+        if (!json_is_string(value)) {
+            return hearth_api_fail(error, 400, "invalid_type", "metadata", "metadata: the value of \"%s\" must be a "
+                                   "string", key);
+        }
+        if (json_string_length(value) > 512) {
+            return hearth_api_fail(error, 400, "string_above_max_length", "metadata",
+                                   "metadata: the value of \"%s\" may have at most 512 characters", key);
+        }
+    }
+    return true;
+}

@@ -1,0 +1,511 @@
+/* Items of OpenAI's Responses API, to messages and back.
+ *
+ * A message is one item or several: what an assistant thought, said and called are items of their own that stand in a
+ * row. Read, such a row becomes one message again. A new one begins where something comes in an order in which no
+ * reply has it (a text after calls, a second text), and where the ids say that two items are of different replies.
+ *
+ * Items of tools that run on OpenAI's side are left out: nothing here can have made them, and no template prints them.
+ * Source: https://platform.openai.com/docs/api-reference/responses/create */
+#include "api/responses/responses.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One reading. The reply that is being put together has not been appended yet. */
+struct reader {
+    struct hearth_job *job;
+    const char *param;
+    bool trusted;
+    size_t index; /* of the item */
+    struct hearth_message *reply;
+    struct hearth_buf content, reasoning;
+    bool said;                 /* it has a text, be it an empty one */
+    struct hearth_digest turn; /* that its items are of; zero: unknown */
+};
+
+static bool fail_item(const struct reader *reader, const char *code, const char *member, const char *what) {
+    char param[96];
+    snprintf(param, sizeof param, "%s[%zu]%s", reader->param, reader->index, member);
+    return hearth_api_fail(&reader->job->error, 400, code, param, "%s: %s", param, what);
+}
+
+static const char *wrong(const json_t *value) {
+    return value == NULL ? "missing_required_parameter" : "invalid_type";
+}
+
+/* ---- the row of a reply ---- */
+
+static char *take_text(struct hearth_buf *text, size_t *len) {
+    *len = text->len;
+    return hearth_buf_append(text, "", 1) ? (char *)hearth_buf_take(text) : NULL;
+}
+
+/* Seals a message and appends it, for which there is room. The message is given up. */
+static bool append(struct reader *reader, struct hearth_message *message) {
+    struct hearth_history *history = &reader->job->history;
+    if (!hearth_message_seal(message)) {
+        hearth_message_unref(message);
+        return hearth_api_fail_nomem(&reader->job->error);
+    }
+    history->messages[history->count++] = message;
+    return true;
+}
+
+/* What has been put together becomes a message. */
+static bool flush(struct reader *reader) {
+    struct hearth_message *reply = reader->reply;
+    size_t len;
+    reader->reply = NULL;
+    reader->said = false;
+    reader->turn = (struct hearth_digest){0, 0};
+    if (reply == NULL) {
+        return true;
+    }
+    bool ok = (reply->content = take_text(&reader->content, &reply->content_len)) != NULL &&
+              (reader->reasoning.len == 0 || (reply->reasoning = take_text(&reader->reasoning, &len)) != NULL);
+    if (!ok) {
+        hearth_message_unref(reply);
+        return hearth_api_fail_nomem(&reader->job->error);
+    }
+    if (reply->content_len == 0 && reply->call_count == 0 && reply->reasoning == NULL) {
+        hearth_message_unref(reply); /* reasoning of which nothing came back, alone */
+        return true;
+    }
+    return append(reader, reply);
+}
+
+/* The reply that an item belongs to. `follows`: by what stands before, it can. */
+static bool need_reply(struct reader *reader, const json_t *item, bool follows) {
+    const char *id = json_string_value(hearth_json_get(item, "id"));
+    struct hearth_digest turn = {0, 0};
+    int at;
+    if (id != NULL && !hearth_id_parse(id, &turn, &at)) {
+        turn = (struct hearth_digest){0, 0};
+    }
+    const bool known = turn.lo != 0 || turn.hi != 0;
+    const bool other = known && (reader->turn.lo != 0 || reader->turn.hi != 0) &&
+                       !hearth_digest_equal(turn, reader->turn);
+    if (reader->reply != NULL && (!follows || other) && !flush(reader)) {
+        return false;
+    }
+    if (reader->reply == NULL) {
+        reader->reply = hearth_message_create(HEARTH_ROLE_ASSISTANT);
+    }
+    if (known) {
+        reader->turn = turn;
+    }
+    return reader->reply != NULL || hearth_api_fail_nomem(&reader->job->error);
+}
+
+/* ---- text ---- */
+
+/* Types of parts that are text, and the member that holds it. */
+static const char *const part_texts[][2] = {
+    {"input_text", "text"},     {"output_text", "text"},  {"text", "text"},
+    {"reasoning_text", "text"}, {"summary_text", "text"}, {"refusal", "refusal"},
+};
+
+static bool add_part(const struct reader *reader, const json_t *part, const char *member, bool first,
+                     struct hearth_buf *text) {
+    const char *type = json_string_value(json_object_get(part, "type"));
+    char what[160];
+    if (type == NULL) {
+        return fail_item(reader, "invalid_type", member, "a content part must be an object with a type");
+    }
+    for (size_t i = 0; i < sizeof part_texts / sizeof part_texts[0]; i++) {
+        if (strcmp(type, part_texts[i][0]) == 0) {
+            const json_t *value = json_object_get(part, part_texts[i][1]);
+            if (!json_is_string(value)) {
+                return fail_item(reader, wrong(value), member, "a text part needs a string \"text\"");
+            }
+            return ((first || hearth_buf_append(text, "\n", 1)) &&
+                    hearth_buf_append(text, json_string_value(value), json_string_length(value))) ||
+                   hearth_api_fail_nomem(&reader->job->error);
+        }
+    }
+    snprintf(what, sizeof what, "content parts of type \"%.60s\" are not supported, only text", type);
+    return fail_item(reader, "unsupported_value", member, what);
+}
+
+/* Appends a string or an array of text parts, joined by newlines as those of a chat are. */
+static bool add_text(const struct reader *reader, const json_t *value, const char *member, struct hearth_buf *text) {
+    if (json_is_string(value)) {
+        return hearth_buf_append(text, json_string_value(value), json_string_length(value)) ||
+               hearth_api_fail_nomem(&reader->job->error);
+    }
+    if (!json_is_array(value)) {
+        return fail_item(reader, wrong(value), member, "a string or an array of text parts is needed");
+    }
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        if (!add_part(reader, json_array_get(value, i), member, i == 0, text)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Copies a string member that may be missing. */
+static bool copy_text(const struct reader *reader, const json_t *item, const char *name, char **out) {
+    const json_t *value = hearth_json_get(item, name);
+    char member[32];
+    if (value == NULL) {
+        return true;
+    }
+    if (!json_is_string(value)) {
+        snprintf(member, sizeof member, ".%s", name);
+        return fail_item(reader, "invalid_type", member, "a string is needed");
+    }
+    *out = strdup(json_string_value(value));
+    return *out != NULL || hearth_api_fail_nomem(&reader->job->error);
+}
+
+/* ---- items ---- */
+
+/* A message that is not an assistant's; `text` is its content. */
+static bool append_text(struct reader *reader, enum hearth_role role, const json_t *item, struct hearth_buf *text) {
+    struct hearth_message *message = hearth_message_create(role);
+    if (message == NULL || (message->content = take_text(text, &message->content_len)) == NULL) {
+        hearth_message_unref(message);
+        return hearth_api_fail_nomem(&reader->job->error);
+    }
+    if (!copy_text(reader, item, "name", &message->name)) {
+        hearth_message_unref(message);
+        return false;
+    }
+    if (role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER) {
+        hearth_message_strip_lines(reader->job->api, message);
+    }
+    return append(reader, message);
+}
+
+static bool read_message(struct reader *reader, const json_t *item) {
+    const json_t *given = hearth_json_get(item, "role"), *content = hearth_json_get(item, "content");
+    enum hearth_role role;
+    if (!json_is_string(given)) {
+        return fail_item(reader, wrong(given), ".role", "a message needs a role, a string");
+    }
+    if (!hearth_role_from_text(json_string_value(given), &role) || role == HEARTH_ROLE_TOOL) {
+        return fail_item(reader, "invalid_value", ".role", "the role must be user, assistant, system or developer");
+    }
+    if (role == HEARTH_ROLE_ASSISTANT) {
+        const bool follows = !reader->said && reader->reply != NULL && reader->reply->call_count == 0;
+        if (!need_reply(reader, item, follows) || !add_text(reader, content, ".content", &reader->content)) {
+            return false;
+        }
+        reader->said = true;
+        return reader->reply->name != NULL || copy_text(reader, item, "name", &reader->reply->name);
+    }
+    struct hearth_buf text = {0};
+    const bool ok = flush(reader) && add_text(reader, content, ".content", &text) &&
+                    append_text(reader, role, item, &text);
+    hearth_buf_finish(&text);
+    return ok;
+}
+
+static bool read_reasoning(struct reader *reader, const json_t *item) {
+    const json_t *content = hearth_json_get(item, "content"), *summary = hearth_json_get(item, "summary");
+    const json_t *sealed = hearth_json_get(item, "encrypted_content");
+    const bool follows = reader->reply != NULL && !reader->said && reader->reply->call_count == 0;
+    struct hearth_buf text = {0};
+    if (!need_reply(reader, item, follows)) {
+        return false;
+    }
+    bool ok = true;
+    char *opened = json_is_string(sealed)
+                       ? hearth_sealed_open(reader->job->api, HEARTH_SEALED_REASONING, json_string_value(sealed))
+                       : NULL;
+    if (opened != NULL) {
+        ok = hearth_buf_text(&text, opened) || hearth_api_fail_nomem(&reader->job->error);
+    } else if (json_array_size(content) > 0) {
+        ok = add_text(reader, content, ".content", &text);
+    } else if (json_array_size(summary) > 0) {
+        ok = add_text(reader, summary, ".summary", &text);
+    } else if (json_is_string(sealed)) {
+        hearth_log(HEARTH_LOG_DEBUG, "api: %s[%zu]: encrypted reasoning that is not ours is left out", reader->param,
+                   reader->index);
+    }
+    free(opened);
+    if (ok && text.len > 0) {
+        ok = (reader->reasoning.len == 0 || hearth_buf_append(&reader->reasoning, "\n", 1)) &&
+             hearth_buf_append(&reader->reasoning, text.data, text.len);
+        ok = ok || hearth_api_fail_nomem(&reader->job->error);
+    }
+    hearth_buf_finish(&text);
+    return ok;
+}
+
+/* A call; that of a custom tool has its text in `input`, which is the one argument of the function that stands for
+ * it. */
+static bool read_call(struct reader *reader, const json_t *item, bool custom) {
+    const json_t *name = hearth_json_get(item, "name"), *call_id = hearth_json_get(item, "call_id");
+    const json_t *arguments = hearth_json_get(item, custom ? "input" : "arguments");
+    if (!json_is_string(name)) {
+        return fail_item(reader, wrong(name), ".name", "a call needs the name of its function");
+    }
+    if (!json_is_string(call_id)) {
+        return fail_item(reader, wrong(call_id), ".call_id", "a call needs a call_id, a string");
+    }
+    if (arguments != NULL && !json_is_string(arguments) && (custom || !json_is_object(arguments))) {
+        return fail_item(reader, "invalid_type", custom ? ".input" : ".arguments", "a string is needed");
+    }
+    if (!need_reply(reader, item, true)) {
+        return false;
+    }
+    struct hearth_message *reply = reader->reply;
+    struct hearth_call *calls = realloc(reply->calls, (reply->call_count + 1) * sizeof *calls);
+    if (calls == NULL) {
+        return hearth_api_fail_nomem(&reader->job->error);
+    }
+    reply->calls = calls;
+    struct hearth_call *call = &calls[reply->call_count++];
+    *call = (struct hearth_call){
+        .id = *json_string_value(call_id) != '\0' ? strdup(json_string_value(call_id)) : NULL,
+        .name = strdup(json_string_value(name)),
+    };
+    if (custom) {
+        json_t *wrapped = json_pack("{s:O?}", "input", (json_t *)(uintptr_t)arguments);
+        call->arguments = wrapped != NULL ? json_dumps(wrapped, JSON_COMPACT) : NULL;
+        json_decref(wrapped);
+    } else if (json_is_object(arguments)) {
+        call->arguments = json_dumps(arguments, JSON_COMPACT);
+    } else {
+        call->arguments = strdup(arguments != NULL ? json_string_value(arguments) : "{}");
+    }
+    return (call->name != NULL && call->arguments != NULL && (call->id != NULL || *json_string_value(call_id) == '\0')) ||
+           hearth_api_fail_nomem(&reader->job->error);
+}
+
+/* Whether a call with this id stands in front. Results follow their calls closely: looked for from the end. */
+static bool has_call(const struct hearth_history *history, const char *id) {
+    for (size_t i = history->count; i-- > 0;) {
+        const struct hearth_message *message = history->messages[i];
+        for (size_t c = 0; c < message->call_count; c++) {
+            if (message->calls[c].id != NULL && strcmp(message->calls[c].id, id) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool read_result(struct reader *reader, const json_t *item) {
+    const json_t *call_id = hearth_json_get(item, "call_id"), *output = hearth_json_get(item, "output");
+    struct hearth_buf text = {0};
+    const char *id = json_string_value(call_id);
+    if (!flush(reader)) {
+        return false;
+    }
+    if (id == NULL) {
+        return fail_item(reader, wrong(call_id), ".call_id", "a function call output needs the call_id of its call");
+    }
+    if (!reader->trusted && !has_call(&reader->job->history, id)) {
+        char param[64];
+        snprintf(param, sizeof param, "%s[%zu].call_id", reader->param, reader->index);
+        return hearth_api_fail(&reader->job->error, 400, "invalid_value", param,
+                               "No tool call found for function call output with call_id %.200s.", id);
+    }
+    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_TOOL);
+    bool ok = message != NULL || hearth_api_fail_nomem(&reader->job->error);
+    ok = ok && add_text(reader, output, ".output", &text) && copy_text(reader, item, "name", &message->name);
+    if (ok && *id != '\0') {
+        ok = (message->tool_call_id = strdup(id)) != NULL || hearth_api_fail_nomem(&reader->job->error);
+    }
+    if (ok) {
+        ok = (message->content = take_text(&text, &message->content_len)) != NULL ||
+             hearth_api_fail_nomem(&reader->job->error);
+    }
+    hearth_buf_finish(&text);
+    if (!ok) {
+        hearth_message_unref(message);
+        return false;
+    }
+    return append(reader, message);
+}
+
+/* What was summarised comes back as what the user says about it. */
+static bool read_compaction(struct reader *reader, const json_t *item) {
+    const json_t *sealed = hearth_json_get(item, "encrypted_content");
+    struct hearth_buf text = {0};
+    if (!json_is_string(sealed)) {
+        return fail_item(reader, wrong(sealed), ".encrypted_content", "a compaction item needs a string");
+    }
+    char *summary = hearth_sealed_open(reader->job->api, HEARTH_SEALED_SUMMARY, json_string_value(sealed));
+    if (summary == NULL) {
+        return fail_item(reader, "invalid_value", ".encrypted_content",
+                         "this compaction was not made by this server, or has been changed");
+    }
+    bool ok = flush(reader);
+    if (ok) {
+        ok = (hearth_buf_text(&text, HEARTH_SUMMARY_HEAD) && hearth_buf_text(&text, summary)) ||
+             hearth_api_fail_nomem(&reader->job->error);
+        ok = ok && append_text(reader, HEARTH_ROLE_USER, item, &text);
+    }
+    hearth_buf_finish(&text);
+    free(summary);
+    return ok;
+}
+
+static bool read_function_call(struct reader *reader, const json_t *item) {
+    return read_call(reader, item, false);
+}
+
+static bool read_custom_call(struct reader *reader, const json_t *item) {
+    return read_call(reader, item, true);
+}
+
+static bool leave_out(struct reader *reader, const json_t *item) {
+    hearth_log(HEARTH_LOG_DEBUG, "api: %s[%zu]: an item of type \"%.60s\" is left out", reader->param, reader->index,
+               json_string_value(hearth_json_get(item, "type")));
+    return true;
+}
+
+static const struct {
+    const char *type;
+    bool (*read)(struct reader *reader, const json_t *item);
+} types[] = {
+    {"message", read_message},
+    {"function_call", read_function_call},
+    {"function_call_output", read_result},
+    {"reasoning", read_reasoning},
+    {"custom_tool_call", read_custom_call},
+    {"custom_tool_call_output", read_result},
+    {"compaction", read_compaction},
+    {"context_compaction", read_compaction},
+    {"compaction_summary", read_compaction},
+    {"web_search_call", leave_out},
+    {"file_search_call", leave_out},
+    {"computer_call", leave_out},
+    {"computer_call_output", leave_out},
+    {"code_interpreter_call", leave_out},
+    {"image_generation_call", leave_out},
+    {"local_shell_call", leave_out},
+    {"local_shell_call_output", leave_out},
+    {"shell_call", leave_out},
+    {"shell_call_output", leave_out},
+    {"apply_patch_call", leave_out},
+    {"apply_patch_call_output", leave_out},
+    {"tool_search_call", leave_out},
+    {"tool_search_output", leave_out},
+    {"additional_tools", leave_out},
+    {"configuration_update", leave_out},
+    {"mcp_list_tools", leave_out},
+    {"mcp_approval_request", leave_out},
+    {"mcp_approval_response", leave_out},
+    {"mcp_call", leave_out},
+    {"program", leave_out},
+    {"program_output", leave_out},
+};
+
+static bool read_item(struct reader *reader, const json_t *item) {
+    const json_t *type = hearth_json_get(item, "type");
+    const char *word = json_string_value(type);
+    char what[96];
+    if (json_is_null(item) && reader->trusted) {
+        return true; /* it was deleted */
+    }
+    if (!json_is_object(item)) {
+        return fail_item(reader, "invalid_type", "", "an item must be an object");
+    }
+    if (type == NULL) {
+        return read_message(reader, item); /* the short form */
+    }
+    for (size_t i = 0; word != NULL && i < sizeof types / sizeof types[0]; i++) {
+        if (strcmp(word, types[i].type) == 0) {
+            return types[i].read(reader, item);
+        }
+    }
+    if (word == NULL) {
+        return fail_item(reader, "invalid_type", ".type", "the type must be a string");
+    }
+    snprintf(what, sizeof what, "items of type \"%.60s\" are not supported", word);
+    return fail_item(reader, "unsupported_value", ".type", what);
+}
+
+bool hearth_items_read(struct hearth_job *job, const json_t *items, const char *param, bool trusted) {
+    struct hearth_history *history = &job->history;
+    struct reader reader = {.job = job, .param = param, .trusted = trusted};
+    const size_t count = json_array_size(items);
+    struct hearth_message **grown = realloc(history->messages, (history->count + count + 1) * sizeof *grown);
+    if (grown == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    history->messages = grown;
+    bool ok = true;
+    for (; ok && reader.index < count; reader.index++) {
+        ok = read_item(&reader, json_array_get(items, reader.index));
+    }
+    ok = ok && flush(&reader);
+    hearth_message_unref(reader.reply);
+    hearth_buf_finish(&reader.content);
+    hearth_buf_finish(&reader.reasoning);
+    return ok;
+}
+
+/* ---- the way back ---- */
+
+static json_t *text_json(const char *text) {
+    return hearth_json_text(text, strlen(text));
+}
+
+json_t *hearth_item_text(enum hearth_role role, const char *text, size_t len) {
+    if (role == HEARTH_ROLE_ASSISTANT) {
+        return json_pack("{s:s, s:s, s:s, s:[{s:s, s:o, s:[], s:[]}]}", "type", "message", "role", "assistant",
+                         "status", "completed", "content", "type", "output_text", "text",
+                         hearth_json_text(text, len), "annotations", "logprobs");
+    }
+    return json_pack("{s:s, s:s, s:s, s:[{s:s, s:o}]}", "type", "message", "role", hearth_role_text(role), "status",
+                     "completed", "content", "type", "input_text", "text", hearth_json_text(text, len));
+}
+
+json_t *hearth_item_reasoning(const char *text, size_t len) {
+    return json_pack("{s:s, s:[], s:[{s:s, s:o}], s:s}", "type", "reasoning", "summary", "content", "type",
+                     "reasoning_text", "text", hearth_json_text(text, len), "status", "completed");
+}
+
+json_t *hearth_item_call(const struct hearth_call *call) {
+    return json_pack("{s:s, s:s, s:o, s:o, s:o}", "type", "function_call", "status", "completed", "call_id",
+                     text_json(call->id != NULL ? call->id : ""), "name", text_json(call->name), "arguments",
+                     text_json(call->arguments));
+}
+
+static json_t *reply_items(const struct hearth_message *message) {
+    json_t *items = json_array();
+    bool ok = items != NULL;
+    if (ok && message->reasoning != NULL) {
+        ok = json_array_append_new(items, hearth_item_reasoning(message->reasoning, strlen(message->reasoning))) == 0;
+    }
+    if (ok && (message->content_len > 0 || (message->call_count == 0 && message->reasoning == NULL))) {
+        json_t *item = hearth_item_text(message->role, message->content, message->content_len);
+        ok = (message->name == NULL || json_object_set_new(item, "name", text_json(message->name)) == 0) &&
+             json_array_append_new(items, item) == 0;
+    }
+    for (size_t i = 0; ok && i < message->call_count; i++) {
+        ok = json_array_append_new(items, hearth_item_call(&message->calls[i])) == 0;
+    }
+    if (!ok) {
+        json_decref(items);
+        return NULL;
+    }
+    return items;
+}
+
+json_t *hearth_items_of_message(const struct hearth_message *message) {
+    if (message->role == HEARTH_ROLE_ASSISTANT) {
+        return reply_items(message);
+    }
+    json_t *item = NULL;
+    if (message->role == HEARTH_ROLE_TOOL) {
+        item = json_pack("{s:s, s:s, s:o, s:o}", "type", "function_call_output", "status", "completed", "call_id",
+                         text_json(message->tool_call_id != NULL ? message->tool_call_id : ""), "output",
+                         hearth_json_text(message->content, message->content_len));
+    } else {
+        item = hearth_item_text(message->role, message->content, message->content_len);
+    }
+    if (item != NULL && message->name != NULL && json_object_set_new(item, "name", text_json(message->name)) < 0) {
+        json_decref(item);
+        item = NULL;
+    }
+    return json_pack("[o]", item);
+}

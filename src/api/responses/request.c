@@ -1,0 +1,456 @@
+/* POST /v1/responses: the fields of a request.
+ *
+ * What a response's request and a chat's have in common (sampling, tools, structured output, reasoning) is put into a
+ * chat's form and read by the chat's readers; what they find wrong is then told under the name that the client used.
+ * What is left is what only responses have: items, the conversation that the request goes on from, what is stored.
+ *
+ * Invariant: job->history is [instructions][what is stored][the request's own items]. Instructions are not carried over
+ * from one response to the next.
+ * Source: https://platform.openai.com/docs/api-reference/responses/create */
+#include "api/responses/responses.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool fail_type(struct hearth_job *job, const char *param, const char *what) {
+    return hearth_api_fail(&job->error, 400, "invalid_type", param, "%s must be %s", param, what);
+}
+
+/* ---- the chat's form ---- */
+
+/* text.format, as response_format. */
+static bool put_format(struct hearth_job *job, const json_t *body, json_t *chat) {
+    const json_t *text = hearth_json_get(body, "text");
+    const json_t *format = hearth_json_get(text, "format");
+    const json_t *type = hearth_json_get(format, "type");
+    const char *word = json_string_value(type);
+    if (text != NULL && !json_is_object(text)) {
+        return fail_type(job, "text", "an object");
+    }
+    if (format == NULL) {
+        return true;
+    }
+    if (!json_is_object(format)) {
+        return fail_type(job, "text.format", "an object");
+    }
+    if (word == NULL) {
+        return hearth_api_fail(&job->error, 400, type == NULL ? "missing_required_parameter" : "invalid_type",
+                               "text.format.type", "text.format.type must be a string");
+    }
+    json_t *form = strcmp(word, "json_schema") != 0
+                       ? json_pack("{s:s}", "type", word)
+                       : json_pack("{s:s, s:{s:O*, s:O*, s:O*}}", "type", word, "json_schema", "name",
+                                   json_object_get(format, "name"), "schema", json_object_get(format, "schema"),
+                                   "strict", json_object_get(format, "strict"));
+    return json_object_set_new(chat, "response_format", form) == 0 || hearth_api_fail_nomem(&job->error);
+}
+
+/* Names that mean something else in a chat, or that only chats have. */
+static const char *const not_chats[] = {
+    "messages",   "functions",             "function_call", "response_format", "json_schema",  "grammar",
+    "max_tokens", "max_completion_tokens", "n_predict",     "n",               "logprobs",     "top_logprobs",
+    "text",       "tools",                 "tool_choice",   "background",      "instructions", "input",
+};
+
+/* The body in the chat's form, without tools. NULL: job->error is filled. */
+static json_t *chat_body(struct hearth_job *job, const json_t *body) {
+    json_t *most = hearth_json_get(body, "max_output_tokens");
+    json_t *chat = json_copy((json_t *)(uintptr_t)body);
+    int64_t tokens;
+    if (most != NULL && (!hearth_json_integer(most, &tokens) || tokens < 0)) {
+        hearth_api_fail(&job->error, 400, "invalid_value", "max_output_tokens",
+                        "max_output_tokens must be a whole number that is not negative");
+        json_decref(chat);
+        return NULL;
+    }
+    for (size_t i = 0; chat != NULL && i < sizeof not_chats / sizeof not_chats[0]; i++) {
+        json_object_del(chat, not_chats[i]);
+    }
+    if (chat == NULL || (most != NULL && json_object_set(chat, "max_completion_tokens", most) < 0)) {
+        json_decref(chat);
+        hearth_api_fail_nomem(&job->error);
+        return NULL;
+    }
+    if (!put_format(job, body, chat)) {
+        json_decref(chat);
+        return NULL;
+    }
+    return chat;
+}
+
+/* Puts `to` in the place of `from` at the beginning of a text. */
+static void exchange(char *text, size_t cap, const char *from, const char *to) {
+    char rest[sizeof ((struct hearth_errmsg *)NULL)->text];
+    if (strncmp(text, from, strlen(from)) == 0) {
+        snprintf(rest, sizeof rest, "%s", text + strlen(from));
+        snprintf(text, cap, "%s%.*s", to, (int)(cap - strlen(to) - 1), rest);
+    }
+}
+
+/* Says what is wrong under the client's names. */
+static void rename_error(struct hearth_api_error *error, const struct hearth_offers *offers) {
+    static const char *const names[][2] = {
+        {"response_format.json_schema.schema", "text.format.schema"},
+        {"response_format.json_schema", "text.format"},
+        {"response_format", "text.format"},
+        {"max_completion_tokens", "max_output_tokens"},
+        {"tool_choice.allowed_tools", "tool_choice"},
+        {"messages", "input"},
+    };
+    size_t place;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        exchange(error->param, sizeof error->param, names[i][0], names[i][1]);
+        exchange(error->message.text, sizeof error->message.text, names[i][0], names[i][1]);
+    }
+    if (sscanf(error->param, "tools[%zu]", &place) == 1 && place < offers->count) {
+        char from[64], to[64];
+        const bool deeper = strstr(error->param, "].function") != NULL;
+        snprintf(from, sizeof from, "tools[%zu]%s", place, deeper ? ".function" : "");
+        snprintf(to, sizeof to, "tools[%zu]", offers->from[place]);
+        exchange(error->param, sizeof error->param, from, to);
+        exchange(error->message.text, sizeof error->message.text, from, to);
+    }
+}
+
+/* Sampling, tools, format and reasoning. */
+static bool read_chat(struct hearth_job *job, const json_t *body, const json_t *items, json_t *names) {
+    struct hearth_offers *offers = calloc(1, sizeof *offers);
+    json_t *chat = NULL;
+    bool ok = offers != NULL && (offers->tools = json_array()) != NULL;
+    if (!ok) {
+        hearth_api_fail_nomem(&job->error);
+    } else {
+        chat = chat_body(job, body);
+        ok = chat != NULL && hearth_offers_read(job, body, items, offers, names, chat);
+    }
+    if (ok) {
+        ok = hearth_generation_read(job->api, chat, false, &job->generation, &job->error) &&
+             hearth_generation_alloc_prompts(&job->generation, 1, &job->error) &&
+             hearth_tools_read(job->api, chat, &job->chat, &job->error) &&
+             hearth_response_format_read(chat, &job->chat, &job->error) &&
+             hearth_reasoning_read(job->api, chat, &job->chat, &job->error);
+        if (!ok) {
+            rename_error(&job->error, offers);
+        }
+    }
+    json_decref(chat);
+    if (offers != NULL) {
+        json_decref(offers->tools);
+    }
+    free(offers);
+    return ok;
+}
+
+/* ---- what only responses have ---- */
+
+static bool read_bool(struct hearth_job *job, const json_t *body, const char *name, bool *out) {
+    const json_t *value = hearth_json_get(body, name);
+    if (value != NULL && !json_is_boolean(value)) {
+        return fail_type(job, name, "true or false");
+    }
+    *out = value != NULL ? json_is_true(value) : *out;
+    return true;
+}
+
+static bool read_include(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
+    const json_t *include = hearth_json_get(body, "include"), *top = hearth_json_get(body, "top_logprobs");
+    int64_t count = 0;
+    if (include != NULL && !json_is_array(include)) {
+        return fail_type(job, "include", "an array of strings");
+    }
+    for (size_t i = 0; i < json_array_size(include); i++) {
+        const char *word = json_string_value(json_array_get(include, i));
+        if (word == NULL) {
+            return fail_type(job, "include", "an array of strings");
+        }
+        response->encrypts |= strcmp(word, "reasoning.encrypted_content") == 0;
+        response->logprobs |= strcmp(word, "message.output_text.logprobs") == 0;
+    }
+    if (top != NULL && (!hearth_json_integer(top, &count) || count < 0 || count > HEARTH_LOGPROBS_MAX)) {
+        return hearth_api_fail(&job->error, 400, "invalid_value", "top_logprobs",
+                               "top_logprobs must be an integer from 0 to %d", HEARTH_LOGPROBS_MAX);
+    }
+    if (response->logprobs || count > 0) {
+        response->logprobs = true;
+        job->generation.sampling.logprobs = (int32_t)count;
+    }
+    return true;
+}
+
+static bool read_reasoning(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
+    const json_t *reasoning = hearth_json_get(body, "reasoning");
+    const json_t *summary = hearth_json_get(reasoning, "summary");
+    if (summary == NULL) {
+        summary = hearth_json_get(reasoning, "generate_summary"); /* the older name */
+    }
+    if (summary != NULL && !json_is_string(summary)) {
+        return fail_type(job, "reasoning.summary", "auto, concise or detailed");
+    }
+    response->summarises = summary != NULL && strcmp(json_string_value(summary), "none") != 0;
+    return true;
+}
+
+/* For how long the state of the prompt is to be kept: the one place where a request's caching wishes are read. */
+static bool read_caching(struct hearth_job *job, const json_t *body) {
+    static const struct {
+        const char *word;
+        int64_t seconds;
+    } times[] = {{"24h", 86400}, {"12h", 43200}, {"1h", 3600}, {"30m", 1800}, {"5m", 300},
+                 {"in_memory", 0}, {"in-memory", 0}};
+    const json_t *retention = hearth_json_get(body, "prompt_cache_retention");
+    const json_t *options = hearth_json_get(body, "prompt_cache_options");
+    const json_t *asked[] = {retention, hearth_json_get(options, "ttl")};
+    static const char *const names[] = {"prompt_cache_retention", "prompt_cache_options"};
+    int64_t longest = 0;
+    if (options != NULL && !json_is_object(options)) {
+        return fail_type(job, "prompt_cache_options", "an object");
+    }
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+        const char *word = json_string_value(asked[i]);
+        bool known = asked[i] == NULL;
+        for (size_t k = 0; word != NULL && k < sizeof times / sizeof times[0]; k++) {
+            if (strcmp(word, times[k].word) == 0) {
+                longest = times[k].seconds > longest ? times[k].seconds : longest;
+                known = true;
+            }
+        }
+        if (!known) {
+            return hearth_api_fail(&job->error, 400, "invalid_value", names[i],
+                                   "%s: a time like 30m, 12h or 24h is needed", names[i]);
+        }
+    }
+    if (longest > 0) { /* what ends with the last message */
+        job->generation.breakpoints[job->generation.breakpoint_count++] =
+            (struct hearth_breakpoint){.message = 0, .upto = SIZE_MAX, .ttl_us = longest * 1000000};
+    }
+    return true;
+}
+
+static bool read_options(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
+    const json_t *truncation = hearth_json_get(body, "truncation");
+    const char *word = json_string_value(truncation);
+    if (truncation != NULL && (word == NULL || (strcmp(word, "auto") != 0 && strcmp(word, "disabled") != 0))) {
+        return hearth_api_fail(&job->error, 400, word == NULL ? "invalid_type" : "invalid_value", "truncation",
+                               "truncation must be auto or disabled");
+    }
+    response->truncates = word != NULL && strcmp(word, "auto") == 0;
+    if (!read_bool(job, body, "store", &response->stores) || !read_bool(job, body, "background", &response->background) ||
+        !hearth_metadata_check(hearth_json_get(body, "metadata"), &job->error) ||
+        !read_include(job, body, response) || !read_reasoning(job, body, response) || !read_caching(job, body)) {
+        return false;
+    }
+    if (response->background && !response->stores) {
+        return hearth_api_fail(&job->error, 400, "invalid_value", "background",
+                               "background needs store: a response that is not stored cannot be polled");
+    }
+    return true;
+}
+
+static bool read_instructions(struct hearth_job *job, const json_t *body) {
+    const json_t *instructions = hearth_json_get(body, "instructions");
+    if (instructions != NULL && !json_is_string(instructions)) {
+        return fail_type(job, "instructions", "a string");
+    }
+    if (json_string_length(instructions) == 0) {
+        return true;
+    }
+    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_SYSTEM);
+    if (message != NULL) {
+        message->content = strndup(json_string_value(instructions), json_string_length(instructions));
+        message->content_len = message->content != NULL ? strlen(message->content) : 0;
+    }
+    if (message == NULL || message->content == NULL) {
+        hearth_message_unref(message);
+        return hearth_api_fail_nomem(&job->error);
+    }
+    hearth_message_strip_lines(job->api, message);
+    if (!hearth_message_seal(message) || !hearth_history_add(&job->history, message)) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    return true;
+}
+
+static bool read_previous(struct hearth_job *job, const char *id) {
+    if (hearth_kept_from_turn(job, id, "previous_response_id")) {
+        return true;
+    }
+    if (job->error.status == 404) {
+        hearth_api_fail(&job->error, 400, "previous_response_not_found", "previous_response_id",
+                        "Previous response with id '%.100s' not found.", id);
+    }
+    return false;
+}
+
+/* What the request goes on from. */
+static bool read_past(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
+    const json_t *previous = hearth_json_get(body, "previous_response_id");
+    const json_t *conversation = hearth_json_get(body, "conversation");
+    const json_t *name = json_is_object(conversation) ? hearth_json_get(conversation, "id") : conversation;
+    if (previous != NULL && !json_is_string(previous)) {
+        return fail_type(job, "previous_response_id", "a string");
+    }
+    if (conversation != NULL && !json_is_string(name)) {
+        return fail_type(job, "conversation", "the id of a conversation, or an object with one");
+    }
+    if (previous != NULL && conversation != NULL) {
+        return hearth_api_fail(&job->error, 400, "mutually_exclusive_parameters", "previous_response_id",
+                               "previous_response_id and conversation exclude each other");
+    }
+    if (previous != NULL) {
+        return read_previous(job, json_string_value(previous));
+    }
+    if (conversation == NULL) {
+        return true;
+    }
+    response->stores = true; /* what is said in a conversation belongs to it */
+    if (response->locks && !hearth_conversation_lock(job, json_string_value(name), &response->lock)) {
+        return false;
+    }
+    if (hearth_kept_from_session(job, json_string_value(name), true, "conversation")) {
+        return true;
+    }
+    if (job->error.status == 404) {
+        hearth_api_fail(&job->error, 404, "conversation_not_found", "conversation",
+                        "Conversation with id '%.100s' not found.", json_string_value(name));
+    }
+    return false;
+}
+
+/* ---- what the response says of it ---- */
+
+static double rounded(float value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.6g", (double)value);
+    return strtod(text, NULL);
+}
+
+/* A member of the request, or another value where it says nothing. `other` is given up. */
+static json_t *said(const json_t *body, const char *name, json_t *other) {
+    json_t *value = hearth_json_get(body, name);
+    if (value == NULL) {
+        return other;
+    }
+    json_decref(other);
+    return json_incref(value);
+}
+
+static json_t *text_json(const json_t *body) {
+    json_t *text = json_copy(said(body, "text", NULL));
+    if (text == NULL) {
+        text = json_object();
+    }
+    if (hearth_json_get(text, "format") == NULL) {
+        json_object_set_new(text, "format", json_pack("{s:s}", "type", "text"));
+    }
+    return text;
+}
+
+/* Fills response->echo. False: out of memory. */
+static bool make_echo(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
+    /* Members that are printed as they came, null where they did not. */
+    static const char *const same[] = {
+        "instructions",           "max_output_tokens",    "max_tool_calls", "previous_response_id", "prompt_cache_key",
+        "prompt_cache_retention", "prompt_cache_options", "safety_identifier", "user",              "top_logprobs",
+    };
+    const struct hearth_sampling *sampling = &job->generation.sampling;
+    const json_t *reasoning = hearth_json_get(body, "reasoning"), *tier = hearth_json_get(body, "service_tier");
+    const char *conversation = job->kept != NULL && hearth_json_get(body, "conversation") != NULL
+                                   ? job->kept->session : NULL;
+    json_t *echo = json_pack(
+        "{s:s, s:b, s:o, s:o, s:o, s:{s:O?, s:O?}, s:s, s:b, s:o, s:o, s:o, s:o, s:s}", "model",
+        job->generation.model != NULL ? job->generation.model : job->api->model_name, "background",
+        (int)response->background, "metadata", said(body, "metadata", json_object()), "parallel_tool_calls",
+        said(body, "parallel_tool_calls", json_true()), "text", text_json(body), "reasoning", "effort",
+        hearth_json_get(reasoning, "effort"), "summary", hearth_json_get(reasoning, "summary"), "service_tier",
+        tier == NULL || strcmp(json_string_value(tier), "auto") == 0 ? "default" : json_string_value(tier), "store",
+        (int)response->stores, "temperature", said(body, "temperature", hearth_json_real(rounded(sampling->temperature))),
+        "tool_choice", said(body, "tool_choice", json_string("auto")), "tools", said(body, "tools", json_array()),
+        "top_p", said(body, "top_p", hearth_json_real(rounded(sampling->top_p))), "truncation",
+        response->truncates ? "auto" : "disabled");
+    bool ok = echo != NULL;
+    for (size_t i = 0; ok && i < sizeof same / sizeof same[0]; i++) {
+        ok = json_object_set_new(echo, same[i], said(body, same[i], json_null())) == 0;
+    }
+    if (ok && conversation != NULL) {
+        ok = json_object_set_new(echo, "conversation", json_pack("{s:o}", "id", json_string(conversation))) == 0;
+    }
+    response->echo = echo;
+    return ok;
+}
+
+/* ---- the whole ---- */
+
+/* The request's own items: read, and kept for the store. */
+static bool read_items(struct hearth_job *job, const json_t *items, struct hearth_response *response) {
+    const size_t before = job->history.count;
+    if (job->kept != NULL || response->stores) {
+        struct hearth_kept *kept = hearth_kept_get(job);
+        if (kept == NULL) {
+            return false;
+        }
+        kept->first_new = before;
+        kept->system_apart = true;
+    }
+    if (!hearth_items_read(job, items, "input", false)) {
+        return false;
+    }
+    if (job->history.count == 0) {
+        return hearth_api_fail(&job->error, 400, "missing_required_parameter", "input",
+                               "input: a string or items are needed");
+    }
+    response->first_index = json_array_size(items);
+    return !response->stores || hearth_kept_keep(job, hearth_inputs_clean(items), true);
+}
+
+static bool make_prompt(struct hearth_job *job, const struct hearth_response *response) {
+    struct hearth_api *api = job->api;
+    if (!hearth_chat_request_ready(job) || !hearth_shape_chat(job) ||
+        !hearth_truncate_prompt(job, response->truncates)) {
+        static const struct hearth_offers none;
+        rename_error(&job->error, &none);
+        return false;
+    }
+    if (api->script != NULL) {
+        int rc = hearth_script_reply(api->script, api->engine, &job->chat.request, &job->script, &job->scripted);
+        if (rc != HEARTH_OK) {
+            return hearth_api_fail_err(&job->error, rc, NULL);
+        }
+    }
+    return true;
+}
+
+void hearth_response_destroy(void *state) {
+    struct hearth_response *response = state;
+    json_decref(response->echo);
+    json_decref(response->names);
+    json_decref(response->output);
+    json_decref(response->extras);
+    hearth_response_item_destroy(response->open);
+    hearth_conversation_unlock(&response->lock);
+    free(response);
+}
+
+bool hearth_responses_read(struct hearth_job *job, const json_t *body, const struct hearth_dialect *dialect,
+                           bool store) {
+    struct hearth_response *response = calloc(1, sizeof *response);
+    if (response == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    job->dialect = dialect;
+    job->dialect_state = response;
+    response->stores = store;
+    response->locks = store;
+    response->names = json_object();
+    response->output = json_array();
+    response->extras = json_array();
+    if (response->names == NULL || response->output == NULL || response->extras == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    json_t *items = hearth_inputs_get(job, hearth_json_get(body, "input"), "input");
+    const bool ok = items != NULL && read_chat(job, body, items, response->names) && read_options(job, body, response) &&
+                    read_instructions(job, body) && read_past(job, body, response) &&
+                    read_items(job, items, response) && make_prompt(job, response) &&
+                    (make_echo(job, body, response) || hearth_api_fail_nomem(&job->error));
+    json_decref(items);
+    return ok;
+}

@@ -1,0 +1,155 @@
+/* OpenAI's Responses and Conversations.
+ *
+ *     request.c    fields of a request, in the form of a chat's      tools.c         its tools
+ *     items.c      items to messages and back                        inputs.c        items that come in, as they are stored
+ *     response.c   the response object, from a job or the store      events.c        the same as it grows
+ *     truncate.c   prompts that are too long                         sealed.c        text that only this server reads
+ *     endpoints.c  responses that are stored or still running        compact.c       a summary in the place of turns
+ *     conversations.c, lists.c  sessions as conversations, and lists of items
+ *
+ * Source: https://platform.openai.com/docs/api-reference/responses */
+#ifndef HEARTH_API_RESPONSES_RESPONSES_H
+#define HEARTH_API_RESPONSES_RESPONSES_H
+
+#include "api/kept.h"
+
+/* ---- items.c: besides what kept.h says ---- */
+
+/* What a summary begins with when it is read again. */
+#define HEARTH_SUMMARY_HEAD "This is a summary of the conversation so far:\n\n"
+
+/* Items without ids; NULL: out of memory. */
+json_t *hearth_item_text(enum hearth_role role, const char *text, size_t len);
+json_t *hearth_item_reasoning(const char *text, size_t len);
+json_t *hearth_item_call(const struct hearth_call *call);
+
+/* ---- inputs.c ---- */
+
+/* The items of a field that is a string, an array or missing, with references in the place of which stands what they
+ * mean. A new reference; NULL: job->error is filled. */
+json_t *hearth_inputs_get(struct hearth_job *job, const json_t *value, const char *param);
+/* The same items, which have been read, in the one form in which they are stored. NULL: out of memory. */
+json_t *hearth_inputs_clean(const json_t *items);
+/* An item with its id. NULL: out of memory. */
+json_t *hearth_item_printed(const json_t *item, struct hearth_digest turn, size_t index);
+/* metadata: at most 16 pairs of strings. NULL is allowed. */
+bool hearth_metadata_check(const json_t *metadata, struct hearth_api_error *error);
+
+/* ---- tools.c ---- */
+
+#define HEARTH_OFFERS_MAX 512u
+
+/* Where the tools of the chat's form come from. */
+struct hearth_offers {
+    json_t *tools;               /* in the chat's form; never NULL */
+    size_t from[HEARTH_OFFERS_MAX]; /* place of each in the request's list */
+    size_t count;
+};
+
+/* Tools and tool_choice of a request, and tools among its items, put into the chat's form and into `chat`. Names that
+ * stand for something other than a plain function are noted in `names`: {name: {"custom": true} or {"namespace"}}. */
+bool hearth_offers_read(struct hearth_job *job, const json_t *body, const json_t *items, struct hearth_offers *offers,
+                        json_t *names, json_t *chat);
+
+/* ---- request.c ---- */
+
+/* A response on its way: job->dialect_state. */
+struct hearth_response {
+    json_t *echo;   /* what the response says of its request */
+    json_t *names;  /* as of hearth_offers_read() */
+    json_t *output; /* array of printed items; whole once the reply is */
+    json_t *extras; /* array: of each item of the output, what is not in the store's items; null: nothing */
+    size_t first_index;   /* of the output's items in their ids */
+    int64_t completed_unix;
+    uint64_t sequence;    /* events sent */
+    struct hearth_response_item *open; /* events.c's: the item that grows */
+    struct hearth_conversation_lock *lock;
+    bool stores, background, encrypts, summarises, logprobs, truncates;
+    bool locks; /* its conversation, as long as it runs */
+};
+
+/* Everything up to the prompt, which is made. job->dialect and job->dialect_state are filled, also when it fails.
+ * `store`: what a request that does not say means; false also for one that is not going to run. */
+bool hearth_responses_read(struct hearth_job *job, const json_t *body, const struct hearth_dialect *dialect,
+                           bool store);
+void hearth_response_destroy(void *state);
+
+/* ---- truncate.c ---- */
+
+/* Makes the prompt. One that is too long loses its oldest turns where the request wants that. */
+bool hearth_truncate_prompt(struct hearth_job *job, bool truncates);
+
+/* ---- response.c ---- */
+
+extern const struct hearth_dialect hearth_responses_dialect;
+
+/* The response as it stands; `last`: with its cost. NULL: out of memory. */
+json_t *hearth_response_json(struct hearth_job *job, enum hearth_turn_status status, bool last);
+/* Fills output and extras from the job's message, if that has not happened. */
+bool hearth_response_fill_output(struct hearth_job *job);
+/* Completed, or incomplete. */
+enum hearth_turn_status hearth_response_status(const struct hearth_job *job);
+/* An item of the output as it is printed: `extra` may be NULL. */
+json_t *hearth_response_item(const json_t *item, const json_t *names, bool summarises, const json_t *extra,
+                             struct hearth_digest turn, size_t index);
+/* What is stored beside the items. NULL: out of memory. */
+json_t *hearth_response_record(struct hearth_job *job, enum hearth_turn_status status);
+/* A stored turn as a response. NULL: out of memory. */
+json_t *hearth_response_of_turn(const struct hearth_turn *turn, const char *model);
+json_t *hearth_response_usage(const struct hearth_tally *tally);
+
+/* ---- events.c ---- */
+
+bool hearth_response_events_begin(struct hearth_job *job, struct hearth_buf *out);
+bool hearth_response_events_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta,
+                                  struct hearth_buf *out);
+bool hearth_response_events_end(struct hearth_choice *choice, struct hearth_buf *out);
+bool hearth_response_events_finish(struct hearth_job *job, struct hearth_buf *out);
+bool hearth_response_events_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
+bool hearth_response_events_ping(struct hearth_job *job, struct hearth_buf *out);
+void hearth_response_item_destroy(struct hearth_response_item *item);
+
+/* ---- lists.c ---- */
+
+/* Appends the items of a turn, printed: those that came in, and with `output` those that went out. */
+bool hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool output);
+/* The page of a list that a query wants (order, limit, after), as job->response. The list is given up. */
+bool hearth_list_respond(struct hearth_job *job, json_t *list);
+
+/* ---- conversations.c ---- */
+
+struct hearth_conversation_lock;
+
+/* One response at a time: 409 while another one is running on this conversation. */
+bool hearth_conversation_lock(struct hearth_job *job, const char *name, struct hearth_conversation_lock **out);
+void hearth_conversation_unlock(struct hearth_conversation_lock **lock);
+
+/* ---- sealed.c ---- */
+
+enum hearth_sealed_kind { HEARTH_SEALED_REASONING, HEARTH_SEALED_SUMMARY };
+
+/* Encrypts a text under the store's secret, in base64. NULL: out of memory, or no randomness. Caller frees. */
+char *hearth_sealed_close(const struct hearth_api *api, enum hearth_sealed_kind kind, const char *text, size_t len);
+/* NULL: it is not of that kind, not ours, or was changed. Caller frees. */
+char *hearth_sealed_open(const struct hearth_api *api, enum hearth_sealed_kind kind, const char *text);
+
+/* ---- endpoints ---- */
+
+bool hearth_responses_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_responses_get_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body);
+void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange *exchange);
+bool hearth_responses_cancel_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_responses_items_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_responses_tokens_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_responses_compact_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_conversations_create_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_conversations_get_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_conversations_update_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_conversations_list_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_conversations_item_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *body);
+
+#endif

@@ -1,0 +1,185 @@
+/* Tools of a response, in the form of a chat's.
+ *
+ *     function    as it is, its members one level deeper
+ *     custom      a function with one string, "input"; a call of it goes out as a custom tool's again
+ *     namespace   its functions
+ *     tools that run on OpenAI's side (web search and the like)   left out: clients send them unasked
+ *     anything else                                               an error
+ *
+ * Source: https://platform.openai.com/docs/api-reference/responses/create */
+#include "api/responses/responses.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+/* A tool's type, as far as it goes: web_search, web_search_preview_2025_03_11, … */
+static const char *const hosted[] = {
+    "web_search",  "file_search", "computer",    "mcp",     "code_interpreter",          "image_generation",
+    "local_shell", "shell",       "apply_patch", "tool_search", "programmatic_tool_calling", "browser",
+};
+
+static bool is_hosted(const char *type) {
+    for (size_t i = 0; i < sizeof hosted / sizeof hosted[0]; i++) {
+        if (strncmp(type, hosted[i], strlen(hosted[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool fail_tool(struct hearth_job *job, size_t index, const char *code, const char *what) {
+    char param[48];
+    snprintf(param, sizeof param, "tools[%zu]", index);
+    return hearth_api_fail(&job->error, 400, code, param, "%s: %s", param, what);
+}
+
+/* Appends a function; it is given up. */
+static bool add(struct hearth_job *job, json_t *function, size_t from, struct hearth_offers *offers) {
+    if (offers->count == HEARTH_OFFERS_MAX) {
+        json_decref(function);
+        return hearth_api_fail(&job->error, 400, "invalid_value", "tools", "tools: at most %u are allowed",
+                               HEARTH_OFFERS_MAX);
+    }
+    offers->from[offers->count++] = from;
+    return json_array_append_new(offers->tools, json_pack("{s:s, s:o}", "type", "function", "function", function)) ==
+               0 ||
+           hearth_api_fail_nomem(&job->error);
+}
+
+/* Members that a chat's tool has one level deeper; what is not there is left out. */
+static json_t *function_of(const json_t *tool) {
+    return json_pack("{s:O*, s:O*, s:O*, s:O*}", "name", json_object_get(tool, "name"), "description",
+                     json_object_get(tool, "description"), "parameters", json_object_get(tool, "parameters"), "strict",
+                     json_object_get(tool, "strict"));
+}
+
+/* A text tool; what its text must look like is said to the model. */
+static json_t *custom_of(const json_t *tool) {
+    const json_t *format = hearth_json_get(tool, "format");
+    const char *description = json_string_value(hearth_json_get(tool, "description"));
+    const char *syntax = json_string_value(hearth_json_get(format, "syntax"));
+    const char *definition = json_string_value(hearth_json_get(format, "definition"));
+    struct hearth_buf text = {0};
+    bool ok = hearth_buf_text(&text, description != NULL ? description : "");
+    if (ok && definition != NULL) {
+        ok = hearth_buf_printf(&text, "\n\nThe input follows this %s grammar:\n%s", syntax != NULL ? syntax : "",
+                               definition);
+    }
+    json_t *function = NULL;
+    if (ok) {
+        function = json_pack("{s:O*, s:o, s:{s:s, s:{s:{s:s}}, s:[s]}}", "name", json_object_get(tool, "name"),
+                             "description", hearth_json_text((const char *)text.data, text.len), "parameters", "type",
+                             "object", "properties", "input", "type", "string", "required", "input");
+    }
+    hearth_buf_finish(&text);
+    return function;
+}
+
+static bool note(struct hearth_job *job, json_t *names, const json_t *name, json_t *what) {
+    if (!json_is_string(name)) {
+        json_decref(what); /* an error that the chat's reader finds */
+        return true;
+    }
+    return json_object_set_new(names, json_string_value(name), what) == 0 || hearth_api_fail_nomem(&job->error);
+}
+
+static bool add_namespace(struct hearth_job *job, const json_t *space, size_t index, struct hearth_offers *offers,
+                          json_t *names) {
+    const json_t *name = hearth_json_get(space, "name"), *tools = hearth_json_get(space, "tools");
+    size_t i;
+    json_t *tool;
+    if (!json_is_string(name) || !json_is_array(tools)) {
+        return fail_tool(job, index, "invalid_type", "a namespace needs a name and an array of tools");
+    }
+    json_array_foreach(tools, i, tool) {
+        const char *type = json_string_value(hearth_json_get(tool, "type"));
+        const bool custom = type != NULL && strcmp(type, "custom") == 0;
+        json_t *what = json_pack("{s:O}", "namespace", (json_t *)(uintptr_t)name);
+        if (what != NULL && custom) {
+            json_object_set_new(what, "custom", json_true());
+        }
+        if (!note(job, names, hearth_json_get(tool, "name"), what) ||
+            !add(job, custom ? custom_of(tool) : function_of(tool), index, offers)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool add_tool(struct hearth_job *job, const json_t *tool, size_t index, struct hearth_offers *offers,
+                     json_t *names) {
+    const json_t *given = hearth_json_get(tool, "type");
+    const char *type = json_string_value(given);
+    char what[128];
+    if (!json_is_object(tool)) {
+        return fail_tool(job, index, "invalid_type", "a tool must be an object");
+    }
+    if (type == NULL) {
+        return fail_tool(job, index, given == NULL ? "missing_required_parameter" : "invalid_type",
+                         "a tool needs a type, a string");
+    }
+    if (strcmp(type, "function") == 0) {
+        return add(job, function_of(tool), index, offers);
+    }
+    if (strcmp(type, "custom") == 0) {
+        return note(job, names, hearth_json_get(tool, "name"), json_pack("{s:b}", "custom", 1)) &&
+               add(job, custom_of(tool), index, offers);
+    }
+    if (strcmp(type, "namespace") == 0) {
+        return add_namespace(job, tool, index, offers, names);
+    }
+    if (is_hosted(type)) {
+        hearth_log(HEARTH_LOG_DEBUG, "api: tools[%zu]: %s runs on OpenAI's side and is left out", index, type);
+        return true;
+    }
+    snprintf(what, sizeof what, "tools of type \"%.60s\" are not supported", type);
+    return fail_tool(job, index, "unsupported_value", what);
+}
+
+static bool add_tools(struct hearth_job *job, const json_t *tools, struct hearth_offers *offers, json_t *names) {
+    if (tools != NULL && !json_is_array(tools)) {
+        return hearth_api_fail(&job->error, 400, "invalid_type", "tools", "tools must be an array");
+    }
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        if (!add_tool(job, json_array_get(tools, i), i, offers, names)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The choice in the chat's form; the value is borrowed, a new reference returned. NULL: out of memory. */
+static json_t *choice_of(json_t *choice) {
+    const char *type = json_string_value(hearth_json_get(choice, "type"));
+    if (type != NULL && strcmp(type, "allowed_tools") == 0) {
+        return json_pack("{s:s, s:{s:O*, s:O*}}", "type", type, "allowed_tools", "mode",
+                         json_object_get(choice, "mode"), "tools", json_object_get(choice, "tools"));
+    }
+    if (type != NULL && strcmp(type, "custom") == 0) {
+        return json_pack("{s:s, s:O*}", "type", "function", "name", json_object_get(choice, "name"));
+    }
+    return json_incref(choice);
+}
+
+bool hearth_offers_read(struct hearth_job *job, const json_t *body, const json_t *items, struct hearth_offers *offers,
+                        json_t *names, json_t *chat) {
+    json_t *choice = hearth_json_get(body, "tool_choice");
+    size_t i;
+    json_t *item;
+    if (!add_tools(job, hearth_json_get(body, "tools"), offers, names)) {
+        return false;
+    }
+    json_array_foreach(items, i, item) {
+        const char *type = json_string_value(hearth_json_get(item, "type"));
+        if (type != NULL && strcmp(type, "additional_tools") == 0 &&
+            !add_tools(job, hearth_json_get(item, "tools"), offers, names)) {
+            return false;
+        }
+    }
+    if (offers->count > 0 && json_object_set(chat, "tools", offers->tools) < 0) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    return choice == NULL || json_object_set_new(chat, "tool_choice", choice_of(choice)) == 0 ||
+           hearth_api_fail_nomem(&job->error);
+}

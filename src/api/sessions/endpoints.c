@@ -1,0 +1,253 @@
+/* /v1/sessions: conversations by name. They are the same ones as OpenAI's conversations, seen from outside of any
+ * dialect: list, look, fork, warm, delete. What was said in them is at /v1/conversations/{name}/items. */
+#include "api/kept.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *session_json(const struct hearth_session *session) {
+    char head[64];
+    const bool begun = !hearth_digest_equal(session->head, (struct hearth_digest){0, 0});
+    json_t *metadata = session->metadata.len > 0 ? json_loadb((const char *)session->metadata.data,
+                                                              session->metadata.len, 0, NULL)
+                                                 : json_object();
+    hearth_id_print(head, sizeof head, "turn_", session->head, -1);
+    return json_pack("{s:o, s:s, s:I, s:I, s:o, s:I, s:I, s:o}", "id",
+                     hearth_json_text(session->name, strlen(session->name)), "object", "session", "created_at",
+                     (json_int_t)(session->created_us / 1000000), "last_used_at",
+                     (json_int_t)(session->used_us / 1000000), "head", begun ? json_string(head) : json_null(), "turns",
+                     (json_int_t)session->turns, "tokens", (json_int_t)session->tokens, "metadata", metadata);
+}
+
+static bool fail_session(struct hearth_job *job, int err, const char *name, const struct hearth_errmsg *msg) {
+    if (err == HEARTH_ERR_NOT_FOUND) {
+        return hearth_api_fail(&job->error, 404, "not_found", "session_id", "there is no session '%s' here",
+                               name != NULL ? name : "");
+    }
+    return hearth_api_fail_err(&job->error, err, msg);
+}
+
+static bool respond_session(struct hearth_job *job, const char *name) {
+    struct hearth_session session;
+    const int err = name != NULL ? hearth_store_session_get(job->api->store, job->owner, name, &session)
+                                 : HEARTH_ERR_NOMEM;
+    if (err != HEARTH_OK) {
+        return fail_session(job, err, name, NULL);
+    }
+    json_t *value = session_json(&session);
+    hearth_session_finish(&session);
+    return hearth_job_respond(job, value);
+}
+
+/* A name from the body, or one that is made up. False: it is no name. */
+static bool read_name(struct hearth_job *job, const json_t *body, char out[HEARTH_SESSION_NAME_MAX + 1]) {
+    const json_t *given = hearth_json_get(body, "name");
+    given = given != NULL ? given : hearth_json_get(body, "id");
+    if (given == NULL) {
+        hearth_id_print(out, HEARTH_SESSION_NAME_MAX + 1, "conv_", hearth_store_id(), -1);
+        return true;
+    }
+    const char *text = json_string_value(given);
+    if (text == NULL || strlen(text) != json_string_length(given)) {
+        return hearth_api_fail(&job->error, 400, "invalid_type", "name", "name must be a string");
+    }
+    if (!hearth_kept_name_session(job, text, "name")) {
+        return false;
+    }
+    snprintf(out, HEARTH_SESSION_NAME_MAX + 1, "%s", text);
+    return true;
+}
+
+/* Puts a session that must be new and answers with it. */
+static bool make_session(struct hearth_job *job, const struct hearth_session *session) {
+    struct hearth_errmsg msg = {{0}};
+    const int err = hearth_store_session_put(job->api->store, session, false, &msg);
+    if (err == HEARTH_ERR_INVALID) {
+        return hearth_api_fail(&job->error, 409, "session_exists", "name", "there is a session '%s' already",
+                               session->name);
+    }
+    return err == HEARTH_OK ? respond_session(job, session->name) : fail_session(job, err, session->name, &msg);
+}
+
+bool hearth_sessions_create_prepare(struct hearth_job *job, const json_t *body) {
+    char name[HEARTH_SESSION_NAME_MAX + 1];
+    struct hearth_session session = {.name = name, .owner = job->owner};
+    json_t *metadata = hearth_json_get(body, "metadata");
+    if (metadata != NULL && !json_is_object(metadata)) {
+        return hearth_api_fail(&job->error, 400, "invalid_type", "metadata", "metadata must be an object");
+    }
+    if (!read_name(job, body, name)) {
+        return false;
+    }
+    if (metadata != NULL && !hearth_json_write(json_incref(metadata), &session.metadata)) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    const bool ok = make_session(job, &session);
+    hearth_buf_finish(&session.metadata);
+    return ok;
+}
+
+bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_session_query query = {.owner = job->owner, .limit = 100};
+    struct hearth_session *sessions = NULL;
+    size_t count = 0;
+    char *limit = hearth_job_query(job, "limit");
+    (void)body;
+    if (limit != NULL && strtol(limit, NULL, 10) > 0 && strtol(limit, NULL, 10) <= 1000) {
+        query.limit = (size_t)strtol(limit, NULL, 10);
+    }
+    free(limit);
+    const int err = hearth_store_sessions(job->api->store, &query, &sessions, &count);
+    if (err != HEARTH_OK) {
+        return hearth_api_fail_err(&job->error, err, NULL);
+    }
+    json_t *data = json_array();
+    for (size_t i = 0; i < count; i++) {
+        json_array_append_new(data, session_json(&sessions[i]));
+        hearth_session_finish(&sessions[i]);
+    }
+    free(sessions);
+    return hearth_job_respond(job, json_pack("{s:s, s:o, s:b}", "object", "list", "data", data, "has_more",
+                                             count == query.limit));
+}
+
+bool hearth_sessions_get_prepare(struct hearth_job *job, const json_t *body) {
+    char *name = hearth_job_param(job, 0);
+    (void)body;
+    const bool ok = respond_session(job, name);
+    free(name);
+    return ok;
+}
+
+bool hearth_sessions_delete_prepare(struct hearth_job *job, const json_t *body) {
+    char *name = hearth_job_param(job, 0);
+    (void)body;
+    const int err = name != NULL ? hearth_store_session_delete(job->api->store, job->owner, name) : HEARTH_ERR_NOMEM;
+    bool ok = err == HEARTH_OK || fail_session(job, err, name, NULL);
+    if (ok) {
+        hearth_keeper_wake(job->api->keeper);
+        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
+                                               "session.deleted", "deleted", 1));
+    }
+    free(name);
+    return ok;
+}
+
+/* Where a fork begins: the session's head, or a turn of its line. */
+static bool fork_head(struct hearth_job *job, const json_t *body, struct hearth_session *session) {
+    const json_t *turn = hearth_json_get(body, "turn");
+    struct hearth_digest id;
+    struct hearth_line line;
+    int index;
+    bool found = false;
+    if (turn == NULL) {
+        return true;
+    }
+    if (!json_is_string(turn) || !hearth_id_parse(json_string_value(turn), &id, &index)) {
+        return hearth_api_fail(&job->error, 400, "invalid_value", "turn",
+                               "turn must be the id of a turn or a response");
+    }
+    const int err = hearth_store_line(job->api->store, job->owner, session->head, &line);
+    for (size_t i = 0; err == HEARTH_OK && i < line.count; i++) {
+        found = found || hearth_digest_equal(line.turns[i].id, id);
+    }
+    if (err == HEARTH_OK) {
+        hearth_line_finish(&line);
+    }
+    session->head = id;
+    return found || hearth_api_fail(&job->error, 404, "not_found", "turn", "the session has no turn '%s'",
+                                    json_string_value(turn));
+}
+
+bool hearth_sessions_fork_prepare(struct hearth_job *job, const json_t *body) {
+    char *from = hearth_job_param(job, 0);
+    char name[HEARTH_SESSION_NAME_MAX + 1];
+    struct hearth_session session;
+    const int err = from != NULL ? hearth_store_session_get(job->api->store, job->owner, from, &session)
+                                 : HEARTH_ERR_NOMEM;
+    bool ok = err == HEARTH_OK || fail_session(job, err, from, NULL);
+    free(from);
+    if (!ok) {
+        return false;
+    }
+    ok = fork_head(job, body, &session) && read_name(job, body, name);
+    if (ok) {
+        char *before = session.name;
+        session.name = name;
+        session.created_us = session.used_us = 0;
+        ok = make_session(job, &session);
+        session.name = before;
+    }
+    hearth_session_finish(&session);
+    return ok;
+}
+
+/* ---- warm ---- */
+
+static json_t *warm_whole(struct hearth_job *job) {
+    struct hearth_tally tally;
+    hearth_tally_job(job, &tally);
+    return json_pack("{s:s, s:s, s:I, s:o}", "id", job->kept->session, "object", "session.warm", "tokens",
+                     (json_int_t)job->choices[0].receipt.prompt_tokens, "hearth", hearth_receipt_json(&tally));
+}
+
+static const struct hearth_dialect warm_dialect = {.id_prefix = "warm_", .whole = warm_whole};
+
+/* The conversation rendered anew: nobody knows its tokens, or they were another model's. */
+static bool warm_rendered(struct hearth_job *job) {
+    struct hearth_chat_options *options = &job->chat;
+    json_t *config = hearth_kept_config_json(&job->kept->line.turns[job->kept->line.count - 1]);
+    json_t *body = json_object();
+    json_t *tools = json_object_get(config, "tools"), *kwargs = json_object_get(config, "kwargs");
+    struct hearth_history past = job->history;
+    job->history = (struct hearth_history){0};
+    bool ok = body != NULL && (tools == NULL || json_object_set(body, "tools", tools) == 0) &&
+              (kwargs == NULL || json_object_set(body, "chat_template_kwargs", kwargs) == 0);
+    ok = ok ? hearth_tools_read(job->api, body, options, &job->error) &&
+                  hearth_reasoning_read(job->api, body, options, &job->error)
+            : hearth_api_fail_nomem(&job->error);
+    if (ok && !hearth_kept_add_system(&job->history, config)) {
+        ok = hearth_api_fail_nomem(&job->error);
+    }
+    for (size_t i = 0; ok && i < past.count; i++) {
+        ok = hearth_history_add(&job->history, hearth_message_ref(past.messages[i])) ||
+             hearth_api_fail_nomem(&job->error);
+    }
+    options->request.no_generation_prompt = true;
+    ok = ok && hearth_chat_request_ready(job) && hearth_history_prompt(job, &options->request, &job->error);
+    hearth_history_finish(&past);
+    json_decref(body);
+    json_decref(config);
+    return ok;
+}
+
+bool hearth_sessions_warm_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_generation *generation = &job->generation;
+    char *name = hearth_job_param(job, 0);
+    (void)body;
+    bool ok = name != NULL ? hearth_kept_from_session(job, name, true, "session_id")
+                           : hearth_api_fail_nomem(&job->error);
+    free(name);
+    if (!ok || !hearth_generation_read(job->api, NULL, false, generation, &job->error) ||
+        !hearth_generation_alloc_prompts(generation, 1, &job->error)) {
+        return false;
+    }
+    const struct hearth_line *line = &job->kept->line;
+    if (line->count == 0) {
+        return hearth_job_respond(job, json_pack("{s:s, s:s, s:i}", "id", job->kept->session, "object", "session.warm",
+                                                 "tokens", 0));
+    }
+    generation->max_tokens = 0;
+    generation->salt = line->turns[line->count - 1].salt;
+    if (line->tokens_turns == line->count && hearth_digest_equal(line->model, job->api->engine->caps.fingerprint)) {
+        ok = hearth_tokens_append(&generation->prompts[0].tokens, line->tokens.v, line->tokens.n) ||
+             hearth_api_fail_nomem(&job->error);
+        ok = ok && hearth_prompt_check_length(job->api, &generation->prompts[0], "session_id", &job->error);
+    } else {
+        ok = warm_rendered(job);
+    }
+    hearth_chat_format_unref(job->chat.format); /* nothing is said, so there is nothing to parse */
+    job->chat.format = NULL;
+    job->dialect = &warm_dialect;
+    return ok;
+}

@@ -1,0 +1,275 @@
+/* Requests to the server, by libcurl. One connection is kept open for all of them.
+ *
+ * A request waits in curl_multi_poll() for the network and for Ctrl-C at the same time (the pipe that the signal
+ * handler writes to is one of its descriptors). Ctrl-C closes the connection, which is how the server learns that a
+ * reply is not wanted any more. There is no limit on the time of a request: a long prompt may take minutes before its
+ * first byte. */
+#include "cli/chat_internal.h"
+
+#include "cli/show.h"
+#include "cli/version.h"
+
+#include <curl/curl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONNECT_TIMEOUT_S 10L
+#define OUT_BYTES_MAX ((size_t)256 << 20)
+
+struct chat_client {
+    CURLM *multi;
+    CURL *easy;
+    struct curl_slist *headers;
+    char *base;
+    char why[CURL_ERROR_SIZE];
+};
+
+struct transfer {
+    struct chat_client *client;
+    bool (*sink)(void *user, const char *bytes, size_t len);
+    void *user;
+    struct hearth_buf *out;
+    bool refused; /* by the sink, or too much */
+    bool begun;   /* bytes have come */
+};
+
+/* ---- addresses ---- */
+
+char *hearth_chat_base_url(const char *url) {
+    CURLU *parts = curl_url();
+    char *scheme = NULL, *text = NULL, *copy = NULL;
+    if (parts && curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK &&
+        curl_url_get(parts, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
+        (strcmp(scheme, "http") == 0 || strcmp(scheme, "https") == 0) &&
+        curl_url_set(parts, CURLUPART_QUERY, NULL, 0) == CURLUE_OK &&
+        curl_url_set(parts, CURLUPART_FRAGMENT, NULL, 0) == CURLUE_OK &&
+        curl_url_get(parts, CURLUPART_URL, &text, 0) == CURLUE_OK && (copy = strdup(text)) != NULL) {
+        size_t len = strlen(copy);
+        while (len > 0 && copy[len - 1] == '/') {
+            copy[--len] = '\0';
+        }
+        if (len >= 3 && strcmp(copy + len - 3, "/v1") == 0) {
+            copy[len - 3] = '\0';
+        }
+    }
+    curl_free(scheme);
+    curl_free(text);
+    curl_url_cleanup(parts);
+    return copy;
+}
+
+bool hearth_chat_escape(struct hearth_buf *out, const char *text) {
+    char *escaped = curl_easy_escape(NULL, text, 0);
+    const bool ok = escaped && hearth_buf_text(out, escaped);
+    curl_free(escaped);
+    return ok;
+}
+
+/* A server on this machine is never behind a proxy, whatever the environment says. */
+static bool is_local(const char *base) {
+    CURLU *parts = curl_url();
+    char *host = NULL;
+    const bool local = parts && curl_url_set(parts, CURLUPART_URL, base, 0) == CURLUE_OK &&
+                       curl_url_get(parts, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
+                       (strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "[::1]") == 0);
+    curl_free(host);
+    curl_url_cleanup(parts);
+    return local;
+}
+
+/* ---- the client ---- */
+
+static bool add_header(struct chat_client *client, const char *line) {
+    struct curl_slist *headers = curl_slist_append(client->headers, line);
+    client->headers = headers ? headers : client->headers;
+    return headers != NULL;
+}
+
+static bool add_headers(struct chat_client *client, const char *key) {
+    struct hearth_buf line = {0};
+    /* no "Expect: 100-continue": it costs a round trip */
+    bool ok = add_header(client, "Content-Type: application/json") && add_header(client, "Expect:");
+    if (ok && key && *key) {
+        ok = hearth_buf_printf(&line, "Authorization: Bearer %s", key) && add_header(client, (char *)line.data);
+    }
+    hearth_buf_finish(&line);
+    return ok;
+}
+
+struct chat_client *hearth_chat_client_create(const char *url, const char *key) {
+    struct chat_client *client = calloc(1, sizeof *client);
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !client || !(client->multi = curl_multi_init()) ||
+        !(client->easy = curl_easy_init()) || !add_headers(client, key)) {
+        (void)hearth_complain(1, "out of memory");
+        hearth_chat_client_destroy(client);
+        return NULL;
+    }
+    client->base = hearth_chat_base_url(url);
+    if (!client->base) {
+        (void)hearth_complain(1, "'%.200s' is no address of a server, which looks like http://127.0.0.1:8080", url);
+        hearth_chat_client_destroy(client);
+        return NULL;
+    }
+    return client;
+}
+
+void hearth_chat_client_destroy(struct chat_client *client) {
+    if (client) {
+        curl_easy_cleanup(client->easy);
+        (void)curl_multi_cleanup(client->multi);
+        curl_slist_free_all(client->headers);
+        free(client->base);
+        free(client);
+    }
+}
+
+const char *hearth_chat_client_url(const struct chat_client *client) {
+    return client->base;
+}
+
+/* ---- a request ---- */
+
+static size_t on_bytes(char *bytes, size_t one, size_t len, void *user) {
+    struct transfer *transfer = user;
+    long status = 0;
+    (void)one;
+    transfer->begun = true;
+    (void)curl_easy_getinfo(transfer->client->easy, CURLINFO_RESPONSE_CODE, &status);
+    if (transfer->sink && status == 200) {
+        transfer->refused = !transfer->sink(transfer->user, bytes, len);
+    } else {
+        transfer->refused = transfer->out->len + len > OUT_BYTES_MAX || !hearth_buf_append(transfer->out, bytes, len);
+    }
+    return transfer->refused ? CURL_WRITEFUNC_ERROR : len;
+}
+
+static bool set_up(struct chat_client *client, const char *url, const char *body, struct transfer *transfer) {
+    CURL *easy = client->easy;
+    curl_easy_reset(easy); /* keeps the connection */
+    client->why[0] = '\0';
+    bool ok = curl_easy_setopt(easy, CURLOPT_URL, url) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, CONNECT_TIMEOUT_S) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_USERAGENT, "hearth-chat/" HEARTH_VERSION) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_HTTPHEADER, client->headers) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, client->why) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer) == CURLE_OK;
+    if (ok && is_local(client->base)) {
+        ok = curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK;
+    }
+    if (ok && body) {
+        ok = curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body)) == CURLE_OK &&
+             curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body) == CURLE_OK; /* borrowed */
+    }
+    return ok;
+}
+
+/* Runs what was set up. False: Ctrl-C. */
+static bool wait_for_end(struct chat_client *client, CURLcode *result) {
+    struct curl_waitfd wake = {.fd = hearth_chat_wake_fd(), .events = CURL_WAIT_POLLIN};
+    int running = 1;
+    *result = CURLE_OK;
+    if (curl_multi_add_handle(client->multi, client->easy) != CURLM_OK) {
+        *result = CURLE_OUT_OF_MEMORY;
+        return true;
+    }
+    while (running > 0 && !hearth_chat_interrupted) {
+        int left;
+        if (curl_multi_perform(client->multi, &running) != CURLM_OK) {
+            *result = CURLE_FAILED_INIT;
+            break;
+        }
+        for (const CURLMsg *msg; (msg = curl_multi_info_read(client->multi, &left)) != NULL;) {
+            *result = msg->msg == CURLMSG_DONE ? msg->data.result : *result;
+        }
+        if (running > 0 && curl_multi_poll(client->multi, &wake, 1, 1000, NULL) != CURLM_OK) {
+            *result = CURLE_FAILED_INIT;
+            break;
+        }
+        hearth_chat_drain();
+    }
+    (void)curl_multi_remove_handle(client->multi, client->easy);
+    const bool stopped = hearth_chat_interrupted && running > 0;
+    if (stopped) {
+        hearth_chat_calm();
+    }
+    return !stopped;
+}
+
+static int complain_of(const struct chat_client *client, CURLcode result, const struct transfer *transfer) {
+    const char *why = *client->why ? client->why : curl_easy_strerror(result);
+    switch (result) {
+    case CURLE_COULDNT_CONNECT:
+        return hearth_complain(
+            1, "no server answers at %s (hearth serve -m MODEL.gguf starts one; --url names another)", client->base);
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_OPERATION_TIMEDOUT:
+        return hearth_complain(1, "%s cannot be reached: %s", client->base, why);
+    case CURLE_OUT_OF_MEMORY:
+        return hearth_complain(1, "out of memory");
+    default:
+        break;
+    }
+    if (transfer->refused) {
+        return hearth_complain(1, "what %s sends is no reply", client->base);
+    }
+    return hearth_complain(
+        1, transfer->begun ? "the connection broke in the middle of the reply: %s" : "the request failed: %s", why);
+}
+
+enum chat_outcome hearth_chat_request(struct chat_client *client, const char *path, const json_t *body,
+                                      bool (*sink)(void *user, const char *bytes, size_t len), void *user,
+                                      struct hearth_buf *out, long *http_status) {
+    struct transfer transfer = {.client = client, .sink = sink, .user = user, .out = out};
+    struct hearth_buf url = {0};
+    enum chat_outcome outcome = CHAT_FAILED;
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    CURLcode result;
+    *http_status = 0;
+    if ((body && !text) || !hearth_buf_printf(&url, "%s%s", client->base, path) ||
+        !set_up(client, (char *)url.data, text, &transfer)) {
+        (void)hearth_complain(1, "out of memory");
+    } else if (!wait_for_end(client, &result)) {
+        outcome = CHAT_STOPPED;
+    } else if (result != CURLE_OK) {
+        (void)complain_of(client, result, &transfer);
+    } else {
+        (void)curl_easy_getinfo(client->easy, CURLINFO_RESPONSE_CODE, http_status);
+        outcome = CHAT_DONE;
+    }
+    hearth_buf_finish(&url);
+    free(text);
+    return outcome;
+}
+
+enum chat_outcome hearth_chat_json(struct chat_client *client, const char *path, const json_t *body, json_t **out,
+                                   bool *missing) {
+    struct hearth_buf answer = {0}, why = {0};
+    long status;
+    *out = NULL;
+    if (missing) {
+        *missing = false;
+    }
+    enum chat_outcome outcome = hearth_chat_request(client, path, body, NULL, NULL, &answer, &status);
+    if (outcome == CHAT_DONE && (status == 200 || status == 201)) {
+        *out = json_loadb((const char *)answer.data, answer.len, JSON_ALLOW_NUL, NULL);
+        if (!*out) {
+            (void)hearth_complain(1, "what %s sends is no JSON: is it a hearth server?", client->base);
+            outcome = CHAT_FAILED;
+        }
+    } else if (outcome == CHAT_DONE && status == 404 && missing) {
+        *missing = true;
+    } else if (outcome == CHAT_DONE) {
+        outcome = CHAT_FAILED;
+        (void)hearth_complain(1, "%s",
+                              hearth_chat_error_text((const char *)answer.data, answer.len, status, &why)
+                                  ? (const char *)why.data
+                                  : "out of memory");
+    }
+    hearth_buf_finish(&answer);
+    hearth_buf_finish(&why);
+    return outcome;
+}

@@ -1,0 +1,417 @@
+/* A conversation with the server.
+ *
+ * In a session the server keeps the history and only the new message is sent; without one it is kept here and all of it
+ * is sent every time, as chat completions have it. A reply that was stopped stays in that history as far as it came; a
+ * message that got no reply does not, so that it can be sent again. What becomes of a stopped reply in a session is the
+ * server's business. */
+#include "cli/chat_internal.h"
+
+#include "base/clock.h"
+#include "cli/items.h"
+#include "cli/show.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static enum chat_outcome no_memory(void) {
+    (void)hearth_complain(1, "out of memory");
+    return CHAT_FAILED;
+}
+
+/* A dim line on stderr. */
+static void note(const char *text) {
+    (void)fprintf(stderr, "%s", hearth_chat_dim(stderr));
+    (void)hearth_show_text(stderr, text, 100000);
+    (void)fprintf(stderr, "%s\n", hearth_chat_plain(stderr));
+}
+
+bool hearth_chat_talk_init(struct chat_talk *talk, const struct chat_options *options, struct chat_client *client,
+                           bool interactive) {
+    *talk = (struct chat_talk){.options = options, .client = client, .interactive = interactive};
+    talk->messages = json_array();
+    return talk->messages != NULL;
+}
+
+void hearth_chat_talk_finish(struct chat_talk *talk) {
+    free(talk->session);
+    json_decref(talk->messages);
+    *talk = (struct chat_talk){0};
+}
+
+/* ---- printing a reply ---- */
+
+struct printer {
+    enum chat_text kind;
+    bool terminal, fresh; /* nothing stands on this line yet */
+    bool any;
+};
+
+static void on_text(void *user, enum chat_text kind, const char *text) {
+    struct printer *printer = user;
+    if (kind == CHAT_REASONING && !printer->terminal) {
+        return; /* whoever reads the output of a pipe wants the answer */
+    }
+    if (kind != printer->kind) {
+        (void)fputs(kind == CHAT_REASONING ? hearth_chat_dim(stdout) : hearth_chat_plain(stdout), stdout);
+        (void)fputs(printer->any ? "\n\n" : "", stdout);
+        printer->kind = kind;
+        printer->fresh = true;
+        while (printer->any && kind == CHAT_CONTENT && *text == '\n') {
+            text++; /* the empty line is there already */
+        }
+    }
+    printer->any = true;
+    if (printer->terminal) {
+        hearth_show_lines(stdout, text, "", &printer->fresh);
+    } else {
+        (void)fputs(text, stdout);
+        printer->fresh = *text ? text[strlen(text) - 1] == '\n' : printer->fresh;
+    }
+    (void)fflush(stdout);
+}
+
+static void end_printing(struct printer *printer) {
+    if (printer->kind == CHAT_REASONING) {
+        (void)fputs(hearth_chat_plain(stdout), stdout);
+    }
+    if (printer->any && !printer->fresh) {
+        (void)fputc('\n', stdout);
+    }
+    (void)fflush(stdout);
+}
+
+/* ---- a message and its reply ---- */
+
+static bool add_message(json_t *messages, const char *role, const char *content) {
+    return json_array_append_new(messages, json_pack("{s:s, s:s}", "role", role, "content", content)) == 0;
+}
+
+/* What is sent; NULL: out of memory. */
+static json_t *make_request(const struct chat_talk *talk, const char *text) {
+    const struct chat_options *options = talk->options;
+    json_t *messages = talk->session ? json_array() : json_copy(talk->messages);
+    const bool first = talk->session ? !talk->begun : json_array_size(messages) == 0;
+    bool ok = !(first && options->system) || add_message(messages, "system", options->system);
+    ok = ok && add_message(messages, "user", text);
+    json_t *body =
+        json_pack("{s:o, s:b, s:{s:b}}", "messages", messages, "stream", 1, "stream_options", "include_usage", 1);
+    ok = ok && body && (!options->model || json_object_set_new(body, "model", json_string(options->model)) == 0) &&
+         (options->max_tokens < 0 || json_object_set_new(body, "max_tokens", json_integer(options->max_tokens)) == 0) &&
+         (!talk->session || json_object_set_new(body, "session_id", json_string(talk->session)) == 0);
+    if (!ok) {
+        json_decref(body);
+        return NULL;
+    }
+    return body;
+}
+
+static bool on_bytes(void *user, const char *bytes, size_t len) {
+    return hearth_chat_reply_feed(user, bytes, len);
+}
+
+/* The local history grows by what was sent and what came back. */
+static bool remember(struct chat_talk *talk, const json_t *request, const struct chat_reply *reply) {
+    const char *content = reply->content.len > 0 ? (const char *)reply->content.data : "";
+    json_t *message = json_pack("{s:s, s:s}", "role", "assistant", "content", content);
+    bool ok = message != NULL;
+    if (ok && reply->reasoning.len > 0) {
+        ok = json_object_set_new(message, "reasoning_content", json_string((const char *)reply->reasoning.data)) == 0;
+    }
+    json_t *messages = json_copy(json_object_get(request, "messages"));
+    if (!ok || json_array_append(messages, message) != 0) {
+        json_decref(messages);
+        messages = NULL;
+    }
+    json_decref(message);
+    if (messages) {
+        json_decref(talk->messages);
+        talk->messages = messages;
+    }
+    return messages != NULL;
+}
+
+/* An older server takes session_id for one of the fields that mean nothing, and forgets what was said. */
+static void warn_without_session(struct chat_talk *talk, const struct chat_reply *reply) {
+    if (talk->session && reply->receipt && !json_object_get(reply->receipt, "session") && !talk->warned) {
+        talk->warned = true;
+        (void)hearth_complain(1, "this server keeps no sessions: it does not know what was said before");
+    }
+}
+
+/* How a reply that came in ended. */
+static enum chat_outcome conclude(struct chat_talk *talk, const json_t *request, const struct chat_reply *reply,
+                                  enum chat_outcome outcome, int64_t begun_us) {
+    struct hearth_buf status = {0};
+    const bool any = reply->content.len + reply->reasoning.len > 0;
+    if (outcome == CHAT_STOPPED) {
+        note("stopped");
+    } else if (outcome == CHAT_DONE && reply->error.len > 0) {
+        outcome = CHAT_FAILED;
+        (void)hearth_complain(1, "%s", (const char *)reply->error.data);
+    } else if (outcome == CHAT_DONE && !reply->done) {
+        outcome = CHAT_FAILED;
+        (void)hearth_complain(1, "the server closed the connection in the middle of the reply");
+    } else if (outcome == CHAT_DONE) {
+        talk->begun = true;
+        if (!hearth_chat_reply_status(reply, begun_us, talk->session, &status)) {
+            outcome = no_memory();
+        } else if (status.len > 0) {
+            note((const char *)status.data);
+        }
+        warn_without_session(talk, reply);
+    }
+    if (!talk->session && (any || outcome == CHAT_DONE) && !remember(talk, request, reply)) {
+        outcome = no_memory();
+    }
+    hearth_buf_finish(&status);
+    return outcome;
+}
+
+enum chat_outcome hearth_chat_talk_say(struct chat_talk *talk, const char *text) {
+    struct printer printer = {.kind = CHAT_CONTENT, .terminal = isatty(STDOUT_FILENO) == 1, .fresh = true};
+    struct chat_reply reply = {.on_text = on_text, .user = &printer};
+    struct hearth_buf other = {0}, why = {0};
+    json_t *request = make_request(talk, text);
+    const int64_t begun_us = hearth_clock_us();
+    long status;
+    if (!request) {
+        return no_memory();
+    }
+    enum chat_outcome outcome =
+        hearth_chat_request(talk->client, "/v1/chat/completions", request, on_bytes, &reply, &other, &status);
+    end_printing(&printer);
+    if (outcome == CHAT_DONE && status != 200) {
+        outcome = CHAT_FAILED;
+        if (!hearth_chat_error_text((const char *)other.data, other.len, status, &why)) {
+            (void)no_memory();
+        } else {
+            (void)hearth_complain(1, "%s%s", (const char *)why.data,
+                                  status == 401 ? " (--key or HEARTH_API_KEY gives one)" : "");
+        }
+    } else {
+        outcome = conclude(talk, request, &reply, outcome, begun_us);
+    }
+    json_decref(request);
+    hearth_buf_finish(&other);
+    hearth_buf_finish(&why);
+    hearth_chat_reply_finish(&reply);
+    return outcome;
+}
+
+/* ---- sessions ---- */
+
+/* "/v1/…/NAME…". NULL: out of memory. The caller's to free. */
+static char *path_of(const char *before, const char *name, const char *behind) {
+    struct hearth_buf path = {0};
+    if (hearth_buf_text(&path, before) && hearth_chat_escape(&path, name) && hearth_buf_text(&path, behind)) {
+        return (char *)path.data;
+    }
+    hearth_buf_finish(&path);
+    return NULL;
+}
+
+/* Takes a name. False: out of memory. */
+static bool set_session(struct chat_talk *talk, const char *name, bool begun) {
+    char *copy = strdup(name);
+    if (copy) {
+        free(talk->session);
+        talk->session = copy;
+        talk->begun = begun;
+        (void)json_array_clear(talk->messages);
+    }
+    return copy != NULL;
+}
+
+static void note_session(const struct chat_talk *talk, const json_t *session) {
+    struct hearth_buf text = {0};
+    const json_int_t turns = json_integer_value(json_object_get(session, "turns"));
+    const json_int_t tokens = json_integer_value(json_object_get(session, "tokens"));
+    bool ok = hearth_buf_printf(&text, "session %s", talk->session);
+    if (!talk->begun) {
+        ok = ok && hearth_buf_text(&text, ", new");
+    } else {
+        ok = ok &&
+             hearth_buf_printf(&text, ": %s %s", hearth_show_count((uint64_t)turns).text,
+                               hearth_plural((uint64_t)turns, "turn", "turns")) &&
+             (tokens <= 0 || hearth_buf_printf(&text, ", %s tokens", hearth_show_count((uint64_t)tokens).text));
+    }
+    if (ok) {
+        note((const char *)text.data);
+    }
+    hearth_buf_finish(&text);
+}
+
+enum chat_outcome hearth_chat_talk_enter(struct chat_talk *talk, const char *name, bool ask) {
+    bool missing = true;
+    json_t *session = NULL;
+    enum chat_outcome outcome = CHAT_DONE;
+    if (ask) {
+        char *path = path_of("/v1/sessions/", name, "");
+        outcome = path ? hearth_chat_json(talk->client, path, NULL, &session, &missing) : no_memory();
+        free(path);
+    }
+    if (outcome == CHAT_DONE) {
+        const bool begun = !missing && json_integer_value(json_object_get(session, "turns")) > 0;
+        if (!set_session(talk, name, begun)) {
+            outcome = no_memory();
+        } else if (talk->interactive) {
+            note_session(talk, session);
+        }
+    }
+    json_decref(session);
+    return outcome;
+}
+
+enum chat_outcome hearth_chat_talk_greet(struct chat_talk *talk) {
+    json_t *models = NULL;
+    struct hearth_buf text = {0};
+    enum chat_outcome outcome = hearth_chat_json(talk->client, "/v1/models", NULL, &models, NULL);
+    const json_t *model = json_array_get(json_object_get(models, "data"), 0);
+    const char *name = talk->options->model ? talk->options->model : json_string_value(json_object_get(model, "id"));
+    if (outcome == CHAT_DONE && hearth_buf_printf(&text, "%s at %s · /help lists the commands", name ? name : "a model",
+                                                  hearth_chat_client_url(talk->client))) {
+        note((const char *)text.data);
+    }
+    json_decref(models);
+    hearth_buf_finish(&text);
+    return outcome;
+}
+
+static enum chat_outcome fork_session(struct chat_talk *talk, const char *name) {
+    if (!talk->session) {
+        (void)hearth_complain(1, "there is no session to fork: /session NAME begins one");
+        return CHAT_FAILED;
+    }
+    json_t *session = NULL, *body = json_pack("{s:s}", "name", name);
+    char *path = path_of("/v1/sessions/", talk->session, "/fork");
+    enum chat_outcome outcome = path && body ? hearth_chat_json(talk->client, path, body, &session, NULL) : no_memory();
+    if (outcome == CHAT_DONE) {
+        outcome = hearth_chat_talk_enter(talk, name, true);
+    }
+    json_decref(session);
+    json_decref(body);
+    free(path);
+    return outcome;
+}
+
+/* ---- /history ---- */
+
+/* A page of the session's items behind `*after`, which becomes the last one's id, or NULL: there are no more. */
+static enum chat_outcome print_page(struct chat_talk *talk, struct hearth_items_print *print, char **after) {
+    json_t *page = NULL;
+    bool missing = false;
+    char *query =
+        *after ? path_of("/items?order=asc&limit=100&after=", *after, "") : strdup("/items?order=asc&limit=100");
+    char *path = query ? path_of("/v1/conversations/", talk->session, query) : NULL;
+    enum chat_outcome outcome = path ? hearth_chat_json(talk->client, path, NULL, &page, &missing) : no_memory();
+    free(*after);
+    *after = NULL;
+    if (outcome == CHAT_DONE && !missing) {
+        const char *last = json_string_value(json_object_get(page, "last_id"));
+        hearth_items_print(print, json_object_get(page, "data"));
+        if (json_is_true(json_object_get(page, "has_more")) && last) {
+            *after = strdup(last);
+        }
+    }
+    json_decref(page);
+    free(query);
+    free(path);
+    return outcome;
+}
+
+static enum chat_outcome print_history(struct chat_talk *talk) {
+    struct hearth_items_print print = {.out = stdout};
+    enum chat_outcome outcome = CHAT_DONE;
+    char *after = NULL;
+    if (!talk->session) {
+        hearth_items_print(&print, talk->messages);
+    } else {
+        do {
+            outcome = print_page(talk, &print, &after);
+        } while (outcome == CHAT_DONE && after);
+    }
+    (void)fflush(stdout);
+    free(after);
+    hearth_items_print_finish(&print);
+    return outcome;
+}
+
+/* ---- commands ---- */
+
+static enum chat_outcome new_conversation(struct chat_talk *talk) {
+    free(talk->session);
+    talk->session = NULL;
+    (void)json_array_clear(talk->messages);
+    note("a new conversation, without a session");
+    return CHAT_DONE;
+}
+
+static const struct {
+    const char *name, *argument, *help;
+} commands[] = {
+    {"/new", "", "begin a new conversation (a session stays as it is)"},
+    {"/session", "NAME", "go on in a session, or begin it; without NAME: which one this is"},
+    {"/fork", "NAME", "go on in a copy of this session; this one stays as it is"},
+    {"/history", "", "what was said"},
+    {"/help", "", "this text"},
+    {"/quit", "", "leave, as Ctrl-D does"},
+};
+enum { NEW, SESSION, FORK, HISTORY, HELP, QUIT, COMMANDS };
+
+static enum chat_outcome print_commands(void) {
+    for (size_t i = 0; i < COMMANDS; i++) {
+        (void)printf("  %-9s %-5s %s\n", commands[i].name, commands[i].argument, commands[i].help);
+    }
+    (void)printf("\nCtrl-C stops a reply. A line that ends with \\ goes on in the next one; // begins a message that "
+                 "begins with /.\n");
+    (void)fflush(stdout);
+    return CHAT_DONE;
+}
+
+static enum chat_outcome run_command(struct chat_talk *talk, int which, const char *argument, bool *quit) {
+    switch (which) {
+    case NEW:
+        return new_conversation(talk);
+    case SESSION:
+        if (*argument) {
+            return hearth_chat_talk_enter(talk, argument, true);
+        }
+        note(talk->session ? talk->session : "no session: the history is kept here");
+        return CHAT_DONE;
+    case FORK:
+        return fork_session(talk, argument);
+    case HISTORY:
+        return print_history(talk);
+    case QUIT:
+        *quit = true;
+        return CHAT_DONE;
+    default:
+        return print_commands();
+    }
+}
+
+enum chat_outcome hearth_chat_talk_command(struct chat_talk *talk, const char *line, bool *quit) {
+    const size_t len = strcspn(line, " \t\n");
+    char argument[1024];
+    const char *begin = line + len + strspn(line + len, " \t\n");
+    size_t n = strlen(begin);
+    while (n > 0 && strchr(" \t\n", begin[n - 1])) {
+        n--;
+    }
+    (void)snprintf(argument, sizeof argument, "%.*s", (int)(n < sizeof argument ? n : sizeof argument - 1), begin);
+    for (int i = 0; i < COMMANDS; i++) {
+        if (strlen(commands[i].name) != len || strncmp(commands[i].name, line, len) != 0) {
+            continue;
+        }
+        if ((*argument != '\0') != (*commands[i].argument != '\0') && !(i == SESSION && !*argument)) {
+            (void)hearth_complain(1, "%s %s", commands[i].name,
+                                  *commands[i].argument ? "needs a name" : "takes nothing behind it");
+            return CHAT_FAILED;
+        }
+        return run_command(talk, i, argument, quit);
+    }
+    (void)hearth_complain(1, "there is no command %.*s (/help lists them; // begins a message that begins with /)",
+                          (int)(len < 60 ? len : 60), line);
+    return CHAT_FAILED;
+}

@@ -1,0 +1,45 @@
+/* What commands print for people: complaints, numbers, text that somebody else wrote, questions, progress. */
+#ifndef HEARTH_CLI_SHOW_H
+#define HEARTH_CLI_SHOW_H
+
+#include "base/log.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Who speaks in complaints from now on: "hearth kv". Borrowed, for as long as the process lives. */
+void hearth_show_as(const char *who);
+/* One line on stderr; returns `status`. */
+int hearth_complain(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A log sink that prints such lines. */
+void hearth_show_log(void *user, enum hearth_log_level level, const char *line);
+
+struct hearth_shown {
+    char text[32];
+};
+struct hearth_shown hearth_show_bytes(uint64_t bytes); /* "12.3 MiB" */
+struct hearth_shown hearth_show_count(uint64_t n);     /* "12,288" */
+struct hearth_shown hearth_show_age(int64_t used_us);  /* of a Unix time: "5 min" */
+const char *hearth_plural(uint64_t n, const char *one, const char *many);
+
+/* Prints text of a prompt: on one line, nothing that a terminal would obey, at most `columns` wide. Returns the width.
+ * Shape: valid UTF-8. */
+int hearth_show_text(FILE *out, const char *text, int columns);
+/* The same text with its lines and tabs. `indent` stands before each line that is not empty, the first one only if
+ * `*fresh`, which says whether a line has not begun yet and is kept up to date: text can come in pieces. */
+void hearth_show_lines(FILE *out, const char *text, const char *indent, bool *fresh);
+int hearth_show_columns(void); /* of the terminal on stdout; a large number elsewhere */
+
+/* Prints a document on stdout and frees it. Returns an exit status. */
+int hearth_show_json(json_t *root);
+
+/* Asks "… [y/N] " on stderr when stdin is a terminal. True: yes, or there is nobody to ask. */
+bool hearth_show_asked(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* On stderr, when that is a terminal; else nothing at all. */
+void hearth_show_progress(const char *what, uint64_t done, uint64_t total, bool bytes);
+void hearth_show_progress_end(void);
+
+#endif

@@ -1,0 +1,55 @@
+/* A database of this room: an SQLite file of which every version is known, opened the same way by whoever keeps
+ * something in one (session/archive.h, session/store.h).
+ *
+ * Result codes are SQLite's, and two of our own. Threads: a connection is used by one at a time. */
+#ifndef HEARTH_SESSION_DB_H
+#define HEARTH_SESSION_DB_H
+
+#include "base/err.h"
+
+#include <sqlite3.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HEARTH_DB_ALIEN 0x1000 /* what is there is somebody else's */
+#define HEARTH_DB_NEWER 0x1001 /* it is of a newer hearth */
+
+/* In SQL text: numbers from macros. */
+#define HEARTH_DB_TEXT(x) HEARTH_DB_TEXT_(x)
+#define HEARTH_DB_TEXT_(x) #x
+
+/* What a database is. */
+struct hearth_db_kind {
+    const char *label;        /* begins its log lines */
+    int application;          /* its application_id */
+    const char *const *steps; /* SQL; steps[v] brings version v (user_version) to v + 1; 0 is an empty file */
+    int version;              /* of this hearth; as many steps as there are */
+    const char *pragmas;      /* besides those that all have; NULL: none */
+    const char *const *statements;
+    size_t statement_count;
+    bool replaces_others; /* what is alien or newer is set aside as if it were damaged */
+};
+
+/* Opens a connection with its statements. The file is created where it is missing, only ours to read; an older version
+ * is brought up to date, each step in a transaction of its own. ":memory:" is no file. On failure `why` holds one line
+ * and nothing is open. */
+int hearth_db_open(const struct hearth_db_kind *kind, const char *path, int busy_ms, sqlite3 **handle,
+                   sqlite3_stmt **statements, struct hearth_errmsg *why);
+/* Closes what is open; NULL is allowed. */
+void hearth_db_close(const struct hearth_db_kind *kind, sqlite3 **handle, sqlite3_stmt **statements);
+/* True when the file at the path is another one by now, or none. */
+bool hearth_db_has_moved(sqlite3 *handle);
+/* True for a code that says the file itself is at fault. */
+bool hearth_db_is_bad(const struct hearth_db_kind *kind, int rc);
+/* Moves the database out of the way if it is at fault, which is looked into; logs. False: that failed. */
+bool hearth_db_set_aside(const struct hearth_db_kind *kind, const char *path);
+/* The first number that a query gives. */
+int hearth_db_number(sqlite3 *handle, const char *sql, int64_t *out);
+/* Ends what BEGIN began: commits when `rc` is SQLITE_OK, else rolls back. Returns the first code that is none. */
+int hearth_db_end(sqlite3 *handle, int rc);
+/* Resets a statement; what a step returned becomes SQLITE_OK when it went well. */
+int hearth_db_done(sqlite3_stmt *statement, int rc);
+
+#endif

@@ -1,0 +1,449 @@
+/* The store: its connections, its transactions and its life. See store.h.
+ *
+ * Two connections, each under a mutex of its own: whoever reads does not wait for a writer's disk (WAL). In memory
+ * there is one for both. Who holds both mutexes took the writer's first.
+ *
+ * A connection is opened when it is needed and looked at before each operation: a file that was moved away or removed
+ * is opened anew. A result code that says the file is at fault closes both and has it set aside; the operation fails,
+ * the next one finds a new database.
+ *
+ * What was read is noted in memory (touches) and written with the next transaction, so that reading never writes.
+ *
+ * Deleting: secure_delete overwrites rows, and after the transaction the log, which holds them still, is emptied into
+ * the database. Where another process reads at that moment this is tried again with the next deletion or sweep. */
+#include "session/store_internal.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "tier/directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BUSY_MS 10000
+#define TRUNCATE_BUSY_MS 200
+#define VACUUM_PAGES "4096" /* given back at once */
+#define TOUCH_US ((int64_t)3600 * 1000000)
+
+static int random_bytes(void *out, size_t len) {
+    ssize_t n;
+    do {
+        n = getrandom(out, len, 0);
+    } while (n < 0 && errno == EINTR);
+    return n == (ssize_t)len ? HEARTH_OK : HEARTH_ERR_IO;
+}
+
+struct hearth_digest hearth_store_id(void) {
+    struct hearth_digest id = {0, 0};
+    while (hearth_store_is_zero(&id)) {
+        int err = random_bytes(&id, sizeof id); /* up to 256 bytes always come once the system has started */
+        HEARTH_ASSERT(err == HEARTH_OK);
+    }
+    return id;
+}
+
+/* ---- opening ---- */
+
+static const char *path_of(const struct hearth_store *store) {
+    return store->path != NULL ? store->path : ":memory:";
+}
+
+static void close_conn(struct store_conn *conn) {
+    hearth_db_close(&hearth_store_kind, &conn->handle, conn->statements);
+}
+
+static int get_meta(struct store_conn *conn, const char *key, struct hearth_buf *value) {
+    const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
+    int found = hearth_store_query(conn, META_GET, "b", &name);
+    value->len = 0;
+    if (found > 0) {
+        sqlite3_stmt *statement = conn->statements[META_GET];
+        const void *bytes = sqlite3_column_blob(statement, 0);
+        bool ok = hearth_buf_append(value, bytes, (size_t)sqlite3_column_bytes(statement, 0));
+        hearth_store_reset(conn, META_GET);
+        found = ok ? 1 : HEARTH_ERR_NOMEM;
+    }
+    return found;
+}
+
+static int put_meta(struct store_conn *conn, const char *key, const struct hearth_buf *value) {
+    const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
+    return hearth_store_run(conn, META_PUT, "bb", &name, value);
+}
+
+/* The key that the database was begun with is ours? A new database is given it. */
+static int meet_key(struct store_conn *conn, struct hearth_errmsg *msg) {
+    struct hearth_digest mark = conn->seal != NULL ? hearth_seal_mark(conn->seal) : (struct hearth_digest){0, 0};
+    struct hearth_buf there = {0}, ours = {0};
+    int err = hearth_buf_append(&ours, &mark, sizeof mark) ? get_meta(conn, "key", &there) : HEARTH_ERR_NOMEM;
+    if (err == 0) {
+        err = put_meta(conn, "key", &ours);
+    } else if (err > 0) {
+        struct hearth_digest other = {0, 0};
+        memcpy(&other, there.data, there.len < sizeof other ? there.len : sizeof other);
+        err = HEARTH_OK;
+        if (!hearth_digest_equal(other, mark)) {
+            err = hearth_fail(msg, HEARTH_ERR_STATE, "%s",
+                              hearth_store_is_zero(&mark)    ? "it is encrypted, and no key is given"
+                              : hearth_store_is_zero(&other) ? "it is not encrypted, and a key is given"
+                                                             : "it is encrypted with another key");
+        }
+    }
+    hearth_buf_finish(&there);
+    hearth_buf_finish(&ours);
+    return err;
+}
+
+static int meet_secret(struct hearth_store *store, struct store_conn *conn) {
+    const struct store_about about = {.kind = STORE_META};
+    struct hearth_buf blob = {0}, secret = {0};
+    int err = get_meta(conn, "secret", &blob);
+    bool good = err > 0 && hearth_store_unpack(conn, &about, blob.data, blob.len, &secret, NULL) == HEARTH_OK &&
+                secret.len == sizeof store->secret;
+    if (err > 0 && !good) {
+        hearth_log(HEARTH_LOG_WARN, "sessions: %s: the secret is damaged, a new one is made", path_of(store));
+    }
+    if (err >= 0 && !good) {
+        uint8_t bytes[sizeof store->secret];
+        secret.len = 0;
+        err = random_bytes(bytes, sizeof bytes);
+        err = err == HEARTH_OK && !hearth_buf_append(&secret, bytes, sizeof bytes) ? HEARTH_ERR_NOMEM : err;
+        err = err == HEARTH_OK ? hearth_store_pack(conn, &about, &secret, NULL, &blob) : err;
+        err = err == HEARTH_OK ? put_meta(conn, "secret", &blob) : err;
+    }
+    if (err >= 0) {
+        pthread_mutex_lock(&store->mutex);
+        memcpy(store->secret, secret.data, sizeof store->secret);
+        pthread_mutex_unlock(&store->mutex);
+    }
+    hearth_buf_finish(&blob);
+    hearth_buf_finish(&secret);
+    return err < 0 ? err : HEARTH_OK;
+}
+
+/* Whether what opening needs to write was written before. */
+static int is_met(struct store_conn *conn, bool *met) {
+    struct hearth_buf value = {0};
+    int found = get_meta(conn, "secret", &value);
+    hearth_buf_finish(&value);
+    *met = found > 0;
+    return found < 0 ? found : HEARTH_OK;
+}
+
+static int meet(struct hearth_store *store, struct store_conn *conn, struct hearth_errmsg *why) {
+    bool met;
+    int err = is_met(conn, &met);
+    if (err == HEARTH_OK && met) {
+        err = meet_key(conn, why);
+        return err == HEARTH_OK ? meet_secret(store, conn) : err;
+    }
+    int code = err == HEARTH_OK ? sqlite3_exec(conn->handle, "BEGIN IMMEDIATE", NULL, NULL, NULL) : conn->code;
+    if (code != SQLITE_OK) {
+        return hearth_store_fail(conn, code);
+    }
+    err = meet_key(conn, why);
+    err = err == HEARTH_OK ? meet_secret(store, conn) : err;
+    code = hearth_db_end(conn->handle, err == HEARTH_OK ? SQLITE_OK : SQLITE_ABORT);
+    return err == HEARTH_OK && code != SQLITE_OK ? hearth_store_fail(conn, code) : err;
+}
+
+static int open_once(struct hearth_store *store, struct store_conn *conn, struct hearth_errmsg *why) {
+    conn->code = hearth_db_open(&hearth_store_kind, path_of(store), BUSY_MS, &conn->handle, conn->statements, why);
+    if (conn->code == HEARTH_DB_ALIEN || conn->code == HEARTH_DB_NEWER) {
+        return HEARTH_ERR_INVALID;
+    }
+    int err = conn->code == SQLITE_OK ? meet(store, conn, why) : hearth_store_fail(conn, conn->code);
+    if (err != HEARTH_OK) {
+        if (err != HEARTH_ERR_STATE && conn->handle != NULL) {
+            (void)hearth_fail(why, err, "%s", sqlite3_errstr(conn->code));
+        }
+        close_conn(conn);
+    }
+    return err;
+}
+
+/* Opens what is not open, or not any more what the path names; what is damaged is set aside. With its mutex. */
+static int open_conn(struct hearth_store *store, struct store_conn *conn, struct hearth_errmsg *msg) {
+    struct hearth_errmsg why = {.text = ""};
+    conn->code = SQLITE_OK;
+    if (conn->handle != NULL && store->path != NULL && hearth_db_has_moved(conn->handle)) {
+        close_conn(conn);
+    }
+    if (conn->handle != NULL) {
+        return HEARTH_OK;
+    }
+    int err = open_once(store, conn, &why);
+    if (err != HEARTH_OK && store->path != NULL && hearth_db_is_bad(&hearth_store_kind, conn->code) &&
+        hearth_db_set_aside(&hearth_store_kind, store->path)) {
+        err = open_once(store, conn, &why);
+    }
+    return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s: %s", path_of(store), why.text);
+}
+
+/* ---- transactions ---- */
+
+/* After an operation failed with this code, without a mutex. */
+static void meet_trouble(struct hearth_store *store, int code) {
+    if (store->path == NULL || !hearth_db_is_bad(&hearth_store_kind, code)) {
+        return;
+    }
+    pthread_mutex_lock(&store->writer.mutex);
+    pthread_mutex_lock(&store->own_reader.mutex);
+    close_conn(&store->writer);
+    close_conn(&store->own_reader);
+    (void)hearth_db_set_aside(&hearth_store_kind, store->path);
+    pthread_mutex_unlock(&store->own_reader.mutex);
+    pthread_mutex_unlock(&store->writer.mutex);
+}
+
+static int begin(struct hearth_store *store, struct store_conn *conn, const char *sql, struct hearth_errmsg *msg) {
+    pthread_mutex_lock(&conn->mutex);
+    int err = open_conn(store, conn, msg);
+    int code = err == HEARTH_OK ? sqlite3_exec(conn->handle, sql, NULL, NULL, NULL) : SQLITE_OK;
+    if (code != SQLITE_OK) {
+        err = hearth_store_fail(conn, code);
+        (void)hearth_fail(msg, err, "%s: %s", path_of(store), sqlite3_errstr(code));
+    }
+    if (err != HEARTH_OK) {
+        code = conn->code;
+        pthread_mutex_unlock(&conn->mutex);
+        meet_trouble(store, code);
+    }
+    return err;
+}
+
+/* Gives pages back and empties the log, with the writer's mutex. What fails here is tried again later. */
+static void give_back(struct hearth_store *store) {
+    sqlite3 *handle = store->writer.handle;
+    (void)sqlite3_exec(handle, "PRAGMA incremental_vacuum(" VACUUM_PAGES ")", NULL, NULL, NULL);
+    if (store->path == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&store->own_reader.mutex); /* it would be waited for */
+    (void)sqlite3_busy_timeout(handle, TRUNCATE_BUSY_MS);
+    store->truncate_due = sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) != SQLITE_OK;
+    (void)sqlite3_busy_timeout(handle, BUSY_MS);
+    pthread_mutex_unlock(&store->own_reader.mutex);
+}
+
+int hearth_store_begin_write(struct hearth_store *store, struct hearth_errmsg *msg) {
+    return begin(store, &store->writer, "BEGIN IMMEDIATE", msg);
+}
+
+int hearth_store_end_write(struct hearth_store *store, int err, bool deleted, struct hearth_errmsg *msg) {
+    struct store_conn *conn = &store->writer;
+    int code = hearth_db_end(conn->handle, err == HEARTH_OK ? SQLITE_OK : SQLITE_ABORT);
+    if (err == HEARTH_OK && code != SQLITE_OK) {
+        err = hearth_store_fail(conn, code);
+    }
+    if (err == HEARTH_OK && deleted) {
+        give_back(store);
+    }
+    code = conn->code;
+    pthread_mutex_unlock(&conn->mutex);
+    if (err == HEARTH_ERR_IO || err == HEARTH_ERR_NOMEM) {
+        (void)hearth_fail(msg, err, "%s: %s", path_of(store),
+                          code != SQLITE_OK ? sqlite3_errstr(code) : hearth_err_text(err));
+        meet_trouble(store, code);
+    }
+    return err;
+}
+
+int hearth_store_begin_read(struct hearth_store *store) {
+    return begin(store, store->reader, "BEGIN", NULL);
+}
+
+int hearth_store_end_read(struct hearth_store *store, int err) {
+    struct store_conn *conn = store->reader;
+    (void)hearth_db_end(conn->handle, SQLITE_ABORT); /* nothing was written */
+    int code = conn->code;
+    pthread_mutex_unlock(&conn->mutex);
+    if (err == HEARTH_ERR_IO) {
+        meet_trouble(store, code);
+    }
+    return err;
+}
+
+/* ---- touches ---- */
+
+void hearth_store_use(struct hearth_store *store, const struct hearth_digest *key, bool session, int64_t used_us) {
+    int64_t often_us = store->ttl_us > 0 && store->ttl_us / 16 < TOUCH_US ? store->ttl_us / 16 : TOUCH_US;
+    if (store->looks_only || hearth_clock_unix_us() - used_us < often_us) {
+        return;
+    }
+    pthread_mutex_lock(&store->mutex);
+    bool known = store->touch_count == HEARTH_STORE_TOUCHES_MAX;
+    for (size_t i = 0; i < store->touch_count && !known; i++) {
+        known = hearth_digest_equal(store->touches[i].key, *key);
+    }
+    if (!known) {
+        store->touches[store->touch_count++] = (struct store_touch){.key = *key, .session = session};
+    }
+    pthread_mutex_unlock(&store->mutex);
+}
+
+int hearth_store_flush_touches(struct hearth_store *store) {
+    struct store_touch touches[HEARTH_STORE_TOUCHES_MAX];
+    pthread_mutex_lock(&store->mutex);
+    size_t count = store->touch_count;
+    memcpy(touches, store->touches, count * sizeof touches[0]);
+    store->touch_count = 0;
+    pthread_mutex_unlock(&store->mutex);
+    int err = HEARTH_OK;
+    int64_t now = hearth_clock_unix_us();
+    for (size_t i = 0; i < count && err == HEARTH_OK; i++) {
+        err = hearth_store_run(&store->writer, touches[i].session ? TOUCH_SESSION : TOUCH_TURN, "di", &touches[i].key,
+                               now);
+    }
+    return err;
+}
+
+/* ---- life ---- */
+
+static bool init_conn(struct store_conn *conn, const struct hearth_seal *seal) {
+    pthread_mutex_init(&conn->mutex, NULL);
+    conn->seal = seal;
+    conn->pack = ZSTD_createCCtx();
+    conn->unpack = ZSTD_createDCtx();
+    return conn->pack != NULL && conn->unpack != NULL;
+}
+
+static void finish_conn(struct store_conn *conn) {
+    close_conn(conn);
+    ZSTD_freeCCtx(conn->pack);
+    ZSTD_freeDCtx(conn->unpack);
+    pthread_mutex_destroy(&conn->mutex);
+}
+
+static int make_directory(const char *path) {
+    char *copy = strdup(path), *slash = copy != NULL ? strrchr(copy, '/') : NULL;
+    int err = copy == NULL ? HEARTH_ERR_NOMEM : HEARTH_OK;
+    if (slash != NULL && slash != copy) {
+        *slash = '\0';
+        err = hearth_directory_make_path(copy);
+    }
+    int saved = errno;
+    free(copy);
+    errno = saved;
+    return err;
+}
+
+/* Holds a byte of the lock file, as a sign of life that ends with the process whatever ends it. */
+static int show_life(struct hearth_store *store) {
+    struct hearth_buf name = {0};
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
+    if (!hearth_buf_printf(&name, "%s.lock", store->path)) {
+        return HEARTH_ERR_NOMEM;
+    }
+    int rc = -1;
+    store->lock_fd = open((const char *)name.data, O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+    hearth_buf_finish(&name);
+    while (store->lock_fd >= 0 && rc != 0) {
+        const struct hearth_digest id = hearth_store_id();
+        store->process = (int64_t)(id.lo >> 2) + 1;
+        lock.l_start = (off_t)store->process;
+        rc = fcntl(store->lock_fd, F_OFD_SETLK, &lock);
+        if (rc != 0 && errno != EAGAIN && errno != EACCES && errno != EINTR) {
+            break;
+        }
+    }
+    return rc == 0 ? HEARTH_OK : HEARTH_ERR_IO;
+}
+
+static int open_store(struct hearth_store *store, struct hearth_errmsg *msg) {
+    int err = HEARTH_OK;
+    if (store->path != NULL) {
+        err = make_directory(store->path);
+        err = err == HEARTH_OK ? show_life(store) : err;
+        if (err != HEARTH_OK) {
+            return hearth_fail(msg, err, "%s: %s", store->path, strerror(errno));
+        }
+    }
+    err = open_conn(store, &store->writer, msg);
+    if (err == HEARTH_OK && store->reader != &store->writer) {
+        err = open_conn(store, store->reader, msg);
+    }
+    return err;
+}
+
+int hearth_store_create(const struct hearth_store_params *params, struct hearth_store **out,
+                        struct hearth_errmsg *msg) {
+    struct hearth_store *store = calloc(1, sizeof *store);
+    *out = NULL;
+    if (store == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
+    }
+    store->seal = params->seal;
+    store->ttl_us = params->ttl_us;
+    store->looks_only = params->looks_only;
+    store->lock_fd = -1;
+    store->path = params->path != NULL ? strdup(params->path) : NULL;
+    store->reader = store->path != NULL ? &store->own_reader : &store->writer;
+    pthread_mutex_init(&store->mutex, NULL);
+    bool ok = init_conn(&store->writer, store->seal);
+    ok = init_conn(&store->own_reader, store->seal) && ok && (params->path == NULL || store->path != NULL);
+    int err = ok ? open_store(store, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
+    if (err != HEARTH_OK) {
+        hearth_store_destroy(store);
+        return err;
+    }
+    *out = store;
+    return HEARTH_OK;
+}
+
+void hearth_store_destroy(struct hearth_store *store) {
+    if (store == NULL) {
+        return;
+    }
+    if (store->touch_count > 0 && store->writer.handle != NULL && hearth_store_begin_write(store, NULL) == HEARTH_OK) {
+        (void)hearth_store_end_write(store, hearth_store_flush_touches(store), false, NULL);
+    }
+    finish_conn(&store->own_reader);
+    finish_conn(&store->writer); /* the last one empties the log */
+    if (store->lock_fd >= 0) {
+        close(store->lock_fd);
+    }
+    pthread_mutex_destroy(&store->mutex);
+    explicit_bzero(store->secret, sizeof store->secret);
+    free(store->path);
+    free(store);
+}
+
+/* ---- the rest ---- */
+
+int hearth_store_secret(struct hearth_store *store, uint8_t out[32]) {
+    pthread_mutex_lock(&store->mutex);
+    memcpy(out, store->secret, sizeof store->secret);
+    pthread_mutex_unlock(&store->mutex);
+    return HEARTH_OK;
+}
+
+int hearth_store_stats(struct hearth_store *store, struct hearth_store_stats *stats) {
+    *stats = (struct hearth_store_stats){0};
+    int err = hearth_store_begin_read(store);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    const struct {
+        enum store_statement which;
+        uint64_t *to;
+    } counts[] = {{COUNT_TURNS, &stats->turns},
+                  {COUNT_HIDDEN, &stats->hidden},
+                  {COUNT_SESSIONS, &stats->sessions},
+                  {COUNT_FORGETS, &stats->forgets},
+                  {PAGES_USED, &stats->bytes}};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0] && err == HEARTH_OK; i++) {
+        int64_t number;
+        int found = hearth_store_number(store->reader, counts[i].which, &number, "");
+        *counts[i].to = (uint64_t)number;
+        err = found < 0 ? found : HEARTH_OK;
+    }
+    stats->turns -= stats->hidden;
+    return hearth_store_end_read(store, err);
+}

@@ -1,0 +1,212 @@
+/* The store's tables, and all that is asked of them.
+ *
+ *     turns     one per turn; `parent`, `session`, `config`, `model` and `owner` are rows, so that a turn's own row is
+ *               small beside its blob. `depth` and `total` count turns and tokens up to it
+ *     sessions  `key` is a digest of owner and name, the name itself is in the blob
+ *     uses      when a turn was last used: of every turn that nobody goes on from, and of others that were asked for.
+ *               Those without a row live as long as what goes on from them
+ *     configs   texts that many turns share
+ *     forgets   tokens whose state nobody needs any more
+ *
+ * `writer` of a turn that is not finished is the process that works on it: a byte of the lock file that it holds.
+ * Sessions' rows are never used again (AUTOINCREMENT), since turns may name one that is gone. */
+#include "session/store_internal.h"
+
+#include <string.h>
+
+static const char *const steps[] = {
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE owners (id INTEGER PRIMARY KEY, owner BLOB NOT NULL UNIQUE);"
+    "CREATE TABLE models (id INTEGER PRIMARY KEY, model BLOB NOT NULL, salt BLOB NOT NULL, UNIQUE (model, salt));"
+    "CREATE TABLE configs (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, body BLOB NOT NULL);"
+    "CREATE TABLE turns (id INTEGER PRIMARY KEY, key BLOB NOT NULL, owner INTEGER NOT NULL, parent INTEGER,"
+    " session INTEGER, config INTEGER, model INTEGER, status INTEGER NOT NULL, hidden INTEGER NOT NULL,"
+    " writer INTEGER, created INTEGER NOT NULL, base INTEGER NOT NULL, depth INTEGER NOT NULL,"
+    " total INTEGER NOT NULL, body BLOB NOT NULL);"
+    "CREATE UNIQUE INDEX turns_key ON turns (key);"
+    "CREATE INDEX turns_parent ON turns (parent) WHERE parent IS NOT NULL;"
+    "CREATE INDEX turns_session ON turns (session) WHERE session IS NOT NULL;"
+    "CREATE INDEX turns_config ON turns (config) WHERE config IS NOT NULL;"
+    "CREATE INDEX turns_open ON turns (id) WHERE status <= 1;"
+    "CREATE INDEX turns_hidden ON turns (hidden) WHERE hidden = 1;"
+    "CREATE TABLE sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, owner INTEGER NOT NULL,"
+    " head INTEGER, created INTEGER NOT NULL, used INTEGER NOT NULL, body BLOB NOT NULL);"
+    "CREATE INDEX sessions_owner ON sessions (owner, used);"
+    "CREATE INDEX sessions_used ON sessions (used);"
+    "CREATE INDEX sessions_head ON sessions (head) WHERE head IS NOT NULL;"
+    "CREATE TABLE uses (turn INTEGER PRIMARY KEY, used INTEGER NOT NULL);"
+    "CREATE INDEX uses_used ON uses (used);"
+    "CREATE TABLE forgets (id INTEGER PRIMARY KEY AUTOINCREMENT, model INTEGER NOT NULL, keep INTEGER NOT NULL,"
+    " body BLOB NOT NULL);"};
+
+#define TURN                                                                                                        \
+    "SELECT t.id, t.key, t.owner, o.owner, t.parent, p.key, t.session, t.config, c.key, t.model, m.model, m.salt,"  \
+    " t.status, t.hidden, t.created, t.base, t.depth, t.total, u.used, t.body FROM turns AS t"                      \
+    " JOIN owners AS o ON o.id = t.owner LEFT JOIN turns AS p ON p.id = t.parent"                                   \
+    " LEFT JOIN configs AS c ON c.id = t.config LEFT JOIN models AS m ON m.id = t.model"                            \
+    " LEFT JOIN uses AS u ON u.turn = t.id WHERE "
+
+#define SESSION                                                                                                     \
+    "SELECT s.id, s.key, o.owner, s.head, t.key, s.created, s.used, t.depth, t.total, s.body FROM sessions AS s"    \
+    " JOIN owners AS o ON o.id = s.owner LEFT JOIN turns AS t ON t.id = s.head WHERE "
+
+static const char *const statements[STORE_STATEMENTS] = {
+    [META_GET] = "SELECT value FROM meta WHERE key = CAST(?1 AS TEXT)",
+    [META_PUT] = "INSERT OR REPLACE INTO meta (key, value) VALUES (CAST(?1 AS TEXT), ?2)",
+    [OWNER_ID] = "SELECT id FROM owners WHERE owner = ?1",
+    [OWNER_ADD] = "INSERT INTO owners (owner) VALUES (?1)",
+    [MODEL_ID] = "SELECT id FROM models WHERE model = ?1 AND salt = ?2",
+    [MODEL_ADD] = "INSERT INTO models (model, salt) VALUES (?1, ?2)",
+    [CONFIG_ID] = "SELECT id FROM configs WHERE key = ?1",
+    [CONFIG_ADD] = "INSERT INTO configs (key, body) VALUES (?1, ?2)",
+    [CONFIG_GET] = "SELECT body FROM configs WHERE id = ?1",
+    [CONFIG_DROP] = "DELETE FROM configs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM turns WHERE config = ?1)",
+    [TURN_BY_KEY] = TURN "t.key = ?1",
+    [TURN_BY_ID] = TURN "t.id = ?1",
+    [TURN_ADD] = "INSERT INTO turns (key, owner, parent, session, config, model, status, hidden, writer, created, base,"
+                 " depth, total, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, ?10, ?11, ?12, ?13)",
+    [TURN_SET] = "UPDATE turns SET session = ?2, config = ?3, model = ?4, status = ?5, writer = ?6, created = ?7,"
+                 " base = ?8, total = ?9, body = ?10 WHERE id = ?1",
+    [TURN_CLOSE] = "UPDATE turns SET status = ?2, writer = NULL, body = ifnull(?3, body) WHERE id = ?1",
+    [TURN_HIDE] = "UPDATE turns SET hidden = 1 WHERE id = ?1",
+    [TURNS_HIDE] = "UPDATE turns SET hidden = 1 WHERE session = ?1 AND hidden = 0",
+    [TURN_DELETE] = "DELETE FROM turns WHERE id = ?1",
+    [TURN_CHILD] = "SELECT id FROM turns WHERE parent = ?1 AND id <> ?2 LIMIT 1",
+    [TURN_CHILDREN] = "SELECT id FROM turns WHERE parent = ?1 AND id <> ?2 ORDER BY id",
+    [TURNS_OF_SESSION] = "SELECT id FROM turns WHERE session = ?1 AND id < ?2 ORDER BY id DESC LIMIT 1",
+    [TURNS_OPEN] = "SELECT id, writer FROM turns INDEXED BY turns_open WHERE status <= 1 AND id > ?1 ORDER BY id"
+                   " LIMIT 1",
+    [HEAD_HELD] = "SELECT used FROM sessions WHERE head = ?1 LIMIT 1",
+    [SESSION_BY_KEY] = SESSION "s.key = ?1",
+    [SESSION_BY_ID] = SESSION "s.id = ?1",
+    [SESSIONS_OF_OWNER] = SESSION "s.owner = (SELECT id FROM owners WHERE owner = ?1) AND s.used < ?2"
+                                  " ORDER BY s.used DESC LIMIT ?3",
+    [SESSIONS_ALL] = SESSION "s.used < ?2 ORDER BY s.used DESC LIMIT ?3",
+    [SESSION_ADD] = "INSERT INTO sessions (key, owner, head, created, used, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    [SESSION_SET] = "UPDATE sessions SET head = ?2, used = ?3, body = ?4 WHERE id = ?1",
+    [SESSION_HEAD] = "UPDATE sessions SET head = ?2, used = max(used, ?3) WHERE id = ?1",
+    [SESSION_TOUCH] = "UPDATE sessions SET used = max(used, ?2) WHERE id = ?1",
+    [SESSION_DELETE] = "DELETE FROM sessions WHERE id = ?1",
+    [SESSION_EXPIRED] = "SELECT s.id, s.head, u.used FROM sessions AS s LEFT JOIN uses AS u ON u.turn = s.head"
+                        " WHERE s.used < ?1 ORDER BY s.used LIMIT 1",
+    [USE_PUT] = "INSERT INTO uses (turn, used) VALUES (?1, ?2) ON CONFLICT (turn) DO UPDATE SET used = max(used, ?2)",
+    [USE_KEEP] = "INSERT OR IGNORE INTO uses (turn, used) VALUES (?1, ?2)",
+    [USE_DROP] = "DELETE FROM uses WHERE turn = ?1",
+    [USE_OLDEST] = "SELECT turn FROM uses WHERE used < ?1 ORDER BY used LIMIT 1",
+    [TOUCH_TURN] = "INSERT INTO uses (turn, used) SELECT id, ?2 FROM turns WHERE key = ?1"
+                   " ON CONFLICT (turn) DO UPDATE SET used = max(used, ?2)",
+    [TOUCH_SESSION] = "UPDATE sessions SET used = max(used, ?2) WHERE key = ?1",
+    [FORGET_ADD] = "INSERT INTO forgets (model, keep, body) VALUES (?1, ?2, ?3)",
+    [FORGET_NEXT] = "SELECT f.id, m.model, m.salt, f.keep, f.body FROM forgets AS f JOIN models AS m ON m.id = f.model"
+                    " WHERE f.id > ?2 AND f.model IN (SELECT id FROM models WHERE model = ?1) ORDER BY f.id LIMIT 1",
+    [FORGET_DONE] = "DELETE FROM forgets WHERE id = ?1",
+    [COUNT_TURNS] = "SELECT count(*) FROM turns",
+    [COUNT_HIDDEN] = "SELECT count(*) FROM turns WHERE hidden = 1",
+    [COUNT_SESSIONS] = "SELECT count(*) FROM sessions",
+    [COUNT_FORGETS] = "SELECT count(*) FROM forgets",
+    [PAGES_USED] = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count,"
+                   " pragma_page_size",
+};
+
+const struct hearth_db_kind hearth_store_kind = {.label = "sessions",
+                                                 .application = HEARTH_STORE_APPLICATION,
+                                                 .steps = steps,
+                                                 .version = sizeof steps / sizeof steps[0],
+                                                 .pragmas = "PRAGMA secure_delete = ON",
+                                                 .statements = statements,
+                                                 .statement_count = STORE_STATEMENTS};
+
+int hearth_store_fail(struct store_conn *conn, int code) {
+    conn->code = code;
+    return (code & 0xFF) == SQLITE_NOMEM ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
+}
+
+bool hearth_store_is_zero(const struct hearth_digest *digest) {
+    return digest->lo == 0 && digest->hi == 0;
+}
+
+static int bind(sqlite3_stmt *statement, int index, char type, va_list *args) {
+    if (type == 'd') {
+        const struct hearth_digest *digest = va_arg(*args, const struct hearth_digest *);
+        return sqlite3_bind_blob(statement, index, digest, sizeof *digest, SQLITE_STATIC);
+    }
+    if (type == 'b') {
+        const struct hearth_buf *buf = va_arg(*args, const struct hearth_buf *);
+        return sqlite3_bind_blob64(statement, index, buf->len > 0 ? buf->data : (const void *)"", buf->len,
+                                   SQLITE_STATIC);
+    }
+    int64_t number = va_arg(*args, int64_t);
+    return type == 'n' && number == 0 ? sqlite3_bind_null(statement, index)
+                                      : sqlite3_bind_int64(statement, index, number);
+}
+
+int hearth_store_next(struct store_conn *conn, enum store_statement which) {
+    int code = sqlite3_step(conn->statements[which]);
+    if (code == SQLITE_ROW) {
+        return 1;
+    }
+    hearth_store_reset(conn, which);
+    return code == SQLITE_DONE ? 0 : hearth_store_fail(conn, code);
+}
+
+static int query(struct store_conn *conn, enum store_statement which, const char *types, va_list *args) {
+    for (int i = 0; types[i] != '\0'; i++) {
+        int code = bind(conn->statements[which], i + 1, types[i], args);
+        if (code != SQLITE_OK) {
+            hearth_store_reset(conn, which);
+            return hearth_store_fail(conn, code);
+        }
+    }
+    return hearth_store_next(conn, which);
+}
+
+int hearth_store_query(struct store_conn *conn, enum store_statement which, const char *types, ...) {
+    va_list args;
+    va_start(args, types);
+    int found = query(conn, which, types, &args);
+    va_end(args);
+    return found;
+}
+
+void hearth_store_reset(struct store_conn *conn, enum store_statement which) {
+    (void)hearth_db_done(conn->statements[which], SQLITE_OK);
+}
+
+int hearth_store_run(struct store_conn *conn, enum store_statement which, const char *types, ...) {
+    va_list args;
+    va_start(args, types);
+    int found = query(conn, which, types, &args);
+    va_end(args);
+    if (found > 0) {
+        hearth_store_reset(conn, which);
+    }
+    return found < 0 ? found : HEARTH_OK;
+}
+
+int hearth_store_number(struct store_conn *conn, enum store_statement which, int64_t *out, const char *types, ...) {
+    va_list args;
+    va_start(args, types);
+    int found = query(conn, which, types, &args);
+    va_end(args);
+    *out = 0;
+    if (found > 0) {
+        *out = sqlite3_column_int64(conn->statements[which], 0);
+        hearth_store_reset(conn, which);
+    }
+    return found;
+}
+
+struct hearth_digest hearth_store_column_digest(sqlite3_stmt *statement, int index) {
+    struct hearth_digest digest = {0, 0};
+    const void *bytes = sqlite3_column_blob(statement, index);
+    if (bytes != NULL && sqlite3_column_bytes(statement, index) == sizeof digest) {
+        memcpy(&digest, bytes, sizeof digest);
+    }
+    return digest;
+}
+
+struct hearth_digest hearth_store_name(const struct store_conn *conn, struct hearth_digest owner, const void *text,
+                                       size_t len) {
+    const struct hearth_digest root = conn->seal != NULL ? hearth_seal_id(conn->seal) : (struct hearth_digest){0, 0};
+    return hearth_digest_chain(hearth_digest_chain(root, &owner, sizeof owner), text, len);
+}

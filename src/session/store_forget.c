@@ -1,0 +1,340 @@
+/* The store's deletions, and the forgets that they leave.
+ *
+ * A turn stays as long as a turn goes on from it or a session stands at it. What is deleted before that is hidden. When
+ * a turn goes, those above it are looked at: one that is hidden and was kept by it alone goes with it, and so on. A
+ * chain that goes is one piece of the tree:
+ *
+ *     a ◄── b ◄── c ◄── d      d is deleted, b and c are hidden: the chain b, c, d goes, a stays
+ *     ^
+ *     └──── s
+ *
+ * The forget of a chain is the tokens up to its end, and how many of them are needed by what stays: those that they
+ * have in common with the turn that the chain hung on (a), or with another one that hangs there (s). Where a turn of
+ * the chain was not wholly a part of what came after it (a template that rewrites history, another model) it has a
+ * forget of its own. All is in the transaction that deletes.
+ *
+ * Sweeping takes what was not used for longest. A turn that others go on from has no say: when its time is over it only
+ * loses its row in `uses`, so each such row is looked at once. */
+#include "session/store_internal.h"
+
+#include "base/clock.h"
+
+/* ---- forgets ---- */
+
+void hearth_forget_finish(struct hearth_forget *forget) {
+    hearth_tokens_finish(&forget->tokens);
+    *forget = (struct hearth_forget){0};
+}
+
+static struct store_about about_forget(const struct hearth_forget *forget) {
+    return (struct store_about){
+        .kind = STORE_FORGET, .base = forget->keep_tokens, .model = forget->model, .salt = forget->salt};
+}
+
+static bool same_state(const struct hearth_turn *a, const struct hearth_turn *b) {
+    return hearth_digest_equal(a->model, b->model) && hearth_digest_equal(a->salt, b->salt);
+}
+
+/* How many tokens of `path` what stays has in common with it: the turns before `first` stay, and what else hangs on the
+ * last of them. */
+static int tokens_kept(struct store_conn *conn, const struct store_walk *walk, size_t first,
+                       const struct hearth_turn *about, const struct hearth_tokens *path, size_t *kept) {
+    struct hearth_tokens stays = {0};
+    size_t covered = 0;
+    *kept = 0;
+    if (first == 0) {
+        return HEARTH_OK;
+    }
+    int err = hearth_store_path(walk->turns, first, &stays, &covered);
+    bool known = covered == first && same_state(&walk->turns[first - 1], about);
+    if (err == HEARTH_OK && known) {
+        *kept = hearth_tokens_common(stays.v, stays.n, path->v, path->n);
+    }
+    const int64_t parent = walk->rows[first - 1].id, gone = walk->rows[first].id;
+    int found = err == HEARTH_OK ? hearth_store_query(conn, TURN_CHILDREN, "ii", parent, gone) : err;
+    for (; found > 0 && err == HEARTH_OK; found = hearth_store_next(conn, TURN_CHILDREN)) {
+        struct store_row row;
+        struct hearth_turn turn = {0};
+        int64_t id = sqlite3_column_int64(conn->statements[TURN_CHILDREN], 0);
+        int loaded = hearth_store_load(conn, NULL, id, STORE_TOKENS, &row, &turn);
+        size_t base = turn.base_tokens;
+        bool starts = base == 0 || (known && base <= stays.n);
+        if (loaded > 0 && same_state(&turn, about) && starts) {
+            size_t n = hearth_tokens_common(stays.v, base, path->v, path->n);
+            if (n == base) {
+                n += hearth_tokens_common(turn.tokens.v, turn.tokens.n, path->v + n, path->n - n);
+            }
+            *kept = n > *kept ? n : *kept;
+        }
+        hearth_turn_finish(&turn);
+        err = loaded < 0 && loaded != HEARTH_ERR_STATE ? loaded : HEARTH_OK;
+    }
+    hearth_store_reset(conn, TURN_CHILDREN);
+    hearth_tokens_finish(&stays);
+    return found < 0 ? found : err;
+}
+
+/* Writes the forget of the turn at `at`; those from `first` on go. Nothing where its tokens are not known. */
+static int add_forget(struct store_conn *conn, const struct store_walk *walk, size_t first, size_t at) {
+    const struct hearth_turn *turn = &walk->turns[at];
+    struct hearth_forget forget = {.model = turn->model, .salt = turn->salt};
+    struct hearth_buf blob = {0};
+    size_t covered = 0, kept = 0;
+    int err = hearth_store_path(walk->turns, at + 1, &forget.tokens, &covered);
+    if (err == HEARTH_OK && covered == at + 1) {
+        err = tokens_kept(conn, walk, first, turn, &forget.tokens, &kept);
+        forget.keep_tokens = (uint32_t)kept;
+        if (err == HEARTH_OK && kept < forget.tokens.n) {
+            const struct store_about about = about_forget(&forget);
+            err = hearth_store_pack(conn, &about, NULL, &forget.tokens, &blob);
+            err = err == HEARTH_OK
+                      ? hearth_store_run(conn, FORGET_ADD, "iib", walk->rows[at].model, (int64_t)kept, &blob)
+                      : err;
+        }
+    }
+    hearth_buf_finish(&blob);
+    hearth_forget_finish(&forget);
+    return err;
+}
+
+static int add_forgets(struct store_conn *conn, const struct store_walk *walk, size_t first) {
+    int err = HEARTH_OK;
+    for (size_t at = walk->count; at-- > first && err == HEARTH_OK;) {
+        const struct hearth_turn *turn = &walk->turns[at], *next = turn + 1;
+        bool last = at + 1 == walk->count;
+        if (!last && !hearth_store_is_zero(&next->model) && same_state(turn, next) && walk->rows[at].total > 0 &&
+            (int64_t)next->base_tokens == walk->rows[at].total) {
+            continue; /* it is the beginning of what comes after it */
+        }
+        err = add_forget(conn, walk, first, at);
+    }
+    return err;
+}
+
+int hearth_store_forget_next(struct hearth_store *store, struct hearth_digest model, int64_t after_id,
+                             struct hearth_forget *out) {
+    struct store_conn *conn = store->reader;
+    bool damaged = true;
+    *out = (struct hearth_forget){0};
+    int err = hearth_store_begin_read(store);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    while (err == HEARTH_OK && damaged) {
+        int found = hearth_store_query(conn, FORGET_NEXT, "di", &model, after_id);
+        if (found <= 0) {
+            err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
+            break;
+        }
+        sqlite3_stmt *statement = conn->statements[FORGET_NEXT];
+        out->id = after_id = sqlite3_column_int64(statement, 0);
+        out->model = hearth_store_column_digest(statement, 1);
+        out->salt = hearth_store_column_digest(statement, 2);
+        out->keep_tokens = (uint32_t)sqlite3_column_int64(statement, 3);
+        const struct store_about about = about_forget(out);
+        const void *blob = sqlite3_column_blob(statement, 4);
+        err = hearth_store_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 4), NULL, &out->tokens);
+        hearth_store_reset(conn, FORGET_NEXT);
+        damaged = err == HEARTH_ERR_STATE; /* left out: it names nothing any more */
+        err = damaged ? HEARTH_OK : err;
+    }
+    err = hearth_store_end_read(store, err);
+    if (err != HEARTH_OK) {
+        hearth_forget_finish(out);
+    }
+    return err;
+}
+
+int hearth_store_forget_done(struct hearth_store *store, int64_t id) {
+    int err = hearth_store_begin_write(store, NULL);
+    return err == HEARTH_OK
+               ? hearth_store_end_write(store, hearth_store_run(&store->writer, FORGET_DONE, "i", id), false, NULL)
+               : err;
+}
+
+/* ---- what goes ---- */
+
+/* Whether anything but the turn `except` needs a turn. */
+static int is_needed(struct store_conn *conn, int64_t id, int64_t except, bool *needed) {
+    int64_t ignored;
+    int found = hearth_store_number(conn, TURN_CHILD, &ignored, "ii", id, except);
+    if (found == 0) {
+        found = hearth_store_number(conn, HEAD_HELD, &ignored, "i", id);
+    }
+    *needed = found > 0;
+    return found < 0 ? found : HEARTH_OK;
+}
+
+/* Deletes the turns from `first` on, the last one first. */
+static int delete_chain(struct store_conn *conn, const struct store_walk *walk, size_t first) {
+    int err = HEARTH_OK;
+    for (size_t at = walk->count; at-- > first && err == HEARTH_OK;) {
+        const struct store_row *row = &walk->rows[at];
+        err = hearth_store_run(conn, TURN_DELETE, "i", row->id);
+        err = err == HEARTH_OK ? hearth_store_run(conn, USE_DROP, "i", row->id) : err;
+        if (err == HEARTH_OK && row->config != 0 && (at == first || walk->rows[at - 1].config != row->config)) {
+            err = hearth_store_run(conn, CONFIG_DROP, "i", row->config);
+        }
+    }
+    return err;
+}
+
+int hearth_store_purge(struct store_conn *conn, int64_t id, int64_t before_us, size_t limit, size_t *count) {
+    struct store_row row;
+    struct store_walk walk;
+    int found = hearth_store_load(conn, NULL, id, STORE_COLUMNS, &row, NULL);
+    int err = found > 0 ? hearth_store_walk(conn, &row, STORE_TOKENS, true, &walk) : found;
+    if (found > 0 && err == HEARTH_ERR_STATE) { /* its line is broken: it goes, and nothing is known of the rest */
+        walk = (struct store_walk){.rows = &row, .count = 1};
+        ++*count;
+        return delete_chain(conn, &walk, 0);
+    }
+    if (found <= 0 || err != HEARTH_OK) {
+        return err;
+    }
+    size_t first = walk.count - 1;
+    bool needed = false;
+    while (err == HEARTH_OK && !needed && first > 0 && walk.count - first < limit &&
+           (walk.rows[first - 1].hidden || walk.rows[first - 1].used < before_us)) {
+        err = is_needed(conn, walk.rows[first - 1].id, walk.rows[first].id, &needed);
+        first -= err == HEARTH_OK && !needed;
+    }
+    err = err == HEARTH_OK ? add_forgets(conn, &walk, first) : err;
+    err = err == HEARTH_OK ? delete_chain(conn, &walk, first) : err;
+    if (err == HEARTH_OK && first > 0) { /* what nobody goes on from has its own time */
+        const int64_t stays = walk.rows[first - 1].id;
+        int64_t child;
+        found = hearth_store_number(conn, TURN_CHILD, &child, "ii", stays, (int64_t)0);
+        int64_t used = before_us > 0 ? row.used : hearth_clock_unix_us();
+        err = found == 0 ? hearth_store_run(conn, USE_KEEP, "ii", stays, used) : found < 0 ? found : HEARTH_OK;
+    }
+    *count += walk.count - first;
+    hearth_store_walk_finish(&walk);
+    return err;
+}
+
+int hearth_store_settle(struct store_conn *conn, int64_t id) {
+    struct store_row row;
+    bool needed = false;
+    size_t count = 0;
+    int found = id != 0 ? hearth_store_load(conn, NULL, id, STORE_COLUMNS, &row, NULL) : 0;
+    if (found <= 0 || !row.hidden) {
+        return found < 0 ? found : HEARTH_OK;
+    }
+    int err = is_needed(conn, id, 0, &needed);
+    return err == HEARTH_OK && !needed ? hearth_store_purge(conn, id, 0, SIZE_MAX, &count) : err;
+}
+
+/* ---- deleting one ---- */
+
+/* The session that a turn was put with does not stand at what is deleted: it goes back to what can be found. */
+static int move_own_head(struct store_conn *conn, const struct store_row *row) {
+    int found = row->session != 0 ? hearth_store_query(conn, SESSION_BY_ID, "i", row->session) : 0;
+    if (found <= 0) {
+        return found;
+    }
+    const int64_t head = sqlite3_column_int64(conn->statements[SESSION_BY_ID], 3);
+    hearth_store_reset(conn, SESSION_BY_ID);
+    if (head != row->id) {
+        return HEARTH_OK;
+    }
+    int64_t to = row->parent;
+    for (struct store_row above = {.hidden = true}; to != 0 && above.hidden;) {
+        found = hearth_store_load(conn, NULL, to, STORE_COLUMNS, &above, NULL);
+        if (found <= 0) {
+            return found < 0 ? found : HEARTH_ERR_IO;
+        }
+        to = above.hidden ? above.parent : to;
+    }
+    return hearth_store_run(conn, SESSION_HEAD, "ini", row->session, to, hearth_clock_unix_us());
+}
+
+static int delete_turn(struct store_conn *conn, struct hearth_digest owner, const struct hearth_digest *id) {
+    struct store_row row;
+    struct hearth_turn turn = {0};
+    int found = hearth_store_load(conn, id, 0, STORE_COLUMNS, &row, &turn);
+    if (found <= 0 || row.hidden || !hearth_digest_equal(turn.owner, owner)) {
+        return found < 0 ? found : HEARTH_ERR_NOT_FOUND;
+    }
+    int err = move_own_head(conn, &row);
+    err = err == HEARTH_OK ? hearth_store_run(conn, TURN_HIDE, "i", row.id) : err;
+    return err == HEARTH_OK ? hearth_store_settle(conn, row.id) : err;
+}
+
+int hearth_store_delete(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id) {
+    int err = hearth_store_begin_write(store, NULL);
+    return err == HEARTH_OK ? hearth_store_end_write(store, delete_turn(&store->writer, owner, &id), true, NULL) : err;
+}
+
+/* ---- deleting what is old ---- */
+
+static int sweep_sessions(struct store_conn *conn, int64_t before_us, size_t limit, size_t *count) {
+    int err = HEARTH_OK, found = 1;
+    for (size_t i = 0; i < limit && err == HEARTH_OK; i++) {
+        found = hearth_store_query(conn, SESSION_EXPIRED, "i", before_us);
+        if (found <= 0) {
+            return found;
+        }
+        sqlite3_stmt *statement = conn->statements[SESSION_EXPIRED];
+        const int64_t id = sqlite3_column_int64(statement, 0), head = sqlite3_column_int64(statement, 1);
+        const int64_t used = sqlite3_column_int64(statement, 2);
+        hearth_store_reset(conn, SESSION_EXPIRED);
+        if (used >= before_us) { /* by the id of its turn, not by its name */
+            err = hearth_store_run(conn, SESSION_TOUCH, "ii", id, used);
+            continue;
+        }
+        err = hearth_store_run(conn, SESSION_DELETE, "i", id);
+        err = err == HEARTH_OK ? hearth_store_settle(conn, head) : err;
+        ++*count;
+    }
+    return err;
+}
+
+static int sweep_turns(struct store_conn *conn, int64_t before_us, size_t limit, size_t *count) {
+    enum { ROWS_PER_TURN = 16 }; /* rows that only go from `uses` */
+    size_t gone = 0;
+    int err = HEARTH_OK;
+    for (size_t i = 0; gone < limit && i / ROWS_PER_TURN < limit && err == HEARTH_OK; i++) {
+        int64_t id, child, used;
+        int found = hearth_store_number(conn, USE_OLDEST, &id, "i", before_us);
+        if (found <= 0) {
+            err = found;
+            break;
+        }
+        found = hearth_store_number(conn, TURN_CHILD, &child, "ii", id, (int64_t)0);
+        if (found != 0) {
+            err = found < 0 ? found : hearth_store_run(conn, USE_DROP, "i", id);
+            continue;
+        }
+        found = hearth_store_number(conn, HEAD_HELD, &used, "i", id);
+        if (found != 0) { /* it lives as long as the session */
+            err = found < 0 ? found : hearth_store_run(conn, USE_PUT, "ii", id, used);
+            continue;
+        }
+        const size_t had = gone;
+        err = hearth_store_purge(conn, id, before_us, limit - gone, &gone);
+        if (err == HEARTH_OK && gone == had) {
+            err = hearth_store_run(conn, USE_DROP, "i", id); /* of no turn */
+        }
+    }
+    *count += gone;
+    return err;
+}
+
+int hearth_store_sweep(struct hearth_store *store, size_t limit) {
+    size_t sessions = 0, turns = 0;
+    int err = hearth_store_begin_write(store, NULL);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    err = hearth_store_flush_touches(store);
+    if (err == HEARTH_OK && store->ttl_us > 0) {
+        const int64_t before_us = hearth_clock_unix_us() - store->ttl_us;
+        err = sweep_sessions(&store->writer, before_us, limit, &sessions);
+        if (err == HEARTH_OK && sessions < limit) {
+            err = sweep_turns(&store->writer, before_us, limit, &turns);
+        }
+    }
+    err = hearth_store_end_write(store, err, sessions + turns > 0 || store->truncate_due, NULL);
+    return err == HEARTH_OK ? (int)(sessions + turns) : err;
+}

@@ -1,0 +1,212 @@
+/* Inside the store: connections, statements, rows. store.c opens and counts, store_db.c has the tables and what is
+ * asked of them, store_blob.c packs, store_turn.c puts and gets, store_forget.c deletes, store_session.c names. */
+#ifndef HEARTH_SESSION_STORE_INTERNAL_H
+#define HEARTH_SESSION_STORE_INTERNAL_H
+
+#include "session/db.h"
+#include "session/store.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <zstd.h>
+
+/* The application_id ("hrts"). */
+#define HEARTH_STORE_APPLICATION 0x68727473
+
+#define HEARTH_STORE_TOUCHES_MAX 256
+
+enum store_statement {
+    META_GET,
+    META_PUT,
+    OWNER_ID,
+    OWNER_ADD,
+    MODEL_ID,
+    MODEL_ADD,
+    CONFIG_ID,
+    CONFIG_ADD,
+    CONFIG_GET,
+    CONFIG_DROP,
+    TURN_BY_KEY,
+    TURN_BY_ID,
+    TURN_ADD,
+    TURN_SET,
+    TURN_CLOSE,
+    TURN_HIDE,
+    TURNS_HIDE,
+    TURN_DELETE,
+    TURN_CHILD,
+    TURN_CHILDREN,
+    TURNS_OF_SESSION,
+    TURNS_OPEN,
+    HEAD_HELD,
+    SESSION_BY_KEY,
+    SESSION_BY_ID,
+    SESSIONS_OF_OWNER,
+    SESSIONS_ALL,
+    SESSION_ADD,
+    SESSION_SET,
+    SESSION_HEAD,
+    SESSION_TOUCH,
+    SESSION_DELETE,
+    SESSION_EXPIRED,
+    USE_PUT,
+    USE_KEEP,
+    USE_DROP,
+    USE_OLDEST,
+    TOUCH_TURN,
+    TOUCH_SESSION,
+    FORGET_ADD,
+    FORGET_NEXT,
+    FORGET_DONE,
+    COUNT_TURNS,
+    COUNT_HIDDEN,
+    COUNT_SESSIONS,
+    COUNT_FORGETS,
+    PAGES_USED,
+    STORE_STATEMENTS
+};
+
+struct store_conn {
+    pthread_mutex_t mutex;
+    sqlite3 *handle; /* NULL: closed */
+    sqlite3_stmt *statements[STORE_STATEMENTS];
+    const struct hearth_seal *seal;
+    ZSTD_CCtx *pack;
+    ZSTD_DCtx *unpack;
+    int code; /* the last one of SQLite's that was a failure, in this operation */
+};
+
+struct store_touch {
+    struct hearth_digest key;
+    bool session;
+};
+
+struct hearth_store {
+    char *path; /* NULL: in memory */
+    const struct hearth_seal *seal;
+    int64_t ttl_us;
+    bool looks_only;
+    int lock_fd;     /* -1: in memory */
+    int64_t process; /* the byte of the lock file that this store holds as long as it lives */
+    struct store_conn writer, own_reader;
+    struct store_conn *reader; /* own_reader, or in memory the writer */
+    bool truncate_due;         /* with the writer's mutex: the log still holds what was deleted */
+    pthread_mutex_t mutex;     /* all below */
+    uint8_t secret[32];
+    struct store_touch touches[HEARTH_STORE_TOUCHES_MAX];
+    size_t touch_count;
+};
+
+/* ---- store_db.c ---- */
+
+extern const struct hearth_db_kind hearth_store_kind;
+
+/* Remembers a code of SQLite's and returns ours. */
+int hearth_store_fail(struct store_conn *conn, int code);
+
+/* Arguments of a statement, by letter: d a digest's address, i an int64_t, n likewise but 0 is NULL, b a
+ * buffer's address. What is pointed to stays until the statement is reset. */
+
+/* Binds and steps. 1: there is a row, and the statement is to be reset; 0: none; or an error. */
+int hearth_store_query(struct store_conn *conn, enum store_statement which, const char *types, ...);
+/* The next row, in the same way. */
+int hearth_store_next(struct store_conn *conn, enum store_statement which);
+void hearth_store_reset(struct store_conn *conn, enum store_statement which);
+/* For a statement whose rows do not matter. */
+int hearth_store_run(struct store_conn *conn, enum store_statement which, const char *types, ...);
+/* The first column of the first row. 1, 0 (none; *out is 0) or an error. */
+int hearth_store_number(struct store_conn *conn, enum store_statement which, int64_t *out, const char *types, ...);
+
+bool hearth_store_is_zero(const struct hearth_digest *digest);
+struct hearth_digest hearth_store_column_digest(sqlite3_stmt *statement, int index);
+/* Names a text under an owner (equal names, equal rows); with a key it tells nothing to who lacks it. */
+struct hearth_digest hearth_store_name(const struct store_conn *conn, struct hearth_digest owner, const void *text,
+                                       size_t len);
+
+/* ---- store_blob.c ---- */
+
+enum store_kind { STORE_META, STORE_TURN, STORE_SESSION, STORE_CONFIG, STORE_FORGET };
+
+/* What a blob belongs to: it is under the checksum or the tag, so that none can stand in another's place. */
+struct store_about {
+    uint64_t kind;
+    int64_t created, status, base;
+    struct hearth_digest key, owner, parent, config, model, salt;
+};
+
+/* Body and tokens into a blob; either may be NULL. Errors: NOMEM, IO (no randomness). */
+int hearth_store_pack(struct store_conn *conn, const struct store_about *about, const struct hearth_buf *body,
+                      const struct hearth_tokens *tokens, struct hearth_buf *out);
+/* And back, in place of what they hold; either may be NULL. A body has a NUL behind it. Errors: NOMEM, STATE. */
+int hearth_store_unpack(struct store_conn *conn, const struct store_about *about, const void *bytes, size_t len,
+                        struct hearth_buf *body, struct hearth_tokens *tokens);
+
+/* ---- store.c ---- */
+
+/* With OK the writer is locked and in a transaction; end commits it when `err` is OK, else takes it back. `deleted`:
+ * gives space back, and what was deleted leaves the log. Both return what the operation is to return. */
+int hearth_store_begin_write(struct hearth_store *store, struct hearth_errmsg *msg);
+int hearth_store_end_write(struct hearth_store *store, int err, bool deleted, struct hearth_errmsg *msg);
+/* Likewise for the reader: all that is read in between is of one moment. */
+int hearth_store_begin_read(struct hearth_store *store);
+int hearth_store_end_read(struct hearth_store *store, int err);
+
+/* Something was read that was last used at `used_us`; it is written down later. */
+void hearth_store_use(struct hearth_store *store, const struct hearth_digest *key, bool session, int64_t used_us);
+/* Writes them down, in a transaction. */
+int hearth_store_flush_touches(struct hearth_store *store);
+
+/* ---- store_turn.c ---- */
+
+/* A turn's columns; rows are named by number, 0 for none. */
+struct store_row {
+    int64_t id, owner, parent, session, config, model;
+    int64_t used;  /* 0: not written down: those that go on from it are in use */
+    int64_t depth; /* turns up to and with it */
+    int64_t total; /* tokens, likewise; 0: unknown */
+    bool hidden;
+};
+
+/* A turn by key (`id` 0) or by row. 1, 0 (none) or an error. `turn`, if not NULL, gets its columns; with `parts` also
+ * tokens, or body and tokens: STATE when they do not verify. */
+enum store_parts { STORE_COLUMNS, STORE_TOKENS, STORE_ALL };
+int hearth_store_load(struct store_conn *conn, const struct hearth_digest *key, int64_t id, enum store_parts parts,
+                      struct store_row *row, struct hearth_turn *turn);
+
+/* The row of a turn that a conversation can go on from by name or id: a hidden one, too, as long as a session stands
+ * at it. 1, 0 (none of that owner's) or an error. */
+int hearth_store_find_end(struct store_conn *conn, struct hearth_digest owner, struct hearth_digest id,
+                          struct store_row *row);
+
+/* The turns from the first one to a row. `damaged_too`: one that does not verify comes without tokens. */
+struct store_walk {
+    struct store_row *rows;
+    struct hearth_turn *turns;
+    size_t count;
+};
+int hearth_store_walk(struct store_conn *conn, const struct store_row *last, enum store_parts parts, bool damaged_too,
+                      struct store_walk *out);
+void hearth_store_walk_finish(struct store_walk *walk);
+/* The exact tokens up to the last of `count` turns of which they are known; *covered is how many turns that is. */
+int hearth_store_path(const struct hearth_turn *turns, size_t count, struct hearth_tokens *path, size_t *covered);
+
+/* ---- store_forget.c ---- */
+
+/* Deletes a turn that nothing needs, and upwards what was kept by it alone and is hidden or was last used before
+ * `before_us` (0: hidden). At most `limit` turns; *count is added to. */
+int hearth_store_purge(struct store_conn *conn, int64_t id, int64_t before_us, size_t limit, size_t *count);
+/* A turn may have lost what needed it: goes when it is hidden and nothing does. 0 is allowed. */
+int hearth_store_settle(struct store_conn *conn, int64_t id);
+
+/* ---- store_session.c ---- */
+
+bool hearth_store_name_is_valid(const char *name);
+/* The row of a session; 0 when there is none. */
+int hearth_store_session_find(struct store_conn *conn, struct hearth_digest owner, const char *name, int64_t *id);
+/* Makes one. `head` may be 0. */
+int hearth_store_session_add(struct store_conn *conn, int64_t owner_id, const struct hearth_session *session,
+                             int64_t head, int64_t *id);
+/* The name of a row; NULL when it is gone. */
+int hearth_store_session_name(struct store_conn *conn, int64_t id, char **name);
+
+#endif

@@ -1,0 +1,301 @@
+/* The store's sessions: names for turns.
+ *
+ * A session's row is found by a digest of its owner and name; the name itself and the metadata are in its blob
+ * (name, NUL, metadata), so that with a key the file tells neither. Heads are rows of turns and move without the blob
+ * being written again. */
+#include "session/store_internal.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void hearth_session_finish(struct hearth_session *session) {
+    free(session->name);
+    hearth_buf_finish(&session->metadata);
+    *session = (struct hearth_session){0};
+}
+
+bool hearth_store_name_is_valid(const char *name) {
+    const size_t len = strnlen(name, HEARTH_SESSION_NAME_MAX + 1);
+    if (len == 0 || len > HEARTH_SESSION_NAME_MAX || !hearth_utf8_valid(name, len)) {
+        return false;
+    }
+    for (const unsigned char *at = (const unsigned char *)name; *at != '\0'; at++) {
+        if (*at < 0x20 || *at == 0x7F || (*at == 0xC2 && at[1] < 0xA0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- rows ---- */
+
+static struct hearth_digest key_of(const struct store_conn *conn, struct hearth_digest owner, const char *name) {
+    return hearth_store_name(conn, owner, name, strlen(name) + 1);
+}
+
+int hearth_store_session_find(struct store_conn *conn, struct hearth_digest owner, const char *name, int64_t *id) {
+    const struct hearth_digest key = key_of(conn, owner, name);
+    int found = hearth_store_number(conn, SESSION_BY_KEY, id, "d", &key);
+    return found < 0 ? found : HEARTH_OK;
+}
+
+static int pack_session(struct store_conn *conn, const struct hearth_session *session, const struct hearth_digest *key,
+                        struct hearth_buf *blob) {
+    const struct store_about about = {
+        .kind = STORE_SESSION, .created = session->created_us, .key = *key, .owner = session->owner};
+    struct hearth_buf body = {0};
+    int err = hearth_buf_append(&body, session->name, strlen(session->name) + 1) &&
+                      hearth_buf_append(&body, session->metadata.data, session->metadata.len)
+                  ? hearth_store_pack(conn, &about, &body, NULL, blob)
+                  : HEARTH_ERR_NOMEM;
+    hearth_buf_finish(&body);
+    return err;
+}
+
+int hearth_store_session_add(struct store_conn *conn, int64_t owner_id, const struct hearth_session *session,
+                             int64_t head, int64_t *id) {
+    const struct hearth_digest key = key_of(conn, session->owner, session->name);
+    const int64_t now = hearth_clock_unix_us();
+    struct hearth_session made = *session;
+    struct hearth_buf blob = {0};
+    made.created_us = made.created_us != 0 ? made.created_us : now;
+    int err = pack_session(conn, &made, &key, &blob);
+    err = err == HEARTH_OK
+              ? hearth_store_run(conn, SESSION_ADD, "diniib", &key, owner_id, head, made.created_us, now, &blob)
+              : err;
+    *id = sqlite3_last_insert_rowid(conn->handle);
+    hearth_buf_finish(&blob);
+    return err;
+}
+
+/* The session of a statement's row. */
+static int take_session(struct store_conn *conn, sqlite3_stmt *statement, struct hearth_session *out) {
+    struct store_about about = {.kind = STORE_SESSION};
+    struct hearth_buf body = {0};
+    *out = (struct hearth_session){0};
+    about.key = hearth_store_column_digest(statement, 1);
+    out->owner = about.owner = hearth_store_column_digest(statement, 2);
+    out->head = hearth_store_column_digest(statement, 4);
+    out->created_us = about.created = sqlite3_column_int64(statement, 5);
+    out->used_us = sqlite3_column_int64(statement, 6);
+    out->turns = (uint32_t)sqlite3_column_int64(statement, 7);
+    out->tokens = (uint32_t)sqlite3_column_int64(statement, 8);
+    const void *blob = sqlite3_column_blob(statement, 9);
+    int err = hearth_store_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 9), &body, NULL);
+    if (err == HEARTH_OK) {
+        const size_t len = strnlen((const char *)body.data, body.len);
+        err = len == body.len ? HEARTH_ERR_STATE : HEARTH_OK;
+        out->name = err == HEARTH_OK ? strdup((const char *)body.data) : NULL;
+        if (err == HEARTH_OK && (out->name == NULL || !hearth_buf_reserve(&out->metadata, body.len - len) ||
+                                 !hearth_buf_append(&out->metadata, body.data + len + 1, body.len - len - 1))) {
+            err = HEARTH_ERR_NOMEM;
+        }
+        if (err == HEARTH_OK) {
+            out->metadata.data[out->metadata.len] = '\0'; /* there is room */
+        }
+    }
+    hearth_buf_finish(&body);
+    if (err != HEARTH_OK) {
+        hearth_session_finish(out);
+    }
+    return err;
+}
+
+int hearth_store_session_name(struct store_conn *conn, int64_t id, char **name) {
+    struct hearth_session session;
+    *name = NULL;
+    int found = hearth_store_query(conn, SESSION_BY_ID, "i", id);
+    if (found <= 0) {
+        return found;
+    }
+    int err = take_session(conn, conn->statements[SESSION_BY_ID], &session);
+    hearth_store_reset(conn, SESSION_BY_ID);
+    if (err == HEARTH_OK) {
+        *name = session.name;
+        session.name = NULL;
+        hearth_session_finish(&session);
+    }
+    return err;
+}
+
+/* ---- put ---- */
+
+/* The row of a head. */
+static int find_head(struct store_conn *conn, const struct hearth_session *session, int64_t *head,
+                     struct hearth_errmsg *msg) {
+    struct store_row row;
+    *head = 0;
+    if (hearth_store_is_zero(&session->head)) {
+        return HEARTH_OK;
+    }
+    int found = hearth_store_find_end(conn, session->owner, session->head, &row);
+    if (found == 0) {
+        return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "there is no such turn");
+    }
+    *head = found > 0 ? row.id : 0;
+    return found < 0 ? found : HEARTH_OK;
+}
+
+static int replace_session(struct store_conn *conn, const struct hearth_session *session, struct hearth_errmsg *msg) {
+    const struct hearth_digest key = key_of(conn, session->owner, session->name);
+    struct hearth_session made = *session;
+    struct hearth_buf blob = {0};
+    int64_t head = 0;
+    int found = hearth_store_query(conn, SESSION_BY_KEY, "d", &key);
+    if (found <= 0) {
+        return found < 0 ? found : hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "there is no such session");
+    }
+    const int64_t id = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 0);
+    const int64_t was = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 3);
+    made.created_us = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 5);
+    hearth_store_reset(conn, SESSION_BY_KEY);
+    int err = find_head(conn, session, &head, msg);
+    err = err == HEARTH_OK ? pack_session(conn, &made, &key, &blob) : err;
+    err = err == HEARTH_OK ? hearth_store_run(conn, SESSION_SET, "inib", id, head, hearth_clock_unix_us(), &blob) : err;
+    hearth_buf_finish(&blob);
+    return err == HEARTH_OK && was != head ? hearth_store_settle(conn, was) : err;
+}
+
+static int add_session(struct store_conn *conn, const struct hearth_session *session, struct hearth_errmsg *msg) {
+    int64_t id, head = 0, owner;
+    int err = hearth_store_session_find(conn, session->owner, session->name, &id);
+    if (err == HEARTH_OK && id != 0) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "there is a session of this name");
+    }
+    err = err == HEARTH_OK ? find_head(conn, session, &head, msg) : err;
+    int found = err == HEARTH_OK ? hearth_store_number(conn, OWNER_ID, &owner, "d", &session->owner) : err;
+    if (found == 0) {
+        found = hearth_store_run(conn, OWNER_ADD, "d", &session->owner);
+        owner = sqlite3_last_insert_rowid(conn->handle);
+    }
+    return found < 0 ? found : hearth_store_session_add(conn, owner, session, head, &id);
+}
+
+int hearth_store_session_put(struct hearth_store *store, const struct hearth_session *session, bool replace,
+                             struct hearth_errmsg *msg) {
+    if (session->name == NULL || !hearth_store_name_is_valid(session->name)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID,
+                           "a session's name is 1 to %d bytes of UTF-8 without control characters",
+                           HEARTH_SESSION_NAME_MAX);
+    }
+    int err = hearth_store_begin_write(store, msg);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    err = replace ? replace_session(&store->writer, session, msg) : add_session(&store->writer, session, msg);
+    return hearth_store_end_write(store, err, false, msg);
+}
+
+/* ---- get, list ---- */
+
+int hearth_store_session_get(struct hearth_store *store, struct hearth_digest owner, const char *name,
+                             struct hearth_session *out) {
+    struct store_conn *conn = store->reader;
+    *out = (struct hearth_session){0};
+    int err = hearth_store_begin_read(store);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    const struct hearth_digest key = key_of(conn, owner, name);
+    int found = hearth_store_query(conn, SESSION_BY_KEY, "d", &key);
+    err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
+    if (found > 0) {
+        err = take_session(conn, conn->statements[SESSION_BY_KEY], out);
+        hearth_store_reset(conn, SESSION_BY_KEY);
+    }
+    err = hearth_store_end_read(store, err);
+    if (err == HEARTH_OK) {
+        hearth_store_use(store, &key, true, out->used_us);
+    }
+    return err;
+}
+
+static int append(struct hearth_session **list, size_t *count, size_t *room, struct hearth_session *session) {
+    if (*count == *room) {
+        const size_t more = *room * 2 + 16;
+        struct hearth_session *grown = realloc(*list, more * sizeof **list);
+        if (grown == NULL) {
+            hearth_session_finish(session);
+            return HEARTH_ERR_NOMEM;
+        }
+        *list = grown;
+        *room = more;
+    }
+    (*list)[(*count)++] = *session;
+    return HEARTH_OK;
+}
+
+int hearth_store_sessions(struct hearth_store *store, const struct hearth_session_query *query,
+                          struct hearth_session **out, size_t *count) {
+    struct store_conn *conn = store->reader;
+    const enum store_statement which = query->all_owners ? SESSIONS_ALL : SESSIONS_OF_OWNER;
+    const int64_t before_us = query->before_us != 0 ? query->before_us : INT64_MAX;
+    const int64_t limit = query->limit != 0 && query->limit < INT64_MAX ? (int64_t)query->limit : -1;
+    size_t room = 0, damaged = 0;
+    *out = NULL;
+    *count = 0;
+    int err = hearth_store_begin_read(store);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    int found = hearth_store_query(conn, which, "dii", &query->owner, before_us, limit);
+    for (; found > 0 && err == HEARTH_OK; found = err == HEARTH_OK ? hearth_store_next(conn, which) : 0) {
+        struct hearth_session session;
+        err = take_session(conn, conn->statements[which], &session);
+        damaged += err == HEARTH_ERR_STATE;
+        err = err == HEARTH_OK ? append(out, count, &room, &session) : err == HEARTH_ERR_STATE ? HEARTH_OK : err;
+    }
+    hearth_store_reset(conn, which);
+    err = hearth_store_end_read(store, found < 0 ? found : err);
+    if (damaged > 0) {
+        hearth_log(HEARTH_LOG_WARN, "sessions: %zu do not match their checksum; they are left out", damaged);
+    }
+    if (err != HEARTH_OK) {
+        for (size_t i = 0; i < *count; i++) {
+            hearth_session_finish(&(*out)[i]);
+        }
+        free(*out);
+        *out = NULL;
+        *count = 0;
+    }
+    return err;
+}
+
+/* ---- delete ---- */
+
+/* Hides what was put with a session, and deletes of it what nothing else needs, the newest first. */
+static int delete_turns(struct store_conn *conn, int64_t session) {
+    int err = hearth_store_run(conn, TURNS_HIDE, "i", session);
+    for (int64_t id = INT64_MAX; err == HEARTH_OK;) {
+        int found = hearth_store_number(conn, TURNS_OF_SESSION, &id, "ii", session, id);
+        if (found <= 0) {
+            return found;
+        }
+        err = hearth_store_settle(conn, id);
+    }
+    return err;
+}
+
+static int delete_session(struct store_conn *conn, struct hearth_digest owner, const char *name) {
+    const struct hearth_digest key = key_of(conn, owner, name);
+    int found = hearth_store_query(conn, SESSION_BY_KEY, "d", &key);
+    if (found <= 0) {
+        return found < 0 ? found : HEARTH_ERR_NOT_FOUND;
+    }
+    const int64_t id = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 0);
+    const int64_t head = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 3);
+    hearth_store_reset(conn, SESSION_BY_KEY);
+    int err = hearth_store_run(conn, SESSION_DELETE, "i", id);
+    err = err == HEARTH_OK ? delete_turns(conn, id) : err;
+    return err == HEARTH_OK ? hearth_store_settle(conn, head) : err;
+}
+
+int hearth_store_session_delete(struct hearth_store *store, struct hearth_digest owner, const char *name) {
+    int err = hearth_store_begin_write(store, NULL);
+    return err == HEARTH_OK ? hearth_store_end_write(store, delete_session(&store->writer, owner, name), true, NULL)
+                            : err;
+}

@@ -1,0 +1,503 @@
+/* The store's turns: put, get, and the line of a conversation.
+ *
+ * A turn is put with all that belongs to it in one transaction: its owner's, model's and config's rows when they are
+ * new, its own, its session's head, and when it was last used. The turn that it goes on from has no such time any more:
+ * it lives as long as what goes on from it.
+ *
+ * A turn that is put again stays where it hangs, and moves no head that it has moved before: a conversation may have
+ * gone on meanwhile.
+ *
+ * Reading a line walks up by rows, one look-up per turn. `depth` must fall by one with each step and every blob vouches
+ * for its parent's key, so a damaged link is found and never followed in a circle. */
+#include "session/store_internal.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *hearth_turn_status_text(enum hearth_turn_status status) {
+    static const char *const texts[] = {
+#define X(name, text) [HEARTH_TURN_##name] = (text),
+        HEARTH_TURN_STATUS_TABLE(X)
+#undef X
+    };
+    HEARTH_ASSERT((size_t)status < sizeof texts / sizeof texts[0]);
+    return texts[status];
+}
+
+void hearth_turn_finish(struct hearth_turn *turn) {
+    free(turn->session);
+    hearth_buf_finish(&turn->config);
+    hearth_buf_finish(&turn->body);
+    hearth_tokens_finish(&turn->tokens);
+    *turn = (struct hearth_turn){0};
+}
+
+static bool is_open(enum hearth_turn_status status) {
+    return status == HEARTH_TURN_QUEUED || status == HEARTH_TURN_IN_PROGRESS;
+}
+
+static struct store_about about_turn(const struct hearth_turn *turn) {
+    const struct hearth_digest none = {0, 0}; /* a salt stands in the model's row */
+    return (struct store_about){.kind = STORE_TURN,
+                                .created = turn->created_us,
+                                .status = (int64_t)turn->status,
+                                .base = turn->base_tokens,
+                                .key = turn->id,
+                                .owner = turn->owner,
+                                .parent = turn->parent,
+                                .config = turn->config_id,
+                                .model = turn->model,
+                                .salt = hearth_store_is_zero(&turn->model) ? none : turn->salt};
+}
+
+/* ---- loading ---- */
+
+static void take_columns(sqlite3_stmt *statement, struct store_row *row, struct hearth_turn *turn) {
+    *row = (struct store_row){.id = sqlite3_column_int64(statement, 0),
+                              .owner = sqlite3_column_int64(statement, 2),
+                              .parent = sqlite3_column_int64(statement, 4),
+                              .session = sqlite3_column_int64(statement, 6),
+                              .config = sqlite3_column_int64(statement, 7),
+                              .model = sqlite3_column_int64(statement, 9),
+                              .used = sqlite3_column_int64(statement, 18),
+                              .depth = sqlite3_column_int64(statement, 16),
+                              .total = sqlite3_column_int64(statement, 17),
+                              .hidden = sqlite3_column_int64(statement, 13) != 0};
+    if (turn == NULL) {
+        return;
+    }
+    turn->id = hearth_store_column_digest(statement, 1);
+    turn->owner = hearth_store_column_digest(statement, 3);
+    turn->parent = hearth_store_column_digest(statement, 5);
+    turn->config_id = hearth_store_column_digest(statement, 8);
+    turn->model = hearth_store_column_digest(statement, 10);
+    turn->salt = hearth_store_column_digest(statement, 11);
+    turn->status = (enum hearth_turn_status)sqlite3_column_int(statement, 12);
+    turn->created_us = sqlite3_column_int64(statement, 14);
+    turn->base_tokens = (uint32_t)sqlite3_column_int64(statement, 15);
+}
+
+int hearth_store_load(struct store_conn *conn, const struct hearth_digest *key, int64_t id, enum store_parts parts,
+                      struct store_row *row, struct hearth_turn *turn) {
+    enum store_statement which = id == 0 ? TURN_BY_KEY : TURN_BY_ID;
+    int found = id == 0 ? hearth_store_query(conn, which, "d", key) : hearth_store_query(conn, which, "i", id);
+    if (found <= 0) {
+        return found;
+    }
+    sqlite3_stmt *statement = conn->statements[which];
+    take_columns(statement, row, turn);
+    if (parts != STORE_COLUMNS) {
+        const void *blob = sqlite3_column_blob(statement, 19);
+        const size_t len = (size_t)sqlite3_column_bytes(statement, 19);
+        const struct store_about about = about_turn(turn);
+        int err = blob == NULL && sqlite3_errcode(conn->handle) == SQLITE_NOMEM ? HEARTH_ERR_NOMEM : HEARTH_OK;
+        if (err == HEARTH_OK) {
+            bool sane = (unsigned)turn->status <= HEARTH_TURN_CANCELLED;
+            err = sane ? hearth_store_unpack(conn, &about, blob, len, parts == STORE_ALL ? &turn->body : NULL,
+                                             &turn->tokens)
+                       : HEARTH_ERR_STATE;
+        }
+        found = err == HEARTH_OK ? 1 : err;
+    }
+    hearth_store_reset(conn, which);
+    return found;
+}
+
+static int load_config(struct store_conn *conn, int64_t id, struct hearth_turn *turn) {
+    const struct store_about about = {.kind = STORE_CONFIG, .key = turn->config_id};
+    int found = id != 0 ? hearth_store_query(conn, CONFIG_GET, "i", id) : 0;
+    if (found <= 0) {
+        return found == 0 && id != 0 ? HEARTH_ERR_STATE : found;
+    }
+    sqlite3_stmt *statement = conn->statements[CONFIG_GET];
+    const void *blob = sqlite3_column_blob(statement, 0);
+    int err = hearth_store_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 0), &turn->config, NULL);
+    hearth_store_reset(conn, CONFIG_GET);
+    return err;
+}
+
+/* Config and session of a turn that was loaded. */
+static int load_rest(struct store_conn *conn, const struct store_row *row, struct hearth_turn *turn) {
+    int err = load_config(conn, row->config, turn);
+    return err == HEARTH_OK && row->session != 0 ? hearth_store_session_name(conn, row->session, &turn->session) : err;
+}
+
+int hearth_store_get(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
+                     struct hearth_turn *out) {
+    struct store_row row;
+    *out = (struct hearth_turn){0};
+    int err = hearth_store_begin_read(store);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    int found = hearth_store_load(store->reader, &id, 0, STORE_COLUMNS, &row, out);
+    err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
+    if (found > 0 && !row.hidden && hearth_digest_equal(out->owner, owner)) {
+        found = hearth_store_load(store->reader, NULL, row.id, STORE_ALL, &row, out);
+        err = found > 0 ? load_rest(store->reader, &row, out) : found == 0 ? HEARTH_ERR_NOT_FOUND : found;
+    }
+    err = hearth_store_end_read(store, err);
+    if (err != HEARTH_OK) {
+        hearth_turn_finish(out);
+    } else {
+        hearth_store_use(store, &id, false, row.used);
+    }
+    return err;
+}
+
+/* ---- lines ---- */
+
+void hearth_store_walk_finish(struct store_walk *walk) {
+    for (size_t i = 0; i < walk->count; i++) {
+        hearth_turn_finish(&walk->turns[i]);
+    }
+    free(walk->rows);
+    free(walk->turns);
+    *walk = (struct store_walk){0};
+}
+
+int hearth_store_walk(struct store_conn *conn, const struct store_row *last, enum store_parts parts, bool damaged_too,
+                      struct store_walk *out) {
+    *out = (struct store_walk){0};
+    if (last->depth < 1 || last->depth > INT32_MAX) {
+        return HEARTH_ERR_STATE;
+    }
+    const size_t count = (size_t)last->depth;
+    out->rows = calloc(count, sizeof out->rows[0]);
+    out->turns = calloc(count, sizeof out->turns[0]);
+    int err = out->rows == NULL || out->turns == NULL ? HEARTH_ERR_NOMEM : HEARTH_OK;
+    out->count = err == HEARTH_OK ? count : 0;
+    int64_t id = last->id;
+    for (size_t i = count; i-- > 0 && err == HEARTH_OK;) {
+        struct hearth_turn *turn = &out->turns[i];
+        int found = hearth_store_load(conn, NULL, id, parts, &out->rows[i], turn);
+        if (found == HEARTH_ERR_STATE && damaged_too) {
+            turn->model = (struct hearth_digest){0, 0};
+            turn->tokens.n = 0;
+            found = 1;
+        }
+        id = out->rows[i].parent;
+        bool sane = found > 0 && out->rows[i].depth == (int64_t)i + 1 && (id == 0) == (i == 0);
+        err = found < 0 ? found : sane ? HEARTH_OK : HEARTH_ERR_STATE;
+    }
+    if (err != HEARTH_OK) {
+        hearth_store_walk_finish(out);
+    }
+    return err;
+}
+
+int hearth_store_path(const struct hearth_turn *turns, size_t count, struct hearth_tokens *path, size_t *covered) {
+    *covered = 0;
+    path->n = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct hearth_turn *turn = &turns[i], *before = *covered > 0 ? &turns[*covered - 1] : NULL;
+        bool follows = before != NULL && *covered == i && turn->base_tokens <= path->n &&
+                       hearth_digest_equal(turn->model, before->model) && hearth_digest_equal(turn->salt, before->salt);
+        if (hearth_store_is_zero(&turn->model) || (turn->base_tokens > 0 && !follows) ||
+            turn->base_tokens + turn->tokens.n == 0) {
+            continue;
+        }
+        path->n = turn->base_tokens;
+        if (!hearth_tokens_append(path, turn->tokens.v, turn->tokens.n)) {
+            return HEARTH_ERR_NOMEM;
+        }
+        *covered = i + 1;
+    }
+    return HEARTH_OK;
+}
+
+void hearth_line_finish(struct hearth_line *line) {
+    for (size_t i = 0; i < line->count; i++) {
+        hearth_turn_finish(&line->turns[i]);
+    }
+    free(line->turns);
+    hearth_tokens_finish(&line->tokens);
+    *line = (struct hearth_line){0};
+}
+
+/* Names of sessions for a line: mostly one, so the last one is remembered. */
+static int name_sessions(struct store_conn *conn, const struct store_walk *walk) {
+    int err = HEARTH_OK;
+    for (size_t i = 0; i < walk->count && err == HEARTH_OK; i++) {
+        int64_t session = walk->rows[i].session;
+        if (session != 0 && i > 0 && walk->rows[i - 1].session == session) {
+            const char *name = walk->turns[i - 1].session;
+            walk->turns[i].session = name != NULL ? strdup(name) : NULL;
+            err = name != NULL && walk->turns[i].session == NULL ? HEARTH_ERR_NOMEM : HEARTH_OK;
+        } else if (session != 0) {
+            err = hearth_store_session_name(conn, session, &walk->turns[i].session);
+        }
+    }
+    return err;
+}
+
+int hearth_store_find_end(struct store_conn *conn, struct hearth_digest owner, struct hearth_digest id,
+                          struct store_row *row) {
+    struct hearth_turn turn = {0};
+    int64_t used;
+    int found = hearth_store_load(conn, &id, 0, STORE_COLUMNS, row, &turn);
+    if (found > 0 && !hearth_digest_equal(turn.owner, owner)) {
+        return 0;
+    }
+    return found > 0 && row->hidden ? hearth_store_number(conn, HEAD_HELD, &used, "i", row->id) : found;
+}
+
+int hearth_store_line(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
+                      struct hearth_line *out) {
+    struct store_row row;
+    struct store_walk walk = {0};
+    *out = (struct hearth_line){0};
+    int err = hearth_store_begin_read(store);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    int found = hearth_store_find_end(store->reader, owner, id, &row);
+    err = found > 0 ? hearth_store_walk(store->reader, &row, STORE_ALL, false, &walk)
+                    : (found == 0 ? HEARTH_ERR_NOT_FOUND : found);
+    err = err == HEARTH_OK ? name_sessions(store->reader, &walk) : err;
+    if (err == HEARTH_OK) {
+        err = load_config(store->reader, row.config, &walk.turns[walk.count - 1]);
+    }
+    err = hearth_store_end_read(store, err);
+    err = err == HEARTH_OK ? hearth_store_path(walk.turns, walk.count, &out->tokens, &out->tokens_turns) : err;
+    if (err != HEARTH_OK) {
+        hearth_store_walk_finish(&walk);
+        hearth_line_finish(out);
+        return err;
+    }
+    out->turns = walk.turns;
+    out->count = walk.count;
+    out->model = out->tokens_turns > 0 ? walk.turns[out->tokens_turns - 1].model : (struct hearth_digest){0, 0};
+    free(walk.rows);
+    hearth_store_use(store, &id, false, row.used);
+    return HEARTH_OK;
+}
+
+/* ---- putting ---- */
+
+/* What a turn's row says about others. */
+struct put {
+    int64_t owner, model, config, session;
+    struct store_row parent, there; /* ids are 0 where there is none */
+    struct hearth_digest session_key;
+    bool moves_head;
+};
+
+static int find_or_add(struct store_conn *conn, enum store_statement find, enum store_statement add,
+                       const struct hearth_digest *a, const struct hearth_digest *b, int64_t *id) {
+    const char *types = b != NULL ? "dd" : "d";
+    int found = hearth_store_number(conn, find, id, types, a, b);
+    if (found == 0) {
+        found = hearth_store_run(conn, add, types, a, b);
+        *id = sqlite3_last_insert_rowid(conn->handle);
+    }
+    return found < 0 ? found : HEARTH_OK;
+}
+
+static int put_config(struct store_conn *conn, struct hearth_turn *turn, int64_t *id) {
+    *id = 0;
+    turn->config_id = (struct hearth_digest){0, 0};
+    if (turn->config.len == 0) {
+        return HEARTH_OK;
+    }
+    turn->config_id = hearth_store_name(conn, turn->owner, turn->config.data, turn->config.len);
+    int found = hearth_store_number(conn, CONFIG_ID, id, "d", &turn->config_id);
+    if (found != 0) {
+        return found < 0 ? found : HEARTH_OK;
+    }
+    const struct store_about about = {.kind = STORE_CONFIG, .key = turn->config_id};
+    struct hearth_buf blob = {0};
+    int err = hearth_store_pack(conn, &about, &turn->config, NULL, &blob);
+    err = err == HEARTH_OK ? hearth_store_run(conn, CONFIG_ADD, "db", &turn->config_id, &blob) : err;
+    *id = sqlite3_last_insert_rowid(conn->handle);
+    hearth_buf_finish(&blob);
+    return err;
+}
+
+/* The turn that is there already, and the one that it goes on from. */
+static int find_place(struct store_conn *conn, struct hearth_turn *turn, struct put *put, struct hearth_errmsg *msg) {
+    struct hearth_turn there = {0}, parent = {0};
+    int found = hearth_store_load(conn, &turn->id, 0, STORE_COLUMNS, &put->there, &there);
+    if (found < 0) {
+        return found;
+    }
+    if (found > 0) {
+        if (hearth_store_is_zero(&turn->parent)) {
+            turn->parent = there.parent;
+        }
+        if (!hearth_digest_equal(there.owner, turn->owner) || !hearth_digest_equal(there.parent, turn->parent)) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "the id belongs to another turn");
+        }
+        turn->created_us = turn->created_us != 0 ? turn->created_us : there.created_us;
+    }
+    if (hearth_store_is_zero(&turn->parent)) {
+        return HEARTH_OK;
+    }
+    found = hearth_store_load(conn, &turn->parent, 0, STORE_COLUMNS, &put->parent, &parent);
+    if (found >= 0 && (found == 0 || !hearth_digest_equal(parent.owner, turn->owner))) {
+        return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "the turn that it goes on from is gone");
+    }
+    return found < 0 ? found : HEARTH_OK;
+}
+
+static int find_session(struct store_conn *conn, const struct hearth_turn *turn, struct put *put,
+                        struct hearth_errmsg *msg) {
+    put->session = put->there.session;
+    if (turn->session == NULL) {
+        return HEARTH_OK;
+    }
+    if (!hearth_store_name_is_valid(turn->session)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID,
+                           "a session's name is 1 to %d bytes of UTF-8 without control characters",
+                           HEARTH_SESSION_NAME_MAX);
+    }
+    int err = hearth_store_session_find(conn, turn->owner, turn->session, &put->session);
+    if (err == HEARTH_OK && put->session == 0) {
+        const struct hearth_session session = {.name = turn->session, .owner = turn->owner};
+        err = hearth_store_session_add(conn, put->owner, &session, 0, &put->session);
+    }
+    put->moves_head = put->there.id == 0 || put->there.session != put->session;
+    return err;
+}
+
+/* Tokens up to and with the turn; 0: unknown. */
+static int64_t total_of(const struct hearth_turn *turn, const struct put *put) {
+    bool follows =
+        turn->base_tokens == 0 || (put->parent.total >= (int64_t)turn->base_tokens && put->parent.model == put->model);
+    return put->model != 0 && follows ? (int64_t)turn->base_tokens + (int64_t)turn->tokens.n : 0;
+}
+
+static int write_row(struct hearth_store *store, struct hearth_turn *turn, struct put *put) {
+    struct store_conn *conn = &store->writer;
+    struct hearth_buf blob = {0};
+    const struct store_about about = about_turn(turn);
+    const int64_t status = (int64_t)turn->status, base = turn->base_tokens, total = total_of(turn, put);
+    const int64_t writer = is_open(turn->status) ? store->process : 0;
+    int err = hearth_store_pack(conn, &about, &turn->body, &turn->tokens, &blob);
+    if (err == HEARTH_OK && put->there.id == 0) {
+        err = hearth_store_run(conn, TURN_ADD, "dinnnniniiiib", &turn->id, put->owner, put->parent.id, put->session,
+                               put->config, put->model, status, writer, turn->created_us, base, put->parent.depth + 1,
+                               total, &blob);
+        put->there.id = sqlite3_last_insert_rowid(conn->handle);
+    } else if (err == HEARTH_OK) {
+        err = hearth_store_run(conn, TURN_SET, "innniniiib", put->there.id, put->session, put->config, put->model,
+                               status, writer, turn->created_us, base, total, &blob);
+        if (err == HEARTH_OK && put->there.config != 0 && put->there.config != put->config) {
+            err = hearth_store_run(conn, CONFIG_DROP, "i", put->there.config);
+        }
+    }
+    hearth_buf_finish(&blob);
+    return err;
+}
+
+static int move_head(struct store_conn *conn, const struct put *put, int64_t now) {
+    int64_t was = 0;
+    int found = hearth_store_query(conn, SESSION_BY_ID, "i", put->session);
+    if (found > 0) {
+        was = sqlite3_column_int64(conn->statements[SESSION_BY_ID], 3);
+        hearth_store_reset(conn, SESSION_BY_ID);
+    }
+    if (found < 0) {
+        return found;
+    }
+    if (!put->moves_head || put->there.hidden) {
+        return hearth_store_run(conn, SESSION_TOUCH, "ii", put->session, now);
+    }
+    int err = hearth_store_run(conn, SESSION_HEAD, "ini", put->session, put->there.id, now);
+    return err == HEARTH_OK ? hearth_store_settle(conn, was) : err;
+}
+
+static int put_turn(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
+    struct store_conn *conn = &store->writer;
+    struct put put = {0};
+    const int64_t now = hearth_clock_unix_us();
+    int err = find_place(conn, turn, &put, msg);
+    turn->created_us = turn->created_us != 0 ? turn->created_us : now;
+    err = err == HEARTH_OK ? find_or_add(conn, OWNER_ID, OWNER_ADD, &turn->owner, NULL, &put.owner) : err;
+    if (err == HEARTH_OK && !hearth_store_is_zero(&turn->model)) {
+        err = find_or_add(conn, MODEL_ID, MODEL_ADD, &turn->model, &turn->salt, &put.model);
+    }
+    err = err == HEARTH_OK ? put_config(conn, turn, &put.config) : err;
+    err = err == HEARTH_OK ? find_session(conn, turn, &put, msg) : err;
+    const bool added = put.there.id == 0;
+    err = err == HEARTH_OK ? write_row(store, turn, &put) : err;
+    err = err == HEARTH_OK ? hearth_store_flush_touches(store) : err;
+    if (err == HEARTH_OK && (added || put.there.used != 0)) {
+        err = hearth_store_run(conn, USE_PUT, "ii", put.there.id, now);
+    }
+    if (err == HEARTH_OK && added && put.parent.id != 0) {
+        err = hearth_store_run(conn, USE_DROP, "i", put.parent.id);
+    }
+    return err == HEARTH_OK && put.session != 0 && turn->session != NULL ? move_head(conn, &put, now) : err;
+}
+
+int hearth_store_put(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
+    HEARTH_ASSERT(!hearth_store_is_zero(&turn->id));
+    int err = hearth_store_begin_write(store, msg);
+    return err == HEARTH_OK ? hearth_store_end_write(store, put_turn(store, turn, msg), false, msg) : err;
+}
+
+/* ---- after a crash ---- */
+
+static bool is_alive(const struct hearth_store *store, int64_t process) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)process, .l_len = 1};
+    if (process == store->process) {
+        return true;
+    }
+    return process > 0 && store->lock_fd >= 0 && fcntl(store->lock_fd, F_OFD_GETLK, &lock) == 0 &&
+           lock.l_type != F_UNLCK;
+}
+
+/* One that does not verify keeps its blob: it is not made right by a new check. */
+static int close_turn(struct store_conn *conn, int64_t id) {
+    struct store_row row;
+    struct hearth_turn turn = {0};
+    struct hearth_buf blob = {0};
+    int err = hearth_store_load(conn, NULL, id, STORE_ALL, &row, &turn);
+    bool whole = err > 0;
+    turn.status = HEARTH_TURN_FAILED;
+    if (whole) {
+        const struct store_about about = about_turn(&turn);
+        err = hearth_store_pack(conn, &about, &turn.body, &turn.tokens, &blob);
+    }
+    if (err == HEARTH_OK || err == HEARTH_ERR_STATE) {
+        int64_t failed = HEARTH_TURN_FAILED;
+        err = whole ? hearth_store_run(conn, TURN_CLOSE, "iib", id, failed, &blob)
+                    : hearth_store_run(conn, TURN_CLOSE, "ii", id, failed);
+    }
+    hearth_turn_finish(&turn);
+    hearth_buf_finish(&blob);
+    return err;
+}
+
+int hearth_store_recover(struct hearth_store *store) {
+    struct store_conn *conn = &store->writer;
+    int err = hearth_store_begin_write(store, NULL), count = 0;
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    int found = 1;
+    for (int64_t id = 0; found > 0 && err == HEARTH_OK;) {
+        found = hearth_store_query(conn, TURNS_OPEN, "i", id);
+        if (found > 0) {
+            id = sqlite3_column_int64(conn->statements[TURNS_OPEN], 0);
+            int64_t process = sqlite3_column_int64(conn->statements[TURNS_OPEN], 1);
+            hearth_store_reset(conn, TURNS_OPEN);
+            if (!is_alive(store, process)) {
+                err = close_turn(conn, id);
+                count++;
+            }
+        }
+    }
+    err = hearth_store_end_write(store, found < 0 ? found : err, false, NULL);
+    return err == HEARTH_OK ? count : err;
+}
+
+struct hearth_digest hearth_store_config_id(const struct hearth_store *store, struct hearth_digest owner,
+                                            const void *text, size_t len) {
+    return hearth_store_name(&store->writer, owner, text, len);
+}

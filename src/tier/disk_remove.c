@@ -1,0 +1,100 @@
+/* Removing: files that are to be forgotten go at once, not when the budget wants them to.
+ *
+ * The keeper does it, so that nobody waits for the file system. What is still to be written is dropped; what is being
+ * written is removed when that has ended. A removal that fails is tried again at the next looks; then its answer says
+ * so.
+ *
+ * Invariants: a removal is in the list until it is answered, once. Its REMOVED comes behind every event of what was put
+ * before it, so that the cache knows the last word. */
+#include "tier/disk_internal.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TRIES 3
+
+bool hearth_disk_remove(struct hearth_far *far, struct hearth_digest name, enum hearth_record_kind kind) {
+    struct disk *disk = (struct disk *)far;
+    struct disk_removal *removal = calloc(1, sizeof *removal);
+    if (!removal)
+        return false;
+    removal->id = hearth_disk_id(disk, name, kind);
+    removal->ev.event = (struct hearth_far_event){.type = HEARTH_FAR_REMOVED, .name = name};
+    hearth_disk_lock(disk);
+    hearth_disk_drop_jobs_locked(disk, name);
+    *disk->removals_end = removal;
+    disk->removals_end = &removal->next;
+    disk->removals_due = true;
+    (void)pthread_cond_signal(&disk->keep_cond);
+    hearth_disk_unlock(disk);
+    return true;
+}
+
+/* Removes the file. True: the removal is to be answered. What is queued was put later, and will be written. */
+static bool carry_out(struct disk *disk, struct disk_removal *removal) {
+    hearth_disk_lock(disk);
+    const bool being_written = hearth_disk_writes_locked(disk, removal->id.name);
+    struct disk_file *file = hearth_disk_find_locked(disk, removal->id.name);
+    if (file && !being_written)
+        hearth_disk_forget_locked(disk, file, true);
+    hearth_disk_unlock(disk);
+    if (being_written)
+        return false; /* due again when the writer has answered */
+    if (hearth_file_remove(hearth_disk_directory(disk), &removal->id) == HEARTH_ERR_IO) {
+        const int error = errno;
+        hearth_disk_lock(disk);
+        disk->stats.io_errors++;
+        hearth_disk_unlock(disk);
+        if (++removal->tries < TRIES)
+            return false;
+        hearth_log(HEARTH_LOG_WARN, "disk: a state file that is to be forgotten cannot be removed: %s",
+                   strerror(error));
+        removal->ev.event.err = HEARTH_ERR_IO;
+    }
+    return true;
+}
+
+static void answer(struct disk *disk, struct disk_removal *removal) {
+    hearth_disk_lock(disk);
+    hearth_disk_post_locked(disk, &removal->ev);
+    hearth_disk_unlock(disk);
+}
+
+void hearth_disk_removals(struct disk *disk) {
+    hearth_disk_lock(disk);
+    struct disk_removal *removal = disk->removals, *kept = NULL, **kept_end = &kept;
+    disk->removals = NULL;
+    disk->removals_end = &disk->removals;
+    disk->removals_due = false;
+    hearth_disk_unlock(disk);
+    while (removal) {
+        struct disk_removal *next = removal->next;
+        removal->next = NULL;
+        if (carry_out(disk, removal)) {
+            answer(disk, removal);
+        } else {
+            *kept_end = removal;
+            kept_end = &removal->next;
+        }
+        removal = next;
+    }
+    if (!kept)
+        return;
+    hearth_disk_lock(disk);
+    *kept_end = disk->removals;
+    if (!disk->removals)
+        disk->removals_end = kept_end;
+    disk->removals = kept;
+    hearth_disk_unlock(disk);
+}
+
+void hearth_disk_drop_removals(struct disk *disk) {
+    while (disk->removals) {
+        struct disk_removal *removal = disk->removals;
+        disk->removals = removal->next;
+        free(removal);
+    }
+}

@@ -1,0 +1,162 @@
+/* A service on sim for one test, with a disk tier if wanted, and replies as they come. cmocka's. */
+#ifndef HEARTH_TESTS_SUPPORT_SERVICE_STAGE_H
+#define HEARTH_TESTS_SUPPORT_SERVICE_STAGE_H
+
+#include "base/assert.h"
+#include "engine/sim.h"
+#include "sched/service.h"
+#include "tier/disk.h"
+
+#include <pthread.h>
+#include <setjmp.h> /* cmocka needs these four before it */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct stage {
+    struct hearth_engine *engine;
+    struct hearth_service *service;
+    struct hearth_far *far;
+};
+
+/* What a request gave. */
+struct reply {
+    struct hearth_tokens tokens;
+    struct hearth_buf text;
+    struct hearth_logprobs first;
+    enum hearth_finish finish;
+    struct hearth_receipt receipt;
+    int err;
+    char stop[32];
+    bool prefilled, done;
+    int place; /* in the order in which replies end */
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
+static int places;
+
+static inline void deliver(void *user, struct hearth_event *event) {
+    struct reply *reply = user;
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < event->sampled_count; i++) {
+        if (reply->tokens.n == 0) {
+            reply->first = event->sampled[i].logprobs;
+        }
+        HEARTH_ASSERT(hearth_tokens_push(&reply->tokens, event->sampled[i].token));
+    }
+    reply->prefilled = reply->prefilled || event->type == HEARTH_EVENT_PREFILLED;
+    HEARTH_ASSERT(hearth_buf_append(&reply->text, event->text.data, event->text.len));
+    if (event->type == HEARTH_EVENT_DONE || event->type == HEARTH_EVENT_FAILED) {
+        reply->finish = event->finish;
+        reply->receipt = event->receipt;
+        reply->err = event->err;
+        if (event->stop_string != NULL) {
+            strncpy(reply->stop, event->stop_string, sizeof reply->stop - 1);
+        }
+        reply->place = ++places;
+        reply->done = true;
+        pthread_cond_broadcast(&ended);
+    }
+    pthread_mutex_unlock(&mutex);
+    hearth_event_destroy(event);
+}
+
+struct stage_options {
+    enum hearth_memory_class memory_class;
+    uint32_t ctx_tokens, lanes;
+    size_t cache_bytes;
+    const char *dir; /* of a disk tier; NULL: none */
+};
+
+static inline void open_stage_with(struct stage *stage, const struct stage_options *options) {
+    struct hearth_sim_params sim;
+    struct hearth_service_params params;
+    hearth_sim_params_default(&sim);
+    hearth_service_params_default(&params);
+    *stage = (struct stage){0};
+    sim.memory_class = options->memory_class;
+    sim.ctx_tokens = options->ctx_tokens;
+    sim.lanes = options->lanes > 0 ? options->lanes : sim.lanes;
+    params.page_tokens = 32;
+    params.cache_bytes = options->cache_bytes > 0 ? options->cache_bytes : params.cache_bytes;
+    assert_int_equal(hearth_sim_create(&sim, &stage->engine, NULL), HEARTH_OK);
+    struct hearth_disk_params disk = {.dir = options->dir,
+                                      .fingerprint = stage->engine->caps.fingerprint,
+                                      .page_tokens = 32,
+                                      .about = "sim",
+                                      .budget_bytes = (uint64_t)1 << 30,
+                                      .look_us = 20000};
+    if (options->dir != NULL) {
+        assert_int_equal(hearth_disk_create(&disk, &stage->far, NULL), HEARTH_OK);
+    }
+    params.far = stage->far;
+    params.far_min_tokens = 0;
+    assert_int_equal(hearth_service_create(stage->engine, &params, &stage->service, NULL), HEARTH_OK);
+}
+
+static inline void open_stage(struct stage *stage, enum hearth_memory_class memory_class, uint32_t ctx_tokens) {
+    const struct stage_options options = {.memory_class = memory_class, .ctx_tokens = ctx_tokens};
+    open_stage_with(stage, &options);
+}
+
+static inline void close_stage(struct stage *stage) {
+    hearth_service_destroy(stage->service);
+    if (stage->far != NULL) {
+        stage->far->ops->destroy(stage->far);
+    }
+    stage->engine->ops->destroy(stage->engine);
+}
+
+static inline struct hearth_request request_of(const struct hearth_tokens *prompt) {
+    struct hearth_request request = {
+        .prompt = prompt->v, .prompt_tokens = prompt->n, .max_tokens = 200, .deliver = deliver};
+    hearth_sampling_default(&request.sampling);
+    request.sampling.temperature = 0;
+    return request;
+}
+
+static inline int64_t launch(struct stage *stage, struct hearth_request *request, struct reply *reply) {
+    struct hearth_errmsg msg = {""};
+    *reply = (struct reply){0};
+    request->user = reply;
+    int64_t id = hearth_service_submit(stage->service, request, &msg);
+    if (id < 0) {
+        fail_msg("%s", msg.text);
+    }
+    return id;
+}
+
+static inline void await(struct reply *reply) {
+    pthread_mutex_lock(&mutex);
+    while (!reply->done) {
+        pthread_cond_wait(&ended, &mutex);
+    }
+    pthread_mutex_unlock(&mutex);
+    assert_true(hearth_buf_text(&reply->text, ""));
+}
+
+static inline int64_t run(struct stage *stage, struct hearth_request *request, struct reply *reply) {
+    int64_t id = launch(stage, request, reply);
+    await(reply);
+    assert_int_equal(reply->err, 0);
+    return id;
+}
+
+static inline void reply_finish(struct reply *reply) {
+    hearth_tokens_finish(&reply->tokens);
+    hearth_buf_finish(&reply->text);
+}
+
+static inline struct hearth_tokens tokens_of(struct stage *stage, const char *text) {
+    struct hearth_tokens tokens = {0};
+    assert_int_equal(stage->engine->ops->tokenize(stage->engine, text, strlen(text), false, true, &tokens), HEARTH_OK);
+    return tokens;
+}
+
+#endif

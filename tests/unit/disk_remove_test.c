@@ -1,0 +1,148 @@
+/* The disk tier removes what is to be forgotten: what is there, what is still to be written, and what the file system
+ * does not want to remove at first. */
+#include "support/disk_room.h"
+
+#include <errno.h>
+#include <sys/syscall.h>
+
+static atomic_int failing; /* calls of unlinkat() that fail; below 0: all */
+
+/* The C library's, which fails on demand. */
+int unlinkat(int fd, const char *path, int flags) {
+    if (strstr(path, "/tmp/") == NULL && atomic_load(&failing) != 0) {
+        if (atomic_load(&failing) > 0) {
+            atomic_fetch_sub(&failing, 1);
+        }
+        errno = EIO;
+        return -1;
+    }
+    return (int)syscall(SYS_unlinkat, fd, path, flags);
+}
+
+static int removed(struct hearth_far *far, const struct item *item) {
+    struct hearth_far_event event = until(far, HEARTH_FAR_REMOVED, &item->record.name);
+    return event.err;
+}
+
+static void remove_it(struct hearth_far *far, const struct item *item) {
+    assert_true(far->ops->remove(far, item->record.name, item->record.kind));
+}
+
+static void what_is_there_goes(void **state) {
+    const struct room *room = *state;
+    struct item page, snapshot, other;
+    make_item(&page, HEARTH_RECORD_PAGE, 1, 0, PAGE, 3000);
+    make_item(&snapshot, HEARTH_RECORD_SNAPSHOT, 1, 0, PAGE, 5000);
+    make_item(&other, HEARTH_RECORD_PAGE, 2, 0, PAGE, 3000);
+    struct hearth_far *far = open_plain(room->dir);
+    (void)scanned(far);
+    assert_true(put(far, &page, NULL) && put(far, &snapshot, NULL) && put(far, &other, NULL));
+    expect(far, HEARTH_FAR_WRITTEN, &page);
+    expect(far, HEARTH_FAR_WRITTEN, &snapshot);
+    expect(far, HEARTH_FAR_WRITTEN, &other);
+    remove_it(far, &page);
+    assert_int_equal(removed(far, &page), HEARTH_OK);
+    assert_true(!exists(room, &page) && exists(room, &snapshot) && exists(room, &other));
+    remove_it(far, &snapshot);
+    assert_int_equal(removed(far, &snapshot), HEARTH_OK);
+    assert_false(exists(room, &snapshot));
+    assert_int_equal(stats(far).files, 1);
+    assert_int_equal(get(far, &page), HEARTH_ERR_NOT_FOUND);
+    assert_int_equal(get(far, &other), HEARTH_OK);
+    remove_it(far, &page); /* gone already */
+    assert_int_equal(removed(far, &page), HEARTH_OK);
+    assert_true(put(far, &page, NULL)); /* and it may come back */
+    expect(far, HEARTH_FAR_WRITTEN, &page);
+    assert_int_equal(get(far, &page), HEARTH_OK);
+    assert_int_equal(stats(far).bad, 0);
+    far->ops->destroy(far);
+}
+
+/* Every put is answered before its removal is, and nothing is left, whatever the writer was about to do. */
+static void what_is_to_be_written_goes(void **state) {
+    const struct room *room = *state;
+    enum { ITEMS = 60 };
+    static struct item items[ITEMS];
+    struct hearth_far *far = open_plain(room->dir);
+    (void)scanned(far);
+    for (int i = 0; i < ITEMS; i++) {
+        make_item(&items[i], HEARTH_RECORD_PAGE, i, 0, PAGE, 20000);
+        assert_true(put(far, &items[i], NULL));
+        if (i % 3 == 0) {
+            (void)usleep(300);
+        }
+    }
+    for (int i = 0; i < ITEMS; i++) {
+        remove_it(far, &items[i]);
+    }
+    bool answered[ITEMS] = {false};
+    for (int left = ITEMS; left > 0;) {
+        struct hearth_far_event event = next(far);
+        int i = 0;
+        while (i < ITEMS && !hearth_digest_equal(event.name, items[i].record.name)) {
+            i++;
+        }
+        assert_true(i < ITEMS);
+        if (event.type == HEARTH_FAR_REMOVED) {
+            assert_true(answered[i] && event.err == HEARTH_OK && !exists(room, &items[i]));
+            left--;
+        } else {
+            assert_true(event.type == HEARTH_FAR_WRITTEN || event.type == HEARTH_FAR_DROPPED);
+            answered[i] = true;
+        }
+        hearth_far_event_finish(&event);
+    }
+    far->ops->destroy(far);
+    far = open_plain(room->dir);
+    assert_int_equal(scanned(far), 0);
+    far->ops->destroy(far);
+}
+
+static void it_is_tried_again(void **state) {
+    const struct room *room = *state;
+    struct item page;
+    make_item(&page, HEARTH_RECORD_PAGE, 1, 0, PAGE, 3000);
+    struct hearth_far *far = open_plain(room->dir);
+    (void)scanned(far);
+    assert_true(put(far, &page, NULL));
+    expect(far, HEARTH_FAR_WRITTEN, &page);
+    atomic_store(&failing, 1);
+    remove_it(far, &page);
+    assert_int_equal(removed(far, &page), HEARTH_OK);
+    assert_false(exists(room, &page));
+    assert_true(put(far, &page, NULL));
+    expect(far, HEARTH_FAR_WRITTEN, &page);
+    atomic_store(&failing, -1);
+    remove_it(far, &page);
+    assert_int_equal(removed(far, &page), HEARTH_ERR_IO);
+    atomic_store(&failing, 0);
+    assert_true(exists(room, &page));
+    remove_it(far, &page);
+    assert_int_equal(removed(far, &page), HEARTH_OK);
+    assert_false(exists(room, &page));
+    far->ops->destroy(far);
+}
+
+/* A tier that ends carries out what it was asked for. */
+static void the_end_does_not_keep_it(void **state) {
+    const struct room *room = *state;
+    struct item page;
+    make_item(&page, HEARTH_RECORD_PAGE, 1, 0, PAGE, 3000);
+    struct hearth_far *far = open_plain(room->dir);
+    assert_true(put(far, &page, NULL));
+    expect(far, HEARTH_FAR_WRITTEN, &page);
+    remove_it(far, &page);
+    far->ops->destroy(far);
+    assert_false(exists(room, &page));
+}
+
+int main(void) {
+    hearth_log_set(count_warnings, NULL, HEARTH_LOG_WARN);
+    const struct CMUnitTest tests[] = {
+        ROOM_TEST(what_is_there_goes),
+        ROOM_TEST(what_is_to_be_written_goes),
+        ROOM_TEST(it_is_tried_again),
+        ROOM_TEST(the_end_does_not_keep_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
