@@ -17,6 +17,7 @@
 #include <sys/random.h>
 
 #define WORKERS 2
+#define STARS_MAX 2 /* of one route */
 /* What clients have, at the least, to take the last answers when the server stops. */
 #define ANSWER_US 500000
 
@@ -77,38 +78,40 @@ static const struct hearth_route routes[] = {
 #undef X
 };
 
-/* Walks pattern and path together; what the '*' number `index` stands for is given when there is one. */
-static bool match(const char *pattern, const char *path, size_t index, const char **found, size_t *found_len) {
-    for (size_t star = 0; *pattern != '\0'; pattern++) {
-        if (*pattern != '*') {
-            if (*pattern != *path++) {
-                return false;
-            }
-            continue;
-        }
-        const size_t len = pattern[1] == '\0' ? strlen(path) : strcspn(path, "/");
-        if (len == 0) {
+/* What a '*' stands for. */
+struct star {
+    const char *text;
+    size_t len;
+};
+
+/* True when a path is of a pattern. Fills what its '*'s stand for: as much as each can, since names may hold slashes. */
+static bool match(const char *pattern, const char *path, struct star *stars, size_t room) {
+    while (*pattern != '\0' && *pattern != '*') {
+        if (*pattern++ != *path++) {
             return false;
         }
-        if (star++ == index) {
-            *found = path;
-            *found_len = len;
-        }
-        path += len;
     }
-    return *path == '\0';
+    if (*pattern == '\0') {
+        return *path == '\0';
+    }
+    for (size_t len = strlen(path); room > 0 && len > 0; len--) {
+        if (match(pattern + 1, path + len, stars + 1, room - 1)) {
+            *stars = (struct star){path, len};
+            return true;
+        }
+    }
+    return false;
 }
 
 static bool path_matches(const struct hearth_route *route, const char *path) {
-    const char *found;
-    size_t len;
-    return match(route->path, path, SIZE_MAX, &found, &len);
+    struct star stars[STARS_MAX];
+    return match(route->path, path, stars, STARS_MAX);
 }
 
 char *hearth_route_param(const struct hearth_route *route, const char *path, size_t index) {
-    const char *found = NULL;
-    size_t len = 0;
-    return match(route->path, path, index, &found, &len) && found != NULL ? strndup(found, len) : NULL;
+    struct star stars[STARS_MAX] = {{NULL, 0}};
+    const bool found = index < STARS_MAX && match(route->path, path, stars, STARS_MAX) && stars[index].len > 0;
+    return found ? strndup(stars[index].text, stars[index].len) : NULL;
 }
 
 /* Compares in a time that depends on the length of what was given only. */

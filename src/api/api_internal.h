@@ -93,7 +93,7 @@ struct hearth_api {
 
 struct hearth_route {
     const char *method;
-    const char *path; /* a '*' between slashes stands for one segment, at the end for any rest; none may be empty */
+    const char *path; /* a '*' stands for any text that is not empty; earlier routes of the table win */
     /* One of the two: answers at once on the loop, */
     void (*now)(struct hearth_api *api, struct hearth_http_exchange *exchange);
     /* or is given the parsed body on a worker, and fills either job->response or job->generation and job->dialect.

@@ -130,6 +130,15 @@ bool hearth_kept_add_line(struct hearth_job *job, size_t *ends, const char *para
     return true;
 }
 
+static bool are_tokens(const struct hearth_api *api, const struct hearth_tokens *tokens) {
+    for (size_t i = 0; i < tokens->n; i++) {
+        if (tokens->v[i] < 0 || (uint32_t)tokens->v[i] >= api->engine->caps.vocab_tokens) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool hearth_kept_load_line(struct hearth_job *job, struct hearth_digest id, const char *name, const char *param) {
     struct hearth_kept *kept = job->kept;
     hearth_line_finish(&kept->line);
@@ -140,6 +149,9 @@ bool hearth_kept_load_line(struct hearth_job *job, struct hearth_digest id, cons
     }
     if (err != HEARTH_OK) {
         return hearth_api_fail_err(&job->error, err, NULL);
+    }
+    if (!are_tokens(job->api, &kept->line.tokens)) { /* brought in from elsewhere, and not what it says it is */
+        kept->line.tokens_turns = 0;
     }
     const enum hearth_turn_status status = kept->line.turns[kept->line.count - 1].status;
     if (status == HEARTH_TURN_QUEUED || status == HEARTH_TURN_IN_PROGRESS) {
