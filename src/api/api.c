@@ -84,7 +84,7 @@ struct star {
     size_t len;
 };
 
-/* True when a path is of a pattern. Fills what its '*'s stand for: as much as each can, since names may hold slashes. */
+/* True when a path is of a pattern. Fills what its '*'s stand for: as much as each can, as names may hold slashes. */
 static bool match(const char *pattern, const char *path, struct star *stars, size_t room) {
     while (*pattern != '\0' && *pattern != '*') {
         if (*pattern++ != *path++) {

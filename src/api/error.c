@@ -89,8 +89,13 @@ json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, co
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         type = words[i].status == error->status ? words[i].type : type;
     }
-    return json_pack("{s:s, s:{s:s, s:o}, s:s?}", "type", "error", "error", "type", type, "message",
-                     hearth_json_text(error->message.text, strlen(error->message.text)), "request_id", request_id);
+    /* Clients recover from some of the errors of threads, which they know by this. */
+    json_t *details = error->code != NULL && strncmp(error->code, "thread_", 7) == 0
+                          ? json_pack("{s:s}", "error_code", error->code)
+                          : NULL;
+    return json_pack("{s:s, s:{s:s, s:o, s:o*}, s:s?}", "type", "error", "error", "type", type, "message",
+                     hearth_json_text(error->message.text, strlen(error->message.text)), "details", details,
+                     "request_id", request_id);
 }
 
 bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange) {

@@ -348,6 +348,7 @@ static bool fill_tokens(struct hearth_job *job) {
     kept->turn.base_tokens = (uint32_t)base;
     kept->turn.model = job->api->engine->caps.fingerprint;
     kept->turn.salt = job->generation.salt;
+    kept->turn.path = hearth_store_path_id(job->api->store, kept->turn.model, kept->turn.salt, path.v, path.n);
     hearth_tokens_finish(&path);
     return ok;
 }

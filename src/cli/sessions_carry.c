@@ -352,8 +352,33 @@ static const char *read_turn(struct import *import, json_t *value, struct hearth
     return read_tokens(value, turn) ? NULL : "a turn's tokens are none";
 }
 
+/* The tokens up to and with a turn, and how many turns of the file they are of. */
+struct import_path {
+    struct hearth_tokens tokens;
+    struct hearth_digest model;
+    size_t turns;
+};
+
+/* Goes on to the turn at `index`, and names its path if its tokens are known. False: out of memory. */
+static bool follow(struct import *import, struct import_path *path, struct hearth_turn *turn, size_t index) {
+    const bool follows =
+        path->turns == index && turn->base_tokens <= path->tokens.n && hearth_digest_equal(path->model, turn->model);
+    if (hearth_sessions_is_zero(turn->model) || (turn->base_tokens > 0 && !follows)) {
+        return true;
+    }
+    path->tokens.n = turn->base_tokens;
+    if (!hearth_tokens_append(&path->tokens, turn->tokens.v, turn->tokens.n)) {
+        return false;
+    }
+    path->model = turn->model;
+    path->turns = index + 1;
+    turn->path = hearth_store_path_id(import->sessions->store, turn->model, turn->salt, path->tokens.v, path->tokens.n);
+    return true;
+}
+
 static int put_turns(struct import *import, struct hearth_digest *head) {
     struct hearth_errmsg msg = {""};
+    struct import_path path = {0};
     json_t *value;
     size_t i;
     int status = 0;
@@ -361,6 +386,7 @@ static int put_turns(struct import *import, struct hearth_digest *head) {
         char *name = strdup(import->name);
         struct hearth_turn turn = {.owner = import->owner, .parent = *head, .salt = import->owner, .session = name};
         const char *what = name ? read_turn(import, value, &turn) : "out of memory";
+        what = what || follow(import, &path, &turn, i) ? what : "out of memory";
         const int err = what ? HEARTH_ERR_INVALID : hearth_store_put(import->sessions->store, &turn, &msg);
         if (what) {
             status = wrong(import, what);
@@ -373,6 +399,7 @@ static int put_turns(struct import *import, struct hearth_digest *head) {
             break;
         }
     }
+    hearth_tokens_finish(&path.tokens);
     return status;
 }
 

@@ -36,8 +36,7 @@ void hearth_ended_note(struct hearth_service *service, struct hearth_task *task)
         .id = task->id, .salt = task->request.salt, .tokens = task->tokens, .lane = task->last_lane};
     task->tokens = (struct hearth_tokens){0};
     if (task->expect_us > 0)
-        hearth_service_expect_back(service,
-                                   (struct hearth_expectation){.id = place->id, .within_us = task->expect_us});
+        hearth_service_expect_back(service, (struct hearth_expectation){.id = place->id, .within_us = task->expect_us});
 }
 
 void hearth_service_expect_back(struct hearth_service *service, struct hearth_expectation expectation) {

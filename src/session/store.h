@@ -18,8 +18,9 @@
  * Deleting a turn that others go on from, or at which a session stands that it was not put with, hides it: it is not
  * found any more, but stays what they are made of until the last of them goes. A session that it was put with and that
  * stands at it goes back to the nearest turn that can be found. What is gone leaves a forget behind, in the same
- * transaction: the tokens whose state nobody else needs. The server carries forgets out when it can
- * (hearth_store_forget_next), also those that another process or an earlier life left.
+ * transaction: the tokens whose state nobody else needs. State is shared by tokens, whoever came to them: what another
+ * conversation needs, which begins with the same tokens but has turns of its own, is found by their paths. The server
+ * carries forgets out when it can (hearth_store_forget_next), also those that another process or an earlier life left.
  *
  * Bodies are compressed, and with a key encrypted; rows carry a check. A turn's body is JSON text that the store does
  * not look into. Configs (instructions, tools) are long and rarely change: equal ones are stored once.
@@ -89,9 +90,15 @@ struct hearth_turn {
     struct hearth_digest salt;   /* under which the state is kept */
     uint32_t base_tokens;
     struct hearth_tokens tokens;
+    struct hearth_digest path;   /* hearth_store_path_id() of all tokens up to and with it; zero: unknown. Turns of
+                                    any conversation with the same one share their state. Dropped without a model */
 };
 
 void hearth_turn_finish(struct hearth_turn *turn);
+
+/* The path of all tokens of a conversation, under this store's key; zero when there are none, or no model. */
+struct hearth_digest hearth_store_path_id(const struct hearth_store *store, struct hearth_digest model,
+                                          struct hearth_digest salt, const hearth_token *tokens, size_t count);
 
 /* A new id: random, never zero. */
 struct hearth_digest hearth_store_id(void);
@@ -175,7 +182,8 @@ struct hearth_forget {
     int64_t id;
     struct hearth_digest model, salt;
     struct hearth_tokens tokens;
-    uint32_t keep_tokens;       /* the first so many are needed by what is still stored */
+    uint32_t keep_tokens;       /* the first so many are needed by what was still stored then: by the line that it is
+                                   of, or by a turn of any owner that has the path of one of its turns */
 };
 
 void hearth_forget_finish(struct hearth_forget *forget);

@@ -1,7 +1,8 @@
 /* The store's tables, and all that is asked of them.
  *
  *     turns     one per turn; `parent`, `session`, `config`, `model` and `owner` are rows, so that a turn's own row is
- *               small beside its blob. `depth` and `total` count turns and tokens up to it
+ *               small beside its blob. `depth` and `total` count turns and tokens up to it. `path` is a digest of
+ *               these tokens, by which equal ones of other conversations are found; NULL when they are not known
  *     sessions  `key` is a digest of owner and name, the name itself is in the blob
  *     uses      when a turn was last used: of every turn that nobody goes on from, and of others that were asked for.
  *               Those without a row live as long as what goes on from them
@@ -22,10 +23,11 @@ static const char *const steps[] = {
     "CREATE TABLE turns (id INTEGER PRIMARY KEY, key BLOB NOT NULL, owner INTEGER NOT NULL, parent INTEGER,"
     " session INTEGER, config INTEGER, model INTEGER, status INTEGER NOT NULL, hidden INTEGER NOT NULL,"
     " writer INTEGER, created INTEGER NOT NULL, base INTEGER NOT NULL, depth INTEGER NOT NULL,"
-    " total INTEGER NOT NULL, body BLOB NOT NULL);"
+    " total INTEGER NOT NULL, path BLOB, body BLOB NOT NULL);"
     "CREATE UNIQUE INDEX turns_key ON turns (key);"
     "CREATE INDEX turns_parent ON turns (parent) WHERE parent IS NOT NULL;"
     "CREATE INDEX turns_session ON turns (session) WHERE session IS NOT NULL;"
+    "CREATE INDEX turns_path ON turns (path) WHERE path IS NOT NULL;"
     "CREATE INDEX turns_config ON turns (config) WHERE config IS NOT NULL;"
     "CREATE INDEX turns_open ON turns (id) WHERE status <= 1;"
     "CREATE INDEX turns_hidden ON turns (hidden) WHERE hidden = 1;"
@@ -41,7 +43,7 @@ static const char *const steps[] = {
 
 #define TURN                                                                                                        \
     "SELECT t.id, t.key, t.owner, o.owner, t.parent, p.key, t.session, t.config, c.key, t.model, m.model, m.salt,"  \
-    " t.status, t.hidden, t.created, t.base, t.depth, t.total, u.used, t.body FROM turns AS t"                      \
+    " t.status, t.hidden, t.created, t.base, t.depth, t.total, u.used, t.path, t.body FROM turns AS t"              \
     " JOIN owners AS o ON o.id = t.owner LEFT JOIN turns AS p ON p.id = t.parent"                                   \
     " LEFT JOIN configs AS c ON c.id = t.config LEFT JOIN models AS m ON m.id = t.model"                            \
     " LEFT JOIN uses AS u ON u.turn = t.id WHERE "
@@ -64,15 +66,16 @@ static const char *const statements[STORE_STATEMENTS] = {
     [TURN_BY_KEY] = TURN "t.key = ?1",
     [TURN_BY_ID] = TURN "t.id = ?1",
     [TURN_ADD] = "INSERT INTO turns (key, owner, parent, session, config, model, status, hidden, writer, created, base,"
-                 " depth, total, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, ?10, ?11, ?12, ?13)",
+                 " depth, total, path, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     [TURN_SET] = "UPDATE turns SET session = ?2, config = ?3, model = ?4, status = ?5, writer = ?6, created = ?7,"
-                 " base = ?8, total = ?9, body = ?10 WHERE id = ?1",
+                 " base = ?8, total = ?9, path = ?10, body = ?11 WHERE id = ?1",
     [TURN_CLOSE] = "UPDATE turns SET status = ?2, writer = NULL, body = ifnull(?3, body) WHERE id = ?1",
     [TURN_HIDE] = "UPDATE turns SET hidden = 1 WHERE id = ?1",
     [TURNS_HIDE] = "UPDATE turns SET hidden = 1 WHERE session = ?1 AND hidden = 0",
     [TURN_DELETE] = "DELETE FROM turns WHERE id = ?1",
     [TURN_CHILD] = "SELECT id FROM turns WHERE parent = ?1 AND id <> ?2 LIMIT 1",
     [TURN_CHILDREN] = "SELECT id FROM turns WHERE parent = ?1 AND id <> ?2 ORDER BY id",
+    [TURN_OF_PATH] = "SELECT id FROM turns WHERE path = ?1 LIMIT 1",
     [TURNS_OF_SESSION] = "SELECT id FROM turns WHERE session = ?1 AND id < ?2 ORDER BY id DESC LIMIT 1",
     [TURNS_OPEN] = "SELECT id, writer FROM turns INDEXED BY turns_open WHERE status <= 1 AND id > ?1 ORDER BY id"
                    " LIMIT 1",
@@ -126,8 +129,11 @@ bool hearth_store_is_zero(const struct hearth_digest *digest) {
 }
 
 static int bind(sqlite3_stmt *statement, int index, char type, va_list *args) {
-    if (type == 'd') {
+    if (type == 'd' || type == 'z') {
         const struct hearth_digest *digest = va_arg(*args, const struct hearth_digest *);
+        if (type == 'z' && hearth_store_is_zero(digest)) {
+            return sqlite3_bind_null(statement, index);
+        }
         return sqlite3_bind_blob(statement, index, digest, sizeof *digest, SQLITE_STATIC);
     }
     if (type == 'b') {

@@ -9,9 +9,11 @@
  *     └──── s
  *
  * The forget of a chain is the tokens up to its end, and how many of them are needed by what stays: those that they
- * have in common with the turn that the chain hung on (a), or with another one that hangs there (s). Where a turn of
- * the chain was not wholly a part of what came after it (a template that rewrites history, another model) it has a
- * forget of its own. All is in the transaction that deletes.
+ * have in common with a turn above the chain (a), with another one that hangs there (s), or with a turn of the chain
+ * whose path another turn has, anywhere in the store: two conversations that began with the same words share their
+ * state, though no turn. That other one is looked for when the chain is gone, so that it is one that stays. Where a
+ * turn of the chain was not wholly a part of what came after it (a template that rewrites history, another model) it
+ * has a forget of its own. All is in the transaction that deletes.
  *
  * Sweeping takes what was not used for longest. A turn that others go on from has no say: when its time is over it only
  * loses its row in `uses`, so each such row is looked at once. */
@@ -35,21 +37,51 @@ static bool same_state(const struct hearth_turn *a, const struct hearth_turn *b)
     return hearth_digest_equal(a->model, b->model) && hearth_digest_equal(a->salt, b->salt);
 }
 
-/* How many tokens of `path` what stays has in common with it: the turns before `first` stay, and what else hangs on the
- * last of them. */
+/* Finds out which turns of a line are still there, or equals of them, when those from `first` on have gone. */
+static int find_what_stays(struct store_conn *conn, const struct store_walk *walk, size_t first) {
+    int found = 0;
+    for (size_t i = 0; i < walk->count && found >= 0; i++) {
+        const struct hearth_digest *path = &walk->turns[i].path;
+        int64_t twin;
+        found = i >= first && !hearth_store_is_zero(path) ? hearth_store_number(conn, TURN_OF_PATH, &twin, "d", path)
+                                                          : i < first;
+        walk->rows[i].stays = found > 0;
+    }
+    return found < 0 ? found : HEARTH_OK;
+}
+
+/* How many tokens of `path` those turns of the line that stay have in common with it. */
+static size_t tokens_of_line(const struct store_walk *walk, const struct hearth_turn *about,
+                             const struct hearth_tokens *path) {
+    size_t covered = 0, n = 0, common = 0, most = 0;
+    for (size_t i = 0; i < walk->count; i++) {
+        const struct hearth_turn *turn = &walk->turns[i];
+        if (!hearth_store_is_exact(walk->turns, i, covered, n)) {
+            continue;
+        }
+        if (common >= turn->base_tokens) { /* the turns up to here have at least so many */
+            common = turn->base_tokens;
+            common += hearth_tokens_common(turn->tokens.v, turn->tokens.n, path->v + common, path->n - common);
+        }
+        n = turn->base_tokens + turn->tokens.n;
+        covered = i + 1;
+        most = walk->rows[i].stays && same_state(turn, about) && common > most ? common : most;
+    }
+    return most;
+}
+
+/* How many tokens of `path` what stays has in common with it: turns of the line, and what else hangs on the last one
+ * before `first`. */
 static int tokens_kept(struct store_conn *conn, const struct store_walk *walk, size_t first,
                        const struct hearth_turn *about, const struct hearth_tokens *path, size_t *kept) {
     struct hearth_tokens stays = {0};
     size_t covered = 0;
-    *kept = 0;
+    *kept = tokens_of_line(walk, about, path);
     if (first == 0) {
         return HEARTH_OK;
     }
     int err = hearth_store_path(walk->turns, first, &stays, &covered);
     bool known = covered == first && same_state(&walk->turns[first - 1], about);
-    if (err == HEARTH_OK && known) {
-        *kept = hearth_tokens_common(stays.v, stays.n, path->v, path->n);
-    }
     const int64_t parent = walk->rows[first - 1].id, gone = walk->rows[first].id;
     int found = err == HEARTH_OK ? hearth_store_query(conn, TURN_CHILDREN, "ii", parent, gone) : err;
     for (; found > 0 && err == HEARTH_OK; found = hearth_store_next(conn, TURN_CHILDREN)) {
@@ -74,7 +106,7 @@ static int tokens_kept(struct store_conn *conn, const struct store_walk *walk, s
     return found < 0 ? found : err;
 }
 
-/* Writes the forget of the turn at `at`; those from `first` on go. Nothing where its tokens are not known. */
+/* Writes the forget of the turn at `at`; those from `first` on are gone. Nothing where its tokens are not known. */
 static int add_forget(struct store_conn *conn, const struct store_walk *walk, size_t first, size_t at) {
     const struct hearth_turn *turn = &walk->turns[at];
     struct hearth_forget forget = {.model = turn->model, .salt = turn->salt};
@@ -98,7 +130,7 @@ static int add_forget(struct store_conn *conn, const struct store_walk *walk, si
 }
 
 static int add_forgets(struct store_conn *conn, const struct store_walk *walk, size_t first) {
-    int err = HEARTH_OK;
+    int err = find_what_stays(conn, walk, first);
     for (size_t at = walk->count; at-- > first && err == HEARTH_OK;) {
         const struct hearth_turn *turn = &walk->turns[at], *next = turn + 1;
         bool last = at + 1 == walk->count;
@@ -199,8 +231,8 @@ int hearth_store_purge(struct store_conn *conn, int64_t id, int64_t before_us, s
         err = is_needed(conn, walk.rows[first - 1].id, walk.rows[first].id, &needed);
         first -= err == HEARTH_OK && !needed;
     }
-    err = err == HEARTH_OK ? add_forgets(conn, &walk, first) : err;
     err = err == HEARTH_OK ? delete_chain(conn, &walk, first) : err;
+    err = err == HEARTH_OK ? add_forgets(conn, &walk, first) : err;
     if (err == HEARTH_OK && first > 0) { /* what nobody goes on from has its own time */
         const int64_t stays = walk.rows[first - 1].id;
         int64_t child;

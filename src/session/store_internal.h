@@ -36,6 +36,7 @@ enum store_statement {
     TURN_DELETE,
     TURN_CHILD,
     TURN_CHILDREN,
+    TURN_OF_PATH,
     TURNS_OF_SESSION,
     TURNS_OPEN,
     HEAD_HELD,
@@ -104,8 +105,8 @@ extern const struct hearth_db_kind hearth_store_kind;
 /* Remembers a code of SQLite's and returns ours. */
 int hearth_store_fail(struct store_conn *conn, int code);
 
-/* Arguments of a statement, by letter: d a digest's address, i an int64_t, n likewise but 0 is NULL, b a
- * buffer's address. What is pointed to stays until the statement is reset. */
+/* Arguments of a statement, by letter: d a digest's address, z likewise but zero is NULL, i an int64_t, n likewise but
+ * 0 is NULL, b a buffer's address. What is pointed to stays until the statement is reset. */
 
 /* Binds and steps. 1: there is a row, and the statement is to be reset; 0: none; or an error. */
 int hearth_store_query(struct store_conn *conn, enum store_statement which, const char *types, ...);
@@ -131,7 +132,7 @@ enum store_kind { STORE_META, STORE_TURN, STORE_SESSION, STORE_CONFIG, STORE_FOR
 struct store_about {
     uint64_t kind;
     int64_t created, status, base;
-    struct hearth_digest key, owner, parent, config, model, salt;
+    struct hearth_digest key, owner, parent, config, model, salt, path;
 };
 
 /* Body and tokens into a blob; either may be NULL. Errors: NOMEM, IO (no randomness). */
@@ -165,6 +166,7 @@ struct store_row {
     int64_t depth; /* turns up to and with it */
     int64_t total; /* tokens, likewise; 0: unknown */
     bool hidden;
+    bool stays; /* while a chain is deleted: it, or another turn of the same path, is still there behind that */
 };
 
 /* A turn by key (`id` 0) or by row. 1, 0 (none) or an error. `turn`, if not NULL, gets its columns; with `parts` also
@@ -187,6 +189,9 @@ struct store_walk {
 int hearth_store_walk(struct store_conn *conn, const struct store_row *last, enum store_parts parts, bool damaged_too,
                       struct store_walk *out);
 void hearth_store_walk_finish(struct store_walk *walk);
+/* Whether the exact tokens up to turns[i] are known, where the last turn before it of which they are is the
+ * `covered`th and they are `n`. */
+bool hearth_store_is_exact(const struct hearth_turn *turns, size_t i, size_t covered, size_t n);
 /* The exact tokens up to the last of `count` turns of which they are known; *covered is how many turns that is. */
 int hearth_store_path(const struct hearth_turn *turns, size_t count, struct hearth_tokens *path, size_t *covered);
 

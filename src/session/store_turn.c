@@ -51,7 +51,8 @@ static struct store_about about_turn(const struct hearth_turn *turn) {
                                 .parent = turn->parent,
                                 .config = turn->config_id,
                                 .model = turn->model,
-                                .salt = hearth_store_is_zero(&turn->model) ? none : turn->salt};
+                                .salt = hearth_store_is_zero(&turn->model) ? none : turn->salt,
+                                .path = turn->path};
 }
 
 /* ---- loading ---- */
@@ -79,6 +80,7 @@ static void take_columns(sqlite3_stmt *statement, struct store_row *row, struct 
     turn->status = (enum hearth_turn_status)sqlite3_column_int(statement, 12);
     turn->created_us = sqlite3_column_int64(statement, 14);
     turn->base_tokens = (uint32_t)sqlite3_column_int64(statement, 15);
+    turn->path = hearth_store_column_digest(statement, 19);
 }
 
 int hearth_store_load(struct store_conn *conn, const struct hearth_digest *key, int64_t id, enum store_parts parts,
@@ -91,8 +93,8 @@ int hearth_store_load(struct store_conn *conn, const struct hearth_digest *key, 
     sqlite3_stmt *statement = conn->statements[which];
     take_columns(statement, row, turn);
     if (parts != STORE_COLUMNS) {
-        const void *blob = sqlite3_column_blob(statement, 19);
-        const size_t len = (size_t)sqlite3_column_bytes(statement, 19);
+        const void *blob = sqlite3_column_blob(statement, 20);
+        const size_t len = (size_t)sqlite3_column_bytes(statement, 20);
         const struct store_about about = about_turn(turn);
         int err = blob == NULL && sqlite3_errcode(conn->handle) == SQLITE_NOMEM ? HEARTH_ERR_NOMEM : HEARTH_OK;
         if (err == HEARTH_OK) {
@@ -190,19 +192,24 @@ int hearth_store_walk(struct store_conn *conn, const struct store_row *last, enu
     return err;
 }
 
+bool hearth_store_is_exact(const struct hearth_turn *turns, size_t i, size_t covered, size_t n) {
+    const struct hearth_turn *turn = &turns[i], *before = i > 0 ? turn - 1 : NULL;
+    const bool follows = before != NULL && covered == i && turn->base_tokens <= n &&
+                         hearth_digest_equal(turn->model, before->model) &&
+                         hearth_digest_equal(turn->salt, before->salt);
+    return !hearth_store_is_zero(&turn->model) && (turn->base_tokens == 0 || follows) &&
+           turn->base_tokens + turn->tokens.n > 0;
+}
+
 int hearth_store_path(const struct hearth_turn *turns, size_t count, struct hearth_tokens *path, size_t *covered) {
     *covered = 0;
     path->n = 0;
     for (size_t i = 0; i < count; i++) {
-        const struct hearth_turn *turn = &turns[i], *before = *covered > 0 ? &turns[*covered - 1] : NULL;
-        bool follows = before != NULL && *covered == i && turn->base_tokens <= path->n &&
-                       hearth_digest_equal(turn->model, before->model) && hearth_digest_equal(turn->salt, before->salt);
-        if (hearth_store_is_zero(&turn->model) || (turn->base_tokens > 0 && !follows) ||
-            turn->base_tokens + turn->tokens.n == 0) {
+        if (!hearth_store_is_exact(turns, i, *covered, path->n)) {
             continue;
         }
-        path->n = turn->base_tokens;
-        if (!hearth_tokens_append(path, turn->tokens.v, turn->tokens.n)) {
+        path->n = turns[i].base_tokens;
+        if (!hearth_tokens_append(path, turns[i].tokens.v, turns[i].tokens.n)) {
             return HEARTH_ERR_NOMEM;
         }
         *covered = i + 1;
@@ -374,18 +381,21 @@ static int64_t total_of(const struct hearth_turn *turn, const struct put *put) {
 static int write_row(struct hearth_store *store, struct hearth_turn *turn, struct put *put) {
     struct store_conn *conn = &store->writer;
     struct hearth_buf blob = {0};
+    if (hearth_store_is_zero(&turn->model)) {
+        turn->path = (struct hearth_digest){0, 0};
+    }
     const struct store_about about = about_turn(turn);
     const int64_t status = (int64_t)turn->status, base = turn->base_tokens, total = total_of(turn, put);
     const int64_t writer = is_open(turn->status) ? store->process : 0;
     int err = hearth_store_pack(conn, &about, &turn->body, &turn->tokens, &blob);
     if (err == HEARTH_OK && put->there.id == 0) {
-        err = hearth_store_run(conn, TURN_ADD, "dinnnniniiiib", &turn->id, put->owner, put->parent.id, put->session,
+        err = hearth_store_run(conn, TURN_ADD, "dinnnniniiiizb", &turn->id, put->owner, put->parent.id, put->session,
                                put->config, put->model, status, writer, turn->created_us, base, put->parent.depth + 1,
-                               total, &blob);
+                               total, &turn->path, &blob);
         put->there.id = sqlite3_last_insert_rowid(conn->handle);
     } else if (err == HEARTH_OK) {
-        err = hearth_store_run(conn, TURN_SET, "innniniiib", put->there.id, put->session, put->config, put->model,
-                               status, writer, turn->created_us, base, total, &blob);
+        err = hearth_store_run(conn, TURN_SET, "innniniiizb", put->there.id, put->session, put->config, put->model,
+                               status, writer, turn->created_us, base, total, &turn->path, &blob);
         if (err == HEARTH_OK && put->there.config != 0 && put->there.config != put->config) {
             err = hearth_store_run(conn, CONFIG_DROP, "i", put->there.config);
         }
@@ -439,6 +449,15 @@ int hearth_store_put(struct hearth_store *store, struct hearth_turn *turn, struc
     HEARTH_ASSERT(!hearth_store_is_zero(&turn->id));
     int err = hearth_store_begin_write(store, msg);
     return err == HEARTH_OK ? hearth_store_end_write(store, put_turn(store, turn, msg), false, msg) : err;
+}
+
+struct hearth_digest hearth_store_path_id(const struct hearth_store *store, struct hearth_digest model,
+                                          struct hearth_digest salt, const hearth_token *tokens, size_t count) {
+    const struct hearth_digest of[] = {model, salt}, none = {0, 0};
+    return count == 0 || hearth_store_is_zero(&model)
+               ? none
+               : hearth_digest_chain(hearth_store_name(&store->writer, none, of, sizeof of), tokens,
+                                     count * sizeof tokens[0]);
 }
 
 /* ---- after a crash ---- */

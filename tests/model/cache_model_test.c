@@ -75,7 +75,7 @@ static void capture_wholly(struct game *g, struct hearth_live *live) {
     uint64_t exports = page_exports(g);
     size_t known = g->roomy ? known_prefix(g, &live->tokens, live->salt) : 0;
     bool pending = hearth_cache_capture_pending(g->cache, live);
-    size_t limit = live->tokens.n + 2;
+    size_t limit = live->tokens.n + 2, full = 0;
     enum hearth_capture state;
     while ((state = hearth_cache_capture(g->cache, live, rng_range(&g->rng, 1, 8))) != HEARTH_CAPTURE_DONE) {
         HEARTH_ASSERT(limit-- > 0);
@@ -84,6 +84,9 @@ static void capture_wholly(struct game *g, struct hearth_live *live) {
             HEARTH_ASSERT(hearth_cache_poll(g->cache, 1) == 1);
             limit = live->tokens.n + 2; /* and something may have been lost */
             totals.full++;
+            if (++full == 5000) {
+                memory_far_faults(g->far, 0); /* losses that keep step with writing would go on for ever */
+            }
         }
     }
     HEARTH_ASSERT(!hearth_cache_capture_pending(g->cache, live));

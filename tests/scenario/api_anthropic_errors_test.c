@@ -32,14 +32,7 @@ static int teardown(void **state) {
 }
 
 static json_t *post(const char *path, const char *body, int want) {
-    int status;
-    json_t *answer = stage_call(&stage, "POST", path, body, &status);
-    if (status != want) {
-        print_error("%.300s: %d, not %d: %s\n", body, status, want, json_str(answer, "error.message"));
-    }
-    assert_int_equal(status, want);
-    assert_non_null(answer);
-    return answer;
+    return stage_want(&stage, "POST", path, body, want);
 }
 
 #define FIELDS(fields) "{\"max_tokens\":8,\"messages\":[" USER("x") "]," fields "}"
@@ -107,6 +100,9 @@ static const char *const refused[][2] = {
     {FIELDS("\"thinking\":{}"), "thinking.type: Field required"},
     {FIELDS("\"output_config\":{\"format\":{\"type\":\"xml\"}}"), "output_config.format:"},
     {FIELDS("\"output_config\":{\"effort\":\"huge\"}"), "output_config.effort: Input should be 'low'"},
+    {FIELDS("\"thread\":\"create\""), "thread.type: Input should be 'create' or 'continue'"},
+    {FIELDS("\"thread\":{\"type\":\"fork\"}"), "thread.type: Input should be 'create' or 'continue'"},
+    {FIELDS("\"thread\":{\"type\":\"continue\"}"), "thread.previous_message_id: Field required"},
     {FIELDS("\"session_id\":7"), "session_id must be a string"},
     {"[]", "the body must be a JSON object"},
     {"{", "the body is not valid JSON"},

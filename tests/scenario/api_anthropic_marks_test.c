@@ -41,10 +41,7 @@ static int teardown(void **state) {
 }
 
 static json_t *post(const char *body, int want) {
-    int status;
-    json_t *answer = stage_call(&stage, "POST", MESSAGES, body, &status);
-    assert_int_equal(status, want);
-    return answer;
+    return stage_want(&stage, "POST", MESSAGES, body, want);
 }
 
 /* The text in front of a position of the last prompt ends with this, the turn's end aside: marks stand on either side

@@ -45,17 +45,13 @@ static const char thinks[] =
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
 static struct stage stage;
-static char script_path[] = "/tmp/hearth-script-XXXXXX";
 
 static int setup(void **state) {
     struct stage_options options;
-    int file = mkstemp(script_path);
     (void)state;
-    assert_true(file >= 0 && write(file, script, sizeof script - 1) == (ssize_t)(sizeof script - 1));
-    close(file);
     stage_options_default(&options);
     options.sim.ctx_tokens = 8192;
-    options.api.script_path = script_path;
+    options.script = script;
     options.chat_template = thinks;
     stage_open(&stage, &options);
     return 0;
@@ -64,19 +60,11 @@ static int setup(void **state) {
 static int teardown(void **state) {
     (void)state;
     stage_close(&stage);
-    unlink(script_path);
     return 0;
 }
 
 static json_t *post(const char *path, const char *body, int want) {
-    int status;
-    json_t *answer = stage_call(&stage, "POST", path, body, &status);
-    if (status != want) {
-        print_error("%.300s: %d, not %d: %s\n", body, status, want, json_str(answer, "error.message"));
-    }
-    assert_int_equal(status, want);
-    assert_non_null(answer);
-    return answer;
+    return stage_want(&stage, "POST", path, body, want);
 }
 
 static json_t *send_json(json_t *body, int want) {
@@ -518,6 +506,74 @@ static void a_session_goes_on(void **state) {
     json_decref(answer);
 }
 
+/* A thread is kept under the ids of its messages, with its system text and tools; any of them can be gone on from, more
+ * than once. */
+static void a_thread_goes_on(void **state) {
+    (void)state;
+    json_t *first = post(MESSAGES, "{\"thread\":{\"type\":\"create\"},\"system\":\"royal\\nplural\"," TOOLS
+                                   "," ASK("just call") "}", 200);
+    const json_int_t before = prompt_tokens(first) + json_num(first, "usage.output_tokens");
+    for (int i = 0; i < 2; i++) {
+        json_t *next =
+            send_json(json_pack("{s:{s:s, s:O}, s:i, s:[{s:s, s:[{s:s, s:O, s:s}, {s:s, s:s}]}]}", "thread", "type",
+                                "continue", "previous_message_id", json_at(first, "id"), "max_tokens", 40, "messages",
+                                "role", "user", "content", "type", "tool_result", "tool_use_id",
+                                json_at(first, "content.0.id"), "content", "x", "type", "text", "text", "who"),
+                      200);
+        assert_string_equal(json_str(next, "content.0.text"), "We.");
+        assert_true(json_num(next, "usage.cache_read_input_tokens") >= before - 2);
+        json_decref(next);
+    }
+    static const struct {
+        const char *more;
+        int status;
+        const char *code;
+    } refused[] = {
+        {"\"system\":\"Other.\"", 400, "thread_fingerprint_mismatch"},
+        {"\"tools\":[]", 400, "thread_fingerprint_mismatch"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        char body[512];
+        snprintf(body, sizeof body, "{\"thread\":{\"type\":\"continue\",\"previous_message_id\":\"%s\"},%s,"
+                                    ASK("who") "}", json_str(first, "id"), refused[i].more);
+        json_t *answer = post(MESSAGES, body, refused[i].status);
+        assert_string_equal(json_str(answer, "error.details.error_code"), refused[i].code);
+        json_decref(answer);
+    }
+    static const char *const gone[] = {"msg_00000000000000000000000000000000", "msg_", ""};
+    for (size_t i = 0; i < sizeof gone / sizeof gone[0]; i++) {
+        char body[512];
+        snprintf(body, sizeof body, "{\"thread\":{\"type\":\"continue\",\"previous_message_id\":\"%s\"}," ASK("who")
+                                    "}", gone[i]);
+        json_t *answer = post(MESSAGES, body, 404);
+        assert_string_equal(json_str(answer, "error.type"), "not_found_error");
+        assert_string_equal(json_str(answer, "error.details.error_code"), "thread_not_found");
+        json_decref(answer);
+    }
+    json_decref(first);
+}
+
+/* A line that changes with every request and is not meant for the model. */
+static void the_billing_line_is_no_prompt(void **state) {
+    static const char *const forms[] = {
+        "\"system\":\"x-anthropic-billing-header: cch=1;\\nroyal\\nplural\"",
+        "\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=22;\"},{\"type\":\"text\",\"text\":"
+        "\"royal\"},{\"type\":\"text\",\"text\":\"plural\"}]",
+        "\"system\":\"royal\\nplural\"",
+    };
+    json_int_t counted = -1;
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        char body[512];
+        snprintf(body, sizeof body, "{%s," ASK("who") "}", forms[i]);
+        json_t *count = post("/v1/messages/count_tokens", body, 200);
+        counted = counted < 0 ? json_num(count, "input_tokens") : counted;
+        assert_int_equal(json_num(count, "input_tokens"), counted);
+        json_decref(count);
+    }
+    json_decref(post(MESSAGES, "{\"system\":\"x-anthropic-billing-header:\"," ASK("who") "}", 200));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_message_has_its_members),   cmocka_unit_test(calls_and_thinking_are_blocks),
@@ -526,6 +582,7 @@ int main(void) {
         cmocka_unit_test(signatures_are_checked),      cmocka_unit_test(thinking_can_be_left_out),
         cmocka_unit_test(a_last_reply_goes_on),        cmocka_unit_test(tools_are_chosen),
         cmocka_unit_test(replies_keep_to_a_schema),    cmocka_unit_test(a_session_goes_on),
+        cmocka_unit_test(a_thread_goes_on),            cmocka_unit_test(the_billing_line_is_no_prompt),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

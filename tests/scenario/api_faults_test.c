@@ -35,11 +35,7 @@ static int teardown(void **state) {
 }
 
 static json_t *post(const char *path, const char *body, int want) {
-    int status;
-    json_t *answer = stage_call(&stage, "POST", path, body, &status);
-    assert_int_equal(status, want);
-    assert_non_null(answer);
-    return answer;
+    return stage_want(&stage, "POST", path, body, want);
 }
 
 /* Waits until as many requests have been cancelled and none is active; returns the time it took. */

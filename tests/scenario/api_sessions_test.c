@@ -33,14 +33,7 @@ static int teardown(void **state) {
 }
 
 static json_t *call(const char *method, const char *path, const char *body, int want) {
-    int status;
-    json_t *answer = stage_call(&stage, method, path, body, &status);
-    if (status != want) {
-        print_error("%s %s %.300s: %d, not %d: %s\n", method, path, body != NULL ? body : "", status, want,
-                    json_str(answer, "error.message"));
-    }
-    assert_int_equal(status, want);
-    return answer;
+    return stage_want(&stage, method, path, body, want);
 }
 
 /* A chat with those messages (JSON, without brackets); NULL session: none. */

@@ -50,17 +50,13 @@ static const char script[] =
     "{\"when\":{\"last\":\"who\"},\"reply\":\"I\",\"times\":0}\n";
 
 static struct stage stage;
-static char script_path[] = "/tmp/hearth-script-XXXXXX";
 
 static int setup(void **state) {
     struct stage_options options;
-    int file = mkstemp(script_path);
     (void)state;
-    assert_true(file >= 0 && write(file, script, sizeof script - 1) == (ssize_t)(sizeof script - 1));
-    close(file);
     stage_options_default(&options);
     options.sim.ctx_tokens = 16384;
-    options.api.script_path = script_path;
+    options.script = script;
     stage_open(&stage, &options);
     return 0;
 }
@@ -68,19 +64,11 @@ static int setup(void **state) {
 static int teardown(void **state) {
     (void)state;
     stage_close(&stage);
-    unlink(script_path);
     return 0;
 }
 
 static json_t *post(const char *path, const char *body, int want) {
-    int status;
-    json_t *answer = stage_call(&stage, "POST", path, body, &status);
-    if (status != want) {
-        print_error("%.300s: %d, not %d: %s\n", body, status, want, json_str(answer, "error.message"));
-    }
-    assert_int_equal(status, want);
-    assert_non_null(answer);
-    return answer;
+    return stage_want(&stage, "POST", path, body, want);
 }
 
 /* A streamed reply, put together as a client does. */
@@ -411,7 +399,7 @@ static void reasoning_stands_apart(void **state) {
     (void)state;
     stage_options_default(&options);
     options.chat_template = thinking;
-    options.api.script_path = script_path;
+    options.script = script;
     stage_open(&stage, &options);
     json_t *answer = post(CHAT, "{" ASK("think") "}", 200);
     assert_string_equal(json_str(answer, "choices.0.message.content"), "Seven.");

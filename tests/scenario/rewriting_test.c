@@ -1,6 +1,6 @@
 /* A template that rewrites history: thinking is printed for the replies since the last question, and taken out of those
- * before. On every memory class that costs the text of the reply in question at the most, and with --keep-thinking or in
- * a session nothing at all. */
+ * before. On every memory class that costs the text of the reply in question at the most, and with --keep-thinking or
+ * in a session nothing at all. */
 #include "support/stage.h"
 
 #include <setjmp.h>

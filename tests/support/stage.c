@@ -3,8 +3,14 @@
 
 #include "base/assert.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
 
 void stage_options_default(struct stage_options *options) {
     *options = (struct stage_options){0};
@@ -16,6 +22,11 @@ void stage_options_default(struct stage_options *options) {
     options->api.model_path = "/models/Sim-1.gguf";
     options->api.version = "hearth test";
     options->api.metrics = true;
+}
+
+static void write_script(char *path, const char *text) {
+    FILE *file = fdopen(mkstemp(path), "w");
+    HEARTH_ASSERT(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
 }
 
 void stage_open(struct stage *stage, const struct stage_options *options) {
@@ -32,7 +43,15 @@ void stage_open(struct stage *stage, const struct stage_options *options) {
     api.chat = stage->chat;
     api.service = stage->service;
     api.lanes = options->sim.lanes;
+    char script[] = "/tmp/hearth-script-XXXXXX";
+    if (options->script != NULL) {
+        write_script(script, options->script);
+        api.script_path = script;
+    }
     HEARTH_ASSERT(hearth_api_create(&api, &stage->api, &msg) == HEARTH_OK);
+    if (options->script != NULL) {
+        unlink(script); /* it has been read */
+    }
     stage->port = hearth_api_port(stage->api);
 }
 
@@ -51,6 +70,18 @@ json_t *stage_call(const struct stage *stage, const char *method, const char *pa
     *status = response.status;
     response_finish(&response);
     return value;
+}
+
+json_t *stage_want(const struct stage *stage, const char *method, const char *path, const char *body, int want) {
+    int status;
+    json_t *answer = stage_call(stage, method, path, body, &status);
+    if (status != want) {
+        print_error("%s %s %.300s: %d, not %d: %s\n", method, path, body != NULL ? body : "", status, want,
+                    json_str(answer, "error.message"));
+    }
+    assert_int_equal(status, want);
+    assert_non_null(answer);
+    return answer;
 }
 
 json_t *json_at(json_t *value, const char *path) {

@@ -14,6 +14,7 @@ struct stage_options {
     struct hearth_service_params service;
     struct hearth_api_params api;
     const char *chat_template; /* NULL: chatml */
+    const char *script;        /* text of a file of replies (api/script.c), or NULL */
 };
 
 struct stage {
@@ -31,6 +32,9 @@ void stage_close(struct stage *stage);
 
 /* One call; the body parsed. *status is 0 when no answer came; the result is NULL when it is no JSON. */
 json_t *stage_call(const struct stage *stage, const char *method, const char *path, const char *body, int *status);
+
+/* Likewise, in a cmocka test that fails (and says why) unless the status is `want` and the body is JSON. */
+json_t *stage_want(const struct stage *stage, const char *method, const char *path, const char *body, int want);
 
 /* A member by path, with '.' between keys and array indices: "choices.0.message.content". NULL when it is not there. */
 json_t *json_at(json_t *value, const char *path);

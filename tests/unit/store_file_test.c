@@ -74,6 +74,10 @@ static void with_a_key_nothing_is_told(void **state) {
         }
     }
     assert_false(holds(numbers, sizeof numbers));
+    turn.path = hearth_store_path_id(store, model, salt, turn.tokens.v, turn.tokens.n);
+    struct hearth_store *plain_store = open_with(NULL, NULL, 0);
+    assert_false(hearth_digest_equal(turn.path, path_of(plain_store, said.text))); /* nobody can try guesses */
+    hearth_store_destroy(plain_store);
     hearth_turn_finish(&turn);
     assert_text(store, said.id, said.text);
     hearth_store_destroy(store);
@@ -359,6 +363,7 @@ static void write_text(struct rng *rng, struct hearth_buf *out, size_t len) {
 }
 
 static size_t put_long_turn(struct hearth_store *store, struct rng *rng, struct hearth_turn *turn) {
+    const uint64_t number = rng_next(rng); /* no two paths are equal */
     struct hearth_buf question = {0}, answer = {0};
     write_text(rng, &question, 100 + rng_below(rng, 300));
     write_text(rng, &answer, 200 + rng_below(rng, 500));
@@ -377,6 +382,7 @@ static size_t put_long_turn(struct hearth_store *store, struct rng *rng, struct 
         uint32_t most = 1 + rng_below(rng, 150000);
         assert_true(hearth_tokens_push(&turn->tokens, (hearth_token)rng_below(rng, most)));
     }
+    turn->path = hearth_digest_bytes(&number, sizeof number);
     assert_int_equal(hearth_store_put(store, turn, NULL), HEARTH_OK);
     hearth_buf_finish(&question);
     hearth_buf_finish(&answer);

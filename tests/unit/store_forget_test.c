@@ -93,6 +93,110 @@ static void what_was_rewritten_is_forgotten_too(void **state) {
     hearth_store_destroy(store);
 }
 
+/* ---- conversations that came to the same tokens ---- */
+
+static void equal_roots_share_their_state(void **state) {
+    (void)state;
+    struct hearth_store *store = open_plain();
+    struct hearth_digest one = say(store, none, "one", "hello"), two = say(store, none, "two", "hello");
+    (void)say(store, one, "one", "more");
+    assert_int_equal(hearth_store_session_delete(store, alice, "one"), HEARTH_OK);
+    assert_forget(store, "hellomore", 5);
+    assert_letters(store, two, "hello");
+    one = say(store, none, "one", "hello");
+    assert_int_equal(hearth_store_delete(store, alice, one), HEARTH_OK);
+    assert_no_forget(store); /* all of it is needed */
+    assert_int_equal(hearth_store_session_delete(store, alice, "two"), HEARTH_OK);
+    assert_forget(store, "hello", 0);
+    assert_no_forget(store);
+    hearth_store_destroy(store);
+}
+
+static void after_an_equal_turn_each_keeps_its_own(void **state) {
+    (void)state;
+    struct hearth_store *store = open_plain();
+    struct hearth_digest one = say(store, none, "one", "hello"), two = say(store, none, "two", "hello");
+    struct hearth_digest here = say(store, one, "one", "here"), there = say(store, two, "two", "there");
+    struct hearth_digest away = say(store, say(store, one, NULL, "go "), NULL, "away");
+    /* Others that have the same letters in a turn, but not the same path. */
+    struct said said = {.owner = alice, .id = hearth_store_id(), .text = "here"};
+    assert_int_equal(try_put(store, &said), HEARTH_OK);
+    assert_int_equal(hearth_store_delete(store, alice, one), HEARTH_OK);
+    assert_int_equal(hearth_store_delete(store, alice, away), HEARTH_OK);
+    assert_forget(store, "hellogo away", 8);
+    assert_int_equal(hearth_store_session_delete(store, alice, "one"), HEARTH_OK);
+    assert_forget(store, "hellohere", 5);
+    assert_int_equal(find(store, here), HEARTH_ERR_NOT_FOUND);
+    assert_letters(store, there, "hellothere");
+    assert_int_equal(hearth_store_session_delete(store, alice, "two"), HEARTH_OK);
+    assert_forget(store, "hellothere", 5); /* "hellogo " goes on from it */
+    assert_no_forget(store);
+    hearth_store_destroy(store);
+}
+
+/* Turns need not lie alike: one said in a turn what the other one said in two, and went on from one that is hidden. */
+static void an_equal_path_of_other_turns_counts(void **state) {
+    (void)state;
+    struct hearth_store *store = open_plain();
+    struct hearth_digest a = say(store, none, NULL, "a"), b = say(store, a, NULL, "b"), c = say(store, b, NULL, "c");
+    struct hearth_digest ab = say(store, none, NULL, "ab"), abd = say(store, ab, NULL, "d");
+    assert_int_equal(hearth_store_delete(store, alice, ab), HEARTH_OK); /* hidden, and needed */
+    assert_int_equal(hearth_store_delete(store, alice, a), HEARTH_OK);
+    assert_int_equal(hearth_store_delete(store, alice, b), HEARTH_OK);
+    assert_no_forget(store);
+    assert_int_equal(hearth_store_delete(store, alice, c), HEARTH_OK);
+    assert_forget(store, "abc", 2);
+    assert_int_equal(stats_of(store).hidden, 1);
+    assert_int_equal(hearth_store_delete(store, alice, abd), HEARTH_OK);
+    assert_forget(store, "abd", 0);
+    assert_int_equal(stats_of(store).turns + stats_of(store).hidden, 0);
+    hearth_store_destroy(store);
+}
+
+/* Two branches of one session: the one that goes last takes what they had in common. */
+static void equals_that_go_together_keep_nothing(void **state) {
+    (void)state;
+    struct hearth_store *store = open_plain();
+    struct hearth_digest one = say(store, none, "work", "hello");
+    (void)say(store, one, "work", "more");
+    struct said said = {.owner = alice, .id = hearth_store_id(), .session = "work", .text = "hello", .path = "hello"};
+    assert_int_equal(try_put(store, &said), HEARTH_OK);
+    assert_int_equal(hearth_store_session_delete(store, alice, "work"), HEARTH_OK);
+    assert_forget(store, "hellomore", 0);
+    assert_no_forget(store);
+    assert_int_equal(stats_of(store).turns + stats_of(store).hidden, 0);
+    hearth_store_destroy(store);
+}
+
+/* State is shared by salt, not by owner; and what is of another salt, or was not told, is not shared. */
+static void an_equal_path_may_be_anybodys(void **state) {
+    (void)state;
+    struct hearth_store *store = open_plain();
+    struct said bobs = {.owner = bob, .id = hearth_store_id(), .session = "one", .text = "hello", .path = "hello"};
+    struct said unknown = {.owner = bob, .id = hearth_store_id(), .text = "other", .no_tokens = true, .path = "other"};
+    struct hearth_turn elsewhere = turn_of(&bobs);
+    assert_int_equal(try_put(store, &bobs), HEARTH_OK);
+    assert_int_equal(try_put(store, &unknown), HEARTH_OK);
+    elsewhere.id = hearth_store_id();
+    elsewhere.salt = bob;
+    free(elsewhere.session);
+    elsewhere.session = NULL;
+    elsewhere.path = hearth_store_path_id(store, model, bob, elsewhere.tokens.v, elsewhere.tokens.n);
+    assert_int_equal(hearth_store_put(store, &elsewhere, NULL), HEARTH_OK);
+    (void)say(store, say(store, none, "one", "hello"), "one", "more");
+    (void)say(store, none, "two", "other");
+    assert_int_equal(hearth_store_session_delete(store, alice, "one"), HEARTH_OK);
+    assert_forget(store, "hellomore", 5);
+    assert_int_equal(hearth_store_session_delete(store, alice, "two"), HEARTH_OK);
+    assert_forget(store, "other", 0);
+    assert_int_equal(hearth_store_session_delete(store, bob, "one"), HEARTH_OK);
+    assert_forget(store, "hello", 0); /* though another salt has the same */
+    hearth_turn_finish(&elsewhere);
+    hearth_store_destroy(store);
+}
+
+/* ---- which model's ---- */
+
 static void forgets_are_of_a_model_and_wait(void **state) {
     (void)state;
     struct hearth_store *store = open_plain();
@@ -350,6 +454,11 @@ int main(void) {
         TEST(a_chain_goes_as_one),
         TEST(a_sibling_keeps_what_it_shares),
         TEST(what_was_rewritten_is_forgotten_too),
+        TEST(equal_roots_share_their_state),
+        TEST(after_an_equal_turn_each_keeps_its_own),
+        TEST(an_equal_path_of_other_turns_counts),
+        TEST(equals_that_go_together_keep_nothing),
+        TEST(an_equal_path_may_be_anybodys),
         TEST(forgets_are_of_a_model_and_wait),
         TEST(a_session_goes_with_its_turns),
         TEST(a_fork_outlives_what_it_forked_from),

@@ -112,7 +112,18 @@ struct said {
     enum hearth_turn_status status;
     uint32_t base; /* of the parent's tokens */
     bool no_tokens;
+    const char *path; /* all letters up to and with it; NULL: it has none */
 };
+
+static inline struct hearth_digest path_of(struct hearth_store *store, const char *letters) {
+    struct hearth_tokens tokens = {0};
+    for (const char *at = letters; *at != '\0'; at++) {
+        assert_true(hearth_tokens_push(&tokens, (hearth_token)*at * 1000));
+    }
+    struct hearth_digest id = hearth_store_path_id(store, model, salt, tokens.v, tokens.n);
+    hearth_tokens_finish(&tokens);
+    return id;
+}
 
 static inline struct hearth_turn turn_of(const struct said *said) {
     struct hearth_turn turn = {.id = said->id,
@@ -134,6 +145,7 @@ static inline struct hearth_turn turn_of(const struct said *said) {
 static inline int try_put(struct hearth_store *store, const struct said *said) {
     struct hearth_errmsg msg = {.text = ""};
     struct hearth_turn turn = turn_of(said);
+    turn.path = said->path != NULL ? path_of(store, said->path) : none;
     int err = hearth_store_put(store, &turn, &msg);
     hearth_turn_finish(&turn);
     return err;
@@ -156,10 +168,11 @@ static inline void letters_of(struct hearth_store *store, struct hearth_digest o
 /* A turn that goes on from all of its parent. */
 static inline struct hearth_digest say(struct hearth_store *store, struct hearth_digest parent, const char *session,
                                        const char *text) {
-    char before[4096] = "";
+    char before[4096] = "", all[4096];
     if (parent.lo != 0 || parent.hi != 0) {
         letters_of(store, alice, parent, before, sizeof before);
     }
+    assert_true(snprintf(all, sizeof all, "%s%s", before, text) < (int)sizeof all);
     const struct said said = {.owner = alice,
                               .id = hearth_store_id(),
                               .parent = parent,
@@ -167,7 +180,8 @@ static inline struct hearth_digest say(struct hearth_store *store, struct hearth
                               .text = text,
                               .config = "{\"instructions\":\"be kind\"}",
                               .status = HEARTH_TURN_COMPLETED,
-                              .base = (uint32_t)strlen(before)};
+                              .base = (uint32_t)strlen(before),
+                              .path = all};
     assert_int_equal(try_put(store, &said), HEARTH_OK);
     return said.id;
 }

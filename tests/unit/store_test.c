@@ -19,6 +19,9 @@ static void a_turn_comes_back_whole(void **state) {
     struct hearth_turn put = turn_of(&said), got;
     put.tokens.v[0] = -1; /* any number is a token here */
     put.tokens.v[1] = INT32_MAX;
+    put.path = hearth_store_path_id(store, model, salt, put.tokens.v, put.tokens.n);
+    assert_false(hearth_digest_equal(put.path, none));
+    struct hearth_digest path_id = put.path;
     assert_int_equal(hearth_store_put(store, &put, NULL), HEARTH_OK);
     assert_true(put.created_us > 0);
     for (int i = 0; i < 2; i++) {
@@ -28,6 +31,7 @@ static void a_turn_comes_back_whole(void **state) {
         assert_same(got.parent, none);
         assert_same(got.model, model);
         assert_same(got.salt, salt);
+        assert_same(got.path, path_id);
         assert_same(got.config_id, put.config_id);
         assert_int_equal(got.status, HEARTH_TURN_INCOMPLETE);
         assert_int_equal(got.created_us, put.created_us);
@@ -42,6 +46,12 @@ static void a_turn_comes_back_whole(void **state) {
         hearth_store_destroy(store);
         store = open_plain(); /* and after a restart */
     }
+    put.model = none; /* without its tokens it has no path */
+    put.tokens.n = 0;
+    assert_int_equal(hearth_store_put(store, &put, NULL), HEARTH_OK);
+    assert_int_equal(hearth_store_get(store, alice, put.id, &got), HEARTH_OK);
+    assert_same(got.path, none);
+    hearth_turn_finish(&got);
     hearth_turn_finish(&put);
     hearth_store_destroy(store);
     struct stat st;

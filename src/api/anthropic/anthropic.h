@@ -17,6 +17,8 @@ struct hearth_anthropic_reading {
     char place[128];    /* in the body, for errors: "messages.2.content.0" */
     size_t breakpoints; /* found so far; the first few are in job->generation, by the index of their message */
     bool session;       /* the conversation goes on from one that is stored */
+    bool threads;       /* it is kept under the ids of its messages */
+    json_t *thread;     /* config of the thread that it goes on from, or NULL */
 };
 
 /* Fills job->error, naming the reading's place, and returns false. */

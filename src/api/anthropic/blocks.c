@@ -488,6 +488,18 @@ static bool read_message(struct reader *reader, const json_t *message, size_t in
            append(reader, &reader->text, role == HEARTH_ROLE_ASSISTANT ? "" : "\n", content);
 }
 
+/* Claude Code's first line is for those who bill: it changes with every request and is no part of the prompt. */
+static void drop_billing(struct hearth_buf *text) {
+    static const char billing[] = "x-anthropic-billing-header:";
+    if (text->len < sizeof billing - 1 || memcmp(text->data, billing, sizeof billing - 1) != 0) {
+        return;
+    }
+    const uint8_t *end = memchr(text->data, '\n', text->len);
+    const size_t rest = end != NULL ? (size_t)(text->data + text->len - end) - 1 : 0;
+    memmove(text->data, text->data + text->len - rest, rest);
+    text->len = rest;
+}
+
 static bool read_system(struct reader *reader, const json_t *system) {
     size_t i;
     const json_t *block;
@@ -504,15 +516,19 @@ static bool read_system(struct reader *reader, const json_t *system) {
     if (json_is_string(system) && !append(reader, &reader->text, "\n", system)) {
         return false;
     }
+    drop_billing(&reader->text);
     json_array_foreach(system, i, block) {
         const char *type = json_string_value(json_object_get(block, "type"));
         snprintf(reader->reading->place, sizeof reader->reading->place, "system.%zu", i);
         if (type == NULL || strcmp(type, "text") != 0) {
             return fail_type(reader, block, "'text'");
         }
+        if (!read_text_block(reader, block, &reader->text, "\n")) {
+            return false;
+        }
+        drop_billing(&reader->text);
         /* Lines that are taken out move what follows them. */
-        if (!read_text_block(reader, block, &reader->text, "\n") ||
-            !hearth_anthropic_read_cache_control(
+        if (!hearth_anthropic_read_cache_control(
                 reader->reading, block, HEARTH_ANTHROPIC_FRONT,
                 reader->job->api->strip_line_count == 0 && i + 1 < json_array_size(system) ? reader->text.len
                                                                                            : SIZE_MAX)) {
@@ -550,6 +566,14 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
     snprintf(reading->place, sizeof reading->place, "messages");
     if (!json_is_array(messages)) {
         return messages == NULL ? FAIL("Field required") : FAIL("Input should be a list");
+    }
+    if (count == 0) {
+        return FAIL("at least one message is required");
+    }
+    for (size_t i = 0; i < job->history.count; i++) { /* of a thread */
+        if (job->history.messages[i]->role == HEARTH_ROLE_ASSISTANT) {
+            reader->asked = job->history.messages[i];
+        }
     }
     ok = read_system(reader, hearth_json_get(body, "system"));
     for (size_t i = 0; ok && i < count; i++) {

@@ -121,7 +121,7 @@ static bool translate_tools(struct hearth_anthropic_reading *reading, const json
             return false;
         }
         if (!is_custom(tool)) {
-            hearth_log(HEARTH_LOG_INFO, "api: tools.%zu of type %.60s is left out: it has no schema", i,
+            hearth_log(HEARTH_LOG_DEBUG, "api: tools.%zu of type %.60s is left out: it has no schema", i,
                        json_string_value(json_object_get(tool, "type")));
             continue;
         }
@@ -207,6 +207,16 @@ static bool fail_tools(struct hearth_anthropic_reading *reading, const size_t *p
     return hearth_anthropic_fail(reading, "%s", what.text);
 }
 
+/* Those of a thread were translated when it was created. */
+static bool take_tools(struct hearth_anthropic_reading *reading, const json_t *tools, json_t *neutral, size_t *places) {
+    if (reading->thread == NULL) {
+        return translate_tools(reading, tools, neutral, places);
+    }
+    json_t *kept = json_object_get(reading->thread, "tools");
+    return json_object_set_new(neutral, "tools", kept != NULL ? json_incref(kept) : json_array()) == 0 ||
+           hearth_api_fail_nomem(&reading->job->error);
+}
+
 static bool read_tools(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral) {
     struct hearth_job *job = reading->job;
     const json_t *tools = hearth_json_get(body, "tools");
@@ -216,10 +226,10 @@ static bool read_tools(struct hearth_anthropic_reading *reading, const json_t *b
         return hearth_api_fail_nomem(&job->error);
     }
     bool ok = tools == NULL || json_is_array(tools) || fail_at(reading, "tools", "Input should be a list");
-    ok = ok && translate_tools(reading, tools, neutral, places) &&
+    ok = ok && take_tools(reading, tools, neutral, places) &&
          (choice == NULL || translate_choice(reading, choice, neutral));
     if (ok && !hearth_tools_read(job->api, neutral, &job->chat, &job->error)) {
-        ok = fail_tools(reading, places, json_array_size(json_object_get(neutral, "tools")));
+        ok = reading->thread == NULL && fail_tools(reading, places, json_array_size(json_object_get(neutral, "tools")));
     }
     free(places);
     return ok;
@@ -369,12 +379,75 @@ void hearth_anthropic_begin(struct hearth_api *api, struct hearth_http_exchange 
     hearth_http_set_header(exchange, "request-id", hearth_http_request_id(exchange));
 }
 
+/* Puts the past of a thread into the history: its system text, and what was said. */
+static bool load_thread(struct hearth_anthropic_reading *reading, const json_t *body, const char *id) {
+    static const char param[] = "thread.previous_message_id";
+    static const char *const kept[] = {"system", "tools"};
+    struct hearth_job *job = reading->job;
+    struct hearth_digest digest;
+    int index = 0;
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
+        if (hearth_json_get(body, kept[i]) != NULL) {
+            return hearth_api_fail(&job->error, 400, "thread_fingerprint_mismatch", kept[i],
+                                   "%s: is the thread's, and is not sent again", kept[i]);
+        }
+    }
+    if (!hearth_id_parse(id, &digest, &index) || index >= 0) {
+        return hearth_api_fail(&job->error, 404, "thread_not_found", param, "%s: there is no thread at '%.100s'", param,
+                               id);
+    }
+    if (hearth_kept_get(job) == NULL) {
+        return false;
+    }
+    if (!hearth_kept_load_line(job, digest, id, param)) {
+        job->error.code = job->error.status == 404   ? "thread_not_found"
+                          : job->error.status == 400 ? "thread_continue_in_flight"
+                                                     : job->error.code;
+        return false;
+    }
+    const struct hearth_line *line = &job->kept->line;
+    reading->thread = hearth_kept_config_json(&line->turns[line->count - 1]);
+    if (reading->thread == NULL) {
+        reading->thread = json_object();
+    }
+    return (hearth_kept_add_system(&job->history, reading->thread) || hearth_api_fail_nomem(&job->error)) &&
+           hearth_kept_add_line(job, NULL, param);
+}
+
+/* {"type": "create"} or {"type": "continue", "previous_message_id"}: a conversation that the server keeps under the ids
+ * of its messages. */
+static bool read_thread(struct hearth_anthropic_reading *reading, const json_t *body) {
+    const json_t *thread = hearth_json_get(body, "thread");
+    const char *type = json_string_value(json_object_get(thread, "type"));
+    const char *id = json_string_value(json_object_get(thread, "previous_message_id"));
+    if (thread == NULL) {
+        return true;
+    }
+    reading->threads = true;
+    if (type != NULL && strcmp(type, "create") == 0) {
+        return true;
+    }
+    if (type == NULL || strcmp(type, "continue") != 0) {
+        return fail_at(reading, "thread.type", "Input should be 'create' or 'continue'");
+    }
+    return id != NULL ? load_thread(reading, body, id)
+                      : fail_at(reading, "thread.previous_message_id", "Field required");
+}
+
+static bool read_all(struct hearth_anthropic_reading *reading, const json_t *body) {
+    struct hearth_job *job = reading->job;
+    return read_thread(reading, body) && read_options(reading, body) &&
+           hearth_anthropic_read_messages(reading, body) && settle_breakpoints(reading, body) &&
+           (reading->threads ? hearth_kept_keep(job, NULL, true) : hearth_kept_attach_session(job, body));
+}
+
 /* Everything up to the prompt. A last message of the assistant's is continued. */
 static bool prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_anthropic_reading reading = {.job = job, .session = hearth_json_get(body, "session_id") != NULL ||
                                                                       job->session_header != NULL};
-    if (!read_options(&reading, body) || !hearth_anthropic_read_messages(&reading, body) ||
-        !settle_breakpoints(&reading, body) || !hearth_kept_attach_session(job, body)) {
+    const bool ok = read_all(&reading, body);
+    json_decref(reading.thread);
+    if (!ok) {
         return false;
     }
     const struct hearth_history *history = &job->history;

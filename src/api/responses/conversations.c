@@ -137,7 +137,8 @@ static json_t *read_items(struct hearth_job *job, const json_t *body) {
         return NULL;
     }
     json_t *items = hearth_inputs_get(job, given, "items"), *clean = NULL;
-    if (items != NULL && hearth_items_read(job, items, "items", false) && (clean = hearth_inputs_clean(items)) == NULL) {
+    if (items != NULL && hearth_items_read(job, items, "items", false) &&
+        (clean = hearth_inputs_clean(items)) == NULL) {
         hearth_api_fail_nomem(&job->error);
     }
     json_decref(items);

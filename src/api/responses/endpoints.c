@@ -123,6 +123,10 @@ void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange
             hearth_digest_equal(job->owner, owner)) {
             job->cancelled = true;
             hearth_job_cancel(job);
+            if (job->dialect == &hearth_responses_dialect) { /* its conversation may go on at once */
+                struct hearth_response *response = job->dialect_state;
+                hearth_conversation_unlock(&response->lock);
+            }
         }
     }
 }

@@ -288,9 +288,10 @@ static bool add_reasoning(struct hearth_job *job, const struct hearth_chat_delta
         return false;
     }
     json_t *piece = hearth_json_text(delta->reasoning, delta->reasoning_len);
-    const bool ok = send_part(job, out, "response.reasoning_text.delta", "content_index", "delta", json_incref(piece)) &&
-                    (!response->summarises || send_part(job, out, "response.reasoning_summary_text.delta",
-                                                        "summary_index", "delta", json_incref(piece)));
+    const bool ok =
+        send_part(job, out, "response.reasoning_text.delta", "content_index", "delta", json_incref(piece)) &&
+        (!response->summarises ||
+         send_part(job, out, "response.reasoning_summary_text.delta", "summary_index", "delta", json_incref(piece)));
     json_decref(piece);
     return ok;
 }

@@ -56,6 +56,7 @@ static bool append(struct reader *reader, struct hearth_message *message) {
 /* What has been put together becomes a message. */
 static bool flush(struct reader *reader) {
     struct hearth_message *reply = reader->reply;
+    const bool said = reader->said;
     size_t len;
     reader->reply = NULL;
     reader->said = false;
@@ -69,7 +70,7 @@ static bool flush(struct reader *reader) {
         hearth_message_unref(reply);
         return hearth_api_fail_nomem(&reader->job->error);
     }
-    if (reply->content_len == 0 && reply->call_count == 0 && reply->reasoning == NULL) {
+    if (!said && reply->call_count == 0 && reply->reasoning == NULL) {
         hearth_message_unref(reply); /* reasoning of which nothing came back, alone */
         return true;
     }
@@ -124,6 +125,13 @@ static bool add_part(const struct reader *reader, const json_t *part, const char
                     hearth_buf_append(text, json_string_value(value), json_string_length(value))) ||
                    hearth_api_fail_nomem(&reader->job->error);
         }
+    }
+    if (strcmp(member, ".output") == 0 && (strcmp(type, "input_image") == 0 || strcmp(type, "input_file") == 0)) {
+        /* A tool that shows pictures must not end the session: the model is told that there was one. */
+        return ((first || hearth_buf_append(text, "\n", 1)) &&
+                hearth_buf_text(text, type[6] == 'i' ? "[an image, which this model cannot see]"
+                                                      : "[a file, which this model cannot see]")) ||
+               hearth_api_fail_nomem(&reader->job->error);
     }
     snprintf(what, sizeof what, "content parts of type \"%.60s\" are not supported, only text", type);
     return fail_item(reader, "unsupported_value", member, what);
@@ -273,7 +281,8 @@ static bool read_call(struct reader *reader, const json_t *item, bool custom) {
     } else {
         call->arguments = strdup(arguments != NULL ? json_string_value(arguments) : "{}");
     }
-    return (call->name != NULL && call->arguments != NULL && (call->id != NULL || *json_string_value(call_id) == '\0')) ||
+    return (call->name != NULL && call->arguments != NULL &&
+            (call->id != NULL || *json_string_value(call_id) == '\0')) ||
            hearth_api_fail_nomem(&reader->job->error);
 }
 
@@ -432,6 +441,7 @@ bool hearth_items_read(struct hearth_job *job, const json_t *items, const char *
         return hearth_api_fail_nomem(&job->error);
     }
     history->messages = grown;
+    history->cap = history->count + count + 1;
     bool ok = true;
     for (; ok && reader.index < count; reader.index++) {
         ok = read_item(&reader, json_array_get(items, reader.index));

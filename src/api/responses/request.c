@@ -233,10 +233,15 @@ static bool read_options(struct hearth_job *job, const json_t *body, struct hear
         return hearth_api_fail(&job->error, 400, word == NULL ? "invalid_type" : "invalid_value", "truncation",
                                "truncation must be auto or disabled");
     }
+    if (hearth_json_get(body, "prompt") != NULL) {
+        return hearth_api_fail(&job->error, 400, "unsupported_parameter", "prompt",
+                               "prompt: prompt templates are kept by OpenAI only; use instructions and input");
+    }
     response->truncates = word != NULL && strcmp(word, "auto") == 0;
-    if (!read_bool(job, body, "store", &response->stores) || !read_bool(job, body, "background", &response->background) ||
-        !hearth_metadata_check(hearth_json_get(body, "metadata"), &job->error) ||
-        !read_include(job, body, response) || !read_reasoning(job, body, response) || !read_caching(job, body)) {
+    if (!read_bool(job, body, "store", &response->stores) ||
+        !read_bool(job, body, "background", &response->background) ||
+        !hearth_metadata_check(hearth_json_get(body, "metadata"), &job->error) || !read_include(job, body, response) ||
+        !read_reasoning(job, body, response) || !read_caching(job, body)) {
         return false;
     }
     if (response->background && !response->stores) {
@@ -335,7 +340,7 @@ static json_t *said(const json_t *body, const char *name, json_t *other) {
 }
 
 static json_t *text_json(const json_t *body) {
-    json_t *text = json_copy(said(body, "text", NULL));
+    json_t *text = json_copy(hearth_json_get(body, "text"));
     if (text == NULL) {
         text = json_object();
     }
@@ -363,9 +368,10 @@ static bool make_echo(struct hearth_job *job, const json_t *body, struct hearth_
         said(body, "parallel_tool_calls", json_true()), "text", text_json(body), "reasoning", "effort",
         hearth_json_get(reasoning, "effort"), "summary", hearth_json_get(reasoning, "summary"), "service_tier",
         tier == NULL || strcmp(json_string_value(tier), "auto") == 0 ? "default" : json_string_value(tier), "store",
-        (int)response->stores, "temperature", said(body, "temperature", hearth_json_real(rounded(sampling->temperature))),
-        "tool_choice", said(body, "tool_choice", json_string("auto")), "tools", said(body, "tools", json_array()),
-        "top_p", said(body, "top_p", hearth_json_real(rounded(sampling->top_p))), "truncation",
+        (int)response->stores, "temperature",
+        said(body, "temperature", hearth_json_real(rounded(sampling->temperature))), "tool_choice",
+        said(body, "tool_choice", json_string("auto")), "tools", said(body, "tools", json_array()), "top_p",
+        said(body, "top_p", hearth_json_real(rounded(sampling->top_p))), "truncation",
         response->truncates ? "auto" : "disabled");
     bool ok = echo != NULL;
     for (size_t i = 0; ok && i < sizeof same / sizeof same[0]; i++) {
@@ -447,9 +453,9 @@ bool hearth_responses_read(struct hearth_job *job, const json_t *body, const str
         return hearth_api_fail_nomem(&job->error);
     }
     json_t *items = hearth_inputs_get(job, hearth_json_get(body, "input"), "input");
-    const bool ok = items != NULL && read_chat(job, body, items, response->names) && read_options(job, body, response) &&
-                    read_instructions(job, body) && read_past(job, body, response) &&
-                    read_items(job, items, response) && make_prompt(job, response) &&
+    const bool ok = items != NULL && read_chat(job, body, items, response->names) &&
+                    read_options(job, body, response) && read_instructions(job, body) &&
+                    read_past(job, body, response) && read_items(job, items, response) && make_prompt(job, response) &&
                     (make_echo(job, body, response) || hearth_api_fail_nomem(&job->error));
     json_decref(items);
     return ok;

@@ -1,14 +1,7 @@
-/* The response object.
+/* The response object: what the request said (the echo), the items that went out, and what it came to.
  *
- * It is what the request said (the echo), the items that went out, and what it came to. Stored, it is less: items are
- * the turn's, without what can be computed from them (ids, summaries, the form of custom tools' calls); tools and
- * instructions are the turn's config, which equal requests share, and only what a client wrote differently stands
- * beside it. Put together again it is the object that was sent.
- *
- *     "response": {echo…, "instructions": true, "tools": [2, {"tool": 0, "strict": true}, {whole tool}, …],
- *                  "names": {…}, "extras": [{"encrypted_content", "logprobs"}, …], "usage", "timings", "hearth", …}
- *
- * A number stands for that tool of the config, an object with "tool" for that tool with more members.
+ * Items are printed from those that are stored: ids, summaries and the form of custom tools' calls follow from what
+ * else is known (hearth_response_item), so that a response that is read from the store is the object that was sent.
  * Source: https://platform.openai.com/docs/api-reference/responses/object */
 #include "api/responses/responses.h"
 
@@ -163,8 +156,7 @@ static json_t *receipt_json(const struct hearth_job *job, const struct hearth_ta
     return receipt;
 }
 
-/* usage, timings and receipt. */
-static bool add_cost(const struct hearth_job *job, json_t *object) {
+bool hearth_response_add_cost(const struct hearth_job *job, json_t *object) {
     struct hearth_tally tally;
     hearth_tally_job(job, &tally);
     return json_object_set_new(object, "usage", hearth_response_usage(&tally)) == 0 &&
@@ -172,14 +164,13 @@ static bool add_cost(const struct hearth_job *job, json_t *object) {
            json_object_set_new(object, "hearth", receipt_json(job, &tally)) == 0;
 }
 
-static json_t *error_json(const struct hearth_api_error *error) {
+json_t *hearth_response_error(const struct hearth_api_error *error) {
     return json_pack("{s:s, s:o}", "code", error->status < 500 && error->code != NULL ? error->code : "server_error",
                      "message", hearth_json_text(error->message.text, strlen(error->message.text)));
 }
 
-/* The members that follow from the status, and those that every response has. `object` is given up. */
-static json_t *finished(json_t *object, struct hearth_digest id, int64_t created_unix, enum hearth_turn_status status,
-                        json_t *output) {
+json_t *hearth_response_finished(json_t *object, struct hearth_digest id, int64_t created_unix,
+                                 enum hearth_turn_status status, json_t *output) {
     char text[64];
     hearth_id_print(text, sizeof text, "resp_", id, -1);
     json_t *incomplete = status == HEARTH_TURN_INCOMPLETE ? json_pack("{s:s}", "reason", "max_output_tokens")
@@ -205,178 +196,19 @@ json_t *hearth_response_json(struct hearth_job *job, enum hearth_turn_status sta
     json_t *object = json_copy(response->echo);
     bool ok = object != NULL;
     if (ok && last && !job->failed) {
-        ok = hearth_response_fill_output(job) && add_cost(job, object);
+        ok = hearth_response_fill_output(job) && hearth_response_add_cost(job, object);
         if (ok && status == HEARTH_TURN_COMPLETED) {
             ok = json_object_set_new(object, "completed_at", json_integer(response->completed_unix)) == 0;
         }
     } else if (ok && last && !job->cancelled) {
-        ok = json_object_set_new(object, "error", error_json(&job->error)) == 0;
+        ok = json_object_set_new(object, "error", hearth_response_error(&job->error)) == 0;
     }
     if (!ok) {
         json_decref(object);
         return NULL;
     }
     json_t *output = last ? json_incref(response->output) : json_array();
-    return finished(object, job->id_bits, job->created_unix, status, output);
-}
-
-/* ---- the store ---- */
-
-/* Members of a tool that the config has as they are. */
-static const char *const tool_members[] = {"name", "description", "parameters"};
-
-/* What is stored of a tool: see above. `chats` are those of the config, `at` the place among them. */
-static json_t *packed_tool(json_t *tool, const json_t *chats, size_t at) {
-    const json_t *function = json_object_get(json_array_get(chats, at), "function");
-    const char *type = json_string_value(json_object_get(tool, "type"));
-    if (type == NULL || strcmp(type, "function") != 0 || function == NULL) {
-        return json_incref(tool);
-    }
-    json_t *rest = json_copy(tool);
-    json_object_del(rest, "type");
-    for (size_t i = 0; i < sizeof tool_members / sizeof tool_members[0]; i++) {
-        const json_t *value = json_object_get(function, tool_members[i]);
-        if (value != NULL && json_equal(json_object_get(tool, tool_members[i]), value) != 1) {
-            json_decref(rest);
-            return json_incref(tool);
-        }
-        if (value != NULL) {
-            json_object_del(rest, tool_members[i]);
-        }
-    }
-    if (json_object_size(rest) == 0) {
-        json_decref(rest);
-        return json_integer((json_int_t)at);
-    }
-    json_object_set_new(rest, "tool", json_integer((json_int_t)at));
-    return rest;
-}
-
-/* Tools that became functions of the chat stand there in their order. */
-static size_t chat_tools_of(const json_t *tool) {
-    const char *type = json_string_value(json_object_get(tool, "type"));
-    if (type != NULL && strcmp(type, "namespace") == 0) {
-        return json_array_size(json_object_get(tool, "tools"));
-    }
-    return type != NULL && (strcmp(type, "function") == 0 || strcmp(type, "custom") == 0);
-}
-
-static json_t *packed_tools(const json_t *tools, const json_t *chats) {
-    json_t *packed = json_array(), *tool;
-    size_t i, at = 0;
-    json_array_foreach(tools, i, tool) {
-        json_array_append_new(packed, packed_tool(tool, chats, at));
-        at += chat_tools_of(tool);
-    }
-    return packed;
-}
-
-static json_t *unpacked_tool(json_t *packed, const json_t *chats) {
-    const json_t *place = json_is_integer(packed) ? packed : json_object_get(packed, "tool");
-    if (!json_is_integer(place)) {
-        return json_incref(packed);
-    }
-    const json_t *chat = json_array_get(chats, (size_t)json_integer_value(place));
-    json_t *tool = json_pack("{s:s}", "type", "function");
-    json_object_update(tool, json_object_get(chat, "function"));
-    if (json_is_object(packed)) {
-        json_object_update(tool, packed);
-        json_object_del(tool, "tool");
-    }
-    return tool;
-}
-
-json_t *hearth_response_record(struct hearth_job *job, enum hearth_turn_status status) {
-    struct hearth_response *response = job->dialect_state;
-    json_t *record = json_copy(response->echo);
-    const json_t *instructions = json_object_get(record, "instructions");
-    const struct hearth_message *first = job->history.count > 0 ? job->history.messages[0] : NULL;
-    bool ok = record != NULL &&
-              json_object_set_new(record, "tools", packed_tools(json_object_get(record, "tools"),
-                                                                job->chat.request.tools)) == 0;
-    if (ok && json_is_string(instructions) && first != NULL && first->role == HEARTH_ROLE_SYSTEM &&
-        strcmp(first->content, json_string_value(instructions)) == 0) {
-        ok = json_object_set_new(record, "instructions", json_true()) == 0;
-    }
-    if (ok && !job->failed && (status == HEARTH_TURN_COMPLETED || status == HEARTH_TURN_INCOMPLETE)) {
-        ok = hearth_response_fill_output(job) && add_cost(job, record);
-    } else if (ok && status == HEARTH_TURN_FAILED) {
-        ok = json_object_set_new(record, "error", error_json(&job->error)) == 0;
-    }
-    if (ok && status == HEARTH_TURN_COMPLETED) {
-        ok = json_object_set_new(record, "completed_at", json_integer(response->completed_unix)) == 0;
-    }
-    bool extra = false;
-    for (size_t i = 0; i < json_array_size(response->extras); i++) {
-        extra |= !json_is_null(json_array_get(response->extras, i));
-    }
-    ok = ok && (!extra || json_object_set(record, "extras", response->extras) == 0) &&
-         (json_object_size(response->names) == 0 || json_object_set(record, "names", response->names) == 0);
-    if (!ok) {
-        json_decref(record);
-        return NULL;
-    }
-    return record;
-}
-
-/* Tools and instructions as the client wrote them. */
-static bool unpack(json_t *object, const struct hearth_turn *turn) {
-    json_t *config = hearth_kept_config_json(turn), *tools = json_array(), *tool;
-    size_t i;
-    json_array_foreach(json_object_get(object, "tools"), i, tool) {
-        json_array_append_new(tools, unpacked_tool(tool, json_object_get(config, "tools")));
-    }
-    bool ok = json_object_set_new(object, "tools", tools) == 0;
-    if (ok && json_is_true(json_object_get(object, "instructions"))) {
-        json_t *text = json_object_get(json_array_get(json_object_get(config, "system"), 0), "content");
-        ok = text != NULL ? json_object_set(object, "instructions", text) == 0
-                          : json_object_set_new(object, "instructions", json_null()) == 0;
-    }
-    json_decref(config);
-    return ok;
-}
-
-/* Members that a turn of another dialect lacks. */
-static json_t *defaults(const char *model) {
-    return json_pack("{s:s, s:s, s:b, s:[], s:n, s:{}, s:{s:{s:s}}, s:b, s:b}", "model", model, "tool_choice", "auto",
-                     "parallel_tool_calls", 1, "tools", "instructions", "metadata", "text", "format", "type", "text",
-                     "background", 0, "store", 1);
-}
-
-json_t *hearth_response_of_turn(const struct hearth_turn *turn, const char *model) {
-    json_t *body = json_loadb((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
-    json_t *object = json_copy(json_object_get(body, "response"));
-    const json_t *names = json_object_get(object, "names"), *extras = json_object_get(object, "extras");
-    const bool summarises = json_is_string(json_object_get(json_object_get(object, "reasoning"), "summary"));
-    const size_t first = json_array_size(json_object_get(body, "input"));
-    json_t *output = json_array(), *item, *base = defaults(model), *printed = NULL;
-    size_t i;
-    char id[64];
-    if (object == NULL) {
-        object = json_object();
-    }
-    json_array_foreach(json_object_get(body, "output"), i, item) {
-        if (json_is_object(item)) {
-            json_array_append_new(output, hearth_response_item(item, names, summarises, json_array_get(extras, i),
-                                                               turn->id, first + i));
-        }
-    }
-    json_t *receipt = json_object_get(object, "hearth");
-    if (receipt != NULL) { /* printed once the turn was stored */
-        hearth_id_print(id, sizeof id, "turn_", turn->id, -1);
-        json_object_set_new(receipt, "turn", json_string(id));
-    }
-    if (object != NULL && base != NULL && unpack(object, turn) && json_object_update_missing(object, base) == 0) {
-        json_object_del(object, "names");
-        json_object_del(object, "extras");
-        printed = finished(object, turn->id, turn->created_us / 1000000, turn->status, output);
-    } else {
-        json_decref(object);
-        json_decref(output);
-    }
-    json_decref(base);
-    json_decref(body);
-    return printed;
+    return hearth_response_finished(object, job->id_bits, job->created_unix, status, output);
 }
 
 /* ---- the dialect ---- */

@@ -1,11 +1,12 @@
 /* OpenAI's Responses and Conversations.
  *
- *     request.c    fields of a request, in the form of a chat's      tools.c         its tools
- *     items.c      items to messages and back                        inputs.c        items that come in, as they are stored
- *     response.c   the response object, from a job or the store      events.c        the same as it grows
- *     truncate.c   prompts that are too long                         sealed.c        text that only this server reads
- *     endpoints.c  responses that are stored or still running        compact.c       a summary in the place of turns
- *     conversations.c, lists.c  sessions as conversations, and lists of items
+ *     request.c    fields of a request, in a chat's form    tools.c          its tools
+ *     items.c      items to messages and back               inputs.c         items that come in, put in one form
+ *     response.c   the response object of a job             record.c         what is stored of it, and back
+ *     events.c     a response as it grows                   truncate.c       prompts that are too long
+ *     endpoints.c  responses: made, stored, running         compact.c        a summary in the place of turns
+ *     sealed.c     text that only this server reads         conversations.c  sessions as conversations
+ *     lists.c      lists of items
  *
  * Source: https://platform.openai.com/docs/api-reference/responses */
 #ifndef HEARTH_API_RESPONSES_RESPONSES_H
@@ -92,11 +93,20 @@ enum hearth_turn_status hearth_response_status(const struct hearth_job *job);
 /* An item of the output as it is printed: `extra` may be NULL. */
 json_t *hearth_response_item(const json_t *item, const json_t *names, bool summarises, const json_t *extra,
                              struct hearth_digest turn, size_t index);
+json_t *hearth_response_usage(const struct hearth_tally *tally);
+/* Adds usage, timings and receipt. */
+bool hearth_response_add_cost(const struct hearth_job *job, json_t *object);
+json_t *hearth_response_error(const struct hearth_api_error *error);
+/* Adds the members that follow from the status, and those that every response has. Object and output are given up. */
+json_t *hearth_response_finished(json_t *object, struct hearth_digest id, int64_t created_unix,
+                                 enum hearth_turn_status status, json_t *output);
+
+/* ---- record.c ---- */
+
 /* What is stored beside the items. NULL: out of memory. */
 json_t *hearth_response_record(struct hearth_job *job, enum hearth_turn_status status);
-/* A stored turn as a response. NULL: out of memory. */
+/* A stored turn as a response. `model`: for turns that do not say. NULL: out of memory. */
 json_t *hearth_response_of_turn(const struct hearth_turn *turn, const char *model);
-json_t *hearth_response_usage(const struct hearth_tally *tally);
 
 /* ---- events.c ---- */
 
