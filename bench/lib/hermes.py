@@ -1,6 +1,6 @@
 """Runs hermes-agent as its users do, with a home of its own and nothing reachable but the server under test.
 
-HEARTH_HERMES names the program (`pip install hermes-agent==0.19.0` in an environment of its own: it pins its
+HEARTH_HERMES names the program (`pip install hermes-agent[anthropic]==0.19.0` in an environment of its own: it pins its
 dependencies). One shot is a process per turn, as with `hermes chat -Q -q …` and `--resume ID`; a Terminal is the
 interactive program, which also asks for titles and reviews a session in the background.
 """

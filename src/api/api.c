@@ -1,8 +1,9 @@
 /* Routes, keys, and the life of the whole.
  *
  * Order at the end: the HTTP server stops taking requests, the service is drained (each running request gets its last
- * event, and so its answer), the loop ends when the answers are taken, the workers end, and what they or the service
- * have posted since is run when the HTTP server is freed. Then no job is left. */
+ * event, and so its answer), the loop ends when the answers are taken, the workers end, the keeper ends (workers wake
+ * it), and what was posted since is run when the HTTP server is freed: jobs without a client are done then, for nobody
+ * has waited for their last events, and what they are still to keep is kept there. Then no job is left. */
 #include "api/anthropic/anthropic.h"
 #include "api/responses/responses.h"
 
@@ -402,9 +403,10 @@ void hearth_api_destroy(struct hearth_api *api) {
     if (api->http != NULL) {
         hearth_http_join(api->http, 0);
     }
+    hearth_pool_stop(api->pool);
     hearth_keeper_destroy(api->keeper);
-    hearth_pool_destroy(api->pool);
     hearth_http_destroy(api->http);
+    hearth_pool_destroy(api->pool);
     HEARTH_ASSERT(atomic_load(&api->jobs) == 0);
     for (size_t i = 0; i < api->api_key_count; i++) {
         free(api->api_keys[i]);

@@ -93,7 +93,7 @@ struct hearth_job {
     bool scripted;
     struct hearth_kept *kept;                 /* kept.c's: the conversation in the store that it goes on from, and the
                                                  turn that it becomes; NULL: neither */
-    bool detached;                            /* goes on without a client */
+    atomic_bool detached;                     /* goes on without a client */
 
     /* The loop's. */
     struct hearth_choice *choices;
@@ -130,9 +130,11 @@ bool hearth_job_respond(struct hearth_job *job, json_t *value);
 
 struct hearth_pool;
 struct hearth_pool *hearth_pool_create(size_t threads);
-/* Calls job->pool_run on a worker. */
+/* Calls job->pool_run on a worker, or at once when the pool has been stopped. */
 void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job);
-/* Runs what is queued and ends the threads. NULL is allowed. */
+/* Runs what is queued and ends the threads. Nobody else may push meanwhile. NULL is allowed. */
+void hearth_pool_stop(struct hearth_pool *pool);
+/* Stops it, and frees it. NULL is allowed. */
 void hearth_pool_destroy(struct hearth_pool *pool);
 
 /* ---- reply.c: the loop's side of a response ---- */

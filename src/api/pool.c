@@ -61,6 +61,11 @@ struct hearth_pool *hearth_pool_create(size_t threads) {
 void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job) {
     job->pool_next = NULL;
     pthread_mutex_lock(&pool->mutex);
+    if (pool->ending) { /* nobody else is left to do it */
+        pthread_mutex_unlock(&pool->mutex);
+        job->pool_run(job);
+        return;
+    }
     if (pool->head == NULL) {
         pool->head = job;
     } else {
@@ -71,7 +76,7 @@ void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-void hearth_pool_destroy(struct hearth_pool *pool) {
+void hearth_pool_stop(struct hearth_pool *pool) {
     if (pool == NULL) {
         return;
     }
@@ -82,6 +87,14 @@ void hearth_pool_destroy(struct hearth_pool *pool) {
     for (size_t i = 0; i < pool->thread_count; i++) {
         pthread_join(pool->threads[i], NULL);
     }
+    pool->thread_count = 0;
+}
+
+void hearth_pool_destroy(struct hearth_pool *pool) {
+    if (pool == NULL) {
+        return;
+    }
+    hearth_pool_stop(pool);
     pthread_cond_destroy(&pool->changed);
     pthread_mutex_destroy(&pool->mutex);
     free(pool);

@@ -9,6 +9,9 @@
  * was cut in another way by another process, or what a page was before it grew. Of a spare only its name is kept, which
  * its tokens give: it lies on a path when the path's tokens give the same.
  *
+ * A page in the middle of which it stops stays whole: its beginning is needed. It remembers where what was forgotten
+ * begins, so that this is not taken for somebody's when the rest is forgotten, too.
+ *
  * Invariant: a page that begins at or behind the stop has no child but the next one of the path. */
 #include "base/assert.h"
 #include "cache/copies.h"
@@ -109,6 +112,11 @@ static int32_t smaller(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
+/* Where a page ends for others: what is behind that was forgotten, and nobody has come by since. */
+static int32_t page_end(const struct hearth_page *page) {
+    return page->dead > 0 ? page->dead : page->p0 + page->len;
+}
+
 /* The last position of the path that another one goes on from. */
 static int32_t last_branch(const struct hearth_path *path) {
     int32_t stop = 0;
@@ -116,7 +124,7 @@ static int32_t last_branch(const struct hearth_path *path) {
         const struct hearth_page *page = path->pages[i];
         const struct hearth_page *next = i + 1 < path->n ? path->pages[i + 1] : NULL;
         int32_t end = hearth_path_end(path, i);
-        if (end < page->p0 + page->len)
+        if (end < page_end(page))
             stop = larger(stop, end);
         for (uint32_t k = 0; k < page->child_count; k++)
             if (page->children[k] != next)
@@ -174,6 +182,8 @@ static void forget_path(struct hearth_cache *cache, struct hearth_path *path, in
     for (uint32_t k = whole ? last->snapshot_count : 0; k-- > 0;)
         if (last->snapshots[k]->pos > stop)
             hearth_store_forget_snapshot(cache, last->snapshots[k]);
+    if (last && whole && stop > last->p0 && stop < end)
+        last->dead = stop;
     if (last)
         hearth_store_prune(cache, last);
     cache->pages.evicted = evicted[0]; /* that was not for lack of room */

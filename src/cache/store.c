@@ -435,8 +435,11 @@ bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snaps
 
 void hearth_store_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume) {
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < resume; i++) {
-        path->pages[i]->hits++;
-        value_page(cache, path->pages[i]);
+        struct hearth_page *page = path->pages[i];
+        page->hits++;
+        if (page->dead > 0 && hearth_path_end(path, i) > page->dead)
+            page->dead = 0; /* it has been said again */
+        value_page(cache, page);
     }
     struct hearth_snapshot *snapshot = hearth_path_snapshot(path, resume);
     if (snapshot && snapshot->pos == resume) {

@@ -103,6 +103,8 @@ struct hearth_page {
     struct hearth_page **children; /* ascending by (offset, first token) */
     struct hearth_snapshot **snapshots; /* ascending by pos */
     int32_t p0, len, blob_p0;
+    int32_t dead; /* what it holds from this position on was forgotten, and is in it for the sake of what stands before;
+                     0: nothing was (cache/forget.c) */
     int32_t old_p0, old_p1; /* what that copy holds */
     bool fetched; /* as a snapshot's */
     bool has_old;

@@ -60,6 +60,10 @@ def test_what_others_need_stays(tmp_path):
         third = say(running, "third", "More, too.")
         assert third["hearth"]["computed"] < 60
         assert first["usage"]["prompt_tokens"] > 300
+        wait_written(running)
+        for session in ("second", "third"):
+            running.client.delete(f"/v1/sessions/{session}")
+        wait_until(lambda: not state_files(folder / "kv"), "nothing is left of what they shared")
 
 
 def test_deleted_while_no_server_ran(tmp_path):

@@ -113,14 +113,16 @@ def test_system_text_and_tools_are_the_same_in_all(tmp_path, first):
         tally.assert_nothing_twice()
 
 
-RESTARTS = [pytest.param(*case, marks=() if case[0] == "sim" else pytest.mark.llama) for case in (
+def cases(*values):
+    """Parameters that begin with a model."""
+    return [pytest.param(*each, marks=() if each[0] == "sim" else pytest.mark.llama) for each in values]
+
+
+@pytest.mark.parametrize("model, how, dialect", cases(
     ("sim", "SIGTERM", "chat"), ("sim", "SIGTERM", "messages"), ("sim", "SIGTERM", "conversation"),
     ("sim", "SIGKILL", "conversation"), ("tiny", "SIGTERM", "conversation"), ("tiny", "SIGKILL", "chat"),
     ("tiny-hybrid", "SIGTERM", "messages"), ("tiny-hybrid", "SIGKILL", "conversation"),
-    ("tiny-window", "SIGTERM", "chat"), ("tiny-window", "SIGKILL", "messages"))]
-
-
-@pytest.mark.parametrize("model, how, dialect", RESTARTS)
+    ("tiny-window", "SIGTERM", "chat"), ("tiny-window", "SIGKILL", "messages")))
 def test_restart(tmp_path, model, how, dialect):
     """The same client goes on after a restart, and then one of another dialect after another restart."""
     other = DIALECTS[(DIALECTS.index(dialect) + 1) % 3]
@@ -136,8 +138,8 @@ def test_restart(tmp_path, model, how, dialect):
     tally.assert_nothing_twice()
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model, how", cases(("sim", "SIGTERM"), ("sim", "SIGKILL"), ("tiny", "SIGTERM"),
+                                              ("tiny-hybrid", "SIGKILL"), ("tiny-window", "SIGTERM")))
 def test_restart_by_previous_response(tmp_path, model, how):
     """A chain goes on, and a second branch at its middle."""
     tally, branch, ids = Tally(), Tally(), [None]

@@ -25,9 +25,7 @@ static const char *const usage_keys[] = {"input_tokens", "output_tokens", "total
                                          "input_tokens_details.cached_tokens",
                                          "input_tokens_details.cache_write_tokens",
                                          "output_tokens_details.reasoning_tokens"};
-static const char *const timing_keys[] = {"cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms",
-                                          "prompt_per_second", "predicted_n", "predicted_ms", "predicted_per_token_ms",
-                                          "predicted_per_second"};
+static const char *const timing_keys[] = {"cache_n", "prompt_n", "prompt_ms", "predicted_n", "predicted_ms"};
 static const char *const receipt_keys[] = {"reused.live", "reused.ram", "reused.disk", "computed",   "matched",
                                            "queue_ms",    "plan_ms",    "restore_ms",  "prefill_ms", "prepare_ms",
                                            "known",       "sampled",    "reason"};
@@ -35,6 +33,28 @@ static const char *const receipt_keys[] = {"reused.live", "reused.ram", "reused.
 #define KEYS(keys) (keys), sizeof(keys) / sizeof(keys)[0]
 static const struct row rows[] = {{"u", "usage", KEYS(usage_keys)}, {"t", "timings", KEYS(timing_keys)},
                                   {"h", "hearth", KEYS(receipt_keys)}};
+
+/* What follows from tokens and milliseconds: left out of the record, and worked out again. */
+static const struct {
+    const char *tokens, *ms, *per_token, *per_second;
+} rates[] = {{"prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second"},
+             {"predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second"}};
+
+static void remove_rates(json_t *timings) {
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
+        json_object_del(timings, rates[i].per_token);
+        json_object_del(timings, rates[i].per_second);
+    }
+}
+
+static void add_rates(json_t *timings) {
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
+        const double tokens = json_number_value(json_object_get(timings, rates[i].tokens));
+        const double ms = json_number_value(json_object_get(timings, rates[i].ms));
+        json_object_set_new(timings, rates[i].per_token, hearth_json_real(ms / tokens));
+        json_object_set_new(timings, rates[i].per_second, hearth_json_real(tokens * 1000.0 / ms));
+    }
+}
 
 /* The object that a key's last part is a member of, and that part. */
 static json_t *holder(json_t *object, const char *key, bool make, const char **last) {
@@ -67,6 +87,7 @@ static bool pack_row(json_t *record, const struct row *row) {
         ok = ok && json_array_append_new(values, value != NULL ? json_incref(value) : json_null()) == 0;
         json_object_del(at, last);
     }
+    remove_rates(member);
     json_object_foreach_safe(member, next, key, rest) {
         if (json_is_null(rest) || (json_is_object(rest) && json_object_size(rest) == 0) ||
             strcmp(key, "reason_text") == 0 || strcmp(key, "turn") == 0) {
@@ -130,6 +151,8 @@ static void unpack_row(json_t *object, const struct row *row, const struct heart
     json_decref(values);
     if (strcmp(row->member, "hearth") == 0) {
         complete_receipt(member, turn);
+    } else if (strcmp(row->member, "timings") == 0) {
+        add_rates(member);
     }
 }
 

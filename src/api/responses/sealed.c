@@ -57,6 +57,18 @@ static char *open_frame(const struct hearth_api *api, enum hearth_sealed_kind ki
     return out;
 }
 
+/* Bits that base64 does not use are free to change: only the text that was handed out is taken. */
+static bool encodes_as(const uint8_t *frame, size_t len, const char *text) {
+    char *again = malloc((len + 2) / 3 * 4 + 1);
+    bool same = false;
+    if (again != NULL) {
+        EVP_EncodeBlock((unsigned char *)again, frame, (int)len);
+        same = strcmp(again, text) == 0;
+    }
+    free(again);
+    return same;
+}
+
 char *hearth_sealed_open(const struct hearth_api *api, enum hearth_sealed_kind kind, const char *text) {
     const size_t len = strlen(text);
     size_t padding = 0;
@@ -71,7 +83,10 @@ char *hearth_sealed_open(const struct hearth_api *api, enum hearth_sealed_kind k
         padding++;
     }
     const int bytes = EVP_DecodeBlock(frame, (const unsigned char *)text, (int)len);
-    char *out = bytes < (int)padding ? NULL : open_frame(api, kind, frame, (size_t)bytes - padding);
+    char *out = NULL;
+    if (bytes >= (int)padding && encodes_as(frame, (size_t)bytes - padding, text)) {
+        out = open_frame(api, kind, frame, (size_t)bytes - padding);
+    }
     free(frame);
     return out;
 }
