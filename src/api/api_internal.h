@@ -77,6 +77,7 @@ struct hearth_api {
     struct hearth_transcripts *transcripts; /* history.c's, as is: */
     struct hearth_intern *intern;
     bool ids_printed; /* the template prints the ids of calls */
+    bool thinking_printed; /* and whether there is to be thinking, in front of the reply that it is about */
     size_t transcript_bytes;
     char *transcripts_path;                     /* or NULL */
     const struct hearth_seal *transcripts_seal; /* or NULL */
@@ -171,6 +172,8 @@ bool hearth_fields_read(const json_t *object, const struct hearth_field *fields,
 bool hearth_json_integer(const json_t *value, int64_t *out);
 /* A token id of the vocabulary. */
 bool hearth_json_token(const struct hearth_api *api, const json_t *value, hearth_token *out);
+/* True when arrays and objects stand in each other deeper than that. */
+bool hearth_json_is_deeper(const json_t *value, size_t levels);
 /* The field, or NULL when it is absent or null. */
 json_t *hearth_json_get(const json_t *object, const char *name);
 
@@ -307,6 +310,8 @@ void hearth_history_finish(struct hearth_history *history);
 /* Renders with job->chat.format and tokenises: fills generation->prompts[0] and job->conversation. */
 bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *request,
                            struct hearth_api_error *error);
+/* A message that was begun and the reply that has gone on with it, as one. NULL: out of memory, or the reply calls. */
+struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message);
 /* A choice has ended: remembers its message and tokens. `stop`: the stop string that ended it, or NULL. */
 void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop);
 void hearth_conversation_destroy(struct hearth_job *job);

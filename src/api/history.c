@@ -44,9 +44,9 @@ static struct hearth_message *trial_message(enum hearth_role role, const char *c
 
 /* Renders messages that it takes over, any of which may be NULL; false: the template refuses, or out of memory. */
 static bool render_trial(struct hearth_chat *chat, struct hearth_message **messages, size_t count, bool ends,
-                         struct hearth_chat_prompt *out) {
+                         bool thinking, struct hearth_chat_prompt *out) {
     struct hearth_chat_request request = {
-        .messages = messages, .message_count = count, .thinking = true, .no_generation_prompt = ends};
+        .messages = messages, .message_count = count, .thinking = thinking, .no_generation_prompt = ends};
     struct hearth_chat_format *format = NULL;
     struct hearth_errmsg msg;
     bool ok = true;
@@ -78,7 +78,7 @@ static bool render_call(struct hearth_chat *chat, const char *id, struct hearth_
         hearth_message_unref(messages[0]);
         messages[0] = NULL;
     }
-    return render_trial(chat, messages, 3, false, out);
+    return render_trial(chat, messages, 3, false, true, out);
 }
 
 /* Whether the ids of calls are in the prompt: two histories that differ in them alone. */
@@ -92,18 +92,29 @@ static bool prints_ids(struct hearth_chat *chat) {
 }
 
 /* A user's message, one of the assistant and, if wanted, another of the user. */
-static bool render_around(struct hearth_chat *chat, const char *said, bool more, struct hearth_chat_prompt *out) {
+static bool render_around(struct hearth_chat *chat, const char *said, bool more, bool thinking,
+                          struct hearth_chat_prompt *out) {
     struct hearth_message *messages[] = {trial_message(HEARTH_ROLE_USER, "a"),
                                          trial_message(HEARTH_ROLE_ASSISTANT, said),
                                          more ? trial_message(HEARTH_ROLE_USER, "b") : NULL};
-    return render_trial(chat, messages, more ? 3 : 2, true, out);
+    return render_trial(chat, messages, more ? 3 : 2, true, thinking, out);
+}
+
+/* Whether a conversation reads otherwise where there is to be no thinking, even before the next reply begins. */
+static bool prints_thinking(struct hearth_chat *chat) {
+    struct hearth_chat_prompt with = {.text = {0}}, without = {.text = {0}};
+    bool same = render_around(chat, "x", true, true, &with) && render_around(chat, "x", true, false, &without) &&
+                with.text.len == without.text.len && memcmp(with.text.data, without.text.data, with.text.len) == 0;
+    hearth_chat_prompt_finish(&with);
+    hearth_chat_prompt_finish(&without);
+    return !same;
 }
 
 /* What the template prints behind a message of the assistant, whatever comes next. */
 static bool find_turn_end(struct hearth_chat *chat, struct hearth_buf *out) {
     static const char said[] = "hearthturn";
     struct hearth_chat_prompt last = {.text = {0}}, between = {.text = {0}};
-    if (render_around(chat, said, false, &last) && render_around(chat, said, true, &between)) {
+    if (render_around(chat, said, false, true, &last) && render_around(chat, said, true, true, &between)) {
         const char *a = strstr((const char *)last.text.data, said), *b = strstr((const char *)between.text.data, said);
         if (a != NULL && b != NULL) {
             a += sizeof said - 1;
@@ -123,6 +134,7 @@ static bool find_turn_end(struct hearth_chat *chat, struct hearth_buf *out) {
 bool hearth_history_init(struct hearth_api *api) {
     struct hearth_buf turn_end = {0};
     api->ids_printed = prints_ids(api->chat);
+    api->thinking_printed = prints_thinking(api->chat);
     /* What was read takes a part of the room: text as JSON and as messages, against text and tokens. */
     api->intern = hearth_intern_create(api->transcript_bytes / 4);
     struct hearth_transcripts_params params = {.engine = api->engine,
@@ -399,13 +411,8 @@ bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *r
 
 /* ---- replies ---- */
 
-/* The message as the history will hold it: what was begun, and what was said. */
-static struct hearth_message *whole_message(const struct hearth_conversation *conversation,
-                                            struct hearth_message *message) {
-    const struct hearth_message *begun = conversation->begun;
-    if (begun == NULL) {
-        return hearth_message_ref(message);
-    }
+/* As the history will hold it. */
+struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message) {
     struct hearth_message *whole = hearth_message_create(HEARTH_ROLE_ASSISTANT);
     struct hearth_buf text = {0};
     if (whole != NULL && message->call_count == 0 && hearth_buf_append(&text, begun->content, begun->content_len) &&
@@ -460,7 +467,8 @@ void hearth_history_remember(struct hearth_choice *choice, struct hearth_message
     if (conversation == NULL) {
         return;
     }
-    struct hearth_message *whole = whole_message(conversation, message);
+    struct hearth_message *whole = conversation->begun != NULL ? hearth_history_join(conversation->begun, message)
+                                                               : hearth_message_ref(message);
     size_t count = choice->sampled.n;
     if (count > 0 && engine->ops->token_is_end(engine, choice->sampled.v[count - 1])) {
         count--;

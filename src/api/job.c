@@ -24,6 +24,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Where parts of the body may be stored: they are a few levels deeper there, and must stay readable. */
+#define LEVELS_MAX 1024
+
 static void job_prepared(struct hearth_http_work *work);
 static void job_events(struct hearth_http_work *work);
 
@@ -185,6 +188,12 @@ static bool parse_body(struct hearth_job *job, json_t **out) {
     if (!json_is_object(body)) {
         json_decref(body);
         return hearth_api_fail(&job->error, 400, "invalid_json", NULL, "the body must be a JSON object");
+    }
+    if ((job->route->flags & HEARTH_ROUTE_CHAT) == 0 && hearth_json_is_deeper(body, LEVELS_MAX)) {
+        json_decref(body);
+        return hearth_api_fail(&job->error, 400, "invalid_json", NULL,
+                               "arrays and objects of the body stand in each other more than %d levels deep",
+                               LEVELS_MAX);
     }
     *out = body;
     return true;

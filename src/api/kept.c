@@ -101,11 +101,31 @@ bool hearth_kept_add_system(struct hearth_history *history, const json_t *config
     return true;
 }
 
+/* A reply that has continued a message of the assistant is one message with it. `at`: where it stands. */
+static void join_reply(struct hearth_history *history, size_t at) {
+    struct hearth_message **pair = at > 0 && at < history->count ? &history->messages[at - 1] : NULL;
+    struct hearth_message *whole = NULL;
+    if (pair != NULL && pair[0]->role == HEARTH_ROLE_ASSISTANT && pair[1]->role == HEARTH_ROLE_ASSISTANT) {
+        whole = hearth_history_join(pair[0], pair[1]);
+    }
+    if (whole != NULL) { /* otherwise they stay two: no text is lost */
+        hearth_message_unref(pair[0]);
+        hearth_message_unref(pair[1]);
+        pair[0] = whole;
+        history->count--;
+        memmove(pair + 1, pair + 2, (history->count - at) * sizeof(struct hearth_message *));
+    }
+}
+
 static bool add_turn(struct hearth_job *job, const struct hearth_turn *turn, const char *param) {
     json_t *body = body_json(&turn->body);
     const json_t *input = json_object_get(body, "input"), *output = json_object_get(body, "output");
-    const bool ok = body == NULL || ((input == NULL || hearth_items_read(job, input, param, true)) &&
-                                     (output == NULL || hearth_items_read(job, output, param, true)));
+    bool ok = input == NULL || hearth_items_read(job, input, param, true);
+    const size_t reply = job->history.count;
+    ok = ok && (output == NULL || hearth_items_read(job, output, param, true));
+    if (ok && json_is_true(json_object_get(body, "continues"))) {
+        join_reply(&job->history, reply);
+    }
     json_decref(body);
     return ok;
 }
@@ -176,16 +196,13 @@ bool hearth_kept_from_turn(struct hearth_job *job, const char *id, const char *p
 
 bool hearth_kept_name_session(struct hearth_job *job, const char *name, const char *param) {
     struct hearth_kept *kept = hearth_kept_get(job);
-    bool plain = *name != '\0' && strlen(name) <= HEARTH_SESSION_NAME_MAX;
-    for (const char *at = name; *at != '\0'; at++) {
-        plain = plain && (unsigned char)*at >= ' ' && *at != 127;
-    }
     if (kept == NULL) {
         return false;
     }
-    if (!plain) {
+    if (!hearth_store_name_is_valid(name)) {
         return hearth_api_fail(&job->error, 400, "invalid_value", param,
-                               "%s must have 1 to %d bytes and no control characters", param, HEARTH_SESSION_NAME_MAX);
+                               "%s must have 1 to %d bytes of UTF-8 and no control characters", param,
+                               HEARTH_SESSION_NAME_MAX);
     }
     free(kept->session);
     kept->session = strdup(name);
@@ -242,7 +259,8 @@ static size_t system_count(const struct hearth_job *job) {
     return count < front ? count : front;
 }
 
-/* The system messages in front, tools, template arguments and the template. NULL: out of memory. */
+/* The system messages in front, tools, template arguments and the template; and that there is to be no thinking, where
+ * that stands in front, too. NULL: out of memory. */
 static json_t *config_json(const struct hearth_job *job) {
     const struct hearth_chat_request *request = &job->chat.request;
     const char *template_text = hearth_chat_template(job->api->chat);
@@ -261,6 +279,9 @@ static json_t *config_json(const struct hearth_job *job) {
     }
     if (config != NULL && request->kwargs != NULL) {
         json_object_set(config, "kwargs", (json_t *)request->kwargs);
+    }
+    if (config != NULL && !request->thinking && job->api->thinking_printed) {
+        json_object_set_new(config, "thinking", json_false());
     }
     return config;
 }
@@ -342,7 +363,8 @@ static bool fill_tokens(struct hearth_job *job) {
         return false;
     }
     const bool parent_known = line->count > 0 && line->tokens_turns == line->count &&
-                              hearth_digest_equal(line->model, job->api->engine->caps.fingerprint);
+                              hearth_digest_equal(line->model, job->api->engine->caps.fingerprint) &&
+                              hearth_digest_equal(line->turns[line->count - 1].salt, job->generation.salt);
     const size_t base = parent_known ? common_tokens(&line->tokens, &path) : 0;
     const bool ok = hearth_tokens_append(&kept->turn.tokens, path.v + base, path.n - base);
     kept->turn.base_tokens = (uint32_t)base;
@@ -362,6 +384,8 @@ static bool fill_head(struct hearth_job *job, enum hearth_turn_status status) {
     turn->parent = kept->line.count > 0 ? kept->line.turns[kept->line.count - 1].id : turn->parent;
     turn->status = status;
     turn->created_us = job->created_unix * 1000000;
+    turn->again = kept->stored; /* who has been told of it may have deleted it */
+    turn->joins = !kept->session_new;
     if (turn->session == NULL && kept->session != NULL && (turn->session = strdup(kept->session)) == NULL) {
         return false;
     }
@@ -373,6 +397,9 @@ static int put(struct hearth_job *job, enum hearth_turn_status status, json_t *o
                struct hearth_errmsg *msg) {
     struct hearth_kept *kept = job->kept;
     json_t *body = json_pack("{s:O, s:o, s:o}", "input", kept->input, "output", output, "response", response);
+    if (job->chat.request.continues && body != NULL) {
+        json_object_set_new(body, "continues", json_true());
+    }
     if (!fill_head(job, status) || !hearth_json_write(body, &kept->turn.body)) {
         return HEARTH_ERR_NOMEM;
     }

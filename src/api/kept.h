@@ -74,7 +74,7 @@ void hearth_keeper_destroy(struct hearth_keeper *keeper);
 
 /* The system messages of a config, appended. False: out of memory. */
 bool hearth_kept_add_system(struct hearth_history *history, const json_t *config);
-/* {"system": [{role, content}], "tools", "kwargs", "template"} of a turn's config; NULL: none. */
+/* {"system": [{role, content}], "template", "tools"?, "kwargs"?, "thinking"?} of a turn's config; NULL: none. */
 json_t *hearth_kept_config_json(const struct hearth_turn *turn);
 /* Adds session and turn to a receipt. */
 bool hearth_kept_add_json(const struct hearth_job *job, json_t *receipt);

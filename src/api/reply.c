@@ -75,7 +75,8 @@ void hearth_reply_submitted(struct hearth_job *job) {
 
 void hearth_reply_tick(struct hearth_job *job, int64_t now_us) {
     struct hearth_buf out = {0};
-    if (!job->open || !job->generation.stream || job->exchange == NULL || now_us - job->written_us < PING_US) {
+    if (!job->open || job->completing || !job->generation.stream || job->exchange == NULL ||
+        now_us - job->written_us < PING_US) { /* while a worker keeps the turn, the dialect's state is the worker's */
         return;
     }
     bool ok = begin_stream(job, &out);

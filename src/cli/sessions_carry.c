@@ -83,9 +83,12 @@ static json_t *turn_json(struct export *export, const struct hearth_turn *turn) 
     return one;
 }
 
+/* As the server writes JSON: a config is known by its text. */
+#define DUMP (JSON_COMPACT | JSON_REAL_PRECISION(10))
+
 /* Appends and frees. */
 static bool append_json(struct hearth_buf *out, json_t *value) {
-    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    char *text = value ? json_dumps(value, DUMP | JSON_ENCODE_ANY) : NULL;
     const bool ok = text && hearth_buf_text(out, text);
     free(text);
     json_decref(value);

@@ -81,6 +81,7 @@ struct hearth_turn {
     int64_t created_us;          /* Unix; 0 when put: now */
     char *session;               /* put: this session's head becomes the turn (it is made when there is none); NULL:
                                     none. get: the session that it was put with, or NULL */
+    bool again, joins;           /* put: not found unless the turn, or the session, is there. get: false */
     struct hearth_buf config;    /* JSON text, stored once per text; may be empty */
     struct hearth_digest config_id; /* of that text, under this owner and key; filled by put and get */
     struct hearth_buf body;      /* JSON text */
@@ -109,8 +110,9 @@ struct hearth_digest hearth_store_config_id(const struct hearth_store *store, st
 
 /* Writes a turn whole, in place of one of the same id if there is one; durable when it returns. The parent must be
  * there or hidden. One that is put again keeps its parent, and without a session its session; it moves no head that it
- * has moved before. Fills `created_us` and `config_id`. Errors: NOT_FOUND (the parent is gone), INVALID (the session's
- * name; the id is another owner's or hangs elsewhere), IO, NOMEM. */
+ * has moved before. What is written while others may delete says so (`again`, `joins`), or it would bring back what is
+ * gone. Fills `created_us` and `config_id`. Errors: NOT_FOUND (the parent is gone, or what must be there), INVALID (the
+ * session's name; the id is another owner's or hangs elsewhere), IO, NOMEM. */
 int hearth_store_put(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg);
 
 /* Counts as use. Errors: NOT_FOUND (also: hidden, or another owner's), IO, NOMEM, STATE (it does not verify). */
@@ -155,7 +157,11 @@ struct hearth_session {
 
 void hearth_session_finish(struct hearth_session *session);
 
-/* A new session, or metadata and head for one that is there (`replace`: both are replaced). Errors: NOT_FOUND (the
+/* Whether a session may have this name. */
+bool hearth_store_name_is_valid(const char *name);
+
+/* A new session, or metadata and head for one that is there (`replace`: both are replaced; without a head it stays
+ * where it is, which may be elsewhere by now). Errors: NOT_FOUND (the
  * head, or with `replace` the session), INVALID (the name; or it is taken), IO, NOMEM. */
 int hearth_store_session_put(struct hearth_store *store, const struct hearth_session *session, bool replace,
                              struct hearth_errmsg *msg);

@@ -205,7 +205,6 @@ int hearth_store_settle(struct store_conn *conn, int64_t id);
 
 /* ---- store_session.c ---- */
 
-bool hearth_store_name_is_valid(const char *name);
 /* The row of a session; 0 when there is none. */
 int hearth_store_session_find(struct store_conn *conn, struct hearth_digest owner, const char *name, int64_t *id);
 /* Makes one. `head` may be 0. */

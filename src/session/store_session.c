@@ -154,6 +154,7 @@ static int replace_session(struct store_conn *conn, const struct hearth_session 
     made.created_us = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 5);
     hearth_store_reset(conn, SESSION_BY_KEY);
     int err = find_head(conn, session, &head, msg);
+    head = head != 0 ? head : was;
     err = err == HEARTH_OK ? pack_session(conn, &made, &key, &blob) : err;
     err = err == HEARTH_OK ? hearth_store_run(conn, SESSION_SET, "inib", id, head, hearth_clock_unix_us(), &blob) : err;
     hearth_buf_finish(&blob);

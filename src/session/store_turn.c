@@ -332,6 +332,9 @@ static int find_place(struct store_conn *conn, struct hearth_turn *turn, struct 
     if (found < 0) {
         return found;
     }
+    if (found == 0 && turn->again) {
+        return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "it was deleted");
+    }
     if (found > 0) {
         if (hearth_store_is_zero(&turn->parent)) {
             turn->parent = there.parent;
@@ -363,6 +366,9 @@ static int find_session(struct store_conn *conn, const struct hearth_turn *turn,
                            HEARTH_SESSION_NAME_MAX);
     }
     int err = hearth_store_session_find(conn, turn->owner, turn->session, &put->session);
+    if (err == HEARTH_OK && put->session == 0 && turn->joins) {
+        return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "the session was deleted");
+    }
     if (err == HEARTH_OK && put->session == 0) {
         const struct hearth_session session = {.name = turn->session, .owner = turn->owner};
         err = hearth_store_session_add(conn, put->owner, &session, 0, &put->session);

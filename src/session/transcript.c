@@ -231,7 +231,7 @@ static const char *trimmed(const char *text, size_t *len) {
 static bool same_but_space(const char *a, size_t na, const char *b, size_t nb) {
     a = trimmed(a, &na);
     b = trimmed(b, &nb);
-    return na == nb && memcmp(a, b, na) == 0;
+    return na == nb && (na == 0 || memcmp(a, b, na) == 0); /* an empty reply has no text at all */
 }
 
 /* The end of the text that stands for the reply here, or 0. */

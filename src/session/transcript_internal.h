@@ -1,4 +1,5 @@
-/* Inside the transcripts: the tree. transcript.c walks it, transcript_tree.c keeps it.
+/* Inside the transcripts: the tree. transcript.c walks it, transcript_tree.c keeps it, transcript_forget.c takes out of
+ * it.
  *
  * The tree has one start for prompts without a salt, its root, and one for each salt: a node below the root that has no
  * text, is found by its key alone and is not among the root's children, so that no prompt and no fork gets there from

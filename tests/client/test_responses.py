@@ -403,6 +403,17 @@ def test_truncation(narrow):
     assert 200 < response.usage.input_tokens < 1024 and response.truncation == "auto"
 
 
+def test_truncation_in_many_steps(narrow):
+    """What is oldest has few tokens in many bytes, so that step after step is not enough; and the place behind the last
+    message, which moves each time, is to be kept."""
+    said = [item(role, "=" * 1280) for _ in range(24) for role in ("user", "assistant")]
+    said += [item(role, "1234567890" * 4) for _ in range(10) for role in ("user", "assistant")]
+    response = narrow.responses.create(model="any", input=[*said, item("user", "Go on.")], max_output_tokens=8,
+                                       truncation="auto", extra_body={"prompt_cache_retention": "1h"})
+    assert 200 < response.usage.input_tokens < 1024
+    assert response.model_extra["hearth"]["truncated"]["messages"] >= 40
+
+
 def test_truncation_in_a_stored_conversation(narrow):
     """Going on by id past the end of the context, and then again."""
     previous = None

@@ -113,6 +113,56 @@ def test_system_text_and_tools_are_the_same_in_all(tmp_path, first):
         tally.assert_nothing_twice()
 
 
+# ---- what stands in front, and replies that a client begins ----
+
+MODES = """{%- if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif -%}
+{{- '<|im_start|>system\n/' + ('think' if enable_thinking else 'no_think') + '<|im_end|>\n' -}}
+{%- for message in messages -%}
+    {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}
+"""
+
+
+def test_thinking_that_is_told_in_front(tmp_path):
+    """Where a template says at the very beginning whether there is to be thinking, what is known is not what a request
+    without thinking begins with."""
+    template = tmp_path / "modes.jinja"
+    template.write_text(MODES)
+    with serve_sessions("sim", tmp_path, "--chat-template-file", str(template)) as server:
+        def respond(thinks, previous=None):
+            reply = sdk(server).responses.create(
+                model="any", input=Text("modes", thinks).words(40), max_output_tokens=8, temperature=0,
+                previous_response_id=previous, reasoning=openai.NOT_GIVEN if thinks else {"effort": "none"})
+            prompt, computed, _ = cost(reply.usage)
+            return reply.id, prompt - computed, prompt
+        first, _, length = respond(True)
+        assert respond(True, first)[1] > length
+        without, reused, _ = respond(False, first)
+        assert reused < length // 2
+        assert respond(False, without)[1] > length
+
+
+def test_a_begun_reply_goes_on_in_a_session(tmp_path):
+    """What a client begins and what the model adds are one message; a side question may begin its reply, too."""
+    with serve_sessions("sim", tmp_path) as server:
+        def ask(*messages):
+            reply = sdk(server).chat.completions.create(
+                model="any", messages=[{"role": role, "content": text} for role, text in messages], max_tokens=8,
+                temperature=0, extra_body={"session_id": "begun"})
+            return reply.choices[0].message.content, reply.model_extra["hearth"]
+        ask(("user", TERSE))
+        _, aside = ask(("system", "You write titles."), ("user", "A title?"), ("assistant", "Title:"))
+        assert "session" not in aside
+        said, receipt = ask(("user", "Count."), ("assistant", "One, two,"))
+        assert receipt["session"] == "begun" and sum(receipt["reused"].values()) > 100
+        _, receipt = ask(("user", "And then?"))
+        assert receipt["computed"] < 60
+        prompt = server.client.post("/apply-template", {
+            "session_id": "begun", "messages": [{"role": "user", "content": "So?"}]})["prompt"]
+        assert "One, two," + said.rstrip() in prompt
+
+
 def cases(*values):
     """Parameters that begin with a model."""
     return [pytest.param(*each, marks=() if each[0] == "sim" else pytest.mark.llama) for each in values]

@@ -1,5 +1,6 @@
 /* Conversations that live in the server, over OpenAI's API: too long ones, shortened ones, responses in the background,
  * what is deleted, and Conversations with their items. */
+#include "api/kept.h"
 #include "responses_stage.h"
 
 static char *long_input(size_t turns, const char *more) {
@@ -122,6 +123,49 @@ static void background_responses_are_cancelled(void **state) {
     json_decref(made);
 }
 
+/* Nobody waits for it, so the server's loop has ended before it has. */
+static void what_runs_alone_is_kept_at_the_end(void **state) {
+    const struct hearth_store_params memory = {.path = NULL};
+    struct stage_options options;
+    struct stage other;
+    struct hearth_errmsg msg;
+    struct hearth_turn turn = {0};
+    struct hearth_digest id;
+    int status, index;
+    (void)state;
+    stage_options_default(&options);
+    options.chat_template = template_text;
+    assert_int_equal(hearth_store_create(&memory, &options.api.store, &msg), HEARTH_OK);
+    stage_open(&other, &options);
+    json_t *made = stage_call(&other, "POST", RESPONSES,
+                              "{\"input\":\"go on\",\"background\":true,\"ignore_eos\":true}", &status);
+    assert_int_equal(status, 200);
+    assert_true(hearth_id_parse(json_str(made, "id"), &id, &index));
+    stage_close(&other);
+    assert_int_equal(hearth_store_get(options.api.store, (struct hearth_digest){0, 0}, id, &turn), HEARTH_OK);
+    assert_int_equal(turn.status, HEARTH_TURN_FAILED);
+    hearth_turn_finish(&turn);
+    hearth_store_destroy(options.api.store);
+    json_decref(made);
+}
+
+/* Its last word comes after the client has heard that it is cancelled, and deleted it. */
+static void a_deleted_response_stays_away(void **state) {
+    char path[128];
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        json_t *made = call("POST", RESPONSES, "{\"input\":\"go on\",\"background\":true,\"ignore_eos\":true}", 200);
+        snprintf(path, sizeof path, RESPONSES "/%s/cancel", json_str(made, "id"));
+        json_decref(call("POST", path, NULL, 200));
+        *strrchr(path, '/') = '\0';
+        json_decref(call("DELETE", path, NULL, 200));
+        usleep(i % 4 == 0 ? 50000 : 0);
+        json_decref(call("GET", path, NULL, 404));
+        json_decref(made);
+    }
+    json_decref(call("POST", RESPONSES, "{\"input\":\"go\",\"background\":true,\"max_output_tokens\":0}", 400));
+}
+
 static void responses_are_deleted(void **state) {
     char path[128];
     (void)state;
@@ -235,15 +279,76 @@ static void conversations_are_looked_after(void **state) {
     json_decref(made);
 }
 
+/* A short request must not become one of any length. */
+static void references_have_a_limit(void **state) {
+    struct hearth_buf text = {0};
+    const size_t item_bytes = 1 << 20;
+    (void)state;
+    assert_true(hearth_buf_text(&text, "{\"items\":[{\"role\":\"user\",\"content\":\""));
+    for (size_t i = 0; i < item_bytes / 8; i++) {
+        assert_true(hearth_buf_text(&text, "eight by"));
+    }
+    assert_true(hearth_buf_text(&text, "\"}]}") && hearth_buf_append(&text, "", 1));
+    json_t *made = call("POST", "/v1/conversations", (const char *)text.data, 200);
+    json_t *items = get("/v1/conversations/%s/items", json_str(made, "id"), 200);
+    text.len = 0;
+    assert_true(hearth_buf_text(&text, "{\"input\":["));
+    for (size_t i = 0; i < 70; i++) {
+        assert_true(hearth_buf_printf(&text, "%s{\"type\":\"item_reference\",\"id\":\"%s\"}", i > 0 ? "," : "",
+                                      json_str(items, "data.0.id")));
+    }
+    assert_true(hearth_buf_text(&text, "]}") && hearth_buf_append(&text, "", 1));
+    json_t *error = call("POST", RESPONSES, (const char *)text.data, 400);
+    assert_string_equal(json_str(error, "error.param"), "input");
+    assert_string_equal(json_str(error, "error.code"), "invalid_value");
+    json_decref(error);
+    json_decref(items);
+    json_decref(made);
+    hearth_buf_finish(&text);
+}
+
+static void what_was_stored_can_be_read_again(void **state) {
+    char path[128], body[8192];
+    size_t len = 0;
+    (void)state;
+    json_t *made = call("POST", "/v1/conversations", "{\"metadata\":{\"a\":\"b\\u0000c\"}}", 200);
+    assert_int_equal(json_string_length(json_at(made, "metadata.a")), 3);
+    json_decref(get("/v1/sessions/%s", json_str(made, "id"), 200));
+    json_decref(made);
+    /* As deep as it may be, and deeper: what is stored is in an object more. */
+    static const struct {
+        size_t levels;
+        int status;
+    } tries[] = {{1000, 200}, {1500, 400}, {2040, 400}};
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
+        len = (size_t)snprintf(body, sizeof body, "{\"input\":\"say\",\"prompt_cache_options\":{\"x\":");
+        memset(body + len, '[', tries[i].levels);
+        memset(body + len + tries[i].levels, ']', tries[i].levels);
+        snprintf(body + len + 2 * tries[i].levels, sizeof body - len - 2 * tries[i].levels, "}}");
+        made = call("POST", RESPONSES, body, tries[i].status);
+        if (tries[i].status == 200) {
+            snprintf(path, sizeof path, RESPONSES "/%s", json_str(made, "id"));
+            json_t *again = call("GET", path, NULL, 200);
+            assert_true(json_equal(again, made));
+            json_decref(again);
+        }
+        json_decref(made);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_conversations_are_truncated),
         cmocka_unit_test(conversations_are_compacted),
         cmocka_unit_test(background_responses_are_polled),
         cmocka_unit_test(background_responses_are_cancelled),
+        cmocka_unit_test(what_runs_alone_is_kept_at_the_end),
+        cmocka_unit_test(a_deleted_response_stays_away),
         cmocka_unit_test(responses_are_deleted),
         cmocka_unit_test(conversations_hold_items),
         cmocka_unit_test(conversations_are_looked_after),
+        cmocka_unit_test(references_have_a_limit),
+        cmocka_unit_test(what_was_stored_can_be_read_again),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

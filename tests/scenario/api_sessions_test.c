@@ -298,6 +298,11 @@ static void what_is_wrong_is_said(void **state) {
     json_decref(error);
     json_decref(call("POST", CHAT, "{\"session_id\":\"\",\"messages\":[" USER("x") "]}", 400));
     json_decref(call("POST", CHAT, "{\"session_id\":\"a\\u0007b\",\"messages\":[" USER("x") "]}", 400));
+    json_decref(call("POST", CHAT, "{\"session_id\":\"a\\u0085b\",\"messages\":[" USER("x") "]}", 400));
+    struct response response = http_call(stage.port, "POST", CHAT, "x-session-id: \xFF\r\n",
+                                         "{\"max_tokens\":2,\"messages\":[" USER("x") "]}");
+    assert_int_equal(response.status, 400);
+    response_finish(&response);
     json_decref(call("POST", CHAT, "{\"session_id\":\"two\",\"n\":2,\"messages\":[" USER("x") "]}", 400));
     json_decref(call("POST", SESSIONS, "{\"name\":[]}", 400));
     json_decref(call("GET", SESSIONS "/two", NULL, 404));

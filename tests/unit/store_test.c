@@ -183,6 +183,33 @@ static void a_reply_takes_the_place_of_what_was_begun(void **state) {
 
 /* ---- lines ---- */
 
+static void what_was_deleted_is_not_brought_back(void **state) {
+    (void)state;
+    struct hearth_store *store = open_plain();
+    char name[] = "work";
+    struct hearth_turn turn = {.id = hearth_store_id(), .owner = alice, .status = HEARTH_TURN_CANCELLED, .again = true};
+    assert_int_equal(hearth_store_put(store, &turn, NULL), HEARTH_ERR_NOT_FOUND);
+    turn.again = false;
+    assert_int_equal(hearth_store_put(store, &turn, NULL), HEARTH_OK);
+    turn.again = true;
+    assert_int_equal(hearth_store_put(store, &turn, NULL), HEARTH_OK);
+    assert_int_equal(hearth_store_delete(store, alice, turn.id), HEARTH_OK);
+    assert_int_equal(hearth_store_put(store, &turn, NULL), HEARTH_ERR_NOT_FOUND);
+    turn = (struct hearth_turn){
+        .id = hearth_store_id(), .owner = alice, .status = HEARTH_TURN_COMPLETED, .session = name, .joins = true};
+    assert_int_equal(hearth_store_put(store, &turn, NULL), HEARTH_ERR_NOT_FOUND);
+    struct hearth_session session = {.name = name, .owner = alice}, got;
+    assert_int_equal(hearth_store_session_get(store, alice, name, &got), HEARTH_ERR_NOT_FOUND);
+    assert_int_equal(hearth_store_session_put(store, &session, false, NULL), HEARTH_OK);
+    assert_int_equal(hearth_store_put(store, &turn, NULL), HEARTH_OK);
+    assert_same(head_of(store, name), turn.id);
+    assert_int_equal(hearth_store_session_put(store, &session, true, NULL), HEARTH_OK); /* metadata alone */
+    assert_same(head_of(store, name), turn.id);
+    turn.session = NULL;
+    hearth_turn_finish(&turn);
+    hearth_store_destroy(store);
+}
+
 static void a_line_is_all_of_a_conversation(void **state) {
     (void)state;
     struct hearth_store *store = open_plain();
@@ -489,6 +516,7 @@ int main(void) {
         TEST(nothing_of_another_owner_is_found),
         TEST(a_parent_must_be_there),
         TEST(a_reply_takes_the_place_of_what_was_begun),
+        TEST(what_was_deleted_is_not_brought_back),
         TEST(a_line_is_all_of_a_conversation),
         TEST(tokens_are_known_as_far_as_they_fit),
         TEST(sessions_are_made_changed_and_listed),

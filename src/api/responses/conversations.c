@@ -83,7 +83,8 @@ static bool fail_store(struct hearth_job *job, int err, const char *name, const 
 
 static json_t *conversation_json(const struct hearth_session *session) {
     json_t *metadata = session->metadata.len > 0
-                           ? json_loadb((const char *)session->metadata.data, session->metadata.len, 0, NULL)
+                           ? json_loadb((const char *)session->metadata.data, session->metadata.len, JSON_ALLOW_NUL,
+                                        NULL)
                            : json_object();
     return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_json_text(session->name, strlen(session->name)), "object",
                      "conversation", "created_at", (json_int_t)(session->created_us / 1000000), "metadata", metadata);
@@ -150,7 +151,7 @@ static bool put_items(struct hearth_job *job, const struct hearth_session *sessi
                       struct hearth_turn *turn) {
     struct hearth_errmsg msg = {{0}};
     *turn = (struct hearth_turn){.id = job->id_bits, .owner = job->owner, .parent = session->head,
-                                 .status = HEARTH_TURN_COMPLETED, .session = strdup(session->name)};
+                                 .status = HEARTH_TURN_COMPLETED, .session = strdup(session->name), .joins = true};
     if (!hearth_json_write(json_pack("{s:o, s:[], s:{}}", "input", items, "output", "response"), &turn->body) ||
         turn->session == NULL) {
         return hearth_api_fail_nomem(&job->error);
@@ -198,6 +199,7 @@ bool hearth_conversations_update_prepare(struct hearth_job *job, const json_t *b
         return false;
     }
     bool ok = read_metadata(job, body, &session);
+    session.head = (struct hearth_digest){0, 0}; /* which stays */
     if (ok) {
         const int err = hearth_store_session_put(job->api->store, &session, true, &msg);
         ok = err == HEARTH_OK || fail_store(job, err, session.name, &msg);
@@ -378,6 +380,7 @@ static bool rewrite(struct hearth_job *job, struct hearth_digest id, json_t *bod
         turn.tokens.n = 0;
         turn.base_tokens = 0;
         turn.model = (struct hearth_digest){0, 0};
+        turn.again = turn.joins = true;
         if (body != NULL) {
             turn.body.len = 0;
             err = hearth_json_write(body, &turn.body) ? HEARTH_OK : HEARTH_ERR_NOMEM;
@@ -396,11 +399,11 @@ bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *b
     struct hearth_line line = {0};
     size_t at = 0;
     int index = 0;
+    char *name = hearth_job_param(job, 0);
     (void)body;
-    if (!load_line(job, &session, &line)) {
-        return false;
-    }
-    bool ok = hearth_conversation_lock(job, session.name, &lock) && find_item(job, &line, &at, &index);
+    bool ok = name != NULL || hearth_api_fail_nomem(&job->error);
+    ok = ok && hearth_conversation_lock(job, name, &lock) && load_line(job, &session, &line) &&
+         find_item(job, &line, &at, &index);
     if (ok) {
         json_t *less = without_item(&line.turns[at], (size_t)index);
         ok = less != NULL ? rewrite(job, line.turns[at].id, less)
@@ -410,8 +413,9 @@ bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *b
         ok = rewrite(job, line.turns[i].id, NULL);
     }
     hearth_conversation_unlock(&lock);
-    ok = ok && respond(job, session.name);
+    ok = ok && respond(job, name);
     hearth_line_finish(&line);
     hearth_session_finish(&session);
+    free(name);
     return ok;
 }

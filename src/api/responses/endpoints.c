@@ -12,6 +12,10 @@
 
 /* Stores the response as it is now, and answers with it unless it is streamed. */
 static bool begin_background(struct hearth_job *job) {
+    if (!job->kept->keeps) { /* it would be polled for ever */
+        return hearth_api_fail(&job->error, 400, "invalid_value", "max_output_tokens",
+                               "max_output_tokens must not be 0 in the background");
+    }
     hearth_job_name(job);
     json_t *record = hearth_response_record(job, HEARTH_TURN_IN_PROGRESS);
     if (record == NULL) {
@@ -140,6 +144,7 @@ bool hearth_responses_cancel_prepare(struct hearth_job *job, const json_t *body)
     int err = HEARTH_OK;
     if (is_open(&turn)) { /* it is about to be: from now on everybody is told so */
         turn.status = HEARTH_TURN_CANCELLED;
+        turn.again = turn.joins = true;
         err = hearth_store_put(job->api->store, &turn, NULL);
     }
     json_t *response = hearth_response_of_turn(&turn, job->api->model_name);

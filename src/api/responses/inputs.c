@@ -7,6 +7,9 @@
 
 #include <string.h>
 
+/* Bytes of items that one request may refer to: a short body must not stand for more than a long one could hold. */
+#define REFERRED_MAX ((size_t)64 << 20)
+
 /* ---- references ---- */
 
 static bool is_reference(const json_t *item) {
@@ -28,7 +31,9 @@ static json_t *item_of(const struct hearth_turn *turn, int index) {
     return item;
 }
 
-static json_t *follow(struct hearth_job *job, const json_t *reference, const char *param, size_t index) {
+/* What a reference means; its length is added to `bytes`. */
+static json_t *follow(struct hearth_job *job, const json_t *reference, const char *param, size_t index,
+                      size_t *bytes) {
     const char *id = json_string_value(hearth_json_get(reference, "id"));
     struct hearth_digest digest;
     struct hearth_turn turn = {0};
@@ -49,6 +54,14 @@ static json_t *follow(struct hearth_job *job, const json_t *reference, const cha
     if (item == NULL) {
         hearth_api_fail(&job->error, 404, "not_found", place,
                         "Item with id '%.100s' not found. Items are not persisted when `store` is set to false.", id);
+        return NULL;
+    }
+    *bytes += json_dumpb(item, NULL, 0, HEARTH_JSON_DUMP);
+    if (*bytes > REFERRED_MAX) {
+        hearth_api_fail(&job->error, 400, "invalid_value", param,
+                        "%s: the items that are referred to have more than %zu bytes", param, REFERRED_MAX);
+        json_decref(item);
+        return NULL;
     }
     return item;
 }
@@ -67,9 +80,10 @@ json_t *hearth_inputs_get(struct hearth_job *job, const json_t *value, const cha
         return NULL;
     }
     json_t *items = json_array();
+    size_t bytes = 0;
     for (size_t i = 0; i < json_array_size(value); i++) {
         json_t *item = json_array_get(value, i);
-        json_t *meant = is_reference(item) ? follow(job, item, param, i) : json_incref(item);
+        json_t *meant = is_reference(item) ? follow(job, item, param, i, &bytes) : json_incref(item);
         if (meant == NULL || json_array_append_new(items, meant) < 0) {
             if (meant != NULL) {
                 hearth_api_fail_nomem(&job->error);

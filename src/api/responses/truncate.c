@@ -71,6 +71,7 @@ static void unmake(struct hearth_job *job) {
     hearth_conversation_destroy(job);
     hearth_tokens_finish(&prompt->tokens);
     prompt->mark_count = 0;
+    job->generation.pin_count = 0; /* they stand in its tokens */
 }
 
 /* Where the history is cut so that `bytes` go at the least, or as much as can go; 0: nothing can. */

@@ -14,6 +14,8 @@
  *     anything else with replies in it                      another history (a client has summed up): the session goes
  *                                                           on from there
  *
+ * A reply that is begun at the end of what was sent, for the model to go on with it, is none of these replies.
+ *
  * What the client has not sent is the session's: system text, tools (which are described, and cannot be called: the
  * client does not know them). */
 #include "api/kept.h"
@@ -34,13 +36,19 @@ static void past_finish(struct past *past) {
     json_decref(past->config);
 }
 
-static bool has_reply(const struct hearth_history *sent, size_t from) {
-    for (size_t i = from; i < sent->count; i++) {
+static bool has_reply(const struct hearth_history *sent, size_t from, size_t end) {
+    for (size_t i = from; i < end; i++) {
         if (sent->messages[i]->role == HEARTH_ROLE_ASSISTANT) {
             return true;
         }
     }
     return false;
+}
+
+/* The end of what was said: behind it there is at most a reply that the client has begun, to be continued. */
+static size_t end_of(const struct hearth_history *sent, size_t lead) {
+    const struct hearth_message *last = sent->count > lead ? sent->messages[sent->count - 1] : NULL;
+    return sent->count - (last != NULL && last->role == HEARTH_ROLE_ASSISTANT && last->call_count == 0);
 }
 
 /* So many messages are the same, from those indices on. */
@@ -101,13 +109,13 @@ static size_t overlap(const struct past *past, const struct hearth_history *sent
 
 static struct reading read_sent(const struct past *past, size_t turn_count, const struct hearth_history *sent,
                                 size_t lead) {
-    const size_t same = common(&past->history, 0, sent, lead), news = sent->count - lead;
-    const bool replies = has_reply(sent, lead);
+    const size_t same = common(&past->history, 0, sent, lead), end = end_of(sent, lead), news = end - lead;
+    const bool replies = has_reply(sent, lead, end);
     struct reading reading = {.turns = turn_count, .first_new = lead};
     const size_t again = same == 0 ? overlap(past, sent, lead) : 0;
     if (again > 0) {
         reading.first_new = lead + again;
-    } else if (replies || (turn_count == 1 && same == news && same + 1 >= past->history.count)) {
+    } else if (replies || (turn_count == 1 && same >= news && same + 1 >= past->history.count)) {
         reading.turns = turns_within(past, turn_count, same);
         reading.first_new = lead + (reading.turns > 0 ? past->ends[reading.turns - 1] : 0);
     } else if (lead > 0 && !same_system(sent, lead, past->config)) {
@@ -161,18 +169,25 @@ static bool load_past(struct hearth_job *job, struct hearth_digest head, struct 
     return ok;
 }
 
-/* The line only up to the turn that the request goes on from. */
-static bool shorten_line(struct hearth_job *job, size_t turns, const char *param) {
+/* The line only up to the turn that the request goes on from. At one that was deleted no fork can begin: then nothing
+ * of the line stays, for the client has sent it all. */
+static bool shorten_line(struct hearth_job *job, struct reading *reading, size_t lead, const char *param) {
     struct hearth_kept *kept = job->kept;
-    if (turns == kept->line.count) {
+    if (reading->turns == kept->line.count) {
         return true;
     }
-    if (turns == 0) {
-        hearth_line_finish(&kept->line);
-        kept->line = (struct hearth_line){0};
-        return true;
+    if (reading->turns > 0) {
+        if (hearth_kept_load_line(job, kept->line.turns[reading->turns - 1].id, kept->session, param)) {
+            return true;
+        }
+        if (job->error.status != 404) {
+            return false;
+        }
+        reading->turns = 0;
+        reading->first_new = lead;
     }
-    return hearth_kept_load_line(job, kept->line.turns[turns - 1].id, kept->session, param);
+    hearth_line_finish(&kept->line);
+    return true;
 }
 
 static bool attach(struct hearth_job *job, const json_t *body, struct hearth_digest head, const char *param) {
@@ -183,12 +198,12 @@ static bool attach(struct hearth_job *job, const json_t *body, struct hearth_dig
     job->history = (struct hearth_history){0};
     bool ok = load_past(job, head, &past, param);
     if (ok) {
-        const struct reading reading = read_sent(&past, kept->line.count, &sent, lead);
+        struct reading reading = read_sent(&past, kept->line.count, &sent, lead);
         if (reading.aside) {
             hearth_kept_destroy(job);
             ok = append(&job->history, &sent, 0, sent.count) || hearth_api_fail_nomem(&job->error);
         } else {
-            ok = shorten_line(job, reading.turns, param) && put_together(job, &past, &sent, lead, &reading) &&
+            ok = shorten_line(job, &reading, lead, param) && put_together(job, &past, &sent, lead, &reading) &&
                  inherit_tools(job, body, past.config);
         }
     }

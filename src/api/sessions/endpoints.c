@@ -9,7 +9,7 @@ static json_t *session_json(const struct hearth_session *session) {
     char head[64];
     const bool begun = !hearth_digest_equal(session->head, (struct hearth_digest){0, 0});
     json_t *metadata = session->metadata.len > 0 ? json_loadb((const char *)session->metadata.data,
-                                                              session->metadata.len, 0, NULL)
+                                                              session->metadata.len, JSON_ALLOW_NUL, NULL)
                                                  : json_object();
     hearth_id_print(head, sizeof head, "turn_", session->head, -1);
     return json_pack("{s:o, s:s, s:I, s:I, s:o, s:I, s:I, s:o}", "id",
@@ -214,6 +214,7 @@ static bool warm_rendered(struct hearth_job *job) {
              hearth_api_fail_nomem(&job->error);
     }
     options->request.no_generation_prompt = true;
+    options->request.thinking = options->request.thinking && !json_is_false(json_object_get(config, "thinking"));
     ok = ok && hearth_chat_request_ready(job) && hearth_history_prompt(job, &options->request, &job->error);
     hearth_history_finish(&past);
     json_decref(body);
@@ -238,7 +239,10 @@ bool hearth_sessions_warm_prepare(struct hearth_job *job, const json_t *body) {
                                                  "tokens", 0));
     }
     generation->max_tokens = 0;
-    generation->salt = line->turns[line->count - 1].salt;
+    const struct hearth_turn *last = &line->turns[line->count - 1];
+    if (!hearth_digest_equal(last->model, (struct hearth_digest){0, 0})) { /* else nobody knows it: the owner's */
+        generation->salt = last->salt;
+    }
     if (line->tokens_turns == line->count && hearth_digest_equal(line->model, job->api->engine->caps.fingerprint)) {
         ok = hearth_tokens_append(&generation->prompts[0].tokens, line->tokens.v, line->tokens.n) ||
              hearth_api_fail_nomem(&job->error);

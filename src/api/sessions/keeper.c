@@ -141,7 +141,7 @@ static void *run(void *user) {
         keeper->woken = false;
         const bool stopping = keeper->stopping;
         pthread_mutex_unlock(&keeper->mutex);
-        while (!stopping && hearth_store_sweep(keeper->api->store, SLICE) == SLICE) {
+        while (!is_stopping(keeper) && hearth_store_sweep(keeper->api->store, SLICE) >= SLICE) {
         }
         if (!stopping) {
             carry_out(keeper);
