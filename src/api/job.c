@@ -189,7 +189,7 @@ static bool parse_body(struct hearth_job *job, json_t **out) {
         json_decref(body);
         return hearth_api_fail(&job->error, 400, "invalid_json", NULL, "the body must be a JSON object");
     }
-    if ((job->route->flags & HEARTH_ROUTE_CHAT) == 0 && hearth_json_is_deeper(body, LEVELS_MAX)) {
+    if (hearth_json_is_deeper(body, LEVELS_MAX)) { /* a chat's messages are apart, and stored as text */
         json_decref(body);
         return hearth_api_fail(&job->error, 400, "invalid_json", NULL,
                                "arrays and objects of the body stand in each other more than %d levels deep",

@@ -312,8 +312,7 @@ static json_t *record(struct hearth_job *job, enum hearth_turn_status status) {
     if (status == HEARTH_TURN_FAILED || choice->message == NULL) {
         return json_object();
     }
-    return json_pack("{s:o, s:s, s:s?}", "usage", hearth_anthropic_usage(job, 0, true), "stop_reason",
-                     stop_reason(choice), "stop_sequence", choice->stop);
+    return json_pack("{s:s, s:s*}", "stop_reason", stop_reason(choice), "stop_sequence", choice->stop);
 }
 
 const struct hearth_dialect hearth_anthropic_dialect = {
