@@ -54,6 +54,16 @@ def serve(*flags, **options):
     return servers.Server([servers.hearth_path(), "serve", *flags], **options)
 
 
+def ended(ask, by_itself):
+    """What `ask` makes of the first text that the model's reply to ends by itself. Where two tokens are about equally
+    likely, how a batch was split decides between them, and one of them may send a small model rambling."""
+    for text in ("Say yes.", "Say no.", "Hello!", "Good morning."):
+        reply = ask(text)
+        if by_itself(reply):
+            break
+    return reply
+
+
 def sdk(server, **options):
     return openai.OpenAI(**{"base_url": f"http://127.0.0.1:{server.port}/v1", "api_key": "none", "max_retries": 0,
                             "timeout": 120, **options})

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from museum import LEND, LOOK, NOTE, THINKER, calls, says, stage, tiny_flags
-from conftest import serve
+from conftest import ended, serve
 from dialects import BETAS, Tally, claude, cost, for_messages
 from lib.text import Text
 
@@ -72,7 +72,7 @@ def the_call(message):
 # ---- one message ----
 
 def test_object(ask, model):
-    message = ask("Say yes.", max_tokens=200)
+    message = ended(lambda text: ask(text, max_tokens=200), lambda made: made.stop_reason == "end_turn")
     assert message.type == "message" and message.role == "assistant" and message.id.startswith("msg_")
     assert message.model == model and message.stop_reason == "end_turn" and message.stop_sequence is None
     assert [block.type for block in message.content] == ["text"] and text(message)
@@ -92,7 +92,8 @@ def test_max_tokens(ask):
 
 def test_max_tokens_is_clamped(ask):
     """Clients ask for more than any context has."""
-    assert ask("Say yes.", max_tokens=128000, timeout=120).stop_reason == "end_turn"
+    message = ended(lambda text: ask(text, max_tokens=128000, timeout=120), lambda made: made.stop_reason == "end_turn")
+    assert message.stop_reason == "end_turn"
 
 
 def test_stop_sequences(ask):
@@ -205,7 +206,8 @@ def test_structured_output(claude_client, model):
 # ---- streams ----
 
 def test_stream_events(ask):
-    events = list(ask("Say yes.", stream=True, max_tokens=200))
+    events = ended(lambda text: list(ask(text, stream=True, max_tokens=200)),
+                   lambda made: made[-2].delta.stop_reason == "end_turn")
     assert [event.type for event in events if event.type not in ("content_block_delta", "ping")] \
         == ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"]
     start, delta = events[0].message, events[-2]

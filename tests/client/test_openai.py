@@ -4,6 +4,8 @@ import concurrent.futures
 
 import pytest
 
+from conftest import sdk, serve
+
 QUESTION = "What is the capital of France? Answer in one sentence."
 
 
@@ -126,12 +128,16 @@ def test_stop(chat):
     assert streamed == text[:text.index(stop)]
 
 
-def test_seed(chat):
-    def roll(seed):
-        return chat("Write a line of a poem.", temperature=1.2, seed=seed, max_tokens=20,
-                    extra_body={"cache_prompt": False}).choices[0].message.content
-    assert roll(7) == roll(7)
-    assert len({roll(seed) for seed in range(5)}) > 1
+def test_seed(engine_flags):
+    """On a server of its own: where a prompt comes to lie among the cells of others changes the last digits of the
+    logits, and with them now and then a token."""
+    with serve(*engine_flags, "-c", "2048", "-np", "1") as running, sdk(running) as client:
+        def roll(seed):
+            return client.chat.completions.create(
+                model="any", messages=[{"role": "user", "content": "Write a line of a poem."}], temperature=1.2, seed=seed,
+                max_tokens=20, extra_body={"cache_prompt": False}).choices[0].message.content
+        assert roll(7) == roll(7)
+        assert len({roll(seed) for seed in range(5)}) > 1
 
 
 def test_temperature_zero_repeats(chat):
