@@ -3,6 +3,8 @@
 #include "api/kept.h"
 #include "responses_stage.h"
 
+#include <unistd.h>
+
 static char *long_input(size_t turns, const char *more) {
     struct hearth_buf text = {0};
     assert_true(hearth_buf_text(&text, "{\"input\":["));

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -46,17 +45,13 @@ static const char template_text[] =
     "{%- endif -%}";
 
 static struct stage stage;
-static char script_path[] = "/tmp/hearth-script-XXXXXX";
 
 static int setup(void **state) {
     struct stage_options options;
-    int file = mkstemp(script_path);
     (void)state;
-    assert_true(file >= 0 && write(file, script, sizeof script - 1) == (ssize_t)(sizeof script - 1));
-    close(file);
     stage_options_default(&options);
     options.sim.ctx_tokens = 4096;
-    options.api.script_path = script_path;
+    options.script = script;
     options.chat_template = template_text;
     stage_open(&stage, &options);
     return 0;
@@ -65,20 +60,11 @@ static int setup(void **state) {
 static int teardown(void **state) {
     (void)state;
     stage_close(&stage);
-    unlink(script_path);
     return 0;
 }
 
 static json_t *call(const char *method, const char *path, const char *body, int want) {
-    int status;
-    json_t *answer = stage_call(&stage, method, path, body, &status);
-    if (status != want) {
-        print_error("%s %s %.300s: %d, not %d: %s\n", method, path, body != NULL ? body : "", status, want,
-                    json_str(answer, "error.message"));
-    }
-    assert_int_equal(status, want);
-    assert_non_null(answer);
-    return answer;
+    return stage_want(&stage, method, path, body, want);
 }
 
 static json_t *get(const char *format, const char *id, int want) {

@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -23,16 +22,16 @@ static const char forgets[] =
     "{{- m.content + '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
-static void write_script(char *path) {
-    FILE *file = fdopen(mkstemp(path), "w");
-    assert_non_null(file);
+static void write_script(char *out, size_t cap) {
+    size_t len = 0;
     for (int i = 0; i < TURNS; i++) {
-        fprintf(file,
-                "{\"when\": {\"last\": \"#%d#\"}, \"bytes\": true, \"reply\": \"<think>\\nThe question was number %d, "
-                "and it takes some thought to say so.\\n</think>\\n\\nThis was question %d.\"}\n",
-                i, i, i);
+        len += (size_t)snprintf(out + len, cap - len,
+                                "{\"when\": {\"last\": \"#%d#\"}, \"bytes\": true, \"reply\": \"<think>\\nThe question "
+                                "was number %d, and it takes some thought to say so.\\n</think>\\n\\nThis was question "
+                                "%d.\"}\n",
+                                i, i, i);
+        assert_true(len < cap);
     }
-    fclose(file);
 }
 
 enum manner {
@@ -45,13 +44,13 @@ enum manner {
 
 /* Questions and answers. */
 static void converse(enum hearth_memory_class memory_class, enum manner manner) {
-    char path[] = "/tmp/hearth-script-XXXXXX";
+    char script[4096];
     struct stage_options options;
     struct stage stage;
-    write_script(path);
+    write_script(script, sizeof script);
     stage_options_default(&options);
     options.sim.memory_class = memory_class;
-    options.api.script_path = path;
+    options.script = script;
     options.api.keep_thinking = manner == KEPT;
     options.api.transcript_bytes = manner == NAMED_FORGOTTEN ? 0 : options.api.transcript_bytes;
     options.chat_template = forgets;
@@ -88,7 +87,6 @@ static void converse(enum hearth_memory_class memory_class, enum manner manner) 
     }
     json_decref(messages);
     stage_close(&stage);
-    unlink(path);
 }
 
 static void converse_on_all(enum manner manner) {
