@@ -345,6 +345,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->slots = params->slots;
     api->created_unix = hearth_clock_unix();
     pthread_mutex_init(&api->events_mutex, NULL);
+    pthread_mutex_init(&api->ends_mutex, NULL);
     if (getrandom(&api->mark_seed, sizeof api->mark_seed, GRND_NONBLOCK) < 0) {
         api->mark_seed = (uint64_t)hearth_clock_us();
     }
@@ -429,5 +430,6 @@ void hearth_api_destroy(struct hearth_api *api) {
     hearth_script_destroy(api->script);
     hearth_grammars_destroy(api->grammars);
     pthread_mutex_destroy(&api->events_mutex);
+    pthread_mutex_destroy(&api->ends_mutex);
     free(api);
 }

@@ -71,6 +71,7 @@ struct hearth_api {
     struct hearth_keeper *keeper;
     uint8_t secret[32];           /* the store's: for what comes back from clients and must be ours */
     pthread_mutex_t events_mutex; /* the event queues of all jobs */
+    pthread_mutex_t ends_mutex;   /* how a turn that was stored open ends: by its reply, or cancelled */
     struct hearth_pool *pool;
 
     /* Chat. */

@@ -346,8 +346,7 @@ static void respond_prepared(struct hearth_job *job) {
                    job->error.message.text);
         hearth_api_respond_error(exchange, &job->error);
     } else {
-        hearth_http_respond(exchange, job->status != 0 ? job->status : 200, HEARTH_CONTENT_JSON, job->response.data,
-                            job->response.len);
+        hearth_http_respond(exchange, 200, HEARTH_CONTENT_JSON, job->response.data, job->response.len);
     }
 }
 

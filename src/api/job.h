@@ -77,7 +77,6 @@ struct hearth_job {
     /* Made by the worker. */
     bool failed;
     struct hearth_api_error error;
-    int status;                           /* of `response`; 0: 200 */
     struct hearth_buf response;           /* a finished JSON body, when dialect is NULL; or the first answer of a
                                              detached job */
     const struct hearth_dialect *dialect;

@@ -424,6 +424,30 @@ static enum hearth_turn_status status_of(const struct hearth_job *job) {
     return job->choices[0].cut ? HEARTH_TURN_INCOMPLETE : HEARTH_TURN_COMPLETED;
 }
 
+/* Somebody who asked for it has been told that the turn was cancelled, while this worker was on its way. */
+static bool was_cancelled(const struct hearth_job *job) {
+    struct hearth_turn turn = {0};
+    const int err = hearth_store_get(job->api->store, job->owner, job->id_bits, &turn);
+    const bool cancelled = err == HEARTH_OK && turn.status == HEARTH_TURN_CANCELLED;
+    hearth_turn_finish(&turn);
+    return cancelled;
+}
+
+/* Writes the turn as it has ended, unless it was cancelled by then. */
+static int put_end(struct hearth_job *job, enum hearth_turn_status status, json_t *output, json_t *response,
+                   struct hearth_errmsg *msg) {
+    int err = HEARTH_OK;
+    pthread_mutex_lock(&job->api->ends_mutex);
+    if (job->kept->stored && status != HEARTH_TURN_CANCELLED && was_cancelled(job)) {
+        json_decref(output);
+        json_decref(response);
+    } else {
+        err = put(job, status, output, response, msg);
+    }
+    pthread_mutex_unlock(&job->api->ends_mutex);
+    return err;
+}
+
 void hearth_kept_write(struct hearth_job *job) {
     struct hearth_kept *kept = job->kept;
     struct hearth_errmsg msg = {{0}};
@@ -433,7 +457,7 @@ void hearth_kept_write(struct hearth_job *job) {
     const bool exact = !job->failed && kept->dropped_messages == 0; /* otherwise they are not the conversation's */
     int err = !exact || fill_tokens(job) ? HEARTH_OK : HEARTH_ERR_NOMEM;
     if (err == HEARTH_OK) {
-        err = put(job, status, output, response, &msg);
+        err = put_end(job, status, output, response, &msg);
     } else {
         json_decref(output);
         json_decref(response);

@@ -135,17 +135,26 @@ void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange
     }
 }
 
+/* Loads a turn; one that is still open is cancelled from now on, and everybody is told so. False: it is not there. */
+static bool load_cancelled(struct hearth_job *job, struct hearth_turn *turn, int *err) {
+    pthread_mutex_lock(&job->api->ends_mutex);
+    const bool loaded = load(job, turn);
+    *err = HEARTH_OK;
+    if (loaded && is_open(turn)) {
+        turn->status = HEARTH_TURN_CANCELLED;
+        turn->again = turn->joins = true;
+        *err = hearth_store_put(job->api->store, turn, NULL);
+    }
+    pthread_mutex_unlock(&job->api->ends_mutex);
+    return loaded;
+}
+
 bool hearth_responses_cancel_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_turn turn = {0};
+    int err;
     (void)body;
-    if (!load(job, &turn)) {
+    if (!load_cancelled(job, &turn, &err)) {
         return false;
-    }
-    int err = HEARTH_OK;
-    if (is_open(&turn)) { /* it is about to be: from now on everybody is told so */
-        turn.status = HEARTH_TURN_CANCELLED;
-        turn.again = turn.joins = true;
-        err = hearth_store_put(job->api->store, &turn, NULL);
     }
     json_t *response = hearth_response_of_turn(&turn, job->api->model_name);
     const bool background = json_is_true(json_object_get(response, "background"));
