@@ -24,7 +24,9 @@
     X(NOT_FOUND,        -13,  404, "not found")                          \
     X(AUTH,             -14,  401, "invalid API key")                    \
     X(METHOD,           -15,  405, "method not allowed")                 \
-    X(TIMEOUT,          -16,  408, "timed out")
+    X(TIMEOUT,          -16,  408, "timed out")                          \
+    X(OVERLOADED,       -17,  429, "too many requests wait")             \
+    X(DEADLINE,         -18,  504, "the deadline has passed")
 
 enum hearth_err {
     HEARTH_OK = 0,

@@ -37,7 +37,8 @@ void hearth_service_params_default(struct hearth_service_params *params) {
                                                 .cache_bytes = (size_t)1 << 30,
                                                 .snapshot_interval_tokens = 8192,
                                                 .far_min_tokens = 256,
-                                                .far_interval_tokens = 8192};
+                                                .far_interval_tokens = 8192,
+                                                .draft_tokens = 8};
 }
 
 /* ---- life ---- */
@@ -320,6 +321,23 @@ void hearth_service_drain(struct hearth_service *service, int64_t grace_us) {
     pthread_mutex_unlock(&service->mutex);
 }
 
+/* ---- load ---- */
+
+bool hearth_service_overloaded(struct hearth_service *service, uint32_t *retry_after_s) {
+    pthread_mutex_lock(&service->mutex);
+    bool full = service->params.queue > 0 && service->stats.queued >= service->params.queue;
+    pthread_mutex_unlock(&service->mutex);
+    *retry_after_s = 1;
+    return full;
+}
+
+void hearth_service_tune(struct hearth_service *service, uint32_t queue, double min_decode_tps) {
+    pthread_mutex_lock(&service->mutex);
+    service->params.queue = queue;
+    service->params.min_decode_tps = min_decode_tps;
+    pthread_mutex_unlock(&service->mutex);
+}
+
 /* ---- watching ---- */
 
 void hearth_service_stats(struct hearth_service *service, struct hearth_service_stats *stats) {
@@ -334,4 +352,11 @@ size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_i
         lanes[i] = service->lane_info[i];
     pthread_mutex_unlock(&service->mutex);
     return service->lanes;
+}
+
+size_t hearth_service_waiting(struct hearth_service *service, struct hearth_waiting_info *waiting, size_t cap) {
+    (void)service;
+    (void)waiting;
+    (void)cap;
+    return 0;
 }

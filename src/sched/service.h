@@ -2,8 +2,8 @@
  * else talks to it through this header.
  *
  * A request is a list of tokens with sampling options. What a service delivers for it, in order:
- *     zero or one HEARTH_EVENT_PREFILLED, any number of HEARTH_EVENT_TEXT, then exactly one of
- *     HEARTH_EVENT_DONE or HEARTH_EVENT_FAILED; after that nothing. */
+ *     any number of HEARTH_EVENT_PROGRESS (when asked for), zero or one HEARTH_EVENT_PREFILLED, any number of
+ *     HEARTH_EVENT_TEXT, then exactly one of HEARTH_EVENT_DONE or HEARTH_EVENT_FAILED; after that nothing. */
 #ifndef HEARTH_SCHED_SERVICE_H
 #define HEARTH_SCHED_SERVICE_H
 
@@ -32,6 +32,7 @@ enum hearth_finish {
 const char *hearth_finish_text(enum hearth_finish finish);
 
 enum hearth_event_type {
+    HEARTH_EVENT_PROGRESS,  /* a part of the prompt is computed; receipt as far as it is known, and prefilled_tokens */
     HEARTH_EVENT_PREFILLED, /* the prompt is computed; receipt is filled */
     HEARTH_EVENT_TEXT,      /* text and/or sampled tokens */
     HEARTH_EVENT_DONE,      /* finish, receipt and counts are filled; text may hold the last piece */
@@ -56,6 +57,8 @@ struct hearth_event {
     struct hearth_receipt receipt;
     uint32_t generated_tokens; /* an end token counts */
     int64_t generate_us;       /* from the first sampled token to the last */
+    uint32_t prefilled_tokens; /* PROGRESS: tokens of the prompt that are reused or computed by now */
+    bool late;                 /* DONE: the deadline cut the reply off (finish is LENGTH) */
     int err;
     struct hearth_errmsg message;
     struct hearth_event *next; /* for the receiver's queue */
@@ -84,21 +87,51 @@ struct hearth_call_syntax {
     const char *value_prefix, *value_suffix; /* around a tagged value; "" for both: arguments are JSON */
 };
 
-/* How much a request matters beside others. Interactive ones go before background ones, unless those have waited for
- * long (HEARTH_BACKGROUND_PATIENCE_US); in order of arrival among themselves.
+/* How much a request matters beside others. One rule orders them, in the queue and among prefills: a request counts as
+ * arrived when it did, plus its class's patience, plus what its tenant has had more than its share (at most
+ * HEARTH_DEBT_MAX_US). All of these are bounded, so that nobody starves.
+ *
+ * A lane that another request needs more is set aside: its state is captured, its request is queued again and goes on
+ * from there later; it never fails for that. The rules are in sched/step.h.
  *
  * A warm request computes a prompt's state for later, when nobody else has anything to do: it starts while no other
  * request waits, is set aside as soon as another needs its lane or its cells (what it has got stays), and computes in
  * small pieces beside lanes that are busy. What is only on disk is read into RAM; when nothing has to be computed, that
  * is all, and no lane is touched (then no PREFILLED comes). A conversation that RAM does not hold at once is left as it
  * is. When it has ended, whoever begins with its prompt goes on from there. A drain cancels it at once. */
-enum hearth_class { HEARTH_CLASS_INTERACTIVE, HEARTH_CLASS_BACKGROUND, HEARTH_CLASS_WARM };
+/*    name         text           patience, seconds */
+#define HEARTH_CLASS_TABLE(X)                                        \
+    X(INTERACTIVE, "interactive", 0)  /* somebody waits for it */     \
+    X(SIDE,        "side",        2)  /* titles, reviews, summaries */ \
+    X(BACKGROUND,  "background",  10) /* nobody looks at it now */    \
+    X(WARM,        "warm",        0)
 
-#define HEARTH_BACKGROUND_PATIENCE_US 10000000
+enum hearth_class {
+#define X(name, text, patience) HEARTH_CLASS_##name,
+    HEARTH_CLASS_TABLE(X)
+#undef X
+};
+
+/* "interactive", … Any thread. */
+const char *hearth_class_text(enum hearth_class priority);
+
+#define HEARTH_DEBT_MAX_US 30000000
+
+/* On whose account a request computes: an API key, say. Tenants share what there is by weight while several of them
+ * have work. */
+struct hearth_tenant {
+    uint64_t id;   /* zero: the one that all share who have none */
+    double weight; /* > 0; zero means 1 */
+};
 
 /* One request. Everything is copied by hearth_service_submit(). */
 struct hearth_request {
     enum hearth_class priority; /* zero: interactive */
+    struct hearth_tenant tenant;
+    int64_t deadline_us; /* from submitting to the last event; 0: none. Then a reply that has begun ends with what it
+                            has (LENGTH, `late`), and one that has not fails (DEADLINE) */
+    bool progress;       /* deliver PROGRESS, after batches of the prefill */
+    bool speculate_off;  /* compute one token at a time, whatever the service does otherwise */
     const hearth_token *prompt;
     size_t prompt_tokens;
     /* Positions (token indices into the prompt, ascending) that a later prompt is likely to leave this one at, or to
@@ -125,6 +158,12 @@ struct hearth_request {
     void *user;
 };
 
+/* Speculation: tokens that the text itself suggests (a phrase that occurred before goes on as it did then) are computed
+ * together with the one that is due, and kept as far as they are what is sampled. Replies are the same with and
+ * without. AUTO guesses only while that is measured to be faster. */
+enum hearth_speculate { HEARTH_SPECULATE_AUTO, HEARTH_SPECULATE_ON, HEARTH_SPECULATE_OFF };
+#define HEARTH_DRAFT_MAX 16
+
 struct hearth_service_params {
     uint32_t page_tokens;          /* default 256 */
     size_t cache_bytes;            /* pages and snapshots in RAM; 0 turns the cache off */
@@ -134,6 +173,10 @@ struct hearth_service_params {
                                service */
     uint32_t far_min_tokens;           /* shorter sequences stay in RAM; default 256 */
     uint32_t far_interval_tokens;      /* a long prefill or reply is persisted every so often; default 8192 */
+    uint32_t queue;          /* most requests that wait for a lane (warm ones are not counted); 0: no limit (default) */
+    double min_decode_tps;   /* prefills leave each decoding lane at least so many tokens a second; 0: they need not */
+    enum hearth_speculate speculate; /* default AUTO */
+    uint32_t draft_tokens;   /* most tokens guessed ahead for a lane, at most HEARTH_DRAFT_MAX; default 8 */
 };
 
 void hearth_service_params_default(struct hearth_service_params *params);
@@ -145,9 +188,13 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
 
 /* Hands a request over. Returns its id (> 0), or a negative error when it is refused at once and nothing will be
  * delivered: INVALID (empty prompt, token out of range, bad sampling or pins), TOO_LONG (prompt_tokens >= ctx_tokens;
- * the message holds both numbers), BUSY (draining), NOMEM. Any thread. */
+ * the message holds both numbers), OVERLOADED (as many wait as may), BUSY (draining), NOMEM. Any thread. */
 int64_t hearth_service_submit(struct hearth_service *service, const struct hearth_request *request,
                               struct hearth_errmsg *msg);
+
+/* Whether another request would be refused as OVERLOADED, and in how many seconds (1 to 60, from what the queue has
+ * taken lately) it is worth trying again. Any thread. */
+bool hearth_service_overloaded(struct hearth_service *service, uint32_t *retry_after_s);
 
 /* The request is dropped at the next step, wherever it is; its FAILED event (err CANCELLED) still arrives. An id that
  * has ended is ignored. Any thread. */
@@ -199,6 +246,22 @@ struct hearth_lane_info {
     int64_t request_id;   /* 0 when idle */
     uint32_t live_tokens; /* tokens whose state the lane's sequence holds */
     uint32_t prompt_tokens, computed_tokens, generated_tokens;
+    uint32_t reused_tokens;           /* of the prompt */
+    uint32_t drafted_tokens, accepted_tokens; /* guessed ahead for this request, and kept */
+    enum hearth_class priority;
+    uint64_t tenant;
+    int64_t queue_us, prefill_us, decode_us; /* how long the request has spent in each, so far */
+    uint32_t preemptions;             /* how often it was set aside */
+};
+
+/* A request that waits for a lane. */
+struct hearth_waiting_info {
+    int64_t request_id;
+    enum hearth_class priority;
+    uint64_t tenant;
+    uint32_t prompt_tokens, generated_tokens; /* generated: it was set aside */
+    int64_t waited_us;
+    bool held; /* not for a lane, but for another prompt that begins alike, for cells, or for the disk */
 };
 
 /* Monotonic counters (suffix _total in /metrics) and gauges; name, kind, help. All uint64_t, so that any thread can
@@ -218,9 +281,15 @@ struct hearth_lane_info {
     X(decode_us, counter, "Microseconds spent in steps that only decoded")                          \
     X(restore_us, counter, "Microseconds spent restoring state")                                    \
     X(capture_us, counter, "Microseconds spent capturing state")                                    \
+    X(sample_us, counter, "Microseconds spent choosing tokens and delivering them")                 \
+    X(sched_us, counter, "Microseconds of the service's thread that are none of these")             \
+    X(drafted_tokens, counter, "Tokens guessed ahead")                                              \
+    X(accepted_tokens, counter, "Of these, tokens that were kept")                                  \
+    X(requests_refused, counter, "Requests refused because too many waited")                        \
+    X(requests_late, counter, "Requests that their deadline ended")                                 \
     X(steps, counter, "Batches computed")                                                           \
     X(preemptions, counter, "Lanes set aside because the KV cache was full")                        \
-    X(yields, counter, "Warm requests set aside for others")                                        \
+    X(yields, counter, "Lanes set aside for a request that mattered more")                          \
     X(forgets, counter, "Conversations forgotten")                                                  \
     X(restore_failures, counter, "Restores that failed and were recomputed")                        \
     X(pages, gauge, "Pages stored")                                                                 \
@@ -242,5 +311,12 @@ struct hearth_service_stats {
 void hearth_service_stats(struct hearth_service *service, struct hearth_service_stats *stats);
 /* Writes at most `cap` lanes and returns how many there are. */
 size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_info *lanes, size_t cap);
+/* Likewise the requests that wait, in the order in which they will be admitted; at most HEARTH_WAITING_MAX are kept
+ * track of. */
+#define HEARTH_WAITING_MAX 64
+size_t hearth_service_waiting(struct hearth_service *service, struct hearth_waiting_info *waiting, size_t cap);
+
+/* Changes how many may wait and what decoding lanes are left, while it runs. Any thread. */
+void hearth_service_tune(struct hearth_service *service, uint32_t queue, double min_decode_tps);
 
 #endif

@@ -9,6 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *hearth_class_text(enum hearth_class priority) {
+    static const char *const texts[] = {
+#define X(name, text, patience) [HEARTH_CLASS_##name] = text,
+        HEARTH_CLASS_TABLE(X)
+#undef X
+    };
+    HEARTH_ASSERT((size_t)priority < sizeof texts / sizeof *texts);
+    return texts[priority];
+}
+
 const char *hearth_lane_state_text(enum hearth_lane_state state) {
     static const char *const texts[] = {
 #define X(name, text) [HEARTH_LANE_##name] = text,
@@ -77,12 +87,12 @@ static int32_t until_mark(const struct hearth_step_lane *lane) {
 
 /* When a request counts as arrived, in the order of admission and in that of prefills. */
 static int64_t rank_us(enum hearth_class priority, int64_t arrived_us) {
-    switch (priority) {
-    case HEARTH_CLASS_INTERACTIVE: return arrived_us;
-    case HEARTH_CLASS_BACKGROUND: return arrived_us + HEARTH_BACKGROUND_PATIENCE_US;
-    case HEARTH_CLASS_WARM: break;
-    }
-    return INT64_MAX;
+    static const int64_t patience_s[] = {
+#define X(name, text, patience) [HEARTH_CLASS_##name] = (patience),
+        HEARTH_CLASS_TABLE(X)
+#undef X
+    };
+    return priority == HEARTH_CLASS_WARM ? INT64_MAX : arrived_us + patience_s[priority] * 1000000;
 }
 
 static double urgency(const struct hearth_step *step, const struct hearth_step_lane *lane, int64_t now_us) {
@@ -107,10 +117,10 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
     int32_t warm = warm_room(step);
     for (uint32_t i = 0; i < step->params.lanes && room > 0; i++)
         if (step->lanes[i].state == HEARTH_LANE_DECODE) {
-            shares[i] = 1;
-            room--;
-            chunk--;
-            total++;
+            shares[i] = step->lanes[i].due < room ? step->lanes[i].due : room;
+            room -= shares[i];
+            chunk -= shares[i];
+            total += shares[i];
         }
     if (chunk > room)
         chunk = room;
@@ -271,6 +281,11 @@ bool hearth_step_mark(struct hearth_step *step, int index, int32_t pos) {
     return true;
 }
 
+void hearth_step_due(struct hearth_step *step, int index, int32_t tokens) {
+    HEARTH_ASSERT(step->lanes[index].state == HEARTH_LANE_DECODE && tokens > 0);
+    step->lanes[index].due = tokens;
+}
+
 bool hearth_step_computed(struct hearth_step *step, int index, int32_t tokens) {
     struct hearth_step_lane *lane = &step->lanes[index];
     lane->computed += tokens;
@@ -278,8 +293,10 @@ bool hearth_step_computed(struct hearth_step *step, int index, int32_t tokens) {
         return false;
     HEARTH_ASSERT(lane->computed <= lane->target);
     hearth_step_changed(step); /* somebody may wait to share what was just computed */
-    if (lane->computed == lane->target)
+    if (lane->computed == lane->target) {
         lane->state = HEARTH_LANE_DECODE;
+        lane->due = 1;
+    }
     if (lane->mark_count == 0 || lane->marks[0] != lane->computed)
         return false;
     lane->mark_count--;

@@ -10,13 +10,14 @@
  *     YIELD lane   a warm request is in the way       → hearth_step_release(), hearth_step_submit()
  *     SLEEP        nothing at all
  *
- * Rules. Every generating lane gets one token in every batch. The rest of the batch is prefill, shortest remaining
- * first, with ageing so that a long one is not starved by a stream of short ones. A share ends at the lane's next
- * mark, where the caller may take a snapshot. Requests are admitted in order of class and arrival (sched/service.h); a
- * held one steps aside until something changes. A warm one is admitted when no other is queued, gives its lane up when
- * another could have it, and gets a few tokens of a batch behind all others while any lane of theirs is busy. Captures
- * get all the time there is without work, else one slice between two batches, which the caller keeps short against a
- * batch: what is captured outlasts a crash, so a finished reply does not wait for somebody else's long prompt. */
+ * Rules. Every generating lane gets its token (and those guessed ahead, hearth_step_due()) in every batch. The rest of
+ * the batch is prefill, shortest remaining first, with ageing so that a long one is not starved by a stream of short
+ * ones. A share ends at the lane's next mark, where the caller may take a snapshot. Requests are admitted in order of
+ * class and arrival (sched/service.h); a held one steps aside until something changes. A warm one is admitted when no
+ * other is queued, gives its lane up when another could have it, and gets a few tokens of a batch behind all others
+ * while any lane of theirs is busy. Captures get all the time there is without work, else one slice between two
+ * batches, which the caller keeps short against a batch: what is captured outlasts a crash, so a finished reply does
+ * not wait for somebody else's long prompt. */
 #ifndef HEARTH_SCHED_STEP_H
 #define HEARTH_SCHED_STEP_H
 
@@ -40,6 +41,7 @@ struct hearth_step_lane {
     int32_t target;       /* prefill ends here: prompt length (with generated tokens after a preemption) */
     int32_t marks[HEARTH_MARKS_MAX]; /* ascending positions where a share has to end */
     int mark_count;
+    int32_t due;          /* while it decodes: tokens it computes in the next batch */
     bool capture; /* state waits to be captured */
     int64_t capture_since_us;
 };
@@ -108,7 +110,11 @@ void hearth_step_assign(struct hearth_step *step, int64_t id, int lane, int32_t 
 void hearth_step_hold(struct hearth_step *step, int64_t id);
 /* Adds a mark to a prefilling lane. False when the lane is past it or full of marks. */
 bool hearth_step_mark(struct hearth_step *step, int lane, int32_t pos);
-/* The lane's share was computed. True when the lane stands on a mark (which is then gone). */
+/* A decoding lane computes so many tokens per batch from now on, instead of one: what is due (more than one when state
+ * was rolled back further than tokens were) and what is guessed behind it. A batch that is full gives it fewer. */
+void hearth_step_due(struct hearth_step *step, int lane, int32_t tokens);
+/* The lane's share was computed, and so many tokens of it are kept. True when the lane stands on a mark (which is then
+ * gone). */
 bool hearth_step_computed(struct hearth_step *step, int lane, int32_t tokens);
 /* The lane's request ended or was set aside; its state, if any, waits to be captured. */
 void hearth_step_release(struct hearth_step *step, int lane, bool capture, int64_t now_us);

@@ -303,6 +303,26 @@ size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_i
     return 2;
 }
 
+size_t hearth_service_waiting(struct hearth_service *service, struct hearth_waiting_info *waiting, size_t cap) {
+    (void)service;
+    if (cap > 0) {
+        waiting[0] = (struct hearth_waiting_info){.request_id = 8, .prompt_tokens = 5, .waited_us = 1500000};
+    }
+    return 1;
+}
+
+bool hearth_service_overloaded(struct hearth_service *service, uint32_t *retry_after_s) {
+    (void)service;
+    *retry_after_s = 1;
+    return false;
+}
+
+void hearth_service_tune(struct hearth_service *service, uint32_t queue, double min_decode_tps) {
+    (void)service;
+    (void)queue;
+    (void)min_decode_tps;
+}
+
 void fake_set_plan(const struct fake_plan *plan) {
     pthread_mutex_lock(&mutex);
     current = *plan;
