@@ -7,7 +7,7 @@
 # llama.cpp; HEARTH_CUDA=1 builds it for NVIDIA GPUs.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench lint fuzz zoo peer install clean
+.PHONY: help build run test bench soak lint fuzz zoo peer install clean
 
 export SAN PORT MODEL ARGS
 PREFIX ?= /usr/local
@@ -24,8 +24,11 @@ run: ## Build, fetch a small model, and serve it on 127.0.0.1:8080 (PORT=, MODEL
 test: ## Build and run all tests (SAN=address or SAN=thread for sanitizers)
 	@scripts/test.sh
 
-bench: ## Measure recomputation, speed and memory beside llama-server (ARGS="recompute -np 1")
+bench: ## Make the record: hearth beside llama-server, into bench/report (ARGS=--quick, ARGS="restart -np 1", ARGS=--list)
 	@scripts/bench.sh $(ARGS)
+
+soak: ## A day of traffic in an hour, with clients that misbehave (ARGS="--minutes 5", ARGS=sim, ARGS=real)
+	@scripts/soak.sh $(ARGS)
 
 lint: ## Check layers, lengths and words, and that clang has no warnings
 	@scripts/lint.sh

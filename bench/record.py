@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records sessions of hermes-agent into bench/sessions, for bench/sessions.py to replay.
+"""Records sessions of hermes-agent into bench/sessions, for the case `sessions` to replay.
 
 Hermes runs as its users run it, in a project of its own under /srv; the model's part is written down below and spoken
 by a stand-in server (lib/scripted.py), so that a recording depends on Hermes alone. What names this machine is

@@ -1,30 +1,25 @@
 #!/bin/sh
 # Measures hearth beside llama-server of the same source and flags: `make bench`.
 #
-#   scripts/bench.sh [recompute|restart|disk|sessions|throughput|ram|disconnect|prepare|long_reply] [its arguments]   default: all
+#   scripts/bench.sh                   the whole record, about 75 minutes on two cores, into bench/report
+#   scripts/bench.sh --quick           less of everything, about 20 minutes, into build/bench
+#   scripts/bench.sh CASE … [options]  a selection; --list says what there is (docs/benchmarks.md)
 #
-# Each program says at its head what it measures (bench/*.py --help); reports go to bench/report.
+# Python's standard library is all that is needed besides what builds hearth.
 set -eu
 
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
-dir=$(scripts/build.sh hearth tests/support/make_model)
-HEARTH_BIN=${HEARTH_BIN:-$PWD/$dir/hearth}
+case " $* " in
+*" --list "* | *" --help "* | *" -h "*) exec python3 bench/bench.py "$@" ;;
+esac
+if [ -z "${HEARTH_BIN:-}" ]; then
+    dir=$(scripts/build.sh hearth tests/support/make_model bench/micro/hearth-micro)
+    HEARTH_BIN=$PWD/$dir/hearth
+fi
 HEARTH_PEER=${HEARTH_PEER:-$(scripts/deps.sh peer)}
 HEARTH_MODELS=$HEARTH_CACHE/models
 export HEARTH_BIN HEARTH_PEER HEARTH_MODELS
 scripts/models.sh all >/dev/null
-
-failed=0
-if [ $# -gt 0 ]; then
-    program=$1
-    shift
-    python3 "bench/$program.py" "$@" || failed=1
-else
-    for program in recompute restart disk sessions throughput ram disconnect prepare long_reply; do
-        say "$program"
-        python3 "bench/$program.py" || failed=1
-    done
-fi
-exit $failed
+exec python3 bench/bench.py "$@"

@@ -1,5 +1,5 @@
 """A chat completion said in another dialect, as hermes-agent says it there: for sending recorded sessions again
-(bench/sessions.py).
+(lib/replay.py).
 
 A Dialect turns the body of a chat completion into a request of its own (`request`: path, body, headers) and reads the
 answer's stream (`read`: text and computed tokens). The prompt is the same: system text, tools and messages, in their

@@ -95,6 +95,19 @@ class Server:
                     return int(line.split()[1]) * 1024
         raise KeyError(field)
 
+    def halt(self):
+        """SIGSTOP: it keeps what it has and computes nothing."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def cpu_s(self):
+        """Seconds of processor time that it has used, all threads."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def kill(self):
         """SIGKILL, as a crash or a power cut would end it."""
         self.process.kill()
@@ -104,6 +117,7 @@ class Server:
         """SIGTERM, then SIGKILL; returns the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(signal.SIGCONT)  # in case it is halted
             try:
                 self.process.wait(timeout_s)
             except subprocess.TimeoutExpired:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import statistics
 
 
@@ -17,6 +18,32 @@ def spread(values):
     middle = statistics.median(values)
     return (high - low) / 2 / middle if middle else None
 
+
+def quantile(values, share):
+    """By linear interpolation; None for no values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def quartiles(values):
+    return [quantile(values, share) for share in (0.25, 0.5, 0.75)]
+
+
+def interval(rounds, statistic, times=400, inside=0.90):
+    """Bootstrap over rounds: the range that holds `inside` of statistic(rounds drawn again with replacement). The same
+    rounds give the same range. None for fewer than two rounds."""
+    if len(rounds) < 2:
+        return None
+    draw = random.Random(len(rounds))
+    found = sorted(filter(None, (statistic([draw.choice(rounds) for _ in rounds]) for _ in range(times))))
+    if not found:
+        return None
+    return [quantile(found, (1 - inside) / 2), quantile(found, (1 + inside) / 2)]
 
 def number(value, digits=2, unit=""):
     return "–" if value is None else f"{value:.{digits}f}{unit}"

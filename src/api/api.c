@@ -1,9 +1,10 @@
-/* Routes, keys, and the life of the whole.
+/* Routes, and the life of the whole.
  *
- * Order at the end: the HTTP server stops taking requests, the service is drained (each running request gets its last
- * event, and so its answer), the loop ends when the answers are taken, the workers end, the keeper ends (workers wake
- * it), and what was posted since is run when the HTTP server is freed: jobs without a client are done then, for nobody
- * has waited for their last events, and what they are still to keep is kept there. Then no job is left. */
+ * Order at the end: requests for replies are refused, and /health says so; the service is drained (each running request
+ * gets its last event, and so its answer), the HTTP server stops taking requests, the loop ends when the answers are
+ * taken, the workers end, the keeper ends (workers wake it), and what was posted since is run when the HTTP server is
+ * freed: jobs without a client are done then, for nobody has waited for their last events, and what they are still to
+ * keep is kept there. Then no job is left. */
 #include "api/anthropic/anthropic.h"
 #include "api/responses/responses.h"
 
@@ -25,13 +26,14 @@
 #define CHAT HEARTH_ROUTE_CHAT
 #define OPEN HEARTH_ROUTE_OPEN
 #define BODYLESS HEARTH_ROUTE_BODYLESS
+#define REPLY HEARTH_ROUTE_REPLY
 
 /*    method  path                     answered on the loop   prepared by a worker */
 #define HEARTH_ROUTE_TABLE(X)                                                                          \
-    X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, CHAT)                     \
-    X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, CHAT)                        \
-    X("POST", "/v1/completions", NULL, hearth_completions_prepare, 0)                                  \
-    X("POST", "/completions", NULL, hearth_completions_prepare, 0)                                     \
+    X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY)             \
+    X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY)                \
+    X("POST", "/v1/completions", NULL, hearth_completions_prepare, REPLY)                              \
+    X("POST", "/completions", NULL, hearth_completions_prepare, REPLY)                                 \
     X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT)                            \
     X("POST", "/tokenize", NULL, hearth_tokenize_prepare, 0)                                           \
     X("POST", "/detokenize", NULL, hearth_detokenize_prepare, 0)                                       \
@@ -41,16 +43,16 @@
     X("POST", "/v1/sessions/*/warm", NULL, hearth_sessions_warm_prepare, BODYLESS)                     \
     X("GET", "/v1/sessions/*", NULL, hearth_sessions_get_prepare, BODYLESS)                            \
     X("DELETE", "/v1/sessions/*", NULL, hearth_sessions_delete_prepare, BODYLESS)                      \
-    X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, 0)            \
+    X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY)        \
     X("POST", "/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare, 0)  \
-    X("POST", "/anthropic/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, 0)  \
+    X("POST", "/anthropic/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY) \
     X("POST", "/anthropic/v1/messages/count_tokens", hearth_anthropic_begin,                           \
       hearth_anthropic_count_prepare, 0)                                                               \
     X("GET", "/anthropic/v1/models", hearth_models_list, NULL, 0)                                      \
     X("GET", "/anthropic/v1/models/*", hearth_models_get, NULL, 0)                                     \
-    X("POST", "/v1/responses", NULL, hearth_responses_prepare, 0)                                      \
+    X("POST", "/v1/responses", NULL, hearth_responses_prepare, REPLY)                                  \
     X("POST", "/v1/responses/input_tokens", NULL, hearth_responses_tokens_prepare, 0)                  \
-    X("POST", "/v1/responses/compact", NULL, hearth_responses_compact_prepare, 0)                      \
+    X("POST", "/v1/responses/compact", NULL, hearth_responses_compact_prepare, REPLY)                  \
     X("POST", "/v1/responses/*/cancel", hearth_responses_cancel, hearth_responses_cancel_prepare, BODYLESS) \
     X("GET", "/v1/responses/*/input_items", NULL, hearth_responses_items_prepare, BODYLESS)            \
     X("GET", "/v1/responses/*", NULL, hearth_responses_get_prepare, BODYLESS)                          \
@@ -71,6 +73,7 @@
     X("GET", "/v1/health", hearth_health_get, NULL, OPEN)                                              \
     X("GET", "/props", hearth_props_get, NULL, 0)                                                      \
     X("GET", "/slots", hearth_slots_get, NULL, 0)                                                      \
+    X("GET", "/queue", hearth_queue_get, NULL, 0)                                                      \
     X("GET", "/metrics", hearth_metrics_get, NULL, 0)
 
 static const struct hearth_route routes[] = {
@@ -115,37 +118,6 @@ char *hearth_route_param(const struct hearth_route *route, const char *path, siz
     return found ? strndup(stars[index].text, stars[index].len) : NULL;
 }
 
-/* Compares in a time that depends on the length of what was given only. */
-static bool key_equals(const char *given, const char *key) {
-    size_t given_len = strlen(given);
-    size_t key_len = strlen(key);
-    unsigned differ = given_len != key_len;
-    for (size_t i = 0; i < given_len; i++) {
-        differ |= (unsigned)((unsigned char)given[i] ^ (unsigned char)key[i % key_len]);
-    }
-    return differ == 0;
-}
-
-/* One key alone needs no salt: nobody else has state here. */
-bool hearth_api_authorize(const struct hearth_api *api, const struct hearth_http_exchange *exchange,
-                          struct hearth_digest *salt) {
-    const char *given = hearth_http_header(exchange, "authorization");
-    if (given != NULL && strncasecmp(given, "Bearer ", 7) == 0) {
-        given += 7;
-    } else {
-        given = hearth_http_header(exchange, "x-api-key");
-    }
-    bool found = false;
-    for (size_t i = 0; given != NULL && i < api->api_key_count; i++) {
-        const bool equal = key_equals(given, api->api_keys[i]);
-        found |= equal;
-        if (equal && api->api_key_count > 1) {
-            *salt = api->key_salts[i];
-        }
-    }
-    return found || api->api_key_count == 0;
-}
-
 static void respond_no_route(struct hearth_http_exchange *exchange, const char *path, bool path_known) {
     struct hearth_api_error error;
     if (!path_known) {
@@ -165,32 +137,73 @@ static void respond_no_route(struct hearth_http_exchange *exchange, const char *
     hearth_api_respond_error(exchange, &error);
 }
 
-static void on_request(void *user, struct hearth_http_exchange *exchange) {
-    struct hearth_api *api = user;
+static const struct hearth_route *find_route(const struct hearth_http_exchange *exchange, bool *path_known) {
     const char *path = hearth_http_path(exchange);
-    const struct hearth_route *route = NULL;
-    bool path_known = false;
-    struct hearth_digest salt = {0, 0};
-    for (size_t i = 0; i < sizeof routes / sizeof routes[0] && route == NULL; i++) {
+    *path_known = false;
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
         if (path_matches(&routes[i], path)) {
-            path_known = true;
-            route = strcmp(routes[i].method, hearth_http_method(exchange)) == 0 ? &routes[i] : NULL;
+            *path_known = true;
+            if (strcmp(routes[i].method, hearth_http_method(exchange)) == 0) {
+                return &routes[i];
+            }
         }
     }
-    if ((route == NULL || (route->flags & HEARTH_ROUTE_OPEN) == 0) && !hearth_api_authorize(api, exchange, &salt)) {
-        struct hearth_api_error error;
+    return NULL;
+}
+
+/* False: it is no time for a request that wants a reply, which the error says. */
+static bool has_room(struct hearth_api *api, struct hearth_api_error *error) {
+    uint32_t retry_after_s = 0;
+    if (atomic_load(&api->stopping)) {
+        return hearth_api_fail_err(error, HEARTH_ERR_BUSY, NULL);
+    }
+    if (hearth_service_overloaded(api->service, &retry_after_s)) {
+        atomic_fetch_add(&api->refused, 1);
+        return hearth_api_fail_submit(api, error, HEARTH_ERR_OVERLOADED, NULL);
+    }
+    return true;
+}
+
+/* The route of a request that may be served, and whose it is; NULL: it has been answered. Everything that can be said
+ * without the body is said here. */
+static const struct hearth_route *admit(struct hearth_api *api, struct hearth_http_exchange *exchange,
+                                        struct hearth_caller *caller) {
+    struct hearth_api_error error;
+    bool path_known;
+    const struct hearth_route *route = find_route(exchange, &path_known);
+    const bool authorized = hearth_api_authorize(api, exchange, caller);
+    if (!authorized && (route == NULL || (route->flags & HEARTH_ROUTE_OPEN) == 0)) {
         hearth_http_set_header(exchange, "WWW-Authenticate", "Bearer");
         hearth_api_fail(&error, 401, "invalid_api_key", NULL, "a valid API key is needed (Authorization: Bearer …)");
         hearth_api_respond_error(exchange, &error);
-    } else if (route == NULL) {
-        respond_no_route(exchange, path, path_known);
-    } else {
-        if (route->now != NULL) {
-            route->now(api, exchange);
-        }
-        if (route->prepare != NULL) {
-            hearth_job_start(api, route, exchange, salt);
-        }
+        return NULL;
+    }
+    if (route == NULL) {
+        respond_no_route(exchange, hearth_http_path(exchange), path_known);
+        return NULL;
+    }
+    if ((route->flags & HEARTH_ROUTE_REPLY) != 0 && !has_room(api, &error)) {
+        hearth_api_respond_error(exchange, &error);
+        return NULL;
+    }
+    return route;
+}
+
+static bool on_head(void *user, struct hearth_http_exchange *exchange) {
+    struct hearth_caller caller;
+    return admit(user, exchange, &caller) != NULL;
+}
+
+/* Time has passed since the head came: it is looked at again. */
+static void on_request(void *user, struct hearth_http_exchange *exchange) {
+    struct hearth_api *api = user;
+    struct hearth_caller caller;
+    const struct hearth_route *route = admit(api, exchange, &caller);
+    if (route != NULL && route->now != NULL) {
+        route->now(api, exchange);
+    }
+    if (route != NULL && route->prepare != NULL) {
+        hearth_job_start(api, route, exchange, &caller);
     }
 }
 
@@ -206,7 +219,8 @@ static void on_tick(void *user) {
 void hearth_api_params_default(struct hearth_api_params *params) {
     *params = (struct hearth_api_params){.max_tokens = -1, .slots = true, .version = "hearth",
                                          .tool_syntax_greedy = true, .transcript_bytes = 256u * 1024 * 1024,
-                                         .reasoning_format = HEARTH_REASONING_AUTO, .reasoning_budget = -1};
+                                         .reasoning_format = HEARTH_REASONING_AUTO, .reasoning_budget = -1,
+                                         .ping_us = 10000000};
     hearth_http_params_default(&params->http);
     hearth_sampling_default(&params->sampling);
 }
@@ -230,24 +244,8 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
     api->model_file = copy_text(file);
     api->model_name = copy_text(*name != '\0' ? name : "hearth");
     api->version = copy_text(params->version);
-    api->api_keys = calloc(params->api_key_count + 1, sizeof *api->api_keys);
-    api->key_salts = calloc(params->api_key_count + 1, sizeof *api->key_salts);
-    if (api->model_path == NULL || api->model_file == NULL || api->model_name == NULL || api->version == NULL ||
-        api->api_keys == NULL || api->key_salts == NULL) {
-        return false;
-    }
-    for (size_t i = 0; i < params->api_key_count; i++) {
-        HEARTH_ASSERT(params->api_keys[i][0] != '\0');
-        api->api_keys[i] = strdup(params->api_keys[i]);
-        if (api->api_keys[i] == NULL) {
-            return false;
-        }
-        api->api_key_count++;
-        if (!hearth_salt_of_key(api->api_keys[i], &api->key_salts[i])) {
-            return false;
-        }
-    }
-    return true;
+    return api->model_path != NULL && api->model_file != NULL && api->model_name != NULL && api->version != NULL &&
+           hearth_keys_init(api, params->keys, params->key_count);
 }
 
 static int compile_strip_lines(struct hearth_api *api, const struct hearth_api_params *params,
@@ -343,6 +341,11 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->max_tokens = params->max_tokens;
     api->metrics = params->metrics;
     api->slots = params->slots;
+    api->ping_us = params->ping_us;
+    api->speculates = params->speculates;
+    atomic_init(&api->request_timeout_us, params->request_timeout_us);
+    atomic_init(&api->refused, 0);
+    pthread_mutex_init(&api->keys_mutex, NULL);
     api->created_unix = hearth_clock_unix();
     pthread_mutex_init(&api->events_mutex, NULL);
     pthread_mutex_init(&api->ends_mutex, NULL);
@@ -350,7 +353,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
         api->mark_seed = (uint64_t)hearth_clock_us();
     }
     const struct hearth_http_handler handler = {
-        .request = on_request, .error = hearth_api_http_error, .tick = on_tick, .user = api};
+        .head = on_head, .request = on_request, .error = hearth_api_http_error, .tick = on_tick, .user = api};
     int rc = HEARTH_ERR_NOMEM;
     if (copy_params(api, params)) {
         rc = copy_chat_params(api, params, msg);
@@ -381,6 +384,10 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     return HEARTH_OK;
 }
 
+void hearth_api_set_request_timeout(struct hearth_api *api, int64_t request_timeout_us) {
+    atomic_store(&api->request_timeout_us, request_timeout_us);
+}
+
 uint16_t hearth_api_port(const struct hearth_api *api) {
     return hearth_http_port(api->http);
 }
@@ -391,7 +398,6 @@ void hearth_api_shutdown(struct hearth_api *api, int64_t grace_us) {
     }
     api->shut_down = true;
     atomic_store(&api->stopping, true);
-    hearth_http_stop(api->http);
     hearth_service_drain(api->service, grace_us);
     hearth_http_join(api->http, grace_us > ANSWER_US ? grace_us : ANSWER_US);
 }
@@ -409,11 +415,7 @@ void hearth_api_destroy(struct hearth_api *api) {
     hearth_http_destroy(api->http);
     hearth_pool_destroy(api->pool);
     HEARTH_ASSERT(atomic_load(&api->jobs) == 0);
-    for (size_t i = 0; i < api->api_key_count; i++) {
-        free(api->api_keys[i]);
-    }
-    free(api->api_keys);
-    free(api->key_salts);
+    hearth_keys_finish(api);
     free(api->transcripts_path);
     free(api->model_path);
     free(api->model_file);

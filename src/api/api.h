@@ -14,6 +14,14 @@
 
 struct hearth_api;
 
+/* Somebody who may use the server. */
+struct hearth_api_key {
+    const char *key;           /* not empty */
+    const char *name;          /* how logs and /slots call its owner; NULL: made from the key, which it does not tell */
+    double weight;             /* its share of the machine beside other keys'; 0 means 1 */
+    enum hearth_class highest; /* the class of its requests, which may ask for a lower one only */
+};
+
 /* Strings are copied; engine, chat and service are borrowed until hearth_api_destroy(). Start from
  * hearth_api_params_default(). */
 struct hearth_api_params {
@@ -22,9 +30,12 @@ struct hearth_api_params {
     struct hearth_service *service;
     struct hearth_far *far;       /* the service's, for its numbers; NULL: none */
     struct hearth_http_params http;
-    const char *const *api_keys;  /* not empty strings; a request needs one of them. With two or more, requests share
-                                     state with those of the same key only */
-    size_t api_key_count;         /* 0: no key is needed */
+    const struct hearth_api_key *keys; /* a request needs one of them. With two or more, requests share state with those
+                                          of the same key only */
+    size_t key_count;             /* 0: no key is needed */
+    int64_t request_timeout_us;   /* the longest deadline, and that of a request that brings none; 0: none */
+    int64_t ping_us;              /* a stream that is silent for so long says that it is alive; default 10 s */
+    bool speculates;              /* the service guesses tokens ahead: for /slots */
     const char *model_path;
     const char *alias;            /* the model's name; NULL: the last part of model_path */
     const char *version;          /* for build_info and system_fingerprint, for example "hearth 0.1.0" */
@@ -59,9 +70,15 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
 /* The port that is listened on. Any thread. */
 uint16_t hearth_api_port(const struct hearth_api *api);
 
-/* Stops: no new connections or requests; drains the service (running requests finish for at most `grace_us`, then are
- * cancelled and answered with 503); returns when the last answer has been taken, or `grace_us` (at least half a
- * second) later at the most. Any thread but the loop's and the service's. */
+/* While it runs: other keys, for requests that arrive from now on (those in flight go on), and another timeout. None at
+ * all open the server to everybody. Errors: NOMEM; the old keys stay. Any thread. */
+int hearth_api_set_keys(struct hearth_api *api, const struct hearth_api_key *keys, size_t count);
+void hearth_api_set_request_timeout(struct hearth_api *api, int64_t request_timeout_us);
+
+/* Stops. /health and new requests for replies are answered with 503 while the service is drained (requests that it has
+ * finish for at most `grace_us`, then are cancelled and answered with 503); then there are no new connections; returns
+ * when the last answer has been taken, or `grace_us` (at least half a second) later at the most. Any thread but the
+ * loop's and the service's. */
 void hearth_api_shutdown(struct hearth_api *api, int64_t grace_us);
 
 /* Shuts down without grace if that has not been done, and frees. Before hearth_service_destroy(). NULL is allowed. */

@@ -6,7 +6,9 @@
  *
  *     api.c        create, routes, keys, dispatch       job.h        jobs, dialects, and who prints them
  *     error.c      the error object                     json.c, fields.c  typed fields of a JSON object
- *     salt.c       who shares state with whom           models.c, native.c, metrics.c: the smaller endpoints
+ *     keys.c       who may use it                       salt.c       who shares state with whom
+ *     urgency.c    class, deadline                      access.c     what the log says of every request
+ *     models.c, native.c, metrics.c, slots.c: the smaller endpoints
  *     generation.c what a request asks of the sampler   chat_request.c what a chat request asks of its template
  *     prompt.c     text to tokens and marks             chat_completions.c, completions.c: two dialects
  *     body.c       a body, parsed as far as it is new   messages.c     JSON to messages
@@ -44,6 +46,7 @@ struct hearth_transcripts;
 struct hearth_transcript_prompt;
 struct hearth_transcript_result;
 struct hearth_diagnosis;
+struct hearth_api_error;
 
 /* ---- api.c ---- */
 
@@ -53,9 +56,12 @@ struct hearth_api {
     struct hearth_service *service;
     struct hearth_http_server *http;
     struct hearth_far *far;          /* or NULL */
-    char **api_keys;
-    struct hearth_digest *key_salts; /* one per key */
-    size_t api_key_count;
+    struct hearth_keys *keys;        /* keys.c's, under keys_mutex */
+    pthread_mutex_t keys_mutex;
+    _Atomic int64_t request_timeout_us;
+    int64_t ping_us;
+    bool speculates;
+    atomic_uint_fast64_t refused;    /* requests that found too many others, before the service was asked */
     char *model_path, *model_name, *model_file, *version;
     uint32_t lanes;
     struct hearth_sampling sampling;
@@ -108,11 +114,35 @@ enum hearth_route_flag {
     HEARTH_ROUTE_OPEN = 1,     /* needs no key */
     HEARTH_ROUTE_CHAT = 2,     /* its "messages" are a chat's, which are read once by their bytes */
     HEARTH_ROUTE_BODYLESS = 4, /* the body may be missing: NULL is given then */
+    HEARTH_ROUTE_REPLY = 8,    /* the model is to reply: it takes its turn, and may be refused when too many wait */
 };
 
-/* True when the exchange brings a key that is good here, and its salt then. */
-bool hearth_api_authorize(const struct hearth_api *api, const struct hearth_http_exchange *exchange,
-                          struct hearth_digest *salt);
+/* ---- keys.c: who may use the server ---- */
+
+struct hearth_keys;
+
+/* What there is to know of a key, without the key. */
+struct hearth_caller {
+    struct hearth_digest salt;   /* zero: there are no others */
+    struct hearth_tenant tenant; /* zero: no keys are needed */
+    enum hearth_class highest;
+    char name[48];
+};
+
+/* False: out of memory. */
+bool hearth_keys_init(struct hearth_api *api, const struct hearth_api_key *keys, size_t count);
+void hearth_keys_finish(struct hearth_api *api);
+/* True when the exchange brings a key that is good here, and whose it is then. Any thread. */
+bool hearth_api_authorize(struct hearth_api *api, const struct hearth_http_exchange *exchange,
+                          struct hearth_caller *caller);
+
+/* ---- access.c: what the log says of every request ---- */
+
+/* An answer that no job gave: an error, which is told with its cause. */
+void hearth_access_log_error(const struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
+/* A job is over. */
+void hearth_access_log_job(const struct hearth_job *job);
+
 /* What the '*' number `index` of a route stands for in a path; NULL when it has not so many. Caller frees. */
 char *hearth_route_param(const struct hearth_route *route, const char *path, size_t index);
 
@@ -123,6 +153,7 @@ struct hearth_api_error {
     const char *code; /* static, or NULL */
     char param[96];   /* "" when none */
     struct hearth_errmsg message;
+    uint32_t retry_after_s; /* when it is worth trying again; 0: not said */
     size_t prompt_tokens, ctx_tokens; /* for context_length_exceeded, else 0 */
 };
 
@@ -138,10 +169,14 @@ json_t *hearth_api_error_json(const struct hearth_api_error *error);
 json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, const char *request_id);
 /* True for a client that speaks Anthropic's API: by its path, or by its anthropic-version header. */
 bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange);
-/* Ends the exchange with an error, in the form of its API. */
+/* Fills the error of a request that the service did not take: as above, and when to try again. Returns false. */
+bool hearth_api_fail_submit(struct hearth_api *api, struct hearth_api_error *error, int err,
+                            const struct hearth_errmsg *msg);
+/* Ends the exchange with an error, in the form of its API. The second logs it, for exchanges that no job has. */
+void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 /* The handler's callback for errors that http finds. */
-void hearth_api_http_error(void *user, int status, const char *message, struct hearth_buf *body);
+void hearth_api_http_error(void *user, int status, const char *message, const char *path, struct hearth_buf *body);
 
 /* ---- json.c ---- */
 
@@ -210,6 +245,7 @@ struct hearth_generation {
     char *model;        /* as the client wrote it, or NULL */
     int32_t max_tokens, n;
     bool stream, include_usage, cache, echo;
+    bool speculate, progress; /* urgency.c's, as is: */
     enum hearth_class priority;
     struct hearth_pin pins[HEARTH_PINS_MAX]; /* of the first prompt, ascending */
     size_t pin_count;
@@ -220,7 +256,8 @@ struct hearth_generation {
     size_t breakpoint_count;
 };
 
-/* Reads everything that chat and plain completions have in common; `generation` is zeroed but for the key's salt.
+/* Reads everything that chat and plain completions have in common; `generation` is zeroed but for the key's salt and
+ * what urgency.c has read.
  * `plain`: it is the latter, which have no tools. */
 bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bool plain,
                             struct hearth_generation *generation, struct hearth_api_error *error);
@@ -392,6 +429,7 @@ void hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exch
 void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 
 #endif

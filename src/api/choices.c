@@ -18,6 +18,15 @@ static json_t *envelope(const struct hearth_job *job, const char *object, json_t
                      choices);
 }
 
+/* A tier is told to those who named one. NULL when out of memory. */
+static json_t *with_tier(const struct hearth_job *job, json_t *response) {
+    if (job->tier != NULL && json_object_set_new(response, "service_tier", json_string(job->tier)) < 0) {
+        json_decref(response);
+        return NULL;
+    }
+    return response;
+}
+
 /* Adds what the response has cost; NULL when out of memory. */
 static json_t *with_cost(json_t *response, const struct hearth_tally *tally, bool usage) {
     if (response == NULL || (usage && json_object_set_new(response, "usage", hearth_usage_json(tally)) < 0) ||
@@ -30,7 +39,7 @@ static json_t *with_cost(json_t *response, const struct hearth_tally *tally, boo
 }
 
 static json_t *one_choice(const struct hearth_job *job, json_t *choice) {
-    return envelope(job, form_of(job)->chunk_object, json_pack("[o]", choice));
+    return with_tier(job, envelope(job, form_of(job)->chunk_object, json_pack("[o]", choice)));
 }
 
 /* The collected log-probabilities in the dialect's form; NULL when there are none or none were asked for. */
@@ -58,6 +67,23 @@ bool hearth_choices_delta(struct hearth_choice *choice, const struct hearth_chat
     return hearth_sse(out, NULL, one_choice(job, form_of(job)->delta(choice, delta, take_logprobs(choice))));
 }
 
+/* A chunk in which nothing is said, with llama-server's account of the prompt. */
+bool hearth_choices_progress(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out) {
+    static const struct hearth_chat_delta nothing = {.content = "", .call = HEARTH_CHAT_NO_CALL};
+    const struct hearth_job *job = choice->job;
+    const struct hearth_receipt *receipt = &choice->receipt;
+    const int64_t us = receipt->plan_us + receipt->restore_us + receipt->prefill_us;
+    json_t *chunk = one_choice(job, form_of(job)->delta(choice, &nothing, NULL));
+    json_t *progress = json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)receipt->prompt_tokens, "cache",
+                                 (json_int_t)hearth_receipt_cached_tokens(receipt), "processed",
+                                 (json_int_t)prefilled_tokens, "time_ms", (json_int_t)(us / 1000));
+    if (json_object_set_new(chunk, "prompt_progress", progress) < 0) {
+        json_decref(chunk);
+        return false;
+    }
+    return hearth_sse(out, NULL, chunk);
+}
+
 static bool print_last(struct hearth_choice *choice, struct hearth_buf *out) {
     const struct hearth_job *job = choice->job;
     struct hearth_tally tally;
@@ -81,7 +107,8 @@ bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out) {
         struct hearth_tally tally;
         hearth_tally_job(job, &tally);
         ok = hearth_sse(out, NULL,
-                        with_cost(envelope(job, form_of(job)->chunk_object, json_array()), &tally, true));
+                        with_cost(with_tier(job, envelope(job, form_of(job)->chunk_object, json_array())), &tally,
+                                  true));
     }
     return ok && hearth_buf_text(out, "data: [DONE]\n\n");
 }
@@ -103,5 +130,5 @@ json_t *hearth_choices_whole(struct hearth_job *job) {
         }
     }
     hearth_tally_job(job, &tally);
-    return with_cost(envelope(job, form_of(job)->object, choices), &tally, true);
+    return with_cost(with_tier(job, envelope(job, form_of(job)->object, choices)), &tally, true);
 }

@@ -14,8 +14,11 @@ static const struct {
 } types[] = {
     {400, "invalid_request_error"}, {401, "authentication_error"},  {403, "permission_error"}, {404, "not_found_error"},
     {428, "invalid_request_error"}, {429, "rate_limit_error"},      {499, "invalid_request_error"},
-    {599, "server_error"},
+    {503, "server_error"},          {504, "timeout_error"},         {599, "server_error"},
 };
+
+/* A server that ends is followed by another one, soon or in another place. */
+#define ENDING_RETRY_S 2
 
 static const char *type_of(int status) {
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -44,20 +47,34 @@ bool hearth_api_fail(struct hearth_api_error *error, int status, const char *cod
 }
 
 bool hearth_api_fail_err(struct hearth_api_error *error, int err, const struct hearth_errmsg *msg) {
-    int status = hearth_err_http(err);
+    const int status = hearth_err_http(err);
     const char *code = NULL;
     if (err == HEARTH_ERR_TOO_LONG) {
         code = "context_length_exceeded";
+    } else if (err == HEARTH_ERR_OVERLOADED) {
+        code = "rate_limit_exceeded";
+    } else if (err == HEARTH_ERR_DEADLINE) {
+        code = "deadline_exceeded";
     } else if (err == HEARTH_ERR_CANCELLED) {
         /* A client that cancels is not there to be told: this one met the end of the grace period. */
-        status = 503;
-        return hearth_api_fail(error, status, code, NULL, "%s", hearth_err_text(HEARTH_ERR_BUSY));
+        return hearth_api_fail_err(error, HEARTH_ERR_BUSY, NULL);
     }
     fill(error, status, code, NULL);
+    error->retry_after_s = err == HEARTH_ERR_BUSY ? ENDING_RETRY_S : 0;
     if (msg != NULL && msg->text[0] != '\0') {
         error->message = *msg;
     } else {
         snprintf(error->message.text, sizeof error->message.text, "%s", hearth_err_text(err));
+    }
+    return false;
+}
+
+bool hearth_api_fail_submit(struct hearth_api *api, struct hearth_api_error *error, int err,
+                            const struct hearth_errmsg *msg) {
+    hearth_api_fail_err(error, err, msg);
+    if (err == HEARTH_ERR_OVERLOADED) {
+        (void)hearth_service_overloaded(api->service, &error->retry_after_s);
+        error->retry_after_s = error->retry_after_s > 0 ? error->retry_after_s : 1;
     }
     return false;
 }
@@ -84,7 +101,8 @@ json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, co
         int status;
         const char *type;
     } words[] = {{401, "authentication_error"}, {403, "permission_error"}, {404, "not_found_error"},
-                 {413, "request_too_large"},    {429, "rate_limit_error"}, {503, "overloaded_error"}};
+                 {413, "request_too_large"},    {429, "rate_limit_error"}, {503, "overloaded_error"},
+                 {504, "timeout_error"}};
     const char *type = error->status < 500 ? "invalid_request_error" : "api_error";
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         type = words[i].status == error->status ? words[i].type : type;
@@ -98,22 +116,42 @@ json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, co
                      "request_id", request_id);
 }
 
+static bool is_anthropic_path(const char *path) {
+    return strncmp(path, "/v1/messages", 12) == 0 || strncmp(path, "/anthropic/", 11) == 0;
+}
+
 bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange) {
-    const char *path = hearth_http_path(exchange);
-    return strncmp(path, "/v1/messages", 12) == 0 || strncmp(path, "/anthropic/", 11) == 0 ||
-           hearth_http_header(exchange, "anthropic-version") != NULL;
+    return is_anthropic_path(hearth_http_path(exchange)) || hearth_http_header(exchange, "anthropic-version") != NULL;
 }
 
 void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
+    hearth_access_log_error(exchange, error);
+    if (hearth_api_is_anthropic(exchange)) { /* what jobs have set by now */
+        hearth_http_set_header(exchange, "request-id", hearth_http_request_id(exchange));
+    }
+    hearth_api_write_error(exchange, error);
+}
+
+void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
+    char seconds[16];
+    if (error->retry_after_s > 0) {
+        snprintf(seconds, sizeof seconds, "%u", error->retry_after_s);
+        hearth_http_set_header(exchange, "Retry-After", seconds);
+    }
+    if (error->status == 504) { /* clients that repeat it on their own would have it computed in vain once more */
+        hearth_http_set_header(exchange, "X-Should-Retry", "false");
+    }
     hearth_json_respond(exchange, error->status,
                         hearth_api_is_anthropic(exchange)
                             ? hearth_api_error_json_anthropic(error, hearth_http_request_id(exchange))
                             : hearth_api_error_json(error));
 }
 
-void hearth_api_http_error(void *user, int status, const char *message, struct hearth_buf *body) {
+void hearth_api_http_error(void *user, int status, const char *message, const char *path, struct hearth_buf *body) {
     struct hearth_api_error error;
     (void)user;
     hearth_api_fail(&error, status, status == 413 ? "request_too_large" : NULL, NULL, "%s", message);
-    hearth_json_write(hearth_api_error_json(&error), body);
+    hearth_json_write(is_anthropic_path(path) ? hearth_api_error_json_anthropic(&error, NULL)
+                                              : hearth_api_error_json(&error),
+                      body);
 }

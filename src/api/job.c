@@ -15,10 +15,10 @@
 #include "api/job.h"
 
 #include "api/kept.h"
+#include "api/urgency.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -39,6 +39,7 @@ static void destroy_events(struct hearth_event *event) {
 }
 
 static void job_destroy(struct hearth_job *job) {
+    hearth_access_log_job(job);
     for (size_t i = 0; i < job->choice_count; i++) {
         HEARTH_ASSERT(job->choices[i].queue_head == NULL);
         hearth_buf_finish(&job->choices[i].text);
@@ -89,7 +90,7 @@ static void client_gone(void *user) {
 static void prepare(struct hearth_job *job);
 
 void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
-                      struct hearth_digest salt) {
+                      const struct hearth_caller *caller) {
     struct hearth_job *job = calloc(1, sizeof *job);
     struct hearth_api_error error;
     const char *session = hearth_http_header(exchange, "x-session-id");
@@ -101,8 +102,15 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->api = api;
     job->route = route;
     job->exchange = exchange;
-    job->owner = salt;
-    job->generation.salt = salt;
+    job->caller = *caller;
+    job->owner = caller->salt;
+    job->generation.salt = caller->salt;
+    job->generation.priority = caller->highest;
+    job->generation.speculate = true;
+    job->arrived_us = hearth_clock_us();
+    job->method = hearth_http_method(exchange);
+    snprintf(job->request_id, sizeof job->request_id, "%s", hearth_http_request_id(exchange));
+    hearth_urgency_take_headers(job, exchange);
     job->id_bits = hearth_store_id();
     job->created_unix = hearth_clock_unix();
     job->path = strdup(hearth_http_path(exchange));
@@ -203,7 +211,9 @@ static void prepare(struct hearth_job *job) {
     json_t *body = NULL;
     job->prepare_start_us = hearth_clock_us();
     if (!atomic_load(&job->gone)) {
-        job->failed = !parse_body(job, &body) || !job->route->prepare(job, body);
+        job->failed = !parse_body(job, &body) ||
+                      ((job->route->flags & HEARTH_ROUTE_REPLY) != 0 && !hearth_urgency_read(job, body)) ||
+                      !job->route->prepare(job, body);
         json_decref(body);
     }
     hearth_body_finish(&job->parts);
@@ -235,7 +245,15 @@ static void deliver(void *user, struct hearth_event *event) {
 static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, struct hearth_api_error *error) {
     const struct hearth_generation *generation = &job->generation;
     uint32_t nth = choice->index % (uint32_t)generation->n;
+    int64_t left_us;
+    if (!hearth_urgency_left(job, &left_us, error)) {
+        return false;
+    }
     struct hearth_request request = {
+        .tenant = job->caller.tenant,
+        .deadline_us = left_us,
+        .progress = generation->progress && generation->stream,
+        .speculate_off = !generation->speculate,
         .prompt = choice->prompt->tokens.v,
         .prompt_tokens = choice->prompt->tokens.n,
         .marks = choice->prompt->marks,
@@ -263,7 +281,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
     struct hearth_errmsg msg = {{0}};
     int64_t id = hearth_service_submit(job->api->service, &request, &msg);
     if (id <= 0) {
-        return hearth_api_fail_err(error, id < 0 ? (int)id : HEARTH_ERR_ENGINE, &msg);
+        return hearth_api_fail_submit(job->api, error, id < 0 ? (int)id : HEARTH_ERR_ENGINE, &msg);
     }
     choice->service_id = id;
     return true;
@@ -342,10 +360,10 @@ static void respond_prepared(struct hearth_job *job) {
         return;
     }
     if (job->failed) {
-        hearth_log(HEARTH_LOG_DEBUG, "api: %s: %d %s", hearth_http_request_id(exchange), job->error.status,
-                   job->error.message.text);
-        hearth_api_respond_error(exchange, &job->error);
+        job->answered = job->error.status;
+        hearth_api_write_error(exchange, &job->error);
     } else {
+        job->answered = 200;
         hearth_http_respond(exchange, 200, HEARTH_CONTENT_JSON, job->response.data, job->response.len);
     }
 }
@@ -369,6 +387,10 @@ static void take_events(struct hearth_job *job, struct hearth_choice *choice, st
             HEARTH_ASSERT(!choice->ended && next == NULL);
             choice->ended = true;
             job->open_choices--;
+            choice->receipt = event->receipt;
+            choice->drafted_tokens = event->drafted_tokens;
+            choice->accepted_tokens = event->accepted_tokens;
+            choice->preemptions = event->preemptions;
         }
         if (job->open && !job->completing) {
             hearth_reply_event(job, choice, event);

@@ -9,6 +9,8 @@
 #include "api/api_internal.h"
 #include "session/store.h"
 
+#define HEARTH_DEADLINE_HEADERS 2
+
 struct hearth_choice {
     struct hearth_job *job;
     uint32_t index;
@@ -23,6 +25,7 @@ struct hearth_choice {
     struct hearth_chat_stream *stream;   /* of a chat; NULL once it has ended */
     struct hearth_message *message;      /* of a chat, once it has ended */
     bool cut;                            /* it did not end by itself, or broke off within a call */
+    bool late;                           /* its deadline did that */
     char *stop;                          /* the client's stop string that ended it, or NULL */
     uint32_t reasoning_tokens;
     json_t *logprobs;      /* array; in a stream, those that wait for text */
@@ -31,6 +34,7 @@ struct hearth_choice {
     struct hearth_receipt receipt;
     uint32_t generated_tokens;
     int64_t generate_us;
+    uint32_t drafted_tokens, accepted_tokens, preemptions;
 };
 
 /* How an API prints a response. Functions that take `out` append whole server-sent events (hearth_sse) and return
@@ -44,6 +48,8 @@ struct hearth_dialect {
     bool (*finish)(struct hearth_job *job, struct hearth_buf *out);     /* all are, and what is to be kept is kept */
     bool (*fail)(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
     bool (*ping)(struct hearth_job *job, struct hearth_buf *out);       /* a while without a word; NULL: a comment */
+    /* A part of the prompt is computed, and the client wants to know; NULL: a comment. */
+    bool (*progress)(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out);
     json_t *(*whole)(struct hearth_job *job); /* the body of a response that is not streamed; NULL: out of memory */
     bool begin_early;                         /* the stream begins when the request has been submitted */
     /* Worker, for a turn that is kept: the "response" member of its body, what the dialect needs to print it again.
@@ -70,7 +76,14 @@ struct hearth_job {
     struct hearth_buf body;
     char *path, *query;           /* of the request */
     char *session_header;         /* x-session-id, or NULL */
+    char request_id[48];
+    const char *method;
+    int64_t arrived_us;
+    struct hearth_caller caller;
     struct hearth_digest owner;   /* the salt of the key: whose turns and sessions it may see */
+    char priority_header[24], deadline_headers[HEARTH_DEADLINE_HEADERS][24]; /* "": not sent */
+    int64_t deadline_us;          /* from its arrival; 0: none */
+    const char *tier;             /* OpenAI's service_tier, if the request names one */
     struct hearth_digest id_bits; /* of its id; that of its turn, if one is kept */
     char id[64];
 
@@ -104,13 +117,14 @@ struct hearth_job {
     bool completing; /* the worker keeps its turn */
     struct hearth_job_end end;
     bool cancelled;  /* by another request */
+    int answered;    /* the status of the response; 0: its client has not waited for one */
     int64_t written_us; /* when something was last sent */
     int64_t created_unix;
 };
 
-/* Makes a job of an exchange and hands it to the workers. `salt`: the key's. */
+/* Makes a job of an exchange and hands it to the workers. */
 void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
-                      struct hearth_digest salt);
+                      const struct hearth_caller *caller);
 /* Gives the job its id, with the dialect's prefix. */
 void hearth_job_name(struct hearth_job *job);
 /* Cancels every choice that is still running. */
@@ -173,19 +187,22 @@ bool hearth_choices_delta(struct hearth_choice *choice, const struct hearth_chat
 bool hearth_choices_end(struct hearth_choice *choice, struct hearth_buf *out);
 bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out);
 bool hearth_choices_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
+bool hearth_choices_progress(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out);
 json_t *hearth_choices_whole(struct hearth_job *job);
 
 #define HEARTH_CHOICES_DIALECT(prefix)                                                                          \
     .id_prefix = (prefix), .start = hearth_choices_begin_choice, .delta = hearth_choices_delta,                 \
     .end = hearth_choices_end, .finish = hearth_choices_finish, .fail = hearth_choices_fail,                    \
-    .whole = hearth_choices_whole
+    .progress = hearth_choices_progress, .whole = hearth_choices_whole
 
 /* ---- receipt.c ---- */
 
 /* Sums over the choices of a job: prompts count once, by the first choice of each. */
 struct hearth_tally {
     struct hearth_receipt receipt;
-    uint64_t generated_tokens, reasoning_tokens;
+    uint64_t generated_tokens, reasoning_tokens, drafted_tokens, accepted_tokens;
+    uint32_t preemptions;
+    bool late;
     int64_t generate_us;
     const struct hearth_job *job;
 };

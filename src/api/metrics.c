@@ -1,9 +1,11 @@
-/* GET /metrics: the service's table of numbers, the far tier's and the HTTP server's, as Prometheus text.
+/* GET /metrics: the service's table of numbers, the far tier's and the HTTP server's, as Prometheus text; some of them
+ * once more under llama-server's names.
  * Source: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4) */
-#include "api/api_internal.h"
+#include "api/slots.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A counter's name ends in _total by convention. */
@@ -32,6 +34,106 @@ static bool add_far(struct hearth_buf *out, const struct hearth_api *api) {
     return ok;
 }
 
+/* ---- llama-server's names ---- */
+
+static double seconds(uint64_t us) {
+    return (double)us / 1e6;
+}
+
+static double per_second(uint64_t tokens, uint64_t us) {
+    return us > 0 ? (double)tokens / seconds(us) : 0;
+}
+
+/* For dashboards that were made for it. Averages are since the start, there as here. */
+static bool add_llamacpp(struct hearth_buf *out, const struct hearth_service_stats *stats) {
+    const struct {
+        const char *name, *kind, *help;
+        double value;
+    } rows[] = {
+        {"prompt_tokens_total", "counter", "Prompt tokens processed", (double)stats->prompt_computed_tokens},
+        {"prompt_seconds_total", "counter", "Prompt process time", seconds(stats->prefill_us)},
+        {"prompt_tokens_seconds", "gauge", "Average prompt throughput in tokens/s",
+         per_second(stats->prompt_computed_tokens, stats->prefill_us)},
+        {"tokens_predicted_total", "counter", "Generation tokens processed", (double)stats->generated_tokens},
+        {"tokens_predicted_seconds_total", "counter", "Predict process time", seconds(stats->decode_us)},
+        {"predicted_tokens_seconds", "gauge", "Average generation throughput in tokens/s",
+         per_second(stats->generated_tokens, stats->decode_us)},
+        {"requests_processing", "gauge", "Requests processing", (double)stats->lanes_busy},
+        {"requests_deferred", "gauge", "Requests deferred", (double)stats->queued},
+        {"n_decode_total", "counter", "Calls of llama_decode()", (double)stats->steps},
+        {"spec_decode_num_draft_tokens_total", "counter", "Draft tokens generated", (double)stats->drafted_tokens},
+        {"spec_decode_num_accepted_tokens_total", "counter", "Draft tokens accepted",
+         (double)stats->accepted_tokens},
+    };
+    bool ok = true;
+    for (size_t i = 0; ok && i < sizeof rows / sizeof rows[0]; i++) {
+        ok = hearth_buf_printf(out, "# HELP llamacpp:%s %s\n# TYPE llamacpp:%s %s\nllamacpp:%s %.15g\n", rows[i].name,
+                               rows[i].help, rows[i].name, rows[i].kind, rows[i].name, rows[i].value);
+    }
+    return ok;
+}
+
+/* ---- requests by class and key ---- */
+
+struct group {
+    enum hearth_class priority;
+    const char *key;
+    unsigned running, waiting;
+};
+
+struct groups {
+    struct group v[2 * HEARTH_WAITING_MAX];
+    size_t n;
+};
+
+static struct group *group_of(const struct hearth_api *api, struct groups *groups, int64_t id,
+                              enum hearth_class priority) {
+    const struct hearth_job *job = hearth_slots_find(api, id);
+    const char *key = job != NULL ? job->caller.name : "";
+    for (size_t i = 0; i < groups->n; i++) {
+        if (groups->v[i].priority == priority && strcmp(groups->v[i].key, key) == 0) {
+            return &groups->v[i];
+        }
+    }
+    if (groups->n == sizeof groups->v / sizeof groups->v[0]) {
+        return &groups->v[0];
+    }
+    groups->v[groups->n] = (struct group){.priority = priority, .key = key};
+    return &groups->v[groups->n++];
+}
+
+static bool add_group(struct hearth_buf *out, const struct groups *groups, const char *name, bool waiting) {
+    bool ok =
+        hearth_buf_printf(out, "# HELP hearth_%s Requests by class and key\n# TYPE hearth_%s gauge\n", name, name);
+    for (size_t i = 0; ok && i < groups->n; i++) {
+        const struct group *group = &groups->v[i];
+        ok = hearth_buf_printf(out, "hearth_%s{class=\"%s\",key=\"%s\"} %u\n", name,
+                               hearth_class_text(group->priority), group->key,
+                               waiting ? group->waiting : group->running);
+    }
+    return ok;
+}
+
+/* Of those that wait, the service keeps track of the first ones only. */
+static bool add_groups(struct hearth_buf *out, struct hearth_api *api) {
+    struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
+    struct groups groups = {.n = 0};
+    size_t lane_count = 0;
+    struct hearth_lane_info *lanes = hearth_slots_lanes(api, &lane_count);
+    const size_t count = hearth_service_waiting(api->service, waiting, HEARTH_WAITING_MAX);
+    for (size_t i = 0; i < lane_count; i++) {
+        if (lanes[i].state != HEARTH_LANE_IDLE) {
+            group_of(api, &groups, lanes[i].request_id, lanes[i].priority)->running++;
+        }
+    }
+    for (size_t i = 0; i < count && i < HEARTH_WAITING_MAX; i++) {
+        group_of(api, &groups, waiting[i].request_id, waiting[i].priority)->waiting++;
+    }
+    free(lanes);
+    return lanes != NULL && add_group(out, &groups, "requests_running", false) &&
+           add_group(out, &groups, "requests_waiting", true);
+}
+
 void hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     struct hearth_api_error error;
     struct hearth_buf text = {0};
@@ -43,15 +145,16 @@ void hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exc
         return;
     }
     hearth_service_stats(api->service, &stats);
+    stats.requests_refused += atomic_load(&api->refused);
     hearth_http_stats(api->http, &http);
     bool ok = true;
 #define X(name, kind, help) ok = ok && add(&text, #name, #kind, help, stats.name);
     HEARTH_SERVICE_STATS_TABLE(X)
 #undef X
-    ok = ok && add_far(&text, api) && add(&text, "http_connections", "gauge", "Connections open", http.connections) &&
-         add(&text, "http_accepted", "counter", "Connections accepted", http.connections_total) &&
-         add(&text, "http_requests", "counter", "HTTP requests", http.requests_total) &&
-         add(&text, "http_dropped", "counter", "Clients gone before the end of their response", http.dropped_total);
+#define X(name, kind, help) ok = ok && add(&text, "http_" #name, #kind, help, http.name);
+    HEARTH_HTTP_STATS_TABLE(X)
+#undef X
+    ok = ok && add_far(&text, api) && add_groups(&text, api) && add_llamacpp(&text, &stats);
     if (ok) {
         hearth_http_respond(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", text.data, text.len);
     } else {

@@ -1,7 +1,7 @@
-/* llama-server's own endpoints: /health, /props, /slots, /tokenize, /detokenize. Names and shapes are its, so that its
- * clients find what they know.
+/* llama-server's own endpoints: /health, /props, /tokenize, /detokenize (and /slots: slots.c). Names and shapes are
+ * its, so that its clients find what they know.
  * Source: llama-server's README. */
-#include "api/job.h"
+#include "api/slots.h"
 
 #include "base/utf8.h"
 
@@ -23,10 +23,11 @@ static json_t *disk_json(const struct hearth_api *api) {
 }
 
 void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    if (atomic_load(&api->stopping)) {
-        struct hearth_api_error error;
-        hearth_api_fail_err(&error, HEARTH_ERR_BUSY, NULL);
-        hearth_api_respond_error(exchange, &error);
+    if (atomic_load(&api->stopping)) { /* whoever spreads requests sends no more */
+        hearth_http_set_header(exchange, "Retry-After", "2");
+        hearth_json_respond(exchange, 503,
+                            json_pack("{s:s, s:{s:i, s:s, s:s}}", "status", "draining", "error", "code", 503,
+                                      "message", "the server is shutting down", "type", "unavailable_error"));
         return;
     }
     hearth_json_respond(exchange, 200, json_pack("{s:s, s:o}", "status", "ok", "disk", disk_json(api)));
@@ -36,16 +37,15 @@ static json_t *text_or_empty(const char *text) {
     return text != NULL ? hearth_json_text(text, strlen(text)) : json_string("");
 }
 
-static json_t *sampling_json(const struct hearth_api *api) {
-    const struct hearth_sampling *s = &api->sampling;
+json_t *hearth_sampling_json(const struct hearth_sampling *s, int32_t max_tokens) {
     return json_pack("{s:I, s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:i, s:i, s:b}", "seed", (json_int_t)s->seed,
                      "temperature", hearth_json_real((double)s->temperature), "top_k", (int)s->top_k, "top_p",
                      hearth_json_real((double)s->top_p), "min_p", hearth_json_real((double)s->min_p), "typical_p",
                      hearth_json_real((double)s->typical_p), "repeat_last_n", (int)s->penalty_last_tokens,
                      "repeat_penalty", hearth_json_real((double)s->penalty_repeat), "presence_penalty",
                      hearth_json_real((double)s->penalty_presence), "frequency_penalty",
-                     hearth_json_real((double)s->penalty_frequency), "max_tokens", (int)api->max_tokens, "n_predict",
-                     (int)api->max_tokens, "ignore_eos", s->ignore_eos);
+                     hearth_json_real((double)s->penalty_frequency), "max_tokens", (int)max_tokens, "n_predict",
+                     (int)max_tokens, "ignore_eos", s->ignore_eos);
 }
 
 /* llama-server's names for what a template can do. Tools work without the template's help, which is said beside. */
@@ -57,7 +57,8 @@ static json_t *template_caps_json(const struct hearth_chat_abilities *abilities)
 
 void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     const struct hearth_caps *caps = &api->engine->caps;
-    json_t *settings = json_pack("{s:I, s:o}", "n_ctx", (json_int_t)caps->ctx_tokens, "params", sampling_json(api));
+    json_t *settings = json_pack("{s:I, s:o}", "n_ctx", (json_int_t)caps->ctx_tokens, "params",
+                                 hearth_sampling_json(&api->sampling, api->max_tokens));
     json_t *props = json_pack(
         "{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}", "default_generation_settings",
         settings, "total_slots", (json_int_t)api->lanes, "model_alias", api->model_name, "model_path",
@@ -66,45 +67,6 @@ void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *excha
         "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0, "audio", 0,
         "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
     hearth_json_respond(exchange, 200, props);
-}
-
-static json_t *lane_json(const struct hearth_api *api, size_t id, const struct hearth_lane_info *lane) {
-    return json_pack("{s:I, s:I, s:s, s:b, s:I, s:I, s:I, s:I, s:I}", "id", (json_int_t)id, "n_ctx",
-                     (json_int_t)api->engine->caps.ctx_tokens, "state", hearth_lane_state_text(lane->state),
-                     "is_processing", lane->state != HEARTH_LANE_IDLE, "id_task", (json_int_t)lane->request_id,
-                     "live_tokens", (json_int_t)lane->live_tokens, "n_prompt_tokens", (json_int_t)lane->prompt_tokens,
-                     "n_prompt_tokens_processed", (json_int_t)lane->computed_tokens, "n_decoded",
-                     (json_int_t)lane->generated_tokens);
-}
-
-void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    struct hearth_api_error error;
-    struct hearth_lane_info *lanes = NULL;
-    json_t *slots = NULL;
-    bool idle = false;
-    if (!api->slots) {
-        hearth_api_fail(&error, 501, NULL, NULL, "/slots is off; start the server with --slots");
-        hearth_api_respond_error(exchange, &error);
-        return;
-    }
-    size_t count = hearth_service_lanes(api->service, NULL, 0);
-    lanes = calloc(count + 1, sizeof *lanes);
-    if (lanes != NULL) {
-        size_t now = hearth_service_lanes(api->service, lanes, count);
-        slots = json_array();
-        for (size_t i = 0; i < count && i < now; i++) {
-            idle = idle || lanes[i].state == HEARTH_LANE_IDLE;
-            json_array_append_new(slots, lane_json(api, i, &lanes[i]));
-        }
-    }
-    free(lanes);
-    if (!idle && strstr(hearth_http_query(exchange), "fail_on_no_slot=1") != NULL) {
-        json_decref(slots);
-        hearth_api_fail(&error, 503, "no_slot", NULL, "no lane is idle");
-        hearth_api_respond_error(exchange, &error);
-        return;
-    }
-    hearth_json_respond(exchange, 200, slots);
 }
 
 static bool append_ids(struct hearth_job *job, const json_t *part, bool special, bool parse,

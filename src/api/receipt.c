@@ -11,6 +11,10 @@ static double ms(int64_t us) {
 static void add_generated(const struct hearth_choice *choice, struct hearth_tally *tally) {
     tally->generated_tokens += choice->generated_tokens;
     tally->reasoning_tokens += choice->reasoning_tokens;
+    tally->drafted_tokens += choice->drafted_tokens;
+    tally->accepted_tokens += choice->accepted_tokens;
+    tally->preemptions += choice->preemptions;
+    tally->late |= choice->late;
     if (choice->generate_us > tally->generate_us) {
         tally->generate_us = choice->generate_us;
     }
@@ -66,13 +70,28 @@ json_t *hearth_timings_json(const struct hearth_tally *tally) {
     double prompt_ms = ms(receipt->plan_us + receipt->restore_us + receipt->prefill_us);
     double predicted_n = (double)tally->generated_tokens;
     double predicted_ms = ms(tally->generate_us);
-    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n", cached, "prompt_n",
-                     (json_int_t)receipt->computed_tokens, "prompt_ms", hearth_json_real(prompt_ms),
-                     "prompt_per_token_ms", hearth_json_real(prompt_ms / prompt_n), "prompt_per_second",
-                     hearth_json_real(prompt_n * 1000.0 / prompt_ms), "predicted_n",
-                     (json_int_t)tally->generated_tokens, "predicted_ms", hearth_json_real(predicted_ms),
-                     "predicted_per_token_ms", hearth_json_real(predicted_ms / predicted_n), "predicted_per_second",
-                     hearth_json_real(predicted_n * 1000.0 / predicted_ms));
+    json_t *json = json_pack(
+        "{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n", cached, "prompt_n",
+        (json_int_t)receipt->computed_tokens, "prompt_ms", hearth_json_real(prompt_ms), "prompt_per_token_ms",
+        hearth_json_real(prompt_ms / prompt_n), "prompt_per_second", hearth_json_real(prompt_n * 1000.0 / prompt_ms),
+        "predicted_n", (json_int_t)tally->generated_tokens, "predicted_ms", hearth_json_real(predicted_ms),
+        "predicted_per_token_ms", hearth_json_real(predicted_ms / predicted_n), "predicted_per_second",
+        hearth_json_real(predicted_n * 1000.0 / predicted_ms));
+    if (json != NULL && tally->drafted_tokens > 0) {
+        json_object_set_new(json, "draft_n", json_integer((json_int_t)tally->drafted_tokens));
+        json_object_set_new(json, "draft_n_accepted", json_integer((json_int_t)tally->accepted_tokens));
+    }
+    return json;
+}
+
+/* What is worth a word when it is so. */
+static bool add_load(const struct hearth_tally *tally, json_t *json) {
+    const enum hearth_class priority = tally->job->generation.priority;
+    return (priority == HEARTH_CLASS_INTERACTIVE ||
+            json_object_set_new(json, "class", json_string(hearth_class_text(priority))) == 0) &&
+           (tally->preemptions == 0 ||
+            json_object_set_new(json, "preemptions", json_integer((json_int_t)tally->preemptions)) == 0) &&
+           (!tally->late || json_object_set_new(json, "deadline", json_true()) == 0);
 }
 
 json_t *hearth_receipt_json(const struct hearth_tally *tally) {
@@ -85,7 +104,7 @@ json_t *hearth_receipt_json(const struct hearth_tally *tally) {
                   hearth_json_real(ms(receipt->plan_us)), "restore_ms", hearth_json_real(ms(receipt->restore_us)),
                   "prefill_ms", hearth_json_real(ms(receipt->prefill_us)), "reason",
                   hearth_reason_text(receipt->reason), "reason_text", hearth_reason_help(receipt->reason));
-    if (json != NULL && (!hearth_conversation_add_json(tally->job->conversation, json) ||
+    if (json != NULL && (!add_load(tally, json) || !hearth_conversation_add_json(tally->job->conversation, json) ||
                          !hearth_kept_add_json(tally->job, json))) {
         json_decref(json);
         return NULL;

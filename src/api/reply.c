@@ -8,7 +8,7 @@
  * before it is still a status), or earlier if the dialect wants it so or the wait is long. What a dialect prints is
  * gathered and written once per event. A job without a client (detached, or gone while its turn is kept) goes through
  * the same, and nothing is written. */
-#include "api/job.h"
+#include "api/urgency.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* After so long without a byte a stream says that it is alive. */
-#define PING_US 10000000
 /* So long a conversation is expected back that has gone to run tools. */
 #define TOOLS_US (300 * 1000000ll)
 
@@ -57,6 +55,7 @@ static bool begin_stream(struct hearth_job *job, struct hearth_buf *out) {
     }
     job->begun = true;
     if (job->exchange != NULL) {
+        job->answered = 200;
         hearth_http_set_header(job->exchange, "Cache-Control", "no-cache");
         hearth_http_set_header(job->exchange, "X-Accel-Buffering", "no");
         hearth_http_begin(job->exchange, 200, "text/event-stream; charset=utf-8");
@@ -76,8 +75,8 @@ void hearth_reply_submitted(struct hearth_job *job) {
 void hearth_reply_tick(struct hearth_job *job, int64_t now_us) {
     struct hearth_buf out = {0};
     if (!job->open || job->completing || !job->generation.stream || job->exchange == NULL ||
-        now_us - job->written_us < PING_US) { /* while a worker keeps the turn, the dialect's state is the worker's */
-        return;
+        now_us - job->written_us < job->api->ping_us) {
+        return; /* while a worker keeps the turn, the dialect's state is the worker's */
     }
     bool ok = begin_stream(job, &out);
     ok = ok && (job->dialect->ping != NULL ? job->dialect->ping(job, &out) : hearth_buf_text(&out, ": ping\n\n"));
@@ -112,6 +111,7 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
         choice->finish = event->finish;
         choice->generated_tokens = event->generated_tokens;
         choice->generate_us = event->generate_us;
+        choice->late = event->late;
     }
     bool ok = collect_logprobs(choice, event);
     for (size_t i = 0; ok && job->chat.format != NULL && i < event->sampled_count; i++) {
@@ -189,15 +189,37 @@ static bool end_chat(struct sink *sink, const struct hearth_event *event) {
     return true;
 }
 
+/* Tells how far the prompt is, to those who asked: as each part is computed, and at its end. */
+static bool take_progress(struct sink *sink, const struct hearth_event *event) {
+    const struct hearth_choice *choice = sink->choice;
+    const struct hearth_job *job = choice->job;
+    const bool whole = event->type == HEARTH_EVENT_PREFILLED;
+    const uint32_t tokens = whole ? event->receipt.prompt_tokens : event->prefilled_tokens;
+    if (!job->generation.progress || !job->generation.stream || (!whole && event->type != HEARTH_EVENT_PROGRESS)) {
+        return true;
+    }
+    return job->dialect->progress != NULL
+               ? job->dialect->progress(sink->choice, tokens, sink->out)
+               : hearth_buf_printf(sink->out, ": progress %u/%u\n\n", tokens, event->receipt.prompt_tokens);
+}
+
+static void fail_event(struct hearth_job *job, const struct hearth_event *event) {
+    struct hearth_api_error error;
+    if (event->err == HEARTH_ERR_DEADLINE) {
+        hearth_urgency_fail_late(job, &error);
+    } else {
+        hearth_api_fail_submit(job->api, &error, event->err, &event->message);
+    }
+    hearth_reply_fail(job, &error);
+}
+
 void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
     const bool streams = job->generation.stream, done = event->type == HEARTH_EVENT_DONE;
     struct hearth_buf out = {0};
     struct sink sink = {.choice = choice, .out = &out, .ok = true};
     HEARTH_ASSERT(job->open);
     if (event->type == HEARTH_EVENT_FAILED) {
-        struct hearth_api_error error;
-        hearth_api_fail_err(&error, event->err, &event->message);
-        hearth_reply_fail(job, &error);
+        fail_event(job, event);
         return;
     }
     bool ok = take_event(job, choice, event);
@@ -205,7 +227,7 @@ void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, co
         choice->started = true;
         ok = begin_stream(job, &out) && (job->dialect->start == NULL || job->dialect->start(choice, &out));
     }
-    ok = ok && take_text(&sink, &event->text);
+    ok = ok && take_progress(&sink, event) && take_text(&sink, &event->text);
     if (ok && done) {
         ok = (job->chat.format == NULL || end_chat(&sink, event)) &&
              (!streams || job->dialect->end == NULL || job->dialect->end(choice, &out));
@@ -225,7 +247,8 @@ static void end_with_error(struct hearth_job *job) {
         return;
     }
     if (!job->begun) {
-        hearth_api_respond_error(exchange, &job->error);
+        job->answered = job->error.status;
+        hearth_api_write_error(exchange, &job->error);
         return;
     }
     if (job->dialect->fail != NULL && job->dialect->fail(job, &job->error, &out)) {
@@ -257,10 +280,12 @@ void hearth_reply_end(struct hearth_job *job) {
     }
     json_t *response = job->dialect->whole(job);
     if (response == NULL) {
+        job->failed = true;
         hearth_api_fail_nomem(&job->error);
         end_with_error(job);
         return;
     }
     job->exchange = NULL;
+    job->answered = 200;
     hearth_json_respond(exchange, 200, response);
 }

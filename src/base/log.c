@@ -1,4 +1,4 @@
-/* Logging: one process-wide sink, set before threads start and read without a lock afterwards.
+/* Logging: one process-wide sink, set before threads start and read without a lock afterwards (the level is atomic).
  *
  * A line is formatted on the stack when it fits and on the heap otherwise; when there is no memory for that, the
  * part that fits is better than nothing. A trailing newline of the message is dropped, as a line ends by itself. */
@@ -13,12 +13,16 @@
 static struct {
     hearth_log_sink *sink;
     void *user;
-    enum hearth_log_level lowest;
+    _Atomic enum hearth_log_level lowest;
 } logging = {NULL, NULL, HEARTH_LOG_INFO};
 
 void hearth_log_set(hearth_log_sink *sink, void *user, enum hearth_log_level lowest) {
     logging.sink = sink;
     logging.user = user;
+    logging.lowest = lowest;
+}
+
+void hearth_log_set_lowest(enum hearth_log_level lowest) {
     logging.lowest = lowest;
 }
 

@@ -11,6 +11,8 @@ typedef void hearth_log_sink(void *user, enum hearth_log_level level, const char
  * default). */
 void hearth_log_set(hearth_log_sink *sink, void *user, enum hearth_log_level lowest);
 enum hearth_log_level hearth_log_lowest(void);
+/* Another lowest level. Any thread. */
+void hearth_log_set_lowest(enum hearth_log_level lowest);
 void hearth_log(enum hearth_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

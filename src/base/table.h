@@ -15,14 +15,19 @@ struct hearth_table {
     struct hearth_link **buckets;
     size_t bucket_count; /* a power of two, or 0 */
     size_t count;
+    struct hearth_link **old; /* half as many buckets, while members move; else NULL */
+    size_t moved;             /* of these, how many are empty for good */
 };
 
 /* Frees the buckets; members stay their owners'. */
 void hearth_table_finish(struct hearth_table *table);
-/* Adds a member; its key is set. False: out of memory. */
+/* Adds a member; its key is set. Takes a bounded time, also when the table grows. False: out of memory. */
 bool hearth_table_add(struct hearth_table *table, struct hearth_link *link);
 /* Removes a member that is there. */
 void hearth_table_remove(struct hearth_table *table, struct hearth_link *link);
+/* Removes and returns any member, or NULL when there is none. `*at` is 0 at first, and nothing else is done to the
+ * table until the last is out. */
+struct hearth_link *hearth_table_pop(struct hearth_table *table, size_t *at);
 /* The newest member of a key, or NULL. */
 struct hearth_link *hearth_table_find(const struct hearth_table *table, struct hearth_digest key);
 /* The next older member of the same key, or NULL. */

@@ -44,7 +44,7 @@ static void wake(struct hearth_cache *cache, struct hearth_digest base, struct o
 /* Those that hang on a page: inside of its block, and behind it. */
 static void wake_behind(struct hearth_cache *cache, const struct hearth_page *page, struct orphan **work) {
     if (page->parent)
-        wake(cache, page->base, work);
+        wake(cache, hearth_tree_base(&cache->tree, page), work);
     if ((page->p0 + page->len) % cache->tree.page_tokens == 0)
         wake(cache, page->end.key, work);
 }
@@ -192,12 +192,9 @@ void hearth_arrive_forget(struct hearth_cache *cache, struct hearth_digest base,
 }
 
 void hearth_arrive_finish(struct hearth_cache *cache) {
-    for (size_t i = 0; i < cache->orphans.bucket_count; i++)
-        while (cache->orphans.buckets[i]) {
-            struct hearth_link *link = cache->orphans.buckets[i];
-            hearth_table_remove(&cache->orphans, link);
-            orphan_destroy((struct orphan *)link);
-        }
+    struct hearth_link *link;
+    for (size_t at = 0; (link = hearth_table_pop(&cache->orphans, &at)) != NULL;)
+        orphan_destroy((struct orphan *)link);
     hearth_table_finish(&cache->orphans);
     hearth_path_finish(&cache->arrival);
 }

@@ -91,7 +91,8 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
     hearth_heap_finish(&cache->snapshots.promises);
     hearth_path_finish(&cache->path);
     hearth_path_finish(&cache->scratch);
-    free(cache->rewind_floors);
+    free(cache->measures);
+    free(cache->twins);
     free(cache);
 }
 
@@ -102,44 +103,99 @@ void hearth_cache_set_budget(struct hearth_cache *cache, size_t budget_bytes, si
 
 /* ---- plans ---- */
 
-static bool measure_lives(struct hearth_cache *cache, const struct hearth_live *const *lives, size_t count) {
-    if (count > cache->rewind_cap) {
-        int32_t *floors = realloc(cache->rewind_floors, count * sizeof *floors);
-        if (!floors)
-            return false;
-        cache->rewind_floors = floors;
-        cache->rewind_cap = count;
-    }
-    for (size_t i = 0; i < count; i++)
-        cache->rewind_floors[i] =
-            cache->engine->ops->seq_rewind_floor(cache->engine, lives[i]->seq, (int32_t)lives[i]->tokens.n);
+static bool reserve_measures(struct hearth_cache *cache, size_t count) {
+    if (count <= cache->measure_cap)
+        return true;
+    int32_t *measures = realloc(cache->measures, 2 * count * sizeof *measures);
+    cache->measures = measures ? measures : cache->measures;
+    struct hearth_twin *twins = measures ? realloc(cache->twins, count * sizeof *twins) : NULL;
+    if (!twins)
+        return false;
+    for (size_t i = cache->measure_cap; i < count; i++)
+        twins[i] = (struct hearth_twin){0};
+    cache->twins = twins;
+    cache->measure_cap = count;
     return true;
 }
 
-bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *prompt,
-                       const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan) {
-    struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
-    if (!measure_lives(cache, lives, live_count) ||
-        !hearth_tree_match(root, prompt->tokens, prompt->n, &cache->path))
+/* How many tokens sequence i begins with like the prompt, when that is known of those before it. Lanes of agents that
+ * share a system prompt would each be compared with all of it: instead, what two of them share is learnt once. Where
+ * the prompt leaves the one within that, it leaves the other at the same token; else the comparison begins behind. */
+static int32_t common_tokens(const struct hearth_cache *cache, const struct hearth_prompt *prompt,
+                             const struct hearth_live *const *lives, const int32_t *commons, size_t i) {
+    const struct hearth_live *live = lives[i];
+    const struct hearth_twin *twin = &cache->twins[i];
+    if (twin->version == 0 || twin->version != live->version || twin->base_version != lives[twin->base]->version ||
+        !hearth_digest_equal(live->salt, prompt->salt) ||
+        !hearth_digest_equal(lives[twin->base]->salt, prompt->salt))
+        return hearth_plan_common(live, prompt->tokens, prompt->n, prompt->salt);
+    if (commons[twin->base] < twin->shared)
+        return commons[twin->base];
+    size_t from = (size_t)twin->shared;
+    return (int32_t)(from + hearth_tokens_common(prompt->tokens + from, prompt->n - from, live->tokens.v + from,
+                                                 live->tokens.n - from));
+}
+
+/* What a plan has to know about the live sequences. */
+static bool measure_lives(struct hearth_cache *cache, const struct hearth_prompt *prompt,
+                          const struct hearth_live *const *lives, size_t count) {
+    if (!reserve_measures(cache, count))
         return false;
-    int32_t matched = cache->path.matched;
-    struct hearth_plan_input input = {
+    int32_t *commons = cache->measures + count;
+    size_t longest = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct hearth_live *live = lives[i];
+        struct hearth_twin *twin = &cache->twins[i];
+        cache->measures[i] = cache->engine->ops->seq_rewind_floor(cache->engine, live->seq, (int32_t)live->tokens.n);
+        commons[i] = prompt->cache_off ? 0 : common_tokens(cache, prompt, lives, commons, i);
+        bool known = twin->version == live->version && twin->base_version == lives[twin->base]->version;
+        int32_t shared = commons[i] < commons[longest] ? commons[i] : commons[longest];
+        bool named = live->version != 0 && lives[longest]->version != 0;
+        if (i > 0 && shared > 0 && named && (!known || shared > twin->shared))
+            *twin = (struct hearth_twin){live->version, lives[longest]->version, longest, shared};
+        if (commons[i] > commons[longest])
+            longest = i;
+    }
+    return true;
+}
+
+/* Fills in what is known about a prompt. False: out of memory. */
+static bool measure(struct hearth_cache *cache, const struct hearth_prompt *prompt, struct hearth_path *path,
+                    const struct hearth_live *const *lives, size_t live_count, struct hearth_plan_input *input) {
+    struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
+    if (!measure_lives(cache, prompt, lives, live_count) ||
+        !hearth_tree_match(root, prompt->tokens, prompt->n, path))
+        return false;
+    int32_t matched = path->matched;
+    *input = (struct hearth_plan_input){
         .prompt = prompt->tokens,
         .n = prompt->n,
-        .salt = prompt->salt,
-        .path = &cache->path,
-        .usable = hearth_store_usable(cache, &cache->path),
-        .edge = (size_t)matched < prompt->n ? hearth_tree_edge(&cache->path, prompt->tokens[matched])
-                                            : HEARTH_EDGE_END,
+        .path = path,
+        .usable = hearth_store_usable(cache, path),
+        .edge = (size_t)matched < prompt->n ? hearth_tree_edge(path, prompt->tokens[matched]) : HEARTH_EDGE_END,
         .lives = lives,
-        .rewind_floors = cache->rewind_floors,
+        .rewind_floors = cache->measures,
+        .commons = cache->measures + live_count,
         .live_count = live_count,
         .caps = &cache->engine->caps,
         .costs = &cache->costs,
         .now_us = cache->engine->ops->now_us(cache->engine),
         .cache_off = prompt->cache_off,
     };
-    return hearth_plan_make(&input, plan);
+    return true;
+}
+
+bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *prompt,
+                       const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan) {
+    struct hearth_plan_input input;
+    return measure(cache, prompt, &cache->path, lives, live_count, &input) && hearth_plan_make(&input, plan);
+}
+
+int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_prompt *prompt,
+                          const struct hearth_live *const *lives, size_t live_count) {
+    struct hearth_plan_input input;
+    bool known = measure(cache, prompt, &cache->scratch, lives, live_count, &input);
+    return (int32_t)prompt->n - (known ? hearth_plan_resume(&input) : 0);
 }
 
 bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan) {
@@ -227,8 +283,8 @@ void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_st
 
 static void check_heap(const struct hearth_heap *heap) {
     for (size_t i = 0; i < heap->n; i++) {
-        HEARTH_ASSERT(heap->v[i]->index == i + 1);
-        HEARTH_ASSERT(i == 0 || heap->v[(i - 1) / 2]->priority <= heap->v[i]->priority);
+        HEARTH_ASSERT(heap->v[i].node->index == i + 1);
+        HEARTH_ASSERT(i == 0 || heap->v[(i - 1) / 2].priority <= heap->v[i].priority);
     }
 }
 
@@ -238,9 +294,11 @@ struct count {
     size_t promised_pages, promised_page_bytes, promised_snapshots, promised_snapshot_bytes;
 };
 
-static void check_promise(const struct hearth_promise *promise, size_t bytes, size_t *promised,
-                          size_t *promised_bytes) {
-    HEARTH_ASSERT((promise->heap.index != 0) == (promise->until_us > 0));
+static void check_promise(const struct hearth_pool *pool, const struct hearth_promise *promise, bool may_go,
+                          size_t bytes, size_t *promised, size_t *promised_bytes) {
+    HEARTH_ASSERT(hearth_heap_has(&pool->promises, &promise->heap) == (promise->until_us > 0));
+    HEARTH_ASSERT(hearth_heap_has(&pool->heap, &promise->heap) == may_go);
+    HEARTH_ASSERT(promise->heap.index == 0 || promise->until_us > 0 || may_go);
     HEARTH_ASSERT(promise->until_us > 0 || !promise->durable);
     *promised += promise->until_us > 0;
     *promised_bytes += promise->until_us > 0 ? bytes : 0;
@@ -258,45 +316,20 @@ static void check_copy(const struct hearth_cache *cache, const struct hearth_cop
 
 static void check_items(const struct hearth_cache *cache, const struct hearth_page *page, struct count *count) {
     bool may_go = hearth_store_page_may_go(cache, page) && page->promise.until_us == 0;
-    HEARTH_ASSERT((page->heap.index != 0) == may_go);
     count->page_bytes += page->parent ? hearth_page_bytes(page) : 0;
     count->pages_in_heap += may_go;
-    check_promise(&page->promise, hearth_page_bytes(page), &count->promised_pages, &count->promised_page_bytes);
+    check_promise(&cache->pages, &page->promise, may_go, hearth_page_bytes(page), &count->promised_pages,
+                  &count->promised_page_bytes);
     check_copy(cache, &page->copy, page->blob, hearth_caps_has_pages(&cache->engine->caps), count);
     for (uint32_t i = 0; i < page->snapshot_count; i++) {
         const struct hearth_snapshot *snapshot = page->snapshots[i];
         may_go = hearth_store_snapshot_may_go(snapshot) && snapshot->promise.until_us == 0;
-        HEARTH_ASSERT((snapshot->heap.index != 0) == may_go);
         HEARTH_ASSERT(snapshot->blob || snapshot->copy.state == HEARTH_COPY_THERE);
         count->snapshot_bytes += hearth_snapshot_bytes(snapshot);
         count->snapshots_in_heap += may_go;
-        check_promise(&snapshot->promise, hearth_snapshot_bytes(snapshot), &count->promised_snapshots,
-                      &count->promised_snapshot_bytes);
+        check_promise(&cache->snapshots, &snapshot->promise, may_go, hearth_snapshot_bytes(snapshot),
+                      &count->promised_snapshots, &count->promised_snapshot_bytes);
         check_copy(cache, &snapshot->copy, snapshot->blob, true, count);
-    }
-}
-
-/* Recursion would be as deep as a conversation is long: the walk climbs until a next sibling exists. */
-static void check_root(const struct hearth_cache *cache, const struct hearth_page *page, struct count *count) {
-    for (;;) {
-        check_items(cache, page, count);
-        if (page->child_count > 0) {
-            page = page->children[0];
-            continue;
-        }
-        for (;;) {
-            if (!page->parent)
-                return;
-            const struct hearth_page *parent = page->parent;
-            uint32_t i = 0;
-            while (parent->children[i] != page)
-                i++;
-            if (i + 1 < parent->child_count) {
-                page = parent->children[i + 1];
-                break;
-            }
-            page = parent;
-        }
     }
 }
 
@@ -308,7 +341,8 @@ void hearth_cache_check(const struct hearth_cache *cache) {
     check_heap(&cache->snapshots.promises);
     struct count count = {0};
     for (uint32_t i = 0; i < cache->tree.root_count; i++)
-        check_root(cache, cache->tree.roots[i], &count);
+        for (const struct hearth_page *page = cache->tree.roots[i]; page; page = hearth_tree_next(page))
+            check_items(cache, page, &count);
     HEARTH_ASSERT(count.page_bytes == cache->pages.used_bytes);
     HEARTH_ASSERT(count.pages_in_heap == cache->pages.heap.n);
     HEARTH_ASSERT(count.snapshots_in_heap == cache->snapshots.heap.n);

@@ -65,6 +65,12 @@ struct hearth_prompt {
 bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *prompt,
                        const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan);
 
+/* How many tokens of a prompt would have to be computed if it were planned now: at least 1. A guess for whoever orders
+ * prompts that wait: it needs no free sequence, leaves the last plan valid, and counts as no use of anything. It costs
+ * what a plan does; what it depends on changes when something is computed, captured, evicted or found. */
+int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_prompt *prompt,
+                          const struct hearth_live *const *lives, size_t live_count);
+
 /* Begins to read into RAM what the last plan needs from the far tier. False: everything is here, or RAM does not hold
  * it at once (restoring then reads as it goes). True: come back with a new plan when events have come. */
 bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan);

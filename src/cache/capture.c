@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/warm.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* ---- pages ---- */
@@ -45,7 +46,7 @@ static size_t path_bytes(const struct hearth_cache *cache, const struct hearth_p
 
 /* What a page of `len` tokens with these bytes will be accounted as (hearth_page_bytes). */
 static size_t bytes_of(int32_t len, const struct hearth_buf *bytes) {
-    return sizeof(struct hearth_page) + (size_t)len * sizeof(hearth_token) +
+    return HEARTH_PAGE_NODE_BYTES + (size_t)len * sizeof(hearth_token) +
            (bytes->len > 0 ? bytes->len + HEARTH_BLOB_OVERHEAD_BYTES : 0);
 }
 
@@ -133,12 +134,19 @@ static bool store_page(struct hearth_cache *cache, struct hearth_live *live, str
 
 /* ---- snapshots ---- */
 
+/* Every version of every sequence in the process has its own. */
+static uint64_t next_version(void) {
+    static atomic_uint_fast64_t last;
+    return atomic_fetch_add(&last, 1) + 1;
+}
+
 void hearth_live_forget(struct hearth_cache *cache, struct hearth_live *live, int32_t keep) {
     while (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos > keep) {
         struct hearth_blob *blob = live->snapshots[--live->snapshot_count].blob;
         cache->snapshots.used_bytes -= hearth_blob_bytes(blob);
         cache->tier->ops->drop(cache->tier, blob);
     }
+    live->version = next_version();
     if ((size_t)keep < live->tokens.n)
         live->tokens.n = (size_t)keep;
     int pins = live->pin_count;
@@ -165,7 +173,7 @@ static void supersede(struct hearth_cache *cache, const struct hearth_path *path
 
 static void attach(struct hearth_cache *cache, const struct hearth_path *path, int32_t pos, struct hearth_blob *blob,
                    enum hearth_snapshot_kind kind) {
-    size_t bytes = sizeof(struct hearth_snapshot) + hearth_blob_bytes(blob);
+    size_t bytes = HEARTH_SNAPSHOT_NODE_BYTES + hearth_blob_bytes(blob);
     struct hearth_snapshot *snapshot = NULL;
     if (hearth_store_reserve_snapshot(cache, bytes))
         snapshot = hearth_tree_add_snapshot(&cache->tree, path, pos, blob, kind);
@@ -318,6 +326,7 @@ void hearth_live_pin(struct hearth_live *live, const struct hearth_pin *pin) {
 void hearth_live_init(struct hearth_live *live, int32_t seq) {
     memset(live, 0, sizeof *live);
     live->seq = seq;
+    live->version = next_version();
 }
 
 bool hearth_live_append(struct hearth_live *live, const hearth_token *tokens, size_t n) {

@@ -63,7 +63,7 @@ static bool enter(struct hearth_cache *cache, struct hearth_copy *copy, struct h
     copy->link.key = name;
     if (find(cache, name) || !hearth_table_add(&cache->copies, &copy->link))
         return false;
-    copy->state = state;
+    copy->state = (uint8_t)state;
     cache->writing += state == HEARTH_COPY_WRITING;
     return true;
 }
@@ -94,12 +94,12 @@ void hearth_copy_remove(struct hearth_cache *cache, struct hearth_copy *copy) {
 void hearth_copy_outgrown(struct hearth_cache *cache, struct hearth_page *page, int32_t end) {
     if (page->copy.state == HEARTH_COPY_NONE)
         return;
-    if (page->has_old)
+    if (page->old)
         hearth_spare_old(cache, page);
-    page->old = page->copy.link.key;
-    page->old_p0 = page->copy.p0;
-    page->old_p1 = end;
-    page->has_old = true;
+    else
+        page->old = malloc(sizeof *page->old);
+    if (page->old) /* else it is left where it is */
+        *page->old = (struct hearth_old){.name = page->copy.link.key, .p0 = page->copy.p0, .p1 = end};
     hearth_copy_forget(cache, &page->copy);
 }
 
@@ -152,21 +152,21 @@ static void put_page(struct hearth_cache *cache, struct hearth_page *page) {
     int32_t end = page->p0 + page->len;
     struct hearth_record record = {
         .kind = HEARTH_RECORD_PAGE,
-        .base = page->base,
+        .base = hearth_tree_base(&cache->tree, page),
         .base_pos = hearth_tree_block_start(&cache->tree, end),
         .p0 = page->blob_p0,
         .p1 = end,
         .tokens = (hearth_token *)hearth_tree_block(&cache->tree, page, end), /* copied, not changed */
     };
     describe(cache, page, record.text);
-    put(cache, &page->copy, &record, page->blob, page->has_old ? &page->old : NULL);
+    put(cache, &page->copy, &record, page->blob, page->old ? &page->old->name : NULL);
 }
 
 static void put_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     struct hearth_record record = {
         .kind = HEARTH_RECORD_SNAPSHOT,
         .label = (uint8_t)snapshot->kind,
-        .base = snapshot->page->base,
+        .base = hearth_tree_base(&cache->tree, snapshot->page),
         .base_pos = hearth_tree_block_start(&cache->tree, snapshot->pos),
         .p0 = snapshot->pos,
         .p1 = snapshot->pos,
@@ -300,13 +300,13 @@ static void take_bytes(struct hearth_cache *cache, struct hearth_copy *copy, str
     size_t need = event->bytes.len + HEARTH_BLOB_OVERHEAD_BYTES;
     if (copy->is_snapshot) {
         struct hearth_snapshot *snapshot = snapshot_of(copy);
-        if (!hearth_store_reserve_snapshot(cache, need + sizeof *snapshot) && !cache->restoring)
+        if (!hearth_store_reserve_snapshot(cache, need + HEARTH_SNAPSHOT_NODE_BYTES) && !cache->restoring)
             return;
         snapshot->blob = cache->tier->ops->put(cache->tier, &event->bytes, &event->checksum);
         snapshot->fetched = snapshot->blob != NULL;
     } else {
         struct hearth_page *page = page_of(copy);
-        need += sizeof *page + (size_t)page->len * sizeof *page->tokens;
+        need += HEARTH_PAGE_NODE_BYTES + (size_t)page->len * sizeof *page->tokens;
         if (!hearth_store_reserve_page(cache, need, 0) && !cache->restoring)
             return;
         page->blob = cache->tier->ops->put(cache->tier, &event->bytes, &event->checksum);
@@ -333,10 +333,12 @@ static void on_written(struct hearth_cache *cache, struct hearth_copy *copy) {
     size_t before = bytes_of(copy);
     copy->state = HEARTH_COPY_THERE;
     cache->writing--;
-    if (!copy->is_snapshot)
-        page_of(copy)->has_old = false;
-    else if (snapshot_of(copy)->superseded)
+    if (!copy->is_snapshot) {
+        free(page_of(copy)->old);
+        page_of(copy)->old = NULL;
+    } else if (snapshot_of(copy)->superseded) {
         touch_superseded(cache, snapshot_of(copy));
+    }
     changed(cache, copy, before);
 }
 

@@ -14,6 +14,7 @@
  *
  * Invariant: a page that begins at or behind the stop has no child but the next one of the path. */
 #include "base/assert.h"
+#include "cache/children.h"
 #include "cache/copies.h"
 
 #include <stddef.h>
@@ -61,13 +62,14 @@ void hearth_spare_copy(struct hearth_cache *cache, const struct hearth_copy *cop
         page = (const struct hearth_page *)((const char *)copy - offsetof(struct hearth_page, copy));
         p1 = page->p0 + page->len;
     }
-    hearth_spare_add(cache, copy->link.key, copy->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE, page->base,
-                     hearth_tree_block_start(&cache->tree, p1), p0, p1);
+    hearth_spare_add(cache, copy->link.key, copy->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE,
+                     hearth_tree_base(&cache->tree, page), hearth_tree_block_start(&cache->tree, p1), p0, p1);
 }
 
 void hearth_spare_old(struct hearth_cache *cache, const struct hearth_page *page) {
-    hearth_spare_add(cache, page->old, HEARTH_RECORD_PAGE, page->base,
-                     hearth_tree_block_start(&cache->tree, page->old_p1), page->old_p0, page->old_p1);
+    const struct hearth_old *old = page->old;
+    hearth_spare_add(cache, old->name, HEARTH_RECORD_PAGE, hearth_tree_base(&cache->tree, page),
+                     hearth_tree_block_start(&cache->tree, old->p1), old->p0, old->p1);
 }
 
 /* Has removed from the far tier the spares of one block that lie on the path, wholly in [from, to). */
@@ -93,12 +95,9 @@ static void forget_spares(struct hearth_cache *cache, struct hearth_digest base,
 }
 
 void hearth_spares_finish(struct hearth_cache *cache) {
-    for (size_t i = 0; i < cache->spares.bucket_count; i++)
-        while (cache->spares.buckets[i]) {
-            struct hearth_link *link = cache->spares.buckets[i];
-            hearth_table_remove(&cache->spares, link);
-            free(link);
-        }
+    struct hearth_link *link;
+    for (size_t at = 0; (link = hearth_table_pop(&cache->spares, &at)) != NULL;)
+        free(link);
     hearth_table_finish(&cache->spares);
 }
 
@@ -126,9 +125,9 @@ static int32_t last_branch(const struct hearth_path *path) {
         int32_t end = hearth_path_end(path, i);
         if (end < page_end(page))
             stop = larger(stop, end);
-        for (uint32_t k = 0; k < page->child_count; k++)
-            if (page->children[k] != next)
-                stop = larger(stop, smaller(page->children[k]->p0, end));
+        for (const struct hearth_page *child = NULL; stop < end && (child = hearth_children_next(page, child)) != NULL;)
+            if (child != next)
+                stop = larger(stop, smaller(child->p0, end));
     }
     return stop;
 }

@@ -28,6 +28,8 @@ struct hearth_live {
     struct hearth_tokens tokens;  /* tokens whose state the sequence holds: exactly [0, tokens.n) */
     enum hearth_came_from came_from;
     int32_t came_at;              /* the position it went on from: what is behind it is this turn's */
+    uint64_t version;             /* another one whenever tokens were dropped or replaced, and for every sequence; 0:
+                                     hearth_live_init() did not make it */
     bool dirty;                   /* the tree may lack something of it: set by hearth_live_append() */
     bool busy;                    /* a request runs on it: may be shared from, not overwritten */
     int64_t used_us;              /* when it was last used, for choosing a victim */

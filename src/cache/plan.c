@@ -33,11 +33,11 @@ static int32_t smaller(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
-static int32_t common_tokens(const struct hearth_plan_input *in, size_t live) {
-    const struct hearth_tokens *tokens = &in->lives[live]->tokens;
-    if (!hearth_digest_equal(in->lives[live]->salt, in->salt))
+int32_t hearth_plan_common(const struct hearth_live *live, const hearth_token *prompt, size_t n,
+                           struct hearth_digest salt) {
+    if (!hearth_digest_equal(live->salt, salt))
         return 0;
-    return (int32_t)hearth_tokens_common(in->prompt, in->n, tokens->v, tokens->n);
+    return (int32_t)hearth_tokens_common(prompt, n, live->tokens.v, live->tokens.n);
 }
 
 /* ---- candidates ---- */
@@ -119,35 +119,52 @@ static void offer_live(struct planner *p, int live, int32_t common) {
     }
 }
 
+/* The cheapest of the places in the tree, before it is compared with the rest. */
+struct place {
+    int32_t resume; /* 0: none */
+    struct hearth_snapshot *snapshot;
+    double restore_us, cost_us;
+};
+
+static void consider(struct planner *p, struct place *best, int32_t resume, struct hearth_snapshot *snapshot,
+                     double restore_us) {
+    double cost_us = restore_us + hearth_costs_compute_us(p->in->costs, (int32_t)p->in->n - resume);
+    if (resume > p->reachable)
+        p->reachable = resume;
+    if (best->resume == 0 || cost_us < best->cost_us)
+        *best = (struct place){.resume = resume, .snapshot = snapshot, .restore_us = restore_us, .cost_us = cost_us};
+}
+
 /* Pages (and a snapshot) from the tree, behind whatever a live sequence already has of them. Every page's end, or every
- * snapshot, is a place to resume at: behind one that is slow to read, computing may be faster. */
+ * snapshot, is a place to resume at: behind one that is slow to read, computing may be faster. What the pages cost adds
+ * up from the root on, so each is looked at once. */
 static void offer_stored(struct planner *p) {
     const struct hearth_plan_input *in = p->in;
     const struct hearth_caps *caps = in->caps;
     bool pages = hearth_caps_has_pages(caps), snapshots = hearth_caps_needs_snapshot(caps);
     int32_t limit = smaller(in->usable, p->limit);
+    struct place best = {.resume = 0};
     double us = 0;
-    if (!caps->cache_ok)
-        return;
-    for (size_t i = 0; i < in->path->n && in->path->pages[i]->p0 < limit; i++) {
+    for (size_t i = 0; caps->cache_ok && i < in->path->n && in->path->pages[i]->p0 < limit; i++) {
         const struct hearth_page *page = in->path->pages[i];
-        int32_t end = smaller(hearth_path_end(in->path, i), limit);
-        struct candidate c = {.how = HEARTH_RESUME_STORED, .source = -1, .resume = end};
+        int32_t end = smaller(i + 1 < in->path->n ? in->path->pages[i + 1]->p0 : in->path->matched, limit);
         if (pages && end > p->best_common)
             us += page_us(in, page);
-        for (uint32_t k = 0; snapshots && k < page->snapshot_count && page->snapshots[k]->pos <= end; k++) {
-            c.snapshot = page->snapshots[k];
-            c.resume = c.snapshot->pos;
-            c.live_tokens = pages ? smaller(p->best_common, c.resume) : 0;
-            c.source = c.live_tokens > 0 ? p->best_source : -1;
-            offer(p, c, us + stored_snapshot_us(in, c.snapshot));
-        }
-        if (!snapshots) {
-            c.live_tokens = smaller(p->best_common, c.resume);
-            c.source = c.live_tokens > 0 ? p->best_source : -1;
-            offer(p, c, us);
-        }
+        if (!snapshots)
+            consider(p, &best, end, NULL, us);
+        for (uint32_t k = 0; snapshots && k < page->snapshot_count && page->snapshots[k]->pos <= end; k++)
+            consider(p, &best, page->snapshots[k]->pos, page->snapshots[k],
+                     us + stored_snapshot_us(in, page->snapshots[k]));
     }
+    int32_t live = pages ? smaller(p->best_common, best.resume) : 0;
+    if (best.resume > 0)
+        offer(p,
+              (struct candidate){.how = HEARTH_RESUME_STORED,
+                                 .source = live > 0 ? p->best_source : -1,
+                                 .resume = best.resume,
+                                 .live_tokens = live,
+                                 .snapshot = best.snapshot},
+              best.restore_us);
 }
 
 /* ---- target ---- */
@@ -210,28 +227,39 @@ static enum hearth_reason explain(const struct planner *p, const struct hearth_p
 
 /* ---- entry ---- */
 
-bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *plan) {
+/* Finds the cheapest candidate. */
+static void choose(struct planner *p) {
+    const struct hearth_plan_input *in = p->in;
     HEARTH_ASSERT(in->n > 0);
-    struct planner p = {.in = in, .limit = (int32_t)in->n - 1, .best_source = -1};
+    p->limit = (int32_t)in->n - 1;
+    p->best_source = -1;
+    if (!in->cache_off) {
+        for (size_t i = 0; i < in->live_count; i++)
+            if (in->commons[i] > p->best_common) {
+                p->best_common = in->commons[i];
+                p->best_source = (int)i;
+            }
+        for (size_t i = 0; i < in->live_count; i++)
+            offer_in_place(p, (int)i, in->commons[i]);
+        for (size_t i = 0; i < in->live_count; i++)
+            offer_live(p, (int)i, in->commons[i]);
+        offer_stored(p);
+    }
+    offer(p, (struct candidate){.how = HEARTH_RESUME_FRESH, .source = -1}, 0);
+}
+
+int32_t hearth_plan_resume(const struct hearth_plan_input *in) {
+    struct planner p = {.in = in};
+    choose(&p);
+    return p.best.resume;
+}
+
+bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *plan) {
+    struct planner p = {.in = in};
     *plan = (struct hearth_plan){.target = choose_target(in), .source = -1, .how = HEARTH_RESUME_FRESH};
     if (plan->target < 0)
         return false;
-    if (!in->cache_off) {
-        for (size_t i = 0; i < in->live_count; i++) {
-            int32_t common = common_tokens(in, i);
-            if (common > p.best_common) {
-                p.best_common = common;
-                p.best_source = (int)i;
-            }
-        }
-        for (size_t i = 0; i < in->live_count; i++)
-            offer_in_place(&p, (int)i, common_tokens(in, i));
-        for (size_t i = 0; i < in->live_count; i++)
-            offer_live(&p, (int)i, common_tokens(in, i));
-        offer_stored(&p);
-    }
-    offer(&p, (struct candidate){.how = HEARTH_RESUME_FRESH, .source = -1}, 0);
-
+    choose(&p);
     plan->how = p.best.how;
     plan->source = p.best.source;
     plan->resume = p.best.resume;

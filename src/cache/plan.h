@@ -30,12 +30,12 @@ enum hearth_resume {
 struct hearth_plan_input {
     const hearth_token *prompt;
     size_t n; /* > 0 */
-    struct hearth_digest salt;      /* a live sequence of another one has nothing in common with the prompt */
     const struct hearth_path *path; /* the tree's match of the prompt */
     int32_t usable;                 /* where the path's first page without state begins, or its end */
     enum hearth_tree_edge edge;     /* what stands behind the match */
     const struct hearth_live *const *lives;
     const int32_t *rewind_floors; /* per live sequence: engine op seq_rewind_floor */
+    const int32_t *commons;       /* per live sequence: hearth_plan_common() */
     size_t live_count;
     const struct hearth_caps *caps;
     const struct hearth_costs *costs;
@@ -56,7 +56,12 @@ struct hearth_plan {
     enum hearth_reason reason;
 };
 
+/* How many tokens a live sequence and a prompt begin with alike: none when their salts differ. Threads: pure. */
+int32_t hearth_plan_common(const struct hearth_live *live, const hearth_token *prompt, size_t n,
+                           struct hearth_digest salt);
 /* Returns false when no sequence is free (every live one is busy). Threads: pure. */
 bool hearth_plan_make(const struct hearth_plan_input *input, struct hearth_plan *plan);
+/* The position that the prompt would be resumed at, whether or not a sequence is free for it. Threads: pure. */
+int32_t hearth_plan_resume(const struct hearth_plan_input *input);
 
 #endif

@@ -12,20 +12,6 @@ static const double reuse[] = {
 /* Once the conversation has gone on, its earlier snapshots serve only forks and edits. */
 static const double reuse_superseded = 0.2;
 
-double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
-    return (double)bytes * costs->import_us_per_byte + (double)pieces * costs->import_us;
-}
-
-double hearth_costs_far_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
-    double read_us = (double)bytes * costs->far_us_per_byte + (double)pieces * costs->far_us;
-    double import_us = hearth_costs_restore_us(costs, bytes, pieces);
-    return read_us > import_us ? read_us : import_us;
-}
-
-double hearth_costs_compute_us(const struct hearth_costs *costs, int32_t tokens) {
-    return (double)tokens * costs->prefill_us_per_token;
-}
-
 double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_costs *costs, double inflation) {
     double again_us = hearth_costs_compute_us(costs, item->saved_tokens);
     double far_us = hearth_costs_far_us(costs, item->bytes, 1);

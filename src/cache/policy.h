@@ -41,10 +41,18 @@ typedef double hearth_policy_fn(const struct hearth_item *item, const struct hea
 double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_costs *costs, double inflation);
 
 /* Microseconds to restore an item of `bytes` in `pieces` blobs, and to compute `tokens`. Pure. */
-double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, size_t pieces);
+static inline double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
+    return (double)bytes * costs->import_us_per_byte + (double)pieces * costs->import_us;
+}
 /* Likewise of what is in the far tier. */
-double hearth_costs_far_us(const struct hearth_costs *costs, size_t bytes, size_t pieces);
-double hearth_costs_compute_us(const struct hearth_costs *costs, int32_t tokens);
+static inline double hearth_costs_far_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
+    double read_us = (double)bytes * costs->far_us_per_byte + (double)pieces * costs->far_us;
+    double import_us = hearth_costs_restore_us(costs, bytes, pieces);
+    return read_us > import_us ? read_us : import_us;
+}
+static inline double hearth_costs_compute_us(const struct hearth_costs *costs, int32_t tokens) {
+    return (double)tokens * costs->prefill_us_per_token;
+}
 
 /* Costs before anything was measured: slow prefill, memory-speed import, so that the first reuse happens and is then
  * measured. */

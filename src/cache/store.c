@@ -20,16 +20,17 @@
 #include "cache/copies.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 
 size_t hearth_page_bytes(const struct hearth_page *page) {
     if (!page->blob && page->copy.state == HEARTH_COPY_THERE)
         return 0;
     size_t blob = page->blob ? hearth_blob_bytes(page->blob) : 0;
-    return sizeof *page + (size_t)page->len * sizeof *page->tokens + blob;
+    return HEARTH_PAGE_NODE_BYTES + (size_t)page->len * sizeof *page->tokens + blob;
 }
 
 size_t hearth_snapshot_bytes(const struct hearth_snapshot *snapshot) {
-    return snapshot->blob ? sizeof *snapshot + hearth_blob_bytes(snapshot->blob) : 0;
+    return snapshot->blob ? HEARTH_SNAPSHOT_NODE_BYTES + hearth_blob_bytes(snapshot->blob) : 0;
 }
 
 bool hearth_store_has_state(const struct hearth_cache *cache, const struct hearth_page *page) {
@@ -43,27 +44,27 @@ int32_t hearth_store_usable(const struct hearth_cache *cache, const struct heart
     return path->matched;
 }
 
+/* The node is the first member of the promise. */
 static struct hearth_page *page_of(struct hearth_heap_node *node) {
-    return (struct hearth_page *)node; /* the node is the first member */
+    return (struct hearth_page *)((char *)node - offsetof(struct hearth_page, promise));
 }
 
 static struct hearth_snapshot *snapshot_of(struct hearth_heap_node *node) {
-    return (struct hearth_snapshot *)node;
+    return (struct hearth_snapshot *)((char *)node - offsetof(struct hearth_snapshot, promise));
 }
 
 /* ---- value ---- */
 
-static void value_page(struct hearth_cache *cache, struct hearth_page *page) {
+static double page_value(const struct hearth_cache *cache, const struct hearth_page *page) {
     struct hearth_item item = {
         .hits = page->hits + 1,
         .saved_tokens = page->len,
         .bytes = hearth_page_bytes(page),
         .copied = page->copy.state == HEARTH_COPY_THERE};
-    page->heap.priority = cache->policy(&item, &cache->costs, cache->pages.inflation);
-    hearth_heap_update(&cache->pages.heap, &page->heap);
+    return cache->policy(&item, &cache->costs, cache->pages.inflation);
 }
 
-static void value_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+static double snapshot_value(const struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {
     struct hearth_item item = {.is_snapshot = true,
                                .kind = snapshot->kind,
                                .superseded = snapshot->superseded,
@@ -71,8 +72,7 @@ static void value_snapshot(struct hearth_cache *cache, struct hearth_snapshot *s
                                .hits = snapshot->hits + 1,
                                .saved_tokens = snapshot->saved_tokens,
                                .bytes = hearth_snapshot_bytes(snapshot)};
-    snapshot->heap.priority = cache->policy(&item, &cache->costs, cache->snapshots.inflation);
-    hearth_heap_update(&cache->snapshots.heap, &snapshot->heap);
+    return cache->policy(&item, &cache->costs, cache->snapshots.inflation);
 }
 
 bool hearth_store_page_may_go(const struct hearth_cache *cache, const struct hearth_page *page) {
@@ -90,57 +90,56 @@ bool hearth_store_snapshot_may_go(const struct hearth_snapshot *snapshot) {
     return snapshot->blob && snapshot->pins == 0 && snapshot->copy.state != HEARTH_COPY_WRITING;
 }
 
-/* Puts the page into the heap or takes it out, as its state demands. A page that the heap has no memory for merely
+/* Values an item anew in the heap of what may go, where it is put if it is not there. Without memory for that it merely
  * stays longer. */
+static void place(struct hearth_pool *pool, struct hearth_promise *promise, double value) {
+    if (promise->heap.index != 0)
+        hearth_heap_update(&pool->heap, &promise->heap, value);
+    else
+        (void)hearth_heap_push(&pool->heap, &promise->heap, value);
+}
+
+/* Puts the page into the heap or takes it out, as its state demands. What was promised is in the other one. */
 static void settle(struct hearth_cache *cache, struct hearth_page *page) {
-    if (!hearth_store_page_may_go(cache, page) || page->promise.until_us > 0) {
-        hearth_heap_remove(&cache->pages.heap, &page->heap);
+    if (page->promise.until_us > 0)
         return;
-    }
-    value_page(cache, page);
-    if (page->heap.index == 0)
-        (void)hearth_heap_push(&cache->pages.heap, &page->heap);
+    if (hearth_store_page_may_go(cache, page))
+        place(&cache->pages, &page->promise, page_value(cache, page));
+    else
+        hearth_heap_remove(&cache->pages.heap, &page->promise.heap);
 }
 
 static void settle_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
-    if (!hearth_store_snapshot_may_go(snapshot) || snapshot->promise.until_us > 0) {
-        hearth_heap_remove(&cache->snapshots.heap, &snapshot->heap);
+    if (snapshot->promise.until_us > 0)
         return;
-    }
-    value_snapshot(cache, snapshot);
-    if (snapshot->heap.index == 0)
-        (void)hearth_heap_push(&cache->snapshots.heap, &snapshot->heap);
+    if (hearth_store_snapshot_may_go(snapshot))
+        place(&cache->snapshots, &snapshot->promise, snapshot_value(cache, snapshot));
+    else
+        hearth_heap_remove(&cache->snapshots.heap, &snapshot->promise.heap);
 }
 
 /* ---- promises ---- */
-
-static struct hearth_page *page_of_promise(struct hearth_promise *promise) {
-    return (struct hearth_page *)((char *)promise - offsetof(struct hearth_page, promise));
-}
-
-static struct hearth_snapshot *snapshot_of_promise(struct hearth_promise *promise) {
-    return (struct hearth_snapshot *)((char *)promise - offsetof(struct hearth_snapshot, promise));
-}
 
 static struct hearth_promise *first_promise(const struct hearth_pool *pool) {
     return (struct hearth_promise *)hearth_heap_top(&pool->promises); /* the node is the first member */
 }
 
-/* Makes, moves or (0) ends a promise for an item of `bytes`. */
+/* Makes, moves or (0) ends a promise for an item of `bytes`, which is to be settled then. */
 static void set_promise(struct hearth_pool *pool, struct hearth_promise *promise, size_t bytes, int64_t until_us,
                         int32_t later_us) {
-    if (promise->until_us > 0)
+    double end_us = (double)(until_us + later_us);
+    bool had = promise->until_us > 0;
+    if (had)
         pool->promised_bytes -= bytes;
-    promise->heap.priority = (double)(until_us + later_us);
+    if (had && until_us > 0)
+        hearth_heap_update(&pool->promises, &promise->heap, end_us);
+    else if (had || until_us > 0)
+        hearth_heap_remove(had ? &pool->promises : &pool->heap, &promise->heap);
+    if (!had && until_us > 0 && !hearth_heap_push(&pool->promises, &promise->heap, end_us))
+        until_us = 0;
     promise->until_us = until_us;
-    if (until_us == 0)
-        hearth_heap_remove(&pool->promises, &promise->heap);
-    else if (promise->heap.index != 0)
-        hearth_heap_update(&pool->promises, &promise->heap);
-    else if (!hearth_heap_push(&pool->promises, &promise->heap))
-        promise->until_us = 0;
-    promise->durable = promise->durable && promise->until_us > 0;
-    if (promise->until_us > 0)
+    promise->durable = promise->durable && until_us > 0;
+    if (until_us > 0)
         pool->promised_bytes += bytes;
 }
 
@@ -157,9 +156,9 @@ static void promise_snapshot(struct hearth_cache *cache, struct hearth_snapshot 
 static void end_first_promise(struct hearth_cache *cache, struct hearth_pool *pool) {
     struct hearth_promise *first = first_promise(pool);
     if (pool == &cache->pages)
-        promise_page(cache, page_of_promise(first), 0);
+        promise_page(cache, page_of(&first->heap), 0);
     else
-        promise_snapshot(cache, snapshot_of_promise(first), 0);
+        promise_snapshot(cache, snapshot_of(&first->heap), 0);
 }
 
 static void end_promises(struct hearth_cache *cache, struct hearth_pool *pool) {
@@ -247,7 +246,7 @@ void hearth_store_unpin_snapshot(struct hearth_cache *cache, struct hearth_snaps
 
 static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     promise_snapshot(cache, snapshot, 0);
-    hearth_heap_remove(&cache->snapshots.heap, &snapshot->heap);
+    hearth_heap_remove(&cache->snapshots.heap, &snapshot->promise.heap);
     cache->snapshots.used_bytes -= hearth_snapshot_bytes(snapshot);
     hearth_spare_copy(cache, &snapshot->copy);
     hearth_copy_forget(cache, &snapshot->copy);
@@ -263,10 +262,10 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
     }
     struct hearth_page *parent = page->parent;
     promise_page(cache, page, 0);
-    hearth_heap_remove(&cache->pages.heap, &page->heap);
+    hearth_heap_remove(&cache->pages.heap, &page->promise.heap);
     cache->pages.used_bytes -= hearth_page_bytes(page);
     cache->pages.evicted++;
-    if (page->has_old)
+    if (page->old)
         hearth_spare_old(cache, page);
     hearth_copy_forget(cache, &page->copy);
     if (page->blob)
@@ -289,15 +288,16 @@ void hearth_store_forget_snapshot(struct hearth_cache *cache, struct hearth_snap
 void hearth_store_forget_page(struct hearth_cache *cache, struct hearth_page *page) {
     struct hearth_page *parent = page->parent;
     int32_t offset = page->p0 - parent->p0;
-    hearth_token first = page->tokens[0];
+    hearth_token first = page->first;
     while (page->snapshot_count > 0)
         hearth_store_forget_snapshot(cache, page->snapshots[page->snapshot_count - 1]);
     size_t before = hearth_page_bytes(page);
     hearth_copy_remove(cache, &page->copy);
     hearth_store_page_changed(cache, page, before);
-    if (page->has_old)
-        hearth_far_remove(cache, page->old, HEARTH_RECORD_PAGE);
-    page->has_old = false;
+    if (page->old)
+        hearth_far_remove(cache, page->old->name, HEARTH_RECORD_PAGE);
+    free(page->old);
+    page->old = NULL;
     free_leaf(cache, page);
     hearth_tree_forget_ghost(parent, offset, first);
 }
@@ -361,7 +361,7 @@ static bool evict_page(struct hearth_cache *cache) {
     if (!node)
         return false;
     struct hearth_page *page = page_of(node), *parent = page->parent;
-    cache->pages.inflation = node->priority;
+    cache->pages.inflation = cache->pages.heap.v[0].priority;
     if (page->copy.state == HEARTH_COPY_THERE) {
         cache->pages.evicted++;
         drop_page_blob(cache, page);
@@ -376,7 +376,7 @@ static bool evict_snapshot(struct hearth_cache *cache) {
     struct hearth_heap_node *node = next_victim(cache, &cache->snapshots);
     if (!node)
         return false;
-    cache->snapshots.inflation = node->priority;
+    cache->snapshots.inflation = cache->snapshots.heap.v[0].priority;
     cache->snapshots.evicted++;
     struct hearth_snapshot *snapshot = snapshot_of(node);
     if (snapshot->copy.state == HEARTH_COPY_THERE)
@@ -427,7 +427,7 @@ void hearth_store_page_added(struct hearth_cache *cache, struct hearth_page *pag
 bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     cache->stored_snapshots++;
     hearth_store_snapshot_changed(cache, snapshot, 0);
-    if (snapshot->heap.index != 0)
+    if (snapshot->promise.heap.index != 0)
         return true;
     hearth_store_drop_snapshot(cache, snapshot); /* what cannot be evicted must not be kept */
     return false;
@@ -439,12 +439,12 @@ void hearth_store_touch(struct hearth_cache *cache, const struct hearth_path *pa
         page->hits++;
         if (page->dead > 0 && hearth_path_end(path, i) > page->dead)
             page->dead = 0; /* it has been said again */
-        value_page(cache, page);
+        settle(cache, page);
     }
     struct hearth_snapshot *snapshot = hearth_path_snapshot(path, resume);
     if (snapshot && snapshot->pos == resume) {
         snapshot->hits++;
-        value_snapshot(cache, snapshot);
+        settle_snapshot(cache, snapshot);
     } else {
         snapshot = NULL;
     }

@@ -15,6 +15,14 @@ struct hearth_pool {
     uint64_t evicted;
 };
 
+/* What was learnt about a live sequence: it begins like one before it in the list. Both have the versions that they had
+ * then, or nothing is known; tokens that were appended since change nothing. */
+struct hearth_twin {
+    uint64_t version, base_version; /* 0: nothing is known */
+    size_t base;    /* index of the other one */
+    int32_t shared; /* at least so many tokens */
+};
+
 struct hearth_cache {
     struct hearth_engine *engine;
     struct hearth_tier *tier;
@@ -35,8 +43,9 @@ struct hearth_cache {
     struct hearth_path path;     /* of the last plan */
     struct hearth_path scratch;  /* of a capture */
     struct hearth_path arrival;  /* of what the far tier found */
-    int32_t *rewind_floors;      /* of the last plan */
-    size_t rewind_cap;
+    int32_t *measures;           /* of the last plan: rewind floors, then common tokens */
+    struct hearth_twin *twins;   /* per live sequence */
+    size_t measure_cap;          /* room for so many sequences */
     uint64_t restore_failures, stored_pages, stored_snapshots;
 };
 

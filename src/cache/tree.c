@@ -1,10 +1,16 @@
 /* The prefix tree. Design and invariants stand in tree.h.
  *
- * Matching walks a page token by token and leaves it where the tokens differ or end; then the children at that offset
- * are searched for the next token. Children are few almost everywhere, so they are a sorted array. */
+ * Matching leaves a page where the tokens differ or end, and looks for a child at that offset that begins with the next
+ * token. Most of its time would be spent waiting for memory: a tree of a million pages is in no cache of the CPU, and
+ * each page is known only once its parent is. So it guesses that a page matches as a whole, which nearly always holds:
+ * then the next one can be found without looking at the tokens. Guesses run ahead of the comparison, and ask for the
+ * tokens that it will need; where the tokens differ after all, what was guessed behind is forgotten. The distance
+ * doubles with every page that matched and begins anew where one did not, so guesses that were in vain are never more
+ * than those that were not, and a few for each page that is left early: matching stays linear. */
 #include "cache/tree.h"
 
 #include "base/assert.h"
+#include "cache/children.h"
 #include "tier/record.h"
 
 #include <stddef.h>
@@ -13,44 +19,14 @@
 
 /* ---- arrays of pointers ---- */
 
-static bool grow(void **array, uint32_t *cap, uint32_t n) {
-    if (n < *cap)
+/* Room for one more behind n: there always is for as many as the next power of two. */
+static bool grow(void **array, uint32_t n) {
+    if ((n & (n - 1)) != 0)
         return true;
-    uint32_t more = *cap ? *cap * 2 : 2;
-    void *grown = realloc(*array, more * sizeof(void *));
-    if (!grown)
-        return false;
-    *array = grown;
-    *cap = more;
-    return true;
-}
-
-/* Place of the child with (offset, first token), or where it would stand. */
-static uint32_t child_place(const struct hearth_page *page, int32_t offset, hearth_token first) {
-    uint32_t low = 0, high = page->child_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        const struct hearth_page *child = page->children[middle];
-        int32_t at = child->p0 - page->p0;
-        if (at < offset || (at == offset && child->tokens[0] < first))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static struct hearth_page *child_find(const struct hearth_page *page, int32_t offset, hearth_token first) {
-    uint32_t i = child_place(page, offset, first);
-    if (i == page->child_count)
-        return NULL;
-    struct hearth_page *child = page->children[i];
-    return child->p0 - page->p0 == offset && child->tokens[0] == first ? child : NULL;
-}
-
-static bool has_child_at(const struct hearth_page *page, int32_t offset) {
-    uint32_t i = child_place(page, offset, INT32_MIN);
-    return i < page->child_count && page->children[i]->p0 - page->p0 == offset;
+    void *grown = realloc(*array, (n ? (size_t)2 * n : 1) * sizeof(void *));
+    if (grown)
+        *array = grown;
+    return grown != NULL;
 }
 
 /* ---- tree ---- */
@@ -63,30 +39,35 @@ bool hearth_tree_init(struct hearth_tree *tree, int32_t page_tokens) {
 }
 
 static void free_page(struct hearth_page *page) {
+    hearth_children_finish(page);
     free(page->tokens);
-    free(page->children);
     free(page->snapshots);
+    free(page->old);
+    free(page->ghosts);
     free(page);
 }
 
 static void finish_root(struct hearth_page *root, void (*drop)(void *user, struct hearth_blob *blob), void *user) {
-    /* Depth first without recursion: a long conversation is a deep tree. */
+    /* Leaves first, without recursion: a long conversation is a deep tree. */
     struct hearth_page *page = root;
     while (page) {
-        if (page->child_count > 0) {
-            page = page->children[--page->child_count];
-            continue;
+        for (struct hearth_page *child; (child = hearth_children_next(page, NULL)) != NULL;)
+            page = child;
+        struct hearth_page *next = NULL;
+        while (page && !next) {
+            struct hearth_page *parent = page->parent;
+            next = parent ? hearth_children_next(parent, page) : NULL;
+            for (uint32_t i = 0; i < page->snapshot_count; i++) {
+                if (drop && page->snapshots[i]->blob)
+                    drop(user, page->snapshots[i]->blob);
+                free(page->snapshots[i]);
+            }
+            if (drop && page->blob)
+                drop(user, page->blob);
+            free_page(page);
+            page = parent;
         }
-        for (uint32_t i = 0; i < page->snapshot_count; i++) {
-            if (drop && page->snapshots[i]->blob)
-                drop(user, page->snapshots[i]->blob);
-            free(page->snapshots[i]);
-        }
-        if (drop && page->blob)
-            drop(user, page->blob);
-        struct hearth_page *parent = page->parent;
-        free_page(page);
-        page = parent;
+        page = next;
     }
 }
 
@@ -116,7 +97,7 @@ struct hearth_page *hearth_tree_end(const struct hearth_tree *tree, struct heart
 
 struct hearth_page *hearth_tree_add_root(struct hearth_tree *tree, struct hearth_digest digest) {
     struct hearth_page *root = calloc(1, sizeof *root);
-    if (!root || !grow((void **)&tree->roots, &tree->root_cap, tree->root_count)) {
+    if (!root || !grow((void **)&tree->roots, tree->root_count)) {
         free(root);
         return NULL;
     }
@@ -151,18 +132,20 @@ static bool ends_block(const struct hearth_tree *tree, const struct hearth_page 
     return (page->p0 + page->len) % tree->page_tokens == 0;
 }
 
+/* A page inside of a block has its parent's base; one at its start has what the parent ends with. */
+struct hearth_digest hearth_tree_base(const struct hearth_tree *tree, const struct hearth_page *page) {
+    while (page->p0 % tree->page_tokens != 0)
+        page = page->parent;
+    return page->parent->end.key;
+}
+
 /* Makes a page that ends where a block does findable. False: out of memory. */
 static bool note_end(struct hearth_tree *tree, struct hearth_page *page) {
     if (!ends_block(tree, page))
         return true;
     const hearth_token *block = hearth_tree_block(tree, page, page->p0 + page->len);
-    page->end.key = hearth_record_next(page->base, block, (size_t)tree->page_tokens);
+    page->end.key = hearth_record_next(hearth_tree_base(tree, page), block, (size_t)tree->page_tokens);
     return hearth_table_add(&tree->ends, &page->end);
-}
-
-/* A page inside of a block has its parent's base; one at its start has what the parent ends with. */
-static struct hearth_digest base_behind(const struct hearth_tree *tree, const struct hearth_page *parent, int32_t p0) {
-    return p0 % tree->page_tokens == 0 ? parent->end.key : parent->base;
 }
 
 /* ---- matching ---- */
@@ -172,15 +155,22 @@ void hearth_path_finish(struct hearth_path *path) {
     *path = (struct hearth_path){0};
 }
 
+/* Room for a page at pages[at]. */
+static bool path_reserve(struct hearth_path *path, size_t at) {
+    if (at < path->cap)
+        return true;
+    size_t cap = path->cap ? path->cap * 2 : 64;
+    struct hearth_page **pages = realloc(path->pages, cap * sizeof *pages);
+    if (!pages)
+        return false;
+    path->pages = pages;
+    path->cap = cap;
+    return true;
+}
+
 static bool path_push(struct hearth_path *path, struct hearth_page *page) {
-    if (path->n == path->cap) {
-        size_t cap = path->cap ? path->cap * 2 : 64;
-        struct hearth_page **pages = realloc(path->pages, cap * sizeof *pages);
-        if (!pages)
-            return false;
-        path->pages = pages;
-        path->cap = cap;
-    }
+    if (!path_reserve(path, path->n))
+        return false;
     path->pages[path->n++] = page;
     return true;
 }
@@ -203,25 +193,78 @@ struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int
     return NULL;
 }
 
-/* Goes on from the end of the path, which is in `page`. */
-static bool match_on(struct hearth_page *page, const hearth_token *tokens, size_t n, struct hearth_path *path) {
-    for (size_t at = 0; at < n;) {
-        struct hearth_page *next = child_find(page, path->matched - page->p0, tokens[at]);
+#define AHEAD_MAX 16 /* pages guessed ahead of the comparison: enough to hide their ways from memory */
+#define CPU_LINE 64
+
+/* Asks for the tokens of a page, and for what a plan wants to know of its copy. */
+static void prefetch(const struct hearth_page *page) {
+    if (!page->blob)
+        __builtin_prefetch(&page->copy.p0);
+    for (const char *at = (const char *)page->tokens, *end = (const char *)(page->tokens + page->len); at < end;
+         at += CPU_LINE)
+        __builtin_prefetch(at);
+}
+
+/* Where a match stands. The guesses are the path's pages from path->n to `guessed`; the last guess ends at `end`. */
+struct matching {
+    const hearth_token *tokens; /* of positions from `start` on */
+    size_t n;
+    int32_t start, end;
+    size_t guessed, ahead;
+    struct hearth_page *last;
+};
+
+/* Guesses up to `ahead` pages. False: out of memory. */
+static bool guess(struct matching *m, struct hearth_path *path) {
+    while (m->guessed - path->n < m->ahead && (size_t)(m->end - m->start) < m->n) {
+        struct hearth_page *next = hearth_children_find(m->last, m->end - m->last->p0, m->tokens[m->end - m->start]);
+        path->visited++;
         if (!next)
-            break;
-        if (!path_push(path, next))
+            return true;
+        if (!path_reserve(path, m->guessed))
             return false;
-        page = next;
-        size_t same = hearth_tokens_common(page->tokens, (size_t)page->len, tokens + at, n - at);
-        at += same;
-        path->matched += (int32_t)same;
+        prefetch(next);
+        path->pages[m->guessed++] = next;
+        m->last = next;
+        m->end = next->p0 + next->len;
     }
     return true;
 }
 
+/* Goes on from the end of the path, which is in `page`. */
+static bool match_on(struct hearth_page *page, const hearth_token *tokens, size_t n, struct hearth_path *path) {
+    struct matching m = {.tokens = tokens,
+                         .n = n,
+                         .start = path->matched,
+                         .end = path->matched,
+                         .guessed = path->n,
+                         .ahead = 1,
+                         .last = page};
+    path->visited = path->compared = 0;
+    for (;;) {
+        if (!guess(&m, path))
+            return false;
+        if (m.guessed == path->n)
+            return true;
+        page = path->pages[path->n++];
+        size_t at = (size_t)(path->matched - m.start);
+        size_t same = hearth_tokens_common(page->tokens, (size_t)page->len, tokens + at, n - at);
+        path->matched += (int32_t)same;
+        path->compared += (size_t)page->len;
+        if ((int32_t)same == page->len) {
+            m.ahead = m.ahead < AHEAD_MAX ? 2 * m.ahead : AHEAD_MAX;
+            continue;
+        }
+        m.guessed = path->n;
+        m.ahead = 1;
+        m.last = page;
+        m.end = path->matched;
+    }
+}
+
 bool hearth_tree_match(struct hearth_page *root, const hearth_token *tokens, size_t n, struct hearth_path *path) {
     path->root = root;
-    path->n = 0;
+    path->n = path->visited = path->compared = 0;
     path->matched = 0;
     return !root || match_on(root, tokens, n, path);
 }
@@ -243,15 +286,21 @@ bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *toke
     return match_on(page, tokens, n, path);
 }
 
+static struct hearth_ghost *find_ghost(const struct hearth_page *page, int32_t offset, hearth_token first) {
+    for (uint32_t i = 0; page->ghosts && i < page->ghosts->count && i < HEARTH_GHOSTS; i++)
+        if (page->ghosts->v[i].offset == offset && page->ghosts->v[i].first == first)
+            return &page->ghosts->v[i];
+    return NULL;
+}
+
 enum hearth_tree_edge hearth_tree_edge(const struct hearth_path *path, hearth_token next) {
     const struct hearth_page *page = path->n ? path->pages[path->n - 1] : path->root;
     if (!page)
         return HEARTH_EDGE_END;
     int32_t offset = path->matched - page->p0;
-    for (uint32_t i = 0; i < page->ghost_count && i < HEARTH_GHOSTS; i++)
-        if (page->ghosts[i].offset == offset && page->ghosts[i].first == next)
-            return HEARTH_EDGE_EVICTED;
-    return offset < page->len || has_child_at(page, offset) ? HEARTH_EDGE_BRANCH : HEARTH_EDGE_END;
+    if (find_ghost(page, offset, next))
+        return HEARTH_EDGE_EVICTED;
+    return offset < page->len || page->tail_count > 0 ? HEARTH_EDGE_BRANCH : HEARTH_EDGE_END;
 }
 
 /* ---- growing ---- */
@@ -261,10 +310,18 @@ int32_t hearth_tree_page_end(const struct hearth_tree *tree, int32_t pos, int32_
     return end < n ? (int32_t)end : n;
 }
 
-void hearth_tree_forget_ghost(struct hearth_page *parent, int32_t offset, hearth_token first) {
-    for (uint32_t i = 0; i < parent->ghost_count && i < HEARTH_GHOSTS; i++)
-        if (parent->ghosts[i].offset == offset && parent->ghosts[i].first == first)
-            parent->ghosts[i] = (struct hearth_ghost){.offset = -1};
+void hearth_tree_forget_ghost(const struct hearth_page *parent, int32_t offset, hearth_token first) {
+    for (struct hearth_ghost *ghost; (ghost = find_ghost(parent, offset, first)) != NULL;)
+        ghost->offset = -1;
+}
+
+/* Remembers a child that goes; without memory, it does not. */
+static void leave_ghost(struct hearth_page *parent, int32_t offset, hearth_token first) {
+    if (!parent->ghosts)
+        parent->ghosts = calloc(1, sizeof *parent->ghosts);
+    if (parent->ghosts)
+        parent->ghosts->v[parent->ghosts->count++ % HEARTH_GHOSTS] =
+            (struct hearth_ghost){.offset = offset, .first = first};
 }
 
 struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens,
@@ -278,26 +335,26 @@ struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path
         return NULL;
     page->len = end - p0;
     page->tokens = malloc((size_t)page->len * sizeof *page->tokens);
-    if (!page->tokens || !grow((void **)&parent->children, &parent->child_cap, parent->child_count) ||
-        !path_push(path, page)) {
+    if (!page->tokens || !path_reserve(path, path->n)) {
         free_page(page);
         return NULL;
     }
     memcpy(page->tokens, tokens + (p0 - first), (size_t)page->len * sizeof *page->tokens);
     page->p0 = page->blob_p0 = p0;
+    page->first = page->tokens[0];
     page->parent = parent;
-    page->base = base_behind(tree, parent, p0);
+    if (!hearth_children_add(parent, page)) {
+        free_page(page);
+        return NULL;
+    }
     if (!note_end(tree, page)) {
-        path->n--;
+        hearth_children_remove(parent, page);
         free_page(page);
         return NULL;
     }
     page->blob = blob;
-    uint32_t at = child_place(parent, p0 - parent->p0, page->tokens[0]);
-    memmove(parent->children + at + 1, parent->children + at, (parent->child_count - at) * sizeof *parent->children);
-    parent->children[at] = page;
-    parent->child_count++;
-    hearth_tree_forget_ghost(parent, p0 - parent->p0, page->tokens[0]);
+    path->pages[path->n++] = page;
+    hearth_tree_forget_ghost(parent, p0 - parent->p0, page->first);
     path->matched = end;
     tree->page_count++;
     return page;
@@ -327,6 +384,7 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
         page->len = before;
         return false;
     }
+    page->tail_count = 0; /* what stood behind the end now branches off inside */
     *old = page->blob;
     page->blob = blob;
     path->matched = end;
@@ -335,16 +393,10 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
 
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page) {
     struct hearth_page *parent = page->parent;
-    HEARTH_ASSERT(parent && page->child_count == 0 && page->snapshot_count == 0 && page->heap.index == 0);
+    HEARTH_ASSERT(parent && page->child_count == 0 && page->snapshot_count == 0);
     HEARTH_ASSERT(page->copy.state == HEARTH_COPY_NONE && page->promise.heap.index == 0);
-    int32_t offset = page->p0 - parent->p0;
-    uint32_t at = child_place(parent, offset, page->tokens[0]);
-    HEARTH_ASSERT(at < parent->child_count && parent->children[at] == page);
-    memmove(parent->children + at, parent->children + at + 1,
-            (parent->child_count - at - 1) * sizeof *parent->children);
-    parent->child_count--;
-    parent->ghosts[parent->ghost_count++ % HEARTH_GHOSTS] =
-        (struct hearth_ghost){.offset = offset, .first = page->tokens[0]};
+    hearth_children_remove(parent, page);
+    leave_ghost(parent, page->p0 - parent->p0, page->first);
     tree->page_count--;
     if (ends_block(tree, page))
         hearth_table_remove(&tree->ends, &page->end);
@@ -391,7 +443,7 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
         return NULL;
     struct hearth_snapshot *before = hearth_path_snapshot(path, pos - 1);
     struct hearth_snapshot *snapshot = calloc(1, sizeof *snapshot);
-    if (!snapshot || !grow((void **)&page->snapshots, &page->snapshot_cap, page->snapshot_count)) {
+    if (!snapshot || !grow((void **)&page->snapshots, page->snapshot_count)) {
         free(snapshot);
         return NULL;
     }
@@ -408,7 +460,7 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
 void hearth_tree_remove_snapshot(struct hearth_tree *tree, struct hearth_snapshot *snapshot) {
     struct hearth_page *page = snapshot->page;
     uint32_t at = snapshot_place(page, snapshot->pos);
-    HEARTH_ASSERT(at < page->snapshot_count && page->snapshots[at] == snapshot && snapshot->heap.index == 0);
+    HEARTH_ASSERT(at < page->snapshot_count && page->snapshots[at] == snapshot);
     HEARTH_ASSERT(snapshot->copy.state == HEARTH_COPY_NONE && snapshot->promise.heap.index == 0);
     memmove(page->snapshots + at, page->snapshots + at + 1,
             (page->snapshot_count - at - 1) * sizeof *page->snapshots);
@@ -427,20 +479,19 @@ static void check_page(const struct hearth_tree *tree, const struct hearth_page 
         int32_t offset = page->p0 - page->parent->p0;
         HEARTH_ASSERT(offset >= 0 && offset <= page->parent->len);
         HEARTH_ASSERT(offset == page->parent->len || page->parent->tokens[offset] != page->tokens[0]);
-        HEARTH_ASSERT(hearth_digest_equal(page->base, base_behind(tree, page->parent, page->p0)));
+        HEARTH_ASSERT(page->first == page->tokens[0]);
         HEARTH_ASSERT(page->blob_p0 <= page->p0 && (page->copy.state == HEARTH_COPY_NONE || page->copy.p0 <= page->p0));
     } else {
         HEARTH_ASSERT(page->p0 == 0 && page->len == 0 && page->copy.state == HEARTH_COPY_NONE);
     }
     HEARTH_ASSERT(!ends_block(tree, page) || hearth_tree_end(tree, page->end.key, end) == page);
-    for (uint32_t i = 0; i < page->child_count; i++) {
-        const struct hearth_page *child = page->children[i];
+    uint32_t children = 0, tail = 0;
+    for (struct hearth_page *child = NULL; (child = hearth_children_next(page, child)) != NULL; children++) {
         HEARTH_ASSERT(child->parent == page);
-        if (i > 0) {
-            const struct hearth_page *before = page->children[i - 1];
-            HEARTH_ASSERT(before->p0 < child->p0 || (before->p0 == child->p0 && before->tokens[0] < child->tokens[0]));
-        }
+        HEARTH_ASSERT(hearth_children_find(page, child->p0 - page->p0, child->first) == child);
+        tail += child->p0 == end;
     }
+    HEARTH_ASSERT(children == page->child_count && tail == page->tail_count);
     for (uint32_t i = 0; i < page->snapshot_count; i++) {
         const struct hearth_snapshot *snapshot = page->snapshots[i];
         HEARTH_ASSERT(snapshot->page == page && snapshot->pos > page->p0 && snapshot->pos <= end);
@@ -448,35 +499,22 @@ static void check_page(const struct hearth_tree *tree, const struct hearth_page 
     }
 }
 
-/* Pages and snapshots from a root on. */
-static void check_root(const struct hearth_tree *tree, const struct hearth_page *page, size_t *pages,
-                       size_t *snapshots) {
-    /* Pre-order without recursion or extra memory: climb until a next sibling exists. */
-    for (;;) {
-        check_page(tree, page);
-        *pages += page->parent != NULL;
-        *snapshots += page->snapshot_count;
-        if (page->child_count > 0) {
-            page = page->children[0];
-            continue;
-        }
-        while (page->parent) {
-            const struct hearth_page *parent = page->parent;
-            uint32_t next = child_place(parent, page->p0 - parent->p0, page->tokens[0]) + 1;
-            if (next < parent->child_count) {
-                page = parent->children[next];
-                break;
-            }
-            page = parent;
-        }
-        if (!page->parent)
-            return;
+const struct hearth_page *hearth_tree_next(const struct hearth_page *page) {
+    const struct hearth_page *next = hearth_children_next(page, NULL);
+    while (!next && page->parent) {
+        next = hearth_children_next(page->parent, page);
+        page = page->parent;
     }
+    return next;
 }
 
 void hearth_tree_check(const struct hearth_tree *tree) {
     size_t pages = 0, snapshots = 0;
     for (uint32_t i = 0; i < tree->root_count; i++)
-        check_root(tree, tree->roots[i], &pages, &snapshots);
+        for (const struct hearth_page *page = tree->roots[i]; page; page = hearth_tree_next(page)) {
+            check_page(tree, page);
+            pages += page->parent != NULL;
+            snapshots += page->snapshot_count;
+        }
     HEARTH_ASSERT(pages == tree->page_count && snapshots == tree->snapshot_count);
 }

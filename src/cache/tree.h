@@ -51,28 +51,30 @@ enum hearth_snapshot_kind {
 struct hearth_page;
 
 /* The copy of an item in the far tier (cache/copies.h). */
+enum hearth_copy_state { HEARTH_COPY_NONE, HEARTH_COPY_WRITING, HEARTH_COPY_THERE };
+
 struct hearth_copy {
     struct hearth_link link; /* first, so that it converts; the key is the item's name; in a table unless NONE */
-    enum hearth_copy_state { HEARTH_COPY_NONE, HEARTH_COPY_WRITING, HEARTH_COPY_THERE } state;
-    bool is_snapshot; /* what it is a member of */
-    bool reading;     /* was asked for and has not come */
-    int32_t p0;       /* of a page: the copy holds [p0, end of the page), which may begin before the page does */
+    int32_t p0;              /* of a page: the copy holds [p0, end of the page), which may begin before the page does */
+    uint8_t state;           /* enum hearth_copy_state */
+    bool is_snapshot;        /* what it is a member of */
+    bool reading;            /* was asked for and has not come */
 };
 
 /* How long an item was promised to stay in RAM (cache/store.c). */
 struct hearth_promise {
-    struct hearth_heap_node heap; /* first, so that it converts; in the pool's heap of promises while there is one */
-    int64_t until_us;             /* 0: nothing was promised */
+    struct hearth_heap_node heap; /* first, so that it converts; in the pool's heap of promises while there is one, else
+                                     in that of what may go while the item may */
     bool durable;                 /* its copy is wanted, too */
+    int64_t until_us;             /* 0: nothing was promised */
 };
 
 /* Non-addressable state at exactly one position. */
 struct hearth_snapshot {
-    struct hearth_heap_node heap;
-    struct hearth_promise promise;
     struct hearth_page *page;
     struct hearth_blob *blob; /* NULL: only the copy is there */
     struct hearth_copy copy;
+    struct hearth_promise promise;
     int32_t pos;
     int32_t saved_tokens; /* from the snapshot before it on the same path: what losing it would cost */
     uint32_t hits;
@@ -82,43 +84,64 @@ struct hearth_snapshot {
     bool fetched;    /* the blob was read from the copy and has not been used since */
 };
 
-/* A child that was evicted: enough to say so when it is asked for. */
-struct hearth_ghost {
-    int32_t offset;
-    hearth_token first;
-};
-
+/* Children that were evicted: enough to say so when they are asked for. */
 #define HEARTH_GHOSTS 8
 
+struct hearth_ghosts {
+    struct hearth_ghost {
+        int32_t offset;
+        hearth_token first;
+    } v[HEARTH_GHOSTS]; /* a ring */
+    uint32_t count;
+};
+
+/* The copy of what a page was before it grew. */
+struct hearth_old {
+    struct hearth_digest name;
+    int32_t p0, p1; /* what it holds */
+};
+
+/* What matching and planning read stands first, within one line of the CPU's caches: a prompt runs through hundreds of
+ * pages, and none of them is likely to be there. */
 struct hearth_page {
-    struct hearth_heap_node heap; /* in the heap while there is something to evict (cache/store.c) */
-    struct hearth_promise promise;
-    struct hearth_link end;       /* of roots and of pages that end where a block does; the key is its digest */
-    struct hearth_page *parent;   /* NULL: a root */
     hearth_token *tokens;
+    union {
+        struct hearth_page *one;    /* the only one */
+        struct hearth_child *many;  /* a table (cache/children.h) */
+    } children;
+    int32_t p0, len;
+    uint32_t child_count;
+    hearth_token first;       /* tokens[0] */
     struct hearth_blob *blob; /* state of [blob_p0, p0 + len); NULL: only the copy is there, or the model has none */
+    struct hearth_snapshot **snapshots; /* ascending by pos; room for a power of two of them */
+    uint32_t snapshot_count;
+    uint8_t child_bits;       /* room of the table: a power of two */
+    bool fetched;             /* as a snapshot's */
+    struct hearth_page *parent; /* NULL: a root */
+
     struct hearth_copy copy;
-    struct hearth_digest base; /* of all tokens before the block that the page is in */
-    struct hearth_digest old;  /* name of the copy of what the page was before it grew, if `has_old` */
-    struct hearth_page **children; /* ascending by (offset, first token) */
-    struct hearth_snapshot **snapshots; /* ascending by pos */
-    int32_t p0, len, blob_p0;
+    struct hearth_link end;   /* of roots and of pages that end where a block does; the key is its digest */
+    struct hearth_promise promise;
+    uint32_t tail_count;      /* of the children, those at the page's end */
+    int32_t blob_p0;
     int32_t dead; /* what it holds from this position on was forgotten, and is in it for the sake of what stands before;
                      0: nothing was (cache/forget.c) */
-    int32_t old_p0, old_p1; /* what that copy holds */
-    bool fetched; /* as a snapshot's */
-    bool has_old;
-    uint32_t child_count, child_cap;
-    uint32_t snapshot_count, snapshot_cap;
     uint32_t hits;
     uint32_t pins;
-    struct hearth_ghost ghosts[HEARTH_GHOSTS]; /* a ring */
-    uint32_t ghost_count;
+    struct hearth_old *old;       /* NULL: none */
+    struct hearth_ghosts *ghosts; /* NULL: none */
 };
+
+/* Bytes that a page and a snapshot count with in a budget beside their tokens and state: the node, and what the
+ * allocator and the tables take for it. */
+#ifndef HEARTH_PAGE_NODE_BYTES
+#define HEARTH_PAGE_NODE_BYTES (sizeof(struct hearth_page) + 64)
+#define HEARTH_SNAPSHOT_NODE_BYTES (sizeof(struct hearth_snapshot) + 48)
+#endif
 
 struct hearth_tree {
     struct hearth_page **roots;
-    uint32_t root_count, root_cap;
+    uint32_t root_count;
     struct hearth_table ends;
     hearth_token *block; /* room for page_tokens */
     int32_t page_tokens;
@@ -136,6 +159,8 @@ struct hearth_page *hearth_tree_end(const struct hearth_tree *tree, struct heart
 struct hearth_page *hearth_tree_add_root(struct hearth_tree *tree, struct hearth_digest digest);
 /* Where the block that position `pos` - 1 is in begins. */
 int32_t hearth_tree_block_start(const struct hearth_tree *tree, int32_t pos);
+/* The digest of all tokens before the block that the page (no root) is in. */
+struct hearth_digest hearth_tree_base(const struct hearth_tree *tree, const struct hearth_page *page);
 /* The tokens of the page's sequence from the start of that block to `pos` (p0 <= pos <= p0 + len): in tree->block,
  * until the next call. */
 const hearth_token *hearth_tree_block(struct hearth_tree *tree, const struct hearth_page *page, int32_t pos);
@@ -147,6 +172,7 @@ struct hearth_path {
     struct hearth_page **pages;
     size_t n, cap;
     int32_t matched;
+    size_t visited, compared; /* by the last match: pages looked at, tokens compared (at most, in each page) */
 };
 
 void hearth_path_finish(struct hearth_path *path);
@@ -156,7 +182,7 @@ int32_t hearth_path_end(const struct hearth_path *path, size_t i);
 struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int32_t limit);
 
 /* Matches as many tokens as the tree knows below a root (NULL: none). Linear in the match, independent of what is
- * stored. False: out of memory. */
+ * stored: a child is found by its hash, however many there are. False: out of memory. */
 bool hearth_tree_match(struct hearth_page *root, const hearth_token *tokens, size_t n, struct hearth_path *path);
 /* The path to the end of a page, then as far as tokens (from there on) match. False: out of memory. */
 bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *tokens, size_t n,
@@ -188,7 +214,7 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
 /* Removes a leaf without snapshots whose blob has been dropped, and leaves a ghost in its parent. */
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page);
 /* Takes the ghost away that a removed child left: nothing is to tell that it was there. */
-void hearth_tree_forget_ghost(struct hearth_page *parent, int32_t offset, hearth_token first);
+void hearth_tree_forget_ghost(const struct hearth_page *parent, int32_t offset, hearth_token first);
 
 /* Attaches a snapshot on the path at `pos` (0 < pos <= path->matched). NULL: out of memory, or one is there already
  * (the blob stays the caller's in both cases). */
@@ -197,6 +223,9 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
 bool hearth_tree_has_snapshot(const struct hearth_path *path, int32_t pos);
 /* Detaches and frees a snapshot whose blob has been dropped. */
 void hearth_tree_remove_snapshot(struct hearth_tree *tree, struct hearth_snapshot *snapshot);
+
+/* The page behind this one in a walk from a root over everything below it, parents first; NULL: none. */
+const struct hearth_page *hearth_tree_next(const struct hearth_page *page);
 
 /* Asserts every invariant. Linear in the tree. */
 void hearth_tree_check(const struct hearth_tree *tree);

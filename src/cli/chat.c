@@ -18,7 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEFAULT_URL "http://127.0.0.1:8080"
 #define INTERRUPTED 130
 #define STDIN_BYTES_MAX ((size_t)64 << 20)
 
@@ -29,7 +28,7 @@ static const struct hearth_tool_command commands[] = {
 static const struct hearth_tool_option options[] = {
     {"--session", "NAME", "go on in this session, which the server keeps, or begin it", 1, HEARTH_TOOL_TEXT,
      offsetof(struct chat_options, session)},
-    {"--url", "URL", "the server [HEARTH_URL, or " DEFAULT_URL "]", 1, HEARTH_TOOL_TEXT,
+    {"--url", "URL", "the server [HEARTH_URL, or " CHAT_DEFAULT_URL "]", 1, HEARTH_TOOL_TEXT,
      offsetof(struct chat_options, url)},
     {"--key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_TOOL_TEXT, offsetof(struct chat_options, key)},
     {"--model", "NAME", "the model, where there are several", 1, HEARTH_TOOL_TEXT,
@@ -81,7 +80,7 @@ void hearth_chat_calm(void) {
     hearth_chat_drain();
 }
 
-static bool catch_interrupts(void) {
+bool hearth_chat_catch_interrupts(void) {
     const struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: reads of lines end */
     const struct sigaction ignore = {.sa_handler = SIG_IGN};
     return pipe2(wake, O_CLOEXEC | O_NONBLOCK) == 0 && sigaction(SIGINT, &action, NULL) == 0 &&
@@ -181,30 +180,19 @@ static int run(const struct chat_options *chosen, const struct hearth_tool_call 
     return status;
 }
 
-/* A variable's text, or `otherwise` when it is not there or empty. */
-static const char *variable(const char *name, const char *otherwise) {
-    const char *text = getenv(name);
-    return text && *text ? text : otherwise;
-}
-
 int hearth_chat_run(int argc, char *const argv[]) {
     struct chat_options chosen = {.max_tokens = -1};
     struct hearth_tool_call call;
-    char key[512] = "";
+    char key[CHAT_KEY_BYTES];
     hearth_show_as("hearth chat");
     hearth_tool_parse(&tool, argc, argv, &chosen, &call);
     int status = call.status;
     if (call.command) {
-        chosen.url = chosen.url ? chosen.url : variable("HEARTH_URL", DEFAULT_URL);
-        if (!chosen.key) { /* the server's variable, which may hold several */
-            const char *keys = variable("HEARTH_API_KEY", "");
-            (void)snprintf(key, sizeof key, "%.*s", (int)strcspn(keys, ",\r\n"), keys);
-            chosen.key = key;
-        }
+        hearth_chat_address(&chosen.url, &chosen.key, key);
         if (chosen.key[strcspn(chosen.key, "\r\n")] != '\0') {
             status = hearth_complain(HEARTH_TOOL_USAGE, "--key needs a key of one line");
         } else {
-            status = catch_interrupts() ? run(&chosen, &call) : hearth_complain(1, "out of descriptors");
+            status = hearth_chat_catch_interrupts() ? run(&chosen, &call) : hearth_complain(1, "out of descriptors");
         }
     }
     free(call.args);

@@ -35,6 +35,21 @@ struct transfer {
 
 /* ---- addresses ---- */
 
+/* A variable's text, or `otherwise` when it is not there or empty. */
+static const char *variable(const char *name, const char *otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? text : otherwise;
+}
+
+void hearth_chat_address(const char **url, const char **key, char key_room[CHAT_KEY_BYTES]) {
+    *url = *url ? *url : variable("HEARTH_URL", CHAT_DEFAULT_URL);
+    if (!*key) {
+        const char *keys = variable("HEARTH_API_KEY", "");
+        (void)snprintf(key_room, CHAT_KEY_BYTES, "%.*s", (int)strcspn(keys, ",\r\n"), keys);
+        *key = key_room;
+    }
+}
+
 char *hearth_chat_base_url(const char *url) {
     CURLU *parts = curl_url();
     char *scheme = NULL, *text = NULL, *copy = NULL;

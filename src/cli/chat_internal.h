@@ -1,4 +1,4 @@
-/* What the files of `hearth chat` share; nobody else includes it.
+/* What the files of `hearth chat` share. `hearth top` makes its requests by way of it, too.
  *
  *     chat.c         the command line, and what is typed
  *     chat_talk.c    a conversation: what is sent, and the commands
@@ -32,6 +32,8 @@ void hearth_chat_calm(void);
 int hearth_chat_wake_fd(void);
 void hearth_chat_wake(void);
 void hearth_chat_drain(void);
+/* Makes the pipe and takes Ctrl-C. False: out of descriptors. */
+bool hearth_chat_catch_interrupts(void);
 
 /* ---- a reply as it comes in (chat_reply.c): no terminal, no network ---- */
 
@@ -62,6 +64,13 @@ bool hearth_chat_error_text(const char *body, size_t len, long http_status, stru
 /* ---- requests (chat_http.c) ---- */
 
 struct chat_client;
+
+#define CHAT_DEFAULT_URL "http://127.0.0.1:8080"
+#define CHAT_KEY_BYTES 512
+
+/* Fills in what the command line leaves open: HEARTH_URL or the default, HEARTH_API_KEY (the server's variable; of
+ * several the first). `key_room` is what *key then points to. */
+void hearth_chat_address(const char **url, const char **key, char key_room[CHAT_KEY_BYTES]);
 
 enum chat_outcome {
     CHAT_DONE,

@@ -4,6 +4,7 @@
 #include "cli/options.h"
 #include "cli/serve.h"
 #include "cli/sessions.h"
+#include "cli/top.h"
 #include "cli/version.h"
 #include "engine/llama.h"
 
@@ -16,6 +17,7 @@ static const char *const usage =
     "  hearth serve -m MODEL.gguf     serve a model on http://127.0.0.1:8080 (\"serve\" may be left out)\n"
     "  hearth serve --help            all options\n"
     "  hearth chat                    talk to it in the terminal; hearth chat --help: options\n"
+    "  hearth top                     what it is doing at this moment; hearth top --help: options\n"
     "  hearth sessions ls             the conversations that it keeps; hearth sessions --help: more commands\n"
     "  hearth kv ls                   the state it keeps on disk; hearth kv --help: more commands\n"
     "  hearth --version               versions of hearth and llama.cpp\n"
@@ -47,22 +49,22 @@ static int run_serve(int argc, char *const argv[]) {
     struct hearth_options options;
     enum hearth_options_ask ask;
     struct hearth_errmsg msg = {""};
+    int status = 0;
     if (hearth_options_parse(&options, argc, argv, &ask, &msg) != HEARTH_OK) {
-        return complain(msg.text);
+        status = complain(msg.text);
+    } else if (ask == HEARTH_OPTIONS_HELP) {
+        status = print_text(hearth_options_help);
+    } else if (ask == HEARTH_OPTIONS_VERSION) {
+        status = print_version();
+    } else {
+        status = hearth_serve(&options, argc, argv);
     }
-    switch (ask) {
-    case HEARTH_OPTIONS_HELP:
-        return print_text(hearth_options_help);
-    case HEARTH_OPTIONS_VERSION:
-        return print_version();
-    case HEARTH_OPTIONS_RUN:
-        break;
-    }
-    return hearth_serve(&options);
+    hearth_options_finish(&options);
+    return status;
 }
 
 int main(int argc, char *argv[]) {
-    static const char *const commands[] = {"serve", "chat", "sessions", "kv", "options", "help", "version"};
+    static const char *const commands[] = {"serve", "chat", "sessions", "kv", "top", "options", "help", "version"};
     const char *command = argc > 1 ? argv[1] : "--help";
     if (strcmp(command, "serve") == 0) {
         return run_serve(argc - 2, argv + 2);
@@ -75,6 +77,9 @@ int main(int argc, char *argv[]) {
     }
     if (strcmp(command, "chat") == 0) {
         return hearth_chat_run(argc - 2, argv + 2);
+    }
+    if (strcmp(command, "top") == 0) {
+        return hearth_top(argc - 2, argv + 2);
     }
     if (strcmp(command, "--version") == 0 || strcmp(command, "version") == 0) {
         return print_version();

@@ -1,11 +1,15 @@
 /* Design. The table becomes an array of rows that know where in the struct their value lives; everything else walks
- * that array. A value comes as text from one of three places and goes through one function, hearth's own defaults
+ * that array. A value comes as text from one of four places and goes through one function, hearth's own defaults
  * included: a default that its row would not accept is caught by the first test that parses anything.
+ *
+ * The file of --config is found first, as a flag or a variable may name it, and is then read between the defaults and
+ * the environment.
  *
  * Invariants. A struct that was parsed without an error holds, for each row, a value within the row's limits. */
 #include "cli/options.h"
 
 #include "base/assert.h"
+#include "cli/infile.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -23,23 +27,28 @@ struct row {
     const char *long_name, *names, *argument, *preset, *help;
     double least, most;
     size_t offset;
+    bool live;
 };
 
 static const struct row rows[] = {
 #define SECTION(text) {.title = (text)},
-#define OPTION(field, kind, long_text, other, metavar, value, low, high, text) \
-    {.type = (kind),                                                           \
-     .long_name = (long_text),                                                 \
-     .names = (other),                                                         \
-     .argument = (metavar),                                                    \
-     .preset = (value),                                                        \
-     .help = (text),                                                           \
-     .least = (low),                                                           \
-     .most = (high),                                                           \
-     .offset = offsetof(struct hearth_options, field)},
+#define ROW(field, kind, long_text, other, metavar, value, low, high, text, changes) \
+    {.type = (kind),                                                                 \
+     .long_name = (long_text),                                                       \
+     .names = (other),                                                               \
+     .argument = (metavar),                                                          \
+     .preset = (value),                                                              \
+     .help = (text),                                                                 \
+     .least = (low),                                                                 \
+     .most = (high),                                                                 \
+     .offset = offsetof(struct hearth_options, field),                               \
+     .live = (changes)},
+#define OPTION(...) ROW(__VA_ARGS__, false)
+#define LIVE(...) ROW(__VA_ARGS__, true)
 #include "cli/options.def"
 #undef SECTION
 #undef OPTION
+#undef ROW
 };
 
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
@@ -129,7 +138,8 @@ const char *hearth_nearest(const char *word, const char *const *list, size_t n) 
     return best;
 }
 
-static int unknown_flag(const char *flag, size_t len, struct hearth_errmsg *msg) {
+/* The long name that a misspelt one is nearest to, or NULL. */
+static const char *nearest_name(const char *word) {
     const char *names[ROWS];
     size_t n = 0;
     for (size_t i = 0; i < ROWS; i++) {
@@ -137,13 +147,17 @@ static int unknown_flag(const char *flag, size_t len, struct hearth_errmsg *msg)
             names[n++] = rows[i].long_name;
         }
     }
+    return hearth_nearest(word, names, n);
+}
+
+static int unknown_flag(const char *flag, size_t len, struct hearth_errmsg *msg) {
     char word[64];
     (void)snprintf(word, sizeof(word), "%.*s", (int)(len < 63 ? len : 63), flag);
     const bool no = strncmp(word, "--no-", 5) == 0;
     if (no) {
         memmove(word + 2, word + 5, strlen(word + 5) + 1);
     }
-    const char *near = hearth_nearest(word, names, n);
+    const char *near = nearest_name(word);
     if (!near) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "unknown option %.*s (see hearth serve --help)", (int)len, flag);
     }
@@ -198,11 +212,13 @@ static int set_size(const struct row *row, const char *origin, const char *text,
     return HEARTH_OK;
 }
 
-static int add_to_list(const char *origin, const char *text, struct hearth_option_list *list,
-                       struct hearth_errmsg *msg) {
+static int add_to_list(const char *origin, const char *text, enum hearth_option_source source,
+                       struct hearth_option_list *list, struct hearth_errmsg *msg) {
     if (!*text) {
         return HEARTH_OK;
     }
+    list->n = list->source == source ? list->n : 0; /* what wins takes the place of what was there */
+    list->source = source;
     if (list->n == HEARTH_OPTION_LIST_MAX) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s may be given %d times at most", origin, HEARTH_OPTION_LIST_MAX);
     }
@@ -237,15 +253,15 @@ static int set_choice(const struct row *row, const char *origin, const char *tex
 }
 
 /* `origin` is how an error names the place that the text came from. */
-static int set(const struct row *row, const char *origin, const char *text, struct hearth_options *options,
-               struct hearth_errmsg *msg) {
+static int set(const struct row *row, const char *origin, const char *text, enum hearth_option_source source,
+               struct hearth_options *options, struct hearth_errmsg *msg) {
     void *value = value_of(row, options);
     switch (row->type) {
     case TEXT:
         *(const char **)value = *text ? text : NULL;
         return HEARTH_OK;
     case LIST:
-        return add_to_list(origin, text, value, msg);
+        return add_to_list(origin, text, source, value, msg);
     case CHOICE:
         return set_choice(row, origin, text, value, msg);
     case SIZE:
@@ -285,12 +301,91 @@ static int parse_flag(struct hearth_options *options, int argc, char *const argv
         }
         value = argv[++*at];
     }
-    if (row->type == LIST) {
-        struct hearth_option_list *list = value_of(row, options);
-        list->n = list->flags ? list->n : 0; /* flags win over the environment */
-        list->flags = true;
+    return set(row, row->long_name, value, HEARTH_OPTION_FLAG, options, msg);
+}
+
+/* ---------------------------------------------------------------------------------------------------- sources */
+
+static int parse_flags(struct hearth_options *options, int argc, char *const argv[], struct hearth_errmsg *msg) {
+    for (int i = 0; i < argc; i++) {
+        if (argv[i][0] != '-') {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "unexpected argument '%s' (see hearth serve --help)", argv[i]);
+        }
+        const int err = parse_flag(options, argc, argv, &i, msg);
+        if (err != HEARTH_OK) {
+            return err;
+        }
     }
-    return set(row, row->long_name, value, options, msg);
+    return HEARTH_OK;
+}
+
+static int parse_defaults(struct hearth_options *options, struct hearth_errmsg *msg) {
+    int err = HEARTH_OK;
+    for (size_t i = 0; i < ROWS && err == HEARTH_OK; i++) {
+        if (!rows[i].title) {
+            err = set(&rows[i], rows[i].long_name, rows[i].preset, HEARTH_OPTION_DEFAULT, options, msg);
+        }
+    }
+    return err;
+}
+
+static int parse_environment(struct hearth_options *options, struct hearth_errmsg *msg) {
+    int err = HEARTH_OK;
+    for (size_t i = 0; i < ROWS && err == HEARTH_OK; i++) {
+        char name[64];
+        if (rows[i].title) {
+            continue;
+        }
+        env_name(&rows[i], name);
+        const char *text = getenv(name);
+        if (text && *text) {
+            err = set(&rows[i], name, text, HEARTH_OPTION_ENVIRONMENT, options, msg);
+        }
+    }
+    return err;
+}
+
+/* "name = value", the name being a long one without its dashes. `place`: the file and the line. */
+static int parse_setting(struct hearth_options *options, const char *place, char *line, struct hearth_errmsg *msg) {
+    char name[72] = "--", origin[400];
+    const size_t len = strcspn(line, "= \t");
+    char *value = line + len + strspn(line + len, " \t");
+    if (*value != '=' || len == 0) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: a line is an option, '=' and its value", place);
+    }
+    value++;
+    value += strspn(value, " \t");
+    (void)snprintf(name + 2, sizeof(name) - 2, "%.*s", (int)(len < 64 ? len : 64), line);
+    const struct row *row = NULL;
+    for (size_t i = 0; i < ROWS && !row; i++) {
+        row = !rows[i].title && strcmp(rows[i].long_name, name) == 0 ? &rows[i] : NULL;
+    }
+    if (row && row->offset == offsetof(struct hearth_options, config)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: a file cannot name another one (config)", place);
+    }
+    if (!row) {
+        const char *near = nearest_name(name);
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: unknown option %s%s%s%s (see hearth serve --help)", place,
+                           name + 2, near ? ", did you mean " : "", near ? near + 2 : "", near ? "?" : "");
+    }
+    (void)snprintf(origin, sizeof(origin), "%s: %s", place, row->long_name + 2);
+    return set(row, origin, value, HEARTH_OPTION_CONFIG, options, msg);
+}
+
+/* `path` is borrowed from a flag or the environment. */
+static int parse_config(struct hearth_options *options, const char *path, struct hearth_errmsg *msg) {
+    char *rest, *line, place[320];
+    unsigned number = 0;
+    int err = hearth_infile_read(path, &options->config_text, msg);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    rest = (char *)options->config_text.data;
+    while (err == HEARTH_OK && (line = hearth_infile_line(&rest, &number))) {
+        (void)snprintf(place, sizeof(place), "%.300s:%u", path, number);
+        err = hearth_infile_is_silent(line) ? HEARTH_OK : parse_setting(options, place, line, msg);
+    }
+    return err;
 }
 
 int hearth_options_parse(struct hearth_options *options, int argc, char *const argv[], enum hearth_options_ask *ask,
@@ -307,32 +402,63 @@ int hearth_options_parse(struct hearth_options *options, int argc, char *const a
             return HEARTH_OK;
         }
     }
+    int err = parse_defaults(options, msg);
+    err = err == HEARTH_OK ? parse_environment(options, msg) : err;
+    err = err == HEARTH_OK ? parse_flags(options, argc, argv, msg) : err;
+    const char *config = options->config;
+    if (err == HEARTH_OK && config) { /* again, with the file in its place */
+        memset(options, 0, sizeof(*options));
+        err = parse_defaults(options, msg);
+        err = err == HEARTH_OK ? parse_config(options, config, msg) : err;
+        err = err == HEARTH_OK ? parse_environment(options, msg) : err;
+        err = err == HEARTH_OK ? parse_flags(options, argc, argv, msg) : err;
+    }
+    return err;
+}
+
+void hearth_options_finish(struct hearth_options *options) {
+    hearth_buf_finish(&options->config_text);
+}
+
+static bool same_text(const char *a, const char *b) {
+    return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+static bool same_list(const struct hearth_option_list *a, const struct hearth_option_list *b) {
+    bool same = a->n == b->n;
+    for (size_t i = 0; same && i < a->n; i++) {
+        same = same_text(a->v[i], b->v[i]);
+    }
+    return same;
+}
+
+static bool same_value(const struct row *row, const void *a, const void *b) {
+    switch (row->type) {
+    case TEXT:
+    case CHOICE:
+        return same_text(*(const char *const *)a, *(const char *const *)b);
+    case LIST:
+        return same_list(a, b);
+    case WHOLE:
+    case SIZE:
+        return *(const int64_t *)a == *(const int64_t *)b;
+    case REAL:
+        return memcmp(a, b, sizeof(double)) == 0;
+    case SWITCH:
+    case ALWAYS:
+        break;
+    }
+    return *(const bool *)a == *(const bool *)b;
+}
+
+void hearth_options_compare(const struct hearth_options *before, const struct hearth_options *after,
+                            void (*each)(void *user, const char *name, bool live), void *user) {
     for (size_t i = 0; i < ROWS; i++) {
         const struct row *row = &rows[i];
-        if (row->title) {
-            continue;
-        }
-        int err = set(row, row->long_name, row->preset, options, msg);
-        char name[64];
-        env_name(row, name);
-        const char *text = getenv(name);
-        if (err == HEARTH_OK && text && *text) {
-            err = set(row, name, text, options, msg);
-        }
-        if (err != HEARTH_OK) {
-            return err;
+        if (!row->title && !same_value(row, (const char *)before + row->offset, (const char *)after + row->offset)) {
+            each(user, row->long_name, row->live);
         }
     }
-    for (int i = 0; i < argc; i++) {
-        if (argv[i][0] != '-') {
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "unexpected argument '%s' (see hearth serve --help)", argv[i]);
-        }
-        const int err = parse_flag(options, argc, argv, &i, msg);
-        if (err != HEARTH_OK) {
-            return err;
-        }
-    }
-    return HEARTH_OK;
 }
 
 /* ---------------------------------------------------------------------------------------------------- texts */
@@ -391,7 +517,9 @@ bool hearth_options_help(struct hearth_buf *out) {
     return ok && hearth_buf_text(out, "\nOther\n"
                                       "  -h, --help                          This text\n"
                                       "  --version                           Versions of hearth and llama.cpp\n"
-                                      "\nEach option has a variable, HEARTH_CTX_SIZE for --ctx-size. A flag wins.\n");
+                                      "\nEach option has a variable, HEARTH_CTX_SIZE for --ctx-size, and a line\n"
+                                      "in the file of --config, ctx-size = 4096. A flag wins over a variable, and\n"
+                                      "that over the file.\n");
 }
 
 /* A cell of a Markdown table must not hold a bare '|'. */
@@ -407,7 +535,10 @@ bool hearth_options_markdown(struct hearth_buf *out) {
     bool ok = hearth_buf_text(
         out, "# Options of `hearth serve`\n\n"
              "This page is generated: `build/hearth options > docs/options.md`. A flag wins over its\n"
-             "environment variable, which wins over the default. Switches take `on` and `off` in the environment.\n");
+             "environment variable, which wins over the file of `--config`, which wins over the default. The file has\n"
+             "lines such as `ctx-size = 32768` (the long name without its dashes; `#` begins a line of comment).\n"
+             "Switches take `on` and `off` there and in the environment. What is marked with ↻ is applied while the\n"
+             "server runs, when the file has changed and the process gets SIGHUP: see [load.md](load.md).\n");
     struct hearth_buf cell = {0};
     for (size_t i = 0; i < ROWS && ok; i++) {
         const struct row *row = &rows[i];
@@ -422,7 +553,7 @@ bool hearth_options_markdown(struct hearth_buf *out) {
         ok = append_flags(&cell, row, "`") && hearth_buf_text(out, "| ") &&
              append_escaped(out, (const char *)cell.data) &&
              hearth_buf_printf(out, " | `%s` | %s | ", name, *row->preset ? row->preset : "-") &&
-             append_escaped(out, row->help) && hearth_buf_text(out, " |\n");
+             append_escaped(out, row->help) && hearth_buf_text(out, row->live ? " ↻ |\n" : " |\n");
     }
     hearth_buf_finish(&cell);
     return ok;

@@ -1,5 +1,6 @@
 /* The command line of `hearth serve`, from the table in options.def. A flag wins over its environment variable
- * (HEARTH_ and the long name: --ctx-size is HEARTH_CTX_SIZE), which wins over the default.
+ * (HEARTH_ and the long name: --ctx-size is HEARTH_CTX_SIZE), which wins over the file of --config (lines like
+ * ctx-size = 32768), which wins over the default.
  *
  * Threads: any one; nothing is kept between calls. */
 #ifndef HEARTH_CLI_OPTIONS_H
@@ -23,14 +24,23 @@
 
 #define HEARTH_OPTION_LIST_MAX 32
 
+/* Where a value comes from; later ones win. */
+enum hearth_option_source {
+    HEARTH_OPTION_DEFAULT,
+    HEARTH_OPTION_CONFIG,
+    HEARTH_OPTION_ENVIRONMENT,
+    HEARTH_OPTION_FLAG,
+};
+
 struct hearth_option_list {
     const char *v[HEARTH_OPTION_LIST_MAX];
     size_t n;
-    bool flags; /* from flags; else at most one, from the environment */
+    enum hearth_option_source source; /* all of it comes from one place; from the environment it is one at most */
 };
 
-/* Texts are borrowed from the arguments, the environment or the table. */
+/* Texts are borrowed from the arguments, the environment, the table or config_text. */
 struct hearth_options {
+    struct hearth_buf config_text; /* of --config, cut into strings */
 #define SECTION(title)
 #define OPTION(field, type, long_name, names, argument, preset, least, most, help) HEARTH_OPTION_TYPE_##type field;
 #include "cli/options.def"
@@ -41,10 +51,17 @@ struct hearth_options {
 /* What the command line asks for besides its options. */
 enum hearth_options_ask { HEARTH_OPTIONS_RUN, HEARTH_OPTIONS_HELP, HEARTH_OPTIONS_VERSION };
 
-/* Reads defaults, environment and arguments (without the program's and the command's names).
- * Errors: INVALID; `msg` holds one line that names the flag or the variable. */
+/* Reads defaults, the file of --config, environment and arguments (without the program's and the command's names).
+ * Errors: INVALID, IO; `msg` holds one line that names the flag, the variable, or the file and its line. The options
+ * are to be finished then, too. */
 int hearth_options_parse(struct hearth_options *options, int argc, char *const argv[], enum hearth_options_ask *ask,
                          struct hearth_errmsg *msg);
+
+void hearth_options_finish(struct hearth_options *options);
+
+/* Tells each option that differs, by its long name ("--port"), and whether a running server can follow (`live`). */
+void hearth_options_compare(const struct hearth_options *before, const struct hearth_options *after,
+                            void (*each)(void *user, const char *name, bool live), void *user);
 
 /* Appends the text of --help, or of docs/options.md. False: out of memory. */
 bool hearth_options_help(struct hearth_buf *out);

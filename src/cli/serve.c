@@ -2,23 +2,27 @@
  * opposite order, whatever stage was reached. The address is tried before the model is loaded, so that a port in use is
  * not reported minutes later.
  *
- * Signals. The handler only counts and posts a semaphore; the main thread waits on it. While nothing is served yet, and
- * from the second signal on, the handler ends the process. */
+ * Signals. The handlers only count and post a semaphore; the main thread waits on it. While nothing is served yet, and
+ * from the second one on, SIGTERM and SIGINT end the process. SIGHUP has settings read again; it is also what comes
+ * when the terminal goes that the server was started in, and then the server goes, too, unless nohup prevents it. */
 #include "cli/serve.h"
 
 #include "api/api.h"
 #include "base/warm.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
+#include "cli/infile.h"
+#include "cli/keys.h"
 #include "cli/places.h"
 #include "cli/serve_disk.h"
+#include "cli/serve_live.h"
 #include "cli/version.h"
 #include "engine/llama.h"
 #include "engine/sim.h"
 #include "http/server.h"
 #include "sched/service.h"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -36,9 +40,8 @@ struct server {
     struct hearth_chat *chat;
     struct hearth_api *api;
     struct hearth_buf template_text; /* of --chat-template-file */
-    struct hearth_buf key_text;      /* the keys, cut into strings */
-    const char **keys;
-    size_t key_count;
+    struct hearth_key_list keys;
+    struct hearth_serve_live live;
     char *model_name;
     size_t cache_bytes;
     struct hearth_seal *seal;   /* of the sessions; NULL: they are not encrypted */
@@ -47,15 +50,30 @@ struct server {
 
 /* ---------------------------------------------------------------------------------------------------- signals, log */
 
-static sem_t stop_requested;
-static atomic_int signals_seen;
-static atomic_bool serving;
+static sem_t signalled;
+static atomic_int stops_seen;
+static atomic_bool hangup_seen, serving;
+static bool ends_with_terminal;
 
-static void on_signal(int number) {
-    if (!atomic_load(&serving) || atomic_fetch_add(&signals_seen, 1) > 0) {
+static void on_stop(int number) {
+    if (!atomic_load(&serving) || atomic_fetch_add(&stops_seen, 1) > 0) {
         _exit(128 + number);
     }
-    (void)sem_post(&stop_requested);
+    (void)sem_post(&signalled);
+}
+
+static void on_hangup(int number) {
+    (void)number;
+    atomic_store(&hangup_seen, true);
+    (void)sem_post(&signalled);
+}
+
+static bool has_terminal(void) {
+    const int fd = open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return fd >= 0;
 }
 
 /* While the model is loaded, what llama.cpp warns of is the cause of a failure that is about to be told in one line, or
@@ -69,11 +87,14 @@ static void log_sink(void *user, enum hearth_log_level level, const char *line) 
 }
 
 static void install_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+    struct sigaction hangup = {.sa_handler = on_hangup, .sa_flags = SA_RESTART}, before = {.sa_handler = SIG_DFL};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
-    (void)sem_init(&stop_requested, 0, 0);
-    (void)sigaction(SIGTERM, &action, NULL);
-    (void)sigaction(SIGINT, &action, NULL);
+    (void)sem_init(&signalled, 0, 0);
+    (void)sigaction(SIGTERM, &stop, NULL);
+    (void)sigaction(SIGINT, &stop, NULL);
+    (void)sigaction(SIGHUP, &hangup, &before);
+    ends_with_terminal = before.sa_handler != SIG_IGN && has_terminal();
     (void)sigaction(SIGPIPE, &ignore, NULL);
 }
 
@@ -100,57 +121,8 @@ static size_t mib(int64_t n) {
 
 /* ---------------------------------------------------------------------------------------------------- files */
 
-/* Appends a text file and keeps a NUL behind it. */
-static int read_file(const char *path, struct hearth_buf *out, struct hearth_errmsg *msg) {
-    int err = HEARTH_OK;
-    char chunk[4096];
-    FILE *file = fopen(path, "r");
-    if (!file) {
-        return hearth_fail(msg, HEARTH_ERR_IO, "cannot read %s: %s", path, strerror(errno));
-    }
-    for (size_t n; (n = fread(chunk, 1, sizeof(chunk), file)) > 0;) {
-        if (!hearth_buf_append(out, chunk, n)) {
-            err = hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory while reading %s", path);
-            break;
-        }
-    }
-    if (err == HEARTH_OK && ferror(file)) {
-        err = hearth_fail(msg, HEARTH_ERR_IO, "cannot read %s", path);
-    }
-    (void)fclose(file);
-    if (err == HEARTH_OK && !hearth_buf_text(out, "")) {
-        err = hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
-    }
-    return err;
-}
-
-/* Keys from --api-key (commas) and --api-key-file (lines) into `keys`. */
 static int read_keys(struct server *server, struct hearth_errmsg *msg) {
-    const struct hearth_options *options = server->options;
-    struct hearth_buf *text = &server->key_text;
-    if (!hearth_buf_text(text, options->api_key ? options->api_key : "") || !hearth_buf_text(text, "\n")) {
-        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
-    }
-    if (options->api_key_file) {
-        const int err = read_file(options->api_key_file, text, msg);
-        if (err != HEARTH_OK) {
-            return err;
-        }
-    }
-    char *rest = (char *)text->data, *key;
-    while ((key = strtok_r(rest, ",\r\n", &rest)) != NULL) {
-        const char **grown = realloc(server->keys, (server->key_count + 1) * sizeof(*grown));
-        if (!grown) {
-            return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
-        }
-        server->keys = grown;
-        server->keys[server->key_count++] = key;
-    }
-    if (server->key_count == 0 && (options->api_key || options->api_key_file)) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s holds no key",
-                           options->api_key_file ? options->api_key_file : "--api-key");
-    }
-    return HEARTH_OK;
+    return hearth_key_list_read(server->options, &server->keys, msg);
 }
 
 /* --alias, or the file's name without its ending. */
@@ -252,6 +224,13 @@ static int open_sessions(struct server *server, struct hearth_errmsg *msg) {
     return err == HEARTH_OK ? err : hearth_fail(msg, err, "sessions: %s", why.text);
 }
 
+static enum hearth_speculate speculation(const char *word) {
+    if (strcmp(word, "auto") == 0) {
+        return HEARTH_SPECULATE_AUTO;
+    }
+    return strcmp(word, "on") == 0 ? HEARTH_SPECULATE_ON : HEARTH_SPECULATE_OFF;
+}
+
 static int create_service(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     struct hearth_service_params params;
@@ -263,6 +242,10 @@ static int create_service(struct server *server, struct hearth_errmsg *msg) {
     params.far = server->disk.far;
     params.far_min_tokens = u32(options->kv_min_tokens);
     params.far_interval_tokens = u32(options->kv_interval_tokens);
+    params.queue = u32(options->queue);
+    params.min_decode_tps = options->min_decode_tps;
+    params.speculate = speculation(options->speculate);
+    params.draft_tokens = u32(options->draft_tokens);
     return hearth_service_create(server->engine, &params, &server->service, msg);
 }
 
@@ -271,7 +254,7 @@ static int create_chat(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_caps *caps = &server->engine->caps;
     const char *text = options->chat_template ? options->chat_template : caps->chat_template;
     if (options->chat_template_file) {
-        const int err = read_file(options->chat_template_file, &server->template_text, msg);
+        const int err = hearth_infile_read(options->chat_template_file, &server->template_text, msg);
         if (err != HEARTH_OK) {
             return err;
         }
@@ -298,9 +281,13 @@ static void fill_http(const struct hearth_options *options, struct hearth_http_p
     params->host = options->host;
     params->port = (uint16_t)options->port;
     params->body_bytes = mib(options->max_body);
+    const size_t two = 2 * params->body_bytes;
+    params->bodies_bytes = params->bodies_bytes > two ? params->bodies_bytes : two;
     params->connections = u32(options->max_connections);
     params->body_us = options->timeout * 1000000;
-    params->stall_us = options->timeout * 1000000;
+    if (params->body_us < params->stall_us) {
+        params->stall_us = params->body_us;
+    }
 }
 
 static enum hearth_reasoning_format reasoning_format(const char *name) {
@@ -342,8 +329,10 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.service = server->service;
     params.far = server->disk.far;
     params.store = server->store;
-    params.api_keys = server->keys;
-    params.api_key_count = server->key_count;
+    params.keys = server->keys.keys;
+    params.key_count = server->keys.count;
+    params.request_timeout_us = (int64_t)(options->request_timeout * 1e6);
+    params.speculates = strcmp(options->speculate, "off") != 0;
     params.model_path = options->model ? options->model : "sim";
     params.alias = server->model_name;
     params.version = "hearth " HEARTH_VERSION;
@@ -367,10 +356,11 @@ static void answer_nobody(void *user, struct hearth_http_exchange *exchange) {
     (void)exchange;
 }
 
-static void explain_nothing(void *user, int status, const char *message, struct hearth_buf *body) {
+static void explain_nothing(void *user, int status, const char *message, const char *path, struct hearth_buf *body) {
     (void)user;
     (void)status;
     (void)message;
+    (void)path;
     (void)body;
 }
 
@@ -418,8 +408,8 @@ static void finish(struct server *server) {
         server->engine->ops->destroy(server->engine);
     }
     hearth_buf_finish(&server->template_text);
-    hearth_buf_finish(&server->key_text);
-    free(server->keys);
+    hearth_key_list_finish(&server->keys);
+    hearth_serve_live_finish(&server->live);
     free(server->model_name);
 }
 
@@ -440,25 +430,28 @@ static void print_banner(const struct server *server) {
                                          .cache_bytes = server->cache_bytes,
                                          .disk_dir = server->disk.dir,
                                          .disk_bytes = disk_budget(server),
-                                         .needs_key = server->key_count > 0,
+                                         .needs_key = server->keys.count > 0,
                                          .hello = options->hello || isatty(STDOUT_FILENO) == 1};
     hearth_banner_print(&banner);
 }
 
-static enum hearth_log_level log_level(const char *name) {
-    switch (name[0]) {
-    case 'd':
-        return HEARTH_LOG_DEBUG;
-    case 'w':
-        return HEARTH_LOG_WARN;
-    case 'e':
-        return HEARTH_LOG_ERROR;
-    default:
-        return HEARTH_LOG_INFO;
+/* Waits for the signal to stop, and reads settings again meanwhile. */
+static void serve_until_stopped(struct hearth_serve_live *live) {
+    while (atomic_load(&stops_seen) == 0) {
+        while (sem_wait(&signalled) != 0) {
+        }
+        if (!atomic_exchange(&hangup_seen, false)) {
+            continue;
+        }
+        if (ends_with_terminal && !has_terminal()) {
+            hearth_log(HEARTH_LOG_INFO, "the terminal has gone");
+            return;
+        }
+        hearth_serve_live_reload(live);
     }
 }
 
-int hearth_serve(const struct hearth_options *options) {
+int hearth_serve(const struct hearth_options *options, int argc, char *const argv[]) {
     struct server server = {.options = options};
     struct hearth_errmsg msg = {""};
     int status = 0;
@@ -466,7 +459,7 @@ int hearth_serve(const struct hearth_options *options) {
     /* Pages and snapshots are larger than this: what is evicted goes back to the system. */
     (void)mallopt(M_MMAP_THRESHOLD, 256 * 1024);
 #endif
-    hearth_log_set(log_sink, NULL, log_level(options->log_level));
+    hearth_log_set(log_sink, NULL, hearth_serve_log_level(options->log_level));
     install_signals();
     if (start(&server, &msg) != HEARTH_OK) {
         (void)fprintf(stderr, "hearth: %s\n", msg.text);
@@ -474,8 +467,9 @@ int hearth_serve(const struct hearth_options *options) {
     } else {
         atomic_store(&serving, true);
         print_banner(&server);
-        while (sem_wait(&stop_requested) != 0) {
-        }
+        server.live = (struct hearth_serve_live){.argc = argc, .argv = argv, .options = options, .api = server.api,
+                                                 .service = server.service, .needs_key = server.keys.count > 0};
+        serve_until_stopped(&server.live);
         hearth_log(HEARTH_LOG_INFO, "stopping: running requests have %lld s", (long long)options->grace);
         hearth_api_shutdown(server.api, options->grace * 1000000);
     }

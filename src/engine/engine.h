@@ -27,6 +27,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Most tokens that are guessed ahead and computed behind the one that is due. */
+#define HEARTH_DRAFT_MAX 16
+
 #define HEARTH_MEMORY_CLASS_TABLE(X)      \
     X(PAGES, "pages")                     \
     X(PAGES_SNAPSHOT, "pages + snapshot") \
@@ -51,6 +54,11 @@ struct hearth_caps {
     uint32_t train_ctx_tokens;   /* context size the model was trained with */
     uint32_t batch_tokens;       /* most tokens in one decode */
     uint32_t ubatch_tokens;      /* tokens computed at once inside a decode: the natural prefill chunk */
+    uint32_t outputs;            /* most outputs of one batch; at least one for each sequence */
+    int32_t rewind_tokens;       /* so many tokens of the last decode can always be taken back with seq_rewind() */
+    bool batch_exact;            /* a token's logits and state are the same, to the bit, whether it is decoded alone or
+                                  * together with up to HEARTH_DRAFT_MAX others of its sequence; while nothing else is
+                                  * in the batch */
     uint32_t vocab_tokens;
     size_t page_bytes_per_token; /* addressable state, about */
     size_t snapshot_bytes;       /* non-addressable state of a sequence, about (OPAQUE: of an average one) */
@@ -70,8 +78,8 @@ struct hearth_batch_item {
     hearth_token token;
     int32_t seq;
     int32_t pos;
-    bool output; /* logits wanted: the item's index can be sampled from until the next decode. At most caps.seqs of a
-                  * batch: memory is reserved for one output per lane. */
+    bool output; /* logits wanted: the item's index can be sampled from until the next decode. At most caps.outputs of
+                  * a batch: memory is reserved for no more. */
 };
 
 struct hearth_logit_bias {
@@ -227,5 +235,9 @@ bool hearth_engine_append_text(struct hearth_engine *engine, hearth_token token,
  * which must be empty and is empty afterwards. Returns true when every comparison is exact; otherwise `msg` says
  * what differed. Called at load by hearth_llama_create(). */
 bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *msg);
+
+/* Whether a few tokens give the same logits, to the bit, together and one by one. Sequence 0 as above. False where the
+ * engine has no logits to compare. */
+bool hearth_engine_batch_exact(struct hearth_engine *engine);
 
 #endif

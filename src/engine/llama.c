@@ -19,6 +19,7 @@
 #include <string.h>
 
 #define MIB (1024.0 * 1024.0)
+#define OUTPUT_BYTES_MAX ((uint64_t)32 << 20)
 
 const char *hearth_llama_version(void) {
     return llama_version();
@@ -39,8 +40,9 @@ static int llama_decode_items(struct hearth_engine *engine, const struct hearth_
         batch->logits[i] = items[i].output;
         outputs += items[i].output;
     }
-    HEARTH_ASSERT(outputs <= engine->caps.seqs); /* llama.cpp reserved room for no more and would abort */
+    HEARTH_ASSERT(outputs <= engine->caps.outputs); /* llama.cpp reserved room for no more and would abort */
     batch->n_tokens = (int32_t)n;
+    hearth_llama_exact_batch(items, n);
     int32_t rc = llama_decode(llama->ctx, *batch);
     switch (rc) {
     case 0:
@@ -401,6 +403,15 @@ static void run_selftest(struct hearth_llama *llama, const char *path) {
     }
 }
 
+/* Outputs per batch: for every lane with all it may guess ahead, but bounded in memory, which is reserved twice (in
+ * the graph and behind it); in any case for one lane that guesses beside all others that do not. */
+static uint32_t output_rows(const struct hearth_llama *llama, uint32_t lanes) {
+    uint64_t row_bytes = (uint64_t)llama_vocab_n_tokens(llama->vocab) * sizeof(float);
+    uint64_t most = OUTPUT_BYTES_MAX / row_bytes, wanted = (uint64_t)lanes * (1 + HEARTH_DRAFT_MAX);
+    uint64_t least = (uint64_t)lanes + HEARTH_DRAFT_MAX;
+    return (uint32_t)(wanted < most ? wanted : most > least ? most : least);
+}
+
 /* What comes after the model is loaded. */
 static int set_up(struct hearth_llama *llama, const struct hearth_llama_params *params, bool opaque,
                   const struct hearth_gguf_info *model, const struct hearth_gguf_info *lora,
@@ -419,8 +430,11 @@ static int set_up(struct hearth_llama *llama, const struct hearth_llama_params *
     llama->scratch = -1;
     if (!opaque && !llama->recurrent) {
         llama->scratch = (llama_seq_id)params->lanes;
-        p.n_seq_max = p.n_outputs_max = params->lanes + 1;
+        p.n_seq_max = params->lanes + 1;
     }
+    p.n_outputs_max = output_rows(llama, params->lanes);
+    llama->head.caps.outputs = p.n_outputs_max;
+    p.n_outputs_max = p.n_outputs_max > p.n_seq_max ? p.n_outputs_max : p.n_seq_max;
     err = make_context(llama, params, &p, msg);
     if (err != HEARTH_OK) {
         return err;
@@ -437,6 +451,9 @@ static int set_up(struct hearth_llama *llama, const struct hearth_llama_params *
     if (err == HEARTH_OK) {
         llama->head.caps.fingerprint = fingerprint(llama, params, &p, model, lora);
         run_selftest(llama, params->model_path);
+        bool cpu = params->gpu_layers == 0 || !llama_supports_gpu_offload();
+        llama->head.caps.batch_exact = cpu && p.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED &&
+                                       hearth_llama_exact_linked() && hearth_engine_batch_exact(&llama->head);
     }
     return err;
 }

@@ -62,6 +62,12 @@ void hearth_llama_log_reset(void);
 /* Whether that error says that no free cells were found. */
 bool hearth_llama_log_no_cells(void);
 
+/* llama_exact.c */
+/* Whether small batches of one sequence can be computed as their tokens would be one by one. */
+bool hearth_llama_exact_linked(void);
+/* Tells what the next llama_decode() computes. */
+void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n);
+
 /* llama_params.c */
 enum hearth_llama_support { HEARTH_LLAMA_FULL, HEARTH_LLAMA_OPAQUE, HEARTH_LLAMA_REFUSED };
 /* What may be tried with an architecture; `*reason` (a static text) says why not everything. */

@@ -104,6 +104,16 @@ static struct probe_sizes probe_sizes(struct hearth_llama *llama, bool opaque) {
     return (struct probe_sizes){full, opaque ? full : llama_state_seq_get_size_ext(llama->ctx, 0, PARTIAL)};
 }
 
+/* How far back a sequence can be rewound at its live end. Window cells are given up only where a new token would not
+ * see them, judged before its batch: tokens of the last batch can always go. */
+static int32_t rewind_tokens(const struct hearth_llama *llama) {
+    if (llama->head.caps.memory_class == HEARTH_MEMORY_PAGES) {
+        return INT32_MAX;
+    }
+    bool window = llama->head.caps.memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT && !llama->hybrid && llama->n_swa > 0;
+    return window ? HEARTH_DRAFT_MAX : 0;
+}
+
 static void fill_class(struct hearth_llama *llama, bool opaque, struct probe_sizes a, struct probe_sizes b) {
     struct hearth_caps *caps = &llama->head.caps;
     size_t steps = PROBE_LONG_TOKENS - PROBE_SHORT_TOKENS;
@@ -125,6 +135,7 @@ static void fill_class(struct hearth_llama *llama, bool opaque, struct probe_siz
         caps->page_bytes_per_token = full_step - partial_step;
         caps->snapshot_bytes = b.partial + partial_step * window;
     }
+    caps->rewind_tokens = rewind_tokens(llama);
 }
 
 int hearth_llama_probe(struct hearth_llama *llama, bool opaque, struct hearth_errmsg *msg) {

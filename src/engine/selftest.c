@@ -222,3 +222,46 @@ bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *
     free(t.got.logits);
     return err == HEARTH_OK;
 }
+
+#define EXACT_TOKENS 9 /* more than kernels take at once, and one over */
+
+/* The last of a few tokens, computed behind the first: together, or one by one. */
+static bool compute_last(struct hearth_engine *engine, const hearth_token *tokens, bool together, float *out) {
+    struct hearth_batch_item items[1 + EXACT_TOKENS];
+    int err = HEARTH_OK;
+    for (int32_t i = 0; i <= EXACT_TOKENS; i++) {
+        items[i] = (struct hearth_batch_item){.token = tokens[i], .seq = 0, .pos = i, .output = i > 0};
+    }
+    engine->ops->seq_clear(engine, 0);
+    err = engine->ops->decode(engine, items, 1);
+    if (err == HEARTH_OK && together) {
+        err = engine->ops->decode(engine, items + 1, EXACT_TOKENS);
+    }
+    for (size_t i = 1; i <= EXACT_TOKENS && err == HEARTH_OK && !together; i++) {
+        err = engine->ops->decode(engine, items + i, 1);
+    }
+    const float *logits = err == HEARTH_OK ? engine->ops->logits(engine, together ? EXACT_TOKENS - 1 : 0) : NULL;
+    if (logits != NULL) {
+        memcpy(out, logits, engine->caps.vocab_tokens * sizeof *out);
+    }
+    return logits != NULL;
+}
+
+bool hearth_engine_batch_exact(struct hearth_engine *engine) {
+    size_t vocab = engine->caps.vocab_tokens;
+    float *logits = engine->ops->logits != NULL ? malloc(2 * vocab * sizeof *logits) : NULL;
+    if (logits == NULL || engine->caps.batch_tokens < EXACT_TOKENS || engine->caps.ctx_tokens <= EXACT_TOKENS ||
+        engine->caps.outputs < EXACT_TOKENS) {
+        free(logits);
+        return false;
+    }
+    hearth_token tokens[1 + EXACT_TOKENS];
+    for (uint64_t i = 0; i <= EXACT_TOKENS; i++) {
+        tokens[i] = (hearth_token)((i * 2654435761u + 17) % vocab);
+    }
+    bool same = compute_last(engine, tokens, true, logits) && compute_last(engine, tokens, false, logits + vocab) &&
+                memcmp(logits, logits + vocab, vocab * sizeof *logits) == 0;
+    engine->ops->seq_clear(engine, 0);
+    free(logits);
+    return same;
+}

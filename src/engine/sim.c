@@ -89,7 +89,7 @@ static void batch_check(struct sim *sim, const struct hearth_batch_item *items, 
         at[items[i].seq]++;
         outputs += items[i].output;
     }
-    HEARTH_ASSERT(outputs <= sim->params.lanes);
+    HEARTH_ASSERT(outputs <= sim->base.caps.outputs);
 }
 
 static bool batch_fits(const struct sim *sim, const struct hearth_batch_item *items, size_t n) {
@@ -241,9 +241,9 @@ static int params_check(const struct hearth_sim_params *p, struct hearth_errmsg 
 /* Everything that state and output depend on; not the size of the context. */
 static struct hearth_digest fingerprint(const struct hearth_sim_params *p) {
     char text[160];
-    int len = snprintf(text, sizeof text, "hearth sim 1; class %d; seed %llu; page %zu; snapshot %zu; reply %u",
+    int len = snprintf(text, sizeof text, "hearth sim 1; class %d; seed %llu; page %zu; snapshot %zu; reply %u%s",
                        (int)p->memory_class, (unsigned long long)p->seed, p->page_bytes_per_token, p->snapshot_bytes,
-                       (unsigned)p->reply_tokens);
+                       (unsigned)p->reply_tokens, p->repeats ? "; repeats" : "");
     HEARTH_ASSERT(len > 0 && (size_t)len < sizeof text);
     return hearth_digest_bytes(text, (size_t)len);
 }
@@ -260,6 +260,8 @@ static void caps_fill(struct sim *sim) {
         .train_ctx_tokens = p->ctx_tokens > 32768 ? p->ctx_tokens : 32768,
         .batch_tokens = p->batch_tokens,
         .ubatch_tokens = p->ubatch_tokens,
+        .outputs = p->lanes * (1 + HEARTH_DRAFT_MAX),
+        .batch_exact = true,
         .vocab_tokens = hearth_sim_text_vocab(),
         .model_bytes = 90000000,
         .model_params = 135000000,
@@ -272,6 +274,9 @@ static void caps_fill(struct sim *sim) {
         .bos_text = "",
         .eos_text = "<|im_end|>",
     };
+    caps->rewind_tokens = p->memory_class == HEARTH_MEMORY_PAGES            ? INT32_MAX
+                          : p->memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT ? (int32_t)p->rewind_tokens
+                                                                            : 0;
     caps->page_bytes_per_token = hearth_caps_has_pages(caps) ? p->page_bytes_per_token : 0;
     caps->snapshot_bytes = hearth_caps_needs_snapshot(caps) ? p->snapshot_bytes : 0;
     if (p->memory_class == HEARTH_MEMORY_OPAQUE) {
@@ -291,7 +296,8 @@ int hearth_sim_create(const struct hearth_sim_params *params, struct hearth_engi
     }
     sim->base.ops = &sim_ops;
     sim->params = *params;
-    sim->origin = sim_mix(params->seed, 0x0121611) & ~(uint64_t)SIM_STATE_LOW;
+    sim->origin = (sim_mix(params->seed, 0x0121611) & ~(uint64_t)SIM_STATE_LOW) |
+                  (params->repeats ? SIM_STATE_REPEATS : 0);
     hearth_sim_text_init(&sim->text);
     caps_fill(sim);
     sim->outputs = calloc(params->batch_tokens, sizeof sim->outputs[0]);

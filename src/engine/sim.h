@@ -29,6 +29,8 @@ struct hearth_sim_params {
     uint64_t seed;             /* part of the fingerprint: another seed is another model */
     /* Mean length of a reply before the end token is drawn; default 40. */
     uint32_t reply_tokens;
+    /* Seven tokens of eight follow from the one before them alone, so that text repeats itself. Default off. */
+    bool repeats;
 };
 
 /* Blobs carry their content, so neither page_bytes_per_token nor snapshot_bytes can be less. Opaque state is a blob of

@@ -11,11 +11,15 @@
 #include "engine/constraint.h"
 #include "engine/sim.h"
 
-/* A state digest: 56 bits that depend on every token before it, and a low byte that is 1 exactly when the last of
+/* A state digest: 56 bits that depend on every token before it, and a low byte whose first bit says whether the last of
  * them left a character unfinished (so that text drawn from digests can be UTF-8). */
 typedef uint64_t sim_state;
 
-enum { SIM_STATE_LOW = 0xFF };
+enum { SIM_STATE_LOW = 0xFF, SIM_STATE_UNFINISHED = 1 };
+
+/* Where text repeats itself (params.repeats), the low byte has this bit, and of the other bits the upper 32 are the
+ * digest of all tokens and the rest a few bits of the last one. */
+enum { SIM_STATE_REPEATS = 0x80, SIM_REPEATS_LAST = 0x1F };
 
 /* Stirs two words into one. */
 static inline uint64_t sim_mix(uint64_t a, uint64_t b) {

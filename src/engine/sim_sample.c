@@ -41,14 +41,17 @@ struct candidates {
 /* ---- drawing ---- */
 
 hearth_token hearth_sim_draw(const struct sim *sim, sim_state state) {
-    uint64_t h = sim_mix(state, 0xD4A3);
+    uint64_t whole = sim_mix(state, 0xD4A3), h = whole;
+    if ((state & SIM_STATE_REPEATS) != 0 && whole % 8 != 0) {
+        h = sim_mix(state >> 8 & SIM_REPEATS_LAST, sim->params.seed);
+    }
     uint32_t kind = (uint32_t)(h >> 57); /* 0 … 127 */
     uint32_t pick = (uint32_t)(h >> 16);
-    if ((state & SIM_STATE_LOW) != 0) {
+    if ((state & SIM_STATE_UNFINISHED) != 0) {
         /* Finish the character; once in 128 leave it unfinished, as models do. */
         return kind == 0 ? (hearth_token)'~' : (hearth_token)(0x80 + pick % 64);
     }
-    if (sim_mix(h, 0xE0D) % sim->params.reply_tokens == 0) {
+    if (sim_mix(whole, 0xE0D) % sim->params.reply_tokens == 0) {
         return hearth_sim_text_end();
     }
     if (kind < 96) {

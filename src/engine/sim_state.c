@@ -193,7 +193,12 @@ void hearth_sim_state_finish(struct sim *sim) {
 /* ---- computing ---- */
 
 sim_state hearth_sim_state_step(sim_state state, hearth_token token) {
-    uint64_t unfinished = hearth_sim_text_is_lead(token) ? 1 : 0;
+    uint64_t unfinished = hearth_sim_text_is_lead(token) ? SIM_STATE_UNFINISHED : 0;
+    if ((state & SIM_STATE_REPEATS) != 0) {
+        uint64_t all = sim_mix(state, (uint64_t)token + 1) >> 32;
+        uint64_t last = sim_mix((uint64_t)token, 3) & SIM_REPEATS_LAST;
+        return all << 32 | last << 8 | SIM_STATE_REPEATS | unfinished;
+    }
     return (sim_mix(state, (uint64_t)token + 1) & ~(uint64_t)SIM_STATE_LOW) | unfinished;
 }
 

@@ -123,9 +123,11 @@ const char *hearth_http_header(const struct hearth_http_exchange *exchange, cons
 }
 
 void hearth_http_take_body(struct hearth_http_exchange *exchange, struct hearth_buf *out) {
+    struct hearth_http_conn *conn = exchange->conn;
     HEARTH_ASSERT(out->data == NULL);
-    *out = exchange->conn->body;
-    exchange->conn->body = (struct hearth_buf){0};
+    *out = conn->body;
+    conn->server->bodies_bytes -= conn->body.len;
+    conn->body = (struct hearth_buf){0};
 }
 
 void hearth_http_on_gone(struct hearth_http_exchange *exchange, void (*gone)(void *user), void *user) {
@@ -141,10 +143,16 @@ void hearth_http_set_header(struct hearth_http_exchange *exchange, const char *n
 }
 
 /* What cannot be written for want of memory would leave the client with half an answer: the connection goes instead. */
-static void put(struct hearth_http_conn *conn, const void *bytes, size_t len) {
-    if (!conn->doomed && len > 0 && bufferevent_write(conn->bev, bytes, len) < 0) {
-        hearth_http_conn_doom(conn);
+void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t len) {
+    if (conn->doomed || len == 0) {
+        return;
     }
+    if (bufferevent_write(conn->bev, bytes, len) < 0) {
+        hearth_http_report_drop(conn, "there is no memory for its answer");
+        hearth_http_conn_doom(conn);
+        return;
+    }
+    hearth_http_conn_written(conn, len);
 }
 
 static const char *status_text(int status) {
@@ -167,7 +175,7 @@ static void put_head(struct hearth_http_conn *conn, int status, const char *requ
     }
     ok = ok && hearth_buf_printf(&head, "%sConnection: %s\r\n\r\n", framing, conn->keep_alive ? "keep-alive" : "close");
     if (ok) {
-        put(conn, head.data, head.len);
+        hearth_http_put(conn, head.data, head.len);
     } else {
         hearth_http_conn_doom(conn);
     }
@@ -183,7 +191,7 @@ void hearth_http_respond(struct hearth_http_exchange *exchange, int status, cons
     snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", len);
     put_head(conn, status, exchange->request_id, content_type, status == 204 ? "" : framing, &exchange->extra);
     if (!exchange->head_only) {
-        put(conn, body, len);
+        hearth_http_put(conn, body, len);
     }
     hearth_http_conn_answered(conn);
 }
@@ -207,39 +215,62 @@ void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes,
         return;
     }
     if (evbuffer_get_length(bufferevent_get_output(conn->bev)) + len > conn->server->params.out_bytes) {
-        hearth_log(HEARTH_LOG_INFO, "http: %s: dropped, the client reads too slowly", exchange->request_id);
+        conn->server->stats.stalled++;
+        hearth_http_report_drop(conn, "it has left more unread than may wait for it");
         hearth_http_conn_doom(conn);
         return;
     }
     char size[24];
     if (exchange->chunked) {
-        put(conn, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", len));
+        hearth_http_put(conn, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", len));
     }
-    put(conn, bytes, len);
+    hearth_http_put(conn, bytes, len);
     if (exchange->chunked) {
-        put(conn, "\r\n", 2);
+        hearth_http_put(conn, "\r\n", 2);
     }
 }
 
 void hearth_http_end(struct hearth_http_exchange *exchange) {
     HEARTH_ASSERT(exchange->begun);
     if (exchange->chunked && !exchange->head_only) {
-        put(exchange->conn, "0\r\n\r\n", 5);
+        hearth_http_put(exchange->conn, "0\r\n\r\n", 5);
     }
     hearth_http_conn_answered(exchange->conn);
 }
 
+/* The request's path as it was sent, as far as it was read: without its query, and without the address that a proxy is
+ * sent. False: out of memory. */
+static bool raw_path(const struct hearth_buf *url, struct hearth_buf *out) {
+    const char *text = (const char *)url->data;
+    size_t from = 0, len = 0;
+    while (len < url->len && text[len] != '?' && text[len] != '#') {
+        len++;
+    }
+    if (len > 0 && text[0] != '/') {
+        const char *slashes = memmem(text, len, "//", 2);
+        const char *path = slashes != NULL ? memchr(slashes + 2, '/', (size_t)(text + len - slashes - 2)) : NULL;
+        from = path != NULL ? (size_t)(path - text) : slashes != NULL ? len : 0;
+    }
+    return (len == from || hearth_buf_append(out, text + from, len - from)) && hearth_buf_append(out, "", 1);
+}
+
 void hearth_http_write_error(struct hearth_http_conn *conn, int status, const char *message) {
     const struct hearth_http_handler *handler = &conn->server->handler;
-    struct hearth_buf body = {0};
+    struct hearth_buf body = {0}, path = {0}, extra = {0};
     char framing[64];
     char request_id[HEARTH_HTTP_REQUEST_ID_BYTES];
     make_request_id(conn->server, request_id);
-    handler->error(handler->user, status, message, &body);
+    hearth_http_report_error(conn, status, message, request_id);
+    handler->error(handler->user, status, message, raw_path(&conn->url, &path) ? (const char *)path.data : "", &body);
     snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", body.len);
-    put_head(conn, status, request_id, "application/json; charset=utf-8", framing, NULL);
-    put(conn, body.data, body.len);
+    if (status == 503 && !hearth_buf_text(&extra, "Retry-After: 1\r\n")) {
+        extra.len = 0; /* the answer is worth more */
+    }
+    put_head(conn, status, request_id, "application/json; charset=utf-8", framing, &extra);
+    hearth_http_put(conn, body.data, body.len);
     hearth_buf_finish(&body);
+    hearth_buf_finish(&path);
+    hearth_buf_finish(&extra);
 }
 
 void hearth_http_respond_options(struct hearth_http_exchange *exchange) {

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,18 +29,27 @@
 #define HEADER_BYTES_MAX (64u * 1024)
 /* Connections over the limit that may wait for their 503; beyond them nothing is accepted. */
 #define CONNECTIONS_OVER 64u
+/* A connection that has been quiet for less is left alone: its request is likely on its way. */
+#define QUIET_LEAST_US (1000 * 1000ll)
+/* Descriptors for everything that is no connection: state on disk, databases, the log. */
+#define FILES_OTHER 512u
+#define CONNECTIONS_LEAST 16u
 
 void hearth_http_params_default(struct hearth_http_params *params) {
     *params = (struct hearth_http_params){
         .host = "127.0.0.1",
         .port = 8080,
+        .url_bytes = 8u * 1024,
         .header_bytes = 32u * 1024,
         .body_bytes = 64u * 1024 * 1024,
+        .bodies_bytes = 512u * 1024 * 1024,
         .out_bytes = 16u * 1024 * 1024,
-        .connections = 512,
+        .connections = 4096,
+        .rate = 1024,
         .idle_us = 120 * 1000000ll,
         .head_us = 30 * 1000000ll,
         .body_us = 300 * 1000000ll,
+        .trickle_us = 20 * 1000000ll,
         .stall_us = 60 * 1000000ll,
     };
 }
@@ -93,29 +103,66 @@ static int listen_on(const char *host, uint16_t port, int *out_fd, uint16_t *out
     return HEARTH_OK;
 }
 
+/* ---- who is let in ---- */
+
+bool hearth_http_server_evict(struct hearth_http_server *server) {
+    const int64_t now_us = hearth_clock_us();
+    for (struct hearth_http_conn *conn = server->quiet_head; conn != NULL; conn = conn->quiet_next) {
+        if (now_us - conn->since_us < QUIET_LEAST_US) {
+            return false; /* and so have those behind it */
+        }
+        if (!conn->pumping && !conn->doomed && hearth_http_conn_unsent(conn) == 0) {
+            server->stats.evicted++;
+            hearth_http_report_drop(conn, "others need its place, and it has long been without a request");
+            hearth_http_conn_destroy(conn);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_crammed(const struct hearth_http_server *server) {
+    return server->stats.connections >= (uint64_t)server->params.connections + CONNECTIONS_OVER;
+}
+
+/* Accepts nothing for a moment. */
+static void pause_accepting(struct hearth_http_server *server) {
+    const struct timeval later = {.tv_usec = 200 * 1000};
+    evconnlistener_disable(server->listener);
+    event_add(server->accept_again, &later);
+}
+
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int len,
                       void *user) {
     struct hearth_http_server *server = user;
     (void)listener, (void)address, (void)len;
-    hearth_http_conn_create(server, fd);
-    if (server->stats.connections >= (uint64_t)server->params.connections + CONNECTIONS_OVER) {
-        evconnlistener_disable(server->listener);
+    struct hearth_http_conn *conn = hearth_http_conn_create(server, fd);
+    if (conn != NULL && server->stats.connections > server->params.connections) {
+        conn->surplus = !hearth_http_server_evict(server);
+    }
+    if (is_crammed(server)) {
+        pause_accepting(server);
     }
 }
 
 /* accept() failed, most likely for want of descriptors: asking again at once would only spin. */
 static void on_accept_error(struct evconnlistener *listener, void *user) {
     struct hearth_http_server *server = user;
-    const struct timeval later = {.tv_usec = 200 * 1000};
+    (void)listener;
     hearth_log(HEARTH_LOG_WARN, "http: cannot accept a connection: %s", strerror(errno));
-    evconnlistener_disable(listener);
-    event_add(server->accept_again, &later);
+    (void)hearth_http_server_evict(server);
+    pause_accepting(server);
 }
 
 static void on_accept_again(evutil_socket_t fd, short what, void *user) {
     struct hearth_http_server *server = user;
     (void)fd, (void)what;
-    if (server->listener != NULL) {
+    if (server->listener == NULL) {
+        return;
+    }
+    if (is_crammed(server) && !hearth_http_server_evict(server)) {
+        pause_accepting(server);
+    } else {
         evconnlistener_enable(server->listener);
     }
 }
@@ -123,7 +170,10 @@ static void on_accept_again(evutil_socket_t fd, short what, void *user) {
 static void on_tick(evutil_socket_t fd, short what, void *user) {
     struct hearth_http_server *server = user;
     (void)fd, (void)what;
-    server->handler.tick(server->handler.user);
+    hearth_http_report_tick(server);
+    if (server->handler.tick != NULL) {
+        server->handler.tick(server->handler.user);
+    }
 }
 
 static void end_loop_if_done(struct hearth_http_server *server) {
@@ -220,8 +270,7 @@ static int init_loop(struct hearth_http_server *server, int listen_fd) {
     server->accept_again = event_new(server->base, -1, 0, on_accept_again, server);
     server->tick = event_new(server->base, -1, EV_PERSIST, on_tick, server);
     if (server->wake == NULL || server->accept_again == NULL || server->tick == NULL ||
-        event_add(server->wake, NULL) < 0 ||
-        (server->handler.tick != NULL && event_add(server->tick, &(struct timeval){.tv_sec = 1}) < 0)) {
+        event_add(server->wake, NULL) < 0 || event_add(server->tick, &(struct timeval){.tv_sec = 1}) < 0) {
         return HEARTH_ERR_NOMEM;
     }
     return HEARTH_OK;
@@ -230,6 +279,7 @@ static int init_loop(struct hearth_http_server *server, int listen_fd) {
 int hearth_http_create(const struct hearth_http_params *params, const struct hearth_http_handler *handler,
                        struct hearth_http_server **out, struct hearth_errmsg *msg) {
     HEARTH_ASSERT(params->header_bytes <= HEADER_BYTES_MAX && params->connections > 0);
+    HEARTH_ASSERT(params->bodies_bytes >= params->body_bytes && params->stall_us > 0);
     HEARTH_ASSERT(handler->request != NULL && handler->error != NULL);
     *out = NULL;
     struct hearth_http_server *server = calloc(1, sizeof *server);
@@ -269,8 +319,34 @@ uint16_t hearth_http_port(const struct hearth_http_server *server) {
     return server->port;
 }
 
+/* Makes room for the descriptors of all connections, or has fewer connections. */
+static void raise_file_limit(struct hearth_http_server *server) {
+    struct rlimit limit;
+    const rlim_t others = CONNECTIONS_OVER + FILES_OTHER;
+    const rlim_t need = (rlim_t)server->params.connections + others;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need) {
+        return;
+    }
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max == RLIM_INFINITY || limit.rlim_max > need ? need : limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        limit.rlim_cur = before;
+    }
+    if (limit.rlim_cur < need) {
+        const rlim_t room = limit.rlim_cur > others ? limit.rlim_cur - others : 0;
+        const uint32_t fewer = room > CONNECTIONS_LEAST ? (uint32_t)room : CONNECTIONS_LEAST;
+        if (fewer < server->params.connections) {
+            hearth_log(HEARTH_LOG_WARN,
+                       "http: at most %u connections instead of %u: this process may open %llu files only (ulimit -n)",
+                       fewer, server->params.connections, (unsigned long long)limit.rlim_cur);
+            server->params.connections = fewer;
+        }
+    }
+}
+
 int hearth_http_start(struct hearth_http_server *server) {
     HEARTH_ASSERT(!server->started);
+    raise_file_limit(server);
     /* Signals are for the program's own threads; SIGPIPE, blocked, leaves EPIPE to be seen here. */
     sigset_t all, before;
     sigfillset(&all);
@@ -367,4 +443,14 @@ void hearth_http_post(struct hearth_http_server *server, struct hearth_http_work
 
 void hearth_http_stats(const struct hearth_http_server *server, struct hearth_http_stats *stats) {
     *stats = server->stats;
+    for (const struct hearth_http_conn *conn = server->conns; conn != NULL; conn = conn->next) {
+        switch (conn->state) {
+        case HEARTH_HTTP_CONN_IDLE: stats->connections_idle++; break;
+        case HEARTH_HTTP_CONN_HEAD:
+        case HEARTH_HTTP_CONN_BODY: stats->connections_reading++; break;
+        case HEARTH_HTTP_CONN_BUSY: stats->connections_busy++; break;
+        case HEARTH_HTTP_CONN_FLUSH:
+        case HEARTH_HTTP_CONN_LINGER: stats->connections_closing++; break;
+        }
+    }
 }

@@ -1,6 +1,30 @@
 /* An HTTP/1.1 server: connections, streams, limits. It knows no API: requests go to a handler, complete with their
  * body, and errors that it finds itself are put into words by the handler.
  *
+ * What a client may not do, however many of them there are:
+ *
+ *     what                                                 limit                             the client sees
+ *     ---------------------------------------------------  --------------------------------  -------------------------
+ *     a request line or headers without end                url_bytes, header_bytes, 128      414, 431
+ *     a body without end                                   body_bytes                        413
+ *     bodies that are together more than memory holds      bodies_bytes                      503 and Retry-After
+ *     a head that does not end (slowloris)                 head_us from its first byte       408
+ *     a body that does not end                             body_us from the end of the head  408
+ *     a body that trickles                                 rate, after the first trickle_us  408
+ *     a connection that says nothing                       idle_us                           closed
+ *     a reader that takes nothing, or a byte now and then  rate over each stall_us           closed, its request gone
+ *     a reader that is too slow for what is written        out_bytes unread                  closed, its request gone
+ *     a peer that has vanished without a word              TCP keep-alive, about 2 minutes   closed, its request gone
+ *     requests that are sent ahead of their answers        256 KiB; more is not read yet     nothing
+ *     more connections than there may be                   connections                       503 and Retry-After
+ *
+ * `rate` is in bytes a second: of a body, (time since its head - trickle_us) * rate must have come at any time; while
+ * output waits for a reader, stall_us * rate must be taken in each stall_us, unless all of it is. When as many
+ * connections are open as may be, a new one takes the place of the one that has been idle, or has been sending its
+ * head, for longest, if that is longer than a second: those that send nothing or half a request keep nobody out. What
+ * is dropped, refused or cut off is counted and logged with its cause; of many such lines in a short time only the
+ * first ones are written, and how many were not.
+ *
  * One thread (the loop) owns every connection. Unless a declaration says otherwise, functions are for that thread and
  * callbacks come from it; hearth_http_post() brings work to it from anywhere.
  *
@@ -25,10 +49,16 @@ struct hearth_http_server;
 struct hearth_http_exchange;
 
 struct hearth_http_handler {
+    /* The head of a request is here, its body is not: method, path, query and headers can be asked for. True: go on,
+     * `request` (or `gone`, when the client leaves before) follows. False: it has been answered by
+     * hearth_http_respond(), and the body is not read: no 100 (Continue) is sent, and the connection is closed after
+     * the answer, unless the request has no body. Not called for OPTIONS. NULL: all requests go on. */
+    bool (*head)(void *user, struct hearth_http_exchange *exchange);
     /* A complete request. It is answered now or later. */
     void (*request)(void *user, struct hearth_http_exchange *exchange);
-    /* Appends the body (JSON) of a response to an error found by the server itself, such as 413 or 431. */
-    void (*error)(void *user, int status, const char *message, struct hearth_buf *body);
+    /* Appends the body (JSON) of a response to an error found by the server itself, such as 413 or 431. `path` is the
+     * request's, as sent and without its query, as far as it was read; "" when nothing was. */
+    void (*error)(void *user, int status, const char *message, const char *path, struct hearth_buf *body);
     void (*tick)(void *user); /* once a second; NULL: not */
     void *user;
 };
@@ -37,14 +67,18 @@ struct hearth_http_handler {
 struct hearth_http_params {
     const char *host;              /* a name or an address; default "127.0.0.1" */
     uint16_t port;                 /* 0: any free one, see hearth_http_port(); default 8080 */
+    size_t url_bytes;              /* most bytes of a request's target; default 8 KiB; else 414 */
     size_t header_bytes;           /* most bytes of a request's head, at most 64 KiB; default 32 KiB; else 431 */
     size_t body_bytes;             /* most bytes of a request's body; default 64 MiB; else 413 */
+    size_t bodies_bytes;           /* of all bodies that are being read; default 512 MiB; else 503 */
     size_t out_bytes;              /* most bytes of a stream that a slow reader may leave unread; default 16 MiB */
-    uint32_t connections;          /* most connections; more get a 503; default 512 */
+    uint32_t connections;          /* most connections; default 4096; see hearth_http_start() */
+    uint32_t rate;                 /* least bytes a second of bodies and readers; default 1024 */
     int64_t idle_us;               /* a kept connection without a request is closed; default 120 s */
     int64_t head_us;               /* from the first byte of a request to the end of its head; default 30 s; else 408 */
     int64_t body_us;               /* from there to the end of its body; default 300 s; else 408 */
-    int64_t stall_us;              /* a reader that takes nothing for this long is dropped; default 60 s */
+    int64_t trickle_us;            /* from there until `rate` counts; default 20 s */
+    int64_t stall_us;              /* over which a reader's `rate` is taken; default 60 s */
 };
 
 void hearth_http_params_default(struct hearth_http_params *params);
@@ -57,7 +91,9 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
 /* The port that is listened on. Any thread. */
 uint16_t hearth_http_port(const struct hearth_http_server *server);
 
-/* Starts the loop's thread. Errors: NOMEM. The creator's thread, once. */
+/* Starts the loop's thread, after raising the process's soft limit of open files as far as `connections` need it; when
+ * the hard limit does not let it, there are fewer connections, which is logged. Errors: NOMEM. The creator's thread,
+ * once. */
 int hearth_http_start(struct hearth_http_server *server);
 
 /* No new connections or requests; running ones finish. The loop ends when no connection is left. Any thread. */
@@ -107,13 +143,31 @@ void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const 
 void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes, size_t len);
 void hearth_http_end(struct hearth_http_exchange *exchange);
 
-/* Numbers for /metrics. */
+/* Numbers for /metrics: name, kind, help. */
+#define HEARTH_HTTP_STATS_TABLE(X)                                                                      \
+    X(connections, gauge, "Connections open")                                                           \
+    X(connections_idle, gauge, "Of these, waiting for a request")                                       \
+    X(connections_reading, gauge, "Of these, reading a request")                                        \
+    X(connections_busy, gauge, "Of these, with a request that is being answered")                       \
+    X(connections_closing, gauge, "Of these, being closed")                                             \
+    X(accepted, counter, "Connections accepted")                                                        \
+    X(requests, counter, "HTTP requests, each with its body")                                           \
+    X(dropped, counter, "Clients gone before the end of their response, or cut off")                    \
+    X(refused, counter, "Requests refused because there were too many connections or bodies")           \
+    X(evicted, counter, "Idle connections closed in favour of new ones")                                \
+    X(timeouts, counter, "Requests that did not arrive in time")                                        \
+    X(malformed, counter, "Requests that are no HTTP or exceed a limit")                                \
+    X(stalled, counter, "Clients cut off because they read too slowly")                                 \
+    X(read_bytes, counter, "Bytes received")                                                            \
+    X(written_bytes, counter, "Bytes sent, or waiting to be")
+
 struct hearth_http_stats {
-    uint64_t connections;       /* open now */
-    uint64_t connections_total;
-    uint64_t requests_total;
-    uint64_t dropped_total;     /* clients that left before their response had ended */
+#define X(name, kind, help) uint64_t name;
+    HEARTH_HTTP_STATS_TABLE(X)
+#undef X
 };
+
+/* The loop's thread. */
 void hearth_http_stats(const struct hearth_http_server *server, struct hearth_http_stats *stats);
 
 #endif

@@ -26,11 +26,12 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
     if (task->request.cache_off || !service->engine->caps.cache_ok ||
         (needs_snapshot && !hearth_cache_stores(service->cache)))
         return false;
-    for (const struct hearth_task *leader = service->tasks; leader; leader = leader->next) {
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        const struct hearth_task *leader = service->on_lane[i];
+        if (!leader || service->step.lanes[i].state != HEARTH_LANE_PREFILL)
+            continue;
         if (hearth_task_warm(leader) && !hearth_task_warm(task))
             continue; /* nobody waits for it */
-        if (leader->lane < 0 || service->step.lanes[leader->lane].state != HEARTH_LANE_PREFILL)
-            continue;
         const struct hearth_step_lane *lane = &service->step.lanes[leader->lane];
         if (!hearth_digest_equal(leader->request.salt, task->request.salt))
             continue;
@@ -58,11 +59,11 @@ static void take_over(struct hearth_service *service, const struct hearth_task *
         if (lane->state == HEARTH_LANE_IDLE || lane->priority != HEARTH_CLASS_WARM ||
             !hearth_digest_equal(live->salt, task->request.salt))
             continue;
-        const struct hearth_task *warm = hearth_task_find(service, lane->id);
+        const struct hearth_task *warm = service->on_lane[i];
         int32_t fork =
             (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n, warm->tokens.v, (size_t)lane->target);
         if (fork >= lane->computed + WAIT_MIN_TOKENS)
-            hearth_lane_yield(service, (int)i);
+            hearth_lane_yield(service, (int)i, false);
     }
 }
 
@@ -167,31 +168,16 @@ static void start(struct hearth_service *service, struct hearth_task *task, cons
     fill_receipt(service, task, plan, restored);
     int32_t marks[HEARTH_MARKS_MAX];
     size_t mark_count = collect_marks(service, task, restored->resumed, marks);
-    hearth_step_assign(&service->step, task->id, plan->target, restored->resumed, (int32_t)task->tokens.n, marks,
-                       mark_count);
-    task->lane = plan->target;
-    task->persisted = restored->resumed;
-    task->started_us = hearth_service_now_us(service);
     live->busy = true;
     live->warm = hearth_task_warm(task);
     live->expected_until_us = 0;
     pin(service, task);
     for (size_t i = 0; i < task->pin_count; i++)
         hearth_live_pin(live, &task->pins[i]);
+    hearth_task_assigned(service, task, plan->target, restored->resumed, marks, mark_count);
 }
 
 /* ---- admission ---- */
-
-/* A warm lane gives itself up. False: there is none. */
-static bool yield_any(struct hearth_service *service, const struct hearth_task *task) {
-    for (uint32_t i = 0; i < service->lanes && !hearth_task_warm(task); i++)
-        if (service->step.lanes[i].state != HEARTH_LANE_IDLE &&
-            service->step.lanes[i].priority == HEARTH_CLASS_WARM) {
-            hearth_lane_yield(service, (int)i);
-            return true;
-        }
-    return false;
-}
 
 static bool any_busy(const struct hearth_service *service) {
     for (uint32_t i = 0; i < service->lanes; i++)
@@ -209,8 +195,8 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
     }
     if (hearth_lane_make_room(service, plan->target))
         return true;
-    if (yield_any(service, task))
-        return true; /* and the next attempt empties its lane */
+    if (hearth_lane_yield_cells(service, task))
+        return true;
     if (!any_busy(service))
         return true; /* the attempts run out and the prompt is computed from nothing */
     task->waits_for_ended = service->ended + 1;
@@ -305,7 +291,8 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         hearth_task_fail(service, task, HEARTH_ERR_INVALID, msg.text);
         return;
     }
-    if (any_busy(service) && (int32_t)(task->waits_for_ended - service->ended) > 0 && task->waits_for_ended) {
+    if (any_busy(service) && (int32_t)(task->waits_for_ended - service->ended) > 0 && task->waits_for_ended &&
+        !hearth_lane_yield_cells(service, task)) {
         hearth_step_hold(&service->step, task->id);
         return;
     }
@@ -335,7 +322,9 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         hearth_step_captured(&service->step, plan.target);
         int64_t planned_us = hearth_service_now_us(service);
         struct hearth_restore restored;
+        int64_t real_us = hearth_clock_us();
         hearth_cache_restore(service->cache, &plan, &prompt, service->live_list, &restored);
+        service->told_us += hearth_clock_us() - real_us;
         task->receipt.plan_us += planned_us - start_us;
         task->receipt.restore_us += restored.us;
         service->counters.restore_us += (uint64_t)restored.us;

@@ -4,9 +4,16 @@
  * through the sampler (penalties, grammar), the thinker and the syntax automaton, all of which belong to the task and
  * so outlive a preemption.
  *
- * Invariants: a lane's task holds one token more than its sequence while it generates (the one sampled last); a task
+ * What was guessed ahead (speculate.h) is computed with the batch. Then the next token is sampled position by position,
+ * as it would be without, until one differs from the guess or ends the reply; the sequence is taken back to what was
+ * kept before anything else happens to the lane. Where that leads back further, to a checkpoint, tokens are due again:
+ * with the next batch, or at once when the reply has ended.
+ *
+ * Invariants: a lane's task holds one token more than its sequence while it generates (the one sampled last), or some
+ * more after a way back; outside of this file a sequence holds what its lane's live tokens say, and no guess; a task
  * ends at an end token, a stop string, max_tokens, or when the context is full, whichever comes first. */
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/utf8.h"
 #include "sched/service_internal.h"
@@ -15,14 +22,10 @@
 #include <string.h>
 
 #define TEXT_SMALL 64
-#define WARM_SHARE 5 /* of a batch that decodes: what a warm request may add to it */
-#define WARM_CHUNK_MAX 64
-#define WARM_ALONE_US 200000.0
-#define WARM_ALONE_MIN 32
 
 static struct hearth_task *lane_task(struct hearth_service *service, uint32_t lane) {
-    struct hearth_task *task = hearth_task_find(service, service->step.lanes[lane].id);
-    HEARTH_ASSERT(task && task->lane == (int)lane);
+    struct hearth_task *task = service->on_lane[lane];
+    HEARTH_ASSERT(task && task->lane == (int)lane && task->id == service->step.lanes[lane].id);
     return task;
 }
 
@@ -46,6 +49,8 @@ static void finish_task(struct hearth_service *service, struct hearth_task *task
     event->receipt = task->receipt;
     event->generated_tokens = task->generated;
     event->generate_us = task->last_us - task->first_us;
+    event->drafted_tokens = task->spec.drafted;
+    event->accepted_tokens = task->spec.accepted;
     service->counters.requests_done++;
     hearth_lane_leave(service, task);
     hearth_task_end(service, task, event);
@@ -175,98 +180,100 @@ static bool script_over(const struct hearth_service *service, const struct heart
            service->engine->caps.end_token < 0;
 }
 
-/* Samples the next token of a lane and sends it on. Returns true while the task goes on. */
-static bool advance(struct hearth_service *service, struct hearth_task *task, size_t index) {
+/* How a task ends. */
+struct ending {
+    struct hearth_event *event; /* NULL: out of memory */
+    enum hearth_finish finish;
+    const char *stop;
+};
+
+static void end_task(struct hearth_service *service, struct hearth_task *task, const struct ending *ending) {
+    if (ending->event)
+        finish_task(service, task, ending->event, ending->finish, ending->stop);
+    else
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+}
+
+/* Samples the next token of a lane and sends it on. Returns true while the task goes on; else `ending` says how it is
+ * to be ended. */
+static bool advance(struct hearth_service *service, struct hearth_task *task, size_t index, struct ending *ending) {
     bool ok = task->prefilled || deliver_prefilled(service, task);
     bool over = script_over(service, task);
+    *ending = (struct ending){.finish = HEARTH_FINISH_STOP};
     if (ok && (task->request.max_tokens == 0 || over)) {
-        struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
-        if (event) {
-            finish_task(service, task, event, over ? HEARTH_FINISH_STOP : HEARTH_FINISH_LENGTH, NULL);
-            return false;
-        }
-        ok = false;
-    }
-    struct hearth_event *event = ok ? token_event(service, task, index) : NULL;
-    if (!event) {
-        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+        ending->event = hearth_task_event(task, HEARTH_EVENT_DONE);
+        ending->finish = over ? HEARTH_FINISH_STOP : HEARTH_FINISH_LENGTH;
         return false;
     }
-    hearth_token token = event->sampled[0].token;
-    const char *stop = NULL;
+    ending->event = ok ? token_event(service, task, index) : NULL;
+    if (!ending->event)
+        return false;
+    hearth_token token = ending->event->sampled[0].token;
     task->generated++;
     service->counters.generated_tokens++;
     task->last_us = hearth_service_now_us(service);
-    if (service->engine->ops->token_is_end(service->engine, token)) {
-        finish_task(service, task, event, HEARTH_FINISH_STOP, NULL);
+    if (service->engine->ops->token_is_end(service->engine, token))
         return false;
-    }
-    if (!hearth_tokens_push(&task->tokens, token) || !feed_text(service, task, token, &event->text, &stop)) {
-        hearth_event_destroy(event);
-        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+    if (!hearth_tokens_push(&task->tokens, token) ||
+        !feed_text(service, task, token, &ending->event->text, &ending->stop)) {
+        hearth_event_destroy(ending->event);
+        ending->event = NULL;
         return false;
     }
     bool full = task->tokens.n >= service->engine->caps.ctx_tokens;
-    if (stop || full || (task->request.max_tokens > 0 && task->generated >= (uint32_t)task->request.max_tokens)) {
-        finish_task(service, task, event, stop ? HEARTH_FINISH_STOP : HEARTH_FINISH_LENGTH, stop);
+    bool most = task->request.max_tokens > 0 && task->generated >= (uint32_t)task->request.max_tokens;
+    if (ending->stop || full || most) {
+        ending->finish = ending->stop ? HEARTH_FINISH_STOP : HEARTH_FINISH_LENGTH;
         return false;
     }
-    task->request.deliver(task->request.user, event);
+    task->request.deliver(task->request.user, ending->event);
+    ending->event = NULL;
     return true;
 }
 
 /* ---- batches ---- */
 
 struct batch {
-    const int32_t *shares;
+    int32_t shares[HEARTH_LANES_MAX]; /* tokens of each lane, without those guessed ahead */
+    int32_t ahead[HEARTH_LANES_MAX];  /* and these */
     size_t n;
-    size_t output[HEARTH_LANES_MAX]; /* item whose logits belong to the lane */
+    size_t output[HEARTH_LANES_MAX]; /* first item whose logits belong to the lane */
     bool has_output[HEARTH_LANES_MAX];
     int32_t prefill_tokens;
 };
 
-static void build_batch(struct hearth_service *service, struct batch *batch) {
-    for (uint32_t i = 0; i < service->lanes; i++) {
-        const struct hearth_step_lane *lane = &service->step.lanes[i];
-        if (batch->shares[i] == 0)
-            continue;
-        const struct hearth_task *task = lane_task(service, i);
-        int32_t end = lane->computed + batch->shares[i];
-        batch->has_output[i] = (size_t)end == task->tokens.n;
-        for (int32_t pos = lane->computed; pos < end; pos++)
-            service->items[batch->n++] = (struct hearth_batch_item){
-                .token = task->tokens.v[pos],
-                .seq = (int32_t)i,
-                .pos = pos,
-                .output = (size_t)pos + 1 == task->tokens.n,
-            };
-        batch->output[i] = batch->n - 1;
-        if (lane->state == HEARTH_LANE_PREFILL)
-            batch->prefill_tokens += batch->shares[i];
+static void add_lane(struct hearth_service *service, struct batch *batch, uint32_t i, int32_t share) {
+    const struct hearth_step_lane *lane = &service->step.lanes[i];
+    const struct hearth_task *task = lane_task(service, i);
+    struct hearth_guess *guess = &service->spec.guesses[i];
+    int32_t held = (int32_t)task->tokens.n, begin = (int32_t)service->lives[i].tokens.n, due = held - begin;
+    if (lane->state == HEARTH_LANE_PREFILL) {
+        guess->count = guess->ahead = 0;
+        guess->checkpoint.pos = 0;
+        batch->prefill_tokens += share;
+    } else if (share > due) {
+        hearth_speculate_prepare(service, (int)i);
+        batch->ahead[i] = share - due < guess->ahead ? share - due : guess->ahead;
     }
+    batch->shares[i] = share < due ? share : due;
+    batch->has_output[i] = batch->shares[i] == due;
+    batch->output[i] = batch->n + (size_t)batch->shares[i] - 1;
+    for (int32_t pos = begin; pos < begin + batch->shares[i] + batch->ahead[i]; pos++)
+        service->items[batch->n++] = (struct hearth_batch_item){
+            .token = pos < held ? task->tokens.v[pos] : guess->tokens[pos - held],
+            .seq = (int32_t)i,
+            .pos = pos,
+            .output = pos + 1 >= held,
+        };
 }
 
-/* The busy lane that arrived last, if possible a warm one; it is the one to set aside, so that the oldest always gets
- * on. */
-static struct hearth_task *youngest_task(struct hearth_service *service, int *busy) {
-    struct hearth_task *youngest = NULL;
-    *busy = 0;
-    for (struct hearth_task *task = service->tasks; task; task = task->next) {
-        if (task->lane < 0)
-            continue;
-        ++*busy;
-        if (!youngest || hearth_task_warm(task) > hearth_task_warm(youngest) ||
-            (hearth_task_warm(task) == hearth_task_warm(youngest) && task->id > youngest->id))
-            youngest = task;
-    }
-    return youngest;
-}
-
-/* The KV cache is full: a warm request beside others is set aside, else an idle lane is emptied, else the youngest
- * request is set aside. Its state is captured, and it continues when another has ended. */
+/* The KV cache is full: a warm request beside others is set aside, else an idle lane is emptied, else the request that
+ * ranks last is set aside. Its state is captured, and it continues when another has ended. */
 static void relieve(struct hearth_service *service) {
     int busy;
-    struct hearth_task *task = youngest_task(service, &busy);
+    if (hearth_speculate_drop(service)) /* without what was guessed it may fit */
+        return;
+    struct hearth_task *task = hearth_lane_last(service, &busy);
     HEARTH_ASSERT(task);
     bool warm = busy > 1 && hearth_task_warm(task);
     if (!warm && hearth_lane_make_room(service, -1))
@@ -275,19 +282,9 @@ static void relieve(struct hearth_service *service) {
         hearth_task_fail(service, task, HEARTH_ERR_NO_CELLS, "the KV cache has no room for this request alone");
         return;
     }
-    int lane = task->lane;
-    int64_t arrived_us = service->step.lanes[lane].arrived_us;
-    hearth_lane_leave(service, task);
-    if (warm)
-        hearth_lane_capture_now(service, lane);
-    else
-        hearth_lane_capture(service, lane);
-    hearth_live_clear(service->cache, &service->lives[lane]);
     service->counters.preemptions++;
     task->waits_for_ended = service->ended + 1;
-    if (!hearth_step_submit(&service->step, task->id, task->request.priority, arrived_us, (int32_t)task->tokens.n,
-                            true))
-        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+    hearth_lane_set_aside(service, task, false, true);
 }
 
 static void fail_batch(struct hearth_service *service, const struct batch *batch, int err) {
@@ -345,41 +342,120 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
         task->end_kept = task->end_kept || (taken && pos == task->end_mark);
     }
     persist(service, task, live);
+    if (service->step.lanes[lane].state == HEARTH_LANE_PREFILL)
+        hearth_task_progress(service, task);
     return true;
-}
-
-static int32_t between(double value, int32_t low, int32_t high) {
-    return value < low ? low : value > high ? high : (int32_t)value;
-}
-
-/* How many tokens of warm requests a batch may hold, by what is known of speeds: beside lanes of others a fifth more
- * time, and alone no more than whoever comes meanwhile can wait for. */
-static void pace_warm(struct hearth_service *service, const struct batch *batch, int64_t us) {
-    struct hearth_step_params *params = &service->step.params;
-    double us_per_token = hearth_cache_costs(service->cache)->prefill_us_per_token + 1e-3;
-    if (batch->prefill_tokens == 0)
-        service->decode_us = service->decode_us > 0 ? (4 * service->decode_us + us) / 5 : us;
-    if (service->decode_us > 0)
-        params->warm_chunk_tokens = between((double)service->decode_us / WARM_SHARE / us_per_token, 1, WARM_CHUNK_MAX);
-    params->warm_alone_tokens = between(WARM_ALONE_US / us_per_token, WARM_ALONE_MIN, params->chunk_tokens);
 }
 
 /* A lane's logits came out: the task goes on, or ends. */
 static void go_on(struct hearth_service *service, struct hearth_task *task, int lane, size_t index) {
     struct hearth_live *live = &service->lives[lane];
+    struct ending ending;
     bool wanted = !task->prefilled && (!task->end_kept || pinned_end(task));
     if (hearth_task_warm(task)) /* others will leave it here, also before it is captured */
         (void)hearth_cache_snapshot(service->cache, live, HEARTH_SNAPSHOT_DIVERGENCE);
-    if (advance(service, task, index) && wanted)
+    int64_t real_us = hearth_clock_us();
+    bool goes_on = advance(service, task, index, &ending);
+    if (goes_on)
+        (void)hearth_speculate_observe(service, task, lane, 0, task->tokens.v[task->tokens.n - 1]);
+    else
+        end_task(service, task, &ending);
+    hearth_service_sampled(service, real_us);
+    if (goes_on && wanted)
         (void)hearth_cache_snapshot(service->cache, live, HEARTH_SNAPSHOT_PROMPT_END);
 }
 
+/* ---- what was guessed ---- */
+
+/* A lane that computed tokens ahead. */
+struct verified {
+    int32_t end;  /* positions that were computed */
+    int32_t keep; /* of these, positions of the reply */
+    bool ended;
+    struct ending ending;
+};
+
+static void verify(struct hearth_service *service, const struct batch *batch, int lane, struct verified *verified) {
+    struct hearth_task *task = lane_task(service, (uint32_t)lane);
+    int32_t ahead = batch->ahead[lane], right = 0;
+    int64_t real_us = hearth_clock_us();
+    verified->end = (int32_t)task->tokens.n + ahead;
+    verified->keep = (int32_t)task->tokens.n;
+    for (bool same = true; same; verified->keep += same) {
+        size_t index = batch->output[lane] + (size_t)right;
+        verified->ended = !advance(service, task, index, &verified->ending);
+        same = !verified->ended &&
+               hearth_speculate_observe(service, task, lane, right, task->tokens.v[task->tokens.n - 1]) &&
+               right < ahead;
+        right += same;
+    }
+    task->spec.drafted += (uint32_t)ahead;
+    task->spec.accepted += (uint32_t)right;
+    service->counters.drafted_tokens += (uint64_t)ahead;
+    service->counters.accepted_tokens += (uint64_t)right;
+    hearth_service_sampled(service, real_us);
+}
+
+/* Computes tokens of an ended reply again that the way back has cost, so that its state is whole. */
+static void complete(struct hearth_service *service, struct hearth_task *task, int lane, int32_t keep) {
+    struct hearth_live *live = &service->lives[lane];
+    int32_t begin = (int32_t)live->tokens.n;
+    for (int32_t pos = begin; pos < keep; pos++)
+        service->items[pos - begin] =
+            (struct hearth_batch_item){.token = task->tokens.v[pos], .seq = lane, .pos = pos};
+    int err = service->engine->ops->decode(service->engine, service->items, (size_t)(keep - begin));
+    if (err && err != HEARTH_ERR_NO_CELLS)
+        hearth_live_clear(service->cache, live);
+    if (!err && !hearth_live_append(live, task->tokens.v + begin, (size_t)(keep - begin)))
+        hearth_live_clear(service->cache, live);
+}
+
+/* Takes a lane back to what it keeps, books that, and ends its task if that has ended. */
+static void settle(struct hearth_service *service, int lane, const struct verified *verified) {
+    struct hearth_task *task = lane_task(service, (uint32_t)lane);
+    struct hearth_live *live = &service->lives[lane];
+    int32_t pos = hearth_speculate_return(service, lane, verified->end, verified->keep);
+    if (pos < 0)
+        hearth_live_clear(service->cache, live);
+    bool books = pos > (int32_t)live->tokens.n;
+    if (books && !book_share(service, (uint32_t)lane, pos - (int32_t)live->tokens.n)) {
+        hearth_event_destroy(verified->ending.event);
+        return;
+    }
+    if (verified->ended && pos >= 0 && pos < verified->keep)
+        complete(service, task, lane, verified->keep);
+    if (verified->ended)
+        end_task(service, task, &verified->ending);
+    else if (pos < 0) /* its state is lost: it comes back */
+        hearth_lane_set_aside(service, task, false, true);
+}
+
+/* ---- a batch ---- */
+
+static void count_batch(struct hearth_service *service, const struct batch *batch, int64_t us) {
+    int32_t shares[HEARTH_LANES_MAX];
+    service->counters.steps++;
+    service->batch_us = us;
+    if (batch->prefill_tokens > 0)
+        service->counters.prefill_us += (uint64_t)us;
+    else
+        service->counters.decode_us += (uint64_t)us;
+    if ((size_t)batch->prefill_tokens == batch->n)
+        hearth_cache_learn_prefill(service->cache, batch->prefill_tokens, us);
+    for (uint32_t i = 0; i < service->lanes; i++)
+        shares[i] = batch->shares[i] + batch->ahead[i];
+    hearth_service_charge(service, shares, (int32_t)batch->n - batch->prefill_tokens, batch->prefill_tokens, us);
+}
+
 void hearth_service_compute(struct hearth_service *service, const int32_t *shares) {
-    struct batch batch = {.shares = shares};
-    build_batch(service, &batch);
-    int64_t start_us = hearth_service_now_us(service);
+    struct batch batch = {0};
+    for (uint32_t i = 0; i < service->lanes; i++)
+        if (shares[i] > 0)
+            add_lane(service, &batch, i, shares[i]);
+    int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     int err = service->engine->ops->decode(service->engine, service->items, batch.n);
     int64_t us = hearth_service_now_us(service) - start_us;
+    service->told_us += hearth_clock_us() - real_us;
     if (err == HEARTH_ERR_NO_CELLS) {
         relieve(service);
         return;
@@ -388,20 +464,19 @@ void hearth_service_compute(struct hearth_service *service, const int32_t *share
         fail_batch(service, &batch, err);
         return;
     }
-    service->counters.steps++;
-    service->batch_us = us;
-    if (batch.prefill_tokens > 0)
-        service->counters.prefill_us += (uint64_t)us;
-    else
-        service->counters.decode_us += (uint64_t)us;
-    if ((size_t)batch.prefill_tokens == batch.n)
-        hearth_cache_learn_prefill(service->cache, batch.prefill_tokens, us);
-    pace_warm(service, &batch, us);
+    count_batch(service, &batch, us);
     bool goes_on[HEARTH_LANES_MAX] = {false};
+    struct verified verified[HEARTH_LANES_MAX];
     for (uint32_t i = 0; i < service->lanes; i++)
-        goes_on[i] = shares[i] > 0 && book_share(service, i, shares[i]);
+        goes_on[i] = batch.shares[i] > 0 && (batch.ahead[i] > 0 || book_share(service, i, batch.shares[i]));
     for (uint32_t i = 0; i < service->lanes; i++) {
-        if (goes_on[i] && batch.has_output[i])
+        if (goes_on[i] && batch.ahead[i] > 0)
+            verify(service, &batch, (int)i, &verified[i]);
+        else if (goes_on[i] && batch.has_output[i])
             go_on(service, lane_task(service, i), (int)i, batch.output[i]);
     }
+    for (uint32_t i = 0; i < service->lanes; i++) /* logits are not needed any more */
+        if (goes_on[i] && batch.ahead[i] > 0)
+            settle(service, (int)i, &verified[i]);
+    hearth_speculate_plan(service);
 }

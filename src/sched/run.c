@@ -12,6 +12,7 @@
 
 #define CAPTURE_SLICE_PAGES 1
 #define CAPTURE_ALONE_PAGES 8
+#define CAPTURE_AHEAD_PAGES 4     /* of a lane that goes on: more than a batch computes, in most cases */
 #define CAPTURE_SHARE 10          /* between two batches: a tenth of a batch's time, but at least one page */
 #define CAPTURE_FULL_US 500000    /* how long a lane that is needed waits for the far tier to make room */
 #define POLL_EVENTS 512
@@ -29,6 +30,7 @@ void hearth_task_destroy(struct hearth_service *service, struct hearth_task *tas
     if (task->sampler)
         service->engine->ops->sampler_destroy(service->engine, task->sampler);
     hearth_reply_finish(&task->reply);
+    hearth_draft_finish(&task->spec.index);
     hearth_tokens_finish(&task->tokens);
     free(task->block);
     free(task);
@@ -42,6 +44,9 @@ struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hear
     event->receipt = task->receipt;
     event->generated_tokens = task->generated;
     event->generate_us = task->last_us - task->first_us;
+    event->drafted_tokens = task->spec.drafted;
+    event->accepted_tokens = task->spec.accepted;
+    event->preemptions = task->preemptions;
     return event;
 }
 
@@ -51,11 +56,16 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
         link = &(*link)->next;
     *link = task->next;
     service->ended++;
+    bool fresh = task->last_lane < 0 && !hearth_task_warm(task);
+    double lane_us = fresh || hearth_task_warm(task) ? 0 : (double)(task->prefill_us + task->decode_us);
     hearth_ended_note(service, task);
     task->request.deliver(task->request.user, event);
     hearth_task_destroy(service, task);
     pthread_mutex_lock(&service->mutex);
     service->active--;
+    service->fresh -= fresh;
+    if (lane_us > 0)
+        service->lane_us = service->lane_us > 0 ? (4 * service->lane_us + lane_us) / 5 : lane_us;
     pthread_cond_broadcast(&service->idle);
     pthread_mutex_unlock(&service->mutex);
 }
@@ -82,34 +92,15 @@ void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, 
 
 /* ---- lanes ---- */
 
-void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task) {
-    struct hearth_live *live = &service->lives[task->lane];
-    live->busy = false;
-    live->used_us = hearth_service_now_us(service);
-    hearth_step_release(&service->step, task->lane, hearth_cache_capture_pending(service->cache, live), live->used_us);
-    task->last_lane = task->lane;
-    task->lane = -1;
-}
-
-void hearth_lane_yield(struct hearth_service *service, int lane) {
-    struct hearth_task *task = hearth_task_find(service, service->step.lanes[lane].id);
-    HEARTH_ASSERT(task && task->lane == lane && hearth_task_warm(task));
-    int64_t arrived_us = service->step.lanes[lane].arrived_us;
-    hearth_lane_leave(service, task);
-    task->fetch_us = 0;
-    service->counters.yields++;
-    if (!hearth_step_submit(&service->step, task->id, HEARTH_CLASS_WARM, arrived_us, (int32_t)task->tokens.n, true))
-        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
-}
-
 static enum hearth_capture capture_slice(struct hearth_service *service, int lane, int pages, int64_t limit_us) {
-    int64_t start_us = hearth_service_now_us(service), spent_us = 0;
+    int64_t start_us = hearth_service_now_us(service), spent_us = 0, real_us = hearth_clock_us();
     enum hearth_capture state;
     do {
         state = hearth_cache_capture(service->cache, &service->lives[lane], pages);
         spent_us = hearth_service_now_us(service) - start_us;
     } while (state == HEARTH_CAPTURE_MORE && spent_us < limit_us);
     service->counters.capture_us += (uint64_t)spent_us;
+    service->told_us += hearth_clock_us() - real_us;
     if (state == HEARTH_CAPTURE_FULL)
         service->capture_full |= UINT64_C(1) << lane;
     if (state != HEARTH_CAPTURE_MORE && !service->lives[lane].busy)
@@ -130,6 +121,7 @@ void hearth_lane_capture(struct hearth_service *service, int lane) {
         if (now_us >= give_up_us)
             break;
         (void)hearth_cache_wait(service->cache, give_up_us - now_us);
+        service->told_us += hearth_clock_us() - now_us;
         (void)hearth_cache_poll(service->cache, POLL_EVENTS);
     }
     service->lives[lane].dirty = service->lives[lane].snapshot_count > 0;
@@ -180,8 +172,9 @@ static void take_task(struct hearth_service *service, struct hearth_task *task) 
     service->tasks = task;
     service->counters.requests++;
     service->counters.prompt_tokens += task->prompt_tokens;
-    if (!hearth_step_submit(&service->step, task->id, task->request.priority, task->submitted_us,
-                            (int32_t)task->tokens.n, false))
+    if (task->deadline_us > 0 && task->deadline_us < service->deadline_us)
+        service->deadline_us = task->deadline_us;
+    if (!hearth_task_queue(service, task, task->submitted_us))
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
 }
 
@@ -191,15 +184,27 @@ static void cancel_task(struct hearth_service *service, int64_t id) {
         hearth_task_fail(service, task, HEARTH_ERR_CANCELLED, "the request was cancelled");
 }
 
-/* Sleeps until another thread has something; for a moment only, when a task is held for the far tier. */
+/* Sleeps until another thread has something; for a moment only, when a task is held for the far tier, and never beyond
+ * a deadline. */
 static void sleep_locked(struct hearth_service *service) {
-    if (service->far_retry_us == 0) {
+    int64_t now_us = hearth_service_now_us(service), real_us = hearth_clock_us();
+    int64_t until_us = service->far_retry_us > 0 ? service->far_retry_us : INT64_MAX;
+    int64_t left_us = service->deadline_us > now_us ? service->deadline_us - now_us : 0;
+    bool deadline = service->deadline_us < INT64_MAX && left_us < until_us - real_us;
+    if (deadline)
+        until_us = real_us + left_us;
+    if (until_us == INT64_MAX) {
         pthread_cond_wait(&service->wake, &service->mutex);
         return;
     }
-    struct timespec until = {.tv_sec = service->far_retry_us / 1000000,
-                             .tv_nsec = service->far_retry_us % 1000000 * 1000}; /* on the same clock */
-    service->far_ready = pthread_cond_timedwait(&service->wake, &service->mutex, &until) != 0 || service->far_ready;
+    struct timespec until = {.tv_sec = until_us / 1000000,
+                             .tv_nsec = until_us % 1000000 * 1000}; /* on the same clock */
+    if (pthread_cond_timedwait(&service->wake, &service->mutex, &until) == 0)
+        return;
+    if (deadline)
+        service->slept_until_us = service->deadline_us;
+    else
+        service->far_ready = true;
 }
 
 /* What other threads left, taken out under the mutex. */
@@ -216,7 +221,7 @@ struct inbox {
 static bool nothing_locked(const struct hearth_service *service) {
     return !service->inbox && service->cancel_count == 0 && !service->cancel_all && !service->cancel_warm &&
            !service->stopping && !service->far_ready && !service->far_news && !service->far_more &&
-           service->expectation_count == 0 && !service->forget_inbox;
+           service->expectation_count == 0 && !service->forget_inbox && service->slept_until_us == 0;
 }
 
 static void take_inbox(struct hearth_service *service, bool wait, struct inbox *in) {
@@ -224,6 +229,7 @@ static void take_inbox(struct hearth_service *service, bool wait, struct inbox *
     while (wait && nothing_locked(service))
         sleep_locked(service);
     service->far_ready = false;
+    service->min_decode_tps = service->params.min_decode_tps;
     *in = (struct inbox){.tasks = service->inbox,
                          .cancels = service->cancels,
                          .cancel_count = service->cancel_count,
@@ -279,63 +285,36 @@ static bool drain_inbox(struct hearth_service *service, bool wait) {
     return !in.stopping;
 }
 
-/* ---- counters ---- */
-
-static void publish(struct hearth_service *service) {
-    struct hearth_cache_stats cache;
-    hearth_cache_stats(service->cache, &cache);
-    struct hearth_service_stats *c = &service->counters;
-    c->pages = cache.pages;
-    c->page_bytes = cache.page_bytes;
-    c->snapshots = cache.snapshots;
-    c->snapshot_bytes = cache.snapshot_bytes;
-    c->pinned_bytes = cache.pinned_bytes;
-    c->evicted_pages = cache.evicted_pages;
-    c->evicted_snapshots = cache.evicted_snapshots;
-    c->restore_failures = cache.restore_failures;
-    c->queued = service->step.queued;
-    c->lanes_busy = 0;
-    struct hearth_lane_info info[HEARTH_LANES_MAX];
-    for (uint32_t i = 0; i < service->lanes; i++) {
-        const struct hearth_step_lane *lane = &service->step.lanes[i];
-        info[i] = (struct hearth_lane_info){.state = lane->state,
-                                            .request_id = lane->id,
-                                            .live_tokens = (uint32_t)service->lives[i].tokens.n};
-        c->lanes_busy += lane->state != HEARTH_LANE_IDLE;
-    }
-    for (const struct hearth_task *task = service->tasks; task; task = task->next)
-        if (task->lane >= 0) {
-            info[task->lane].prompt_tokens = (uint32_t)task->prompt_tokens;
-            info[task->lane].computed_tokens = (uint32_t)service->step.lanes[task->lane].computed;
-            info[task->lane].generated_tokens = task->generated;
-        }
-    pthread_mutex_lock(&service->mutex);
-    service->stats = *c;
-    for (uint32_t i = 0; i < service->lanes; i++)
-        service->lane_info[i] = info[i];
-    pthread_mutex_unlock(&service->mutex);
-}
-
 /* ---- the loop ---- */
+
+static void capture(struct hearth_service *service, const struct hearth_action *action) {
+    if (service->on_lane[action->lane])
+        hearth_lane_capture_ahead(service, action->lane, CAPTURE_AHEAD_PAGES);
+    else if (action->alone)
+        (void)capture_slice(service, action->lane, CAPTURE_ALONE_PAGES, 0);
+    else
+        (void)capture_slice(service, action->lane, CAPTURE_SLICE_PAGES, service->batch_us / CAPTURE_SHARE);
+}
 
 void *hearth_service_run(void *user) {
     struct hearth_service *service = user;
     struct hearth_action action = {.type = HEARTH_ACTION_SLEEP};
     while (drain_inbox(service, action.type == HEARTH_ACTION_SLEEP)) {
+        int64_t real_us = hearth_clock_us();
         hearth_service_poll(service, action.type == HEARTH_ACTION_ADMIT);
         hearth_service_forget_due(service);
+        hearth_service_expire(service);
+        hearth_service_prepare(service);
         hearth_step_next(&service->step, hearth_service_now_us(service), &action);
         switch (action.type) {
         case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;
         case HEARTH_ACTION_COMPUTE: hearth_service_compute(service, action.shares); break;
-        case HEARTH_ACTION_CAPTURE:
-            (void)capture_slice(service, action.lane, action.alone ? CAPTURE_ALONE_PAGES : CAPTURE_SLICE_PAGES,
-                                action.alone ? 0 : service->batch_us / CAPTURE_SHARE);
-            break;
-        case HEARTH_ACTION_YIELD: hearth_lane_yield(service, action.lane); break;
+        case HEARTH_ACTION_CAPTURE: capture(service, &action); break;
+        case HEARTH_ACTION_YIELD: hearth_lane_yield(service, action.lane, action.anew); break;
         case HEARTH_ACTION_SLEEP: break;
         }
-        publish(service);
+        hearth_service_publish(service);
+        hearth_service_worked(service, real_us);
     }
     for (uint32_t i = 0; i < service->lanes; i++)
         hearth_lane_capture(service, (int)i);

@@ -55,6 +55,7 @@ static void free_service(struct hearth_service *service) {
     pthread_cond_destroy(&service->wake);
     pthread_cond_destroy(&service->idle);
     pthread_mutex_destroy(&service->mutex);
+    hearth_speculate_finish(service);
     free(service->items);
     free(service->cancels);
     free(service->expectations);
@@ -97,10 +98,14 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
     service->engine = engine;
     service->params = *params;
+    if (service->params.draft_tokens > HEARTH_DRAFT_MAX)
+        service->params.draft_tokens = HEARTH_DRAFT_MAX;
     service->lanes = engine->caps.seqs;
     service->inbox_tail = &service->inbox;
     service->forget_inbox_tail = &service->forget_inbox;
     service->next_id = 1;
+    service->deadline_us = INT64_MAX;
+    service->min_decode_tps = params->min_decode_tps;
     pthread_mutex_init(&service->mutex, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -266,13 +271,22 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     if (!task)
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
     task->submitted_us = hearth_service_now_us(service);
+    task->deadline_us = request->deadline_us > 0 ? task->submitted_us + request->deadline_us : 0;
+    bool warm = hearth_task_warm(task);
     pthread_mutex_lock(&service->mutex);
-    if (service->draining) {
+    bool full = !warm && hearth_service_full_locked(service);
+    if (service->draining || full) {
+        bool draining = service->draining;
+        uint32_t waiting = service->fresh;
+        service->refused += !draining;
         pthread_mutex_unlock(&service->mutex);
         hearth_task_destroy(service, task);
-        return hearth_fail(msg, HEARTH_ERR_BUSY, "the server is shutting down");
+        if (draining)
+            return hearth_fail(msg, HEARTH_ERR_BUSY, "the server is shutting down");
+        return hearth_fail(msg, HEARTH_ERR_OVERLOADED, "%u requests wait already", waiting);
     }
     int64_t id = task->id = service->next_id++;
+    service->fresh += !warm;
     *service->inbox_tail = task;
     service->inbox_tail = &task->next;
     service->active++;
@@ -319,44 +333,4 @@ void hearth_service_drain(struct hearth_service *service, int64_t grace_us) {
             pthread_cond_wait(&service->idle, &service->mutex);
     }
     pthread_mutex_unlock(&service->mutex);
-}
-
-/* ---- load ---- */
-
-bool hearth_service_overloaded(struct hearth_service *service, uint32_t *retry_after_s) {
-    pthread_mutex_lock(&service->mutex);
-    bool full = service->params.queue > 0 && service->stats.queued >= service->params.queue;
-    pthread_mutex_unlock(&service->mutex);
-    *retry_after_s = 1;
-    return full;
-}
-
-void hearth_service_tune(struct hearth_service *service, uint32_t queue, double min_decode_tps) {
-    pthread_mutex_lock(&service->mutex);
-    service->params.queue = queue;
-    service->params.min_decode_tps = min_decode_tps;
-    pthread_mutex_unlock(&service->mutex);
-}
-
-/* ---- watching ---- */
-
-void hearth_service_stats(struct hearth_service *service, struct hearth_service_stats *stats) {
-    pthread_mutex_lock(&service->mutex);
-    *stats = service->stats;
-    pthread_mutex_unlock(&service->mutex);
-}
-
-size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_info *lanes, size_t cap) {
-    pthread_mutex_lock(&service->mutex);
-    for (size_t i = 0; i < service->lanes && i < cap; i++)
-        lanes[i] = service->lane_info[i];
-    pthread_mutex_unlock(&service->mutex);
-    return service->lanes;
-}
-
-size_t hearth_service_waiting(struct hearth_service *service, struct hearth_waiting_info *waiting, size_t cap) {
-    (void)service;
-    (void)waiting;
-    (void)cap;
-    return 0;
 }

@@ -59,6 +59,8 @@ struct hearth_event {
     int64_t generate_us;       /* from the first sampled token to the last */
     uint32_t prefilled_tokens; /* PROGRESS: tokens of the prompt that are reused or computed by now */
     bool late;                 /* DONE: the deadline cut the reply off (finish is LENGTH) */
+    uint32_t drafted_tokens, accepted_tokens; /* DONE, FAILED: guessed ahead for this request, and kept */
+    uint32_t preemptions;      /* DONE, FAILED: how often it was set aside */
     int err;
     struct hearth_errmsg message;
     struct hearth_event *next; /* for the receiver's queue */
@@ -162,7 +164,6 @@ struct hearth_request {
  * together with the one that is due, and kept as far as they are what is sampled. Replies are the same with and
  * without. AUTO guesses only while that is measured to be faster. */
 enum hearth_speculate { HEARTH_SPECULATE_AUTO, HEARTH_SPECULATE_ON, HEARTH_SPECULATE_OFF };
-#define HEARTH_DRAFT_MAX 16
 
 struct hearth_service_params {
     uint32_t page_tokens;          /* default 256 */

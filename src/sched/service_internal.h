@@ -1,11 +1,13 @@
 /* Inside the service: tasks, lanes and the inbox. Shared by service.c (the outside) and the files of its thread
- * (run.c, admit.c, generate.c). */
+ * (run.c, turns.c, admit.c, generate.c, keep.c, watch.c). */
 #ifndef HEARTH_SCHED_SERVICE_INTERNAL_H
 #define HEARTH_SCHED_SERVICE_INTERNAL_H
 
 #include "cache/cache.h"
+#include "sched/pace.h"
 #include "sched/reply.h"
 #include "sched/service.h"
+#include "sched/speculate.h"
 #include "sched/step.h"
 #include "sched/syntax.h"
 #include "sched/thinking.h"
@@ -73,6 +75,14 @@ struct hearth_task {
     uint32_t generated;
     int64_t submitted_us, started_us, first_us, last_us;
     struct hearth_receipt receipt;
+
+    int64_t deadline_us;          /* the engine's clock; 0: none */
+    int64_t queued_us;            /* since when it waits, while it does */
+    int64_t waited_us, prefill_us, decode_us; /* how long it has, before that or on lanes before this one */
+    int32_t ahead;                /* positions that were captured on the way, in whole pages */
+    int32_t aside_at;             /* positions it had when it was set aside last */
+    struct hearth_speculation spec;
+    uint32_t preemptions, lost;   /* how often it was set aside, and of these, lost state */
 };
 
 struct hearth_service {
@@ -94,8 +104,13 @@ struct hearth_service {
     bool far_ready;               /* the far tier has events */
     int64_t next_id;
     size_t active;                /* accepted and not ended */
+    uint32_t fresh, on_lanes;     /* of these, that had no lane yet, and that have one; but for warm ones */
+    uint64_t refused;             /* requests, because too many waited */
+    double lane_us;               /* how long a request has had its lane lately; 0: none has ended */
     struct hearth_service_stats stats;             /* as of the last step */
     struct hearth_lane_info lane_info[HEARTH_LANES_MAX];
+    struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
+    size_t waiting_count;
 
     /* The thread's own. */
     struct hearth_tier *tier;
@@ -105,6 +120,7 @@ struct hearth_service {
     struct hearth_live *live_list[HEARTH_LANES_MAX];
     uint32_t lanes;
     struct hearth_task *tasks;      /* active, newest first */
+    struct hearth_task *on_lane[HEARTH_LANES_MAX];
     struct hearth_batch_item *items;
     struct hearth_service_stats counters;
     uint32_t ended;               /* tasks that ended so far */
@@ -115,7 +131,16 @@ struct hearth_service {
     struct hearth_ended ended_ring[HEARTH_ENDED_MAX];
     size_t ended_at;              /* place of the oldest, the next to go */
     struct hearth_forget_task *forgets; /* in order of arrival */
-    int64_t decode_us;            /* how long a batch that only decodes takes */
+    struct hearth_pace pace;      /* how long batches take */
+    struct hearth_speculator spec;
+    double min_decode_tps;        /* as it was tuned last */
+    int64_t deadline_us;          /* no task's deadline is earlier; INT64_MAX: none has one */
+    int64_t slept_until_us;       /* a sleep went on until then, even if the engine's clock stood still */
+    int64_t cells_retry_us;       /* when tasks that are held for cells are asked again; 0: none is */
+    int64_t peeked_us;            /* when it was last looked what somebody who waits needs */
+    int64_t told_us;              /* real time of this turn of the loop that is in a counter already */
+    int64_t listed_us;            /* when the waiting were last published */
+    uint32_t listed_moves;        /* and of which state of the queue */
     uint64_t capture_full;        /* lanes (bits) whose capture waits for the far tier to write */
 };
 
@@ -145,14 +170,52 @@ void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task)
 void hearth_lane_capture(struct hearth_service *service, int lane);
 /* Likewise, but waits for nothing: what RAM has no room for now is captured later. */
 void hearth_lane_capture_now(struct hearth_service *service, int lane);
-/* The warm request of a lane gives it up and is queued again; its state stays, and waits to be captured. */
-void hearth_lane_yield(struct hearth_service *service, int lane);
 /* Deals with what the far tier has to tell. Tasks that are held for it are asked again, but not when the last action
  * was to ask one: lanes get their turn in between. */
 void hearth_service_poll(struct hearth_service *service, bool admitting);
 /* Frees cells: the idle lane that is the first to be given away (never `keep`) is captured and emptied. False: there is
  * none. */
 bool hearth_lane_make_room(struct hearth_service *service, int keep);
+
+/* ---- turns.c ---- */
+
+/* The step is told of a task that begins to wait. False: out of memory. */
+bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task, int64_t arrived_us);
+/* The task has got a lane, on which `computed` of its positions are there. */
+void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
+                          const int32_t *marks, size_t mark_count);
+/* The task gives its lane up and is queued again, in its old place or `anew`. Its state stays and waits to be captured;
+ * or it is captured at once and leaves the lane `empty`. */
+void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty);
+/* The request of a lane gives it up to one that matters more. */
+void hearth_lane_yield(struct hearth_service *service, int lane, bool anew);
+/* Some lane yields to a queued task, which could not use one that is free, and is emptied. False: none does. */
+bool hearth_lane_yield_cells(struct hearth_service *service, struct hearth_task *task);
+/* The task to set aside when cells run out: the one that ranks last, if possible a warm one. `*busy`: of how many. */
+struct hearth_task *hearth_lane_last(struct hearth_service *service, int *busy);
+/* A batch took `us`: what it tells of speeds, and on whose account it goes. Before hearth_step_computed(). */
+void hearth_service_charge(struct hearth_service *service, const int32_t *shares, int32_t decode_tokens,
+                           int32_t prefill_tokens, int64_t us);
+/* Tells the step what it has to know before it decides: speeds, what those who wait need, whose state can be kept, what
+ * is to be captured on the way. */
+void hearth_service_prepare(struct hearth_service *service);
+/* Captures whole pages of a lane that goes on. */
+void hearth_lane_capture_ahead(struct hearth_service *service, int lane, int pages);
+/* Ends tasks whose deadline has passed. */
+void hearth_service_expire(struct hearth_service *service);
+/* Delivers how far the prefill has come, when that is wanted. */
+void hearth_task_progress(struct hearth_service *service, struct hearth_task *task);
+
+/* ---- watch.c ---- */
+
+/* Counters, lanes and queue, for other threads. */
+void hearth_service_publish(struct hearth_service *service);
+/* Whether as many wait as may. */
+bool hearth_service_full_locked(const struct hearth_service *service);
+/* The time since `real_us` (the real clock) went into sampling. */
+void hearth_service_sampled(struct hearth_service *service, int64_t real_us);
+/* Likewise, into nothing but the service's own work, as far as it was not told already. */
+void hearth_service_worked(struct hearth_service *service, int64_t real_us);
 
 /* ---- admit.c ---- */
 

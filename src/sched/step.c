@@ -1,7 +1,7 @@
 /* The step. Rules in step.h.
  *
  * Invariants: an idle lane has id 0; a queued request is on no lane; shares sum to at most batch_tokens; a share never
- * crosses a mark or the prefill's end. */
+ * crosses a mark or the prefill's end; a tenant's account counts its requests that wait and run, but for warm ones. */
 #include "sched/step.h"
 
 #include "base/assert.h"
@@ -51,20 +51,88 @@ static bool lane_free(const struct hearth_step *step) {
     return false;
 }
 
-/* A queued request to ask for, whether or not there is a lane: the first that is not held, but no warm one behind
- * others, which may well come to need the lane in a moment. */
-static const struct hearth_step_request *next_request(const struct hearth_step *step) {
-    bool others = false;
+/* When a request counts as arrived, in the order of admission and in that of prefills. */
+static int64_t rank_us(const struct hearth_step *step, enum hearth_class priority, uint32_t account,
+                       int64_t arrived_us) {
+    static const int64_t patience_s[] = {
+#define X(name, text, patience) [HEARTH_CLASS_##name] = (patience),
+        HEARTH_CLASS_TABLE(X)
+#undef X
+    };
+    if (priority == HEARTH_CLASS_WARM)
+        return INT64_MAX;
+    return arrived_us + patience_s[priority] * 1000000 + hearth_accounts_debt_us(&step->accounts, account);
+}
+
+int64_t hearth_step_rank_us(const struct hearth_step *step, const struct hearth_step_request *request) {
+    return rank_us(step, request->priority, request->account, request->arrived_us);
+}
+
+static bool held(const struct hearth_step *step, const struct hearth_step_request *request) {
+    return request->held_at == step->changes;
+}
+
+/* Whether a prompt of `need` tokens (negative: not known) is much shorter than what is left of another. */
+static bool shorter(const struct hearth_step *step, int32_t need, int32_t left) {
+    return need >= 0 && left / HEARTH_SHORTER_TIMES >= need &&
+           (double)left * step->params.prefill_us >= HEARTH_SHORTER_MIN_US;
+}
+
+/* Those of the queue that are not held and for whom something may be done: all of them rank first among their like. */
+struct waiting {
+    const struct hearth_step_request *best[HEARTH_CLASS_WARM + 1]; /* of each class */
+    const struct hearth_step_request *first; /* of all but warm ones */
+    const struct hearth_step_request *brief; /* of those whose rank has come, the one that needs least */
+    bool others; /* somebody waits, held or not, who is not warm */
+};
+
+static void look(const struct hearth_step *step, int64_t now_us, struct waiting *w) {
+    int64_t ranks[HEARTH_CLASS_WARM + 1] = {0};
+    *w = (struct waiting){.others = false};
     for (size_t i = 0; i < step->queued; i++) {
         const struct hearth_step_request *request = &step->queue[i];
-        if (request->priority == HEARTH_CLASS_WARM && others)
-            return NULL;
-        if (request->held_at != step->changes)
-            return request;
-        others = others || request->priority != HEARTH_CLASS_WARM;
+        bool warm = request->priority == HEARTH_CLASS_WARM;
+        w->others = w->others || !warm;
+        if (held(step, request))
+            continue;
+        int64_t rank = warm ? request->arrived_us : hearth_step_rank_us(step, request);
+        const struct hearth_step_request **best = &w->best[request->priority];
+        if (!*best || rank < ranks[request->priority]) {
+            *best = request;
+            ranks[request->priority] = rank;
+        }
+        if (!warm && request->need_tokens >= 0 && rank <= now_us &&
+            (!w->brief || request->need_tokens < w->brief->need_tokens))
+            w->brief = request;
     }
+    for (int c = 0; c < HEARTH_CLASS_WARM; c++)
+        if (w->best[c] && (!w->first || ranks[c] < ranks[w->first->priority]))
+            w->first = w->best[c];
+}
+
+static const struct hearth_step_request *favoured(const struct hearth_step *step) {
+    for (size_t i = 0; i < step->queued && step->favoured; i++)
+        if (step->queue[i].id == step->favoured)
+            return held(step, &step->queue[i]) ? NULL : &step->queue[i];
     return NULL;
 }
+
+/* Who is next when there is a lane; NULL: nobody. No warm one while others wait, who may well come to need the lane in
+ * a moment. */
+static const struct hearth_step_request *next_request(const struct hearth_step *step, const struct waiting *w,
+                                                      int64_t now_us) {
+    const struct hearth_step_request *first = favoured(step);
+    if (first)
+        return first;
+    first = w->first;
+    if (!w->others)
+        return w->best[HEARTH_CLASS_WARM];
+    bool lets_pass = first && w->brief && now_us - first->queued_us < HEARTH_SHORTER_WAIT_US &&
+                     first->need_tokens >= 0 && shorter(step, w->brief->need_tokens, first->need_tokens);
+    return lets_pass ? w->brief : first;
+}
+
+/* ---- setting aside ---- */
 
 /* The warm lane that began last, or -1. */
 static int warm_lane(const struct hearth_step *step) {
@@ -79,27 +147,124 @@ static int warm_lane(const struct hearth_step *step) {
     return best;
 }
 
+/* Whether a lane may be taken from its request by now. */
+static bool ripe(const struct hearth_step_lane *lane, int64_t now_us) {
+    if (lane->state == HEARTH_LANE_IDLE || lane->priority == HEARTH_CLASS_WARM || lane->stays)
+        return false;
+    double had_us = lane->state == HEARTH_LANE_PREFILL ? lane->spent_us : (double)(now_us - lane->assigned_us);
+    return had_us >= (double)lane->quantum_us;
+}
+
+/* Why a ripe lane yields to a request; the order is that of preference. */
+enum why { WHY_NOT, WHY_SLICE, WHY_SHARE, WHY_SHORTER, WHY_CLASS };
+
+static enum why why_yield(const struct hearth_step *step, const struct hearth_step_lane *lane,
+                          const struct hearth_step_request *request, int64_t now_us) {
+    if (lane->priority > request->priority)
+        return WHY_CLASS;
+    if (hearth_step_rank_us(step, request) > now_us)
+        return WHY_NOT;
+    if (lane->state == HEARTH_LANE_PREFILL && shorter(step, request->need_tokens, lane->target - lane->computed))
+        return WHY_SHORTER;
+    int64_t ahead_us = hearth_accounts_debt_us(&step->accounts, lane->account) -
+                       hearth_accounts_debt_us(&step->accounts, request->account);
+    if (ahead_us >= HEARTH_SHARE_US && lane->priority == request->priority)
+        return WHY_SHARE;
+    if (lane->state == HEARTH_LANE_DECODE && now_us - lane->decodes_us >= HEARTH_SLICE_US &&
+        now_us - request->queued_us >= HEARTH_SLICE_WAIT_US)
+        return WHY_SLICE;
+    return WHY_NOT;
+}
+
+/* Of two lanes that yield for the same reason: whether to take the first. */
+static bool rather(const struct hearth_step *step, const struct hearth_step_lane *a, const struct hearth_step_lane *b,
+                   enum why why) {
+    switch (why) {
+    case WHY_CLASS:
+        if (a->priority != b->priority)
+            return a->priority > b->priority;
+        return a->arrived_us > b->arrived_us;
+    case WHY_SHORTER: return a->target - a->computed > b->target - b->computed;
+    case WHY_SHARE:
+        return hearth_accounts_debt_us(&step->accounts, a->account) >
+               hearth_accounts_debt_us(&step->accounts, b->account);
+    case WHY_SLICE: return a->decodes_us < b->decodes_us;
+    case WHY_NOT: break;
+    }
+    return false;
+}
+
+/* The lane that yields to a request, or -1. */
+static int lane_for(const struct hearth_step *step, const struct hearth_step_request *request, int64_t now_us,
+                    enum why *reason) {
+    int best = -1;
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        const struct hearth_step_lane *lane = &step->lanes[i];
+        enum why why = ripe(lane, now_us) ? why_yield(step, lane, request, now_us) : WHY_NOT;
+        if (why == WHY_NOT || (best >= 0 && why < *reason))
+            continue;
+        if (best < 0 || why > *reason || rather(step, lane, &step->lanes[best], why))
+            best = (int)i;
+        *reason = why;
+    }
+    return best;
+}
+
+/* No lane is free: whether one yields. Asked for are those who rank first, of all and of each class, and the one that
+ * needs least. */
+static bool yields(struct hearth_step *step, const struct waiting *w, int64_t now_us, struct hearth_action *action) {
+    const struct hearth_step_request *asking[] = {w->first, w->best[HEARTH_CLASS_INTERACTIVE],
+                                                  w->best[HEARTH_CLASS_SIDE], w->best[HEARTH_CLASS_BACKGROUND],
+                                                  w->brief};
+    enum why why = WHY_NOT;
+    action->lane = w->first ? warm_lane(step) : -1;
+    action->id = w->first ? w->first->id : 0;
+    for (size_t i = 0; i < sizeof asking / sizeof *asking && action->lane < 0; i++)
+        if (asking[i]) {
+            action->lane = lane_for(step, asking[i], now_us, &why);
+            action->id = asking[i]->id;
+        }
+    if (action->lane < 0)
+        return false;
+    action->type = HEARTH_ACTION_YIELD;
+    action->anew = why == WHY_SHARE || why == WHY_SLICE;
+    step->favoured = action->id;
+    return true;
+}
+
+int hearth_step_yields_to(const struct hearth_step *step, int64_t id, int64_t now_us, bool *anew) {
+    const struct hearth_step_request *request = step->queue;
+    while (request < step->queue + step->queued && request->id != id)
+        request++;
+    HEARTH_ASSERT(request < step->queue + step->queued);
+    enum why why = WHY_NOT;
+    int lane = request->priority == HEARTH_CLASS_WARM ? -1 : warm_lane(step);
+    if (lane < 0 && request->priority != HEARTH_CLASS_WARM)
+        lane = lane_for(step, request, now_us, &why);
+    *anew = why == WHY_SHARE || why == WHY_SLICE;
+    return lane;
+}
+
+bool hearth_step_lane_after(const struct hearth_step *step, int lane, int other) {
+    const struct hearth_step_lane *a = &step->lanes[lane], *b = &step->lanes[other];
+    int64_t a_us = rank_us(step, a->priority, a->account, a->arrived_us);
+    int64_t b_us = rank_us(step, b->priority, b->account, b->arrived_us);
+    return a_us != b_us ? a_us > b_us : a->id > b->id;
+}
+
+/* ---- batches ---- */
+
 /* Tokens until the lane's next mark or the end of its prefill. */
 static int32_t until_mark(const struct hearth_step_lane *lane) {
     int32_t end = lane->mark_count > 0 ? lane->marks[0] : lane->target;
     return end - lane->computed;
 }
 
-/* When a request counts as arrived, in the order of admission and in that of prefills. */
-static int64_t rank_us(enum hearth_class priority, int64_t arrived_us) {
-    static const int64_t patience_s[] = {
-#define X(name, text, patience) [HEARTH_CLASS_##name] = (patience),
-        HEARTH_CLASS_TABLE(X)
-#undef X
-    };
-    return priority == HEARTH_CLASS_WARM ? INT64_MAX : arrived_us + patience_s[priority] * 1000000;
-}
-
 static double urgency(const struct hearth_step *step, const struct hearth_step_lane *lane, int64_t now_us) {
     double left = (double)(lane->target - lane->computed);
     if (lane->priority == HEARTH_CLASS_WARM)
         return left + 1e12; /* behind all others */
-    double waited_s = (double)(now_us - rank_us(lane->priority, lane->arrived_us)) / 1e6;
+    double waited_s = (double)(now_us - rank_us(step, lane->priority, lane->account, lane->arrived_us)) / 1e6;
     return left - waited_s * step->params.ageing_tokens_per_s;
 }
 
@@ -111,19 +276,31 @@ static int32_t warm_room(const struct hearth_step *step) {
     return step->params.warm_alone_tokens > 0 ? step->params.warm_alone_tokens : INT32_MAX;
 }
 
+/* Prefill tokens that a batch may hold beside `decoding` ones, with room for `room` more. */
+static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, int32_t room) {
+    int32_t chunk = step->params.chunk_tokens - decoding;
+    int32_t most = decoding > 0 ? step->params.beside_tokens : 0;
+    for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++)
+        if (step->lanes[i].target - step->lanes[i].computed > HEARTH_LONG_TOKENS)
+            most = step->params.alone_tokens;
+    if (most > 0 && chunk > most)
+        chunk = most;
+    if (chunk < HEARTH_PREFILL_LEAST)
+        chunk = HEARTH_PREFILL_LEAST;
+    return chunk < room ? chunk : room;
+}
+
 /* Fills shares; returns how many tokens the batch has. */
 static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_t *shares) {
-    int32_t room = step->params.batch_tokens, chunk = step->params.chunk_tokens, total = 0;
+    int32_t room = step->params.batch_tokens, total = 0;
     int32_t warm = warm_room(step);
     for (uint32_t i = 0; i < step->params.lanes && room > 0; i++)
         if (step->lanes[i].state == HEARTH_LANE_DECODE) {
             shares[i] = step->lanes[i].due < room ? step->lanes[i].due : room;
             room -= shares[i];
-            chunk -= shares[i];
             total += shares[i];
         }
-    if (chunk > room)
-        chunk = room;
+    int32_t chunk = prefill_room(step, total, room);
     while (chunk > 0) {
         const struct hearth_step_lane *best = NULL;
         for (uint32_t i = 0; i < step->params.lanes; i++) {
@@ -151,13 +328,14 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
     return total;
 }
 
-/* The idle lane whose state has waited longest to be captured, or -1. */
+/* The lane whose state has waited longest to be captured, idle ones first, or -1. */
 static int next_capture(const struct hearth_step *step) {
     int best = -1;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
-        const struct hearth_step_lane *lane = &step->lanes[i];
-        if (lane->state == HEARTH_LANE_IDLE && lane->capture &&
-            (best < 0 || lane->capture_since_us < step->lanes[best].capture_since_us))
+        const struct hearth_step_lane *lane = &step->lanes[i], *other = best >= 0 ? &step->lanes[best] : lane;
+        bool idle = lane->state == HEARTH_LANE_IDLE, other_idle = other->state == HEARTH_LANE_IDLE;
+        if (lane->capture && (best < 0 || (idle && !other_idle) ||
+                              (idle == other_idle && lane->capture_since_us < other->capture_since_us)))
             best = (int)i;
     }
     return best;
@@ -165,16 +343,21 @@ static int next_capture(const struct hearth_step *step) {
 
 void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_action *action) {
     memset(action, 0, sizeof *action);
-    const struct hearth_step_request *request = next_request(step);
-    if (request && lane_free(step)) {
-        action->type = HEARTH_ACTION_ADMIT;
-        action->id = request->id;
-        return;
-    }
-    action->lane = request && request->priority != HEARTH_CLASS_WARM ? warm_lane(step) : -1;
-    if (action->lane >= 0) {
-        action->type = HEARTH_ACTION_YIELD;
-        return;
+    for (uint32_t i = 0; i < step->params.lanes; i++)
+        if (step->lanes[i].state == HEARTH_LANE_DECODE && step->lanes[i].decodes_us == 0)
+            step->lanes[i].decodes_us = now_us > 0 ? now_us : 1;
+    if (step->queued > 0) {
+        struct waiting waiting;
+        look(step, now_us, &waiting);
+        bool free = lane_free(step);
+        const struct hearth_step_request *request = free ? next_request(step, &waiting, now_us) : NULL;
+        if (request) {
+            action->type = HEARTH_ACTION_ADMIT;
+            action->id = request->id;
+            return;
+        }
+        if (!free && yields(step, &waiting, now_us, action))
+            return;
     }
     int capture = next_capture(step);
     int32_t batch = fill_batch(step, now_us, action->shares);
@@ -196,20 +379,7 @@ void hearth_step_changed(struct hearth_step *step) {
         step->changes = 1;
 }
 
-/* Where a request goes in the queue: behind all of its class and of those above, and behind what has aged; or, to the
- * front, before all of its class. */
-static size_t queue_place(const struct hearth_step *step, enum hearth_class priority, int64_t arrived_us, bool front) {
-    size_t at = front ? 0 : step->queued;
-    while (front && at < step->queued && step->queue[at].priority < priority)
-        at++;
-    while (!front && at > 0 && step->queue[at - 1].priority > priority &&
-           rank_us(step->queue[at - 1].priority, step->queue[at - 1].arrived_us) > rank_us(priority, arrived_us))
-        at--;
-    return at;
-}
-
-bool hearth_step_submit(struct hearth_step *step, int64_t id, enum hearth_class priority, int64_t arrived_us,
-                        int32_t tokens, bool front) {
+bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_request *request) {
     if (step->queued == step->queue_cap) {
         size_t cap = step->queue_cap ? step->queue_cap * 2 : 16;
         struct hearth_step_request *queue = realloc(step->queue, cap * sizeof *queue);
@@ -218,11 +388,13 @@ bool hearth_step_submit(struct hearth_step *step, int64_t id, enum hearth_class 
         step->queue = queue;
         step->queue_cap = cap;
     }
-    size_t at = queue_place(step, priority, arrived_us, front);
-    memmove(step->queue + at + 1, step->queue + at, (step->queued - at) * sizeof *step->queue);
-    step->queue[at] = (struct hearth_step_request){
-        .id = id, .priority = priority, .arrived_us = arrived_us, .tokens = tokens};
-    step->queued++;
+    struct hearth_step_request *queued = &step->queue[step->queued++];
+    *queued = *request;
+    queued->held_at = 0;
+    queued->need_tokens = -1;
+    if (queued->priority != HEARTH_CLASS_WARM)
+        queued->account = hearth_accounts_wait(&step->accounts, queued->tenant);
+    step->moves++;
     return true;
 }
 
@@ -233,34 +405,67 @@ static size_t queue_find(const struct hearth_step *step, int64_t id) {
     return i;
 }
 
+static void queue_remove(struct hearth_step *step, size_t at) {
+    if (step->queue[at].id == step->favoured)
+        step->favoured = 0;
+    memmove(step->queue + at, step->queue + at + 1, (step->queued - at - 1) * sizeof *step->queue);
+    step->queued--;
+    step->moves++;
+}
+
 void hearth_step_withdraw(struct hearth_step *step, int64_t id) {
     size_t at = queue_find(step, id);
     if (at == step->queued)
         return;
-    memmove(step->queue + at, step->queue + at + 1, (step->queued - at - 1) * sizeof *step->queue);
-    step->queued--;
+    if (step->queue[at].priority != HEARTH_CLASS_WARM)
+        hearth_accounts_gone(&step->accounts, step->queue[at].account);
+    queue_remove(step, at);
+}
+
+void hearth_step_need(struct hearth_step *step, int64_t id, int32_t tokens) {
+    size_t at = queue_find(step, id);
+    if (at < step->queued)
+        step->queue[at].need_tokens = tokens;
 }
 
 void hearth_step_hold(struct hearth_step *step, int64_t id) {
     size_t at = queue_find(step, id);
     HEARTH_ASSERT(at < step->queued);
     step->queue[at].held_at = step->changes;
+    step->moves++;
+    if (step->favoured == id)
+        step->favoured = 0; /* others have waited long enough for it */
+}
+
+/* How long a request has its lane at least. One that came to it at once has had no turn to lose. */
+static int64_t quantum_us(const struct hearth_step_request *request, int64_t now_us) {
+    int64_t waited_us = now_us - request->queued_us, more_us = waited_us / HEARTH_QUANTUM_SHARE;
+    if (!request->aside)
+        return waited_us < HEARTH_QUANTUM_US ? waited_us : HEARTH_QUANTUM_US;
+    return ((int64_t)HEARTH_QUANTUM_US << (request->lost < 16 ? request->lost : 16)) +
+           (more_us < HEARTH_QUANTUM_MORE_US ? more_us : HEARTH_QUANTUM_MORE_US);
 }
 
 void hearth_step_assign(struct hearth_step *step, int64_t id, int index, int32_t computed, int32_t target,
-                        const int32_t *marks, size_t mark_count) {
+                        const int32_t *marks, size_t mark_count, int64_t now_us) {
     struct hearth_step_lane *lane = &step->lanes[index];
     size_t at = queue_find(step, id);
     HEARTH_ASSERT(at < step->queued && lane->state == HEARTH_LANE_IDLE && computed < target);
+    const struct hearth_step_request *request = &step->queue[at];
     *lane = (struct hearth_step_lane){.state = HEARTH_LANE_PREFILL,
                                       .id = id,
-                                      .priority = step->queue[at].priority,
-                                      .arrived_us = step->queue[at].arrived_us,
+                                      .priority = request->priority,
+                                      .account = request->account,
+                                      .arrived_us = request->arrived_us,
+                                      .assigned_us = now_us,
+                                      .quantum_us = quantum_us(request, now_us),
                                       .computed = computed,
                                       .target = target};
     for (size_t i = 0; i < mark_count; i++)
         (void)hearth_step_mark(step, index, marks[i]);
-    hearth_step_withdraw(step, id);
+    if (lane->priority != HEARTH_CLASS_WARM)
+        hearth_accounts_run(&step->accounts, lane->account);
+    queue_remove(step, at);
     hearth_step_changed(step);
 }
 
@@ -286,6 +491,13 @@ void hearth_step_due(struct hearth_step *step, int index, int32_t tokens) {
     step->lanes[index].due = tokens;
 }
 
+void hearth_step_charge(struct hearth_step *step, int index, double us) {
+    struct hearth_step_lane *lane = &step->lanes[index];
+    lane->spent_us += us;
+    if (lane->priority != HEARTH_CLASS_WARM)
+        hearth_accounts_charge(&step->accounts, lane->account, us);
+}
+
 bool hearth_step_computed(struct hearth_step *step, int index, int32_t tokens) {
     struct hearth_step_lane *lane = &step->lanes[index];
     lane->computed += tokens;
@@ -305,6 +517,8 @@ bool hearth_step_computed(struct hearth_step *step, int index, int32_t tokens) {
 }
 
 void hearth_step_release(struct hearth_step *step, int index, bool capture, int64_t now_us) {
+    if (step->lanes[index].priority != HEARTH_CLASS_WARM)
+        hearth_accounts_stop(&step->accounts, step->lanes[index].account);
     step->lanes[index] =
         (struct hearth_step_lane){.state = HEARTH_LANE_IDLE, .capture = capture, .capture_since_us = now_us};
     hearth_step_changed(step);

@@ -161,20 +161,34 @@ static int move_to_bad(struct hearth_directory *directory, const char *from, con
     return rc;
 }
 
-/* Something that is no directory has the name of one of ours in a model (a shard, tmp): out of the way with it. */
+/* True for a directory, and for a link to one. */
+static bool is_directory(const struct hearth_directory *directory, const char *path, const struct stat *st) {
+    struct stat target;
+    return S_ISDIR(st->st_mode) ||
+           (S_ISLNK(st->st_mode) && fstatat(directory->fd, path, &target, 0) == 0 && S_ISDIR(target.st_mode));
+}
+
+/* Something that is no directory has the name of one of ours in a model (a shard, tmp): out of the way with it. It is
+ * looked at once: what another process makes meanwhile is not taken for it. Should two processes want it out of the
+ * way, the slower one may move the directory that the faster one has made in its place, and puts that back. */
 static void displace(struct hearth_directory *directory, struct hearth_model_id model, const char *name) {
     const struct hearth_directory_path path = hearth_directory_in_model(model, name);
     struct stat st;
     char to[256];
-    if ((fstatat(directory->fd, path.text, &st, 0) == 0 && S_ISDIR(st.st_mode)) ||
-        fstatat(directory->fd, path.text, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (fstatat(directory->fd, path.text, &st, AT_SYMLINK_NOFOLLOW) != 0 || is_directory(directory, path.text, &st)) {
         return;
     }
     bad_path(model, name, to);
-    if (move_to_bad(directory, path.text, to) == 0) {
-        const uint64_t count = atomic_fetch_add(&directory->bad, 1) + 1;
-        hearth_log(HEARTH_LOG_WARN, "%s is no directory: set aside in bad/ (%" PRIu64 " so far)", path.text, count);
+    if (move_to_bad(directory, path.text, to) != 0) {
+        return;
     }
+    if (fstatat(directory->fd, to, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode)) {
+        (void)renameat(directory->fd, to, directory->fd, path.text);
+        return;
+    }
+    const uint64_t count = atomic_fetch_add(&directory->bad, 1) + 1;
+    hearth_log(HEARTH_LOG_WARN, "%s is no directory: set aside in bad/ (%" PRIu64 " so far)", path.text, count);
+    tidy_bad(directory);
 }
 
 void hearth_file_set_aside(struct hearth_directory *directory, const struct hearth_file_id *id, const char *why) {

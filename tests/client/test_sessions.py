@@ -1,4 +1,4 @@
-"""Sessions of real clients, recorded elsewhere and sent again (bench/sessions.py): what is computed, against what is new."""
+"""Sessions of real clients, recorded elsewhere and sent again (bench/lib/replay.py): what is computed, against what is new."""
 
 import os
 
@@ -8,7 +8,7 @@ from museum import CLASSES, tiny_flags
 from conftest import serve
 from lib import server as servers
 from lib import sessions
-from sessions import Replay, Run
+from lib.replay import Replay
 
 LIMITS = {"tiny": 1.05, "tiny-hybrid": 1.10, "tiny-window": 1.10}
 RECORDED = sessions.load(os.path.join(servers.REPOSITORY, "bench", "sessions", "hermes.jsonl"))
@@ -24,9 +24,9 @@ def test_recorded_sessions(model, dialect, lanes):
     with every request, in Responses with nothing stored."""
     ratios = {}
     for session in RECORDED:
-        run = Run("hearth", model, int(lanes), session.name)
         with serve(*tiny_flags(model), "-np", lanes, "--cache-ram", "2048") as running:
-            Replay(running.client, session, 4, dialect).play(run)
-        assert run.requests == len(session.requests) and not run.errors, run.errors
-        ratios[session.name] = round(run.ratio, 3)
+            replay = Replay(running.client, session, 4, dialect)
+            replay.play()
+        assert replay.ledger.requests == len(session.requests) and not replay.errors, replay.errors
+        ratios[session.name] = round(replay.ledger.ratio, 3)
     assert max(ratios.values()) <= LIMITS[model], ratios

@@ -11,10 +11,19 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static int heads; /* that were let pass, and are neither answered nor gone */
+
+static void on_gone(void *user) {
+    (void)user;
+    heads--;
+}
+
 /* Answers at once: whole, streamed when the path is long, or with what was sent. */
 static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_buf body = {0};
     (void)user;
+    heads--;
+    hearth_http_on_gone(exchange, NULL, NULL);
     HEARTH_ASSERT(hearth_http_path(exchange)[0] != '\0' && hearth_http_query(exchange) != NULL);
     hearth_http_header(exchange, "authorization");
     hearth_http_take_body(exchange, &body);
@@ -28,8 +37,21 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     hearth_buf_finish(&body);
 }
 
-static void on_error(void *user, int status, const char *message, struct hearth_buf *body) {
+/* Some requests are refused by their head; others ask to be told when they have gone. */
+static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     (void)user;
+    if (hearth_http_header(exchange, "x-refuse") != NULL || strstr(hearth_http_query(exchange), "no") != NULL) {
+        hearth_http_respond(exchange, 401, "text/plain", "no", 2);
+        return false;
+    }
+    heads++;
+    hearth_http_on_gone(exchange, on_gone, NULL);
+    return true;
+}
+
+static void on_error(void *user, int status, const char *message, const char *path, struct hearth_buf *body) {
+    (void)user;
+    HEARTH_ASSERT(path[0] == '\0' || memchr(path, '?', strlen(path)) == NULL);
     HEARTH_ASSERT(status >= 400 && status <= 599 && message[0] != '\0');
     hearth_buf_text(body, "{}");
 }
@@ -38,7 +60,7 @@ static struct hearth_http_server *make_server(void) {
     struct hearth_http_server *server;
     struct hearth_http_params params;
     struct hearth_errmsg msg;
-    const struct hearth_http_handler handler = {.request = on_request, .error = on_error};
+    const struct hearth_http_handler handler = {.head = on_head, .request = on_request, .error = on_error};
     hearth_http_params_default(&params);
     params.port = 0;
     params.body_bytes = 4096;
@@ -67,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         server = make_server();
     }
     HEARTH_ASSERT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
-    hearth_http_conn_create(server, fds[0]);
+    HEARTH_ASSERT(hearth_http_conn_create(server, fds[0]) != NULL);
     while (size > 0) {
         const uint8_t *cut = memchr(data, 0xFF, size);
         size_t len = cut != NULL ? (size_t)(cut - data) : size;
@@ -84,6 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int i = 0; i < 8; i++) {
         event_base_loop(server->base, EVLOOP_NONBLOCK);
     }
-    HEARTH_ASSERT(server->conns == NULL && server->stats.connections == 0);
+    HEARTH_ASSERT(server->conns == NULL && server->stats.connections == 0 && server->quiet_head == NULL);
+    HEARTH_ASSERT(server->bodies_bytes == 0 && heads == 0);
     return 0;
 }

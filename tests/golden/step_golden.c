@@ -7,7 +7,12 @@
  *     at 0 A 40000 gen 3              request A arrives at 0 ms: 40,000 tokens, then 3 tokens to generate
  *     at 100 B 300 gen 2 mark 120     with a mark at position 120
  *     at 900 cancel A
- *     at 950 C 700 gen 0 warm         requests of other classes: background, warm
+ *     at 950 C 700 gen 0 warm         requests of other classes: side, background, warm
+ *     at 960 D 500 gen 9 tenant 7 weight 3   on somebody's account
+ *     needs                           the step is told how many tokens those who wait have to compute
+ *     brief                           batches that only decode are not written down
+ *     beside 32 alone 256             fewer prefill tokens in a batch
+ *     stays A                         A's state cannot be kept: it is not set aside
  *
  * The executor below is the simplest one: nothing is ever reused, prefill and decode cost what the script says.
  * `step_golden --update FILE…` writes the traces anew. */
@@ -25,6 +30,7 @@ struct event {
     char name;
     bool cancel;
     enum hearth_class priority;
+    struct hearth_tenant tenant;
     int32_t tokens, generate, mark;
     bool done;
 };
@@ -36,6 +42,8 @@ struct world {
     size_t event_count;
     int32_t left[256];     /* tokens to generate, per name */
     int32_t computed[256]; /* per name: where it goes on after it was set aside */
+    bool aside[256], stays[256];
+    bool needs, brief;
     int64_t now_us;
     FILE *out;
 };
@@ -51,6 +59,15 @@ static void say(struct world *world, const char *text) {
     fprintf(world->out, "%8.3f  %s\n", (double)world->now_us / 1e6, text);
 }
 
+/* A line that is a word or two about the whole script. */
+static bool read_setting(struct world *world, const char *line) {
+    struct hearth_step_params *params = &world->step.params;
+    bool needs = strcmp(line, "needs\n") == 0, brief = strcmp(line, "brief\n") == 0;
+    world->needs = world->needs || needs;
+    world->brief = world->brief || brief;
+    return needs || brief || sscanf(line, "beside %d alone %d", &params->beside_tokens, &params->alone_tokens) == 2;
+}
+
 static bool read_script(struct world *world, FILE *file) {
     char line[256];
     struct hearth_step_params params = {.warm_chunk_tokens = 16};
@@ -58,13 +75,21 @@ static bool read_script(struct world *world, FILE *file) {
         struct event event = {0};
         double at_ms;
         int lanes, batch, chunk;
+        char name;
         if (line[0] == '#' || line[0] == '\n')
             continue;
+        if (read_setting(world, line))
+            continue;
+        if (sscanf(line, "stays %c", &name) == 1) {
+            world->stays[(int)name] = true;
+            continue;
+        }
         if (sscanf(line, "lanes %d batch %d chunk %d ageing %lf prefill %lf decode %lf", &lanes, &batch, &chunk,
                    &params.ageing_tokens_per_s, &world->prefill_tokens_per_s, &world->decode_tokens_per_s) == 6) {
             params.lanes = (uint32_t)lanes;
             params.batch_tokens = batch;
             params.chunk_tokens = chunk;
+            params.prefill_us = 1e6 / world->prefill_tokens_per_s;
             hearth_step_init(&world->step, &params);
             continue;
         }
@@ -77,7 +102,13 @@ static bool read_script(struct world *world, FILE *file) {
             return false;
         event.priority = strstr(line, " warm")         ? HEARTH_CLASS_WARM
                          : strstr(line, " background") ? HEARTH_CLASS_BACKGROUND
+                         : strstr(line, " side")       ? HEARTH_CLASS_SIDE
                                                        : HEARTH_CLASS_INTERACTIVE;
+        const char *tenant = strstr(line, "tenant ");
+        unsigned long long tenant_id = 0;
+        if (tenant && sscanf(tenant, "tenant %llu weight %lf", &tenant_id, &event.tenant.weight) < 1)
+            return false;
+        event.tenant.id = tenant_id;
         event.at_us = (int64_t)(at_ms * 1000);
         world->events[world->event_count++] = event;
     }
@@ -91,6 +122,20 @@ static void release(struct world *world, int lane, const char *why) {
     hearth_step_release(&world->step, lane, true, world->now_us);
 }
 
+static void submit(struct world *world, const struct event *event, int64_t arrived_us, int64_t queued_us) {
+    int name = event->name;
+    const struct hearth_step_request request = {.id = name,
+                                                .priority = event->priority,
+                                                .tenant = event->tenant,
+                                                .arrived_us = arrived_us,
+                                                .queued_us = queued_us,
+                                                .tokens = event->tokens,
+                                                .aside = world->aside[name]};
+    HEARTH_ASSERT(hearth_step_submit(&world->step, &request));
+    if (world->needs)
+        hearth_step_need(&world->step, name, event->tokens - world->computed[name]);
+}
+
 static void arrive(struct world *world, struct event *event) {
     char text[64];
     event->done = true;
@@ -98,8 +143,7 @@ static void arrive(struct world *world, struct event *event) {
         snprintf(text, sizeof text, "arrives %c", event->name);
         say(world, text);
         world->left[(int)event->name] = event->generate;
-        HEARTH_ASSERT(hearth_step_submit(&world->step, event->name, event->priority, event->at_us, event->tokens,
-                                         false));
+        submit(world, event, event->at_us, event->at_us);
         return;
     }
     for (uint32_t i = 0; i < world->step.params.lanes; i++)
@@ -113,17 +157,24 @@ static void arrive(struct world *world, struct event *event) {
 }
 
 /* Set aside; it will go on from where it is. */
-static void yield(struct world *world, int index) {
-    const struct hearth_step_lane lane = world->step.lanes[index];
-    world->computed[lane.id] = lane.computed;
-    release(world, index, "yields");
-    HEARTH_ASSERT(hearth_step_submit(&world->step, lane.id, lane.priority, lane.arrived_us, lane.target, true));
+static void yield(struct world *world, const struct hearth_action *action) {
+    const struct hearth_step_lane lane = world->step.lanes[action->lane];
+    char text[64];
+    snprintf(text, sizeof text, "%c yields to %c%s", (char)lane.id, (char)action->id,
+             action->anew ? " and queues anew" : "");
+    say(world, text);
+    world->computed[lane.id] = lane.state == HEARTH_LANE_DECODE ? lane.target - 1 : lane.computed;
+    world->aside[lane.id] = true;
+    hearth_step_release(&world->step, action->lane, true, world->now_us);
+    submit(world, event_of(world, (char)lane.id), action->anew ? world->now_us : lane.arrived_us, world->now_us);
 }
 
 static void compute(struct world *world, const struct hearth_action *action) {
     char text[512] = "compute";
-    double us = 0;
-    bool decodes = false;
+    double each_us[HEARTH_LANES_MAX] = {0}, us = 0;
+    uint32_t decodes = 0;
+    for (uint32_t i = 0; i < world->step.params.lanes; i++)
+        decodes += action->shares[i] > 0 && world->step.lanes[i].state == HEARTH_LANE_DECODE;
     for (uint32_t i = 0; i < world->step.params.lanes; i++) {
         if (action->shares[i] == 0)
             continue;
@@ -131,17 +182,18 @@ static void compute(struct world *world, const struct hearth_action *action) {
         size_t used = strlen(text);
         snprintf(text + used, sizeof text - used, " %c:%d%s", (char)lane->id, action->shares[i],
                  lane->state == HEARTH_LANE_DECODE ? "d" : "");
-        if (lane->state == HEARTH_LANE_DECODE)
-            decodes = true;
-        else
-            us += action->shares[i] / world->prefill_tokens_per_s * 1e6;
+        each_us[i] = lane->state == HEARTH_LANE_DECODE ? 1e6 / world->decode_tokens_per_s / decodes
+                                                       : action->shares[i] / world->prefill_tokens_per_s * 1e6;
+        us += each_us[i];
     }
-    say(world, text);
-    world->now_us += (int64_t)(us + (decodes ? 1e6 / world->decode_tokens_per_s : 0));
+    if (!world->brief || strchr(text, 'd') == NULL || us > 1e6 / world->decode_tokens_per_s + 1)
+        say(world, text);
+    world->now_us += (int64_t)(us + 0.5);
     for (uint32_t i = 0; i < world->step.params.lanes; i++) {
         if (action->shares[i] == 0)
             continue;
         struct hearth_step_lane *lane = &world->step.lanes[i];
+        hearth_step_charge(&world->step, (int)i, each_us[i]);
         if (hearth_step_computed(&world->step, (int)i, action->shares[i])) {
             snprintf(text, sizeof text, "mark %c at %d", (char)lane->id, lane->computed);
             say(world, text);
@@ -180,10 +232,11 @@ static void play(struct world *world) {
             snprintf(text, sizeof text, "admit %c to lane %d", (char)action.id, lane);
             say(world, text);
             hearth_step_assign(&world->step, action.id, lane, world->computed[action.id], event->tokens, &event->mark,
-                               event->mark > 0);
+                               event->mark > 0, world->now_us);
+            world->step.lanes[lane].stays = world->stays[action.id];
             break;
         }
-        case HEARTH_ACTION_YIELD: yield(world, action.lane); break;
+        case HEARTH_ACTION_YIELD: yield(world, &action); break;
         case HEARTH_ACTION_COMPUTE: compute(world, &action); break;
         case HEARTH_ACTION_CAPTURE:
             snprintf(text, sizeof text, "capture lane %d%s", action.lane, action.alone ? "" : " between batches");

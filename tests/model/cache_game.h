@@ -48,6 +48,7 @@ struct game {
 struct totals {
     uint64_t requests, tokens_sampled, prompt_tokens, resumed_tokens, far_tokens, full, restarts, copies, how[16],
         failures, no_cells, evicted, captures, pinned, forgets, forgotten_tokens;
+    struct hearth_digest plans; /* all plans, chained: two builds that plan alike print the same */
 };
 extern struct totals totals;
 

@@ -25,6 +25,8 @@
  * HEARTH_SEED repeats a run, HEARTH_MODEL_OPS sets its length in steps, HEARTH_MODEL_GAME plays only one game of it. */
 #include "model/cache_game.h"
 
+#include "cache/store.h"
+
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -166,6 +168,28 @@ static void check_plan(const struct game *g, const struct hearth_plan *plan, con
     }
 }
 
+/* What is known of the lanes is what comparing them gives. */
+static void check_commons(const struct game *g, const struct hearth_prompt *prompt) {
+    for (uint32_t i = 0; i < g->sim.lanes && !prompt->cache_off; i++) {
+        HEARTH_ASSERT(g->cache->measures[g->sim.lanes + i] ==
+                      hearth_plan_common(&g->lives[i], prompt->tokens, prompt->n, prompt->salt));
+    }
+}
+
+static void note_plan(const struct hearth_plan *plan) {
+    const int32_t said[] = {(int32_t)plan->how,
+                            plan->target,
+                            plan->source,
+                            plan->resume,
+                            plan->live_tokens,
+                            plan->snapshot != NULL ? plan->snapshot->pos : 0,
+                            plan->matched,
+                            plan->divergence,
+                            plan->pending != NULL ? plan->pending->pos : 0,
+                            (int32_t)plan->reason};
+    totals.plans = hearth_digest_chain(totals.plans, said, sizeof said);
+}
+
 /* Carries a plan out and checks what it left. True: the lane is ready. */
 static bool restore(struct game *g, const struct hearth_plan *plan, const struct hearth_prompt *prompt) {
     struct hearth_live *target = &g->lives[plan->target];
@@ -236,6 +260,10 @@ static void step_request(struct game *g) {
             return;
         }
         check_plan(g, &plan, &asked);
+        check_commons(g, &asked);
+        note_plan(&plan);
+        int32_t rest = (int32_t)prompt->n - plan.resume;
+        HEARTH_ASSERT(hearth_cache_peek(g->cache, &asked, lives, g->sim.lanes) == rest);
         if (g->far != NULL && rng_once_in(&g->rng, 4) && hearth_cache_fetch(g->cache, &plan)) {
             (void)hearth_cache_poll(g->cache, rng_below(&g->rng, 4)); /* read ahead; some of it comes later */
             continue;
@@ -561,6 +589,9 @@ int main(void) {
            (unsigned long long)totals.copies, (unsigned long long)totals.full);
     printf("%llu pins, %llu forgets of %llu tokens\n", (unsigned long long)totals.pinned,
            (unsigned long long)totals.forgets, (unsigned long long)totals.forgotten_tokens);
+    char plans[33];
+    hearth_digest_hex(totals.plans, plans);
+    printf("all plans: %s\n", plans);
 #define X(name, text) printf("  %s: %llu\n", text, (unsigned long long)totals.how[HEARTH_RESUME_##name]);
     HEARTH_RESUME_TABLE(X)
 #undef X

@@ -1,8 +1,10 @@
 /* The whole service on sim: random conversations from several sides at once, with side prompts, edits, branches,
  * clients that go away, caches and contexts that are too small, and faults. Every token of every reply must be what
- * a cache-less run would have sampled, and nothing may get stuck; nor by requests of other classes, by pins, by
- * expectations, or by forgets of what others use, each of which is answered once. Half of the games have a disk tier in
- * a directory of their own, with restarts in between; what they restore from there is held to the same oracle.
+ * a cache-less run would have sampled, and nothing may get stuck; nor by requests of other classes and tenants, by
+ * lanes that yield, by deadlines, by the bound on who may wait, by pins, by expectations, or by forgets of what others
+ * use, each of which is answered once. Half of the engines are so slow that replies take minutes of virtual time. Half
+ * of the games have a disk tier in a directory of their own, with restarts in between; what they restore from there is
+ * held to the same oracle.
  *
  * HEARTH_SEED repeats a run, HEARTH_MODEL_ROUNDS sets its length. */
 #include "base/assert.h"
@@ -35,8 +37,8 @@ struct flight {
     struct hearth_tokens reply;
     int32_t max_tokens;
     enum hearth_class priority;
-    int64_t id;
-    bool cancelled, done, prefilled;
+    int64_t id, deadline_us;
+    bool cancelled, done, prefilled, progress, late, refused;
     int err;
     struct hearth_receipt receipt;
     enum hearth_finish finish;
@@ -55,24 +57,31 @@ static void deliver(void *user, struct hearth_event *event) {
         HEARTH_ASSERT(!flight->prefilled && flight->reply.n == 0);
         flight->prefilled = true;
     }
+    if (event->type == HEARTH_EVENT_PROGRESS) {
+        HEARTH_ASSERT(flight->progress && !flight->prefilled && event->prefilled_tokens <= flight->prompt.n);
+    }
     flight->receipt = event->receipt;
     if (event->type == HEARTH_EVENT_DONE || event->type == HEARTH_EVENT_FAILED) {
         flight->done = true;
         flight->finish = event->finish;
         flight->err = event->type == HEARTH_EVENT_FAILED ? event->err : 0;
+        flight->late = event->late;
         pthread_cond_broadcast(&progress);
     }
     pthread_mutex_unlock(&mutex);
     hearth_event_destroy(event);
 }
 
-static void launch(struct hearth_service *service, struct flight *flight) {
+static void launch(struct hearth_service *service, struct flight *flight, bool may_refuse) {
     int32_t marks[2] = {(int32_t)flight->prompt.n / 3, (int32_t)flight->prompt.n * 2 / 3};
     int32_t pinned = 1 + (int32_t)rnd((uint32_t)flight->prompt.n);
     const struct hearth_pin pin = {.position = pinned, .ttl_us = 1 + rnd(5000000)};
     flight->priority = rnd(4) == 0   ? HEARTH_CLASS_WARM
                        : rnd(3) == 0 ? HEARTH_CLASS_BACKGROUND
+                       : rnd(3) == 0 ? HEARTH_CLASS_SIDE
                                      : HEARTH_CLASS_INTERACTIVE;
+    flight->progress = rnd(2);
+    flight->deadline_us = rnd(6) == 0 ? 1 + rnd(60) * 1000000 / (1 + rnd(10)) : 0;
     if (flight->priority == HEARTH_CLASS_WARM)
         flight->max_tokens = 0;
     struct hearth_request request = {.prompt = flight->prompt.v,
@@ -82,6 +91,9 @@ static void launch(struct hearth_service *service, struct flight *flight) {
                                      .pins = &pin,
                                      .pin_count = rnd(3) == 0,
                                      .priority = flight->priority,
+                                     .tenant = {.id = rnd(3), .weight = rnd(4)},
+                                     .progress = flight->progress,
+                                     .deadline_us = flight->deadline_us,
                                      .max_tokens = flight->max_tokens,
                                      .cache_off = rnd(20) == 0,
                                      .deliver = deliver,
@@ -90,7 +102,11 @@ static void launch(struct hearth_service *service, struct flight *flight) {
     request.sampling.temperature = 0;
     struct hearth_errmsg msg;
     flight->id = hearth_service_submit(service, &request, &msg);
-    HEARTH_ASSERT(flight->id > 0);
+    if (flight->id == HEARTH_ERR_OVERLOADED && may_refuse && flight->priority != HEARTH_CLASS_WARM) {
+        flight->refused = flight->done = true;
+        flight->err = HEARTH_ERR_OVERLOADED;
+    }
+    HEARTH_ASSERT(flight->refused || flight->id > 0);
 }
 
 static void await(struct flight *flight) {
@@ -118,7 +134,8 @@ static void check(struct hearth_engine *engine, const struct flight *flight, boo
     if (flight->err == 0) {
         bool ended = flight->reply.n > 0 && engine->ops->token_is_end(engine, flight->reply.v[flight->reply.n - 1]);
         bool full = flight->prompt.n + flight->reply.n >= engine->caps.ctx_tokens;
-        HEARTH_ASSERT(ended || full || (int32_t)flight->reply.n == flight->max_tokens);
+        HEARTH_ASSERT(ended || full || (int32_t)flight->reply.n == flight->max_tokens || flight->late);
+        HEARTH_ASSERT(!flight->late || (flight->deadline_us > 0 && flight->reply.n > 0));
         HEARTH_ASSERT((flight->finish == HEARTH_FINISH_STOP) == ended);
         HEARTH_ASSERT(flight->receipt.prompt_tokens == flight->prompt.n);
         size_t told = flight->receipt.reused_live_tokens + flight->receipt.reused_ram_tokens +
@@ -126,7 +143,8 @@ static void check(struct hearth_engine *engine, const struct flight *flight, boo
         bool untouched = flight->priority == HEARTH_CLASS_WARM && !flight->prefilled; /* it ended without a lane */
         HEARTH_ASSERT(untouched ? told <= flight->prompt.n : told == flight->prompt.n);
     } else {
-        HEARTH_ASSERT(faults || (flight->cancelled && flight->err == HEARTH_ERR_CANCELLED));
+        HEARTH_ASSERT(faults || (flight->cancelled && flight->err == HEARTH_ERR_CANCELLED) || flight->refused ||
+                      (flight->deadline_us > 0 && flight->err == HEARTH_ERR_DEADLINE && flight->reply.n == 0));
     }
     hearth_tokens_finish(&all);
 }
@@ -195,7 +213,7 @@ static void start(struct server *server, const struct hearth_sim_params *sim, st
     HEARTH_ASSERT(hearth_service_create(server->engine, &params, &server->service, &msg) == 0);
 }
 
-static uint64_t disk_tokens;
+static uint64_t disk_tokens, yields, preemptions, refused, late;
 
 static void stop(struct server *server, const struct hearth_sim_params *sim,
                  const struct hearth_service_params *params) {
@@ -203,14 +221,18 @@ static void stop(struct server *server, const struct hearth_sim_params *sim,
     hearth_service_drain(server->service, 1000000);
     hearth_service_stats(server->service, &stats);
     printf("  %s, page %u, ctx %u, %u lanes, cache %zu: reused live %llu ram %llu disk %llu computed %llu, "
-           "evicted %llu/%llu, preempted %llu, restore failures %llu\n",
+           "evicted %llu/%llu, preempted %llu, yielded %llu, late %llu, restore failures %llu\n",
            hearth_memory_class_text(sim->memory_class), params->page_tokens, sim->ctx_tokens, sim->lanes,
            params->cache_bytes, (unsigned long long)stats.prompt_reused_live_tokens,
            (unsigned long long)stats.prompt_reused_ram_tokens, (unsigned long long)stats.prompt_reused_disk_tokens,
            (unsigned long long)stats.prompt_computed_tokens, (unsigned long long)stats.evicted_pages,
            (unsigned long long)stats.evicted_snapshots, (unsigned long long)stats.preemptions,
+           (unsigned long long)stats.yields, (unsigned long long)stats.requests_late,
            (unsigned long long)stats.restore_failures);
     disk_tokens += stats.prompt_reused_disk_tokens;
+    yields += stats.yields;
+    preemptions += stats.preemptions;
+    late += stats.requests_late;
     hearth_service_destroy(server->service);
     HEARTH_ASSERT(forgets_answered == forgets_asked);
     if (server->far)
@@ -248,19 +270,22 @@ static void play(struct hearth_sim_params sim, struct hearth_service_params para
             change(history, &system, sim.ctx_tokens / 2);
             HEARTH_ASSERT(hearth_tokens_assign(&flights[i].prompt, history->v, history->n));
             flights[i].max_tokens = (int32_t)rnd(30);
-            launch(server.service, &flights[i]);
+            launch(server.service, &flights[i], params.queue > 0);
+            refused += flights[i].refused;
         }
         for (uint32_t i = 0; i < n; i++)
-            if (rnd(6) == 0) {
+            if (rnd(6) == 0 && !flights[i].refused) {
                 flights[i].cancelled = true;
                 hearth_service_cancel(server.service, flights[i].id);
             }
+        if (rnd(8) == 0) /* 0: no limit */
+            hearth_service_tune(server.service, params.queue > 0 ? 1 + rnd(6) : 0, rnd(3));
         if (rnd(4) == 0)
             forget(server.service, &histories[rnd(CONVERSATIONS)]);
         for (uint32_t i = 0; i < n; i++) {
             await(&flights[i]);
             check(server.engine, &flights[i], faults);
-            if (rnd(4) == 0)
+            if (rnd(4) == 0 && !flights[i].refused)
                 hearth_service_expect(server.service, flights[i].id - (rnd(8) == 0), 1 + rnd(3000000));
             if (flights[i].err == 0 && rnd(2)) {
                 struct hearth_tokens *history = &histories[rnd(CONVERSATIONS)];
@@ -297,8 +322,15 @@ int main(void) {
                 sim.ubatch_tokens = 16u << rnd(4);
                 sim.rewind_tokens = rnd(2) ? rnd(64) : 0;
                 sim.snapshot_bytes = 256;
+                if (rnd(2)) {
+                    sim.prefill_tokens_per_s = 20;
+                    sim.decode_tokens_per_s = 0.5;
+                }
                 struct hearth_service_params params;
                 hearth_service_params_default(&params);
+                params.queue = rnd(3) == 0 ? 1 + rnd(6) : 0;
+                params.min_decode_tps = rnd(3);
+                params.speculate = HEARTH_SPECULATE_OFF;
                 bool on_disk = variant % 2 == 1; /* a file for each page: fewer and larger ones */
                 params.page_tokens = page_sizes[on_disk ? 2 + rnd(2) : rnd(4)];
                 params.cache_bytes = variant == 0 ? 0 : (size_t)1 << (12 + rnd(10));
@@ -308,7 +340,11 @@ int main(void) {
                 play(sim, params, on_disk ? rounds / 3 : rounds, faults, on_disk);
                 games++;
             }
-    HEARTH_ASSERT(rounds < 10 || (disk_tokens > 0 && forgets_done > 0));
+    HEARTH_ASSERT(rounds < 10 || (disk_tokens > 0 && forgets_done > 0 && yields > 0 && preemptions > 0));
+    HEARTH_ASSERT(rounds < 10 || (refused > 0 && late > 0));
+    printf("%llu lanes yielded, %llu were set aside for cells, %llu requests refused, %llu late\n",
+           (unsigned long long)yields, (unsigned long long)preemptions, (unsigned long long)refused,
+           (unsigned long long)late);
     printf("%llu tokens from disk, %zu of %zu forgets carried out; %d passed, 0 failed\n",
            (unsigned long long)disk_tokens, forgets_done, forgets_asked, games);
     return 0;

@@ -25,12 +25,13 @@ static const struct hearth_far_ops ops = {.stats = give_numbers};
 static struct hearth_far far = {.ops = &ops, .name = "disk"};
 static const struct fake_plan quick = {.pieces = 3, .piece = "ab "};
 
-static void open_stage(struct stage *stage, struct hearth_far *tier, const char *const *keys, size_t key_count) {
+static void open_stage(struct stage *stage, struct hearth_far *tier, const struct hearth_api_key *keys,
+                       size_t key_count) {
     struct stage_options options;
     stage_options_default(&options);
     options.api.far = tier;
-    options.api.api_keys = keys;
-    options.api.api_key_count = key_count;
+    options.api.keys = keys;
+    options.api.key_count = key_count;
     stage_open(stage, &options);
     fake_set_plan(&quick);
 }
@@ -176,7 +177,7 @@ static void cache_salt_is_a_text(void **state) {
 
 /* One key: nobody is kept apart. Two: each has a salt, which a cache_salt does not undo. */
 static void keys_have_salts(void **state) {
-    static const char *const keys[] = {"first", "second"};
+    static const struct hearth_api_key keys[] = {{.key = "first"}, {.key = "second"}};
     static const char *const headers[] = {"Authorization: Bearer first\r\n", "X-Api-Key: second\r\n"};
     struct hearth_digest plain[2], salted[2];
     struct stage stage;

@@ -408,14 +408,14 @@ static void names_both_numbers_when_a_prompt_is_too_long(void **state) {
 }
 
 static void keys_are_asked_for(void **state) {
-    static const char *const keys[] = {"first", "second-key"};
+    static const struct hearth_api_key keys[] = {{.key = "first"}, {.key = "second-key"}};
     struct stage other;
     struct stage_options options;
     int status;
     (void)state;
     stage_options_default(&options);
-    options.api.api_keys = keys;
-    options.api.api_key_count = 2;
+    options.api.keys = keys;
+    options.api.key_count = 2;
     options.api.alias = "ali";
     options.api.metrics = false;
     options.api.slots = false;

@@ -16,8 +16,8 @@ struct flight {
     int64_t id;
     struct fake_plan plan;
     uint32_t prompt_tokens;
-    bool logprobs, prefilled, cancelled;
-    int sent;
+    bool logprobs, prefilled, cancelled, progress;
+    int sent, told;
     int64_t due_us;
     void (*deliver)(void *user, struct hearth_event *event);
     void *user;
@@ -35,6 +35,7 @@ static struct fake_request last;
 static uint32_t seeds_seen[SEEDS_MAX];
 static size_t seed_count;
 static struct flight *flights;
+static uint32_t overloaded_s;
 static int64_t next_id = 1;
 
 const char *hearth_finish_text(enum hearth_finish finish) {
@@ -53,6 +54,15 @@ const char *hearth_lane_state_text(enum hearth_lane_state state) {
 #undef X
     };
     return texts[state];
+}
+
+const char *hearth_class_text(enum hearth_class priority) {
+    static const char *const texts[] = {
+#define X(name, text, patience) text,
+        HEARTH_CLASS_TABLE(X)
+#undef X
+    };
+    return texts[priority];
 }
 
 void hearth_event_destroy(struct hearth_event *event) {
@@ -108,6 +118,14 @@ static struct hearth_event *advance(struct flight *flight, int64_t now_us, bool 
         event->err = flight->cancelled ? HEARTH_ERR_CANCELLED : plan->fail_err;
         return event;
     }
+    if (!flight->prefilled && flight->progress && flight->told < plan->progress) {
+        flight->told++;
+        *ended = false;
+        event = make_event(flight, HEARTH_EVENT_PROGRESS);
+        event->prefilled_tokens =
+            event->receipt.prompt_tokens * (uint32_t)flight->told / (uint32_t)(plan->progress + 1);
+        return event;
+    }
     if (!flight->prefilled && !plan->hold) {
         flight->prefilled = true;
         *ended = false;
@@ -116,6 +134,10 @@ static struct hearth_event *advance(struct flight *flight, int64_t now_us, bool 
     if (flight->prefilled && flight->sent == plan->pieces) {
         event = make_event(flight, HEARTH_EVENT_DONE);
         event->finish = plan->finish;
+        event->late = plan->late;
+        event->preemptions = plan->preemptions;
+        event->drafted_tokens = plan->drafted_tokens;
+        event->accepted_tokens = plan->accepted_tokens;
         event->generated_tokens = (uint32_t)flight->sent;
         event->generate_us = 20000;
         return event;
@@ -187,7 +209,12 @@ static void remember(const struct hearth_request *request) {
                                  .mark_count = request->mark_count,
                                  .stop_count = request->stop_count, .prompt_tokens = request->prompt_tokens,
                                  .thinks = request->thinking != NULL, .greedy_syntax = request->call_syntax != NULL,
-                                 .script_count = request->script_count};
+                                 .script_count = request->script_count,
+                                 .priority = request->priority,
+                                 .tenant = request->tenant,
+                                 .deadline_us = request->deadline_us,
+                                 .progress = request->progress,
+                                 .speculate_off = request->speculate_off};
     HEARTH_ASSERT(request->prompt_tokens <= sizeof last.prompt / sizeof last.prompt[0]);
     memcpy(last.prompt, request->prompt, request->prompt_tokens * sizeof *request->prompt);
     for (size_t i = 0; i < request->mark_count && i < 8; i++) {
@@ -231,7 +258,7 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
         HEARTH_ASSERT(flight != NULL);
         *flight = (struct flight){.next = flights, .id = next_id++, .plan = current, .deliver = request->deliver,
                                   .user = request->user, .prompt_tokens = (uint32_t)request->prompt_tokens,
-                                  .logprobs = request->sampling.logprobs >= 0};
+                                  .logprobs = request->sampling.logprobs >= 0, .progress = request->progress};
         flights = flight;
         id = flight->id;
         counts.submitted++;
@@ -297,9 +324,17 @@ void hearth_service_stats(struct hearth_service *service, struct hearth_service_
 
 size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_info *lanes, size_t cap) {
     (void)service;
-    for (size_t i = 0; i < cap && i < 2; i++) {
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < cap && i < 2; i++) { /* the second one computes the request that came last */
         lanes[i] = (struct hearth_lane_info){.state = HEARTH_LANE_DECODE, .request_id = 7, .live_tokens = 11};
     }
+    if (cap > 1 && flights != NULL) {
+        lanes[1] = (struct hearth_lane_info){
+            .state = HEARTH_LANE_PREFILL, .request_id = flights->id, .prompt_tokens = 100, .reused_tokens = 20,
+            .computed_tokens = 30, .priority = last.priority, .tenant = last.tenant.id, .queue_us = 1000,
+            .prefill_us = 500000, .preemptions = 2};
+    }
+    pthread_mutex_unlock(&mutex);
     return 2;
 }
 
@@ -313,14 +348,23 @@ size_t hearth_service_waiting(struct hearth_service *service, struct hearth_wait
 
 bool hearth_service_overloaded(struct hearth_service *service, uint32_t *retry_after_s) {
     (void)service;
-    *retry_after_s = 1;
-    return false;
+    pthread_mutex_lock(&mutex);
+    const bool full = overloaded_s > 0;
+    *retry_after_s = full ? overloaded_s : 1;
+    pthread_mutex_unlock(&mutex);
+    return full;
 }
 
 void hearth_service_tune(struct hearth_service *service, uint32_t queue, double min_decode_tps) {
     (void)service;
     (void)queue;
     (void)min_decode_tps;
+}
+
+void fake_set_overloaded(uint32_t retry_after_s) {
+    pthread_mutex_lock(&mutex);
+    overloaded_s = retry_after_s;
+    pthread_mutex_unlock(&mutex);
 }
 
 void fake_set_plan(const struct fake_plan *plan) {

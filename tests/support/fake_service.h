@@ -14,6 +14,9 @@ struct fake_plan {
     const char *piece;
     int wait_ms;        /* before each piece */
     bool hold;          /* nothing at all until cancelled */
+    int progress;       /* so many PROGRESS events before PREFILLED, when they are asked for */
+    bool late;          /* DONE: the deadline cut it off */
+    uint32_t preemptions, drafted_tokens, accepted_tokens; /* told at the end */
     enum hearth_finish finish;
     struct hearth_receipt receipt; /* told of every request; without prompt_tokens one that is made up */
 };
@@ -37,6 +40,10 @@ struct fake_request {
     size_t stop_count;
     bool cache_off;
     struct hearth_digest salt;
+    enum hearth_class priority;
+    struct hearth_tenant tenant;
+    int64_t deadline_us;
+    bool progress, speculate_off;
     char grammar[256]; /* its beginning; "" when there is none */
     bool lazy, thinks, greedy_syntax;
     int32_t budget_tokens;
@@ -49,5 +56,7 @@ void fake_get_counts(struct fake_counts *counts);
 /* The seeds of all requests since the plan was set; returns how many. */
 size_t fake_seeds(uint32_t *seeds, size_t cap);
 const struct fake_request *fake_last(void);
+/* From now on new requests would be refused, and are worth repeating after so many seconds; 0: no longer. */
+void fake_set_overloaded(uint32_t retry_after_s);
 
 #endif

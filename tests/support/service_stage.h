@@ -33,7 +33,7 @@ struct reply {
     struct hearth_receipt receipt;
     int err;
     char stop[32];
-    bool prefilled, done;
+    bool prefilled, late, done;
     int place; /* in the order in which replies end */
 };
 
@@ -56,6 +56,7 @@ static inline void deliver(void *user, struct hearth_event *event) {
         reply->finish = event->finish;
         reply->receipt = event->receipt;
         reply->err = event->err;
+        reply->late = event->late;
         if (event->stop_string != NULL) {
             strncpy(reply->stop, event->stop_string, sizeof reply->stop - 1);
         }

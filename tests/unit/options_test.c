@@ -5,12 +5,33 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #define COUNT(a) (int)(sizeof(a) / sizeof((a)[0]))
+
+static char path[] = "/tmp/hearth-options-XXXXXX";
+
+/* The file of --config. */
+static void write_config(const char *text) {
+    FILE *file = fopen(path, "w");
+    assert_true(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+static int make_path(void **state) {
+    (void)state;
+    const int fd = mkstemp(path);
+    return fd < 0 || close(fd) != 0 ? -1 : 0;
+}
+
+static int remove_path(void **state) {
+    (void)state;
+    return unlink(path);
+}
 
 static int parse(struct hearth_options *options, int argc, const char *const *argv, struct hearth_errmsg *msg) {
     enum hearth_options_ask ask;
@@ -41,6 +62,10 @@ static void test_defaults(void **state) {
     assert_int_equal(options.reasoning_budget, -1);
     assert_int_equal(options.strip_line.n, 0);
     assert_null(options.script);
+    assert_int_equal(options.queue, 256);
+    assert_int_equal(options.draft_tokens, 8);
+    assert_string_equal(options.speculate, "auto");
+    assert_true(options.min_decode_tps == 2 && options.request_timeout == 0);
 }
 
 static void test_forms(void **state) {
@@ -127,6 +152,93 @@ static void test_environment(void **state) {
     (void)unsetenv("HEARTH_API_KEY");
 }
 
+/* A flag wins over the environment, that over the file, that over the default. */
+static void test_config(void **state) {
+    (void)state;
+    struct hearth_options options;
+    struct hearth_errmsg msg;
+    write_config("# how it is served here\r\n\r\n  ctx-size = 3000\nport=99\n\ttemp =\t0.25  \nslots = off\n"
+                 "alias = a = b # c\nstrip-line = ^one\nstrip-line = two  three\napi-key =\nlog-level = warn");
+    assert_int_equal(setenv("HEARTH_PORT", "98", 1), 0);
+    assert_int_equal(setenv("HEARTH_CTX_SIZE", "98", 1), 0);
+    assert_int_equal(PARSE(&options, &msg, "-c", "97", "--config", path), HEARTH_OK);
+    assert_int_equal(options.ctx_size, 97);
+    assert_int_equal(options.port, 98);
+    assert_true(options.temp == 0.25);
+    assert_false(options.slots);
+    assert_string_equal(options.alias, "a = b # c");
+    assert_null(options.api_key);
+    assert_string_equal(options.log_level, "warn");
+    assert_int_equal(options.strip_line.n, 2);
+    assert_string_equal(options.strip_line.v[1], "two  three");
+    hearth_options_finish(&options);
+    (void)unsetenv("HEARTH_PORT");
+    (void)unsetenv("HEARTH_CTX_SIZE");
+    assert_int_equal(PARSE(&options, &msg, "--config", path, "--strip-line", "other"), HEARTH_OK);
+    assert_int_equal(options.port, 99);
+    assert_int_equal(options.ctx_size, 3000);
+    assert_int_equal(options.strip_line.n, 1);
+    hearth_options_finish(&options);
+    assert_int_equal(setenv("HEARTH_CONFIG", path, 1), 0);
+    assert_int_equal(parse(&options, 0, NULL, &msg), HEARTH_OK);
+    assert_int_equal(options.port, 99);
+    hearth_options_finish(&options);
+    (void)unsetenv("HEARTH_CONFIG");
+}
+
+static void test_config_mistakes(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *says; /* behind the path and a colon */
+    } cases[] = {
+        {"port = 1\n\nprot = 2\n", "3: unknown option prot, did you mean port? (see hearth serve --help)"},
+        {"# x\nfrobnicate-everything = 2", "2: unknown option frobnicate-everything (see hearth serve --help)"},
+        {"--port = 2", "1: unknown option --port, did you mean port? (see hearth serve --help)"},
+        {"port 2", "1: a line is an option, '=' and its value"},
+        {"metrics", "1: a line is an option, '=' and its value"},
+        {"= 2", "1: a line is an option, '=' and its value"},
+        {"port = http", "1: port: 'http' is not a whole number from 0 to 65535"},
+        {"\n\nmetrics = maybe", "3: metrics: 'maybe' is neither on nor off"},
+        {"log-level = loud", "1: log-level: 'loud' is none of debug|info|warn|error"},
+        {"config = other", "1: a file cannot name another one (config)"},
+    };
+    struct hearth_options options;
+    struct hearth_errmsg msg;
+    char want[256];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        write_config(cases[i].text);
+        assert_int_equal(PARSE(&options, &msg, "--config", path), HEARTH_ERR_INVALID);
+        (void)snprintf(want, sizeof(want), "%s:%s", path, cases[i].says);
+        assert_string_equal(msg.text, want);
+        hearth_options_finish(&options);
+    }
+    assert_int_equal(PARSE(&options, &msg, "--config", "/nowhere/at/all"), HEARTH_ERR_IO);
+    assert_string_equal(msg.text, "cannot read /nowhere/at/all: No such file or directory");
+    hearth_options_finish(&options);
+    assert_int_equal(PARSE(&options, &msg, "--config", "/"), HEARTH_ERR_IO);
+    hearth_options_finish(&options);
+}
+
+static void note(void *user, const char *name, bool live) {
+    (void)strcat(strcat(user, name), live ? "! " : " ");
+}
+
+static void test_compare(void **state) {
+    (void)state;
+    struct hearth_options before, after;
+    struct hearth_errmsg msg;
+    char told[256] = "";
+    assert_int_equal(PARSE(&before, &msg, "--queue", "5", "--alias", "a", "--strip-line", "x"), HEARTH_OK);
+    assert_int_equal(PARSE(&after, &msg, "--queue", "5", "--alias=a", "--strip-line", "x"), HEARTH_OK);
+    hearth_options_compare(&before, &after, note, told);
+    assert_string_equal(told, "");
+    assert_int_equal(PARSE(&after, &msg, "--queue", "6", "--strip-line", "y", "--log-level", "warn", "--no-slots",
+                           "--request-timeout", "1.5", "--api-key", "k"),
+                     HEARTH_OK);
+    hearth_options_compare(&before, &after, note, told);
+    assert_string_equal(told, "--alias --queue! --request-timeout! --strip-line --api-key! --slots --log-level! ");
+}
+
 static void test_mistakes(void **state) {
     (void)state;
     static const struct {
@@ -211,6 +323,8 @@ int main(void) {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_forms), cmocka_unit_test(test_environment),
         cmocka_unit_test(test_mistakes), cmocka_unit_test(test_asks),  cmocka_unit_test(test_texts),
         cmocka_unit_test(test_sizes),    cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_config),   cmocka_unit_test(test_config_mistakes),
+        cmocka_unit_test(test_compare),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_path, remove_path);
 }

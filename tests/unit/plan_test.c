@@ -64,7 +64,7 @@ struct fixture {
     struct hearth_path path;
     struct hearth_live lives[3];
     const struct hearth_live *list[3];
-    int32_t floors[3];
+    int32_t floors[3], commons[3];
     size_t live_count;
 };
 
@@ -99,6 +99,13 @@ static void go_live(struct fixture *f, const char *text, bool rewinds) {
     f->live_count++;
 }
 
+/* What the live sequences have in common with a prompt. */
+static const int32_t *commons(struct fixture *f, const hearth_token *prompt, size_t n, struct hearth_digest salt) {
+    for (size_t i = 0; i < f->live_count; i++)
+        f->commons[i] = hearth_plan_common(f->list[i], prompt, n, salt);
+    return f->commons;
+}
+
 static void init(struct fixture *f) {
     assert_true(hearth_tree_init(&f->tree, 4));
     f->root = hearth_tree_add_root(&f->tree, (struct hearth_digest){0});
@@ -127,12 +134,14 @@ static void check_row(const struct row *row) {
         .edge = (size_t)f.path.matched < n ? hearth_tree_edge(&f.path, prompt[f.path.matched]) : HEARTH_EDGE_END,
         .lives = f.list,
         .rewind_floors = f.floors,
+        .commons = commons(&f, prompt, n, (struct hearth_digest){0}),
         .live_count = f.live_count,
         .caps = &caps,
         .costs = &costs,
     };
     struct hearth_plan plan;
     assert_true(hearth_plan_make(&input, &plan));
+    assert_int_equal(hearth_plan_resume(&input), plan.resume);
     if (plan.how != row->how || plan.target != row->target || plan.resume != row->resume ||
         plan.live_tokens != row->live_tokens || plan.divergence != row->divergence || plan.reason != row->reason)
         fail_msg("%s: how %d target %d resume %d live %d divergence %d reason %s", row->name, plan.how, plan.target,
@@ -167,6 +176,7 @@ static void test_compute_cheaper(void **state) {
                                       .usable = f.path.matched,
                                       .lives = f.list,
                                       .rewind_floors = f.floors,
+                                      .commons = commons(&f, prompt, n, (struct hearth_digest){0}),
                                       .live_count = 1,
                                       .caps = &caps,
                                       .costs = &costs};
@@ -199,7 +209,9 @@ static void test_far(void **state) {
     assert_int_equal(f.path.n, 3);
     f.path.pages[1]->copy = (struct hearth_copy){.state = HEARTH_COPY_THERE, .p0 = 4};
     struct hearth_plan_input input = {.prompt = prompt, .n = n, .path = &f.path, .usable = 12, .lives = f.list,
-                                      .rewind_floors = f.floors, .live_count = 1, .caps = &caps, .costs = &costs};
+                                      .rewind_floors = f.floors,
+                                      .commons = commons(&f, prompt, n, (struct hearth_digest){0}),
+                                      .live_count = 1, .caps = &caps, .costs = &costs};
     struct hearth_plan plan;
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 4); /* reading 4 tokens takes longer than computing 8 */
@@ -231,13 +243,16 @@ static void test_salt(void **state) {
     hearth_token prompt[64];
     size_t n = read_tokens("abcdef", prompt);
     assert_true(hearth_tree_match(NULL, prompt, n, &f.path));
-    struct hearth_plan_input input = {.prompt = prompt, .n = n, .salt = {1, 2}, .path = &f.path, .lives = f.list,
-                                      .rewind_floors = f.floors, .live_count = 1, .caps = &caps, .costs = &costs};
+    struct hearth_digest salt = {1, 2};
+    struct hearth_plan_input input = {.prompt = prompt, .n = n, .path = &f.path, .lives = f.list,
+                                      .rewind_floors = f.floors, .commons = commons(&f, prompt, n, salt),
+                                      .live_count = 1, .caps = &caps, .costs = &costs};
     struct hearth_plan plan;
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 0);
     assert_int_equal(plan.reason, HEARTH_REASON_COLD);
-    f.lives[0].salt = input.salt;
+    f.lives[0].salt = salt;
+    (void)commons(&f, prompt, n, salt);
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 4);
     hearth_tokens_finish(&f.lives[0].tokens);

@@ -111,11 +111,12 @@ bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body)
 void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     static const char head[] = "/v1/responses/";
     const char *path = hearth_http_path(exchange);
-    struct hearth_digest id, owner = {0, 0};
+    struct hearth_digest id;
+    struct hearth_caller caller;
     char text[64];
     int index;
     const size_t len = strncmp(path, head, strlen(head)) == 0 ? strcspn(path + strlen(head), "/") : 0;
-    if (len == 0 || len >= sizeof text || !hearth_api_authorize(api, exchange, &owner)) {
+    if (len == 0 || len >= sizeof text || !hearth_api_authorize(api, exchange, &caller)) {
         return;
     }
     snprintf(text, sizeof text, "%.*s", (int)len, path + strlen(head));
@@ -124,7 +125,7 @@ void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange
     }
     for (struct hearth_job *job = api->running; job != NULL; job = job->next) {
         if (job->detached && !job->completing && hearth_digest_equal(job->id_bits, id) &&
-            hearth_digest_equal(job->owner, owner)) {
+            hearth_digest_equal(job->owner, caller.salt)) {
             job->cancelled = true;
             hearth_job_cancel(job);
             if (job->dialect == &hearth_responses_dialect) { /* its conversation may go on at once */

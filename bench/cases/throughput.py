@@ -1,0 +1,116 @@
+"""Prefill and decode speed with 1, 4 and 16 lanes.
+
+Both servers live through all rounds, and the one that is not measured is halted. Every prompt is unique from its first
+words, so that no cache can help; caches stay on, as in use.
+"""
+
+import asyncio
+import time
+
+from lib import load, stats
+from lib.case import HEARTH, Case, Measure, figure
+from lib.svg import Bars
+from lib.text import Text
+
+STEP_COUNTERS = ("decode_us", "sample_us", "sched_us", "generated_tokens")
+
+
+def together(port, seed, lanes, words, max_tokens):
+    """The same request for every lane at the same time: samples, and the client's share of a core."""
+    async def plan(sender):
+        await asyncio.gather(*(sender.chat([{"role": "user", "content": Text(*seed, lane).words(words)}], max_tokens)
+                               for lane in range(lanes)))
+
+    samples, share, _ = load.run(port, plan)
+    if errors := load.failed(samples):
+        raise RuntimeError(f"requests failed: {errors}")
+    return samples, share
+
+
+def prefill_speed(samples):
+    start, end = min(each.sent_s for each in samples), max(each.ended_s for each in samples)
+    return sum(each.computed_tokens for each in samples) / (end - start)
+
+
+def decode_speed(samples):
+    """Tokens behind each reply's first, from the first text of all to the last."""
+    start, end = min(each.texts_s[0] for each in samples), max(each.ended_s for each in samples)
+    return sum(each.generated_tokens - 1 for each in samples) / (end - start)
+
+
+def counters(client):
+    found = client.metrics()
+    return {name: found[key] for name in STEP_COUNTERS if (key := f"hearth_{name}_total") in found}
+
+
+class Throughput(Case):
+    """Prefill and decode speed, 1, 4 and 16 lanes
+
+    Prefill: prompt tokens of all lanes until all are computed. Decode: tokens per second of all lanes, behind each
+    reply's first; between two texts of one reply, p50 and p99. Overhead: of hearth's own thread, what is neither
+    computing nor sampling, and sampling with delivery, relative to computing; of the rounds without prefill.
+    """
+    name = "throughput"
+    both_alive = True
+    lanes = (1, 4, 16)
+    rounds, quick_rounds = (3, 15), (2, 2)
+    measures = {
+        "prefill": Measure("prefill", "tokens/s", True),
+        "decode": Measure("decode", "tokens/s", True),
+        "gap-p50": Measure("between two texts, p50", "ms"),
+        "gap-p99": Measure("between two texts, p99", "ms"),
+        "sched": Measure("scheduling, of decode time", "%", compared=False, digits=2),
+        "sched-us": Measure("scheduling, per token", "µs", compared=False, digits=2),
+        "sample": Measure("sampling and delivering, of decode time", "%", compared=False, digits=2),
+        "client": Measure("the client's share of a core", "%", compared=False, digits=1),
+    }
+
+    def cells(self, plan):
+        cells = super().cells(plan)
+        return [cell for cell in cells if cell.memory in ("pages", "hybrid") or cell.lanes != 1]
+
+    def open(self, plan, cell, kind):
+        return plan.start(kind, cell, 16384, 256)
+
+    def _decode_tokens(self, plan, cell):
+        return plan.pick(96, 32) if cell.lanes < 16 else plan.pick(64, 24)
+
+    def warm_up(self, plan, cell, running):
+        together(running.port, ("warm up", cell.lanes), cell.lanes, 30, 8)
+
+    def round(self, plan, cell, kind, number, running=None):
+        client, lanes = running.client, cell.lanes
+        client.wait_idle()
+        words = max(plan.pick(640, 240) // lanes, 40)
+        prefilled, _ = together(running.port, ("prefill", number, lanes), lanes, words, 1)
+        client.wait_idle()
+        time.sleep(0.3)
+        before = counters(client) if kind == HEARTH else {}
+        decoded, share = together(running.port, ("decode", number, lanes), lanes, 8, self._decode_tokens(plan, cell))
+        gaps = [1000 * gap for each in decoded for gap in each.gaps_s]
+        values = {"prefill": prefill_speed(prefilled), "decode": decode_speed(decoded),
+                  "gap-p50": stats.quantile(gaps, 0.5), "gap-p99": stats.quantile(gaps, 0.99), "client": 100 * share}
+        if before:
+            client.wait_idle()
+            spent = {name: value - before[name] for name, value in counters(client).items()}
+            if spent.get("decode_us") and "sched_us" in spent:
+                values["sched"] = 100 * spent["sched_us"] / spent["decode_us"]
+                values["sched-us"] = spent["sched_us"] / spent["generated_tokens"]
+                values["sample"] = 100 * spent["sample_us"] / spent["decode_us"]
+        return {"values": values}
+
+    def plots(self, cells):
+        out = []
+        for name in ("prefill", "decode"):
+            rows = [(result["label"].replace(", ", "\n"), figure(self.measures[name], name, result))
+                    for result in cells.values()]
+            rows = [(label, found) for label, found in rows if found and found.get("ratio")]
+            if rows:
+                bars = Bars(f"{name.capitalize()}: hearth's speed over llama-server's", "ratio",
+                            [label for label, _ in rows])
+                bars.bar("hearth", [(found["ratio"], found.get("low"), found.get("high")) for _, found in rows])
+                out.append((f"throughput-{name}.svg", bars, f"{name.capitalize()}: 1 is llama-server's speed."))
+        return out
+
+
+CASES = [Throughput()]

@@ -1,0 +1,130 @@
+"""Figures in README.md and docs/: each stands between marks that say where in bench/report/report.json it comes from.
+
+    <!-- figure:alternating.pages.1.ttft.ratio .1f -->12.3<!-- /figure -->
+
+The path is a figure's and one of its fields (hearth, peer, ratio, low, high, spread), or `machine.NAME`; behind it
+stands how it is printed, as in Python's format(). `<!-- table:NAME -->` … `<!-- /table -->` holds a whole table
+(TABLES).
+"""
+
+import glob
+import json
+import os
+import re
+
+from . import machine, server, stats
+
+FIGURE = re.compile(r"(<!-- figure:(\S+)(?: (\S+))? -->)(.*?)(<!-- /figure -->)", re.S)
+TABLE = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.S)
+REPORT = os.path.join(server.REPOSITORY, "bench", "report", "report.json")
+REPRODUCED_WITHIN = 0.15
+
+# Rows of the README's table: what it says, and which figure it is.
+RECORD_ROWS = (
+    ("Three conversations in turn, one lane", "alternating.pages.1"),
+    ("The same on a sliding-window model", "alternating.window.1"),
+    ("The same on a hybrid model", "alternating.hybrid.1"),
+    ("A conversation with sub-agents", "sub-agents.pages.1"),
+    ("Title requests in between", "side-prompts.pages.1"),
+    ("Two branches in turn", "branches.hybrid.1"),
+    ("A loop of tool turns on 13,745 tokens, hybrid", "tool-turns.hybrid.1"),
+    ("After a restart", "restart.pages.1"),
+    ("More conversations than RAM", "eviction.pages.1"),
+    ("Twelve conversations, RAM for two", "fan-out.pages.1"),
+)
+
+
+def _record_table(data):
+    rows = []
+    for text, path in RECORD_ROWS:
+        ratio, ttft = (data["figures"].get(f"{path}.{name}") for name in ("recompute", "ttft"))
+        if ratio and ttft:
+            rows.append([text, f"{ratio['hearth']:.2f}", stats.number(ratio["peer"], 2), f"{ttft['hearth']:.0f}",
+                         stats.number(ttft["peer"], 0), stats.number(ttft.get("ratio"), 1)])
+    return (
+        stats.table(
+            [
+                "",
+                "recompute ratio: hearth",
+                "llama-server",
+                "time to first token, ms: hearth",
+                "llama-server",
+                "times faster",
+            ],
+            rows,
+        )
+        + "\n"
+    )
+
+
+TABLES = {"record": _record_table}
+
+
+class Missing(Exception):
+    pass
+
+
+def load(path=REPORT):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def pages():
+    return [os.path.join(server.REPOSITORY, "README.md"),
+            *sorted(glob.glob(os.path.join(server.REPOSITORY, "docs", "*.md")))]
+
+
+def value(data, path):
+    if path.startswith("machine."):
+        name = path.split(".", 1)[1]
+        return machine.short(data["machine"]) if name == "short" else data["machine"][name]
+    figure, _, field = path.rpartition(".")
+    found = data["figures"].get(figure, {}).get(field)
+    if found is None:
+        raise Missing(path)
+    return found
+
+
+def _text(data, path, how):
+    return format(value(data, path), how or "")
+
+
+def fill(text, data):
+    """The text with what the report says between the marks. Raises Missing for a path that the report does not have."""
+    text = FIGURE.sub(lambda found: found[1] + _text(data, found[2], found[3]) + found[5], text)
+    return TABLE.sub(lambda found: found[1] + TABLES[found[2]](data) + found[4], text)
+
+
+def compare_with_pages(found):
+    """The ratios that the pages print, against `found` figures of another run: text, a line each."""
+    lines = []
+    for page in pages():
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        said = [(path, float(shown)) for _, path, _, shown, _ in FIGURE.findall(text)
+                if path.endswith(".ratio") or path.split(".")[-2:] in (["recompute", "hearth"], ["recompute", "peer"])]
+        for _, name, shown, _ in TABLE.findall(text):
+            said += _said_in_table(shown) if name == "record" else []
+        for path, before in said:
+            figure, _, field = path.rpartition(".")
+            now = found.get(figure, {}).get(field)
+            if now is None:
+                lines.append(f"{os.path.basename(page)}: {path}: {before:g}, not measured here")
+                continue
+            off = abs(now / before - 1)
+            far = "" if off <= REPRODUCED_WITHIN else f"   more than {100 * REPRODUCED_WITHIN:.0f} % off"
+            lines.append(f"{os.path.basename(page)}: {path}: {before:g}, here {now:.3g} ({100 * off:.0f} %){far}")
+    return "\n".join(["What README.md and docs/ say, and what was measured here:", *lines] if lines else [])
+
+
+def _said_in_table(shown):
+    out, paths = [], dict(RECORD_ROWS)
+    for line in shown.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] in paths:
+            for field, cell in (("recompute.hearth", 1), ("recompute.peer", 2), ("ttft.ratio", 5)):
+                try:
+                    out.append((f"{paths[cells[0]]}.{field}", float(cells[cell])))
+                except ValueError:
+                    pass
+    return out

@@ -1,0 +1,110 @@
+"""The record on disk: report.json holds everything that was measured; report.md and the plots are made of it.
+
+    {"format", "machine", "models", "quick", "started", "seconds",
+     "cases": {name: {"title", "flags": {server: command line}, "commit", "date",
+                      "cells": {key: {"label", "rounds": [{server: {"values": {measure: number}, …}}],
+                                      "seconds", "error"}}}},
+     "figures": {"case.class.lanes.measure": {"hearth", "peer", "ratio", "low", "high", "spread", "unit", "kind",
+                                              "rounds"}}}
+
+A run of the whole record starts from nothing; one of a selection replaces what it measures in the report that is
+there, if that is of the same machine.
+"""
+
+import json
+import os
+import time
+
+from . import case as kinds
+from . import machine, page
+
+FORMAT = 1
+
+
+def load(folder):
+    try:
+        with open(os.path.join(folder, "report.json"), encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if found.get("format") == FORMAT else None
+
+
+def _same_machine(a, b):
+    return all(a.get(name) == b.get(name) for name in ("cpu", "cores"))
+
+
+class Record:
+    def __init__(self, folder, plan, chosen, whole, resume):
+        self.folder, self.plan, self.chosen = folder, plan, {case.name: case for case in chosen}
+        os.makedirs(folder, exist_ok=True)
+        here = machine.describe()
+        before = load(folder)
+        if before and (not _same_machine(before["machine"], here) or before["quick"] != plan.quick):
+            before = None
+        if before and resume and before["machine"]["hearth_commit"] != here["hearth_commit"]:
+            print("resuming: the rounds that are kept are of another commit")
+        self.data = before if before and (resume or not whole) else {
+            "format": FORMAT, "machine": here, "models": {}, "quick": plan.quick, "seconds": 0, "cases": {},
+            "started": time.strftime("%Y-%m-%d %H:%M %Z")}
+        self.data["machine"] = here
+        if not resume:
+            for case in chosen:
+                self._forget(case)
+        self._begun, self._before_s = time.monotonic(), self.data["seconds"]
+
+    def _forget(self, case):
+        """The cells that are about to be measured again."""
+        cells = self.data["cases"].get(case.name, {}).get("cells", {})
+        for cell in case.selected(self.plan):
+            cells.pop(cell.key, None)
+
+    def cell(self, case, cell):
+        entry = self.data["cases"].setdefault(case.name, {"title": case.title, "flags": {}, "cells": {}})
+        return entry["cells"].setdefault(cell.key, {"label": cell.label, "rounds": [], "seconds": 0})
+
+    def note(self, case, plan):
+        """What the last cell was measured with."""
+        entry = self.data["cases"][case.name]
+        entry["flags"].update(plan.flags)
+        entry["commit"], entry["date"] = self.data["machine"]["hearth_commit"], time.strftime("%Y-%m-%d")
+
+    def errors(self):
+        return [f"{name} {key}: {result['error']}" for name, entry in self.data["cases"].items()
+                for key, result in entry["cells"].items() if "error" in result]
+
+    def write(self, ended=False):
+        data = self.data
+        data["seconds"] = round(self._before_s + time.monotonic() - self._begun)
+        for name, path in self.plan.used_models.items():
+            if name not in data["models"]:
+                data["models"][name] = machine.model(path)
+        import cases  # the cases know this module's neighbours
+        known = {case.name: case for case in cases.ALL}
+        data["cases"] = {name: data["cases"][name] for name in known if name in data["cases"]}
+        data["figures"] = {}
+        for name, entry in data["cases"].items():
+            order = {cell.key: place for place, cell in enumerate(known[name].cells(kinds.Plan()))}
+            entry["cells"] = dict(sorted(entry["cells"].items(), key=lambda item: order.get(item[0], len(order))))
+            data["figures"].update(kinds.figures(known[name], entry["cells"]))
+        path = os.path.join(self.folder, "report.json")
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(compact(data))
+        os.replace(path + ".new", path)
+        page.write(self.folder, data, known)
+
+
+def compact(data):
+    """JSON with a line for each round and each figure, so that a record can be compared with the one before."""
+    def lines(value, depth, path):
+        if isinstance(value, dict) and value and depth < 7 and not (path and path[-1] in ("figures_entry",)):
+            if path[:1] == ["figures"] and depth == 2:
+                return json.dumps(value, ensure_ascii=False)
+            inner = [f"{' ' * depth}{json.dumps(key)}: {lines(item, depth + 1, [*path, key])}"
+                     for key, item in value.items()]
+            return "{\n" + ",\n".join(inner) + "}"
+        if isinstance(value, list) and path and path[-1] == "rounds":
+            return "[\n" + ",\n".join(" " * depth + json.dumps(item, ensure_ascii=False) for item in value) + "]"
+        return json.dumps(value, ensure_ascii=False)
+
+    return lines(data, 1, []) + "\n"

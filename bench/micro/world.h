@@ -1,0 +1,65 @@
+/* A store full of conversations, for measurements: an engine that computes nothing, tiers that keep no bytes, and
+ * conversations whose tokens are made again whenever they are needed, so that a million pages take their nodes and
+ * tokens and little else. */
+#ifndef HEARTH_BENCH_WORLD_H
+#define HEARTH_BENCH_WORLD_H
+
+#include "cache/cache.h"
+#include "cache/store.h"
+
+struct conversation {
+    uint64_t seed;    /* of its own tokens */
+    int32_t parent;   /* whose beginning it shares; -1: a system prompt */
+    int32_t fork, n;  /* it leaves the parent at `fork`; its tokens in all */
+};
+
+enum world_far { WORLD_RAM, WORLD_COPIED, WORLD_FAR, WORLD_FARS };
+extern const char *const world_far_names[WORLD_FARS]; /* in RAM alone; there and in the far tier; only there */
+
+struct world_params {
+    enum hearth_memory_class memory_class;
+    int32_t page_tokens;
+    size_t pages;
+    enum world_far far;
+    bool ram_tier; /* blobs of a byte in a RAM tier instead of none */
+};
+
+struct world {
+    struct world_params params;
+    struct hearth_engine *engine;
+    struct hearth_tier *tier;
+    struct hearth_far *far;
+    struct hearth_cache *cache;
+    struct hearth_live live; /* what captures go through */
+    struct conversation *conversations;
+    size_t count, cap;
+    uint64_t random;
+};
+
+/* Stores conversations until there are so many pages. */
+void world_open(struct world *world, const struct world_params *params);
+void world_close(struct world *world);
+uint64_t world_random(struct world *world);
+
+/* The first n tokens of a conversation and `fresh` that nobody has seen. */
+void world_tokens(struct world *world, const struct conversation *conversation, int32_t n, int32_t fresh,
+                  struct hearth_tokens *out);
+/* A random conversation of at least n tokens; NULL: there is none. */
+const struct conversation *world_pick(struct world *world, int32_t n);
+/* The live sequence, which is empty, now holds these tokens. */
+void world_hold(struct world *world, const struct hearth_tokens *tokens);
+/* Captures it wholly, the far tier's answers included. */
+void world_capture(struct world *world);
+/* Deals with what the far tier says. */
+void world_settle(struct world *world);
+
+/* ---- nothing.c ---- */
+
+/* An engine without state: it exports a byte and imports anything. */
+struct hearth_engine *nothing_engine(enum hearth_memory_class memory_class);
+/* A tier that keeps one blob for everybody. */
+struct hearth_tier *nothing_tier(void);
+/* A far tier that has everything it was ever given, and keeps none of it. */
+struct hearth_far *nothing_far(void);
+
+#endif

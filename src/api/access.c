@@ -1,0 +1,158 @@
+/* What the log says of every request: one line when it is over.
+ *
+ *     REQUEST-ID POST /v1/chat/completions 200 [key=NAME] class=CLASS prompt=N reused=N computed=N generated=N
+ *     queue_ms=X prefill_ms=X decode_ms=X task=N [session=NAME] [drafted=N accepted=N] [preemptions=N] total_ms=X
+ *     end=WORD [cause="TEXT"]
+ *
+ * (on one line; restoring is part of prefill, as it is for the client). `end` is how it came to its end: stop or
+ * length; deadline, gone (the client has left), cancelled (by another request), failed. Whatever is not as the client
+ * wanted it has a cause. The status is what the client was told, or would have been: 499 for one that has left, and
+ * that of the error where a stream broke off.
+ *
+ * Levels: answers that took a turn of the model, and all errors, info; what the server is to blame for (a 5xx, but for
+ * deadlines and its own end), warn; everything else, debug. What clients have written (paths, names, words of errors)
+ * can neither break the line nor command the terminal. Prompts are not logged. */
+#include "api/kept.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <string.h>
+
+/* Puts '?' in the place of control characters, and ' of quotes. */
+static void tame(char *text) {
+    for (char *at = text; *at != '\0'; at++) {
+        if ((unsigned char)*at < ' ' || *at == 0x7F) {
+            *at = '?';
+        } else if (*at == '"') {
+            *at = '\'';
+        }
+    }
+}
+
+/* The same for what ends at a blank. */
+static void tame_word(char *text) {
+    tame(text);
+    for (char *at = text; (at = strchr(at, ' ')) != NULL;) {
+        *at = '?';
+    }
+}
+
+static bool is_to_blame(int status) {
+    return status >= 500 && status != 503 && status != 504;
+}
+
+void hearth_access_log_error(const struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
+    char path[200], cause[sizeof error->message.text];
+    snprintf(path, sizeof path, "%s", hearth_http_path(exchange));
+    snprintf(cause, sizeof cause, "%s", error->message.text);
+    tame_word(path);
+    tame(cause);
+    hearth_log(is_to_blame(error->status) ? HEARTH_LOG_WARN : HEARTH_LOG_INFO, "%s %s %s %d end=failed cause=\"%s\"",
+               hearth_http_request_id(exchange), hearth_http_method(exchange), path, error->status, cause);
+}
+
+/* How a job has ended. */
+struct ending {
+    int status;
+    const char *word;
+    char cause[sizeof((struct hearth_errmsg *)NULL)->text + 64];
+};
+
+static void find_ending(const struct hearth_job *job, const struct hearth_tally *tally, struct ending *ending) {
+    *ending = (struct ending){.status = job->answered, .word = "stop"};
+    if (job->cancelled) {
+        ending->word = "cancelled";
+        snprintf(ending->cause, sizeof ending->cause, "another request cancelled it");
+    } else if (job->failed) {
+        const bool begun = job->begun && job->answered == 200;
+        ending->status = job->error.status;
+        ending->word = job->error.status == 504 ? "deadline" : "failed";
+        snprintf(ending->cause, sizeof ending->cause, "%s%s", job->error.message.text,
+                 begun ? " (the stream had begun)" : "");
+    } else if (job->gone || (job->answered == 0 && !job->detached)) {
+        ending->status = 499;
+        ending->word = "gone";
+        snprintf(ending->cause, sizeof ending->cause, "the client went away, or was cut off");
+    } else if (tally->late) {
+        ending->word = "deadline";
+        snprintf(ending->cause, sizeof ending->cause, "the deadline of %.0f ms cut the reply off",
+                 (double)job->deadline_us / 1000.0);
+    } else if (job->choice_count > 0 && job->choices[0].finish == HEARTH_FINISH_LENGTH) {
+        ending->word = "length";
+    }
+    ending->status = ending->status != 0 ? ending->status : 200; /* it went on without its client */
+    tame(ending->cause);
+}
+
+static enum hearth_log_level level_of(const struct hearth_job *job, const struct ending *ending) {
+    if (is_to_blame(ending->status)) {
+        return HEARTH_LOG_WARN;
+    }
+    return job->choice_count > 0 || ending->status >= 400 ? HEARTH_LOG_INFO : HEARTH_LOG_DEBUG;
+}
+
+static double ms(int64_t us) {
+    return (double)us / 1000.0;
+}
+
+static enum hearth_class class_of(const struct hearth_job *job) {
+    return job->generation.max_tokens == 0 ? HEARTH_CLASS_WARM : job->generation.priority;
+}
+
+/* Tokens and times, of requests that came to the service. */
+static void append_cost(const struct hearth_job *job, const struct hearth_tally *tally, struct hearth_buf *line) {
+    const struct hearth_receipt *receipt = &tally->receipt;
+    char session[100];
+    (void)hearth_buf_printf(
+        line, " prompt=%u reused=%u computed=%u generated=%llu queue_ms=%.1f prefill_ms=%.1f decode_ms=%.1f",
+        receipt->prompt_tokens, hearth_receipt_cached_tokens(receipt), receipt->computed_tokens,
+        (unsigned long long)tally->generated_tokens, ms(receipt->queue_us),
+        ms(receipt->plan_us + receipt->restore_us + receipt->prefill_us), ms(tally->generate_us));
+    (void)hearth_buf_printf(line, " task=%lld", (long long)job->choices[0].service_id);
+    if (job->kept != NULL && job->kept->session != NULL) {
+        snprintf(session, sizeof session, "%s", job->kept->session);
+        tame_word(session);
+        (void)hearth_buf_printf(line, " session=%s", session);
+    }
+    if (tally->drafted_tokens > 0) {
+        (void)hearth_buf_printf(line, " drafted=%llu accepted=%llu", (unsigned long long)tally->drafted_tokens,
+                                (unsigned long long)tally->accepted_tokens);
+    }
+    if (tally->preemptions > 0) {
+        (void)hearth_buf_printf(line, " preemptions=%u", tally->preemptions);
+    }
+}
+
+void hearth_access_log_job(const struct hearth_job *job) {
+    struct hearth_tally tally = {.job = job};
+    struct ending ending;
+    struct hearth_buf line = {0};
+    char path[200];
+    if (job->choice_count > 0) {
+        hearth_tally_job(job, &tally);
+    }
+    find_ending(job, &tally, &ending);
+    const enum hearth_log_level level = level_of(job, &ending);
+    if (level < hearth_log_lowest()) {
+        return;
+    }
+    snprintf(path, sizeof path, "%s", job->path != NULL ? job->path : "?");
+    tame_word(path);
+    (void)hearth_buf_printf(&line, "%s %s %s %d", job->request_id, job->method, path, ending.status);
+    if (job->caller.name[0] != '\0') {
+        (void)hearth_buf_printf(&line, " key=%s", job->caller.name);
+    }
+    if (job->choice_count > 0) {
+        (void)hearth_buf_printf(&line, " class=%s", hearth_class_text(class_of(job)));
+    }
+    if (job->choice_count > 0 && job->choices[0].service_id > 0) {
+        append_cost(job, &tally, &line);
+    }
+    (void)hearth_buf_printf(&line, " total_ms=%.1f end=%s", ms(hearth_clock_us() - job->arrived_us), ending.word);
+    if (ending.cause[0] != '\0') {
+        (void)hearth_buf_printf(&line, " cause=\"%s\"", ending.cause);
+    }
+    hearth_log(level, "%s", line.data != NULL ? (const char *)line.data : job->request_id);
+    hearth_buf_finish(&line);
+}

@@ -1,0 +1,188 @@
+/* GET /slots and GET /queue: what is being computed, and what waits, at this moment.
+ *
+ * The members of a slot are llama-server's, and `hearth` has what it has no names for. The service knows requests by
+ * numbers; who they are from is found among the jobs. There is no text of prompts or replies in it: everybody who has a
+ * key may ask.
+ * Source: llama-server's README and server-context.cpp (server_slot::to_json). */
+#include "api/slots.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const struct hearth_job *hearth_slots_find(const struct hearth_api *api, int64_t service_id) {
+    for (const struct hearth_job *job = api->running; job != NULL && service_id > 0; job = job->next) {
+        for (size_t i = 0; i < job->choice_count; i++) {
+            if (job->choices[i].service_id == service_id) {
+                return job;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Class, and whose it is: members of both answers. `job` may be NULL: it has just ended. */
+static json_t *who_json(const struct hearth_job *job, enum hearth_class priority) {
+    json_t *who = json_pack("{s:s}", "class", hearth_class_text(priority));
+    if (job == NULL || who == NULL) {
+        return who;
+    }
+    const char *key = job->caller.name;
+    json_object_set_new(who, "key", *key != '\0' ? json_string(key) : json_null());
+    json_object_set_new(who, "request_id", json_string(job->request_id));
+    json_object_set_new(who, "endpoint", json_string(job->route->path));
+    if (job->kept != NULL && job->kept->session != NULL) {
+        json_object_set_new(who, "session", json_string(job->kept->session));
+    }
+    if (job->deadline_us > 0) {
+        const int64_t left_us = job->deadline_us - (hearth_clock_us() - job->arrived_us);
+        json_object_set_new(who, "deadline_in_ms", hearth_json_real((double)left_us / 1000.0));
+    }
+    return who;
+}
+
+/* Tokens of the prompt that are computed: the lane's count goes on behind it. */
+static uint32_t computed_of(const struct hearth_lane_info *lane) {
+    const uint32_t most = lane->prompt_tokens > lane->reused_tokens ? lane->prompt_tokens - lane->reused_tokens : 0;
+    return lane->computed_tokens < most ? lane->computed_tokens : most;
+}
+
+static double rate(uint32_t tokens, int64_t us) {
+    return us > 0 ? (double)tokens * 1e6 / (double)us : 0;
+}
+
+static json_t *lane_hearth_json(const struct hearth_job *job, const struct hearth_lane_info *lane) {
+    const bool decodes = lane->state == HEARTH_LANE_DECODE;
+    const uint32_t computed = computed_of(lane);
+    const double progress = decodes                    ? 1
+                            : lane->prompt_tokens == 0 ? 0
+                                                       : (double)(lane->reused_tokens + computed) /
+                                                             (double)lane->prompt_tokens;
+    json_t *what = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "state",
+        hearth_lane_state_text(lane->state), "prompt_tokens", (json_int_t)lane->prompt_tokens, "reused_tokens",
+        (json_int_t)lane->reused_tokens, "computed_tokens", (json_int_t)computed, "generated_tokens",
+        (json_int_t)lane->generated_tokens, "progress", hearth_json_real(progress), "queue_ms",
+        hearth_json_real((double)lane->queue_us / 1000.0), "prefill_ms",
+        hearth_json_real((double)lane->prefill_us / 1000.0), "decode_ms",
+        hearth_json_real((double)lane->decode_us / 1000.0), "tokens_per_second",
+        hearth_json_real(decodes ? rate(lane->generated_tokens, lane->decode_us)
+                                 : rate(computed, lane->prefill_us)),
+        "drafted_tokens", (json_int_t)lane->drafted_tokens, "accepted_tokens", (json_int_t)lane->accepted_tokens,
+        "preemptions", (json_int_t)lane->preemptions);
+    json_t *who = who_json(job, lane->priority);
+    if (what == NULL || who == NULL || json_object_update(what, who) < 0) {
+        json_decref(what);
+        what = NULL;
+    }
+    json_decref(who);
+    return what;
+}
+
+static json_t *lane_json(const struct hearth_api *api, size_t id, const struct hearth_lane_info *lane) {
+    const struct hearth_job *job = hearth_slots_find(api, lane->request_id);
+    const bool busy = lane->state != HEARTH_LANE_IDLE;
+    const struct hearth_generation *generation = job != NULL ? &job->generation : NULL;
+    const int32_t most = generation != NULL ? generation->max_tokens : api->max_tokens;
+    const json_int_t remain = most < 0 ? -1 : (json_int_t)most - (json_int_t)lane->generated_tokens;
+    json_t *json = json_pack(
+        "{s:I, s:I, s:b, s:b, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:[{s:b, s:I, s:I}], s:o}", "id", (json_int_t)id,
+        "n_ctx", (json_int_t)api->engine->caps.ctx_tokens, "speculative",
+        api->speculates && (generation == NULL || generation->speculate), "is_processing", busy, "id_task",
+        (json_int_t)lane->request_id, "state", hearth_lane_state_text(lane->state), "live_tokens",
+        (json_int_t)lane->live_tokens, "n_prompt_tokens", (json_int_t)lane->prompt_tokens,
+        "n_prompt_tokens_processed", (json_int_t)computed_of(lane), "n_prompt_tokens_cache",
+        (json_int_t)lane->reused_tokens, "n_decoded", (json_int_t)lane->generated_tokens, "next_token",
+        "has_next_token", busy, "n_remain", remain, "n_decoded", (json_int_t)lane->generated_tokens, "hearth",
+        busy ? lane_hearth_json(job, lane) : json_null());
+    if (json != NULL && generation != NULL) {
+        json_t *params = hearth_sampling_json(&generation->sampling, generation->max_tokens);
+        if (json_object_set_new(params, "stream", json_boolean(generation->stream)) < 0 ||
+            json_object_set_new(json, "params", params) < 0) {
+            json_decref(json);
+            return NULL;
+        }
+    }
+    return json;
+}
+
+static bool is_off(const struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    struct hearth_api_error error;
+    if (api->slots) {
+        return false;
+    }
+    hearth_api_fail(&error, 501, NULL, NULL, "%s is off; start the server with --slots", hearth_http_path(exchange));
+    hearth_api_respond_error(exchange, &error);
+    return true;
+}
+
+struct hearth_lane_info *hearth_slots_lanes(struct hearth_api *api, size_t *count) {
+    const size_t room = hearth_service_lanes(api->service, NULL, 0);
+    struct hearth_lane_info *lanes = calloc(room + 1, sizeof *lanes);
+    if (lanes != NULL) {
+        const size_t now = hearth_service_lanes(api->service, lanes, room);
+        *count = now < room ? now : room;
+    }
+    return lanes;
+}
+
+void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    struct hearth_api_error error;
+    size_t count = 0;
+    bool idle = false;
+    if (is_off(api, exchange)) {
+        return;
+    }
+    struct hearth_lane_info *lanes = hearth_slots_lanes(api, &count);
+    json_t *slots = lanes != NULL ? json_array() : NULL;
+    for (size_t i = 0; i < count; i++) {
+        idle = idle || lanes[i].state == HEARTH_LANE_IDLE;
+        json_array_append_new(slots, lane_json(api, i, &lanes[i]));
+    }
+    free(lanes);
+    if (slots != NULL && !idle && strstr(hearth_http_query(exchange), "fail_on_no_slot=1") != NULL) {
+        json_decref(slots);
+        hearth_api_fail(&error, 503, "no_slot", NULL, "no slot is available: every lane has a request");
+        hearth_api_respond_error(exchange, &error);
+        return;
+    }
+    hearth_json_respond(exchange, 200, slots);
+}
+
+static json_t *waiting_json(const struct hearth_api *api, const struct hearth_waiting_info *waiting) {
+    const struct hearth_job *job = hearth_slots_find(api, waiting->request_id);
+    const char *state = waiting->generated_tokens > 0 ? "preempted" : waiting->held ? "held" : "queued";
+    json_t *json = json_pack("{s:I, s:s, s:I, s:I, s:o}", "id_task", (json_int_t)waiting->request_id, "state", state,
+                             "prompt_tokens", (json_int_t)waiting->prompt_tokens, "generated_tokens",
+                             (json_int_t)waiting->generated_tokens, "waited_ms",
+                             hearth_json_real((double)waiting->waited_us / 1000.0));
+    json_t *who = who_json(job, waiting->priority);
+    if (json == NULL || who == NULL || json_object_update(json, who) < 0) {
+        json_decref(json);
+        json = NULL;
+    }
+    json_decref(who);
+    return json;
+}
+
+void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
+    struct hearth_service_stats stats;
+    uint32_t retry_after_s = 0;
+    if (is_off(api, exchange)) {
+        return;
+    }
+    hearth_service_stats(api->service, &stats);
+    const bool full = hearth_service_overloaded(api->service, &retry_after_s);
+    size_t count = hearth_service_waiting(api->service, waiting, HEARTH_WAITING_MAX);
+    count = count < HEARTH_WAITING_MAX ? count : HEARTH_WAITING_MAX;
+    json_t *requests = json_array();
+    for (size_t i = 0; i < count; i++) {
+        json_array_append_new(requests, waiting_json(api, &waiting[i]));
+    }
+    hearth_json_respond(exchange, 200,
+                        json_pack("{s:I, s:b, s:o, s:o}", "waiting", (json_int_t)stats.queued, "full", full,
+                                  "retry_after", full ? json_integer((json_int_t)retry_after_s) : json_null(),
+                                  "requests", requests));
+}

@@ -1,0 +1,188 @@
+/* `hearth top`: the command line, and one frame after the other.
+ *
+ * On a terminal a frame is written over the one before it: the cursor goes home, each line is erased behind its end,
+ * and so is what is left below. A server that goes away while it is watched is waited for: it may be starting again. */
+#include "cli/top.h"
+
+#include "base/buf.h"
+#include "cli/show.h"
+#include "cli/tool.h"
+#include "cli/top_internal.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define DEFAULT_INTERVAL_S 2
+#define MOST_INTERVAL_S 3600
+
+struct top_options {
+    const char *url, *key;
+    int64_t interval_s; /* -1: not given */
+    bool once, json;
+};
+
+static const struct hearth_tool_command commands[] = {
+    {"", "", "what a server is doing at this moment: lanes, requests that wait, what was reused", 1, 0, 0},
+};
+
+static const struct hearth_tool_option options[] = {
+    {"--url", "URL", "the server [HEARTH_URL, or " CHAT_DEFAULT_URL "]", 1, HEARTH_TOOL_TEXT,
+     offsetof(struct top_options, url)},
+    {"--api-key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_TOOL_TEXT, offsetof(struct top_options, key)},
+    {"--interval", "S", "seconds between two frames [2]; with --once or --json: over which is measured", 1,
+     HEARTH_TOOL_NUMBER, offsetof(struct top_options, interval_s)},
+    {"--once", "", "one frame, as when standard output is no terminal", 1, HEARTH_TOOL_SWITCH,
+     offsetof(struct top_options, once)},
+    {"--json", "", "one frame for programs", 1, HEARTH_TOOL_SWITCH, offsetof(struct top_options, json)},
+};
+
+static const struct hearth_tool tool = {
+    .name = "top",
+    .about = "",
+    .commands = commands,
+    .command_count = 1,
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+};
+
+/* ---- the terminal ---- */
+
+static int terminal_rows(void) {
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row >= 4 ? size.ws_row : 24;
+}
+
+/* Bytes of the first `columns` characters of a line. */
+static size_t cut(const char *line, size_t len, int columns) {
+    size_t at = 0;
+    for (int used = 0; at < len; at++) {
+        if (((unsigned char)line[at] & 0xC0) != 0x80 && used++ == columns) {
+            break;
+        }
+    }
+    return at;
+}
+
+/* Writes a frame over the one before it: as much of it as there is room for. */
+static void overwrite(const char *frame) {
+    const int columns = hearth_show_columns();
+    (void)fputs("\033[H", stdout);
+    for (int row = 1, rows = terminal_rows(); *frame && row < rows; row++) {
+        const size_t len = strcspn(frame, "\n");
+        (void)fwrite(frame, 1, cut(frame, len, columns), stdout);
+        (void)fputs("\033[K\n", stdout);
+        frame += len + (frame[len] == '\n');
+    }
+    (void)fputs("\033[J", stdout);
+    (void)fflush(stdout);
+}
+
+/* False: Ctrl-C. */
+static bool wait_s(int64_t seconds) {
+    struct pollfd wake = {.fd = hearth_chat_wake_fd(), .events = POLLIN};
+    if (!hearth_chat_interrupted) {
+        (void)poll(&wake, 1, (int)(seconds * 1000));
+    }
+    return !hearth_chat_interrupted;
+}
+
+/* ---- frames ---- */
+
+/* Frames until Ctrl-C. The server must answer the first time. */
+static int watch(struct chat_client *client, int64_t interval_s) {
+    struct top_sample before = {0}, now;
+    bool begun = false;
+    int status = 0;
+    (void)fputs("\033[?25l\033[2J", stdout); /* no cursor, no text */
+    for (bool goes_on = true; goes_on; goes_on = goes_on && wait_s(interval_s)) {
+        char *frame = NULL;
+        size_t len = 0;
+        if (begun) {
+            (void)fputs("\033[?25l", stdout);
+        }
+        const enum chat_outcome outcome = hearth_top_read(client, &now);
+        FILE *memory = outcome == CHAT_DONE ? open_memstream(&frame, &len) : NULL;
+        if (memory) {
+            hearth_top_print(memory, hearth_chat_client_url(client), begun ? &before : NULL, &now);
+            (void)fclose(memory);
+            overwrite(frame);
+            hearth_top_sample_finish(&before);
+            before = now;
+            begun = true;
+        } else if (outcome == CHAT_DONE) {
+            hearth_top_sample_finish(&now);
+        }
+        free(frame);
+        goes_on = outcome == CHAT_DONE || (outcome == CHAT_FAILED && begun);
+        status = outcome == CHAT_FAILED && !begun;
+    }
+    (void)fputs("\033[?25h", stdout);
+    (void)fflush(stdout);
+    hearth_top_sample_finish(&before);
+    return status;
+}
+
+/* One frame; with an interval after a first look. */
+static int look(struct chat_client *client, const struct top_options *chosen) {
+    struct top_sample before = {0}, now = {0};
+    const char *url = hearth_chat_client_url(client);
+    const bool twice = chosen->interval_s > 0;
+    int status = 1;
+    if ((!twice || hearth_top_read(client, &before) == CHAT_DONE) &&
+        (!twice || wait_s(chosen->interval_s)) && hearth_top_read(client, &now) == CHAT_DONE) {
+        if (chosen->json) {
+            status = hearth_show_json(hearth_top_json(url, twice ? &before : NULL, &now));
+        } else {
+            hearth_top_print(stdout, url, twice ? &before : NULL, &now);
+            status = 0;
+        }
+    }
+    hearth_top_sample_finish(&before);
+    hearth_top_sample_finish(&now);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
+        status = hearth_complain(1, "cannot write to standard output");
+    }
+    return status;
+}
+
+static int run(struct top_options *chosen) {
+    struct chat_client *client;
+    int status;
+    if (chosen->interval_s == 0 || chosen->interval_s > MOST_INTERVAL_S) {
+        return hearth_complain(HEARTH_TOOL_USAGE, "--interval needs 1 to %d seconds", MOST_INTERVAL_S);
+    }
+    if (chosen->key[strcspn(chosen->key, "\r\n")] != '\0') {
+        return hearth_complain(HEARTH_TOOL_USAGE, "--api-key needs a key of one line");
+    }
+    if (!hearth_chat_catch_interrupts()) {
+        return hearth_complain(1, "out of descriptors");
+    }
+    if (!(client = hearth_chat_client_create(chosen->url, chosen->key))) {
+        return 1;
+    }
+    if (chosen->once || chosen->json || isatty(STDOUT_FILENO) != 1) {
+        status = look(client, chosen);
+    } else {
+        status = watch(client, chosen->interval_s > 0 ? chosen->interval_s : DEFAULT_INTERVAL_S);
+    }
+    hearth_chat_client_destroy(client);
+    return status;
+}
+
+int hearth_top(int argc, char *const argv[]) {
+    struct top_options chosen = {.interval_s = -1};
+    struct hearth_tool_call call;
+    char key[CHAT_KEY_BYTES];
+    hearth_show_as("hearth top");
+    hearth_tool_parse(&tool, argc, argv, &chosen, &call);
+    int status = call.status;
+    if (call.command) {
+        hearth_chat_address(&chosen.url, &chosen.key, key);
+        status = run(&chosen);
+    }
+    free(call.args);
+    return status;
+}

@@ -1,0 +1,188 @@
+/* Small batches of one sequence, computed exactly as their tokens would be one by one.
+ *
+ * Tokens that were guessed ahead are verified in one batch, and replies have to be the same with and without. But
+ * ggml's CPU kernels round differently by the number of rows, in four places; activations are quantised in between, so
+ * that the last bit of one row becomes tenths of a logit further on, and now and then another token. Each of the four
+ * has a form that takes rows one at a time and reads the weights as often as before, or from the cache; it is chosen
+ * here, for batches of one sequence with at most 1 + HEARTH_DRAFT_MAX tokens.
+ *
+ *   attention          with one row the cells are divided among the threads, with more the rows are. Here: row by row,
+ *                      and only over the cells up to the last that the row sees (in steps of 256, as llama.cpp's
+ *                      own), so that cells of tokens behind it do not move the division. A single row likewise.
+ *   repacked weights   from four rows on another kernel computes four at a time. Here: rows as planes, for which it
+ *                      has only the kernel of one.
+ *   tiled products     from eight rows on, for K-quants. Here: refused, so that the product that takes row by row is
+ *                      used.
+ *   float weights      from two rows on the tiled product of llamafile. Here: refused, likewise. Its quantised forms
+ *                      round like one row's and stay.
+ *
+ * The functions are put in the way of ggml's own by the linker (--wrap, in meson.build), where ggml is a static
+ * library. Elsewhere, and on other backends, nothing changes; whether a model computes exactly is found out at load
+ * (selftest), never assumed.
+ *
+ * Threads: `small` is set by the thread that drives the engine while no graph is computed; ggml's threads read it.
+ * Source: ops.cpp, repack.cpp, tiled/tiled.cpp, llamafile/sgemm.cpp and ggml-cpu-impl.h in ggml/src/ggml-cpu of the
+ * llama.cpp this builds on. */
+#include "engine/llama_internal.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#ifdef HEARTH_GGML_WRAPPED
+
+#define CELLS_STEP 256
+#define ROWS_MAX (1 + HEARTH_DRAFT_MAX)
+#define HALF_MINUS_INFINITY 0xFC00
+
+/* What ggml hands to each thread of an operation. */
+struct ggml_compute_params {
+    int ith, nth;
+    size_t wsize;
+    void *wdata;
+    struct ggml_threadpool *threadpool;
+    bool use_ref;
+};
+
+typedef void attention_fn(const struct ggml_compute_params *params, struct ggml_tensor *dst);
+typedef bool extra_fn(struct ggml_compute_params *params, struct ggml_tensor *op);
+typedef bool tiled_fn(const struct ggml_compute_params *params, struct ggml_tensor *dst);
+typedef bool tiled_id_fn(const struct ggml_compute_params *params, struct ggml_tensor *dst, int64_t expert,
+                         int64_t rows, const int32_t *map, char *scratch);
+typedef bool sgemm_fn(const struct ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *a,
+                      int64_t lda, const void *b, int64_t ldb, void *c, int64_t ldc, int a_type, int b_type,
+                      int c_type);
+
+/* ggml's own. */
+attention_fn __real_ggml_compute_forward_flash_attn_ext;
+extra_fn __real_ggml_cpu_extra_compute_forward;
+sgemm_fn __real_llamafile_sgemm;
+tiled_fn __real_ggml_compute_forward_mul_mat_tiled;
+tiled_id_fn __real_ggml_compute_forward_mul_mat_id_tiled;
+void ggml_barrier(struct ggml_threadpool *pool);
+
+attention_fn __wrap_ggml_compute_forward_flash_attn_ext;
+extra_fn __wrap_ggml_cpu_extra_compute_forward;
+sgemm_fn __wrap_llamafile_sgemm;
+tiled_fn __wrap_ggml_compute_forward_mul_mat_tiled;
+tiled_id_fn __wrap_ggml_compute_forward_mul_mat_id_tiled;
+
+static _Atomic bool small; /* the batch is one sequence's, and small */
+
+bool hearth_llama_exact_linked(void) {
+    return true;
+}
+
+void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n) {
+    bool one = n <= ROWS_MAX;
+    for (size_t i = 1; i < n && one; i++) {
+        one = items[i].seq == items[0].seq;
+    }
+    atomic_store_explicit(&small, one, memory_order_relaxed);
+}
+
+/* ---- attention ---- */
+
+/* How many cells a row looks at, up to the last it sees. */
+static int64_t cells_seen(const struct ggml_tensor *mask, int64_t row, int64_t cells) {
+    const uint16_t *seen = (const uint16_t *)((const char *)mask->data + (size_t)row * mask->nb[1]);
+    int64_t last = cells;
+    while (last > 0 && seen[last - 1] == HALF_MINUS_INFINITY) {
+        last--;
+    }
+    int64_t steps = (last + CELLS_STEP - 1) / CELLS_STEP;
+    int64_t rounded = (steps > 0 ? steps : 1) * CELLS_STEP;
+    return rounded < cells ? rounded : cells;
+}
+
+/* One row of an attention: views on the stack of everything that depends on it. */
+static void attend_row(const struct ggml_compute_params *params, const struct ggml_tensor *dst, int64_t row) {
+    struct ggml_tensor out = *dst, q = *dst->src[0], k = *dst->src[1], v = *dst->src[2], mask = *dst->src[3];
+    int64_t cells = cells_seen(&mask, row, k.ne[1]);
+    q.data = (char *)q.data + (size_t)row * q.nb[1];
+    q.ne[1] = 1;
+    mask.data = (char *)mask.data + (size_t)row * mask.nb[1];
+    mask.ne[0] = cells;
+    mask.ne[1] = 1;
+    k.ne[1] = v.ne[1] = cells;
+    out.data = (char *)out.data + (size_t)row * out.nb[2];
+    out.ne[2] = 1;
+    out.src[0] = &q;
+    out.src[1] = &k;
+    out.src[2] = &v;
+    out.src[3] = &mask;
+    __real_ggml_compute_forward_flash_attn_ext(params, &out);
+}
+
+void __wrap_ggml_compute_forward_flash_attn_ext(const struct ggml_compute_params *params, struct ggml_tensor *dst) {
+    const struct ggml_tensor *q = dst->src[0], *mask = dst->src[3];
+    bool by_row = q->ne[1] == 1 || (q->ne[1] <= ROWS_MAX && atomic_load_explicit(&small, memory_order_relaxed));
+    if (!by_row || q->ne[3] != 1 || mask == NULL || mask->type != GGML_TYPE_F16 || mask->ne[2] != 1 ||
+        mask->ne[3] != 1) {
+        __real_ggml_compute_forward_flash_attn_ext(params, dst);
+        return;
+    }
+    for (int64_t row = 0; row < q->ne[1]; row++) {
+        if (row > 0) {
+            ggml_barrier(params->threadpool); /* the row before may still be read from the work buffer */
+        }
+        attend_row(params, dst, row);
+    }
+}
+
+/* ---- products ---- */
+
+static bool repacked(const struct ggml_tensor *weights) {
+    return weights->buffer != NULL && weights->extra != NULL &&
+           strstr(ggml_backend_buft_name(ggml_backend_buffer_get_type(weights->buffer)), "REPACK") != NULL;
+}
+
+bool __wrap_ggml_cpu_extra_compute_forward(struct ggml_compute_params *params, struct ggml_tensor *op) {
+    const struct ggml_tensor *weights = op->src[0], *rows = op->src[1];
+    if (op->op != GGML_OP_MUL_MAT || rows->ne[1] < 2 || rows->ne[1] > ROWS_MAX || rows->ne[2] != 1 ||
+        rows->ne[3] != 1 || !atomic_load_explicit(&small, memory_order_relaxed) || !repacked(weights)) {
+        return __real_ggml_cpu_extra_compute_forward(params, op);
+    }
+    struct ggml_tensor out = *op, planes = *rows;
+    planes.ne[2] = out.ne[2] = rows->ne[1];
+    planes.ne[1] = out.ne[1] = 1;
+    planes.nb[2] = rows->nb[1];
+    out.nb[2] = op->nb[1];
+    planes.nb[3] = planes.nb[2] * (size_t)planes.ne[2];
+    out.nb[3] = out.nb[2] * (size_t)out.ne[2];
+    out.src[1] = &planes;
+    return __real_ggml_cpu_extra_compute_forward(params, &out);
+}
+
+bool __wrap_ggml_compute_forward_mul_mat_tiled(const struct ggml_compute_params *params, struct ggml_tensor *dst) {
+    return !atomic_load_explicit(&small, memory_order_relaxed) &&
+           __real_ggml_compute_forward_mul_mat_tiled(params, dst);
+}
+
+bool __wrap_ggml_compute_forward_mul_mat_id_tiled(const struct ggml_compute_params *params, struct ggml_tensor *dst,
+                                                  int64_t expert, int64_t rows, const int32_t *map, char *scratch) {
+    return !atomic_load_explicit(&small, memory_order_relaxed) &&
+           __real_ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, rows, map, scratch);
+}
+
+bool __wrap_llamafile_sgemm(const struct ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *a,
+                            int64_t lda, const void *b, int64_t ldb, void *c, int64_t ldc, int a_type, int b_type,
+                            int c_type) {
+    if (n <= ROWS_MAX && !ggml_is_quantized((enum ggml_type)a_type) &&
+        atomic_load_explicit(&small, memory_order_relaxed)) {
+        return false;
+    }
+    return __real_llamafile_sgemm(params, m, n, k, a, lda, b, ldb, c, ldc, a_type, b_type, c_type);
+}
+
+#else
+
+bool hearth_llama_exact_linked(void) {
+    return false;
+}
+
+void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n) {
+    (void)items;
+    (void)n;
+}
+
+#endif

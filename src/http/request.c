@@ -1,0 +1,326 @@
+/* Reads requests: from bytes to an exchange that the handler has.
+ *
+ * http_parser is paused twice in a request. At the end of its head, so that the handler can refuse it before its body
+ * is read (outside of the parser's callbacks, from where it could not be answered), and at its end, so that the bytes
+ * of a pipelined one stay in the input buffer until the response before it is written. A request without a body has its
+ * head shown to the handler at its end: nothing is lost when it is refused, and the connection lives on.
+ *
+ * While a request is being answered the connection goes on reading, for one reason: to see at once that the client has
+ * closed its side. Such a client counts as gone.
+ *
+ * Invariants: `exchange` is set in BUSY, and in BODY. `body` is counted in the server's `bodies_bytes`. */
+#include "http/conn.h"
+
+#include "base/assert.h"
+
+#include <event2/buffer.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static struct hearth_http_conn *conn_of(http_parser *parser) {
+    return parser->data;
+}
+
+void hearth_http_request_init(struct hearth_http_conn *conn) {
+    http_parser_init(&conn->parser, HTTP_REQUEST);
+    conn->parser.data = conn;
+}
+
+void hearth_http_request_reset(struct hearth_http_conn *conn) {
+    HEARTH_ASSERT(conn->server->bodies_bytes >= conn->body.len);
+    conn->server->bodies_bytes -= conn->body.len;
+    hearth_buf_finish(&conn->url);
+    hearth_buf_finish(&conn->head);
+    hearth_buf_finish(&conn->body);
+    free(conn->headers);
+    conn->headers = NULL;
+    conn->header_count = conn->header_room = 0;
+    conn->head_bytes = 0;
+    conn->in_value = conn->head_done = conn->head_read = conn->complete = false;
+    conn->error_status = 0;
+}
+
+/* ---- the parser's callbacks: what they find wrong is answered when the parser has returned ---- */
+
+static int parser_fail(struct hearth_http_conn *conn, int status, const char *message) {
+    conn->error_status = status;
+    conn->error_message = message;
+    return -1;
+}
+
+static int count_head(struct hearth_http_conn *conn, size_t bytes) {
+    conn->head_bytes += bytes;
+    if (conn->head_bytes > conn->server->params.header_bytes) {
+        return parser_fail(conn, 431, "the request's headers are too large");
+    }
+    return 0;
+}
+
+static int on_message_begin(http_parser *parser) {
+    struct hearth_http_conn *conn = conn_of(parser);
+    if (conn->state == HEARTH_HTTP_CONN_IDLE) {
+        hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_HEAD);
+    }
+    return 0;
+}
+
+static int on_url(http_parser *parser, const char *at, size_t len) {
+    struct hearth_http_conn *conn = conn_of(parser);
+    const struct hearth_http_params *params = &conn->server->params;
+    if (conn->url.len + len > params->url_bytes || conn->url.len + len > params->header_bytes) {
+        return parser_fail(conn, 414, "the request's URL is too long");
+    }
+    if (!hearth_buf_append(&conn->url, at, len)) {
+        return parser_fail(conn, 503, "out of memory");
+    }
+    return count_head(conn, len);
+}
+
+/* Room for one more header. False: out of memory. */
+static bool grow_headers(struct hearth_http_conn *conn) {
+    if (conn->header_count < conn->header_room) {
+        return true;
+    }
+    const uint32_t room = conn->header_room > 0 ? conn->header_room * 2 : 16;
+    struct hearth_http_header_at *grown = realloc(conn->headers, room * sizeof *grown);
+    if (grown == NULL) {
+        return false;
+    }
+    conn->headers = grown;
+    conn->header_room = room;
+    return true;
+}
+
+static int on_header_field(http_parser *parser, const char *at, size_t len) {
+    struct hearth_http_conn *conn = conn_of(parser);
+    if (conn->head_done) {
+        return 0; /* a trailer: http_parser bounds them, nobody reads them */
+    }
+    if (conn->in_value || conn->header_count == 0) { /* the first piece of a name */
+        if (conn->header_count == HEARTH_HTTP_HEADERS_MAX) {
+            return parser_fail(conn, 431, "the request has too many headers");
+        }
+        if ((conn->in_value && !hearth_buf_append(&conn->head, "", 1)) || !grow_headers(conn)) {
+            return parser_fail(conn, 503, "out of memory");
+        }
+        conn->in_value = false;
+        conn->headers[conn->header_count++] = (struct hearth_http_header_at){.name = (uint32_t)conn->head.len};
+    }
+    if (memchr(at, ' ', len) != NULL) { /* http_parser lets it pass when it is built to be lenient, as Debian's is */
+        return parser_fail(conn, 400, "a header's name holds a space");
+    }
+    if (!hearth_buf_append(&conn->head, at, len)) {
+        return parser_fail(conn, 503, "out of memory");
+    }
+    return count_head(conn, len + 2);
+}
+
+static int on_header_value(http_parser *parser, const char *at, size_t len) {
+    struct hearth_http_conn *conn = conn_of(parser);
+    if (conn->head_done) {
+        return 0;
+    }
+    if (!conn->in_value) { /* the first piece of a value */
+        if (!hearth_buf_append(&conn->head, "", 1)) {
+            return parser_fail(conn, 503, "out of memory");
+        }
+        conn->headers[conn->header_count - 1].value = (uint32_t)conn->head.len;
+        conn->in_value = true;
+    }
+    if (!hearth_buf_append(&conn->head, at, len)) {
+        return parser_fail(conn, 503, "out of memory");
+    }
+    return count_head(conn, len + 2);
+}
+
+static int on_headers_complete(http_parser *parser) {
+    struct hearth_http_conn *conn = conn_of(parser);
+    if (conn->in_value && !hearth_buf_append(&conn->head, "", 1)) {
+        return parser_fail(conn, 503, "out of memory");
+    }
+    conn->head_done = conn->head_read = true;
+    parser->upgrade = 0; /* an offered upgrade is declined by ignoring it */
+    http_parser_pause(parser, 1);
+    return 0;
+}
+
+static int on_body(http_parser *parser, const char *at, size_t len) {
+    struct hearth_http_conn *conn = conn_of(parser);
+    struct hearth_http_server *server = conn->server;
+    if (conn->body.len + len > server->params.body_bytes) {
+        return parser_fail(conn, 413, "the request's body is too large");
+    }
+    if (server->bodies_bytes + len > server->params.bodies_bytes) {
+        return parser_fail(conn, 503, "too many large requests are being read");
+    }
+    if (!hearth_buf_append(&conn->body, at, len)) {
+        return parser_fail(conn, 503, "out of memory");
+    }
+    server->bodies_bytes += len;
+    return 0;
+}
+
+static int on_message_complete(http_parser *parser) {
+    struct hearth_http_conn *conn = conn_of(parser);
+    conn->complete = true;
+    conn->keep_alive = http_should_keep_alive(parser) && !conn->server->stopping;
+    http_parser_pause(parser, 1);
+    return 0;
+}
+
+static const http_parser_settings parser_settings = {
+    .on_message_begin = on_message_begin,
+    .on_url = on_url,
+    .on_header_field = on_header_field,
+    .on_header_value = on_header_value,
+    .on_headers_complete = on_headers_complete,
+    .on_body = on_body,
+    .on_message_complete = on_message_complete,
+};
+
+const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const char *name) {
+    for (size_t i = 0; i < conn->header_count; i++) {
+        if (strcasecmp((const char *)conn->head.data + conn->headers[i].name, name) == 0) {
+            return (const char *)conn->head.data + conn->headers[i].value;
+        }
+    }
+    return NULL;
+}
+
+/* ---- what has been read ---- */
+
+static void fail_parse(struct hearth_http_conn *conn, enum http_errno error) {
+    switch (error) {
+    case HPE_INVALID_METHOD: hearth_http_conn_fail(conn, 501, "unknown request method"); break;
+    case HPE_HEADER_OVERFLOW: hearth_http_conn_fail(conn, 431, "the request's headers are too large"); break;
+    case HPE_INVALID_VERSION:
+        hearth_http_conn_fail(conn, 505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
+        break;
+    default: hearth_http_conn_fail(conn, 400, http_errno_description(error)); break;
+    }
+}
+
+/* Opens the exchange and shows it to the handler. False: the request has been answered. */
+static bool open_exchange(struct hearth_http_conn *conn) {
+    const struct hearth_http_handler *handler = &conn->server->handler;
+    int status = 0;
+    conn->exchange = hearth_http_exchange_create(conn, &status);
+    if (conn->exchange == NULL) {
+        hearth_http_conn_fail(conn, status, status == 400 ? "the request's URL is malformed" : "out of memory");
+        return false;
+    }
+    if (handler->head == NULL || conn->parser.method == HTTP_OPTIONS) {
+        return true;
+    }
+    const bool goes_on = handler->head(handler->user, conn->exchange);
+    HEARTH_ASSERT(goes_on == (conn->exchange != NULL));
+    return goes_on;
+}
+
+/* What can be said against a request by its head. False: it has been answered. */
+static bool check_head(struct hearth_http_conn *conn) {
+    struct hearth_http_server *server = conn->server;
+    const http_parser *parser = &conn->parser;
+    const bool sized = (parser->flags & F_CONTENTLENGTH) != 0;
+    const char *expect = hearth_http_conn_header(conn, "expect");
+    if (parser->http_major != 1) {
+        hearth_http_conn_fail(conn, 505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
+        return false;
+    }
+    if (conn->surplus && server->stats.connections > server->params.connections &&
+        !hearth_http_server_evict(server)) {
+        hearth_http_conn_fail(conn, 503, "as many connections are open as may be");
+        return false;
+    }
+    conn->surplus = false;
+    if (sized && parser->content_length > server->params.body_bytes) {
+        hearth_http_conn_fail(conn, 413, "the request's body is too large");
+        return false;
+    }
+    if (expect != NULL && parser->http_minor >= 1 && strcasecmp(expect, "100-continue") != 0) {
+        hearth_http_conn_fail(conn, 417, "this expectation cannot be met");
+        return false;
+    }
+    return true;
+}
+
+static void take_head(struct hearth_http_conn *conn) {
+    static const char proceed[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    const http_parser *parser = &conn->parser;
+    const bool sized = (parser->flags & F_CONTENTLENGTH) != 0 && parser->content_length > 0;
+    const bool has_body = sized || (parser->flags & F_CHUNKED) != 0;
+    conn->head_read = false;
+    if (!check_head(conn)) {
+        return;
+    }
+    hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_BODY);
+    conn->keep_alive = false; /* unless the body is read */
+    if (has_body && !open_exchange(conn)) {
+        return;
+    }
+    if (has_body && parser->http_minor >= 1 && hearth_http_conn_header(conn, "expect") != NULL) {
+        hearth_http_put(conn, proceed, sizeof proceed - 1);
+    }
+    http_parser_pause(&conn->parser, 0);
+}
+
+static void take_request(struct hearth_http_conn *conn) {
+    const struct hearth_http_handler *handler = &conn->server->handler;
+    hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_BUSY);
+    conn->server->stats.requests++;
+    if (conn->exchange == NULL && !open_exchange(conn)) {
+        return;
+    }
+    if (conn->parser.method == HTTP_OPTIONS) {
+        hearth_http_respond_options(conn->exchange);
+    } else {
+        handler->request(handler->user, conn->exchange);
+    }
+}
+
+/* Takes one piece of the input. False: there is nothing (more) to do. */
+static bool parse_piece(struct hearth_http_conn *conn) {
+    struct evbuffer *input = bufferevent_get_input(conn->bev);
+    if (conn->state == HEARTH_HTTP_CONN_FLUSH || conn->state == HEARTH_HTTP_CONN_LINGER) {
+        conn->server->stats.read_bytes += evbuffer_get_length(input);
+        evbuffer_drain(input, evbuffer_get_length(input));
+        return false;
+    }
+    if (conn->doomed || conn->state == HEARTH_HTTP_CONN_BUSY) {
+        return false;
+    }
+    /* A client that pipelines without reading the answers waits until it has read. */
+    if (hearth_http_conn_unsent(conn) > conn->server->params.out_bytes) {
+        return false;
+    }
+    size_t len = evbuffer_get_contiguous_space(input);
+    if (len == 0) {
+        return false;
+    }
+    const char *data = (const char *)evbuffer_pullup(input, (ev_ssize_t)len);
+    size_t taken = http_parser_execute(&conn->parser, &parser_settings, data, len);
+    evbuffer_drain(input, taken);
+    conn->server->stats.read_bytes += taken;
+    enum http_errno error = HTTP_PARSER_ERRNO(&conn->parser);
+    if (conn->error_status != 0) {
+        hearth_http_conn_fail(conn, conn->error_status, conn->error_message);
+    } else if (conn->head_read) {
+        take_head(conn);
+    } else if (conn->complete) {
+        take_request(conn);
+    } else if (error != HPE_OK) {
+        fail_parse(conn, error);
+    }
+    return true;
+}
+
+void hearth_http_request_pump(struct hearth_http_conn *conn) {
+    if (conn->pumping) {
+        return;
+    }
+    conn->pumping = true;
+    while (parse_piece(conn)) {
+    }
+    conn->pumping = false;
+}

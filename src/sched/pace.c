@@ -1,0 +1,153 @@
+/* The pace. What is learned, and what for, in pace.h.
+ *
+ * Invariant: a size's average of tokens lies within its slot, so that slots ascend by it. */
+#include "sched/pace.h"
+
+#include "base/assert.h"
+
+#include <stddef.h>
+
+#define SHARE_NEW 0.2 /* weight of a new sample */
+#define EXACT_SIZES 8
+#define PREFILL_MIN_TOKENS 32 /* smaller batches say little about the speed of a prefill */
+
+#define BESIDE_MIN_TOKENS 8  /* a prefill always gets on */
+#define BESIDE_SHARE 0.9     /* of the time there is: captures and sampling come between two batches */
+#define BESIDE_LEAST 0.5     /* of what decoding takes: prefills do not pay for a rate that it would not reach alone */
+#define BESIDE_UNKNOWN 64    /* a first batch beside lanes that decode, when their rate matters */
+#define BESIDE_STEP 32       /* kernels work on so many at a time: what is between costs nearly as much */
+
+#define WARM_SHARE 5 /* of a batch that decodes: what a warm request may add to it */
+#define WARM_UNKNOWN 8
+#define WARM_CHUNK_MAX 64
+#define WARM_ALONE_US 200000.0
+#define WARM_ALONE_MIN 32
+
+/* A batch that only prefills is halved when it takes longer than a second, and doubled again when four of its kind
+ * would not: on two cores that is a matter of seconds for whoever comes, on a large machine it never happens. Several
+ * in a row, so that a hiccup is none; rarely, so that the same prompts are split likewise from one time to the next. */
+#define ALONE_SLOW_US 1000000
+#define ALONE_FAST_US 250000
+#define ALONE_SLOW_COUNT 2
+#define ALONE_FAST_COUNT 16
+#define ALONE_MIN_TOKENS 128
+
+static int slot_of(int32_t tokens) {
+    if (tokens <= EXACT_SIZES)
+        return tokens - 1;
+    int octave = 31 - __builtin_clz((unsigned)tokens);
+    int slot = EXACT_SIZES + (octave - 3) * 4 + ((tokens >> (octave - 2)) & 3);
+    return slot < HEARTH_PACE_SIZES ? slot : HEARTH_PACE_SIZES - 1;
+}
+
+static void average(double *value, double sample) {
+    *value = *value > 0 ? *value + SHARE_NEW * (sample - *value) : sample;
+}
+
+static int32_t between(double value, int32_t low, int32_t high) {
+    if (high < low)
+        high = low;
+    return value < low ? low : value > high ? high : (int32_t)value;
+}
+
+/* A full batch of the size there is, or more, was computed. */
+static void learn_alone(struct hearth_pace *pace, int32_t tokens, int64_t us) {
+    pace->slow = us > ALONE_SLOW_US ? pace->slow + 1 : 0;
+    pace->fast = us < ALONE_FAST_US ? pace->fast + 1 : 0;
+    int32_t size = pace->alone_tokens;
+    if (pace->slow >= ALONE_SLOW_COUNT)
+        size = tokens / 2 > ALONE_MIN_TOKENS ? tokens / 2 : ALONE_MIN_TOKENS;
+    else if (pace->fast >= ALONE_FAST_COUNT && size > 0)
+        size = size * 2;
+    if (size == pace->alone_tokens)
+        return;
+    pace->alone_tokens = size;
+    pace->slow = pace->fast = 0;
+}
+
+void hearth_pace_learn(struct hearth_pace *pace, int32_t decode_tokens, int32_t prefill_tokens, int64_t us) {
+    HEARTH_ASSERT(decode_tokens >= 0 && prefill_tokens >= 0 && decode_tokens + prefill_tokens > 0);
+    if (us <= 0)
+        return;
+    if (prefill_tokens == 0) {
+        struct hearth_pace_size *size = &pace->decode[slot_of(decode_tokens)];
+        average(&size->tokens, decode_tokens);
+        average(&size->us, (double)us);
+        average(&pace->decode_us, (double)us);
+        return;
+    }
+    if (decode_tokens == 0) {
+        if (prefill_tokens >= PREFILL_MIN_TOKENS)
+            average(&pace->prefill_us, (double)us / prefill_tokens);
+        if (prefill_tokens >= ALONE_MIN_TOKENS && prefill_tokens >= pace->alone_tokens)
+            learn_alone(pace, prefill_tokens, us);
+        return;
+    }
+    double rest_us = (double)us - hearth_pace_decode_us(pace, decode_tokens);
+    if (hearth_pace_decode_us(pace, decode_tokens) >= 0)
+        average(&pace->beside_us, rest_us > 1 ? rest_us / prefill_tokens : 1.0 / prefill_tokens);
+}
+
+double hearth_pace_decode_us(const struct hearth_pace *pace, int32_t tokens) {
+    const struct hearth_pace_size *below = NULL, *above = NULL;
+    for (int slot = 0; slot < HEARTH_PACE_SIZES && !above; slot++) {
+        const struct hearth_pace_size *size = &pace->decode[slot];
+        if (size->us <= 0)
+            continue;
+        if (size->tokens <= tokens)
+            below = size;
+        if (size->tokens >= tokens)
+            above = size;
+    }
+    if (!above)
+        return -1;
+    if (!below || below == above)
+        return above->us;
+    return below->us + (above->us - below->us) * (tokens - below->tokens) / (above->tokens - below->tokens);
+}
+
+/* What is known of tokens that decode, also when none as many have. Negative: nothing. */
+static double about_us(const struct hearth_pace *pace, int32_t tokens) {
+    double us = tokens > 0 ? hearth_pace_decode_us(pace, tokens) : 0;
+    return us < 0 && pace->decode_us > 0 ? pace->decode_us : us;
+}
+
+void hearth_pace_split(const struct hearth_pace *pace, int32_t decode_tokens, int32_t prefill_tokens, int64_t us,
+                       double *decode_each_us, double *prefill_each_us) {
+    *decode_each_us = *prefill_each_us = (double)us / (decode_tokens + prefill_tokens);
+    double decode_us = about_us(pace, decode_tokens);
+    if (decode_tokens == 0 || prefill_tokens == 0 || decode_us < 0)
+        return;
+    decode_us = decode_us < (double)us ? decode_us : (double)us;
+    *decode_each_us = decode_us / decode_tokens;
+    *prefill_each_us = ((double)us - decode_us) / prefill_tokens;
+}
+
+int32_t hearth_pace_beside(const struct hearth_pace *pace, int32_t decode_tokens, double tps, int32_t most) {
+    double decode_us = about_us(pace, decode_tokens);
+    double each_us = pace->beside_us > 0 ? pace->beside_us : pace->prefill_us;
+    if (tps <= 0 || decode_tokens == 0)
+        return most;
+    if (decode_us < 0 || each_us <= 0)
+        return most < BESIDE_UNKNOWN ? most : BESIDE_UNKNOWN;
+    double room_us = BESIDE_SHARE * 1e6 / tps - decode_us;
+    if (room_us < BESIDE_LEAST * decode_us)
+        room_us = BESIDE_LEAST * decode_us;
+    int32_t tokens = between(room_us / each_us, most < BESIDE_MIN_TOKENS ? most : BESIDE_MIN_TOKENS, most);
+    return tokens > BESIDE_STEP && tokens < most ? tokens / BESIDE_STEP * BESIDE_STEP : tokens;
+}
+
+int32_t hearth_pace_alone(const struct hearth_pace *pace, int32_t most) {
+    return pace->alone_tokens > 0 && pace->alone_tokens < most ? pace->alone_tokens : most;
+}
+
+int32_t hearth_pace_warm_beside(const struct hearth_pace *pace) {
+    if (pace->decode_us <= 0 || pace->prefill_us <= 0)
+        return WARM_UNKNOWN;
+    return between(pace->decode_us / WARM_SHARE / pace->prefill_us, 1, WARM_CHUNK_MAX);
+}
+
+int32_t hearth_pace_warm_alone(const struct hearth_pace *pace, int32_t most) {
+    int32_t least = most < WARM_ALONE_MIN ? most : WARM_ALONE_MIN;
+    return pace->prefill_us > 0 ? between(WARM_ALONE_US / pace->prefill_us, least, most) : most;
+}

@@ -1,0 +1,297 @@
+/* Turns: who gives way, and when. The step decides (sched/step.h); here its decisions are carried out, and it is told
+ * what it has to know for them.
+ *
+ * A request that is set aside loses nothing but its lane. Its state is captured at once, most of it having been on the
+ * way; it is expected back, so that RAM keeps it while it may; and everything else (sampler, thinker, text) is the
+ * task's own. What RAM had to give up all the same is computed again, which the step counts against doing it often. A
+ * request whose state RAM could not hold, or whose client wants nothing kept, stays on its lane until it ends; it is
+ * set aside only when the KV cache is full, and then computes anew.
+ *
+ * Deadlines are told by the engine's clock. While the thread sleeps sim's stands still: there the time that was slept
+ * counts.
+ *
+ * Invariants: on_lane[i] is the task of lane i or NULL; `fresh` counts those without a lane so far, `on_lanes` those
+ * with one. */
+#include "base/assert.h"
+#include "base/clock.h"
+#include "sched/service_internal.h"
+
+#define ASIDE_KEEP_US 120000000  /* how long RAM keeps what was set aside, while it may */
+#define CELLS_RETRY_US 1000000   /* how often a task that is held for cells is asked again */
+#define PEEK_US 1000000          /* how often it is looked again what somebody who waits needs */
+
+/* ---- the queue ---- */
+
+bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task, int64_t arrived_us) {
+    task->queued_us = task->preemptions > 0 ? hearth_service_now_us(service) : arrived_us;
+    const struct hearth_step_request request = {.id = task->id,
+                                                .priority = task->request.priority,
+                                                .tenant = task->request.tenant,
+                                                .arrived_us = arrived_us,
+                                                .queued_us = task->queued_us,
+                                                .tokens = (int32_t)task->tokens.n,
+                                                .lost = task->lost,
+                                                .aside = task->preemptions > 0};
+    return hearth_step_submit(&service->step, &request);
+}
+
+static void count(struct hearth_service *service, const struct hearth_task *task, int fresh, int on_lanes) {
+    if (hearth_task_warm(task))
+        return;
+    pthread_mutex_lock(&service->mutex);
+    service->fresh += (uint32_t)fresh;
+    service->on_lanes += (uint32_t)on_lanes;
+    pthread_mutex_unlock(&service->mutex);
+}
+
+void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
+                          const int32_t *marks, size_t mark_count) {
+    int64_t now_us = hearth_service_now_us(service);
+    if (task->aside_at > computed + (int32_t)service->params.page_tokens)
+        task->lost++;
+    hearth_step_assign(&service->step, task->id, lane, computed, (int32_t)task->tokens.n, marks, mark_count, now_us);
+    task->lane = lane;
+    task->aside_at = 0;
+    task->ahead = task->persisted = computed;
+    task->waited_us += now_us - task->queued_us;
+    task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
+    service->on_lane[lane] = task;
+    count(service, task, task->last_lane < 0 ? -1 : 0, 1);
+    if (task->request.progress)
+        hearth_task_progress(service, task);
+}
+
+void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task) {
+    struct hearth_live *live = &service->lives[task->lane];
+    const struct hearth_step_lane *lane = &service->step.lanes[task->lane];
+    live->busy = false;
+    live->used_us = hearth_service_now_us(service);
+    int64_t decodes_us = lane->decodes_us > 0 ? lane->decodes_us : live->used_us;
+    task->prefill_us += decodes_us - lane->assigned_us;
+    task->decode_us += live->used_us - decodes_us;
+    hearth_step_release(&service->step, task->lane, hearth_cache_capture_pending(service->cache, live), live->used_us);
+    service->on_lane[task->lane] = NULL;
+    task->last_lane = task->lane;
+    task->lane = -1;
+    count(service, task, 0, -1);
+}
+
+/* ---- setting aside ---- */
+
+void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty) {
+    int lane = task->lane;
+    bool warm = hearth_task_warm(task);
+    struct hearth_live *live = &service->lives[lane];
+    int64_t arrived_us = service->step.lanes[lane].arrived_us;
+    hearth_lane_leave(service, task);
+    task->aside_at = (int32_t)live->tokens.n;
+    task->fetch_us = 0;
+    task->preemptions++;
+    if (!warm)
+        hearth_lane_capture(service, lane);
+    else if (empty)
+        hearth_lane_capture_now(service, lane);
+    if (!warm && live->tokens.n > 0) {
+        const struct hearth_prompt prompt = {
+            .tokens = live->tokens.v, .n = live->tokens.n, .salt = task->request.salt};
+        hearth_cache_expect(service->cache, &prompt, live->used_us + ASIDE_KEEP_US);
+    }
+    if (empty)
+        hearth_live_clear(service->cache, live);
+    if (!hearth_task_queue(service, task, anew ? live->used_us : arrived_us))
+        hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+}
+
+void hearth_lane_yield(struct hearth_service *service, int lane, bool anew) {
+    struct hearth_task *task = service->on_lane[lane];
+    HEARTH_ASSERT(task && task->lane == lane);
+    service->counters.yields++;
+    hearth_lane_set_aside(service, task, anew, false);
+}
+
+bool hearth_lane_yield_cells(struct hearth_service *service, struct hearth_task *task) {
+    bool anew;
+    int lane = hearth_step_yields_to(&service->step, task->id, hearth_service_now_us(service), &anew);
+    if (lane < 0) {
+        if (service->cells_retry_us == 0)
+            service->cells_retry_us = hearth_service_now_us(service) + CELLS_RETRY_US;
+        return false;
+    }
+    service->counters.yields++;
+    hearth_lane_set_aside(service, service->on_lane[lane], anew, true);
+    return true;
+}
+
+struct hearth_task *hearth_lane_last(struct hearth_service *service, int *busy) {
+    int last = -1;
+    *busy = 0;
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        if (!service->on_lane[i])
+            continue;
+        ++*busy;
+        if (last < 0 || hearth_step_lane_after(&service->step, (int)i, last))
+            last = (int)i;
+    }
+    return last >= 0 ? service->on_lane[last] : NULL;
+}
+
+/* ---- what the step is told ---- */
+
+void hearth_service_charge(struct hearth_service *service, const int32_t *shares, int32_t decode_tokens,
+                           int32_t prefill_tokens, int64_t us) {
+    double decode_us, prefill_us;
+    hearth_pace_learn(&service->pace, decode_tokens, prefill_tokens, us);
+    hearth_pace_split(&service->pace, decode_tokens, prefill_tokens, us, &decode_us, &prefill_us);
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        bool prefills = service->step.lanes[i].state == HEARTH_LANE_PREFILL;
+        if (shares[i] > 0)
+            hearth_step_charge(&service->step, (int)i, shares[i] * (prefills ? prefill_us : decode_us));
+    }
+}
+
+/* What is known of speeds. */
+static void tell_speeds(struct hearth_service *service) {
+    struct hearth_step_params *params = &service->step.params;
+    const struct hearth_pace *pace = &service->pace;
+    int32_t decoding = 0;
+    for (uint32_t i = 0; i < service->lanes; i++)
+        if (service->step.lanes[i].state == HEARTH_LANE_DECODE)
+            decoding += service->step.lanes[i].due;
+    params->warm_chunk_tokens = hearth_pace_warm_beside(pace);
+    params->warm_alone_tokens = hearth_pace_warm_alone(pace, params->chunk_tokens);
+    params->beside_tokens = hearth_pace_beside(pace, decoding, service->min_decode_tps, params->chunk_tokens);
+    params->alone_tokens = hearth_pace_alone(pace, params->chunk_tokens);
+    params->prefill_us = pace->prefill_us > 0 ? pace->prefill_us : pace->beside_us;
+}
+
+/* Whether RAM would keep what the task has, beside other things. */
+static bool can_wait(const struct hearth_service *service, const struct hearth_task *task) {
+    const struct hearth_caps *caps = &service->engine->caps;
+    bool pages = hearth_caps_has_pages(caps), snapshots = hearth_caps_needs_snapshot(caps);
+    if (task->request.cache_off || !hearth_cache_stores(service->cache))
+        return false;
+    size_t bytes = service->params.cache_bytes, snapshot_part = service->params.snapshot_bytes;
+    if (snapshot_part == 0)
+        snapshot_part = !pages ? bytes : snapshots ? bytes / 2 : 0;
+    if (snapshots && caps->snapshot_bytes > snapshot_part / 2)
+        return false;
+    return !pages || task->tokens.n * caps->page_bytes_per_token <= (bytes - snapshot_part) / 2;
+}
+
+/* While every lane is busy one of them may have to be given up: whole pages are captured on the way. */
+static void tell_lanes(struct hearth_service *service, bool all_busy) {
+    int32_t page = (int32_t)service->params.page_tokens;
+    bool pages = hearth_caps_has_pages(&service->engine->caps);
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        const struct hearth_task *task = service->on_lane[i];
+        struct hearth_step_lane *lane = &service->step.lanes[i];
+        lane->stays = task && !can_wait(service, task);
+        if (lane->state != HEARTH_LANE_PREFILL || lane->stays || !pages || lane->capture || !all_busy)
+            continue;
+        lane->capture = lane->computed - 1 - task->ahead >= page;
+        lane->capture_since_us = lane->assigned_us;
+    }
+}
+
+/* What somebody who waits needs: first of those of whom it is not known, then, rarely, of one after another. */
+static void tell_needs(struct hearth_service *service) {
+    struct hearth_step *step = &service->step;
+    int64_t now_us = hearth_service_now_us(service);
+    size_t at = 0;
+    while (at < step->queued && (step->queue[at].need_tokens >= 0 || step->queue[at].priority == HEARTH_CLASS_WARM))
+        at++;
+    if (at == step->queued) {
+        if (now_us - service->peeked_us < PEEK_US)
+            return;
+        at = (size_t)(now_us / PEEK_US) % step->queued;
+    }
+    service->peeked_us = now_us;
+    const struct hearth_task *task = hearth_task_find(service, step->queue[at].id);
+    const struct hearth_prompt prompt = {.tokens = task->tokens.v,
+                                         .n = task->tokens.n,
+                                         .salt = task->request.salt,
+                                         .cache_off = task->request.cache_off};
+    const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
+    hearth_step_need(step, task->id, hearth_cache_peek(service->cache, &prompt, lives, service->lanes));
+}
+
+void hearth_service_prepare(struct hearth_service *service) {
+    bool all_busy = true, cells = service->cells_retry_us > 0;
+    tell_speeds(service);
+    if (cells && hearth_service_now_us(service) >= service->cells_retry_us) {
+        service->cells_retry_us = 0;
+        hearth_step_changed(&service->step);
+    }
+    for (uint32_t i = 0; i < service->lanes; i++)
+        all_busy = all_busy && service->on_lane[i];
+    if (service->step.queued > 0 || all_busy)
+        tell_lanes(service, all_busy);
+    if (service->step.queued > 0 && (all_busy || cells))
+        tell_needs(service);
+}
+
+void hearth_lane_capture_ahead(struct hearth_service *service, int lane, int pages) {
+    struct hearth_task *task = service->on_lane[lane];
+    const struct hearth_live *live = &service->lives[lane];
+    int32_t page = (int32_t)service->params.page_tokens;
+    int whole = ((int32_t)live->tokens.n - 1 - task->ahead) / page;
+    int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
+    pages = pages < whole ? pages : whole;
+    if (pages > 0)
+        (void)hearth_cache_capture(service->cache, &service->lives[lane], pages);
+    task->ahead += (pages > 0 ? pages : 1) * page; /* also of what RAM did not take: that is not tried again */
+    service->counters.capture_us += (uint64_t)(hearth_service_now_us(service) - start_us);
+    service->told_us += hearth_clock_us() - real_us;
+    hearth_step_captured(&service->step, lane);
+}
+
+/* ---- deadlines ---- */
+
+/* The deadline has passed. A reply that has begun ends with what it has; else the request fails. */
+static void expire(struct hearth_service *service, struct hearth_task *task) {
+    struct hearth_event *event = task->generated > 0 ? hearth_task_event(task, HEARTH_EVENT_DONE) : NULL;
+    service->counters.requests_late++;
+    if (!event || !hearth_reply_flush(&task->reply, &event->text)) {
+        hearth_event_destroy(event);
+        hearth_task_fail(service, task, HEARTH_ERR_DEADLINE, "the deadline passed before the reply began");
+        return;
+    }
+    event->finish = HEARTH_FINISH_LENGTH;
+    event->late = true;
+    service->counters.requests_done++;
+    if (task->lane >= 0)
+        hearth_lane_leave(service, task);
+    else
+        hearth_step_withdraw(&service->step, task->id);
+    hearth_task_end(service, task, event);
+}
+
+void hearth_service_expire(struct hearth_service *service) {
+    int64_t now_us = hearth_service_now_us(service);
+    if (service->slept_until_us > now_us)
+        now_us = service->slept_until_us;
+    service->slept_until_us = 0;
+    if (now_us < service->deadline_us)
+        return;
+    service->deadline_us = INT64_MAX;
+    for (struct hearth_task *task = service->tasks, *next; task; task = next) {
+        next = task->next;
+        if (task->deadline_us > 0 && task->deadline_us <= now_us)
+            expire(service, task);
+        else if (task->deadline_us > 0 && task->deadline_us < service->deadline_us)
+            service->deadline_us = task->deadline_us;
+    }
+}
+
+/* ---- progress ---- */
+
+void hearth_task_progress(struct hearth_service *service, struct hearth_task *task) {
+    size_t there = service->lives[task->lane].tokens.n;
+    if (!task->request.progress || task->prefilled)
+        return;
+    struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_PROGRESS);
+    if (!event)
+        return; /* the next one tells it */
+    event->prefilled_tokens = (uint32_t)(there < task->prompt_tokens ? there : task->prompt_tokens);
+    task->request.deliver(task->request.user, event);
+}

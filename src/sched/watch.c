@@ -1,0 +1,186 @@
+/* What others see of the service, and what they set: counters, lanes, the queue, how full it is.
+ *
+ * The thread publishes copies under the mutex at every turn of its loop; the list of those who wait, which has to be
+ * put in order, only when a short queue has changed or a moment has passed.
+ *
+ * Two clocks. What the engine does is told by its own clock, sim's virtual one in tests, so that traces repeat.
+ * sample_us and sched_us are the service's own work, which no engine's clock knows of: they are always real time. Of a
+ * turn of the loop sched_us is what is left when decoding, sampling, restoring and capturing are taken out; sleeping is
+ * not in it. */
+#include "base/clock.h"
+#include "sched/service_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LIST_US 100000
+#define RETRY_MAX_S 60
+
+/* ---- the thread's side ---- */
+
+void hearth_service_sampled(struct hearth_service *service, int64_t real_us) {
+    int64_t us = hearth_clock_us() - real_us;
+    service->counters.sample_us += (uint64_t)us;
+    service->told_us += us;
+}
+
+void hearth_service_worked(struct hearth_service *service, int64_t real_us) {
+    int64_t us = hearth_clock_us() - real_us - service->told_us;
+    service->counters.sched_us += us > 0 ? (uint64_t)us : 0;
+    service->told_us = 0;
+}
+
+static void fill_counters(struct hearth_service *service) {
+    struct hearth_cache_stats cache;
+    hearth_cache_stats(service->cache, &cache);
+    struct hearth_service_stats *c = &service->counters;
+    c->pages = cache.pages;
+    c->page_bytes = cache.page_bytes;
+    c->snapshots = cache.snapshots;
+    c->snapshot_bytes = cache.snapshot_bytes;
+    c->pinned_bytes = cache.pinned_bytes;
+    c->evicted_pages = cache.evicted_pages;
+    c->evicted_snapshots = cache.evicted_snapshots;
+    c->restore_failures = cache.restore_failures;
+    c->queued = service->step.queued;
+    c->lanes_busy = 0;
+}
+
+static struct hearth_lane_info lane_info(const struct hearth_service *service, uint32_t index, int64_t now_us) {
+    const struct hearth_step_lane *lane = &service->step.lanes[index];
+    const struct hearth_task *task = service->on_lane[index];
+    struct hearth_lane_info info = {.state = lane->state,
+                                    .request_id = lane->id,
+                                    .live_tokens = (uint32_t)service->lives[index].tokens.n};
+    if (!task)
+        return info;
+    int64_t decodes_us = lane->decodes_us > 0 ? lane->decodes_us : now_us;
+    info.prompt_tokens = (uint32_t)task->prompt_tokens;
+    info.computed_tokens = (uint32_t)lane->computed;
+    info.generated_tokens = task->generated;
+    info.drafted_tokens = task->spec.drafted;
+    info.accepted_tokens = task->spec.accepted;
+    info.reused_tokens = task->receipt.reused_live_tokens + task->receipt.reused_ram_tokens +
+                         task->receipt.reused_disk_tokens;
+    info.priority = task->request.priority;
+    info.tenant = task->request.tenant.id;
+    info.queue_us = task->waited_us;
+    info.prefill_us = task->prefill_us + decodes_us - lane->assigned_us;
+    info.decode_us = task->decode_us + now_us - decodes_us;
+    info.preemptions = task->preemptions;
+    return info;
+}
+
+/* A request that waits, and where it stands. */
+struct place {
+    int64_t rank_us;
+    const struct hearth_step_request *request;
+};
+
+static int by_rank(const void *a, const void *b) {
+    const struct place *x = a, *y = b;
+    if (x->rank_us != y->rank_us)
+        return x->rank_us < y->rank_us ? -1 : 1;
+    return x->request < y->request ? -1 : x->request > y->request;
+}
+
+/* Those who wait, in the order of admission: written into `list`, at most HEARTH_WAITING_MAX. */
+static size_t list_waiting(struct hearth_service *service, struct hearth_waiting_info *list, int64_t now_us) {
+    const struct hearth_step *step = &service->step;
+    struct place *places = calloc(step->queued, sizeof *places);
+    size_t n = places ? step->queued : 0;
+    for (size_t i = 0; i < n; i++)
+        places[i] = (struct place){hearth_step_rank_us(step, &step->queue[i]), &step->queue[i]};
+    if (n > 1)
+        qsort(places, n, sizeof *places, by_rank);
+    n = n < HEARTH_WAITING_MAX ? n : HEARTH_WAITING_MAX;
+    for (size_t i = 0; i < n; i++) {
+        const struct hearth_step_request *request = places[i].request;
+        const struct hearth_task *task = hearth_task_find(service, request->id);
+        list[i] = (struct hearth_waiting_info){.request_id = request->id,
+                                               .priority = request->priority,
+                                               .tenant = task->request.tenant.id,
+                                               .prompt_tokens = (uint32_t)task->prompt_tokens,
+                                               .generated_tokens = task->generated,
+                                               .waited_us = task->waited_us + now_us - task->queued_us,
+                                               .held = request->held_at == step->changes};
+    }
+    free(places);
+    return n;
+}
+
+void hearth_service_publish(struct hearth_service *service) {
+    int64_t now_us = hearth_service_now_us(service), real_us = hearth_clock_us();
+    struct hearth_service_stats *c = &service->counters;
+    struct hearth_lane_info info[HEARTH_LANES_MAX];
+    struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
+    size_t waiting_count = 0;
+    bool old = real_us - service->listed_us >= LIST_US, few = service->step.queued <= HEARTH_WAITING_MAX;
+    bool list = (service->step.queued > 0 && old) || (service->listed_moves != service->step.moves && few);
+    fill_counters(service);
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        info[i] = lane_info(service, i, now_us);
+        c->lanes_busy += info[i].state != HEARTH_LANE_IDLE;
+    }
+    if (list) {
+        waiting_count = service->step.queued > 0 ? list_waiting(service, waiting, now_us) : 0;
+        service->listed_moves = service->step.moves;
+        service->listed_us = real_us;
+    }
+    pthread_mutex_lock(&service->mutex);
+    c->requests_refused = service->refused;
+    service->stats = *c;
+    memcpy(service->lane_info, info, service->lanes * sizeof *info);
+    if (list) {
+        memcpy(service->waiting, waiting, waiting_count * sizeof *waiting);
+        service->waiting_count = waiting_count;
+    }
+    pthread_mutex_unlock(&service->mutex);
+}
+
+/* ---- everybody's side ---- */
+
+void hearth_service_stats(struct hearth_service *service, struct hearth_service_stats *stats) {
+    pthread_mutex_lock(&service->mutex);
+    *stats = service->stats;
+    stats->requests_refused = service->refused;
+    pthread_mutex_unlock(&service->mutex);
+}
+
+size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_info *lanes, size_t cap) {
+    pthread_mutex_lock(&service->mutex);
+    for (size_t i = 0; i < service->lanes && i < cap; i++)
+        lanes[i] = service->lane_info[i];
+    pthread_mutex_unlock(&service->mutex);
+    return service->lanes;
+}
+
+size_t hearth_service_waiting(struct hearth_service *service, struct hearth_waiting_info *waiting, size_t cap) {
+    pthread_mutex_lock(&service->mutex);
+    size_t n = service->waiting_count;
+    for (size_t i = 0; i < n && i < cap; i++)
+        waiting[i] = service->waiting[i];
+    pthread_mutex_unlock(&service->mutex);
+    return n;
+}
+
+bool hearth_service_full_locked(const struct hearth_service *service) {
+    uint32_t free_lanes = service->lanes > service->on_lanes ? service->lanes - service->on_lanes : 0;
+    return service->params.queue > 0 && service->fresh >= (uint64_t)service->params.queue + free_lanes;
+}
+
+bool hearth_service_overloaded(struct hearth_service *service, uint32_t *retry_after_s) {
+    pthread_mutex_lock(&service->mutex);
+    bool full = hearth_service_full_locked(service);
+    double wait_s = service->lane_us / service->lanes / 1e6; /* until the next one leaves its lane */
+    pthread_mutex_unlock(&service->mutex);
+    *retry_after_s = wait_s >= RETRY_MAX_S ? RETRY_MAX_S : 1 + (uint32_t)wait_s;
+    return full;
+}
+
+void hearth_service_tune(struct hearth_service *service, uint32_t queue, double min_decode_tps) {
+    pthread_mutex_lock(&service->mutex);
+    service->params.queue = queue;
+    service->params.min_decode_tps = min_decode_tps;
+    pthread_mutex_unlock(&service->mutex);
+}

@@ -1,0 +1,339 @@
+/* Keys and what is told of who uses them: weights and classes, other keys while the server runs, /slots, /queue, and
+ * the log's line of every request; over a service that does what it is told. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "support/fake_service.h"
+#include "support/stage.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define CHAT "/v1/chat/completions"
+#define USER "\"messages\":[{\"role\":\"user\",\"content\":\"SECRET words\"}]"
+
+static const struct hearth_api_key alice = {.key = "a-key", .name = "alice", .weight = 3};
+static const struct hearth_api_key bob = {.key = "b-key", .highest = HEARTH_CLASS_SIDE};
+static const struct hearth_api_key carol = {.key = "c-key", .name = "carol", .highest = HEARTH_CLASS_BACKGROUND};
+
+static const struct fake_plan quick = {.pieces = 3, .piece = "ab "};
+static struct stage stage;
+
+/* ---- the log ---- */
+
+static pthread_mutex_t log_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct hearth_buf log_text;
+
+static void remember_line(void *user, enum hearth_log_level level, const char *line) {
+    static const char letters[] = "DIWE";
+    (void)user;
+    pthread_mutex_lock(&log_mutex);
+    assert_true(hearth_buf_printf(&log_text, "%c %s\n", letters[level], line));
+    pthread_mutex_unlock(&log_mutex);
+}
+
+/* The line that holds both texts; waits for it, as it is written after the answer. To be freed. */
+static char *log_line(const char *text, const char *other) {
+    const int64_t until = hearth_clock_us() + 10 * 1000000ll;
+    char *found = NULL;
+    while (found == NULL && hearth_clock_us() < until) {
+        pthread_mutex_lock(&log_mutex);
+        for (const char *line = (const char *)log_text.data; line != NULL && *line != '\0' && found == NULL;) {
+            const size_t len = strcspn(line, "\n");
+            char *copy = strndup(line, len);
+            found = strstr(copy, text) != NULL && strstr(copy, other) != NULL ? copy : NULL;
+            if (found == NULL) {
+                free(copy);
+            }
+            line += len + 1;
+        }
+        pthread_mutex_unlock(&log_mutex);
+        usleep(1000);
+    }
+    if (found == NULL) {
+        print_error("no line with '%s' and '%s' in:\n%s", text, other, (const char *)log_text.data);
+    }
+    assert_non_null(found);
+    return found;
+}
+
+static void logged(const char *text, const char *other) {
+    free(log_line(text, other));
+}
+
+static int setup(void **state) {
+    const struct hearth_api_key keys[] = {alice, bob, carol};
+    struct stage_options options;
+    (void)state;
+    hearth_log_set(remember_line, NULL, HEARTH_LOG_DEBUG);
+    stage_options_default(&options);
+    options.api.keys = keys;
+    options.api.key_count = 3;
+    options.api.speculates = true;
+    stage_open(&stage, &options);
+    fake_set_plan(&quick);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    stage_close(&stage);
+    hearth_log_set(NULL, NULL, HEARTH_LOG_INFO);
+    hearth_buf_finish(&log_text);
+    return 0;
+}
+
+static struct response ask(const char *key, const char *more) {
+    char headers[96], body[512];
+    snprintf(headers, sizeof headers, "Authorization: Bearer %s\r\n", key);
+    snprintf(body, sizeof body, "{" USER "%s}", more);
+    return http_call(stage.port, "POST", CHAT, headers, body);
+}
+
+static int status_of(const char *key, const char *more) {
+    struct response response = ask(key, more);
+    const int status = response.status;
+    response_finish(&response);
+    return status;
+}
+
+static json_t *look(const char *path, int want) {
+    struct response response = http_call(stage.port, "GET", path, "Authorization: Bearer a-key\r\n", NULL);
+    json_t *answer = json_loadb((const char *)response.body.data, response.body.len, 0, NULL);
+    assert_int_equal(response.status, want);
+    assert_null(strstr((const char *)response.body.data, "SECRET"));
+    response_finish(&response);
+    return answer;
+}
+
+/* A key bounds the class from above; below it requests choose. */
+static void keys_have_classes_and_weights(void **state) {
+    static const struct {
+        const char *key, *more;
+        enum hearth_class want;
+    } cases[] = {
+        {"a-key", "", HEARTH_CLASS_INTERACTIVE},
+        {"a-key", ",\"priority\":\"background\"", HEARTH_CLASS_BACKGROUND},
+        {"b-key", "", HEARTH_CLASS_SIDE},
+        {"b-key", ",\"priority\":\"interactive\"", HEARTH_CLASS_SIDE},
+        {"b-key", ",\"priority\":\"side\"", HEARTH_CLASS_SIDE},
+        {"b-key", ",\"priority\":2", HEARTH_CLASS_BACKGROUND},
+        {"c-key", ",\"service_tier\":\"priority\"", HEARTH_CLASS_BACKGROUND},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(status_of(cases[i].key, cases[i].more), 200);
+        assert_int_equal(fake_last()->priority, cases[i].want);
+        assert_true(fake_last()->tenant.id != 0);
+        assert_true(fake_last()->tenant.weight == (cases[i].key[0] == 'a' ? 3.0 : 0.0));
+    }
+}
+
+/* Who a request is from does not depend on what other keys there are, or in which order; only one key alone, and none,
+ * have no salt. */
+static void keys_are_the_same_in_any_order(void **state) {
+    const struct hearth_api_key turned[] = {carol, alice, bob}, fewer[] = {bob, alice};
+    (void)state;
+    assert_int_equal(status_of("a-key", ""), 200);
+    const struct hearth_digest salt = fake_last()->salt;
+    const uint64_t tenant = fake_last()->tenant.id;
+    assert_true(salt.lo != 0 || salt.hi != 0);
+    assert_int_equal(status_of("b-key", ""), 200);
+    assert_false(hearth_digest_equal(fake_last()->salt, salt));
+    assert_true(fake_last()->tenant.id != tenant);
+    assert_int_equal(hearth_api_set_keys(stage.api, turned, 3), HEARTH_OK);
+    assert_int_equal(status_of("a-key", ""), 200);
+    assert_true(hearth_digest_equal(fake_last()->salt, salt) && fake_last()->tenant.id == tenant);
+    assert_int_equal(hearth_api_set_keys(stage.api, fewer, 2), HEARTH_OK);
+    assert_int_equal(status_of("a-key", ""), 200);
+    assert_true(hearth_digest_equal(fake_last()->salt, salt) && fake_last()->tenant.id == tenant);
+    assert_int_equal(hearth_api_set_keys(stage.api, &alice, 1), HEARTH_OK);
+    assert_int_equal(status_of("a-key", ""), 200);
+    assert_true(fake_last()->salt.lo == 0 && fake_last()->salt.hi == 0 && fake_last()->tenant.id == tenant);
+    logged("no longer several keys", "belongs to nobody");
+    assert_int_equal(hearth_api_set_keys(stage.api, turned, 3), HEARTH_OK);
+}
+
+/* A key that is taken away is good for what it has begun. */
+static void keys_change_while_requests_run(void **state) {
+    static const struct fake_plan slow = {.pieces = 3, .piece = "ab ", .wait_ms = 200};
+    const struct hearth_api_key before[] = {alice, bob, carol}, after[] = {bob, carol, {.key = "new-key"}};
+    struct client client;
+    struct response response;
+    (void)state;
+    fake_set_plan(&slow);
+    assert_int_equal(status_of("new-key", ""), 401);
+    assert_true(client_open(&client, stage.port));
+    assert_true(client_request(&client, "POST", CHAT, "Authorization: Bearer a-key\r\n", "{\"stream\":true," USER "}"));
+    assert_true(client_wait_for(&client, "\"content\":\"ab"));
+    assert_int_equal(hearth_api_set_keys(stage.api, after, 3), HEARTH_OK);
+    fake_set_plan(&quick);
+    assert_int_equal(status_of("a-key", ""), 401);
+    assert_int_equal(status_of("new-key", ""), 200);
+    assert_true(client_response(&client, false, &response));
+    assert_true(response.complete && strstr((const char *)response.body.data, "[DONE]") != NULL);
+    response_finish(&response);
+    client_close(&client);
+    assert_int_equal(hearth_api_set_keys(stage.api, before, 3), HEARTH_OK);
+}
+
+/* Who has no key is told so before there is a body. */
+static void strangers_send_no_body(void **state) {
+    static const char *const heads[] = {
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 60000000\r\n\r\n",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer b-ke\r\nTransfer-Encoding: "
+        "chunked\r\n\r\n",
+        "POST /v1/nowhere HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer b-key\r\nContent-Length: 60000000\r\n\r\n",
+        "POST /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer b-key\r\nContent-Length: 60000000\r\n\r\n",
+    };
+    static const int statuses[] = {401, 401, 404, 405};
+    (void)state;
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        struct client client;
+        struct response response;
+        assert_true(client_open(&client, stage.port));
+        assert_true(client_text(&client, heads[i]));
+        assert_true(client_response(&client, false, &response));
+        assert_int_equal(response.status, statuses[i]);
+        response_finish(&response);
+        client_close(&client);
+    }
+}
+
+static void slots_say_what_runs_and_for_whom(void **state) {
+    static const struct fake_plan hold = {.hold = true};
+    struct client client;
+    (void)state;
+    fake_set_plan(&hold);
+    assert_true(client_open(&client, stage.port));
+    assert_true(client_request(&client, "POST", CHAT, "Authorization: Bearer b-key\r\nX-Session-Id: trip\r\n",
+                               "{\"stream\":true,\"temperature\":0.5,\"max_tokens\":40,\"deadline_ms\":600000," USER
+                               "}"));
+    json_t *slots = NULL;
+    for (int i = 0; i < 1000; i++) { /* until the request is there */
+        json_decref(slots);
+        slots = look("/slots", 200);
+        if (strcmp(json_str(slots, "1.state"), "prefill") == 0) {
+            break;
+        }
+        usleep(10000);
+    }
+    assert_int_equal(json_array_size(slots), 2);
+    json_t *slot = json_array_get(slots, 1);
+    assert_int_equal(json_num(slot, "id"), 1);
+    assert_true(json_num(slot, "id_task") > 0 && json_num(slot, "n_ctx") > 0);
+    assert_true(json_is_true(json_at(slot, "is_processing")) && json_is_true(json_at(slot, "speculative")));
+    assert_int_equal(json_num(slot, "n_prompt_tokens"), 100);
+    assert_int_equal(json_num(slot, "n_prompt_tokens_processed"), 30);
+    assert_int_equal(json_num(slot, "n_prompt_tokens_cache"), 20);
+    assert_int_equal(json_num(slot, "next_token.0.n_decoded"), 0);
+    assert_int_equal(json_num(slot, "next_token.0.n_remain"), 40);
+    assert_true(json_number_value(json_at(slot, "params.temperature")) == 0.5);
+    assert_string_equal(json_str(slot, "hearth.class"), "side");
+    assert_memory_equal(json_str(slot, "hearth.key"), "key-", 4);
+    assert_memory_equal(json_str(slot, "hearth.request_id"), "req_", 4);
+    assert_string_equal(json_str(slot, "hearth.session"), "trip");
+    assert_true(json_number_value(json_at(slot, "hearth.progress")) == 0.5);
+    assert_true(json_number_value(json_at(slot, "hearth.tokens_per_second")) == 60);
+    assert_int_equal(json_num(slot, "hearth.preemptions"), 2);
+    assert_true(json_number_value(json_at(slot, "hearth.deadline_in_ms")) > 0);
+    json_decref(slots);
+    json_t *answer = look("/slots?fail_on_no_slot=1", 503);
+    assert_string_equal(json_str(answer, "error.code"), "no_slot");
+    json_decref(answer);
+
+    json_t *queue = look("/queue", 200);
+    assert_int_equal(json_array_size(json_at(queue, "requests")), 1);
+    assert_string_equal(json_str(queue, "requests.0.state"), "queued");
+    assert_true(json_number_value(json_at(queue, "requests.0.waited_ms")) == 1500);
+    assert_true(json_is_false(json_at(queue, "full")) && json_is_null(json_at(queue, "retry_after")));
+    json_decref(queue);
+
+    struct response metrics = http_call(stage.port, "GET", "/metrics", "X-Api-Key: a-key\r\n", NULL);
+    assert_non_null(strstr((const char *)metrics.body.data, "hearth_requests_running{class=\"side\",key=\"key-"));
+    assert_non_null(strstr((const char *)metrics.body.data, "\nhearth_requests_waiting{class=\"interactive\""));
+    assert_non_null(strstr((const char *)metrics.body.data, "\nllamacpp:requests_processing "));
+    response_finish(&metrics);
+    client_close(&client);
+    fake_set_plan(&quick);
+}
+
+/* Every request has one line that says how it ended, and why. */
+static void the_log_has_a_line_of_every_request(void **state) {
+    static const struct fake_plan breaks = {.fail_err = HEARTH_ERR_ENGINE, .fail_after = 1, .pieces = 5, .piece = "a"};
+    static const struct fake_plan set_aside = {.pieces = 2, .piece = "a", .preemptions = 3};
+    static const struct fake_plan late = {.fail_err = HEARTH_ERR_DEADLINE, .fail_after = -1};
+    static const struct fake_plan cut = {.pieces = 2, .piece = "a", .finish = HEARTH_FINISH_LENGTH, .late = true};
+    static const struct fake_plan endless = {.pieces = -1, .piece = "a", .wait_ms = 1};
+    char id[64];
+    (void)state;
+    fake_set_plan(&quick);
+    struct response response = ask("a-key", ",\"priority\":\"side\"");
+    assert_true(response_header(&response, "X-Request-Id", id, sizeof id));
+    response_finish(&response);
+    char *line = log_line(id, "POST /v1/chat/completions 200 key=alice class=side prompt=");
+    assert_int_equal(line[0], 'I');
+    assert_non_null(strstr(line, " reused=5 computed="));
+    assert_non_null(strstr(line, " generated=3 queue_ms=1.0 prefill_ms=10.0 decode_ms=20.0 task="));
+    assert_non_null(strstr(line, " end=stop"));
+    assert_null(strstr(line, "cause="));
+    free(line);
+    fake_set_plan(&set_aside);
+    assert_int_equal(status_of("a-key", ""), 200);
+    logged("preemptions=3", "end=stop");
+    fake_set_plan(&late);
+    assert_int_equal(status_of("a-key", ",\"deadline_ms\":4321"), 504);
+    logged("I req_", " 504 key=alice class=interactive");
+    logged("end=deadline cause=\"", "4321 ms");
+    fake_set_plan(&cut);
+    assert_int_equal(status_of("a-key", ",\"deadline_ms\":5432"), 200);
+    logged("end=deadline cause=\"the deadline of 5432 ms cut the reply off\"", " 200 ");
+    fake_set_plan(&breaks);
+    assert_int_equal(status_of("a-key", ",\"stream\":true"), 200);
+    logged("W req_", " 500 key=alice");
+    logged("(the stream had begun)", "end=failed cause=\"");
+    assert_int_equal(status_of("a-key", ",\"temperature\":9"), 400);
+    logged(" 400 key=alice", "end=failed cause=\"temperature must be");
+    assert_int_equal(status_of("wrong", ""), 401);
+    logged(" 401 end=failed", "a valid API key is needed");
+    fake_set_overloaded(1);
+    assert_int_equal(status_of("a-key", ""), 429);
+    fake_set_overloaded(0);
+    logged(" 429 end=failed", "too many requests wait");
+    /* What a client writes cannot pass for another line. */
+    response = http_call(stage.port, "GET", "/v1/a%0AI%20req_forged%1B", "X-Api-Key: a-key\r\n", NULL);
+    assert_int_equal(response.status, 404);
+    response_finish(&response);
+    logged("GET /v1/a?I?req_forged? 404", "there is no GET /v1/a?I req_forged? here");
+
+    struct client client;
+    fake_set_plan(&endless);
+    assert_true(client_open(&client, stage.port));
+    assert_true(client_request(&client, "POST", CHAT, "X-Api-Key: c-key\r\n", "{\"stream\":true," USER "}"));
+    assert_true(client_wait_for(&client, "\"content\":\"a"));
+    client_close(&client);
+    logged(" 499 key=carol class=background", "end=gone cause=\"the client went away");
+    fake_set_plan(&quick);
+    pthread_mutex_lock(&log_mutex);
+    assert_null(strstr((const char *)log_text.data, "SECRET"));
+    assert_null(strstr((const char *)log_text.data, "a-key"));
+    pthread_mutex_unlock(&log_mutex);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_have_classes_and_weights),
+        cmocka_unit_test(keys_are_the_same_in_any_order),
+        cmocka_unit_test(keys_change_while_requests_run),
+        cmocka_unit_test(strangers_send_no_body),
+        cmocka_unit_test(slots_say_what_runs_and_for_whom),
+        cmocka_unit_test(the_log_has_a_line_of_every_request),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,114 @@
+/* Files of API keys: what their lines say, and the one line that a mistake gets. */
+#include "cli/keys.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char path[] = "/tmp/hearth-keys-XXXXXX";
+
+static int make_path(void **state) {
+    (void)state;
+    const int fd = mkstemp(path);
+    return fd < 0 || close(fd) != 0 ? -1 : 0;
+}
+
+static int remove_path(void **state) {
+    (void)state;
+    return unlink(path);
+}
+
+/* Reads keys from a flag and a file; either may be NULL. */
+static int read_keys(const char *flag, const char *text, struct hearth_key_list *list, struct hearth_errmsg *msg) {
+    const struct hearth_options options = {.api_key = flag, .api_key_file = text != NULL ? path : NULL};
+    *list = (struct hearth_key_list){0};
+    if (text != NULL) {
+        FILE *file = fopen(path, "w");
+        assert_true(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+    }
+    return hearth_key_list_read(&options, list, msg);
+}
+
+static void test_lines(void **state) {
+    struct hearth_key_list list;
+    struct hearth_errmsg msg;
+    (void)state;
+    assert_int_equal(read_keys(NULL,
+                               "# who may\r\nplain\r\n\n  one name=alice weight=2.5 class=side # and why\n"
+                               "#off name=x\ntwo\tclass=background\nthree class=interactive\nwith#inside weight=1",
+                               &list, &msg),
+                     HEARTH_OK);
+    assert_int_equal(list.count, 5);
+    assert_string_equal(list.keys[0].key, "plain");
+    assert_true(list.keys[0].name == NULL && list.keys[0].weight == 0);
+    assert_int_equal(list.keys[0].highest, HEARTH_CLASS_INTERACTIVE);
+    assert_string_equal(list.keys[1].key, "one");
+    assert_string_equal(list.keys[1].name, "alice");
+    assert_true(list.keys[1].weight == 2.5);
+    assert_int_equal(list.keys[1].highest, HEARTH_CLASS_SIDE);
+    assert_int_equal(list.keys[2].highest, HEARTH_CLASS_BACKGROUND);
+    assert_int_equal(list.keys[3].highest, HEARTH_CLASS_INTERACTIVE);
+    assert_string_equal(list.keys[4].key, "with#inside");
+    hearth_key_list_finish(&list);
+}
+
+static void test_flags(void **state) {
+    struct hearth_key_list list;
+    struct hearth_errmsg msg;
+    (void)state;
+    assert_int_equal(read_keys(NULL, NULL, &list, &msg), HEARTH_OK);
+    assert_int_equal(list.count, 0);
+    assert_int_equal(read_keys("a,b,a", "b name=bob\nc", &list, &msg), HEARTH_OK);
+    assert_int_equal(list.count, 3);
+    assert_string_equal(list.keys[1].name, "bob");
+    assert_string_equal(list.keys[2].key, "c");
+    hearth_key_list_finish(&list);
+    assert_int_equal(read_keys(",", NULL, &list, &msg), HEARTH_ERR_INVALID);
+    assert_string_equal(msg.text, "--api-key holds no key");
+    hearth_key_list_finish(&list);
+}
+
+static void test_mistakes(void **state) {
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"", " holds no key"},
+        {"# nothing\n\n", " holds no key"},
+        {"one\ntwo weight=heavy", ":2: weight=heavy: a weight is a number from 0.01 to 1000"},
+        {"one weight=0", ":1: weight=0: a weight is a number from 0.01 to 1000"},
+        {"one weight=nan", ":1: weight=nan: a weight is a number from 0.01 to 1000"},
+        {"one class=warm", ":1: 'class=warm' is none of name=NAME, weight=N, class=side|background"},
+        {"one colour=red", ":1: 'colour=red' is none of name=NAME, weight=N, class=side|background"},
+        {"one two", ":1: 'two' is none of name=NAME, weight=N, class=side|background"},
+        {"one name=", ":1: a name is made of up to 40 letters, digits and . _ @ -"},
+        {"one name=\"a\"", ":1: a name is made of up to 40 letters, digits and . _ @ -"},
+        {"one\n\ntwo\none weight=2", ":4: this key is in the file twice"},
+        {"one,two", ":1: one key in a line, and no comma in it"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct hearth_key_list list;
+        struct hearth_errmsg msg;
+        char want[256];
+        assert_int_equal(read_keys(NULL, cases[i].text, &list, &msg), HEARTH_ERR_INVALID);
+        (void)snprintf(want, sizeof want, "%s%s", path, cases[i].says);
+        assert_string_equal(msg.text, want);
+        hearth_key_list_finish(&list);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_mistakes),
+    };
+    return cmocka_run_group_tests(tests, make_path, remove_path);
+}

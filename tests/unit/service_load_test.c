@@ -1,0 +1,469 @@
+/* The service under load, on sim: lanes that yield, more conversations than cells, the bound on who may wait,
+ * deadlines, progress, and what can be seen of all that. */
+#include "support/service_stage.h"
+
+#define SECOND_US 1000000
+
+/* ---- a stage, slow or narrow ---- */
+
+struct load_options {
+    enum hearth_memory_class memory_class;
+    uint32_t ctx_tokens, lanes, queue;
+    double decode_tokens_per_s;
+    size_t cache_bytes;
+};
+
+static void open_load(struct stage *stage, const struct load_options *options) {
+    struct hearth_sim_params sim;
+    struct hearth_service_params params;
+    hearth_sim_params_default(&sim);
+    hearth_service_params_default(&params);
+    *stage = (struct stage){0};
+    sim.memory_class = options->memory_class;
+    sim.ctx_tokens = options->ctx_tokens;
+    sim.lanes = options->lanes;
+    sim.snapshot_bytes = 256;
+    if (options->decode_tokens_per_s > 0) {
+        sim.decode_tokens_per_s = options->decode_tokens_per_s;
+    }
+    params.page_tokens = 32;
+    params.queue = options->queue;
+    params.cache_bytes = options->cache_bytes > 0 ? options->cache_bytes : params.cache_bytes;
+    assert_int_equal(hearth_sim_create(&sim, &stage->engine, NULL), HEARTH_OK);
+    assert_int_equal(hearth_service_create(stage->engine, &params, &stage->service, NULL), HEARTH_OK);
+}
+
+static struct hearth_tokens tokens_like(int who, size_t n) {
+    struct hearth_tokens tokens = {0};
+    for (size_t i = 0; i < n; i++) {
+        size_t token = 33 + (i * i + (31 * i + 1) * (size_t)who) % 80;
+        assert_true(hearth_tokens_push(&tokens, (hearth_token)token));
+    }
+    return tokens;
+}
+
+static struct hearth_service_stats stats_of(struct stage *stage) {
+    struct hearth_service_stats stats;
+    hearth_service_stats(stage->service, &stats);
+    return stats;
+}
+
+static struct hearth_request request_for(const struct hearth_tokens *prompt, int32_t max_tokens) {
+    struct hearth_request request = request_of(prompt);
+    request.max_tokens = max_tokens;
+    request.sampling.ignore_eos = max_tokens > 0;
+    return request;
+}
+
+/* The reply is what a run without cache and company would have been. */
+static void check_reply(struct stage *stage, const struct hearth_tokens *prompt, const struct reply *reply) {
+    struct hearth_tokens all = {0};
+    assert_true(hearth_tokens_assign(&all, prompt->v, prompt->n));
+    for (size_t i = 0; i < reply->tokens.n; i++) {
+        hearth_token token = hearth_sim_oracle(stage->engine, all.v, all.n);
+        if (stage->engine->ops->token_is_end(stage->engine, token)) {
+            break; /* which was ignored: the rest is not the oracle's to say */
+        }
+        assert_int_equal(reply->tokens.v[i], token);
+        assert_true(hearth_tokens_push(&all, token));
+    }
+    hearth_tokens_finish(&all);
+}
+
+/* ---- a gate ---- */
+
+/* Holds the service's thread up in the n-th event of a request, until it is opened; then in a later one. */
+struct gate {
+    struct reply reply;
+    int events_left;
+    int reached, opened; /* how often */
+};
+
+static void deliver_through(void *user, struct hearth_event *event) {
+    struct gate *gate = user;
+    pthread_mutex_lock(&mutex);
+    if (--gate->events_left == 0) {
+        int stop = ++gate->reached;
+        pthread_cond_broadcast(&ended);
+        while (gate->opened < stop) {
+            pthread_cond_wait(&ended, &mutex);
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    deliver(&gate->reply, event);
+}
+
+static void await_gate(struct gate *gate) {
+    pthread_mutex_lock(&mutex);
+    while (gate->reached == gate->opened) {
+        pthread_cond_wait(&ended, &mutex);
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+static int64_t launch_gate(struct stage *stage, struct hearth_request *request, struct gate *gate, int events) {
+    *gate = (struct gate){.events_left = events};
+    request->deliver = deliver_through;
+    request->user = gate;
+    int64_t id = hearth_service_submit(stage->service, request, NULL);
+    assert_true(id > 0);
+    await_gate(gate);
+    return id;
+}
+
+/* Opens it; it holds again `events` later, or (0) never. */
+static void open_gate(struct gate *gate, int events) {
+    pthread_mutex_lock(&mutex);
+    gate->events_left = events;
+    gate->opened++;
+    pthread_cond_broadcast(&ended);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* ---- yielding ---- */
+
+/* A request has one lane, another comes: it ends before the first, nothing is computed twice, and both replies are as
+ * they would have been. `first_events`: how far the first has come by then. */
+static void second_goes_first(enum hearth_memory_class memory_class, struct hearth_request *first,
+                              struct hearth_request *second, int first_events, double decode_tokens_per_s) {
+    struct stage stage;
+    const struct load_options options = {.memory_class = memory_class,
+                                         .ctx_tokens = 16384,
+                                         .lanes = 1,
+                                         .decode_tokens_per_s = decode_tokens_per_s};
+    open_load(&stage, &options);
+    struct gate gate;
+    struct reply reply;
+    (void)launch_gate(&stage, first, &gate, first_events);
+    (void)launch(&stage, second, &reply);
+    open_gate(&gate, 0);
+    await(&reply);
+    await(&gate.reply);
+    assert_int_equal(reply.err, 0);
+    assert_int_equal(gate.reply.err, 0);
+    assert_true(reply.place < gate.reply.place);
+    const struct hearth_tokens prompts[2] = {{.v = (hearth_token *)first->prompt, .n = first->prompt_tokens},
+                                             {.v = (hearth_token *)second->prompt, .n = second->prompt_tokens}};
+    check_reply(&stage, &prompts[0], &gate.reply);
+    check_reply(&stage, &prompts[1], &reply);
+    assert_true(stats_of(&stage).yields >= 1);
+    assert_int_equal(stats_of(&stage).preemptions, 0);
+    struct hearth_sim_stats sim;
+    hearth_sim_stats(stage.engine, &sim);
+    size_t computed = first->prompt_tokens + second->prompt_tokens + gate.reply.tokens.n + reply.tokens.n - 2;
+    assert_int_equal(sim.decoded_tokens, computed);
+    reply_finish(&reply);
+    reply_finish(&gate.reply);
+    close_stage(&stage);
+}
+
+static void a_lane_is_given_to_who_needs_it_more(void **state) {
+    (void)state;
+    struct hearth_tokens longer = tokens_like(1, 9000), brief = tokens_like(2, 200);
+    for (int memory_class = 0; memory_class < 4; memory_class++) {
+        enum hearth_memory_class of = (enum hearth_memory_class)memory_class;
+        /* A shorter prompt: from the second batch of the long one on, when it is known how fast that goes. */
+        struct hearth_request first = request_for(&longer, 5), second = request_for(&brief, 5);
+        first.progress = true;
+        second_goes_first(of, &first, &second, 3, 0);
+        /* A better class, in the middle of the reply. */
+        first = request_for(&brief, 100);
+        first.priority = HEARTH_CLASS_BACKGROUND;
+        second = request_for(&brief, 7);
+        second.prompt = longer.v;
+        second.prompt_tokens = 700;
+        second_goes_first(of, &first, &second, 20, 0);
+        /* A slice: the first has 20 s, at two tokens a second, when somebody has waited for long. */
+        first = request_for(&brief, 100);
+        second = request_for(&brief, 3);
+        second.prompt = longer.v;
+        second.prompt_tokens = 300;
+        second_goes_first(of, &first, &second, 4, 2);
+    }
+    hearth_tokens_finish(&longer);
+    hearth_tokens_finish(&brief);
+}
+
+/* What RAM could not hold is not set aside. */
+static void who_cannot_be_kept_stays(void **state) {
+    (void)state;
+    struct hearth_tokens longer = tokens_like(1, 9000), brief = tokens_like(2, 200);
+    for (int how = 0; how < 2; how++) {
+        struct stage stage;
+        const struct load_options options = {.ctx_tokens = 16384, .lanes = 1, .cache_bytes = how == 0 ? 20000 : 0};
+        open_load(&stage, &options);
+        struct hearth_request first = request_for(&longer, 5), second = request_for(&brief, 5);
+        struct gate gate;
+        struct reply reply;
+        first.progress = true;
+        first.cache_off = how == 1;
+        (void)launch_gate(&stage, &first, &gate, 8);
+        (void)launch(&stage, &second, &reply);
+        open_gate(&gate, 0);
+        await(&gate.reply);
+        await(&reply);
+        assert_true(gate.reply.place < reply.place);
+        assert_int_equal(stats_of(&stage).yields, 0);
+        reply_finish(&reply);
+        reply_finish(&gate.reply);
+        close_stage(&stage);
+    }
+    hearth_tokens_finish(&longer);
+    hearth_tokens_finish(&brief);
+}
+
+/* ---- more conversations than cells ---- */
+
+#define CROWD 16
+
+static void all_of_a_crowd_are_answered(void **state) {
+    (void)state;
+    for (int memory_class = 0; memory_class < 4; memory_class++) {
+        struct stage stage;
+        const struct load_options options = {
+            .memory_class = (enum hearth_memory_class)memory_class, .ctx_tokens = 8192, .lanes = 4};
+        open_load(&stage, &options);
+        struct hearth_tokens prompts[CROWD];
+        struct reply replies[CROWD];
+        for (int turn = 0; turn < 2; turn++) {
+            for (int i = 0; i < CROWD; i++) {
+                if (turn == 0) {
+                    prompts[i] = tokens_like(i, 3000);
+                }
+                struct hearth_request request = request_for(&prompts[i], 20 + 7 * i);
+                (void)launch(&stage, &request, &replies[i]);
+            }
+            for (int i = 0; i < CROWD; i++) {
+                await(&replies[i]);
+                assert_int_equal(replies[i].err, 0);
+                assert_int_equal(replies[i].tokens.n, 20 + 7 * i);
+                check_reply(&stage, &prompts[i], &replies[i]);
+                if (turn == 1) { /* none has to be computed anew */
+                    assert_true(replies[i].receipt.computed_tokens <= 2);
+                }
+                assert_true(hearth_tokens_append(&prompts[i], replies[i].tokens.v, replies[i].tokens.n));
+                assert_true(hearth_tokens_push(&prompts[i], 7));
+                reply_finish(&replies[i]);
+            }
+        }
+        for (int i = 0; i < CROWD; i++) {
+            hearth_tokens_finish(&prompts[i]);
+        }
+        close_stage(&stage);
+    }
+}
+
+/* ---- how many may wait ---- */
+
+static void no_more_wait_than_may(void **state) {
+    (void)state;
+    struct stage stage;
+    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1, .queue = 2};
+    open_load(&stage, &options);
+    struct hearth_tokens prompt = tokens_like(1, 100);
+    struct hearth_request request = request_for(&prompt, 5), warm = request_for(&prompt, 0);
+    struct gate gate;
+    struct reply replies[4], warmed;
+    uint32_t retry_after_s = 0;
+    struct hearth_errmsg msg;
+    assert_false(hearth_service_overloaded(stage.service, &retry_after_s));
+    (void)launch_gate(&stage, &request, &gate, 2);
+    request.deliver = deliver;
+    (void)launch(&stage, &request, &replies[0]);
+    assert_false(hearth_service_overloaded(stage.service, &retry_after_s));
+    (void)launch(&stage, &request, &replies[1]);
+    assert_true(hearth_service_overloaded(stage.service, &retry_after_s));
+    assert_in_range(retry_after_s, 1, 60);
+    assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_OVERLOADED);
+    assert_non_null(strstr(msg.text, "2 requests"));
+    warm.priority = HEARTH_CLASS_WARM; /* one that nobody waits for is not counted */
+    (void)launch(&stage, &warm, &warmed);
+    hearth_service_tune(stage.service, 3, 0);
+    (void)launch(&stage, &request, &replies[2]);
+    assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_OVERLOADED);
+    hearth_service_tune(stage.service, 0, 0);
+    (void)launch(&stage, &request, &replies[3]);
+    assert_int_equal(stats_of(&stage).requests_refused, 2);
+    open_gate(&gate, 0);
+    await(&gate.reply);
+    await(&warmed);
+    for (int i = 0; i < 4; i++) {
+        await(&replies[i]);
+        assert_int_equal(replies[i].err, 0);
+        reply_finish(&replies[i]);
+    }
+    reply_finish(&gate.reply);
+    reply_finish(&warmed);
+    /* All have ended: places are free again. */
+    hearth_service_tune(stage.service, 1, 0);
+    assert_false(hearth_service_overloaded(stage.service, &retry_after_s));
+    hearth_tokens_finish(&prompt);
+    close_stage(&stage);
+}
+
+/* ---- deadlines ---- */
+
+static void a_deadline_ends_what_has_begun_and_fails_what_has_not(void **state) {
+    (void)state;
+    struct stage stage;
+    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1};
+    open_load(&stage, &options);
+    struct hearth_tokens prompt = tokens_like(1, 1000), other = tokens_like(2, 1000);
+    struct hearth_request request = request_for(&prompt, 1000);
+    struct reply replies[3];
+    /* A second for the prompt, then 50 tokens in another. */
+    request.deadline_us = 2 * SECOND_US;
+    (void)run(&stage, &request, &replies[0]);
+    assert_int_equal(replies[0].finish, HEARTH_FINISH_LENGTH);
+    assert_true(replies[0].late);
+    assert_in_range(replies[0].tokens.n, 45, 52);
+    reply_finish(&replies[0]);
+    /* In the queue, in the prefill, and never. */
+    struct gate gate;
+    request = request_for(&other, 100);
+    (void)launch_gate(&stage, &request, &gate, 1);
+    request = request_for(&prompt, 5);
+    request.deadline_us = SECOND_US / 2;
+    (void)launch(&stage, &request, &replies[0]);
+    request.deadline_us = (int64_t)3600 * SECOND_US;
+    (void)launch(&stage, &request, &replies[1]);
+    open_gate(&gate, 0);
+    await(&gate.reply);
+    await(&replies[0]);
+    await(&replies[1]);
+    assert_int_equal(replies[0].err, HEARTH_ERR_DEADLINE);
+    assert_true(replies[0].place < gate.reply.place);
+    assert_int_equal(replies[1].err, 0);
+    assert_false(replies[1].late);
+    struct hearth_tokens fresh = tokens_like(3, 3000);
+    request = request_for(&fresh, 5);
+    request.deadline_us = SECOND_US;
+    (void)launch(&stage, &request, &replies[2]);
+    await(&replies[2]);
+    assert_int_equal(replies[2].err, HEARTH_ERR_DEADLINE);
+    assert_false(replies[2].prefilled);
+    while (stats_of(&stage).requests_late < 3) { /* told a moment later */
+        usleep(1000);
+    }
+    for (int i = 0; i < 3; i++) {
+        reply_finish(&replies[i]);
+    }
+    reply_finish(&gate.reply);
+    hearth_tokens_finish(&prompt);
+    hearth_tokens_finish(&other);
+    hearth_tokens_finish(&fresh);
+    close_stage(&stage);
+}
+
+/* ---- progress ---- */
+
+static uint32_t told[32];
+static size_t told_count;
+
+static void note_progress(void *user, struct hearth_event *event) {
+    pthread_mutex_lock(&mutex);
+    if (event->type == HEARTH_EVENT_PROGRESS) {
+        assert_false(((struct reply *)user)->prefilled);
+        assert_true(told_count < 32);
+        told[told_count++] = event->prefilled_tokens;
+    }
+    pthread_mutex_unlock(&mutex);
+    deliver(user, event);
+}
+
+static void progress_is_told(void **state) {
+    (void)state;
+    struct stage stage;
+    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1};
+    open_load(&stage, &options);
+    struct hearth_tokens prompt = tokens_like(1, 1200);
+    struct hearth_request request = request_for(&prompt, 2);
+    struct reply reply;
+    request.deliver = note_progress;
+    (void)run(&stage, &request, &reply); /* not asked for */
+    reply_finish(&reply);
+    assert_int_equal(told_count, 0);
+    for (size_t i = 600; i < 1200; i++) {
+        prompt.v[i] = 5;
+    }
+    request.progress = true;
+    (void)run(&stage, &request, &reply);
+    reply_finish(&reply);
+    assert_int_equal(told_count, 2);
+    assert_int_equal(told[0], 600);
+    assert_int_equal(told[1], 600 + 512);
+    hearth_tokens_finish(&prompt);
+    close_stage(&stage);
+}
+
+/* ---- what can be seen ---- */
+
+static void lanes_and_queue_can_be_seen(void **state) {
+    (void)state;
+    struct stage stage;
+    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1};
+    open_load(&stage, &options);
+    struct hearth_tokens prompt = tokens_like(1, 100), head = tokens_like(2, 50);
+    struct hearth_request request = request_for(&prompt, 3);
+    struct reply replies[4];
+    (void)run(&stage, &request, &replies[0]);
+    reply_finish(&replies[0]);
+    request = request_for(&prompt, 12);
+    request.tenant.id = 42;
+    struct gate gate;
+    /* PREFILLED and five tokens; the state is that after the fourth. */
+    int64_t running = launch_gate(&stage, &request, &gate, 6), ids[4];
+    static const enum hearth_class classes[4] = {HEARTH_CLASS_WARM, HEARTH_CLASS_BACKGROUND, HEARTH_CLASS_SIDE,
+                                                 HEARTH_CLASS_INTERACTIVE};
+    for (int i = 0; i < 4; i++) {
+        struct hearth_request waiting = request_for(&head, classes[i] == HEARTH_CLASS_WARM ? 0 : 2);
+        waiting.priority = classes[i];
+        waiting.tenant.id = (uint64_t)i;
+        ids[i] = launch(&stage, &waiting, &replies[i]);
+    }
+    struct hearth_lane_info lane;
+    struct hearth_waiting_info waiting[8];
+    assert_int_equal(hearth_service_lanes(stage.service, &lane, 1), 1);
+    assert_int_equal(lane.state, HEARTH_LANE_DECODE);
+    assert_int_equal(lane.request_id, running);
+    assert_int_equal(lane.tenant, 42);
+    assert_int_equal(lane.reused_tokens, 99);
+    assert_int_equal(lane.generated_tokens, 4);
+    assert_true(lane.prefill_us > 0 && lane.decode_us >= 3 * 20000 && lane.queue_us >= 0);
+    assert_int_equal(hearth_service_waiting(stage.service, waiting, 8), 0); /* they are in the inbox */
+    open_gate(&gate, 3);
+    await_gate(&gate);
+    assert_int_equal(hearth_service_waiting(stage.service, waiting, 8), 4);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(waiting[i].request_id, ids[3 - i]);
+        assert_int_equal(waiting[i].priority, classes[3 - i]);
+        assert_int_equal(waiting[i].tenant, 3 - i);
+        assert_int_equal(waiting[i].prompt_tokens, 50);
+        assert_false(waiting[i].held);
+        assert_true(waiting[i].waited_us > 0 && waiting[i].waited_us < SECOND_US);
+    }
+    open_gate(&gate, 0);
+    await(&gate.reply);
+    for (int i = 0; i < 4; i++) {
+        await(&replies[i]);
+        assert_int_equal(replies[i].err, 0);
+        reply_finish(&replies[i]);
+    }
+    reply_finish(&gate.reply);
+    hearth_tokens_finish(&prompt);
+    hearth_tokens_finish(&head);
+    close_stage(&stage);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lane_is_given_to_who_needs_it_more),
+        cmocka_unit_test(who_cannot_be_kept_stays),
+        cmocka_unit_test(all_of_a_crowd_are_answered),
+        cmocka_unit_test(no_more_wait_than_may),
+        cmocka_unit_test(a_deadline_ends_what_has_begun_and_fails_what_has_not),
+        cmocka_unit_test(progress_is_told),
+        cmocka_unit_test(lanes_and_queue_can_be_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
