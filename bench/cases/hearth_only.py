@@ -2,14 +2,11 @@
 
 import json
 import os
-import random
-import socket
 import tempfile
 import time
 
-from lib import stats
+from lib import leaving, stats
 from lib.case import HEARTH, Case, Cell, Measure
-from lib.client import events
 from lib.scripted import call
 from lib.text import Text
 
@@ -167,46 +164,9 @@ class Disconnect(Case):
     }
     GROWTH_MIB = 8
 
-    @staticmethod
-    def _leave_in_prefill(client, number, wait_s):
-        """Sends a long prompt and closes the connection after a moment, before any answer."""
-        body = json.dumps({"messages": [{"role": "user", "content": Text("leave", number).words(1500)}],
-                           "max_tokens": 8, "stream": number % 4 < 2}).encode()
-        with socket.create_connection((client.host, client.port), timeout=30) as connection:
-            connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-                               b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            time.sleep(wait_s)
-
-    @staticmethod
-    def _leave_in_stream(client, number, chunks):
-        """Reads a few pieces of a long reply, then closes the connection."""
-        body = {"messages": [{"role": "user", "content": Text("stream", number).ask(20)}], "max_tokens": 2000,
-                "stream": True, "temperature": 0, "ignore_eos": True}
-        connection, response = client.open("POST", "/v1/chat/completions", body)
-        for count, _ in enumerate(events(response)):
-            if count >= chunks:
-                break
-        response.close()
-        connection.close()
-
     def round(self, plan, cell, kind, number, running=None):
-        times, first, chance, before = plan.pick(100, 20), plan.pick(20, 6), random.Random(7), None
         with plan.start(kind, cell, 8192, 16) as running:
-            client = running.client
-            for each in range(first + times):
-                if each == first:
-                    client.wait_idle()
-                    before = running.memory_bytes("RssAnon")
-                if each % 2:
-                    self._leave_in_stream(client, each, chance.randrange(1, 6))
-                else:
-                    self._leave_in_prefill(client, each, chance.uniform(0.0, 0.3))
-            if not client.wait_idle(timeout_s=2.0):
-                raise RuntimeError("lanes are still busy")
-            if not client.chat([{"role": "user", "content": "Say hello."}], 8).text:
-                raise RuntimeError("a normal request got no text")
-            time.sleep(0.5)
-            after = running.memory_bytes("RssAnon")
+            before, after = leaving.leave(running, plan.pick(100, 20), plan.pick(20, 6))
             if running.stop() != 0:
                 raise RuntimeError("the server did not end as it should")
         if after - before > self.GROWTH_MIB * MIB:
