@@ -11,8 +11,8 @@ real    SmolLM2 on four lanes, with state on disk and sessions, for 10 minutes (
 Agents speak all three dialects, with tools, sessions, edits, forks, priorities and deadlines, under three keys; beside
 them are as many clients that misbehave (lib/rowdy.py), and keys and log level are read again (SIGHUP) all the time.
 
-What is checked: resident memory is flat after the first third (medians of the second and last third within 2 %, and the
-slope over their whole time within 2 %), open files and threads are those of the beginning, no connection and no request
+What is checked: resident memory is flat after the first third (medians of the second and last third, and the slope over
+their whole time, within 2 %, or 1 MiB where that is more: what the allocator of a small process does), open files and threads are those of the beginning, no connection and no request
 is left, every lane is idle, none was older than its deadline, every valid request was answered, no invalid one was,
 every warning and error in the log has a cause that is expected, the counters add up, and a conversation whose reply is
 greedy gets the same one as at the beginning. The exit status is 1 when something is not so.
@@ -37,7 +37,7 @@ from lib.text import Text
 
 AGENTS = 64
 DAY_REQUESTS = AGENTS * 24 * 6  # an agent asks six times in an hour of its day
-MEMORY_SHARE = 0.02
+MEMORY_SHARE, MEMORY_BYTES = 0.02, 1 << 20
 SAMPLE_S = 1.0
 # Of a scheduler that looks at deadlines between two batches, and of a machine that does other things as well.
 LATE_MS = 15000
@@ -204,7 +204,8 @@ def memory_check(samples):
     settled = samples[third:]
     drift = slope(settled, "rss") * (settled[-1]["at"] - settled[0]["at"]) / before
     figures = {"first": samples[0]["rss"], "middle": before, "last": after, "grown": after / before - 1, "drift": drift}
-    return abs(after / before - 1) <= MEMORY_SHARE and abs(drift) <= MEMORY_SHARE, figures
+    most = max(MEMORY_SHARE, MEMORY_BYTES / before)
+    return abs(after / before - 1) <= most and abs(drift) <= most, figures
 
 
 def log_check(text):
@@ -227,7 +228,7 @@ def counters_check(found):
         name: found[f"hearth_{name}_total"] for name in
         ("requests", "requests_done", "requests_failed", "requests_cancelled", "requests_refused", "requests_late",
          "http_requests", "http_dropped", "http_refused", "http_evicted", "http_timeouts", "http_malformed",
-         "http_stalled", "preemptions", "evicted_pages", "prompt_tokens", "prompt_computed_tokens")}
+         "http_stalled", "preemptions", "yields", "evicted_pages", "prompt_tokens", "prompt_computed_tokens")}
 
 
 def run(name, minutes):

@@ -47,7 +47,7 @@ static void count(struct hearth_service *service, const struct hearth_task *task
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
                           const int32_t *marks, size_t mark_count) {
     int64_t now_us = hearth_service_now_us(service);
-    if (task->aside_at > computed + (int32_t)service->params.page_tokens)
+    if (task->aside_at > computed)
         task->lost++;
     hearth_step_assign(&service->step, task->id, lane, computed, (int32_t)task->tokens.n, marks, mark_count, now_us);
     task->lane = lane;
