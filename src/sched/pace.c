@@ -25,12 +25,13 @@
 
 /* A batch that only prefills is halved when it takes longer than a second, and doubled again when four of its kind
  * would not: on two cores that is a matter of seconds for whoever comes, on a large machine it never happens. Several
- * in a row, so that a hiccup is none; rarely, so that the same prompts are split likewise from one time to the next. */
+ * in a row, so that a hiccup is none; rarely, so that the same prompts are split likewise from one time to the next.
+ * Fewer tokens than 256 would cost throughput where it is least. */
 #define ALONE_SLOW_US 1000000
 #define ALONE_FAST_US 250000
 #define ALONE_SLOW_COUNT 2
 #define ALONE_FAST_COUNT 16
-#define ALONE_MIN_TOKENS 128
+#define ALONE_MIN_TOKENS 256
 
 static int slot_of(int32_t tokens) {
     if (tokens <= EXACT_SIZES)

@@ -82,9 +82,13 @@ static bool shorter(const struct hearth_step *step, int32_t need, int32_t left) 
 struct waiting {
     const struct hearth_step_request *best[HEARTH_CLASS_WARM + 1]; /* of each class */
     const struct hearth_step_request *first; /* of all but warm ones */
-    const struct hearth_step_request *brief; /* of those whose rank has come, the one that needs least */
+    const struct hearth_step_request *brief; /* of those whose rank has come, by class, then who needs least */
     bool others; /* somebody waits, held or not, who is not warm */
 };
+
+static bool briefer(const struct hearth_step_request *a, const struct hearth_step_request *b) {
+    return a->priority != b->priority ? a->priority < b->priority : a->need_tokens < b->need_tokens;
+}
 
 static void look(const struct hearth_step *step, int64_t now_us, struct waiting *w) {
     int64_t ranks[HEARTH_CLASS_WARM + 1] = {0};
@@ -101,8 +105,7 @@ static void look(const struct hearth_step *step, int64_t now_us, struct waiting 
             *best = request;
             ranks[request->priority] = rank;
         }
-        if (!warm && request->need_tokens >= 0 && rank <= now_us &&
-            (!w->brief || request->need_tokens < w->brief->need_tokens))
+        if (!warm && request->need_tokens >= 0 && rank <= now_us && (!w->brief || briefer(request, w->brief)))
             w->brief = request;
     }
     for (int c = 0; c < HEARTH_CLASS_WARM; c++)
@@ -127,8 +130,9 @@ static const struct hearth_step_request *next_request(const struct hearth_step *
     first = w->first;
     if (!w->others)
         return w->best[HEARTH_CLASS_WARM];
-    bool lets_pass = first && w->brief && now_us - first->queued_us < HEARTH_SHORTER_WAIT_US &&
-                     first->need_tokens >= 0 && shorter(step, w->brief->need_tokens, first->need_tokens);
+    bool lets_pass = first && w->brief && w->brief->priority <= first->priority &&
+                     now_us - first->queued_us < HEARTH_SHORTER_WAIT_US && first->need_tokens >= 0 &&
+                     shorter(step, w->brief->need_tokens, first->need_tokens);
     return lets_pass ? w->brief : first;
 }
 
@@ -164,7 +168,8 @@ static enum why why_yield(const struct hearth_step *step, const struct hearth_st
         return WHY_CLASS;
     if (hearth_step_rank_us(step, request) > now_us)
         return WHY_NOT;
-    if (lane->state == HEARTH_LANE_PREFILL && shorter(step, request->need_tokens, lane->target - lane->computed))
+    if (lane->state == HEARTH_LANE_PREFILL && lane->priority == request->priority &&
+        shorter(step, request->need_tokens, lane->target - lane->computed))
         return WHY_SHORTER;
     int64_t ahead_us = hearth_accounts_debt_us(&step->accounts, lane->account) -
                        hearth_accounts_debt_us(&step->accounts, request->account);

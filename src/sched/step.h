@@ -29,7 +29,7 @@
  *
  *     warm         it is a warm request's                                                         keeps its place
  *     class        its class is below the other's                                                 keeps its place
- *     shorter      it has much more left of its prompt than the other needs                       keeps its place
+ *     shorter      it has much more left of its prompt than the other, of its class, needs        keeps its place
  *     share        its tenant has had far more than its share, the other's has not                queues anew
  *     slice        it has generated for long, and the other has waited for some time              queues anew
  *

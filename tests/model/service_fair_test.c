@@ -96,7 +96,8 @@ static void deliver(void *user, struct hearth_event *event) {
     hearth_event_destroy(event);
 }
 
-static void open_arena(struct arena *arena, uint32_t ctx_tokens, uint32_t lanes, enum hearth_memory_class class_of) {
+static void open_arena(struct arena *arena, uint32_t ctx_tokens, uint32_t lanes, enum hearth_memory_class class_of,
+                       uint32_t page_tokens) {
     struct hearth_sim_params sim;
     struct hearth_service_params params;
     *arena = (struct arena){0};
@@ -105,6 +106,7 @@ static void open_arena(struct arena *arena, uint32_t ctx_tokens, uint32_t lanes,
     sim.ctx_tokens = ctx_tokens;
     sim.lanes = lanes;
     sim.memory_class = class_of;
+    params.page_tokens = page_tokens;
     HEARTH_ASSERT(hearth_sim_create(&sim, &arena->engine, NULL) == 0);
     HEARTH_ASSERT(hearth_service_create(arena->engine, &params, &arena->service, NULL) == 0);
 }
@@ -151,7 +153,7 @@ static void check(bool ok, const char *what, double got, double low, double high
 
 static void tenants_share_by_weight(uint32_t lanes, size_t prompt_tokens, int32_t max_tokens) {
     struct arena arena;
-    open_arena(&arena, 16384, lanes, HEARTH_MEMORY_PAGES);
+    open_arena(&arena, 16384, lanes, HEARTH_MEMORY_PAGES, 256);
     for (int i = 0; i < 12; i++)
         (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 1 + (uint64_t)(i % 2), i % 2 ? 3 : 1, prompt_tokens,
                          max_tokens);
@@ -167,7 +169,7 @@ static void tenants_share_by_weight(uint32_t lanes, size_t prompt_tokens, int32_
 /* A tenant who comes after a long time has saved nothing up, and owes nothing. */
 static void sleeping_saves_nothing(void) {
     struct arena arena;
-    open_arena(&arena, 16384, 1, HEARTH_MEMORY_PAGES);
+    open_arena(&arena, 16384, 1, HEARTH_MEMORY_PAGES, 256);
     for (int i = 0; i < 4; i++)
         (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 1, 1, 400, 20);
     play(&arena, (int64_t)600 * SECOND_US);
@@ -195,7 +197,7 @@ static double bound_s(int others, uint32_t lanes, double prefill_s) {
 
 static void nobody_starves(uint32_t lanes, size_t prompt_tokens, int32_t max_tokens, enum hearth_memory_class memory) {
     struct arena arena;
-    open_arena(&arena, 16384, lanes, memory);
+    open_arena(&arena, 16384, lanes, memory, 256);
     for (int i = 0; i < 8; i++)
         (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 1 + (uint64_t)i % 2, 1, prompt_tokens, max_tokens);
     /* Much work of a tenant of little weight, in the background. */
@@ -211,13 +213,28 @@ static void nobody_starves(uint32_t lanes, size_t prompt_tokens, int32_t max_tok
     close_arena(&arena);
 }
 
+/* State that is never there when a request comes back: it has to compute everything again, and gets on all the same,
+ * whatever of a better class comes meanwhile. */
+static void who_loses_state_gets_on(enum hearth_memory_class memory, uint32_t page_tokens) {
+    struct arena arena;
+    open_arena(&arena, 16384, 1, memory, page_tokens);
+    hearth_sim_fault(arena.engine, HEARTH_SIM_FAULT_PAGE_EXPORT, 1, true);
+    hearth_sim_fault(arena.engine, HEARTH_SIM_FAULT_SNAPSHOT_EXPORT, 1, true);
+    struct client *victim = add_client(&arena, HEARTH_CLASS_BACKGROUND, 0, 1, 8000, 10);
+    (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 0, 1, 200, 20);
+    play(&arena, (int64_t)600 * SECOND_US);
+    double turns = (double)victim->turns;
+    check(turns >= 4, "replies of who loses its state", turns, 4, 1000);
+    close_arena(&arena);
+}
+
 /* ---- long and short ---- */
 
 /* On one lane: a prompt of 40,000 tokens, and short ones one after another. Short ones wait for a quantum at most, not
  * for 40 s; the long one gets on all the same, and is computed once. */
 static void long_and_short_share_a_lane(enum hearth_memory_class memory) {
     struct arena arena;
-    open_arena(&arena, 65536, 1, memory);
+    open_arena(&arena, 65536, 1, memory, 256);
     struct client *whale = add_client(&arena, HEARTH_CLASS_INTERACTIVE, 0, 1, 40000, 10);
     struct client *fish = add_client(&arena, HEARTH_CLASS_INTERACTIVE, 0, 1, 200, 20);
     whale->pause_us = -1;
@@ -243,8 +260,11 @@ int main(void) {
     nobody_starves(2, 300, 2000, HEARTH_MEMORY_PAGES);
     nobody_starves(2, 3000, 300, HEARTH_MEMORY_PAGES_SNAPSHOT);
     nobody_starves(4, 1000, 500, HEARTH_MEMORY_PAGES);
-    for (int memory = 0; memory < 4; memory++)
+    for (int memory = 0; memory < 4; memory++) {
+        who_loses_state_gets_on((enum hearth_memory_class)memory, 256);
+        who_loses_state_gets_on((enum hearth_memory_class)memory, 16384);
         long_and_short_share_a_lane((enum hearth_memory_class)memory);
-    printf("12 passed, 0 failed\n");
+    }
+    printf("20 passed, 0 failed\n");
     return 0;
 }

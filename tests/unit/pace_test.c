@@ -96,11 +96,10 @@ static void slow_batches_become_smaller(void **state) {
     learn_many(&pace, 0, 200, 5000000); /* not full: it says nothing */
     assert_int_equal(hearth_pace_alone(&pace, 512), 256);
     learn_many(&pace, 0, 256, 1200000);
-    assert_int_equal(hearth_pace_alone(&pace, 512), 128);
-    learn_many(&pace, 0, 128, 1200000);
-    assert_int_equal(hearth_pace_alone(&pace, 512), 128);
-    learn_many(&pace, 0, 128, 200000);
-    assert_true(hearth_pace_alone(&pace, 512) > 128);
+    assert_int_equal(hearth_pace_alone(&pace, 512), 256);
+    assert_int_equal(hearth_pace_alone(&pace, 2048), 256);
+    learn_many(&pace, 0, 256, 200000);
+    assert_int_equal(hearth_pace_alone(&pace, 512), 512);
     assert_int_equal(hearth_pace_alone(&pace, 100), 100);
 }
 
