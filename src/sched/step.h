@@ -62,8 +62,8 @@
 /*    name              value      why */
 #define HEARTH_STEP_TABLE(X)                                                                                          \
     X(QUANTUM_US,       1500000)  /* setting aside and coming back cost tenths of a second at worst: a tenth of it */ \
-    X(QUANTUM_SHARE,    4)        /* of the time it was set aside, a request's quantum grows by one part in so many */ \
-    X(QUANTUM_MORE_US,  5000000)  /* at most by this: whoever is short waits no longer */                             \
+    X(QUANTUM_SHARE,    4)        /* of the time it was set aside, a request's quantum grows by one part in so many */\
+    X(QUANTUM_MORE_US,  15000000) /* at most by this: a fifth of a lane is its share, unless it waits for minutes */  \
     X(SHORTER_TIMES,    4)        /* a prompt is shorter when it needs a quarter at most: sure, though an estimate */ \
     X(SHORTER_MIN_US,   1000000)  /* what is left must take this long, or waiting for it costs less than a capture */ \
     X(SHORTER_WAIT_US,  5000000)  /* a longer prompt lets shorter ones pass for so long, then it is its turn */       \

@@ -95,11 +95,13 @@ static void slow_batches_become_smaller(void **state) {
     assert_int_equal(hearth_pace_alone(&pace, 512), 256);
     learn_many(&pace, 0, 200, 5000000); /* not full: it says nothing */
     assert_int_equal(hearth_pace_alone(&pace, 512), 256);
-    learn_many(&pace, 0, 256, 1200000);
-    assert_int_equal(hearth_pace_alone(&pace, 512), 256);
-    assert_int_equal(hearth_pace_alone(&pace, 2048), 256);
-    learn_many(&pace, 0, 256, 200000);
-    assert_int_equal(hearth_pace_alone(&pace, 512), 512);
+    learn_many(&pace, 0, 256, 850000);
+    assert_int_equal(hearth_pace_alone(&pace, 512), 128);
+    learn_many(&pace, 0, 128, 850000); /* no smaller than that */
+    assert_int_equal(hearth_pace_alone(&pace, 512), 128);
+    assert_int_equal(hearth_pace_alone(&pace, 2048), 128);
+    learn_many(&pace, 0, 128, 100000);
+    assert_true(hearth_pace_alone(&pace, 512) > 128);
     assert_int_equal(hearth_pace_alone(&pace, 100), 100);
 }
 
