@@ -31,7 +31,7 @@ static void decide(struct micro *micro, uint32_t lanes) {
     for (int64_t i = 0; i < lanes; i++) {
         const struct hearth_step_request request = {.id = i + 1, .arrived_us = i, .tokens = PROMPT_TOKENS};
         HEARTH_ASSERT(hearth_step_submit(&step, &request));
-        hearth_step_assign(&step, i + 1, (int)i, 0, PROMPT_TOKENS, NULL, 0, i);
+        hearth_step_assign(&step, i + 1, (int)i, 0, PROMPT_TOKENS, NULL, 0, 0, i);
         (void)hearth_step_computed(&step, (int)i, PROMPT_TOKENS);
     }
     for (int i = 0; i < (micro->quick ? 3 : 101); i++) {

@@ -160,7 +160,7 @@ static void pin(struct hearth_service *service, const struct hearth_task *task) 
 }
 
 static void start(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
-                  const struct hearth_restore *restored) {
+                  const struct hearth_restore *restored, int64_t admit_us) {
     struct hearth_live *live = &service->lives[plan->target];
     HEARTH_ASSERT((size_t)restored->resumed == live->tokens.n);
     task->divergence = plan->divergence;
@@ -174,7 +174,7 @@ static void start(struct hearth_service *service, struct hearth_task *task, cons
     pin(service, task);
     for (size_t i = 0; i < task->pin_count; i++)
         hearth_live_pin(live, &task->pins[i]);
-    hearth_task_assigned(service, task, plan->target, restored->resumed, marks, mark_count);
+    hearth_task_assigned(service, task, plan->target, restored->resumed, marks, mark_count, admit_us);
 }
 
 /* ---- admission ---- */
@@ -299,7 +299,8 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     if (hearth_task_warm(task) && warm_is_there(service, task))
         return;
     take_over(service, task);
-    int64_t start_us = hearth_service_now_us(service);
+    const int64_t admit_us = hearth_service_now_us(service);
+    int64_t start_us = admit_us;
     if (!task->admitted)
         task->receipt.queue_us = start_us - task->submitted_us;
     for (int attempt = 0;; attempt++) {
@@ -329,7 +330,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         task->receipt.restore_us += restored.us;
         service->counters.restore_us += (uint64_t)restored.us;
         if (!restored.failed && !restored.no_cells) {
-            start(service, task, &plan, &restored);
+            start(service, task, &plan, &restored, admit_us);
             return;
         }
         if (!after_failure(service, task, &plan, &restored))

@@ -81,6 +81,7 @@ struct hearth_task {
     int64_t waited_us, prefill_us, decode_us; /* how long it has, before that or on lanes before this one */
     int32_t ahead;                /* positions that were captured on the way, in whole pages */
     int32_t aside_at;             /* positions it had when it was set aside last */
+    int64_t aside_us;             /* what capturing them took */
     struct hearth_speculation spec;
     uint32_t preemptions, lost;   /* how often it was set aside, and of these, lost state */
 };
@@ -181,9 +182,9 @@ bool hearth_lane_make_room(struct hearth_service *service, int keep);
 
 /* The step is told of a task that begins to wait. False: out of memory. */
 bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task, int64_t arrived_us);
-/* The task has got a lane, on which `computed` of its positions are there. */
+/* The task has got a lane, on which `computed` of its positions are there; its admission began at `admit_us`. */
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
-                          const int32_t *marks, size_t mark_count);
+                          const int32_t *marks, size_t mark_count, int64_t admit_us);
 /* The task gives its lane up and is queued again, in its old place or `anew`. Its state stays and waits to be captured;
  * or it is captured at once and leaves the lane `empty`. */
 void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty);

@@ -281,12 +281,16 @@ static int32_t warm_room(const struct hearth_step *step) {
     return step->params.warm_alone_tokens > 0 ? step->params.warm_alone_tokens : INT32_MAX;
 }
 
+static bool long_prefill(const struct hearth_step_lane *lane) {
+    return lane->state == HEARTH_LANE_PREFILL && lane->target - lane->begun > HEARTH_LONG_TOKENS;
+}
+
 /* Prefill tokens that a batch may hold beside `decoding` ones, with room for `room` more. */
 static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, int32_t room) {
     int32_t chunk = step->params.chunk_tokens - decoding;
     int32_t most = decoding > 0 ? step->params.beside_tokens : 0;
     for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++)
-        if (step->lanes[i].target - step->lanes[i].computed > HEARTH_LONG_TOKENS)
+        if (long_prefill(&step->lanes[i]))
             most = step->params.alone_tokens;
     if (most > 0 && chunk > most)
         chunk = most;
@@ -295,8 +299,8 @@ static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, in
     return chunk < room ? chunk : room;
 }
 
-/* Fills shares; returns how many tokens the batch has. */
-static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_t *shares) {
+/* Fills shares; returns how many tokens the batch has. `*passed`: a long prefill was left out for a shorter one. */
+static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_t *shares, bool *passed) {
     int32_t room = step->params.batch_tokens, total = 0;
     int32_t warm = warm_room(step);
     for (uint32_t i = 0; i < step->params.lanes && room > 0; i++)
@@ -306,6 +310,7 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
             total += shares[i];
         }
     int32_t chunk = prefill_room(step, total, room);
+    int32_t shortest = INT32_MAX; /* what is left of the shortest prompt in the batch */
     while (chunk > 0) {
         const struct hearth_step_lane *best = NULL;
         for (uint32_t i = 0; i < step->params.lanes; i++) {
@@ -318,9 +323,15 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
         }
         if (!best)
             break;
-        int32_t share = until_mark(best);
+        int32_t share = until_mark(best), left = best->target - best->computed;
+        *passed = long_prefill(best) && shortest <= left / HEARTH_SHORTER_TIMES &&
+                  step->passed < HEARTH_PASS_MOST;
+        if (*passed)
+            break;
         if (share > chunk)
             share = chunk;
+        if (left < shortest)
+            shortest = left;
         if (best->priority == HEARTH_CLASS_WARM) {
             share = share < warm ? share : warm;
             warm -= share;
@@ -365,7 +376,8 @@ void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_ac
             return;
     }
     int capture = next_capture(step);
-    int32_t batch = fill_batch(step, now_us, action->shares);
+    bool passed = false;
+    int32_t batch = fill_batch(step, now_us, action->shares, &passed);
     if (capture >= 0 && (batch == 0 || !step->captured_last)) {
         action->type = HEARTH_ACTION_CAPTURE;
         action->lane = capture;
@@ -374,6 +386,7 @@ void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_ac
         return;
     }
     step->captured_last = false;
+    step->passed = passed ? step->passed + 1 : 0;
     action->type = batch > 0 ? HEARTH_ACTION_COMPUTE : HEARTH_ACTION_SLEEP;
 }
 
@@ -443,16 +456,20 @@ void hearth_step_hold(struct hearth_step *step, int64_t id) {
 }
 
 /* How long a request has its lane at least. One that came to it at once has had no turn to lose. */
-static int64_t quantum_us(const struct hearth_step_request *request, int64_t now_us) {
+static int64_t quantum_us(const struct hearth_step_request *request, int64_t aside_us, int64_t now_us) {
     int64_t waited_us = now_us - request->queued_us, more_us = waited_us / HEARTH_QUANTUM_SHARE;
     if (!request->aside)
         return waited_us < HEARTH_QUANTUM_US ? waited_us : HEARTH_QUANTUM_US;
-    return ((int64_t)HEARTH_QUANTUM_US << (request->lost < 16 ? request->lost : 16)) +
-           (more_us < HEARTH_QUANTUM_MORE_US ? more_us : HEARTH_QUANTUM_MORE_US);
+    int64_t quantum = aside_us * HEARTH_QUANTUM_TIMES;
+    if (quantum > HEARTH_QUANTUM_US || request->lost > 0)
+        quantum = (int64_t)HEARTH_QUANTUM_US << (request->lost < 16 ? request->lost : 16);
+    else if (quantum < HEARTH_QUANTUM_LEAST_US)
+        quantum = HEARTH_QUANTUM_LEAST_US;
+    return quantum + (more_us < HEARTH_QUANTUM_MORE_US ? more_us : HEARTH_QUANTUM_MORE_US);
 }
 
 void hearth_step_assign(struct hearth_step *step, int64_t id, int index, int32_t computed, int32_t target,
-                        const int32_t *marks, size_t mark_count, int64_t now_us) {
+                        const int32_t *marks, size_t mark_count, int64_t aside_us, int64_t now_us) {
     struct hearth_step_lane *lane = &step->lanes[index];
     size_t at = queue_find(step, id);
     HEARTH_ASSERT(at < step->queued && lane->state == HEARTH_LANE_IDLE && computed < target);
@@ -463,7 +480,8 @@ void hearth_step_assign(struct hearth_step *step, int64_t id, int index, int32_t
                                       .account = request->account,
                                       .arrived_us = request->arrived_us,
                                       .assigned_us = now_us,
-                                      .quantum_us = quantum_us(request, now_us),
+                                      .quantum_us = quantum_us(request, aside_us, now_us),
+                                      .begun = computed,
                                       .computed = computed,
                                       .target = target};
     for (size_t i = 0; i < mark_count; i++)

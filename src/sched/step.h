@@ -13,10 +13,11 @@
  *
  * Batches. Every generating lane gets its token (and those guessed ahead, hearth_step_due()) in every batch. The rest
  * of the batch is prefill, shortest remaining first, with ageing so that a long one is not starved by a stream of short
- * ones; so much of it as the caller says that generating lanes can bear. A share ends at the lane's next mark, where
- * the caller may take a snapshot. Captures get all the time there is without work, else one slice between two batches,
- * which the caller keeps short against a batch: what is captured outlasts a crash, so a finished reply does not wait
- * for somebody else's long prompt.
+ * ones; so much of it as the caller says that generating lanes can bear. A long prefill is left out of the batches of a
+ * much shorter one, which would wait for its tokens, but never of many in a row. A share ends at the lane's next mark,
+ * where the caller may take a snapshot. Captures get all the time there is without work, else one slice between two
+ * batches, which the caller keeps short against a batch: what is captured outlasts a crash, so a finished reply does
+ * not wait for somebody else's long prompt.
  *
  * Order. A request's rank is when it arrived, plus its class's patience, plus its tenant's debt (sched/account.h): the
  * least is admitted first, and ages most as a prefill. Debts change, so it is looked at when a lane is free. A prompt
@@ -42,7 +43,7 @@
  * slice. Why nobody is thrown out forever: but for warm ones, a lane whose request
  * has waited for it yields only when it has run its quantum since it was assigned (a prefill: that much of computing
  * for itself). A quantum grows by a part of the time that the request was set aside, and doubles each time that state
- * was lost meanwhile; so a request that takes T is set aside at most 1 + T / HEARTH_QUANTUM_US times, and starts over
+ * was lost meanwhile; so a request that takes T is set aside at most 1 + T / HEARTH_QUANTUM_LEAST_US times, and starts over
  * at most 2 + log2(T / HEARTH_QUANTUM_US) times. */
 #ifndef HEARTH_SCHED_STEP_H
 #define HEARTH_SCHED_STEP_H
@@ -61,16 +62,19 @@
 
 /*    name              value      why */
 #define HEARTH_STEP_TABLE(X)                                                                                          \
-    X(QUANTUM_US,       1500000)  /* setting aside and coming back cost tenths of a second at worst: a tenth of it */ \
+    X(QUANTUM_TIMES,    5)        /* what setting aside and coming back cost is a fifth of what is had for it */      \
+    X(QUANTUM_LEAST_US, 100000)   /* between these two, */                                                            \
+    X(QUANTUM_US,       1500000)  /* and this also when state was lost, which costs more */                           \
     X(QUANTUM_SHARE,    4)        /* of the time it was set aside, a request's quantum grows by one part in so many */\
-    X(QUANTUM_MORE_US,  15000000) /* at most by this: a fifth of a lane is its share, unless it waits for minutes */  \
+    X(QUANTUM_MORE_US,  5000000)  /* at most by this: whoever is short waits no longer */                             \
     X(SHORTER_TIMES,    4)        /* a prompt is shorter when it needs a quarter at most: sure, though an estimate */ \
-    X(SHORTER_MIN_US,   1000000)  /* what is left must take this long, or waiting for it costs less than a capture */ \
+    X(SHORTER_MIN_US,   300000)   /* what is left must take this long, or waiting for it costs less than a capture */ \
     X(SHORTER_WAIT_US,  5000000)  /* a longer prompt lets shorter ones pass for so long, then it is its turn */       \
     X(SHARE_US,         10000000) /* tenants may part by this much before a lane is taken: a few replies' worth */    \
     X(SLICE_US,         20000000) /* a reply of a few hundred tokens ends within it: most are never cut */            \
     X(SLICE_WAIT_US,    5000000)  /* who waits less had better let the reply end */                                   \
-    X(LONG_TOKENS,      2048)     /* prefills with less left keep large batches: equal prompts are split alike */     \
+    X(LONG_TOKENS,      2048)     /* shorter prefills keep large batches: equal prompts are split alike */            \
+    X(PASS_MOST,        3)        /* batches in a row that leave a long prefill out: a short prompt needs two */      \
     X(PREFILL_LEAST,    8)        /* tokens of each batch that prefills get in any case, so that they always go on */
 
 enum {
@@ -88,6 +92,7 @@ struct hearth_step_lane {
     int64_t assigned_us, decodes_us; /* since when it has the lane, and generates on it */
     int64_t quantum_us;   /* before it has had that much, it does not yield */
     double spent_us;      /* computing for it since it was assigned */
+    int32_t begun;        /* positions the sequence held when it was assigned */
     int32_t computed;     /* positions the sequence holds */
     int32_t target;       /* prefill ends here: prompt length (with generated tokens after a preemption) */
     int32_t marks[HEARTH_MARKS_MAX]; /* ascending positions where a share has to end */
@@ -134,6 +139,7 @@ struct hearth_step {
     int64_t favoured;  /* a lane has yielded for this request: it is the next; 0: none */
     uint32_t changes;  /* moves whenever a held request may find things different */
     uint32_t moves;    /* moves with the queue */
+    uint32_t passed;    /* how many batches in a row a long prefill has been left out of */
     bool captured_last; /* the last action was a capture slice: compute before the next */
 };
 
@@ -178,9 +184,9 @@ void hearth_step_withdraw(struct hearth_step *step, int64_t id);
 /* About how many tokens a queued request has to compute before it generates. */
 void hearth_step_need(struct hearth_step *step, int64_t id, int32_t tokens);
 /* A queued request runs on an idle lane, which holds `computed` of its `target` positions. Marks ascend, lie in
- * (computed, target); more than HEARTH_MARKS_MAX are cut. */
+ * (computed, target); more than HEARTH_MARKS_MAX are cut. `aside_us`: what setting it aside and bringing it back cost. */
 void hearth_step_assign(struct hearth_step *step, int64_t id, int lane, int32_t computed, int32_t target,
-                        const int32_t *marks, size_t mark_count, int64_t now_us);
+                        const int32_t *marks, size_t mark_count, int64_t aside_us, int64_t now_us);
 /* A queued request cannot run now: not asked for again until something changes. */
 void hearth_step_hold(struct hearth_step *step, int64_t id);
 /* Adds a mark to a prefilling lane. False when the lane is past it or full of marks. */

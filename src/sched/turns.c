@@ -45,11 +45,12 @@ static void count(struct hearth_service *service, const struct hearth_task *task
 }
 
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
-                          const int32_t *marks, size_t mark_count) {
+                          const int32_t *marks, size_t mark_count, int64_t admit_us) {
     int64_t now_us = hearth_service_now_us(service);
     if (task->aside_at > computed)
         task->lost++;
-    hearth_step_assign(&service->step, task->id, lane, computed, (int32_t)task->tokens.n, marks, mark_count, now_us);
+    hearth_step_assign(&service->step, task->id, lane, computed, (int32_t)task->tokens.n, marks, mark_count,
+                       task->aside_us + now_us - admit_us, now_us);
     task->lane = lane;
     task->aside_at = 0;
     task->ahead = task->persisted = computed;
@@ -98,6 +99,7 @@ void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *t
     }
     if (empty)
         hearth_live_clear(service->cache, live);
+    task->aside_us = hearth_service_now_us(service) - live->used_us;
     if (!hearth_task_queue(service, task, anew ? live->used_us : arrived_us))
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
 }

@@ -232,7 +232,7 @@ static void play(struct world *world) {
             snprintf(text, sizeof text, "admit %c to lane %d", (char)action.id, lane);
             say(world, text);
             hearth_step_assign(&world->step, action.id, lane, world->computed[action.id], event->tokens, &event->mark,
-                               event->mark > 0, world->now_us);
+                               event->mark > 0, HEARTH_QUANTUM_US, world->now_us);
             world->step.lanes[lane].stays = world->stays[action.id];
             break;
         }
