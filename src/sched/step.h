@@ -40,11 +40,11 @@
  *
  * Why nobody starves. A rank lies at most 10 s (patience) and HEARTH_DEBT_MAX_US behind the arrival, so whoever comes
  * later than these 40 s is behind; before it are finitely many, each with a lane for no more than its prompt and a
- * slice. Why nobody is thrown out forever: but for warm ones, a lane whose request
- * has waited for it yields only when it has run its quantum since it was assigned (a prefill: that much of computing
- * for itself). A quantum grows by a part of the time that the request was set aside, and doubles each time that state
- * was lost meanwhile; so a request that takes T is set aside at most 1 + T / HEARTH_QUANTUM_LEAST_US times, and starts over
- * at most 2 + log2(T / HEARTH_QUANTUM_US) times. */
+ * slice. Why nobody is thrown out forever: but for warm ones, a lane whose request has waited for it yields only when
+ * it has run its quantum since it was assigned (a prefill: that much of computing for itself). A quantum is a multiple
+ * of what setting the request aside and bringing it back cost; it grows by a part of the time that this took, and
+ * doubles each time that state was lost meanwhile. So a request that takes T is set aside at most
+ * 1 + T / HEARTH_QUANTUM_LEAST_US times, and starts over at most 2 + log2(T / HEARTH_QUANTUM_US) times. */
 #ifndef HEARTH_SCHED_STEP_H
 #define HEARTH_SCHED_STEP_H
 
@@ -65,7 +65,7 @@
     X(QUANTUM_TIMES,    5)        /* what setting aside and coming back cost is a fifth of what is had for it */      \
     X(QUANTUM_LEAST_US, 100000)   /* between these two, */                                                            \
     X(QUANTUM_US,       1500000)  /* and this also when state was lost, which costs more */                           \
-    X(QUANTUM_SHARE,    4)        /* of the time it was set aside, a request's quantum grows by one part in so many */\
+    X(QUANTUM_SHARE,    4)        /* of the time it was set aside a quantum grows by one part in so many */            \
     X(QUANTUM_MORE_US,  5000000)  /* at most by this: whoever is short waits no longer */                             \
     X(SHORTER_TIMES,    4)        /* a prompt is shorter when it needs a quarter at most: sure, though an estimate */ \
     X(SHORTER_MIN_US,   300000)   /* what is left must take this long, or waiting for it costs less than a capture */ \
@@ -184,7 +184,7 @@ void hearth_step_withdraw(struct hearth_step *step, int64_t id);
 /* About how many tokens a queued request has to compute before it generates. */
 void hearth_step_need(struct hearth_step *step, int64_t id, int32_t tokens);
 /* A queued request runs on an idle lane, which holds `computed` of its `target` positions. Marks ascend, lie in
- * (computed, target); more than HEARTH_MARKS_MAX are cut. `aside_us`: what setting it aside and bringing it back cost. */
+ * (computed, target); more than HEARTH_MARKS_MAX are cut. Setting it aside and bringing it back cost `aside_us`. */
 void hearth_step_assign(struct hearth_step *step, int64_t id, int lane, int32_t computed, int32_t target,
                         const int32_t *marks, size_t mark_count, int64_t aside_us, int64_t now_us);
 /* A queued request cannot run now: not asked for again until something changes. */
