@@ -9,9 +9,9 @@
  *     (lanes + sum of the probabilities that a guessed token is kept) / (T(tokens) + costs of ways back)
  *
  * T is the pace's (pace.h). Tokens are added in the order of their probabilities, so that one pass finds the best
- * number; it must beat no guess by GAIN_MIN. Sizes of batches that were never computed are taken to be cheap once,
- * which is how their cost becomes known; and now and then one is computed that seemed not worth it, in case what is
- * known is out of date.
+ * number; it must beat no guess by GAIN_MIN. While nothing as large has been computed, a token more is taken to cost
+ * what one of a prompt does, which is how it is where arithmetic and not memory sets the speed, and elsewhere nearly
+ * nothing; and now and then guesses are computed that seemed not worth it, in case what is known is out of date.
  *
  * Invariants: a lane that does not decode computes nothing ahead; what a lane has due and ahead fits into max_tokens,
  * the context, and the outputs of a batch. */
@@ -23,8 +23,8 @@
 #define INDEX_SLICE 8192  /* positions indexed per batch: some hundred microseconds */
 #define RATE_DECAY 0.97F  /* a rate remembers some thirty guesses */
 #define TASK_PRIOR 4.0F   /* how many guesses of its own outweigh those of all tasks */
-#define GAIN_MIN 1.05
-#define UNKNOWN_SLOPE 0.1 /* of T(1): what a token more is taken to cost while that is not known */
+#define GAIN_MIN 1.15 /* times are noisy, and the best of many numbers is the one that looks too good */
+#define UNKNOWN_SLOPE 0.1 /* of a batch without guesses: least that a token more is taken to cost while not known */
 #define PROBE_EVERY 400   /* batches: a probe of three times a batch's cost is below 1 % of the time */
 #define PROBE_GAIN 1.5    /* how much a probe would have to promise if tokens ahead were cheap */
 
@@ -112,8 +112,13 @@ static double batch_us(const struct hearth_service *service, const struct choice
     double least = hearth_pace_decode_us(&service->pace, choice->tokens);
     if (least <= 0)
         return 0;
-    double us = cheap ? -1 : hearth_pace_decode_us(&service->pace, choice->tokens + ahead);
-    return us > 0 ? us : least * (1 + UNKNOWN_SLOPE * ahead);
+    if (cheap)
+        return least * (1 + UNKNOWN_SLOPE * ahead);
+    double us = hearth_pace_decode_us(&service->pace, choice->tokens + ahead);
+    if (us > 0)
+        return us;
+    double each_us = least * UNKNOWN_SLOPE;
+    return least + ahead * (service->pace.prefill_us > each_us ? service->pace.prefill_us : each_us);
 }
 
 /* What ways back cost, as expected, for all lanes that compute ahead. */
