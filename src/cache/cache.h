@@ -119,6 +119,8 @@ enum hearth_capture {
 /* Stores what is new of a live sequence: at most `pages` pages in this call, then snapshots. Call until DONE. The live
  * state is untouched. A sequence that is busy is stored as far as it has got. */
 enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages);
+/* Stores at most `pages` pages of a sequence that goes on, so that less is left to do when it ends. */
+void hearth_cache_capture_ahead(struct hearth_cache *cache, struct hearth_live *live, int pages);
 /* True when hearth_cache_capture has something to do. */
 bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct hearth_live *live);
 

@@ -269,7 +269,8 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
     hearth_copies_write(cache, path, live);
 }
 
-enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages) {
+/* `ahead`: the sequence goes on, so that what belongs to its end is left alone. */
+static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_live *live, int pages, bool ahead) {
     struct hearth_path *path = &cache->scratch;
     int32_t n = (int32_t)live->tokens.n;
     if (!hearth_cache_capture_pending(cache, live)) {
@@ -291,7 +292,7 @@ enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hear
     if (!ok) /* what is there goes to the far tier, and makes room when it has been written */
         hearth_copies_write(cache, path, live);
     bool full = !ok && cache->writing > 0;
-    bool more = (ok && path->matched < n) || full;
+    bool more = ahead || (ok && path->matched < n) || full;
     if (!more)
         finish_capture(cache, live, path, ok);
     else
@@ -304,6 +305,14 @@ enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hear
     if (!more && tail)
         hearth_store_prune(cache, tail);
     return !more ? HEARTH_CAPTURE_DONE : full ? HEARTH_CAPTURE_FULL : HEARTH_CAPTURE_MORE;
+}
+
+enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hearth_live *live, int pages) {
+    return capture(cache, live, pages, false);
+}
+
+void hearth_cache_capture_ahead(struct hearth_cache *cache, struct hearth_live *live, int pages) {
+    (void)capture(cache, live, pages, true);
 }
 
 /* ---- live sequences ---- */

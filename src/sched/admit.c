@@ -200,7 +200,7 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
     if (!any_busy(service))
         return true; /* the attempts run out and the prompt is computed from nothing */
     task->waits_for_ended = service->ended + 1;
-    hearth_step_hold(&service->step, task->id);
+    hearth_step_hold(&service->step, task->id, hearth_service_now_us(service));
     return false;
 }
 
@@ -274,7 +274,7 @@ static bool warm_is_there(struct hearth_service *service, struct hearth_task *ta
         return false;
     bool waits = wait_for_far(service, task, &plan);
     if (waits)
-        hearth_step_hold(&service->step, task->id);
+        hearth_step_hold(&service->step, task->id, hearth_service_now_us(service));
     else if (plan.resume == n || !hearth_cache_in_ram(service->cache, &plan))
         end_warm(service, task, &plan, plan.resume);
     else
@@ -293,7 +293,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     }
     if (any_busy(service) && (int32_t)(task->waits_for_ended - service->ended) > 0 && task->waits_for_ended &&
         !hearth_lane_yield_cells(service, task)) {
-        hearth_step_hold(&service->step, task->id);
+        hearth_step_hold(&service->step, task->id, hearth_service_now_us(service));
         return;
     }
     if (hearth_task_warm(task) && warm_is_there(service, task))
@@ -303,6 +303,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     int64_t start_us = admit_us;
     if (!task->admitted)
         task->receipt.queue_us = start_us - task->submitted_us;
+    uint64_t tried = 0; /* lanes that were captured: what RAM did not take is given up */
     for (int attempt = 0;; attempt++) {
         struct hearth_prompt prompt = {.tokens = task->tokens.v,
                                        .n = task->tokens.n,
@@ -310,14 +311,19 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
                                        .cache_off = task->request.cache_off || attempt >= RESTORE_ATTEMPTS};
         struct hearth_plan plan;
         const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-        if (!hearth_cache_plan(service->cache, &prompt, lives, service->lanes, &plan) ||
-            (attempt == 0 && wait_for_leader(service, task, plan.resume)) ||
-            (attempt == 0 && !prompt.cache_off && wait_for_far(service, task, &plan))) {
-            hearth_step_hold(&service->step, task->id);
+        if (!hearth_cache_plan(service->cache, &prompt, lives, service->lanes, &plan)) {
+            hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
             return;
         }
-        if (hearth_cache_must_capture(service->cache, &plan, &service->lives[plan.target])) {
+        if ((attempt == 0 && wait_for_leader(service, task, plan.resume)) ||
+            (attempt == 0 && !prompt.cache_off && wait_for_far(service, task, &plan))) {
+            hearth_step_hold(&service->step, task->id, hearth_service_now_us(service));
+            return;
+        }
+        if (!(tried >> plan.target & 1) &&
+            hearth_cache_must_capture(service->cache, &plan, &service->lives[plan.target])) {
             hearth_lane_capture(service, plan.target);
+            tried |= UINT64_C(1) << plan.target;
             continue;
         }
         hearth_step_captured(&service->step, plan.target);

@@ -46,11 +46,7 @@ static void finish_task(struct hearth_service *service, struct hearth_task *task
     }
     event->type = HEARTH_EVENT_DONE;
     event->finish = finish;
-    event->receipt = task->receipt;
-    event->generated_tokens = task->generated;
-    event->generate_us = task->last_us - task->first_us;
-    event->drafted_tokens = task->spec.drafted;
-    event->accepted_tokens = task->spec.accepted;
+    hearth_event_fill(event, task);
     service->counters.requests_done++;
     hearth_lane_leave(service, task);
     hearth_task_end(service, task, event);
@@ -403,7 +399,12 @@ static void complete(struct hearth_service *service, struct hearth_task *task, i
     for (int32_t pos = begin; pos < keep; pos++)
         service->items[pos - begin] =
             (struct hearth_batch_item){.token = task->tokens.v[pos], .seq = lane, .pos = pos};
+    int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     int err = service->engine->ops->decode(service->engine, service->items, (size_t)(keep - begin));
+    int64_t us = hearth_service_now_us(service) - start_us;
+    service->told_us += hearth_clock_us() - real_us;
+    service->counters.decode_us += (uint64_t)us;
+    hearth_step_charge(&service->step, lane, (double)us);
     if (err && err != HEARTH_ERR_NO_CELLS)
         hearth_live_clear(service->cache, live);
     if (!err && !hearth_live_append(live, task->tokens.v + begin, (size_t)(keep - begin)))

@@ -33,6 +33,7 @@
 #define ALONE_SLOW_COUNT 2
 #define ALONE_FAST_COUNT 16
 #define ALONE_MIN_TOKENS 128
+#define ALONE_MOST_TOKENS 256 /* twice as many are a whole batch of most engines: as many as may be */
 
 static int slot_of(int32_t tokens) {
     if (tokens <= EXACT_SIZES)
@@ -56,11 +57,11 @@ static int32_t between(double value, int32_t low, int32_t high) {
 static void learn_alone(struct hearth_pace *pace, int32_t tokens, int64_t us) {
     pace->slow = us > ALONE_SLOW_US ? pace->slow + 1 : 0;
     pace->fast = us < ALONE_FAST_US ? pace->fast + 1 : 0;
-    int32_t size = pace->alone_tokens;
-    if (pace->slow >= ALONE_SLOW_COUNT)
-        size = tokens / 2 > ALONE_MIN_TOKENS ? tokens / 2 : ALONE_MIN_TOKENS;
+    int32_t size = pace->alone_tokens, half = tokens / 2 > ALONE_MIN_TOKENS ? tokens / 2 : ALONE_MIN_TOKENS;
+    if (pace->slow >= ALONE_SLOW_COUNT && (size == 0 || half < size))
+        size = half;
     else if (pace->fast >= ALONE_FAST_COUNT && size > 0)
-        size = size * 2;
+        size = size < ALONE_MOST_TOKENS ? size * 2 : 0;
     if (size == pace->alone_tokens)
         return;
     pace->alone_tokens = size;

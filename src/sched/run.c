@@ -36,17 +36,21 @@ void hearth_task_destroy(struct hearth_service *service, struct hearth_task *tas
     free(task);
 }
 
-struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hearth_event_type type) {
-    struct hearth_event *event = calloc(1, sizeof *event);
-    if (!event)
-        return NULL;
-    event->type = type;
+void hearth_event_fill(struct hearth_event *event, const struct hearth_task *task) {
     event->receipt = task->receipt;
     event->generated_tokens = task->generated;
     event->generate_us = task->last_us - task->first_us;
     event->drafted_tokens = task->spec.drafted;
     event->accepted_tokens = task->spec.accepted;
     event->preemptions = task->preemptions;
+}
+
+struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hearth_event_type type) {
+    struct hearth_event *event = calloc(1, sizeof *event);
+    if (!event)
+        return NULL;
+    event->type = type;
+    hearth_event_fill(event, task);
     return event;
 }
 
@@ -70,7 +74,23 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
     pthread_mutex_unlock(&service->mutex);
 }
 
+/* The receipt of a task that ends before its prompt was computed. */
+static void receipt_end(struct hearth_service *service, struct hearth_task *task) {
+    struct hearth_receipt *receipt = &task->receipt;
+    int64_t now_us = hearth_service_now_us(service);
+    if (!task->admitted) {
+        receipt->queue_us = now_us - task->submitted_us;
+    } else if (!task->prefilled) {
+        uint32_t reused = receipt->prompt_tokens - receipt->computed_tokens;
+        uint32_t there =
+            (uint32_t)(task->lane >= 0 ? service->step.lanes[task->lane].computed : task->aside_at);
+        receipt->computed_tokens = there > reused ? there - reused : 0;
+        receipt->prefill_us = task->lane >= 0 ? now_us - task->started_us : task->prefill_us;
+    }
+}
+
 void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, int err, const char *text) {
+    receipt_end(service, task);
     if (task->lane >= 0)
         hearth_lane_leave(service, task);
     else
@@ -81,7 +101,7 @@ void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, 
         service->counters.requests_failed++;
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_FAILED);
     if (!event) {
-        /* The receiver must hear of the end: the one event that may not be lost waits for memory. */
+        /* The receiver must hear of the end, and there is nothing to tell it with. */
         hearth_log(HEARTH_LOG_ERROR, "out of memory while failing a request");
         abort();
     }

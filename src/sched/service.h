@@ -260,7 +260,8 @@ struct hearth_waiting_info {
     int64_t request_id;
     enum hearth_class priority;
     uint64_t tenant;
-    uint32_t prompt_tokens, generated_tokens; /* generated: it was set aside */
+    uint32_t prompt_tokens, generated_tokens;
+    uint32_t preemptions; /* how often it was set aside */
     int64_t waited_us;
     bool held; /* not for a lane, but for another prompt that begins alike, for cells, or for the disk */
 };

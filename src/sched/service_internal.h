@@ -163,7 +163,9 @@ void hearth_task_destroy(struct hearth_service *service, struct hearth_task *tas
 void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, int err, const char *text);
 /* Delivers the event and ends the task. */
 void hearth_task_end(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event);
-/* An event with the task's receipt and counts so far; NULL: out of memory. */
+/* What every event tells of its task: the receipt and counts so far. */
+void hearth_event_fill(struct hearth_event *event, const struct hearth_task *task);
+/* An event with that; NULL: out of memory. */
 struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hearth_event_type type);
 /* The task leaves its lane, whose state waits to be captured. */
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);

@@ -18,6 +18,7 @@
 #include "sched/speculate.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "sched/service_internal.h"
 
 #define INDEX_SLICE 8192  /* positions indexed per batch: some hundred microseconds */
@@ -81,8 +82,16 @@ static int32_t task_room(const struct hearth_service *service, const struct hear
     return room > 0 ? (int32_t)room : 0;
 }
 
-static void guess_make(struct hearth_service *service, struct hearth_task *task, struct hearth_guess *guess) {
+/* Tokens of a lane that generates which the next batch has to compute: the last one, and what a way back has cost. */
+static int32_t due_tokens(const struct hearth_service *service, int lane) {
+    return (int32_t)(service->on_lane[lane]->tokens.n - service->lives[lane].tokens.n);
+}
+
+static void guess_make(struct hearth_service *service, struct hearth_task *task, int32_t due,
+                       struct hearth_guess *guess) {
     int32_t room = task_room(service, task);
+    if (room > 1 + HEARTH_DRAFT_MAX - due) /* batches are exact up to there, and ways back end */
+        room = 1 + HEARTH_DRAFT_MAX - due;
     guess->count = guess->ahead = 0;
     if (room > 0 && hearth_draft_index(&task->spec.index, task->tokens.v, task->tokens.n, INDEX_SLICE))
         guess->count = (int)hearth_draft_find(&task->spec.index, task->tokens.v, task->tokens.n, guess->tokens,
@@ -131,7 +140,8 @@ static double returns_us(const struct hearth_service *service, const struct choi
         const struct hearth_live *live = &service->lives[offer->lane];
         bool there = service->spec.guesses[offer->lane].checkpoint.pos == (int32_t)live->tokens.n;
         us += there ? 0 : service->spec.take_us;
-        us += (1 - offer->whole) * (service->spec.return_us + (1 + offer->kept) * token_us);
+        double again = due_tokens(service, offer->lane) + offer->kept; /* tokens that a way back costs */
+        us += (1 - offer->whole) * (service->spec.return_us + again * token_us);
     }
     return us;
 }
@@ -232,7 +242,8 @@ static void decide(struct hearth_service *service, struct choice *choice) {
 void hearth_speculate_plan(struct hearth_service *service) {
     const struct hearth_caps *caps = &service->engine->caps;
     enum hearth_speculate speculate = service->params.speculate;
-    if (speculate == HEARTH_SPECULATE_OFF || (speculate == HEARTH_SPECULATE_AUTO && !caps->batch_exact))
+    if (speculate == HEARTH_SPECULATE_OFF || !caps->cache_ok ||
+        (speculate == HEARTH_SPECULATE_AUTO && !caps->batch_exact))
         return;
     struct choice choice = {0};
     for (uint32_t i = 0; i < service->lanes; i++) {
@@ -240,9 +251,10 @@ void hearth_speculate_plan(struct hearth_service *service) {
         guess->count = guess->ahead = 0;
         if (service->step.lanes[i].state != HEARTH_LANE_DECODE)
             continue;
-        guess_make(service, service->on_lane[i], guess);
+        int32_t due = due_tokens(service, (int)i);
+        guess_make(service, service->on_lane[i], due, guess);
         choice.lanes++;
-        choice.tokens += (int32_t)(service->on_lane[i]->tokens.n - service->lives[i].tokens.n);
+        choice.tokens += due;
         if (guess->count > 0)
             choice.offers[choice.count++].lane = (int)i;
     }
@@ -253,9 +265,7 @@ void hearth_speculate_plan(struct hearth_service *service) {
         decide(service, &choice);
     for (uint32_t i = 0; i < service->lanes; i++)
         if (service->step.lanes[i].state == HEARTH_LANE_DECODE)
-            hearth_step_due(&service->step, (int)i,
-                            (int32_t)(service->on_lane[i]->tokens.n - service->lives[i].tokens.n) +
-                                service->spec.guesses[i].ahead);
+            hearth_step_due(&service->step, (int)i, due_tokens(service, (int)i) + service->spec.guesses[i].ahead);
 }
 
 /* ---- there and back ---- */
@@ -271,9 +281,10 @@ void hearth_speculate_prepare(struct hearth_service *service, int lane) {
     if (guess->ahead == 0 || !hearth_checkpoint_needed(&service->engine->caps, guess->ahead) ||
         guess->checkpoint.pos == n)
         return;
-    int64_t start_us = hearth_service_now_us(service);
+    int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     if (hearth_checkpoint_take(&guess->checkpoint, service->engine, live->seq, n))
         guess->ahead = 0;
+    service->told_us += hearth_clock_us() - real_us;
     learn_us(&service->spec.take_us, hearth_service_now_us(service) - start_us);
 }
 
@@ -286,8 +297,7 @@ bool hearth_speculate_drop(struct hearth_service *service) {
         any = true;
         guess->count = guess->ahead = 0;
         if (service->step.lanes[i].state == HEARTH_LANE_DECODE)
-            hearth_step_due(&service->step, (int)i,
-                            (int32_t)(service->on_lane[i]->tokens.n - service->lives[i].tokens.n));
+            hearth_step_due(&service->step, (int)i, due_tokens(service, (int)i));
     }
     return any;
 }
@@ -296,8 +306,9 @@ int32_t hearth_speculate_return(struct hearth_service *service, int lane, int32_
     if (n == end)
         return n;
     const struct hearth_guess *guess = &service->spec.guesses[lane];
-    int64_t start_us = hearth_service_now_us(service);
+    int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     int32_t pos = hearth_checkpoint_return(&guess->checkpoint, service->engine, service->lives[lane].seq, end, n);
+    service->told_us += hearth_clock_us() - real_us;
     if (guess->checkpoint.pos > 0 && pos == guess->checkpoint.pos)
         learn_us(&service->spec.return_us, hearth_service_now_us(service) - start_us);
     return pos;

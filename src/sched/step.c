@@ -90,14 +90,14 @@ static bool briefer(const struct hearth_step_request *a, const struct hearth_ste
     return a->priority != b->priority ? a->priority < b->priority : a->need_tokens < b->need_tokens;
 }
 
-static void look(const struct hearth_step *step, int64_t now_us, struct waiting *w) {
+static void look(const struct hearth_step *step, bool free, int64_t now_us, struct waiting *w) {
     int64_t ranks[HEARTH_CLASS_WARM + 1] = {0};
     *w = (struct waiting){.others = false};
     for (size_t i = 0; i < step->queued; i++) {
         const struct hearth_step_request *request = &step->queue[i];
         bool warm = request->priority == HEARTH_CLASS_WARM;
         w->others = w->others || !warm;
-        if (held(step, request))
+        if (held(step, request) || (!free && now_us < request->humble_until_us))
             continue;
         int64_t rank = warm ? request->arrived_us : hearth_step_rank_us(step, request);
         const struct hearth_step_request **best = &w->best[request->priority];
@@ -310,12 +310,13 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
             total += shares[i];
         }
     int32_t chunk = prefill_room(step, total, room);
+    uint64_t out = 0; /* long prefills that are left out */
     int32_t shortest = INT32_MAX; /* what is left of the shortest prompt in the batch */
     while (chunk > 0) {
         const struct hearth_step_lane *best = NULL;
         for (uint32_t i = 0; i < step->params.lanes; i++) {
             const struct hearth_step_lane *lane = &step->lanes[i];
-            if (lane->state != HEARTH_LANE_PREFILL || shares[i] > 0 ||
+            if (lane->state != HEARTH_LANE_PREFILL || shares[i] > 0 || (out >> i & 1) ||
                 (lane->priority == HEARTH_CLASS_WARM && warm <= 0))
                 continue;
             if (!best || urgency(step, lane, now_us) < urgency(step, best, now_us))
@@ -324,10 +325,10 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
         if (!best)
             break;
         int32_t share = until_mark(best), left = best->target - best->computed;
-        *passed = long_prefill(best) && shortest <= left / HEARTH_SHORTER_TIMES &&
-                  step->passed < HEARTH_PASS_MOST;
-        if (*passed)
-            break;
+        if (long_prefill(best) && shortest <= left / HEARTH_SHORTER_TIMES && step->passed < HEARTH_PASS_MOST) {
+            out |= UINT64_C(1) << (best - step->lanes);
+            continue;
+        }
         if (share > chunk)
             share = chunk;
         if (left < shortest)
@@ -341,6 +342,7 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
         chunk -= share;
         total += share;
     }
+    *passed = out != 0;
     return total;
 }
 
@@ -364,8 +366,8 @@ void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_ac
             step->lanes[i].decodes_us = now_us > 0 ? now_us : 1;
     if (step->queued > 0) {
         struct waiting waiting;
-        look(step, now_us, &waiting);
         bool free = lane_free(step);
+        look(step, free, now_us, &waiting);
         const struct hearth_step_request *request = free ? next_request(step, &waiting, now_us) : NULL;
         if (request) {
             action->type = HEARTH_ACTION_ADMIT;
@@ -409,6 +411,7 @@ bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_reque
     struct hearth_step_request *queued = &step->queue[step->queued++];
     *queued = *request;
     queued->held_at = 0;
+    queued->humble_until_us = 0;
     queued->need_tokens = -1;
     if (queued->priority != HEARTH_CLASS_WARM)
         queued->account = hearth_accounts_wait(&step->accounts, queued->tenant);
@@ -446,13 +449,15 @@ void hearth_step_need(struct hearth_step *step, int64_t id, int32_t tokens) {
         step->queue[at].need_tokens = tokens;
 }
 
-void hearth_step_hold(struct hearth_step *step, int64_t id) {
+void hearth_step_hold(struct hearth_step *step, int64_t id, int64_t now_us) {
     size_t at = queue_find(step, id);
     HEARTH_ASSERT(at < step->queued);
     step->queue[at].held_at = step->changes;
     step->moves++;
-    if (step->favoured == id)
+    if (step->favoured == id) {
         step->favoured = 0; /* others have waited long enough for it */
+        step->queue[at].humble_until_us = now_us + HEARTH_HUMBLE_US;
+    }
 }
 
 /* How long a request has its lane at least. One that came to it at once has had no turn to lose. */

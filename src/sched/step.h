@@ -73,6 +73,7 @@
     X(SHARE_US,         10000000) /* tenants may part by this much before a lane is taken: a few replies' worth */    \
     X(SLICE_US,         20000000) /* a reply of a few hundred tokens ends within it: most are never cut */            \
     X(SLICE_WAIT_US,    5000000)  /* who waits less had better let the reply end */                                   \
+    X(HUMBLE_US,        1000000)  /* how long nobody yields again for who had to wait for something else */           \
     X(LONG_TOKENS,      2048)     /* shorter prefills keep large batches: equal prompts are split alike */            \
     X(PASS_MOST,        3)        /* batches in a row that leave a long prefill out: a short prompt needs two */      \
     X(PREFILL_LEAST,    8)        /* tokens of each batch that prefills get in any case, so that they always go on */
@@ -115,6 +116,7 @@ struct hearth_step_request {
     /* The step's own. */
     uint32_t account;
     int32_t need_tokens;  /* about what has to be computed of its prompt; negative: not known */
+    int64_t humble_until_us; /* until then it waits for a lane that is free */
     uint32_t held_at; /* change counter when it was held; retried when the counter moves on; 0 = not held */
 };
 
@@ -187,8 +189,9 @@ void hearth_step_need(struct hearth_step *step, int64_t id, int32_t tokens);
  * (computed, target); more than HEARTH_MARKS_MAX are cut. Setting it aside and bringing it back cost `aside_us`. */
 void hearth_step_assign(struct hearth_step *step, int64_t id, int lane, int32_t computed, int32_t target,
                         const int32_t *marks, size_t mark_count, int64_t aside_us, int64_t now_us);
-/* A queued request cannot run now: not asked for again until something changes. */
-void hearth_step_hold(struct hearth_step *step, int64_t id);
+/* A queued request cannot run now: not asked for again until something changes; and if a lane yielded for it, no other
+ * does for some time. */
+void hearth_step_hold(struct hearth_step *step, int64_t id, int64_t now_us);
 /* Adds a mark to a prefilling lane. False when the lane is past it or full of marks. */
 bool hearth_step_mark(struct hearth_step *step, int lane, int32_t pos);
 /* A decoding lane computes so many tokens per batch from now on, instead of one: what is due (more than one when state

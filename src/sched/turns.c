@@ -88,6 +88,7 @@ void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *t
     task->aside_at = (int32_t)live->tokens.n;
     task->fetch_us = 0;
     task->preemptions++;
+    live->warm = live->warm || !task->prefilled;
     if (!warm)
         hearth_lane_capture(service, lane);
     else if (empty)
@@ -240,7 +241,7 @@ void hearth_lane_capture_ahead(struct hearth_service *service, int lane, int pag
     int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     pages = pages < whole ? pages : whole;
     if (pages > 0)
-        (void)hearth_cache_capture(service->cache, &service->lives[lane], pages);
+        hearth_cache_capture_ahead(service->cache, &service->lives[lane], pages);
     task->ahead += (pages > 0 ? pages : 1) * page; /* also of what RAM did not take: that is not tried again */
     service->counters.capture_us += (uint64_t)(hearth_service_now_us(service) - start_us);
     service->told_us += hearth_clock_us() - real_us;
@@ -294,6 +295,7 @@ void hearth_task_progress(struct hearth_service *service, struct hearth_task *ta
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_PROGRESS);
     if (!event)
         return; /* the next one tells it */
+    event->receipt.prefill_us = hearth_service_now_us(service) - task->started_us;
     event->prefilled_tokens = (uint32_t)(there < task->prompt_tokens ? there : task->prompt_tokens);
     task->request.deliver(task->request.user, event);
 }

@@ -102,6 +102,7 @@ static size_t list_waiting(struct hearth_service *service, struct hearth_waiting
                                                .tenant = task->request.tenant.id,
                                                .prompt_tokens = (uint32_t)task->prompt_tokens,
                                                .generated_tokens = task->generated,
+                                               .preemptions = task->preemptions,
                                                .waited_us = task->waited_us + now_us - task->queued_us,
                                                .held = request->held_at == step->changes};
     }

@@ -437,7 +437,12 @@ static void step(struct game *g) {
         step_request(g);
     } else if (what < 92) { /* idle time: a slice of a capture, of a busy lane too */
         game_note_seen(g, live);
-        (void)hearth_cache_capture(g->cache, live, rng_range(&g->rng, 1, 8));
+        int pages = rng_range(&g->rng, 1, 8);
+        if (live->busy && rng_once_in(&g->rng, 2)) {
+            hearth_cache_capture_ahead(g->cache, live, pages);
+        } else {
+            (void)hearth_cache_capture(g->cache, live, pages);
+        }
     } else if (what < 95) {
         if (!live->busy) {
             capture_wholly(g, live);
