@@ -7,11 +7,11 @@ set -eu
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
 
-scripts/build.sh hearth >/dev/null
+dir=$(scripts/build.sh hearth)
 if [ -z "${MODEL:-}" ]; then
     MODEL=$(scripts/models.sh smollm2)
     set -- --alias smollm2
 fi
 say "starting the server (Ctrl-C ends it)"
 # ARGS holds several options.
-exec build/hearth serve --model "$MODEL" --port "${PORT:-8080}" --hello "$@" ${ARGS:-}
+exec "$dir/hearth" serve --model "$MODEL" --port "${PORT:-8080}" --hello "$@" ${ARGS:-}

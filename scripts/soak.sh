@@ -13,5 +13,9 @@ dir=$(scripts/build.sh hearth)
 HEARTH_BIN=${HEARTH_BIN:-$PWD/$dir/hearth}
 HEARTH_MODELS=$HEARTH_CACHE/models
 export HEARTH_BIN HEARTH_MODELS
-scripts/models.sh all >/dev/null
+case " $* " in
+*" real "*) scripts/models.sh smollm2 >/dev/null ;;
+*" sim "*) ;; # needs no model
+*) scripts/models.sh smollm2 >/dev/null ;;
+esac
 exec python3 bench/soak.py "$@"

@@ -15,11 +15,10 @@ import tempfile
 import time
 
 from lib import stats
-from lib.case import HEARTH, Case, Measure
+from lib.case import HEARTH, MIB, Case, Measure
 from lib.text import Text
 from cases.long_context import settle
 
-MIB = 1 << 20
 WORDS_PER_TOKEN = 0.7
 
 

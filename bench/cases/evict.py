@@ -8,11 +8,9 @@ import math
 import tempfile
 
 from lib import scenarios
-from lib.case import HEARTH
+from lib.case import HEARTH, MIB
 from cases.long_context import settle
 from cases.recompute import Scenario, play, summed
-
-MIB = 1 << 20
 
 
 class Budgeted(Scenario):

@@ -6,11 +6,10 @@ import tempfile
 import time
 
 from lib import leaving, stats
-from lib.case import HEARTH, Case, Cell, Measure
+from lib.case import HEARTH, MIB, Case, Cell, Measure
 from lib.scripted import call
 from lib.text import Text
 
-MIB = 1 << 20
 TOKENS_PER_WORD = 1.32
 WORDS_PER_MESSAGE = 400
 

@@ -16,7 +16,6 @@ from lib.svg import Plot
 from lib.text import Text
 
 BOUND_S = 2.0
-WARM_UP = [{"role": "user", "content": "Warm up."}]
 LOAD_MEASURES = {
     "ttft-p50": Measure("TTFT p50", "ms"),
     "ttft-p90": Measure("TTFT p90", "ms"),
@@ -78,7 +77,7 @@ class Arrivals:
 
 
 def play(running, arrivals):
-    load.run(running.port, lambda sender: sender.chat(WARM_UP, 4))
+    load.warm_up(running.port)
     return load.run(running.port, arrivals.go)
 
 
@@ -86,7 +85,7 @@ class OpenLoop(Case):
     """Load: 64 conversations arrive
 
     64 conversations of four turns over one system prompt arrive at random, with think times between the turns: 256
-    requests on four lanes. Replies have 16 tokens.
+    requests on four lanes. Replies have 16 tokens. hearth guesses ahead, as by default.
     """
     name, group = "arrivals", "load"
     classes, lanes = ("pages", "hybrid"), (4,)
@@ -107,7 +106,8 @@ class OpenLoop(Case):
 class Rates(Case):
     """Saturation: rate of arrivals
 
-    As above with three turns, at rates from far below what the machine can do to beyond it.
+    As `arrivals` with three turns, at rates from far below what the machine can do to beyond it. hearth guesses ahead,
+    as by default.
     """
     name, group = "rates", "load"
     RATES = (0.25, 0.5, 1.0, 2.0)
@@ -134,7 +134,8 @@ class Rates(Case):
 class Lanes(Case):
     """Saturation: lanes
 
-    As many clients as lanes, each with a new question as soon as it is answered: 60 words, 32 tokens of reply.
+    As many clients as lanes, each with a new question as soon as it is answered: 60 words, 32 tokens of reply. hearth
+    guesses ahead, as by default.
     """
     name, group = "saturation", "load"
     classes, lanes = ("pages",), (1, 2, 4, 8, 16)
@@ -156,7 +157,7 @@ class Lanes(Case):
             await asyncio.gather(*(client(sender, lane) for lane in range(cell.lanes)))
 
         with plan.start(kind, cell, 16384, 512) as running:
-            load.run(running.port, lambda sender: sender.chat(WARM_UP, 4))
+            load.warm_up(running.port)
             samples, share, seconds = load.run(running.port, everybody)
         return {"values": values_of(samples, share, seconds)}
 

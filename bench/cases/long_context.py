@@ -8,15 +8,13 @@ import tempfile
 import time
 
 from lib import stats
-from lib.case import BOTH, HEARTH, PEER, Case, Cell, Measure, figure
+from lib.case import BOTH, HEARTH, MIB, PEER, SAFE_S, Case, Cell, Measure, figure, show_ratio, show_spread
 from lib.svg import Plot
 from lib.text import Text
 
-MIB = 1 << 20
 STEPS = (8192, 16384, 32768, 45056)
 QUICK_STEPS = (8192, 16384)
 CTX_TOKENS = 49152
-SAFE_S = 2.0
 
 
 def settle(client, quiet_s=0.7, timeout_s=60):
@@ -93,23 +91,33 @@ class LongContext(Case):
         return {"values": values}
 
     def section(self, cells):
-        blocks = []
+        """For each memory class a table of times and one of counts."""
+        blocks, both = [], ("hearth", "peer")
         for memory in self.classes:
-            rows = []
+            times, counts = [], []
             for key, result in cells.items():
                 if not key.startswith(memory + "."):
                     continue
                 found = {name: figure(measure, name, result) for name, measure in self.measures.items()}
-                row = [result["label"].split(", ")[-1]]
+                tokens = result["label"].split(", ")[-1]
+                row = [tokens]
                 for name in ("cold", "warm", "restart"):
-                    row += [stats.number(found[name] and found[name][which], 0) for which in ("hearth", "peer")]
-                row += [stats.number(found[name] and found[name].get("ratio"), 1) for name in ("warm", "restart")]
+                    row += [stats.number(found[name][which], 0) for which in both]
+                for name in ("warm", "restart"):
+                    row += [show_ratio(found[name]), show_spread(found[name])]
+                times.append([*row, found["warm"]["rounds"]])
+                row = [tokens]
+                for name in ("computed-warm", "computed-restart"):
+                    row += [stats.number(found[name][which], 0) for which in both]
                 row += [stats.number(found[name] and found[name]["hearth"], 2) for name in ("ram", "disk")]
-                rows.append(row)
-            if rows:
-                blocks.append(stats.table([f"{memory}, tokens", "cold, ms: hearth", "llama-server", "warm, ms: hearth",
-                                           "llama-server", "restart, ms: hearth", "llama-server", "warm, times better",
-                                           "restart, times better", "RAM, MiB", "disk, MiB"], rows))
+                counts.append(row)
+            if times:
+                blocks += [
+                    stats.table([f"{memory}, tokens", "cold, ms: hearth", "llama-server", "warm, ms: hearth",
+                                 "llama-server", "restart, ms: hearth", "llama-server", "warm, times better", "spread",
+                                 "restart, times better", "spread", "rounds"], times),
+                    stats.table([f"{memory}, tokens", "computed, warm: hearth", "llama-server",
+                                 "computed after a restart: hearth", "llama-server", "RAM, MiB", "disk, MiB"], counts)]
         return "\n\n".join(blocks)
 
     def plots(self, cells):

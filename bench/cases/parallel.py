@@ -16,6 +16,7 @@ class Parallel(Case):
 
     All begin together; each has three turns with a reply of 48 tokens and goes on as soon as it is answered. Prompts
     share nothing. TTFT is that of the turns behind the first; the rate is of all generated tokens over the whole time.
+    hearth guesses ahead, as by default.
     """
     name, group = "parallel", "load"
     lanes = (1, 4, 16)
@@ -30,7 +31,7 @@ class Parallel(Case):
     def round(self, plan, cell, kind, number, running=None):
         reply, words = plan.pick(48, 16), 250
         with plan.start(kind, cell, 16384, 1024) as running:
-            load.run(running.port, lambda sender: sender.chat([{"role": "user", "content": "Warm up."}], 4))
+            load.warm_up(running.port)
             known = {}
 
             async def talk(sender, lane):

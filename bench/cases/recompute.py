@@ -74,7 +74,7 @@ class Scenario(Case):
 
 
 def joined_table(case, cells):
-    """Recompute ratio and TTFT in one table, with the quartiles of the last round's turns."""
+    """Recompute ratio and TTFT in one table, with the quartiles of a round's turns, the median of the rounds'."""
     header = ["", "recompute ratio: hearth", "llama-server", "TTFT, ms: hearth (quartiles)", "llama-server (quartiles)",
               "times better", "spread", "rounds"]
     rows = []

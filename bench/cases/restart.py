@@ -7,12 +7,11 @@ SIGKILL comes two seconds after a reply has ended: what hearth promises to have 
 import tempfile
 import time
 
-from lib.case import HEARTH, Case, Measure
+from lib.case import HEARTH, SAFE_S, Case, Measure
 from lib.ledger import new_tokens
 from lib.scenarios import Chat
 from lib.text import Text
 
-SAFE_S = 2.0
 TURNS = 3
 
 

@@ -18,7 +18,8 @@ class Speculation(Case):
 
     Greedy replies of 192 tokens, with guesses (`speculate: true`, which is what hearth does by itself where it is
     measured to be faster) and without (`false`); texts must be equal. *copy* repeats a file of the prompt, *json* a
-    form of its own, *prose* neither. The ratio compares with llama-server without a draft model.
+    form of its own, *prose* neither. The ratio compares with llama-server without a draft model; its own n-gram
+    guessing was left off, as it is by default.
     """
     name = "speculation"
     rounds, quick_rounds = (2, 7), (1, 1)
@@ -38,7 +39,7 @@ class Speculation(Case):
         self._decode(plan, cell, running, {})
 
     def _decode(self, plan, cell, running, extra):
-        """(tokens per second, text): from the first text to the end, by the server's count of tokens."""
+        """(tokens per second, text), by the server's own count and time (predicted_n, predicted_ms)."""
         reply = running.client.chat([{"role": "user", "content": TASKS[cell.variant]}], plan.pick(192, 48),
                                     ignore_eos=True, **extra)
         return reply.timings["predicted_n"] / reply.timings["predicted_ms"] * 1000, reply.text

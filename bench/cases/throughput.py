@@ -16,10 +16,11 @@ STEP_COUNTERS = ("decode_us", "sample_us", "sched_us", "generated_tokens")
 
 
 def together(port, seed, lanes, words, max_tokens):
-    """The same request for every lane at the same time: samples, and the client's share of a core."""
+    """The same request for every lane at the same time: samples, and the client's share of a core. No tokens are
+    guessed ahead; llama-server does not know that field, and guesses only when it is started with a flag."""
     async def plan(sender):
-        await asyncio.gather(*(sender.chat([{"role": "user", "content": Text(*seed, lane).words(words)}], max_tokens)
-                               for lane in range(lanes)))
+        await asyncio.gather(*(sender.chat([{"role": "user", "content": Text(*seed, lane).words(words)}], max_tokens,
+                                           speculate=False) for lane in range(lanes)))
 
     samples, share, _ = load.run(port, plan)
     if errors := load.failed(samples):
@@ -46,9 +47,10 @@ def counters(client):
 class Throughput(Case):
     """Prefill and decode speed, 1, 4 and 16 lanes
 
-    Prefill: prompt tokens of all lanes until all are computed. Decode: tokens per second of all lanes, behind each
-    reply's first; between two texts of one reply, p50 and p99. Overhead: of hearth's own thread, what is neither
-    computing nor sampling, and sampling with delivery, relative to computing; of the rounds without prefill.
+    Guessing ahead is off in both. Prefill: prompt tokens of all lanes until all are computed. Decode: tokens per second
+    of all lanes, behind each reply's first; between two texts of one reply, p50 and p99. Overhead: of hearth's own
+    thread, what is neither computing nor sampling, and sampling with delivery, relative to computing; of the rounds
+    without prefill.
     """
     name = "throughput"
     both_alive = True

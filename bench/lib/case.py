@@ -4,15 +4,14 @@ A case measures cells: a memory class, a number of lanes, sometimes a variant. A
 asks hearth and llama-server the same, one after the other, and gives one number for each measure and server. Of the
 rounds:
 
-    value      the median of the rounds, for each server
-    ratio      how many times better hearth is: the ratio of the two medians, so turned that above 1 hearth is ahead
+    value      the median of the rounds, for each server; of a pooled measure, a quantile of all rounds' samples
+    ratio      how many times better hearth is: the ratio of the two values, so turned that above 1 hearth is ahead
     interval   of the ratio: five rounds or more, bootstrap over rounds (90 %); fewer, the smallest and the largest
     spread     half of the interval, relative to the ratio: what another run of the record may differ by
 
 A measure is exact (a count, the same on every machine) or timed. Of exact ones the worst round counts, for both.
 """
 
-import contextlib
 import dataclasses
 import os
 
@@ -27,6 +26,9 @@ LONG = {"pages": "tiny", "window": "tiny-window", "hybrid": "tiny-hybrid"}
 QUICK_CLASSES = ("pages", "window", "hybrid")
 BOOTSTRAP_FROM = 5
 
+MIB = 1 << 20
+SAFE_S = 2.0  # what is older is on disk, hearth promises
+
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
@@ -36,6 +38,7 @@ class Measure:
     exact: bool = False
     digits: int = 1
     compared: bool = True  # False: a number of hearth's that llama-server has no counterpart of, or of another kind
+    pooled: tuple = None   # (key of the samples that a round keeps, quantile)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,12 +163,26 @@ class Case:
 
 # ---- figures
 
-def rounds_of(result, kind, measure):
-    return [value for each in result["rounds"]
-            if (value := each.get(kind, {}).get("values", {}).get(measure)) is not None]
+def _rounds(measure, name, result, kind):
+    """What the rounds say: numbers, or lists of samples."""
+    found = [each.get(kind, {}) for each in result["rounds"]]
+    values = [each.get(measure.pooled[0]) if measure.pooled else each.get("values", {}).get(name) for each in found]
+    return [value for value in values if value is not None]
+
+
+def _of_rounds(measure, values):
+    """One number of what the rounds say."""
+    if not values:
+        return None
+    if measure.pooled:
+        return stats.quantile([sample for each in values for sample in each], measure.pooled[1])
+    if measure.exact:
+        return min(values) if measure.higher_is_better else max(values)
+    return stats.median(values)
 
 
 def _ratio(measure, mine, peer):
+    mine, peer = _of_rounds(measure, mine), _of_rounds(measure, peer)
     if not mine or not peer:
         return None
     over, under = (mine, peer) if measure.higher_is_better else (peer, mine)
@@ -178,24 +195,21 @@ def _rounded(value):
 
 def figure(measure, name, result):
     """One measure of one cell as a dictionary; None when nobody measured it."""
-    mine, peer = (rounds_of(result, kind, name) for kind in BOTH)
+    mine, peer = (_rounds(measure, name, result, kind) for kind in BOTH)
     if not mine and not peer:
         return None
-    worst = min if measure.higher_is_better else max
-    middle = (lambda values: worst(values) if values else None) if measure.exact else stats.median
-    out = {"hearth": _rounded(middle(mine)), "peer": _rounded(middle(peer)), "unit": measure.unit,
-           "kind": "exact" if measure.exact else "timed", "rounds": len(mine)}
+    out = {"hearth": _rounded(_of_rounds(measure, mine)), "peer": _rounded(_of_rounds(measure, peer)),
+           "unit": measure.unit, "kind": "exact" if measure.exact else "timed", "rounds": len(mine)}
     if not measure.compared:
         return out
-    out["ratio"] = _rounded(_ratio(measure, middle(mine), middle(peer)))
-    pairs = [(a, b) for a, b in zip(mine, peer)]
+    out["ratio"] = _rounded(_ratio(measure, mine, peer))
+    pairs = list(zip(mine, peer))
     if out["ratio"] is None or measure.exact or len(pairs) < 2:
         return out
     if len(pairs) >= BOOTSTRAP_FROM:
-        found = stats.interval(pairs, lambda drawn: _ratio(measure, stats.median([a for a, _ in drawn]),
-                                                           stats.median([b for _, b in drawn])))
+        found = stats.interval(pairs, lambda drawn: _ratio(measure, *zip(*drawn)))
     else:
-        each = [_ratio(measure, a, b) for a, b in pairs]
+        each = [_ratio(measure, [a], [b]) for a, b in pairs]
         found = [min(each), max(each)]
     out["low"], out["high"] = _rounded(found[0]), _rounded(found[1])
     out["spread"] = _rounded((found[1] - found[0]) / 2 / out["ratio"])
@@ -260,18 +274,3 @@ def standard_table(case, cells, name):
 
 def standard_tables(case, cells):
     return "\n\n".join(filter(None, (standard_table(case, cells, name) for name in case.measures)))
-
-
-# ---- helpers for cases
-
-@contextlib.contextmanager
-def halted(running):
-    """The server does nothing meanwhile, not even poll."""
-    if running is None:
-        yield
-        return
-    running.halt()
-    try:
-        yield
-    finally:
-        running.resume()

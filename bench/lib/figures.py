@@ -29,7 +29,7 @@ RECORD_ROWS = (
     ("Two branches in turn", "branches.hybrid.1"),
     ("A loop of tool turns on 13,745 tokens, hybrid", "tool-turns.hybrid.1"),
     ("After a restart", "restart.pages.1"),
-    ("More conversations than RAM", "eviction.pages.1"),
+    ("More conversations than RAM; only hearth has a disk", "eviction.pages.1"),
     ("Twelve conversations, RAM for two", "fan-out.pages.1"),
 )
 
@@ -101,8 +101,9 @@ def compare_with_pages(found):
     for page in pages():
         with open(page, encoding="utf-8") as file:
             text = file.read()
-        said = [(path, float(shown)) for _, path, _, shown, _ in FIGURE.findall(text)
-                if path.endswith(".ratio") or path.split(".")[-2:] in (["recompute", "hearth"], ["recompute", "peer"])]
+        said = [(path, before) for _, path, _, shown, _ in FIGURE.findall(text)
+                if (path.endswith(".ratio") or path.split(".")[-2:] in (["recompute", "hearth"], ["recompute", "peer"]))
+                and (before := _number(shown)) is not None]
         for _, name, shown, _ in TABLE.findall(text):
             said += _said_in_table(shown) if name == "record" else []
         for path, before in said:
@@ -117,14 +118,20 @@ def compare_with_pages(found):
     return "\n".join(["What README.md and docs/ say, and what was measured here:", *lines] if lines else [])
 
 
+def _number(shown):
+    """None: nothing was measured yet, and a dash stands there."""
+    try:
+        return float(shown)
+    except ValueError:
+        return None
+
+
 def _said_in_table(shown):
     out, paths = [], dict(RECORD_ROWS)
     for line in shown.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if cells[0] in paths:
             for field, cell in (("recompute.hearth", 1), ("recompute.peer", 2), ("ttft.ratio", 5)):
-                try:
-                    out.append((f"{paths[cells[0]]}.{field}", float(cells[cell])))
-                except ValueError:
-                    pass
+                if (before := _number(cells[cell])) is not None:
+                    out.append((f"{paths[cells[0]]}.{field}", before))
     return out

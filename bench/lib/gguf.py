@@ -48,7 +48,6 @@ class Model:
         self._keys = keys = metadata(path)
         self.arch = keys["general.architecture"]
         self.has_template = bool(keys.get("tokenizer.chat_template"))
-        self.train_ctx_tokens = keys.get(f"{self.arch}.context_length", 0)
         # Anything but plain attention needs a snapshot to be resumed.
         self.plain_attention = not any(
             key.startswith((f"{self.arch}.ssm.", f"{self.arch}.wkv", f"{self.arch}.attention.sliding_window"))

@@ -1,9 +1,10 @@
 """A client for many requests at a time, on one thread (asyncio), which costs little: what arrives is kept with its
 time, and read only when the request has ended.
 
-    samples, share = run(port, plan)        plan: a coroutine function that is given a Sender
+    samples, share, seconds = run(port, plan)        plan: a coroutine function that is given a Sender
 
-`share` is the part of one core that the client itself used: a measurement whose client is busy measures the client.
+`share` is the part of one core that the client itself used in the `seconds` that it took: a measurement whose client is
+busy measures the client.
 """
 
 import asyncio
@@ -180,6 +181,11 @@ def run(port, plan, timeout_s=300):
     asyncio.run(plan(sender))
     seconds = time.monotonic() - start
     return sender.samples, (time.process_time() - used) / seconds, seconds
+
+
+def warm_up(port):
+    """A short request before what is measured."""
+    run(port, lambda sender: sender.chat([{"role": "user", "content": "Warm up."}], 4))
 
 
 def failed(samples):

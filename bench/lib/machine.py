@@ -39,7 +39,8 @@ def describe():
     cpu = re.search(r"^model name\s*: (.*)", _file("/proc/cpuinfo"), re.M)
     memory = re.search(r"^MemTotal:\s*(\d+)", _file("/proc/meminfo"), re.M)
     commit = _output("git", "rev-parse", "HEAD")
-    changed = _output("git", "status", "--porcelain", "--untracked-files=no", "--", "src", "bench", "scripts")
+    changed = _output("git", "status", "--porcelain", "--untracked-files=no", "--", "src", "bench", "scripts",
+                      ":(exclude)bench/report")
     return {
         "cpu": cpu[1] if cpu else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),

@@ -8,10 +8,10 @@ from . import case as kinds
 from . import machine, stats
 
 HOW = """Of each number there are as many rounds as the last column says; hearth and llama-server take turns, and who
-begins changes. *Times better* is the ratio of the two medians, so turned that above 1 hearth is ahead; behind it
+begins changes. *Times better* is the ratio of the two numbers, so turned that above 1 hearth is ahead; behind it
 stands the interval of that ratio (five rounds or more: bootstrap, 90 %; fewer: smallest and largest), and *spread* is
-half of it. *Exact* numbers are counts: they do not depend on the machine. Everything else is time, and depends on it;
-the ratios do so less."""
+half of it. *Exact* numbers are counts: they do not depend on the machine. Everything else is time or the memory of
+a process, and depends on it; the ratios do so less."""
 
 
 def head(data):
@@ -41,6 +41,14 @@ def _flags(data):
     return [*lines, ""]
 
 
+def _made(data, entry):
+    """Of a case that was measured on another day or with another commit than the head says."""
+    commit, date = entry.get("commit"), entry.get("date")
+    if not commit or (commit == data["machine"]["hearth_commit"] and data["started"].startswith(date)):
+        return []
+    return [f"Measured on {date} with commit {commit}.", ""]
+
+
 def _case(folder, case, cells, drawn):
     """A page that cannot be written must not cost the measurements."""
     lines = []
@@ -62,7 +70,7 @@ def write(folder, data, known):
     for name, entry in data["cases"].items():
         case = known[name]
         cells = {key: result for key, result in entry["cells"].items() if result["rounds"]}
-        lines += [f"## {case.title}", "", f"`{name}`. {case.about}".strip(), ""]
+        lines += [f"## {case.title}", "", f"`{name}`. {case.about}".strip(), "", *_made(data, entry)]
         if cells:
             lines += _case(folder, case, cells, drawn)
         lines += [f"Failed: {result['label']}: {result['error']}" for result in entry["cells"].values()

@@ -102,12 +102,6 @@ class Server:
     def resume(self):
         self.process.send_signal(signal.SIGCONT)
 
-    def cpu_s(self):
-        """Seconds of processor time that it has used, all threads."""
-        with open(f"/proc/{self.process.pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     def kill(self):
         """SIGKILL, as a crash or a power cut would end it."""
         self.process.kill()

@@ -10,15 +10,6 @@ def median(values):
     return statistics.median(values) if values else None
 
 
-def spread(values):
-    """Half the distance between the quartiles, relative to the median; None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    middle = statistics.median(values)
-    return (high - low) / 2 / middle if middle else None
-
-
 def quantile(values, share):
     """By linear interpolation; None for no values."""
     if not values:

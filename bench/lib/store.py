@@ -51,6 +51,7 @@ class Record:
         if not resume:
             for case in chosen:
                 self._forget(case)
+        self._digests = {}  # of the models that this run has used
         self._begun, self._before_s = time.monotonic(), self.data["seconds"]
 
     def _forget(self, case):
@@ -77,8 +78,9 @@ class Record:
         data = self.data
         data["seconds"] = round(self._before_s + time.monotonic() - self._begun)
         for name, path in self.plan.used_models.items():
-            if name not in data["models"]:
-                data["models"][name] = machine.model(path)
+            if name not in self._digests:
+                self._digests[name] = machine.model(path)
+        data["models"].update(self._digests)
         import cases  # the cases know this module's neighbours
         known = {case.name: case for case in cases.ALL}
         data["cases"] = {name: data["cases"][name] for name in known if name in data["cases"]}
@@ -97,7 +99,7 @@ class Record:
 def compact(data):
     """JSON with a line for each round and each figure, so that a record can be compared with the one before."""
     def lines(value, depth, path):
-        if isinstance(value, dict) and value and depth < 7 and not (path and path[-1] in ("figures_entry",)):
+        if isinstance(value, dict) and value and depth < 7:
             if path[:1] == ["figures"] and depth == 2:
                 return json.dumps(value, ensure_ascii=False)
             inner = [f"{' ' * depth}{json.dumps(key)}: {lines(item, depth + 1, [*path, key])}"

@@ -47,6 +47,16 @@ def test_fill():
         figures.fill("<!-- figure:none.of.these -->1<!-- /figure -->", DATA)
 
 
+def test_what_is_not_measured_yet_is_not_compared(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    marks = "<!-- figure:alternating.pages.1.ttft.ratio .1f -->{}<!-- /figure -->"
+    page.write_text(marks.format("–") + marks.format("…"), encoding="utf-8")
+    monkeypatch.setattr(figures, "pages", lambda: [str(page)])
+    assert figures.compare_with_pages(DATA["figures"]) == ""
+    page.write_text(marks.format("12.0"), encoding="utf-8")
+    assert "12, here 12.3 (3 %)" in figures.compare_with_pages(DATA["figures"])
+
+
 def rounds(pairs):
     return {
         "label": "pages, 1 lane",
@@ -64,6 +74,18 @@ def test_ratio_is_of_medians_and_above_one_when_hearth_is_ahead():
     higher = kinds.figure(Measure("m", "tokens/s", True), "m", rounds([(30, 10), (30, 10)]))
     assert higher["ratio"] == 3 and higher["spread"] == 0
     assert kinds.figure(Measure("m"), "m", rounds([(1, 10)])).get("spread") is None
+
+
+def test_pooled_measures_are_quantiles_of_all_samples():
+    """Two rounds of a hundred samples: the slow ones are all in the second."""
+    result = rounds([(0, 0), (0, 0)])
+    for number, each in enumerate(result["rounds"]):
+        each["hearth"]["times"] = [1] * 100 if number == 0 else [1] * 90 + [2] * 10
+        each["llama-server"]["times"] = [4] * 100
+    found = kinds.figure(Measure("m", "ms", pooled=("times", 0.99)), "m", result)
+    assert (found["hearth"], found["peer"], found["ratio"], found["rounds"]) == (2, 4, 2, 2)
+    assert (found["low"], found["high"]) == (2, 4)
+    assert kinds.figure(Measure("m", "ms", pooled=("times", 0.5)), "m", result)["ratio"] == 4
 
 
 def test_exact_measures_count_their_worst_round():

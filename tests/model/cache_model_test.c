@@ -438,11 +438,8 @@ static void step(struct game *g) {
     } else if (what < 92) { /* idle time: a slice of a capture, of a busy lane too */
         game_note_seen(g, live);
         int pages = rng_range(&g->rng, 1, 8);
-        if (live->busy && rng_once_in(&g->rng, 2)) {
-            hearth_cache_capture_ahead(g->cache, live, pages);
-        } else {
-            (void)hearth_cache_capture(g->cache, live, pages);
-        }
+        bool ahead = live->busy && rng_once_in(&g->rng, 2);
+        ahead ? hearth_cache_capture_ahead(g->cache, live, pages) : (void)hearth_cache_capture(g->cache, live, pages);
     } else if (what < 95) {
         if (!live->busy) {
             capture_wholly(g, live);
@@ -472,7 +469,6 @@ static void check(struct game *g) {
 }
 
 /* ---- games ---- */
-
 static uint32_t pick(struct rng *rng, const uint32_t *from, uint32_t count) {
     return from[rng_below(rng, count)];
 }
