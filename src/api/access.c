@@ -9,25 +9,51 @@
  * wanted it has a cause. The status is what the client was told, or would have been: 499 for one that has left, and
  * that of the error where a stream broke off.
  *
- * Levels: answers that took a turn of the model, and all errors, info; what the server is to blame for (a 5xx, but for
- * deadlines and its own end), warn; everything else, debug. What clients have written (paths, names, words of errors)
- * can neither break the line nor command the terminal. Prompts are not logged. */
+ * Levels: answers that took a turn of the model, and errors that are the client's or the queue's (a 4xx; a 5xx that is
+ * BUSY, CANCELLED, OVERLOADED or DEADLINE), info; what the server is to blame for (every other 5xx, also for want of
+ * memory or cells), warn; everything else, debug. What clients have written (paths, names, words of errors) can neither
+ * break the line nor command the terminal. Prompts are not logged. */
 #include "api/kept.h"
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/utf8.h"
 
 #include <string.h>
 
+/* The bytes of the character that begins here; 0: it is none. */
+static size_t character_len(const char *at) {
+    const unsigned char lead = (unsigned char)*at;
+    const size_t len = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    return strnlen(at, len) == len && hearth_utf8_valid(at, len) ? len : 0;
+}
+
+/* True for what a terminal may take for a command: C0, DEL, and C1 as UTF-8 (C2 80 to C2 9F) or as bytes of their own,
+ * which they are for terminals with 8-bit controls. */
+static bool is_control(const char *at, size_t len) {
+    const unsigned char first = (unsigned char)at[0];
+    switch (len) {
+    case 0: return first <= 0x9F;
+    case 1: return first < ' ' || first == 0x7F;
+    case 2: return first == 0xC2 && (unsigned char)at[1] <= 0x9F;
+    default: return false;
+    }
+}
+
 /* Puts '?' in the place of control characters, and ' of quotes. */
 static void tame(char *text) {
-    for (char *at = text; *at != '\0'; at++) {
-        if ((unsigned char)*at < ' ' || *at == 0x7F) {
-            *at = '?';
-        } else if (*at == '"') {
-            *at = '\'';
+    char *out = text;
+    for (const char *at = text; *at != '\0';) {
+        const size_t len = character_len(at), step = len > 0 ? len : 1;
+        if (is_control(at, len) || *at == '"') {
+            *out++ = *at == '"' ? '\'' : '?';
+        } else {
+            memmove(out, at, step);
+            out += step;
         }
+        at += step;
     }
+    *out = '\0';
 }
 
 /* The same for what ends at a blank. */
@@ -38,8 +64,15 @@ static void tame_word(char *text) {
     }
 }
 
-static bool is_to_blame(int status) {
-    return status >= 500 && status != 503 && status != 504;
+/* Whether it is the server's fault. */
+static bool is_to_blame(const struct hearth_api_error *error) {
+    switch (error->err) {
+    case HEARTH_ERR_BUSY:
+    case HEARTH_ERR_CANCELLED:
+    case HEARTH_ERR_OVERLOADED:
+    case HEARTH_ERR_DEADLINE: return false;
+    default: return error->status >= 500;
+    }
 }
 
 void hearth_access_log_error(const struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
@@ -48,7 +81,7 @@ void hearth_access_log_error(const struct hearth_http_exchange *exchange, const 
     snprintf(cause, sizeof cause, "%s", error->message.text);
     tame_word(path);
     tame(cause);
-    hearth_log(is_to_blame(error->status) ? HEARTH_LOG_WARN : HEARTH_LOG_INFO, "%s %s %s %d end=failed cause=\"%s\"",
+    hearth_log(is_to_blame(error) ? HEARTH_LOG_WARN : HEARTH_LOG_INFO, "%s %s %s %d end=failed cause=\"%s\"",
                hearth_http_request_id(exchange), hearth_http_method(exchange), path, error->status, cause);
 }
 
@@ -86,7 +119,7 @@ static void find_ending(const struct hearth_job *job, const struct hearth_tally 
 }
 
 static enum hearth_log_level level_of(const struct hearth_job *job, const struct ending *ending) {
-    if (is_to_blame(ending->status)) {
+    if (job->failed && !job->cancelled && is_to_blame(&job->error)) {
         return HEARTH_LOG_WARN;
     }
     return job->choice_count > 0 || ending->status >= 400 ? HEARTH_LOG_INFO : HEARTH_LOG_DEBUG;

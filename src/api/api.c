@@ -397,6 +397,7 @@ void hearth_api_shutdown(struct hearth_api *api, int64_t grace_us) {
         return;
     }
     api->shut_down = true;
+    hearth_http_close_after_answers(api->http); /* first, so that whoever is told of the end leaves */
     atomic_store(&api->stopping, true);
     hearth_service_drain(api->service, grace_us);
     hearth_http_join(api->http, grace_us > ANSWER_US ? grace_us : ANSWER_US);

@@ -150,6 +150,7 @@ char *hearth_route_param(const struct hearth_route *route, const char *path, siz
 
 struct hearth_api_error {
     int status;
+    int err;          /* of enum hearth_err, when it comes from there; else 0 */
     const char *code; /* static, or NULL */
     char param[96];   /* "" when none */
     struct hearth_errmsg message;

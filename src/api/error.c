@@ -60,6 +60,7 @@ bool hearth_api_fail_err(struct hearth_api_error *error, int err, const struct h
         return hearth_api_fail_err(error, HEARTH_ERR_BUSY, NULL);
     }
     fill(error, status, code, NULL);
+    error->err = err;
     error->retry_after_s = err == HEARTH_ERR_BUSY ? ENDING_RETRY_S : 0;
     if (msg != NULL && msg->text[0] != '\0') {
         error->message = *msg;

@@ -387,7 +387,11 @@ static void take_events(struct hearth_job *job, struct hearth_choice *choice, st
             HEARTH_ASSERT(!choice->ended && next == NULL);
             choice->ended = true;
             job->open_choices--;
+            /* What it has cost is told in the log, whoever is still there to hear it. */
             choice->receipt = event->receipt;
+            choice->generated_tokens = event->generated_tokens;
+            choice->generate_us = event->generate_us;
+            choice->late = event->late;
             choice->drafted_tokens = event->drafted_tokens;
             choice->accepted_tokens = event->accepted_tokens;
             choice->preemptions = event->preemptions;

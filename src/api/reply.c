@@ -102,16 +102,12 @@ static bool collect_logprobs(struct hearth_choice *choice, const struct hearth_e
     return true;
 }
 
-/* Takes over what an event brings. False: out of memory. */
+/* Takes over what an event brings; what the last one says of costs is taken by now (job.c). False: out of memory. */
 static bool take_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
-    if (event->type != HEARTH_EVENT_TEXT) {
-        choice->receipt = event->receipt;
-    }
     if (event->type == HEARTH_EVENT_DONE) {
         choice->finish = event->finish;
-        choice->generated_tokens = event->generated_tokens;
-        choice->generate_us = event->generate_us;
-        choice->late = event->late;
+    } else if (event->type != HEARTH_EVENT_TEXT) {
+        choice->receipt = event->receipt;
     }
     bool ok = collect_logprobs(choice, event);
     for (size_t i = 0; ok && job->chat.format != NULL && i < event->sampled_count; i++) {

@@ -144,6 +144,7 @@ void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *excha
     if (slots != NULL && !idle && strstr(hearth_http_query(exchange), "fail_on_no_slot=1") != NULL) {
         json_decref(slots);
         hearth_api_fail(&error, 503, "no_slot", NULL, "no slot is available: every lane has a request");
+        error.err = HEARTH_ERR_OVERLOADED;
         hearth_api_respond_error(exchange, &error);
         return;
     }
@@ -152,7 +153,7 @@ void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *excha
 
 static json_t *waiting_json(const struct hearth_api *api, const struct hearth_waiting_info *waiting) {
     const struct hearth_job *job = hearth_slots_find(api, waiting->request_id);
-    const char *state = waiting->generated_tokens > 0 ? "preempted" : waiting->held ? "held" : "queued";
+    const char *state = waiting->preemptions > 0 ? "preempted" : waiting->held ? "held" : "queued";
     json_t *json = json_pack("{s:I, s:s, s:I, s:I, s:o}", "id_task", (json_int_t)waiting->request_id, "state", state,
                              "prompt_tokens", (json_int_t)waiting->prompt_tokens, "generated_tokens",
                              (json_int_t)waiting->generated_tokens, "waited_ms",

@@ -10,6 +10,7 @@
 #include <event2/listener.h>
 #include <http_parser.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #define HEARTH_HTTP_HEADERS_MAX 128
 #define HEARTH_HTTP_REQUEST_ID_BYTES 40
@@ -47,6 +48,7 @@ struct hearth_http_server {
     bool stopping;
 
     /* Shared. */
+    atomic_bool closing; /* every answer is the last one of its connection */
     pthread_mutex_t mutex;
     pthread_cond_t loop_ended_cond;
     struct hearth_http_work *work_head, *work_tail;

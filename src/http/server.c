@@ -289,6 +289,7 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
     server->params = *params;
     server->params.host = NULL; /* the caller's; not needed later */
     server->handler = *handler;
+    atomic_init(&server->closing, false);
     server->wake_fd = -1;
     pthread_mutex_init(&server->mutex, NULL);
     pthread_condattr_t attr;
@@ -358,6 +359,10 @@ int hearth_http_start(struct hearth_http_server *server) {
     }
     server->started = true;
     return HEARTH_OK;
+}
+
+void hearth_http_close_after_answers(struct hearth_http_server *server) {
+    atomic_store(&server->closing, true);
 }
 
 void hearth_http_stop(struct hearth_http_server *server) {

@@ -30,7 +30,8 @@
  *
  * Keep-alive and pipelining are served (one request of a connection at a time), chunked request bodies, Expect:
  * 100-continue, HEAD (the handler answers as for GET; the body is left out) and OPTIONS (answered here, for CORS).
- * Every response carries Access-Control-Allow-Origin and X-Request-Id. Source: RFC 9110, RFC 9112. */
+ * Every response carries Access-Control-Allow-Origin, Access-Control-Expose-Headers and X-Request-Id.
+ * Source: RFC 9110, RFC 9112; https://fetch.spec.whatwg.org/#http-cors-protocol */
 #ifndef HEARTH_HTTP_SERVER_H
 #define HEARTH_HTTP_SERVER_H
 
@@ -95,6 +96,11 @@ uint16_t hearth_http_port(const struct hearth_http_server *server);
  * the hard limit does not let it, there are fewer connections, which is logged. Errors: NOMEM. The creator's thread,
  * once. */
 int hearth_http_start(struct hearth_http_server *server);
+
+/* From now on every answer says "Connection: close", and its connection is closed behind it: clients that come again
+ * find out at once where to go, instead of asking on a connection that hearth_http_stop() is about to close. Requests
+ * are taken as before; an answer that has begun stays as it is. Any thread. */
+void hearth_http_close_after_answers(struct hearth_http_server *server);
 
 /* No new connections or requests; running ones finish. The loop ends when no connection is left. Any thread. */
 void hearth_http_stop(struct hearth_http_server *server);

@@ -316,7 +316,9 @@ def test_gone_clients_are_told_of(wide):
     next(events(response))
     connection.close()
     response.close()
-    assert "session=left?alone" in logged(wide, " 499 ", "end=gone")
+    line = logged(wide, " 499 ", "end=gone")
+    assert "session=left?alone" in line
+    assert int(line.split(" generated=")[1].split()[0]) > 0  # what was computed for it
 
 
 @pytest.mark.parametrize("under_nohup", (False, True))

@@ -247,10 +247,12 @@ static void slots_say_what_runs_and_for_whom(void **state) {
     json_t *answer = look("/slots?fail_on_no_slot=1", 503);
     assert_string_equal(json_str(answer, "error.code"), "no_slot");
     json_decref(answer);
+    logged("I req_", "GET /slots 503 end=failed");
 
     json_t *queue = look("/queue", 200);
-    assert_int_equal(json_array_size(json_at(queue, "requests")), 1);
+    assert_int_equal(json_array_size(json_at(queue, "requests")), 2);
     assert_string_equal(json_str(queue, "requests.0.state"), "queued");
+    assert_string_equal(json_str(queue, "requests.1.state"), "preempted");
     assert_true(json_number_value(json_at(queue, "requests.0.waited_ms")) == 1500);
     assert_true(json_is_false(json_at(queue, "full")) && json_is_null(json_at(queue, "retry_after")));
     json_decref(queue);
@@ -270,7 +272,6 @@ static void the_log_has_a_line_of_every_request(void **state) {
     static const struct fake_plan set_aside = {.pieces = 2, .piece = "a", .preemptions = 3};
     static const struct fake_plan late = {.fail_err = HEARTH_ERR_DEADLINE, .fail_after = -1};
     static const struct fake_plan cut = {.pieces = 2, .piece = "a", .finish = HEARTH_FINISH_LENGTH, .late = true};
-    static const struct fake_plan endless = {.pieces = -1, .piece = "a", .wait_ms = 1};
     char id[64];
     (void)state;
     fake_set_plan(&quick);
@@ -306,24 +307,67 @@ static void the_log_has_a_line_of_every_request(void **state) {
     assert_int_equal(status_of("a-key", ""), 429);
     fake_set_overloaded(0);
     logged(" 429 end=failed", "too many requests wait");
-    /* What a client writes cannot pass for another line. */
+    pthread_mutex_lock(&log_mutex);
+    assert_null(strstr((const char *)log_text.data, "SECRET"));
+    assert_null(strstr((const char *)log_text.data, "a-key"));
+    pthread_mutex_unlock(&log_mutex);
+}
+
+/* Of the 503s the server is to blame for its memory, and not for its own end or for those who wait. */
+static void the_log_warns_of_what_is_the_servers_fault(void **state) {
+    static const struct fake_plan no_memory = {.fail_err = HEARTH_ERR_NOMEM, .fail_after = -1};
+    static const struct fake_plan no_cells = {.fail_err = HEARTH_ERR_NO_CELLS, .fail_after = -1};
+    static const struct fake_plan ending = {.fail_err = HEARTH_ERR_BUSY, .fail_after = -1};
+    static const struct fake_plan full = {.submit_err = HEARTH_ERR_OVERLOADED};
+    (void)state;
+    fake_set_plan(&no_memory);
+    assert_int_equal(status_of("a-key", ""), 503);
+    logged("W req_", "end=failed cause=\"out of memory\"");
+    fake_set_plan(&no_cells);
+    assert_int_equal(status_of("a-key", ""), 503);
+    logged("W req_", "end=failed cause=\"no free cells");
+    fake_set_plan(&ending);
+    assert_int_equal(status_of("a-key", ""), 503);
+    logged("I req_", "end=failed cause=\"the server is shutting down\"");
+    fake_set_plan(&full);
+    assert_int_equal(status_of("a-key", ""), 429);
+    logged("I req_", " 429 key=alice");
+    fake_set_plan(&quick);
+}
+
+/* What a client writes can neither pass for another line nor command a terminal. */
+static void the_log_is_not_the_clients(void **state) {
+    struct response response;
+    (void)state;
     response = http_call(stage.port, "GET", "/v1/a%0AI%20req_forged%1B", "X-Api-Key: a-key\r\n", NULL);
     assert_int_equal(response.status, 404);
     response_finish(&response);
     logged("GET /v1/a?I?req_forged? 404", "there is no GET /v1/a?I req_forged? here");
+    /* Controls of 8 bits, as bytes and as UTF-8; letters that hold such bytes are left alone. */
+    response = http_call(stage.port, "GET", "/v1/b%9B2J%C2%9B2J%7F%C2%A0%C3%A9%E2%9B%84%F0%9F%94%A5%C3",
+                         "X-Api-Key: a-key\r\n", NULL);
+    assert_int_equal(response.status, 404);
+    response_finish(&response);
+    logged("GET /v1/b?2J?2J?\xC2\xA0\xC3\xA9\xE2\x9B\x84\xF0\x9F\x94\xA5\xC3 404",
+           "there is no GET /v1/b?2J?2J?\xC2\xA0\xC3\xA9\xE2\x9B\x84\xF0\x9F\x94\xA5\xC3 here\"");
+}
 
+/* What a reply has cost is told, though nobody waits for it any more. */
+static void the_log_has_the_cost_of_what_nobody_waits_for(void **state) {
+    static const struct fake_plan endless = {.pieces = -1, .piece = "a", .wait_ms = 1};
     struct client client;
+    (void)state;
     fake_set_plan(&endless);
     assert_true(client_open(&client, stage.port));
     assert_true(client_request(&client, "POST", CHAT, "X-Api-Key: c-key\r\n", "{\"stream\":true," USER "}"));
     assert_true(client_wait_for(&client, "\"content\":\"a"));
     client_close(&client);
-    logged(" 499 key=carol class=background", "end=gone cause=\"the client went away");
+    char *line = log_line(" 499 key=carol class=background", "end=gone cause=\"the client went away");
+    const char *generated = strstr(line, " generated=");
+    assert_true(generated != NULL && atoi(generated + strlen(" generated=")) > 0);
+    assert_non_null(strstr(line, " queue_ms=1.0 prefill_ms=10.0 decode_ms=20.0 "));
+    free(line);
     fake_set_plan(&quick);
-    pthread_mutex_lock(&log_mutex);
-    assert_null(strstr((const char *)log_text.data, "SECRET"));
-    assert_null(strstr((const char *)log_text.data, "a-key"));
-    pthread_mutex_unlock(&log_mutex);
 }
 
 int main(void) {
@@ -334,6 +378,9 @@ int main(void) {
         cmocka_unit_test(strangers_send_no_body),
         cmocka_unit_test(slots_say_what_runs_and_for_whom),
         cmocka_unit_test(the_log_has_a_line_of_every_request),
+        cmocka_unit_test(the_log_warns_of_what_is_the_servers_fault),
+        cmocka_unit_test(the_log_is_not_the_clients),
+        cmocka_unit_test(the_log_has_the_cost_of_what_nobody_waits_for),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

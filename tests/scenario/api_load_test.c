@@ -426,14 +426,29 @@ static void *shut_down(void *user) {
     return NULL;
 }
 
+/* Asks on a connection that is kept; the status, and in `connection` what is to become of it. */
+static int health_of(struct client *client, char connection[16]) {
+    struct response response;
+    assert_true(client_request(client, "GET", "/health", NULL, NULL));
+    assert_true(client_response(client, false, &response));
+    assert_true(response_header(&response, "Connection", connection, 16));
+    const int status = response.status;
+    response_finish(&response);
+    return status;
+}
+
 /* The last test: the stage is shut down. */
 static void draining_turns_new_requests_away(void **state) {
     static const struct fake_plan slow = {.pieces = 4, .piece = "ab ", .wait_ms = 500};
-    struct client running;
+    struct client running, kept;
     struct response response;
     pthread_t thread;
+    char connection[16];
     int status = 200;
     (void)state;
+    assert_true(client_open(&kept, stage.port));
+    assert_int_equal(health_of(&kept, connection), 200);
+    assert_string_equal(connection, "keep-alive");
     fake_set_plan(&slow);
     assert_true(client_open(&running, stage.port));
     assert_true(client_request(&running, "POST", dialects[0].path, NULL, "{\"stream\":true," USER "}"));
@@ -448,12 +463,18 @@ static void draining_turns_new_requests_away(void **state) {
         json_decref(health);
     }
     assert_int_equal(status, 503);
+    assert_int_equal(health_of(&kept, connection), 503);
+    assert_string_equal(connection, "close"); /* who asks again on a connection is told that it ends */
+    assert_true(client_at_end(&kept));
+    client_close(&kept);
     for (size_t i = 0; i < DIALECTS; i++) {
         char seconds[16];
         response = ask(&dialects[i], NULL, "");
         json_t *answer = json_of(&response);
         assert_int_equal(response.status, 503);
         assert_true(response_header(&response, "Retry-After", seconds, sizeof seconds) && atoi(seconds) > 0);
+        assert_true(response_header(&response, "Connection", connection, sizeof connection));
+        assert_string_equal(connection, "close");
         assert_string_equal(json_str(answer, "error.type"),
                             dialects[i].anthropic ? "overloaded_error" : "server_error");
         json_decref(answer);

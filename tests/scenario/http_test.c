@@ -201,7 +201,16 @@ static void answers_head_and_options(void **state) {
     assert_string_equal(value, "*");
     assert_true(response_header(&response, "Access-Control-Allow-Headers", value, sizeof value));
     assert_string_equal(value, "authorization");
+    assert_true(response_header(&response, "Access-Control-Allow-Methods", value, sizeof value));
+    assert_string_equal(value, "GET, POST, DELETE, OPTIONS");
+    assert_true(response_header(&response, "Allow", value, sizeof value));
+    assert_string_equal(value, "GET, HEAD, POST, DELETE, OPTIONS");
     assert_true(response_header(&response, "X-Request-Id", value, sizeof value));
+    response_finish(&response);
+    assert_true(client_request(&client, "GET", "/x", "Origin: http://a\r\n", NULL));
+    assert_true(client_response(&client, false, &response));
+    assert_true(response_header(&response, "Access-Control-Expose-Headers", value, sizeof value));
+    assert_string_equal(value, "X-Request-Id, request-id, Retry-After, X-Should-Retry");
     response_finish(&response);
     client_close(&client);
 }
@@ -381,6 +390,40 @@ static void names_a_port_in_use(void **state) {
     assert_int_equal(hearth_http_create(&params, &handler, &server, &msg), HEARTH_ERR_IO);
 }
 
+/* The answer says whether there may be another one on its connection. */
+static void expect_connection(struct client *client, const char *want) {
+    struct response response;
+    char value[64];
+    assert_true(client_response(client, false, &response));
+    assert_int_equal(response.status, 200);
+    assert_true(response.complete && response_header(&response, "Connection", value, sizeof value));
+    assert_string_equal(value, want);
+    response_finish(&response);
+}
+
+/* Before it stops, a server can let its clients go one by one, and serve them meanwhile. */
+static void closes_after_answers(void **state) {
+    struct fixture *f = *state;
+    struct client kept, streams, busy, fresh;
+    assert_true(client_open(&kept, f->port) && client_open(&streams, f->port) && client_open(&busy, f->port));
+    assert_true(client_request(&kept, "GET", "/x", NULL, NULL));
+    expect_connection(&kept, "keep-alive");
+    assert_true(client_request(&busy, "GET", "/hold", NULL, NULL));
+    assert_true(client_request(&busy, "GET", "/never", NULL, NULL));
+    usleep(50000);
+    hearth_http_close_after_answers(f->server);
+    assert_true(client_request(&kept, "GET", "/x", NULL, NULL));
+    assert_true(client_request(&streams, "GET", "/stream", NULL, NULL));
+    assert_true(client_open(&fresh, f->port) && client_request(&fresh, "GET", "/x", NULL, NULL));
+    hearth_http_post(f->server, &f->work);
+    struct client *const all[] = {&kept, &streams, &busy, &fresh};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        expect_connection(all[i], "close");
+        assert_true(client_at_end(all[i])); /* a request behind it is not answered */
+        client_close(all[i]);
+    }
+}
+
 /* Stopping closes idle connections, refuses new ones, and lets a running request end. */
 static void stops_gracefully(void **state) {
     struct fixture *f = *state;
@@ -433,6 +476,7 @@ int main(void) {
         TEST(drops_a_reader_that_does_not_read),
         TEST(bounds_connections),
         TEST(names_a_port_in_use),
+        TEST(closes_after_answers),
         TEST(stops_gracefully),
         TEST(join_closes_what_is_left),
     };

@@ -116,6 +116,8 @@ static struct hearth_event *advance(struct flight *flight, int64_t now_us, bool 
          (flight->prefilled ? plan->fail_after <= flight->sent && plan->fail_after >= 0 : plan->fail_after < 0))) {
         event = make_event(flight, HEARTH_EVENT_FAILED);
         event->err = flight->cancelled ? HEARTH_ERR_CANCELLED : plan->fail_err;
+        event->generated_tokens = (uint32_t)flight->sent;
+        event->generate_us = flight->sent > 0 ? 20000 : 0;
         return event;
     }
     if (!flight->prefilled && flight->progress && flight->told < plan->progress) {
@@ -343,7 +345,10 @@ size_t hearth_service_waiting(struct hearth_service *service, struct hearth_wait
     if (cap > 0) {
         waiting[0] = (struct hearth_waiting_info){.request_id = 8, .prompt_tokens = 5, .waited_us = 1500000};
     }
-    return 1;
+    if (cap > 1) { /* set aside before it had said anything */
+        waiting[1] = (struct hearth_waiting_info){.request_id = 9, .prompt_tokens = 6, .preemptions = 1, .held = true};
+    }
+    return 2;
 }
 
 bool hearth_service_overloaded(struct hearth_service *service, uint32_t *retry_after_s) {
