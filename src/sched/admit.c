@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 
+/* Where prompts have parted already more will: a stop there pays for fewer tokens than one elsewhere. */
+#define FORK_MIN_TOKENS 16
 /* Tokens that another lane must be about to compute for it to be worth waiting for them. */
 #define WAIT_MIN_TOKENS 32
 #define RESTORE_ATTEMPTS 16
@@ -125,7 +127,7 @@ static size_t collect_marks(const struct hearth_service *service, const struct h
     int32_t before = resumed;
     for (size_t i = 0; i < n; i++) {
         bool end = (marks[i] == task->end_mark || is_pinned(task, marks[i])) && marks[i] > resumed;
-        bool near = marks[i] < before + HEARTH_MARK_MIN_GAP_TOKENS;
+        bool near = marks[i] < before + (marks[i] == task->divergence ? FORK_MIN_TOKENS : HEARTH_MARK_MIN_GAP_TOKENS);
         if (marks[i] >= (int32_t)task->tokens.n || (near && !end) || marks[i] == before)
             continue;
         before = marks[kept++] = marks[i];
@@ -284,6 +286,13 @@ static bool warm_is_there(struct hearth_service *service, struct hearth_task *ta
 
 /* ---- entry ---- */
 
+/* The next turn came before the capture: where the reply ends its lane will not stand again. */
+static bool passes_end(const struct hearth_service *service, const struct hearth_plan *plan) {
+    const struct hearth_live *live = &service->lives[plan->target];
+    return plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)live->tokens.n && !live->warm &&
+           hearth_cache_capture_pending(service->cache, live);
+}
+
 void hearth_task_admit(struct hearth_service *service, struct hearth_task *task) {
     HEARTH_ASSERT(task && task->lane < 0);
     struct hearth_errmsg msg;
@@ -330,7 +339,10 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         int64_t planned_us = hearth_service_now_us(service);
         struct hearth_restore restored;
         int64_t real_us = hearth_clock_us();
+        bool passes = passes_end(service, &plan);
         hearth_cache_restore(service->cache, &plan, &prompt, service->live_list, &restored);
+        if (passes && !restored.failed)
+            (void)hearth_cache_snapshot(service->cache, &service->lives[plan.target], HEARTH_SNAPSHOT_REPLY_END);
         service->told_us += hearth_clock_us() - real_us;
         task->receipt.plan_us += planned_us - start_us;
         task->receipt.restore_us += restored.us;
