@@ -320,6 +320,92 @@ static void a_mark_near_the_end_stands_for_it(void **state) {
     assert_int_equal(snapshots, 2);
 }
 
+/* What goes on with the reply as soon as it has ended: from the service's thread, so that nothing comes between. */
+struct next_turn {
+    struct stage *stage;
+    struct hearth_request request;
+    struct reply reply;
+};
+
+static void deliver_and_go_on(void *user, struct hearth_event *event) {
+    struct next_turn *next = user;
+    bool done = event->type == HEARTH_EVENT_DONE;
+    hearth_event_destroy(event);
+    if (done) {
+        (void)launch(next->stage, &next->request, &next->reply);
+    }
+}
+
+static void a_replys_end_is_kept_when_the_next_turn_comes_at_once(void **state) {
+    (void)state;
+    struct stage stage;
+    open_stage(&stage, HEARTH_MEMORY_PAGES_SNAPSHOT, 8192);
+    struct hearth_tokens script = tokens_of(&stage, "a reply of some length, so that it is worth a snapshot"),
+                         first = {0}, second = {0}, third = {0};
+    for (hearth_token i = 0; i < 200; i++) {
+        assert_true(hearth_tokens_push(&first, 5 + i % 50));
+    }
+    assert_true(hearth_tokens_append(&second, first.v, first.n) && hearth_tokens_append(&second, script.v, script.n));
+    assert_true(hearth_tokens_append(&third, second.v, second.n));
+    size_t end = second.n;
+    for (hearth_token i = 0; i < 100; i++) {
+        assert_true(hearth_tokens_push(&second, 60 + i % 7) && hearth_tokens_push(&third, 70 + i % 7));
+    }
+    struct next_turn next = {.stage = &stage, .request = request_of(&second)};
+    next.request.max_tokens = 2;
+    struct hearth_request request = request_of(&first);
+    struct hearth_errmsg msg = {""};
+    request.script = script.v;
+    request.script_count = script.n;
+    request.deliver = deliver_and_go_on;
+    request.user = &next;
+    assert_true(hearth_service_submit(stage.service, &request, &msg) > 0);
+    await(&next.reply);
+    assert_int_equal(next.reply.receipt.computed_tokens, second.n - end);
+    /* Back to where the first reply ended. */
+    struct reply reply;
+    request = request_of(&third);
+    request.max_tokens = 2;
+    run(&stage, &request, &reply);
+    assert_int_equal(reply.receipt.computed_tokens, third.n - end);
+    reply_finish(&reply);
+    reply_finish(&next.reply);
+    hearth_tokens_finish(&first);
+    hearth_tokens_finish(&second);
+    hearth_tokens_finish(&third);
+    hearth_tokens_finish(&script);
+    close_stage(&stage);
+}
+
+/* Three prompts that share a few tokens: the second, which leaves the known path there, leaves a snapshot behind. */
+static uint32_t computed_at_fork(size_t shared) {
+    struct stage stage;
+    uint32_t computed = 0;
+    open_stage(&stage, HEARTH_MEMORY_PAGES_SNAPSHOT, 8192);
+    for (hearth_token k = 0; k < 3; k++) {
+        struct hearth_tokens prompt = {0};
+        for (size_t i = 0; i < 200; i++) {
+            assert_true(hearth_tokens_push(&prompt, i < shared ? 5 + (hearth_token)i : 100 + k));
+        }
+        struct hearth_request request = request_of(&prompt);
+        struct reply reply;
+        request.max_tokens = 2;
+        run(&stage, &request, &reply);
+        computed = reply.receipt.computed_tokens;
+        reply_finish(&reply);
+        hearth_tokens_finish(&prompt);
+    }
+    close_stage(&stage);
+    return computed;
+}
+
+static void forks_of_few_tokens_are_kept(void **state) {
+    (void)state;
+    assert_int_equal(computed_at_fork(40), 160);
+    assert_int_equal(computed_at_fork(20), 180);
+    assert_int_equal(computed_at_fork(12), 200); /* not worth a batch of its own */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_script_is_said),
@@ -329,6 +415,8 @@ int main(void) {
         cmocka_unit_test(syntax_is_greedy),
         cmocka_unit_test(preemption_keeps_everything),
         cmocka_unit_test(a_mark_near_the_end_stands_for_it),
+        cmocka_unit_test(a_replys_end_is_kept_when_the_next_turn_comes_at_once),
+        cmocka_unit_test(forks_of_few_tokens_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
