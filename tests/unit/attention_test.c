@@ -1,0 +1,147 @@
+/* Attention of a batch that is filled up to a tile (src/engine/llama_exact.c), against the sum written out. */
+#include "engine/llama_internal.h"
+#include "support/random.h"
+
+#include <ggml-cpu.h>
+#include <ggml.h>
+
+#include <math.h>
+#include <setjmp.h> /* cmocka needs these four before it */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static struct rng rng = {.state = 1};
+
+struct shape {
+    int64_t head, value; /* elements of a key and of a value */
+    int64_t heads, kv_heads, rows, cells;
+    float softcap;
+    bool sinks, f32;
+    int threads;
+};
+
+static float number(void) {
+    return (float)rng_below(&rng, 2001) / 1000.0F - 1.0F;
+}
+
+static void fill_tensor(struct ggml_tensor *tensor) {
+    for (int64_t i = 0; i < ggml_nelements(tensor); i++) {
+        if (tensor->type == GGML_TYPE_F16) {
+            ((ggml_fp16_t *)tensor->data)[i] = ggml_fp32_to_fp16(number());
+        } else {
+            ((float *)tensor->data)[i] = number();
+        }
+    }
+}
+
+static float at(const struct ggml_tensor *tensor, int64_t i, int64_t j, int64_t k) {
+    const char *place = (const char *)tensor->data + (size_t)i * tensor->nb[0] + (size_t)j * tensor->nb[1] +
+                        (size_t)k * tensor->nb[2];
+    return tensor->type == GGML_TYPE_F16 ? ggml_fp16_to_fp32(*(const ggml_fp16_t *)place) : *(const float *)place;
+}
+
+/* A row sees the cells up to its own, but for some. */
+static void fill_mask(struct ggml_tensor *mask) {
+    for (int64_t row = 0; row < mask->ne[1]; row++) {
+        for (int64_t cell = 0; cell < mask->ne[0]; cell++) {
+            bool seen = cell <= mask->ne[0] - mask->ne[1] + row && (cell == 0 || !rng_once_in(&rng, 9));
+            ((ggml_fp16_t *)mask->data)[row * mask->ne[0] + cell] = ggml_fp32_to_fp16(seen ? 0.0F : -INFINITY);
+        }
+    }
+}
+
+static double score(const struct ggml_tensor *out, const struct shape *shape, int64_t row, int64_t head, int64_t cell) {
+    const struct ggml_tensor *q = out->src[0], *k = out->src[1], *mask = out->src[3];
+    double sum = 0;
+    for (int64_t i = 0; i < shape->head; i++) {
+        sum += (double)at(q, i, row, head) * (double)at(k, i, cell, head / (shape->heads / shape->kv_heads));
+    }
+    sum /= sqrt((double)shape->head);
+    if (shape->softcap > 0) {
+        sum = (double)shape->softcap * tanh(sum / (double)shape->softcap);
+    }
+    return sum + (double)at(mask, cell, row, 0);
+}
+
+static void check_row(const struct ggml_tensor *out, const struct shape *shape, int64_t row, int64_t head) {
+    const struct ggml_tensor *v = out->src[2], *sinks = out->src[4];
+    double weights = sinks != NULL ? exp((double)at(sinks, head, 0, 0)) : 0;
+    double *sums = calloc((size_t)shape->value, sizeof *sums);
+    for (int64_t cell = 0; cell < shape->cells; cell++) {
+        double weight = exp(score(out, shape, row, head, cell));
+        weights += weight;
+        for (int64_t i = 0; i < shape->value && weight > 0; i++) {
+            sums[i] += weight * (double)at(v, i, cell, head / (shape->heads / shape->kv_heads));
+        }
+    }
+    for (int64_t i = 0; i < shape->value; i++) {
+        double got = (double)at(out, i, head, row);
+        if (!(fabs(got - sums[i] / weights) < 2e-3)) {
+            fail_msg("row %d, head %d, element %d: %f instead of %f", (int)row, (int)head, (int)i, got, sums[i] / weights);
+        }
+    }
+    free(sums);
+}
+
+static void check_shape(const struct shape *shape) {
+    struct ggml_context *ctx = ggml_init((struct ggml_init_params){.mem_size = (size_t)64 << 20});
+    assert_non_null(ctx);
+    enum ggml_type type = shape->f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
+    /* As llama.cpp has them: heads beside each other, so that rows are strided. */
+    struct ggml_tensor *q = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, shape->head, shape->heads, shape->rows);
+    struct ggml_tensor *k = ggml_new_tensor_3d(ctx, type, shape->head, shape->kv_heads, shape->cells);
+    struct ggml_tensor *v = ggml_new_tensor_3d(ctx, type, shape->value, shape->kv_heads, shape->cells);
+    struct ggml_tensor *mask = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, shape->cells, shape->rows);
+    fill_tensor(q);
+    fill_tensor(k);
+    fill_tensor(v);
+    fill_mask(mask);
+    struct ggml_tensor *out =
+        ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), ggml_permute(ctx, k, 0, 2, 1, 3),
+                            ggml_permute(ctx, v, 0, 2, 1, 3), mask, 1.0F / sqrtf((float)shape->head), 0, shape->softcap);
+    if (shape->sinks) {
+        struct ggml_tensor *sinks = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, shape->heads);
+        fill_tensor(sinks);
+        ggml_flash_attn_ext_add_sinks(out, sinks);
+    }
+    struct ggml_cgraph *graph = ggml_new_graph(ctx);
+    ggml_build_forward_expand(graph, out);
+    struct hearth_batch_item items[64] = {{0}};
+    hearth_llama_exact_batch(items, (size_t)shape->rows);
+    assert_int_equal(ggml_graph_compute_with_ctx(ctx, graph, shape->threads), GGML_STATUS_SUCCESS);
+    for (int64_t row = 0; row < shape->rows; row++) {
+        for (int64_t head = 0; head < shape->heads; head++) {
+            check_row(out, shape, row, head);
+        }
+    }
+    ggml_free(ctx);
+}
+
+static void attention_is_what_it_is_by_definition(void **state) {
+    (void)state;
+    static const struct shape shapes[] = {
+        {64, 64, 9, 3, 57, 600, 0, false, false, 2},    /* filled up */
+        {64, 64, 9, 3, 18, 300, 0, false, false, 1},
+        {64, 64, 4, 4, 63, 513, 0, false, false, 3},    /* more turns for one thread than for another */
+        {128, 128, 8, 2, 40, 256, 20, false, false, 2}, /* capped */
+        {256, 128, 2, 1, 33, 270, 0, true, false, 2},   /* with sinks */
+        {32, 32, 3, 1, 20, 200, 0, false, true, 2},     /* single precision */
+        {320, 320, 2, 1, 30, 256, 0, false, false, 2},  /* too wide: ggml's own way */
+        {64, 64, 2, 1, 5, 300, 0, false, false, 2},     /* row by row */
+        {64, 64, 2, 1, 64, 300, 0, false, false, 2},    /* a tile of itself */
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        check_shape(&shapes[i]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_is_what_it_is_by_definition),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
