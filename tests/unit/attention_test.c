@@ -81,7 +81,8 @@ static void check_row(const struct ggml_tensor *out, const struct shape *shape, 
     for (int64_t i = 0; i < shape->value; i++) {
         double got = (double)at(out, i, head, row);
         if (!(fabs(got - sums[i] / weights) < 2e-3)) {
-            fail_msg("row %d, head %d, element %d: %f instead of %f", (int)row, (int)head, (int)i, got, sums[i] / weights);
+            fail_msg("row %d, head %d, element %d: %f instead of %f", (int)row, (int)head, (int)i, got,
+                     sums[i] / weights);
         }
     }
     free(sums);
@@ -100,9 +101,10 @@ static void check_shape(const struct shape *shape) {
     fill_tensor(k);
     fill_tensor(v);
     fill_mask(mask);
+    float scale = 1.0F / sqrtf((float)shape->head);
     struct ggml_tensor *out =
         ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), ggml_permute(ctx, k, 0, 2, 1, 3),
-                            ggml_permute(ctx, v, 0, 2, 1, 3), mask, 1.0F / sqrtf((float)shape->head), 0, shape->softcap);
+                            ggml_permute(ctx, v, 0, 2, 1, 3), mask, scale, 0, shape->softcap);
     if (shape->sinks) {
         struct ggml_tensor *sinks = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, shape->heads);
         fill_tensor(sinks);
