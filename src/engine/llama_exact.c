@@ -42,6 +42,8 @@
 #define HALF_MINUS_INFINITY 0xFC00
 #define TILE_ROWS 64       /* of ggml's tiled attention */
 #define FILL_MIN_ROWS 8    /* per sequence: a tile of 64 rows costs about as much as eight rows one by one */
+#define FILL_MIN_CELLS 256 /* seen by a row: with fewer there is little to gain, and row by row the sum does not depend
+                              on where the cells are */
 #define FILL_HEAD_MAX 256  /* elements of a head, so that a tile fits a thread's buffer */
 
 /* What ggml hands to each thread of an operation. */
@@ -143,9 +145,22 @@ static struct {
     bool ok;
 } fill;
 
+static bool sees_many(const struct ggml_tensor *mask, int64_t row) {
+    const uint16_t *seen = (const uint16_t *)((const char *)mask->data + (size_t)row * mask->nb[1]);
+    int64_t many = 0;
+    for (int64_t i = 0; i < mask->ne[0]; i++) {
+        many += seen[i] != HALF_MINUS_INFINITY;
+    }
+    return many >= FILL_MIN_CELLS;
+}
+
 /* Tiles, and a mask with rows that see nothing below those that there are. */
 static void fill_begin(const struct ggml_tensor *mask, size_t threads) {
     size_t cells = (size_t)mask->ne[0], wanted = cells * TILE_ROWS;
+    fill.ok = sees_many(mask, 0) || sees_many(mask, mask->ne[1] - 1);
+    if (!fill.ok) {
+        return;
+    }
     if (threads > fill.threads) {
         free(fill.tiles);
         fill.tiles = malloc(threads * sizeof *fill.tiles);

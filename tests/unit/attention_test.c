@@ -127,13 +127,14 @@ static void attention_is_what_it_is_by_definition(void **state) {
     (void)state;
     static const struct shape shapes[] = {
         {64, 64, 9, 3, 57, 600, 0, false, false, 2},    /* filled up */
-        {64, 64, 9, 3, 18, 300, 0, false, false, 1},
+        {64, 64, 9, 3, 18, 400, 0, false, false, 1},
         {64, 64, 4, 4, 63, 513, 0, false, false, 3},    /* more turns for one thread than for another */
-        {128, 128, 8, 2, 40, 256, 20, false, false, 2}, /* capped */
-        {256, 128, 2, 1, 33, 270, 0, true, false, 2},   /* with sinks */
-        {32, 32, 3, 1, 20, 200, 0, false, true, 2},     /* single precision */
+        {128, 128, 8, 2, 40, 356, 20, false, false, 2}, /* capped */
+        {256, 128, 2, 1, 33, 370, 0, true, false, 2},   /* with sinks */
+        {32, 32, 3, 1, 20, 320, 0, false, true, 2},     /* single precision */
         {320, 320, 2, 1, 30, 256, 0, false, false, 2},  /* too wide: ggml's own way */
         {64, 64, 2, 1, 5, 300, 0, false, false, 2},     /* row by row */
+        {64, 64, 2, 1, 30, 100, 0, false, false, 2},    /* too few cells */
         {64, 64, 2, 1, 64, 300, 0, false, false, 2},    /* a tile of itself */
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
