@@ -142,8 +142,8 @@ static struct {
     size_t threads;
     uint16_t *mask; /* TILE_ROWS rows of cells */
     size_t mask_cap;
-    bool ok;
-} fill;
+    atomic_flag taken; /* by an operation; another engine's at the same time goes ggml's own way */
+} fill = {.taken = ATOMIC_FLAG_INIT};
 
 static bool sees_many(const struct ggml_tensor *mask, int64_t row) {
     const uint16_t *seen = (const uint16_t *)((const char *)mask->data + (size_t)row * mask->nb[1]);
@@ -154,12 +154,11 @@ static bool sees_many(const struct ggml_tensor *mask, int64_t row) {
     return many >= FILL_MIN_CELLS;
 }
 
-/* Tiles, and a mask with rows that see nothing below those that there are. */
-static void fill_begin(const struct ggml_tensor *mask, size_t threads) {
+/* Tiles, and a mask with rows that see nothing below those that there are. False: not worth it, or not to be had. */
+static bool fill_begin(const struct ggml_tensor *mask, size_t threads) {
     size_t cells = (size_t)mask->ne[0], wanted = cells * TILE_ROWS;
-    fill.ok = sees_many(mask, 0) || sees_many(mask, mask->ne[1] - 1);
-    if (!fill.ok) {
-        return;
+    if ((!sees_many(mask, 0) && !sees_many(mask, mask->ne[1] - 1)) || atomic_flag_test_and_set(&fill.taken)) {
+        return false;
     }
     if (threads > fill.threads) {
         free(fill.tiles);
@@ -171,8 +170,11 @@ static void fill_begin(const struct ggml_tensor *mask, size_t threads) {
         fill.mask = malloc(wanted * sizeof *fill.mask);
         fill.mask_cap = fill.mask != NULL ? wanted : 0;
     }
-    fill.ok = fill.tiles != NULL && fill.mask != NULL;
-    for (size_t row = 0; row < TILE_ROWS && fill.ok; row++) {
+    if (fill.tiles == NULL || fill.mask == NULL) {
+        atomic_flag_clear(&fill.taken);
+        return false;
+    }
+    for (size_t row = 0; row < TILE_ROWS; row++) {
         uint16_t *to = fill.mask + row * cells;
         if (row < (size_t)mask->ne[1]) {
             memcpy(to, (const char *)mask->data + row * mask->nb[1], cells * sizeof *to);
@@ -182,6 +184,7 @@ static void fill_begin(const struct ggml_tensor *mask, size_t threads) {
             }
         }
     }
+    return true;
 }
 
 /* One head's attention, on one thread: ggml's own for a tile of rows, and back what there is of them. */
@@ -242,14 +245,16 @@ static bool fits_tile(const struct ggml_tensor *dst) {
            (k->type == GGML_TYPE_F16 || k->type == GGML_TYPE_F32) && k->ne[3] == 1 && max_bias == 0;
 }
 
-/* Each thread takes some of the heads; ggml's own waits for all threads once in each call, so they make as many. */
+/* Each thread takes some of the heads; ggml's own waits for all threads once in each call, so they make as many. The
+ * first thread's answer whether to begin stands in the work buffer, which is written to only behind that wait. */
 static bool attend_filled(const struct ggml_compute_params *params, const struct ggml_tensor *dst) {
     const struct ggml_tensor *q = dst->src[0], *mask = dst->src[3];
+    volatile bool *begun = params->wdata;
     if (params->ith == 0) {
-        fill_begin(mask, (size_t)params->nth);
+        *begun = fill_begin(mask, (size_t)params->nth);
     }
     ggml_barrier(params->threadpool);
-    if (!fill.ok) {
+    if (!*begun) {
         return false;
     }
     for (int64_t first = 0; first < q->ne[2]; first += params->nth) {
@@ -258,6 +263,10 @@ static bool attend_filled(const struct ggml_compute_params *params, const struct
         } else {
             ggml_barrier(params->threadpool);
         }
+    }
+    ggml_barrier(params->threadpool);
+    if (params->ith == 0) {
+        atomic_flag_clear(&fill.taken);
     }
     return true;
 }
