@@ -11,7 +11,8 @@ from lib.svg import Plot
 
 PAGE_TOKENS = 256  # hearth's own; others are rows of the table
 PROMPT_TOKENS = 32000
-PLAIN = {"class": "pages", "state": "ram", "page_tokens": PAGE_TOKENS}
+IN_RAM = {"class": "pages", "state": "ram"}
+PLAIN = {**IN_RAM, "page_tokens": PAGE_TOKENS}
 JUDGED = {"match-plan": {**PLAIN, "cpu_caches": "random"}, "match-plan-cold": {**PLAIN, "cpu_caches": "cold"}}
 
 
@@ -33,8 +34,9 @@ class Micro(Case):
     Medians of `hearth-micro` (bench/micro), which runs the parts of hearth by themselves: match and plan, insert,
     evict and forget against what is stored; export and import of state on real models; what a batch costs beside its
     computation; and the memory of a page beyond its bytes. *match+plan* of a prompt of 32,000 tokens against the
-    largest store is also a figure of its own: with another prompt each time (random), and with the processor's caches emptied
-    before (cold). *state* says where the pages are. They have 256 tokens, as by default, where nothing else is said.
+    largest store is also a figure of its own: with another prompt each time (random), and with the processor's caches
+    emptied before (cold). *state* says where the pages are. They have 256 tokens, as by default, where nothing else is
+    said.
     """
     name, group = "micro", "cost"
     servers = (HEARTH,)
@@ -76,7 +78,7 @@ class Micro(Case):
         match = {
             (line["params"]["page_tokens"], line["params"]["pages"], line["params"]["tokens"]): line["median_ns"]
             for line in lines if line["name"] == "match+plan"
-            and {"class": "pages", "state": "ram", "cpu_caches": "random"}.items() <= line["params"].items()
+            and {**IN_RAM, "cpu_caches": "random"}.items() <= line["params"].items()
         }
         if match:
             tokens = sorted({count for _, _, count in match})

@@ -21,6 +21,11 @@
 #define SCAN_WAIT_SHARE 4
 #define SCAN_WAIT_MAX_US 10000000
 
+/* The task steps aside until something changes. */
+static void hold(struct hearth_service *service, const struct hearth_task *task) {
+    hearth_step_hold(&service->step, task->id, hearth_service_now_us(service));
+}
+
 /* Two prompts that arrive together and begin alike: the second waits until the first has computed what they share, and
  * takes it from there. On classes that need a snapshot the first is told to leave one at the fork. */
 static bool wait_for_leader(struct hearth_service *service, const struct hearth_task *task, int32_t resume) {
@@ -202,7 +207,7 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
     if (!any_busy(service))
         return true; /* the attempts run out and the prompt is computed from nothing */
     task->waits_for_ended = service->ended + 1;
-    hearth_step_hold(&service->step, task->id, hearth_service_now_us(service));
+    hold(service, task);
     return false;
 }
 
@@ -276,7 +281,7 @@ static bool warm_is_there(struct hearth_service *service, struct hearth_task *ta
         return false;
     bool waits = wait_for_far(service, task, &plan);
     if (waits)
-        hearth_step_hold(&service->step, task->id, hearth_service_now_us(service));
+        hold(service, task);
     else if (plan.resume == n || !hearth_cache_in_ram(service->cache, &plan))
         end_warm(service, task, &plan, plan.resume);
     else
@@ -302,7 +307,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     }
     if (any_busy(service) && (int32_t)(task->waits_for_ended - service->ended) > 0 && task->waits_for_ended &&
         !hearth_lane_yield_cells(service, task)) {
-        hearth_step_hold(&service->step, task->id, hearth_service_now_us(service));
+        hold(service, task);
         return;
     }
     if (hearth_task_warm(task) && warm_is_there(service, task))
@@ -326,7 +331,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         }
         if ((attempt == 0 && wait_for_leader(service, task, plan.resume)) ||
             (attempt == 0 && !prompt.cache_off && wait_for_far(service, task, &plan))) {
-            hearth_step_hold(&service->step, task->id, hearth_service_now_us(service));
+            hold(service, task);
             return;
         }
         if (!(tried >> plan.target & 1) &&

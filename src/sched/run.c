@@ -82,8 +82,7 @@ static void receipt_end(struct hearth_service *service, struct hearth_task *task
         receipt->queue_us = now_us - task->submitted_us;
     } else if (!task->prefilled) {
         uint32_t reused = receipt->prompt_tokens - receipt->computed_tokens;
-        uint32_t there =
-            (uint32_t)(task->lane >= 0 ? service->step.lanes[task->lane].computed : task->aside_at);
+        uint32_t there = (uint32_t)(task->lane >= 0 ? service->step.lanes[task->lane].computed : task->aside_at);
         receipt->computed_tokens = there > reused ? there - reused : 0;
         receipt->prefill_us = task->lane >= 0 ? now_us - task->started_us : task->prefill_us;
     }

@@ -42,7 +42,7 @@
  * later than these 40 s is behind; before it are finitely many, each with a lane for no more than its prompt and a
  * slice. Why nobody is thrown out forever: but for warm ones, a lane whose request has waited for it yields only when
  * it has run its quantum since it was assigned (a prefill: that much of computing for itself). A quantum is a multiple
- * of what setting the request aside and bringing it back cost; it grows by a part of the time that this took, and
+ * of what setting the request aside and bringing it back cost; it grows by a part of the time that it waited, and
  * doubles each time that state was lost meanwhile. So a request that takes T is set aside at most
  * 1 + T / HEARTH_QUANTUM_LEAST_US times, and starts over at most 2 + log2(T / HEARTH_QUANTUM_US) times. */
 #ifndef HEARTH_SCHED_STEP_H
@@ -65,7 +65,7 @@
     X(QUANTUM_TIMES,    5)        /* what setting aside and coming back cost is a fifth of what is had for it */      \
     X(QUANTUM_LEAST_US, 100000)   /* between these two, */                                                            \
     X(QUANTUM_US,       1500000)  /* and this also when state was lost, which costs more */                           \
-    X(QUANTUM_SHARE,    4)        /* of the time it was set aside a quantum grows by one part in so many */            \
+    X(QUANTUM_SHARE,    4)        /* of the time it was set aside a quantum grows by one part in so many */           \
     X(QUANTUM_MORE_US,  5000000)  /* at most by this: whoever is short waits no longer */                             \
     X(SHORTER_TIMES,    4)        /* a prompt is shorter when it needs a quarter at most: sure, though an estimate */ \
     X(SHORTER_MIN_US,   300000)   /* what is left must take this long, or waiting for it costs less than a capture */ \

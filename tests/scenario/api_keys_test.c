@@ -266,6 +266,14 @@ static void slots_say_what_runs_and_for_whom(void **state) {
     fake_set_plan(&quick);
 }
 
+/* A request that goes as planned is answered with a status, and logged. */
+static void planned_and_logged(const struct fake_plan *plan, const char *more, int status, const char *text,
+                               const char *other) {
+    fake_set_plan(plan);
+    assert_int_equal(status_of("a-key", more), status);
+    logged(text, other);
+}
+
 /* Every request has one line that says how it ended, and why. */
 static void the_log_has_a_line_of_every_request(void **state) {
     static const struct fake_plan breaks = {.fail_err = HEARTH_ERR_ENGINE, .fail_after = 1, .pieces = 5, .piece = "a"};
@@ -285,19 +293,12 @@ static void the_log_has_a_line_of_every_request(void **state) {
     assert_non_null(strstr(line, " end=stop"));
     assert_null(strstr(line, "cause="));
     free(line);
-    fake_set_plan(&set_aside);
-    assert_int_equal(status_of("a-key", ""), 200);
-    logged("preemptions=3", "end=stop");
-    fake_set_plan(&late);
-    assert_int_equal(status_of("a-key", ",\"deadline_ms\":4321"), 504);
-    logged("I req_", " 504 key=alice class=interactive");
+    planned_and_logged(&set_aside, "", 200, "preemptions=3", "end=stop");
+    planned_and_logged(&late, ",\"deadline_ms\":4321", 504, "I req_", " 504 key=alice class=interactive");
     logged("end=deadline cause=\"", "4321 ms");
-    fake_set_plan(&cut);
-    assert_int_equal(status_of("a-key", ",\"deadline_ms\":5432"), 200);
-    logged("end=deadline cause=\"the deadline of 5432 ms cut the reply off\"", " 200 ");
-    fake_set_plan(&breaks);
-    assert_int_equal(status_of("a-key", ",\"stream\":true"), 200);
-    logged("W req_", " 500 key=alice");
+    planned_and_logged(&cut, ",\"deadline_ms\":5432", 200,
+                       "end=deadline cause=\"the deadline of 5432 ms cut the reply off\"", " 200 ");
+    planned_and_logged(&breaks, ",\"stream\":true", 200, "W req_", " 500 key=alice");
     logged("(the stream had begun)", "end=failed cause=\"");
     assert_int_equal(status_of("a-key", ",\"temperature\":9"), 400);
     logged(" 400 key=alice", "end=failed cause=\"temperature must be");
@@ -320,18 +321,10 @@ static void the_log_warns_of_what_is_the_servers_fault(void **state) {
     static const struct fake_plan ending = {.fail_err = HEARTH_ERR_BUSY, .fail_after = -1};
     static const struct fake_plan full = {.submit_err = HEARTH_ERR_OVERLOADED};
     (void)state;
-    fake_set_plan(&no_memory);
-    assert_int_equal(status_of("a-key", ""), 503);
-    logged("W req_", "end=failed cause=\"out of memory\"");
-    fake_set_plan(&no_cells);
-    assert_int_equal(status_of("a-key", ""), 503);
-    logged("W req_", "end=failed cause=\"no free cells");
-    fake_set_plan(&ending);
-    assert_int_equal(status_of("a-key", ""), 503);
-    logged("I req_", "end=failed cause=\"the server is shutting down\"");
-    fake_set_plan(&full);
-    assert_int_equal(status_of("a-key", ""), 429);
-    logged("I req_", " 429 key=alice");
+    planned_and_logged(&no_memory, "", 503, "W req_", "end=failed cause=\"out of memory\"");
+    planned_and_logged(&no_cells, "", 503, "W req_", "end=failed cause=\"no free cells");
+    planned_and_logged(&ending, "", 503, "I req_", "end=failed cause=\"the server is shutting down\"");
+    planned_and_logged(&full, "", 429, "I req_", " 429 key=alice");
     fake_set_plan(&quick);
 }
 

@@ -332,7 +332,8 @@ static void deliver_and_go_on(void *user, struct hearth_event *event) {
     bool done = event->type == HEARTH_EVENT_DONE;
     hearth_event_destroy(event);
     if (done) {
-        (void)launch(next->stage, &next->request, &next->reply);
+        struct hearth_errmsg msg = {""};
+        HEARTH_ASSERT(hearth_service_submit(next->stage->service, &next->request, &msg) > 0);
     }
 }
 
@@ -353,6 +354,7 @@ static void a_replys_end_is_kept_when_the_next_turn_comes_at_once(void **state) 
     }
     struct next_turn next = {.stage = &stage, .request = request_of(&second)};
     next.request.max_tokens = 2;
+    next.request.user = &next.reply;
     struct hearth_request request = request_of(&first);
     struct hearth_errmsg msg = {""};
     request.script = script.v;
