@@ -39,9 +39,13 @@ class Budgeted(Scenario):
                 out = summed(*play(running.client, turns, self.max_tokens))
         return {**out, "budget_mib": budget, "copy_bytes": copy}
 
-    def cells(self, plan):
-        # Opaque and recurrent states weigh little: the smallest budget, 1 MiB, holds many of them.
-        return [cell for cell in super().cells(plan) if cell.lanes == 1 or cell.memory in ("pages", "hybrid")]
+    def section(self, cells):
+        """With what the budget came to: a state that weighs little is held more often by the least there is, 1 MiB."""
+        held = []
+        for result in cells.values():
+            found = result["rounds"][-1][HEARTH]
+            held.append(f"{result['label']} {found['budget_mib'] * MIB / found['copy_bytes']:.1f}")
+        return f"{super().section(cells)}\n\nWhole conversations that RAM holds: {'; '.join(held)}."
 
 
 class Eviction(Budgeted):

@@ -47,7 +47,7 @@ class LongContext(Case):
     """
     name = "long-context"
     classes = ("pages", "window", "hybrid", "snapshot")
-    long, lanes = True, (1,)
+    long = True
     rounds, quick_rounds, limit_s = (1, 3), (1, 1), 600
     measures = {
         "cold": Measure("TTFT cold", "ms"),
@@ -60,8 +60,9 @@ class LongContext(Case):
     }
 
     def cells(self, plan):
-        return [Cell(memory, 1, f"{tokens // 1024}k", True) for memory in self.classes
-                for tokens in plan.pick(STEPS, QUICK_STEPS)]
+        one = [Cell(memory, 1, f"{tokens // 1024}k", True) for memory in self.classes
+               for tokens in plan.pick(STEPS, QUICK_STEPS)]
+        return one + [Cell(memory, 4, f"{STEPS[-1] // 1024}k", True) for memory in plan.pick(self.classes, ())]
 
     def round(self, plan, cell, kind, number, running=None):
         tokens = int(cell.variant[:-1]) * 1024
@@ -99,7 +100,7 @@ class LongContext(Case):
                 if not key.startswith(memory + "."):
                     continue
                 found = {name: figure(measure, name, result) for name, measure in self.measures.items()}
-                tokens = result["label"].split(", ")[-1]
+                tokens = " ".join(reversed(result["label"].split(", ")[1:]))
                 row = [tokens]
                 for name in ("cold", "warm", "restart"):
                     row += [stats.number(found[name][which], 0) for which in both]
@@ -129,12 +130,12 @@ class LongContext(Case):
                     points = []
                     for key, result in cells.items():
                         found = figure(self.measures[name], name, result)
-                        if key.startswith(memory + ".") and found and found[which]:
+                        if key.startswith(memory + ".1.") and found and found[which]:
                             points.append((int(key.split(".")[-1][:-1]) * 1024, found[which]))
                     plot.line(f"{'hearth' if kind == HEARTH else PEER}, {name}", sorted(points), dashed)
             if plot.lines:
                 out.append((f"long-context-{memory}.svg", plot,
-                            f"{memory}: a prompt that is new, comes back, comes back after a restart."))
+                            f"{memory}, one lane: a prompt that is new, comes back, comes back after a restart."))
         return out
 
 

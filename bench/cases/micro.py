@@ -74,22 +74,8 @@ class Micro(Case):
 
     def section(self, cells):
         """Matching as one table of stored pages by prompt tokens; the rest line by line."""
-        lines, blocks = self._lines(cells), []
-        match = {
-            (line["params"]["page_tokens"], line["params"]["pages"], line["params"]["tokens"]): line["median_ns"]
-            for line in lines if line["name"] == "match+plan"
-            and {**IN_RAM, "cpu_caches": "random"}.items() <= line["params"].items()
-        }
-        if match:
-            tokens = sorted({count for _, _, count in match})
-            rows = []
-            for size, pages in sorted({(size, pages) for size, pages, _ in match}, key=lambda row: (-row[0], row[1])):
-                times = (match.get((size, pages, count)) for count in tokens)
-                rows.append([f"{pages:,}" + ("" if size == PAGE_TOKENS else f", of {size} tokens"),
-                             *("" if time is None else time_text(time) for time in times)])
-            blocks.append(
-                stats.table(["match + plan (random): stored pages", *(f"{each:,} tokens" for each in tokens)], rows)
-            )
+        lines = self._lines(cells)
+        blocks = [_match_table(lines, name) for name in ("match", "match+plan")]
         rows = []
         for line in lines:
             params = ", ".join(f"{name} {value}" for name, value in line["params"].items())
@@ -110,13 +96,31 @@ class Micro(Case):
             if all(name in result["rounds"][-1][HEARTH]["values"] for result in cells.values())
         ]
         return "\n\n".join(
-            [stats.table(["", "median"], figures), *blocks, stats.table(["", "median", "p10", "p90"], rows)]
+            [stats.table(["", "median"], figures), *filter(None, blocks), stats.table(["", "median", "p10", "p90"], rows)]
         )
 
     def plots(self, cells):
         lines = [line for line in self._lines(cells) if "median_ns" in line and PLAIN.items() <= line["params"].items()]
         return [plot for plot in (_match_plot(lines, "tokens", "pages"), _match_plot(lines, "pages", "tokens"),
                                   _store_plot(lines)) if plot]
+
+
+def _match_table(lines, name):
+    """Of stored pages by prompt tokens, in RAM; "" without lines."""
+    match = {
+        (line["params"]["page_tokens"], line["params"]["pages"], line["params"]["tokens"]): line["median_ns"]
+        for line in lines
+        if line["name"] == name and {**IN_RAM, "cpu_caches": "random"}.items() <= line["params"].items()
+    }
+    if not match:
+        return ""
+    tokens = sorted({count for _, _, count in match})
+    rows = []
+    for size, pages in sorted({(size, pages) for size, pages, _ in match}, key=lambda row: (-row[0], row[1])):
+        times = (match.get((size, pages, count)) for count in tokens)
+        rows.append([f"{pages:,}" + ("" if size == PAGE_TOKENS else f", of {size} tokens"),
+                     *("" if time is None else time_text(time) for time in times)])
+    return stats.table([f"{name} (random): stored pages", *(f"{each:,} tokens" for each in tokens)], rows)
 
 
 def _point(line, axis):

@@ -10,10 +10,12 @@ only one conversation, every turn but the first counts.
 """
 
 from lib import scenarios, stats
-from lib.case import HEARTH, PEER, Case, Measure, figure, show_ratio, show_spread
+from lib.case import BOTH, HEARTH, PEER, Case, Measure, figure, show_ratio, show_spread
 from lib.ledger import new_tokens
-from lib.svg import Bars
+from lib.svg import Bars, Plot
 
+SURPRISES = """Prompts of which a server says another length than /tokenize does, as hearth keeps a reply as the tokens
+it was sampled as, not as its text would be tokenised:"""
 RECOMPUTE = Measure("recompute ratio", exact=True, digits=3)
 TTFT = Measure("median TTFT of returning turns", "ms")
 
@@ -72,6 +74,25 @@ class Scenario(Case):
     def section(self, cells):
         return joined_table(self, cells)
 
+    def plots(self, cells):
+        return turn_plots(self, cells)
+
+
+def turn_plots(case, cells):
+    """TTFT of each request, with one lane: the median of the rounds."""
+    out = []
+    for key, result in cells.items():
+        memory, lanes = key.split(".")[:2]
+        if lanes != "1":
+            continue
+        plot = Plot(f"{case.title}: TTFT of each request ({memory})", "request", "ms", log_y=True)
+        for kind in BOTH:
+            rounds = [each[kind]["requests"] for each in result["rounds"] if kind in each]
+            plot.line(kind, [(number + 1, stats.median([row[3] for row in rows]))
+                             for number, rows in enumerate(zip(*rounds))])
+        out.append((f"{case.name}-turns-{memory}.svg", plot, f"Each request's time to first token, {memory}, one lane."))
+    return out
+
 
 def joined_table(case, cells):
     """Recompute ratio and TTFT in one table, with the quartiles of a round's turns, the median of the rounds'."""
@@ -89,9 +110,9 @@ def joined_table(case, cells):
             texts.append(f"{stats.number(value, 0)} ({stats.number(low, 0)}–{stats.number(high, 0)})")
         rows.append([result["label"], stats.number(ratio["hearth"], 3), stats.number(ratio["peer"], 2), *texts,
                      show_ratio(ttft), show_spread(ttft), ttft["rounds"]])
-    surprises = [f"{result['label']}, {kind}: {text}" for result in cells.values() for each in result["rounds"]
-                 for kind, found in each.items() for text in found.get("surprises", ())]
-    return "\n".join([stats.table(header, rows), *(["", *surprises] if surprises else [])])
+    surprises = [f"{result['label']} {count}" for result in cells.values() if (count := sum(
+        len(found.get("surprises", ())) for each in result["rounds"] for found in each.values()))]
+    return "\n\n".join([stats.table(header, rows), *([f"{SURPRISES} {'; '.join(surprises)}."] if surprises else [])])
 
 
 class Alternating(Scenario):
@@ -103,7 +124,7 @@ class Alternating(Scenario):
                  for result in cells.values()]
         found = [(label.replace(", ", "\n"), ratio, ttft) for label, ratio, ttft in found if ratio and ttft]
         if not found:
-            return []
+            return turn_plots(self, cells)
         labels = [label for label, _, _ in found]
         ratio, ttft = Bars("Recompute ratio, three alternating conversations", "computed / new tokens", labels), Bars(
             "TTFT of returning turns, three alternating conversations", "median, ms", labels, log_y=True)
@@ -111,7 +132,8 @@ class Alternating(Scenario):
             drawing.bar("hearth", [each[place]["hearth"] for each in found])
             drawing.bar("llama-server", [each[place]["peer"] for each in found])
         return [("alternating-recompute.svg", ratio, "Prompt tokens computed for each one that was new: 1 is ideal."),
-                ("alternating-ttft.svg", ttft, "Time to the first text when a conversation comes back.")]
+                ("alternating-ttft.svg", ttft, "Time to the first text when a conversation comes back."),
+                *turn_plots(self, cells)]
 
 
 class SidePrompts(Scenario):

@@ -4,7 +4,7 @@ from lib import stats
 from lib.case import Case
 from lib.ledger import Ledger
 from lib.text import Text
-from cases.recompute import RECOMPUTE, TTFT, joined_table
+from cases.recompute import RECOMPUTE, TTFT, joined_table, turn_plots
 
 PROMPT_TOKENS = 13745
 
@@ -21,9 +21,6 @@ class ToolTurns(Case):
     group = "recompute"
     long = True
     measures = {"recompute": RECOMPUTE, "ttft": TTFT}
-
-    def cells(self, plan):
-        return [cell for cell in super().cells(plan) if cell.lanes == 1 or cell.memory in ("pages", "hybrid")]
 
     def round(self, plan, cell, kind, number, running=None):
         with plan.start(kind, cell, 24576, 2048) as running:
@@ -60,6 +57,9 @@ class ToolTurns(Case):
 
     def section(self, cells):
         return joined_table(self, cells)
+
+    def plots(self, cells):
+        return turn_plots(self, cells)
 
 
 CASES = [ToolTurns()]

@@ -85,16 +85,14 @@ class Plan:
 
 
 def _flags(command):
-    """The command line without what belongs to one machine and moment."""
-    out = [os.path.basename(command[0])]
-    skip = False
+    """The command line without what belongs to one machine and moment, and with names for what belongs to one cell."""
+    out, name = [os.path.basename(command[0])], None
     for word in command[1:]:
-        if skip:
-            skip = False
-        elif word in ("--host", "--port", "--kv-dir"):
-            skip = True
-        else:
-            out.append(os.path.basename(word) if word.endswith((".gguf", ".jinja")) else word)
+        if name in ("-m", "-np"):
+            out[-1] += " MODEL" if name == "-m" else " LANES"
+        elif name not in ("--host", "--port", "--kv-dir") and word not in ("--host", "--port", "--kv-dir"):
+            out.append(os.path.basename(word) if word.endswith(".jinja") else word)
+        name = word
     return " ".join(out)
 
 

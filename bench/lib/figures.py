@@ -60,6 +60,20 @@ def _record_table(data):
 TABLES = {"record": _record_table}
 
 
+def printed():
+    """Cells with a ratio that the pages print: "alternating.pages.1"."""
+    found = {path for _, path in RECORD_ROWS}
+    for text in _texts():
+        found |= {path.rsplit(".", 2)[0] for _, path, _, _, _ in FIGURE.findall(text) if path.endswith(".ratio")}
+    return found
+
+
+def _texts():
+    for page in pages():
+        with open(page, encoding="utf-8") as file:
+            yield file.read()
+
+
 class Missing(Exception):
     pass
 
@@ -98,9 +112,7 @@ def fill(text, data):
 def compare_with_pages(found):
     """The ratios that the pages print, against `found` figures of another run: text, a line each."""
     lines = []
-    for page in pages():
-        with open(page, encoding="utf-8") as file:
-            text = file.read()
+    for page, text in zip(pages(), _texts()):
         said = [(path, before) for _, path, _, shown, _ in FIGURE.findall(text)
                 if (path.endswith(".ratio") or path.split(".")[-2:] in (["recompute", "hearth"], ["recompute", "peer"]))
                 and (before := _number(shown)) is not None]

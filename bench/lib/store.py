@@ -13,6 +13,7 @@ there, if that is of the same machine.
 
 import json
 import os
+import sys
 import time
 
 from . import case as kinds
@@ -40,6 +41,9 @@ class Record:
         os.makedirs(folder, exist_ok=True)
         here = machine.describe()
         before = load(folder)
+        if before and not whole and not _same_machine(before["machine"], here):
+            sys.exit(f"{folder} holds the record of another machine, {machine.short(before['machine'])}: name another "
+                     "folder (--out)")
         if before and (not _same_machine(before["machine"], here) or before["quick"] != plan.quick):
             before = None
         if before and resume and before["machine"]["hearth_commit"] != here["hearth_commit"]:

@@ -11,8 +11,9 @@
  *
  * Levels: answers that took a turn of the model, and errors that are the client's or the queue's (a 4xx; a 5xx that is
  * BUSY, CANCELLED, OVERLOADED or DEADLINE), info; what the server is to blame for (every other 5xx, also for want of
- * memory or cells), warn; everything else, debug. What clients have written (paths, names, words of errors) can neither
- * break the line nor command the terminal. Prompts are not logged. */
+ * memory or cells), warn; everything else, debug. Of what is refused before it is a job (no key, no room) only some
+ * lines are written when there are many (http/report.c). What clients have written (paths, names, words of errors) can
+ * neither break the line nor command the terminal. Prompts are not logged. */
 #include "api/kept.h"
 
 #include "base/clock.h"
@@ -77,6 +78,9 @@ static bool is_to_blame(const struct hearth_api_error *error) {
 
 void hearth_access_log_error(const struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
     char path[200], cause[sizeof error->message.text];
+    if (!is_to_blame(error) && !hearth_http_may_report(exchange)) {
+        return;
+    }
     snprintf(path, sizeof path, "%s", hearth_http_path(exchange));
     snprintf(cause, sizeof cause, "%s", error->message.text);
     tame_word(path);

@@ -152,12 +152,12 @@ static const struct hearth_route *find_route(const struct hearth_http_exchange *
 }
 
 /* False: it is no time for a request that wants a reply, which the error says. */
-static bool has_room(struct hearth_api *api, struct hearth_api_error *error) {
+static bool has_room(struct hearth_api *api, const struct hearth_caller *caller, struct hearth_api_error *error) {
     uint32_t retry_after_s = 0;
     if (atomic_load(&api->stopping)) {
         return hearth_api_fail_err(error, HEARTH_ERR_BUSY, NULL);
     }
-    if (hearth_service_overloaded(api->service, &retry_after_s)) {
+    if (hearth_service_overloaded(api->service, &caller->tenant, &retry_after_s)) {
         atomic_fetch_add(&api->refused, 1);
         return hearth_api_fail_submit(api, error, HEARTH_ERR_OVERLOADED, NULL);
     }
@@ -173,6 +173,7 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
     const struct hearth_route *route = find_route(exchange, &path_known);
     const bool authorized = hearth_api_authorize(api, exchange, caller);
     if (!authorized && (route == NULL || (route->flags & HEARTH_ROUTE_OPEN) == 0)) {
+        atomic_fetch_add(&api->unauthorized, 1);
         hearth_http_set_header(exchange, "WWW-Authenticate", "Bearer");
         hearth_api_fail(&error, 401, "invalid_api_key", NULL, "a valid API key is needed (Authorization: Bearer …)");
         hearth_api_respond_error(exchange, &error);
@@ -182,7 +183,7 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
         respond_no_route(exchange, hearth_http_path(exchange), path_known);
         return NULL;
     }
-    if ((route->flags & HEARTH_ROUTE_REPLY) != 0 && !has_room(api, &error)) {
+    if ((route->flags & HEARTH_ROUTE_REPLY) != 0 && !has_room(api, caller, &error)) {
         hearth_api_respond_error(exchange, &error);
         return NULL;
     }
@@ -345,6 +346,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->speculates = params->speculates;
     atomic_init(&api->request_timeout_us, params->request_timeout_us);
     atomic_init(&api->refused, 0);
+    atomic_init(&api->unauthorized, 0);
     pthread_mutex_init(&api->keys_mutex, NULL);
     api->created_unix = hearth_clock_unix();
     pthread_mutex_init(&api->events_mutex, NULL);
@@ -399,8 +401,10 @@ void hearth_api_shutdown(struct hearth_api *api, int64_t grace_us) {
     api->shut_down = true;
     hearth_http_close_after_answers(api->http); /* first, so that whoever is told of the end leaves */
     atomic_store(&api->stopping, true);
+    const int64_t begun_us = hearth_clock_us();
     hearth_service_drain(api->service, grace_us);
-    hearth_http_join(api->http, grace_us > ANSWER_US ? grace_us : ANSWER_US);
+    const int64_t left_us = grace_us - (hearth_clock_us() - begun_us);
+    hearth_http_join(api->http, left_us > ANSWER_US ? left_us : ANSWER_US);
 }
 
 void hearth_api_destroy(struct hearth_api *api) {

@@ -62,6 +62,7 @@ struct hearth_api {
     int64_t ping_us;
     bool speculates;
     atomic_uint_fast64_t refused;    /* requests that found too many others, before the service was asked */
+    atomic_uint_fast64_t unauthorized; /* requests without a valid key */
     char *model_path, *model_name, *model_file, *version;
     uint32_t lanes;
     struct hearth_sampling sampling;
@@ -411,6 +412,9 @@ bool hearth_prompt_from_text(const struct hearth_api *api, const char *text, siz
                              struct hearth_prompt *prompt, struct hearth_api_error *error);
 bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, const char *param,
                                 struct hearth_api_error *error);
+/* False: `len` bytes of text have more tokens than the context holds, however they are tokenised. */
+bool hearth_prompt_check_text(const struct hearth_api *api, size_t len, const char *param,
+                              struct hearth_api_error *error);
 
 /* ---- endpoints ---- */
 

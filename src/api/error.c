@@ -74,7 +74,7 @@ bool hearth_api_fail_submit(struct hearth_api *api, struct hearth_api_error *err
                             const struct hearth_errmsg *msg) {
     hearth_api_fail_err(error, err, msg);
     if (err == HEARTH_ERR_OVERLOADED) {
-        (void)hearth_service_overloaded(api->service, &error->retry_after_s);
+        (void)hearth_service_overloaded(api->service, NULL, &error->retry_after_s);
         error->retry_after_s = error->retry_after_s > 0 ? error->retry_after_s : 1;
     }
     return false;

@@ -229,6 +229,18 @@ static size_t render_tail(struct hearth_job *job, const struct hearth_chat_reque
     return from;
 }
 
+/* Tokenises what was rendered, if it can fit the context: who counts tokens is told of any number. Errors: TOO_LONG,
+ * and those of hearth_transcripts_tokenize(). */
+static int tokenize(struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
+                    struct hearth_transcript_result *result) {
+    struct hearth_api_error error;
+    if ((job->route->flags & HEARTH_ROUTE_REPLY) != 0 &&
+        !hearth_prompt_check_text(job->api, prompt->len, "messages", &error)) {
+        return HEARTH_ERR_TOO_LONG;
+    }
+    return hearth_transcripts_tokenize(job->api->transcripts, prompt, result);
+}
+
 /* The exact tokens of a conversation in the store, and behind them what the template prints after its last reply. The
  * transcripts have the same path, as a rule, and with it the place where the reply will be remembered; where they have
  * lost it, the store's tokens stand alone. False: the text behind the reply cannot be told; render everything. */
@@ -244,7 +256,8 @@ static bool make_exact(struct hearth_job *job, const struct hearth_chat_request 
     }
     prompt->keep = keep;
     set_text(job, request, prompt, rendered, from);
-    if (hearth_transcripts_tokenize(job->api->transcripts, prompt, result) == HEARTH_OK) {
+    int err = tokenize(job, prompt, result);
+    if (err == HEARTH_OK) {
         if (result->tokens.n >= known->n && memcmp(result->tokens.v, known->v, known->n * sizeof *known->v) == 0) {
             return true;
         }
@@ -253,7 +266,7 @@ static bool make_exact(struct hearth_job *job, const struct hearth_chat_request 
         free(result->fork.said);
     }
     *result = (struct hearth_transcript_result){.known_tokens = known->n, .sampled_tokens = 0};
-    if (hearth_tokens_append(&result->tokens, known->v, known->n) &&
+    if (err != HEARTH_ERR_TOO_LONG && hearth_tokens_append(&result->tokens, known->v, known->n) &&
         engine->ops->tokenize(engine, prompt->text, prompt->len, false, true, &result->tokens) >= 0) {
         result->marks[result->mark_count++] = (int32_t)known->n;
         return true;
@@ -291,7 +304,7 @@ static int make_tokens(struct hearth_job *job, const struct hearth_chat_request 
         if (from > 0) {
             prompt->keep = keep;
             set_text(job, request, prompt, rendered, from);
-            if (hearth_transcripts_tokenize(api->transcripts, prompt, result) == HEARTH_OK) {
+            if (tokenize(job, prompt, result) == HEARTH_OK) {
                 return HEARTH_OK;
             }
             prompt->keep = 0;
@@ -301,7 +314,7 @@ static int make_tokens(struct hearth_job *job, const struct hearth_chat_request 
     int err = hearth_chat_render(api->chat, request, job->chat.format, rendered, msg);
     if (err == HEARTH_OK) {
         set_text(job, request, prompt, rendered, 0);
-        err = hearth_transcripts_tokenize(api->transcripts, prompt, result);
+        err = tokenize(job, prompt, result);
     }
     return err;
 }
@@ -393,7 +406,9 @@ bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *r
     }
     int err = make_tokens(job, request, &prompt, &rendered, &result, &msg);
     bool ok = err == HEARTH_OK;
-    if (!ok) {
+    if (err == HEARTH_ERR_TOO_LONG) {
+        (void)hearth_prompt_check_text(job->api, prompt.len, "messages", error);
+    } else if (!ok) {
         hearth_api_fail_err(error, err, &msg);
     } else if (!keep_result(job, request, &prompt, &result)) {
         ok = hearth_api_fail_nomem(error);

@@ -121,6 +121,7 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     atomic_init(&job->gone, false);
     atomic_fetch_add(&api->jobs, 1);
     hearth_http_take_body(exchange, &job->body);
+    job->body_bytes = job->body.len;
     hearth_http_on_gone(exchange, client_gone, job);
     hearth_pool_push(api->pool, job);
 }
@@ -252,6 +253,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
     struct hearth_request request = {
         .tenant = job->caller.tenant,
         .deadline_us = left_us,
+        .joins = choice->index > 0,
         .progress = generation->progress && generation->stream,
         .speculate_off = !generation->speculate,
         .prompt = choice->prompt->tokens.v,
@@ -370,11 +372,15 @@ static void respond_prepared(struct hearth_job *job) {
 
 static void job_prepared(struct hearth_http_work *work) {
     struct hearth_job *job = (struct hearth_job *)work;
+    hearth_http_body_freed(job->api->http, job->body_bytes);
     const bool submits = !job->failed && job->dialect != NULL && (job->exchange != NULL || job->detached);
     if (!submits || job->response.len > 0) {
         respond_prepared(job);
     }
     if (submits) {
+        if (job->detached) { /* it goes on, though its client may have left meanwhile */
+            atomic_store(&job->gone, false);
+        }
         submit(job);
     }
     free_if_over(job);

@@ -74,6 +74,7 @@ struct hearth_job {
     struct hearth_job *prev, *next; /* the loop's list of all that were submitted */
     void (*pool_run)(struct hearth_job *job);
     struct hearth_buf body;
+    size_t body_bytes; /* that the server still counts */
     char *path, *query;           /* of the request */
     char *session_header;         /* x-session-id, or NULL */
     char request_id[48];

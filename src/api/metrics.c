@@ -154,6 +154,8 @@ void hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exc
 #define X(name, kind, help) ok = ok && add(&text, "http_" #name, #kind, help, http.name);
     HEARTH_HTTP_STATS_TABLE(X)
 #undef X
+    ok = ok && add(&text, "requests_unauthorized", "counter", "Requests without a valid key",
+                   atomic_load(&api->unauthorized));
     ok = ok && add_far(&text, api) && add_groups(&text, api) && add_llamacpp(&text, &stats);
     if (ok) {
         hearth_http_respond(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", text.data, text.len);

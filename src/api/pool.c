@@ -6,6 +6,10 @@
 #include <stdlib.h>
 
 #define THREADS_MAX 8
+/* Address space, of which only what is used becomes memory. Tokenizers of some models split text by std::regex, which
+ * goes a level deeper for each letter of a long run (engine/llama_text.c): with the usual 8 MiB, 50,000 blanks would
+ * end the process. */
+#define STACK_BYTES ((size_t)1 << 30)
 
 struct hearth_pool {
     pthread_mutex_t mutex;
@@ -36,6 +40,17 @@ static void *work(void *user) {
     return NULL;
 }
 
+/* A thread with a deep stack, or, where the system does not give it one, with the usual. */
+static bool start(struct hearth_pool *pool, pthread_t *thread) {
+    pthread_attr_t attr;
+    bool started = false;
+    if (pthread_attr_init(&attr) == 0) {
+        started = pthread_attr_setstacksize(&attr, STACK_BYTES) == 0 && pthread_create(thread, &attr, work, pool) == 0;
+        pthread_attr_destroy(&attr);
+    }
+    return started || pthread_create(thread, NULL, work, pool) == 0;
+}
+
 struct hearth_pool *hearth_pool_create(size_t threads) {
     struct hearth_pool *pool = calloc(1, sizeof *pool);
     if (pool == NULL) {
@@ -47,7 +62,7 @@ struct hearth_pool *hearth_pool_create(size_t threads) {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool->thread_count < threads && pool->thread_count < THREADS_MAX &&
-           pthread_create(&pool->threads[pool->thread_count], NULL, work, pool) == 0) {
+           start(pool, &pool->threads[pool->thread_count])) {
         pool->thread_count++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -175,7 +175,7 @@ void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *excha
         return;
     }
     hearth_service_stats(api->service, &stats);
-    const bool full = hearth_service_overloaded(api->service, &retry_after_s);
+    const bool full = hearth_service_overloaded(api->service, NULL, &retry_after_s);
     size_t count = hearth_service_waiting(api->service, waiting, HEARTH_WAITING_MAX);
     count = count < HEARTH_WAITING_MAX ? count : HEARTH_WAITING_MAX;
     json_t *requests = json_array();

@@ -96,6 +96,11 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
     free(cache);
 }
 
+void hearth_cache_budget(const struct hearth_cache *cache, size_t *page_bytes, size_t *snapshot_bytes) {
+    *page_bytes = cache->pages.budget_bytes;
+    *snapshot_bytes = cache->snapshots.budget_bytes;
+}
+
 void hearth_cache_set_budget(struct hearth_cache *cache, size_t budget_bytes, size_t snapshot_bytes) {
     split_budget(cache, budget_bytes, snapshot_bytes);
     hearth_store_shrink(cache);

@@ -44,13 +44,23 @@ static int fail_nomem(struct hearth_errmsg *msg) {
     return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
 }
 
+/* Without blanks at its ends; in place. */
+static char *trimmed(char *text) {
+    text += strspn(text, " \t");
+    for (size_t len = strlen(text); len > 0 && strchr(" \t", text[len - 1]) != NULL;) {
+        text[--len] = '\0';
+    }
+    return text;
+}
+
 static int read_flag(struct hearth_key_list *list, const char *keys, struct hearth_errmsg *msg) {
     if (!hearth_buf_text(&list->flag_text, keys)) {
         return fail_nomem(msg);
     }
     char *rest = (char *)list->flag_text.data, *key;
     while ((key = strtok_r(rest, ",\r\n", &rest)) != NULL) {
-        if (!find(list, key) && !add(list, key)) {
+        key = trimmed(key);
+        if (*key != '\0' && !find(list, key) && !add(list, key)) {
             return fail_nomem(msg);
         }
     }

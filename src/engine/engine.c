@@ -42,6 +42,15 @@ bool hearth_sampling_penalises(const struct hearth_sampling *sampling) {
             sampling->penalty_presence < 0.0f || sampling->penalty_presence > 0.0f);
 }
 
+size_t hearth_engine_longest_token(struct hearth_engine *engine) {
+    size_t longest = 0;
+    for (uint32_t token = 0; token < engine->caps.vocab_tokens; token++) {
+        const size_t len = engine->ops->token_text(engine, (hearth_token)token, true, NULL, 0);
+        longest = len > longest ? len : longest;
+    }
+    return longest;
+}
+
 bool hearth_engine_append_text(struct hearth_engine *engine, hearth_token token, bool special, struct hearth_buf *out) {
     char text[256];
     size_t len = engine->ops->token_text(engine, token, special, text, sizeof text);

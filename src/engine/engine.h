@@ -60,6 +60,7 @@ struct hearth_caps {
                                   * together with up to HEARTH_DRAFT_MAX others of its sequence; while nothing else is
                                   * in the batch */
     uint32_t vocab_tokens;
+    size_t token_bytes;          /* most bytes of text that one token stands for; 0: not known */
     size_t page_bytes_per_token; /* addressable state, about */
     size_t snapshot_bytes;       /* non-addressable state of a sequence, about (OPAQUE: of an average one) */
     uint64_t model_bytes;        /* size of the weights */
@@ -230,6 +231,10 @@ static inline bool hearth_caps_needs_snapshot(const struct hearth_caps *caps) {
 
 /* Appends the text of a token, however long; `special`: of control tokens, too. False: out of memory. Any thread. */
 bool hearth_engine_append_text(struct hearth_engine *engine, hearth_token token, bool special, struct hearth_buf *out);
+
+/* The longest text of a token, in bytes, control tokens included: what caps.token_bytes is where tokens are pieces of
+ * the text as it stands. */
+size_t hearth_engine_longest_token(struct hearth_engine *engine);
 
 /* Takes a short sequence out and back through every mechanism the class has and compares logits. Uses sequence 0,
  * which must be empty and is empty afterwards. Returns true when every comparison is exact; otherwise `msg` says

@@ -27,6 +27,21 @@ const char *hearth_llama_version(void) {
 
 /* ---- decode ---- */
 
+/* One batch at a time in a process, whatever engines it is of: llama_exact.c's part of ggml knows one. */
+static int32_t decode_batch(struct hearth_llama *llama, const struct hearth_batch_item *items, size_t n) {
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    const bool apart = hearth_llama_exact_linked();
+    if (apart) {
+        pthread_mutex_lock(&one);
+    }
+    hearth_llama_exact_batch(items, n);
+    int32_t rc = llama_decode(llama->ctx, llama->batch);
+    if (apart) {
+        pthread_mutex_unlock(&one);
+    }
+    return rc;
+}
+
 static int llama_decode_items(struct hearth_engine *engine, const struct hearth_batch_item *items, size_t n) {
     struct hearth_llama *llama = hearth_llama_of(engine);
     HEARTH_ASSERT(n > 0 && n <= engine->caps.batch_tokens);
@@ -42,9 +57,7 @@ static int llama_decode_items(struct hearth_engine *engine, const struct hearth_
     }
     HEARTH_ASSERT(outputs <= engine->caps.outputs); /* llama.cpp reserved room for no more and would abort */
     batch->n_tokens = (int32_t)n;
-    hearth_llama_exact_batch(items, n);
-    int32_t rc = llama_decode(llama->ctx, *batch);
-    switch (rc) {
+    switch (decode_batch(llama, items, n)) {
     case 0:
         return HEARTH_OK;
     case 1:
@@ -349,6 +362,10 @@ static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_param
     caps->batch_tokens = llama_n_batch(llama->ctx);
     caps->ubatch_tokens = llama_n_ubatch(llama->ctx);
     caps->vocab_tokens = (uint32_t)llama_vocab_n_tokens(llama->vocab);
+    const enum llama_vocab_type type = llama_vocab_type(llama->vocab);
+    if (type == LLAMA_VOCAB_TYPE_SPM || type == LLAMA_VOCAB_TYPE_BPE) { /* others may shorten the text first */
+        caps->token_bytes = hearth_engine_longest_token(&llama->head);
+    }
     caps->model_bytes = llama_model_size(llama->model);
     caps->model_params = llama_model_n_params(llama->model);
     caps->add_bos = llama_vocab_get_add_bos(llama->vocab);
@@ -452,7 +469,9 @@ static int set_up(struct hearth_llama *llama, const struct hearth_llama_params *
         llama->head.caps.fingerprint = fingerprint(llama, params, &p, model, lora);
         run_selftest(llama, params->model_path);
         bool cpu = params->gpu_layers == 0 || !llama_supports_gpu_offload();
-        llama->head.caps.batch_exact = cpu && p.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED &&
+        /* A token alone has -t threads, several have -tb, and attention is divided among them. */
+        llama->head.caps.batch_exact = cpu && params->threads == params->threads_batch &&
+                                       p.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED &&
                                        hearth_llama_exact_linked() && hearth_engine_batch_exact(&llama->head);
     }
     return err;

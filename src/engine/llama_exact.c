@@ -25,8 +25,8 @@
  * library. Elsewhere, and on other backends, nothing changes; whether a model computes exactly is found out at load
  * (selftest), never assumed.
  *
- * Threads: `small` and `filled` are set by the thread that drives the engine while no graph is computed; ggml's threads
- * read them.
+ * Threads: `small` and `filled` are set, and `fill` is made, for one graph at a time (llama.c sees to that) by the
+ * thread that computes it; ggml's threads read them.
  * Source: ops.cpp, repack.cpp, tiled/tiled.cpp, llamafile/sgemm.cpp and ggml-cpu-impl.h in ggml/src/ggml-cpu of the
  * llama.cpp this builds on. */
 #include "engine/llama_internal.h"
@@ -142,8 +142,7 @@ static struct {
     size_t threads;
     uint16_t *mask; /* TILE_ROWS rows of cells */
     size_t mask_cap;
-    atomic_flag taken; /* by an operation; another engine's at the same time goes ggml's own way */
-} fill = {.taken = ATOMIC_FLAG_INIT};
+} fill;
 
 static bool sees_many(const struct ggml_tensor *mask, int64_t row) {
     const uint16_t *seen = (const uint16_t *)((const char *)mask->data + (size_t)row * mask->nb[1]);
@@ -157,7 +156,7 @@ static bool sees_many(const struct ggml_tensor *mask, int64_t row) {
 /* Tiles, and a mask with rows that see nothing below those that there are. False: not worth it, or not to be had. */
 static bool fill_begin(const struct ggml_tensor *mask, size_t threads) {
     size_t cells = (size_t)mask->ne[0], wanted = cells * TILE_ROWS;
-    if ((!sees_many(mask, 0) && !sees_many(mask, mask->ne[1] - 1)) || atomic_flag_test_and_set(&fill.taken)) {
+    if (!sees_many(mask, 0) && !sees_many(mask, mask->ne[1] - 1)) {
         return false;
     }
     if (threads > fill.threads) {
@@ -171,7 +170,6 @@ static bool fill_begin(const struct ggml_tensor *mask, size_t threads) {
         fill.mask_cap = fill.mask != NULL ? wanted : 0;
     }
     if (fill.tiles == NULL || fill.mask == NULL) {
-        atomic_flag_clear(&fill.taken);
         return false;
     }
     for (size_t row = 0; row < TILE_ROWS; row++) {
@@ -263,10 +261,6 @@ static bool attend_filled(const struct ggml_compute_params *params, const struct
         } else {
             ggml_barrier(params->threadpool);
         }
-    }
-    ggml_barrier(params->threadpool);
-    if (params->ith == 0) {
-        atomic_flag_clear(&fill.taken);
     }
     return true;
 }

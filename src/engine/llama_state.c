@@ -105,13 +105,14 @@ static struct probe_sizes probe_sizes(struct hearth_llama *llama, bool opaque) {
 }
 
 /* How far back a sequence can be rewound at its live end. Window cells are given up only where a new token would not
- * see them, judged before its batch: tokens of the last batch can always go. */
+ * see them, judged before what is computed at once (an ubatch): tokens of the last one can always go. */
 static int32_t rewind_tokens(const struct hearth_llama *llama) {
     if (llama->head.caps.memory_class == HEARTH_MEMORY_PAGES) {
         return INT32_MAX;
     }
     bool window = llama->head.caps.memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT && !llama->hybrid && llama->n_swa > 0;
-    return window ? HEARTH_DRAFT_MAX : 0;
+    const int32_t at_once = (int32_t)llama_n_ubatch(llama->ctx) - 1;
+    return window ? (at_once < HEARTH_DRAFT_MAX ? at_once : HEARTH_DRAFT_MAX) : 0;
 }
 
 static void fill_class(struct hearth_llama *llama, bool opaque, struct probe_sizes a, struct probe_sizes b) {

@@ -5,12 +5,28 @@
 #include <limits.h>
 #include <stdlib.h>
 
-int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t len, bool add_special,
-                          bool parse_special, struct hearth_tokens *out) {
-    struct hearth_llama *llama = hearth_llama_of(engine);
-    if (len > INT32_MAX / 2) {
-        return HEARTH_ERR_TOO_LARGE;
+/* Byte-pair vocabularies take no more than this at once: some of them are split by std::regex, whose stack grows with
+ * the longest run of letters or blanks, by about 400 bytes a letter (threads that tokenise have room for twice that:
+ * api/pool.c). */
+#define PART_BYTES ((size_t)1 << 20)
+#define LINE_BYTES_MAX 65536
+
+/* Where a part of a longer text ends: behind its last line, if that is not too long, or before a character. */
+static size_t part_end(const char *text) {
+    for (size_t end = PART_BYTES; end > PART_BYTES - LINE_BYTES_MAX; end--) {
+        if (text[end - 1] == '\n') {
+            return end;
+        }
     }
+    size_t end = PART_BYTES;
+    while (end > PART_BYTES - 3 && ((unsigned char)text[end] & 0xC0) == 0x80) {
+        end--;
+    }
+    return end;
+}
+
+static int tokenize_part(const struct hearth_llama *llama, const char *text, size_t len, bool add_special,
+                         bool parse_special, struct hearth_tokens *out) {
     /* Text has rarely more tokens than a third of its bytes; where it has, the second round knows the number. */
     size_t room = len / 3 + 16;
     for (;;) {
@@ -28,6 +44,26 @@ int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t
         }
         room = (size_t)-n;
     }
+}
+
+int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t len, bool add_special,
+                          bool parse_special, struct hearth_tokens *out) {
+    const struct hearth_llama *llama = hearth_llama_of(engine);
+    const bool parts = llama_vocab_type(llama->vocab) == LLAMA_VOCAB_TYPE_BPE;
+    const size_t before = out->n;
+    int err = len > INT32_MAX / 2 ? HEARTH_ERR_TOO_LARGE : HEARTH_OK;
+    while (err == HEARTH_OK && parts && len > PART_BYTES) {
+        const size_t part = part_end(text);
+        err = tokenize_part(llama, text, part, add_special, parse_special, out);
+        add_special = false;
+        text += part;
+        len -= part;
+    }
+    if (err == HEARTH_OK) {
+        err = tokenize_part(llama, text, len, add_special, parse_special, out);
+    }
+    out->n = err == HEARTH_OK ? out->n : before;
+    return err;
 }
 
 size_t hearth_llama_token_text(struct hearth_engine *engine, hearth_token token, bool special, char *out, size_t cap) {

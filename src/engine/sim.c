@@ -274,6 +274,7 @@ static void caps_fill(struct sim *sim) {
         .bos_text = "",
         .eos_text = "<|im_end|>",
     };
+    caps->token_bytes = hearth_engine_longest_token(&sim->base);
     caps->rewind_tokens = p->memory_class == HEARTH_MEMORY_PAGES            ? INT32_MAX
                           : p->memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT ? (int32_t)p->rewind_tokens
                                                                             : 0;

@@ -6,8 +6,8 @@
  *                              `----------------`----------------`-----> FLUSH -----> closed, or LINGER
  *
  * After an error the rest of the request is thrown away as it arrives, and the socket is closed only when the client
- * has closed its side (LINGER, for a while): closing with unread bytes would reset the connection and the client would
- * never see the answer.
+ * has closed its side (LINGER, until it is silent for a while): closing with unread bytes would reset the connection
+ * and the client would never see the answer.
  *
  * One timer serves all deadlines: it is set to the next one, and looks at all of them when it runs. The reader's window
  * is looked at STALL_LOOKS times in stall_us while something waits for it: only a whole window in which it took too
@@ -28,7 +28,8 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#define LINGER_US (5 * 1000000ll)
+#define LINGER_US (5 * 1000000ll) /* of silence */
+#define LINGER_MOST_US (30 * 1000000ll)
 #define STALL_LOOKS 4
 #define TIMER_LEAST_US 1000
 /* Bytes that may arrive ahead of their turn before no more are read. */
@@ -81,7 +82,7 @@ static int64_t state_due_us(const struct hearth_http_conn *conn) {
     case HEARTH_HTTP_CONN_IDLE: return hearth_http_conn_unsent(conn) > 0 ? INT64_MAX : conn->since_us + params->idle_us;
     case HEARTH_HTTP_CONN_HEAD: return conn->since_us + params->head_us;
     case HEARTH_HTTP_CONN_BODY: return least(conn->since_us + params->body_us, trickle_due_us(conn));
-    case HEARTH_HTTP_CONN_LINGER: return conn->since_us + LINGER_US;
+    case HEARTH_HTTP_CONN_LINGER: return least(conn->heard_us + LINGER_US, conn->since_us + LINGER_MOST_US);
     case HEARTH_HTTP_CONN_BUSY:
     case HEARTH_HTTP_CONN_FLUSH: break; /* the reader's window watches over these */
     }
@@ -123,7 +124,7 @@ void hearth_http_conn_set_state(struct hearth_http_conn *conn, enum hearth_http_
     const int64_t now_us = hearth_clock_us();
     leave_quiet(conn);
     conn->state = state;
-    conn->since_us = now_us;
+    conn->since_us = conn->heard_us = now_us;
     if (state == HEARTH_HTTP_CONN_IDLE || state == HEARTH_HTTP_CONN_HEAD) {
         enter_quiet(conn);
     }
@@ -182,8 +183,10 @@ static void on_timer(evutil_socket_t fd, short what, void *user) {
 /* ---- events of the socket ---- */
 
 static void on_readable(struct bufferevent *bev, void *user) {
+    struct hearth_http_conn *conn = user;
     (void)bev;
-    hearth_http_request_pump(user);
+    conn->heard_us = hearth_clock_us();
+    hearth_http_request_pump(conn);
 }
 
 /* The output buffer has been taken by the kernel. */

@@ -41,7 +41,7 @@ struct hearth_http_server {
     /* The loop's. */
     struct hearth_http_conn *conns;                   /* list of all */
     struct hearth_http_conn *quiet_head, *quiet_tail; /* IDLE and HEAD, the longest of them first */
-    size_t bodies_bytes;                              /* of the connections' bodies */
+    size_t bodies_bytes;                              /* of bodies that are read, or were taken and not freed yet */
     struct hearth_http_stats stats;                   /* without the connections by state */
     struct hearth_http_report report;
     uint64_t request_id_seed, request_id_count;
@@ -78,6 +78,7 @@ struct hearth_http_conn {
     struct bufferevent *bev;
     struct event *timer;
     int64_t since_us; /* in this state */
+    int64_t heard_us; /* when bytes came last, or the state began */
     enum hearth_http_conn_state state;
     bool pumping;      /* inside the read loop: ending an exchange must not start another one */
     bool eof;          /* the client has closed its side */
@@ -104,7 +105,7 @@ struct hearth_http_conn {
     size_t head_bytes;
     bool in_value;
     bool head_done;
-    struct hearth_buf body; /* counted in server->bodies_bytes */
+    struct hearth_buf body; /* counted in server->bodies_bytes, also when it has been taken */
 
     struct hearth_http_exchange *exchange;
 };

@@ -126,8 +126,12 @@ void hearth_http_take_body(struct hearth_http_exchange *exchange, struct hearth_
     struct hearth_http_conn *conn = exchange->conn;
     HEARTH_ASSERT(out->data == NULL);
     *out = conn->body;
-    conn->server->bodies_bytes -= conn->body.len;
     conn->body = (struct hearth_buf){0};
+}
+
+void hearth_http_body_freed(struct hearth_http_server *server, size_t bytes) {
+    HEARTH_ASSERT(server->bodies_bytes >= bytes);
+    server->bodies_bytes -= bytes;
 }
 
 void hearth_http_on_gone(struct hearth_http_exchange *exchange, void (*gone)(void *user), void *user) {

@@ -37,7 +37,6 @@ void hearth_http_report_tick(struct hearth_http_server *server) {
     }
 }
 
-/* Whether a line may be written now. */
 static bool may_log(struct hearth_http_server *server) {
     turn_over(server);
     if (server->report.written >= REPORT_LINES) {
@@ -46,6 +45,10 @@ static bool may_log(struct hearth_http_server *server) {
     }
     server->report.written++;
     return true;
+}
+
+bool hearth_http_may_report(const struct hearth_http_exchange *exchange) {
+    return may_log(exchange->conn->server);
 }
 
 /* The client's address, as far as the system still knows it. */

@@ -71,7 +71,7 @@ struct hearth_http_params {
     size_t url_bytes;              /* most bytes of a request's target; default 8 KiB; else 414 */
     size_t header_bytes;           /* most bytes of a request's head, at most 64 KiB; default 32 KiB; else 431 */
     size_t body_bytes;             /* most bytes of a request's body; default 64 MiB; else 413 */
-    size_t bodies_bytes;           /* of all bodies that are being read; default 512 MiB; else 503 */
+    size_t bodies_bytes;           /* of all bodies that are here; default 512 MiB; else 503 */
     size_t out_bytes;              /* most bytes of a stream that a slow reader may leave unread; default 16 MiB */
     uint32_t connections;          /* most connections; default 4096; see hearth_http_start() */
     uint32_t rate;                 /* least bytes a second of bodies and readers; default 1024 */
@@ -126,8 +126,10 @@ const char *hearth_http_path(const struct hearth_http_exchange *exchange);   /* 
 const char *hearth_http_query(const struct hearth_http_exchange *exchange);  /* as sent, without '?'; may be "" */
 /* A header by name, in any case; NULL when it was not sent. Of several the first. */
 const char *hearth_http_header(const struct hearth_http_exchange *exchange, const char *name);
-/* Moves the body into `out`, which must be empty. */
+/* Moves the body into `out`, which must be empty. Its bytes count in bodies_bytes until they are given back. */
 void hearth_http_take_body(struct hearth_http_exchange *exchange, struct hearth_buf *out);
+/* Gives back `bytes` of bodies that were taken and are freed now. */
+void hearth_http_body_freed(struct hearth_http_server *server, size_t bytes);
 /* Value of the response's X-Request-Id. */
 const char *hearth_http_request_id(const struct hearth_http_exchange *exchange);
 
@@ -148,6 +150,10 @@ void hearth_http_respond(struct hearth_http_exchange *exchange, int status, cons
 void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const char *content_type);
 void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes, size_t len);
 void hearth_http_end(struct hearth_http_exchange *exchange);
+
+/* Whether a line about what a client did wrong may be written now; else it is counted as left out, which is told in
+ * time. For lines that a client could write a thousand of in a second. */
+bool hearth_http_may_report(const struct hearth_http_exchange *exchange);
 
 /* Numbers for /metrics: name, kind, help. */
 #define HEARTH_HTTP_STATS_TABLE(X)                                                                      \

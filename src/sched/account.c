@@ -57,8 +57,9 @@ uint32_t hearth_accounts_wait(struct hearth_accounts *accounts, struct hearth_te
     return index;
 }
 
-void hearth_accounts_run(struct hearth_accounts *accounts, uint32_t account) {
+void hearth_accounts_run(struct hearth_accounts *accounts, uint32_t account, int64_t now_us) {
     hearth_accounts_gone(accounts, account);
+    accounts->v[account].served_us = now_us;
     accounts->v[account].running++;
 }
 

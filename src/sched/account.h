@@ -24,6 +24,7 @@ struct hearth_account {
     uint64_t tenant;
     double weight;
     double used_us; /* virtual: microseconds of computing by weight */
+    int64_t served_us; /* real: when a request of it was last given a lane */
     uint32_t waiting, running; /* requests */
 };
 
@@ -37,7 +38,7 @@ struct hearth_accounts {
 /* A request of a tenant waits; returns the tenant's account, an index. The weight is that of the last request. */
 uint32_t hearth_accounts_wait(struct hearth_accounts *accounts, struct hearth_tenant tenant);
 /* It waits no longer; it runs, or it is gone. */
-void hearth_accounts_run(struct hearth_accounts *accounts, uint32_t account);
+void hearth_accounts_run(struct hearth_accounts *accounts, uint32_t account, int64_t now_us);
 void hearth_accounts_gone(struct hearth_accounts *accounts, uint32_t account);
 /* It runs no longer. */
 void hearth_accounts_stop(struct hearth_accounts *accounts, uint32_t account);

@@ -405,8 +405,12 @@ static void complete(struct hearth_service *service, struct hearth_task *task, i
     service->told_us += hearth_clock_us() - real_us;
     service->counters.decode_us += (uint64_t)us;
     hearth_step_charge(&service->step, lane, (double)us);
-    if (err && err != HEARTH_ERR_NO_CELLS)
+    if (err && err != HEARTH_ERR_NO_CELLS) {
+        hearth_log(HEARTH_LOG_WARN,
+                   "sched: request %lld: the end of a reply could not be computed (%s): its state is lost",
+                   (long long)task->id, hearth_err_text(err));
         hearth_live_clear(service->cache, live);
+    }
     if (!err && !hearth_live_append(live, task->tokens.v + begin, (size_t)(keep - begin)))
         hearth_live_clear(service->cache, live);
 }
@@ -416,8 +420,14 @@ static void settle(struct hearth_service *service, int lane, const struct verifi
     struct hearth_task *task = lane_task(service, (uint32_t)lane);
     struct hearth_live *live = &service->lives[lane];
     int32_t pos = hearth_speculate_return(service, lane, verified->end, verified->keep);
-    if (pos < 0)
+    if (pos < 0) {
+        hearth_log(HEARTH_LOG_WARN,
+                   "sched: request %lld: guesses could not be taken back: its state is lost, and it "
+                   "guesses no more",
+                   (long long)task->id);
+        task->request.speculate_off = true;
         hearth_live_clear(service->cache, live);
+    }
     bool books = pos > (int32_t)live->tokens.n;
     if (books && !book_share(service, (uint32_t)lane, pos - (int32_t)live->tokens.n)) {
         hearth_event_destroy(verified->ending.event);

@@ -60,14 +60,17 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
         link = &(*link)->next;
     *link = task->next;
     service->ended++;
-    bool fresh = task->last_lane < 0 && !hearth_task_warm(task);
-    double lane_us = fresh || hearth_task_warm(task) ? 0 : (double)(task->prefill_us + task->decode_us);
+    bool warm = hearth_task_warm(task), fresh = task->last_lane < 0 && !warm;
+    uint64_t tenant = task->request.tenant.id;
+    double lane_us = fresh || warm ? 0 : (double)(task->prefill_us + task->decode_us);
     hearth_ended_note(service, task);
     task->request.deliver(task->request.user, event);
     hearth_task_destroy(service, task);
     pthread_mutex_lock(&service->mutex);
     service->active--;
-    service->fresh -= fresh;
+    service->warm -= warm;
+    if (fresh)
+        hearth_seats_leave(&service->seats, tenant);
     if (lane_us > 0)
         service->lane_us = service->lane_us > 0 ? (4 * service->lane_us + lane_us) / 5 : lane_us;
     pthread_cond_broadcast(&service->idle);

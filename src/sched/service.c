@@ -262,6 +262,11 @@ static struct hearth_task *make_task(struct hearth_service *service, const struc
     return task;
 }
 
+/* Warm ones have as many places, but of their own: they keep nobody out. Under the mutex. */
+static bool warm_full(const struct hearth_service *service) {
+    return service->params.queue > 0 && service->warm >= service->params.queue;
+}
+
 int64_t hearth_service_submit(struct hearth_service *service, const struct hearth_request *request,
                               struct hearth_errmsg *msg) {
     int err = check_request(service, request, msg);
@@ -274,10 +279,10 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     task->deadline_us = request->deadline_us > 0 ? task->submitted_us + request->deadline_us : 0;
     bool warm = hearth_task_warm(task);
     pthread_mutex_lock(&service->mutex);
-    bool full = !warm && hearth_service_full_locked(service);
+    bool full = !request->joins && (warm ? warm_full(service) : hearth_service_full_locked(service, &request->tenant));
     if (service->draining || full) {
         bool draining = service->draining;
-        uint32_t waiting = service->fresh;
+        uint32_t waiting = warm ? service->warm : service->seats.taken;
         service->refused += !draining;
         pthread_mutex_unlock(&service->mutex);
         hearth_task_destroy(service, task);
@@ -286,7 +291,9 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
         return hearth_fail(msg, HEARTH_ERR_OVERLOADED, "%u requests wait already", waiting);
     }
     int64_t id = task->id = service->next_id++;
-    service->fresh += !warm;
+    service->warm += warm;
+    if (!warm)
+        hearth_seats_take(&service->seats, request->tenant.id);
     *service->inbox_tail = task;
     service->inbox_tail = &task->next;
     service->active++;

@@ -132,6 +132,7 @@ struct hearth_request {
     struct hearth_tenant tenant;
     int64_t deadline_us; /* from submitting to the last event; 0: none. Then a reply that has begun ends with what it
                             has (LENGTH, `late`), and one that has not fails (DEADLINE) */
+    bool joins;          /* another choice of a request that has been taken: it waits however many do */
     bool progress;       /* deliver PROGRESS, after batches of the prefill */
     bool speculate_off;  /* compute one token at a time, whatever the service does otherwise */
     const hearth_token *prompt;
@@ -174,7 +175,8 @@ struct hearth_service_params {
                                service */
     uint32_t far_min_tokens;           /* shorter sequences stay in RAM; default 256 */
     uint32_t far_interval_tokens;      /* a long prefill or reply is persisted every so often; default 8192 */
-    uint32_t queue;          /* most requests that wait for a lane (warm ones are not counted); 0: no limit (default) */
+    uint32_t queue;          /* most requests that wait for a lane (by tenant: seats.h), and as many warm ones;
+                                0: no limit (default) */
     double min_decode_tps;   /* prefills leave each decoding lane at least so many tokens a second; 0: they need not */
     enum hearth_speculate speculate; /* default AUTO */
     uint32_t draft_tokens;   /* most tokens guessed ahead for a lane, at most HEARTH_DRAFT_MAX; default 8 */
@@ -193,9 +195,10 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
 int64_t hearth_service_submit(struct hearth_service *service, const struct hearth_request *request,
                               struct hearth_errmsg *msg);
 
-/* Whether another request would be refused as OVERLOADED, and in how many seconds (1 to 60, from what the queue has
- * taken lately) it is worth trying again. Any thread. */
-bool hearth_service_overloaded(struct hearth_service *service, uint32_t *retry_after_s);
+/* Whether another request of a tenant would be refused as OVERLOADED (NULL: of those who wait already), and in how many
+ * seconds (1 to 60, from what the queue has taken lately) it is worth trying again. Any thread. */
+bool hearth_service_overloaded(struct hearth_service *service, const struct hearth_tenant *tenant,
+                               uint32_t *retry_after_s);
 
 /* The request is dropped at the next step, wherever it is; its FAILED event (err CANCELLED) still arrives. An id that
  * has ended is ignored. Any thread. */

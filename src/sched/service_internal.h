@@ -6,6 +6,7 @@
 #include "cache/cache.h"
 #include "sched/pace.h"
 #include "sched/reply.h"
+#include "sched/seats.h"
 #include "sched/service.h"
 #include "sched/speculate.h"
 #include "sched/step.h"
@@ -105,7 +106,9 @@ struct hearth_service {
     bool far_ready;               /* the far tier has events */
     int64_t next_id;
     size_t active;                /* accepted and not ended */
-    uint32_t fresh, on_lanes;     /* of these, that had no lane yet, and that have one; but for warm ones */
+    struct hearth_seats seats;    /* of these, that had no lane yet, but for warm ones */
+    uint32_t on_lanes;            /* that have one, but for warm ones */
+    uint32_t warm;                /* warm ones */
     uint64_t refused;             /* requests, because too many waited */
     double lane_us;               /* how long a request has had its lane lately; 0: none has ended */
     struct hearth_service_stats stats;             /* as of the last step */
@@ -213,8 +216,8 @@ void hearth_task_progress(struct hearth_service *service, struct hearth_task *ta
 
 /* Counters, lanes and queue, for other threads. */
 void hearth_service_publish(struct hearth_service *service);
-/* Whether as many wait as may. */
-bool hearth_service_full_locked(const struct hearth_service *service);
+/* Whether as many wait as may; `tenant` NULL: but for whom its part of the places is kept. */
+bool hearth_service_full_locked(const struct hearth_service *service, const struct hearth_tenant *tenant);
 /* The time since `real_us` (the real clock) went into sampling. */
 void hearth_service_sampled(struct hearth_service *service, int64_t real_us);
 /* Likewise, into nothing but the service's own work, as far as it was not told already. */

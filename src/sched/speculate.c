@@ -246,9 +246,11 @@ void hearth_speculate_plan(struct hearth_service *service) {
         (speculate == HEARTH_SPECULATE_AUTO && !caps->batch_exact))
         return;
     struct choice choice = {0};
+    bool prefills = false;
     for (uint32_t i = 0; i < service->lanes; i++) {
         struct hearth_guess *guess = &service->spec.guesses[i];
         guess->count = guess->ahead = 0;
+        prefills = prefills || service->step.lanes[i].state == HEARTH_LANE_PREFILL;
         if (service->step.lanes[i].state != HEARTH_LANE_DECODE)
             continue;
         int32_t due = due_tokens(service, (int)i);
@@ -259,7 +261,7 @@ void hearth_speculate_plan(struct hearth_service *service) {
             choice.offers[choice.count++].lane = (int)i;
     }
     int32_t outputs = (int32_t)caps->outputs - (int32_t)service->lanes;
-    choice.room = (int32_t)caps->batch_tokens - choice.tokens;
+    choice.room = (int32_t)caps->batch_tokens - choice.tokens - (prefills ? HEARTH_PREFILL_LEAST : 0);
     choice.room = outputs < choice.room ? outputs : choice.room;
     if (choice.count > 0 && choice.room > 0)
         decide(service, &choice);

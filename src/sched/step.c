@@ -51,21 +51,35 @@ static bool lane_free(const struct hearth_step *step) {
     return false;
 }
 
-/* When a request counts as arrived, in the order of admission and in that of prefills. */
-static int64_t rank_us(const struct hearth_step *step, enum hearth_class priority, uint32_t account,
-                       int64_t arrived_us) {
+/* When a request counts as arrived among those of its tenant. */
+static int64_t came_us(enum hearth_class priority, int64_t arrived_us) {
     static const int64_t patience_s[] = {
 #define X(name, text, patience) [HEARTH_CLASS_##name] = (patience),
         HEARTH_CLASS_TABLE(X)
 #undef X
     };
-    if (priority == HEARTH_CLASS_WARM)
-        return INT64_MAX;
-    return arrived_us + patience_s[priority] * 1000000 + hearth_accounts_debt_us(&step->accounts, account);
+    return arrived_us + patience_s[priority] * 1000000;
 }
 
-int64_t hearth_step_rank_us(const struct hearth_step *step, const struct hearth_step_request *request) {
-    return rank_us(step, request->priority, request->account, request->arrived_us);
+/* And among all who have a lane. */
+static int64_t lane_rank_us(const struct hearth_step *step, const struct hearth_step_lane *lane) {
+    if (lane->priority == HEARTH_CLASS_WARM)
+        return INT64_MAX;
+    return came_us(lane->priority, lane->arrived_us) + hearth_accounts_debt_us(&step->accounts, lane->account);
+}
+
+struct hearth_rank hearth_step_rank(const struct hearth_step *step, const struct hearth_step_request *request) {
+    if (request->priority == HEARTH_CLASS_WARM)
+        return (struct hearth_rank){INT64_MAX, request->arrived_us};
+    struct hearth_rank rank = {.came_us = came_us(request->priority, request->arrived_us)};
+    int64_t oldest_us = step->accounts.v[request->account].served_us - HEARTH_SENIOR_US;
+    rank.rank_us = (rank.came_us > oldest_us ? rank.came_us : oldest_us) +
+                   hearth_accounts_debt_us(&step->accounts, request->account);
+    return rank;
+}
+
+bool hearth_rank_before(struct hearth_rank a, struct hearth_rank b) {
+    return a.rank_us != b.rank_us ? a.rank_us < b.rank_us : a.came_us < b.came_us;
 }
 
 static bool held(const struct hearth_step *step, const struct hearth_step_request *request) {
@@ -91,7 +105,7 @@ static bool briefer(const struct hearth_step_request *a, const struct hearth_ste
 }
 
 static void look(const struct hearth_step *step, bool free, int64_t now_us, struct waiting *w) {
-    int64_t ranks[HEARTH_CLASS_WARM + 1] = {0};
+    struct hearth_rank ranks[HEARTH_CLASS_WARM + 1] = {{0}};
     *w = (struct waiting){.others = false};
     for (size_t i = 0; i < step->queued; i++) {
         const struct hearth_step_request *request = &step->queue[i];
@@ -99,17 +113,17 @@ static void look(const struct hearth_step *step, bool free, int64_t now_us, stru
         w->others = w->others || !warm;
         if (held(step, request) || (!free && now_us < request->humble_until_us))
             continue;
-        int64_t rank = warm ? request->arrived_us : hearth_step_rank_us(step, request);
+        struct hearth_rank rank = hearth_step_rank(step, request);
         const struct hearth_step_request **best = &w->best[request->priority];
-        if (!*best || rank < ranks[request->priority]) {
+        if (!*best || hearth_rank_before(rank, ranks[request->priority])) {
             *best = request;
             ranks[request->priority] = rank;
         }
-        if (!warm && request->need_tokens >= 0 && rank <= now_us && (!w->brief || briefer(request, w->brief)))
+        if (!warm && request->need_tokens >= 0 && rank.rank_us <= now_us && (!w->brief || briefer(request, w->brief)))
             w->brief = request;
     }
     for (int c = 0; c < HEARTH_CLASS_WARM; c++)
-        if (w->best[c] && (!w->first || ranks[c] < ranks[w->first->priority]))
+        if (w->best[c] && (!w->first || hearth_rank_before(ranks[c], ranks[w->first->priority])))
             w->first = w->best[c];
 }
 
@@ -166,7 +180,7 @@ static enum why why_yield(const struct hearth_step *step, const struct hearth_st
                           const struct hearth_step_request *request, int64_t now_us) {
     if (lane->priority > request->priority)
         return WHY_CLASS;
-    if (hearth_step_rank_us(step, request) > now_us)
+    if (hearth_step_rank(step, request).rank_us > now_us)
         return WHY_NOT;
     if (lane->state == HEARTH_LANE_PREFILL && lane->priority == request->priority &&
         shorter(step, request->need_tokens, lane->target - lane->computed))
@@ -252,8 +266,7 @@ int hearth_step_yields_to(const struct hearth_step *step, int64_t id, int64_t no
 
 bool hearth_step_lane_after(const struct hearth_step *step, int lane, int other) {
     const struct hearth_step_lane *a = &step->lanes[lane], *b = &step->lanes[other];
-    int64_t a_us = rank_us(step, a->priority, a->account, a->arrived_us);
-    int64_t b_us = rank_us(step, b->priority, b->account, b->arrived_us);
+    int64_t a_us = lane_rank_us(step, a), b_us = lane_rank_us(step, b);
     return a_us != b_us ? a_us > b_us : a->id > b->id;
 }
 
@@ -269,7 +282,7 @@ static double urgency(const struct hearth_step *step, const struct hearth_step_l
     double left = (double)(lane->target - lane->computed);
     if (lane->priority == HEARTH_CLASS_WARM)
         return left + 1e12; /* behind all others */
-    double waited_s = (double)(now_us - rank_us(step, lane->priority, lane->account, lane->arrived_us)) / 1e6;
+    double waited_s = (double)(now_us - lane_rank_us(step, lane)) / 1e6;
     return left - waited_s * step->params.ageing_tokens_per_s;
 }
 
@@ -412,6 +425,7 @@ bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_reque
     *queued = *request;
     queued->held_at = 0;
     queued->humble_until_us = 0;
+    queued->humbled = 0;
     queued->need_tokens = -1;
     if (queued->priority != HEARTH_CLASS_WARM)
         queued->account = hearth_accounts_wait(&step->accounts, queued->tenant);
@@ -456,7 +470,9 @@ void hearth_step_hold(struct hearth_step *step, int64_t id, int64_t now_us) {
     step->moves++;
     if (step->favoured == id) {
         step->favoured = 0; /* others have waited long enough for it */
-        step->queue[at].humble_until_us = now_us + HEARTH_HUMBLE_US;
+        struct hearth_step_request *request = &step->queue[at];
+        request->humble_until_us = now_us + ((int64_t)HEARTH_HUMBLE_US << request->humbled);
+        request->humbled += request->humbled < HEARTH_HUMBLE_TIMES;
     }
 }
 
@@ -492,7 +508,7 @@ void hearth_step_assign(struct hearth_step *step, int64_t id, int index, int32_t
     for (size_t i = 0; i < mark_count; i++)
         (void)hearth_step_mark(step, index, marks[i]);
     if (lane->priority != HEARTH_CLASS_WARM)
-        hearth_accounts_run(&step->accounts, lane->account);
+        hearth_accounts_run(&step->accounts, lane->account, now_us);
     queue_remove(step, at);
     hearth_step_changed(step);
 }

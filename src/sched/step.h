@@ -20,10 +20,11 @@
  * not wait for somebody else's long prompt.
  *
  * Order. A request's rank is when it arrived, plus its class's patience, plus its tenant's debt (sched/account.h): the
- * least is admitted first, and ages most as a prefill. Debts change, so it is looked at when a lane is free. A prompt
- * that is much shorter goes first while the one before it has not waited for long. A held request steps aside until
- * something changes. A warm one is admitted when no other is queued, and gets a few tokens of a batch behind all others
- * while any lane of theirs is busy.
+ * least is admitted first, and ages most as a prefill. A backlog is no claim: for admission none counts as having come
+ * more than HEARTH_SENIOR_US before its tenant was last served; among those of one tenant it goes by when they came.
+ * Debts change, so it is looked at when a lane is free. A prompt that is much shorter goes first while the one before
+ * it has not waited for long. A held request steps aside until something changes. A warm one is admitted when no other
+ * is queued, and gets a few tokens of a batch behind all others while any lane of theirs is busy.
  *
  * Setting aside. While a request waits that is not held, and no lane is free, a lane yields, for the first of these
  * reasons that one has (the figures stand below):
@@ -38,12 +39,13 @@
  * been set aside goes on from its captured state; the lane is given to the request for which it was, then to whoever
  * ranks first. A lane that `stays` is not asked: the caller sets that where state could not be kept.
  *
- * Why nobody starves. A rank lies at most 10 s (patience) and HEARTH_DEBT_MAX_US behind the arrival, so whoever comes
- * later than these 40 s is behind; before it are finitely many, each with a lane for no more than its prompt and a
- * slice. Why nobody is thrown out forever: but for warm ones, a lane whose request has waited for it yields only when
- * it has run its quantum since it was assigned (a prefill: that much of computing for itself). A quantum is a multiple
- * of what setting the request aside and bringing it back cost; it grows by a part of the time that it waited, and
- * doubles each time that state was lost meanwhile. So a request that takes T is set aside at most
+ * Why nobody starves. Of a tenant's requests the first one's rank lies at most 10 s (patience) and HEARTH_DEBT_MAX_US
+ * behind its arrival, or behind when the tenant was last served: whoever comes later than these 40 s is behind; before
+ * it are finitely many, each with a lane for no more than its prompt and a slice. Within a tenant the order is that of
+ * arrival and patience. Why nobody is thrown out forever: but for warm ones, a lane whose request has waited for it
+ * yields only when it has run its quantum since it was assigned (a prefill: that much of computing for itself). A
+ * quantum is a multiple of what setting the request aside and bringing it back cost; it grows by a part of the time
+ * that it waited, and doubles each time that state was lost meanwhile. So a request that takes T is set aside at most
  * 1 + T / HEARTH_QUANTUM_LEAST_US times, and starts over at most 2 + log2(T / HEARTH_QUANTUM_US) times. */
 #ifndef HEARTH_SCHED_STEP_H
 #define HEARTH_SCHED_STEP_H
@@ -71,9 +73,11 @@
     X(SHORTER_MIN_US,   300000)   /* what is left must take this long, or waiting for it costs less than a capture */ \
     X(SHORTER_WAIT_US,  5000000)  /* a longer prompt lets shorter ones pass for so long, then it is its turn */       \
     X(SHARE_US,         10000000) /* tenants may part by this much before a lane is taken: a few replies' worth */    \
+    X(SENIOR_US,        5000000)  /* beside other tenants a tenant has waited so much longer, at most */              \
     X(SLICE_US,         20000000) /* a reply of a few hundred tokens ends within it: most are never cut */            \
     X(SLICE_WAIT_US,    5000000)  /* who waits less had better let the reply end */                                   \
-    X(HUMBLE_US,        1000000)  /* how long nobody yields again for who had to wait for something else */           \
+    X(HUMBLE_US,        1000000)  /* how long nobody yields again for who had to wait for something else, */          \
+    X(HUMBLE_TIMES,     4)        /* doubled each time, so many times at most */                                      \
     X(LONG_TOKENS,      2048)     /* shorter prefills keep large batches: equal prompts are split alike */            \
     X(PASS_MOST,        3)        /* batches in a row that leave a long prefill out: a short prompt needs two */      \
     X(PREFILL_LEAST,    8)        /* tokens of each batch that prefills get in any case, so that they always go on */
@@ -117,6 +121,7 @@ struct hearth_step_request {
     uint32_t account;
     int32_t need_tokens;  /* about what has to be computed of its prompt; negative: not known */
     int64_t humble_until_us; /* until then it waits for a lane that is free */
+    uint32_t humbled;        /* how often a lane was set aside for it in vain */
     uint32_t held_at; /* change counter when it was held; retried when the counter moves on; 0 = not held */
 };
 
@@ -168,8 +173,13 @@ void hearth_step_finish(struct hearth_step *step);
 /* The next action. Pure but for the bookkeeping of turns. */
 void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_action *action);
 
-/* When a queued request counts as arrived; INT64_MAX for a warm one. */
-int64_t hearth_step_rank_us(const struct hearth_step *step, const struct hearth_step_request *request);
+/* Where a queued request stands in the order of admission; warm ones stand behind all others. */
+struct hearth_rank {
+    int64_t rank_us; /* when it counts as arrived; INT64_MAX for a warm one */
+    int64_t came_us; /* and among those of its tenant */
+};
+struct hearth_rank hearth_step_rank(const struct hearth_step *step, const struct hearth_step_request *request);
+bool hearth_rank_before(struct hearth_rank a, struct hearth_rank b);
 
 /* The lane that yields to a queued request which cannot use one that is free, for want of cells; -1: none does now.
  * `*anew` as in the action. */

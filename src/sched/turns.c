@@ -10,7 +10,7 @@
  * Deadlines are told by the engine's clock. While the thread sleeps sim's stands still: there the time that was slept
  * counts.
  *
- * Invariants: on_lane[i] is the task of lane i or NULL; `fresh` counts those without a lane so far, `on_lanes` those
+ * Invariants: on_lane[i] is the task of lane i or NULL; `seats` counts those without a lane so far, `on_lanes` those
  * with one. */
 #include "base/assert.h"
 #include "base/clock.h"
@@ -35,11 +35,12 @@ bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task,
     return hearth_step_submit(&service->step, &request);
 }
 
-static void count(struct hearth_service *service, const struct hearth_task *task, int fresh, int on_lanes) {
+static void count(struct hearth_service *service, const struct hearth_task *task, bool sat, int on_lanes) {
     if (hearth_task_warm(task))
         return;
     pthread_mutex_lock(&service->mutex);
-    service->fresh += (uint32_t)fresh;
+    if (sat)
+        hearth_seats_leave(&service->seats, task->request.tenant.id);
     service->on_lanes += (uint32_t)on_lanes;
     pthread_mutex_unlock(&service->mutex);
 }
@@ -57,7 +58,7 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
     task->waited_us += now_us - task->queued_us;
     task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
     service->on_lane[lane] = task;
-    count(service, task, task->last_lane < 0 ? -1 : 0, 1);
+    count(service, task, task->last_lane < 0, 1);
     if (task->request.progress)
         hearth_task_progress(service, task);
 }
@@ -74,7 +75,7 @@ void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task)
     service->on_lane[task->lane] = NULL;
     task->last_lane = task->lane;
     task->lane = -1;
-    count(service, task, 0, -1);
+    count(service, task, false, -1);
 }
 
 /* ---- setting aside ---- */
@@ -173,12 +174,11 @@ static bool can_wait(const struct hearth_service *service, const struct hearth_t
     bool pages = hearth_caps_has_pages(caps), snapshots = hearth_caps_needs_snapshot(caps);
     if (task->request.cache_off || !hearth_cache_stores(service->cache))
         return false;
-    size_t bytes = service->params.cache_bytes, snapshot_part = service->params.snapshot_bytes;
-    if (snapshot_part == 0)
-        snapshot_part = !pages ? bytes : snapshots ? bytes / 2 : 0;
-    if (snapshots && caps->snapshot_bytes > snapshot_part / 2)
+    size_t page_bytes, snapshot_bytes;
+    hearth_cache_budget(service->cache, &page_bytes, &snapshot_bytes);
+    if (snapshots && caps->snapshot_bytes > snapshot_bytes / 2)
         return false;
-    return !pages || task->tokens.n * caps->page_bytes_per_token <= (bytes - snapshot_part) / 2;
+    return !pages || task->tokens.n * caps->page_bytes_per_token <= page_bytes / 2;
 }
 
 /* While every lane is busy one of them may have to be given up: whole pages are captured on the way. */

@@ -73,14 +73,14 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
 
 /* A request that waits, and where it stands. */
 struct place {
-    int64_t rank_us;
+    struct hearth_rank rank;
     const struct hearth_step_request *request;
 };
 
 static int by_rank(const void *a, const void *b) {
     const struct place *x = a, *y = b;
-    if (x->rank_us != y->rank_us)
-        return x->rank_us < y->rank_us ? -1 : 1;
+    if (hearth_rank_before(x->rank, y->rank) || hearth_rank_before(y->rank, x->rank))
+        return hearth_rank_before(x->rank, y->rank) ? -1 : 1;
     return x->request < y->request ? -1 : x->request > y->request;
 }
 
@@ -90,7 +90,7 @@ static size_t list_waiting(struct hearth_service *service, struct hearth_waiting
     struct place *places = calloc(step->queued, sizeof *places);
     size_t n = places ? step->queued : 0;
     for (size_t i = 0; i < n; i++)
-        places[i] = (struct place){hearth_step_rank_us(step, &step->queue[i]), &step->queue[i]};
+        places[i] = (struct place){hearth_step_rank(step, &step->queue[i]), &step->queue[i]};
     if (n > 1)
         qsort(places, n, sizeof *places, by_rank);
     n = n < HEARTH_WAITING_MAX ? n : HEARTH_WAITING_MAX;
@@ -165,14 +165,19 @@ size_t hearth_service_waiting(struct hearth_service *service, struct hearth_wait
     return n;
 }
 
-bool hearth_service_full_locked(const struct hearth_service *service) {
+bool hearth_service_full_locked(const struct hearth_service *service, const struct hearth_tenant *tenant) {
+    uint32_t queue = service->params.queue;
     uint32_t free_lanes = service->lanes > service->on_lanes ? service->lanes - service->on_lanes : 0;
-    return service->params.queue > 0 && service->fresh >= (uint64_t)service->params.queue + free_lanes;
+    if (queue == 0)
+        return false;
+    return tenant ? hearth_seats_full(&service->seats, tenant->id, queue, free_lanes)
+                  : service->seats.taken >= (uint64_t)queue + free_lanes;
 }
 
-bool hearth_service_overloaded(struct hearth_service *service, uint32_t *retry_after_s) {
+bool hearth_service_overloaded(struct hearth_service *service, const struct hearth_tenant *tenant,
+                               uint32_t *retry_after_s) {
     pthread_mutex_lock(&service->mutex);
-    bool full = hearth_service_full_locked(service);
+    bool full = hearth_service_full_locked(service, tenant);
     double wait_s = service->lane_us / service->lanes / 1e6; /* until the next one leaves its lane */
     pthread_mutex_unlock(&service->mutex);
     *retry_after_s = wait_s >= RETRY_MAX_S ? RETRY_MAX_S : 1 + (uint32_t)wait_s;

@@ -2,11 +2,14 @@
 
 import http.client
 import json
+import os
+import re
+import struct
 
 import openai
 import pytest
 
-from conftest import sdk, serve
+from conftest import sdk, serve, servers
 
 USER = {"role": "user", "content": "Hello"}
 
@@ -133,3 +136,55 @@ def test_body_over_the_limit(engine_flags):
             client.chat.completions.create(model="any", messages=[{"role": "user", "content": "x" * (3 << 19)}])
         assert caught.value.status_code == 413
         assert client.chat.completions.create(model="any", messages=[USER], max_tokens=1)
+
+
+def test_far_too_much_text_is_refused_by_its_length(engine_flags):
+    """Thirty megabytes have more tokens than the context whatever they are; who counts them is told how many."""
+    text = "the rooms of the museum " * 1_250_000
+    with serve(*engine_flags, "-c", "512", "-np", "1") as running:
+        client = sdk(running)
+        for path, body in (("/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+                           ("/completions", {"prompt": text}), ("/responses", {"input": text})):
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.post(path, body={"model": "any", **body}, cast_to=object)
+            assert caught.value.code == "context_length_exceeded"
+            assert "at least" in caught.value.body["message"]
+        status, answer = raw(running, "POST", "/v1/messages", json.dumps(
+            {"max_tokens": 1, "messages": [{"role": "user", "content": text}]}))
+        assert status == 400
+        found = re.fullmatch(r"prompt is too long: (\d+) tokens > 511 maximum", answer["error"]["message"])
+        assert found and int(found[1]) > 511
+        few = {"messages": [{"role": "user", "content": "the rooms of the museum " * 1000}]}
+        status, answer = raw(running, "POST", "/v1/messages/count_tokens", json.dumps(few))
+        assert status == 200 and answer["input_tokens"] > 4000
+        # The oldest go until the rest fits, however much they are.
+        turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}, USER]
+        reply = client.responses.create(model="any", input=turns, truncation="auto", max_output_tokens=1)
+        assert reply.usage.input_tokens < 200
+
+
+def test_more_choices_than_may_wait(engine_flags):
+    """A request is taken as a whole, or not at all: it would be refused for ever otherwise."""
+    with serve(*engine_flags, "-c", "2048", "-np", "2", "--queue", "1") as running:
+        client = sdk(running)
+        reply = client.chat.completions.create(model="any", messages=[USER], max_tokens=1, n=9)
+        assert len(reply.choices) == 9
+        reply = client.completions.create(model="any", prompt=["One", "Two", "Three", "Four", "Five"], max_tokens=1)
+        assert len(reply.choices) == 5
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("letter, count", [(" ", 200_000), ("A", 200_000), ("!", 200_000), ("a", 3_000_000)])
+def test_long_runs(tmp_path, letter, count):
+    """llama.cpp splits the text of some vocabularies with std::regex, which goes a level deeper for each character of a
+    run: that must not cost the server its stack."""
+    with open(os.path.join(servers.models_dir(), "tiny.gguf"), "rb") as file:
+        model = file.read()
+    mark = b"tokenizer.ggml.pre" + struct.pack("<IQ", 8, 6)
+    assert mark + b"smollm" in model
+    path = tmp_path / "tekken.gguf"
+    path.write_bytes(model.replace(mark + b"smollm", mark + b"tekken", 1))
+    with serve("-m", str(path), "-c", "512", "-np", "1", "-t", "1") as running:
+        status, answer = raw(running, "POST", "/tokenize", json.dumps({"content": count * letter}))
+        assert status == 200 and len(answer["tokens"]) > 100
+        assert raw(running, "GET", "/health")[0] == 200

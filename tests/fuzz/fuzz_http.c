@@ -21,6 +21,7 @@ static void on_gone(void *user) {
 /* Answers at once: whole, streamed when the path is long, or with what was sent. */
 static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_buf body = {0};
+    struct hearth_http_server *server = exchange->conn->server;
     (void)user;
     heads--;
     hearth_http_on_gone(exchange, NULL, NULL);
@@ -34,6 +35,7 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     } else {
         hearth_http_respond(exchange, 200, "text/plain", body.data, body.len);
     }
+    hearth_http_body_freed(server, body.len);
     hearth_buf_finish(&body);
 }
 

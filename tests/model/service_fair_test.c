@@ -188,8 +188,9 @@ static void sleeping_saves_nothing(void) {
 
 /* ---- starvation ---- */
 
-/* The most that sched/step.h promises: 40 s until nobody can come before it, then those who are (all others here), each
- * with a lane for its prompt and a slice, one after another on each lane; and batches to the end. */
+/* The most that sched/step.h promises the first of a tenant's: 40 s until nobody can come before it, then those who are
+ * (all others here), each with a lane for its prompt and a slice, one after another on each lane; and batches to the
+ * end. For the next one the same begins when that one was served. */
 static double bound_s(int others, uint32_t lanes, double prefill_s) {
     double rank_s = 10 + HEARTH_DEBT_MAX_US / 1e6, turn_s = prefill_s + HEARTH_SLICE_US / 1e6 + 1;
     return rank_s + ((double)others / lanes + 1) * turn_s;
@@ -207,8 +208,9 @@ static void nobody_starves(uint32_t lanes, size_t prompt_tokens, int32_t max_tok
     double most = bound_s(9, lanes, (double)(prompt_tokens > 700 ? prompt_tokens : 700) / 1000);
     for (int i = 0; i < 10; i++) {
         double worst = (double)arena.clients[i].worst_us / SECOND_US;
-        check(worst <= most && arena.clients[i].turns > 0, i < 8 ? "longest wait" : "longest wait in the background",
-              worst, 0, most);
+        double bound = i < 8 ? most : 2 * most; /* of little weight, and two of them wait */
+        check(worst <= bound && arena.clients[i].turns > 0, i < 8 ? "longest wait" : "longest wait in the background",
+              worst, 0, bound);
     }
     close_arena(&arena);
 }

@@ -102,7 +102,7 @@ static void launch(struct hearth_service *service, struct flight *flight, bool m
     request.sampling.temperature = 0;
     struct hearth_errmsg msg;
     flight->id = hearth_service_submit(service, &request, &msg);
-    if (flight->id == HEARTH_ERR_OVERLOADED && may_refuse && flight->priority != HEARTH_CLASS_WARM) {
+    if (flight->id == HEARTH_ERR_OVERLOADED && may_refuse) {
         flight->refused = flight->done = true;
         flight->err = HEARTH_ERR_OVERLOADED;
     }

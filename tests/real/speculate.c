@@ -21,6 +21,14 @@ static const char *const names[] = {"smollm2", "gemma3-270m", "hybrid", "mamba"}
 
 /* ---- the engine ---- */
 
+/* With more than one thread, among which attention is divided. */
+static struct hearth_engine *open_divided(const char *name) {
+    struct hearth_llama_params params;
+    real_params(&params, name);
+    params.threads = 2;
+    return real_open_with(&params);
+}
+
 /* Logits of the tokens behind the prompt, computed in batches of `step`. */
 static float *logits_of(struct hearth_engine *engine, const hearth_token *tokens, int32_t step) {
     size_t vocab = engine->caps.vocab_tokens;
@@ -48,7 +56,7 @@ static void assert_rows_equal(struct hearth_engine *engine, float *want, float *
 }
 
 static void together_is_alone(void **state) {
-    struct hearth_engine *engine = real_open(*state);
+    struct hearth_engine *engine = open_divided(*state);
     hearth_token tokens[PROMPT + AHEAD];
     real_prompt(engine, 3, tokens, PROMPT + AHEAD);
     assert_true(engine->caps.batch_exact);
@@ -170,7 +178,7 @@ static struct hearth_service *open_service(struct hearth_engine *engine, enum he
 static void replies_are_the_same(void **state) {
     const char *most = getenv("HEARTH_REAL_TOKENS");
     int32_t each = (most ? atoi(most) : 1000) / 4;
-    struct hearth_engine *engine = real_open(*state);
+    struct hearth_engine *engine = open_divided(*state);
     uint32_t drafted = 0, accepted = 0;
     few_words = strcmp(*state, "hybrid") == 0 || strcmp(*state, "mamba") == 0;
     for (size_t i = 0; i < 4; i++) {

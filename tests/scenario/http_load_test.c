@@ -79,6 +79,9 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     }
     hearth_http_take_body(exchange, &body);
     hearth_buf_printf(&out, "%zu", body.len);
+    if (strcmp(path, "/kept") != 0) {
+        hearth_http_body_freed(f->server, body.len);
+    }
     hearth_http_respond(exchange, 200, "text/plain", out.data, out.len);
     hearth_buf_finish(&body);
     hearth_buf_finish(&out);
@@ -353,6 +356,17 @@ static void bounds_all_bodies_together(void **state) {
     open_and_send(&second, f, "POST /2 HTTP/1.1\r\nContent-Length: 600000\r\n\r\n");
     assert_true(client_send(&second, half, sizeof half)); /* there is room again */
     expect(&second, 200, "600000");
+    client_close(&second);
+    /* One that the handler has taken, and has not freed yet, counts like one that is being read. */
+    open_and_send(&second, f, "POST /kept HTTP/1.1\r\nContent-Length: 600000\r\n\r\n");
+    assert_true(client_send(&second, half, sizeof half));
+    expect(&second, 200, "600000");
+    client_close(&second);
+    open_and_send(&second, f, "POST /2 HTTP/1.1\r\nContent-Length: 600000\r\n\r\n");
+    assert_true(client_send(&second, half, sizeof half));
+    assert_true(client_response(&second, false, &response));
+    assert_int_equal(response.status, 503);
+    response_finish(&response);
     client_close(&first);
     client_close(&second);
 }

@@ -56,6 +56,7 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
         hearth_buf_printf(&out, "%s %s ?%s %.*s", hearth_http_method(exchange), path, hearth_http_query(exchange),
                           (int)body.len, body.len > 0 ? (const char *)body.data : "");
         hearth_http_respond(exchange, 200, "text/plain", out.data, out.len);
+        hearth_http_body_freed(f->server, body.len);
         hearth_buf_finish(&body);
         hearth_buf_finish(&out);
     }

@@ -351,8 +351,10 @@ size_t hearth_service_waiting(struct hearth_service *service, struct hearth_wait
     return 2;
 }
 
-bool hearth_service_overloaded(struct hearth_service *service, uint32_t *retry_after_s) {
+bool hearth_service_overloaded(struct hearth_service *service, const struct hearth_tenant *tenant,
+                               uint32_t *retry_after_s) {
     (void)service;
+    (void)tenant;
     pthread_mutex_lock(&mutex);
     const bool full = overloaded_s > 0;
     *retry_after_s = full ? overloaded_s : 1;

@@ -70,7 +70,13 @@ static void test_flags(void **state) {
     assert_string_equal(list.keys[1].name, "bob");
     assert_string_equal(list.keys[2].key, "c");
     hearth_key_list_finish(&list);
-    assert_int_equal(read_keys(",", NULL, &list, &msg), HEARTH_ERR_INVALID);
+    assert_int_equal(read_keys(" a, b\t,, c d ", NULL, &list, &msg), HEARTH_OK);
+    assert_int_equal(list.count, 3);
+    assert_string_equal(list.keys[0].key, "a");
+    assert_string_equal(list.keys[1].key, "b");
+    assert_string_equal(list.keys[2].key, "c d");
+    hearth_key_list_finish(&list);
+    assert_int_equal(read_keys(", ,", NULL, &list, &msg), HEARTH_ERR_INVALID);
     assert_string_equal(msg.text, "--api-key holds no key");
     hearth_key_list_finish(&list);
 }

@@ -263,30 +263,37 @@ static void no_more_wait_than_may(void **state) {
     struct hearth_tokens prompt = tokens_like(1, 100);
     struct hearth_request request = request_for(&prompt, 5), warm = request_for(&prompt, 0);
     struct gate gate;
-    struct reply replies[4], warmed;
+    struct reply replies[4], warmed, joined;
     uint32_t retry_after_s = 0;
     struct hearth_errmsg msg;
-    assert_false(hearth_service_overloaded(stage.service, &retry_after_s));
+    assert_false(hearth_service_overloaded(stage.service, &request.tenant, &retry_after_s));
     (void)launch_gate(&stage, &request, &gate, 2);
     request.deliver = deliver;
     (void)launch(&stage, &request, &replies[0]);
-    assert_false(hearth_service_overloaded(stage.service, &retry_after_s));
+    assert_false(hearth_service_overloaded(stage.service, &request.tenant, &retry_after_s));
     (void)launch(&stage, &request, &replies[1]);
-    assert_true(hearth_service_overloaded(stage.service, &retry_after_s));
+    assert_true(hearth_service_overloaded(stage.service, &request.tenant, &retry_after_s));
     assert_in_range(retry_after_s, 1, 60);
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_OVERLOADED);
     assert_non_null(strstr(msg.text, "2 requests"));
     warm.priority = HEARTH_CLASS_WARM; /* one that nobody waits for is not counted */
     (void)launch(&stage, &warm, &warmed);
-    hearth_service_tune(stage.service, 3, 0);
+    request.joins = true; /* one more choice of what waits already */
+    (void)launch(&stage, &request, &joined);
+    request.joins = false;
+    hearth_service_tune(stage.service, 1, 0); /* and those are counted among themselves */
+    assert_int_equal(hearth_service_submit(stage.service, &warm, &msg), HEARTH_ERR_OVERLOADED);
+    hearth_service_tune(stage.service, 4, 0);
     (void)launch(&stage, &request, &replies[2]);
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_OVERLOADED);
     hearth_service_tune(stage.service, 0, 0);
     (void)launch(&stage, &request, &replies[3]);
-    assert_int_equal(stats_of(&stage).requests_refused, 2);
+    assert_int_equal(stats_of(&stage).requests_refused, 3);
     open_gate(&gate, 0);
     await(&gate.reply);
     await(&warmed);
+    await(&joined);
+    assert_int_equal(joined.err, 0);
     for (int i = 0; i < 4; i++) {
         await(&replies[i]);
         assert_int_equal(replies[i].err, 0);
@@ -294,9 +301,10 @@ static void no_more_wait_than_may(void **state) {
     }
     reply_finish(&gate.reply);
     reply_finish(&warmed);
+    reply_finish(&joined);
     /* All have ended: places are free again. */
     hearth_service_tune(stage.service, 1, 0);
-    assert_false(hearth_service_overloaded(stage.service, &retry_after_s));
+    assert_false(hearth_service_overloaded(stage.service, &request.tenant, &retry_after_s));
     hearth_tokens_finish(&prompt);
     close_stage(&stage);
 }

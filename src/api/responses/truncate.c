@@ -98,14 +98,18 @@ bool hearth_truncate_prompt(struct hearth_job *job, bool truncates) {
     struct hearth_history *history = &job->history;
     const size_t ctx = job->api->engine->caps.ctx_tokens, step = ctx / 4 * TOKEN_BYTES;
     size_t target = 0, gone_bytes = 0, gone = 0;
+    bool guessed = false;
     bool made = hearth_history_prompt(job, &job->chat.request, &job->error);
     const size_t system = hearth_history_system_count(history);
     while (truncates && too_long(job, made)) {
-        const size_t tokens = job->generation.prompts[0].tokens.n, most = ctx - room_tokens(job);
-        if (target == 0 && tokens > most) { /* the first guess; from then on step by step */
+        /* Text that is far too long is not tokenised; the error says how many tokens it has at the least. */
+        const size_t counted = job->generation.prompts[0].tokens.n, most = ctx - room_tokens(job);
+        const size_t tokens = counted > 0 ? counted : job->error.prompt_tokens;
+        if (!guessed && tokens > most) { /* from then on step by step */
             const size_t bytes = bytes_of(history, 0, history->count);
-            target = (size_t)((double)bytes * (double)(tokens - most) / (double)tokens);
+            target = gone_bytes + (size_t)((double)bytes * (double)(tokens - most) / (double)tokens);
             target = (target + step - 1) / step * step;
+            guessed = counted > 0;
         } else {
             target += step;
         }
