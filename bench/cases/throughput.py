@@ -18,9 +18,13 @@ STEP_COUNTERS = ("decode_us", "sample_us", "sched_us", "generated_tokens")
 def together(port, seed, lanes, words, max_tokens):
     """The same request for every lane at the same time: samples, and the client's share of a core. No tokens are
     guessed ahead; llama-server does not know that field, and guesses only when it is started with a flag."""
+    def messages(lane):
+        """With a system text of its own: templates that have one for those who bring none would let prompts begin alike."""
+        text = Text(*seed, lane)
+        return [{"role": "system", "content": text.words(4)}, {"role": "user", "content": text.words(words - 4)}]
+
     async def plan(sender):
-        await asyncio.gather(*(sender.chat([{"role": "user", "content": Text(*seed, lane).words(words)}], max_tokens,
-                                           speculate=False) for lane in range(lanes)))
+        await asyncio.gather(*(sender.chat(messages(lane), max_tokens, speculate=False) for lane in range(lanes)))
 
     samples, share, _ = load.run(port, plan)
     if errors := load.failed(samples):
@@ -34,9 +38,18 @@ def prefill_speed(samples):
 
 
 def decode_speed(samples):
-    """Tokens behind each reply's first, from the first text of all to the last."""
-    start, end = min(each.texts_s[0] for each in samples), max(each.ended_s for each in samples)
-    return sum(each.generated_tokens - 1 for each in samples) / (end - start)
+    """Texts a second while all lanes generate: from the last one's first to the first one's last."""
+    start, end = max(each.texts_s[0] for each in samples), min(each.texts_s[-1] for each in samples)
+    texts = sum(start < at <= end for each in samples for at in each.texts_s)
+    if texts < 8 * len(samples):
+        raise RuntimeError(f"all lanes generated together for only {texts} texts")
+    return texts / (end - start)
+
+
+def whole_speed(samples):
+    """Generated tokens a second, from sending to the last end: prompts, waiting and all."""
+    start, end = min(each.sent_s for each in samples), max(each.ended_s for each in samples)
+    return sum(each.generated_tokens for each in samples) / (end - start)
 
 
 def counters(client):
@@ -48,7 +61,8 @@ class Throughput(Case):
     """Prefill and decode speed, 1, 4 and 16 lanes
 
     Guessing ahead is off in both. Prefill: prompt tokens of all lanes until all are computed. Decode: tokens per second
-    of all lanes, behind each reply's first; between two texts of one reply, p50 and p99. Overhead: of hearth's own
+    of all lanes, while all generate; generated: all tokens of these replies, from sending (prompts of eight words) to the
+    last one's end; between two texts of one reply, p50 and p99. Overhead: of hearth's own
     thread, what is neither computing nor sampling, and sampling with delivery, relative to computing; of the rounds
     without prefill.
     """
@@ -59,6 +73,7 @@ class Throughput(Case):
     measures = {
         "prefill": Measure("prefill", "tokens/s", True),
         "decode": Measure("decode", "tokens/s", True),
+        "whole": Measure("generated, short prompts and all", "tokens/s", True),
         "gap-p50": Measure("between two texts, p50", "ms"),
         "gap-p99": Measure("between two texts, p99", "ms"),
         "sched": Measure("scheduling, of decode time", "%", compared=False, digits=2),
@@ -90,7 +105,7 @@ class Throughput(Case):
         before = counters(client) if kind == HEARTH else {}
         decoded, share = together(running.port, ("decode", number, lanes), lanes, 8, self._decode_tokens(plan, cell))
         gaps = [1000 * gap for each in decoded for gap in each.gaps_s]
-        values = {"prefill": prefill_speed(prefilled), "decode": decode_speed(decoded),
+        values = {"prefill": prefill_speed(prefilled), "decode": decode_speed(decoded), "whole": whole_speed(decoded),
                   "gap-p50": stats.quantile(gaps, 0.5), "gap-p99": stats.quantile(gaps, 0.99), "client": 100 * share}
         if before:
             client.wait_idle()

@@ -18,6 +18,7 @@
 
 #define ASIDE_KEEP_US 120000000  /* how long RAM keeps what was set aside, while it may */
 #define CELLS_RETRY_US 1000000   /* how often a task that is held for cells is asked again */
+#define DECODE_TPS 2.0           /* a reply is seen to go on */
 #define PEEK_US 1000000          /* how often it is looked again what somebody who waits needs */
 
 /* ---- the queue ---- */
@@ -153,17 +154,27 @@ void hearth_service_charge(struct hearth_service *service, const int32_t *shares
     }
 }
 
-/* What is known of speeds. */
+/* What is known of speeds. Nobody asked for a rate: then each lane that decodes has DECODE_TPS, or, of many who came
+ * together and of whom few decode yet, so much less as more wait for the others' prompts to end than for a token. */
 static void tell_speeds(struct hearth_service *service) {
     struct hearth_step_params *params = &service->step.params;
     const struct hearth_pace *pace = &service->pace;
-    int32_t decoding = 0;
-    for (uint32_t i = 0; i < service->lanes; i++)
-        if (service->step.lanes[i].state == HEARTH_LANE_DECODE)
-            decoding += service->step.lanes[i].due;
+    int32_t decoding = 0, lanes = 0, short_prompts = 0;
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        const struct hearth_step_lane *lane = &service->step.lanes[i];
+        if (lane->state == HEARTH_LANE_DECODE) {
+            decoding += lane->due;
+            lanes++;
+        } else if (lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_WARM) {
+            short_prompts += lane->target - lane->begun <= HEARTH_LONG_TOKENS;
+        }
+    }
+    double tps = service->min_decode_tps;
+    if (tps <= 0)
+        tps = short_prompts > lanes ? DECODE_TPS * lanes / short_prompts : DECODE_TPS;
     params->warm_chunk_tokens = hearth_pace_warm_beside(pace);
     params->warm_alone_tokens = hearth_pace_warm_alone(pace, params->chunk_tokens);
-    params->beside_tokens = hearth_pace_beside(pace, decoding, service->min_decode_tps, params->chunk_tokens);
+    params->beside_tokens = hearth_pace_beside(pace, decoding, tps, params->chunk_tokens);
     params->alone_tokens = hearth_pace_alone(pace, params->chunk_tokens);
     params->prefill_us = pace->prefill_us > 0 ? pace->prefill_us : pace->beside_us;
 }

@@ -65,7 +65,7 @@ static void test_defaults(void **state) {
     assert_int_equal(options.queue, 256);
     assert_int_equal(options.draft_tokens, 8);
     assert_string_equal(options.speculate, "auto");
-    assert_true(options.min_decode_tps == 2 && options.request_timeout == 0);
+    assert_true(options.min_decode_tps == 0 && options.request_timeout == 0);
 }
 
 static void test_forms(void **state) {
