@@ -153,7 +153,7 @@ def arguments():
     parser.add_argument("-t", "--threads", type=int, help="of both servers; default: all cores")
     parser.add_argument("--server", action="append", choices=kinds.BOTH, help="default: both")
     parser.add_argument("--quick", action="store_true", help="one round of less, for a look")
-    parser.add_argument("--minutes", type=float, help="more rounds are begun until then (default: 70; quick: 15)")
+    parser.add_argument("--minutes", type=float, help="more rounds are begun until then (default: 120; quick: 15)")
     parser.add_argument("--resume", action="store_true", help="keep the rounds of the run before, which was cut off")
     parser.add_argument("--out", metavar="DIR", help="where the report goes (default: see above)")
     parser.add_argument("--list", action="store_true", help="the cases, and nothing else")
@@ -181,7 +181,7 @@ def main():
     out = options.out or os.path.join(server.REPOSITORY, *(("bench", "report") if whole else ("build", "bench")))
     plan = kinds.Plan(options.quick, options.threads, classes, options.lanes, own)
     record = store.Record(out, plan, chosen, whole, options.resume)
-    runner = Runner(plan, record, options.server or kinds.BOTH, options.minutes or (15 if options.quick else 70))
+    runner = Runner(plan, record, options.server or kinds.BOTH, options.minutes or (15 if options.quick else 120))
     try:
         runner.first_pass(chosen)
         runner.more_rounds(chosen)

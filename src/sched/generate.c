@@ -316,7 +316,7 @@ static void persist(struct hearth_service *service, struct hearth_task *task, st
     if ((!service->params.far && !hearth_task_warm(task)) || every == 0 || n / every == task->persisted / every)
         return;
     task->persisted = n;
-    (void)hearth_cache_snapshot(service->cache, live, HEARTH_SNAPSHOT_INTERVAL);
+    (void)hearth_lane_snapshot(service, task->lane, HEARTH_SNAPSHOT_INTERVAL);
     if (hearth_task_warm(task))
         hearth_lane_capture_now(service, task->lane);
     else
@@ -334,7 +334,7 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
     }
     if (hearth_step_computed(&service->step, (int)lane, share)) {
         int32_t pos = (int32_t)live->tokens.n;
-        bool taken = hearth_cache_snapshot(service->cache, live, mark_kind(service, task, pos));
+        bool taken = hearth_lane_snapshot(service, (int)lane, mark_kind(service, task, pos));
         task->end_kept = task->end_kept || (taken && pos == task->end_mark);
     }
     persist(service, task, live);
@@ -345,11 +345,10 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
 
 /* A lane's logits came out: the task goes on, or ends. */
 static void go_on(struct hearth_service *service, struct hearth_task *task, int lane, size_t index) {
-    struct hearth_live *live = &service->lives[lane];
     struct ending ending;
     bool wanted = !task->prefilled && (!task->end_kept || pinned_end(task));
     if (hearth_task_warm(task)) /* others will leave it here, also before it is captured */
-        (void)hearth_cache_snapshot(service->cache, live, HEARTH_SNAPSHOT_DIVERGENCE);
+        (void)hearth_lane_snapshot(service, lane, HEARTH_SNAPSHOT_DIVERGENCE);
     int64_t real_us = hearth_clock_us();
     bool goes_on = advance(service, task, index, &ending);
     if (goes_on)
@@ -358,7 +357,7 @@ static void go_on(struct hearth_service *service, struct hearth_task *task, int 
         end_task(service, task, &ending);
     hearth_service_sampled(service, real_us);
     if (goes_on && wanted)
-        (void)hearth_cache_snapshot(service->cache, live, HEARTH_SNAPSHOT_PROMPT_END);
+        (void)hearth_lane_snapshot(service, lane, HEARTH_SNAPSHOT_PROMPT_END);
 }
 
 /* ---- what was guessed ---- */

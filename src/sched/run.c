@@ -130,6 +130,14 @@ static enum hearth_capture capture_slice(struct hearth_service *service, int lan
     return state;
 }
 
+bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_snapshot_kind kind) {
+    int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
+    bool taken = hearth_cache_snapshot(service->cache, &service->lives[lane], kind);
+    service->counters.capture_us += (uint64_t)(hearth_service_now_us(service) - start_us);
+    service->told_us += hearth_clock_us() - real_us;
+    return taken;
+}
+
 void hearth_lane_capture(struct hearth_service *service, int lane) {
     int64_t give_up_us = 0;
     for (;;) {

@@ -172,6 +172,8 @@ void hearth_event_fill(struct hearth_event *event, const struct hearth_task *tas
 struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hearth_event_type type);
 /* The task leaves its lane, whose state waits to be captured. */
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
+/* Takes a snapshot where a lane stands: hearth_cache_snapshot(), counted as capturing. */
+bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_snapshot_kind kind);
 /* Captures a lane's state wholly, or what RAM has room for in a moment. */
 void hearth_lane_capture(struct hearth_service *service, int lane);
 /* Likewise, but waits for nothing: what RAM has no room for now is captured later. */
