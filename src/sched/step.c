@@ -312,6 +312,29 @@ static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, in
     return chunk < room ? chunk : room;
 }
 
+/* What is left of the prompt that ends first; `warm`: also of warm requests'. */
+static int32_t shortest_left(const struct hearth_step *step, bool warm) {
+    int32_t shortest = INT32_MAX;
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        const struct hearth_step_lane *lane = &step->lanes[i];
+        if (lane->state == HEARTH_LANE_PREFILL && (warm || lane->priority != HEARTH_CLASS_WARM) &&
+            lane->target - lane->computed < shortest)
+            shortest = lane->target - lane->computed;
+    }
+    return shortest;
+}
+
+/* What is left of all prompts that are neither long nor warm requests'. */
+static int32_t short_left(const struct hearth_step *step) {
+    int32_t all = 0;
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        const struct hearth_step_lane *lane = &step->lanes[i];
+        if (lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_WARM && !long_prefill(lane))
+            all += lane->target - lane->computed;
+    }
+    return all;
+}
+
 /* Fills shares; returns how many tokens the batch has. `*passed`: a long prefill was left out for a shorter one. */
 static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_t *shares, bool *passed) {
     int32_t room = step->params.batch_tokens, total = 0;
@@ -324,7 +347,7 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
         }
     int32_t chunk = prefill_room(step, total, room);
     uint64_t out = 0; /* long prefills that are left out */
-    int32_t shortest = INT32_MAX; /* what is left of the shortest prompt in the batch */
+    int32_t beside = short_left(step);
     while (chunk > 0) {
         const struct hearth_step_lane *best = NULL;
         for (uint32_t i = 0; i < step->params.lanes; i++) {
@@ -338,14 +361,18 @@ static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_
         if (!best)
             break;
         int32_t share = until_mark(best), left = best->target - best->computed;
-        if (long_prefill(best) && shortest <= left / HEARTH_SHORTER_TIMES && step->passed < HEARTH_PASS_MOST) {
+        if (long_prefill(best) && step->passed < HEARTH_PASS_MOST &&
+            shortest_left(step, best->priority == HEARTH_CLASS_WARM) <= left / HEARTH_SHORTER_TIMES) {
             out |= UINT64_C(1) << (best - step->lanes);
             continue;
         }
-        if (share > chunk)
-            share = chunk;
-        if (left < shortest)
-            shortest = left;
+        int32_t most = chunk;
+        if (long_prefill(best)) /* the others come along: they would wait for its batch in any case */
+            most -= beside < chunk / 2 ? beside : chunk / 2;
+        else if (best->priority != HEARTH_CLASS_WARM)
+            beside -= left;
+        if (share > most)
+            share = most;
         if (best->priority == HEARTH_CLASS_WARM) {
             share = share < warm ? share : warm;
             warm -= share;

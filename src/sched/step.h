@@ -14,10 +14,11 @@
  * Batches. Every generating lane gets its token (and those guessed ahead, hearth_step_due()) in every batch. The rest
  * of the batch is prefill, shortest remaining first, with ageing so that a long one is not starved by a stream of short
  * ones; so much of it as the caller says that generating lanes can bear. A long prefill is left out of the batches of a
- * much shorter one, which would wait for its tokens, but never of many in a row. A share ends at the lane's next mark,
- * where the caller may take a snapshot. Captures get all the time there is without work, else one slice between two
- * batches, which the caller keeps short against a batch: what is captured outlasts a crash, so a finished reply does
- * not wait for somebody else's long prompt.
+ * much shorter one, which would wait for its tokens, but never of many in a row; in its own batches it leaves room for
+ * short ones, which would wait for those, too. A share ends at the lane's next mark, where the caller may take a
+ * snapshot. Captures get all the time there is without work, else one slice between two batches, which the caller keeps
+ * short against a batch: what is captured outlasts a crash, so a finished reply does not wait for somebody else's long
+ * prompt.
  *
  * Order. A request's rank is when it arrived, plus its class's patience, plus its tenant's debt (sched/account.h): the
  * least is admitted first, and ages most as a prefill. A backlog is no claim: for admission none counts as having come
