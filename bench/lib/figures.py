@@ -40,7 +40,7 @@ def _record_table(data):
         ratio, ttft = (data["figures"].get(f"{path}.{name}") for name in ("recompute", "ttft"))
         if ratio and ttft:
             rows.append([text, f"{ratio['hearth']:.2f}", stats.number(ratio["peer"], 2), f"{ttft['hearth']:.0f}",
-                         stats.number(ttft["peer"], 0), stats.number(ttft.get("ratio"), 1)])
+                         stats.number(ttft["peer"], 0)])
     return (
         stats.table(
             [
@@ -49,7 +49,6 @@ def _record_table(data):
                 "llama-server",
                 "time to first token, ms: hearth",
                 "llama-server",
-                "times faster",
             ],
             rows,
         )
@@ -143,7 +142,7 @@ def _said_in_table(shown):
     for line in shown.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if cells[0] in paths:
-            for field, cell in (("recompute.hearth", 1), ("recompute.peer", 2), ("ttft.ratio", 5)):
+            for field, cell in (("recompute.hearth", 1), ("recompute.peer", 2)):
                 if (before := _number(cells[cell])) is not None:
                     out.append((f"{paths[cells[0]]}.{field}", before))
     return out
