@@ -121,8 +121,7 @@ static enum hearth_capture capture_slice(struct hearth_service *service, int lan
         state = hearth_cache_capture(service->cache, &service->lives[lane], pages);
         spent_us = hearth_service_now_us(service) - start_us;
     } while (state == HEARTH_CAPTURE_MORE && spent_us < limit_us);
-    service->counters.capture_us += (uint64_t)spent_us;
-    service->told_us += hearth_clock_us() - real_us;
+    hearth_service_captured(service, start_us, real_us);
     if (state == HEARTH_CAPTURE_FULL)
         service->capture_full |= UINT64_C(1) << lane;
     if (state != HEARTH_CAPTURE_MORE && !service->lives[lane].busy)
@@ -133,8 +132,7 @@ static enum hearth_capture capture_slice(struct hearth_service *service, int lan
 bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_snapshot_kind kind) {
     int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     bool taken = hearth_cache_snapshot(service->cache, &service->lives[lane], kind);
-    service->counters.capture_us += (uint64_t)(hearth_service_now_us(service) - start_us);
-    service->told_us += hearth_clock_us() - real_us;
+    hearth_service_captured(service, start_us, real_us);
     return taken;
 }
 

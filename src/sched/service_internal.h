@@ -222,6 +222,8 @@ void hearth_service_publish(struct hearth_service *service);
 bool hearth_service_full_locked(const struct hearth_service *service, const struct hearth_tenant *tenant);
 /* The time since `real_us` (the real clock) went into sampling. */
 void hearth_service_sampled(struct hearth_service *service, int64_t real_us);
+/* The time since `start_us` (the engine's clock) and `real_us` went into capturing. */
+void hearth_service_captured(struct hearth_service *service, int64_t start_us, int64_t real_us);
 /* Likewise, into nothing but the service's own work, as far as it was not told already. */
 void hearth_service_worked(struct hearth_service *service, int64_t real_us);
 

@@ -254,8 +254,7 @@ void hearth_lane_capture_ahead(struct hearth_service *service, int lane, int pag
     if (pages > 0)
         hearth_cache_capture_ahead(service->cache, &service->lives[lane], pages);
     task->ahead += (pages > 0 ? pages : 1) * page; /* also of what RAM did not take: that is not tried again */
-    service->counters.capture_us += (uint64_t)(hearth_service_now_us(service) - start_us);
-    service->told_us += hearth_clock_us() - real_us;
+    hearth_service_captured(service, start_us, real_us);
     hearth_step_captured(&service->step, lane);
 }
 

@@ -24,6 +24,11 @@ void hearth_service_sampled(struct hearth_service *service, int64_t real_us) {
     service->told_us += us;
 }
 
+void hearth_service_captured(struct hearth_service *service, int64_t start_us, int64_t real_us) {
+    service->counters.capture_us += (uint64_t)(hearth_service_now_us(service) - start_us);
+    service->told_us += hearth_clock_us() - real_us;
+}
+
 void hearth_service_worked(struct hearth_service *service, int64_t real_us) {
     int64_t us = hearth_clock_us() - real_us - service->told_us;
     service->counters.sched_us += us > 0 ? (uint64_t)us : 0;
