@@ -13,8 +13,8 @@
  *     prompt.c     text to tokens and marks             chat_completions.c, completions.c: two dialects
  *     body.c       a body, parsed as far as it is new   messages.c     JSON to messages
  *     history.c    messages to prompts                  tools.c, format.c  tools; structured output and reasoning
+ *     trials.c     what the template does, tried out    breakpoints.c  what of a prompt is kept longer
  *     shape.c      what a reply must look like          script.c       replies written beforehand
- *     breakpoints.c what of a prompt is kept longer
  *     responses/   OpenAI's Responses and Conversations anthropic/     Anthropic's Messages
  *     sessions/    conversations that live in the server */
 #ifndef HEARTH_API_API_INTERNAL_H
@@ -47,6 +47,21 @@ struct hearth_transcript_prompt;
 struct hearth_transcript_result;
 struct hearth_diagnosis;
 struct hearth_api_error;
+
+/* ---- trials.c: what the template does ---- */
+
+struct hearth_trials {
+    bool prints_ids;            /* the ids of calls */
+    bool prints_thinking;       /* whether there is to be thinking, in front of the reply that it is about */
+    struct hearth_buf turn_end; /* text with its 0: what is printed behind any message of the assistant */
+    /* Tokens that stand in front of the generation prompt, and otherwise there once a reply is behind the message: of
+     * a user's message, and of a call's result. Empty: none, or not known. */
+    struct hearth_tokens asked_rewritten, result_rewritten;
+};
+
+/* Renders what it takes. False: out of memory; hearth_trials_finish() is needed in any case. */
+bool hearth_trials_run(struct hearth_chat *chat, struct hearth_engine *engine, struct hearth_trials *trials);
+void hearth_trials_finish(struct hearth_trials *trials);
 
 /* ---- api.c ---- */
 
@@ -84,8 +99,7 @@ struct hearth_api {
     /* Chat. */
     struct hearth_transcripts *transcripts; /* history.c's, as is: */
     struct hearth_intern *intern;
-    bool ids_printed; /* the template prints the ids of calls */
-    bool thinking_printed; /* and whether there is to be thinking, in front of the reply that it is about */
+    struct hearth_trials trials;
     size_t transcript_bytes;
     char *transcripts_path;                     /* or NULL */
     const struct hearth_seal *transcripts_seal; /* or NULL */

@@ -32,125 +32,22 @@ struct hearth_conversation {
 
 /* ---- what lives as long as the API ---- */
 
-/* A message for trying the template out; NULL: out of memory. */
-static struct hearth_message *trial_message(enum hearth_role role, const char *content) {
-    struct hearth_message *message = hearth_message_create(role);
-    if (message != NULL) {
-        message->content = strdup(content);
-        message->content_len = message->content != NULL ? strlen(content) : 0;
-    }
-    return message;
-}
-
-/* Renders messages that it takes over, any of which may be NULL; false: the template refuses, or out of memory. */
-static bool render_trial(struct hearth_chat *chat, struct hearth_message **messages, size_t count, bool ends,
-                         bool thinking, struct hearth_chat_prompt *out) {
-    struct hearth_chat_request request = {
-        .messages = messages, .message_count = count, .thinking = thinking, .no_generation_prompt = ends};
-    struct hearth_chat_format *format = NULL;
-    struct hearth_errmsg msg;
-    bool ok = true;
-    for (size_t i = 0; i < count; i++) {
-        ok = ok && messages[i] != NULL && messages[i]->content != NULL && hearth_message_seal(messages[i]);
-    }
-    ok = ok && hearth_chat_format_get(chat, &request, &format, &msg) == HEARTH_OK &&
-         hearth_chat_render(chat, &request, format, out, &msg) == HEARTH_OK;
-    hearth_chat_format_unref(format);
-    for (size_t i = 0; i < count; i++) {
-        hearth_message_unref(messages[i]);
-    }
-    return ok;
-}
-
-/* A call with this id, and its result. */
-static bool render_call(struct hearth_chat *chat, const char *id, struct hearth_chat_prompt *out) {
-    struct hearth_message *messages[] = {trial_message(HEARTH_ROLE_USER, "x"),
-                                         trial_message(HEARTH_ROLE_ASSISTANT, ""),
-                                         trial_message(HEARTH_ROLE_TOOL, "y")};
-    bool ok = messages[1] != NULL && messages[2] != NULL && hearth_message_alloc_calls(messages[1], 1);
-    if (ok) {
-        struct hearth_call *call = &messages[1]->calls[0];
-        *call = (struct hearth_call){strdup(id), strdup("f"), strdup("{}"), NULL};
-        messages[2]->tool_call_id = strdup(id);
-        ok = call->id != NULL && call->name != NULL && call->arguments != NULL && messages[2]->tool_call_id != NULL;
-    }
-    if (!ok) { /* nothing to render, then */
-        hearth_message_unref(messages[0]);
-        messages[0] = NULL;
-    }
-    return render_trial(chat, messages, 3, false, true, out);
-}
-
-/* Whether the ids of calls are in the prompt: two histories that differ in them alone. */
-static bool prints_ids(struct hearth_chat *chat) {
-    struct hearth_chat_prompt a = {.text = {0}}, b = {.text = {0}};
-    bool same = render_call(chat, "a1b2c3d4e", &a) && render_call(chat, "f5g6h7i8j", &b) &&
-                a.text.len == b.text.len && memcmp(a.text.data, b.text.data, a.text.len) == 0;
-    hearth_chat_prompt_finish(&a);
-    hearth_chat_prompt_finish(&b);
-    return !same;
-}
-
-/* A user's message, one of the assistant and, if wanted, another of the user. */
-static bool render_around(struct hearth_chat *chat, const char *said, bool more, bool thinking,
-                          struct hearth_chat_prompt *out) {
-    struct hearth_message *messages[] = {trial_message(HEARTH_ROLE_USER, "a"),
-                                         trial_message(HEARTH_ROLE_ASSISTANT, said),
-                                         more ? trial_message(HEARTH_ROLE_USER, "b") : NULL};
-    return render_trial(chat, messages, more ? 3 : 2, true, thinking, out);
-}
-
-/* Whether a conversation reads otherwise where there is to be no thinking, even before the next reply begins. */
-static bool prints_thinking(struct hearth_chat *chat) {
-    struct hearth_chat_prompt with = {.text = {0}}, without = {.text = {0}};
-    bool same = render_around(chat, "x", true, true, &with) && render_around(chat, "x", true, false, &without) &&
-                with.text.len == without.text.len && memcmp(with.text.data, without.text.data, with.text.len) == 0;
-    hearth_chat_prompt_finish(&with);
-    hearth_chat_prompt_finish(&without);
-    return !same;
-}
-
-/* What the template prints behind a message of the assistant, whatever comes next. */
-static bool find_turn_end(struct hearth_chat *chat, struct hearth_buf *out) {
-    static const char said[] = "hearthturn";
-    struct hearth_chat_prompt last = {.text = {0}}, between = {.text = {0}};
-    if (render_around(chat, said, false, true, &last) && render_around(chat, said, true, true, &between)) {
-        const char *a = strstr((const char *)last.text.data, said), *b = strstr((const char *)between.text.data, said);
-        if (a != NULL && b != NULL) {
-            a += sizeof said - 1;
-            b += sizeof said - 1;
-            size_t n = 0;
-            while (a[n] != '\0' && a[n] == b[n]) {
-                n++;
-            }
-            (void)hearth_buf_append(out, a, n);
-        }
-    }
-    hearth_chat_prompt_finish(&last);
-    hearth_chat_prompt_finish(&between);
-    return hearth_buf_append(out, "", 1);
-}
-
 bool hearth_history_init(struct hearth_api *api) {
-    struct hearth_buf turn_end = {0};
-    api->ids_printed = prints_ids(api->chat);
-    api->thinking_printed = prints_thinking(api->chat);
     /* What was read takes a part of the room: text as JSON and as messages, against text and tokens. */
     api->intern = hearth_intern_create(api->transcript_bytes / 4);
     struct hearth_transcripts_params params = {.engine = api->engine,
                                                .budget_bytes = api->transcript_bytes - api->transcript_bytes / 4,
                                                .path = api->transcripts_path,
                                                .seal = api->transcripts_seal};
-    bool ok = api->intern != NULL && find_turn_end(api->chat, &turn_end);
-    params.turn_end = (const char *)turn_end.data;
-    ok = ok && hearth_transcripts_create(&params, &api->transcripts) == HEARTH_OK;
-    hearth_buf_finish(&turn_end);
-    return ok;
+    bool ok = api->intern != NULL && hearth_trials_run(api->chat, api->engine, &api->trials);
+    params.turn_end = (const char *)api->trials.turn_end.data;
+    return ok && hearth_transcripts_create(&params, &api->transcripts) == HEARTH_OK;
 }
 
 void hearth_history_shutdown(struct hearth_api *api) {
     hearth_transcripts_destroy(api->transcripts);
     hearth_intern_destroy(api->intern);
+    hearth_trials_finish(&api->trials);
 }
 
 /* ---- prompts ---- */
@@ -288,7 +185,7 @@ static int make_tokens(struct hearth_job *job, const struct hearth_chat_request 
     }
     memcpy(sent, history->messages, bytes);
     (void)hearth_transcripts_restore(api->transcripts, prompt->root, history->messages, history->count,
-                                     api->ids_printed);
+                                     api->trials.prints_ids);
     if (job->kept != NULL && job->kept->same_config && !request->continues) {
         if (make_exact(job, request, prompt, rendered, result)) {
             free(sent);
@@ -364,6 +261,27 @@ static void release(struct hearth_api *api, struct hearth_transcript_place *plac
     }
 }
 
+/* The last mark stands where the generation prompt begins. What the template prints in front of it only while no reply
+ * is behind it will not come again: the mark moves before that, to where the next turn's prompt leaves this one, and by
+ * a token more, which may be another one when another text follows it. */
+static void move_end_mark(const struct hearth_api *api, const struct hearth_chat_request *request,
+                          struct hearth_prompt *prompt) {
+    const struct hearth_message *last = request->messages[request->message_count - 1];
+    const struct hearth_tokens *rewritten =
+        last->role == HEARTH_ROLE_TOOL ? &api->trials.result_rewritten : &api->trials.asked_rewritten;
+    if (prompt->mark_count == 0 || rewritten->n == 0) {
+        return;
+    }
+    int32_t mark = prompt->marks[prompt->mark_count - 1], to = mark - (int32_t)rewritten->n - 1;
+    if (to <= 0 || memcmp(prompt->tokens.v + to + 1, rewritten->v, rewritten->n * sizeof *rewritten->v) != 0) {
+        return;
+    }
+    while (prompt->mark_count > 1 && prompt->marks[prompt->mark_count - 2] >= to) {
+        prompt->mark_count--;
+    }
+    prompt->marks[prompt->mark_count - 1] = to;
+}
+
 /* Takes over what tokenising has found. */
 static bool keep_result(struct hearth_job *job, const struct hearth_chat_request *request,
                         const struct hearth_transcript_prompt *from, struct hearth_transcript_result *result) {
@@ -390,6 +308,7 @@ static bool keep_result(struct hearth_job *job, const struct hearth_chat_request
             prompt->marks[prompt->mark_count++] = result->marks[i];
         }
     }
+    move_end_mark(job->api, request, prompt);
     hearth_breakpoints_pin(job, from, result);
     return true;
 }

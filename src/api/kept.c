@@ -280,7 +280,7 @@ static json_t *config_json(const struct hearth_job *job) {
     if (config != NULL && request->kwargs != NULL) {
         json_object_set(config, "kwargs", (json_t *)request->kwargs);
     }
-    if (config != NULL && !request->thinking && job->api->thinking_printed) {
+    if (config != NULL && !request->thinking && job->api->trials.prints_thinking) {
         json_object_set_new(config, "thinking", json_false());
     }
     return config;

@@ -22,6 +22,13 @@ static const char forgets[] =
     "{{- m.content + '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
+/* The last message ends otherwise than those before it, as results of calls do in Hermes-2-Pro's template. */
+static const char ends_otherwise[] =
+    "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}"
+    "{%- for c in m.tool_calls or [] %}{{- c.function.name }}{%- endfor %}"
+    "{%- if not loop.last and m.role != 'assistant' %}{{- '\\n' }}{%- endif %}{{- '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
+
 static void write_script(char *out, size_t cap) {
     size_t len = 0;
     for (int i = 0; i < TURNS; i++) {
@@ -113,6 +120,55 @@ static void a_session_knows_its_tokens(void **state) {
     converse_on_all(NAMED_FORGOTTEN);
 }
 
+/* Turns whose prompts end in what the next one prints otherwise; `calls`: with calls and their results, or questions
+ * and answers that the client has made up. What was computed before that end is there still. */
+static void converse_otherwise(enum hearth_memory_class memory_class, bool calls) {
+    struct stage_options options;
+    struct stage stage;
+    stage_options_default(&options);
+    options.sim.memory_class = memory_class;
+    options.chat_template = ends_otherwise;
+    stage_open(&stage, &options);
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "Here is a question of some length.");
+    json_int_t prompt_before = 0;
+    for (int i = 0; i < TURNS; i++) {
+        int status;
+        json_t *body = json_pack("{s:O, s:i}", "messages", messages, "max_tokens", 4);
+        char *text = json_dumps(body, 0);
+        json_t *answer = stage_call(&stage, "POST", "/v1/chat/completions", text, &status);
+        assert_int_equal(status, 200);
+        json_int_t prompt = json_num(answer, "usage.prompt_tokens"), computed = json_num(answer, "hearth.computed");
+        assert_true(i == 0 || computed <= prompt - prompt_before + HEADER_TOKENS);
+        prompt_before = prompt;
+        if (calls) {
+            json_array_append_new(messages, json_pack("{s:s, s:s, s:[{s:s, s:s, s:{s:s, s:s}}]}", "role", "assistant",
+                                                      "content", "", "tool_calls", "id", "c", "type", "function",
+                                                      "function", "name", "look", "arguments", "{}"));
+            json_array_append_new(messages, json_pack("{s:s, s:s, s:s}", "role", "tool", "tool_call_id", "c", "content",
+                                                      "There is nothing to be seen here, however long one looks."));
+        } else {
+            json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "assistant", "content", "So it is."));
+            json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content",
+                                                      "And here is another one, which asks for nothing either."));
+        }
+        json_decref(answer);
+        json_decref(body);
+        free(text);
+    }
+    json_decref(messages);
+    stage_close(&stage);
+}
+
+static void ends_may_change(void **state) {
+    (void)state;
+    for (int calls = 0; calls < 2; calls++) {
+        converse_otherwise(HEARTH_MEMORY_PAGES, calls);
+        converse_otherwise(HEARTH_MEMORY_PAGES_SNAPSHOT, calls);
+        converse_otherwise(HEARTH_MEMORY_SNAPSHOT, calls);
+        converse_otherwise(HEARTH_MEMORY_OPAQUE, calls);
+    }
+}
+
 /* Lines that change with every request are named, and can be taken out. */
 static void lines_can_be_stripped(void **state) {
     (void)state;
@@ -151,6 +207,7 @@ static void lines_can_be_stripped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_template_wins), cmocka_unit_test(thinking_can_be_kept),
                                        cmocka_unit_test(a_session_knows_its_tokens),
+                                       cmocka_unit_test(ends_may_change),
                                        cmocka_unit_test(lines_can_be_stripped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
