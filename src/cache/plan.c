@@ -9,6 +9,8 @@
 
 #include "base/assert.h"
 
+#define MUCH_MORE_TIMES 8
+
 struct candidate {
     enum hearth_resume how;
     int source;
@@ -186,14 +188,21 @@ static int choose_target(const struct hearth_plan_input *in) {
 }
 
 /* Rewinding drops the end of what may be another conversation. On a class that can share, the request moves to the
- * sequence that would be chosen anyway, and the source stays whole. */
+ * sequence that would be chosen anyway, and the source stays whole; unless that one has much more to lose, as when a
+ * request is made again: RAM may be too full to keep either. */
+static bool moves(const struct hearth_plan_input *in, const struct hearth_live *source, const struct hearth_live *target,
+                  int32_t resume) {
+    size_t end_tokens = source->tokens.n - (size_t)resume;
+    return end_tokens > 0 && !hearth_caps_needs_snapshot(in->caps) && in->caps->cache_ok &&
+           (target->tokens.n == 0 || end_tokens > target->tokens.n / MUCH_MORE_TIMES);
+}
+
 static void settle_target(const struct planner *p, struct hearth_plan *plan) {
     const struct hearth_plan_input *in = p->in;
     plan->target = choose_target(in);
     if (plan->how != HEARTH_RESUME_IN_PLACE)
         return;
-    bool whole = plan->resume == (int32_t)in->lives[plan->source]->tokens.n;
-    if (!whole && !hearth_caps_needs_snapshot(in->caps) && in->caps->cache_ok && plan->target != plan->source)
+    if (plan->target != plan->source && moves(in, in->lives[plan->source], in->lives[plan->target], plan->resume))
         plan->how = HEARTH_RESUME_SHARE;
     else
         plan->target = plan->source;
