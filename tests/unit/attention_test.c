@@ -1,4 +1,4 @@
-/* Attention of a batch that is filled up to a tile (src/engine/llama_exact.c), against the sum written out. */
+/* Attention in blocks, tiles and rows (src/engine/llama_attention.c), against the sum written out. */
 #include "engine/llama_internal.h"
 #include "support/random.h"
 
@@ -22,6 +22,8 @@ struct shape {
     float softcap;
     bool sinks, f32;
     int threads;
+    int64_t sequences; /* 0: one */
+    int64_t alone;     /* rows in front, each of a sequence of its own, as when lanes decode beside a prompt */
 };
 
 static float number(void) {
@@ -44,12 +46,23 @@ static float at(const struct ggml_tensor *tensor, int64_t i, int64_t j, int64_t 
     return tensor->type == GGML_TYPE_F16 ? ggml_fp16_to_fp32(*(const ggml_fp16_t *)place) : *(const float *)place;
 }
 
-/* A row sees the cells up to its own, but for some. */
-static void fill_mask(struct ggml_tensor *mask) {
-    for (int64_t row = 0; row < mask->ne[1]; row++) {
-        for (int64_t cell = 0; cell < mask->ne[0]; cell++) {
-            bool seen = cell <= mask->ne[0] - mask->ne[1] + row && (cell == 0 || !rng_once_in(&rng, 9));
-            ((ggml_fp16_t *)mask->data)[row * mask->ne[0] + cell] = ggml_fp32_to_fp16(seen ? 0.0F : -INFINITY);
+/* Each sequence has a part of the cells, of equal size; a row sees those up to its own, but for some. */
+static void fill_mask(struct ggml_tensor *mask, const struct shape *shape) {
+    int64_t several = shape->sequences > 0 ? shape->sequences : 1, prompts = several - shape->alone;
+    int64_t each = shape->cells / several, rows = shape->rows - shape->alone;
+    for (int64_t row = 0; row < shape->rows; row++) {
+        int64_t sequence = row, behind = 0; /* rows of the same sequence behind it */
+        if (row >= shape->alone) {
+            int64_t prompt = (row - shape->alone) * prompts / rows;
+            sequence = shape->alone + prompt;
+            while (row + behind + 1 < shape->rows && (row + behind + 1 - shape->alone) * prompts / rows == prompt) {
+                behind++;
+            }
+        }
+        int64_t begin = sequence * each, end = begin + each - behind;
+        for (int64_t cell = 0; cell < shape->cells; cell++) {
+            bool seen = cell >= begin && cell < end && (cell == begin || !rng_once_in(&rng, 9));
+            ((ggml_fp16_t *)mask->data)[row * shape->cells + cell] = ggml_fp32_to_fp16(seen ? 0.0F : -INFINITY);
         }
     }
 }
@@ -89,7 +102,7 @@ static void check_row(const struct ggml_tensor *out, const struct shape *shape, 
 }
 
 static void check_shape(const struct shape *shape) {
-    struct ggml_context *ctx = ggml_init((struct ggml_init_params){.mem_size = (size_t)64 << 20});
+    struct ggml_context *ctx = ggml_init((struct ggml_init_params){.mem_size = (size_t)128 << 20});
     assert_non_null(ctx);
     enum ggml_type type = shape->f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
     /* As llama.cpp has them: heads beside each other, so that rows are strided. */
@@ -100,7 +113,7 @@ static void check_shape(const struct shape *shape) {
     fill_tensor(q);
     fill_tensor(k);
     fill_tensor(v);
-    fill_mask(mask);
+    fill_mask(mask, shape);
     float scale = 1.0F / sqrtf((float)shape->head);
     struct ggml_tensor *out =
         ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), ggml_permute(ctx, k, 0, 2, 1, 3),
@@ -112,7 +125,10 @@ static void check_shape(const struct shape *shape) {
     }
     struct ggml_cgraph *graph = ggml_new_graph(ctx);
     ggml_build_forward_expand(graph, out);
-    struct hearth_batch_item items[64] = {{0}};
+    struct hearth_batch_item items[256] = {{0}};
+    for (int64_t row = 0; row < shape->rows; row++) {
+        items[row].seq = shape->sequences > 1 ? (int32_t)(row % 2) : 0; /* one or more is all that matters */
+    }
     hearth_llama_exact_batch(items, (size_t)shape->rows);
     assert_int_equal(ggml_graph_compute_with_ctx(ctx, graph, shape->threads), GGML_STATUS_SUCCESS);
     for (int64_t row = 0; row < shape->rows; row++) {
@@ -124,19 +140,27 @@ static void check_shape(const struct shape *shape) {
 }
 
 static void attention_is_what_it_is_by_definition(void **state) {
-    (void)state;
     static const struct shape shapes[] = {
-        {64, 64, 9, 3, 57, 600, 0, false, false, 2},    /* filled up */
-        {64, 64, 9, 3, 18, 400, 0, false, false, 1},
-        {64, 64, 4, 4, 63, 513, 0, false, false, 3},    /* more turns for one thread than for another */
-        {128, 128, 8, 2, 40, 356, 20, false, false, 2}, /* capped */
-        {256, 128, 2, 1, 33, 370, 0, true, false, 2},   /* with sinks */
-        {32, 32, 3, 1, 20, 320, 0, false, true, 2},     /* single precision */
-        {320, 320, 2, 1, 30, 256, 0, false, false, 2},  /* too wide: ggml's own way */
-        {64, 64, 2, 1, 5, 300, 0, false, false, 2},     /* row by row */
-        {64, 64, 2, 1, 30, 100, 0, false, false, 2},    /* too few cells */
-        {64, 64, 2, 1, 64, 300, 0, false, false, 2},    /* a tile of itself */
+        {64, 64, 9, 3, 57, 600, 0, false, false, 2, 0, 0},    /* filled up */
+        {64, 64, 9, 3, 18, 400, 0, false, false, 1, 0, 0},
+        {64, 64, 4, 4, 63, 513, 0, false, false, 3, 0, 0},    /* more units for one thread than for another */
+        {128, 128, 8, 2, 40, 356, 20, false, false, 2, 0, 0}, /* capped */
+        {256, 128, 2, 1, 33, 370, 0, true, false, 2, 0, 0},   /* with sinks */
+        {32, 32, 3, 1, 20, 320, 0, false, true, 2, 0, 0},     /* single precision */
+        {320, 320, 2, 1, 30, 256, 0, false, false, 2, 0, 0},  /* wide */
+        {64, 64, 2, 1, 5, 300, 0, false, false, 2, 0, 0},     /* row by row, exactly */
+        {64, 64, 2, 1, 1, 700, 0, true, false, 3, 0, 0},
+        {64, 64, 2, 1, 30, 100, 0, false, false, 2, 0, 0},    /* too few cells */
+        {64, 64, 2, 1, 64, 300, 0, false, false, 2, 0, 0},    /* a tile of itself */
+        {64, 64, 9, 3, 16, 4096, 0, false, false, 2, 16, 16}, /* sixteen lanes decode */
+        {64, 64, 9, 3, 16, 9600, 0, true, false, 4, 16, 16},
+        {64, 64, 4, 2, 240, 1024, 0, false, false, 2, 4, 0},  /* four prompts of no whole tiles */
+        {64, 64, 4, 2, 200, 2048, 0, true, false, 3, 2, 0},
+        {64, 32, 4, 2, 128, 1500, 20, false, true, 2, 4, 3},  /* a prompt beside three lanes that decode */
+        {64, 64, 4, 4, 40, 1280, 0, false, false, 2, 2, 0},   /* two prompts of few rows */
+        {64, 64, 4, 1, 63, 1290, 0, false, false, 2, 3, 2},
     };
+    (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_shape(&shapes[i]);
     }
