@@ -47,6 +47,10 @@ class Sample:
         return self.timings["prompt_n"]
 
     @property
+    def prompt_tokens(self):
+        return self.timings["prompt_n"] + self.timings["cache_n"]
+
+    @property
     def generated_tokens(self):
         return self.timings.get("predicted_n") or self.usage.get("completion_tokens") or 0
 

@@ -9,18 +9,18 @@
  * A tile costs about as much as eight rows one by one, but ggml takes it only from 64 rows on: 60 tokens behind a
  * thousand took SmolLM2 three times as long as 70. A block of fewer rows is computed as a tile where that is cheaper,
  * with other rows around it, or with rows that see nothing where the batch has no more. Where ggml divides the rows of
- * all heads evenly among threads, tiles begin and end within a head; here they do not: a
- * prompt of 2,600 tokens in batches of 128 took SmolLM2 11 s instead of 18.
+ * all heads evenly among threads, tiles begin and end within a head; here they do not: a prompt of 2,600 tokens in
+ * batches of 128 took SmolLM2 11 s instead of 18.
  *
  * Small batches (llama_exact.c says what they are for): with one row ggml divides the cells among the threads, with
  * more the rows. Here it is row by row in any case, and over the cells that the row may see, in steps of 256 as
  * llama.cpp's own, so that cells of other sequences and of tokens behind it do not move the division.
  *
  * Threads: ggml's, in one operation at a time (llama.c computes one graph at a time). `ranges` has room before the
- * graph begins; each thread fills some of it, and all read it behind a barrier. A block's heads, or a row's, are a unit of
- * work; `claimed` counts those that were taken, and the last thread to find none left puts it back for the next
- * operation, which begins when all have ended this one. ggml's own function waits for the other threads inside: within
- * a unit, which one thread computes, that wait is left out.
+ * graph begins; each thread fills some of it, and all read it behind a barrier. A head of a block, or a group of a
+ * row's heads, is a unit of work; `claimed` counts those that were taken, and the last thread to find none left puts it
+ * back for the next operation, which begins when all have ended this one. ggml's own function waits for the other
+ * threads inside: within a unit, which one thread computes, that wait is left out.
  * Source: ops.cpp, ggml-cpu.c and ggml-cpu-impl.h in ggml/src/ggml-cpu of the llama.cpp this builds on. */
 #include "engine/llama_wrapped.h"
 
