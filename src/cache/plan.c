@@ -190,8 +190,8 @@ static int choose_target(const struct hearth_plan_input *in) {
 /* Rewinding drops the end of what may be another conversation. On a class that can share, the request moves to the
  * sequence that would be chosen anyway, and the source stays whole; unless that one has much more to lose, as when a
  * request is made again: RAM may be too full to keep either. */
-static bool moves(const struct hearth_plan_input *in, const struct hearth_live *source, const struct hearth_live *target,
-                  int32_t resume) {
+static bool moves(const struct hearth_plan_input *in, const struct hearth_live *source,
+                  const struct hearth_live *target, int32_t resume) {
     size_t end_tokens = source->tokens.n - (size_t)resume;
     return end_tokens > 0 && !hearth_caps_needs_snapshot(in->caps) && in->caps->cache_ok &&
            (target->tokens.n == 0 || end_tokens > target->tokens.n / MUCH_MORE_TIMES);
