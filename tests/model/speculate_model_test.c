@@ -117,7 +117,7 @@ static void compare(const struct flight *on, const struct flight *off) {
     bool whole = !on->err && !off->err;
     size_t n = on->reply.n < off->reply.n ? on->reply.n : off->reply.n;
     bool same = (!whole || (on->reply.n == off->reply.n && on->finish == off->finish && on->text.len == off->text.len &&
-                            (n == 0 || memcmp(on->text.data, off->text.data, on->text.len) == 0))) &&
+                            (on->text.len == 0 || memcmp(on->text.data, off->text.data, on->text.len) == 0))) &&
                 (n == 0 || memcmp(on->reply.v, off->reply.v, n * sizeof *on->reply.v) == 0);
     if (!same) {
         fprintf(stderr, "with guesses %zu tokens, without %zu\n", on->reply.n, off->reply.n);
