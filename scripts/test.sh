@@ -29,7 +29,7 @@ address)
     ;;
 thread)
     slower=6 fixed="setarch $(uname -m) -R"
-    export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1}" OMP_THREAD_LIMIT=1
+    export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1:suppressions=$PWD/tests/tsan.supp}" OMP_THREAD_LIMIT=1
     ;;
 esac
 

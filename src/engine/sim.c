@@ -122,7 +122,7 @@ static int sim_decode(struct hearth_engine *engine, const struct hearth_batch_it
         return HEARTH_ERR_ENGINE;
     }
     sim->output_count = n;
-    sim->stats.decoded_tokens += n;
+    sim->counted.decoded_tokens += n;
     return HEARTH_OK;
 }
 
@@ -313,6 +313,11 @@ int hearth_sim_create(const struct hearth_sim_params *params, struct hearth_engi
 
 void hearth_sim_stats(const struct hearth_engine *engine, struct hearth_sim_stats *stats) {
     const struct sim *sim = (const struct sim *)engine;
-    *stats = sim->stats;
-    stats->cells_used = sim->params.ctx_tokens - sim->free_count;
+    *stats = (struct hearth_sim_stats){.decoded_tokens = sim->counted.decoded_tokens,
+                                       .page_exports = sim->counted.page_exports,
+                                       .page_imports = sim->counted.page_imports,
+                                       .snapshot_exports = sim->counted.snapshot_exports,
+                                       .snapshot_imports = sim->counted.snapshot_imports,
+                                       .shared_tokens = sim->counted.shared_tokens,
+                                       .cells_used = sim->params.ctx_tokens - sim->free_count};
 }

@@ -55,7 +55,7 @@ hearth_token hearth_sim_oracle(const struct hearth_engine *engine, const hearth_
  * waiting for a wrong token. */
 bool hearth_sim_intact(struct hearth_engine *engine, int32_t seq, const hearth_token *tokens, size_t n);
 
-/* Counters for tests. */
+/* Counters for tests. Any thread. */
 struct hearth_sim_stats {
     uint64_t decoded_tokens, page_exports, page_imports, snapshot_exports, snapshot_imports, shared_tokens;
     uint32_t cells_used;

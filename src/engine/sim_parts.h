@@ -101,7 +101,7 @@ struct sim {
 
     struct sim_cell *cells;
     uint32_t *free_cells; /* stack */
-    uint32_t free_count;
+    _Atomic uint32_t free_count; /* read by any thread, as `counted` is */
     struct sim_seq *seqs;
 
     sim_state *outputs;  /* by batch index, of the last decode */
@@ -112,7 +112,9 @@ struct sim {
     struct hearth_vocabulary *vocabulary; /* made for the first grammar */
     uint64_t seeds_drawn; /* a "random" seed is the next one of a fixed series */
     struct sim_fault faults[HEARTH_SIM_FAULTS];
-    struct hearth_sim_stats stats;
+    struct {
+        _Atomic uint64_t decoded_tokens, page_exports, page_imports, snapshot_exports, snapshot_imports, shared_tokens;
+    } counted;
     char description[48];
 };
 

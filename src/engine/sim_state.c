@@ -287,7 +287,7 @@ int hearth_sim_seq_share(struct hearth_engine *engine, int32_t src, int32_t dst,
         sim->cells[from->cells[i]].refs++;
         seq_push(sim, to, from->cells[i]);
     }
-    sim->stats.shared_tokens += (uint64_t)(p1 - p0);
+    sim->counted.shared_tokens += (uint64_t)(p1 - p0);
     seq_uncomplete(sim, to);
     return HEARTH_OK;
 }
@@ -331,7 +331,7 @@ int hearth_sim_page_export(struct hearth_engine *engine, int32_t seq, int32_t p0
     }
     blob_seal(blob, len, used, &head);
     out->len += len;
-    sim->stats.page_exports++;
+    sim->counted.page_exports++;
     hearth_sim_spend_ns(sim, (double)len / sim->params.export_bytes_per_s * 1e9);
     return HEARTH_OK;
 }
@@ -377,7 +377,7 @@ int hearth_sim_page_import(struct hearth_engine *engine, int32_t seq, int32_t p0
     }
     page_attach(sim, s, p0, p1, blob, &head, blob_taint(sim, blob, len, &head));
     seq_uncomplete(sim, s);
-    sim->stats.page_imports++;
+    sim->counted.page_imports++;
     hearth_sim_spend_ns(sim, (double)len / sim->params.import_bytes_per_s * 1e9);
     return HEARTH_OK;
 }
@@ -399,7 +399,7 @@ int hearth_sim_snapshot_export(struct hearth_engine *engine, int32_t seq, int32_
         .magic = SNAPSHOT_MAGIC, .p0 = 0, .p1 = pos, .seed = sim->params.seed, .state = s->rec[pos]};
     blob_seal(out->data + out->len, len, sizeof head, &head);
     out->len += len;
-    sim->stats.snapshot_exports++;
+    sim->counted.snapshot_exports++;
     hearth_sim_spend_ns(sim, (double)len / sim->params.export_bytes_per_s * 1e9);
     return HEARTH_OK;
 }
@@ -434,7 +434,7 @@ int hearth_sim_snapshot_import(struct hearth_engine *engine, int32_t seq, int32_
     s->rec[pos] = taint == 0 ? head.state : sim_poison(head.state, taint);
     s->complete = true;
     s->since = s->high = pos;
-    sim->stats.snapshot_imports++;
+    sim->counted.snapshot_imports++;
     hearth_sim_spend_ns(sim, (double)len / sim->params.import_bytes_per_s * 1e9);
     return HEARTH_OK;
 }

@@ -164,7 +164,7 @@ struct pool {
     pthread_t threads[THREADS];
     size_t thread_count;
     atomic_size_t next, running;
-    void (*step)(struct pool *pool, size_t i); /* the work on number i */
+    void (*step)(struct pool *pool, size_t i, bool keeper); /* the work on number i; by the keeper itself? */
     size_t n;
     /* walking */
     struct disk_files seen[DISK_SHARDS];
@@ -184,7 +184,7 @@ static void *pool_main(void *arg) {
     struct pool *pool = arg;
     hearth_io_step_back(DISK_KEEPER_NICE);
     for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !stopped(pool->disk);)
-        pool->step(pool, i);
+        pool->step(pool, i, false);
     if (atomic_fetch_sub(&pool->running, 1) == 1) {
         hearth_disk_lock(pool->disk);
         (void)pthread_cond_broadcast(&pool->disk->keep_cond);
@@ -213,7 +213,7 @@ static void pool_finish(struct pool *pool) {
     struct disk *disk = pool->disk;
     if (pool->thread_count == 0) {
         for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !stopped(disk);) {
-            pool->step(pool, i);
+            pool->step(pool, i, true);
             hearth_disk_chores(disk);
         }
         return;
@@ -243,8 +243,8 @@ static void wait_for_room(struct disk *disk, bool keeper) {
     }
 }
 
-static void examine_step(struct pool *pool, size_t i) {
-    wait_for_room(pool->disk, pool->thread_count == 0);
+static void examine_step(struct pool *pool, size_t i, bool keeper) {
+    wait_for_room(pool->disk, keeper);
     (void)hearth_disk_examine(pool->disk, &pool->files->v[i].id, true);
 }
 
@@ -269,7 +269,8 @@ static bool see(void *user, const struct hearth_file *file) {
     return hearth_disk_files_add(user, file);
 }
 
-static void walk_step(struct pool *pool, size_t i) {
+static void walk_step(struct pool *pool, size_t i, bool keeper) {
+    (void)keeper;
     struct hearth_directory *directory = hearth_disk_directory(pool->disk);
     pool->times[i] = hearth_directory_shard_time(directory, pool->disk->model, (int)i); /* before: nothing is missed */
     (void)hearth_directory_walk(directory, pool->disk->model, (int)i, see, &pool->seen[i]);

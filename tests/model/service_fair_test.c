@@ -33,7 +33,7 @@ struct arena {
     struct client clients[CLIENTS_MAX];
     int client_count;
     int64_t until_us;
-    uint32_t serial;
+    _Atomic uint32_t serial; /* the first requests are sent while others have ended */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
