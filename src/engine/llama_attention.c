@@ -17,7 +17,7 @@
  * llama.cpp's own, so that cells of other sequences and of tokens behind it do not move the division.
  *
  * Threads: ggml's, in one operation at a time (llama.c computes one graph at a time). `ranges` has room before the
- * graph begins; each thread fills some of it, and all read it behind a barrier. A head of a block, or a group of a
+ * graph begins; each thread fills some of it, and of `filled`, and all read them behind a barrier. A head of a block, or a group of a
  * row's heads, is a unit of work; `claimed` counts those that were taken, and the last thread to find none left puts it
  * back for the next operation, which begins when all have ended this one. ggml's own function waits for the other
  * threads inside: within a unit, which one thread computes, that wait is left out.
@@ -63,15 +63,18 @@ struct block {
 /* What a thread needs for tiles; its own, and used again. */
 struct scratch {
     float *out, *q; /* TILE_ROWS values, and TILE_ROWS queries */
-    uint16_t *mask; /* TILE_ROWS rows of cells */
-    size_t out_cap, q_cap, mask_cap;
-    int64_t masked; /* row of the block that `mask` is of; -1: none in this operation */
+    size_t out_cap, q_cap;
 };
 
 static struct {
     struct range *v;
     size_t cap;
 } ranges;
+/* The masks of a batch that is smaller than a tile, and behind them TILE_ROWS rows that see nothing. */
+static struct {
+    uint16_t *v;
+    size_t cap;
+} filled;
 static struct scratch scratches[GGML_MAX_N_THREADS];
 static _Atomic int64_t claimed;
 static _Atomic int left;
@@ -241,43 +244,42 @@ static void attend_row(const struct ggml_compute_params *params, const struct gg
     attend_alone(params, &view);
 }
 
-static bool make_room(void **v, size_t *cap, size_t bytes) {
+/* Memory for so many bytes in place of some that is too small; what was in it is lost. NULL: there is none. */
+static void *room(void *v, size_t *cap, size_t bytes) {
     if (bytes > *cap) {
-        free(*v);
-        *v = malloc(bytes);
-        *cap = *v != NULL ? bytes : 0;
+        free(v);
+        v = malloc(bytes);
+        *cap = v != NULL ? bytes : 0;
     }
-    return *v != NULL;
+    return v;
 }
 
-/* The block's masks, with rows behind them that see nothing. */
-static bool fill_mask(struct scratch *scratch, const struct ggml_tensor *mask, const struct block *block) {
-    size_t cells = (size_t)(block->cells.to - block->cells.from);
-    if (scratch->masked == block->row) {
-        return true;
+/* All threads: makes the masks of a small batch, unless there is no memory. */
+static void fill_masks(const struct ggml_compute_params *params, const struct ggml_tensor *mask) {
+    size_t cells = (size_t)mask->ne[0], rows = (size_t)mask->ne[1] + TILE_ROWS;
+    if (params->ith == 0) {
+        filled.v = room(filled.v, &filled.cap, rows * cells * sizeof *filled.v);
     }
-    if (!make_room((void **)&scratch->mask, &scratch->mask_cap, cells * TILE_ROWS * sizeof *scratch->mask)) {
-        return false;
-    }
-    for (int64_t row = 0; row < TILE_ROWS; row++) {
-        uint16_t *to = scratch->mask + (size_t)row * cells;
-        if (row < block->count) {
-            memcpy(to, mask_row(mask, block->row + row) + block->cells.from, cells * sizeof *to);
+    __real_ggml_barrier(params->threadpool);
+    for (size_t row = (size_t)params->ith; row < rows && filled.v != NULL; row += (size_t)params->nth) {
+        uint16_t *to = filled.v + row * cells;
+        if (row < (size_t)mask->ne[1]) {
+            memcpy(to, mask_row(mask, (int64_t)row), cells * sizeof *to);
+            continue;
         }
-        for (size_t i = 0; row >= block->count && i < cells; i++) {
+        for (size_t i = 0; i < cells; i++) {
             to[i] = HALF_MINUS_INFINITY;
         }
     }
-    scratch->masked = block->row;
-    return true;
+    __real_ggml_barrier(params->threadpool);
 }
 
-/* A tile that the batch has too few rows for: copies of the block's, and rows that see nothing. */
+/* A tile that the batch has too few rows for: copies of the block's queries, and none behind them. */
 static bool fill_tile(struct scratch *scratch, const struct ggml_tensor *dst, const struct block *block,
                       struct view *view) {
-    size_t bytes = (size_t)view->q.ne[0] * sizeof(float);
-    if (!fill_mask(scratch, dst->src[3], block) ||
-        !make_room((void **)&scratch->q, &scratch->q_cap, bytes * TILE_ROWS)) {
+    size_t bytes = (size_t)view->q.ne[0] * sizeof(float), cells = (size_t)dst->src[3]->ne[0];
+    scratch->q = room(scratch->q, &scratch->q_cap, bytes * TILE_ROWS);
+    if (filled.v == NULL || scratch->q == NULL) {
         return false;
     }
     for (int64_t row = 0; row < TILE_ROWS; row++) {
@@ -291,8 +293,8 @@ static bool fill_tile(struct scratch *scratch, const struct ggml_tensor *dst, co
     view->q.data = scratch->q;
     view->q.nb[1] = bytes;
     view->q.nb[2] = view->q.nb[3] = bytes * TILE_ROWS;
-    view->mask.data = scratch->mask;
-    view->mask.nb[1] = (size_t)view->mask.ne[0] * sizeof *scratch->mask;
+    view->mask.data = filled.v + (size_t)block->row * cells + block->cells.from;
+    view->mask.nb[1] = cells * sizeof *filled.v;
     view->mask.nb[2] = view->mask.nb[3] = view->mask.nb[1] * TILE_ROWS;
     view->q.ne[1] = view->mask.ne[1] = view->out.ne[2] = TILE_ROWS;
     return true;
@@ -305,7 +307,8 @@ static bool attend_tile(const struct ggml_compute_params *params, const struct g
     int64_t rows = dst->src[0]->ne[1], first = block->row; /* of the tile, which takes other rows along */
     size_t bytes = (size_t)dst->ne[0] * sizeof(float);
     struct view view;
-    if (!make_room((void **)&scratch->out, &scratch->out_cap, bytes * TILE_ROWS)) {
+    scratch->out = room(scratch->out, &scratch->out_cap, bytes * TILE_ROWS);
+    if (scratch->out == NULL) {
         return false;
     }
     if (rows >= TILE_ROWS) {
@@ -344,6 +347,18 @@ static void attend_unit(const struct ggml_compute_params *params, const struct g
     }
 }
 
+/* The same for all threads. */
+static bool needs_filling(const struct ggml_tensor *dst, int64_t rows) {
+    for (int64_t row = 0; row < rows && rows < TILE_ROWS;) {
+        struct block block = block_at(dst, row, rows);
+        if (block.tiled) {
+            return true;
+        }
+        row += block.count;
+    }
+    return false;
+}
+
 static int64_t claim(void) {
     return atomic_fetch_add_explicit(&claimed, 1, memory_order_relaxed);
 }
@@ -353,8 +368,10 @@ static void attend_blocks(const struct ggml_compute_params *params, const struct
     for (int64_t row = params->ith; row < rows; row += params->nth) {
         ranges.v[row] = range_of(dst->src[3], row);
     }
-    scratches[params->ith].masked = -1;
     __real_ggml_barrier(params->threadpool);
+    if (needs_filling(dst, rows)) {
+        fill_masks(params, dst->src[3]);
+    }
     int64_t before = 0, unit = claim();
     for (int64_t row = 0; row < rows;) {
         struct block block = block_at(dst, row, rows);
