@@ -17,10 +17,10 @@
  * llama.cpp's own, so that cells of other sequences and of tokens behind it do not move the division.
  *
  * Threads: ggml's, in one operation at a time (llama.c computes one graph at a time). `ranges` has room before the
- * graph begins; each thread fills some of it, and of `filled`, and all read them behind a barrier. A head of a block, or a group of a
- * row's heads, is a unit of work; `claimed` counts those that were taken, and the last thread to find none left puts it
- * back for the next operation, which begins when all have ended this one. ggml's own function waits for the other
- * threads inside: within a unit, which one thread computes, that wait is left out.
+ * graph begins; each thread fills some of it, and of `filled`, and all read them behind a barrier. A head of a block,
+ * or a group of a row's heads, is a unit of work; `claimed` counts those that were taken, and the last thread to find
+ * none left puts it back for the next operation, which begins when all have ended this one. ggml's own function waits
+ * for the other threads inside: within a unit, which one thread computes, that wait is left out.
  * Source: ops.cpp, ggml-cpu.c and ggml-cpu-impl.h in ggml/src/ggml-cpu of the llama.cpp this builds on. */
 #include "engine/llama_wrapped.h"
 
