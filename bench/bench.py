@@ -102,7 +102,7 @@ class Runner:
             for each in running.values():
                 each.stop()
         result["seconds"] = round(result.get("seconds", 0) + time.monotonic() - start, 1)
-        self.record.note(case, self.plan)
+        self.record.note(case, cell, self.plan)
 
     def _wanted(self, case, cell):
         """How many rounds a cell gets in any case: more where README.md or docs/ print its ratio."""

@@ -42,11 +42,17 @@ def _flags(data):
 
 
 def _made(data, entry):
-    """Of a case that was measured on another day or with another commit than the head says."""
-    commit, date = entry.get("commit"), entry.get("date")
-    if not commit or (commit == data["machine"]["hearth_commit"] and data["started"].startswith(date)):
+    """Of a case whose cells were measured on other days or with other commits than the head says."""
+    groups = {}
+    for cell in entry["cells"].values():
+        groups.setdefault((cell.get("date"), cell.get("commit")), []).append(cell["label"])
+    head = data["machine"]["hearth_commit"]
+    if all(not commit or (commit == head and data["started"].startswith(date)) for date, commit in groups):
         return []
-    return [f"Measured on {date} with commit {commit}.", ""]
+    if len(groups) == 1:
+        return [f"Measured on {date} with commit {commit}." for date, commit in groups] + [""]
+    return ["Measured", ""] + [f"- on {date} with commit {commit}: {'; '.join(labels)}"
+                               for (date, commit), labels in groups.items()] + [""]
 
 
 def _case(folder, case, cells, drawn):

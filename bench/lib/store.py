@@ -1,9 +1,9 @@
 """The record on disk: report.json holds everything that was measured; report.md and the plots are made of it.
 
     {"format", "machine", "models", "quick", "started", "seconds",
-     "cases": {name: {"title", "flags": {server: command line}, "commit", "date",
+     "cases": {name: {"title", "flags": {server: command line},
                       "cells": {key: {"label", "rounds": [{server: {"values": {measure: number}, …}}],
-                                      "seconds", "error"}}}},
+                                      "seconds", "commit", "date", "error"}}}},
      "figures": {"case.class.lanes.measure": {"hearth", "peer", "ratio", "low", "high", "spread", "unit", "kind",
                                               "rounds"}}}
 
@@ -68,11 +68,11 @@ class Record:
         entry = self.data["cases"].setdefault(case.name, {"title": case.title, "flags": {}, "cells": {}})
         return entry["cells"].setdefault(cell.key, {"label": cell.label, "rounds": [], "seconds": 0})
 
-    def note(self, case, plan):
-        """What the last cell was measured with."""
-        entry = self.data["cases"][case.name]
-        entry["flags"].update(plan.flags)
-        entry["commit"], entry["date"] = self.data["machine"]["hearth_commit"], time.strftime("%Y-%m-%d")
+    def note(self, case, cell, plan):
+        """What the cell was measured with."""
+        result = self.cell(case, cell)
+        self.data["cases"][case.name]["flags"].update(plan.flags)
+        result["commit"], result["date"] = self.data["machine"]["hearth_commit"], time.strftime("%Y-%m-%d")
 
     def errors(self):
         return [f"{name} {key}: {result['error']}" for name, entry in self.data["cases"].items()
