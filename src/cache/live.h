@@ -47,4 +47,18 @@ static inline bool hearth_live_goes_first(const struct hearth_live *a, const str
     return a_expected != b_expected ? b_expected : a->used_us < b->used_us;
 }
 
+/* The sequence to give away: one that is empty, else the one that goes first; never a busy one. -1: all are. */
+static inline int hearth_live_first_to_go(const struct hearth_live *const *lives, size_t count, int64_t now_us) {
+    int first = -1;
+    for (size_t i = 0; i < count; i++) {
+        if (lives[i]->busy)
+            continue;
+        if (lives[i]->tokens.n == 0)
+            return (int)i;
+        if (first < 0 || hearth_live_goes_first(lives[i], lives[first], now_us))
+            first = (int)i;
+    }
+    return first;
+}
+
 #endif

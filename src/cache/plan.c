@@ -171,22 +171,6 @@ static void offer_stored(struct planner *p) {
 
 /* ---- target ---- */
 
-/* The sequence to give to the request: one that is empty, else the one unused for longest, if possible one whose
- * conversation is not about to come back; never a busy one. */
-static int choose_target(const struct hearth_plan_input *in) {
-    int victim = -1;
-    for (size_t i = 0; i < in->live_count; i++) {
-        const struct hearth_live *l = in->lives[i];
-        if (l->busy)
-            continue;
-        if (l->tokens.n == 0)
-            return (int)i;
-        if (victim < 0 || hearth_live_goes_first(l, in->lives[victim], in->now_us))
-            victim = (int)i;
-    }
-    return victim;
-}
-
 /* Rewinding drops the end of what may be another conversation. On a class that can share, the request moves to the
  * sequence that would be chosen anyway, and the source stays whole; unless that one has much more to lose, as when a
  * request is made again: RAM may be too full to keep either. */
@@ -199,7 +183,6 @@ static bool moves(const struct hearth_plan_input *in, const struct hearth_live *
 
 static void settle_target(const struct planner *p, struct hearth_plan *plan) {
     const struct hearth_plan_input *in = p->in;
-    plan->target = choose_target(in);
     if (plan->how != HEARTH_RESUME_IN_PLACE)
         return;
     if (plan->target != plan->source && moves(in, in->lives[plan->source], in->lives[plan->target], plan->resume))
@@ -265,7 +248,8 @@ int32_t hearth_plan_resume(const struct hearth_plan_input *in) {
 
 bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *plan) {
     struct planner p = {.in = in};
-    *plan = (struct hearth_plan){.target = choose_target(in), .source = -1, .how = HEARTH_RESUME_FRESH};
+    *plan = (struct hearth_plan){.source = -1, .how = HEARTH_RESUME_FRESH};
+    plan->target = hearth_live_first_to_go(in->lives, in->live_count, in->now_us);
     if (plan->target < 0)
         return false;
     choose(&p);

@@ -85,7 +85,7 @@ void hearth_banner_print(const struct hearth_banner *banner) {
     print_url(url, sizeof(url), banner->host, banner->port);
     printf("hearth %s is listening on %s\n", HEARTH_VERSION, url);
     printf("  model    %s (%s)\n", banner->model_name, caps->description);
-    printf("  context  %u tokens (trained with %u), %u lanes\n", caps->ctx_tokens, caps->train_ctx_tokens, caps->seqs);
+    printf("  context  %u tokens (trained with %u), %u lanes\n", caps->ctx_tokens, caps->train_ctx_tokens, caps->lanes);
     printf("  memory   %s", hearth_memory_class_text(caps->memory_class));
     if (hearth_caps_has_pages(caps)) {
         printf(", %.1f KiB a token", (double)caps->page_bytes_per_token / 1024.0);

@@ -153,6 +153,7 @@ static int create_sim(struct server *server, struct hearth_errmsg *msg) {
     hearth_sim_params_default(&params);
     params.ctx_tokens = options->ctx_size ? u32(options->ctx_size) : params.ctx_tokens;
     params.lanes = u32(options->parallel);
+    params.spare_seqs = 1;
     params.batch_tokens = u32(options->batch_size);
     params.ubatch_tokens = u32(options->ubatch_size);
     params.real_time = true;

@@ -4,7 +4,7 @@
  * with an abort: the GGUF is inspected first, architectures that are known to abort are refused by name, and a context
  * that cannot fit is refused by arithmetic (the kernel would promise the memory and kill the process later).
  *
- * One context serves all lanes: unified KV, one sequence per lane, and one more through which pages travel
+ * One context serves all lanes: unified KV, one sequence per lane, spare ones, and one through which pages travel
  * (llama_state.c). The thread that drives the engine owns the context; tokenising needs only the vocabulary and may
  * happen on any thread. */
 #include "engine/llama_internal.h"
@@ -356,7 +356,8 @@ static int collect_ends(struct hearth_llama *llama) {
 /* Everything of the capabilities but the memory class and its sizes. */
 static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_params *params) {
     struct hearth_caps *caps = &llama->head.caps;
-    caps->seqs = params->lanes;
+    caps->lanes = params->lanes;
+    caps->seqs = params->lanes + params->spare_seqs;
     caps->ctx_tokens = llama_n_ctx(llama->ctx);
     caps->train_ctx_tokens = (uint32_t)llama_model_n_ctx_train(llama->model);
     caps->batch_tokens = llama_n_batch(llama->ctx);
@@ -446,8 +447,8 @@ static int set_up(struct hearth_llama *llama, const struct hearth_llama_params *
     }
     llama->scratch = -1;
     if (!opaque && !llama->recurrent) {
-        llama->scratch = (llama_seq_id)params->lanes;
-        p.n_seq_max = params->lanes + 1;
+        llama->scratch = (llama_seq_id)p.n_seq_max;
+        p.n_seq_max++;
     }
     p.n_outputs_max = output_rows(llama, params->lanes);
     llama->head.caps.outputs = p.n_outputs_max;

@@ -50,6 +50,7 @@ enum hearth_llama_support hearth_llama_support(const char *architecture, const c
 void hearth_llama_params_default(struct hearth_llama_params *params) {
     *params = (struct hearth_llama_params){
         .lanes = DEFAULT_LANES,
+        .spare_seqs = 1,
         .batch_tokens = DEFAULT_BATCH_TOKENS,
         .ubatch_tokens = DEFAULT_UBATCH_TOKENS,
         .gpu_layers = -1,
@@ -97,9 +98,10 @@ int hearth_llama_params_complete(struct hearth_llama_params *params, struct hear
         params->lanes = DEFAULT_LANES;
     }
     /* One sequence of llama.cpp's 256 is the engine's own. */
-    if (params->lanes > (uint32_t)llama_max_parallel_sequences() - 1) {
+    const uint32_t most = (uint32_t)llama_max_parallel_sequences() - 1;
+    if (params->spare_seqs >= most || params->lanes > most - params->spare_seqs) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%u lanes are too many: at most %u (-np)", params->lanes,
-                           (uint32_t)llama_max_parallel_sequences() - 1);
+                           params->spare_seqs < most ? most - params->spare_seqs : 0);
     }
     if (params->batch_tokens == 0) {
         params->batch_tokens = DEFAULT_BATCH_TOKENS;
@@ -192,7 +194,7 @@ int hearth_llama_context_params(const struct hearth_llama_params *params, struct
     p.n_ctx = params->ctx_tokens;
     p.n_batch = params->batch_tokens;
     p.n_ubatch = params->ubatch_tokens;
-    p.n_seq_max = params->lanes;
+    p.n_seq_max = params->lanes + params->spare_seqs;
     p.n_outputs_max = params->lanes;
     p.n_outputs_max_per_seq = 1;
     p.n_threads = params->threads;

@@ -78,7 +78,7 @@ static void batch_check(struct sim *sim, const struct hearth_batch_item *items, 
     int32_t at[LANES_MAX];
     uint32_t outputs = 0;
     HEARTH_ASSERT(n > 0 && n <= sim->params.batch_tokens);
-    for (uint32_t i = 0; i < sim->params.lanes; i++) {
+    for (uint32_t i = 0; i < sim->base.caps.seqs; i++) {
         at[i] = sim->seqs[i].n;
     }
     for (size_t i = 0; i < n; i++) {
@@ -214,6 +214,7 @@ static int params_check(const struct hearth_sim_params *p, struct hearth_errmsg 
         uint64_t value, least, most;
     } sizes[] = {
         {"lanes", p->lanes, 1, LANES_MAX},
+        {"spare_seqs", p->spare_seqs, 0, LANES_MAX - p->lanes},
         {"ctx_tokens", p->ctx_tokens, 1, CTX_TOKENS_MAX},
         {"batch_tokens", p->batch_tokens, 1, CTX_TOKENS_MAX},
         {"ubatch_tokens", p->ubatch_tokens, 1, p->batch_tokens},
@@ -255,7 +256,8 @@ static void caps_fill(struct sim *sim) {
     *caps = (struct hearth_caps){
         .memory_class = p->memory_class,
         .cache_ok = true,
-        .seqs = p->lanes,
+        .lanes = p->lanes,
+        .seqs = p->lanes + p->spare_seqs,
         .ctx_tokens = p->ctx_tokens,
         .train_ctx_tokens = p->ctx_tokens > 32768 ? p->ctx_tokens : 32768,
         .batch_tokens = p->batch_tokens,

@@ -142,7 +142,7 @@ static void seq_empty(struct sim *sim, struct sim_seq *seq) {
 }
 
 struct sim_seq *hearth_sim_state_seq(struct sim *sim, int32_t seq) {
-    HEARTH_ASSERT(seq >= 0 && (uint32_t)seq < sim->params.lanes);
+    HEARTH_ASSERT(seq >= 0 && (uint32_t)seq < sim->base.caps.seqs);
     return &sim->seqs[seq];
 }
 
@@ -157,7 +157,7 @@ int hearth_sim_state_init(struct sim *sim) {
     size_t cells = sim->params.ctx_tokens, entries = cells + 1;
     sim->cells = calloc(cells, sizeof sim->cells[0]);
     sim->free_cells = calloc(cells, sizeof sim->free_cells[0]);
-    sim->seqs = calloc(sim->params.lanes, sizeof sim->seqs[0]);
+    sim->seqs = calloc(sim->base.caps.seqs, sizeof sim->seqs[0]);
     if (sim->cells == NULL || sim->free_cells == NULL || sim->seqs == NULL) {
         return HEARTH_ERR_NOMEM;
     }
@@ -165,7 +165,7 @@ int hearth_sim_state_init(struct sim *sim) {
         sim->free_cells[i] = (uint32_t)(cells - 1 - i);
     }
     sim->free_count = (uint32_t)cells;
-    for (uint32_t i = 0; i < sim->params.lanes; i++) {
+    for (uint32_t i = 0; i < sim->base.caps.seqs; i++) {
         struct sim_seq *seq = &sim->seqs[i];
         seq->cells = calloc(entries, sizeof seq->cells[0]);
         seq->attn = calloc(entries, sizeof seq->attn[0]);
@@ -180,7 +180,7 @@ int hearth_sim_state_init(struct sim *sim) {
 }
 
 void hearth_sim_state_finish(struct sim *sim) {
-    for (uint32_t i = 0; sim->seqs != NULL && i < sim->params.lanes; i++) {
+    for (uint32_t i = 0; sim->seqs != NULL && i < sim->base.caps.seqs; i++) {
         free(sim->seqs[i].cells);
         free(sim->seqs[i].attn);
         free(sim->seqs[i].rec);

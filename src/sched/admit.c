@@ -277,7 +277,7 @@ static bool warm_is_there(struct hearth_service *service, struct hearth_task *ta
     const struct hearth_prompt prompt = {.tokens = task->tokens.v, .n = (size_t)n + 1, .salt = task->request.salt};
     const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
     struct hearth_plan plan;
-    if (!hearth_cache_plan(service->cache, &prompt, lives, service->lanes, &plan))
+    if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), &plan))
         return false;
     bool waits = wait_for_far(service, task, &plan);
     if (waits)
@@ -292,10 +292,22 @@ static bool warm_is_there(struct hearth_service *service, struct hearth_task *ta
 /* ---- entry ---- */
 
 /* The next turn came before the capture: where the reply ends its lane will not stand again. */
-static bool passes_end(const struct hearth_service *service, const struct hearth_plan *plan) {
+static bool passes_end(const struct hearth_service *service, const struct hearth_task *task,
+                       const struct hearth_plan *plan) {
     const struct hearth_live *live = &service->lives[plan->target];
-    return plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)live->tokens.n && !live->warm &&
-           hearth_cache_capture_pending(service->cache, live);
+    return plan->how == HEARTH_RESUME_IN_PLACE && task->preemptions == 0 && plan->resume == (int32_t)live->tokens.n &&
+           !live->warm && hearth_cache_capture_pending(service->cache, live);
+}
+
+/* A plan is to run in the spare place, where no request runs. What it goes on from comes to a lane; for anything else
+ * that place gives way as a lane would. Either changes what is stored: another plan has to be made. */
+static void clear_spare(struct hearth_service *service, bool goes_on) {
+    if (goes_on) {
+        hearth_lane_return(service);
+        return;
+    }
+    hearth_lane_capture(service, (int)service->lanes);
+    hearth_live_clear(service->cache, &service->lives[service->lanes]);
 }
 
 void hearth_task_admit(struct hearth_service *service, struct hearth_task *task) {
@@ -325,7 +337,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
                                        .cache_off = task->request.cache_off || attempt >= RESTORE_ATTEMPTS};
         struct hearth_plan plan;
         const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-        if (!hearth_cache_plan(service->cache, &prompt, lives, service->lanes, &plan)) {
+        if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), &plan)) {
             hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
             return;
         }
@@ -333,6 +345,10 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             (attempt == 0 && !prompt.cache_off && wait_for_far(service, task, &plan))) {
             hold(service, task);
             return;
+        }
+        if (plan.target == (int)service->lanes) {
+            clear_spare(service, plan.how == HEARTH_RESUME_IN_PLACE);
+            continue;
         }
         if (!(tried >> plan.target & 1) &&
             hearth_cache_must_capture(service->cache, &plan, &service->lives[plan.target])) {
@@ -344,7 +360,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         int64_t planned_us = hearth_service_now_us(service);
         struct hearth_restore restored;
         int64_t real_us = hearth_clock_us();
-        bool passes = passes_end(service, &plan);
+        bool passes = passes_end(service, task, &plan);
         hearth_cache_restore(service->cache, &plan, &prompt, service->live_list, &restored);
         if (passes && !restored.failed)
             (void)hearth_cache_snapshot(service->cache, &service->lives[plan.target], HEARTH_SNAPSHOT_REPLY_END);

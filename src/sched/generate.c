@@ -257,7 +257,7 @@ static void add_lane(struct hearth_service *service, struct batch *batch, uint32
     for (int32_t pos = begin; pos < begin + batch->shares[i] + batch->ahead[i]; pos++)
         service->items[batch->n++] = (struct hearth_batch_item){
             .token = pos < held ? task->tokens.v[pos] : guess->tokens[pos - held],
-            .seq = (int32_t)i,
+            .seq = service->lives[i].seq,
             .pos = pos,
             .output = pos + 1 >= held,
         };
@@ -397,7 +397,7 @@ static void complete(struct hearth_service *service, struct hearth_task *task, i
     int32_t begin = (int32_t)live->tokens.n;
     for (int32_t pos = begin; pos < keep; pos++)
         service->items[pos - begin] =
-            (struct hearth_batch_item){.token = task->tokens.v[pos], .seq = lane, .pos = pos};
+            (struct hearth_batch_item){.token = task->tokens.v[pos], .seq = live->seq, .pos = pos};
     int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     int err = service->engine->ops->decode(service->engine, service->items, (size_t)(keep - begin));
     int64_t us = hearth_service_now_us(service) - start_us;

@@ -127,7 +127,8 @@ static int begin(struct hearth_service *service, const struct hearth_forget_task
         keep = common > keep ? common : keep;
     }
     const struct hearth_prompt prompt = {.tokens = forget->tokens.v, .n = forget->tokens.n, .salt = forget->salt};
-    int err = hearth_cache_forget(service->cache, &prompt, keep, service->live_list, service->lanes, &stop);
+    int err = hearth_cache_forget(service->cache, &prompt, keep, service->live_list,
+                                  hearth_service_lives(service), &stop);
     for (size_t i = 0; i < HEARTH_ENDED_MAX && !err; i++) {
         struct hearth_ended *ended = &service->ended_ring[i];
         if (ended->id > 0 && common_tokens(forget, ended->salt, &ended->tokens) > stop)

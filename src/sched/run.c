@@ -1,7 +1,7 @@
 /* The service's thread: take what arrived, ask the step for an action, carry it out, publish counters; until stopped.
  *
  * Invariants: a task in `tasks` has delivered no final event yet; a lane's `busy` flag is set exactly while a task
- * runs on it; `lives[i].tokens` is always what the engine's sequence i holds. */
+ * runs on it; `lives[i].tokens` is always what the engine's sequence lives[i].seq holds. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -122,6 +122,8 @@ static enum hearth_capture capture_slice(struct hearth_service *service, int lan
         spent_us = hearth_service_now_us(service) - start_us;
     } while (state == HEARTH_CAPTURE_MORE && spent_us < limit_us);
     hearth_service_captured(service, start_us, real_us);
+    if (lane >= (int)service->lanes)
+        return state; /* the spare place: captured when it is needed, not in turn */
     if (state == HEARTH_CAPTURE_FULL)
         service->capture_full |= UINT64_C(1) << lane;
     if (state != HEARTH_CAPTURE_MORE && !service->lives[lane].busy)
@@ -179,7 +181,7 @@ void hearth_service_poll(struct hearth_service *service, bool admitting) {
 bool hearth_lane_make_room(struct hearth_service *service, int keep) {
     int victim = -1;
     int64_t now_us = hearth_service_now_us(service);
-    for (uint32_t i = 0; i < service->lanes; i++) {
+    for (uint32_t i = 0; i < service->places; i++) {
         const struct hearth_live *live = &service->lives[i];
         if (live->busy || (int)i == keep || live->tokens.n == 0)
             continue;
@@ -344,7 +346,7 @@ void *hearth_service_run(void *user) {
         hearth_service_publish(service);
         hearth_service_worked(service, real_us);
     }
-    for (uint32_t i = 0; i < service->lanes; i++)
+    for (uint32_t i = 0; i < service->places; i++)
         hearth_lane_capture(service, (int)i);
     hearth_service_keep_finish(service);
     return NULL;

@@ -46,7 +46,7 @@ void hearth_service_params_default(struct hearth_service_params *params) {
 static void free_service(struct hearth_service *service) {
     if (service->params.far)
         service->params.far->ops->set_wake(service->params.far, NULL, NULL);
-    for (uint32_t i = 0; service->cache && i < service->lanes; i++)
+    for (uint32_t i = 0; service->cache && i < service->places; i++)
         hearth_live_finish(service->cache, &service->lives[i]);
     hearth_cache_destroy(service->cache);
     if (service->tier)
@@ -87,8 +87,8 @@ static void on_far_event(void *user) {
 int hearth_service_create(struct hearth_engine *engine, const struct hearth_service_params *params,
                           struct hearth_service **out, struct hearth_errmsg *msg) {
     *out = NULL;
-    if (engine->caps.seqs == 0 || engine->caps.seqs > HEARTH_LANES_MAX)
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "%u lanes: 1 to %d are possible", engine->caps.seqs,
+    if (engine->caps.lanes == 0 || engine->caps.lanes > HEARTH_LANES_MAX)
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%u lanes: 1 to %d are possible", engine->caps.lanes,
                            HEARTH_LANES_MAX);
     if (params->page_tokens == 0 || params->page_tokens > engine->caps.ctx_tokens)
         return hearth_fail(msg, HEARTH_ERR_INVALID, "a page of %u tokens does not fit a context of %u",
@@ -100,7 +100,8 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     service->params = *params;
     if (service->params.draft_tokens > HEARTH_DRAFT_MAX)
         service->params.draft_tokens = HEARTH_DRAFT_MAX;
-    service->lanes = engine->caps.seqs;
+    service->lanes = engine->caps.lanes;
+    service->places = service->lanes + (engine->caps.seqs > service->lanes);
     service->inbox_tail = &service->inbox;
     service->forget_inbox_tail = &service->forget_inbox;
     service->next_id = 1;
@@ -129,7 +130,7 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
         goto fail;
     if (params->far)
         params->far->ops->set_wake(params->far, on_far_event, service);
-    for (uint32_t i = 0; i < service->lanes; i++) {
+    for (uint32_t i = 0; i < service->places; i++) {
         hearth_live_init(&service->lives[i], (int32_t)i);
         service->live_list[i] = &service->lives[i];
     }

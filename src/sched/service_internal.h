@@ -120,9 +120,10 @@ struct hearth_service {
     struct hearth_tier *tier;
     struct hearth_cache *cache;
     struct hearth_step step;
-    struct hearth_live lives[HEARTH_LANES_MAX];
-    struct hearth_live *live_list[HEARTH_LANES_MAX];
+    struct hearth_live lives[HEARTH_LANES_MAX + 1]; /* the lanes', and the spare one, if the engine has one */
+    struct hearth_live *live_list[HEARTH_LANES_MAX + 1];
     uint32_t lanes;
+    uint32_t places;              /* lives there are: as many, or one more */
     struct hearth_task *tasks;      /* active, newest first */
     struct hearth_task *on_lane[HEARTH_LANES_MAX];
     struct hearth_batch_item *items;
@@ -152,6 +153,13 @@ static inline bool hearth_task_warm(const struct hearth_task *task) {
     return task->request.priority == HEARTH_CLASS_WARM;
 }
 
+/* How many of the lives may hold something: the lanes', and the spare one while it does. No request runs on that one:
+ * it holds what one left that was set aside, which comes back to a lane with its request. */
+static inline uint32_t hearth_service_lives(const struct hearth_service *service) {
+    return service->places > service->lanes && service->lives[service->lanes].tokens.n > 0 ? service->places
+                                                                                             : service->lanes;
+}
+
 /* The engine's clock. */
 static inline int64_t hearth_service_now_us(const struct hearth_service *service) {
     return service->engine->ops->now_us(service->engine);
@@ -174,7 +182,7 @@ struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hear
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
 /* Takes a snapshot where a lane stands: hearth_cache_snapshot(), counted as capturing. */
 bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_snapshot_kind kind);
-/* Captures a lane's state wholly, or what RAM has room for in a moment. */
+/* Captures the state of a lane, or of the spare place, wholly, or what RAM has room for in a moment. */
 void hearth_lane_capture(struct hearth_service *service, int lane);
 /* Likewise, but waits for nothing: what RAM has no room for now is captured later. */
 void hearth_lane_capture_now(struct hearth_service *service, int lane);
@@ -197,6 +205,9 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
 void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty);
 /* The request of a lane gives it up to one that matters more. */
 void hearth_lane_yield(struct hearth_service *service, int lane, bool anew);
+/* What stands in the spare place comes back to an idle lane, the one that is the first to be given away, which is
+ * captured and emptied. */
+void hearth_lane_return(struct hearth_service *service);
 /* Some lane yields to a queued task, which could not use one that is free, and is emptied. False: none does. */
 bool hearth_lane_yield_cells(struct hearth_service *service, struct hearth_task *task);
 /* The task to set aside when cells run out: the one that ranks last, if possible a warm one. `*busy`: of how many. */

@@ -66,12 +66,12 @@
 /*    name              value      why */
 #define HEARTH_STEP_TABLE(X)                                                                                          \
     X(QUANTUM_TIMES,    5)        /* what setting aside and coming back cost is a fifth of what is had for it */      \
-    X(QUANTUM_LEAST_US, 100000)   /* between these two, */                                                            \
+    X(QUANTUM_LEAST_US, 50000)    /* between these two, */                                                            \
     X(QUANTUM_US,       1500000)  /* and this also when state was lost, which costs more */                           \
     X(QUANTUM_SHARE,    4)        /* of the time it was set aside a quantum grows by one part in so many */           \
     X(QUANTUM_MORE_US,  5000000)  /* at most by this: whoever is short waits no longer */                             \
     X(SHORTER_TIMES,    4)        /* a prompt is shorter when it needs a quarter at most: sure, though an estimate */ \
-    X(SHORTER_MIN_US,   300000)   /* what is left must take this long, or waiting for it costs less than a capture */ \
+    X(SHORTER_MIN_US,   100000)   /* what is left must take this long, or waiting for it is no worse than a yield */  \
     X(SHORTER_WAIT_US,  5000000)  /* a longer prompt lets shorter ones pass for so long, then it is its turn */       \
     X(SHARE_US,         10000000) /* tenants may part by this much before a lane is taken: a few replies' worth */    \
     X(SENIOR_US,        5000000)  /* beside other tenants a tenant has waited so much longer, at most */              \

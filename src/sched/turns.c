@@ -1,17 +1,18 @@
 /* Turns: who gives way, and when. The step decides (sched/step.h); here its decisions are carried out, and it is told
  * what it has to know for them.
  *
- * A request that is set aside loses nothing but its lane. Its state is captured at once, most of it having been on the
- * way; it is expected back, so that RAM keeps it while it may; and everything else (sampler, thinker, text) is the
- * task's own. What RAM had to give up all the same is computed again, which the step counts against doing it often. A
- * request whose state RAM could not hold, or whose client wants nothing kept, stays on its lane until it ends; it is
- * set aside only when the KV cache is full, and then computes anew.
+ * A request that is set aside loses nothing but its lane. Its state goes to the spare place, where it stays as it is;
+ * when there is none, or another comes to it, to RAM, most of it having been captured on the way. It is expected back,
+ * so that RAM keeps it while it may; and everything else (sampler, thinker, text) is the task's own. What RAM had to
+ * give up all the same is computed again, which the step counts against doing it often. A request whose state RAM could
+ * not hold, or whose client wants nothing kept, stays on its lane until it ends; it is set aside only when the KV cache
+ * is full, and then computes anew.
  *
  * Deadlines are told by the engine's clock. While the thread sleeps sim's stands still: there the time that was slept
  * counts.
  *
- * Invariants: on_lane[i] is the task of lane i or NULL; `seats` counts those without a lane so far, `on_lanes` those
- * with one. */
+ * Invariants: on_lane[i] is the task of lane i or NULL; the spare place is never busy, and empty until a request was
+ * set aside; `seats` counts those without a lane so far, `on_lanes` those with one. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "sched/service_internal.h"
@@ -81,6 +82,31 @@ void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task)
 
 /* ---- setting aside ---- */
 
+static void swap_spare(struct hearth_service *service, int lane) {
+    struct hearth_live *spare = &service->lives[service->lanes], held = *spare;
+    *spare = service->lives[lane];
+    service->lives[lane] = held;
+    service->step.lanes[lane].capture = hearth_cache_capture_pending(service->cache, &held);
+}
+
+/* An idle lane's state goes to the spare place: whoever takes the lane costs it nothing. What stood there comes to the
+ * lane, where it is captured before it is overwritten. False: there is no such place. */
+static bool stand_aside(struct hearth_service *service, int lane) {
+    if (service->places == service->lanes)
+        return false;
+    swap_spare(service, lane);
+    return true;
+}
+
+void hearth_lane_return(struct hearth_service *service) {
+    const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
+    int lane = hearth_live_first_to_go(lives, service->lanes, hearth_service_now_us(service));
+    HEARTH_ASSERT(lane >= 0);
+    hearth_lane_capture(service, lane);
+    hearth_live_clear(service->cache, &service->lives[lane]);
+    swap_spare(service, lane);
+}
+
 void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty) {
     int lane = task->lane;
     bool warm = hearth_task_warm(task);
@@ -91,14 +117,17 @@ void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *t
     task->fetch_us = 0;
     task->preemptions++;
     live->warm = live->warm || !task->prefilled;
-    if (!warm)
-        hearth_lane_capture(service, lane);
-    else if (empty)
+    if (warm && empty)
         hearth_lane_capture_now(service, lane);
+    else if (!warm && !empty && stand_aside(service, lane))
+        live = &service->lives[service->lanes];
+    else if (!warm)
+        hearth_lane_capture(service, lane);
     if (!warm && live->tokens.n > 0) {
         const struct hearth_prompt prompt = {
             .tokens = live->tokens.v, .n = live->tokens.n, .salt = task->request.salt};
-        hearth_cache_expect(service->cache, &prompt, live->used_us + ASIDE_KEEP_US);
+        live->expected_until_us = live->used_us + ASIDE_KEEP_US;
+        hearth_cache_expect(service->cache, &prompt, live->expected_until_us);
     }
     if (empty)
         hearth_live_clear(service->cache, live);
@@ -226,7 +255,7 @@ static void tell_needs(struct hearth_service *service) {
                                          .salt = task->request.salt,
                                          .cache_off = task->request.cache_off};
     const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-    hearth_step_need(step, task->id, hearth_cache_peek(service->cache, &prompt, lives, service->lanes));
+    hearth_step_need(step, task->id, hearth_cache_peek(service->cache, &prompt, lives, hearth_service_lives(service)));
 }
 
 void hearth_service_prepare(struct hearth_service *service) {

@@ -105,6 +105,7 @@ static void open_arena(struct arena *arena, uint32_t ctx_tokens, uint32_t lanes,
     hearth_service_params_default(&params);
     sim.ctx_tokens = ctx_tokens;
     sim.lanes = lanes;
+    sim.spare_seqs = 1;
     sim.memory_class = class_of;
     params.page_tokens = page_tokens;
     HEARTH_ASSERT(hearth_sim_create(&sim, &arena->engine, NULL) == 0);

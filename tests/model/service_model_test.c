@@ -319,6 +319,7 @@ int main(void) {
                 sim.memory_class = (enum hearth_memory_class)memory_class;
                 sim.ctx_tokens = contexts[rnd(3)];
                 sim.lanes = lanes[rnd(3)];
+                sim.spare_seqs = rnd(2);
                 sim.ubatch_tokens = 16u << rnd(4);
                 sim.rewind_tokens = rnd(2) ? rnd(64) : 0;
                 sim.snapshot_bytes = 256;

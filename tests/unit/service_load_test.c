@@ -8,7 +8,7 @@
 
 struct load_options {
     enum hearth_memory_class memory_class;
-    uint32_t ctx_tokens, lanes, queue;
+    uint32_t ctx_tokens, lanes, spare, queue;
     double decode_tokens_per_s;
     size_t cache_bytes;
 };
@@ -22,6 +22,7 @@ static void open_load(struct stage *stage, const struct load_options *options) {
     sim.memory_class = options->memory_class;
     sim.ctx_tokens = options->ctx_tokens;
     sim.lanes = options->lanes;
+    sim.spare_seqs = options->spare;
     sim.snapshot_bytes = 256;
     if (options->decode_tokens_per_s > 0) {
         sim.decode_tokens_per_s = options->decode_tokens_per_s;
@@ -123,13 +124,15 @@ static void open_gate(struct gate *gate, int events) {
 /* ---- yielding ---- */
 
 /* A request has one lane, another comes: it ends before the first, nothing is computed twice, and both replies are as
- * they would have been. `first_events`: how far the first has come by then. */
-static void second_goes_first(enum hearth_memory_class memory_class, struct hearth_request *first,
-                              struct hearth_request *second, int first_events, double decode_tokens_per_s) {
+ * they would have been. `first_events`: how far the first has come by then. With a spare sequence nothing is brought
+ * back either: what the first has stays where it is. */
+static void second_goes_first_with(uint32_t spare, enum hearth_memory_class memory_class, struct hearth_request *first,
+                                   struct hearth_request *second, int first_events, double decode_tokens_per_s) {
     struct stage stage;
     const struct load_options options = {.memory_class = memory_class,
                                          .ctx_tokens = 16384,
                                          .lanes = 1,
+                                         .spare = spare,
                                          .decode_tokens_per_s = decode_tokens_per_s};
     open_load(&stage, &options);
     struct gate gate;
@@ -152,9 +155,17 @@ static void second_goes_first(enum hearth_memory_class memory_class, struct hear
     hearth_sim_stats(stage.engine, &sim);
     size_t computed = first->prompt_tokens + second->prompt_tokens + gate.reply.tokens.n + reply.tokens.n - 2;
     assert_int_equal(sim.decoded_tokens, computed);
+    assert_true((sim.page_imports + sim.snapshot_imports > 0) == (spare == 0));
     reply_finish(&reply);
     reply_finish(&gate.reply);
     close_stage(&stage);
+}
+
+static void second_goes_first(enum hearth_memory_class memory_class, struct hearth_request *first,
+                              struct hearth_request *second, int first_events, double decode_tokens_per_s) {
+    for (uint32_t spare = 0; spare < 2; spare++) {
+        second_goes_first_with(spare, memory_class, first, second, first_events, decode_tokens_per_s);
+    }
 }
 
 static void a_lane_is_given_to_who_needs_it_more(void **state) {
