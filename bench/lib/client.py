@@ -15,8 +15,19 @@ class HttpError(Exception):
         self.status, self.body = status, body
 
 
+class Counts:
+    """What the `timings` of a reply say."""
+    @property
+    def computed_tokens(self):
+        return self.timings["prompt_n"]
+
+    @property
+    def prompt_tokens(self):
+        return self.timings["prompt_n"] + self.timings["cache_n"]
+
+
 @dataclass
-class Reply:
+class Reply(Counts):
     text: str = ""
     finish: str = None
     ttft_s: float = None       # from sending to the first text (or to the end of a reply without text)
@@ -25,14 +36,6 @@ class Reply:
     timings: dict = field(default_factory=dict)
     usage: dict = field(default_factory=dict)
     extra: dict = field(default_factory=dict)  # hearth's receipt
-
-    @property
-    def computed_tokens(self):
-        return self.timings["prompt_n"]
-
-    @property
-    def prompt_tokens(self):
-        return self.timings["prompt_n"] + self.timings["cache_n"]
 
 
 class Client:

@@ -12,9 +12,11 @@ import json
 import time
 from dataclasses import dataclass, field
 
+from .client import Counts
+
 
 @dataclass
-class Sample:
+class Sample(Counts):
     """One request and what came of it. Times are of time.monotonic()."""
     label: object = None
     due_s: float = None                         # when it was to be sent; None: when it was sent
@@ -41,14 +43,6 @@ class Sample:
     @property
     def gaps_s(self):
         return [later - earlier for earlier, later in zip(self.texts_s, self.texts_s[1:])]
-
-    @property
-    def computed_tokens(self):
-        return self.timings["prompt_n"]
-
-    @property
-    def prompt_tokens(self):
-        return self.timings["prompt_n"] + self.timings["cache_n"]
 
     @property
     def generated_tokens(self):

@@ -113,6 +113,11 @@ static bool render_asked(struct hearth_chat *chat, bool more, struct hearth_chat
     return more ? render_around(chat, "x", true, true, out) : render_trial(chat, &message, 1, false, true, out);
 }
 
+/* Likewise, the result of a tool's call. */
+static bool render_result(struct hearth_chat *chat, bool more, struct hearth_chat_prompt *out) {
+    return render_call(chat, "a1b2c3d4e", more, out);
+}
+
 static bool tokenize(struct hearth_engine *engine, const struct hearth_buf *text, size_t len,
                      struct hearth_tokens *tokens) {
     return engine->ops->tokenize(engine, (const char *)text->data, len, true, true, tokens) == HEARTH_OK;
@@ -134,19 +139,22 @@ static void find_rewritten(struct hearth_engine *engine, const struct hearth_cha
     hearth_tokens_finish(&b);
 }
 
-bool hearth_trials_run(struct hearth_chat *chat, struct hearth_engine *engine, struct hearth_trials *trials) {
+/* That, of prompts that are rendered without and with more behind them. */
+static void try_rewritten(struct hearth_chat *chat, struct hearth_engine *engine,
+                          bool (*render)(struct hearth_chat *chat, bool more, struct hearth_chat_prompt *out),
+                          struct hearth_tokens *rewritten) {
     struct hearth_chat_prompt last = {.text = {0}}, between = {.text = {0}};
+    if (render(chat, false, &last) && render(chat, true, &between)) {
+        find_rewritten(engine, &last, &between, rewritten);
+    }
+    hearth_chat_prompt_finish(&last);
+    hearth_chat_prompt_finish(&between);
+}
+
+bool hearth_trials_run(struct hearth_chat *chat, struct hearth_engine *engine, struct hearth_trials *trials) {
     *trials = (struct hearth_trials){.prints_ids = prints_ids(chat), .prints_thinking = prints_thinking(chat)};
-    if (render_asked(chat, false, &last) && render_asked(chat, true, &between)) {
-        find_rewritten(engine, &last, &between, &trials->asked_rewritten);
-    }
-    hearth_chat_prompt_finish(&last);
-    hearth_chat_prompt_finish(&between);
-    if (render_call(chat, "a1b2c3d4e", false, &last) && render_call(chat, "a1b2c3d4e", true, &between)) {
-        find_rewritten(engine, &last, &between, &trials->result_rewritten);
-    }
-    hearth_chat_prompt_finish(&last);
-    hearth_chat_prompt_finish(&between);
+    try_rewritten(chat, engine, render_asked, &trials->asked_rewritten);
+    try_rewritten(chat, engine, render_result, &trials->result_rewritten);
     return find_turn_end(chat, &trials->turn_end);
 }
 

@@ -27,7 +27,7 @@ const char *hearth_llama_version(void) {
 
 /* ---- decode ---- */
 
-/* One batch at a time in a process, whatever engines it is of: llama_exact.c's part of ggml knows one. */
+/* One batch at a time in a process, whatever engines it is of: what is laid over ggml (llama_wrapped.h) knows one. */
 static int32_t decode_batch(struct hearth_llama *llama, const struct hearth_batch_item *items, size_t n) {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
     const bool apart = hearth_llama_exact_linked();
