@@ -1,4 +1,4 @@
-/* The live tier: sequences inside the engine, as the cache sees them. A lane owns one. */
+/* The live tier: sequences inside the engine, as the cache sees them. Each lane owns one. */
 #ifndef HEARTH_CACHE_LIVE_H
 #define HEARTH_CACHE_LIVE_H
 

@@ -142,7 +142,6 @@ static int resume_live_end(struct restore *r) {
 }
 
 static int resume_live_snapshot(struct restore *r) {
-    HEARTH_ASSERT(r->source != r->target);
     int err = take_live(r);
     return err ? err : import_snapshot(r, r->plan->pending->blob, false);
 }

@@ -431,10 +431,14 @@ static uint32_t output_rows(const struct hearth_llama *llama, uint32_t lanes) {
 }
 
 /* What comes after the model is loaded. */
-static int set_up(struct hearth_llama *llama, const struct hearth_llama_params *params, bool opaque,
+static int set_up(struct hearth_llama *llama, struct hearth_llama_params *params, bool opaque,
                   const struct hearth_gguf_info *model, const struct hearth_gguf_info *lora,
                   struct hearth_errmsg *msg) {
     struct llama_context_params p;
+    bool pages = !opaque && !llama->recurrent;
+    /* Without pages state is small, or each sequence has memory of its own; and memory that is recurrent alone computes
+     * together only sequences that follow one another. */
+    params->spare_seqs = pages ? params->spare_seqs : 0;
     int err = hearth_llama_context_params(params, &p, msg);
     if (err == HEARTH_OK) {
         err = load_lora(llama, params, msg);
@@ -446,7 +450,7 @@ static int set_up(struct hearth_llama *llama, const struct hearth_llama_params *
         return err;
     }
     llama->scratch = -1;
-    if (!opaque && !llama->recurrent) {
+    if (pages) {
         llama->scratch = (llama_seq_id)p.n_seq_max;
         p.n_seq_max++;
     }
@@ -480,7 +484,7 @@ static int set_up(struct hearth_llama *llama, const struct hearth_llama_params *
 
 struct loading {
     struct hearth_llama *llama;
-    const struct hearth_llama_params *params;
+    struct hearth_llama_params *params;
     bool opaque;
     const struct hearth_gguf_info *model, *lora;
     struct hearth_errmsg *msg;

@@ -300,14 +300,12 @@ static bool passes_end(const struct hearth_service *service, const struct hearth
 }
 
 /* A plan is to run in the spare place, where no request runs. What it goes on from comes to a lane; for anything else
- * that place gives way as a lane would. Either changes what is stored: another plan has to be made. */
-static void clear_spare(struct hearth_service *service, bool goes_on) {
-    if (goes_on) {
-        hearth_lane_return(service);
-        return;
-    }
-    hearth_lane_capture(service, (int)service->lanes);
-    hearth_live_clear(service->cache, &service->lives[service->lanes]);
+ * that place gives way as a lane would. Either changes lanes and what is stored: another plan has to be made. */
+static void leave_spare(struct hearth_service *service, const struct hearth_task *task, enum hearth_resume how) {
+    if (how == HEARTH_RESUME_IN_PLACE)
+        hearth_spare_return(service, task);
+    else
+        hearth_spare_clear(service);
 }
 
 void hearth_task_admit(struct hearth_service *service, struct hearth_task *task) {
@@ -347,7 +345,8 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             return;
         }
         if (plan.target == (int)service->lanes) {
-            clear_spare(service, plan.how == HEARTH_RESUME_IN_PLACE);
+            leave_spare(service, task, plan.how);
+            tried = 0;
             continue;
         }
         if (!(tried >> plan.target & 1) &&

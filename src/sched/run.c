@@ -59,6 +59,7 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
     while (*link != task)
         link = &(*link)->next;
     *link = task->next;
+    hearth_spare_ended(service, task);
     service->ended++;
     bool warm = hearth_task_warm(task), fresh = task->last_lane < 0 && !warm;
     uint64_t tenant = task->request.tenant.id;

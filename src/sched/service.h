@@ -93,8 +93,8 @@ struct hearth_call_syntax {
  * arrived when it did, plus its class's patience, plus what its tenant has had more than its share (at most
  * HEARTH_DEBT_MAX_US). All of these are bounded, so that nobody starves.
  *
- * A lane that another request needs more is set aside: its state is captured, its request is queued again and goes on
- * from there later; it never fails for that. The rules are in sched/step.h.
+ * A lane that another request needs more is set aside: its state is kept, its request is queued again and goes on from
+ * there later; it never fails for that. The rules are in sched/step.h.
  *
  * A warm request computes a prompt's state for later, when nobody else has anything to do: it starts while no other
  * request waits, is set aside as soon as another needs its lane or its cells (what it has got stays), and computes in

@@ -82,7 +82,7 @@ struct hearth_task {
     int64_t waited_us, prefill_us, decode_us; /* how long it has, before that or on lanes before this one */
     int32_t ahead;                /* positions that were captured on the way, in whole pages */
     int32_t aside_at;             /* positions it had when it was set aside last */
-    int64_t aside_us;             /* what capturing them took */
+    int64_t aside_us;             /* what capturing them has taken */
     struct hearth_speculation spec;
     uint32_t preemptions, lost;   /* how often it was set aside, and of these, lost state */
 };
@@ -124,6 +124,7 @@ struct hearth_service {
     struct hearth_live *live_list[HEARTH_LANES_MAX + 1];
     uint32_t lanes;
     uint32_t places;              /* lives there are: as many, or one more */
+    int64_t aside_id;             /* the task whose state is in the spare place; 0: nobody's */
     struct hearth_task *tasks;      /* active, newest first */
     struct hearth_task *on_lane[HEARTH_LANES_MAX];
     struct hearth_batch_item *items;
@@ -189,8 +190,8 @@ void hearth_lane_capture_now(struct hearth_service *service, int lane);
 /* Deals with what the far tier has to tell. Tasks that are held for it are asked again, but not when the last action
  * was to ask one: lanes get their turn in between. */
 void hearth_service_poll(struct hearth_service *service, bool admitting);
-/* Frees cells: the idle lane that is the first to be given away (never `keep`) is captured and emptied. False: there is
- * none. */
+/* Frees cells: what no request runs on and is the first to be given away (never lane `keep`) is captured and emptied.
+ * False: there is nothing. */
 bool hearth_lane_make_room(struct hearth_service *service, int keep);
 
 /* ---- turns.c ---- */
@@ -200,14 +201,18 @@ bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task,
 /* The task has got a lane, on which `computed` of its positions are there; its admission began at `admit_us`. */
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
                           const int32_t *marks, size_t mark_count, int64_t admit_us);
-/* The task gives its lane up and is queued again, in its old place or `anew`. Its state stays and waits to be captured;
- * or it is captured at once and leaves the lane `empty`. */
+/* The task gives its lane up and is queued again, in its old place or `anew`. Its state goes to the spare place, else
+ * to RAM; that of a warm one stays on the lane and waits to be captured. Or the lane is `empty` then, and RAM has it. */
 void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty);
 /* The request of a lane gives it up to one that matters more. */
 void hearth_lane_yield(struct hearth_service *service, int lane, bool anew);
 /* What stands in the spare place comes back to an idle lane, the one that is the first to be given away, which is
- * captured and emptied. */
-void hearth_lane_return(struct hearth_service *service);
+ * captured and emptied; likewise what stands there itself, unless `task` is the one that left it. */
+void hearth_spare_return(struct hearth_service *service, const struct hearth_task *task);
+/* What stands in the spare place goes to RAM. */
+void hearth_spare_clear(struct hearth_service *service);
+/* Likewise, when the task ends that left it there. */
+void hearth_spare_ended(struct hearth_service *service, const struct hearth_task *task);
 /* Some lane yields to a queued task, which could not use one that is free, and is emptied. False: none does. */
 bool hearth_lane_yield_cells(struct hearth_service *service, struct hearth_task *task);
 /* The task to set aside when cells run out: the one that ranks last, if possible a warm one. `*busy`: of how many. */

@@ -37,7 +37,7 @@
  *     slice        it has generated for long, and the other has waited for some time              queues anew
  *
  * For the last three the other's rank has to have come: what its class and its tenant owe is waited for first. Who has
- * been set aside goes on from its captured state; the lane is given to the request for which it was, then to whoever
+ * been set aside goes on from the state it had; the lane is given to the request for which it was, then to whoever
  * ranks first. A lane that `stays` is not asked: the caller sets that where state could not be kept.
  *
  * Why nobody starves. Of a tenant's requests the first one's rank lies at most 10 s (patience) and HEARTH_DEBT_MAX_US

@@ -55,8 +55,10 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
     hearth_step_assign(&service->step, task->id, lane, computed, (int32_t)task->tokens.n, marks, mark_count,
                        task->aside_us + now_us - admit_us, now_us);
     task->lane = lane;
+    if (task->aside_at != computed || task->ahead > computed)
+        task->ahead = computed;
+    task->persisted = computed;
     task->aside_at = 0;
-    task->ahead = task->persisted = computed;
     task->waited_us += now_us - task->queued_us;
     task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
     service->on_lane[lane] = task;
@@ -80,32 +82,57 @@ void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task)
     count(service, task, false, -1);
 }
 
-/* ---- setting aside ---- */
+/* ---- the spare place ---- */
 
-static void swap_spare(struct hearth_service *service, int lane) {
+static void swap_spare(struct hearth_service *service, int lane, int64_t aside_id) {
     struct hearth_live *spare = &service->lives[service->lanes], held = *spare;
     *spare = service->lives[lane];
     service->lives[lane] = held;
     service->step.lanes[lane].capture = hearth_cache_capture_pending(service->cache, &held);
+    service->aside_id = aside_id;
 }
 
-/* An idle lane's state goes to the spare place: whoever takes the lane costs it nothing. What stood there comes to the
- * lane, where it is captured before it is overwritten. False: there is no such place. */
-static bool stand_aside(struct hearth_service *service, int lane) {
-    if (service->places == service->lanes)
-        return false;
-    swap_spare(service, lane);
-    return true;
+static void capture_spare(struct hearth_service *service) {
+    int64_t start_us = hearth_service_now_us(service);
+    struct hearth_task *task = service->aside_id ? hearth_task_find(service, service->aside_id) : NULL;
+    hearth_lane_capture(service, (int)service->lanes);
+    if (task)
+        task->aside_us += hearth_service_now_us(service) - start_us;
 }
 
-void hearth_lane_return(struct hearth_service *service) {
+void hearth_spare_clear(struct hearth_service *service) {
+    capture_spare(service);
+    hearth_live_clear(service->cache, &service->lives[service->lanes]);
+    service->aside_id = 0;
+}
+
+void hearth_spare_ended(struct hearth_service *service, const struct hearth_task *task) {
+    if (service->aside_id == task->id)
+        hearth_spare_clear(service);
+}
+
+void hearth_spare_return(struct hearth_service *service, const struct hearth_task *task) {
     const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
     int lane = hearth_live_first_to_go(lives, service->lanes, hearth_service_now_us(service));
     HEARTH_ASSERT(lane >= 0);
+    if (service->aside_id != task->id)
+        capture_spare(service);
     hearth_lane_capture(service, lane);
     hearth_live_clear(service->cache, &service->lives[lane]);
-    swap_spare(service, lane);
+    swap_spare(service, lane, 0);
 }
+
+/* A task's state goes from the lane it had to the spare place: whoever takes the lane costs it nothing. What stood
+ * there comes to the lane, in RAM by then. False: there is no such place. */
+static bool stand_aside(struct hearth_service *service, const struct hearth_task *task, int lane) {
+    if (service->places == service->lanes)
+        return false;
+    capture_spare(service);
+    swap_spare(service, lane, task->id);
+    return true;
+}
+
+/* ---- setting aside ---- */
 
 void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty) {
     int lane = task->lane;
@@ -119,7 +146,7 @@ void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *t
     live->warm = live->warm || !task->prefilled;
     if (warm && empty)
         hearth_lane_capture_now(service, lane);
-    else if (!warm && !empty && stand_aside(service, lane))
+    else if (!warm && !empty && live->tokens.n > 0 && stand_aside(service, task, lane))
         live = &service->lives[service->lanes];
     else if (!warm)
         hearth_lane_capture(service, lane);

@@ -195,6 +195,69 @@ static void a_lane_is_given_to_who_needs_it_more(void **state) {
     hearth_tokens_finish(&brief);
 }
 
+/* One stands aside, and another comes to that place; the first is cancelled there or goes on. Nothing is lost. */
+static void the_spare_place_is_given_on(void **state) {
+    (void)state;
+    struct hearth_tokens prompts[3] = {tokens_like(1, 15000), tokens_like(2, 3000), tokens_like(3, 200)};
+    for (int memory_class = 0; memory_class < 8; memory_class++) {
+        struct stage stage;
+        bool cancel = memory_class >= 4;
+        const struct load_options options = {.memory_class = (enum hearth_memory_class)(memory_class % 4),
+                                             .ctx_tokens = 32768,
+                                             .lanes = 1,
+                                             .spare = 1};
+        open_load(&stage, &options);
+        struct gate gates[2];
+        struct hearth_request requests[3];
+        struct reply last, again;
+        for (int i = 0; i < 3; i++) {
+            requests[i] = request_for(&prompts[i], 4);
+            requests[i].progress = i < 2;
+        }
+        int64_t first = launch_gate(&stage, &requests[0], &gates[0], 3);
+        gates[1] = (struct gate){.events_left = 3};
+        requests[1].deliver = deliver_through;
+        requests[1].user = &gates[1];
+        assert_true(hearth_service_submit(stage.service, &requests[1], NULL) > 0);
+        open_gate(&gates[0], 0);
+        await_gate(&gates[1]);
+        (void)launch(&stage, &requests[2], &last);
+        if (cancel) {
+            hearth_service_cancel(stage.service, first);
+        }
+        open_gate(&gates[1], 0);
+        await(&last);
+        await(&gates[1].reply);
+        await(&gates[0].reply);
+        assert_int_equal(last.err, 0);
+        assert_int_equal(gates[1].reply.err, 0);
+        assert_int_equal(gates[0].reply.err, cancel ? HEARTH_ERR_CANCELLED : 0);
+        assert_true(stats_of(&stage).yields >= 2);
+        for (int i = 0; i < 2; i++) {
+            check_reply(&stage, &prompts[i], &gates[i].reply);
+        }
+        check_reply(&stage, &prompts[2], &last);
+        /* What the first had computed is there for its next turn, or for who asks again. */
+        struct hearth_tokens next = {0};
+        assert_true(hearth_tokens_assign(&next, prompts[0].v, prompts[0].n));
+        assert_true(hearth_tokens_append(&next, gates[0].reply.tokens.v, gates[0].reply.tokens.n));
+        assert_true(hearth_tokens_push(&next, 7));
+        struct hearth_request request = request_for(&next, 1);
+        (void)launch(&stage, &request, &again);
+        await(&again);
+        assert_true(again.receipt.computed_tokens <= (cancel ? prompts[0].n - 1000 : 2));
+        hearth_tokens_finish(&next);
+        reply_finish(&again);
+        reply_finish(&last);
+        reply_finish(&gates[0].reply);
+        reply_finish(&gates[1].reply);
+        close_stage(&stage);
+    }
+    for (int i = 0; i < 3; i++) {
+        hearth_tokens_finish(&prompts[i]);
+    }
+}
+
 /* What RAM could not hold is not set aside. */
 static void who_cannot_be_kept_stays(void **state) {
     (void)state;
@@ -477,6 +540,7 @@ static void lanes_and_queue_can_be_seen(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lane_is_given_to_who_needs_it_more),
+        cmocka_unit_test(the_spare_place_is_given_on),
         cmocka_unit_test(who_cannot_be_kept_stays),
         cmocka_unit_test(all_of_a_crowd_are_answered),
         cmocka_unit_test(no_more_wait_than_may),
