@@ -202,7 +202,7 @@ bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task,
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
                           const int32_t *marks, size_t mark_count, int64_t admit_us);
 /* The task gives its lane up and is queued again, in its old place or `anew`. Its state goes to the spare place, else
- * to RAM; that of a warm one stays on the lane and waits to be captured. Or the lane is `empty` then, and RAM has it. */
+ * to RAM; that of a warm one stays on the lane and waits to be captured. Or RAM has it, and the lane is `empty`. */
 void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty);
 /* The request of a lane gives it up to one that matters more. */
 void hearth_lane_yield(struct hearth_service *service, int lane, bool anew);
