@@ -127,6 +127,13 @@ class Watch:
                    f"{found['hearth_http_connections'] - 1:.0f} connections"
         return None
 
+    def wait_closed(self, files, seconds=IDLE_S):
+        """What is written behind the last reply has its files open a while longer."""
+        ends = time.monotonic() + seconds
+        while (now := self.process())["files"] > files and time.monotonic() < ends:
+            time.sleep(0.5)
+        return now
+
     def wait_idle(self, seconds=IDLE_S):
         ends = time.monotonic() + seconds
         while (left := self.idle()) and time.monotonic() < ends:
@@ -280,7 +287,7 @@ def run(name, minutes):
             asyncio.run(traffic(watch, soaker, kind, seconds, live))
             left = watch.wait_idle()
             check("every lane is idle and every connection closed", left is None, left or "")
-            last, found = watch.process(), watch.metrics()
+            last, found = watch.wait_closed(first["files"] + 2), watch.metrics()
             flat, memory = memory_check(watch.samples, kind["settles_s"])
             check("memory is flat", flat, f"{memory['before'] / 2**20:.1f} to {memory['after'] / 2**20:.1f} MiB "
                   f"({memory['grown']:+.2%}), drift {memory['drift']:+.2%}"
