@@ -47,10 +47,8 @@ LATE_MS = 15000
 IDLE_S = 90
 LONG_MS = 60000
 
-# With prompts of 150 words sim would have to compute longer than the hour lasts (3.2 million tokens of prompts at 1,000 a
-# second, and 0.4 million of replies), and the least urgent would wait for ever.
 KINDS = {
-    "sim": {"minutes": 60, "agents": AGENTS, "prompt_words": 100, "reply_tokens": 64, "patience_s": 180,
+    "sim": {"minutes": 60, "agents": AGENTS, "prompt_words": 150, "reply_tokens": 64, "patience_s": 180,
             "settles_s": 900,
             "flags": ["--engine", "sim", "-np", "16", "-c", "131072", "--cache-ram", "4", "--transcript-bytes", "1M"]},
     "real": {"minutes": 10, "agents": 8, "prompt_words": 150, "reply_tokens": 24, "patience_s": 600, "settles_s": 180,
