@@ -157,8 +157,7 @@ static inline bool hearth_task_warm(const struct hearth_task *task) {
 /* How many of the lives may hold something: the lanes', and the spare one while it does. No request runs on that one:
  * it holds what one left that was set aside, which comes back to a lane with its request. */
 static inline uint32_t hearth_service_lives(const struct hearth_service *service) {
-    return service->places > service->lanes && service->lives[service->lanes].tokens.n > 0 ? service->places
-                                                                                             : service->lanes;
+    return service->lanes + (service->lives[service->lanes].tokens.n > 0);
 }
 
 /* The engine's clock. */
