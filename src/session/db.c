@@ -86,7 +86,8 @@ int hearth_db_number(sqlite3 *handle, const char *sql, int64_t *out) {
     return rc;
 }
 
-/* The version that is there: 0 for a file in which nothing is yet. */
+/* The version that is there: 0 for a file in which nothing is yet. In a transaction: three reads of three moments would
+ * take a database that another process is just making for somebody else's. */
 static int find_version(const struct hearth_db_kind *kind, sqlite3 *handle, int64_t *out) {
     int64_t tables = 0, application = 0;
     int rc = hearth_db_number(handle, "PRAGMA user_version", out);
@@ -127,7 +128,9 @@ static int open_handle(const char *path, int busy_ms, sqlite3 **handle) {
 
 static int set_up(const struct hearth_db_kind *kind, sqlite3 *handle, sqlite3_stmt **statements) {
     int64_t version = 0;
-    int rc = find_version(kind, handle, &version); /* before anything is written into somebody else's file */
+    int rc = sqlite3_exec(handle, "BEGIN", NULL, NULL, NULL);
+    /* Before anything is written into somebody else's file. */
+    rc = rc == SQLITE_OK ? hearth_db_end(handle, find_version(kind, handle, &version)) : rc;
     if (rc != SQLITE_OK) {
         return rc;
     }
@@ -163,7 +166,7 @@ int hearth_db_open(const struct hearth_db_kind *kind, const char *path, int busy
         (void)fault(why, rc,
                     rc == HEARTH_DB_ALIEN   ? "it is no database of hearth's"
                     : rc == HEARTH_DB_NEWER ? "it is of a newer version of hearth"
-                                            : sqlite3_errmsg(*handle));
+                                            : sqlite3_errstr(rc)); /* what the handle says may be of the rollback */
         hearth_db_close(kind, handle, statements);
     }
     return rc;
