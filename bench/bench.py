@@ -106,8 +106,6 @@ class Runner:
 
     def _wanted(self, case, cell):
         """How many rounds a cell gets in any case: more where README.md or docs/ print its ratio."""
-        if time.monotonic() > self.deadline_s:
-            return 1
         shown = not self.plan.quick and f"{case.name}.{cell.key}" in self.printed
         return max(case.fewest_rounds(self.plan), PRINTED_ROUNDS if shown else 0)
 

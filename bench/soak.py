@@ -16,8 +16,9 @@ What is checked: resident memory is flat within 2 % once everything that has a b
 time, and for sim after 15 minutes; the medians of both halves of the rest, and the slope over all of it; a run that
 ends earlier may still gain 4 MiB in its second half), open files and threads are those of the beginning, no connection
 and no request is left, every lane is idle, none was older than its deadline, every valid request was answered, no
-invalid one was, every warning and error in the log has a cause that is expected, the counters add up, and a
-conversation whose reply is greedy gets the same one as at the beginning. The exit status is 1 when something is not so.
+invalid one was, as many were answered as the day has, few were refused because the queue was full, every warning and
+error in the log has a cause that is expected, the counters add up, and a conversation whose reply is greedy gets the
+same one as at the beginning. The exit status is 1 when something is not so.
 """
 
 import argparse
@@ -127,18 +128,20 @@ class Watch:
                    f"{found['hearth_http_connections'] - 1:.0f} connections"
         return None
 
-    def wait_closed(self, files, seconds=IDLE_S):
-        """What is written behind the last reply has its files open a while longer."""
-        ends = time.monotonic() + seconds
-        while (now := self.process())["files"] > files and time.monotonic() < ends:
-            time.sleep(0.5)
-        return now
-
-    def wait_idle(self, seconds=IDLE_S):
-        ends = time.monotonic() + seconds
-        while (left := self.idle()) and time.monotonic() < ends:
+    def wait(self, busy):
+        """Until `busy` returns nothing, for IDLE_S at most; what it returned last."""
+        ends = time.monotonic() + IDLE_S
+        while (left := busy()) and time.monotonic() < ends:
             time.sleep(0.5)
         return left
+
+    def wait_idle(self):
+        return self.wait(self.idle)
+
+    def wait_closed(self, files):
+        """What is written behind the last reply has its files open a while longer."""
+        self.wait(lambda: self.process()["files"] > files)
+        return self.process()
 
 
 def probe(watch, cached):
@@ -299,6 +302,10 @@ def run(name, minutes):
             check("no request outlived its deadline", not watch.late, watch.late or "")
             check("every valid request was answered, and no invalid one", not ledger.wrong and not ledger.open,
                   f"{len(ledger.wrong)} were not" if ledger.wrong else "")
+            answered, refused = ledger.statuses[200], ledger.statuses[429]
+            due = 0.9 * DAY_REQUESTS * minutes / 60 if name == "sim" else 10 * minutes
+            check("as many were asked as there had to be, and few refused", answered >= due and refused <= answered / 20,
+                  f"{answered} answered, {refused} refused with 429")
             balanced, counters = counters_check(found)
             check("the counters add up", balanced)
             check("the server could always be asked", watch.failures == 0, watch.failures or "")

@@ -16,18 +16,19 @@ from cases.recompute import Scenario, play, summed
 class Budgeted(Scenario):
     copies = 2.0
     disk = True
-    _copy_bytes = {}    # by cell: of one conversation
+    _copy_bytes = {}    # by case and cell: of one conversation
 
     def copy_bytes(self, plan, cell):
-        if (plan.quick, cell) not in self._copy_bytes:
+        key = (self.name, plan.quick, cell)
+        if key not in self._copy_bytes:
             with plan.start(HEARTH, cell, self.ctx_tokens, 2048) as running:
                 before = running.client.metrics()
                 first = next(type(self).play(plan.pick(1.0, 0.4)))
                 running.client.chat(first.messages, self.max_tokens, ignore_eos=True)
                 after = settle(running.client)
-            self._copy_bytes[(plan.quick, cell)] = sum(
+            self._copy_bytes[key] = sum(
                 after[name] - before[name] for name in ("hearth_page_bytes", "hearth_snapshot_bytes"))
-        return self._copy_bytes[(plan.quick, cell)]
+        return self._copy_bytes[key]
 
     def round(self, plan, cell, kind, number, running=None):
         copy = self.copy_bytes(plan, cell)

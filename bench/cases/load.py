@@ -90,7 +90,7 @@ class OpenLoop(Case):
     name, group = "arrivals", "load"
     classes, lanes = ("pages", "hybrid"), (4,)
     rounds = (1, 3)
-    limit_s = 400
+    limit_s = 1200
     measures = LOAD_MEASURES
     PER_S = {"pages": 0.7, "hybrid": 1.5}
 
@@ -112,7 +112,7 @@ class Rates(Case):
     name, group = "rates", "load"
     RATES = (0.25, 0.5, 1.0, 2.0)
     rounds = (1, 2)
-    limit_s = 300
+    limit_s = 900
     measures = LOAD_MEASURES
 
     def cells(self, plan):
@@ -120,8 +120,7 @@ class Rates(Case):
 
     def round(self, plan, cell, kind, number, running=None):
         rate = float(cell.variant[:-2].replace("_", "."))
-        count = plan.pick(max(8, int(18 * min(rate, 1.0))), 8)
-        arrivals = Arrivals(("rates", number), count, rate, plan.pick(3, 2), 300, 20, 24, 3.0)
+        arrivals = Arrivals(("rates", number), plan.pick(12, 8), rate, plan.pick(3, 2), 300, 20, 24, 3.0)
         with plan.start(kind, cell, 16384, 1024) as running:
             samples, share, seconds = play(running, arrivals)
         return {"values": values_of(samples, share, seconds)}

@@ -59,8 +59,8 @@ class Parallel(Case):
 
     @staticmethod
     def _new_tokens(client, known):
-        """Prompts share nothing but the head of the template, which the first of them all computes."""
-        total, seen = 0, []
+        """Prompts share nothing but the head of the template, which the warm-up has computed."""
+        total, seen = 0, [client.tokenize(client.apply_template(load.WARM_UP))]
         for turns in known.values():
             for messages, sample in turns:
                 text = client.apply_template(messages)

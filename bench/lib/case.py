@@ -62,7 +62,7 @@ class Plan:
     """What the command line asked for, and the servers' common settings."""
 
     def __init__(self, quick=False, threads=None, classes=None, lanes=None, own_models=None):
-        self.quick, self.threads = quick, threads or os.cpu_count()
+        self.quick, self.threads = quick, threads or server.cores()
         self.classes, self.lanes, self.own_models = classes, lanes, own_models or {}
         self._models = {}
         self.used_models, self.flags = {}, {}

@@ -181,9 +181,12 @@ def run(port, plan, timeout_s=300):
     return sender.samples, (time.process_time() - used) / seconds, seconds
 
 
+WARM_UP = [{"role": "user", "content": "Warm up."}]
+
+
 def warm_up(port):
     """A short request before what is measured."""
-    run(port, lambda sender: sender.chat([{"role": "user", "content": "Warm up."}], 4))
+    run(port, lambda sender: sender.chat(list(WARM_UP), 4))
 
 
 def failed(samples):

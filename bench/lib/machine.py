@@ -43,7 +43,7 @@ def describe():
                       ":(exclude)bench/report")
     return {
         "cpu": cpu[1] if cpu else platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
+        "cores": server.cores(),
         "ram_gib": round(int(memory[1]) / (1 << 20), 1) if memory else None,
         "system": _system(),
         "kernel": f"{platform.system()} {platform.release()}",

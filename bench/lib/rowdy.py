@@ -28,6 +28,7 @@ MOST_WRONG = 100
 class Ledger:
     def __init__(self):
         self.counts = collections.Counter()
+        self.statuses = collections.Counter()  # of valid requests
         self.wrong = []
         self.open = {}  # of requests that wait for their answer: what it is, until when
 
@@ -138,6 +139,7 @@ class Soaker:
             status, answer = await asyncio.wait_for(
                 ask(self.port, path, said, key=key, headers=headers.items()), self.patience_s)
             self.ledger.count(dialect, status)
+            self.ledger.statuses[status] += 1
             if status == 200:
                 return self._read(dialect, said, answer, deadline_s)
             if status == 429 or (status == 504 and deadline_s):
@@ -164,9 +166,10 @@ class Soaker:
         return ALL[dialect].read(iter(seen))[0]
 
     async def agent(self, number, think_s, ends):
-        """Conversations, one after the other, until `ends` (of time.monotonic()). Each sends its whole history in a
-        dialect of its own, edits and forks it now and then, and has its title made beside; some live in a session."""
-        pick = self.random
+        """Conversations, one after the other, until `ends` (of time.monotonic()), a request every `think_s` or as soon
+        as the one before is answered. Each sends its whole history in a dialect of its own, edits and forks it now and
+        then, and has its title made beside; some live in a session."""
+        pick, due = self.random, time.monotonic()
         while time.monotonic() < ends:
             turns, name = pick.randrange(3, 14), f"soak-{number}-{self.next()}"
             session = name if pick.random() < 0.3 else None
@@ -178,7 +181,8 @@ class Soaker:
             if pick.random() < 0.4:
                 body["tools"] = TOOLS
             for turn in range(turns):
-                await asyncio.sleep(min(pick.expovariate(1 / think_s), max(0, ends - time.monotonic())))
+                due += pick.expovariate(1 / think_s)
+                await asyncio.sleep(max(0, min(due, ends) - time.monotonic()))
                 if time.monotonic() >= ends:
                     break
                 await self._turn(dialect, body, text, key, session, turn)
@@ -197,7 +201,7 @@ class Soaker:
             place = pick.randrange(1, len(messages) - 1)
             messages[place] = {**messages[place], "content": text.words(10)}
             self.ledger.count("edits")
-        messages.append({"role": "user", "content": text.ask(pick.randrange(8, 60))})
+        messages.append({"role": "user", "content": text.ask(pick.randrange(4, 25))})
         sent = {**body, "messages": messages[-1:] if session and turn else messages}
         reply = await self.ask_well(dialect, sent, pick.randrange(4, self.reply_tokens), key,
                                     **({"session_id": session} if session else {}), **more)
@@ -315,6 +319,8 @@ class Soaker:
             await way(*arguments)
         except GONE:
             pass  # it was cut off, as it deserved
+        except (HttpError, ValueError, LookupError, asyncio.LimitOverrunError) as error:  # no HTTP came back
+            self.ledger.complain(f"{way.__name__}: {type(error).__name__}: {error}"[:400])
 
 
 def garbage(pick):

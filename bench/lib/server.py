@@ -53,6 +53,17 @@ def free_port():
 NO_DISK = {"HEARTH_KV_DIR": "none", "HEARTH_SESSION_DB": "none"}
 
 
+def cores():
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def surroundings(more=None):
+    """The environment of a server: what either would take a setting from is left out."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("HEARTH_", "LLAMA_ARG_"))}
+    return {**ours, **NO_DISK, **(more or {})}
+
+
 class Server:
     """A running server; a context manager. Its log is kept when it fails."""
 
@@ -62,7 +73,7 @@ class Server:
         self.command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
         self._log = tempfile.NamedTemporaryFile(prefix="hearth-bench-", suffix=".log", delete=False)
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-                                        preexec_fn=_die_with_parent, env={**os.environ, **NO_DISK, **(env or {})})
+                                        preexec_fn=_die_with_parent, env=surroundings(env))
         try:
             self._wait_ready(start_timeout_s)
         except BaseException:
@@ -140,7 +151,7 @@ HEARTH, PEER = "hearth", "llama-server"
 def start(kind, model, lanes, ctx_tokens=8192, cache_mib=None, threads=None, extra=()):
     """Starts HEARTH or PEER on `model` (a gguf.Model). A model without a chat template gets chatml on both."""
     command = [hearth_path(), "serve"] if kind == HEARTH else [peer_path(), "--no-ui", "--kv-unified"]
-    command += ["-m", model.path, "-c", str(ctx_tokens), "-np", str(lanes), "-t", str(threads or os.cpu_count())]
+    command += ["-m", model.path, "-c", str(ctx_tokens), "-np", str(lanes), "-t", str(threads or cores())]
     if cache_mib is not None:
         command += ["--cache-ram", str(cache_mib)]
     if not model.has_template:
