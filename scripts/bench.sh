@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures hearth beside llama-server of the same source and flags: `make bench`.
 #
-#   scripts/bench.sh                   the whole record, about two and a half hours on two cores, into bench/report
+#   scripts/bench.sh                   the whole record, two to three hours on two cores, into bench/report
 #   scripts/bench.sh --quick           less of everything, about 20 minutes, into build/bench
 #   scripts/bench.sh CASE … [options]  a selection; --list says what there is (docs/benchmarks.md)
 #

@@ -86,7 +86,7 @@ class Plan:
 
 def _flags(command):
     """The command line without what belongs to one machine and moment, and with names for what belongs to one cell."""
-    out, name = [os.path.basename(command[0])], None
+    out, name = [HEARTH if command[0] == server.hearth_path() else PEER], None
     for word in command[1:]:
         if name in ("-m", "-np"):
             out[-1] += " MODEL" if name == "-m" else " LANES"

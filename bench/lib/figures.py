@@ -26,7 +26,7 @@ RECORD_ROWS = (
     ("The same on a hybrid model", "alternating.hybrid.1"),
     ("A conversation with sub-agents", "sub-agents.pages.1"),
     ("Title requests in between", "side-prompts.pages.1"),
-    ("Two branches in turn", "branches.hybrid.1"),
+    ("Two branches in turn, hybrid", "branches.hybrid.1"),
     ("A loop of tool turns on 13,745 tokens, hybrid", "tool-turns.hybrid.1"),
     ("After a restart", "restart.pages.1"),
     ("More conversations than RAM; only hearth has a disk", "eviction.pages.1"),

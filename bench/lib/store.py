@@ -71,7 +71,9 @@ class Record:
     def note(self, case, cell, plan):
         """What the cell was measured with."""
         result = self.cell(case, cell)
-        self.data["cases"][case.name]["flags"].update(plan.flags)
+        flags = self.data["cases"][case.name]["flags"]
+        for kind, said in plan.flags.items():
+            flags[kind] = in_common(flags.get(kind, said), said)
         result["commit"], result["date"] = self.data["machine"]["hearth_commit"], time.strftime("%Y-%m-%d")
 
     def errors(self):
@@ -98,6 +100,14 @@ class Record:
             file.write(compact(data))
         os.replace(path + ".new", path)
         page.write(self.folder, data, known)
+
+
+def in_common(one, other):
+    """Of two command lines: N for a value that each cell has its own of, such as a budget."""
+    words = one.split(), other.split()
+    if len(words[0]) != len(words[1]):
+        return other
+    return " ".join(a if a == b else "N" for a, b in zip(*words))
 
 
 def compact(data):

@@ -158,7 +158,7 @@ static bool read_effort(const json_t *effort, const char *param, struct hearth_c
                hearth_api_fail_nomem(error);
     }
     return hearth_api_fail(error, 400, word == NULL ? "invalid_type" : "invalid_value", param,
-                           "%s must be none, minimal, low, medium, high or xhigh", param);
+                           "%s must be none, minimal, low, medium, high, xhigh or max", param);
 }
 
 static bool read_budget(const json_t *budget, const char *param, struct hearth_chat_options *options,
