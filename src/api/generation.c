@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define STOP_BYTES_MAX 4096
+
 #define SAMPLING(member) (offsetof(struct hearth_generation, sampling) + offsetof(struct hearth_sampling, member))
 #define MEMBER(member) offsetof(struct hearth_generation, member)
 
@@ -164,6 +166,10 @@ static bool add_stop(const json_t *value, struct hearth_generation *generation, 
     if (*text == '\0' || strlen(text) != json_string_length(value)) {
         return hearth_api_fail(error, 400, "invalid_value", "stop", "a stop string is empty or holds a NUL character");
     }
+    if (json_string_length(value) > STOP_BYTES_MAX) { /* looked for with each token */
+        return hearth_api_fail(error, 400, "invalid_value", "stop", "a stop string may have %d bytes at most",
+                               STOP_BYTES_MAX);
+    }
     generation->stops[generation->stop_count] = strdup(text);
     if (generation->stops[generation->stop_count] == NULL) {
         return hearth_api_fail_nomem(error);
@@ -226,6 +232,10 @@ static bool read_logit_bias(const struct hearth_api *api, const json_t *body, st
     if (!json_is_array(biases) && !json_is_object(biases)) {
         return hearth_api_fail(error, 400, "invalid_type", "logit_bias", "logit_bias must be an object");
     }
+    if (count > api->engine->caps.vocab_tokens) { /* all are applied to each sampled token */
+        return hearth_api_fail(error, 400, "invalid_value", "logit_bias",
+                               "logit_bias: there are more biases than tokens in the vocabulary");
+    }
     generation->bias = calloc(count + 1, sizeof *generation->bias);
     if (generation->bias == NULL) {
         return hearth_api_fail_nomem(error);
@@ -284,8 +294,9 @@ bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bo
     if (generation->sampling.top_k < 0) {
         generation->sampling.top_k = 0;
     }
-    if (generation->sampling.penalty_last_tokens < 0) { /* -1: the whole context */
-        generation->sampling.penalty_last_tokens = (int32_t)api->engine->caps.ctx_tokens;
+    const int32_t context = (int32_t)api->engine->caps.ctx_tokens;
+    if (generation->sampling.penalty_last_tokens < 0 || generation->sampling.penalty_last_tokens > context) {
+        generation->sampling.penalty_last_tokens = context; /* -1: all of it; and more there is not */
     }
     const char *model = json_string_value(hearth_json_get(body, "model"));
     if (model != NULL && *model != '\0') {

@@ -118,6 +118,7 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->session_header = session != NULL && *session != '\0' ? strdup(session) : NULL;
     job->work.run = job_prepared;
     job->pool_run = prepare;
+    job->pool_first = (route->flags & HEARTH_ROUTE_REPLY) != 0;
     atomic_init(&job->gone, false);
     atomic_fetch_add(&api->jobs, 1);
     hearth_http_take_body(exchange, &job->body);
@@ -126,8 +127,8 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     hearth_pool_push(api->pool, job);
 }
 
-/* Decodes %XX, and '+' in a query, in place. */
-static void decode(char *text, bool query) {
+/* Decodes a query's %XX and '+' in place. */
+static void decode(char *text) {
     char *out = text;
     for (; *text != '\0'; text++) {
         unsigned byte;
@@ -136,18 +137,14 @@ static void decode(char *text, bool query) {
             *out++ = (char)byte;
             text += 2;
         } else {
-            *out++ = query && *text == '+' ? ' ' : *text;
+            *out++ = *text == '+' ? ' ' : *text;
         }
     }
     *out = '\0';
 }
 
 char *hearth_job_param(const struct hearth_job *job, size_t index) {
-    char *value = job->path != NULL ? hearth_route_param(job->route, job->path, index) : NULL;
-    if (value != NULL) {
-        decode(value, false);
-    }
-    return value;
+    return job->path != NULL ? hearth_route_param(job->route, job->path, index) : NULL; /* decoded by http */
 }
 
 char *hearth_job_query(const struct hearth_job *job, const char *name) {
@@ -157,7 +154,7 @@ char *hearth_job_query(const struct hearth_job *job, const char *name) {
         if (strncmp(at, name, len) == 0 && at[len] == '=') {
             char *value = strndup(at + len + 1, strcspn(at + len + 1, "&"));
             if (value != NULL) {
-                decode(value, true);
+                decode(value);
             }
             return value;
         }
@@ -454,5 +451,6 @@ void hearth_job_complete(struct hearth_job *job, const struct hearth_api_error *
     job->completing = true;
     job->end = (struct hearth_job_end){.work = {.run = job_completed}, .job = job};
     job->pool_run = keep;
+    job->pool_first = true;
     hearth_pool_push(job->api->pool, job);
 }

@@ -5,6 +5,7 @@
 
 #include "base/utf8.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,22 +85,32 @@ static bool append_ids(struct hearth_job *job, const json_t *part, bool special,
     return hearth_tokens_push(out, token) || hearth_api_fail_nomem(&job->error);
 }
 
-/* {"id", "piece"}: the piece is a string, or an array of bytes when it is not UTF-8 by itself. */
-static json_t *piece_json(const struct hearth_api *api, hearth_token token) {
+/* Appends {"id", "piece"}: the piece is a string, or an array of bytes when it is not UTF-8 by itself. */
+static bool append_piece(const struct hearth_api *api, hearth_token token, struct hearth_buf *out) {
     struct hearth_buf text = {0};
-    json_t *piece = NULL;
-    if (hearth_engine_append_text(api->engine, token, true, &text)) {
-        if (hearth_utf8_valid((const char *)text.data, text.len)) {
-            piece = hearth_json_text((const char *)text.data, text.len);
-        } else {
-            piece = json_array();
-            for (size_t i = 0; i < text.len; i++) {
-                json_array_append_new(piece, json_integer(text.data[i]));
-            }
+    bool ok = hearth_engine_append_text(api->engine, token, true, &text) &&
+              hearth_buf_printf(out, "{\"id\":%" PRId32 ",\"piece\":", token);
+    if (ok && hearth_utf8_valid((const char *)text.data, text.len)) {
+        ok = hearth_json_write(hearth_json_text((const char *)text.data, text.len), out);
+    } else if (ok) {
+        for (size_t i = 0; ok && i < text.len; i++) {
+            ok = hearth_buf_printf(out, "%s%u", i == 0 ? "[" : ",", text.data[i]);
         }
+        ok = ok && hearth_buf_text(out, "]");
     }
     hearth_buf_finish(&text);
-    return json_pack("{s:i, s:o}", "id", (int)token, "piece", piece);
+    return ok && hearth_buf_text(out, "}");
+}
+
+/* Printed as it goes: as JSON values millions of tokens would take a hundred times the memory. */
+static bool append_list(const struct hearth_api *api, const struct hearth_tokens *tokens, bool pieces,
+                        struct hearth_buf *out) {
+    bool ok = hearth_buf_text(out, "{\"tokens\":[");
+    for (size_t i = 0; ok && i < tokens->n; i++) {
+        ok = (i == 0 || hearth_buf_text(out, ",")) && (pieces ? append_piece(api, tokens->v[i], out)
+                                                               : hearth_buf_printf(out, "%" PRId32, tokens->v[i]));
+    }
+    return ok && hearth_buf_text(out, "]}");
 }
 
 static bool read_flag(const json_t *body, const char *name, bool otherwise, bool *out, struct hearth_api_error *error) {
@@ -127,14 +138,7 @@ bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body) {
     } else if (ok) {
         ok = append_ids(job, content, special, parse, &tokens);
     }
-    if (ok) {
-        json_t *list = json_array();
-        for (size_t i = 0; i < tokens.n; i++) {
-            json_array_append_new(list, pieces ? piece_json(job->api, tokens.v[i]) : json_integer(tokens.v[i]));
-        }
-        ok =
-            hearth_json_write(json_pack("{s:o}", "tokens", list), &job->response) || hearth_api_fail_nomem(&job->error);
-    }
+    ok = ok && (append_list(job->api, &tokens, pieces, &job->response) || hearth_api_fail_nomem(&job->error));
     hearth_tokens_finish(&tokens);
     return ok;
 }

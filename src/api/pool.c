@@ -1,5 +1,6 @@
-/* The workers: a first-in-first-out queue of jobs and a few threads that do a part of their work. Its length is
- * bounded by the number of connections and of detached jobs. */
+/* The workers: a few threads that do a part of the jobs' work, first come, first served. Jobs that lead to a reply go
+ * first, and one thread is kept free for them: whoever has a book counted keeps nobody waiting. How many jobs there are
+ * is bounded by the number of connections and of detached jobs. */
 #include "api/job.h"
 
 #include <signal.h>
@@ -11,30 +12,58 @@
  * end the process. */
 #define STACK_BYTES ((size_t)1 << 30)
 
+struct line {
+    struct hearth_job *head, *tail;
+};
+
 struct hearth_pool {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    struct hearth_job *head, *tail;
+    struct line replies, others;
+    size_t others_running;
     bool ending;
     pthread_t threads[THREADS_MAX];
     size_t thread_count;
 };
 
+static void append(struct line *line, struct hearth_job *job) {
+    if (line->head == NULL) {
+        line->head = job;
+    } else {
+        line->tail->pool_next = job;
+    }
+    line->tail = job;
+}
+
+/* The next job that a thread may begin, taken out of its line; NULL: none. */
+static struct hearth_job *take(struct hearth_pool *pool) {
+    const bool spared = pool->thread_count > 1 && pool->others_running + 1 >= pool->thread_count;
+    struct line *line = pool->replies.head == NULL && !spared ? &pool->others : &pool->replies;
+    struct hearth_job *job = line->head;
+    if (job != NULL) {
+        line->head = job->pool_next;
+    }
+    return job;
+}
+
 static void *work(void *user) {
     struct hearth_pool *pool = user;
     pthread_mutex_lock(&pool->mutex);
     for (;;) {
-        while (pool->head == NULL && !pool->ending) {
-            pthread_cond_wait(&pool->changed, &pool->mutex);
+        struct hearth_job *job = take(pool);
+        if (job == NULL && pool->ending) {
+            break; /* what is left is done by the thread that is at the others now */
         }
-        struct hearth_job *job = pool->head;
         if (job == NULL) {
-            break;
+            pthread_cond_wait(&pool->changed, &pool->mutex);
+            continue;
         }
-        pool->head = job->pool_next;
+        const bool other = !job->pool_first;
+        pool->others_running += other;
         pthread_mutex_unlock(&pool->mutex);
-        job->pool_run(job);
+        job->pool_run(job); /* which may free it */
         pthread_mutex_lock(&pool->mutex);
+        pool->others_running -= other;
     }
     pthread_mutex_unlock(&pool->mutex);
     return NULL;
@@ -61,10 +90,12 @@ struct hearth_pool *hearth_pool_create(size_t threads) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_mutex_lock(&pool->mutex);
     while (pool->thread_count < threads && pool->thread_count < THREADS_MAX &&
            start(pool, &pool->threads[pool->thread_count])) {
         pool->thread_count++;
     }
+    pthread_mutex_unlock(&pool->mutex);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (pool->thread_count == 0) {
         hearth_pool_destroy(pool);
@@ -81,12 +112,7 @@ void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job) {
         job->pool_run(job);
         return;
     }
-    if (pool->head == NULL) {
-        pool->head = job;
-    } else {
-        pool->tail->pool_next = job;
-    }
-    pool->tail = job;
+    append(job->pool_first ? &pool->replies : &pool->others, job);
     pthread_cond_signal(&pool->changed);
     pthread_mutex_unlock(&pool->mutex);
 }

@@ -205,19 +205,25 @@ bool hearth_schema_check_form(struct schema_maker *m, const json_t *schema) {
 
 /* ------------------------------------------------------------------------------------------- the whole */
 
-/* Every reference leads to something, and none to itself by way of choices alone: such a grammar has no beginning. */
-static bool leads_on(struct schema_maker *m, const json_t *schema, size_t steps) {
+/* Every reference leads to something, and none to itself by way of choices alone: such a grammar has no beginning.
+ * `known`: names of definitions of which that has been seen, so that none is followed twice. */
+static bool leads_on(struct schema_maker *m, const json_t *schema, json_t *known, size_t steps) {
     const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    const char *name = ref != NULL ? ref + strlen("#/$defs/") : NULL;
     const json_t *choices = json_object_get(schema, "anyOf");
     if (steps > json_object_size(m->defs) + SCHEMA_DEPTH) {
         return false;
     }
     for (size_t i = 0; i < json_array_size(choices); i++) {
-        if (!leads_on(m, json_array_get(choices, i), steps + 1)) {
+        if (!leads_on(m, json_array_get(choices, i), known, steps + 1)) {
             return false;
         }
     }
-    return ref == NULL || leads_on(m, json_object_get(m->defs, ref + strlen("#/$defs/")), steps + 1);
+    if (name == NULL || json_object_get(known, name) != NULL) {
+        return true;
+    }
+    return leads_on(m, json_object_get(m->defs, name), known, steps + 1) &&
+           json_object_set_new(known, name, json_true()) == 0;
 }
 
 /* Whether a schema has a value that ends, given the definitions of which that is known (`ends`: name → true). */
@@ -272,11 +278,11 @@ static bool drop_empty(struct schema_maker *m, const json_t *made) {
 }
 
 static bool check_whole(struct schema_maker *m, const json_t *made) {
-    json_t *ends = hearth_schema_keep(m, json_object());
+    json_t *ends = hearth_schema_keep(m, json_object()), *known = hearth_schema_keep(m, json_object());
     const char *name;
     json_t *definition;
     json_object_foreach(m->defs, name, definition) {
-        if (!leads_on(m, definition, 0)) {
+        if (!leads_on(m, definition, known, 0)) {
             return hearth_schema_refuse(m, "$ref", "it leads to itself") != NULL;
         }
     }

@@ -18,7 +18,7 @@ struct range {
     uint32_t from, to;
 };
 
-enum { SET_MAX = 128, LAST_CHAR = 0x10FFFF };
+enum { SET_MAX = 128, LAST_CHAR = 0x10FFFF, PATTERN_BYTES_MAX = 65536 };
 
 struct set {
     struct range r[SET_MAX];
@@ -425,6 +425,10 @@ static void print_count(struct regex *x, size_t from, struct span count) {
         return;
     }
     size_t len = x->out->len - from;
+    if (x->out->len > PATTERN_BYTES_MAX) { /* each {m,} says what it repeats twice: that doubles with each level */
+        fail(x, "too long a pattern");
+        return;
+    }
     if (count.max == SCHEMA_MANY && count.min > 1) {
         /* {m,} is not understood by everyone: {m} and * instead. */
         char *copy = malloc(len + 1);

@@ -109,7 +109,8 @@ static bool make_chain(struct hearth_llama *llama, struct hearth_sampler *sample
     sampler->chain = llama_sampler_chain_init(params);
     bool ok = sampler->chain != NULL;
     if (ok && sampler->penalises) {
-        int32_t last = s->penalty_last_tokens < 0 ? (int32_t)llama->head.caps.ctx_tokens : s->penalty_last_tokens;
+        int32_t last = s->penalty_last_tokens, context = (int32_t)llama->head.caps.ctx_tokens;
+        last = last < 0 || last > context ? context : last; /* so much is allocated */
         ok = add_filter(sampler->chain,
                         llama_sampler_init_penalties((int32_t)llama->head.caps.vocab_tokens, last, s->penalty_repeat,
                                                      s->penalty_frequency, s->penalty_presence));

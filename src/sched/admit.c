@@ -14,16 +14,16 @@
 #define FORK_MIN_TOKENS 16
 /* Tokens that another lane must be about to compute for it to be worth waiting for them. */
 #define WAIT_MIN_TOKENS 32
-#define RESTORE_ATTEMPTS 16
+#define RESTORE_ATTEMPTS 16 /* in vain: then the prompt is computed from nothing */
 #define FETCH_MAX_US 30000000
 #define FAR_PATIENCE_US 100000 /* how often a task that is held for the far tier is asked anyway */
 /* While the far tier is still looking what it has, a prompt waits for it up to this share of what computing takes. */
 #define SCAN_WAIT_SHARE 4
 #define SCAN_WAIT_MAX_US 10000000
 
-/* The task steps aside until something changes. */
-static void hold(struct hearth_service *service, const struct hearth_task *task) {
-    hearth_step_hold(&service->step, task->id, hearth_service_now_us(service));
+/* The task steps aside until something changes; `cells`: it lacks them. */
+static void hold(struct hearth_service *service, const struct hearth_task *task, bool cells) {
+    hearth_step_hold(&service->step, task->id, cells, hearth_service_now_us(service));
 }
 
 /* Two prompts that arrive together and begin alike: the second waits until the first has computed what they share, and
@@ -193,21 +193,23 @@ static bool any_busy(const struct hearth_service *service) {
     return false;
 }
 
-/* A restore did not hold. True: try again; false: the task was held. */
+/* A restore did not hold. True: try again; false: the task was held. `*vain` counts what
+ * brought nothing nearer: a lane that was emptied does, however many of them it takes. */
 static bool after_failure(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
-                          const struct hearth_restore *restored) {
+                          const struct hearth_restore *restored, uint32_t *vain) {
     if (restored->failed) {
         task->receipt.reason = HEARTH_REASON_RESTORE_FAILED;
+        ++*vain;
         return true;
     }
-    if (hearth_lane_make_room(service, plan->target))
+    if (hearth_lane_make_room(service, plan->target) || hearth_lane_yield_cells(service, task))
         return true;
-    if (hearth_lane_yield_cells(service, task))
+    if (!any_busy(service)) {
+        ++*vain;
         return true;
-    if (!any_busy(service))
-        return true; /* the attempts run out and the prompt is computed from nothing */
+    }
     task->waits_for_ended = service->ended + 1;
-    hold(service, task);
+    hold(service, task, true);
     return false;
 }
 
@@ -281,7 +283,7 @@ static bool warm_is_there(struct hearth_service *service, struct hearth_task *ta
         return false;
     bool waits = wait_for_far(service, task, &plan);
     if (waits)
-        hold(service, task);
+        hold(service, task, false);
     else if (plan.resume == n || !hearth_cache_in_ram(service->cache, &plan))
         end_warm(service, task, &plan, plan.resume);
     else
@@ -317,7 +319,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     }
     if (any_busy(service) && (int32_t)(task->waits_for_ended - service->ended) > 0 && task->waits_for_ended &&
         !hearth_lane_yield_cells(service, task)) {
-        hold(service, task);
+        hold(service, task, true);
         return;
     }
     if (hearth_task_warm(task) && warm_is_there(service, task))
@@ -328,20 +330,21 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     if (!task->admitted)
         task->receipt.queue_us = start_us - task->submitted_us;
     uint64_t tried = 0; /* lanes that were captured: what RAM did not take is given up */
-    for (int attempt = 0;; attempt++) {
+    uint32_t vain = 0;
+    for (bool first = true;; first = false) {
         struct hearth_prompt prompt = {.tokens = task->tokens.v,
                                        .n = task->tokens.n,
                                        .salt = task->request.salt,
-                                       .cache_off = task->request.cache_off || attempt >= RESTORE_ATTEMPTS};
+                                       .cache_off = task->request.cache_off || vain >= RESTORE_ATTEMPTS};
         struct hearth_plan plan;
         const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
         if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), &plan)) {
             hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
             return;
         }
-        if ((attempt == 0 && wait_for_leader(service, task, plan.resume)) ||
-            (attempt == 0 && !prompt.cache_off && wait_for_far(service, task, &plan))) {
-            hold(service, task);
+        if (first && (wait_for_leader(service, task, plan.resume) ||
+                      (!prompt.cache_off && wait_for_far(service, task, &plan)))) {
+            hold(service, task, false);
             return;
         }
         if (plan.target == (int)service->lanes) {
@@ -371,7 +374,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             start(service, task, &plan, &restored, admit_us);
             return;
         }
-        if (!after_failure(service, task, &plan, &restored))
+        if (!after_failure(service, task, &plan, &restored, &vain))
             return;
         start_us = hearth_service_now_us(service);
     }

@@ -61,16 +61,16 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
     *link = task->next;
     hearth_spare_ended(service, task);
     service->ended++;
-    bool warm = hearth_task_warm(task), fresh = task->last_lane < 0 && !warm;
+    bool warm = hearth_task_warm(task), seated = task->seated;
     uint64_t tenant = task->request.tenant.id;
-    double lane_us = fresh || warm ? 0 : (double)(task->prefill_us + task->decode_us);
+    double lane_us = warm ? 0 : (double)(task->prefill_us + task->decode_us);
     hearth_ended_note(service, task);
     task->request.deliver(task->request.user, event);
     hearth_task_destroy(service, task);
     pthread_mutex_lock(&service->mutex);
     service->active--;
     service->warm -= warm;
-    if (fresh)
+    if (seated)
         hearth_seats_leave(&service->seats, tenant);
     if (lane_us > 0)
         service->lane_us = service->lane_us > 0 ? (4 * service->lane_us + lane_us) / 5 : lane_us;

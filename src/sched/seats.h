@@ -1,9 +1,9 @@
-/* Seats: who waits for a first lane, by tenant, and whether there is room for one more.
+/* Seats: who waits for a lane, new or set aside, by tenant, and whether there is room for one more.
  *
  * There are so many seats, and one more for each lane that is free. When all are taken a tenant may still come for its
  * part of them: the seats divided by how many tenants wait, itself included. So whoever has filled the queue keeps
  * nobody else out, and is the one who is refused. All tenants together then hold at most (1 + 1/2 + 1/3 + …) times the
- * seats.
+ * seats, and one more for each lane that was taken from its request: that one sits down in any case.
  *
  * Threads: the caller's. */
 #ifndef HEARTH_SCHED_SEATS_H

@@ -293,6 +293,7 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     }
     int64_t id = task->id = service->next_id++;
     service->warm += warm;
+    task->seated = !warm;
     if (!warm)
         hearth_seats_take(&service->seats, request->tenant.id);
     *service->inbox_tail = task;

@@ -65,6 +65,7 @@ struct hearth_task {
     size_t unfinished_len;
 
     int lane;                     /* -1: queued */
+    bool seated;                  /* it has a seat: waits, and is not warm; under the mutex */
     int last_lane;                /* where it ran last; -1: nowhere */
     int64_t expect_us;            /* for how long it is expected back once it has ended; 0: it is not */
     bool admitted;                /* the receipt's reuse is filled */
@@ -106,7 +107,7 @@ struct hearth_service {
     bool far_ready;               /* the far tier has events */
     int64_t next_id;
     size_t active;                /* accepted and not ended */
-    struct hearth_seats seats;    /* of these, that had no lane yet, but for warm ones */
+    struct hearth_seats seats;    /* of these, that have no lane, but for warm ones */
     uint32_t on_lanes;            /* that have one, but for warm ones */
     uint32_t warm;                /* warm ones */
     uint64_t refused;             /* requests, because too many waited */

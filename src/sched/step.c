@@ -5,6 +5,7 @@
 #include "sched/step.h"
 
 #include "base/assert.h"
+#include "sched/batch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -61,8 +62,7 @@ static int64_t came_us(enum hearth_class priority, int64_t arrived_us) {
     return arrived_us + patience_s[priority] * 1000000;
 }
 
-/* And among all who have a lane. */
-static int64_t lane_rank_us(const struct hearth_step *step, const struct hearth_step_lane *lane) {
+int64_t hearth_step_lane_rank_us(const struct hearth_step *step, const struct hearth_step_lane *lane) {
     if (lane->priority == HEARTH_CLASS_WARM)
         return INT64_MAX;
     return came_us(lane->priority, lane->arrived_us) + hearth_accounts_debt_us(&step->accounts, lane->account);
@@ -104,8 +104,23 @@ static bool briefer(const struct hearth_step_request *a, const struct hearth_ste
     return a->priority != b->priority ? a->priority < b->priority : a->need_tokens < b->need_tokens;
 }
 
+/* Whoever ranks behind this is not admitted: somebody has waited for cells long enough, and would wait forever while
+ * others take those that become free. */
+static struct hearth_rank last_rank(const struct hearth_step *step, int64_t now_us) {
+    struct hearth_rank last = {INT64_MAX, INT64_MAX};
+    for (size_t i = 0; i < step->queued; i++) {
+        const struct hearth_step_request *request = &step->queue[i];
+        if (!request->cells || now_us - request->queued_us < HEARTH_CELLS_WAIT_US)
+            continue;
+        struct hearth_rank rank = hearth_step_rank(step, request);
+        if (hearth_rank_before(rank, last))
+            last = rank;
+    }
+    return last;
+}
+
 static void look(const struct hearth_step *step, bool free, int64_t now_us, struct waiting *w) {
-    struct hearth_rank ranks[HEARTH_CLASS_WARM + 1] = {{0}};
+    struct hearth_rank ranks[HEARTH_CLASS_WARM + 1] = {{0}}, last = last_rank(step, now_us);
     *w = (struct waiting){.others = false};
     for (size_t i = 0; i < step->queued; i++) {
         const struct hearth_step_request *request = &step->queue[i];
@@ -114,6 +129,8 @@ static void look(const struct hearth_step *step, bool free, int64_t now_us, stru
         if (held(step, request) || (!free && now_us < request->humble_until_us))
             continue;
         struct hearth_rank rank = hearth_step_rank(step, request);
+        if (!warm && hearth_rank_before(last, rank))
+            continue;
         const struct hearth_step_request **best = &w->best[request->priority];
         if (!*best || hearth_rank_before(rank, ranks[request->priority])) {
             *best = request;
@@ -266,125 +283,11 @@ int hearth_step_yields_to(const struct hearth_step *step, int64_t id, int64_t no
 
 bool hearth_step_lane_after(const struct hearth_step *step, int lane, int other) {
     const struct hearth_step_lane *a = &step->lanes[lane], *b = &step->lanes[other];
-    int64_t a_us = lane_rank_us(step, a), b_us = lane_rank_us(step, b);
+    int64_t a_us = hearth_step_lane_rank_us(step, a), b_us = hearth_step_lane_rank_us(step, b);
     return a_us != b_us ? a_us > b_us : a->id > b->id;
 }
 
-/* ---- batches ---- */
-
-/* Tokens until the lane's next mark or the end of its prefill. */
-static int32_t until_mark(const struct hearth_step_lane *lane) {
-    int32_t end = lane->mark_count > 0 ? lane->marks[0] : lane->target;
-    return end - lane->computed;
-}
-
-static double urgency(const struct hearth_step *step, const struct hearth_step_lane *lane, int64_t now_us) {
-    double left = (double)(lane->target - lane->computed);
-    if (lane->priority == HEARTH_CLASS_WARM)
-        return left + 1e12; /* behind all others */
-    double waited_s = (double)(now_us - lane_rank_us(step, lane)) / 1e6;
-    return left - waited_s * step->params.ageing_tokens_per_s;
-}
-
-/* Prefill tokens that warm requests may have in a batch. */
-static int32_t warm_room(const struct hearth_step *step) {
-    for (uint32_t i = 0; i < step->params.lanes; i++)
-        if (step->lanes[i].state != HEARTH_LANE_IDLE && step->lanes[i].priority != HEARTH_CLASS_WARM)
-            return step->params.warm_chunk_tokens;
-    return step->params.warm_alone_tokens > 0 ? step->params.warm_alone_tokens : INT32_MAX;
-}
-
-static bool long_prefill(const struct hearth_step_lane *lane) {
-    return lane->state == HEARTH_LANE_PREFILL && lane->target - lane->begun > HEARTH_LONG_TOKENS;
-}
-
-/* Prefill tokens that a batch may hold beside `decoding` ones, with room for `room` more. */
-static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, int32_t room) {
-    int32_t chunk = step->params.chunk_tokens - decoding;
-    int32_t most = decoding > 0 ? step->params.beside_tokens : 0;
-    for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++)
-        if (long_prefill(&step->lanes[i]))
-            most = step->params.alone_tokens;
-    if (most > 0 && chunk > most)
-        chunk = most;
-    if (chunk < HEARTH_PREFILL_LEAST)
-        chunk = HEARTH_PREFILL_LEAST;
-    return chunk < room ? chunk : room;
-}
-
-/* What is left of the prompt that ends first; `warm`: also of warm requests'. */
-static int32_t shortest_left(const struct hearth_step *step, bool warm) {
-    int32_t shortest = INT32_MAX;
-    for (uint32_t i = 0; i < step->params.lanes; i++) {
-        const struct hearth_step_lane *lane = &step->lanes[i];
-        if (lane->state == HEARTH_LANE_PREFILL && (warm || lane->priority != HEARTH_CLASS_WARM) &&
-            lane->target - lane->computed < shortest)
-            shortest = lane->target - lane->computed;
-    }
-    return shortest;
-}
-
-/* What is left of all prompts that are neither long nor warm requests'. */
-static int32_t short_left(const struct hearth_step *step) {
-    int32_t all = 0;
-    for (uint32_t i = 0; i < step->params.lanes; i++) {
-        const struct hearth_step_lane *lane = &step->lanes[i];
-        if (lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_WARM && !long_prefill(lane))
-            all += lane->target - lane->computed;
-    }
-    return all;
-}
-
-/* Fills shares; returns how many tokens the batch has. `*passed`: a long prefill was left out for a shorter one. */
-static int32_t fill_batch(const struct hearth_step *step, int64_t now_us, int32_t *shares, bool *passed) {
-    int32_t room = step->params.batch_tokens, total = 0;
-    int32_t warm = warm_room(step);
-    for (uint32_t i = 0; i < step->params.lanes && room > 0; i++)
-        if (step->lanes[i].state == HEARTH_LANE_DECODE) {
-            shares[i] = step->lanes[i].due < room ? step->lanes[i].due : room;
-            room -= shares[i];
-            total += shares[i];
-        }
-    int32_t chunk = prefill_room(step, total, room);
-    uint64_t out = 0; /* long prefills that are left out */
-    int32_t beside = short_left(step);
-    while (chunk > 0) {
-        const struct hearth_step_lane *best = NULL;
-        for (uint32_t i = 0; i < step->params.lanes; i++) {
-            const struct hearth_step_lane *lane = &step->lanes[i];
-            if (lane->state != HEARTH_LANE_PREFILL || shares[i] > 0 || (out >> i & 1) ||
-                (lane->priority == HEARTH_CLASS_WARM && warm <= 0))
-                continue;
-            if (!best || urgency(step, lane, now_us) < urgency(step, best, now_us))
-                best = lane;
-        }
-        if (!best)
-            break;
-        int32_t share = until_mark(best), left = best->target - best->computed;
-        if (long_prefill(best) && step->passed < HEARTH_PASS_MOST &&
-            shortest_left(step, best->priority == HEARTH_CLASS_WARM) <= left / HEARTH_SHORTER_TIMES) {
-            out |= UINT64_C(1) << (best - step->lanes);
-            continue;
-        }
-        int32_t most = chunk;
-        if (long_prefill(best)) /* the others come along: they would wait for its batch in any case */
-            most -= beside < chunk / 2 ? beside : chunk / 2;
-        else if (best->priority != HEARTH_CLASS_WARM)
-            beside -= left;
-        if (share > most)
-            share = most;
-        if (best->priority == HEARTH_CLASS_WARM) {
-            share = share < warm ? share : warm;
-            warm -= share;
-        }
-        HEARTH_ASSERT(share > 0);
-        shares[best - step->lanes] = share;
-        chunk -= share;
-        total += share;
-    }
-    *passed = out != 0;
-    return total;
-}
+/* ---- next ---- */
 
 /* The lane whose state has waited longest to be captured, idle ones first, or -1. */
 static int next_capture(const struct hearth_step *step) {
@@ -419,7 +322,7 @@ void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_ac
     }
     int capture = next_capture(step);
     bool passed = false;
-    int32_t batch = fill_batch(step, now_us, action->shares, &passed);
+    int32_t batch = hearth_batch_fill(step, now_us, action->shares, &passed);
     if (capture >= 0 && (batch == 0 || !step->captured_last)) {
         action->type = HEARTH_ACTION_CAPTURE;
         action->lane = capture;
@@ -451,6 +354,7 @@ bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_reque
     struct hearth_step_request *queued = &step->queue[step->queued++];
     *queued = *request;
     queued->held_at = 0;
+    queued->cells = false;
     queued->humble_until_us = 0;
     queued->humbled = 0;
     queued->need_tokens = -1;
@@ -490,14 +394,15 @@ void hearth_step_need(struct hearth_step *step, int64_t id, int32_t tokens) {
         step->queue[at].need_tokens = tokens;
 }
 
-void hearth_step_hold(struct hearth_step *step, int64_t id, int64_t now_us) {
+void hearth_step_hold(struct hearth_step *step, int64_t id, bool cells, int64_t now_us) {
     size_t at = queue_find(step, id);
     HEARTH_ASSERT(at < step->queued);
-    step->queue[at].held_at = step->changes;
+    struct hearth_step_request *request = &step->queue[at];
+    request->held_at = step->changes;
+    request->cells = cells && request->priority != HEARTH_CLASS_WARM;
     step->moves++;
     if (step->favoured == id) {
         step->favoured = 0; /* others have waited long enough for it */
-        struct hearth_step_request *request = &step->queue[at];
         request->humble_until_us = now_us + ((int64_t)HEARTH_HUMBLE_US << request->humbled);
         request->humbled += request->humbled < HEARTH_HUMBLE_TIMES;
     }

@@ -43,7 +43,10 @@
  * Why nobody starves. Of a tenant's requests the first one's rank lies at most 10 s (patience) and HEARTH_DEBT_MAX_US
  * behind its arrival, or behind when the tenant was last served: whoever comes later than these 40 s is behind; before
  * it are finitely many, each with a lane for no more than its prompt and a slice. Within a tenant the order is that of
- * arrival and patience. Why nobody is thrown out forever: but for warm ones, a lane whose request has waited for it
+ * arrival and patience. A request that finds no cells is passed by those who need fewer, but only for
+ * HEARTH_CELLS_WAIT_US: then nobody who ranks behind it is admitted, so that lanes empty until it fits.
+ *
+ * Why nobody is thrown out forever. But for warm ones, a lane whose request has waited for it
  * yields only when it has run its quantum since it was assigned (a prefill: that much of computing for itself). A
  * quantum is a multiple of what setting the request aside and bringing it back cost; it grows by a part of the time
  * that it waited, and doubles each time that state was lost meanwhile. So a request that takes T is set aside at most
@@ -77,6 +80,7 @@
     X(SENIOR_US,        5000000)  /* beside other tenants a tenant has waited so much longer, at most */              \
     X(SLICE_US,         20000000) /* a reply of a few hundred tokens ends within it: most are never cut */            \
     X(SLICE_WAIT_US,    5000000)  /* who waits less had better let the reply end */                                   \
+    X(CELLS_WAIT_US,    5000000)  /* and has a lane, but no cells, may be passed by those who need fewer */           \
     X(HUMBLE_US,        1000000)  /* how long nobody yields again for who had to wait for something else, */          \
     X(HUMBLE_TIMES,     4)        /* doubled each time, so many times at most */                                      \
     X(LONG_TOKENS,      2048)     /* shorter prefills keep large batches: equal prompts are split alike */            \
@@ -123,6 +127,7 @@ struct hearth_step_request {
     int32_t need_tokens;  /* about what has to be computed of its prompt; negative: not known */
     int64_t humble_until_us; /* until then it waits for a lane that is free */
     uint32_t humbled;        /* how often a lane was set aside for it in vain */
+    bool cells;       /* and what it was held for were cells */
     uint32_t held_at; /* change counter when it was held; retried when the counter moves on; 0 = not held */
 };
 
@@ -185,6 +190,8 @@ bool hearth_rank_before(struct hearth_rank a, struct hearth_rank b);
 /* The lane that yields to a queued request which cannot use one that is free, for want of cells; -1: none does now.
  * `*anew` as in the action. */
 int hearth_step_yields_to(const struct hearth_step *step, int64_t id, int64_t now_us, bool *anew);
+/* When the request of a busy lane counts as arrived; INT64_MAX: it is warm. */
+int64_t hearth_step_lane_rank_us(const struct hearth_step *step, const struct hearth_step_lane *lane);
 /* Whether the request of one busy lane ranks after that of another. */
 bool hearth_step_lane_after(const struct hearth_step *step, int lane, int other);
 
@@ -201,8 +208,8 @@ void hearth_step_need(struct hearth_step *step, int64_t id, int32_t tokens);
 void hearth_step_assign(struct hearth_step *step, int64_t id, int lane, int32_t computed, int32_t target,
                         const int32_t *marks, size_t mark_count, int64_t aside_us, int64_t now_us);
 /* A queued request cannot run now: not asked for again until something changes; and if a lane yielded for it, no other
- * does for some time. */
-void hearth_step_hold(struct hearth_step *step, int64_t id, int64_t now_us);
+ * does for some time. `cells`: what it lacks are cells, and who ranks behind it does not keep it from them forever. */
+void hearth_step_hold(struct hearth_step *step, int64_t id, bool cells, int64_t now_us);
 /* Adds a mark to a prefilling lane. False when the lane is past it or full of marks. */
 bool hearth_step_mark(struct hearth_step *step, int lane, int32_t pos);
 /* A decoding lane computes so many tokens per batch from now on, instead of one: what is due (more than one when state

@@ -12,7 +12,7 @@
  * counts.
  *
  * Invariants: on_lane[i] is the task of lane i or NULL; the spare place is never busy, and empty until a request was
- * set aside; `seats` counts those without a lane so far, `on_lanes` those with one. */
+ * set aside; `seats` counts those without a lane, set aside or new, `on_lanes` those with one. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "sched/service_internal.h"
@@ -37,12 +37,16 @@ bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task,
     return hearth_step_submit(&service->step, &request);
 }
 
-static void count(struct hearth_service *service, const struct hearth_task *task, bool sat, int on_lanes) {
+/* From now on the task has a seat, or none; and so many lanes more are busy. */
+static void count(struct hearth_service *service, struct hearth_task *task, bool seated, int on_lanes) {
     if (hearth_task_warm(task))
         return;
     pthread_mutex_lock(&service->mutex);
-    if (sat)
+    if (seated && !task->seated)
+        hearth_seats_take(&service->seats, task->request.tenant.id);
+    if (!seated && task->seated)
         hearth_seats_leave(&service->seats, task->request.tenant.id);
+    task->seated = seated;
     service->on_lanes += (uint32_t)on_lanes;
     pthread_mutex_unlock(&service->mutex);
 }
@@ -62,7 +66,7 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
     task->waited_us += now_us - task->queued_us;
     task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
     service->on_lane[lane] = task;
-    count(service, task, task->last_lane < 0, 1);
+    count(service, task, false, 1);
     if (task->request.progress)
         hearth_task_progress(service, task);
 }
@@ -140,6 +144,7 @@ void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *t
     struct hearth_live *live = &service->lives[lane];
     int64_t arrived_us = service->step.lanes[lane].arrived_us;
     hearth_lane_leave(service, task);
+    count(service, task, true, 0);
     task->aside_at = (int32_t)live->tokens.n;
     task->fetch_us = 0;
     task->preemptions++;

@@ -13,6 +13,7 @@
  *     brief                           batches that only decode are not written down
  *     beside 32 alone 256             fewer prefill tokens in a batch
  *     stays A                         A's state cannot be kept: it is not set aside
+ *     cells 4000                      a request whose tokens do not fit beside those of the lanes is held
  *
  * The executor below is the simplest one: nothing is ever reused, prefill and decode cost what the script says.
  * `step_golden --update FILE…` writes the traces anew. */
@@ -44,6 +45,7 @@ struct world {
     int32_t computed[256]; /* per name: where it goes on after it was set aside */
     bool aside[256], stays[256];
     bool needs, brief;
+    int32_t cells; /* 0: as many as anybody needs */
     int64_t now_us;
     FILE *out;
 };
@@ -65,7 +67,8 @@ static bool read_setting(struct world *world, const char *line) {
     bool needs = strcmp(line, "needs\n") == 0, brief = strcmp(line, "brief\n") == 0;
     world->needs = world->needs || needs;
     world->brief = world->brief || brief;
-    return needs || brief || sscanf(line, "beside %d alone %d", &params->beside_tokens, &params->alone_tokens) == 2;
+    return needs || brief || sscanf(line, "cells %d", &world->cells) == 1 ||
+           sscanf(line, "beside %d alone %d", &params->beside_tokens, &params->alone_tokens) == 2;
 }
 
 static bool read_script(struct world *world, FILE *file) {
@@ -156,6 +159,31 @@ static void arrive(struct world *world, struct event *event) {
     hearth_step_withdraw(&world->step, event->name);
 }
 
+static bool fits(const struct world *world, int32_t tokens) {
+    for (uint32_t i = 0; i < world->step.params.lanes; i++)
+        tokens += world->step.lanes[i].target;
+    return world->cells == 0 || tokens <= world->cells;
+}
+
+static void admit(struct world *world, int name) {
+    const struct event *event = event_of(world, (char)name);
+    char text[64];
+    int lane = 0;
+    while (world->step.lanes[lane].state != HEARTH_LANE_IDLE)
+        lane++;
+    if (!fits(world, event->tokens)) {
+        snprintf(text, sizeof text, "no cells for %c", (char)name);
+        say(world, text);
+        hearth_step_hold(&world->step, name, true, world->now_us);
+        return;
+    }
+    snprintf(text, sizeof text, "admit %c to lane %d", (char)name, lane);
+    say(world, text);
+    hearth_step_assign(&world->step, name, lane, world->computed[name], event->tokens, &event->mark, event->mark > 0,
+                       HEARTH_QUANTUM_US, world->now_us);
+    world->step.lanes[lane].stays = world->stays[name];
+}
+
 /* Set aside; it will go on from where it is. */
 static void yield(struct world *world, const struct hearth_action *action) {
     const struct hearth_step_lane lane = world->step.lanes[action->lane];
@@ -224,18 +252,7 @@ static void play(struct world *world) {
         char text[64];
         hearth_step_next(&world->step, world->now_us, &action);
         switch (action.type) {
-        case HEARTH_ACTION_ADMIT: {
-            int lane = 0;
-            while (world->step.lanes[lane].state != HEARTH_LANE_IDLE)
-                lane++;
-            const struct event *event = event_of(world, (char)action.id);
-            snprintf(text, sizeof text, "admit %c to lane %d", (char)action.id, lane);
-            say(world, text);
-            hearth_step_assign(&world->step, action.id, lane, world->computed[action.id], event->tokens, &event->mark,
-                               event->mark > 0, HEARTH_QUANTUM_US, world->now_us);
-            world->step.lanes[lane].stays = world->stays[action.id];
-            break;
-        }
+        case HEARTH_ACTION_ADMIT: admit(world, (int)action.id); break;
         case HEARTH_ACTION_YIELD: yield(world, &action); break;
         case HEARTH_ACTION_COMPUTE: compute(world, &action); break;
         case HEARTH_ACTION_CAPTURE:

@@ -1,0 +1,117 @@
+/* What a batch holds. Rules in step.h, "Batches". */
+#include "sched/batch.h"
+
+#include "base/assert.h"
+
+/* Tokens until the lane's next mark or the end of its prefill. */
+static int32_t until_mark(const struct hearth_step_lane *lane) {
+    int32_t end = lane->mark_count > 0 ? lane->marks[0] : lane->target;
+    return end - lane->computed;
+}
+
+static double urgency(const struct hearth_step *step, const struct hearth_step_lane *lane, int64_t now_us) {
+    double left = (double)(lane->target - lane->computed);
+    if (lane->priority == HEARTH_CLASS_WARM)
+        return left + 1e12; /* behind all others */
+    double waited_s = (double)(now_us - hearth_step_lane_rank_us(step, lane)) / 1e6;
+    return left - waited_s * step->params.ageing_tokens_per_s;
+}
+
+/* Prefill tokens that warm requests may have in a batch. */
+static int32_t warm_room(const struct hearth_step *step) {
+    for (uint32_t i = 0; i < step->params.lanes; i++)
+        if (step->lanes[i].state != HEARTH_LANE_IDLE && step->lanes[i].priority != HEARTH_CLASS_WARM)
+            return step->params.warm_chunk_tokens;
+    return step->params.warm_alone_tokens > 0 ? step->params.warm_alone_tokens : INT32_MAX;
+}
+
+static bool long_prefill(const struct hearth_step_lane *lane) {
+    return lane->state == HEARTH_LANE_PREFILL && lane->target - lane->begun > HEARTH_LONG_TOKENS;
+}
+
+/* Prefill tokens that a batch may hold beside `decoding` ones, with room for `room` more. */
+static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, int32_t room) {
+    int32_t chunk = step->params.chunk_tokens - decoding;
+    int32_t most = decoding > 0 ? step->params.beside_tokens : 0;
+    for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++)
+        if (long_prefill(&step->lanes[i]))
+            most = step->params.alone_tokens;
+    if (most > 0 && chunk > most)
+        chunk = most;
+    if (chunk < HEARTH_PREFILL_LEAST)
+        chunk = HEARTH_PREFILL_LEAST;
+    return chunk < room ? chunk : room;
+}
+
+/* What is left of the prompt that ends first; `warm`: also of warm requests'. */
+static int32_t shortest_left(const struct hearth_step *step, bool warm) {
+    int32_t shortest = INT32_MAX;
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        const struct hearth_step_lane *lane = &step->lanes[i];
+        if (lane->state == HEARTH_LANE_PREFILL && (warm || lane->priority != HEARTH_CLASS_WARM) &&
+            lane->target - lane->computed < shortest)
+            shortest = lane->target - lane->computed;
+    }
+    return shortest;
+}
+
+/* What is left of all prompts that are neither long nor warm requests'. */
+static int32_t short_left(const struct hearth_step *step) {
+    int32_t all = 0;
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        const struct hearth_step_lane *lane = &step->lanes[i];
+        if (lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_WARM && !long_prefill(lane))
+            all += lane->target - lane->computed;
+    }
+    return all;
+}
+
+int32_t hearth_batch_fill(const struct hearth_step *step, int64_t now_us, int32_t *shares, bool *passed) {
+    int32_t room = step->params.batch_tokens, total = 0;
+    int32_t warm = warm_room(step);
+    for (uint32_t i = 0; i < step->params.lanes && room > 0; i++)
+        if (step->lanes[i].state == HEARTH_LANE_DECODE) {
+            shares[i] = step->lanes[i].due < room ? step->lanes[i].due : room;
+            room -= shares[i];
+            total += shares[i];
+        }
+    int32_t chunk = prefill_room(step, total, room);
+    uint64_t out = 0; /* long prefills that are left out */
+    int32_t beside = short_left(step);
+    while (chunk > 0) {
+        const struct hearth_step_lane *best = NULL;
+        for (uint32_t i = 0; i < step->params.lanes; i++) {
+            const struct hearth_step_lane *lane = &step->lanes[i];
+            if (lane->state != HEARTH_LANE_PREFILL || shares[i] > 0 || (out >> i & 1) ||
+                (lane->priority == HEARTH_CLASS_WARM && warm <= 0))
+                continue;
+            if (!best || urgency(step, lane, now_us) < urgency(step, best, now_us))
+                best = lane;
+        }
+        if (!best)
+            break;
+        int32_t share = until_mark(best), left = best->target - best->computed;
+        if (long_prefill(best) && step->passed < HEARTH_PASS_MOST &&
+            shortest_left(step, best->priority == HEARTH_CLASS_WARM) <= left / HEARTH_SHORTER_TIMES) {
+            out |= UINT64_C(1) << (best - step->lanes);
+            continue;
+        }
+        int32_t most = chunk;
+        if (long_prefill(best)) /* the others come along: they would wait for its batch in any case */
+            most -= beside < chunk / 2 ? beside : chunk / 2;
+        else if (best->priority != HEARTH_CLASS_WARM)
+            beside -= left;
+        if (share > most)
+            share = most;
+        if (best->priority == HEARTH_CLASS_WARM) {
+            share = share < warm ? share : warm;
+            warm -= share;
+        }
+        HEARTH_ASSERT(share > 0);
+        shares[best - step->lanes] = share;
+        chunk -= share;
+        total += share;
+    }
+    *passed = out != 0;
+    return total;
+}
