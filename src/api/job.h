@@ -26,6 +26,7 @@ struct hearth_choice {
     struct hearth_message *message;      /* of a chat, once it has ended */
     bool cut;                            /* it did not end by itself, or broke off within a call */
     bool late;                           /* its deadline did that */
+    bool empty;                          /* before it had begun: it ends with nothing when other choices have ended */
     char *stop;                          /* the client's stop string that ended it, or NULL */
     uint32_t reasoning_tokens;
     json_t *logprobs;      /* array; in a stream, those that wait for text */

@@ -209,26 +209,56 @@ static void fail_event(struct hearth_job *job, const struct hearth_event *event)
     hearth_reply_fail(job, &error);
 }
 
-void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
-    const bool streams = job->generation.stream, done = event->type == HEARTH_EVENT_DONE;
+/* Prints one event of a choice. False: out of memory, and the response has ended with that. */
+static bool print_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
+    const bool streams = job->generation.stream;
     struct hearth_buf out = {0};
     struct sink sink = {.choice = choice, .out = &out, .ok = true};
-    HEARTH_ASSERT(job->open);
-    if (event->type == HEARTH_EVENT_FAILED) {
-        fail_event(job, event);
-        return;
-    }
     bool ok = take_event(job, choice, event);
     if (ok && streams && !choice->started) {
         choice->started = true;
         ok = begin_stream(job, &out) && (job->dialect->start == NULL || job->dialect->start(choice, &out));
     }
     ok = ok && take_progress(&sink, event) && take_text(&sink, &event->text);
-    if (ok && done) {
+    if (ok && event->type == HEARTH_EVENT_DONE) {
         ok = (job->chat.format == NULL || end_chat(&sink, event)) &&
              (!streams || job->dialect->end == NULL || job->dialect->end(choice, &out));
     }
-    if (emit(job, &out, ok) && done && job->open_choices == 0) {
+    return emit(job, &out, ok);
+}
+
+/* The choices that their deadline kept from beginning end with nothing, since others have come to something. False: out
+ * of memory. */
+static bool end_empty(struct hearth_job *job) {
+    bool ok = true;
+    for (size_t i = 0; ok && i < job->choice_count; i++) {
+        struct hearth_choice *choice = &job->choices[i];
+        const struct hearth_event end = {
+            .type = HEARTH_EVENT_DONE, .finish = HEARTH_FINISH_LENGTH, .late = true, .receipt = choice->receipt};
+        ok = !choice->empty || print_event(job, choice, &end);
+    }
+    return ok;
+}
+
+static bool all_empty(const struct hearth_job *job) {
+    size_t empty = 0;
+    for (size_t i = 0; i < job->choice_count; i++) {
+        empty += job->choices[i].empty;
+    }
+    return empty == job->choice_count;
+}
+
+void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
+    const bool failed = event->type == HEARTH_EVENT_FAILED;
+    HEARTH_ASSERT(job->open);
+    choice->empty = failed && event->err == HEARTH_ERR_DEADLINE;
+    choice->late = choice->late || choice->empty;
+    if (failed && (!choice->empty || all_empty(job))) {
+        fail_event(job, event);
+        return;
+    }
+    const bool ended = failed || event->type == HEARTH_EVENT_DONE;
+    if ((failed || print_event(job, choice, event)) && ended && job->open_choices == 0 && end_empty(job)) {
         hearth_job_complete(job, NULL);
     }
 }

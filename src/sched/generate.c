@@ -317,10 +317,7 @@ static void persist(struct hearth_service *service, struct hearth_task *task, st
         return;
     task->persisted = n;
     (void)hearth_lane_snapshot(service, task->lane, HEARTH_SNAPSHOT_INTERVAL);
-    if (hearth_task_warm(task))
-        hearth_lane_capture_now(service, task->lane);
-    else
-        hearth_lane_capture(service, task->lane);
+    hearth_lane_capture_now(service, task->lane); /* all lanes would wait for a slow disk */
 }
 
 /* Books one lane's share: its sequence holds the tokens now. Returns false when the task ended. */

@@ -258,6 +258,42 @@ static void late_replies_are_cut_off(void **state) {
     }
 }
 
+/* What others have come to is not lost with the choice that had no turn in time, whichever ends first. */
+static void choices_that_never_began_end_empty(void **state) {
+    static const char *const texts[] = {"choices.0.message.content", "choices.0.text"};
+    (void)state;
+    for (int dialect = 0; dialect < 2; dialect++)
+        for (int late = 1; late <= 2; late++) {
+            const struct fake_plan plan = {.fail_err = HEARTH_ERR_DEADLINE, .fail_after = -1, .fail_only = late,
+                                           .pieces = 3, .piece = "a", .finish = HEARTH_FINISH_STOP};
+            char text[32], finish[32], other[32];
+            snprintf(text, sizeof text, "%.8s%d%s", texts[dialect], 2 - late, texts[dialect] + 9);
+            snprintf(finish, sizeof finish, "choices.%d.finish_reason", late - 1);
+            snprintf(other, sizeof other, "choices.%d.finish_reason", 2 - late);
+            fake_set_plan(&plan);
+            struct response response = ask(&dialects[dialect], NULL, ",\"n\":2,\"deadline_ms\":50000");
+            json_t *answer = json_of(&response);
+            assert_int_equal(response.status, 200);
+            assert_string_equal(json_str(answer, text), "aaa");
+            assert_string_equal(json_str(answer, other), "stop");
+            assert_string_equal(json_str(answer, finish), "length");
+            assert_true(json_is_true(json_at(answer, "hearth.deadline")));
+            json_decref(answer);
+            response_finish(&response);
+            fake_set_plan(&plan);
+            response = ask(&dialects[dialect], NULL, ",\"n\":2,\"stream\":true,\"deadline_ms\":50000");
+            assert_int_equal(response.status, 200);
+            assert_true(holds(&response, "\"finish_reason\":\"length\"") && holds(&response, "\"finish_reason\":\"stop\""));
+            assert_true(holds(&response, "data: [DONE]") && !holds(&response, "deadline_exceeded"));
+            response_finish(&response);
+        }
+    static const struct fake_plan all = {.fail_err = HEARTH_ERR_DEADLINE, .fail_after = -1};
+    fake_set_plan(&all);
+    struct response response = ask(&dialects[0], NULL, ",\"n\":2,\"stream\":true,\"deadline_ms\":50000");
+    assert_int_equal(response.status, 504);
+    response_finish(&response);
+}
+
 static void wants_429(const struct dialect *dialect, const char *headers, const char *more, const char *retry_after) {
     char seconds[16], id[64];
     struct response response = ask(dialect, headers, more);
@@ -495,6 +531,7 @@ int main(void) {
         cmocka_unit_test(deadlines_reach_the_service),
         cmocka_unit_test(missed_deadlines_are_errors),
         cmocka_unit_test(late_replies_are_cut_off),
+        cmocka_unit_test(choices_that_never_began_end_empty),
         cmocka_unit_test(too_many_are_told_when_to_come_back),
         cmocka_unit_test(refusals_do_not_wait_for_the_body),
         cmocka_unit_test(progress_is_told_to_those_who_ask),

@@ -34,6 +34,7 @@ static struct fake_counts counts;
 static struct fake_request last;
 static uint32_t seeds_seen[SEEDS_MAX];
 static size_t seed_count;
+static int planned; /* requests under this plan */
 static struct flight *flights;
 static uint32_t overloaded_s;
 static int64_t next_id = 1;
@@ -261,6 +262,10 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
         *flight = (struct flight){.next = flights, .id = next_id++, .plan = current, .deliver = request->deliver,
                                   .user = request->user, .prompt_tokens = (uint32_t)request->prompt_tokens,
                                   .logprobs = request->sampling.logprobs >= 0, .progress = request->progress};
+        planned++;
+        if (current.fail_only > 0 && current.fail_only != planned) {
+            flight->plan.fail_err = 0;
+        }
         flights = flight;
         id = flight->id;
         counts.submitted++;
@@ -378,6 +383,7 @@ void fake_set_plan(const struct fake_plan *plan) {
     pthread_mutex_lock(&mutex);
     current = *plan;
     seed_count = 0;
+    planned = 0;
     pthread_mutex_unlock(&mutex);
 }
 

@@ -10,6 +10,7 @@ struct fake_plan {
     int submit_err;     /* refuse at submission */
     int fail_err;       /* end with FAILED … */
     int fail_after;     /* … after this many pieces; -1: before PREFILLED */
+    int fail_only;      /* of the requests under this plan only the one of this number, from 1; 0: each */
     int pieces;         /* then DONE; -1: go on until cancelled */
     const char *piece;
     int wait_ms;        /* before each piece */

@@ -383,6 +383,34 @@ static void no_more_wait_than_may(void **state) {
     close_stage(&stage);
 }
 
+static void who_is_set_aside_waits_like_others(void **state) {
+    (void)state;
+    struct stage stage;
+    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1, .spare = 1, .queue = 1};
+    open_load(&stage, &options);
+    struct hearth_tokens prompt = tokens_like(1, 100);
+    struct hearth_request first = request_for(&prompt, 50), second = request_for(&prompt, 5);
+    struct gate gate, later = {.events_left = 3};
+    uint32_t retry_after_s;
+    first.priority = HEARTH_CLASS_BACKGROUND;
+    (void)launch_gate(&stage, &first, &gate, 5);
+    second.deliver = deliver_through;
+    second.user = &later;
+    assert_true(hearth_service_submit(stage.service, &second, NULL) > 0);
+    open_gate(&gate, 0);
+    await_gate(&later); /* the second has the lane, the first waits */
+    assert_true(hearth_service_overloaded(stage.service, &first.tenant, &retry_after_s));
+    open_gate(&later, 0);
+    await(&gate.reply);
+    await(&later.reply);
+    assert_false(hearth_service_overloaded(stage.service, &first.tenant, &retry_after_s));
+    assert_int_equal(gate.reply.err, 0);
+    reply_finish(&gate.reply);
+    reply_finish(&later.reply);
+    hearth_tokens_finish(&prompt);
+    close_stage(&stage);
+}
+
 /* ---- deadlines ---- */
 
 static void a_deadline_ends_what_has_begun_and_fails_what_has_not(void **state) {
@@ -544,6 +572,7 @@ int main(void) {
         cmocka_unit_test(who_cannot_be_kept_stays),
         cmocka_unit_test(all_of_a_crowd_are_answered),
         cmocka_unit_test(no_more_wait_than_may),
+        cmocka_unit_test(who_is_set_aside_waits_like_others),
         cmocka_unit_test(a_deadline_ends_what_has_begun_and_fails_what_has_not),
         cmocka_unit_test(progress_is_told),
         cmocka_unit_test(lanes_and_queue_can_be_seen),
