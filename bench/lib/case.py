@@ -5,7 +5,9 @@ asks hearth and llama-server the same, one after the other, and gives one number
 rounds:
 
     value      the median of the rounds, for each server; of a pooled measure, a quantile of all rounds' samples
-    ratio      how many times better hearth is: the ratio of the two values, so turned that above 1 hearth is ahead
+    ratio      how many times better hearth is, above 1 it is ahead: the middle of the rounds' own ratios, since both
+               servers meet the same machine in a round, and another one minutes later (stats.middle_ratio); of exact
+               and pooled measures the ratio of the two values
     interval   of the ratio: five rounds or more, bootstrap over rounds (90 %); fewer, the smallest and the largest
     spread     half of the interval, relative to the ratio: what another run of the record may differ by
 
@@ -162,9 +164,12 @@ class Case:
 # ---- figures
 
 def _rounds(measure, name, result, kind):
-    """What the rounds say: numbers, or lists of samples."""
+    """What the rounds say: numbers, or lists of samples; None where a round has none."""
     found = [each.get(kind, {}) for each in result["rounds"]]
-    values = [each.get(measure.pooled[0]) if measure.pooled else each.get("values", {}).get(name) for each in found]
+    return [each.get(measure.pooled[0]) if measure.pooled else each.get("values", {}).get(name) for each in found]
+
+
+def _known(values):
     return [value for value in values if value is not None]
 
 
@@ -179,12 +184,14 @@ def _of_rounds(measure, values):
     return stats.median(values)
 
 
-def _ratio(measure, mine, peer):
-    mine, peer = _of_rounds(measure, mine), _of_rounds(measure, peer)
-    if not mine or not peer:
-        return None
+def _ratio(measure, pairs):
+    """Of rounds as (hearth's, llama-server's)."""
+    if not measure.exact and not measure.pooled:
+        turned = [(mine, peer) if measure.higher_is_better else (peer, mine) for mine, peer in pairs]
+        return stats.middle_ratio(turned)
+    mine, peer = (_of_rounds(measure, values) for values in zip(*pairs))
     over, under = (mine, peer) if measure.higher_is_better else (peer, mine)
-    return over / under if under else None
+    return over / under if over and under else None
 
 
 def _rounded(value):
@@ -193,21 +200,22 @@ def _rounded(value):
 
 def figure(measure, name, result):
     """One measure of one cell as a dictionary; None when nobody measured it."""
-    mine, peer = (_rounds(measure, name, result, kind) for kind in BOTH)
+    rounds = [_rounds(measure, name, result, kind) for kind in BOTH]
+    mine, peer = (_known(values) for values in rounds)
     if not mine and not peer:
         return None
     out = {"hearth": _rounded(_of_rounds(measure, mine)), "peer": _rounded(_of_rounds(measure, peer)),
            "unit": measure.unit, "kind": "exact" if measure.exact else "timed", "rounds": len(mine)}
     if not measure.compared:
         return out
-    out["ratio"] = _rounded(_ratio(measure, mine, peer))
-    pairs = list(zip(mine, peer))
+    pairs = [pair for pair in zip(*rounds) if None not in pair]
+    out["ratio"] = _rounded(_ratio(measure, pairs)) if pairs else None
     if out["ratio"] is None or measure.exact or len(pairs) < 2:
         return out
     if len(pairs) >= BOOTSTRAP_FROM:
-        found = stats.interval(pairs, lambda drawn: _ratio(measure, *zip(*drawn)))
+        found = stats.interval(pairs, lambda drawn: _ratio(measure, drawn))
     else:
-        each = [_ratio(measure, [a], [b]) for a, b in pairs]
+        each = _known(_ratio(measure, [pair]) for pair in pairs)
         found = [min(each), max(each)]
     out["low"], out["high"] = _rounded(found[0]), _rounded(found[1])
     out["spread"] = _rounded((found[1] - found[0]) / 2 / out["ratio"])

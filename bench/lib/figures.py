@@ -3,7 +3,8 @@
     <!-- figure:alternating.pages.1.ttft.ratio .1f -->12.3<!-- /figure -->
 
 The path is a figure's and one of its fields (hearth, peer, ratio, low, high, spread), or `machine.NAME`; behind it
-stands how it is printed, as in Python's format(). `<!-- table:NAME -->` … `<!-- /table -->` holds a whole table
+stands how it is printed, as in Python's format(), or `fives`: rounded down to a multiple of five, for a bound that is
+to hold in other runs, too. `<!-- table:NAME -->` … `<!-- /table -->` holds a whole table
 (TABLES).
 """
 
@@ -63,7 +64,7 @@ def printed():
     """Cells with a ratio that the pages print: "alternating.pages.1"."""
     found = {path for _, path in RECORD_ROWS}
     for text in _texts():
-        found |= {path.rsplit(".", 2)[0] for _, path, _, _, _ in FIGURE.findall(text) if path.endswith(".ratio")}
+        found |= {path.rsplit(".", 2)[0] for _, path, _, _, _ in FIGURE.findall(text) if path.endswith((".ratio", ".low"))}
     return found
 
 
@@ -99,7 +100,8 @@ def value(data, path):
 
 
 def _text(data, path, how):
-    return format(value(data, path), how or "")
+    found = value(data, path)
+    return f"{5 * (found // 5):.0f}" if how == "fives" else format(found, how or "")
 
 
 def fill(text, data):
@@ -113,20 +115,27 @@ def compare_with_pages(found):
     lines = []
     for page, text in zip(pages(), _texts()):
         said = [(path, before) for _, path, _, shown, _ in FIGURE.findall(text)
-                if (path.endswith(".ratio") or path.split(".")[-2:] in (["recompute", "hearth"], ["recompute", "peer"]))
+                if (path.endswith((".ratio", ".low")) or path.split(".")[-2:] in (["recompute", "hearth"], ["recompute", "peer"]))
                 and (before := _number(shown)) is not None]
         for _, name, shown, _ in TABLE.findall(text):
             said += _said_in_table(shown) if name == "record" else []
-        for path, before in said:
-            figure, _, field = path.rpartition(".")
-            now = found.get(figure, {}).get(field)
-            if now is None:
-                lines.append(f"{os.path.basename(page)}: {path}: {before:g}, not measured here")
-                continue
-            off = abs(now / before - 1)
-            far = "" if off <= REPRODUCED_WITHIN else f"   more than {100 * REPRODUCED_WITHIN:.0f} % off"
-            lines.append(f"{os.path.basename(page)}: {path}: {before:g}, here {now:.3g} ({100 * off:.0f} %){far}")
+        lines += [f"{os.path.basename(page)}: {_compared(path, before, found)}" for path, before in said]
     return "\n".join(["What README.md and docs/ say, and what was measured here:", *lines] if lines else [])
+
+
+def _compared(path, before, found):
+    """One printed ratio beside what was found. `low` is printed as a bound, which the ratio is to keep."""
+    figure, _, field = path.rpartition(".")
+    bound = field == "low"
+    now = found.get(figure, {}).get("ratio" if bound else field)
+    said = f"{path}: {'at least ' if bound else ''}{before:g}"
+    if now is None:
+        return f"{said}, not measured here"
+    if bound:
+        return f"{said}, here {now:.3g}" + (f"   {100 * (1 - now / before):.0f} % less" if now < before else "")
+    off = abs(now / before - 1)
+    far = "" if off <= REPRODUCED_WITHIN else f"   more than {100 * REPRODUCED_WITHIN:.0f} % off"
+    return f"{said}, here {now:.3g} ({100 * off:.0f} %){far}"
 
 
 def _number(shown):

@@ -53,6 +53,7 @@ def test_fill():
     other = copy.deepcopy(DATA)
     other["figures"]["alternating.pages.1.ttft"]["ratio"] = 3
     assert figures.fill(filled, other) != filled
+    assert ">10<" in figures.fill("<!-- figure:alternating.pages.1.ttft.ratio fives -->…<!-- /figure -->", DATA)
     with pytest.raises(figures.Missing):
         figures.fill("<!-- figure:none.of.these -->1<!-- /figure -->", DATA)
 
@@ -65,6 +66,11 @@ def test_what_is_not_measured_yet_is_not_compared(tmp_path, monkeypatch):
     assert figures.compare_with_pages(DATA["figures"]) == ""
     page.write_text(marks.format("12.0"), encoding="utf-8")
     assert "12, here 12.3 (3 %)" in figures.compare_with_pages(DATA["figures"])
+    page.write_text(marks.format("10.0").replace(".ratio", ".low"), encoding="utf-8")
+    assert "at least 10, here 12.3" in figures.compare_with_pages(DATA["figures"])
+    assert "off" not in figures.compare_with_pages(DATA["figures"])
+    page.write_text(marks.format("20.0").replace(".ratio", ".low"), encoding="utf-8")
+    assert "at least 20, here 12.3   38 % less" in figures.compare_with_pages(DATA["figures"])
 
 
 def rounds(pairs):
@@ -77,13 +83,29 @@ def rounds(pairs):
     }
 
 
-def test_ratio_is_of_medians_and_above_one_when_hearth_is_ahead():
-    lower = kinds.figure(Measure("m", "ms"), "m", rounds([(1, 10), (2, 30), (3, 20)]))
+def test_ratio_is_the_middle_of_the_rounds_and_above_one_when_hearth_is_ahead():
+    lower = kinds.figure(Measure("m", "ms"), "m", rounds([(1, 10), (2, 20), (3, 30)]))
     assert (lower["hearth"], lower["peer"], lower["ratio"]) == (2, 20, 10)
-    assert (lower["low"], lower["high"]) == (pytest.approx(20 / 3, rel=1e-5), 15)
+    assert (lower["low"], lower["high"]) == (10, 10)
     higher = kinds.figure(Measure("m", "tokens/s", True), "m", rounds([(30, 10), (30, 10)]))
     assert higher["ratio"] == 3 and higher["spread"] == 0
     assert kinds.figure(Measure("m"), "m", rounds([(1, 10)])).get("spread") is None
+
+
+def test_a_machine_that_changes_between_rounds_changes_no_ratio():
+    """Half as fast in every other round: in each hearth takes two thirds of the time."""
+    drifting = rounds([(2 * speed, 3 * speed) for speed in (1, 2, 1, 2, 1, 2, 9)])
+    found = kinds.figure(Measure("m", "ms"), "m", drifting)
+    assert found["ratio"] == found["low"] == found["high"] == 1.5
+    outlier = kinds.figure(Measure("m", "ms"), "m", rounds([(2, 3)] * 6 + [(2, 300)]))
+    assert outlier["ratio"] == 1.5
+
+
+def test_rounds_that_one_server_missed_are_not_paired():
+    result = rounds([(1, 10), (2, 10), (1, 10)])
+    del result["rounds"][1]["llama-server"]
+    found = kinds.figure(Measure("m", "ms"), "m", result)
+    assert (found["ratio"], found["rounds"]) == (10, 3)
 
 
 def test_pooled_measures_are_quantiles_of_all_samples():
