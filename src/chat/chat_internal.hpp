@@ -185,5 +185,14 @@ json_ptr buildable(const json_t *schema, const std::string &where);
 json_ptr with_parameters(const json_t *tool, json_t *parameters);
 /* Tools with strengthened parameters; those of `otherwise` where there are none. */
 json_ptr strengthened_tools(const json_t *tools, const json_t *otherwise);
+/* What an empty schema stands for here: any object. Another one is itself. */
+json_ptr or_any_object(const json_t *schema);
+/* Throws invalid_request for a grammar that cannot be read; `whose` names it. An empty text is none. */
+void check_grammar(const std::string &grammar, const char *whose);
+/* A schema's grammar, as the builder makes it. */
+std::string schema_grammar(const json_t *schema);
+/* The grammar of replies that are either what a schema's grammar says or calls, in the places of the former: where the
+ * template's analysis has put it, behind reasoning, or for the whole. */
+std::string with_calls(std::string schema, const std::string &calls);
 
 #endif

@@ -11,12 +11,7 @@
  * Invariants. A format is not written after it has been made. `formats` holds one reference each, latest first. */
 #include "chat/chat_internal.hpp"
 
-
 #include <new>
-
-extern "C" {
-#include "engine/gbnf.h"
-}
 
 namespace {
 
@@ -61,6 +56,18 @@ bool can_call(const struct hearth_chat_request &request) {
 /* A call that is forced leaves no content for the schema to say something about. */
 bool keeps_schema(const struct hearth_chat_request &request) {
     return request.json_schema != nullptr && !(has_tools(request) && request.tool_choice == HEARTH_TOOLS_REQUIRED);
+}
+
+/* Whether a reply under a schema can be calls as well: where it can be told from its first words which of them it is.
+ * Parsers that are code in `common` know either; there the schema wins. */
+bool calls_or_schema(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+    if (!keeps_schema(request) || !can_call(request) || request.continues) {
+        return false;
+    }
+    const autoparser::tool_format_analysis &format = chat.analysis.tools.format;
+    return !chat.abilities.tools ||
+           (!chat.specialised && format.mode != autoparser::tool_format::NONE &&
+            !(format.section_start.empty() && format.per_call_start.empty()));
 }
 
 const struct hearth_message *last_message(const struct hearth_chat_request &request) {
@@ -116,8 +123,7 @@ common_chat_templates_inputs inputs_of(const struct hearth_chat &chat, const str
         inputs.grammar = request.grammar;
     }
     if (keeps_schema(request)) {
-        const bool empty = json_is_object(request.json_schema) && json_object_size(request.json_schema) == 0;
-        inputs.json_schema = empty ? "{\"type\":\"object\"}" : json_text(request.json_schema);
+        inputs.json_schema = json_text(or_any_object(request.json_schema).get());
     }
     const char *name;
     json_t *argument;
@@ -177,27 +183,6 @@ void check_request(const struct hearth_chat_request &request) {
     }
     if (request.json_schema != nullptr && !json_is_object(request.json_schema)) {
         throw invalid_request("the JSON schema must be an object");
-    }
-}
-
-/* A grammar may name tokens, which only a vocabulary knows: here every name will do. */
-extern "C" hearth_token any_token(void *, const char *, size_t) {
-    return 0;
-}
-
-void check_grammar(const std::string &grammar, const char *whose) {
-    if (grammar.empty()) {
-        return;
-    }
-    struct hearth_gbnf *parsed = nullptr;
-    struct hearth_errmsg msg = {};
-    const int err = hearth_gbnf_parse(grammar.c_str(), any_token, nullptr, &parsed, &msg);
-    hearth_gbnf_destroy(parsed);
-    if (err == HEARTH_ERR_NOMEM) {
-        throw std::bad_alloc();
-    }
-    if (err != HEARTH_OK) {
-        throw invalid_request(std::string(whose) + ": " + msg.text);
     }
 }
 
@@ -303,6 +288,17 @@ common_chat_params apply(const struct hearth_chat &chat, const struct hearth_cha
 
 common_chat_params derive(const struct hearth_chat &chat, const struct hearth_chat_request &request,
                           bool ends_in_result) {
+    if (calls_or_schema(chat, request)) {
+        struct hearth_chat_request one = request, other = request;
+        one.json_schema = nullptr;
+        other.tool_choice = HEARTH_TOOLS_NONE;
+        common_chat_params params = derive(chat, one, ends_in_result); /* to its parser the schema's JSON is content */
+        const std::string schema = derive(chat, other, ends_in_result).grammar;
+        params.grammar = with_calls(schema.empty() ? schema_grammar(request.json_schema) : schema, params.grammar);
+        params.grammar_lazy = false;
+        params.grammar_triggers.clear();
+        return params;
+    }
     common_chat_templates_inputs inputs = inputs_of(chat, request);
     if (chat.abilities.tools || !has_tools(request)) {
         return apply(chat, request, std::move(inputs), ends_in_result);
@@ -423,12 +419,9 @@ bool add_own_grammar(common_chat_params &params, const struct hearth_chat_reques
     if (!keeps_schema(request) || !params.grammar.empty()) {
         return false;
     }
-    const json_ptr object(json_pack("{s:s}", "type", "object")); /* what an empty schema stands for */
     struct hearth_buf grammar = {};
     struct hearth_errmsg msg = {};
-    const int err = hearth_chat_schema_grammar(json_object_size(request.json_schema) > 0 ? request.json_schema
-                                                                                        : object.get(),
-                                               &grammar, &msg);
+    const int err = hearth_chat_schema_grammar(or_any_object(request.json_schema).get(), &grammar, &msg);
     if (err == HEARTH_OK) {
         params.grammar = reinterpret_cast<const char *>(grammar.data);
         params.grammar_lazy = false;
@@ -491,7 +484,7 @@ format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_
     format->short_ids = chat.short_ids;
     format->info.generic_tools = !chat.abilities.tools && has_tools(request);
     format->info.plain = is_plain(chat, request);
-    if (can_call(request) && !keeps_schema(request)) {
+    if (can_call(request) && (!keeps_schema(request) || calls_or_schema(chat, request))) {
         if (format->info.generic_tools) {
             begin_calls(*format, generic_call_begin, "", "");
         } else if (!chat.specialised) {

@@ -4,11 +4,23 @@
 
 #include <json-schema-to-grammar.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
+extern "C" {
+#include "engine/gbnf.h"
+}
+
+json_ptr or_any_object(const json_t *schema) {
+    const bool empty = json_is_object(schema) && json_object_size(schema) == 0;
+    json_ptr out(empty ? json_pack("{s:s}", "type", "object") : json_incref(const_cast<json_t *>(schema)));
+    return out != nullptr ? std::move(out) : throw std::bad_alloc();
+}
 
 json_ptr strengthened(const json_t *schema) {
     struct hearth_errmsg msg = {};
@@ -19,7 +31,7 @@ json_ptr strengthened(const json_t *schema) {
 static void check_schema(const json_t *schema, const std::string &where) {
     check_limits(schema, where);
     try {
-        json_schema_to_grammar(common_json::parse(json_text(schema)), true);
+        schema_grammar(schema);
     } catch (const std::bad_alloc &) {
         throw;
     } catch (const std::exception &e) {
@@ -68,6 +80,82 @@ json_ptr strengthened_tools(const json_t *tools, const json_t *otherwise) {
         }
     }
     return strong;
+}
+
+/* ---- a schema and calls ---- */
+
+/* The end of what begins at `at` and ends with `closing`, backslashes escaping. */
+static size_t past(const std::string &text, size_t at, char closing) {
+    for (at++; at < text.size() && text[at] != closing; at++) {
+        at += text[at] == '\\';
+    }
+    return std::min(at + 1, text.size());
+}
+
+static bool in_name(char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_';
+}
+
+/* A grammar whose rules have other names. */
+static std::string renamed(const std::string &grammar, const std::string &prefix) {
+    static const std::pair<char, char> quotes[] = {{'"', '"'}, {'[', ']'}, {'{', '}'}, {'<', '>'}, {'#', '\n'}};
+    std::string out;
+    for (size_t at = 0, end; at < grammar.size(); at = end) {
+        end = at + 1;
+        for (const auto &[opening, closing] : quotes) {
+            end = grammar[at] == opening ? past(grammar, at, closing) : end;
+        }
+        if (in_name(grammar[at])) {
+            while (end < grammar.size() && in_name(grammar[end])) {
+                end++;
+            }
+            out += prefix;
+        }
+        out.append(grammar, at, end - at);
+    }
+    return out;
+}
+
+static void drop(std::string &text, const std::string &word) {
+    for (size_t at; (at = text.find(word)) != std::string::npos;) {
+        text.replace(at, word.size(), "\"\"");
+    }
+}
+
+std::string with_calls(std::string schema, const std::string &calls) {
+    static const std::string reply = "\nresponse-format ::= ", root = "\nroot ::= ";
+    drop(schema, "\"```json\""); /* as the calls' parser reads it, fences would be content */
+    drop(schema, "\"```\"");
+    schema = "\n" + schema + "\n";
+    const std::string &rule = schema.find(reply) != std::string::npos ? reply : root;
+    const size_t at = schema.find(rule) + rule.size(), end = schema.find('\n', at);
+    return schema.substr(1, at - 1) + "(" + schema.substr(at, end - at) + ") | calls-root" + schema.substr(end) +
+           renamed(calls, "calls-");
+}
+
+std::string schema_grammar(const json_t *schema) {
+    return json_schema_to_grammar(common_json::parse(json_text(or_any_object(schema).get())), true);
+}
+
+/* A grammar may name tokens, which only a vocabulary knows: here every name will do. */
+extern "C" hearth_token any_token(void *, const char *, size_t) {
+    return 0;
+}
+
+void check_grammar(const std::string &grammar, const char *whose) {
+    if (grammar.empty()) {
+        return;
+    }
+    struct hearth_gbnf *parsed = nullptr;
+    struct hearth_errmsg msg = {};
+    const int err = hearth_gbnf_parse(grammar.c_str(), any_token, nullptr, &parsed, &msg);
+    hearth_gbnf_destroy(parsed);
+    if (err == HEARTH_ERR_NOMEM) {
+        throw std::bad_alloc();
+    }
+    if (err != HEARTH_OK) {
+        throw invalid_request(std::string(whose) + ": " + msg.text);
+    }
 }
 
 extern "C" int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg) {

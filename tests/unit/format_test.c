@@ -290,6 +290,59 @@ static void test_native(void **state) {
     bench_finish(&bench);
 }
 
+static void expect_message(struct hearth_chat_format *format, const char *text, const char *content, size_t calls) {
+    struct hearth_chat_stream *stream = hearth_chat_stream_create(format, false);
+    struct hearth_message *message = NULL;
+    bool repaired = true;
+    assert_non_null(stream);
+    assert_int_equal(hearth_chat_stream_feed(stream, text, strlen(text), NULL, NULL), HEARTH_OK);
+    assert_int_equal(hearth_chat_stream_end(stream, false, NULL, NULL, &message, &repaired), HEARTH_OK);
+    assert_false(repaired);
+    assert_int_equal(message->call_count, calls);
+    assert_string_equal(message->content != NULL ? message->content : "", content);
+    hearth_message_unref(message);
+    hearth_chat_stream_destroy(stream);
+}
+
+/* An agent that wants its last words in a form still calls its tools before. */
+static void test_schema_beside_tools(void **state) {
+    (void)state;
+    static const char *const templates[] = {NULL, "llama3", thinking_tools};
+    json_t *schema =
+        messages_json("{'type':'object','properties':{'n':{'type':'integer','minimum':3}},'required':['n']}");
+    for (size_t i = 0; i < sizeof(templates) / sizeof(templates[0]); i++) {
+        struct bench bench = bench_make(templates[i], "[{'role':'user','content':'Hi'}]");
+        bench.request.tools = bench.tools;
+        bench.request.json_schema = schema;
+        struct hearth_chat_format *format = get(&bench);
+        const struct hearth_chat_format_info *info = hearth_chat_format_info(format);
+        assert_true(!info->grammar_lazy && info->trigger_count == 0 && info->syntax.calls);
+        assert_true(follows(format, "{\"n\": 5}", false));
+        assert_true(follows(format, LS, false));
+        assert_true(follows(format, LS "\n" NOW, false));
+        assert_false(follows(format, "{\"n\": 2}", false));
+        assert_false(follows(format, "Hello", true));
+        assert_false(follows(format, "```", true));
+        assert_false(follows(format, LS "\n{", true));
+        assert_false(follows(format, "<tool_call>\n{\"name\": \"rm\"", true));
+        expect_message(format, "{\"n\": 5}", "{\"n\": 5}", 0);
+        expect_message(format, LS "\n" NOW, "", 2);
+        if (templates[i] == thinking_tools) {
+            assert_true(follows(format, "<think>\nHm.\n</think>\n\n" LS, false));
+            assert_true(follows(format, "<think>\nHm.\n</think>\n\n{\"n\": 5}", false));
+            expect_message(format, "<think>\nHm.\n</think>\n\n{\"n\": 5}", "{\"n\": 5}", 0);
+        }
+        hearth_chat_format_unref(format);
+        bench.request.tool_choice = HEARTH_TOOLS_NONE;
+        format = get(&bench);
+        assert_true(follows(format, "{\"n\": 5}", false));
+        assert_false(follows(format, "<to", true));
+        hearth_chat_format_unref(format);
+        bench_finish(&bench);
+    }
+    json_decref(schema);
+}
+
 static void test_tagged(void **state) {
     (void)state;
     struct bench bench = bench_make(tagged_tools, "[{'role':'user','content':'Hi'}]");
@@ -487,6 +540,7 @@ int main(void) {
         cmocka_unit_test(test_none),        cmocka_unit_test(test_kept),
         cmocka_unit_test(test_continued),   cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_bad_schemas), cmocka_unit_test(test_large_schemas),
+        cmocka_unit_test(test_schema_beside_tools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
