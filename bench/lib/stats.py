@@ -25,11 +25,13 @@ def quantile(values, share):
 
 def middle_ratio(pairs):
     """The middle of over/under of all pairs, as Hodges and Lehmann (1963) estimate one: the median of the means of any
-    two, here of logarithms. A few outliers do not move it, and it varies less than a median. None: no pair has a
-    ratio."""
-    logs = [math.log(over / under) for over, under in pairs if over and under]
+    two, here of logarithms. A few outliers do not move it, and it varies less than a median. None: some pair has no
+    ratio, or there is no pair."""
+    if not pairs or not all(over and under for over, under in pairs):
+        return None
+    logs = [math.log(over / under) for over, under in pairs]
     means = [(one + other) / 2 for one, other in itertools.combinations_with_replacement(logs, 2)]
-    return math.exp(median(means)) if means else None
+    return math.exp(median(means))
 
 
 def quartiles(values):

@@ -27,6 +27,7 @@
 #define OPEN HEARTH_ROUTE_OPEN
 #define BODYLESS HEARTH_ROUTE_BODYLESS
 #define REPLY HEARTH_ROUTE_REPLY
+#define COUNT HEARTH_ROUTE_COUNT
 
 /*    method  path                     answered on the loop   prepared by a worker */
 #define HEARTH_ROUTE_TABLE(X)                                                                          \
@@ -34,9 +35,9 @@
     X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY)                \
     X("POST", "/v1/completions", NULL, hearth_completions_prepare, REPLY)                              \
     X("POST", "/completions", NULL, hearth_completions_prepare, REPLY)                                 \
-    X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT)                            \
-    X("POST", "/tokenize", NULL, hearth_tokenize_prepare, 0)                                           \
-    X("POST", "/detokenize", NULL, hearth_detokenize_prepare, 0)                                       \
+    X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT | COUNT)                    \
+    X("POST", "/tokenize", NULL, hearth_tokenize_prepare, COUNT)                                       \
+    X("POST", "/detokenize", NULL, hearth_detokenize_prepare, COUNT)                                   \
     X("POST", "/v1/sessions", NULL, hearth_sessions_create_prepare, BODYLESS)                          \
     X("GET", "/v1/sessions", NULL, hearth_sessions_list_prepare, BODYLESS)                             \
     X("POST", "/v1/sessions/*/fork", NULL, hearth_sessions_fork_prepare, BODYLESS)                     \
@@ -44,14 +45,14 @@
     X("GET", "/v1/sessions/*", NULL, hearth_sessions_get_prepare, BODYLESS)                            \
     X("DELETE", "/v1/sessions/*", NULL, hearth_sessions_delete_prepare, BODYLESS)                      \
     X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY)        \
-    X("POST", "/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare, 0)  \
+    X("POST", "/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare, COUNT)  \
     X("POST", "/anthropic/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY) \
     X("POST", "/anthropic/v1/messages/count_tokens", hearth_anthropic_begin,                           \
-      hearth_anthropic_count_prepare, 0)                                                               \
+      hearth_anthropic_count_prepare, COUNT)                                                           \
     X("GET", "/anthropic/v1/models", hearth_models_list, NULL, 0)                                      \
     X("GET", "/anthropic/v1/models/*", hearth_models_get, NULL, 0)                                     \
     X("POST", "/v1/responses", NULL, hearth_responses_prepare, REPLY)                                  \
-    X("POST", "/v1/responses/input_tokens", NULL, hearth_responses_tokens_prepare, 0)                  \
+    X("POST", "/v1/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT)              \
     X("POST", "/v1/responses/compact", NULL, hearth_responses_compact_prepare, REPLY)                  \
     X("POST", "/v1/responses/*/cancel", hearth_responses_cancel, hearth_responses_cancel_prepare, BODYLESS) \
     X("GET", "/v1/responses/*/input_items", NULL, hearth_responses_items_prepare, BODYLESS)            \

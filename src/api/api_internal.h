@@ -130,6 +130,7 @@ enum hearth_route_flag {
     HEARTH_ROUTE_CHAT = 2,     /* its "messages" are a chat's, which are read once by their bytes */
     HEARTH_ROUTE_BODYLESS = 4, /* the body may be missing: NULL is given then */
     HEARTH_ROUTE_REPLY = 8,    /* the model is to reply: it takes its turn, and may be refused when too many wait */
+    HEARTH_ROUTE_COUNT = 16,   /* as much work as there is text in the body, and no reply of the model */
 };
 
 /* ---- keys.c: who may use the server ---- */

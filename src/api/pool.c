@@ -1,5 +1,5 @@
-/* The workers: a few threads that do a part of the jobs' work, first come, first served. Jobs that lead to a reply go
- * first, and one thread is kept free for them: whoever has a book counted keeps nobody waiting. How many jobs there are
+/* The workers: a few threads that do a part of the jobs' work, first come, first served. Jobs that only count tokens go
+ * last, and one thread is kept free of them: whoever has a book counted keeps nobody waiting. How many jobs there are
  * is bounded by the number of connections and of detached jobs. */
 #include "api/job.h"
 
@@ -19,8 +19,8 @@ struct line {
 struct hearth_pool {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    struct line replies, others;
-    size_t others_running;
+    struct line first, last;
+    size_t last_running;
     bool ending;
     pthread_t threads[THREADS_MAX];
     size_t thread_count;
@@ -37,8 +37,8 @@ static void append(struct line *line, struct hearth_job *job) {
 
 /* The next job that a thread may begin, taken out of its line; NULL: none. */
 static struct hearth_job *take(struct hearth_pool *pool) {
-    const bool spared = pool->thread_count > 1 && pool->others_running + 1 >= pool->thread_count;
-    struct line *line = pool->replies.head == NULL && !spared ? &pool->others : &pool->replies;
+    const bool spared = pool->thread_count > 1 && pool->last_running + 1 >= pool->thread_count;
+    struct line *line = pool->first.head == NULL && !spared ? &pool->last : &pool->first;
     struct hearth_job *job = line->head;
     if (job != NULL) {
         line->head = job->pool_next;
@@ -52,18 +52,18 @@ static void *work(void *user) {
     for (;;) {
         struct hearth_job *job = take(pool);
         if (job == NULL && pool->ending) {
-            break; /* what is left is done by the thread that is at the others now */
+            break; /* what is left is done by the thread that is counting now */
         }
         if (job == NULL) {
             pthread_cond_wait(&pool->changed, &pool->mutex);
             continue;
         }
-        const bool other = !job->pool_first;
-        pool->others_running += other;
+        const bool last = job->pool_last;
+        pool->last_running += last;
         pthread_mutex_unlock(&pool->mutex);
         job->pool_run(job); /* which may free it */
         pthread_mutex_lock(&pool->mutex);
-        pool->others_running -= other;
+        pool->last_running -= last;
     }
     pthread_mutex_unlock(&pool->mutex);
     return NULL;
@@ -112,7 +112,7 @@ void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job) {
         job->pool_run(job);
         return;
     }
-    append(job->pool_first ? &pool->replies : &pool->others, job);
+    append(job->pool_last ? &pool->last : &pool->first, job);
     pthread_cond_signal(&pool->changed);
     pthread_mutex_unlock(&pool->mutex);
 }

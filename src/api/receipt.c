@@ -29,16 +29,25 @@ void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally
     add_generated(choice, tally);
 }
 
+/* The receipt that tells of a prompt: that of its first choice which had a turn. */
+static const struct hearth_receipt *first_receipt(const struct hearth_job *job, size_t first) {
+    size_t i = first, end = first + (size_t)job->generation.n;
+    while (i < end && job->choices[i].empty) {
+        i++;
+    }
+    return &job->choices[i < end ? i : first].receipt;
+}
+
 void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) {
     struct hearth_receipt *sum = &tally->receipt;
     size_t per_prompt = (size_t)job->generation.n;
-    *tally = (struct hearth_tally){.receipt.reason = job->choices[0].receipt.reason, .job = job};
+    *tally = (struct hearth_tally){.receipt.reason = first_receipt(job, 0)->reason, .job = job};
     for (size_t i = 0; i < job->choice_count; i++) {
-        const struct hearth_receipt *receipt = &job->choices[i].receipt;
         add_generated(&job->choices[i], tally);
         if (i % per_prompt != 0) {
             continue;
         }
+        const struct hearth_receipt *receipt = first_receipt(job, i);
         sum->prompt_tokens += receipt->prompt_tokens;
         sum->reused_live_tokens += receipt->reused_live_tokens;
         sum->reused_ram_tokens += receipt->reused_ram_tokens;

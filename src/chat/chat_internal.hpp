@@ -192,7 +192,8 @@ void check_grammar(const std::string &grammar, const char *whose);
 /* A schema's grammar, as the builder makes it. */
 std::string schema_grammar(const json_t *schema);
 /* The grammar of replies that are either what a schema's grammar says or calls, in the places of the former: where the
- * template's analysis has put it, behind reasoning, or for the whole. */
-std::string with_calls(std::string schema, const std::string &calls);
+ * template's analysis has put it, behind reasoning, or for the whole. `entry`: the rule of the calls' grammar that is
+ * nothing but calls, and at least one. */
+std::string with_calls(std::string schema, const std::string &calls, const char *entry);
 
 #endif

@@ -20,15 +20,9 @@ constexpr size_t k_formats = 32;
 /* ------------------------------------------------------------------------------------------------- the request */
 
 common_chat_tool_choice choice_of(const struct hearth_chat_request &request) {
-    switch (request.tool_choice) {
-    case HEARTH_TOOLS_NONE:
-        return COMMON_CHAT_TOOL_CHOICE_NONE;
-    case HEARTH_TOOLS_AUTO:
-        return COMMON_CHAT_TOOL_CHOICE_AUTO;
-    case HEARTH_TOOLS_REQUIRED:
-        break;
-    }
-    return COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+    return request.tool_choice == HEARTH_TOOLS_NONE   ? COMMON_CHAT_TOOL_CHOICE_NONE
+           : request.tool_choice == HEARTH_TOOLS_AUTO ? COMMON_CHAT_TOOL_CHOICE_AUTO
+                                                      : COMMON_CHAT_TOOL_CHOICE_REQUIRED;
 }
 
 common_reasoning_format reasoning_of(const struct hearth_chat_request &request) {
@@ -58,16 +52,27 @@ bool keeps_schema(const struct hearth_chat_request &request) {
     return request.json_schema != nullptr && !(has_tools(request) && request.tool_choice == HEARTH_TOOLS_REQUIRED);
 }
 
-/* Whether a reply under a schema can be calls as well: where it can be told from its first words which of them it is.
- * Parsers that are code in `common` know either; there the schema wins. */
+/* Whether a reply under a schema can be calls as well: where it can be told from its first words which of them it is,
+ * and the calls' parser takes what the schema says for content. Parsers that are code in `common` know either; there
+ * the schema wins. */
 bool calls_or_schema(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
-    if (!keeps_schema(request) || !can_call(request) || request.continues) {
+    if (!keeps_schema(request) || !can_call(request) || request.continues || chat.specialised) {
         return false;
     }
     const autoparser::tool_format_analysis &format = chat.analysis.tools.format;
-    return !chat.abilities.tools ||
-           (!chat.specialised && format.mode != autoparser::tool_format::NONE &&
-            !(format.section_start.empty() && format.per_call_start.empty()));
+    const bool marked = !(format.section_start.empty() && format.per_call_start.empty());
+    const bool wraps = format.mode == autoparser::tool_format::JSON_NATIVE && chat.analysis.content.is_always_wrapped();
+    return !chat.abilities.tools || (format.mode != autoparser::tool_format::NONE && marked && !wraps);
+}
+
+/* The rule that is the calls, in a grammar where there must be some: as `common` and generic.cpp name them. */
+const char *calls_rule(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+    const autoparser::tool_format_analysis &format = chat.analysis.tools.format;
+    const bool sections = !format.section_start.empty(), each = !format.per_call_start.empty();
+    const bool several = !chat.abilities.tools                                        ? request.parallel_calls
+                         : format.mode == autoparser::tool_format::JSON_NATIVE ? each && !sections
+                                                                               : each && sections;
+    return several ? "tool-calls" : "tool-call";
 }
 
 const struct hearth_message *last_message(const struct hearth_chat_request &request) {
@@ -287,17 +292,32 @@ common_chat_params apply(const struct hearth_chat &chat, const struct hearth_cha
 }
 
 common_chat_params derive(const struct hearth_chat &chat, const struct hearth_chat_request &request,
+                          bool ends_in_result);
+
+/* Calls, or what the schema says, which to the calls' parser is content. */
+common_chat_params derive_either(const struct hearth_chat &chat, const struct hearth_chat_request &request,
+                                 bool ends_in_result) {
+    struct hearth_chat_request part = request;
+    part.tool_choice = HEARTH_TOOLS_NONE;
+    std::string schema = derive(chat, part, ends_in_result).grammar;
+    if (schema.empty()) {
+        schema = schema_grammar(request.json_schema);
+    }
+    part.json_schema = nullptr;
+    part.tool_choice = HEARTH_TOOLS_REQUIRED;
+    const std::string calls = derive(chat, part, ends_in_result).grammar;
+    part.tool_choice = HEARTH_TOOLS_AUTO;
+    common_chat_params params = derive(chat, part, ends_in_result);
+    params.grammar = with_calls(schema, calls, calls_rule(chat, request));
+    params.grammar_lazy = false;
+    params.grammar_triggers.clear();
+    return params;
+}
+
+common_chat_params derive(const struct hearth_chat &chat, const struct hearth_chat_request &request,
                           bool ends_in_result) {
     if (calls_or_schema(chat, request)) {
-        struct hearth_chat_request one = request, other = request;
-        one.json_schema = nullptr;
-        other.tool_choice = HEARTH_TOOLS_NONE;
-        common_chat_params params = derive(chat, one, ends_in_result); /* to its parser the schema's JSON is content */
-        const std::string schema = derive(chat, other, ends_in_result).grammar;
-        params.grammar = with_calls(schema.empty() ? schema_grammar(request.json_schema) : schema, params.grammar);
-        params.grammar_lazy = false;
-        params.grammar_triggers.clear();
-        return params;
+        return derive_either(chat, request, ends_in_result);
     }
     common_chat_templates_inputs inputs = inputs_of(chat, request);
     if (chat.abilities.tools || !has_tools(request)) {

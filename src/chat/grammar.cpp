@@ -122,15 +122,19 @@ static void drop(std::string &text, const std::string &word) {
     }
 }
 
-std::string with_calls(std::string schema, const std::string &calls) {
+std::string with_calls(std::string schema, const std::string &calls, const char *entry) {
     static const std::string reply = "\nresponse-format ::= ", root = "\nroot ::= ";
     drop(schema, "\"```json\""); /* as the calls' parser reads it, fences would be content */
     drop(schema, "\"```\"");
     schema = "\n" + schema + "\n";
+    std::string prefix = "calls-";
+    while (schema.find("\n" + prefix) != std::string::npos) { /* some rules are named by the client's properties */
+        prefix += "s-";
+    }
     const std::string &rule = schema.find(reply) != std::string::npos ? reply : root;
     const size_t at = schema.find(rule) + rule.size(), end = schema.find('\n', at);
-    return schema.substr(1, at - 1) + "(" + schema.substr(at, end - at) + ") | calls-root" + schema.substr(end) +
-           renamed(calls, "calls-");
+    return schema.substr(1, at - 1) + "(" + schema.substr(at, end - at) + ") | " + prefix + entry + schema.substr(end) +
+           renamed(calls, prefix);
 }
 
 std::string schema_grammar(const json_t *schema) {

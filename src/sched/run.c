@@ -341,7 +341,10 @@ void *hearth_service_run(void *user) {
         case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;
         case HEARTH_ACTION_COMPUTE: hearth_service_compute(service, action.shares); break;
         case HEARTH_ACTION_CAPTURE: capture(service, &action); break;
-        case HEARTH_ACTION_YIELD: hearth_lane_yield(service, action.lane, action.anew); break;
+        case HEARTH_ACTION_YIELD:
+            hearth_task_find(service, action.id)->waits_for_ended = 0; /* it is worth looking for cells again */
+            hearth_lane_yield(service, action.lane, action.anew);
+            break;
         case HEARTH_ACTION_SLEEP: break;
         }
         hearth_service_publish(service);

@@ -65,7 +65,7 @@ struct hearth_task {
     size_t unfinished_len;
 
     int lane;                     /* -1: queued */
-    bool seated;                  /* it has a seat: waits, and is not warm; under the mutex */
+    bool seated;                  /* it has a seat: waits, and is not warm; the thread's own once it is submitted */
     int last_lane;                /* where it ran last; -1: nowhere */
     int64_t expect_us;            /* for how long it is expected back once it has ended; 0: it is not */
     bool admitted;                /* the receipt's reuse is filled */

@@ -104,23 +104,26 @@ static bool briefer(const struct hearth_step_request *a, const struct hearth_ste
     return a->priority != b->priority ? a->priority < b->priority : a->need_tokens < b->need_tokens;
 }
 
-/* Whoever ranks behind this is not admitted: somebody has waited for cells long enough, and would wait forever while
- * others take those that become free. */
-static struct hearth_rank last_rank(const struct hearth_step *step, int64_t now_us) {
-    struct hearth_rank last = {INT64_MAX, INT64_MAX};
+/* Whoever of a class ranks behind this is not admitted: somebody has lacked cells for long enough, and would forever
+ * while others take those that become free. A better class is not kept from a free lane before that has lasted. */
+static void find_last(const struct hearth_step *step, int64_t now_us, struct hearth_rank last[HEARTH_CLASS_WARM]) {
+    for (int c = 0; c < HEARTH_CLASS_WARM; c++)
+        last[c] = (struct hearth_rank){INT64_MAX, INT64_MAX};
     for (size_t i = 0; i < step->queued; i++) {
         const struct hearth_step_request *request = &step->queue[i];
-        if (!request->cells || now_us - request->queued_us < HEARTH_CELLS_WAIT_US)
+        int64_t lacked_us = request->cells_us > 0 ? now_us - request->cells_us : 0;
+        if (lacked_us < HEARTH_CELLS_WAIT_US)
             continue;
         struct hearth_rank rank = hearth_step_rank(step, request);
-        if (hearth_rank_before(rank, last))
-            last = rank;
+        for (int c = lacked_us < HEARTH_CELLS_LONG_US ? (int)request->priority : 0; c < HEARTH_CLASS_WARM; c++)
+            if (hearth_rank_before(rank, last[c]))
+                last[c] = rank;
     }
-    return last;
 }
 
 static void look(const struct hearth_step *step, bool free, int64_t now_us, struct waiting *w) {
-    struct hearth_rank ranks[HEARTH_CLASS_WARM + 1] = {{0}}, last = last_rank(step, now_us);
+    struct hearth_rank ranks[HEARTH_CLASS_WARM + 1] = {{0}}, last[HEARTH_CLASS_WARM];
+    find_last(step, now_us, last);
     *w = (struct waiting){.others = false};
     for (size_t i = 0; i < step->queued; i++) {
         const struct hearth_step_request *request = &step->queue[i];
@@ -129,7 +132,7 @@ static void look(const struct hearth_step *step, bool free, int64_t now_us, stru
         if (held(step, request) || (!free && now_us < request->humble_until_us))
             continue;
         struct hearth_rank rank = hearth_step_rank(step, request);
-        if (!warm && hearth_rank_before(last, rank))
+        if (!warm && hearth_rank_before(last[request->priority], rank))
             continue;
         const struct hearth_step_request **best = &w->best[request->priority];
         if (!*best || hearth_rank_before(rank, ranks[request->priority])) {
@@ -354,7 +357,7 @@ bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_reque
     struct hearth_step_request *queued = &step->queue[step->queued++];
     *queued = *request;
     queued->held_at = 0;
-    queued->cells = false;
+    queued->cells_us = 0;
     queued->humble_until_us = 0;
     queued->humbled = 0;
     queued->need_tokens = -1;
@@ -399,7 +402,8 @@ void hearth_step_hold(struct hearth_step *step, int64_t id, bool cells, int64_t 
     HEARTH_ASSERT(at < step->queued);
     struct hearth_step_request *request = &step->queue[at];
     request->held_at = step->changes;
-    request->cells = cells && request->priority != HEARTH_CLASS_WARM;
+    if (cells && request->priority != HEARTH_CLASS_WARM && request->cells_us == 0)
+        request->cells_us = now_us > 0 ? now_us : 1;
     step->moves++;
     if (step->favoured == id) {
         step->favoured = 0; /* others have waited long enough for it */

@@ -44,7 +44,8 @@
  * behind its arrival, or behind when the tenant was last served: whoever comes later than these 40 s is behind; before
  * it are finitely many, each with a lane for no more than its prompt and a slice. Within a tenant the order is that of
  * arrival and patience. A request that finds no cells is passed by those who need fewer, but only for
- * HEARTH_CELLS_WAIT_US: then nobody who ranks behind it is admitted, so that lanes empty until it fits.
+ * HEARTH_CELLS_WAIT_US (by a better class, HEARTH_CELLS_LONG_US): then nobody who ranks behind it is admitted, so that
+ * lanes empty until it fits.
  *
  * Why nobody is thrown out forever. But for warm ones, a lane whose request has waited for it
  * yields only when it has run its quantum since it was assigned (a prefill: that much of computing for itself). A
@@ -80,7 +81,8 @@
     X(SENIOR_US,        5000000)  /* beside other tenants a tenant has waited so much longer, at most */              \
     X(SLICE_US,         20000000) /* a reply of a few hundred tokens ends within it: most are never cut */            \
     X(SLICE_WAIT_US,    5000000)  /* who waits less had better let the reply end */                                   \
-    X(CELLS_WAIT_US,    5000000)  /* and has a lane, but no cells, may be passed by those who need fewer */           \
+    X(CELLS_WAIT_US,    5000000)  /* who has a lane, but no cells, may be passed by those who need fewer, */          \
+    X(CELLS_LONG_US,    30000000) /* and so long by those of a better class */                                        \
     X(HUMBLE_US,        1000000)  /* how long nobody yields again for who had to wait for something else, */          \
     X(HUMBLE_TIMES,     4)        /* doubled each time, so many times at most */                                      \
     X(LONG_TOKENS,      2048)     /* shorter prefills keep large batches: equal prompts are split alike */            \
@@ -127,7 +129,7 @@ struct hearth_step_request {
     int32_t need_tokens;  /* about what has to be computed of its prompt; negative: not known */
     int64_t humble_until_us; /* until then it waits for a lane that is free */
     uint32_t humbled;        /* how often a lane was set aside for it in vain */
-    bool cells;       /* and what it was held for were cells */
+    int64_t cells_us; /* since when it has lacked cells; 0: it has not */
     uint32_t held_at; /* change counter when it was held; retried when the counter moves on; 0 = not held */
 };
 

@@ -101,6 +101,11 @@ def test_a_machine_that_changes_between_rounds_changes_no_ratio():
     assert outlier["ratio"] == 1.5
 
 
+def test_nothing_done_in_a_round_has_no_ratio():
+    found = kinds.figure(Measure("m", "tokens/s", True), "m", rounds([(0, 5), (0, 5), (10, 5)]))
+    assert found["ratio"] is None and (found["hearth"], found["peer"]) == (0, 5)
+
+
 def test_rounds_that_one_server_missed_are_not_paired():
     result = rounds([(1, 10), (2, 10), (1, 10)])
     del result["rounds"][1]["llama-server"]

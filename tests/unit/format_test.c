@@ -308,8 +308,9 @@ static void expect_message(struct hearth_chat_format *format, const char *text, 
 static void test_schema_beside_tools(void **state) {
     (void)state;
     static const char *const templates[] = {NULL, "llama3", thinking_tools};
-    json_t *schema =
-        messages_json("{'type':'object','properties':{'n':{'type':'integer','minimum':3}},'required':['n']}");
+    json_t *schema = /* with a rule that is called as one of the calls' might be */
+        messages_json("{'type':'object','properties':{'n':{'type':'integer','minimum':3},"
+                      "'calls':{'type':'object','properties':{'string':{'enum':['a','b']}}}},'required':['n']}");
     for (size_t i = 0; i < sizeof(templates) / sizeof(templates[0]); i++) {
         struct bench bench = bench_make(templates[i], "[{'role':'user','content':'Hi'}]");
         bench.request.tools = bench.tools;
@@ -321,8 +322,12 @@ static void test_schema_beside_tools(void **state) {
         assert_true(follows(format, LS, false));
         assert_true(follows(format, LS "\n" NOW, false));
         assert_false(follows(format, "{\"n\": 2}", false));
+        assert_true(follows(format, "{\"n\": 5, \"calls\": {\"string\": \"b\"}}", false));
+        assert_false(follows(format, "{\"n\": 5, \"calls\": {\"string\": \"c\"}}", false));
         assert_false(follows(format, "Hello", true));
         assert_false(follows(format, "```", true));
+        assert_false(follows(format, "", false));
+        assert_false(follows(format, "\n\n\n\n\n\n\n\n\n\n", true));
         assert_false(follows(format, LS "\n{", true));
         assert_false(follows(format, "<tool_call>\n{\"name\": \"rm\"", true));
         expect_message(format, "{\"n\": 5}", "{\"n\": 5}", 0);
@@ -333,6 +338,11 @@ static void test_schema_beside_tools(void **state) {
             expect_message(format, "<think>\nHm.\n</think>\n\n{\"n\": 5}", "{\"n\": 5}", 0);
         }
         hearth_chat_format_unref(format);
+        bench.request.parallel_calls = false;
+        format = get(&bench);
+        assert_true(follows(format, LS, false));
+        assert_true(follows(format, "{\"n\": 5}", false));
+        hearth_chat_format_unref(format);
         bench.request.tool_choice = HEARTH_TOOLS_NONE;
         format = get(&bench);
         assert_true(follows(format, "{\"n\": 5}", false));
@@ -340,6 +350,26 @@ static void test_schema_beside_tools(void **state) {
         hearth_chat_format_unref(format);
         bench_finish(&bench);
     }
+    json_decref(schema);
+}
+
+static void test_schema_beside_tagged_tools(void **state) {
+    (void)state;
+    struct bench bench = bench_make(tagged_tools, "[{'role':'user','content':'Hi'}]");
+    json_t *schema = messages_json("{'type':'object','properties':{'n':{'type':'integer'}},'required':['n']}");
+    bench.request.tools = bench.tools;
+    bench.request.json_schema = schema;
+    struct hearth_chat_format *format = get(&bench);
+    static const char call[] =
+        "<tool_call>ls\n<arg_key>path</arg_key>\n<arg_value>/tmp</arg_value>\n</tool_call>";
+    assert_true(follows(format, "{\"n\": 5}", false));
+    assert_true(follows(format, call, false));
+    assert_false(follows(format, "", false));
+    assert_false(follows(format, "Hello", true));
+    expect_message(format, "{\"n\": 5}", "{\"n\": 5}", 0);
+    expect_message(format, call, "", 1);
+    hearth_chat_format_unref(format);
+    bench_finish(&bench);
     json_decref(schema);
 }
 
@@ -540,7 +570,7 @@ int main(void) {
         cmocka_unit_test(test_none),        cmocka_unit_test(test_kept),
         cmocka_unit_test(test_continued),   cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_bad_schemas), cmocka_unit_test(test_large_schemas),
-        cmocka_unit_test(test_schema_beside_tools),
+        cmocka_unit_test(test_schema_beside_tools), cmocka_unit_test(test_schema_beside_tagged_tools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
