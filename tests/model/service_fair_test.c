@@ -25,6 +25,7 @@ struct client {
     int64_t sent_us, wait_us, worst_us; /* to the first token */
     uint64_t turns, generated;
     bool begun;
+    bool same;         /* it asks the same again and again, and finds it stored */
 };
 
 struct arena {
@@ -50,7 +51,7 @@ static void deliver(void *user, struct hearth_event *event);
 static void send_next(struct client *client) {
     struct arena *arena = client->arena;
     struct hearth_tokens prompt = {0};
-    uint32_t serial = ++arena->serial;
+    uint32_t serial = client->same ? 0 : ++arena->serial;
     for (size_t i = 0; i < client->prompt_tokens; i++) {
         uint32_t mixed = i == 0 ? serial << 7 : (uint32_t)i * 2654435761u ^ serial * 40503u;
         HEARTH_ASSERT(hearth_tokens_push(&prompt, (hearth_token)(1 + (mixed >> 7) % 200)));
@@ -231,6 +232,21 @@ static void who_loses_state_gets_on(enum hearth_memory_class memory, uint32_t pa
     close_arena(&arena);
 }
 
+/* A long conversation, whose stored state needs most cells, among short ones that use the lanes without end: when it has
+ * lacked cells for long enough those who run end, and then it is its turn. */
+static void a_long_conversation_gets_its_cells(enum hearth_memory_class memory) {
+    struct arena arena;
+    open_arena(&arena, 4096, 6, memory, 256);
+    struct client *whale = add_client(&arena, HEARTH_CLASS_INTERACTIVE, 0, 1, 3000, 5);
+    whale->same = true;
+    for (int i = 0; i < 8; i++)
+        (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 0, 1, 300, 60);
+    play(&arena, (int64_t)600 * SECOND_US);
+    double worst = (double)whale->worst_us / SECOND_US, most = HEARTH_CELLS_WAIT_US / 1e6 + 25;
+    check(worst <= most && whale->turns >= 10, "a long conversation's longest wait", worst, 0, most);
+    close_arena(&arena);
+}
+
 /* ---- long and short ---- */
 
 /* On one lane: a prompt of 40,000 tokens, and short ones one after another. Short ones wait for a quantum at most, not
@@ -267,7 +283,8 @@ int main(void) {
         who_loses_state_gets_on((enum hearth_memory_class)memory, 256);
         who_loses_state_gets_on((enum hearth_memory_class)memory, 16384);
         long_and_short_share_a_lane((enum hearth_memory_class)memory);
+        a_long_conversation_gets_its_cells((enum hearth_memory_class)memory);
     }
-    printf("20 passed, 0 failed\n");
+    printf("24 passed, 0 failed\n");
     return 0;
 }
