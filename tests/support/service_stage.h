@@ -160,4 +160,61 @@ static inline struct hearth_tokens tokens_of(struct stage *stage, const char *te
     return tokens;
 }
 
+static inline struct hearth_service_stats stats_of(struct stage *stage) {
+    struct hearth_service_stats stats;
+    hearth_service_stats(stage->service, &stats);
+    return stats;
+}
+
+/* ---- a gate ---- */
+
+/* Holds the service's thread up in the n-th event of a request, until it is opened; then in a later one. */
+struct gate {
+    struct reply reply;
+    int events_left;
+    int reached, opened; /* how often */
+};
+
+static inline void deliver_through(void *user, struct hearth_event *event) {
+    struct gate *gate = user;
+    pthread_mutex_lock(&mutex);
+    if (--gate->events_left == 0) {
+        int stop = ++gate->reached;
+        pthread_cond_broadcast(&ended);
+        while (gate->opened < stop) {
+            pthread_cond_wait(&ended, &mutex);
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    deliver(&gate->reply, event);
+}
+
+/* Until it stands at its next stop. */
+static inline void await_gate(struct gate *gate) {
+    pthread_mutex_lock(&mutex);
+    while (gate->reached == gate->opened) {
+        pthread_cond_wait(&ended, &mutex);
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+static inline int64_t launch_gate(struct stage *stage, struct hearth_request *request, struct gate *gate, int events) {
+    *gate = (struct gate){.events_left = events};
+    request->deliver = deliver_through;
+    request->user = gate;
+    int64_t id = hearth_service_submit(stage->service, request, NULL);
+    assert_true(id > 0);
+    await_gate(gate);
+    return id;
+}
+
+/* Opens it; it holds again `events` later, or (0) never. */
+static inline void open_gate(struct gate *gate, int events) {
+    pthread_mutex_lock(&mutex);
+    gate->events_left = events;
+    gate->opened++;
+    pthread_cond_broadcast(&ended);
+    pthread_mutex_unlock(&mutex);
+}
+
 #endif

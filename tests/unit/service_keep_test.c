@@ -40,61 +40,6 @@ static struct hearth_receipt ask(struct stage *stage, const struct hearth_tokens
     return reply.receipt;
 }
 
-static struct hearth_service_stats stats_of(struct stage *stage) {
-    struct hearth_service_stats stats;
-    hearth_service_stats(stage->service, &stats);
-    return stats;
-}
-
-/* ---- a gate ---- */
-
-/* Holds the service's thread up in the n-th event of a request, until it is opened; then in a later one. */
-struct gate {
-    struct reply reply;
-    int events_left;
-    int reached, opened; /* how often */
-};
-
-static void deliver_through(void *user, struct hearth_event *event) {
-    struct gate *gate = user;
-    pthread_mutex_lock(&mutex);
-    if (--gate->events_left == 0) {
-        int stop = ++gate->reached;
-        pthread_cond_broadcast(&ended);
-        while (gate->opened < stop) {
-            pthread_cond_wait(&ended, &mutex);
-        }
-    }
-    pthread_mutex_unlock(&mutex);
-    deliver(&gate->reply, event);
-}
-
-/* Until it stands at its next stop. */
-static void await_gate(struct gate *gate) {
-    pthread_mutex_lock(&mutex);
-    while (gate->reached == gate->opened) {
-        pthread_cond_wait(&ended, &mutex);
-    }
-    pthread_mutex_unlock(&mutex);
-}
-
-static void launch_gate(struct stage *stage, struct hearth_request *request, struct gate *gate, int events) {
-    *gate = (struct gate){.events_left = events};
-    request->deliver = deliver_through;
-    request->user = gate;
-    assert_true(hearth_service_submit(stage->service, request, NULL) > 0);
-    await_gate(gate);
-}
-
-/* Opens it; it holds again `events` later, or (0) never. */
-static void open_gate(struct gate *gate, int events) {
-    pthread_mutex_lock(&mutex);
-    gate->events_left = events;
-    gate->opened++;
-    pthread_cond_broadcast(&ended);
-    pthread_mutex_unlock(&mutex);
-}
-
 /* ---- classes ---- */
 
 static void interactive_first_then_background_then_warm(void **state) {

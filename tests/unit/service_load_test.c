@@ -43,12 +43,6 @@ static struct hearth_tokens tokens_like(int who, size_t n) {
     return tokens;
 }
 
-static struct hearth_service_stats stats_of(struct stage *stage) {
-    struct hearth_service_stats stats;
-    hearth_service_stats(stage->service, &stats);
-    return stats;
-}
-
 static struct hearth_request request_for(const struct hearth_tokens *prompt, int32_t max_tokens) {
     struct hearth_request request = request_of(prompt);
     request.max_tokens = max_tokens;
@@ -69,56 +63,6 @@ static void check_reply(struct stage *stage, const struct hearth_tokens *prompt,
         assert_true(hearth_tokens_push(&all, token));
     }
     hearth_tokens_finish(&all);
-}
-
-/* ---- a gate ---- */
-
-/* Holds the service's thread up in the n-th event of a request, until it is opened; then in a later one. */
-struct gate {
-    struct reply reply;
-    int events_left;
-    int reached, opened; /* how often */
-};
-
-static void deliver_through(void *user, struct hearth_event *event) {
-    struct gate *gate = user;
-    pthread_mutex_lock(&mutex);
-    if (--gate->events_left == 0) {
-        int stop = ++gate->reached;
-        pthread_cond_broadcast(&ended);
-        while (gate->opened < stop) {
-            pthread_cond_wait(&ended, &mutex);
-        }
-    }
-    pthread_mutex_unlock(&mutex);
-    deliver(&gate->reply, event);
-}
-
-static void await_gate(struct gate *gate) {
-    pthread_mutex_lock(&mutex);
-    while (gate->reached == gate->opened) {
-        pthread_cond_wait(&ended, &mutex);
-    }
-    pthread_mutex_unlock(&mutex);
-}
-
-static int64_t launch_gate(struct stage *stage, struct hearth_request *request, struct gate *gate, int events) {
-    *gate = (struct gate){.events_left = events};
-    request->deliver = deliver_through;
-    request->user = gate;
-    int64_t id = hearth_service_submit(stage->service, request, NULL);
-    assert_true(id > 0);
-    await_gate(gate);
-    return id;
-}
-
-/* Opens it; it holds again `events` later, or (0) never. */
-static void open_gate(struct gate *gate, int events) {
-    pthread_mutex_lock(&mutex);
-    gate->events_left = events;
-    gate->opened++;
-    pthread_cond_broadcast(&ended);
-    pthread_mutex_unlock(&mutex);
 }
 
 /* ---- yielding ---- */
