@@ -232,8 +232,8 @@ static void who_loses_state_gets_on(enum hearth_memory_class memory, uint32_t pa
     close_arena(&arena);
 }
 
-/* A long conversation, whose stored state needs most cells, among short ones that use the lanes without end: when it has
- * lacked cells for long enough those who run end, and then it is its turn. */
+/* A long conversation, whose stored state needs most cells, among short ones that use the lanes without end: when it
+ * has lacked cells for long enough those who run end, and then it is its turn. */
 static void a_long_conversation_gets_its_cells(enum hearth_memory_class memory) {
     struct arena arena;
     open_arena(&arena, 4096, 6, memory, 256);
