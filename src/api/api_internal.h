@@ -356,6 +356,10 @@ struct hearth_history {
 /* Takes the message over. False: out of memory (the message is gone), or it was NULL. */
 bool hearth_history_add(struct hearth_history *history, struct hearth_message *message);
 
+/* messages.c: adds the ids of a message's calls to a set, the keys of an object, which is made when `*ids` is NULL: a
+ * result is looked up in it, and a request may have as many of them as its body holds. False: out of memory. */
+bool hearth_call_ids_add(json_t **ids, const struct hearth_message *message);
+
 /* messages.c: reads the body's messages into job->history. */
 bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hearth_api_error *error);
 /* messages.c: takes the lines that --strip-line names out of a message's content, with their newlines. Before it is

@@ -247,6 +247,15 @@ static struct hearth_message *message_of(const struct hearth_api *api, struct he
     return message;
 }
 
+bool hearth_call_ids_add(json_t **ids, const struct hearth_message *message) {
+    bool ok = *ids != NULL || (*ids = json_object()) != NULL;
+    for (size_t i = 0; ok && i < message->call_count; i++) {
+        const char *id = message->calls[i].id;
+        ok = id == NULL || json_object_set_new_nocheck(*ids, id, json_true()) == 0;
+    }
+    return ok;
+}
+
 bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hearth_api_error *error) {
     const json_t *messages = hearth_json_get(body, "messages");
     struct hearth_history *history = &job->history;

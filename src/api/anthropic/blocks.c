@@ -25,6 +25,8 @@ struct reader {
     struct hearth_buf text, reasoning;
     json_t *calls;                     /* tool_use blocks */
     const struct hearth_message *asked; /* the assistant's last message: results answer its calls */
+    const struct hearth_message *noted; /* the one whose calls these are: */
+    json_t *call_ids;
 };
 
 static bool fail_nomem(struct reader *reader) {
@@ -255,13 +257,15 @@ static bool read_cache_control(struct reader *reader, const json_t *block, size_
 
 /* ---- blocks of a user ---- */
 
-static bool answers(const struct hearth_message *asked, const char *id) {
-    for (size_t i = 0; asked != NULL && i < asked->call_count; i++) {
-        if (asked->calls[i].id != NULL && strcmp(asked->calls[i].id, id) == 0) {
-            return true;
-        }
+/* Notes the calls of the message that results have to answer. */
+static bool note_asked(struct reader *reader) {
+    if (reader->noted == reader->asked) {
+        return true;
     }
-    return false;
+    json_decref(reader->call_ids);
+    reader->call_ids = NULL;
+    reader->noted = reader->asked;
+    return hearth_call_ids_add(&reader->call_ids, reader->asked) || fail_nomem(reader);
 }
 
 /* An image cannot be looked at. Where a tool has brought it the model is told, or the conversation would be stuck. */
@@ -317,7 +321,10 @@ static bool read_tool_result(struct reader *reader, const json_t *block, size_t 
     if (reader->open->tool_call_id == NULL) {
         return fail_nomem(reader);
     }
-    if (!elsewhere && !answers(reader->asked, reader->open->tool_call_id)) {
+    if (!note_asked(reader)) {
+        return false;
+    }
+    if (!elsewhere && json_object_get(reader->call_ids, reader->open->tool_call_id) == NULL) {
         return FAIL("unexpected `tool_use_id` found in `tool_result` blocks: %.100s. Each `tool_result` block must "
                     "have a corresponding `tool_use` block in the previous message.",
                     id);
@@ -580,6 +587,7 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
         ok = read_message(reader, json_array_get(messages, i), i, i + 1 == count);
     }
     ok = ok && close_message(reader) && check_end(reader);
+    json_decref(reader->call_ids);
     drop(reader);
     return ok;
 }

@@ -23,6 +23,8 @@ struct reader {
     struct hearth_buf content, reasoning;
     bool said;                 /* it has a text, be it an empty one */
     struct hearth_digest turn; /* that its items are of; zero: unknown */
+    json_t *call_ids;          /* of the calls in so many messages of the history */
+    size_t noted;
 };
 
 static bool fail_item(const struct reader *reader, const char *code, const char *member, const char *what) {
@@ -286,17 +288,14 @@ static bool read_call(struct reader *reader, const json_t *item, bool custom) {
            hearth_api_fail_nomem(&reader->job->error);
 }
 
-/* Whether a call with this id stands in front. Results follow their calls closely: looked for from the end. */
-static bool has_call(const struct hearth_history *history, const char *id) {
-    for (size_t i = history->count; i-- > 0;) {
-        const struct hearth_message *message = history->messages[i];
-        for (size_t c = 0; c < message->call_count; c++) {
-            if (message->calls[c].id != NULL && strcmp(message->calls[c].id, id) == 0) {
-                return true;
-            }
-        }
+/* Notes the calls of all that stands in front. */
+static bool note_calls(struct reader *reader) {
+    const struct hearth_history *history = &reader->job->history;
+    bool ok = true;
+    for (; ok && reader->noted < history->count; reader->noted++) {
+        ok = hearth_call_ids_add(&reader->call_ids, history->messages[reader->noted]);
     }
-    return false;
+    return ok || hearth_api_fail_nomem(&reader->job->error);
 }
 
 static bool read_result(struct reader *reader, const json_t *item) {
@@ -309,7 +308,10 @@ static bool read_result(struct reader *reader, const json_t *item) {
     if (id == NULL) {
         return fail_item(reader, wrong(call_id), ".call_id", "a function call output needs the call_id of its call");
     }
-    if (!reader->trusted && !has_call(&reader->job->history, id)) {
+    if (!reader->trusted && !note_calls(reader)) {
+        return false;
+    }
+    if (!reader->trusted && json_object_get(reader->call_ids, id) == NULL) {
         char param[64];
         snprintf(param, sizeof param, "%s[%zu].call_id", reader->param, reader->index);
         return hearth_api_fail(&reader->job->error, 400, "invalid_value", param,
@@ -448,6 +450,7 @@ bool hearth_items_read(struct hearth_job *job, const json_t *items, const char *
     }
     ok = ok && flush(&reader);
     hearth_message_unref(reader.reply);
+    json_decref(reader.call_ids);
     hearth_buf_finish(&reader.content);
     hearth_buf_finish(&reader.reasoning);
     return ok;
