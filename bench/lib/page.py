@@ -44,17 +44,19 @@ def _flags(data):
 
 
 def _made(data, entry):
-    """Of a case whose cells were measured on other days or with other commits than the head says."""
+    """Of a case whose cells were measured on other days, with other commits or on another machine than the head says."""
     groups = {}
     for cell in entry["cells"].values():
-        groups.setdefault((cell.get("date"), cell.get("commit")), []).append(cell["label"])
+        groups.setdefault((cell.get("date"), cell.get("commit"), cell.get("machine")), []).append(cell["label"])
     head = data["machine"]["hearth_commit"]
-    if all(not commit or (commit == head and data["started"].startswith(date)) for date, commit in groups):
+    if all(not commit or (commit == head and data["started"].startswith(date) and not where)
+           for date, commit, where in groups):
         return []
+    said = {key: f"on {key[0]} with commit {key[1]}" + (f", on another machine: {key[2]}" if key[2] else "")
+            for key in groups}
     if len(groups) == 1:
-        return [f"Measured on {date} with commit {commit}." for date, commit in groups] + [""]
-    return ["Measured", ""] + [f"- on {date} with commit {commit}: {'; '.join(labels)}"
-                               for (date, commit), labels in groups.items()] + [""]
+        return [f"Measured {text}." for text in said.values()] + [""]
+    return ["Measured", ""] + [f"- {said[key]}: {'; '.join(labels)}" for key, labels in groups.items()] + [""]
 
 
 def _case(folder, case, cells, drawn):

@@ -3,12 +3,12 @@
     {"format", "machine", "models", "quick", "started", "seconds",
      "cases": {name: {"title", "flags": {server: command line},
                       "cells": {key: {"label", "rounds": [{server: {"values": {measure: number}, …}}],
-                                      "seconds", "commit", "date", "error"}}}},
+                                      "seconds", "commit", "date", "error", "machine"}}}},
      "figures": {"case.class.lanes.measure": {"hearth", "peer", "ratio", "low", "high", "spread", "unit", "kind",
                                               "rounds"}}}
 
 A run of the whole record starts from nothing; one of a selection replaces what it measures in the report that is
-there, if that is of the same machine.
+there, if that is of the same machine. A cell with a `machine` was taken over from the record of that one.
 """
 
 import json
