@@ -19,6 +19,7 @@ FIGURE = re.compile(r"(<!-- figure:(\S+)(?: (\S+))? -->)(.*?)(<!-- /figure -->)"
 TABLE = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.S)
 REPORT = os.path.join(server.REPOSITORY, "bench", "report", "report.json")
 REPRODUCED_WITHIN = 0.15
+RATIOS = (".ratio", ".low")  # low: printed as a bound
 
 # Rows of the README's table: what it says, and which figure it is.
 RECORD_ROWS = (
@@ -64,7 +65,7 @@ def printed():
     """Cells with a ratio that the pages print: "alternating.pages.1"."""
     found = {path for _, path in RECORD_ROWS}
     for text in _texts():
-        found |= {path.rsplit(".", 2)[0] for _, path, _, _, _ in FIGURE.findall(text) if path.endswith((".ratio", ".low"))}
+        found |= {path.rsplit(".", 2)[0] for _, path, _, _, _ in FIGURE.findall(text) if path.endswith(RATIOS)}
     return found
 
 
@@ -115,7 +116,7 @@ def compare_with_pages(found):
     lines = []
     for page, text in zip(pages(), _texts()):
         said = [(path, before) for _, path, _, shown, _ in FIGURE.findall(text)
-                if (path.endswith((".ratio", ".low")) or path.split(".")[-2:] in (["recompute", "hearth"], ["recompute", "peer"]))
+                if (path.endswith(RATIOS) or path.split(".")[-2:] in (["recompute", "hearth"], ["recompute", "peer"]))
                 and (before := _number(shown)) is not None]
         for _, name, shown, _ in TABLE.findall(text):
             said += _said_in_table(shown) if name == "record" else []

@@ -9,11 +9,11 @@ from . import machine, stats
 
 HOW = """Of each number there are as many rounds as the last column says; hearth and llama-server take turns, and who
 begins changes. *Times better*, above 1 hearth is ahead, is the middle of the rounds' own ratios: the machine's speed
-moves between rounds, and the middle of one column may come from other minutes than that of the other (of counts, and of quantiles over
-all rounds, it is the ratio of the two numbers). Behind it
-stands the interval of that ratio (five rounds or more: bootstrap, 90 %; fewer: smallest and largest), and *spread* is
-half of it. *Exact* numbers are counts: they do not depend on the machine. Everything else is time or the memory of
-a process, and depends on it; the ratios do so less."""
+moves between rounds, and the middle of one column may come from other minutes than that of the other (of counts, and
+of quantiles over all rounds, it is the ratio of the two numbers). Behind it stands the interval of that ratio (five
+rounds or more: bootstrap, 90 %; fewer: smallest and largest), and *spread* is half of it. *Exact* numbers are counts:
+they do not depend on the machine. Everything else is time or the memory of a process, and depends on it; the ratios
+do so less."""
 
 
 def head(data):

@@ -118,7 +118,6 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->session_header = session != NULL && *session != '\0' ? strdup(session) : NULL;
     job->work.run = job_prepared;
     job->pool_run = prepare;
-    job->pool_last = (route->flags & HEARTH_ROUTE_COUNT) != 0;
     atomic_init(&job->gone, false);
     atomic_fetch_add(&api->jobs, 1);
     hearth_http_take_body(exchange, &job->body);
@@ -451,6 +450,5 @@ void hearth_job_complete(struct hearth_job *job, const struct hearth_api_error *
     job->completing = true;
     job->end = (struct hearth_job_end){.work = {.run = job_completed}, .job = job};
     job->pool_run = keep;
-    job->pool_last = false;
     hearth_pool_push(job->api->pool, job);
 }

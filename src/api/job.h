@@ -74,7 +74,6 @@ struct hearth_job {
     struct hearth_job *pool_next;
     struct hearth_job *prev, *next; /* the loop's list of all that were submitted */
     void (*pool_run)(struct hearth_job *job);
-    bool pool_last; /* it only counts, as long as there is text */
     struct hearth_buf body;
     size_t body_bytes; /* that the server still counts */
     char *path, *query;           /* of the request */
@@ -146,8 +145,8 @@ bool hearth_job_respond(struct hearth_job *job, json_t *value);
 
 struct hearth_pool;
 struct hearth_pool *hearth_pool_create(size_t threads);
-/* Calls job->pool_run on a worker, or at once when the pool has been stopped. Jobs with pool_last go behind those
- * without, and never take the last of several workers. */
+/* Calls job->pool_run on a worker, or at once when the pool has been stopped. Jobs of routes that only count
+ * (HEARTH_ROUTE_COUNT) go behind the others, and never take the last of several workers. */
 void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job);
 /* Runs what is queued and ends the threads. Nobody else may push meanwhile. NULL is allowed. */
 void hearth_pool_stop(struct hearth_pool *pool);

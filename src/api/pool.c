@@ -26,6 +26,10 @@ struct hearth_pool {
     size_t thread_count;
 };
 
+static bool counts(const struct hearth_job *job) {
+    return (job->route->flags & HEARTH_ROUTE_COUNT) != 0;
+}
+
 static void append(struct line *line, struct hearth_job *job) {
     if (line->head == NULL) {
         line->head = job;
@@ -58,7 +62,7 @@ static void *work(void *user) {
             pthread_cond_wait(&pool->changed, &pool->mutex);
             continue;
         }
-        const bool last = job->pool_last;
+        const bool last = counts(job);
         pool->last_running += last;
         pthread_mutex_unlock(&pool->mutex);
         job->pool_run(job); /* which may free it */
@@ -112,7 +116,7 @@ void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job) {
         job->pool_run(job);
         return;
     }
-    append(job->pool_last ? &pool->last : &pool->first, job);
+    append(counts(job) ? &pool->last : &pool->first, job);
     pthread_cond_signal(&pool->changed);
     pthread_mutex_unlock(&pool->mutex);
 }

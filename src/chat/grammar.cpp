@@ -1,5 +1,5 @@
-/* JSON schemas to GBNF, by llama.cpp's `common`: for replies that no template has a say in. The schema is strengthened
- * before, and its number ranges are put in after; see schema.c. */
+/* Grammars as text: JSON schemas to GBNF, by llama.cpp's `common`; what a request came with, checked; and a schema's
+ * joined with that of calls. A schema is strengthened before, and its number ranges are put in after; see schema.c. */
 #include "chat/chat_internal.hpp"
 
 #include <json-schema-to-grammar.h>
@@ -82,6 +82,31 @@ json_ptr strengthened_tools(const json_t *tools, const json_t *otherwise) {
     return strong;
 }
 
+std::string schema_grammar(const json_t *schema) {
+    return json_schema_to_grammar(common_json::parse(json_text(or_any_object(schema).get())), true);
+}
+
+/* A grammar may name tokens, which only a vocabulary knows: here every name will do. */
+extern "C" hearth_token any_token(void *, const char *, size_t) {
+    return 0;
+}
+
+void check_grammar(const std::string &grammar, const char *whose) {
+    if (grammar.empty()) {
+        return;
+    }
+    struct hearth_gbnf *parsed = nullptr;
+    struct hearth_errmsg msg = {};
+    const int err = hearth_gbnf_parse(grammar.c_str(), any_token, nullptr, &parsed, &msg);
+    hearth_gbnf_destroy(parsed);
+    if (err == HEARTH_ERR_NOMEM) {
+        throw std::bad_alloc();
+    }
+    if (err != HEARTH_OK) {
+        throw invalid_request(std::string(whose) + ": " + msg.text);
+    }
+}
+
 /* ---- a schema and calls ---- */
 
 /* The end of what begins at `at` and ends with `closing`, backslashes escaping. */
@@ -135,31 +160,6 @@ std::string with_calls(std::string schema, const std::string &calls, const char 
     const size_t at = schema.find(rule) + rule.size(), end = schema.find('\n', at);
     return schema.substr(1, at - 1) + "(" + schema.substr(at, end - at) + ") | " + prefix + entry + schema.substr(end) +
            renamed(calls, prefix);
-}
-
-std::string schema_grammar(const json_t *schema) {
-    return json_schema_to_grammar(common_json::parse(json_text(or_any_object(schema).get())), true);
-}
-
-/* A grammar may name tokens, which only a vocabulary knows: here every name will do. */
-extern "C" hearth_token any_token(void *, const char *, size_t) {
-    return 0;
-}
-
-void check_grammar(const std::string &grammar, const char *whose) {
-    if (grammar.empty()) {
-        return;
-    }
-    struct hearth_gbnf *parsed = nullptr;
-    struct hearth_errmsg msg = {};
-    const int err = hearth_gbnf_parse(grammar.c_str(), any_token, nullptr, &parsed, &msg);
-    hearth_gbnf_destroy(parsed);
-    if (err == HEARTH_ERR_NOMEM) {
-        throw std::bad_alloc();
-    }
-    if (err != HEARTH_OK) {
-        throw invalid_request(std::string(whose) + ": " + msg.text);
-    }
 }
 
 extern "C" int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg) {

@@ -193,8 +193,8 @@ static bool any_busy(const struct hearth_service *service) {
     return false;
 }
 
-/* A restore did not hold. True: try again; false: the task was held. `*vain` counts what
- * brought nothing nearer: a lane that was emptied does, however many of them it takes. */
+/* A restore did not hold. True: try again; false: the task was held. `*vain` counts what was of no help; a lane that
+ * was emptied is one, however many of them it takes. */
 static bool after_failure(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                           const struct hearth_restore *restored, uint32_t *vain) {
     if (restored->failed) {
