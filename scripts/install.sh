@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 prefix=${1:-/usr/local}
 to=${DESTDIR:-}$prefix
 mkdir -p "$to" 2>/dev/null && [ -w "$to" ] ||
-    die "cannot write to $to; please run: sudo make install, or make install PREFIX=\$HOME/.local"
+    die "cannot write to $to; please run: sudo make install HEARTH_CACHE=$HEARTH_CACHE, or make install PREFIX=\$HOME/.local"
 log=$HEARTH_CACHE/install.log
 { meson configure build -Dprefix="$prefix" -Dlibdir=lib && meson install -C build; } >"$log" 2>&1 || {
     tail -n 20 "$log" >&2
