@@ -9,7 +9,7 @@ static bool has_work(const struct hearth_account *account) {
     return account->waiting + account->running > 0;
 }
 
-/* The machine's time, after `us` were computed. */
+/* The machine's time, after `us` were computed: virtual ones, or it would fall behind a tenant of little weight. */
 static void advance(struct hearth_accounts *accounts, double us) {
     double least = -1, least_running = -1, most_running = -1;
     for (const struct hearth_account *a = accounts->v; a < accounts->v + accounts->count; a++) {
@@ -75,8 +75,9 @@ void hearth_accounts_stop(struct hearth_accounts *accounts, uint32_t account) {
 
 void hearth_accounts_charge(struct hearth_accounts *accounts, uint32_t account, double us) {
     HEARTH_ASSERT(account < accounts->count && us >= 0);
-    accounts->v[account].used_us += us / accounts->v[account].weight;
-    advance(accounts, us);
+    double virtual_us = us / accounts->v[account].weight;
+    accounts->v[account].used_us += virtual_us;
+    advance(accounts, virtual_us);
 }
 
 int64_t hearth_accounts_debt_us(const struct hearth_accounts *accounts, uint32_t account) {

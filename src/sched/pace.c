@@ -86,9 +86,11 @@ void hearth_pace_learn(struct hearth_pace *pace, int32_t decode_tokens, int32_t 
             learn_alone(pace, prefill_tokens, us);
         return;
     }
-    double rest_us = (double)us - hearth_pace_decode_us(pace, decode_tokens);
-    if (hearth_pace_decode_us(pace, decode_tokens) >= 0)
+    double decode_us = hearth_pace_decode_us(pace, decode_tokens), rest_us = (double)us - decode_us;
+    if (decode_us >= 0)
         average(&pace->beside_us, rest_us > 1 ? rest_us / prefill_tokens : 1.0 / prefill_tokens);
+    else if (pace->prefill_us > 0 && (double)us > pace->prefill_us * prefill_tokens) /* until there is better */
+        average(&pace->decode_us, (double)us - pace->prefill_us * prefill_tokens);
 }
 
 double hearth_pace_decode_us(const struct hearth_pace *pace, int32_t tokens) {

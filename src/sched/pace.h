@@ -22,7 +22,8 @@ struct hearth_pace_size {
 /* Zeroed: nothing is known. */
 struct hearth_pace {
     struct hearth_pace_size decode[HEARTH_PACE_SIZES];
-    double decode_us;  /* the last batches that only decoded, whatever their sizes; 0: none */
+    double decode_us;  /* the last batches that only decoded, whatever their sizes (while there was none as large: what
+                        * was left of those that also prefilled); 0: none */
     double prefill_us; /* a token, alone; 0: not known */
     double beside_us;  /* a token, beside lanes that decode; 0: not known */
     int32_t alone_tokens; /* most tokens of a batch that only prefills; 0: as many as may be */

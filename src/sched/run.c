@@ -153,7 +153,8 @@ void hearth_lane_capture(struct hearth_service *service, int lane) {
             break;
         (void)hearth_cache_wait(service->cache, give_up_us - now_us);
         service->told_us += hearth_clock_us() - now_us;
-        (void)hearth_cache_poll(service->cache, POLL_EVENTS);
+        if (hearth_cache_poll(service->cache, POLL_EVENTS) > 0)
+            service->far_news = true; /* others may have waited for it, too */
     }
     service->lives[lane].dirty = service->lives[lane].snapshot_count > 0;
 }

@@ -185,11 +185,14 @@ static int warm_lane(const struct hearth_step *step) {
     return best;
 }
 
-/* Whether a lane may be taken from its request by now. */
-static bool ripe(const struct hearth_step_lane *lane, int64_t now_us) {
+/* Whether a lane may be taken from its request by now, for one of that class. */
+static bool ripe(const struct hearth_step_lane *lane, enum hearth_class class, int64_t now_us) {
     if (lane->state == HEARTH_LANE_IDLE || lane->priority == HEARTH_CLASS_WARM || lane->stays)
         return false;
-    double had_us = lane->state == HEARTH_LANE_PREFILL ? lane->spent_us : (double)(now_us - lane->assigned_us);
+    double held_us = (double)(now_us - lane->assigned_us);
+    double had_us = lane->state == HEARTH_LANE_PREFILL ? lane->spent_us : held_us;
+    if (lane->priority > class && had_us < held_us / HEARTH_QUANTUM_SHARE)
+        had_us = held_us / HEARTH_QUANTUM_SHARE; /* others prefill before it: its turn may not come for long */
     return had_us >= (double)lane->quantum_us;
 }
 
@@ -239,7 +242,7 @@ static int lane_for(const struct hearth_step *step, const struct hearth_step_req
     int best = -1;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         const struct hearth_step_lane *lane = &step->lanes[i];
-        enum why why = ripe(lane, now_us) ? why_yield(step, lane, request, now_us) : WHY_NOT;
+        enum why why = ripe(lane, request->priority, now_us) ? why_yield(step, lane, request, now_us) : WHY_NOT;
         if (why == WHY_NOT || (best >= 0 && why < *reason))
             continue;
         if (best < 0 || why > *reason || rather(step, lane, &step->lanes[best], why))
@@ -419,7 +422,7 @@ static int64_t quantum_us(const struct hearth_step_request *request, int64_t asi
         return waited_us < HEARTH_QUANTUM_US ? waited_us : HEARTH_QUANTUM_US;
     int64_t quantum = aside_us * HEARTH_QUANTUM_TIMES;
     if (quantum > HEARTH_QUANTUM_US || request->lost > 0)
-        quantum = (int64_t)HEARTH_QUANTUM_US << (request->lost < 16 ? request->lost : 16);
+        quantum = (int64_t)HEARTH_QUANTUM_US << (request->lost < HEARTH_LOST_TIMES ? request->lost : HEARTH_LOST_TIMES);
     else if (quantum < HEARTH_QUANTUM_LEAST_US)
         quantum = HEARTH_QUANTUM_LEAST_US;
     return quantum + (more_us < HEARTH_QUANTUM_MORE_US ? more_us : HEARTH_QUANTUM_MORE_US);

@@ -47,11 +47,12 @@
  * HEARTH_CELLS_WAIT_US (by a better class, HEARTH_CELLS_LONG_US): then nobody who ranks behind it is admitted, so that
  * lanes empty until it fits.
  *
- * Why nobody is thrown out forever. But for warm ones, a lane whose request has waited for it
- * yields only when it has run its quantum since it was assigned (a prefill: that much of computing for itself). A
- * quantum is a multiple of what setting the request aside and bringing it back cost; it grows by a part of the time
- * that it waited, and doubles each time that state was lost meanwhile. So a request that takes T is set aside at most
- * 1 + T / HEARTH_QUANTUM_LEAST_US times, and starts over at most 2 + log2(T / HEARTH_QUANTUM_US) times. */
+ * Why nobody is thrown out forever. But for warm ones, a lane whose request has waited for it yields only when it has
+ * run its quantum since it was assigned (a prefill: that much of computing for itself; for a better class, at most
+ * HEARTH_QUANTUM_SHARE times that in all). A quantum is a multiple of what setting the request aside and bringing it
+ * back cost; it grows by a part of the time that it waited, and doubles each time that state was lost meanwhile. So a
+ * request that takes T is set aside at most 1 + T / HEARTH_QUANTUM_LEAST_US times, and starts over at most 2 + log2(T /
+ * HEARTH_QUANTUM_US) times. */
 #ifndef HEARTH_SCHED_STEP_H
 #define HEARTH_SCHED_STEP_H
 
@@ -71,7 +72,8 @@
 #define HEARTH_STEP_TABLE(X)                                                                                          \
     X(QUANTUM_TIMES,    5)        /* what setting aside and coming back cost is a fifth of what is had for it */      \
     X(QUANTUM_LEAST_US, 50000)    /* between these two, */                                                            \
-    X(QUANTUM_US,       1500000)  /* and this also when state was lost, which costs more */                           \
+    X(QUANTUM_US,       1500000)  /* and this also when much state was lost, */                                       \
+    X(LOST_TIMES,       10)       /* doubled each time, so many times at most */                                      \
     X(QUANTUM_SHARE,    4)        /* of the time it was set aside a quantum grows by one part in so many */           \
     X(QUANTUM_MORE_US,  5000000)  /* at most by this: whoever is short waits no longer */                             \
     X(SHORTER_TIMES,    4)        /* a prompt is shorter when it needs a quarter at most: sure, though an estimate */ \
@@ -122,7 +124,7 @@ struct hearth_step_request {
     int64_t arrived_us;   /* its place in the order */
     int64_t queued_us;    /* since when it waits: later than that once it was set aside */
     int32_t tokens;
-    uint32_t lost;        /* how often it lost state while it was set aside */
+    uint32_t lost;        /* how often it lost much state while it was set aside */
     bool aside;           /* it has had a lane */
     /* The step's own. */
     uint32_t account;

@@ -12,7 +12,8 @@
  * counts.
  *
  * Invariants: on_lane[i] is the task of lane i or NULL; the spare place is never busy, and empty until a request was
- * set aside; `seats` counts those without a lane, set aside or new, `on_lanes` those with one. */
+ * set aside; `seats` counts those without a lane (set aside, new or announced), `on_lanes` those with
+ * one. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "sched/service_internal.h"
@@ -51,13 +52,20 @@ static void count(struct hearth_service *service, struct hearth_task *task, bool
     pthread_mutex_unlock(&service->mutex);
 }
 
+/* About what it takes to compute again what a task has lost while it was set aside. */
+static int64_t lost_us(const struct hearth_service *service, const struct hearth_task *task, int32_t computed) {
+    double each_us = service->step.params.prefill_us;
+    if (task->aside_at <= computed)
+        return 0;
+    return each_us > 0 ? (int64_t)(each_us * (task->aside_at - computed)) : HEARTH_QUANTUM_US;
+}
+
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
                           const int32_t *marks, size_t mark_count, int64_t admit_us) {
-    int64_t now_us = hearth_service_now_us(service);
-    if (task->aside_at > computed)
-        task->lost++;
+    int64_t now_us = hearth_service_now_us(service), again_us = lost_us(service, task, computed);
+    task->lost += again_us >= HEARTH_QUANTUM_LEAST_US;
     hearth_step_assign(&service->step, task->id, lane, computed, (int32_t)task->tokens.n, marks, mark_count,
-                       task->aside_us + now_us - admit_us, now_us);
+                       task->aside_us + again_us + now_us - admit_us, now_us);
     task->lane = lane;
     if (task->aside_at != computed || task->ahead > computed)
         task->ahead = computed;

@@ -72,6 +72,11 @@ static void a_prefill_leaves_decoding_lanes_their_rate(void **state) {
     learn_many(&pace, 1, 100, 10000 + 100 * 2000);
     assert_int_equal(hearth_pace_beside(&pace, 1, 4, 512), 96);
     assert_int_equal(hearth_pace_beside(&pace, 1, 30, 512), 10);
+    /* Where some lane prefills all the time, decoding is told from the rest of such batches. */
+    struct hearth_pace cold = {0};
+    hearth_pace_learn(&cold, 0, 512, 512000);
+    hearth_pace_learn(&cold, 1, 64, 64000 + 10000);
+    assert_int_equal(hearth_pace_beside(&cold, 1, 4, 512), 192);
     /* A rate that cannot be reached costs prefills no more than this. */
     assert_int_equal(hearth_pace_beside(&pace, 1, 1000, 512), 8);
     learn_many(&pace, 16, 0, 800000);
