@@ -191,9 +191,15 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
     return route;
 }
 
+/* What needs no body is answered without it: /health may be asked by anybody, and strangers' bodies are not kept. */
 static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_caller caller;
-    return admit(user, exchange, &caller) != NULL;
+    const struct hearth_route *route = admit(user, exchange, &caller);
+    if (route != NULL && route->prepare == NULL) {
+        route->now(user, exchange);
+        route = NULL;
+    }
+    return route != NULL;
 }
 
 /* Time has passed since the head came: it is looked at again. */
@@ -204,7 +210,7 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     if (route != NULL && route->now != NULL) {
         route->now(api, exchange);
     }
-    if (route != NULL && route->prepare != NULL) {
+    if (route != NULL) {
         hearth_job_start(api, route, exchange, &caller);
     }
 }

@@ -193,7 +193,8 @@ bool hearth_api_fail_submit(struct hearth_api *api, struct hearth_api_error *err
 void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 /* The handler's callback for errors that http finds. */
-void hearth_api_http_error(void *user, int status, const char *message, const char *path, struct hearth_buf *body);
+void hearth_api_http_error(void *user, int status, const char *message, const char *path, const char *request_id,
+                           struct hearth_buf *body);
 
 /* ---- json.c ---- */
 

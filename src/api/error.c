@@ -148,11 +148,12 @@ void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct 
                             : hearth_api_error_json(error));
 }
 
-void hearth_api_http_error(void *user, int status, const char *message, const char *path, struct hearth_buf *body) {
+void hearth_api_http_error(void *user, int status, const char *message, const char *path, const char *request_id,
+                           struct hearth_buf *body) {
     struct hearth_api_error error;
     (void)user;
     hearth_api_fail(&error, status, status == 413 ? "request_too_large" : NULL, NULL, "%s", message);
-    hearth_json_write(is_anthropic_path(path) ? hearth_api_error_json_anthropic(&error, NULL)
+    hearth_json_write(is_anthropic_path(path) ? hearth_api_error_json_anthropic(&error, request_id)
                                               : hearth_api_error_json(&error),
                       body);
 }

@@ -357,11 +357,13 @@ static void answer_nobody(void *user, struct hearth_http_exchange *exchange) {
     (void)exchange;
 }
 
-static void explain_nothing(void *user, int status, const char *message, const char *path, struct hearth_buf *body) {
+static void explain_nothing(void *user, int status, const char *message, const char *path, const char *request_id,
+                            struct hearth_buf *body) {
     (void)user;
     (void)status;
     (void)message;
     (void)path;
+    (void)request_id;
     (void)body;
 }
 
@@ -469,7 +471,7 @@ int hearth_serve(const struct hearth_options *options, int argc, char *const arg
         atomic_store(&serving, true);
         print_banner(&server);
         server.live = (struct hearth_serve_live){.argc = argc, .argv = argv, .options = options, .api = server.api,
-                                                 .service = server.service, .needs_key = server.keys.count > 0};
+                                                 .service = server.service, .key_count = server.keys.count};
         serve_until_stopped(&server.live);
         hearth_log(HEARTH_LOG_INFO, "stopping: running requests have %lld s", (long long)options->grace);
         hearth_api_shutdown(server.api, options->grace * 1000000);

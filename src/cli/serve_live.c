@@ -38,13 +38,15 @@ static void set_log_level(const char *before, const char *after) {
 }
 
 static int take_keys(struct hearth_serve_live *live, const struct hearth_key_list *keys) {
-    if (keys->count == 0 && live->needs_key) {
+    if (keys->count == 0 && live->key_count > 0) {
         hearth_log(HEARTH_LOG_WARN, "reload: no keys any more: that opens the server to everybody, and takes a "
                                     "restart; the old ones stay");
         return HEARTH_OK;
     }
     const int err = hearth_api_set_keys(live->api, keys->keys, keys->count);
-    live->needs_key = live->needs_key || (err == HEARTH_OK && keys->count > 0);
+    if (err == HEARTH_OK) {
+        live->key_count = keys->count;
+    }
     return err;
 }
 
@@ -66,7 +68,7 @@ void hearth_serve_live_reload(struct hearth_serve_live *live) {
     hearth_options_compare(live->options, &fresh, tell, &changes);
     hearth_service_tune(live->service, (uint32_t)fresh.queue, fresh.min_decode_tps);
     hearth_api_set_request_timeout(live->api, (int64_t)(fresh.request_timeout * 1e6));
-    hearth_log(HEARTH_LOG_INFO, "reload: %zu keys, %u options have changed", keys.count, changes);
+    hearth_log(HEARTH_LOG_INFO, "reload: %zu keys, %u options have changed", live->key_count, changes);
     set_log_level(live->options->log_level, fresh.log_level);
     hearth_key_list_finish(&keys);
     hearth_options_finish(&live->taken);

@@ -12,7 +12,7 @@ struct hearth_serve_live {
     char *const *argv;             /* the command line, read again each time */
     struct hearth_api *api;
     struct hearth_service *service;
-    bool needs_key;
+    size_t key_count; /* that are in force; 0: clients need none */
     const struct hearth_options *options; /* those that hold now: the first ones, or `taken` */
     struct hearth_options taken;
 };

@@ -222,7 +222,8 @@ void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes,
     if (len == 0 || exchange->head_only || conn->doomed) {
         return;
     }
-    if (evbuffer_get_length(bufferevent_get_output(conn->bev)) + len > conn->server->params.out_bytes) {
+    /* What is written now does not count: it may be large, and its reader fast. */
+    if (evbuffer_get_length(bufferevent_get_output(conn->bev)) > conn->server->params.out_bytes) {
         conn->server->stats.stalled++;
         hearth_http_report_drop(conn, "it has left more unread than may wait for it");
         hearth_http_conn_doom(conn);
@@ -269,9 +270,10 @@ void hearth_http_write_error(struct hearth_http_conn *conn, int status, const ch
     char request_id[HEARTH_HTTP_REQUEST_ID_BYTES];
     make_request_id(conn->server, request_id);
     hearth_http_report_error(conn, status, message, request_id);
-    handler->error(handler->user, status, message, raw_path(&conn->url, &path) ? (const char *)path.data : "", &body);
+    handler->error(handler->user, status, message, raw_path(&conn->url, &path) ? (const char *)path.data : "",
+                   request_id, &body);
     snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", body.len);
-    if (status == 503 && !hearth_buf_text(&extra, "Retry-After: 1\r\n")) {
+    if (!hearth_buf_printf(&extra, "request-id: %s\r\n%s", request_id, status == 503 ? "Retry-After: 1\r\n" : "")) {
         extra.len = 0; /* the answer is worth more */
     }
     put_head(conn, status, request_id, "application/json; charset=utf-8", framing, &extra);

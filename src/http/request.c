@@ -18,6 +18,9 @@
 #include <string.h>
 #include <strings.h>
 
+/* Of answers that a client which pipelines has not read: with more, its next request is not looked at. */
+#define PIPELINED_UNSENT_BYTES (64u * 1024)
+
 static struct hearth_http_conn *conn_of(http_parser *parser) {
     return parser->data;
 }
@@ -210,7 +213,11 @@ static bool open_exchange(struct hearth_http_conn *conn) {
         hearth_http_conn_fail(conn, status, status == 400 ? "the request's URL is malformed" : "out of memory");
         return false;
     }
-    if (handler->head == NULL || conn->parser.method == HTTP_OPTIONS) {
+    if (conn->parser.method == HTTP_OPTIONS) {
+        hearth_http_respond_options(conn->exchange);
+        return false;
+    }
+    if (handler->head == NULL) {
         return true;
     }
     const bool goes_on = handler->head(handler->user, conn->exchange);
@@ -269,12 +276,7 @@ static void take_request(struct hearth_http_conn *conn) {
     const struct hearth_http_handler *handler = &conn->server->handler;
     hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_BUSY);
     conn->server->stats.requests++;
-    if (conn->exchange == NULL && !open_exchange(conn)) {
-        return;
-    }
-    if (conn->parser.method == HTTP_OPTIONS) {
-        hearth_http_respond_options(conn->exchange);
-    } else {
+    if (conn->exchange != NULL || open_exchange(conn)) {
         handler->request(handler->user, conn->exchange);
     }
 }
@@ -291,7 +293,7 @@ static bool parse_piece(struct hearth_http_conn *conn) {
         return false;
     }
     /* A client that pipelines without reading the answers waits until it has read. */
-    if (hearth_http_conn_unsent(conn) > conn->server->params.out_bytes) {
+    if (hearth_http_conn_unsent(conn) > PIPELINED_UNSENT_BYTES) {
         return false;
     }
     size_t len = evbuffer_get_contiguous_space(input);

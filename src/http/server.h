@@ -16,6 +16,7 @@
  *     a reader that is too slow for what is written        out_bytes unread                  closed, its request gone
  *     a peer that has vanished without a word              TCP keep-alive, about 2 minutes   closed, its request gone
  *     requests that are sent ahead of their answers        256 KiB; more is not read yet     nothing
+ *     answers of those that wait to be read                64 KiB; no request is taken then  nothing
  *     more connections than there may be                   connections                       503 and Retry-After
  *
  * `rate` is in bytes a second: of a body, (time since its head - trickle_us) * rate must have come at any time; while
@@ -53,13 +54,16 @@ struct hearth_http_handler {
     /* The head of a request is here, its body is not: method, path, query and headers can be asked for. True: go on,
      * `request` (or `gone`, when the client leaves before) follows. False: it has been answered by
      * hearth_http_respond(), and the body is not read: no 100 (Continue) is sent, and the connection is closed after
-     * the answer, unless the request has no body. Not called for OPTIONS. NULL: all requests go on. */
+     * the answer, unless the request has no body. Not called for OPTIONS, which the server answers itself, at its head
+     * likewise. NULL: all requests go on. */
     bool (*head)(void *user, struct hearth_http_exchange *exchange);
     /* A complete request. It is answered now or later. */
     void (*request)(void *user, struct hearth_http_exchange *exchange);
     /* Appends the body (JSON) of a response to an error found by the server itself, such as 413 or 431. `path` is the
-     * request's, as sent and without its query, as far as it was read; "" when nothing was. */
-    void (*error)(void *user, int status, const char *message, const char *path, struct hearth_buf *body);
+     * request's, as sent and without its query, as far as it was read; "" when nothing was. `request_id` is also in the
+     * response's headers X-Request-Id and request-id. */
+    void (*error)(void *user, int status, const char *message, const char *path, const char *request_id,
+                  struct hearth_buf *body);
     void (*tick)(void *user); /* once a second; NULL: not */
     void *user;
 };
@@ -145,8 +149,8 @@ void hearth_http_set_header(struct hearth_http_exchange *exchange, const char *n
 void hearth_http_respond(struct hearth_http_exchange *exchange, int status, const char *content_type, const void *body,
                          size_t len);
 
-/* A streamed response: begin, any number of writes, end. What is written is sent at once; `out_bytes` bounds what a
- * slow reader leaves unsent, and one who exceeds it is dropped (gone is called from the loop a moment later). */
+/* A streamed response: begin, any number of writes, end. What is written is sent at once; a slow reader who
+ * has left more than `out_bytes` unread by the next write is dropped (gone is called from the loop a moment later). */
 void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const char *content_type);
 void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes, size_t len);
 void hearth_http_end(struct hearth_http_exchange *exchange);

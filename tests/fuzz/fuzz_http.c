@@ -51,7 +51,9 @@ static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     return true;
 }
 
-static void on_error(void *user, int status, const char *message, const char *path, struct hearth_buf *body) {
+static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
+                     struct hearth_buf *body) {
+    (void)request_id;
     (void)user;
     HEARTH_ASSERT(path[0] == '\0' || memchr(path, '?', strlen(path)) == NULL);
     HEARTH_ASSERT(status >= 400 && status <= 599 && message[0] != '\0');

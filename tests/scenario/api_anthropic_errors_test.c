@@ -122,6 +122,25 @@ static void errors_name_the_place(void **state) {
     }
 }
 
+/* Also where the server's HTTP has found it. */
+static void errors_before_the_body_have_an_id(void **state) {
+    struct client client;
+    struct response response;
+    char id[64];
+    (void)state;
+    assert_true(client_open(&client, stage.port));
+    assert_true(client_text(&client, "POST " MESSAGES " HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"));
+    assert_true(client_response(&client, false, &response));
+    assert_int_equal(response.status, 413);
+    assert_true(response_header(&response, "request-id", id, sizeof id));
+    json_t *answer = json_loadb((const char *)response.body.data, response.body.len, 0, NULL);
+    assert_string_equal(json_str(answer, "error.type"), "request_too_large");
+    assert_string_equal(json_str(answer, "request_id"), id);
+    json_decref(answer);
+    response_finish(&response);
+    client_close(&client);
+}
+
 static void too_long_prompts_say_how_long(void **state) {
     struct hearth_buf body = {0};
     int tokens = 0, most = 0;
@@ -175,6 +194,7 @@ static void other_paths_answer(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_name_the_place),
+        cmocka_unit_test(errors_before_the_body_have_an_id),
         cmocka_unit_test(too_long_prompts_say_how_long),
         cmocka_unit_test(other_paths_answer),
     };

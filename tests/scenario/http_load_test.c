@@ -87,7 +87,9 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     hearth_buf_finish(&out);
 }
 
-static void on_error(void *user, int status, const char *message, const char *path, struct hearth_buf *body) {
+static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
+                     struct hearth_buf *body) {
+    (void)request_id;
     (void)user;
     hearth_buf_printf(body, "%d %s: %s", status, path, message);
 }
@@ -210,6 +212,19 @@ static void refuses_before_the_body(void **state) {
     assert_int_equal(atomic_load(&f->requests), 0);
     assert_int_equal(atomic_load(&f->heads), 4);
     assert_int_equal(atomic_load(&f->gone), 0);
+}
+
+/* What OPTIONS is answered does not depend on a body: none is waited for, or kept. */
+static void options_need_no_body(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    f->with_head = true;
+    start(f);
+    open_and_send(&client, f, "OPTIONS /ok HTTP/1.1\r\nContent-Length: 1000\r\n\r\n");
+    expect(&client, 204, "");
+    client_close(&client);
+    assert_int_equal(atomic_load(&f->heads), 0);
+    assert_int_equal(atomic_load(&f->requests), 0);
 }
 
 /* The client sends all of a large body before it reads: it must find the answer. */
@@ -535,6 +550,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(says_when_files_are_few), /* first: while there is no thread */
         TEST(refuses_before_the_body),
+        TEST(options_need_no_body),
         TEST(refuses_while_the_body_comes),
         TEST(refuses_and_keeps_the_connection),
         TEST(tells_when_the_body_does_not_come),

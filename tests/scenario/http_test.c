@@ -14,6 +14,9 @@
 
 #include <cmocka.h>
 
+#define OUT_BYTES (1024 * 1024)
+#define LARGE_BYTES (OUT_BYTES + OUT_BYTES / 2)
+
 struct fixture {
     struct hearth_http_server *server;
     uint16_t port;
@@ -29,7 +32,7 @@ static void on_gone(void *user) {
 }
 
 /* /echo: method, path, query, body. /stream: three chunks. /hold: no answer until released. /flood: more than any
- * reader's share. */
+ * reader's share. /large: a share and a half at once. */
 static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct fixture *f = user;
     const char *path = hearth_http_path(exchange);
@@ -42,6 +45,11 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     } else if (strcmp(path, "/hold") == 0) {
         f->held = exchange;
         hearth_http_on_gone(exchange, on_gone, f);
+    } else if (strcmp(path, "/large") == 0) {
+        static char large[LARGE_BYTES];
+        hearth_http_begin(exchange, 200, "text/plain");
+        hearth_http_write(exchange, large, sizeof large);
+        hearth_http_end(exchange);
     } else if (strcmp(path, "/flood") == 0) {
         static char block[65536];
         hearth_http_on_gone(exchange, on_gone, f);
@@ -62,7 +70,9 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     }
 }
 
-static void on_error(void *user, int status, const char *message, const char *path, struct hearth_buf *body) {
+static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
+                     struct hearth_buf *body) {
+    (void)request_id;
     (void)user, (void)path;
     hearth_buf_printf(body, "{\"status\":%d,\"message\":\"%s\"}", status, message);
 }
@@ -85,7 +95,7 @@ static int setup(void **state) {
     params.port = 0;
     params.header_bytes = 4096;
     params.body_bytes = 100000;
-    params.out_bytes = 1024 * 1024;
+    params.out_bytes = OUT_BYTES;
     params.connections = 8;
     params.head_us = 300000;
     params.body_us = 500000;
@@ -150,6 +160,39 @@ static void keeps_alive_and_pipelines(void **state) {
     expect_body(&client, 200, "POST /3 ? foobar");
     expect_body(&client, 200, "one two");
     expect_body(&client, 200, "GET /5 ? ");
+    client_close(&client);
+}
+
+/* Far more of them than may be answered before the client reads. */
+static void a_thousand_are_pipelined(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    struct hearth_buf all = {0};
+    assert_true(client_open(&client, f->port));
+    for (int i = 0; i < 1000; i++) {
+        assert_true(hearth_buf_printf(&all, "GET /%d HTTP/1.1\r\n\r\n", i));
+    }
+    assert_true(client_send(&client, all.data, all.len));
+    for (int i = 0; i < 1000; i++) {
+        char body[32];
+        snprintf(body, sizeof body, "GET /%d ? ", i);
+        expect_body(&client, 200, body);
+    }
+    client_close(&client);
+    hearth_buf_finish(&all);
+}
+
+/* Only what a reader leaves unread is held against it, not how much there is to read. */
+static void large_writes_are_no_flood(void **state) {
+    struct fixture *f = *state;
+    struct client client;
+    struct response response;
+    assert_true(client_open(&client, f->port));
+    assert_true(client_text(&client, "GET /large HTTP/1.1\r\n\r\n"));
+    assert_true(client_response(&client, false, &response));
+    assert_true(response.complete);
+    assert_int_equal(response.body.len, LARGE_BYTES);
+    response_finish(&response);
     client_close(&client);
 }
 
@@ -465,6 +508,8 @@ static void join_closes_what_is_left(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(keeps_alive_and_pipelines),
+        TEST(a_thousand_are_pipelined),
+        TEST(large_writes_are_no_flood),
         TEST(pipelines_behind_a_held_request),
         TEST(takes_requests_byte_by_byte),
         TEST(answers_head_and_options),
