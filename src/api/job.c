@@ -123,6 +123,10 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     hearth_http_take_body(exchange, &job->body);
     job->body_bytes = job->body.len;
     hearth_http_on_gone(exchange, client_gone, job);
+    if ((route->flags & HEARTH_ROUTE_REPLY) != 0) {
+        hearth_service_reserve(api->service, &job->caller.tenant);
+        job->reserved = true;
+    }
     hearth_pool_push(api->pool, job);
 }
 
@@ -204,12 +208,18 @@ static bool parse_body(struct hearth_job *job, json_t **out) {
     return true;
 }
 
+/* Whether the request's own deadline leaves time for a reply: in a burst it may have passed before a worker came. */
+static bool read_urgency(struct hearth_job *job, const json_t *body) {
+    int64_t left_us;
+    return hearth_urgency_read(job, body) && hearth_urgency_left(job, &left_us, &job->error);
+}
+
 static void prepare(struct hearth_job *job) {
     json_t *body = NULL;
     job->prepare_start_us = hearth_clock_us();
     if (!atomic_load(&job->gone)) {
         job->failed = !parse_body(job, &body) ||
-                      ((job->route->flags & HEARTH_ROUTE_REPLY) != 0 && !hearth_urgency_read(job, body)) ||
+                      ((job->route->flags & HEARTH_ROUTE_REPLY) != 0 && !read_urgency(job, body)) ||
                       !job->route->prepare(job, body);
         json_decref(body);
     }
@@ -369,6 +379,10 @@ static void respond_prepared(struct hearth_job *job) {
 static void job_prepared(struct hearth_http_work *work) {
     struct hearth_job *job = (struct hearth_job *)work;
     hearth_http_body_freed(job->api->http, job->body_bytes);
+    if (job->reserved) {
+        hearth_service_unreserve(job->api->service, &job->caller.tenant);
+        job->reserved = false;
+    }
     const bool submits = !job->failed && job->dialect != NULL && (job->exchange != NULL || job->detached);
     if (!submits || job->response.len > 0) {
         respond_prepared(job);

@@ -170,12 +170,14 @@ static json_t *waiting_json(const struct hearth_api *api, const struct hearth_wa
 void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
     struct hearth_service_stats stats;
+    struct hearth_caller caller;
     uint32_t retry_after_s = 0;
     if (is_off(api, exchange)) {
         return;
     }
     hearth_service_stats(api->service, &stats);
-    const bool full = hearth_service_overloaded(api->service, NULL, &retry_after_s);
+    (void)hearth_api_authorize(api, exchange, &caller); /* it is; and this is its part of the places */
+    const bool full = hearth_service_overloaded(api->service, &caller.tenant, &retry_after_s);
     size_t count = hearth_service_waiting(api->service, waiting, HEARTH_WAITING_MAX);
     count = count < HEARTH_WAITING_MAX ? count : HEARTH_WAITING_MAX;
     json_t *requests = json_array();

@@ -1,4 +1,4 @@
-/* Seats: who waits for a lane, new or set aside, by tenant, and whether there is room for one more.
+/* Seats: who waits for a lane, announced, new or set aside, by tenant, and whether there is room for one more.
  *
  * There are so many seats, and one more for each lane that is free. When all are taken a tenant may still come for its
  * part of them: the seats divided by how many tenants wait, itself included. So whoever has filled the queue keeps

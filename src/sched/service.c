@@ -263,7 +263,8 @@ static struct hearth_task *make_task(struct hearth_service *service, const struc
     return task;
 }
 
-/* Warm ones have as many places, but of their own: they keep nobody out. Under the mutex. */
+/* Warm ones have as many places, but of their own: they keep nobody out (once they are read: what is announced may be
+ * anything). Under the mutex. */
 static bool warm_full(const struct hearth_service *service) {
     return service->params.queue > 0 && service->warm >= service->params.queue;
 }

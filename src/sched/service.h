@@ -201,6 +201,11 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
 bool hearth_service_overloaded(struct hearth_service *service, const struct hearth_tenant *tenant,
                                uint32_t *retry_after_s);
 
+/* A seat for a request that is still being read: it counts as one of the tenant's that wait, until it is given back
+ * just before hearth_service_submit(). Any thread. */
+void hearth_service_reserve(struct hearth_service *service, const struct hearth_tenant *tenant);
+void hearth_service_unreserve(struct hearth_service *service, const struct hearth_tenant *tenant);
+
 /* The request is dropped at the next step, wherever it is; its FAILED event (err CANCELLED) still arrives. An id that
  * has ended is ignored. Any thread. */
 void hearth_service_cancel(struct hearth_service *service, int64_t id);
@@ -250,7 +255,7 @@ struct hearth_lane_info {
     enum hearth_lane_state state;
     int64_t request_id;   /* 0 when idle */
     uint32_t live_tokens; /* tokens whose state the lane's sequence holds */
-    uint32_t prompt_tokens, computed_tokens, generated_tokens;
+    uint32_t prompt_tokens, computed_tokens, generated_tokens; /* computed: of the prompt and of what was generated */
     uint32_t reused_tokens;           /* of the prompt */
     uint32_t drafted_tokens, accepted_tokens; /* guessed ahead for this request, and kept */
     enum hearth_class priority;

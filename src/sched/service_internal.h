@@ -85,7 +85,7 @@ struct hearth_task {
     int32_t aside_at;             /* positions it had when it was set aside last */
     int64_t aside_us;             /* what capturing them has taken */
     struct hearth_speculation spec;
-    uint32_t preemptions, lost;   /* how often it was set aside, and of these, lost state */
+    uint32_t preemptions, lost;   /* how often it was set aside, and of these, lost much state */
 };
 
 struct hearth_service {
@@ -107,7 +107,7 @@ struct hearth_service {
     bool far_ready;               /* the far tier has events */
     int64_t next_id;
     size_t active;                /* accepted and not ended */
-    struct hearth_seats seats;    /* of these, that have no lane, but for warm ones */
+    struct hearth_seats seats;    /* of these, that have no lane, but for warm ones; and who is announced */
     uint32_t on_lanes;            /* that have one, but for warm ones */
     uint32_t warm;                /* warm ones */
     uint64_t refused;             /* requests, because too many waited */

@@ -61,12 +61,13 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
         return info;
     int64_t decodes_us = lane->decodes_us > 0 ? lane->decodes_us : now_us;
     info.prompt_tokens = (uint32_t)task->prompt_tokens;
-    info.computed_tokens = (uint32_t)lane->computed;
     info.generated_tokens = task->generated;
     info.drafted_tokens = task->spec.drafted;
     info.accepted_tokens = task->spec.accepted;
     info.reused_tokens = task->receipt.reused_live_tokens + task->receipt.reused_ram_tokens +
                          task->receipt.reused_disk_tokens;
+    if ((uint32_t)lane->computed > info.reused_tokens)
+        info.computed_tokens = (uint32_t)lane->computed - info.reused_tokens;
     info.priority = task->request.priority;
     info.tenant = task->request.tenant.id;
     info.queue_us = task->waited_us;
@@ -187,6 +188,18 @@ bool hearth_service_overloaded(struct hearth_service *service, const struct hear
     pthread_mutex_unlock(&service->mutex);
     *retry_after_s = wait_s >= RETRY_MAX_S ? RETRY_MAX_S : 1 + (uint32_t)wait_s;
     return full;
+}
+
+void hearth_service_reserve(struct hearth_service *service, const struct hearth_tenant *tenant) {
+    pthread_mutex_lock(&service->mutex);
+    hearth_seats_take(&service->seats, tenant->id);
+    pthread_mutex_unlock(&service->mutex);
+}
+
+void hearth_service_unreserve(struct hearth_service *service, const struct hearth_tenant *tenant) {
+    pthread_mutex_lock(&service->mutex);
+    hearth_seats_leave(&service->seats, tenant->id);
+    pthread_mutex_unlock(&service->mutex);
 }
 
 void hearth_service_tune(struct hearth_service *service, uint32_t queue, double min_decode_tps) {

@@ -266,6 +266,7 @@ def test_reload(tmp_path):
         config.write_text("ctx-size = 4096\n")  # no keys would let everybody in
         running.process.send_signal(signal.SIGHUP)
         logged(running, "no keys any more")
+        until(lambda: running.log().count("reload: 2 keys, 3 options") == 2, "the keys that stay, counted")
         assert key_status(running, "nobody") == 401
 
 

@@ -367,6 +367,23 @@ bool hearth_service_overloaded(struct hearth_service *service, const struct hear
     return full;
 }
 
+void hearth_service_reserve(struct hearth_service *service, const struct hearth_tenant *tenant) {
+    (void)service;
+    (void)tenant;
+    pthread_mutex_lock(&mutex);
+    counts.reserved++;
+    pthread_mutex_unlock(&mutex);
+}
+
+void hearth_service_unreserve(struct hearth_service *service, const struct hearth_tenant *tenant) {
+    (void)service;
+    (void)tenant;
+    pthread_mutex_lock(&mutex);
+    HEARTH_ASSERT(counts.reserved > 0);
+    counts.reserved--;
+    pthread_mutex_unlock(&mutex);
+}
+
 void hearth_service_tune(struct hearth_service *service, uint32_t queue, double min_decode_tps) {
     (void)service;
     (void)queue;

@@ -273,6 +273,33 @@ static void all_of_a_crowd_are_answered(void **state) {
 
 /* ---- how many may wait ---- */
 
+/* While requests are being read they count as waiting, for their own key before others. */
+static void who_is_announced_has_a_seat(void **state) {
+    (void)state;
+    struct stage stage;
+    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1, .queue = 1};
+    const struct hearth_tenant many = {.id = 7}, few = {.id = 8};
+    open_load(&stage, &options);
+    struct hearth_tokens prompt = tokens_like(1, 100);
+    struct hearth_request request = request_for(&prompt, 5);
+    struct reply reply;
+    struct hearth_errmsg msg;
+    uint32_t retry_after_s = 0;
+    request.tenant = many;
+    hearth_service_reserve(stage.service, &many);
+    assert_false(hearth_service_overloaded(stage.service, &many, &retry_after_s)); /* a lane is free */
+    hearth_service_reserve(stage.service, &many);
+    assert_true(hearth_service_overloaded(stage.service, &many, &retry_after_s));
+    assert_false(hearth_service_overloaded(stage.service, &few, &retry_after_s));
+    assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_OVERLOADED);
+    hearth_service_unreserve(stage.service, &many);
+    (void)run(&stage, &request, &reply);
+    reply_finish(&reply);
+    hearth_service_unreserve(stage.service, &many);
+    hearth_tokens_finish(&prompt);
+    close_stage(&stage);
+}
+
 static void no_more_wait_than_may(void **state) {
     (void)state;
     struct stage stage;
@@ -452,6 +479,35 @@ static void progress_is_told(void **state) {
 
 /* ---- what can be seen ---- */
 
+static void a_lane_tells_what_it_computed(void **state) {
+    (void)state;
+    struct stage stage;
+    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1};
+    open_load(&stage, &options);
+    struct hearth_tokens prompt = tokens_like(1, 1200);
+    struct hearth_request request = request_for(&prompt, 2);
+    struct reply reply;
+    (void)run(&stage, &request, &reply);
+    reply_finish(&reply);
+    for (size_t i = 600; i < 1200; i++) {
+        prompt.v[i] = 5;
+    }
+    request.progress = true;
+    struct gate gate;
+    (void)launch_gate(&stage, &request, &gate, 3); /* two of progress, and PREFILLED; the state is that before */
+    struct hearth_lane_info lane;
+    assert_int_equal(hearth_service_lanes(stage.service, &lane, 1), 1);
+    assert_int_equal(lane.state, HEARTH_LANE_PREFILL);
+    assert_int_equal(lane.prompt_tokens, 1200);
+    assert_int_equal(lane.reused_tokens, 600);
+    assert_int_equal(lane.computed_tokens, 512);
+    open_gate(&gate, 0);
+    await(&gate.reply);
+    reply_finish(&gate.reply);
+    hearth_tokens_finish(&prompt);
+    close_stage(&stage);
+}
+
 static void lanes_and_queue_can_be_seen(void **state) {
     (void)state;
     struct stage stage;
@@ -516,9 +572,11 @@ int main(void) {
         cmocka_unit_test(who_cannot_be_kept_stays),
         cmocka_unit_test(all_of_a_crowd_are_answered),
         cmocka_unit_test(no_more_wait_than_may),
+        cmocka_unit_test(who_is_announced_has_a_seat),
         cmocka_unit_test(who_is_set_aside_waits_like_others),
         cmocka_unit_test(a_deadline_ends_what_has_begun_and_fails_what_has_not),
         cmocka_unit_test(progress_is_told),
+        cmocka_unit_test(a_lane_tells_what_it_computed),
         cmocka_unit_test(lanes_and_queue_can_be_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
