@@ -76,21 +76,20 @@ class Runner:
             self.say(f"{case.name} {cell.key} {kind}: {values}")
         return out
 
-    def measure(self, case, cell, times):
-        """Some more rounds of a cell; what goes wrong is noted there."""
+    def measure(self, case, cell):
+        """One more round of a cell; what goes wrong is noted there. False: something did."""
         result = self.record.cell(case, cell)
         running, start = {}, time.monotonic()
         self.plan.flags = {}
         try:
             if case.both_alive:
-                for kind in [kind for kind in case.servers if kind in self.wanted]:
+                for kind in self._order(case, len(result["rounds"])):
                     running[kind] = case.open(self.plan, cell, kind)
                     limited(case.limit_s, lambda: case.warm_up(self.plan, cell, running[kind]))
                     running[kind].halt()
                 for each in running.values():
                     each.resume()
-            for _ in range(times):
-                result["rounds"].append(self._round(case, cell, len(result["rounds"]), running))
+            result["rounds"].append(self._round(case, cell, len(result["rounds"]), running))
             result.pop("error", None)
         except KeyboardInterrupt:
             raise
@@ -103,6 +102,7 @@ class Runner:
                 each.stop()
         result["seconds"] = round(result.get("seconds", 0) + time.monotonic() - start, 1)
         self.record.note(case, cell, self.plan)
+        return "error" not in result
 
     def _wanted(self, case, cell):
         """How many rounds a cell gets in any case: more where README.md or docs/ print its ratio."""
@@ -113,21 +113,20 @@ class Runner:
         for case in chosen:
             self.say(f"== {case.name}: {case.title}")
             for cell in case.selected(self.plan):
-                missing = self._wanted(case, cell) - len(self.record.cell(case, cell)["rounds"])
-                if missing > 0:
-                    self.measure(case, cell, missing)
+                rounds = self.record.cell(case, cell)["rounds"]
+                while len(rounds) < self._wanted(case, cell) and self.measure(case, cell):
+                    pass
             self.record.write()
 
     def more_rounds(self, chosen):
         """Where the ratio is known worst, as long as there is time."""
-        tried = set()
         while True:
             left_s, found = self.deadline_s - time.monotonic(), []
             for case in chosen:
                 for cell in case.selected(self.plan):
                     result = self.record.cell(case, cell)
                     done = len(result["rounds"])
-                    if "error" in result or not done or done >= case.most_rounds(self.plan) or (case, cell) in tried:
+                    if "error" in result or not done or done >= case.most_rounds(self.plan):
                         continue
                     each_s, spread = result["seconds"] / done, kinds.widest_spread(case, result)
                     if spread > SPREAD_GOAL and 1.2 * each_s < left_s:
@@ -135,10 +134,7 @@ class Runner:
             if not found:
                 return
             _, case, cell = max(found, key=lambda each: each[0])
-            before = len(self.record.cell(case, cell)["rounds"])
-            self.measure(case, cell, 1)
-            if len(self.record.cell(case, cell)["rounds"]) == before:
-                tried.add((case, cell))
+            self.measure(case, cell)
             self.record.write()
 
 

@@ -1,6 +1,7 @@
 """Prefill and decode speed with 1, 4 and 16 lanes.
 
-Both servers live through all rounds, and the one that is not measured is halted. Every prompt is unique from its first
+Both servers live at the same time, and the one that is not measured is halted. Each round has new ones: where a process
+lies in memory makes it some percent faster or slower for as long as it lives. Every prompt is unique from its first
 words, so that no cache can help; caches stay on, as in use.
 """
 
@@ -70,7 +71,7 @@ class Throughput(Case):
     name = "throughput"
     both_alive = True
     lanes = (1, 4, 16)
-    rounds, quick_rounds = (3, 15), (2, 2)
+    rounds, quick_rounds = (5, 15), (2, 2)
     measures = {
         "prefill": Measure("prefill", "tokens/s", True),
         "decode": Measure("decode", "tokens/s", True),

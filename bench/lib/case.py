@@ -112,7 +112,7 @@ class Case:
     rounds = (1, 3)         # the fewest, the most
     quick_rounds = (1, 1)
     limit_s = 300           # a round of one server is given up then
-    both_alive = False      # servers live as long as the cell; round() is given them, and the other one is halted
+    both_alive = False      # both live for a round; round() is given one, and the other one is halted
 
     def cells(self, plan):
         if plan.quick and plan.lanes is None:
