@@ -18,7 +18,7 @@ fuzz) dir=build-fuzz options="-Dfuzz=true -Db_sanitize=address,undefined -Db_lun
 *) die "SAN=$SAN: there are SAN=address and SAN=thread" ;;
 esac
 
-mkdir -p "$HEARTH_CACHE" || die "cannot write to $HEARTH_CACHE (set HEARTH_CACHE)"
+make_cache
 scripts/setup.sh
 llama=$(scripts/deps.sh llama)
 common=$(scripts/deps.sh common)

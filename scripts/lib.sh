@@ -19,9 +19,11 @@ pip_cmd() {
         "${HEARTH_PYTHON:-python3}" -m pip "$@"
 }
 
+make_cache() { mkdir -p "$HEARTH_CACHE" || die "cannot write to $HEARTH_CACHE (set HEARTH_CACHE)"; }
+
 # Only one process builds or fetches into the cache at a time; the others wait and then find it done.
 lock_cache() {
-    mkdir -p "$HEARTH_CACHE" || die "cannot write to $HEARTH_CACHE (set HEARTH_CACHE)"
+    make_cache
     exec 9>"$HEARTH_CACHE/.lock"
     flock -n 9 || {
         say "waiting for another hearth build"

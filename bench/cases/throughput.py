@@ -1,7 +1,7 @@
 """Prefill and decode speed with 1, 4 and 16 lanes.
 
-Both servers live at the same time, and the one that is not measured is halted. Each round has new ones: where a process
-lies in memory makes it some percent faster or slower for as long as it lives. Every prompt is unique from its first
+Both servers live at the same time, and the one that is not measured is halted. Each round has new ones: rounds of
+one pair of processes have been some percent apart from those of another. Every prompt is unique from its first
 words, so that no cache can help; caches stay on, as in use.
 """
 

@@ -207,12 +207,13 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_api *api = user;
     struct hearth_caller caller;
     const struct hearth_route *route = admit(api, exchange, &caller);
-    if (route != NULL && route->now != NULL) {
+    if (route == NULL) {
+        return;
+    }
+    if (route->now != NULL) {
         route->now(api, exchange);
     }
-    if (route != NULL) {
-        hearth_job_start(api, route, exchange, &caller);
-    }
+    hearth_job_start(api, route, exchange, &caller);
 }
 
 static void on_tick(void *user) {

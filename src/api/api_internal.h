@@ -117,7 +117,7 @@ struct hearth_api {
 struct hearth_route {
     const char *method;
     const char *path; /* a '*' stands for any text that is not empty; earlier routes of the table win */
-    /* One of the two: answers at once on the loop, */
+    /* One of the two: answers at once on the loop, without the body, */
     void (*now)(struct hearth_api *api, struct hearth_http_exchange *exchange);
     /* or is given the parsed body on a worker, and fills either job->response or job->generation and job->dialect.
      * False: job->error is filled. Where both are there, `now` comes first and must not answer. */

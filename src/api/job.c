@@ -87,6 +87,11 @@ static void client_gone(void *user) {
     }
 }
 
+/* Such a job has a seat of the service's until it is prepared. */
+static bool wants_reply(const struct hearth_job *job) {
+    return (job->route->flags & HEARTH_ROUTE_REPLY) != 0;
+}
+
 static void prepare(struct hearth_job *job);
 
 void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
@@ -123,9 +128,8 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     hearth_http_take_body(exchange, &job->body);
     job->body_bytes = job->body.len;
     hearth_http_on_gone(exchange, client_gone, job);
-    if ((route->flags & HEARTH_ROUTE_REPLY) != 0) {
+    if (wants_reply(job)) {
         hearth_service_reserve(api->service, &job->caller.tenant);
-        job->reserved = true;
     }
     hearth_pool_push(api->pool, job);
 }
@@ -219,7 +223,7 @@ static void prepare(struct hearth_job *job) {
     job->prepare_start_us = hearth_clock_us();
     if (!atomic_load(&job->gone)) {
         job->failed = !parse_body(job, &body) ||
-                      ((job->route->flags & HEARTH_ROUTE_REPLY) != 0 && !read_urgency(job, body)) ||
+                      (wants_reply(job) && !read_urgency(job, body)) ||
                       !job->route->prepare(job, body);
         json_decref(body);
     }
@@ -379,9 +383,8 @@ static void respond_prepared(struct hearth_job *job) {
 static void job_prepared(struct hearth_http_work *work) {
     struct hearth_job *job = (struct hearth_job *)work;
     hearth_http_body_freed(job->api->http, job->body_bytes);
-    if (job->reserved) {
+    if (wants_reply(job)) {
         hearth_service_unreserve(job->api->service, &job->caller.tenant);
-        job->reserved = false;
     }
     const bool submits = !job->failed && job->dialect != NULL && (job->exchange != NULL || job->detached);
     if (!submits || job->response.len > 0) {

@@ -76,7 +76,6 @@ struct hearth_job {
     void (*pool_run)(struct hearth_job *job);
     struct hearth_buf body;
     size_t body_bytes; /* that the server still counts */
-    bool reserved;     /* it has a seat of the service's until it is submitted */
     char *path, *query;           /* of the request */
     char *session_header;         /* x-session-id, or NULL */
     char request_id[48];

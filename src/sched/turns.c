@@ -12,8 +12,7 @@
  * counts.
  *
  * Invariants: on_lane[i] is the task of lane i or NULL; the spare place is never busy, and empty until a request was
- * set aside; `seats` counts those without a lane (set aside, new or announced), `on_lanes` those with
- * one. */
+ * set aside; `seats` counts those without a lane (set aside, new or announced), `on_lanes` those with one. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "sched/service_internal.h"

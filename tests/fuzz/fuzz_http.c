@@ -53,8 +53,7 @@ static bool on_head(void *user, struct hearth_http_exchange *exchange) {
 
 static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
                      struct hearth_buf *body) {
-    (void)request_id;
-    (void)user;
+    (void)user, (void)request_id;
     HEARTH_ASSERT(path[0] == '\0' || memchr(path, '?', strlen(path)) == NULL);
     HEARTH_ASSERT(status >= 400 && status <= 599 && message[0] != '\0');
     hearth_buf_text(body, "{}");

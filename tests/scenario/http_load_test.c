@@ -89,8 +89,7 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
 
 static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
                      struct hearth_buf *body) {
-    (void)request_id;
-    (void)user;
+    (void)user, (void)request_id;
     hearth_buf_printf(body, "%d %s: %s", status, path, message);
 }
 

@@ -72,8 +72,7 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
 
 static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
                      struct hearth_buf *body) {
-    (void)request_id;
-    (void)user, (void)path;
+    (void)user, (void)path, (void)request_id;
     hearth_buf_printf(body, "{\"status\":%d,\"message\":\"%s\"}", status, message);
 }
 

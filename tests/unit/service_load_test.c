@@ -452,22 +452,31 @@ static void note_progress(void *user, struct hearth_event *event) {
     deliver(user, event);
 }
 
-static void progress_is_told(void **state) {
-    (void)state;
-    struct stage stage;
+/* A stage on which half of the prompt's 1,200 tokens are known, and a request for all of it that asks for progress. */
+static struct hearth_request open_half_known(struct stage *stage, struct hearth_tokens *prompt) {
     const struct load_options options = {.ctx_tokens = 8192, .lanes = 1};
-    open_load(&stage, &options);
-    struct hearth_tokens prompt = tokens_like(1, 1200);
-    struct hearth_request request = request_for(&prompt, 2);
+    open_load(stage, &options);
+    *prompt = tokens_like(1, 1200);
+    struct hearth_request request = request_for(prompt, 2);
     struct reply reply;
     request.deliver = note_progress;
-    (void)run(&stage, &request, &reply); /* not asked for */
+    told_count = 0;
+    (void)run(stage, &request, &reply); /* not asked for */
     reply_finish(&reply);
     assert_int_equal(told_count, 0);
     for (size_t i = 600; i < 1200; i++) {
-        prompt.v[i] = 5;
+        prompt->v[i] = 5;
     }
     request.progress = true;
+    return request;
+}
+
+static void progress_is_told(void **state) {
+    (void)state;
+    struct stage stage;
+    struct hearth_tokens prompt;
+    struct hearth_request request = open_half_known(&stage, &prompt);
+    struct reply reply;
     (void)run(&stage, &request, &reply);
     reply_finish(&reply);
     assert_int_equal(told_count, 2);
@@ -482,17 +491,8 @@ static void progress_is_told(void **state) {
 static void a_lane_tells_what_it_computed(void **state) {
     (void)state;
     struct stage stage;
-    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1};
-    open_load(&stage, &options);
-    struct hearth_tokens prompt = tokens_like(1, 1200);
-    struct hearth_request request = request_for(&prompt, 2);
-    struct reply reply;
-    (void)run(&stage, &request, &reply);
-    reply_finish(&reply);
-    for (size_t i = 600; i < 1200; i++) {
-        prompt.v[i] = 5;
-    }
-    request.progress = true;
+    struct hearth_tokens prompt;
+    struct hearth_request request = open_half_known(&stage, &prompt);
     struct gate gate;
     (void)launch_gate(&stage, &request, &gate, 3); /* two of progress, and PREFILLED; the state is that before */
     struct hearth_lane_info lane;
