@@ -87,7 +87,6 @@ static void client_gone(void *user) {
     }
 }
 
-/* Such a job has a seat of the service's until it is prepared. */
 static bool wants_reply(const struct hearth_job *job) {
     return (job->route->flags & HEARTH_ROUTE_REPLY) != 0;
 }
@@ -130,6 +129,7 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     hearth_http_on_gone(exchange, client_gone, job);
     if (wants_reply(job)) {
         hearth_service_reserve(api->service, &job->caller.tenant);
+        job->reserved = true;
     }
     hearth_pool_push(api->pool, job);
 }
@@ -264,6 +264,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         .tenant = job->caller.tenant,
         .deadline_us = left_us,
         .joins = choice->index > 0,
+        .reserved = job->reserved,
         .progress = generation->progress && generation->stream,
         .speculate_off = !generation->speculate,
         .prompt = choice->prompt->tokens.v,
@@ -296,6 +297,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         return hearth_api_fail_submit(job->api, error, id < 0 ? (int)id : HEARTH_ERR_ENGINE, &msg);
     }
     choice->service_id = id;
+    job->reserved = false; /* the service's now */
     return true;
 }
 
@@ -383,9 +385,6 @@ static void respond_prepared(struct hearth_job *job) {
 static void job_prepared(struct hearth_http_work *work) {
     struct hearth_job *job = (struct hearth_job *)work;
     hearth_http_body_freed(job->api->http, job->body_bytes);
-    if (wants_reply(job)) {
-        hearth_service_unreserve(job->api->service, &job->caller.tenant);
-    }
     const bool submits = !job->failed && job->dialect != NULL && (job->exchange != NULL || job->detached);
     if (!submits || job->response.len > 0) {
         respond_prepared(job);
@@ -395,6 +394,10 @@ static void job_prepared(struct hearth_http_work *work) {
             atomic_store(&job->gone, false);
         }
         submit(job);
+    }
+    if (job->reserved) { /* it was not taken */
+        hearth_service_unreserve(job->api->service, &job->caller.tenant);
+        job->reserved = false;
     }
     free_if_over(job);
 }

@@ -25,16 +25,12 @@ static int32_t warm_room(const struct hearth_step *step) {
     return step->params.warm_alone_tokens > 0 ? step->params.warm_alone_tokens : INT32_MAX;
 }
 
-static bool long_prefill(const struct hearth_step_lane *lane) {
-    return lane->state == HEARTH_LANE_PREFILL && lane->target - lane->begun > HEARTH_LONG_TOKENS;
-}
-
 /* Prefill tokens that a batch may hold beside `decoding` ones, with room for `room` more. */
 static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, int32_t room) {
     int32_t chunk = step->params.chunk_tokens - decoding;
     int32_t most = decoding > 0 ? step->params.beside_tokens : 0;
     for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++)
-        if (long_prefill(&step->lanes[i]))
+        if (hearth_step_is_long(&step->lanes[i]))
             most = step->params.alone_tokens;
     if (most > 0 && chunk > most)
         chunk = most;
@@ -55,12 +51,12 @@ static int32_t shortest_left(const struct hearth_step *step, bool warm) {
     return shortest;
 }
 
-/* What is left of all prompts that are neither long nor warm requests'. */
+/* What is left of all short prompts. */
 static int32_t short_left(const struct hearth_step *step) {
     int32_t all = 0;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         const struct hearth_step_lane *lane = &step->lanes[i];
-        if (lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_WARM && !long_prefill(lane))
+        if (hearth_step_is_short(lane))
             all += lane->target - lane->computed;
     }
     return all;
@@ -91,13 +87,13 @@ int32_t hearth_batch_fill(const struct hearth_step *step, int64_t now_us, int32_
         if (!best)
             break;
         int32_t share = until_mark(best), left = best->target - best->computed;
-        if (long_prefill(best) && step->passed < HEARTH_PASS_MOST &&
+        if (hearth_step_is_long(best) && step->passed < HEARTH_PASS_MOST &&
             shortest_left(step, best->priority == HEARTH_CLASS_WARM) <= left / HEARTH_SHORTER_TIMES) {
             out |= UINT64_C(1) << (best - step->lanes);
             continue;
         }
         int32_t most = chunk;
-        if (long_prefill(best)) /* the others come along: they would wait for its batch in any case */
+        if (hearth_step_is_long(best)) /* the others come along: they would wait for its batch in any case */
             most -= beside < chunk / 2 ? beside : chunk / 2;
         else if (best->priority != HEARTH_CLASS_WARM)
             beside -= left;

@@ -281,7 +281,8 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     task->deadline_us = request->deadline_us > 0 ? task->submitted_us + request->deadline_us : 0;
     bool warm = hearth_task_warm(task);
     pthread_mutex_lock(&service->mutex);
-    bool full = !request->joins && (warm ? warm_full(service) : hearth_service_full_locked(service, &request->tenant));
+    bool has_seat = request->joins || (!warm && request->reserved);
+    bool full = !has_seat && (warm ? warm_full(service) : hearth_service_full_locked(service, &request->tenant));
     if (service->draining || full) {
         bool draining = service->draining;
         uint32_t waiting = warm ? service->warm : service->seats.taken;
@@ -295,8 +296,10 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     int64_t id = task->id = service->next_id++;
     service->warm += warm;
     task->seated = !warm;
-    if (!warm)
+    if (!warm && !request->reserved)
         hearth_seats_take(&service->seats, request->tenant.id);
+    if (warm && request->reserved)
+        hearth_seats_leave(&service->seats, request->tenant.id);
     *service->inbox_tail = task;
     service->inbox_tail = &task->next;
     service->active++;

@@ -73,6 +73,7 @@ struct hearth_task {
     int64_t fetch_us;             /* when state began to be read for it; 0: it did not */
     int32_t persisted;            /* tokens of its sequence when that was last captured on the way */
     int32_t divergence;           /* where the prompt left a known path; 0 = nowhere */
+    uint64_t aside_steps;         /* batches that had been computed when it was last set aside */
     uint32_t waits_for_ended;     /* no cells: held until this many tasks have ended, or no lane is busy; 0 = no */
     uint32_t generated;
     int64_t submitted_us, started_us, first_us, last_us;

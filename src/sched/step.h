@@ -196,6 +196,14 @@ bool hearth_rank_before(struct hearth_rank a, struct hearth_rank b);
 int hearth_step_yields_to(const struct hearth_step *step, int64_t id, int64_t now_us, bool *anew);
 /* When the request of a busy lane counts as arrived; INT64_MAX: it is warm. */
 int64_t hearth_step_lane_rank_us(const struct hearth_step *step, const struct hearth_step_lane *lane);
+/* Whether a lane reads a prompt that takes many batches. */
+static inline bool hearth_step_is_long(const struct hearth_step_lane *lane) {
+    return lane->state == HEARTH_LANE_PREFILL && lane->target - lane->begun > HEARTH_LONG_TOKENS;
+}
+/* Whether it reads one that takes a few, and for which somebody waits. */
+static inline bool hearth_step_is_short(const struct hearth_step_lane *lane) {
+    return lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_WARM && !hearth_step_is_long(lane);
+}
 /* Whether the request of one busy lane ranks after that of another. */
 bool hearth_step_lane_after(const struct hearth_step *step, int lane, int other);
 

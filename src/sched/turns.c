@@ -155,6 +155,7 @@ void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *t
     task->aside_at = (int32_t)live->tokens.n;
     task->fetch_us = 0;
     task->preemptions++;
+    task->aside_steps = service->counters.steps;
     live->warm = live->warm || !task->prefilled;
     if (warm && empty)
         hearth_lane_capture_now(service, lane);
@@ -182,16 +183,20 @@ void hearth_lane_yield(struct hearth_service *service, int lane, bool anew) {
     hearth_lane_set_aside(service, task, anew, false);
 }
 
+/* Who was set aside takes nobody's cells before something was computed with his: two who do not fit beside each other
+ * would go on throwing each other out. */
 bool hearth_lane_yield_cells(struct hearth_service *service, struct hearth_task *task) {
-    bool anew;
-    int lane = hearth_step_yields_to(&service->step, task->id, hearth_service_now_us(service), &anew);
+    bool anew, now = task->preemptions == 0 || service->counters.steps != task->aside_steps;
+    int lane = now ? hearth_step_yields_to(&service->step, task->id, hearth_service_now_us(service), &anew) : -1;
     if (lane < 0) {
         if (service->cells_retry_us == 0)
             service->cells_retry_us = hearth_service_now_us(service) + CELLS_RETRY_US;
         return false;
     }
+    struct hearth_task *other = service->on_lane[lane];
     service->counters.yields++;
-    hearth_lane_set_aside(service, service->on_lane[lane], anew, true);
+    other->waits_for_ended = service->ended + 1; /* the cells are taken: it does not come back at once */
+    hearth_lane_set_aside(service, other, anew, true);
     return true;
 }
 
@@ -233,9 +238,8 @@ static void tell_speeds(struct hearth_service *service) {
         if (lane->state == HEARTH_LANE_DECODE) {
             decoding += lane->due;
             lanes++;
-        } else if (lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_WARM) {
-            short_prompts += lane->target - lane->begun <= HEARTH_LONG_TOKENS;
         }
+        short_prompts += hearth_step_is_short(lane);
     }
     double tps = service->min_decode_tps;
     if (tps <= 0)
@@ -260,7 +264,8 @@ static bool can_wait(const struct hearth_service *service, const struct hearth_t
     return !pages || task->tokens.n * caps->page_bytes_per_token <= page_bytes / 2;
 }
 
-/* While every lane is busy one of them may have to be given up: whole pages are captured on the way. */
+/* While every lane is busy one of them may have to be given up: whole pages of long prompts are captured on the way.
+ * All of a short one takes no longer than a batch does. */
 static void tell_lanes(struct hearth_service *service, bool all_busy) {
     int32_t page = (int32_t)service->params.page_tokens;
     bool pages = hearth_caps_has_pages(&service->engine->caps);
@@ -268,7 +273,7 @@ static void tell_lanes(struct hearth_service *service, bool all_busy) {
         const struct hearth_task *task = service->on_lane[i];
         struct hearth_step_lane *lane = &service->step.lanes[i];
         lane->stays = task && !can_wait(service, task);
-        if (lane->state != HEARTH_LANE_PREFILL || lane->stays || !pages || lane->capture || !all_busy)
+        if (!hearth_step_is_long(lane) || lane->stays || !pages || lane->capture || !all_busy)
             continue;
         lane->capture = lane->computed - 1 - task->ahead >= page;
         lane->capture_since_us = lane->assigned_us;

@@ -66,8 +66,9 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
     info.accepted_tokens = task->spec.accepted;
     info.reused_tokens = task->receipt.reused_live_tokens + task->receipt.reused_ram_tokens +
                          task->receipt.reused_disk_tokens;
-    if ((uint32_t)lane->computed > info.reused_tokens)
-        info.computed_tokens = (uint32_t)lane->computed - info.reused_tokens;
+    if (info.reused_tokens > (uint32_t)lane->begun)
+        info.reused_tokens = (uint32_t)lane->begun; /* the rest was lost while the request was set aside */
+    info.computed_tokens = (uint32_t)lane->computed - info.reused_tokens;
     info.priority = task->request.priority;
     info.tenant = task->request.tenant.id;
     info.queue_us = task->waited_us;

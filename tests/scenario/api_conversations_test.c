@@ -137,6 +137,7 @@ static void what_runs_alone_is_kept_at_the_end(void **state) {
     (void)state;
     stage_options_default(&options);
     options.chat_template = template_text;
+    options.sim.real_time = true; /* the reply would take minutes */
     assert_int_equal(hearth_store_create(&memory, &options.api.store, &msg), HEARTH_OK);
     stage_open(&other, &options);
     json_t *made = stage_call(&other, "POST", RESPONSES,

@@ -485,7 +485,7 @@ static int health_of(struct client *client, char connection[16]) {
 
 /* The last test: the stage is shut down. */
 static void draining_turns_new_requests_away(void **state) {
-    static const struct fake_plan slow = {.pieces = 4, .piece = "ab ", .wait_ms = 500};
+    static const struct fake_plan slow = {.pieces = 10, .piece = "ab ", .wait_ms = 500};
     struct client running, kept;
     struct response response;
     pthread_t thread;

@@ -488,7 +488,9 @@ static void disconnects_leave_nothing_behind(void **state) {
         hearth_buf_finish(&request);
     }
     int64_t until = hearth_clock_us() + 20 * 1000000ll;
-    while (metric(&slow, "hearth_lanes_busy") + metric(&slow, "hearth_queued") > 0 && hearth_clock_us() < until) {
+    while ((metric(&slow, "hearth_lanes_busy") + metric(&slow, "hearth_queued") > 0 ||
+            metric(&slow, "hearth_requests_total") != metric(&slow, "hearth_requests_cancelled_total")) &&
+           hearth_clock_us() < until) {
         usleep(20000);
     }
     assert_int_equal(metric(&slow, "hearth_lanes_busy"), 0);

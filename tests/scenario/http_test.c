@@ -16,11 +16,12 @@
 
 #define OUT_BYTES (1024 * 1024)
 #define LARGE_BYTES (OUT_BYTES + OUT_BYTES / 2)
+#define PATIENT_US (60 * 1000000ll)
 
 struct fixture {
     struct hearth_http_server *server;
     uint16_t port;
-    atomic_int gone, ticks;
+    atomic_int holds, gone, ticks;
     struct hearth_http_exchange *held; /* the loop's: answered by posted work */
     struct hearth_http_work work;
 };
@@ -45,6 +46,7 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     } else if (strcmp(path, "/hold") == 0) {
         f->held = exchange;
         hearth_http_on_gone(exchange, on_gone, f);
+        atomic_fetch_add(&f->holds, 1);
     } else if (strcmp(path, "/large") == 0) {
         static char large[LARGE_BYTES];
         hearth_http_begin(exchange, 200, "text/plain");
@@ -85,7 +87,7 @@ static void release(struct hearth_http_work *work) {
     }
 }
 
-static int setup(void **state) {
+static int setup_with(void **state, bool patient) {
     struct fixture *f = calloc(1, sizeof *f);
     struct hearth_http_params params;
     struct hearth_errmsg msg;
@@ -96,15 +98,23 @@ static int setup(void **state) {
     params.body_bytes = 100000;
     params.out_bytes = OUT_BYTES;
     params.connections = 8;
-    params.head_us = 300000;
-    params.body_us = 500000;
-    params.idle_us = 2000000;
+    params.head_us = patient ? PATIENT_US : 300000;
+    params.body_us = patient ? PATIENT_US : 500000;
+    params.idle_us = patient ? PATIENT_US : 2000000;
     assert_int_equal(hearth_http_create(&params, &handler, &f->server, &msg), HEARTH_OK);
     assert_int_equal(hearth_http_start(f->server), HEARTH_OK);
     f->port = hearth_http_port(f->server);
     f->work.run = release;
     *state = f;
     return 0;
+}
+
+static int setup(void **state) {
+    return setup_with(state, true);
+}
+
+static int setup_impatient(void **state) {
+    return setup_with(state, false);
 }
 
 static int teardown(void **state) {
@@ -201,7 +211,7 @@ static void pipelines_behind_a_held_request(void **state) {
     struct client client;
     assert_true(client_open(&client, f->port));
     assert_true(client_text(&client, "GET /hold HTTP/1.1\r\n\r\nGET /next HTTP/1.1\r\n\r\n"));
-    usleep(50000);
+    assert_true(reaches(&f->holds, 1));
     hearth_http_post(f->server, &f->work);
     expect_body(&client, 200, "released");
     expect_body(&client, 200, "GET /next ? ");
@@ -366,21 +376,18 @@ static void sees_that_the_client_has_gone(void **state) {
     struct fixture *f = *state;
     for (int i = 1; i <= 3; i++) {
         struct client client;
-        int64_t since;
         assert_true(client_open(&client, f->port));
         assert_true(client_text(&client, "GET /hold HTTP/1.1\r\n\r\n"));
         if (i == 2) {
             assert_true(client_text(&client, "GET /pipelined HTTP/1.1\r\n\r\n"));
         }
-        usleep(30000);
-        since = hearth_clock_us();
+        assert_true(reaches(&f->holds, i));
         if (i == 3) { /* by a reset */
             const struct linger reset = {.l_onoff = 1};
             setsockopt(client.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
         }
         client_close(&client);
         assert_true(reaches(&f->gone, i));
-        assert_true(hearth_clock_us() - since < 1000000);
     }
 }
 
@@ -453,7 +460,7 @@ static void closes_after_answers(void **state) {
     expect_connection(&kept, "keep-alive");
     assert_true(client_request(&busy, "GET", "/hold", NULL, NULL));
     assert_true(client_request(&busy, "GET", "/never", NULL, NULL));
-    usleep(50000);
+    assert_true(reaches(&f->holds, 1));
     hearth_http_close_after_answers(f->server);
     assert_true(client_request(&kept, "GET", "/x", NULL, NULL));
     assert_true(client_request(&streams, "GET", "/stream", NULL, NULL));
@@ -475,7 +482,7 @@ static void stops_gracefully(void **state) {
     assert_true(client_request(&idle, "GET", "/x", NULL, NULL));
     expect_body(&idle, 200, "GET /x ? ");
     assert_true(client_text(&busy, "GET /hold HTTP/1.1\r\n\r\n"));
-    usleep(50000);
+    assert_true(reaches(&f->holds, 1));
     hearth_http_stop(f->server);
     assert_true(client_at_end(&idle));
     assert_false(client_open(&late, f->port));
@@ -495,7 +502,7 @@ static void join_closes_what_is_left(void **state) {
     struct client client;
     assert_true(client_open(&client, f->port));
     assert_true(client_text(&client, "GET /hold HTTP/1.1\r\n\r\n"));
-    usleep(50000);
+    assert_true(reaches(&f->holds, 1));
     hearth_http_join(f->server, 100000);
     assert_int_equal(atomic_load(&f->gone), 1);
     assert_true(client_at_end(&client));
@@ -516,7 +523,7 @@ int main(void) {
         TEST(continues_when_asked),
         TEST(refuses_what_it_cannot_take),
         TEST(answers_in_the_middle_of_a_large_body),
-        TEST(times_out),
+        cmocka_unit_test_setup_teardown(times_out, setup_impatient, teardown),
         TEST(sees_that_the_client_has_gone),
         TEST(drops_a_reader_that_does_not_read),
         TEST(bounds_connections),

@@ -270,6 +270,7 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
         id = flight->id;
         counts.submitted++;
         counts.active++;
+        counts.reserved -= request->reserved;
         remember(request);
     }
     pthread_mutex_unlock(&mutex);

@@ -66,7 +66,7 @@ static void a_full_queue_drops_the_oldest(void **state) {
     wait_stats(far, over_half);
     make_item(&large, HEARTH_RECORD_PAGE, 9, 0, PAGE, 110000);
     assert_true(put(far, &large, NULL));
-    (void)far->ops->wait(far, 100000); /* the writer takes it and waits */
+    (void)far->ops->wait(far, 1000000); /* the writer takes it and waits */
     for (int c = 0; c < CONVS; c++) {
         for (int p = 0; p < PAGES; p++) {
             make_item(&items[c][p], HEARTH_RECORD_PAGE, c, p, PAGE, 20000);

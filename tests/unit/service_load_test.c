@@ -273,7 +273,7 @@ static void all_of_a_crowd_are_answered(void **state) {
 
 /* ---- how many may wait ---- */
 
-/* While requests are being read they count as waiting, for their own key before others. */
+/* While requests are being read they count as waiting, for their own key before others; and they keep their seats. */
 static void who_is_announced_has_a_seat(void **state) {
     (void)state;
     struct stage stage;
@@ -292,9 +292,24 @@ static void who_is_announced_has_a_seat(void **state) {
     assert_true(hearth_service_overloaded(stage.service, &many, &retry_after_s));
     assert_false(hearth_service_overloaded(stage.service, &few, &retry_after_s));
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_OVERLOADED);
-    hearth_service_unreserve(stage.service, &many);
+    request.reserved = true; /* one of those that are announced */
     (void)run(&stage, &request, &reply);
+    assert_int_equal(reply.err, 0);
     reply_finish(&reply);
+    hearth_service_reserve(stage.service, &many);
+    assert_true(hearth_service_overloaded(stage.service, &many, &retry_after_s)); /* the seat went with the request */
+    request.prompt_tokens = 0;
+    assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_INVALID);
+    hearth_service_unreserve(stage.service, &many); /* that of a refused one is the caller's */
+    request = request_for(&prompt, 0);
+    request.tenant = many;
+    request.priority = HEARTH_CLASS_WARM;
+    request.reserved = true;
+    (void)run(&stage, &request, &reply); /* a warm one needs none */
+    assert_int_equal(reply.err, 0);
+    reply_finish(&reply);
+    hearth_service_reserve(stage.service, &many); /* and one of two is taken now */
+    assert_false(hearth_service_overloaded(stage.service, &many, &retry_after_s));
     hearth_service_unreserve(stage.service, &many);
     hearth_tokens_finish(&prompt);
     close_stage(&stage);

@@ -269,22 +269,21 @@ static void preemption_keeps_everything(void **state) {
 
 /* ---- marks ---- */
 
-/* Snapshots that are stored once everything is. */
-static uint64_t settled_snapshots(struct stage *stage) {
-    struct hearth_service_stats stats;
-    uint64_t before = 0;
-    for (int quiet = 0; quiet < 10; quiet++) {
+/* So many snapshots are stored once everything is. */
+static void settles_at(struct stage *stage, uint64_t snapshots) {
+    struct hearth_service_stats stats = {0};
+    for (int i = 0; i < 1000 && stats.snapshots < snapshots; i++) {
         usleep(10000);
         hearth_service_stats(stage->service, &stats);
-        quiet = stats.snapshots == before ? quiet : 0;
-        before = stats.snapshots;
     }
-    return before;
+    usleep(100000); /* for one too many */
+    hearth_service_stats(stage->service, &stats);
+    assert_int_equal(stats.snapshots, snapshots);
 }
 
-/* How many tokens a request computes that leaves the one before it at `fork`, and how many snapshots that one left. */
+/* How many tokens a request computes that leaves the one before it at `fork`, where that one left so many snapshots. */
 static uint32_t computed_after(const int32_t *marks, size_t mark_count, size_t prompt_tokens, size_t fork,
-                               uint64_t *snapshots) {
+                               uint64_t snapshots) {
     struct stage stage;
     open_stage(&stage, HEARTH_MEMORY_PAGES_SNAPSHOT, 8192);
     struct hearth_tokens prompt = {0};
@@ -299,7 +298,7 @@ static uint32_t computed_after(const int32_t *marks, size_t mark_count, size_t p
     struct reply reply;
     run(&stage, &request, &reply);
     reply_finish(&reply);
-    *snapshots = settled_snapshots(&stage);
+    settles_at(&stage, snapshots);
     for (size_t i = fork; i < prompt_tokens; i++) {
         prompt.v[i] = 'A';
     }
@@ -314,30 +313,23 @@ static uint32_t computed_after(const int32_t *marks, size_t mark_count, size_t p
 
 static void a_mark_near_the_end_stands_for_it(void **state) {
     (void)state;
-    uint64_t snapshots;
     /* Without a mark there are the ends of prompt and reply, and the fork is before both. */
-    assert_int_equal(computed_after(NULL, 0, 500, 496, &snapshots), 500);
-    assert_int_equal(snapshots, 2);
+    assert_int_equal(computed_after(NULL, 0, 500, 496, 2), 500);
     /* The mark is instead of the prompt's end, not beside it. */
     const int32_t end[] = {496};
-    assert_int_equal(computed_after(end, 1, 500, 496, &snapshots), 4);
-    assert_int_equal(snapshots, 2);
+    assert_int_equal(computed_after(end, 1, 500, 496, 2), 4);
     /* A mark that is farther away is one more. */
     const int32_t far[] = {400};
-    assert_int_equal(computed_after(far, 1, 500, 400, &snapshots), 100);
-    assert_int_equal(snapshots, 3);
+    assert_int_equal(computed_after(far, 1, 500, 400, 3), 100);
     /* One that is close to it stays: a short question behind a long system text. Of others, the first. */
     const int32_t both[] = {300, 480, 496};
-    assert_int_equal(computed_after(both, 3, 500, 496, &snapshots), 4);
-    assert_int_equal(snapshots, 4);
-    assert_int_equal(computed_after(both, 3, 500, 490, &snapshots), 20);
+    assert_int_equal(computed_after(both, 3, 500, 496, 4), 4);
+    assert_int_equal(computed_after(both, 3, 500, 490, 4), 20);
     const int32_t pair[] = {300, 310};
-    assert_int_equal(computed_after(pair, 2, 500, 320, &snapshots), 200);
-    assert_int_equal(snapshots, 3);
+    assert_int_equal(computed_after(pair, 2, 500, 320, 3), 200);
     /* A short prompt, too. */
     const int32_t tiny[] = {9};
-    assert_int_equal(computed_after(tiny, 1, 12, 9, &snapshots), 3);
-    assert_int_equal(snapshots, 2);
+    assert_int_equal(computed_after(tiny, 1, 12, 9, 2), 3);
 }
 
 /* What goes on with the reply as soon as it has ended: from the service's thread, so that nothing comes between. */
