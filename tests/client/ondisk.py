@@ -1,5 +1,6 @@
 """What the tests of the disk have in common: servers over a directory, conversations, and a look into the directory."""
 
+import contextlib
 import os
 import stat
 import time
@@ -14,8 +15,10 @@ from lib.text import Text
 # Other splits of a batch give slightly different logits, so the best two tokens may change places where they are about
 # equally likely. Anywhere else a difference is an error of the cache.
 NOISE = 0.7
-# What a reply that has ended is safe after.
+# What a reply that has ended is safe after, in a conversation that is long enough to be written (--kv-min-tokens; a
+# reply's last token is sampled and never computed).
 SAFE_S = 2.0
+SAFE_TOKENS = 256 + 1
 
 
 def model_flags(model):
@@ -31,10 +34,16 @@ def model_flags(model):
     return flags
 
 
-def serve_disk(model, directory, *flags, **options):
-    """A server over a directory; later flags win."""
-    return serve(*model_flags(model), "-c", "8192", "-np", "2", "--cache-ram", "512", "--kv-dir", str(directory),
-                 "--kv-disk", "8192", *flags, **options)
+def serve_disk(model, directory, *flags, scanned=True, **options):
+    """A server over a directory, which has looked at it if it can; later flags win."""
+    running = serve(*model_flags(model), "-c", "8192", "-np", "2", "--cache-ram", "512", "--kv-dir", str(directory),
+                    "--kv-disk", "8192", *flags, **options)
+    try:
+        wait_until(lambda: not scanned or disk(running)["state"] != "scanning", "the directory has been looked at")
+    except BaseException:
+        running.kill()
+        raise
+    return running
 
 
 def disk(running):
@@ -71,17 +80,20 @@ def wait_scanned(running):
     wait_until(lambda: running.client.metrics()["hearth_disk_scanned"] == 1, "the directory has been looked at")
 
 
+def files_below(directory):
+    """Paths and lstat() of the files below a directory. A server may be at work in it: what goes away meanwhile is not
+    there."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(folder, name)
+            with contextlib.suppress(FileNotFoundError):
+                yield path, os.lstat(path)
+
+
 def state_files(directory):
     """Names and sizes of the pages and snapshots in a directory, whatever they are."""
-    found = {}
-    for folder, _, names in os.walk(directory):
-        if os.path.basename(folder) in ("bad", "tmp"):
-            continue
-        for name in names:
-            if name.endswith((".page", ".snap")):
-                path = os.path.join(folder, name)
-                found[path] = os.lstat(path).st_size
-    return found
+    return {path: status.st_size for path, status in files_below(directory) if path.endswith((".page", ".snap"))
+            and os.path.basename(os.path.dirname(path)) not in ("bad", "tmp")}
 
 
 def bad_files(directory):
@@ -91,11 +103,10 @@ def bad_files(directory):
 
 def assert_private(directory):
     """Nobody else may look into it."""
-    for folder, _, names in os.walk(directory):
+    for folder, _, _ in os.walk(directory):
         assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700, folder
-        for name in names:
-            path = os.path.join(folder, name)
-            assert stat.S_IMODE(os.lstat(path).st_mode) & 0o077 == 0, path
+    for path, status in files_below(directory):
+        assert stat.S_IMODE(status.st_mode) & 0o077 == 0, path
 
 
 class Talk:
@@ -128,9 +139,14 @@ class Talk:
 
     def crashed(self, when_s):
         """A server has crashed: what it had replied for long enough is safe."""
-        self.safe_tokens = max([self.safe_tokens, *(known for ended_s, known in self.turns
-                                                    if ended_s < when_s - SAFE_S)])
+        self.safe_tokens = max([self.safe_tokens, *(turn[1] for turn in self.turns if self.is_safe(turn, when_s))])
         self.turns.clear()
+
+    @staticmethod
+    def is_safe(turn, when_s):
+        """Whether a server that crashes at when_s has the reply of this turn on its disk."""
+        ended_s, known_tokens = turn
+        return ended_s < when_s - SAFE_S and known_tokens >= SAFE_TOKENS
 
 
 def request(client, messages, max_tokens=16, **options):

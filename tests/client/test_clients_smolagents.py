@@ -54,9 +54,9 @@ def tools_of(museum):
     return [look_up, lend, note]
 
 
-def agent_of(port, museum):
+def agent_of(port, museum, **sampling):
     model = smolagents.OpenAIModel(model_id="any", api_base=f"http://127.0.0.1:{port}/v1", api_key="none",
-                                   client_kwargs={"max_retries": 0})
+                                   client_kwargs={"max_retries": 0}, **sampling)
     return smolagents.ToolCallingAgent(tools=tools_of(museum), model=model, max_steps=6, max_tool_threads=1,
                                        verbosity_level=smolagents.LogLevel.OFF,
                                        instructions="You look after a small museum. " + Text("smol").words(200))
@@ -82,7 +82,7 @@ def test_session(tmp_path):
 def test_smollm2_is_made_to_call(server, model):
     """Whatever it calls, each step is a call of a tool that exists, with arguments that fit it."""
     museum = Museum()
-    agent = agent_of(server.port, museum)
+    agent = agent_of(server.port, museum, temperature=0)
     agent.max_steps = 2
     steps = []
     agent.step_callbacks.register(smolagents.ActionStep, lambda step, **_: steps.append(step))

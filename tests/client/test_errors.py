@@ -95,7 +95,7 @@ def test_no_other_server_is_imitated(server, path):
 
 def raw(server, method, path, body=None, headers=None):
     """Status and decoded body of a request that no SDK would send."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
     try:
         connection.request(method, path, body, headers or {"Content-Type": "application/json"})
         response = connection.getresponse()

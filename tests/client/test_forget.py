@@ -1,12 +1,14 @@
 """Deleting a conversation deletes it: its text from every file, its state from the directory, unless others share it."""
 
+import contextlib
+import sqlite3
 import subprocess
 
 import pytest
 
 from conftest import serve
 from lib import server as servers
-from ondisk import model_flags, state_files, wait_until, wait_written
+from ondisk import files_below, model_flags, state_files, wait_until, wait_written
 
 SYSTEM = "You answer with few words. " * 40
 
@@ -26,7 +28,23 @@ def say(running, session, text, system=None):
 
 def holds(folder, text):
     """Files below the folder that hold a text as it is."""
-    return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
+    found = []
+    for path, _ in files_below(folder):
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            if text.encode() in file.read():
+                found.append(path)
+    return found
+
+
+def wait_forgotten(folder):
+    """Waits until nothing is left to be forgotten: the state, and after it the transcripts."""
+    database = folder / "data" / "hearth.db"
+
+    def done():
+        with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as rows:
+            return rows.execute("select count(*) from forgets").fetchone()[0] == 0
+
+    wait_until(done, "everything is forgotten")
 
 
 @pytest.mark.parametrize("model", ["sim", "tiny", "tiny-hybrid"])
@@ -36,11 +54,12 @@ def test_nothing_is_left(tmp_path, model):
         say(running, "first", "A secret about walnuts, once.", SYSTEM)
         say(running, "first", "A secret about walnuts, twice.")
         wait_written(running)
-        assert holds(folder / "kv", "walnuts"), "the transcripts hold what was said"
+        wait_until(lambda: holds(folder / "kv", "walnuts"), "the transcripts hold what was said")
         assert state_files(folder / "kv")
         running.client.delete("/v1/sessions/first")
-        wait_until(lambda: not state_files(folder / "kv"), "the state is deleted")
         assert running.client.get("/v1/sessions")["data"] == []
+        wait_forgotten(folder)
+    assert not state_files(folder / "kv")
     assert holds(folder, "walnuts") == []
 
 
@@ -76,5 +95,6 @@ def test_deleted_while_no_server_ran(tmp_path):
                     str(folder / "data" / "hearth.db")], check=True, timeout=60, capture_output=True)
     assert state_files(folder / "kv")
     with serve(*flags("sim", folder)) as running:
-        wait_until(lambda: not state_files(folder / "kv"), "the state is deleted")
+        wait_forgotten(folder)
+    assert not state_files(folder / "kv")
     assert holds(folder, "walnuts") == []

@@ -92,7 +92,7 @@ def test_max_tokens(ask):
 
 def test_max_tokens_is_clamped(ask):
     """Clients ask for more than any context has."""
-    message = ended(lambda text: ask(text, max_tokens=128000, timeout=120), lambda made: made.stop_reason == "end_turn")
+    message = ended(lambda text: ask(text, max_tokens=128000, timeout=600), lambda made: made.stop_reason == "end_turn")
     assert message.stop_reason == "end_turn"
 
 

@@ -190,7 +190,7 @@ def test_concurrent_requests(chat, server):
         return reply.usage.completion_tokens
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(8))) == [8] * 8
-    assert server.client.wait_idle()
+    assert server.client.wait_idle(60)
 
 
 def test_text_is_whole_characters(chat):

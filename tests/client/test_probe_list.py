@@ -14,7 +14,7 @@ import openai
 import pydantic
 import pytest
 
-from conftest import sdk, serve
+from conftest import ended, sdk, serve
 
 pytestmark = pytest.mark.llama
 
@@ -184,7 +184,8 @@ def test_chat_max_completion_tokens(chat):
 
 
 def test_chat_finish_reason_stop(chat):
-    assert choice(chat("Say yes.", max_tokens=200)).finish_reason == "stop"
+    reply = ended(lambda text: chat(text, max_tokens=200), lambda made: choice(made).finish_reason == "stop")
+    assert choice(reply).finish_reason == "stop"
 
 
 def test_chat_logprobs(chat):

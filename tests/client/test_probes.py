@@ -101,7 +101,7 @@ def long_context():
 @pytest.mark.parametrize("tokens", [12000, 32000])
 def test_long_prompt(long_context, tokens):
     """A long prompt is read once: the next question about it costs the question."""
-    client = sdk(long_context)
+    client = sdk(long_context, timeout=600)
     words = Text("long", tokens).words(tokens * 3 // 4)
 
     def ask(*turns):
