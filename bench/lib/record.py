@@ -79,10 +79,12 @@ class Recorder:
         with self._lock:
             return sum(exchange.until_s is None for exchange in self.exchanges)
 
-    def settle(self, timeout_s=10):
+    def settle(self, timeout_s=60):
         """Waits until no exchange is open: a client may have read its answer before it is noted here."""
         deadline = time.monotonic() + timeout_s
-        while self.open() and time.monotonic() < deadline:
+        while self.open():
+            if time.monotonic() > deadline:
+                raise RuntimeError("an exchange does not end")
             time.sleep(0.01)
 
     def _serve(self, client):

@@ -118,7 +118,7 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, timeout_s=20):
+    def stop(self, timeout_s=60):
         """SIGTERM, then SIGKILL; returns the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
