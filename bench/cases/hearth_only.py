@@ -149,8 +149,8 @@ class LongReply(Case):
 class Disconnect(Case):
     """A client that goes away a hundred times
 
-    In the middle of a prefill and in the middle of a stream. Afterwards every lane must be idle within two seconds, a
-    normal request must be answered, and memory be where it was after the first twenty. The cache is small, so that it
+    In the middle of a prefill and in the middle of a stream. Afterwards every lane must soon be idle, a normal request
+    must be answered, and memory be where it was after the first twenty. The cache is small, so that it
     is full then.
     """
     name, group = "disconnect", "hold"

@@ -298,7 +298,7 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     task->seated = !warm;
     if (!warm && !request->reserved)
         hearth_seats_take(&service->seats, request->tenant.id);
-    if (warm && request->reserved)
+    else if (warm && request->reserved)
         hearth_seats_leave(&service->seats, request->tenant.id);
     *service->inbox_tail = task;
     service->inbox_tail = &task->next;

@@ -133,7 +133,8 @@ struct hearth_request {
     int64_t deadline_us; /* from submitting to the last event; 0: none. Then a reply that has begun ends with what it
                             has (LENGTH, `late`), and one that has not fails (DEADLINE) */
     bool joins;          /* another choice of a request that has been taken: it waits however many do */
-    bool reserved;       /* it comes with a seat (hearth_service_reserve), and waits however many do */
+    bool reserved;       /* it comes with a seat (hearth_service_reserve), and waits however many do. A warm one needs
+                            none: what it came with is given back when it is taken */
     bool progress;       /* deliver PROGRESS, after batches of the prefill */
     bool speculate_off;  /* compute one token at a time, whatever the service does otherwise */
     const hearth_token *prompt;
@@ -203,7 +204,7 @@ bool hearth_service_overloaded(struct hearth_service *service, const struct hear
                                uint32_t *retry_after_s);
 
 /* A seat for a request that is still being read: it counts as one of the tenant's that wait. A request that is
- * submitted with it (`reserved`) and taken keeps it; otherwise the caller gives it back. Any thread. */
+ * submitted with it (`reserved`) and taken has it from then on; otherwise the caller gives it back. Any thread. */
 void hearth_service_reserve(struct hearth_service *service, const struct hearth_tenant *tenant);
 void hearth_service_unreserve(struct hearth_service *service, const struct hearth_tenant *tenant);
 

@@ -2,11 +2,11 @@
  * what it has to know for them.
  *
  * A request that is set aside loses nothing but its lane. Its state goes to the spare place, where it stays as it is;
- * when there is none, or another comes to it, to RAM, most of it having been captured on the way. It is expected back,
- * so that RAM keeps it while it may; and everything else (sampler, thinker, text) is the task's own. What RAM had to
- * give up all the same is computed again, which the step counts against doing it often. A request whose state RAM could
- * not hold, or whose client wants nothing kept, stays on its lane until it ends; it is set aside only when the KV cache
- * is full, and then computes anew.
+ * when there is none, or another comes to it, to RAM, most of a long prompt's having been captured on the way. It is
+ * expected back, so that RAM keeps it while it may; and everything else (sampler, thinker, text) is the task's own. What
+ * RAM had to give up all the same is computed again, which the step counts against doing it often. A request whose state
+ * RAM could not hold, or whose client wants nothing kept, stays on its lane until it ends; it is set aside only when the
+ * KV cache is full, and then computes anew.
  *
  * Deadlines are told by the engine's clock. While the thread sleeps sim's stands still: there the time that was slept
  * counts.

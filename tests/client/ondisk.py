@@ -35,7 +35,7 @@ def model_flags(model):
 
 
 def serve_disk(model, directory, *flags, scanned=True, **options):
-    """A server over a directory, which has looked at it if it can; later flags win."""
+    """A server over a directory, which has looked at it, unless `scanned` is false or it cannot; later flags win."""
     running = serve(*model_flags(model), "-c", "8192", "-np", "2", "--cache-ram", "512", "--kv-dir", str(directory),
                     "--kv-disk", "8192", *flags, **options)
     try:

@@ -86,7 +86,7 @@ class Steady:
 
 
 def broken_disk(directory, faults, *flags):
-    return serve_disk("sim", directory, "--kv-io", "threads", *flags, env=faults.env)
+    return serve_disk("sim", directory, "--kv-io", "threads", *flags, scanned=False, env=faults.env)
 
 
 def turn(running, talk, steady):
@@ -151,7 +151,6 @@ def test_other_calls_fail(rule, faults, steady, tmp_path):
         faults.set()
         turn(running, talk, steady)
     with serve_disk("sim", tmp_path / "kv") as running:
-        wait_scanned(running)
         assert reused(turn(running, talk, steady)) > 0
     assert_whole(tmp_path / "kv")
 
@@ -238,7 +237,6 @@ class Damaged:
     def replay(self, least_bad, most_bad):
         """A server over it says what it must, sets the damaged files aside, a line for each, and needs nothing done."""
         with serve_disk("sim", self.folder, "--page-tokens", "64", "--kv-min-tokens", "64") as running:
-            wait_scanned(running)
             for talk in self.talks:
                 for end in range(2, len(talk.messages) + 1, 2):
                     messages = talk.messages[:end]
@@ -401,7 +399,6 @@ def test_damaged_transcripts(damaged):
 def test_the_directory_is_swept_from_outside(damaged):
     """Files that go while a server runs are misses."""
     with serve_disk("sim", damaged.folder, "--page-tokens", "64", "--kv-min-tokens", "64") as running:
-        wait_scanned(running)
         for path in state_files(damaged.folder):
             os.unlink(path)
         for talk in damaged.talks:

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from ondisk import serve_disk, state_files, wait_scanned, wait_written
+from ondisk import serve_disk, state_files, wait_written
 from lib import server as servers
 
 SYSTEM = "system*40"
@@ -552,7 +552,6 @@ def test_while_a_server_uses_it(tmp_path):
     assert first["name"] in [c["name"] for c in conversations(there)]
     # a server over what was carried there knows the conversations
     with serve_disk("sim", there) as running:
-        wait_scanned(running)
         reply = ask(running, "I am Bob.")
         assert reply["hearth"]["computed"] < reply["usage"]["prompt_tokens"] / 10
 

@@ -1,5 +1,6 @@
 """The process: how it starts, how it refuses to, how it ends."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ import pytest
 
 from conftest import serve
 from lib import server as servers
-from lib.client import events
+from lib.client import HttpError, events
 
 USER = {"role": "user", "content": "Tell me a story."}
 
@@ -81,10 +82,11 @@ def test_sigterm_lets_running_requests_finish(engine_flags):
         chunks = events(response)
         received = [next(chunks), next(chunks)]
         running.process.send_signal(signal.SIGTERM)
-        refused = threading.Thread(target=lambda: outcomes.append(try_request_once_draining(running)))
-        outcomes = []
+        outcomes, ended = [], threading.Event()
+        refused = threading.Thread(target=lambda: outcomes.append(try_request_once_draining(running, ended)))
         refused.start()
         received += list(chunks)
+        ended.set()
         connection.close()
         refused.join()
         assert received[-1]["choices"][0]["finish_reason"] == "length"
@@ -92,12 +94,11 @@ def test_sigterm_lets_running_requests_finish(engine_flags):
         assert running.process.wait(20) == 0
 
 
-def try_request_once_draining(running):
-    try:
-        while running.client.get("/health"):
+def try_request_once_draining(running, ended):
+    """When /health says that the server drains, or nobody listens any more; at the latest when it should."""
+    with contextlib.suppress(HttpError, OSError):
+        while not ended.is_set() and running.client.get("/health"):
             time.sleep(0.01)
-    except Exception:
-        pass  # 503, or nobody listens any more
     try:
         running.client.post("/v1/chat/completions", {"messages": [USER], "max_tokens": 1})
     except OSError:

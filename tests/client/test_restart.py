@@ -12,7 +12,7 @@ import pytest
 
 from conftest import serve
 from ondisk import (SAFE_S, Counter, Talk, assert_private, assert_same_reply, bad_files, computed, content, disk,
-                  model_flags, request, reused, serve_disk, state_files, wait_scanned, wait_until, wait_written)
+                  model_flags, request, reused, serve_disk, state_files, wait_until, wait_written)
 from lib import server as servers
 from lib.text import Text
 
@@ -128,7 +128,6 @@ def test_what_is_there_is_not_written_again(tmp_path):
         wait_written(running)
     before = state_files(tmp_path)
     with serve_disk("sim", tmp_path) as running:
-        wait_scanned(running)
         assert reused(request(running.client, talk.messages[:-1])) > 0
         assert wait_written(running)["hearth_disk_written_bytes_total"] < max(before.values()) * 2
     assert set(before) <= set(state_files(tmp_path))
@@ -246,13 +245,11 @@ def test_a_key(tmp_path):
                 assert words not in file.read(), name
     for flags in (["--kv-key", wrong], []):
         with serve_disk("sim", folder, *flags) as running:
-            wait_scanned(running)
             again = request(running.client, messages)
             assert computed(again) == again["usage"]["prompt_tokens"]
             assert content(again) == content(answer)
             assert running.client.metrics()["hearth_disk_bad_total"] == 0
     with serve_disk("sim", folder, "--kv-key", right) as running:
-        wait_scanned(running)
         again = request(running.client, messages)
         assert reused(again) > 0
         assert content(again) == content(answer)
@@ -284,7 +281,6 @@ def test_models_share_a_directory(tmp_path):
     messages = talk.ask()
     for model in ("tiny", "tiny-hybrid", "tiny", "tiny-hybrid"):
         with serve_disk(model, tmp_path) as running:
-            wait_scanned(running)
             answer = request(running.client, messages)
             if model in answers:
                 assert reused(answer) > 0 and computed(answer) <= 8
@@ -302,7 +298,6 @@ def test_things_that_are_not_ours_are_left_alone(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "0123.page").write_text("mine too")
     with serve_disk("sim", tmp_path) as running:
-        wait_scanned(running)
         turn(running, Talk("others"))
         wait_written(running)
     assert (tmp_path / "notes.txt").read_text() == "mine"

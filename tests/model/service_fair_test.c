@@ -129,6 +129,7 @@ static struct client *add_client(struct arena *arena, enum hearth_class priority
 /* The first request has ended: everybody begins, at one moment of virtual time. */
 static void begin(void *user, struct hearth_event *event) {
     struct arena *arena = user;
+    HEARTH_ASSERT(event->type != HEARTH_EVENT_FAILED);
     if (event->type == HEARTH_EVENT_DONE) {
         arena->until_us = now_us(arena) + arena->for_us;
         for (int i = 0; i < arena->client_count; i++)

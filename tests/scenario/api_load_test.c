@@ -338,7 +338,7 @@ static void too_many_are_told_when_to_come_back(void **state) {
     fake_get_counts(&after);
     assert_int_equal(after.submitted, before.submitted);
     fake_set_overloaded(0);
-    /* There was room when it came, and none when it was ready. */
+    /* A request that the service itself refuses. */
     fake_set_plan(&refuses);
     for (size_t i = 0; i < DIALECTS; i++) {
         wants_429(&dialects[i], NULL, "", "1");

@@ -73,6 +73,7 @@ struct stage_options {
     uint32_t ctx_tokens, lanes;
     size_t cache_bytes;
     const char *dir; /* of a disk tier; NULL: none */
+    void (*far_made)(struct hearth_far *far); /* before the service has that tier; NULL: nothing is to be done with it */
 };
 
 static inline void open_stage_with(struct stage *stage, const struct stage_options *options) {
@@ -95,6 +96,9 @@ static inline void open_stage_with(struct stage *stage, const struct stage_optio
                                       .look_us = 20000};
     if (options->dir != NULL) {
         assert_int_equal(hearth_disk_create(&disk, &stage->far, NULL), HEARTH_OK);
+        if (options->far_made != NULL) {
+            options->far_made(stage->far);
+        }
     }
     params.far = stage->far;
     params.far_min_tokens = 0;

@@ -3,6 +3,7 @@
 #include "support/service_stage.h"
 
 #include <ftw.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #define SECOND_US 1000000
@@ -246,6 +247,53 @@ static void a_warm_request_reads_ahead(void **state) {
         close_stage(&stage);
         hearth_tokens_finish(&prompt);
     }
+    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* A disk tier whose events do not come before they are let through. */
+static const struct hearth_far_ops *disk_ops;
+static struct hearth_far_ops held_ops;
+static atomic_bool let_through;
+
+static bool held_poll(struct hearth_far *far, struct hearth_far_event *event) {
+    return atomic_load(&let_through) && disk_ops->poll(far, event);
+}
+
+static void hold_events(struct hearth_far *far) {
+    disk_ops = far->ops;
+    held_ops = *disk_ops;
+    held_ops.poll = held_poll;
+    far->ops = &held_ops;
+    atomic_store(&let_through, false);
+}
+
+/* After a start it is not known for a while what is on disk: a prompt that is long to compute waits for that. */
+static void a_prompt_waits_for_the_scan(void **state) {
+    (void)state;
+    char dir[] = "/tmp/hearth-keep-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct stage stage;
+    struct stage_options options = {.ctx_tokens = 8192, .lanes = 1, .dir = dir};
+    struct hearth_tokens prompt = tokens_like(0, 4000, 0);
+    open_stage_with(&stage, &options);
+    (void)ask(&stage, &prompt, 2);
+    close_stage(&stage);
+
+    options.far_made = hold_events;
+    open_stage_with(&stage, &options);
+    struct hearth_request request = request_of(&prompt);
+    struct reply reply;
+    (void)launch(&stage, &request, &reply);
+    usleep(300000); /* it would have begun long ago */
+    struct hearth_service_stats stats = stats_of(&stage);
+    assert_int_equal(stats.steps, 0);
+    atomic_store(&let_through, true);
+    await(&reply);
+    assert_int_equal(reply.err, 0);
+    assert_int_equal(reply.receipt.computed_tokens, 1);
+    reply_finish(&reply);
+    close_stage(&stage);
+    hearth_tokens_finish(&prompt);
     (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
@@ -522,6 +570,7 @@ int main(void) {
         cmocka_unit_test(warm_requests_yield),
         cmocka_unit_test(a_prompt_takes_a_warm_lane_over),
         cmocka_unit_test(a_warm_request_reads_ahead),
+        cmocka_unit_test(a_prompt_waits_for_the_scan),
         cmocka_unit_test(a_drain_does_not_wait_for_warm_requests),
         cmocka_unit_test(what_is_pinned_stays),
         cmocka_unit_test(who_is_expected_keeps_its_lane),

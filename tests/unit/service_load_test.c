@@ -296,8 +296,9 @@ static void who_is_announced_has_a_seat(void **state) {
     (void)run(&stage, &request, &reply);
     assert_int_equal(reply.err, 0);
     reply_finish(&reply);
+    assert_false(hearth_service_overloaded(stage.service, &many, &retry_after_s)); /* the seat went with the request */
     hearth_service_reserve(stage.service, &many);
-    assert_true(hearth_service_overloaded(stage.service, &many, &retry_after_s)); /* the seat went with the request */
+    assert_true(hearth_service_overloaded(stage.service, &many, &retry_after_s));
     request.prompt_tokens = 0;
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_INVALID);
     hearth_service_unreserve(stage.service, &many); /* that of a refused one is the caller's */
