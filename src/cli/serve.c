@@ -381,11 +381,19 @@ static int try_address(const struct hearth_options *options, struct hearth_errms
 
 /* ---------------------------------------------------------------------------------------------------- life */
 
+/* From the first request on a signal ends the server in good order. */
+static int obey_signals(struct server *server, struct hearth_errmsg *msg) {
+    (void)server;
+    (void)msg;
+    atomic_store(&serving, true);
+    return HEARTH_OK;
+}
+
 static int start(struct server *server, struct hearth_errmsg *msg) {
     int (*const stages[])(struct server *, struct hearth_errmsg *) = {
         read_keys, name_model,     strcmp(server->options->engine, "sim") == 0 ? create_sim : create_llama,
         open_disk, open_sessions,  create_service,
-        create_chat, create_api};
+        create_chat, obey_signals, create_api};
     int err = try_address(server->options, msg);
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
         err = stages[i](server, msg);
@@ -468,7 +476,6 @@ int hearth_serve(const struct hearth_options *options, int argc, char *const arg
         (void)fprintf(stderr, "hearth: %s\n", msg.text);
         status = 1;
     } else {
-        atomic_store(&serving, true);
         print_banner(&server);
         server.live = (struct hearth_serve_live){.argc = argc, .argv = argv, .options = options, .api = server.api,
                                                  .service = server.service, .key_count = server.keys.count};

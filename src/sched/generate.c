@@ -266,11 +266,13 @@ static void add_lane(struct hearth_service *service, struct batch *batch, uint32
 /* The KV cache is full: a warm request beside others is set aside, else an idle lane is emptied, else the request that
  * ranks last is set aside. Its state is captured, and it continues when another has ended. */
 static void relieve(struct hearth_service *service) {
-    int busy;
     if (hearth_speculate_drop(service)) /* without what was guessed it may fit */
         return;
-    struct hearth_task *task = hearth_lane_last(service, &busy);
-    HEARTH_ASSERT(task);
+    int lane = hearth_step_last_lane(&service->step), busy = 0;
+    HEARTH_ASSERT(lane >= 0);
+    for (uint32_t i = 0; i < service->lanes; i++)
+        busy += service->on_lane[i] != NULL;
+    struct hearth_task *task = lane_task(service, (uint32_t)lane);
     bool warm = busy > 1 && hearth_task_warm(task);
     if (!warm && hearth_lane_make_room(service, -1))
         return;
@@ -279,8 +281,7 @@ static void relieve(struct hearth_service *service) {
         return;
     }
     service->counters.preemptions++;
-    task->waits_for_ended = service->ended + 1;
-    hearth_lane_set_aside(service, task, false, true);
+    hearth_lane_give_cells(service, lane, false);
 }
 
 static void fail_batch(struct hearth_service *service, const struct batch *batch, int err) {

@@ -60,7 +60,7 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
         link = &(*link)->next;
     *link = task->next;
     hearth_spare_ended(service, task);
-    service->ended++;
+    service->ended += task->admitted;
     bool warm = hearth_task_warm(task), seated = task->seated;
     uint64_t tenant = task->request.tenant.id;
     double lane_us = warm ? 0 : (double)(task->prefill_us + task->decode_us);
@@ -343,8 +343,7 @@ void *hearth_service_run(void *user) {
         case HEARTH_ACTION_COMPUTE: hearth_service_compute(service, action.shares); break;
         case HEARTH_ACTION_CAPTURE: capture(service, &action); break;
         case HEARTH_ACTION_YIELD:
-            hearth_task_find(service, action.id)->waits_for_ended = 0; /* it is worth looking for cells again */
-            hearth_lane_yield(service, action.lane, action.anew);
+            hearth_lane_yield(service, action.lane, hearth_task_find(service, action.id), action.anew);
             break;
         case HEARTH_ACTION_SLEEP: break;
         }

@@ -68,13 +68,15 @@ struct hearth_task {
     bool seated;                  /* it has a seat: waits, and is not warm; the thread's own once it is submitted */
     int last_lane;                /* where it ran last; -1: nowhere */
     int64_t expect_us;            /* for how long it is expected back once it has ended; 0: it is not */
-    bool admitted;                /* the receipt's reuse is filled */
+    bool admitted;                /* it has had a lane, and the receipt's reuse is filled */
     bool prefilled;               /* the first token was sampled, or there is none to sample */
     int64_t fetch_us;             /* when state began to be read for it; 0: it did not */
     int32_t persisted;            /* tokens of its sequence when that was last captured on the way */
     int32_t divergence;           /* where the prompt left a known path; 0 = nowhere */
     uint64_t aside_steps;         /* batches that had been computed when it was last set aside */
-    uint32_t waits_for_ended;     /* no cells: held until this many tasks have ended, or no lane is busy; 0 = no */
+    uint32_t waits_for_ended;     /* no cells: held until so many tasks have ended that had a lane, or no lane is busy;
+                                     0 = no */
+    uint32_t looked_again;        /* what that was when it was given a lane all the same */
     uint32_t generated;
     int64_t submitted_us, started_us, first_us, last_us;
     struct hearth_receipt receipt;
@@ -131,7 +133,7 @@ struct hearth_service {
     struct hearth_task *on_lane[HEARTH_LANES_MAX];
     struct hearth_batch_item *items;
     struct hearth_service_stats counters;
-    uint32_t ended;               /* tasks that ended so far */
+    uint32_t ended;               /* tasks that ended so far and had a lane */
     int64_t batch_us;             /* how long the last batch took */
     bool far_news;                /* the far tier has said something since held tasks were last asked */
     int64_t far_retry_us;         /* when a task that is held for the far tier is asked anyway; 0: none is */
@@ -205,8 +207,8 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
 /* The task gives its lane up and is queued again, in its old place or `anew`. Its state goes to the spare place, else
  * to RAM; that of a warm one stays on the lane and waits to be captured. Or RAM has it, and the lane is `empty`. */
 void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty);
-/* The request of a lane gives it up to one that matters more. */
-void hearth_lane_yield(struct hearth_service *service, int lane, bool anew);
+/* The request of a lane gives it up `to` one that matters more. */
+void hearth_lane_yield(struct hearth_service *service, int lane, struct hearth_task *to, bool anew);
 /* What stands in the spare place comes back to an idle lane, the one that is the first to be given away, which is
  * captured and emptied; likewise what stands there itself, unless `task` is the one that left it. */
 void hearth_spare_return(struct hearth_service *service, const struct hearth_task *task);
@@ -216,8 +218,8 @@ void hearth_spare_clear(struct hearth_service *service);
 void hearth_spare_ended(struct hearth_service *service, const struct hearth_task *task);
 /* Some lane yields to a queued task, which could not use one that is free, and is emptied. False: none does. */
 bool hearth_lane_yield_cells(struct hearth_service *service, struct hearth_task *task);
-/* The task to set aside when cells run out: the one that ranks last, if possible a warm one. `*busy`: of how many. */
-struct hearth_task *hearth_lane_last(struct hearth_service *service, int *busy);
+/* The request of a lane is set aside for want of cells, and the lane is emptied. It waits until another has ended. */
+void hearth_lane_give_cells(struct hearth_service *service, int lane, bool anew);
 /* A batch took `us`: what it tells of speeds, and on whose account it goes. Before hearth_step_computed(). */
 void hearth_service_charge(struct hearth_service *service, const int32_t *shares, int32_t decode_tokens,
                            int32_t prefill_tokens, int64_t us);

@@ -199,6 +199,10 @@ static bool ripe(const struct hearth_step_lane *lane, enum hearth_class class, i
 /* Why a ripe lane yields to a request; the order is that of preference. */
 enum why { WHY_NOT, WHY_SLICE, WHY_SHARE, WHY_SHORTER, WHY_CLASS };
 
+static bool queues_anew(enum why why) {
+    return why == WHY_SHARE || why == WHY_SLICE;
+}
+
 static enum why why_yield(const struct hearth_step *step, const struct hearth_step_lane *lane,
                           const struct hearth_step_request *request, int64_t now_us) {
     if (lane->priority > request->priority)
@@ -269,7 +273,7 @@ static bool yields(struct hearth_step *step, const struct waiting *w, int64_t no
     if (action->lane < 0)
         return false;
     action->type = HEARTH_ACTION_YIELD;
-    action->anew = why == WHY_SHARE || why == WHY_SLICE;
+    action->anew = queues_anew(why);
     step->favoured = action->id;
     return true;
 }
@@ -283,14 +287,24 @@ int hearth_step_yields_to(const struct hearth_step *step, int64_t id, int64_t no
     int lane = request->priority == HEARTH_CLASS_WARM ? -1 : warm_lane(step);
     if (lane < 0 && request->priority != HEARTH_CLASS_WARM)
         lane = lane_for(step, request, now_us, &why);
-    *anew = why == WHY_SHARE || why == WHY_SLICE;
+    *anew = queues_anew(why);
     return lane;
 }
 
-bool hearth_step_lane_after(const struct hearth_step *step, int lane, int other) {
-    const struct hearth_step_lane *a = &step->lanes[lane], *b = &step->lanes[other];
-    int64_t a_us = hearth_step_lane_rank_us(step, a), b_us = hearth_step_lane_rank_us(step, b);
-    return a_us != b_us ? a_us > b_us : a->id > b->id;
+int hearth_step_last_lane(const struct hearth_step *step) {
+    int last = -1;
+    int64_t last_us = 0;
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        const struct hearth_step_lane *lane = &step->lanes[i];
+        if (lane->state == HEARTH_LANE_IDLE)
+            continue;
+        int64_t rank_us = hearth_step_lane_rank_us(step, lane);
+        if (last < 0 || rank_us > last_us || (rank_us == last_us && lane->id > step->lanes[last].id)) {
+            last = (int)i;
+            last_us = rank_us;
+        }
+    }
+    return last;
 }
 
 /* ---- next ---- */

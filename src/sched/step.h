@@ -52,7 +52,11 @@
  * HEARTH_QUANTUM_SHARE times that in all). A quantum is a multiple of what setting the request aside and bringing it
  * back cost; it grows by a part of the time that it waited, and doubles each time that state was lost meanwhile. So a
  * request that takes T is set aside at most 1 + T / HEARTH_QUANTUM_LEAST_US times, and starts over at most 2 + log2(T /
- * HEARTH_QUANTUM_US) times. */
+ * HEARTH_QUANTUM_US) times.
+ *
+ * Where cells run out it is the last in rank who gives them up, whatever it has had, and then waits until another has
+ * ended. Before that it tries again once, when a lane yields to it; and it may take the cells of a lane that would
+ * yield, whose request waits likewise. So between two ends it comes to that no more often than there are requests. */
 #ifndef HEARTH_SCHED_STEP_H
 #define HEARTH_SCHED_STEP_H
 
@@ -194,6 +198,8 @@ bool hearth_rank_before(struct hearth_rank a, struct hearth_rank b);
 /* The lane that yields to a queued request which cannot use one that is free, for want of cells; -1: none does now.
  * `*anew` as in the action. */
 int hearth_step_yields_to(const struct hearth_step *step, int64_t id, int64_t now_us, bool *anew);
+/* The busy lane whose request ranks last: it gives its cells up when a batch finds too few. -1: none is busy. */
+int hearth_step_last_lane(const struct hearth_step *step);
 /* When the request of a busy lane counts as arrived; INT64_MAX: it is warm. */
 int64_t hearth_step_lane_rank_us(const struct hearth_step *step, const struct hearth_step_lane *lane);
 /* Whether a lane reads a prompt that takes many batches. */
@@ -204,8 +210,6 @@ static inline bool hearth_step_is_long(const struct hearth_step_lane *lane) {
 static inline bool hearth_step_is_short(const struct hearth_step_lane *lane) {
     return lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_WARM && !hearth_step_is_long(lane);
 }
-/* Whether the request of one busy lane ranks after that of another. */
-bool hearth_step_lane_after(const struct hearth_step *step, int lane, int other);
 
 /* ---- events ---- */
 

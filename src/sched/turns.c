@@ -3,10 +3,10 @@
  *
  * A request that is set aside loses nothing but its lane. Its state goes to the spare place, where it stays as it is;
  * when there is none, or another comes to it, to RAM, most of a long prompt's having been captured on the way. It is
- * expected back, so that RAM keeps it while it may; and everything else (sampler, thinker, text) is the task's own. What
- * RAM had to give up all the same is computed again, which the step counts against doing it often. A request whose state
- * RAM could not hold, or whose client wants nothing kept, stays on its lane until it ends; it is set aside only when the
- * KV cache is full, and then computes anew.
+ * expected back, so that RAM keeps it while it may; and everything else (sampler, thinker, text) is the task's own.
+ * What RAM had to give up all the same is computed again, which the step counts against doing it often. A request whose
+ * state RAM could not hold, or whose client wants nothing kept, stays on its lane until it ends; it is set aside only
+ * when the KV cache is full, and then computes anew.
  *
  * Deadlines are told by the engine's clock. While the thread sleeps sim's stands still: there the time that was slept
  * counts.
@@ -70,6 +70,7 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
         task->ahead = computed;
     task->persisted = computed;
     task->aside_at = 0;
+    task->waits_for_ended = 0;
     task->waited_us += now_us - task->queued_us;
     task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
     service->on_lane[lane] = task;
@@ -176,41 +177,38 @@ void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *t
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
 }
 
-void hearth_lane_yield(struct hearth_service *service, int lane, bool anew) {
+void hearth_lane_yield(struct hearth_service *service, int lane, struct hearth_task *to, bool anew) {
     struct hearth_task *task = service->on_lane[lane];
     HEARTH_ASSERT(task && task->lane == lane);
+    if (to->waits_for_ended > 0 && to->waits_for_ended != to->looked_again) { /* there may be cells for it now */
+        to->looked_again = to->waits_for_ended;
+        to->waits_for_ended = 0;
+    }
     service->counters.yields++;
     hearth_lane_set_aside(service, task, anew, false);
 }
 
-/* Who was set aside takes nobody's cells before something was computed with his: two who do not fit beside each other
- * would go on throwing each other out. */
+void hearth_lane_give_cells(struct hearth_service *service, int lane, bool anew) {
+    struct hearth_task *task = service->on_lane[lane];
+    HEARTH_ASSERT(task && task->lane == lane);
+    task->waits_for_ended = service->ended + 1;
+    hearth_lane_set_aside(service, task, anew, true);
+}
+
+/* Whoever was set aside takes nobody's cells before something was computed without him: two who do not fit beside each
+ * other would go on throwing each other out. */
 bool hearth_lane_yield_cells(struct hearth_service *service, struct hearth_task *task) {
-    bool anew, now = task->preemptions == 0 || service->counters.steps != task->aside_steps;
-    int lane = now ? hearth_step_yields_to(&service->step, task->id, hearth_service_now_us(service), &anew) : -1;
+    bool anew, may = task->preemptions == 0 || service->counters.steps != task->aside_steps;
+    int lane = may ? hearth_step_yields_to(&service->step, task->id, hearth_service_now_us(service), &anew) : -1;
     if (lane < 0) {
         if (service->cells_retry_us == 0)
             service->cells_retry_us = hearth_service_now_us(service) + CELLS_RETRY_US;
         return false;
     }
-    struct hearth_task *other = service->on_lane[lane];
     service->counters.yields++;
-    other->waits_for_ended = service->ended + 1; /* the cells are taken: it does not come back at once */
-    hearth_lane_set_aside(service, other, anew, true);
+    task->waits_for_ended = 0; /* they are its own now */
+    hearth_lane_give_cells(service, lane, anew);
     return true;
-}
-
-struct hearth_task *hearth_lane_last(struct hearth_service *service, int *busy) {
-    int last = -1;
-    *busy = 0;
-    for (uint32_t i = 0; i < service->lanes; i++) {
-        if (!service->on_lane[i])
-            continue;
-        ++*busy;
-        if (last < 0 || hearth_step_lane_after(&service->step, (int)i, last))
-            last = (int)i;
-    }
-    return last >= 0 ? service->on_lane[last] : NULL;
 }
 
 /* ---- what the step is told ---- */

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import stat
+import tempfile
+import threading
 import time
 
 import pytest
@@ -109,6 +111,43 @@ def assert_private(directory):
         assert stat.S_IMODE(status.st_mode) & 0o077 == 0, path
 
 
+class DiskClock:
+    """Seconds in which the disk was quick: what a crash may cost is told in these, as a disk that stalls holds every
+    writer up. A file is synchronised again and again, and no such round counts for more than ROUND_S."""
+    ROUND_S = 0.2
+
+    def __init__(self):
+        self._quick_s, self._ends = 0.0, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self._ends.set()
+        self._thread.join()
+
+    def now_s(self):
+        return self._quick_s
+
+    def _run(self):
+        with tempfile.TemporaryFile() as file:
+            while not self._ends.is_set():
+                begin_s = time.monotonic()
+                file.write(b"x" * 4096)
+                file.flush()
+                os.fsync(file.fileno())
+                self._ends.wait(self.ROUND_S / 2)
+                self._quick_s += min(time.monotonic() - begin_s, self.ROUND_S)
+
+
+def wait_safe():
+    """Waits for as long as a crash may cost."""
+    with DiskClock() as clock:
+        wait_until(lambda: clock.now_s() >= SAFE_S, "the disk is quick", 300)
+
+
 class Talk:
     """A conversation. With `foreign`, its history holds replies that no server has given: its prompts are then made of
     text alone, the same tokens for every server. Otherwise a server prints its own replies as it sampled them, and
@@ -119,7 +158,7 @@ class Talk:
         self.messages = []
         if system_words:
             self.messages.append({"role": "system", "content": Text("talk system").words(system_words)})
-        self.turns = []        # since the last crash: time.monotonic() of the end of a reply, and known_tokens then
+        self.turns = []        # since the last crash: when a reply ended (DiskClock), and known_tokens then
         self.safe_tokens = 0   # of known_tokens, those that no crash so far must have cost
         self.known_tokens = 0  # that the last prompt and its reply have in common with the next prompt
 
@@ -128,8 +167,7 @@ class Talk:
         self.messages.append({"role": "user", "content": self.text.ask(self.asked_words)})
         return list(self.messages)
 
-    def hear(self, answer):
-        ended_s = time.monotonic()
+    def hear(self, answer, ended_s=0.0):
         said = self.text.words(12) if self.foreign else content(answer)
         self.messages.append({"role": "assistant", "content": said})
         self.known_tokens = answer["usage"]["prompt_tokens"]

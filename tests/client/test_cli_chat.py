@@ -55,7 +55,7 @@ def start(server, *arguments, **options):
 
 def chat(server, *arguments, data="", status=0, env=None):
     process = start(server, *arguments, env=env or {})
-    out, err = process.communicate(data, timeout=60)
+    out, err = process.communicate(data, timeout=600)
     assert process.returncode == status, (out[-2000:], err[-2000:])
     return out, err.splitlines()
 

@@ -15,7 +15,7 @@ import time
 import pytest
 
 from conftest import serve
-from ondisk import (Talk, assert_same_reply, bad_files, computed, model_flags, request, reused, serve_disk, state_files,
+from ondisk import (DiskClock, Talk, assert_same_reply, bad_files, computed, model_flags, request, reused, serve_disk, state_files,
                     wait_scanned, wait_until)
 from lib import server as servers
 
@@ -43,8 +43,8 @@ def own(talks):
 class Load:
     """Clients that talk until the server is gone. A conversation belongs to one client at a time."""
 
-    def __init__(self, running, talks, chance):
-        self.running, self.talks, self.errors = running, talks, []
+    def __init__(self, running, talks, chance, clock):
+        self.running, self.talks, self.clock, self.errors = running, talks, clock, []
         self.stopping = threading.Event()
         self.threads = [threading.Thread(target=self._client, args=(part, random.Random(chance.random())))
                         for part in range(CLIENTS)]
@@ -63,21 +63,21 @@ class Load:
                 if not self.stopping.is_set():
                     self.errors.append(error)
                 return
-            talk.hear(answer)
+            talk.hear(answer, self.clock.now_s())
             self.stopping.wait(PAUSE_S)
 
     def wait_safe(self):
         """Waits until a reply is safe, in a conversation that check() will ask for."""
         def safe():
-            now_s = time.monotonic()
+            now_s = self.clock.now_s()
             return self.errors or any(talk.is_safe(turn, now_s) for talk in own(self.talks) for turn in list(talk.turns))
 
-        wait_until(safe, "a reply is safe")
+        wait_until(safe, "a reply is safe", 300)
 
     def crash(self):
         """Kills the server."""
         self.stopping.set()
-        killed_s = time.monotonic()
+        killed_s = self.clock.now_s()
         self.running.kill()
         for thread in self.threads:
             thread.join()
@@ -85,20 +85,20 @@ class Load:
             talk.crashed(killed_s)
 
 
-def check(model, running, steady, talks, chance):
+def check(model, running, steady, talks, chance, clock):
     """Continues some conversations: right replies, and of the safe ones nothing is computed again."""
     foreign = [talk for talk in talks if talk.foreign and talk.known_tokens]
     for talk in chance.sample(foreign, min(2, len(foreign))):
         messages = talk.ask()
         answer = request(running.client, messages)
-        talk.hear(answer)
+        talk.hear(answer, clock.now_s())
         assert_same_reply(model, request(steady.client, messages), answer)
     wait_scanned(running)
     safe = [talk for talk in own(talks) if talk.safe_tokens]
     for talk in chance.sample(safe, min(3, len(safe))):
         known = talk.safe_tokens
         answer = request(running.client, talk.ask())
-        talk.hear(answer)
+        talk.hear(answer, clock.now_s())
         prompt = answer["usage"]["prompt_tokens"]
         assert computed(answer) <= prompt - known + SLACK_TOKENS, \
             f"of {prompt} tokens {known} were safe: {answer['hearth']}"
@@ -120,14 +120,14 @@ def test_crashes(model, tmp_path):
     talks = [new_talk(number, 0) for number in range(TALKS)]
     checked, from_disk = 0, 0
     # What replies must be, from a server that keeps nothing at all.
-    with serve(*model_flags(model), "-c", "8192", "-np", "1", "--cache-ram", "0") as steady:
+    with DiskClock() as clock, serve(*model_flags(model), "-c", "8192", "-np", "1", "--cache-ram", "0") as steady:
         for crash in range(CRASHES):
             running = serve_disk(model, tmp_path, *flags, scanned=False)
             try:
                 if crash > 0:
-                    checked += check(model, running, steady, talks, chance)
+                    checked += check(model, running, steady, talks, chance, clock)
                     from_disk += running.client.metrics()["hearth_prompt_reused_disk_tokens_total"]
-                load = Load(running, talks, chance)
+                load = Load(running, talks, chance, clock)
                 # Most crashes come soon; now and then there is time for replies to become safe.
                 if crash % 4 == 0:
                     load.wait_safe()
@@ -143,7 +143,7 @@ def test_crashes(model, tmp_path):
             if crash % 5 == 4 or crash == CRASHES - 1:
                 verify(tmp_path)
         with serve_disk(model, tmp_path, *flags) as running:
-            check(model, running, steady, talks, chance)
+            check(model, running, steady, talks, chance, clock)
     assert checked > 0, "no conversation was safe before a crash"
     assert from_disk > 0
     assert not bad_files(tmp_path)

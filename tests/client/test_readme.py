@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from lib import server as servers
+from ondisk import wait_until
 
 README = os.path.join(servers.REPOSITORY, "README.md")
 
@@ -43,6 +44,7 @@ def run(command, port, folder):
 @pytest.fixture(scope="module")
 def printed(engine_flags):
     with servers.Server([servers.hearth_path(), "serve", *engine_flags, "-c", "4096", "--hello"]) as running:
+        wait_until(lambda: len(commands(running.log())) == 2, "it says what to try")  # a moment after it listens
         yield running, running.log()
 
 

@@ -11,8 +11,9 @@ import urllib.request
 import pytest
 
 from conftest import serve
-from ondisk import (SAFE_S, Counter, Talk, assert_private, assert_same_reply, bad_files, computed, content, disk,
-                  model_flags, request, reused, serve_disk, state_files, wait_until, wait_written)
+from ondisk import (Counter, Talk, assert_private, assert_same_reply, bad_files, computed, content, disk,
+                  model_flags, request, reused, serve_disk, state_files, wait_safe, wait_scanned,
+                    wait_until, wait_written)
 from lib import server as servers
 from lib.text import Text
 
@@ -21,11 +22,11 @@ TINY = [pytest.param(model, marks=pytest.mark.llama) for model in ("tiny", "tiny
 
 
 def end(running, how):
-    """SIGTERM lets it write what it has; a crash is only promised what is older than SAFE_S."""
+    """SIGTERM lets it write what it has; a crash is only promised what is old enough."""
     if how == "SIGTERM":
         assert running.stop() == 0
     else:
-        time.sleep(SAFE_S)
+        wait_safe()
         running.kill()
 
 
@@ -63,8 +64,8 @@ def test_conversations_go_on(model, how, tmp_path):
 @pytest.mark.llama
 def test_a_crash_within_a_long_prompt(tmp_path):
     """What was computed of a prompt before the crash is not computed again."""
-    flags = ["--kv-interval-tokens", "512", "-t", "1", "-b", "256"]
-    text = Text("long prompt").words(4000)
+    flags = ["--kv-interval-tokens", "512", "-t", "1", "-b", "256", "-c", "16384"]
+    text = Text("long prompt").words(8000)
     messages = [{"role": "user", "content": text}]
     with serve_disk("smollm2", tmp_path, *flags) as running:
         connection = start(running, messages)
@@ -72,7 +73,7 @@ def test_a_crash_within_a_long_prompt(tmp_path):
         done = max(slot["n_prompt_tokens_processed"] for slot in running.client.get("/slots"))
         running.kill()
         connection.close()
-    assert done < 4000, "the prompt was too short for this test"
+    assert done < 8000, "the prompt was too short for this test"
     messages = [{"role": "user", "content": text[:4000]}]  # its beginning, so that the rest need not be waited for
     with serve_disk("smollm2", tmp_path, *flags) as running:
         assert reused(request(running.client, messages, 1)) >= 512
@@ -217,7 +218,7 @@ def test_keys_do_not_share(tmp_path):
         assert computed(ask(running, "beta")) > 100
         assert computed(ask(running, "alpha")) == 1
         assert computed(ask(running, "beta")) == 1
-        time.sleep(SAFE_S)
+        wait_safe()
         running.kill()
     with serve_disk("sim", tmp_path, *flags) as running:
         assert reused(ask(running, "beta")) > 0
@@ -347,12 +348,13 @@ def test_the_default_directory(tmp_path):
     folder = tmp_path / "hearth" / "kv"
     with serve("--engine", "sim", env=env) as running:
         assert disk(running)["state"] in ("ok", "scanning")
-        assert str(folder) in running.log()
+        wait_until(lambda: str(folder) in running.log(), "the banner tells of it")
         turn(running, talk)
         wait_written(running)
     assert state_files(folder)
     assert_private(folder)
     with serve("--engine", "sim", env=env) as running:
+        wait_scanned(running)
         assert reused(turn(running, talk)[1]) > 0
 
 
@@ -361,7 +363,7 @@ def test_off(tmp_path, flags):
     env = {"HEARTH_KV_DIR": "", "XDG_CACHE_HOME": str(tmp_path)}
     with serve("--engine", "sim", *flags, env=env) as running:
         assert disk(running) == {"state": "off"}
-        assert "  disk     off" in running.log()
+        wait_until(lambda: "  disk     off" in running.log(), "the banner tells of it")
         turn(running, Talk("off"))
         assert not [name for name in running.client.metrics() if name.startswith("hearth_disk_")]
     assert not os.listdir(tmp_path)
@@ -392,6 +394,6 @@ def test_a_directory_that_is_removed_under_a_server(tmp_path):
     with serve_disk("sim", folder) as running:
         turn(running, talk)
         wait_written(running)
-        shutil.rmtree(folder)
+        shutil.rmtree(folder.rename(tmp_path / "removed"))  # at once: a server may write while it is emptied
         for _ in range(2):
             assert content(turn(running, talk)[1])

@@ -35,7 +35,6 @@ static int setup(void **state) {
     struct stage_options options;
     (void)state;
     stage_options_default(&options);
-    options.api.ping_us = 1; /* at every tick, once a second */
     stage_open(&stage, &options);
     fake_set_plan(&quick);
     return 0;
@@ -48,12 +47,16 @@ static int teardown(void **state) {
 }
 
 /* `more`: what the body has besides, with a comma in front; `headers` may be NULL. */
-static struct response ask(const struct dialect *dialect, const char *headers, const char *more) {
+static struct response ask_at(uint16_t port, const struct dialect *dialect, const char *headers, const char *more) {
     char body[1024];
     snprintf(body, sizeof body, "%s%s}", dialect->body, more);
-    struct response response = http_call(stage.port, "POST", dialect->path, headers, body);
+    struct response response = http_call(port, "POST", dialect->path, headers, body);
     assert_true(response.complete);
     return response;
+}
+
+static struct response ask(const struct dialect *dialect, const char *headers, const char *more) {
+    return ask_at(stage.port, dialect, headers, more);
 }
 
 static json_t *json_of(const struct response *response) {
@@ -442,12 +445,17 @@ static void waiting_streams_are_kept_alive(void **state) {
     static const char *const signs[] = {": ping", ": ping", "event: keepalive", "event: ping"};
     static const char *const ends[] = {"[DONE]", "[DONE]", "response.completed", "message_stop"};
     struct client clients[DIALECTS];
+    struct stage_options options;
+    struct stage other;
     (void)state;
+    stage_options_default(&options);
+    options.api.ping_us = 1; /* at every tick, once a second */
+    stage_open(&other, &options);
     fake_set_plan(&hold);
     for (size_t i = 0; i < DIALECTS; i++) {
         char body[512];
         snprintf(body, sizeof body, "%s,\"stream\":true}", dialects[i].body);
-        assert_true(client_open(&clients[i], stage.port));
+        assert_true(client_open(&clients[i], other.port));
         assert_true(client_request(&clients[i], "POST", dialects[i].path, NULL, body));
     }
     for (size_t i = 0; i < DIALECTS; i++) {
@@ -458,12 +466,13 @@ static void waiting_streams_are_kept_alive(void **state) {
     }
     fake_set_plan(&quick);
     for (size_t i = 0; i < DIALECTS; i++) {
-        struct response response = ask(&dialects[i], NULL, ",\"stream\":true");
+        struct response response = ask_at(other.port, &dialects[i], NULL, ",\"stream\":true");
         const char *end = strstr((const char *)response.body.data, ends[i]);
         assert_non_null(end);
         assert_null(strstr(end, signs[i]));
         response_finish(&response);
     }
+    stage_close(&other);
 }
 
 static void *shut_down(void *user) {

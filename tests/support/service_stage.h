@@ -73,7 +73,7 @@ struct stage_options {
     uint32_t ctx_tokens, lanes;
     size_t cache_bytes;
     const char *dir; /* of a disk tier; NULL: none */
-    void (*far_made)(struct hearth_far *far); /* before the service has that tier; NULL: nothing is to be done with it */
+    void (*far_made)(struct hearth_far *far); /* before the service has that tier; may be NULL */
 };
 
 static inline void open_stage_with(struct stage *stage, const struct stage_options *options) {

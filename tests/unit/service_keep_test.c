@@ -274,7 +274,7 @@ static void a_prompt_waits_for_the_scan(void **state) {
     assert_non_null(mkdtemp(dir));
     struct stage stage;
     struct stage_options options = {.ctx_tokens = 8192, .lanes = 1, .dir = dir};
-    struct hearth_tokens prompt = tokens_like(0, 4000, 0);
+    struct hearth_tokens prompt = tokens_like(0, 1000, 0);
     open_stage_with(&stage, &options);
     (void)ask(&stage, &prompt, 2);
     close_stage(&stage);

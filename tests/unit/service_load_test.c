@@ -1,69 +1,6 @@
-/* The service under load, on sim: lanes that yield, more conversations than cells, the bound on who may wait,
- * deadlines, progress, and what can be seen of all that. */
-#include "support/service_stage.h"
-
-#define SECOND_US 1000000
-
-/* ---- a stage, slow or narrow ---- */
-
-struct load_options {
-    enum hearth_memory_class memory_class;
-    uint32_t ctx_tokens, lanes, spare, queue;
-    double decode_tokens_per_s;
-    size_t cache_bytes;
-};
-
-static void open_load(struct stage *stage, const struct load_options *options) {
-    struct hearth_sim_params sim;
-    struct hearth_service_params params;
-    hearth_sim_params_default(&sim);
-    hearth_service_params_default(&params);
-    *stage = (struct stage){0};
-    sim.memory_class = options->memory_class;
-    sim.ctx_tokens = options->ctx_tokens;
-    sim.lanes = options->lanes;
-    sim.spare_seqs = options->spare;
-    sim.snapshot_bytes = 256;
-    if (options->decode_tokens_per_s > 0) {
-        sim.decode_tokens_per_s = options->decode_tokens_per_s;
-    }
-    params.page_tokens = 32;
-    params.queue = options->queue;
-    params.cache_bytes = options->cache_bytes > 0 ? options->cache_bytes : params.cache_bytes;
-    assert_int_equal(hearth_sim_create(&sim, &stage->engine, NULL), HEARTH_OK);
-    assert_int_equal(hearth_service_create(stage->engine, &params, &stage->service, NULL), HEARTH_OK);
-}
-
-static struct hearth_tokens tokens_like(int who, size_t n) {
-    struct hearth_tokens tokens = {0};
-    for (size_t i = 0; i < n; i++) {
-        size_t token = 33 + (i * i + (31 * i + 1) * (size_t)who) % 80;
-        assert_true(hearth_tokens_push(&tokens, (hearth_token)token));
-    }
-    return tokens;
-}
-
-static struct hearth_request request_for(const struct hearth_tokens *prompt, int32_t max_tokens) {
-    struct hearth_request request = request_of(prompt);
-    request.max_tokens = max_tokens;
-    request.sampling.ignore_eos = max_tokens > 0;
-    return request;
-}
-
-/* The reply is what a run without cache and company would have been. */
-static void check_reply(struct stage *stage, const struct hearth_tokens *prompt, const struct reply *reply) {
-    struct hearth_tokens all = {0};
-    assert_true(hearth_tokens_assign(&all, prompt->v, prompt->n));
-    for (size_t i = 0; i < reply->tokens.n; i++) {
-        hearth_token token = hearth_sim_oracle(stage->engine, all.v, all.n);
-        if (stage->engine->ops->token_is_end(stage->engine, token)) {
-            break; /* which was ignored: the rest is not the oracle's to say */
-        }
-        assert_int_equal(reply->tokens.v[i], token);
-        assert_true(hearth_tokens_push(&all, token));
-    }
-    hearth_tokens_finish(&all);
-}
+/* The service under load, on sim: lanes that yield, the bound on who may wait, deadlines, progress, and what can be
+ * seen of all that. */
+#include "support/load_stage.h"
 
 /* ---- yielding ---- */
 
@@ -228,47 +165,6 @@ static void who_cannot_be_kept_stays(void **state) {
     }
     hearth_tokens_finish(&longer);
     hearth_tokens_finish(&brief);
-}
-
-/* ---- more conversations than cells ---- */
-
-#define CROWD 16
-
-static void all_of_a_crowd_are_answered(void **state) {
-    (void)state;
-    for (int memory_class = 0; memory_class < 4; memory_class++) {
-        struct stage stage;
-        const struct load_options options = {
-            .memory_class = (enum hearth_memory_class)memory_class, .ctx_tokens = 8192, .lanes = 4};
-        open_load(&stage, &options);
-        struct hearth_tokens prompts[CROWD];
-        struct reply replies[CROWD];
-        for (int turn = 0; turn < 2; turn++) {
-            for (int i = 0; i < CROWD; i++) {
-                if (turn == 0) {
-                    prompts[i] = tokens_like(i, 3000);
-                }
-                struct hearth_request request = request_for(&prompts[i], 20 + 7 * i);
-                (void)launch(&stage, &request, &replies[i]);
-            }
-            for (int i = 0; i < CROWD; i++) {
-                await(&replies[i]);
-                assert_int_equal(replies[i].err, 0);
-                assert_int_equal(replies[i].tokens.n, 20 + 7 * i);
-                check_reply(&stage, &prompts[i], &replies[i]);
-                if (turn == 1) { /* none has to be computed anew */
-                    assert_true(replies[i].receipt.computed_tokens <= 2);
-                }
-                assert_true(hearth_tokens_append(&prompts[i], replies[i].tokens.v, replies[i].tokens.n));
-                assert_true(hearth_tokens_push(&prompts[i], 7));
-                reply_finish(&replies[i]);
-            }
-        }
-        for (int i = 0; i < CROWD; i++) {
-            hearth_tokens_finish(&prompts[i]);
-        }
-        close_stage(&stage);
-    }
 }
 
 /* ---- how many may wait ---- */
@@ -586,7 +482,6 @@ int main(void) {
         cmocka_unit_test(a_lane_is_given_to_who_needs_it_more),
         cmocka_unit_test(the_spare_place_is_given_on),
         cmocka_unit_test(who_cannot_be_kept_stays),
-        cmocka_unit_test(all_of_a_crowd_are_answered),
         cmocka_unit_test(no_more_wait_than_may),
         cmocka_unit_test(who_is_announced_has_a_seat),
         cmocka_unit_test(who_is_set_aside_waits_like_others),
