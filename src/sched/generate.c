@@ -264,7 +264,7 @@ static void add_lane(struct hearth_service *service, struct batch *batch, uint32
 }
 
 /* The KV cache is full: a warm request beside others is set aside, else an idle lane is emptied, else the request that
- * ranks last is set aside. Its state is captured, and it continues when another has ended. */
+ * ranks last is set aside. Its state is captured, and it waits as hearth_lane_give_cells() says. */
 static void relieve(struct hearth_service *service) {
     if (hearth_speculate_drop(service)) /* without what was guessed it may fit */
         return;

@@ -74,9 +74,9 @@ struct hearth_task {
     int32_t persisted;            /* tokens of its sequence when that was last captured on the way */
     int32_t divergence;           /* where the prompt left a known path; 0 = nowhere */
     uint64_t aside_steps;         /* batches that had been computed when it was last set aside */
-    uint32_t waits_for_ended;     /* no cells: held until so many tasks have ended that had a lane, or no lane is busy;
-                                     0 = no */
-    uint32_t looked_again;        /* what that was when it was given a lane all the same */
+    uint32_t waits_for_ended;     /* no cells: held until so many tasks have ended that had a lane, no lane is busy, or
+                                     one yields to it or gives it its cells; 0 = no */
+    uint32_t looked_again;        /* what that was when a lane last yielded to it */
     uint32_t generated;
     int64_t submitted_us, started_us, first_us, last_us;
     struct hearth_receipt receipt;
@@ -207,7 +207,8 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
 /* The task gives its lane up and is queued again, in its old place or `anew`. Its state goes to the spare place, else
  * to RAM; that of a warm one stays on the lane and waits to be captured. Or RAM has it, and the lane is `empty`. */
 void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty);
-/* The request of a lane gives it up `to` one that matters more. */
+/* The request of a lane gives it up `to` one that matters more, which is not held for cells any more: once, until
+ * another has ended. */
 void hearth_lane_yield(struct hearth_service *service, int lane, struct hearth_task *to, bool anew);
 /* What stands in the spare place comes back to an idle lane, the one that is the first to be given away, which is
  * captured and emptied; likewise what stands there itself, unless `task` is the one that left it. */
@@ -216,9 +217,10 @@ void hearth_spare_return(struct hearth_service *service, const struct hearth_tas
 void hearth_spare_clear(struct hearth_service *service);
 /* Likewise, when the task ends that left it there. */
 void hearth_spare_ended(struct hearth_service *service, const struct hearth_task *task);
-/* Some lane yields to a queued task, which could not use one that is free, and is emptied. False: none does. */
+/* Some lane yields to a queued task, which could not use one that is free, and is emptied; its request waits for cells
+ * then, and the task does no more. False: none does, or nothing was computed since the task was set aside. */
 bool hearth_lane_yield_cells(struct hearth_service *service, struct hearth_task *task);
-/* The request of a lane is set aside for want of cells, and the lane is emptied. It waits until another has ended. */
+/* The request of a lane is set aside for want of cells, and the lane is emptied. It is held (waits_for_ended). */
 void hearth_lane_give_cells(struct hearth_service *service, int lane, bool anew);
 /* A batch took `us`: what it tells of speeds, and on whose account it goes. Before hearth_step_computed(). */
 void hearth_service_charge(struct hearth_service *service, const int32_t *shares, int32_t decode_tokens,

@@ -129,6 +129,7 @@ class DiskClock:
         self._thread.join()
 
     def now_s(self):
+        """As of the end of the last round."""
         return self._quick_s
 
     def _run(self):
@@ -184,7 +185,7 @@ class Talk:
     def is_safe(turn, when_s):
         """Whether a server that crashes at when_s has the reply of this turn on its disk."""
         ended_s, known_tokens = turn
-        return ended_s < when_s - SAFE_S and known_tokens >= SAFE_TOKENS
+        return ended_s < when_s - SAFE_S - DiskClock.ROUND_S and known_tokens >= SAFE_TOKENS
 
 
 def request(client, messages, max_tokens=16, **options):

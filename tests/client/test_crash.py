@@ -15,8 +15,8 @@ import time
 import pytest
 
 from conftest import serve
-from ondisk import (DiskClock, Talk, assert_same_reply, bad_files, computed, model_flags, request, reused, serve_disk, state_files,
-                    wait_scanned, wait_until)
+from ondisk import (DiskClock, Talk, assert_same_reply, bad_files, computed, model_flags, request, reused, serve_disk,
+                    state_files, wait_scanned, wait_until)
 from lib import server as servers
 
 CRASHES = int(os.environ.get("HEARTH_CRASHES", "8"))

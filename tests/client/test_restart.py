@@ -11,9 +11,8 @@ import urllib.request
 import pytest
 
 from conftest import serve
-from ondisk import (Counter, Talk, assert_private, assert_same_reply, bad_files, computed, content, disk,
-                  model_flags, request, reused, serve_disk, state_files, wait_safe, wait_scanned,
-                    wait_until, wait_written)
+from ondisk import (Counter, Talk, assert_private, assert_same_reply, bad_files, computed, content, disk, model_flags,
+                    request, reused, serve_disk, state_files, wait_safe, wait_scanned, wait_until, wait_written)
 from lib import server as servers
 from lib.text import Text
 
