@@ -59,7 +59,7 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
 
 /* Warm requests that compute what this prompt begins with: they give their lanes up, and it goes on from where they
  * are. */
-static void take_over(struct hearth_service *service, struct hearth_task *task) {
+static void take_over(struct hearth_service *service, const struct hearth_task *task) {
     for (uint32_t i = 0; i < service->lanes && !hearth_task_warm(task) && !task->request.cache_off; i++) {
         const struct hearth_step_lane *lane = &service->step.lanes[i];
         const struct hearth_live *live = &service->lives[i];
@@ -70,7 +70,7 @@ static void take_over(struct hearth_service *service, struct hearth_task *task) 
         int32_t fork =
             (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n, warm->tokens.v, (size_t)lane->target);
         if (fork >= lane->computed + WAIT_MIN_TOKENS)
-            hearth_lane_yield(service, (int)i, task, false);
+            hearth_lane_yield(service, (int)i, false);
     }
 }
 
@@ -213,7 +213,7 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
     return false;
 }
 
-static bool lacks_cells(const struct hearth_service *service, const struct hearth_task *task) {
+bool hearth_task_lacks_cells(const struct hearth_service *service, const struct hearth_task *task) {
     bool over = task->waits_for_ended == 0 || (int32_t)(task->waits_for_ended - service->ended) <= 0;
     return !over && any_busy(service);
 }
@@ -322,7 +322,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         hearth_task_fail(service, task, HEARTH_ERR_INVALID, msg.text);
         return;
     }
-    if (lacks_cells(service, task) && !hearth_lane_yield_cells(service, task)) {
+    if (hearth_task_lacks_cells(service, task) && !hearth_lane_yield_cells(service, task)) {
         hold(service, task, true);
         return;
     }

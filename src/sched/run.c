@@ -328,6 +328,15 @@ static void capture(struct hearth_service *service, const struct hearth_action *
         (void)capture_slice(service, action->lane, CAPTURE_SLICE_PAGES, service->batch_us / CAPTURE_SHARE);
 }
 
+/* A lane yields. Alone it is no help to a task that lacks cells: that takes its cells, too, or is held. */
+static void give_way(struct hearth_service *service, const struct hearth_action *action) {
+    struct hearth_task *to = hearth_task_find(service, action->id);
+    if (hearth_task_lacks_cells(service, to))
+        hearth_task_admit(service, to);
+    else
+        hearth_lane_yield(service, action->lane, action->anew);
+}
+
 void *hearth_service_run(void *user) {
     struct hearth_service *service = user;
     struct hearth_action action = {.type = HEARTH_ACTION_SLEEP};
@@ -342,9 +351,7 @@ void *hearth_service_run(void *user) {
         case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;
         case HEARTH_ACTION_COMPUTE: hearth_service_compute(service, action.shares); break;
         case HEARTH_ACTION_CAPTURE: capture(service, &action); break;
-        case HEARTH_ACTION_YIELD:
-            hearth_lane_yield(service, action.lane, hearth_task_find(service, action.id), action.anew);
-            break;
+        case HEARTH_ACTION_YIELD: give_way(service, &action); break;
         case HEARTH_ACTION_SLEEP: break;
         }
         hearth_service_publish(service);

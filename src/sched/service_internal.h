@@ -75,8 +75,7 @@ struct hearth_task {
     int32_t divergence;           /* where the prompt left a known path; 0 = nowhere */
     uint64_t aside_steps;         /* batches that had been computed when it was last set aside */
     uint32_t waits_for_ended;     /* no cells: held until so many tasks have ended that had a lane, no lane is busy, or
-                                     one yields to it or gives it its cells; 0 = no */
-    uint32_t looked_again;        /* what that was when a lane last yielded to it */
+                                     one gives it its cells; 0 = no */
     uint32_t generated;
     int64_t submitted_us, started_us, first_us, last_us;
     struct hearth_receipt receipt;
@@ -207,9 +206,8 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
 /* The task gives its lane up and is queued again, in its old place or `anew`. Its state goes to the spare place, else
  * to RAM; that of a warm one stays on the lane and waits to be captured. Or RAM has it, and the lane is `empty`. */
 void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty);
-/* The request of a lane gives it up `to` one that matters more, which is not held for cells any more: once, until
- * another has ended. */
-void hearth_lane_yield(struct hearth_service *service, int lane, struct hearth_task *to, bool anew);
+/* The request of a lane gives it up to one that matters more. */
+void hearth_lane_yield(struct hearth_service *service, int lane, bool anew);
 /* What stands in the spare place comes back to an idle lane, the one that is the first to be given away, which is
  * captured and emptied; likewise what stands there itself, unless `task` is the one that left it. */
 void hearth_spare_return(struct hearth_service *service, const struct hearth_task *task);
@@ -250,8 +248,10 @@ void hearth_service_worked(struct hearth_service *service, int64_t real_us);
 
 /* ---- admit.c ---- */
 
-/* Plans a queued task and starts it on a lane, or holds it. */
+/* Plans a queued task and starts it on a lane, or holds it. A lane is free, or the task lacks cells. */
 void hearth_task_admit(struct hearth_service *service, struct hearth_task *task);
+/* Whether it is held for cells (waits_for_ended). */
+bool hearth_task_lacks_cells(const struct hearth_service *service, const struct hearth_task *task);
 
 /* ---- keep.c ---- */
 

@@ -55,9 +55,8 @@
  * HEARTH_QUANTUM_US) times.
  *
  * Where cells run out it is the last in rank who gives them up, whatever it has had, and then waits until another has
- * ended. Before that it tries again once, when a lane yields to it; and when something has been computed meanwhile it
- * may take the cells of a lane that would yield, whose request then waits likewise. So between two ends nobody gives
- * cells up for want of them more than twice, but for those that have been taken from somebody who had his quantum. */
+ * ended. Before that, when something has been computed meanwhile, it may take the cells of a lane that yields, whose
+ * request then waits likewise: one more that waits each time, so between two ends that comes to an end, too. */
 #ifndef HEARTH_SCHED_STEP_H
 #define HEARTH_SCHED_STEP_H
 

@@ -177,13 +177,9 @@ void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *t
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
 }
 
-void hearth_lane_yield(struct hearth_service *service, int lane, struct hearth_task *to, bool anew) {
+void hearth_lane_yield(struct hearth_service *service, int lane, bool anew) {
     struct hearth_task *task = service->on_lane[lane];
     HEARTH_ASSERT(task && task->lane == lane);
-    if (to->waits_for_ended > 0 && to->waits_for_ended != to->looked_again) { /* there may be cells for it now */
-        to->looked_again = to->waits_for_ended;
-        to->waits_for_ended = 0;
-    }
     service->counters.yields++;
     hearth_lane_set_aside(service, task, anew, false);
 }
