@@ -6,36 +6,11 @@
 
 #define SECOND_US 1000000
 
-struct load_options {
-    enum hearth_memory_class memory_class;
-    uint32_t ctx_tokens, lanes, spare, queue;
-    double prefill_tokens_per_s, decode_tokens_per_s, import_bytes_per_s; /* 0: the default */
-    size_t cache_bytes;
-};
-
-static inline void open_load(struct stage *stage, const struct load_options *options) {
-    struct hearth_sim_params sim;
-    struct hearth_service_params params;
-    hearth_sim_params_default(&sim);
-    hearth_service_params_default(&params);
-    *stage = (struct stage){0};
-    sim.memory_class = options->memory_class;
-    sim.ctx_tokens = options->ctx_tokens;
-    sim.lanes = options->lanes;
-    sim.spare_seqs = options->spare;
-    sim.snapshot_bytes = 256;
-    const double per_s[] = {options->prefill_tokens_per_s, options->decode_tokens_per_s, options->import_bytes_per_s};
-    double *const speeds[] = {&sim.prefill_tokens_per_s, &sim.decode_tokens_per_s, &sim.import_bytes_per_s};
-    for (int i = 0; i < 3; i++) {
-        if (per_s[i] > 0) {
-            *speeds[i] = per_s[i];
-        }
-    }
-    params.page_tokens = 32;
-    params.queue = options->queue;
-    params.cache_bytes = options->cache_bytes > 0 ? options->cache_bytes : params.cache_bytes;
-    assert_int_equal(hearth_sim_create(&sim, &stage->engine, NULL), HEARTH_OK);
-    assert_int_equal(hearth_service_create(stage->engine, &params, &stage->service, NULL), HEARTH_OK);
+/* With small snapshots: RAM has room for those of many. */
+static inline void open_load(struct stage *stage, const struct stage_options *options) {
+    struct stage_options small = *options;
+    small.snapshot_bytes = 256;
+    open_stage_with(stage, &small);
 }
 
 static inline struct hearth_tokens tokens_like(int who, size_t n) {

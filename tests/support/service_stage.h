@@ -70,11 +70,16 @@ static inline void deliver(void *user, struct hearth_event *event) {
 
 struct stage_options {
     enum hearth_memory_class memory_class;
-    uint32_t ctx_tokens, lanes;
-    size_t cache_bytes;
+    uint32_t ctx_tokens, lanes, spare, queue;
+    double prefill_tokens_per_s, decode_tokens_per_s, import_bytes_per_s; /* 0: the default, as for the sizes */
+    size_t cache_bytes, snapshot_bytes;
     const char *dir; /* of a disk tier; NULL: none */
     void (*far_made)(struct hearth_far *far); /* before the service has that tier; may be NULL */
 };
+
+static inline void stage_set(double *value, double wanted) {
+    *value = wanted > 0 ? wanted : *value;
+}
 
 static inline void open_stage_with(struct stage *stage, const struct stage_options *options) {
     struct hearth_sim_params sim;
@@ -85,7 +90,13 @@ static inline void open_stage_with(struct stage *stage, const struct stage_optio
     sim.memory_class = options->memory_class;
     sim.ctx_tokens = options->ctx_tokens;
     sim.lanes = options->lanes > 0 ? options->lanes : sim.lanes;
+    sim.spare_seqs = options->spare;
+    sim.snapshot_bytes = options->snapshot_bytes > 0 ? options->snapshot_bytes : sim.snapshot_bytes;
+    stage_set(&sim.prefill_tokens_per_s, options->prefill_tokens_per_s);
+    stage_set(&sim.decode_tokens_per_s, options->decode_tokens_per_s);
+    stage_set(&sim.import_bytes_per_s, options->import_bytes_per_s);
     params.page_tokens = 32;
+    params.queue = options->queue;
     params.cache_bytes = options->cache_bytes > 0 ? options->cache_bytes : params.cache_bytes;
     assert_int_equal(hearth_sim_create(&sim, &stage->engine, NULL), HEARTH_OK);
     struct hearth_disk_params disk = {.dir = options->dir,

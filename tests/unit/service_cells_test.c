@@ -7,7 +7,7 @@ static void all_of_a_crowd_are_answered(void **state) {
     (void)state;
     for (int memory_class = 0; memory_class < 4; memory_class++) {
         struct stage stage;
-        const struct load_options options = {
+        const struct stage_options options = {
             .memory_class = (enum hearth_memory_class)memory_class, .ctx_tokens = 8192, .lanes = 4};
         open_load(&stage, &options);
         struct hearth_tokens prompts[CROWD];
@@ -51,11 +51,11 @@ static void two_who_do_not_fit_take_turns_once(void **state) {
     struct hearth_tokens old = tokens_like(1, 1000), late = tokens_like(2, 1400);
     for (uint32_t i = 0; i < 6; i++) {
         struct stage stage;
-        const struct load_options options = {.memory_class = classes[i % 3],
-                                             .ctx_tokens = 2048,
-                                             .lanes = 2,
-                                             .spare = i / 3,
-                                             .decode_tokens_per_s = 2};
+        const struct stage_options options = {.memory_class = classes[i % 3],
+                                              .ctx_tokens = 2048,
+                                              .lanes = 2,
+                                              .spare = i / 3,
+                                              .decode_tokens_per_s = 2};
         open_load(&stage, &options);
         struct hearth_request first = request_for(&old, 60), second = request_for(&late, 5);
         struct gate gate;
@@ -90,7 +90,7 @@ static void lanes_are_not_taken_again_and_again_for_want_of_cells(void **state) 
     (void)state;
     enum { BRIEF = 3 };
     struct stage stage;
-    const struct load_options options = {
+    const struct stage_options options = {
         .ctx_tokens = 1772, .lanes = BRIEF, .prefill_tokens_per_s = 100, .import_bytes_per_s = 54400};
     open_load(&stage, &options);
     struct hearth_tokens whole = tokens_like(9, 1740), known = {.v = whole.v, .n = 1700}, brief[BRIEF];

@@ -10,11 +10,11 @@
 static void second_goes_first_with(uint32_t spare, enum hearth_memory_class memory_class, struct hearth_request *first,
                                    struct hearth_request *second, int first_events, double decode_tokens_per_s) {
     struct stage stage;
-    const struct load_options options = {.memory_class = memory_class,
-                                         .ctx_tokens = 16384,
-                                         .lanes = 1,
-                                         .spare = spare,
-                                         .decode_tokens_per_s = decode_tokens_per_s};
+    const struct stage_options options = {.memory_class = memory_class,
+                                          .ctx_tokens = 16384,
+                                          .lanes = 1,
+                                          .spare = spare,
+                                          .decode_tokens_per_s = decode_tokens_per_s};
     open_load(&stage, &options);
     struct gate gate;
     struct reply reply;
@@ -83,10 +83,10 @@ static void the_spare_place_is_given_on(void **state) {
     for (int memory_class = 0; memory_class < 8; memory_class++) {
         struct stage stage;
         bool cancel = memory_class >= 4;
-        const struct load_options options = {.memory_class = (enum hearth_memory_class)(memory_class % 4),
-                                             .ctx_tokens = 32768,
-                                             .lanes = 1,
-                                             .spare = 1};
+        const struct stage_options options = {.memory_class = (enum hearth_memory_class)(memory_class % 4),
+                                              .ctx_tokens = 32768,
+                                              .lanes = 1,
+                                              .spare = 1};
         open_load(&stage, &options);
         struct gate gates[2];
         struct hearth_request requests[3];
@@ -145,7 +145,7 @@ static void who_cannot_be_kept_stays(void **state) {
     struct hearth_tokens longer = tokens_like(1, 9000), brief = tokens_like(2, 200);
     for (int how = 0; how < 2; how++) {
         struct stage stage;
-        const struct load_options options = {.ctx_tokens = 16384, .lanes = 1, .cache_bytes = how == 0 ? 20000 : 0};
+        const struct stage_options options = {.ctx_tokens = 16384, .lanes = 1, .cache_bytes = how == 0 ? 20000 : 0};
         open_load(&stage, &options);
         struct hearth_request first = request_for(&longer, 5), second = request_for(&brief, 5);
         struct gate gate;
@@ -173,7 +173,7 @@ static void who_cannot_be_kept_stays(void **state) {
 static void who_is_announced_has_a_seat(void **state) {
     (void)state;
     struct stage stage;
-    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1, .queue = 1};
+    const struct stage_options options = {.ctx_tokens = 8192, .lanes = 1, .queue = 1};
     const struct hearth_tenant many = {.id = 7}, few = {.id = 8};
     open_load(&stage, &options);
     struct hearth_tokens prompt = tokens_like(1, 100);
@@ -215,7 +215,7 @@ static void who_is_announced_has_a_seat(void **state) {
 static void no_more_wait_than_may(void **state) {
     (void)state;
     struct stage stage;
-    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1, .queue = 2};
+    const struct stage_options options = {.ctx_tokens = 8192, .lanes = 1, .queue = 2};
     open_load(&stage, &options);
     struct hearth_tokens prompt = tokens_like(1, 100);
     struct hearth_request request = request_for(&prompt, 5), warm = request_for(&prompt, 0);
@@ -269,7 +269,7 @@ static void no_more_wait_than_may(void **state) {
 static void who_is_set_aside_waits_like_others(void **state) {
     (void)state;
     struct stage stage;
-    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1, .spare = 1, .queue = 1};
+    const struct stage_options options = {.ctx_tokens = 8192, .lanes = 1, .spare = 1, .queue = 1};
     open_load(&stage, &options);
     struct hearth_tokens prompt = tokens_like(1, 100);
     struct hearth_request first = request_for(&prompt, 50), second = request_for(&prompt, 5);
@@ -299,7 +299,7 @@ static void who_is_set_aside_waits_like_others(void **state) {
 static void a_deadline_ends_what_has_begun_and_fails_what_has_not(void **state) {
     (void)state;
     struct stage stage;
-    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1};
+    const struct stage_options options = {.ctx_tokens = 8192, .lanes = 1};
     open_load(&stage, &options);
     struct hearth_tokens prompt = tokens_like(1, 1000), other = tokens_like(2, 1000);
     struct hearth_request request = request_for(&prompt, 1000);
@@ -366,7 +366,7 @@ static void note_progress(void *user, struct hearth_event *event) {
 
 /* A stage on which half of the prompt's 1,200 tokens are known, and a request for all of it that asks for progress. */
 static struct hearth_request open_half_known(struct stage *stage, struct hearth_tokens *prompt) {
-    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1};
+    const struct stage_options options = {.ctx_tokens = 8192, .lanes = 1};
     open_load(stage, &options);
     *prompt = tokens_like(1, 1200);
     struct hearth_request request = request_for(prompt, 2);
@@ -423,7 +423,7 @@ static void a_lane_tells_what_it_computed(void **state) {
 static void lanes_and_queue_can_be_seen(void **state) {
     (void)state;
     struct stage stage;
-    const struct load_options options = {.ctx_tokens = 8192, .lanes = 1};
+    const struct stage_options options = {.ctx_tokens = 8192, .lanes = 1};
     open_load(&stage, &options);
     struct hearth_tokens prompt = tokens_like(1, 100), head = tokens_like(2, 50);
     struct hearth_request request = request_for(&prompt, 3);
