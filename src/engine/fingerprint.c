@@ -191,6 +191,19 @@ static void fold_gguf(struct hearth_digest *digest, const char *name, const stru
     fold_text(digest, "architecture", info->architecture);
 }
 
+/* What hardly anybody sets is only part of it where it is set: state that was stored before there were these settings
+ * stays good. */
+static void fold_rare(struct hearth_digest *digest, const struct hearth_fingerprint_parts *parts) {
+    static const float own[4] = {-1.0f, -1.0f, -1.0f, -1.0f};
+    if (memcmp(parts->yarn, own, sizeof own) != 0 || parts->yarn_orig_ctx != 0) {
+        fold(digest, "yarn", parts->yarn, sizeof parts->yarn);
+        fold(digest, "yarn_orig_ctx", &parts->yarn_orig_ctx, sizeof parts->yarn_orig_ctx);
+    }
+    for (size_t i = 0; i < parts->override_kvs; i++) {
+        fold_text(digest, "override_kv", parts->override_kv[i]);
+    }
+}
+
 struct hearth_digest hearth_fingerprint(const struct hearth_fingerprint_parts *parts) {
     struct hearth_digest digest = {0};
     fold_gguf(&digest, "model", parts->model);
@@ -204,6 +217,7 @@ struct hearth_digest hearth_fingerprint(const struct hearth_fingerprint_parts *p
     fold(&digest, "type_k", &parts->type_k, sizeof parts->type_k);
     fold(&digest, "type_v", &parts->type_v, sizeof parts->type_v);
     fold(&digest, "flash_attn", &parts->flash_attn, sizeof parts->flash_attn);
+    fold_rare(&digest, parts);
     fold_text(&digest, "memory_class", parts->memory_class);
     fold_text(&digest, "engine_build", parts->engine_build);
     return digest;

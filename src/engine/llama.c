@@ -148,6 +148,21 @@ static void backend_init(void) {
     llama_backend_init();
 }
 
+/* Of the whole process; what was set first stays. */
+static void set_numa(const char *name) {
+    static const struct {
+        const char *name;
+        enum ggml_numa_strategy strategy;
+    } strategies[] = {{"distribute", GGML_NUMA_STRATEGY_DISTRIBUTE},
+                      {"isolate", GGML_NUMA_STRATEGY_ISOLATE},
+                      {"numactl", GGML_NUMA_STRATEGY_NUMACTL}};
+    for (size_t i = 0; name != NULL && i < sizeof strategies / sizeof strategies[0]; i++) {
+        if (strcmp(name, strategies[i].name) == 0) {
+            llama_numa_init(strategies[i].strategy);
+        }
+    }
+}
+
 /* `what` and, when llama.cpp gave one, the reason. */
 static int fail_with_reason(struct hearth_errmsg *msg, int err, const char *what, const char *path) {
     const char *reason = hearth_llama_log_error();
@@ -169,14 +184,24 @@ static bool report_progress(float fraction, void *user) {
 }
 
 static int load_model(struct hearth_llama *llama, const struct hearth_llama_params *params, struct hearth_errmsg *msg) {
-    struct llama_model_params p = hearth_llama_model_params(params);
+    struct hearth_llama_placement place;
+    struct llama_model_params p;
     struct load_progress progress = {params->progress, params->progress_user};
-    p.progress_callback = report_progress; /* never NULL: llama.cpp would print dots */
-    p.progress_callback_user_data = &progress;
-    hearth_llama_log_reset();
-    llama->model = llama_model_load_from_file(params->model_path, p);
-    if (llama->model == NULL) {
-        return fail_with_reason(msg, HEARTH_ERR_INVALID, "cannot load", params->model_path);
+    int err = hearth_llama_place(params, &place, &p, msg);
+    if (err == HEARTH_OK) {
+        p.progress_callback = report_progress; /* never NULL: llama.cpp would print dots */
+        p.progress_callback_user_data = &progress;
+        hearth_llama_log_reset();
+        llama->model = llama_model_load_from_file(params->model_path, p);
+        err = llama->model != NULL ? HEARTH_OK
+                                   : fail_with_reason(msg, HEARTH_ERR_INVALID, "cannot load", params->model_path);
+    }
+    hearth_llama_place_finish(&place);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    if (hearth_llama_wants_lock(params) && hearth_llama_locked_bytes() < llama_model_size(llama->model) / 2) {
+        hearth_log(HEARTH_LOG_WARN, "the system does not let the model be locked into RAM (see ulimit -l)");
     }
     llama->vocab = llama_model_get_vocab(llama->model);
     llama->recurrent = llama_model_is_recurrent(llama->model);
@@ -299,40 +324,6 @@ static int check_memory(struct hearth_llama *llama, const struct hearth_llama_pa
     return err;
 }
 
-/* Threads that live as long as the context, as llama-server has them: without a pool ggml may start threads anew for
- * every graph. Not having one only costs speed. */
-static void attach_threads(struct hearth_llama *llama, const struct hearth_llama_params *params) {
-    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    if (cpu == NULL) {
-        return;
-    }
-    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(cpu);
-    /* ISO C has no conversion from an object pointer to a function pointer; POSIX has. */
-    union {
-        void *object;
-        struct ggml_threadpool *(*create)(struct ggml_threadpool_params *params);
-        void (*destroy)(struct ggml_threadpool *pool);
-    } create = {ggml_backend_reg_get_proc_address(reg, "ggml_threadpool_new")},
-      destroy = {ggml_backend_reg_get_proc_address(reg, "ggml_threadpool_free")};
-    if (create.object == NULL || destroy.object == NULL) {
-        return;
-    }
-    llama->pool_free = destroy.destroy;
-    struct ggml_threadpool_params p = ggml_threadpool_params_default(params->threads);
-    if (params->threads_batch != params->threads) {
-        struct ggml_threadpool_params batch = ggml_threadpool_params_default(params->threads_batch);
-        llama->pool_batch = create.create(&batch);
-        if (llama->pool_batch == NULL) {
-            return;
-        }
-        p.paused = true;
-    }
-    llama->pool = create.create(&p);
-    if (llama->pool != NULL) {
-        llama_attach_threadpool(llama->ctx, llama->pool, llama->pool_batch);
-    }
-}
-
 static int collect_ends(struct hearth_llama *llama) {
     int32_t n = llama_vocab_n_tokens(llama->vocab);
     for (int pass = 0; pass < 2; pass++) {
@@ -407,6 +398,10 @@ static struct hearth_digest fingerprint(const struct hearth_llama *llama, const 
         .type_k = (int32_t)p->type_k,
         .type_v = (int32_t)p->type_v,
         .flash_attn = (int32_t)p->flash_attn_type,
+        .yarn = {p->yarn_ext_factor, p->yarn_attn_factor, p->yarn_beta_slow, p->yarn_beta_fast},
+        .yarn_orig_ctx = p->yarn_orig_ctx,
+        .override_kv = params->override_kv,
+        .override_kvs = params->override_kvs,
         .memory_class = hearth_memory_class_text(llama->head.caps.memory_class),
         .engine_build = build,
     });
@@ -461,7 +456,7 @@ static int set_up(struct hearth_llama *llama, struct hearth_llama_params *params
     if (err != HEARTH_OK) {
         return err;
     }
-    attach_threads(llama, params);
+    hearth_llama_attach_threads(llama, params);
     err = fill_caps(llama, params);
     if (err == HEARTH_OK && !batch_init(llama, llama->head.caps.batch_tokens)) {
         err = HEARTH_ERR_NOMEM;
@@ -522,6 +517,7 @@ int hearth_llama_create(const struct hearth_llama_params *given, struct hearth_e
         return err;
     }
     pthread_once(&once, backend_init);
+    set_numa(params.numa);
 
     struct hearth_gguf_info model, lora = {0};
     err = hearth_gguf_inspect(params.model_path, &model, msg);

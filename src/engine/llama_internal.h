@@ -76,9 +76,35 @@ enum hearth_llama_support hearth_llama_support(const char *architecture, const c
 int hearth_llama_params_complete(struct hearth_llama_params *params, struct hearth_errmsg *msg);
 int hearth_llama_context_params(const struct hearth_llama_params *params, struct llama_context_params *out,
                                 struct hearth_errmsg *msg);
-struct llama_model_params hearth_llama_model_params(const struct hearth_llama_params *params);
 /* Memory that can still be used without swapping; UINT64_MAX when unknown. Units: bytes. */
 uint64_t hearth_llama_available_bytes(void);
+
+/* How much of the process cannot be swapped out. Units: bytes. */
+uint64_t hearth_llama_locked_bytes(void);
+
+/* llama_place.c */
+struct hearth_llama_placement {
+    ggml_backend_dev_t *devices; /* ends with NULL; NULL: all */
+    float *split;
+    struct llama_model_tensor_buft_override *overrides; /* ends with a pattern NULL */
+    struct llama_model_kv_override *metadata;           /* ends with an empty key */
+    size_t overrides_n, metadata_n;
+    char **texts; /* what all of these point at */
+    size_t texts_n;
+};
+/* Where the model goes and how it is read; `out` points into `place`, which is to be finished, also after an error.
+ * Errors: INVALID, NOMEM. */
+int hearth_llama_place(const struct hearth_llama_params *params, struct hearth_llama_placement *place,
+                       struct llama_model_params *out, struct hearth_errmsg *msg);
+void hearth_llama_place_finish(struct hearth_llama_placement *place);
+/* Whether the model is to be locked into RAM. */
+bool hearth_llama_wants_lock(const struct hearth_llama_params *params);
+
+/* llama_threads.c */
+/* The CPUs of --cpu-mask and --cpu-range. Errors: INVALID. */
+int hearth_llama_cpus_check(const struct hearth_llama_params *params, struct hearth_errmsg *msg);
+/* Threads that live as long as the context. Not having them only costs speed. */
+void hearth_llama_attach_threads(struct hearth_llama *llama, const struct hearth_llama_params *params);
 
 /* llama_state.c */
 /* Finds the class and measures sizes with a few decoded tokens; fills the class, page_bytes_per_token and

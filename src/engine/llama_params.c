@@ -55,6 +55,10 @@ void hearth_llama_params_default(struct hearth_llama_params *params) {
         .ubatch_tokens = DEFAULT_UBATCH_TOKENS,
         .gpu_layers = -1,
         .lora_scale = 1.0f,
+        .yarn_ext_factor = -1.0f,
+        .yarn_attn_factor = -1.0f,
+        .yarn_beta_slow = -1.0f,
+        .yarn_beta_fast = -1.0f,
     };
 }
 
@@ -131,7 +135,7 @@ int hearth_llama_params_complete(struct hearth_llama_params *params, struct hear
     if (params->threads_batch > GGML_MAX_N_THREADS) {
         params->threads_batch = GGML_MAX_N_THREADS;
     }
-    return HEARTH_OK;
+    return hearth_llama_cpus_check(params, msg);
 }
 
 static int cache_type(const char *name, const char *flag, enum ggml_type *out, struct hearth_errmsg *msg) {
@@ -202,20 +206,18 @@ int hearth_llama_context_params(const struct hearth_llama_params *params, struct
     p.flash_attn_type = params->flash_attn_off ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_ENABLED;
     p.rope_freq_base = params->rope_freq_base;
     p.rope_freq_scale = params->rope_freq_scale;
+    p.yarn_orig_ctx = params->yarn_orig_ctx;
+    p.yarn_ext_factor = params->yarn_ext_factor;
+    p.yarn_attn_factor = params->yarn_attn_factor;
+    p.yarn_beta_slow = params->yarn_beta_slow;
+    p.yarn_beta_fast = params->yarn_beta_fast;
+    p.offload_kqv = !params->no_kv_offload;
+    p.op_offload = !params->no_op_offload;
     p.swa_full = false;
     p.kv_unified = true;
     p.no_perf = true;
     *out = p;
     return HEARTH_OK;
-}
-
-struct llama_model_params hearth_llama_model_params(const struct hearth_llama_params *params) {
-    struct llama_model_params p = llama_model_default_params();
-    p.n_gpu_layers = params->gpu_layers;
-    if (params->no_mmap) {
-        p.load_mode = LLAMA_LOAD_MODE_NONE;
-    }
-    return p;
 }
 
 /* A number from a file of the form "123" or "name: 123 kB". */
@@ -252,4 +254,9 @@ uint64_t hearth_llama_available_bytes(void) {
         available = left < available ? left : available;
     }
     return available;
+}
+
+uint64_t hearth_llama_locked_bytes(void) {
+    uint64_t kib;
+    return read_number("/proc/self/status", "VmLck:", &kib) ? kib * 1024 : 0;
 }

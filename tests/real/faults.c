@@ -254,11 +254,47 @@ static void parameters_that_cannot_be(void **state) {
 #define ON(test, model) \
     { #test " on " model, test, NULL, NULL, (void *)(uintptr_t)model }
 
+/* Texts that say where a model goes: a mistake is told in the words of the option, before anything is loaded. */
+static void placement_mistakes(void **state) {
+    static const char *const tensors[] = {"attn_q", "attn_q=TPU", "=", NULL};
+    static const char *const metadata[] = {"a", "a=int:x", "=int:1", "a=bool:maybe", "a=float:", "a=text:b", NULL};
+    struct hearth_llama_params params;
+    for (const char *const *text = tensors; *text != NULL; text++) {
+        real_params(&params, *state);
+        params.override_tensor = text;
+        params.override_tensors = 1;
+        assert_refused(&params, HEARTH_ERR_INVALID, "--override-tensor");
+    }
+    for (const char *const *text = metadata; *text != NULL; text++) {
+        real_params(&params, *state);
+        params.override_kv = text;
+        params.override_kvs = 1;
+        assert_refused(&params, HEARTH_ERR_INVALID, "--override-kv");
+    }
+#define REFUSED(flag, statement)                           \
+    do {                                                   \
+        real_params(&params, *state);                      \
+        statement;                                         \
+        assert_refused(&params, HEARTH_ERR_INVALID, flag); \
+    } while (0)
+    REFUSED("--device", params.device = "CUDA99");
+    REFUSED("--device", params.device = "CPU");
+    REFUSED("--tensor-split", params.tensor_split = "3,x");
+    REFUSED("--tensor-split", params.tensor_split = "-1");
+    REFUSED("--cpu-mask", params.cpu_mask = "xyz");
+    REFUSED("--cpu-mask", params.cpu_mask = "0");
+    REFUSED("--cpu-range", params.cpu_range = "3-1");
+    REFUSED("--cpu-range", params.cpu_range = "1");
+    REFUSED("--cpu-range", params.cpu_range = "0-99999");
+#undef REFUSED
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_that_are_no_models),
         ON(files_cut_short, "smollm2"),
         ON(parameters_that_cannot_be, "smollm2"),
+        ON(placement_mistakes, "smollm2"),
         ON(broken_pages, "smollm2"),
         ON(broken_pages, "gemma3-270m"),
         ON(broken_pages, "hybrid"),

@@ -57,6 +57,12 @@ static void every_part_counts(void **state) {
     CHANGED(p.type_k = 8);
     CHANGED(p.type_v = 8);
     CHANGED(p.flash_attn = 1);
+    CHANGED(p.yarn[0] = 1.0f);
+    CHANGED(p.yarn[3] = 1.0f);
+    CHANGED(p.yarn_orig_ctx = 4096);
+    static const char *const overrides[] = {"a=int:1", "b=int:1"};
+    CHANGED(p.override_kv = overrides; p.override_kvs = 1);
+    CHANGED(p.override_kv = overrides + 1; p.override_kvs = 1);
     CHANGED(p.memory_class = "opaque");
     CHANGED(p.engine_build = "llama.cpp 2");
 #undef CHANGED
@@ -185,6 +191,18 @@ static void settings_of_an_engine(void **state) {
     p.threads = 2;
     p.batch_tokens = 256;
     assert_true(hearth_digest_equal(engine_digest(&p), digest));
+    /* Where it is computed, and how the file is read. */
+    static const char *const places[] = {"attn_q=CPU,ffn_up=CPU", "ffn_down=CPU"};
+    p = base;
+    p.device = "none";
+    p.override_tensor = places;
+    p.override_tensors = 2;
+    p.cpu_moe = p.no_kv_offload = p.no_op_offload = p.no_mmap = p.mlock = p.check_tensors = true;
+    p.cpu_moe_layers = p.cpu_ffn_layers = 2;
+    p.numa = "distribute";
+    p.cpu_mask = "1";
+    p.priority = 0;
+    assert_true(hearth_digest_equal(engine_digest(&p), digest));
 #define CHANGED(statement)                                            \
     do {                                                              \
         p = base;                                                     \
@@ -197,6 +215,9 @@ static void settings_of_an_engine(void **state) {
     CHANGED(p.rope_freq_scale = 0.5f);
     CHANGED(p.rope_scaling = "yarn");
     CHANGED(p.flash_attn_off = true);
+    CHANGED(p.yarn_ext_factor = 0.5f);
+    static const char *const metadata[] = {"llama.rope.freq_base=float:20000"};
+    CHANGED(p.override_kv = metadata; p.override_kvs = 1);
     CHANGED(p.force_opaque = true);
 #undef CHANGED
     struct hearth_llama_params other;
