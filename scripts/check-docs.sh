@@ -1,10 +1,16 @@
 #!/bin/sh
-# docs/options.md must be what the program generates: check-docs.sh PROGRAM
+# docs/options.md and docs/llama-server.md must be what the program generates: check-docs.sh PROGRAM
 set -eu
 
 program=$(realpath "$1")
 cd "$(dirname "$0")/.."
-"$program" options | diff -u docs/options.md - || {
-    echo "docs/options.md is out of date; run: build/hearth options > docs/options.md" >&2
-    exit 1
+check() { # page, arguments of the program
+    page=$1
+    shift
+    "$program" "$@" | diff -u "$page" - || {
+        echo "$page is out of date; run: build/hearth $* > $page" >&2
+        exit 1
+    }
 }
+check docs/options.md options
+check docs/llama-server.md options --llama-server

@@ -56,6 +56,8 @@ static int run_serve(int argc, char *const argv[]) {
         status = print_text(hearth_options_help);
     } else if (ask == HEARTH_OPTIONS_VERSION) {
         status = print_version();
+    } else if (ask == HEARTH_OPTIONS_DEVICES) {
+        status = print_text(hearth_llama_devices);
     } else {
         status = hearth_serve(&options, argc, argv);
     }
@@ -87,8 +89,9 @@ int main(int argc, char *argv[]) {
     if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0 || strcmp(command, "help") == 0) {
         return fputs(usage, stdout) < 0;
     }
-    if (strcmp(command, "options") == 0) { /* docs/options.md */
-        return print_text(hearth_options_markdown);
+    if (strcmp(command, "options") == 0) { /* docs/options.md, docs/llama-server.md */
+        const bool llama = argc > 2 && strcmp(argv[2], "--llama-server") == 0;
+        return print_text(llama ? hearth_options_llama_markdown : hearth_options_markdown);
     }
     if (command[0] == '-') {
         return run_serve(argc - 1, argv + 1);

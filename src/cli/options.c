@@ -1,15 +1,14 @@
-/* Design. The table becomes an array of rows that know where in the struct their value lives; everything else walks
- * that array. A value comes as text from one of four places and goes through one function, hearth's own defaults
+/* Design. A value comes as text from one of four places and goes through one function, hearth's own defaults
  * included: a default that its row would not accept is caught by the first test that parses anything.
  *
  * The file of --config is found first, as a flag or a variable may name it, and is then read between the defaults and
- * the environment.
+ * the environment. What hearth has no option for may be a flag of llama-server: then its table says what becomes of it.
  *
  * Invariants. A struct that was parsed without an error holds, for each row, a value within the row's limits. */
-#include "cli/options.h"
+#include "cli/options_internal.h"
 
-#include "base/assert.h"
 #include "cli/infile.h"
+#include "cli/llama_flags.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -18,137 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum type { TEXT, LIST, CHOICE, WHOLE, SIZE, REAL, SWITCH, ALWAYS };
-
-struct row {
-    const char *title; /* a section; everything else is empty then */
-    enum type type;
-    const char *long_name, *names, *argument, *preset, *help;
-    double least, most;
-    size_t offset;
-    bool live;
-};
-
-static const struct row rows[] = {
-#define SECTION(text) {.title = (text)},
-#define ROW(field, kind, long_text, other, metavar, value, low, high, text, changes) \
-    {.type = (kind),                                                                 \
-     .long_name = (long_text),                                                       \
-     .names = (other),                                                               \
-     .argument = (metavar),                                                          \
-     .preset = (value),                                                              \
-     .help = (text),                                                                 \
-     .least = (low),                                                                 \
-     .most = (high),                                                                 \
-     .offset = offsetof(struct hearth_options, field),                               \
-     .live = (changes)},
-#define OPTION(...) ROW(__VA_ARGS__, false)
-#define LIVE(...) ROW(__VA_ARGS__, true)
-#include "cli/options.def"
-#undef SECTION
-#undef OPTION
-#undef ROW
-};
-
-#define ROWS (sizeof(rows) / sizeof(rows[0]))
-
-/* ---------------------------------------------------------------------------------------------------- names */
-
-/* True when `names`, separated by blanks, has `name`. */
-static bool has_name(const char *names, const char *name, size_t len) {
-    while (*names) {
-        const size_t n = strcspn(names, " ");
-        if (n == len && memcmp(names, name, len) == 0) {
-            return true;
-        }
-        names += n + (names[n] == ' ');
-    }
-    return false;
-}
-
-/* The row that a flag names; `*negated` is set for --no-name of a switch. */
-static const struct row *find_row(const char *flag, size_t len, bool *negated) {
-    static const char no[] = "--no-";
-    *negated = false;
-    for (size_t i = 0; i < ROWS; i++) {
-        const struct row *row = &rows[i];
-        if (row->title) {
-            continue;
-        }
-        if ((strlen(row->long_name) == len && memcmp(row->long_name, flag, len) == 0) ||
-            has_name(row->names, flag, len)) {
-            return row;
-        }
-        if (row->type == SWITCH && len == strlen(row->long_name) + 3 && strncmp(flag, no, sizeof(no) - 1) == 0 &&
-            memcmp(flag + sizeof(no) - 1, row->long_name + 2, len - sizeof(no) + 1) == 0) {
-            *negated = true;
-            return row;
-        }
-    }
-    return NULL;
-}
-
-/* HEARTH_CTX_SIZE for --ctx-size. */
-static void env_name(const struct row *row, char out[64]) {
-    const int n = snprintf(out, 64, "HEARTH_%s", row->long_name + 2);
-    HEARTH_ASSERT(n > 0 && n < 64);
-    for (char *p = out; *p; p++) {
-        *p = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
-    }
-}
-
-static size_t least_of_3(size_t a, size_t b, size_t c) {
-    const size_t ab = a < b ? a : b;
-    return ab < c ? ab : c;
-}
-
-/* Edits (insert, delete, replace a byte) between two words of at most 63 bytes. */
-static size_t edits(const char *a, const char *b) {
-    const size_t na = strlen(a), nb = strlen(b);
-    size_t line[64];
-    if (na > 63 || nb > 63) {
-        return 64;
-    }
-    for (size_t j = 0; j <= nb; j++) {
-        line[j] = j;
-    }
-    for (size_t i = 1; i <= na; i++) {
-        size_t diagonal = line[0];
-        line[0] = i;
-        for (size_t j = 1; j <= nb; j++) {
-            const size_t above = line[j];
-            line[j] = least_of_3(above + 1, line[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = above;
-        }
-    }
-    return line[nb];
-}
-
-const char *hearth_nearest(const char *word, const char *const *list, size_t n) {
-    const char *best = NULL;
-    size_t best_edits = strlen(word) / 3 + 2; /* farther away than this is no misspelling */
-    for (size_t i = 0; i < n; i++) {
-        const size_t d = edits(word, list[i]);
-        if (d < best_edits) {
-            best_edits = d;
-            best = list[i];
-        }
-    }
-    return best;
-}
-
-/* The long name that a misspelt one is nearest to, or NULL. */
-static const char *nearest_name(const char *word) {
-    const char *names[ROWS];
-    size_t n = 0;
-    for (size_t i = 0; i < ROWS; i++) {
-        if (!rows[i].title) {
-            names[n++] = rows[i].long_name;
-        }
-    }
-    return hearth_nearest(word, names, n);
-}
+#include <unistd.h>
 
 static int unknown_flag(const char *flag, size_t len, struct hearth_errmsg *msg) {
     char word[64];
@@ -157,7 +26,7 @@ static int unknown_flag(const char *flag, size_t len, struct hearth_errmsg *msg)
     if (no) {
         memmove(word + 2, word + 5, strlen(word + 5) + 1);
     }
-    const char *near = nearest_name(word);
+    const char *near = hearth_option_nearest(word);
     if (!near) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "unknown option %.*s (see hearth serve --help)", (int)len, flag);
     }
@@ -167,23 +36,32 @@ static int unknown_flag(const char *flag, size_t len, struct hearth_errmsg *msg)
 
 /* ---------------------------------------------------------------------------------------------------- values */
 
-static void *value_of(const struct row *row, struct hearth_options *options) {
+static void *value_of(const struct hearth_option_row *row, struct hearth_options *options) {
     return (char *)options + row->offset;
 }
 
-static int set_number(const struct row *row, const char *origin, const char *text, void *value,
+/* The power of 1024 that one of `letters`, in the order of the powers, stands for at *at; 1 where there is none. Steps
+ * over it. */
+static int64_t take_scale(const char *letters, char **at) {
+    const char *letter = **at ? strchr(letters, tolower((unsigned char)**at)) : NULL;
+    *at += letter != NULL;
+    return letter ? (int64_t)1 << (10 * (letter - letters + 1)) : 1;
+}
+
+static int set_number(const struct hearth_option_row *row, const char *origin, const char *text, void *value,
                       struct hearth_errmsg *msg) {
     char *end = NULL;
     errno = 0;
-    if (row->type == WHOLE) {
+    if (row->type != HEARTH_OPTION_IS_REAL) {
         const bool word = row->least < 0 && (strcmp(text, "auto") == 0 || strcmp(text, "all") == 0);
         const long long n = word ? -1 : strtoll(text, &end, 10);
+        const int64_t scale = !word && end != text && row->type == HEARTH_OPTION_IS_TOKENS ? take_scale("km", &end) : 1;
         const bool good = word || (end != text && *end == '\0' && errno == 0);
-        if (!good || (double)n < row->least || (double)n > row->most) {
+        if (!good || (double)n * (double)scale < row->least || (double)n * (double)scale > row->most) {
             return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is not a whole number from %.0f to %.0f", origin,
                                text, row->least, row->most);
         }
-        *(int64_t *)value = n;
+        *(int64_t *)value = n * scale;
         return HEARTH_OK;
     }
     const double x = strtod(text, &end);
@@ -195,20 +73,18 @@ static int set_number(const struct row *row, const char *origin, const char *tex
     return HEARTH_OK;
 }
 
-/* "64M". The power of 1024 is told by one letter. */
-static int set_size(const struct row *row, const char *origin, const char *text, int64_t *value,
+/* "64M" */
+static int set_size(const struct hearth_option_row *row, const char *origin, const char *text, int64_t *value,
                     struct hearth_errmsg *msg) {
-    static const char letters[] = "KMGT";
     char *end = NULL;
     errno = 0;
     const long long n = strtoll(text, &end, 10);
-    const char *letter = *end ? strchr(letters, toupper((unsigned char)*end)) : NULL;
-    const double scale = letter ? pow(1024, (double)(letter - letters + 1)) : 1;
-    const bool good = end != text && errno == 0 && (letter ? end[1] == '\0' : *end == '\0');
-    if (!good || (double)n * scale < row->least || (double)n * scale > row->most) {
+    const bool number = end != text && errno == 0;
+    const int64_t scale = take_scale("kmgt", &end);
+    if (!number || *end != '\0' || (double)n * (double)scale < row->least || (double)n * (double)scale > row->most) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is not a size such as 64M or 2G", origin, text);
     }
-    *value = n * (int64_t)scale;
+    *value = n * scale;
     return HEARTH_OK;
 }
 
@@ -226,56 +102,121 @@ static int add_to_list(const char *origin, const char *text, enum hearth_option_
     return HEARTH_OK;
 }
 
-static int set_switch(const char *origin, const char *text, bool *value, struct hearth_errmsg *msg) {
-    static const char *const on[] = {"on", "1", "true", "yes"};
-    static const char *const off[] = {"off", "0", "false", "no"};
-    for (size_t i = 0; i < 4; i++) {
+/* "on" or "off" for what people write instead; NULL: neither. */
+static const char *switch_word(const char *text) {
+    static const char *const on[] = {"on", "1", "true", "yes", "enabled"};
+    static const char *const off[] = {"off", "0", "false", "no", "disabled"};
+    for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++) {
         if (strcmp(text, on[i]) == 0 || strcmp(text, off[i]) == 0) {
-            *value = strcmp(text, on[i]) == 0;
-            return HEARTH_OK;
+            return strcmp(text, on[i]) == 0 ? "on" : "off";
         }
     }
-    return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is neither on nor off", origin, text);
+    return NULL;
 }
 
-static int set_choice(const struct row *row, const char *origin, const char *text, const char **value,
-                      struct hearth_errmsg *msg) {
-    const size_t len = strlen(text);
-    for (const char *word = row->argument; *word;) {
-        const size_t n = strcspn(word, "|");
-        if (n == len && memcmp(word, text, n) == 0) {
-            *value = text;
-            return HEARTH_OK;
-        }
-        word += n + (word[n] == '|');
+static int set_switch(const char *origin, const char *text, bool *value, struct hearth_errmsg *msg) {
+    const char *word = switch_word(text);
+    if (!word) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is neither on nor off", origin, text);
     }
-    return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is none of %s", origin, text, row->argument);
+    *value = strcmp(word, "on") == 0;
+    return HEARTH_OK;
+}
+
+/* Whether `text` is one of `words`, which '|' separates. */
+static bool is_choice(const char *words, size_t len, const char *text) {
+    const size_t n = strlen(text);
+    for (size_t at = 0; at < len;) {
+        const size_t word = strcspn(words + at, "|]");
+        if (word == n && memcmp(words + at, text, n) == 0) {
+            return true;
+        }
+        at += word + 1;
+    }
+    return false;
+}
+
+/* A flag whose argument is "[on|off]" may stand alone. */
+static bool may_stand_alone(const struct hearth_option_row *row) {
+    return row->argument[0] == '[';
+}
+
+static int set_choice(const struct hearth_option_row *row, const char *origin, const char *text, const char **value,
+                      struct hearth_errmsg *msg) {
+    const char *words = row->argument + may_stand_alone(row);
+    const size_t len = strcspn(words, "]");
+    const char *word = is_choice(words, len, text) ? text : switch_word(text);
+    if (!word || !is_choice(words, len, word)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is none of %.*s", origin, text, (int)len, words);
+    }
+    *value = word;
+    return HEARTH_OK;
 }
 
 /* `origin` is how an error names the place that the text came from. */
-static int set(const struct row *row, const char *origin, const char *text, enum hearth_option_source source,
-               struct hearth_options *options, struct hearth_errmsg *msg) {
+static int set(const struct hearth_option_row *row, const char *origin, const char *text,
+               enum hearth_option_source source, struct hearth_options *options, struct hearth_errmsg *msg) {
     void *value = value_of(row, options);
     switch (row->type) {
-    case TEXT:
+    case HEARTH_OPTION_IS_TEXT:
         *(const char **)value = *text ? text : NULL;
         return HEARTH_OK;
-    case LIST:
+    case HEARTH_OPTION_IS_LIST:
         return add_to_list(origin, text, source, value, msg);
-    case CHOICE:
+    case HEARTH_OPTION_IS_CHOICE:
         return set_choice(row, origin, text, value, msg);
-    case SIZE:
+    case HEARTH_OPTION_IS_SIZE:
         return set_size(row, origin, text, value, msg);
-    case WHOLE:
-    case REAL:
+    case HEARTH_OPTION_IS_WHOLE:
+    case HEARTH_OPTION_IS_TOKENS:
+    case HEARTH_OPTION_IS_REAL:
         return set_number(row, origin, text, value, msg);
-    case SWITCH:
+    case HEARTH_OPTION_IS_SWITCH:
         return set_switch(origin, text, value, msg);
-    case ALWAYS:
+    case HEARTH_OPTION_IS_ALWAYS:
         *(bool *)value = true;
         return HEARTH_OK;
     }
     return HEARTH_ERR_INVALID;
+}
+
+static int no_memory(struct hearth_errmsg *msg) {
+    return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+}
+
+/* A flag that is llama-server's and has no row in options.def. */
+static int apply_llama_flag(const struct hearth_llama_flag *flag, const char *name, enum hearth_option_source source,
+                            struct hearth_options *options, struct hearth_errmsg *msg) {
+    bool negated;
+    if (flag->verdict == HEARTH_LLAMA_SAME) {
+        const size_t len = strcspn(flag->text, " ");
+        const struct hearth_option_row *row = hearth_option_find(flag->text, len, &negated);
+        return set(row, name, flag->text + len + 1, source, options, msg);
+    }
+    if (flag->verdict == HEARTH_LLAMA_REFUSED) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: %s", name, flag->text);
+    }
+    return hearth_buf_printf(&options->notes, "%s: accepted, %s\n", name, flag->text) ? HEARTH_OK : no_memory(msg);
+}
+
+/* The same at argv[*at]; steps over its values. */
+static int parse_llama_flag(struct hearth_options *options, int argc, char *const argv[], int *at,
+                            struct hearth_errmsg *msg) {
+    const char *equals = strchr(argv[*at], '=');
+    const size_t len = equals ? (size_t)(equals - argv[*at]) : strlen(argv[*at]);
+    const struct hearth_llama_flag *flag = hearth_llama_flag_find(argv[*at], len);
+    char name[64];
+    if (!flag) {
+        return unknown_flag(argv[*at], len, msg);
+    }
+    (void)snprintf(name, sizeof(name), "%.*s", (int)len, argv[*at]);
+    const int err = apply_llama_flag(flag, name, HEARTH_OPTION_FLAG, options, msg);
+    const int values = flag->arguments - (equals != NULL);
+    if (err == HEARTH_OK && (values < 0 || *at + values >= argc)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s %s", name, values < 0 ? "takes no value" : "needs a value");
+    }
+    *at += values;
+    return err;
 }
 
 /* One flag at argv[*at]; steps over its value. */
@@ -285,16 +226,18 @@ static int parse_flag(struct hearth_options *options, int argc, char *const argv
     const char *equals = strchr(flag, '=');
     const size_t len = equals ? (size_t)(equals - flag) : strlen(flag);
     bool negated;
-    const struct row *row = find_row(flag, len, &negated);
+    const struct hearth_option_row *row = hearth_option_find(flag, len, &negated);
     if (!row) {
-        return unknown_flag(flag, len, msg);
+        return parse_llama_flag(options, argc, argv, at, msg);
     }
     const char *value = equals ? equals + 1 : NULL;
-    if (row->type == SWITCH || row->type == ALWAYS) {
+    if (row->type == HEARTH_OPTION_IS_SWITCH || row->type == HEARTH_OPTION_IS_ALWAYS) {
         if (value) {
             return hearth_fail(msg, HEARTH_ERR_INVALID, "%.*s takes no value", (int)len, flag);
         }
         value = negated ? "off" : "on";
+    } else if (!value && may_stand_alone(row) && (*at + 1 >= argc || argv[*at + 1][0] == '-')) {
+        value = "on";
     } else if (!value) {
         if (*at + 1 >= argc) {
             return hearth_fail(msg, HEARTH_ERR_INVALID, "%s needs a value: %s", flag, row->argument);
@@ -321,9 +264,10 @@ static int parse_flags(struct hearth_options *options, int argc, char *const arg
 
 static int parse_defaults(struct hearth_options *options, struct hearth_errmsg *msg) {
     int err = HEARTH_OK;
-    for (size_t i = 0; i < ROWS && err == HEARTH_OK; i++) {
-        if (!rows[i].title) {
-            err = set(&rows[i], rows[i].long_name, rows[i].preset, HEARTH_OPTION_DEFAULT, options, msg);
+    for (size_t i = 0; i < hearth_option_row_count && err == HEARTH_OK; i++) {
+        if (!hearth_option_rows[i].title) {
+            err = set(&hearth_option_rows[i], hearth_option_rows[i].long_name, hearth_option_rows[i].preset,
+                      HEARTH_OPTION_DEFAULT, options, msg);
         }
     }
     return err;
@@ -331,18 +275,77 @@ static int parse_defaults(struct hearth_options *options, struct hearth_errmsg *
 
 static int parse_environment(struct hearth_options *options, struct hearth_errmsg *msg) {
     int err = HEARTH_OK;
-    for (size_t i = 0; i < ROWS && err == HEARTH_OK; i++) {
+    for (size_t i = 0; i < hearth_option_row_count && err == HEARTH_OK; i++) {
         char name[64];
-        if (rows[i].title) {
+        if (hearth_option_rows[i].title) {
             continue;
         }
-        env_name(&rows[i], name);
+        hearth_option_env_name(&hearth_option_rows[i], name);
         const char *text = getenv(name);
         if (text && *text) {
-            err = set(&rows[i], name, text, HEARTH_OPTION_ENVIRONMENT, options, msg);
+            err = set(&hearth_option_rows[i], name, text, HEARTH_OPTION_ENVIRONMENT, options, msg);
         }
     }
     return err;
+}
+
+/* Whether a variable is an option's, or one that hearth's scripts and tests read. */
+static bool is_known_variable(const char *name, size_t len) {
+    static const char others[] = "HEARTH_BENCH_DIR HEARTH_BIN HEARTH_CACHE HEARTH_CRASHES HEARTH_CUDA HEARTH_HERMES "
+                                 "HEARTH_JOBS HEARTH_LLAMA HEARTH_MODELS HEARTH_PEER HEARTH_PYTHON HEARTH_URL";
+    char own[HEARTH_OPTION_ENV_MAX];
+    for (size_t i = 0; i < hearth_option_row_count; i++) {
+        if (!hearth_option_rows[i].title) {
+            hearth_option_env_name(&hearth_option_rows[i], own);
+            if (strlen(own) == len && memcmp(own, name, len) == 0) {
+                return true;
+            }
+        }
+    }
+    return hearth_option_has_name(others, name, len);
+}
+
+/* A variable that begins like hearth's own and is none. */
+static bool warn_of_own(struct hearth_buf *out, const char *name) {
+    char word[HEARTH_OPTION_ENV_MAX], own[HEARTH_OPTION_ENV_MAX];
+    (void)snprintf(word, sizeof(word), "--%s", name + strlen("HEARTH_"));
+    for (char *p = word; *p; p++) {
+        *p = *p == '_' ? '-' : (char)tolower((unsigned char)*p);
+    }
+    const char *near = hearth_option_nearest(word);
+    bool negated;
+    if (near) {
+        hearth_option_env_name(hearth_option_find(near, strlen(near), &negated), own);
+    }
+    return hearth_buf_printf(out, "the variable %s is no option's%s%s%s\n", name, near ? ", did you mean " : "",
+                             near ? own : "", near ? "?" : " (docs/options.md lists them)");
+}
+
+/* A variable of llama-server. */
+static bool warn_of_llama(struct hearth_buf *out, const char *name) {
+    const struct hearth_llama_flag *flag = hearth_llama_flag_of_env(name);
+    char own[HEARTH_OPTION_ENV_MAX];
+    bool negated;
+    if (!flag || flag->verdict != HEARTH_LLAMA_HONOURED) {
+        return hearth_buf_printf(out, "the variable %s is not read: hearth has options of its own\n", name);
+    }
+    hearth_option_env_name(hearth_option_find(flag->names, strcspn(flag->names, " "), &negated), own);
+    return hearth_buf_printf(out, "the variable %s is not read: set %s\n", name, own);
+}
+
+static int warn_of_environment(struct hearth_options *options, struct hearth_errmsg *msg) {
+    bool ok = true;
+    for (char **entry = environ; *entry && ok; entry++) {
+        char name[HEARTH_OPTION_ENV_MAX];
+        const size_t len = strcspn(*entry, "=");
+        (void)snprintf(name, sizeof(name), "%.*s", (int)(len < sizeof(name) - 1 ? len : sizeof(name) - 1), *entry);
+        if (strncmp(name, "HEARTH_", 7) == 0 && !is_known_variable(name, strlen(name))) {
+            ok = warn_of_own(&options->warnings, name);
+        } else if (strncmp(name, "LLAMA_ARG_", 10) == 0 || strcmp(name, "LLAMA_API_KEY") == 0) {
+            ok = warn_of_llama(&options->warnings, name);
+        }
+    }
+    return ok ? HEARTH_OK : no_memory(msg);
 }
 
 /* "name = value", the name being a long one without its dashes. `place`: the file and the line. */
@@ -356,15 +359,26 @@ static int parse_setting(struct hearth_options *options, const char *place, char
     value++;
     value += strspn(value, " \t");
     (void)snprintf(name + 2, sizeof(name) - 2, "%.*s", (int)(len < 64 ? len : 64), line);
-    const struct row *row = NULL;
-    for (size_t i = 0; i < ROWS && !row; i++) {
-        row = !rows[i].title && strcmp(rows[i].long_name, name) == 0 ? &rows[i] : NULL;
+    const struct hearth_option_row *row = NULL;
+    for (size_t i = 0; i < hearth_option_row_count && !row; i++) {
+        row = !hearth_option_rows[i].title && strcmp(hearth_option_rows[i].long_name, name) == 0
+                  ? &hearth_option_rows[i]
+                  : NULL;
     }
     if (row && row->offset == offsetof(struct hearth_options, config)) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: a file cannot name another one (config)", place);
     }
+    const struct hearth_llama_flag *llama = row ? NULL : hearth_llama_flag_find(name, strlen(name));
+    const char *word = llama && llama->arguments == 0 ? switch_word(value) : NULL;
+    if (word && strcmp(word, "off") == 0) {
+        return HEARTH_OK; /* as if it did not stand there */
+    }
+    if (llama && llama->verdict != HEARTH_LLAMA_HONOURED) {
+        (void)snprintf(origin, sizeof(origin), "%s: %s", place, name + 2);
+        return apply_llama_flag(llama, origin, HEARTH_OPTION_CONFIG, options, msg);
+    }
     if (!row) {
-        const char *near = nearest_name(name);
+        const char *near = hearth_option_nearest(name);
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: unknown option %s%s%s%s (see hearth serve --help)", place,
                            name + 2, near ? ", did you mean " : "", near ? near + 2 : "", near ? "?" : "");
     }
@@ -388,36 +402,55 @@ static int parse_config(struct hearth_options *options, const char *path, struct
     return err;
 }
 
+/* What the command line asks for instead of a server. */
+static enum hearth_options_ask asked_for(const char *arg) {
+    static const struct {
+        const char *flags;
+        enum hearth_options_ask ask;
+    } asks[] = {{"-h --help --usage", HEARTH_OPTIONS_HELP},
+                {"--version", HEARTH_OPTIONS_VERSION},
+                {"--list-devices", HEARTH_OPTIONS_DEVICES}};
+    for (size_t i = 0; i < sizeof(asks) / sizeof(asks[0]); i++) {
+        if (hearth_option_has_name(asks[i].flags, arg, strlen(arg))) {
+            return asks[i].ask;
+        }
+    }
+    return HEARTH_OPTIONS_RUN;
+}
+
+/* All sources, in the order of what wins. `config`: a file, or NULL. */
+static int parse_all(struct hearth_options *options, const char *config, int argc, char *const argv[],
+                     struct hearth_errmsg *msg) {
+    int err = parse_defaults(options, msg);
+    err = err == HEARTH_OK && config ? parse_config(options, config, msg) : err;
+    err = err == HEARTH_OK ? parse_environment(options, msg) : err;
+    return err == HEARTH_OK ? parse_flags(options, argc, argv, msg) : err;
+}
+
 int hearth_options_parse(struct hearth_options *options, int argc, char *const argv[], enum hearth_options_ask *ask,
                          struct hearth_errmsg *msg) {
     memset(options, 0, sizeof(*options));
     *ask = HEARTH_OPTIONS_RUN;
     for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            *ask = HEARTH_OPTIONS_HELP;
-            return HEARTH_OK;
-        }
-        if (strcmp(argv[i], "--version") == 0) {
-            *ask = HEARTH_OPTIONS_VERSION;
+        *ask = asked_for(argv[i]);
+        if (*ask != HEARTH_OPTIONS_RUN) {
             return HEARTH_OK;
         }
     }
-    int err = parse_defaults(options, msg);
-    err = err == HEARTH_OK ? parse_environment(options, msg) : err;
-    err = err == HEARTH_OK ? parse_flags(options, argc, argv, msg) : err;
+    int err = parse_all(options, NULL, argc, argv, msg);
     const char *config = options->config;
     if (err == HEARTH_OK && config) { /* again, with the file in its place */
+        hearth_options_finish(options);
         memset(options, 0, sizeof(*options));
-        err = parse_defaults(options, msg);
-        err = err == HEARTH_OK ? parse_config(options, config, msg) : err;
-        err = err == HEARTH_OK ? parse_environment(options, msg) : err;
-        err = err == HEARTH_OK ? parse_flags(options, argc, argv, msg) : err;
+        err = parse_all(options, config, argc, argv, msg);
     }
-    return err;
+    return err == HEARTH_OK ? warn_of_environment(options, msg) : err;
 }
 
 void hearth_options_finish(struct hearth_options *options) {
     hearth_buf_finish(&options->config_text);
+    hearth_buf_finish(&options->notes);
+    hearth_buf_finish(&options->warnings);
 }
 
 static bool same_text(const char *a, const char *b) {
@@ -432,20 +465,21 @@ static bool same_list(const struct hearth_option_list *a, const struct hearth_op
     return same;
 }
 
-static bool same_value(const struct row *row, const void *a, const void *b) {
+static bool same_value(const struct hearth_option_row *row, const void *a, const void *b) {
     switch (row->type) {
-    case TEXT:
-    case CHOICE:
+    case HEARTH_OPTION_IS_TEXT:
+    case HEARTH_OPTION_IS_CHOICE:
         return same_text(*(const char *const *)a, *(const char *const *)b);
-    case LIST:
+    case HEARTH_OPTION_IS_LIST:
         return same_list(a, b);
-    case WHOLE:
-    case SIZE:
+    case HEARTH_OPTION_IS_WHOLE:
+    case HEARTH_OPTION_IS_TOKENS:
+    case HEARTH_OPTION_IS_SIZE:
         return *(const int64_t *)a == *(const int64_t *)b;
-    case REAL:
+    case HEARTH_OPTION_IS_REAL:
         return memcmp(a, b, sizeof(double)) == 0;
-    case SWITCH:
-    case ALWAYS:
+    case HEARTH_OPTION_IS_SWITCH:
+    case HEARTH_OPTION_IS_ALWAYS:
         break;
     }
     return *(const bool *)a == *(const bool *)b;
@@ -453,108 +487,10 @@ static bool same_value(const struct row *row, const void *a, const void *b) {
 
 void hearth_options_compare(const struct hearth_options *before, const struct hearth_options *after,
                             void (*each)(void *user, const char *name, bool live), void *user) {
-    for (size_t i = 0; i < ROWS; i++) {
-        const struct row *row = &rows[i];
+    for (size_t i = 0; i < hearth_option_row_count; i++) {
+        const struct hearth_option_row *row = &hearth_option_rows[i];
         if (!row->title && !same_value(row, (const char *)before + row->offset, (const char *)after + row->offset)) {
             each(user, row->long_name, row->live);
         }
     }
-}
-
-/* ---------------------------------------------------------------------------------------------------- texts */
-
-/* "-m, --model FILE", or for a switch "--metrics, --no-metrics". */
-static bool append_flags(struct hearth_buf *out, const struct row *row, const char *quote) {
-    bool ok = true;
-    for (const char *name = row->names; *name;) {
-        const size_t n = strcspn(name, " ");
-        ok = ok && hearth_buf_printf(out, "%s%.*s%s, ", quote, (int)n, name, quote);
-        name += n + (name[n] == ' ');
-    }
-    ok = ok &&
-         hearth_buf_printf(out, "%s%s%s%s%s", quote, row->long_name, *row->argument ? " " : "", row->argument, quote);
-    if (row->type == SWITCH) {
-        ok = ok && hearth_buf_printf(out, ", %s--no-%s%s", quote, row->long_name + 2, quote);
-    }
-    return ok;
-}
-
-enum { HELP_INDENT = 38, HELP_COLUMNS = 112 };
-
-/* Words, broken into lines that begin at HELP_INDENT; the first one begins where the cursor is. */
-static bool append_wrapped(struct hearth_buf *out, const char *text) {
-    bool ok = true;
-    int column = HELP_INDENT;
-    while (*text && ok) {
-        const int n = (int)strcspn(text, " ");
-        const bool breaks = column > HELP_INDENT && column + 1 + n > HELP_COLUMNS;
-        const bool first = column == HELP_INDENT;
-        ok = hearth_buf_printf(out, "%s%*s%.*s", breaks ? "\n" : "", breaks ? HELP_INDENT : !first, "", n, text);
-        column = breaks ? HELP_INDENT + n : column + !first + n;
-        text += n + (text[n] == ' ');
-    }
-    return ok;
-}
-
-static bool append_help(struct hearth_buf *out, const struct row *row) {
-    const size_t start = out->len;
-    char text[512];
-    bool ok = hearth_buf_text(out, "  ") && append_flags(out, row, "");
-    const size_t width = out->len - start;
-    const bool fits = width < HELP_INDENT;
-    const bool preset = *row->preset && row->type != ALWAYS;
-    (void)snprintf(text, sizeof(text), "%s%s%s%s", row->help, preset ? " [" : "", preset ? row->preset : "",
-                   preset ? "]" : "");
-    ok = ok && hearth_buf_printf(out, "%s%*s", fits ? "" : "\n", fits ? HELP_INDENT - (int)width : HELP_INDENT, "");
-    return ok && append_wrapped(out, text) && hearth_buf_text(out, "\n");
-}
-
-bool hearth_options_help(struct hearth_buf *out) {
-    bool ok = hearth_buf_text(out, "hearth serve [options]: serves a model over the OpenAI API\n");
-    for (size_t i = 0; i < ROWS && ok; i++) {
-        ok = rows[i].title ? hearth_buf_printf(out, "\n%s\n", rows[i].title) : append_help(out, &rows[i]);
-    }
-    return ok && hearth_buf_text(out, "\nOther\n"
-                                      "  -h, --help                          This text\n"
-                                      "  --version                           Versions of hearth and llama.cpp\n"
-                                      "\nEach option has a variable, HEARTH_CTX_SIZE for --ctx-size, and a line\n"
-                                      "in the file of --config, ctx-size = 4096. A flag wins over a variable, and\n"
-                                      "that over the file.\n");
-}
-
-/* A cell of a Markdown table must not hold a bare '|'. */
-static bool append_escaped(struct hearth_buf *out, const char *text) {
-    bool ok = true;
-    for (; *text && ok; text++) {
-        ok = *text == '|' ? hearth_buf_text(out, "\\|") : hearth_buf_printf(out, "%c", *text);
-    }
-    return ok;
-}
-
-bool hearth_options_markdown(struct hearth_buf *out) {
-    bool ok = hearth_buf_text(
-        out, "# Options of `hearth serve`\n\n"
-             "This page is generated: `build/hearth options > docs/options.md`. A flag wins over its\n"
-             "environment variable, which wins over the file of `--config`, which wins over the default. The file has\n"
-             "lines such as `ctx-size = 32768` (the long name without its dashes; `#` begins a line of comment).\n"
-             "Switches take `on` and `off` there and in the environment. What is marked with ↻ is applied while the\n"
-             "server runs, when the file has changed and the process gets SIGHUP: see [load.md](load.md).\n");
-    struct hearth_buf cell = {0};
-    for (size_t i = 0; i < ROWS && ok; i++) {
-        const struct row *row = &rows[i];
-        if (row->title) {
-            ok = hearth_buf_printf(out, "\n## %s\n\n| Flag | Environment | Default | Meaning |\n|---|---|---|---|\n",
-                                   row->title);
-            continue;
-        }
-        char name[64];
-        env_name(row, name);
-        cell.len = 0;
-        ok = append_flags(&cell, row, "`") && hearth_buf_text(out, "| ") &&
-             append_escaped(out, (const char *)cell.data) &&
-             hearth_buf_printf(out, " | `%s` | %s | ", name, *row->preset ? row->preset : "-") &&
-             append_escaped(out, row->help) && hearth_buf_text(out, row->live ? " ↻ |\n" : " |\n");
-    }
-    hearth_buf_finish(&cell);
-    return ok;
 }

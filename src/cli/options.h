@@ -17,6 +17,7 @@
 #define HEARTH_OPTION_TYPE_CHOICE const char *
 #define HEARTH_OPTION_TYPE_LIST struct hearth_option_list
 #define HEARTH_OPTION_TYPE_WHOLE int64_t
+#define HEARTH_OPTION_TYPE_TOKENS int64_t
 #define HEARTH_OPTION_TYPE_SIZE int64_t
 #define HEARTH_OPTION_TYPE_REAL double
 #define HEARTH_OPTION_TYPE_SWITCH bool
@@ -41,6 +42,8 @@ struct hearth_option_list {
 /* Texts are borrowed from the arguments, the environment, the table or config_text. */
 struct hearth_options {
     struct hearth_buf config_text; /* of --config, cut into strings */
+    struct hearth_buf notes;       /* lines for the log: flags that change nothing here */
+    struct hearth_buf warnings;    /* likewise: variables that look like an option's and are none */
 #define SECTION(title)
 #define OPTION(field, type, long_name, names, argument, preset, least, most, help) HEARTH_OPTION_TYPE_##type field;
 #include "cli/options.def"
@@ -49,7 +52,7 @@ struct hearth_options {
 };
 
 /* What the command line asks for besides its options. */
-enum hearth_options_ask { HEARTH_OPTIONS_RUN, HEARTH_OPTIONS_HELP, HEARTH_OPTIONS_VERSION };
+enum hearth_options_ask { HEARTH_OPTIONS_RUN, HEARTH_OPTIONS_HELP, HEARTH_OPTIONS_VERSION, HEARTH_OPTIONS_DEVICES };
 
 /* Reads defaults, the file of --config, environment and arguments (without the program's and the command's names).
  * Errors: INVALID, IO; `msg` holds one line that names the flag, the variable, or the file and its line. The options
@@ -63,9 +66,10 @@ void hearth_options_finish(struct hearth_options *options);
 void hearth_options_compare(const struct hearth_options *before, const struct hearth_options *after,
                             void (*each)(void *user, const char *name, bool live), void *user);
 
-/* Appends the text of --help, or of docs/options.md. False: out of memory. */
+/* Appends the text of --help, of docs/options.md, or of docs/llama-server.md. False: out of memory. */
 bool hearth_options_help(struct hearth_buf *out);
 bool hearth_options_markdown(struct hearth_buf *out);
+bool hearth_options_llama_markdown(struct hearth_buf *out);
 
 /* The word of a list that is nearest to `word`, or NULL when none is near. For "did you mean". */
 const char *hearth_nearest(const char *word, const char *const *list, size_t n);

@@ -15,14 +15,14 @@
 #include "cli/keys.h"
 #include "cli/places.h"
 #include "cli/serve_disk.h"
+#include "cli/serve_engine.h"
 #include "cli/serve_live.h"
 #include "cli/version.h"
-#include "engine/llama.h"
-#include "engine/sim.h"
 #include "http/server.h"
 #include "sched/service.h"
 
 #include <fcntl.h>
+#include <jansson.h>
 #include <malloc.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -42,6 +42,7 @@ struct server {
     struct hearth_buf template_text; /* of --chat-template-file */
     struct hearth_key_list keys;
     struct hearth_serve_live live;
+    char *template_kwargs; /* JSON; NULL: none */
     char *model_name;
     size_t cache_bytes;
     struct hearth_seal *seal;   /* of the sessions; NULL: they are not encrypted */
@@ -83,6 +84,15 @@ static void log_sink(void *user, enum hearth_log_level level, const char *line) 
     const bool quiet = !atomic_load(&serving) && hearth_log_lowest() != HEARTH_LOG_DEBUG;
     if (!quiet || strncmp(line, llama, sizeof(llama) - 1) != 0) {
         hearth_banner_log(user, level, line);
+    }
+}
+
+/* What the command line and the environment are answered with. */
+static void log_lines(enum hearth_log_level level, const struct hearth_buf *lines) {
+    const char *line = (const char *)lines->data;
+    for (size_t n; line && *line; line += n + (line[n] == '\n')) {
+        n = strcspn(line, "\n");
+        hearth_log(level, "%.*s", (int)n, line);
     }
 }
 
@@ -147,49 +157,8 @@ static uint32_t u32(int64_t n) {
     return n < 0 ? 0 : (uint32_t)n;
 }
 
-static int create_sim(struct server *server, struct hearth_errmsg *msg) {
-    const struct hearth_options *options = server->options;
-    struct hearth_sim_params params;
-    hearth_sim_params_default(&params);
-    params.ctx_tokens = options->ctx_size ? u32(options->ctx_size) : params.ctx_tokens;
-    params.lanes = u32(options->parallel);
-    params.spare_seqs = 1;
-    params.batch_tokens = u32(options->batch_size);
-    params.ubatch_tokens = u32(options->ubatch_size);
-    params.real_time = true;
-    return hearth_sim_create(&params, &server->engine, msg);
-}
-
-static int create_llama(struct server *server, struct hearth_errmsg *msg) {
-    const struct hearth_options *options = server->options;
-    if (!options->model) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "no model: name one with -m FILE, or try --engine sim");
-    }
-    struct hearth_progress progress = {0};
-    struct hearth_llama_params params;
-    hearth_llama_params_default(&params);
-    params.model_path = options->model;
-    params.ctx_tokens = u32(options->ctx_size);
-    params.lanes = u32(options->parallel);
-    params.batch_tokens = u32(options->batch_size);
-    params.ubatch_tokens = u32(options->ubatch_size);
-    params.threads = (int32_t)u32(options->threads);
-    params.threads_batch = (int32_t)u32(options->threads_batch);
-    params.gpu_layers = (int32_t)options->gpu_layers;
-    params.type_k = options->cache_type_k;
-    params.type_v = options->cache_type_v;
-    params.lora_path = options->lora;
-    params.lora_scale = (float)options->lora_scale;
-    params.rope_freq_base = (float)options->rope_freq_base;
-    params.rope_freq_scale = (float)options->rope_freq_scale;
-    params.rope_scaling = strcmp(options->rope_scaling, "model") == 0 ? NULL : options->rope_scaling;
-    params.flash_attn_off = strcmp(options->flash_attn, "off") == 0;
-    params.no_mmap = !options->mmap;
-    params.progress = hearth_progress_show;
-    params.progress_user = &progress;
-    const int err = hearth_llama_create(&params, &server->engine, msg);
-    hearth_progress_end(&progress);
-    return err;
+static int create_engine(struct server *server, struct hearth_errmsg *msg) {
+    return hearth_serve_engine_create(server->options, &server->engine, msg);
 }
 
 static int open_disk(struct server *server, struct hearth_errmsg *msg) {
@@ -248,6 +217,30 @@ static int create_service(struct server *server, struct hearth_errmsg *msg) {
     params.speculate = speculation(options->speculate);
     params.draft_tokens = u32(options->draft_tokens);
     return hearth_service_create(server->engine, &params, &server->service, msg);
+}
+
+/* --reasoning and --reasoning-effort are arguments of the template with names of their own, and weaker than those that
+ * --chat-template-kwargs names. What is no JSON object there is left to the API to complain of. */
+static int make_kwargs(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
+    const char *text = options->chat_template_kwargs, *effort = options->reasoning_effort;
+    json_t *all = text ? json_loads(text, 0, NULL) : json_object(), *own = json_object();
+    bool ok = own != NULL;
+    if (strcmp(options->reasoning, "auto") != 0) {
+        const bool on = strcmp(options->reasoning, "on") == 0;
+        ok = ok && json_object_set_new(own, "enable_thinking", json_boolean(on)) == 0;
+    }
+    if (effort && strcmp(effort, "default") != 0) {
+        ok = ok && json_object_set_new(own, "reasoning_effort", json_string(effort)) == 0;
+    }
+    if (ok && json_is_object(all)) {
+        ok = json_object_update_missing(all, own) == 0 && (server->template_kwargs = json_dumps(all, 0)) != NULL;
+    } else if (ok && text) {
+        ok = (server->template_kwargs = strdup(text)) != NULL;
+    }
+    json_decref(all);
+    json_decref(own);
+    return ok ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
 }
 
 static int create_chat(struct server *server, struct hearth_errmsg *msg) {
@@ -316,7 +309,6 @@ static void fill_chat(const struct hearth_options *options, const struct hearth_
     params->reasoning_format = reasoning_format(options->reasoning_format);
     params->reasoning_budget = (int32_t)options->reasoning_budget;
     params->reasoning_budget_message = options->reasoning_budget_message;
-    params->template_kwargs = options->chat_template_kwargs;
     params->script_path = options->script;
 }
 
@@ -337,17 +329,23 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.model_path = options->model ? options->model : "sim";
     params.alias = server->model_name;
     params.version = "hearth " HEARTH_VERSION;
-    params.lanes = u32(options->parallel);
+    params.lanes = server->engine->caps.lanes;
     params.sampling.temperature = (float)options->temp;
     params.sampling.top_k = (int32_t)options->top_k;
     params.sampling.top_p = (float)options->top_p;
     params.sampling.min_p = (float)options->min_p;
+    params.sampling.typical_p = (float)options->typical;
+    params.sampling.penalty_last_tokens = (int32_t)options->repeat_last_n;
     params.sampling.penalty_repeat = (float)options->repeat_penalty;
+    params.sampling.penalty_presence = (float)options->presence_penalty;
+    params.sampling.penalty_frequency = (float)options->frequency_penalty;
+    params.sampling.ignore_eos = options->ignore_eos;
     params.sampling.seed = options->seed < 0 ? HEARTH_SEED_RANDOM : (uint32_t)options->seed;
     params.max_tokens = (int32_t)options->predict;
     params.metrics = options->metrics;
     params.slots = options->slots;
     fill_chat(options, &server->disk, &params);
+    params.template_kwargs = server->template_kwargs;
     return hearth_api_create(&params, &server->api, msg);
 }
 
@@ -391,9 +389,8 @@ static int obey_signals(struct server *server, struct hearth_errmsg *msg) {
 
 static int start(struct server *server, struct hearth_errmsg *msg) {
     int (*const stages[])(struct server *, struct hearth_errmsg *) = {
-        read_keys, name_model,     strcmp(server->options->engine, "sim") == 0 ? create_sim : create_llama,
-        open_disk, open_sessions,  create_service,
-        create_chat, obey_signals, create_api};
+        read_keys, name_model, create_engine, open_disk, open_sessions, create_service, create_chat, obey_signals,
+        make_kwargs, create_api};
     int err = try_address(server->options, msg);
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
         err = stages[i](server, msg);
@@ -421,6 +418,7 @@ static void finish(struct server *server) {
     hearth_buf_finish(&server->template_text);
     hearth_key_list_finish(&server->keys);
     hearth_serve_live_finish(&server->live);
+    free(server->template_kwargs);
     free(server->model_name);
 }
 
@@ -471,6 +469,8 @@ int hearth_serve(const struct hearth_options *options, int argc, char *const arg
     (void)mallopt(M_MMAP_THRESHOLD, 256 * 1024);
 #endif
     hearth_log_set(log_sink, NULL, hearth_serve_log_level(options->log_level));
+    log_lines(HEARTH_LOG_INFO, &options->notes);
+    log_lines(HEARTH_LOG_WARN, &options->warnings);
     install_signals();
     if (start(&server, &msg) != HEARTH_OK) {
         (void)fprintf(stderr, "hearth: %s\n", msg.text);

@@ -179,6 +179,14 @@ static void test_config(void **state) {
     assert_int_equal(options.ctx_size, 3000);
     assert_int_equal(options.strip_line.n, 1);
     hearth_options_finish(&options);
+    write_config("ctx-size = 16K\nswa-full = on\nlog-disable = on\nno-webui =\nverbose = off\n");
+    assert_int_equal(PARSE(&options, &msg, "--config", path, "--mlock"), HEARTH_OK);
+    assert_int_equal(options.ctx_size, 16384);
+    assert_string_equal(options.log_level, "error");
+    assert_non_null(strstr((const char *)options.notes.data, ":2: swa-full: accepted, a sliding window"));
+    assert_non_null(strstr((const char *)options.notes.data, ":4: no-webui: accepted, "));
+    hearth_options_finish(&options);
+    write_config("port = 99\n");
     assert_int_equal(setenv("HEARTH_CONFIG", path, 1), 0);
     assert_int_equal(parse(&options, 0, NULL, &msg), HEARTH_OK);
     assert_int_equal(options.port, 99);
@@ -201,6 +209,8 @@ static void test_config_mistakes(void **state) {
         {"\n\nmetrics = maybe", "3: metrics: 'maybe' is neither on nor off"},
         {"log-level = loud", "1: log-level: 'loud' is none of debug|info|warn|error"},
         {"config = other", "1: a file cannot name another one (config)"},
+        {"ctxsize = 1", "1: unknown option ctxsize, did you mean ctx-size? (see hearth serve --help)"},
+        {"slot-save-path = /tmp", "1: slot-save-path: not needed, state is kept in --kv-dir, without being asked to"},
     };
     struct hearth_options options;
     struct hearth_errmsg msg;
@@ -265,7 +275,11 @@ static void test_mistakes(void **state) {
         {{"--transcript-bytes", "much"}, "--transcript-bytes: 'much' is not a size such as 64M or 2G"},
         {{"--reasoning-format", "loud"}, "--reasoning-format: 'loud' is none of auto|none|deepseek|deepseek-legacy"},
         {{"--metrics=on"}, "--metrics takes no value"},
-        {{"--no-jinja"}, "unknown option --no-jinja, did you mean --jinja? (see hearth serve --help)"},
+        {{"-np", "65"}, "--parallel: '65' is not a whole number from -1 to 64"},
+        {{"-c", "64kb"}, "--ctx-size: '64kb' is not a whole number from 0 to 100000000"},
+        {{"-c", "k"}, "--ctx-size: 'k' is not a whole number from 0 to 100000000"},
+        {{"-c", "99999m"}, "--ctx-size: '99999m' is not a whole number from 0 to 100000000"},
+        {{"-ngl", "1k"}, "--gpu-layers: '1k' is not a whole number from -1 to 10000"},
         {{"model.gguf"}, "unexpected argument 'model.gguf' (see hearth serve --help)"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -1,0 +1,50 @@
+/* What the files of the options of `hearth serve` share; nobody else includes it.
+ *
+ *     options_table.c   the rows of options.def, and how they are found by name
+ *     llama_flags.c     what llama-server's flags are here
+ *     options.c         values, and the places they come from
+ *     options_text.c    --help and the pages in docs/ */
+#ifndef HEARTH_CLI_OPTIONS_INTERNAL_H
+#define HEARTH_CLI_OPTIONS_INTERNAL_H
+
+#include "cli/options.h"
+
+enum hearth_option_type {
+    HEARTH_OPTION_IS_TEXT,
+    HEARTH_OPTION_IS_LIST,
+    HEARTH_OPTION_IS_CHOICE,
+    HEARTH_OPTION_IS_WHOLE,
+    HEARTH_OPTION_IS_TOKENS,
+    HEARTH_OPTION_IS_SIZE,
+    HEARTH_OPTION_IS_REAL,
+    HEARTH_OPTION_IS_SWITCH,
+    HEARTH_OPTION_IS_ALWAYS,
+};
+
+struct hearth_option_row {
+    const char *title; /* a section; everything else is empty then */
+    enum hearth_option_type type;
+    const char *long_name, *names, *argument, *preset, *help;
+    double least, most;
+    size_t offset;
+    bool live;
+};
+
+extern const struct hearth_option_row hearth_option_rows[];
+extern const size_t hearth_option_row_count;
+
+/* The row that a flag names, or NULL; `*negated` is set for what turns a switch off. */
+const struct hearth_option_row *hearth_option_find(const char *flag, size_t len, bool *negated);
+/* The first of the names in `names`, which blanks separate, is at *at; steps to the next one. The length, or 0 at the
+ * end. */
+size_t hearth_option_next_name(const char *names, size_t *at);
+bool hearth_option_has_name(const char *names, const char *name, size_t len);
+
+#define HEARTH_OPTION_ENV_MAX 64
+/* HEARTH_CTX_SIZE for --ctx-size. */
+void hearth_option_env_name(const struct hearth_option_row *row, char out[HEARTH_OPTION_ENV_MAX]);
+
+/* The long name that a misspelt one is nearest to, or NULL. */
+const char *hearth_option_nearest(const char *word);
+
+#endif

@@ -1,0 +1,145 @@
+/* Design. The table becomes an array of rows that know where in the struct their value lives; whoever reads values or
+ * prints texts walks that array. */
+#include "cli/options_internal.h"
+
+#include "base/assert.h"
+
+#include <ctype.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+const struct hearth_option_row hearth_option_rows[] = {
+#define SECTION(text) {.title = (text)},
+#define ROW(field, kind, long_text, other, metavar, value, low, high, text, changes) \
+    {.type = HEARTH_OPTION_IS_##kind,                                                \
+     .long_name = (long_text),                                                       \
+     .names = (other),                                                               \
+     .argument = (metavar),                                                          \
+     .preset = (value),                                                              \
+     .help = (text),                                                                 \
+     .least = (low),                                                                 \
+     .most = (high),                                                                 \
+     .offset = offsetof(struct hearth_options, field),                               \
+     .live = (changes)},
+#define OPTION(...) ROW(__VA_ARGS__, false)
+#define LIVE(...) ROW(__VA_ARGS__, true)
+#include "cli/options.def"
+#undef SECTION
+#undef OPTION
+#undef ROW
+};
+
+const size_t hearth_option_row_count = sizeof(hearth_option_rows) / sizeof(hearth_option_rows[0]);
+
+/* ---- names ---- */
+
+size_t hearth_option_next_name(const char *names, size_t *at) {
+    *at += strspn(names + *at, " ");
+    return strcspn(names + *at, " ");
+}
+
+bool hearth_option_has_name(const char *names, const char *name, size_t len) {
+    size_t n;
+    for (size_t at = 0; (n = hearth_option_next_name(names, &at)) > 0; at += n) {
+        if (n == len && memcmp(names + at, name, len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether `flag` turns the switch off: it is --no-name, or stands among the names behind a '!'. */
+static bool is_negation(const struct hearth_option_row *row, const char *flag, size_t len) {
+    static const char no[] = "--no-";
+    char name[64];
+    if (row->type != HEARTH_OPTION_IS_SWITCH || len + 2 > sizeof(name)) {
+        return false;
+    }
+    (void)snprintf(name, sizeof(name), "!%.*s", (int)len, flag);
+    return hearth_option_has_name(row->names, name, len + 1) ||
+           (len == strlen(row->long_name) + 3 && strncmp(flag, no, sizeof(no) - 1) == 0 &&
+            memcmp(flag + sizeof(no) - 1, row->long_name + 2, len - sizeof(no) + 1) == 0);
+}
+
+const struct hearth_option_row *hearth_option_find(const char *flag, size_t len, bool *negated) {
+    *negated = false;
+    for (size_t i = 0; i < hearth_option_row_count; i++) {
+        const struct hearth_option_row *row = &hearth_option_rows[i];
+        if (row->title) {
+            continue;
+        }
+        if ((strlen(row->long_name) == len && memcmp(row->long_name, flag, len) == 0) ||
+            (*flag != '!' && hearth_option_has_name(row->names, flag, len))) {
+            return row;
+        }
+        if (is_negation(row, flag, len)) {
+            *negated = true;
+            return row;
+        }
+    }
+    return NULL;
+}
+
+void hearth_option_env_name(const struct hearth_option_row *row, char out[HEARTH_OPTION_ENV_MAX]) {
+    const int n = snprintf(out, HEARTH_OPTION_ENV_MAX, "HEARTH_%s", row->long_name + 2);
+    HEARTH_ASSERT(n > 0 && n < HEARTH_OPTION_ENV_MAX);
+    for (char *p = out; *p; p++) {
+        *p = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+    }
+}
+
+/* ---- what is near ---- */
+
+static size_t least_of_3(size_t a, size_t b, size_t c) {
+    const size_t ab = a < b ? a : b;
+    return ab < c ? ab : c;
+}
+
+/* Edits (insert, delete, replace a byte, exchange two neighbours) between two words of at most 63 bytes. */
+static size_t edits(const char *a, const char *b) {
+    const size_t na = strlen(a), nb = strlen(b);
+    size_t lines[3][64]; /* of i - 2, i - 1 and i, in turn */
+    if (na > 63 || nb > 63) {
+        return 64;
+    }
+    for (size_t j = 0; j <= nb; j++) {
+        lines[0][j] = j;
+    }
+    for (size_t i = 1; i <= na; i++) {
+        const size_t *above = lines[(i - 1) % 3], *two_above = lines[(i + 1) % 3];
+        size_t *line = lines[i % 3];
+        line[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            line[j] = least_of_3(above[j] + 1, line[j - 1] + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && two_above[j - 2] + 1 < line[j]) {
+                line[j] = two_above[j - 2] + 1;
+            }
+        }
+    }
+    return lines[na % 3][nb];
+}
+
+const char *hearth_nearest(const char *word, const char *const *list, size_t n) {
+    const char *best = NULL;
+    size_t best_edits = strlen(word) / 3 + 2; /* farther away than this is no misspelling */
+    for (size_t i = 0; i < n; i++) {
+        const size_t d = edits(word, list[i]);
+        if (d < best_edits) {
+            best_edits = d;
+            best = list[i];
+        }
+    }
+    return best;
+}
+
+const char *hearth_option_nearest(const char *word) {
+    const char *names[sizeof(hearth_option_rows) / sizeof(hearth_option_rows[0])];
+    size_t n = 0;
+    for (size_t i = 0; i < hearth_option_row_count; i++) {
+        if (!hearth_option_rows[i].title) {
+            names[n++] = hearth_option_rows[i].long_name;
+        }
+    }
+    return hearth_nearest(word, names, n);
+}
