@@ -79,6 +79,43 @@ static void print_hello(const struct hearth_banner *banner, const char *url) {
            url, question, banner->model_name);
 }
 
+/* The fewest first. What agents need to start and to take a few turns: their first prompt (README.md names them) with
+ * room for replies and results of tools, or the context that they ask for. */
+static const struct {
+    const char *name;
+    uint32_t least_tokens;
+} agents[] = {{"Codex", 16384}, {"Claude Code", 24576}, {"Hermes", 64000}};
+
+#define AGENTS (sizeof(agents) / sizeof(agents[0]))
+
+bool hearth_banner_fit(uint32_t ctx_tokens, uint32_t train_ctx_tokens, struct hearth_buf *out) {
+    const bool able = train_ctx_tokens >= agents[AGENTS - 1].least_tokens;
+    size_t fit = 0;
+    while (fit < AGENTS && ctx_tokens >= agents[fit].least_tokens) {
+        fit++;
+    }
+    if (fit == AGENTS) {
+        return able ||
+               hearth_buf_text(out, "agents can start, but the model was trained with less than they send: for replies "
+                                    "of use give another (-m FILE)");
+    }
+    bool ok = hearth_buf_text(out, "too small for ");
+    for (size_t i = fit; i < AGENTS && ok; i++) {
+        const char *comma = i + 1 == AGENTS ? "" : i + 2 == AGENTS ? " and " : ", ";
+        ok = hearth_buf_printf(out, "%s (%u)%s", agents[i].name, (unsigned)agents[i].least_tokens, comma);
+    }
+    return ok && hearth_buf_text(out, able ? ": give -c 64k"
+                                           : ": give -c 64k, and a model that was trained with as much (-m FILE)");
+}
+
+static void print_fit(const struct hearth_caps *caps) {
+    struct hearth_buf text = {0};
+    if (hearth_banner_fit(caps->ctx_tokens, caps->train_ctx_tokens, &text) && text.len > 0) {
+        printf("           %s\n", (const char *)text.data);
+    }
+    hearth_buf_finish(&text);
+}
+
 void hearth_banner_print(const struct hearth_banner *banner) {
     const struct hearth_caps *caps = banner->caps;
     char url[320];
@@ -86,6 +123,7 @@ void hearth_banner_print(const struct hearth_banner *banner) {
     printf("hearth %s is listening on %s\n", HEARTH_VERSION, url);
     printf("  model    %s (%s)\n", banner->model_name, caps->description);
     printf("  context  %u tokens (trained with %u), %u lanes\n", caps->ctx_tokens, caps->train_ctx_tokens, caps->lanes);
+    print_fit(caps);
     printf("  memory   %s", hearth_memory_class_text(caps->memory_class));
     if (hearth_caps_has_pages(caps)) {
         printf(", %.1f KiB a token", (double)caps->page_bytes_per_token / 1024.0);

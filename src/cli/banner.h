@@ -33,6 +33,10 @@ struct hearth_banner {
     bool hello;     /* print commands to try */
 };
 
+/* Appends what agents (Codex, Claude Code, Hermes) cannot do with a context of this size and what to type instead;
+ * nothing where all of them can. False: out of memory. */
+bool hearth_banner_fit(uint32_t ctx_tokens, uint32_t train_ctx_tokens, struct hearth_buf *out);
+
 /* The lines after the start, on stdout; the first one ends in the URL that is listened on. */
 void hearth_banner_print(const struct hearth_banner *banner);
 

@@ -1,4 +1,5 @@
 /* What the commands share and what chat reads: command lines, a streamed reply, a conversation as text. */
+#include "cli/banner.h"
 #include "cli/chat_internal.h"
 #include "cli/items.h"
 #include "cli/show.h"
@@ -239,6 +240,35 @@ static void test_last_text(void **state) {
     json_decref(items);
 }
 
+/* ---- what the banner says of the context ---- */
+
+static void test_banner_fit(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t ctx, train;
+        const char *says;
+    } cases[] = {
+        {8192, 8192,
+         "too small for Codex (16384), Claude Code (24576) and Hermes (64000): give -c 64k, and a model that was "
+         "trained with as much (-m FILE)"},
+        {8192, 131072, "too small for Codex (16384), Claude Code (24576) and Hermes (64000): give -c 64k"},
+        {16384, 131072, "too small for Claude Code (24576) and Hermes (64000): give -c 64k"},
+        {32768, 131072, "too small for Hermes (64000): give -c 64k"},
+        {65536, 8192,
+         "agents can start, but the model was trained with less than they send: for replies of use give another "
+         "(-m FILE)"},
+        {64000, 65536, ""},
+        {65536, 131072, ""},
+        {262144, 131072, ""},
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct hearth_buf text = {0};
+        assert_true(hearth_banner_fit(cases[i].ctx, cases[i].train, &text));
+        assert_string_equal(text.data ? (const char *)text.data : "", cases[i].says);
+        hearth_buf_finish(&text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tool_reads_options_anywhere),
@@ -249,6 +279,7 @@ int main(void) {
         cmocka_unit_test(test_items_of_responses),
         cmocka_unit_test(test_items_of_chat),
         cmocka_unit_test(test_last_text),
+        cmocka_unit_test(test_banner_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

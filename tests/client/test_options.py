@@ -1,0 +1,59 @@
+"""What a server says of its command line, its environment and its context when it starts."""
+
+import subprocess
+
+import pytest
+
+from conftest import serve
+from lib import server as servers
+from ondisk import wait_until
+
+SIM = ["--engine", "sim"]
+
+
+def said(*flags, **variables):
+    with serve(*SIM, *flags, env=variables) as running:
+        wait_until(lambda: "  disk  " in running.log(), "the banner is printed")
+        return running.log()
+
+
+def test_a_command_line_of_llama_server():
+    log = said("-c", "16k", "-fa", "-np", "auto", "-ngl", "99", "--mlock", "--no-mmap", "--jinja", "--no-webui",
+               "--cache-reuse", "256", "--slot-prompt-similarity", "0.5", "--metrics")
+    assert "context  16384 tokens" in log and ", 4 lanes" in log
+    assert "info  --no-webui: accepted, " in log
+    assert "info  --cache-reuse: accepted, " in log
+    assert "info  --slot-prompt-similarity: accepted, " in log
+    assert "--mlock" not in log and "--metrics" not in log
+
+
+def test_variables_that_are_none():
+    log = said("-c", "4096", HEARTH_CTXSIZE="8192", LLAMA_ARG_PORT="1", HEARTH_CACHE="/tmp")
+    assert "warn  the variable HEARTH_CTXSIZE is no option's, did you mean HEARTH_CTX_SIZE?" in log
+    assert "warn  the variable LLAMA_ARG_PORT is not read: set HEARTH_PORT" in log
+    assert "HEARTH_CACHE" not in log
+
+
+@pytest.mark.parametrize("flags, line", [
+    (["--slot-save-path", "x"], "hearth: --slot-save-path: not needed, state is kept in --kv-dir"),
+    (["-hf", "someone/model"], "hearth: -hf: hearth fetches nothing: "),
+    (["--ctx-szie", "1"], "hearth: unknown option --ctx-szie, did you mean --ctx-size?"),
+])
+def test_refused_before_anything_is_loaded(flags, line):
+    done = subprocess.run([servers.hearth_path(), "serve", *SIM, *flags], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and done.stderr.startswith(line) and done.stdout == ""
+
+
+@pytest.mark.parametrize("size, missing", [
+    ("8k", "too small for Codex (16384), Claude Code (24576) and Hermes (64000): give -c 64k"),
+    ("32k", "too small for Hermes (64000): give -c 64k"),
+    ("64k", None),
+])
+def test_the_banner_says_which_agents_have_too_little(size, missing):
+    log = said("-c", size)
+    assert (missing in log) if missing else ("too small" not in log)
+
+
+def test_devices():
+    done = subprocess.run([servers.hearth_path(), "serve", "--list-devices"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.strip()
