@@ -1,5 +1,6 @@
 """What a server says of its command line, its environment and its context when it starts."""
 
+import os
 import subprocess
 
 import pytest
@@ -57,3 +58,23 @@ def test_the_banner_says_which_agents_have_too_little(size, missing):
 def test_devices():
     done = subprocess.run([servers.hearth_path(), "serve", "--list-devices"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.strip()
+
+
+def free_memory_gib():
+    with open("/proc/meminfo", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:")) / 2**20
+
+
+@pytest.mark.llama
+@pytest.mark.skipif(free_memory_gib() < 8, reason="scripts/run.sh takes a large context where memory is free")
+def test_make_run_serves_a_context_for_agents():
+    variables = servers.surroundings({"HEARTH_BIN": servers.hearth_path(), "PORT": str(servers.free_port()), "MODEL": "",
+                                      "HEARTH_CACHE": os.path.dirname(servers.models_dir())})
+    script = os.path.join(servers.REPOSITORY, "scripts", "run.sh")
+    with subprocess.Popen([script], env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
+        try:
+            said = [next(line for line in run.stdout if line.startswith("  context")), run.stdout.readline()]
+        finally:
+            run.terminate()
+    assert said[0] == "  context  65536 tokens (trained with 8192), 4 lanes\n"
+    assert said[1].startswith("           agents can start, ")

@@ -169,6 +169,7 @@ static void test_command_line(void **state) {
     assert_int_equal(options.batch_size, 4096);
     assert_int_equal(options.ubatch_size, 1024);
     assert_int_equal(options.parallel, -1);
+    assert_int_equal(options.draft_tokens, 32);
     assert_string_equal(options.flash_attn, "on");
     assert_string_equal(options.log_level, "debug");
     assert_true(options.mlock && !options.mmap && !options.kv_offload);
@@ -182,7 +183,6 @@ static void test_command_line(void **state) {
                         "known beginning is found without it\n"
                         "--swa-full: accepted, a sliding window has its true size, and snapshots bring older cells "
                         "back\n"
-                        "--spec-draft-n-max: accepted, --draft-tokens says it here\n"
                         "--no-context-shift: accepted, tokens are never shifted out of a context\n");
     hearth_options_finish(&options);
 }
