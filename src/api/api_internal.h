@@ -91,6 +91,8 @@ struct hearth_api {
     struct hearth_job *running;   /* the loop's list of those that were submitted */
     struct hearth_store *store, *own_store; /* the second: in memory, where none was given */
     struct hearth_keeper *keeper;
+    struct hearth_digest compacting[16]; /* the loop's ring of responses/overflow.c */
+    size_t compacting_next;
     uint8_t secret[32];           /* the store's: for what comes back from clients and must be ours */
     pthread_mutex_t events_mutex; /* the event queues of all jobs */
     pthread_mutex_t ends_mutex;   /* how a turn that was stored open ends: by its reply, or cancelled */
@@ -171,7 +173,7 @@ struct hearth_api_error {
     char param[96];   /* "" when none */
     struct hearth_errmsg message;
     uint32_t retry_after_s; /* when it is worth trying again; 0: not said */
-    size_t prompt_tokens, ctx_tokens; /* for context_length_exceeded, else 0 */
+    size_t prompt_tokens, ctx_tokens, room_tokens; /* for context_length_exceeded, else 0 */
 };
 
 /* Fills an error and returns false. `param` may be NULL. */
@@ -262,6 +264,7 @@ struct hearth_generation {
     size_t stop_count;
     char *model;        /* as the client wrote it, or NULL */
     int32_t max_tokens, n;
+    int32_t room_tokens; /* that the prompt must leave for the reply; 0: one */
     bool stream, include_usage, cache, echo;
     bool speculate, progress; /* urgency.c's, as is: */
     enum hearth_class priority;
@@ -430,11 +433,16 @@ int hearth_script_reply(struct hearth_script *script, struct hearth_engine *engi
 /* Tokenises text as a prompt. `param` is named when it is too long or empty. */
 bool hearth_prompt_from_text(const struct hearth_api *api, const char *text, size_t len, const char *param,
                              struct hearth_prompt *prompt, struct hearth_api_error *error);
-bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, const char *param,
-                                struct hearth_api_error *error);
-/* False: `len` bytes of text have more tokens than the context holds, however they are tokenised. */
-bool hearth_prompt_check_text(const struct hearth_api *api, size_t len, const char *param,
+/* False: with `room_tokens` (at least 1) for a reply the prompt does not fit the context, or it is empty. */
+bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, int32_t room_tokens,
+                                const char *param, struct hearth_api_error *error);
+/* False: `len` bytes of text have more tokens than fit, however they are tokenised. */
+bool hearth_prompt_check_text(const struct hearth_api *api, size_t len, int32_t room_tokens, const char *param,
                               struct hearth_api_error *error);
+/* What a prompt leaves for a reply of at most `max_tokens` (-1: any) in dialects whose clients compact when a prompt is
+ * too long. They cut the history down to what just fits, and have the summary written into what is left: with no room
+ * it ends at once, and their sessions with it. */
+int32_t hearth_prompt_room(const struct hearth_api *api, int32_t max_tokens);
 
 /* ---- endpoints ---- */
 

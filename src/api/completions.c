@@ -22,7 +22,7 @@ static bool prompt_from_ids(struct hearth_job *job, const json_t *ids, struct he
             return hearth_api_fail_nomem(&job->error);
         }
     }
-    return hearth_prompt_check_length(job->api, prompt, "prompt", &job->error);
+    return hearth_prompt_check_length(job->api, prompt, 1, "prompt", &job->error);
 }
 
 static bool read_prompt(struct hearth_job *job, const json_t *value, struct hearth_prompt *prompt) {

@@ -132,7 +132,7 @@ static int tokenize(struct hearth_job *job, const struct hearth_transcript_promp
                     struct hearth_transcript_result *result) {
     struct hearth_api_error error;
     if ((job->route->flags & HEARTH_ROUTE_REPLY) != 0 &&
-        !hearth_prompt_check_text(job->api, prompt->len, "messages", &error)) {
+        !hearth_prompt_check_text(job->api, prompt->len, job->generation.room_tokens, "messages", &error)) {
         return HEARTH_ERR_TOO_LONG;
     }
     return hearth_transcripts_tokenize(job->api->transcripts, prompt, result);
@@ -326,7 +326,7 @@ bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *r
     int err = make_tokens(job, request, &prompt, &rendered, &result, &msg);
     bool ok = err == HEARTH_OK;
     if (err == HEARTH_ERR_TOO_LONG) {
-        (void)hearth_prompt_check_text(job->api, prompt.len, "messages", error);
+        (void)hearth_prompt_check_text(job->api, prompt.len, job->generation.room_tokens, "messages", error);
     } else if (!ok) {
         hearth_api_fail_err(error, err, &msg);
     } else if (!keep_result(job, request, &prompt, &result)) {
@@ -340,7 +340,8 @@ bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *r
         job->conversation->prepare_us = hearth_clock_us() - job->prepare_start_us;
     }
     hearth_chat_prompt_finish(&rendered);
-    return ok && hearth_prompt_check_length(job->api, &job->generation.prompts[0], "messages", error);
+    return ok && hearth_prompt_check_length(job->api, &job->generation.prompts[0], job->generation.room_tokens,
+                                            "messages", error);
 }
 
 /* ---- replies ---- */

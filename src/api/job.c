@@ -369,10 +369,10 @@ static void free_if_over(struct hearth_job *job) {
 /* Answers a request that needs no choices, or the first answer of one that goes on alone. */
 static void respond_prepared(struct hearth_job *job) {
     struct hearth_http_exchange *exchange = job->exchange;
-    job->exchange = NULL;
-    if (exchange == NULL) {
+    if (exchange == NULL || (job->failed && hearth_reply_refuse(job))) {
         return;
     }
+    job->exchange = NULL;
     if (job->failed) {
         job->answered = job->error.status;
         hearth_api_write_error(exchange, &job->error);

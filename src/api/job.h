@@ -48,6 +48,9 @@ struct hearth_dialect {
     bool (*end)(struct hearth_choice *choice, struct hearth_buf *out);  /* it is complete */
     bool (*finish)(struct hearth_job *job, struct hearth_buf *out);     /* all are, and what is to be kept is kept */
     bool (*fail)(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
+    /* A prompt that is too long is told behind `begin` and ends the stream, for clients that know a full context by an
+     * event alone; there are no choices then. NULL: a status tells it. */
+    bool (*overflow)(struct hearth_job *job, struct hearth_buf *out);
     bool (*ping)(struct hearth_job *job, struct hearth_buf *out);       /* a while without a word; NULL: a comment */
     /* A part of the prompt is computed, and the client wants to know; NULL: a comment. */
     bool (*progress)(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out);
@@ -160,6 +163,8 @@ void hearth_pool_destroy(struct hearth_pool *pool);
 void hearth_reply_submitted(struct hearth_job *job);
 /* One event of a choice. The response may end by it. */
 void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event);
+/* The prompt has been refused. True: that was said in the stream. */
+bool hearth_reply_refuse(struct hearth_job *job);
 /* Everything is there: ends the response. */
 void hearth_reply_end(struct hearth_job *job);
 /* Ends the response with an error: a status while nothing has been sent, an event of the stream afterwards. */

@@ -1,48 +1,63 @@
 /* Text to prompt tokens: tokenised in one go, checked against the context: before by its bytes, so that far too much is
- * refused at once, and behind by its tokens. Chats go through history.c. */
+ * refused at once, and behind by its tokens. Chats go through history.c.
+ *
+ * The error's words are those by which clients of OpenAI's API know a full context (LiteLLM, aider, OpenHands, Hermes):
+ * they compact and go on. Hermes reads the size out of them. */
 #include "api/api_internal.h"
 
-bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, const char *param,
-                                struct hearth_api_error *error) {
-    size_t ctx = api->engine->caps.ctx_tokens;
+#include <stdio.h>
+
+/* So much of the context at the most is kept for a reply: one part in so many. */
+#define ROOM_SHARE 16
+
+int32_t hearth_prompt_room(const struct hearth_api *api, int32_t max_tokens) {
+    const int32_t share = (int32_t)(api->engine->caps.ctx_tokens / ROOM_SHARE);
+    return max_tokens >= 0 && max_tokens < share ? max_tokens : share;
+}
+
+static bool fail_too_long(const struct hearth_api *api, size_t tokens, size_t room, bool least, const char *param,
+                          struct hearth_api_error *error) {
+    const size_t ctx = api->engine->caps.ctx_tokens;
+    char kept[64] = "the reply included";
+    if (room > 1) {
+        snprintf(kept, sizeof kept, "%zu of them for the reply", room);
+    }
+    hearth_api_fail(error, 400, "context_length_exceeded", param,
+                    "This model's maximum context length is %zu tokens, %s, but the prompt has %s%zu tokens. The input "
+                    "exceeds the context window: please reduce the length of the %s.",
+                    ctx, kept, least ? "at least " : "", tokens, param);
+    error->prompt_tokens = tokens;
+    error->ctx_tokens = ctx;
+    error->room_tokens = room;
+    return false;
+}
+
+bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, int32_t room_tokens,
+                                const char *param, struct hearth_api_error *error) {
+    const size_t room = room_tokens > 1 ? (size_t)room_tokens : 1;
     if (prompt->tokens.n == 0) {
         return hearth_api_fail(error, 400, "invalid_value", param, "the prompt is empty");
     }
-    if (prompt->tokens.n >= ctx) {
-        hearth_api_fail(error, 400, "context_length_exceeded", param,
-                        "the prompt is too long: it has %zu tokens, and the context holds %zu, the reply included",
-                        prompt->tokens.n, ctx);
-        error->prompt_tokens = prompt->tokens.n;
-        error->ctx_tokens = ctx;
-        return false;
-    }
-    return true;
+    return prompt->tokens.n + room <= api->engine->caps.ctx_tokens ||
+           fail_too_long(api, prompt->tokens.n, room, false, param, error);
 }
 
-bool hearth_prompt_check_text(const struct hearth_api *api, size_t len, const char *param,
+bool hearth_prompt_check_text(const struct hearth_api *api, size_t len, int32_t room_tokens, const char *param,
                               struct hearth_api_error *error) {
     const struct hearth_caps *caps = &api->engine->caps;
     const size_t least = caps->token_bytes > 0 ? len / caps->token_bytes : 0;
-    if (least >= caps->ctx_tokens) {
-        hearth_api_fail(error, 400, "context_length_exceeded", param,
-                        "the prompt is too long: its %zu bytes are at least %zu tokens, and the context holds %u, the "
-                        "reply included",
-                        len, least, caps->ctx_tokens);
-        error->prompt_tokens = least;
-        error->ctx_tokens = caps->ctx_tokens;
-        return false;
-    }
-    return true;
+    const size_t room = room_tokens > 1 ? (size_t)room_tokens : 1;
+    return least + room <= caps->ctx_tokens || fail_too_long(api, least, room, true, param, error);
 }
 
 bool hearth_prompt_from_text(const struct hearth_api *api, const char *text, size_t len, const char *param,
                              struct hearth_prompt *prompt, struct hearth_api_error *error) {
-    if (!hearth_prompt_check_text(api, len, param, error)) {
+    if (!hearth_prompt_check_text(api, len, 1, param, error)) {
         return false;
     }
     int rc = api->engine->ops->tokenize(api->engine, text, len, true, true, &prompt->tokens);
     if (rc < 0) {
         return hearth_api_fail_err(error, rc, NULL);
     }
-    return hearth_prompt_check_length(api, prompt, param, error);
+    return hearth_prompt_check_length(api, prompt, 1, param, error);
 }

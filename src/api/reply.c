@@ -284,6 +284,21 @@ static void end_with_error(struct hearth_job *job) {
     hearth_http_end(exchange);
 }
 
+bool hearth_reply_refuse(struct hearth_job *job) {
+    struct hearth_http_exchange *exchange = job->exchange;
+    struct hearth_buf out = {0};
+    if (job->dialect == NULL || job->dialect->overflow == NULL || !job->generation.stream ||
+        job->error.ctx_tokens == 0) {
+        return false;
+    }
+    hearth_job_name(job);
+    const bool ok = begin_stream(job, &out) && job->dialect->overflow(job, &out);
+    (void)emit(job, &out, ok);
+    job->exchange = NULL;
+    hearth_http_end(exchange);
+    return true;
+}
+
 void hearth_reply_fail(struct hearth_job *job, const struct hearth_api_error *error) {
     hearth_job_cancel(job);
     hearth_job_complete(job, error);

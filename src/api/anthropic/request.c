@@ -452,6 +452,7 @@ static bool prepare(struct hearth_job *job, const json_t *body) {
     }
     const struct hearth_history *history = &job->history;
     const struct hearth_message *last = history->messages[history->count - 1];
+    job->generation.room_tokens = hearth_prompt_room(job->api, job->generation.max_tokens);
     job->chat.request.continues = last->role == HEARTH_ROLE_ASSISTANT && last->call_count == 0;
     return hearth_chat_request_ready(job) && hearth_chat_request_prompt(job);
 }
@@ -471,7 +472,7 @@ bool hearth_anthropic_messages_prepare(struct hearth_job *job, const json_t *bod
         if (is_too_long(job)) {
             snprintf(job->error.message.text, sizeof job->error.message.text,
                      "prompt is too long: %zu tokens > %zu maximum", job->error.prompt_tokens,
-                     job->error.ctx_tokens - 1);
+                     job->error.ctx_tokens - job->error.room_tokens);
         }
         return false;
     }

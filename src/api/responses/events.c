@@ -366,6 +366,15 @@ bool hearth_response_events_fail(struct hearth_job *job, const struct hearth_api
                          job->cancelled ? HEARTH_TURN_CANCELLED : HEARTH_TURN_FAILED, true);
 }
 
+bool hearth_response_events_overflow(struct hearth_job *job, struct hearth_buf *out) {
+    struct hearth_response *response = job->dialect_state;
+    if (!hearth_overflow_compacts(job)) {
+        return hearth_response_events_fail(job, &job->error, out);
+    }
+    hearth_conversation_unlock(&response->lock);
+    return send(job, out, "response.completed", json_pack("{s:o}", "response", hearth_overflow_json(job)));
+}
+
 bool hearth_response_events_ping(struct hearth_job *job, struct hearth_buf *out) {
     return send(job, out, "keepalive", json_object());
 }

@@ -446,6 +446,7 @@ bool hearth_responses_read(struct hearth_job *job, const json_t *body, const str
     job->dialect_state = response;
     response->stores = store;
     response->locks = store;
+    hearth_overflow_read(response, body);
     response->names = json_object();
     response->output = json_array();
     response->extras = json_array();
@@ -455,8 +456,9 @@ bool hearth_responses_read(struct hearth_job *job, const json_t *body, const str
     json_t *items = hearth_inputs_get(job, hearth_json_get(body, "input"), "input");
     const bool ok = items != NULL && read_chat(job, body, items, response->names) &&
                     read_options(job, body, response) && read_instructions(job, body) &&
-                    read_past(job, body, response) && read_items(job, items, response) && make_prompt(job, response) &&
-                    (make_echo(job, body, response) || hearth_api_fail_nomem(&job->error));
+                    read_past(job, body, response) && read_items(job, items, response) &&
+                    (make_echo(job, body, response) || hearth_api_fail_nomem(&job->error)) &&
+                    make_prompt(job, response);
     json_decref(items);
     return ok;
 }

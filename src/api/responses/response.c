@@ -226,6 +226,7 @@ const struct hearth_dialect hearth_responses_dialect = {
     .end = hearth_response_events_end,
     .finish = hearth_response_events_finish,
     .fail = hearth_response_events_fail,
+    .overflow = hearth_response_events_overflow,
     .ping = hearth_response_events_ping,
     .whole = whole,
     .begin_early = true,

@@ -6,7 +6,7 @@
  *     events.c     a response as it grows                   truncate.c       prompts that are too long
  *     endpoints.c  responses: made, stored, running         compact.c        a summary in the place of turns
  *     sealed.c     text that only this server reads         conversations.c  sessions as conversations
- *     lists.c      lists of items
+ *     lists.c      lists of items                           overflow.c       how a full context is told
  *
  * Source: https://platform.openai.com/docs/api-reference/responses */
 #ifndef HEARTH_API_RESPONSES_RESPONSES_H
@@ -65,7 +65,9 @@ struct hearth_response {
     uint64_t sequence;    /* events sent */
     struct hearth_response_item *open; /* events.c's: the item that grows */
     struct hearth_conversation_lock *lock;
+    struct hearth_digest window; /* overflow.c's, with `compacts` */
     bool stores, background, encrypts, summarises, logprobs, truncates;
+    bool compacts; /* its client does that when it is told so */
     bool locks; /* its conversation, as long as it runs */
 };
 
@@ -79,6 +81,16 @@ void hearth_response_destroy(void *state);
 
 /* Makes the prompt. One that is too long loses its oldest turns where the request wants that. */
 bool hearth_truncate_prompt(struct hearth_job *job, bool truncates);
+
+/* ---- overflow.c ---- */
+
+/* Finds out whether the client compacts when it is told so. */
+void hearth_overflow_read(struct hearth_response *response, const json_t *body);
+/* Loop: the prompt was too long. True: the client is to be told to compact, by the response below instead of a failure;
+ * for each of its windows that is so once. */
+bool hearth_overflow_compacts(struct hearth_job *job);
+/* NULL: out of memory. */
+json_t *hearth_overflow_json(struct hearth_job *job);
 
 /* ---- response.c ---- */
 
@@ -116,6 +128,7 @@ bool hearth_response_events_delta(struct hearth_choice *choice, const struct hea
 bool hearth_response_events_end(struct hearth_choice *choice, struct hearth_buf *out);
 bool hearth_response_events_finish(struct hearth_job *job, struct hearth_buf *out);
 bool hearth_response_events_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
+bool hearth_response_events_overflow(struct hearth_job *job, struct hearth_buf *out);
 bool hearth_response_events_ping(struct hearth_job *job, struct hearth_buf *out);
 void hearth_response_item_destroy(struct hearth_response_item *item);
 

@@ -13,13 +13,6 @@
 /* Bytes of a token, about: for steps only. */
 #define TOKEN_BYTES 4u
 
-/* What a reply may need at the least: a prompt that leaves less is too long. */
-static size_t room_tokens(const struct hearth_job *job) {
-    const size_t share = job->api->engine->caps.ctx_tokens / 16;
-    const int32_t most = job->generation.max_tokens;
-    return most >= 0 && (size_t)most < share ? (size_t)most : share;
-}
-
 static size_t message_bytes(const struct hearth_message *message) {
     size_t bytes = message->content_len + 16;
     for (size_t i = 0; i < message->call_count; i++) {
@@ -58,11 +51,7 @@ static void leave_out(struct hearth_job *job, size_t system, size_t cut) {
 }
 
 static bool too_long(const struct hearth_job *job, bool made) {
-    const char *code = job->error.code;
-    if (!made) {
-        return code != NULL && strcmp(code, "context_length_exceeded") == 0;
-    }
-    return job->generation.prompts[0].tokens.n + room_tokens(job) >= job->api->engine->caps.ctx_tokens;
+    return !made && job->error.ctx_tokens > 0;
 }
 
 /* Forgets the prompt that was made. */
@@ -99,11 +88,12 @@ bool hearth_truncate_prompt(struct hearth_job *job, bool truncates) {
     const size_t ctx = job->api->engine->caps.ctx_tokens, step = ctx / 4 * TOKEN_BYTES;
     size_t target = 0, gone_bytes = 0, gone = 0;
     bool guessed = false;
+    job->generation.room_tokens = hearth_prompt_room(job->api, job->generation.max_tokens);
     bool made = hearth_history_prompt(job, &job->chat.request, &job->error);
     const size_t system = hearth_history_system_count(history);
     while (truncates && too_long(job, made)) {
         /* Text that is far too long is not tokenised; the error says how many tokens it has at the least. */
-        const size_t counted = job->generation.prompts[0].tokens.n, most = ctx - room_tokens(job);
+        const size_t counted = job->generation.prompts[0].tokens.n, most = ctx - job->error.room_tokens;
         const size_t tokens = counted > 0 ? counted : job->error.prompt_tokens;
         if (!guessed && tokens > most) { /* from then on step by step */
             const size_t bytes = bytes_of(history, 0, history->count);

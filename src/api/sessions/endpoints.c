@@ -246,7 +246,8 @@ bool hearth_sessions_warm_prepare(struct hearth_job *job, const json_t *body) {
     if (line->tokens_turns == line->count && hearth_digest_equal(line->model, job->api->engine->caps.fingerprint)) {
         ok = hearth_tokens_append(&generation->prompts[0].tokens, line->tokens.v, line->tokens.n) ||
              hearth_api_fail_nomem(&job->error);
-        ok = ok && hearth_prompt_check_length(job->api, &generation->prompts[0], "session_id", &job->error);
+        ok = ok && hearth_prompt_check_length(job->api, &generation->prompts[0], 1, "session_id",
+                                               &job->error);
     } else {
         ok = warm_rendered(job);
     }

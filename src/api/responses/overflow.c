@@ -1,0 +1,68 @@
+/* A prompt that is too long, in a stream.
+ *
+ * The response fails with context_length_exceeded, as an event: Codex and others know a full context by it, and Codex
+ * has a compaction that does not fit lose its oldest items until it does. A status would end their session.
+ *
+ * Codex does not compact by that event in the middle of its work, though: it compacts when a response that it could
+ * take says of its usage that the context is nearly full, and where its configuration names no size it assumes
+ * ASSUMED_TOKENS. So a turn of Codex whose history can be compacted is answered with a response that is complete but
+ * empty, does not end the turn (`end_turn`, Codex' own member), and has so many tokens in all. Codex then compacts, and
+ * goes on with what it was at. It counts its windows: one that was told so and is still here does not compact, and
+ * fails, and so does one in which nothing is left to be compacted.
+ * Source: openai/codex, codex-rs: codex-api/src/sse/responses.rs, core/src/session/turn.rs. */
+#include "api/responses/responses.h"
+
+#include <string.h>
+
+/* The context that Codex assumes of a model that it does not know. */
+#define ASSUMED_TOKENS 272000
+
+void hearth_overflow_read(struct hearth_response *response, const json_t *body) {
+    const json_t *client = hearth_json_get(body, "client_metadata");
+    const char *window = json_string_value(json_object_get(client, "x-codex-window-id"));
+    json_t *turn = json_loads(json_string_value(json_object_get(client, "x-codex-turn-metadata")), 0, NULL);
+    const char *kind = json_string_value(json_object_get(turn, "request_kind"));
+    if (window != NULL && kind != NULL && strcmp(kind, "turn") == 0) {
+        response->window = hearth_digest_bytes(window, strlen(window));
+        response->compacts = true;
+    }
+    json_decref(turn);
+}
+
+/* True when that window is told for the first time. */
+static bool tell(struct hearth_api *api, struct hearth_digest window) {
+    const size_t room = sizeof api->compacting / sizeof api->compacting[0];
+    for (size_t i = 0; i < room; i++) {
+        if (hearth_digest_equal(api->compacting[i], window)) {
+            return false;
+        }
+    }
+    api->compacting[api->compacting_next] = window;
+    api->compacting_next = (api->compacting_next + 1) % room;
+    return true;
+}
+
+bool hearth_overflow_compacts(struct hearth_job *job) {
+    const struct hearth_response *response = job->dialect_state;
+    bool replies = false;
+    for (size_t i = 0; i < job->history.count; i++) {
+        const enum hearth_role role = job->history.messages[i]->role;
+        replies = replies || role == HEARTH_ROLE_ASSISTANT || role == HEARTH_ROLE_TOOL;
+    }
+    return response->compacts && replies && tell(job->api, response->window);
+}
+
+json_t *hearth_overflow_json(struct hearth_job *job) {
+    const json_int_t input = (json_int_t)job->error.prompt_tokens;
+    json_t *object = hearth_response_json(job, HEARTH_TURN_COMPLETED, false);
+    if (json_object_set_new(object, "end_turn", json_false()) < 0 ||
+        json_object_set_new(object, "usage",
+                            json_pack("{s:I, s:{s:i, s:i}, s:i, s:{s:i}, s:I}", "input_tokens", input,
+                                      "input_tokens_details", "cached_tokens", 0, "cache_write_tokens", 0,
+                                      "output_tokens", 0, "output_tokens_details", "reasoning_tokens", 0,
+                                      "total_tokens", input > ASSUMED_TOKENS ? input : ASSUMED_TOKENS)) < 0) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
