@@ -12,6 +12,7 @@
  *     generation.c what a request asks of the sampler   chat_request.c what a chat request asks of its template
  *     prompt.c     text to tokens and marks             chat_completions.c, completions.c: two dialects
  *     body.c       a body, parsed as far as it is new   messages.c     JSON to messages
+ *     content.c    what is no text, as a note
  *     history.c    messages to prompts                  tools.c, format.c  tools; structured output and reasoning
  *     trials.c     what the template does, tried out    breakpoints.c  what of a prompt is kept longer
  *     shape.c      what a reply must look like          script.c       replies written beforehand
@@ -105,7 +106,7 @@ struct hearth_api {
     size_t transcript_bytes;
     char *transcripts_path;                     /* or NULL */
     const struct hearth_seal *transcripts_seal; /* or NULL */
-    bool keep_thinking, tool_syntax_greedy;
+    bool keep_thinking, tool_syntax_greedy, strict_content;
     regex_t *strip_lines;         /* lines of system and developer messages that match are taken out */
     size_t strip_line_count;
     enum hearth_reasoning_format reasoning_format;
@@ -355,19 +356,36 @@ void hearth_body_finish(struct hearth_body *body);
 struct hearth_history {
     struct hearth_message **messages;
     size_t count, cap;
+    bool ends_empty; /* a message that says nothing stood behind the last one, which is complete then */
 };
 
 /* Takes the message over. False: out of memory (the message is gone), or it was NULL. */
 bool hearth_history_add(struct hearth_history *history, struct hearth_message *message);
+/* Likewise, for a message that a client has sent: one that is empty is left out. */
+bool hearth_history_add_sent(struct hearth_history *history, struct hearth_message *message);
 
 /* messages.c: adds the ids of a message's calls to a set, the keys of an object, which is made when `*ids` is NULL: a
  * result is looked up in it, and a request may have as many of them as its body holds. False: out of memory. */
 bool hearth_call_ids_add(json_t **ids, const struct hearth_message *message);
 
+/* ---- content.c: content that is not text ---- */
+
+/* A type of content that a note can stand for. NULL is none. */
+bool hearth_content_is_known(const char *type);
+/* Appends the note for a part of any dialect to `text`, and what it says of the part to `unseen` (or NULL), a line.
+ * False: out of memory. */
+bool hearth_content_note(const json_t *part, struct hearth_buf *text, struct hearth_buf *unseen);
+/* What responses say of notes, as strings; NULL: there are none, or out of memory. */
+json_t *hearth_content_warnings(const struct hearth_history *history);
+/* The same as a header of a response that has not begun. */
+void hearth_content_warn(const struct hearth_history *history, struct hearth_http_exchange *exchange);
+
 /* messages.c: reads the body's messages into job->history. */
 bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hearth_api_error *error);
-/* messages.c: takes the lines that --strip-line names out of a message's content, with their newlines. Before it is
- * sealed; for system and developer messages. */
+/* messages.c: takes lines that change without meaning anything out of a system or developer text of `*len` bytes and a
+ * NUL, with their newlines: those that --strip-line names, and those that a client writes for whoever bills it. */
+void hearth_text_strip_lines(const struct hearth_api *api, char *text, size_t *len);
+/* The same for the content of a message, before it is sealed. */
 void hearth_message_strip_lines(const struct hearth_api *api, struct hearth_message *message);
 void hearth_history_finish(struct hearth_history *history);
 /* Renders with job->chat.format and tokenises: fills generation->prompts[0] and job->conversation. */

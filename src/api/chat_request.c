@@ -1,7 +1,8 @@
 /* A chat request: everything of it that template and parser see, and the format of its replies.
  *
  * An assistant's message at the end is continued, as in llama-server: the reply goes on where it ends. A request can
- * say so (continue_final_message) or forbid it (add_generation_prompt: true, then a new reply follows it). */
+ * say so (continue_final_message) or forbid it (add_generation_prompt: true, then a new reply follows it). So does a
+ * message that says nothing behind it. */
 #include "api/kept.h"
 
 #include <stdlib.h>
@@ -63,7 +64,7 @@ static bool read_ending(struct hearth_job *job, const json_t *body) {
                                "add_generation_prompt and continue_final_message exclude each other");
     }
     request->continues = asked || (continuation == NULL && !json_is_true(prompted) && last != NULL &&
-                                   last->call_count == 0);
+                                   last->call_count == 0 && !job->history.ends_empty);
     request->no_generation_prompt = !request->continues && json_is_false(prompted);
     return !request->continues || check_continuation(&job->history, asked, &job->error);
 }

@@ -390,6 +390,9 @@ static void job_prepared(struct hearth_http_work *work) {
         respond_prepared(job);
     }
     if (submits) {
+        if (job->exchange != NULL) {
+            hearth_content_warn(&job->history, job->exchange);
+        }
         if (job->detached) { /* it goes on, though its client may have left meanwhile */
             atomic_store(&job->gone, false);
         }

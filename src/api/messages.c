@@ -3,8 +3,9 @@
  * Checked here: roles, types, what must be there. Undone here: whatever clients write in more than one way. Content
  * parts become one string (joined by newlines, as llama.cpp does for templates that know strings only), nulls are as
  * good as absent, arguments may be an object or its text, reasoning has two names, calls and their results an older
- * form. Everything else in a message (refusal, annotations, audio, cache_control, …) is not printed by any template and
- * is left behind.
+ * form. Everything else in a message (annotations, audio, cache_control, …) is not printed by any template and is left
+ * behind, and so are messages that say nothing: clients leave them in a history, and templates would print a turn of
+ * nobody. Parts that are no text become notes (content.c).
  * Source: https://platform.openai.com/docs/api-reference/chat/create */
 #include "api/job.h"
 
@@ -31,12 +32,38 @@ static const char *const part_texts[][2] = {
     {"text", "text"}, {"input_text", "text"}, {"output_text", "text"}, {"refusal", "refusal"},
 };
 
-static bool add_part(const json_t *part, size_t index, bool first, struct hearth_buf *text,
-                     struct hearth_api_error *error) {
+/* What a message's content is read into. */
+struct content {
+    bool strict;
+    enum hearth_role role;
+    size_t index;
+    bool begun; /* there is a part */
+    struct hearth_buf text, unseen;
+};
+
+/* A part that is no text. Of types that nobody knows, those are left out that a reply of another server had, and those
+ * are told of that a tool has brought; what a user says is to be understood, or refused. */
+static bool add_other(const json_t *part, const char *type, struct content *content, struct hearth_api_error *error) {
+    const bool known = hearth_content_is_known(type);
+    if (content->strict || (!known && content->role != HEARTH_ROLE_ASSISTANT && content->role != HEARTH_ROLE_TOOL)) {
+        return fail_message(error, "unsupported_value", content->index,
+                            "only content parts of type \"text\" are supported");
+    }
+    if (!known && content->role == HEARTH_ROLE_ASSISTANT) {
+        return true;
+    }
+    const bool first = !content->begun;
+    content->begun = true;
+    return ((first || hearth_buf_text(&content->text, "\n")) &&
+            hearth_content_note(part, &content->text, &content->unseen)) ||
+           hearth_api_fail_nomem(error);
+}
+
+static bool add_part(const json_t *part, struct content *content, struct hearth_api_error *error) {
     const char *type = json_string_value(json_object_get(part, "type"));
     const json_t *value = NULL;
     if (type == NULL) {
-        return fail_message(error, "invalid_type", index, "a content part must be an object with a type");
+        return fail_message(error, "invalid_type", content->index, "a content part must be an object with a type");
     }
     bool known = false;
     for (size_t i = 0; i < sizeof part_texts / sizeof part_texts[0] && !known; i++) {
@@ -44,54 +71,56 @@ static bool add_part(const json_t *part, size_t index, bool first, struct hearth
         value = json_object_get(part, part_texts[i][1]);
     }
     if (!known) {
-        return fail_message(error, "unsupported_value", index, "only content parts of type \"text\" are supported");
+        return add_other(part, type, content, error);
     }
     if (!json_is_string(value)) {
-        return fail_message(error, "invalid_type", index, "a text part needs a string \"text\"");
+        return fail_message(error, "invalid_type", content->index, "a text part needs a string \"text\"");
     }
-    if ((!first && !hearth_buf_append(text, "\n", 1)) ||
-        !hearth_buf_append(text, json_string_value(value), json_string_length(value))) {
-        return hearth_api_fail_nomem(error);
-    }
-    return true;
+    const bool first = !content->begun;
+    content->begun = true;
+    return ((first || hearth_buf_text(&content->text, "\n")) &&
+            hearth_buf_append(&content->text, json_string_value(value), json_string_length(value))) ||
+           hearth_api_fail_nomem(error);
 }
 
-static bool read_content(const json_t *object, size_t index, struct hearth_message *message,
-                         struct hearth_api_error *error) {
+static bool read_content(const struct hearth_api *api, const json_t *object, size_t index,
+                         struct hearth_message *message, struct hearth_api_error *error) {
     const json_t *content = hearth_json_get(object, "content");
-    bool may_lack = message->role == HEARTH_ROLE_ASSISTANT || message->role == HEARTH_ROLE_TOOL;
-    struct hearth_buf text = {0};
+    struct content read = {.strict = api->strict_content, .role = message->role, .index = index};
     bool ok = true;
-    if (content == NULL && !may_lack) {
-        return fail_message(error, "missing_required_parameter", index, "content is missing");
-    }
     if (content != NULL && !json_is_string(content) && !json_is_array(content)) {
         return fail_message(error, "invalid_type", index, "content must be a string or an array of text parts");
     }
     if (json_is_string(content)) {
-        ok = hearth_buf_append(&text, json_string_value(content), json_string_length(content)) ||
+        ok = hearth_buf_append(&read.text, json_string_value(content), json_string_length(content)) ||
              hearth_api_fail_nomem(error);
     }
     for (size_t i = 0; ok && i < json_array_size(content); i++) { /* 0 when it is no array */
-        ok = add_part(json_array_get(content, i), index, i == 0, &text, error);
+        ok = add_part(json_array_get(content, i), &read, error);
     }
-    message->content_len = text.len;
+    message->content_len = read.text.len;
     if (ok) {
-        message->content = take_text(&text);
-        ok = message->content != NULL || hearth_api_fail_nomem(error);
+        message->content = take_text(&read.text);
+        message->unseen = read.unseen.len > 0 ? take_text(&read.unseen) : NULL;
+        ok = (message->content != NULL && (read.unseen.len == 0 || message->unseen != NULL)) ||
+             hearth_api_fail_nomem(error);
     }
-    hearth_buf_finish(&text);
+    hearth_buf_finish(&read.text);
+    hearth_buf_finish(&read.unseen);
     return ok;
 }
 
-void hearth_message_strip_lines(const struct hearth_api *api, struct hearth_message *message) {
-    char *out = message->content;
-    if (api->strip_line_count == 0) {
+/* Claude Code's, at the head of its system text: it differs with every version and session. */
+static const char billing[] = "x-anthropic-billing-header:";
+
+void hearth_text_strip_lines(const struct hearth_api *api, char *text, size_t *text_len) {
+    char *out = text;
+    if (api->strip_line_count == 0 && strstr(text, billing) == NULL) {
         return;
     }
-    for (char *line = message->content, *next; line != NULL && *line != '\0'; line = next) {
+    for (char *line = text, *next; *line != '\0'; line = next) {
         char *newline = strchr(line, '\n');
-        bool strip = false;
+        bool strip = strncmp(line, billing, sizeof billing - 1) == 0;
         next = newline != NULL ? newline + 1 : line + strlen(line);
         size_t len = (size_t)(next - line);
         if (newline != NULL) {
@@ -109,7 +138,11 @@ void hearth_message_strip_lines(const struct hearth_api *api, struct hearth_mess
         }
     }
     *out = '\0';
-    message->content_len = (size_t)(out - message->content);
+    *text_len = (size_t)(out - text);
+}
+
+void hearth_message_strip_lines(const struct hearth_api *api, struct hearth_message *message) {
+    hearth_text_strip_lines(api, message->content, &message->content_len);
 }
 
 /* ---- calls ---- */
@@ -216,7 +249,7 @@ static struct hearth_message *read_message(const struct hearth_api *api, const j
         hearth_api_fail_nomem(error);
         return NULL;
     }
-    bool ok = read_content(object, index, message, error) && read_calls(object, index, message, error) &&
+    bool ok = read_content(api, object, index, message, error) && read_calls(object, index, message, error) &&
               read_text(object, "name", true, index, &message->name, error) &&
               read_text(object, "tool_call_id", true, index, &message->tool_call_id, error) &&
               read_text(object, "reasoning_content", true, index, &message->reasoning, error) &&
@@ -274,11 +307,21 @@ bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hear
         if (message == NULL) {
             return false; /* hearth_history_finish() frees what was read */
         }
-        if (!hearth_history_add(history, message)) {
+        if (!hearth_history_add_sent(history, message)) {
             return hearth_api_fail_nomem(error);
         }
     }
-    return true;
+    return history->count > 0 ||
+           hearth_api_fail(error, 400, "invalid_value", "messages", "messages: none of them has any content");
+}
+
+bool hearth_history_add_sent(struct hearth_history *history, struct hearth_message *message) {
+    history->ends_empty = message != NULL && hearth_message_is_empty(message);
+    if (history->ends_empty) {
+        hearth_message_unref(message);
+        return true;
+    }
+    return hearth_history_add(history, message);
 }
 
 bool hearth_history_add(struct hearth_history *history, struct hearth_message *message) {

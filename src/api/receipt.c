@@ -103,6 +103,11 @@ static bool add_load(const struct hearth_tally *tally, json_t *json) {
            (!tally->late || json_object_set_new(json, "deadline", json_true()) == 0);
 }
 
+static bool add_warnings(const struct hearth_tally *tally, json_t *json) {
+    json_t *warnings = hearth_content_warnings(&tally->job->history);
+    return warnings == NULL || json_object_set_new(json, "warnings", warnings) == 0;
+}
+
 json_t *hearth_receipt_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
     json_t *json =
@@ -113,7 +118,8 @@ json_t *hearth_receipt_json(const struct hearth_tally *tally) {
                   hearth_json_real(ms(receipt->plan_us)), "restore_ms", hearth_json_real(ms(receipt->restore_us)),
                   "prefill_ms", hearth_json_real(ms(receipt->prefill_us)), "reason",
                   hearth_reason_text(receipt->reason), "reason_text", hearth_reason_help(receipt->reason));
-    if (json != NULL && (!add_load(tally, json) || !hearth_conversation_add_json(tally->job->conversation, json) ||
+    if (json != NULL && (!add_load(tally, json) || !add_warnings(tally, json) ||
+                         !hearth_conversation_add_json(tally->job->conversation, json) ||
                          !hearth_kept_add_json(tally->job, json))) {
         json_decref(json);
         return NULL;

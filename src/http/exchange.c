@@ -164,7 +164,7 @@ static const char *status_text(int status) {
 }
 
 /* What scripts of web pages may read of an answer, besides what they always may. */
-#define EXPOSED "X-Request-Id, request-id, Retry-After, X-Should-Retry"
+#define EXPOSED "X-Request-Id, request-id, Retry-After, X-Should-Retry, Warning"
 
 /* Writes the head. `framing` is the header line that tells where the body ends, "" for none. */
 static void put_head(struct hearth_http_conn *conn, int status, const char *request_id, const char *content_type,

@@ -195,10 +195,14 @@ static size_t text_bytes(const char *text) {
     return text != NULL ? strlen(text) + 1 : 0;
 }
 
+bool hearth_message_is_empty(const struct hearth_message *message) {
+    return message->content_len == 0 && message->role != HEARTH_ROLE_ASSISTANT && message->role != HEARTH_ROLE_TOOL;
+}
+
 /* A parsed value takes a few times the room of its text: counted twice, as an estimate. */
 static size_t memory_of(const struct hearth_message *message) {
     size_t bytes = sizeof *message + message->content_len + 1 + text_bytes(message->reasoning) +
-                   text_bytes(message->name) + text_bytes(message->tool_call_id);
+                   text_bytes(message->unseen) + text_bytes(message->name) + text_bytes(message->tool_call_id);
     for (size_t i = 0; i < message->call_count; i++) {
         const struct hearth_call *call = &message->calls[i];
         bytes += sizeof *call + text_bytes(call->id) + text_bytes(call->name) + 3 * text_bytes(call->arguments);
@@ -242,6 +246,7 @@ void hearth_message_unref(struct hearth_message *message) {
     free(message->calls);
     free(message->content);
     free(message->reasoning);
+    free(message->unseen);
     free(message->name);
     free(message->tool_call_id);
     free(message);

@@ -46,6 +46,7 @@ struct hearth_message {
     char *content; /* never NULL; `content_len` bytes and a NUL */
     size_t content_len;
     char *reasoning;    /* or NULL */
+    char *unseen;       /* what was no text, and stands in the content as a note: a line each; or NULL */
     char *name;         /* of a tool or a participant, or NULL */
     char *tool_call_id; /* tool results, or NULL */
     struct hearth_call *calls;
@@ -60,6 +61,9 @@ struct hearth_message {
 struct hearth_message *hearth_message_create(enum hearth_role role);
 /* Room for calls, zeroed. False: out of memory. */
 bool hearth_message_alloc_calls(struct hearth_message *message, size_t count);
+/* True when there is nothing to print: no text, of a role that has nothing else. An assistant's message is never empty,
+ * for a reply may have been: it is printed as it was sampled. Nor is the result of a tool. Before or after sealing. */
+bool hearth_message_is_empty(const struct hearth_message *message);
 /* Parses what `arguments` hold, computes `says` and `bytes`; content may still be NULL and becomes "". From here on it
  * is immutable. False: out of memory. */
 bool hearth_message_seal(struct hearth_message *message);

@@ -16,12 +16,17 @@
 
 static struct stage stage;
 
-static int setup(void **state) {
+static void open_stage(bool strict) {
     struct stage_options options;
-    (void)state;
     stage_options_default(&options);
     options.sim.ctx_tokens = 8192;
+    options.api.strict_content = strict;
     stage_open(&stage, &options);
+}
+
+static int setup(void **state) {
+    (void)state;
+    open_stage(false);
     return 0;
 }
 
@@ -52,16 +57,14 @@ static const char *const refused[][2] = {
     {"{\"max_tokens\":8,\"messages\":[7]}", "messages.0: Input should be an object"},
     {"{\"max_tokens\":8,\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", "messages.0: Unexpected role \"tool\""},
     {"{\"max_tokens\":8,\"messages\":[{\"content\":\"x\"}]}", "messages.0: role: Field required"},
-    {"{\"max_tokens\":8,\"messages\":[{\"role\":\"user\"}]}", "messages.0: content: Field required"},
+    {"{\"max_tokens\":8,\"messages\":[{\"role\":\"user\"}]}",
+     "messages: at least one message with content is required"},
     {"{\"max_tokens\":8,\"messages\":[{\"role\":\"user\",\"content\":7}]}", "messages.0: content: Input should be"},
     {"{\"max_tokens\":8,\"messages\":[{\"role\":\"user\",\"content\":[]}]}",
-     "messages.0: user messages must have non-empty content"},
+     "messages: at least one message with content is required"},
     {HEARD("7"), "messages.0.content.0: Input should be an object"},
     {HEARD("{\"type\":\"poem\"}"), "messages.0.content.0: Input tag 'poem' found"},
     {HEARD("{\"type\":\"text\"}"), "messages.0.content.0: text.text:"},
-    {HEARD("{\"type\":\"image\",\"source\":{}}"), "messages.0.content.0: image: this model has no vision"},
-    {HEARD("{\"type\":\"document\",\"source\":{\"type\":\"base64\",\"data\":\"\"}}"),
-     "messages.0.content.0: document: this model reads no files"},
     {HEARD("{\"type\":\"tool_result\",\"tool_use_id\":\"gone\"}"),
      "messages.0.content.0: unexpected `tool_use_id` found in `tool_result` blocks: gone."},
     {SAID("{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"look\",\"input\":[]}"),
@@ -108,17 +111,41 @@ static const char *const refused[][2] = {
     {"{", "the body is not valid JSON"},
 };
 
+/* With --strict-content. */
+static const char *const refused_strictly[][2] = {
+    {HEARD("{\"type\":\"image\",\"source\":{}}"), "messages.0.content.0: image: this model has no vision"},
+    {HEARD("{\"type\":\"document\",\"source\":{\"type\":\"base64\",\"data\":\"\"}}"),
+     "messages.0.content.0: document: this model reads no files"},
+    {SAID("{\"type\":\"poem\"}"), "messages.1.content.0: Input tag 'poem' found"},
+};
+
+static void refuse(const char *const *row) {
+    json_t *answer = post(MESSAGES, row[0], 400);
+    assert_string_equal(json_str(answer, "type"), "error");
+    assert_string_equal(json_str(answer, "error.type"), "invalid_request_error");
+    assert_true(json_str(answer, "request_id")[0] != '\0');
+    if (strncmp(json_str(answer, "error.message"), row[1], strlen(row[1])) != 0) {
+        fail_msg("%s: %s", row[0], json_str(answer, "error.message"));
+    }
+    json_decref(answer);
+}
+
 static void errors_name_the_place(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        json_t *answer = post(MESSAGES, refused[i][0], 400);
-        assert_string_equal(json_str(answer, "type"), "error");
-        assert_string_equal(json_str(answer, "error.type"), "invalid_request_error");
-        assert_true(json_str(answer, "request_id")[0] != '\0');
-        if (strncmp(json_str(answer, "error.message"), refused[i][1], strlen(refused[i][1])) != 0) {
-            fail_msg("%s: %s", refused[i][0], json_str(answer, "error.message"));
-        }
-        json_decref(answer);
+        refuse(refused[i]);
+    }
+}
+
+static void strict_content_refuses_what_cannot_be_seen(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof refused_strictly / sizeof refused_strictly[0]; i++) {
+        json_decref(post(MESSAGES, refused_strictly[i][0], 200));
+    }
+    stage_close(&stage);
+    open_stage(true);
+    for (size_t i = 0; i < sizeof refused_strictly / sizeof refused_strictly[0]; i++) {
+        refuse(refused_strictly[i]);
     }
 }
 
@@ -197,6 +224,7 @@ int main(void) {
         cmocka_unit_test(errors_before_the_body_have_an_id),
         cmocka_unit_test(too_long_prompts_say_how_long),
         cmocka_unit_test(other_paths_answer),
+        cmocka_unit_test(strict_content_refuses_what_cannot_be_seen),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

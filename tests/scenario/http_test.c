@@ -263,7 +263,7 @@ static void answers_head_and_options(void **state) {
     assert_true(client_request(&client, "GET", "/x", "Origin: http://a\r\n", NULL));
     assert_true(client_response(&client, false, &response));
     assert_true(response_header(&response, "Access-Control-Expose-Headers", value, sizeof value));
-    assert_string_equal(value, "X-Request-Id, request-id, Retry-After, X-Should-Retry");
+    assert_string_equal(value, "X-Request-Id, request-id, Retry-After, X-Should-Retry, Warning");
     response_finish(&response);
     client_close(&client);
 }

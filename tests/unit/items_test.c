@@ -12,7 +12,7 @@
 #define TURN_A "00000000000000000000000000000aaa"
 #define TURN_B "00000000000000000000000000000bbb"
 
-static struct hearth_api api = {.secret = {1, 2, 3}};
+static struct hearth_api api = {.secret = {1, 2, 3}}, strict = {.secret = {1, 2, 3}, .strict_content = true};
 
 static json_t *parse(const char *text) {
     json_error_t at;
@@ -66,10 +66,24 @@ static void print(const struct hearth_job *job, char *out, size_t cap) {
 #define CALL(id, name) "{\"type\":\"function_call\",\"call_id\":\"" id "\",\"name\":\"" name "\",\"arguments\":\"{}\"}"
 #define RESULT(id, text) "{\"type\":\"function_call_output\",\"call_id\":\"" id "\",\"output\":\"" text "\"}"
 
+struct reading {
+    const char *items, *messages;
+};
+
+static void assert_read_as(const struct reading *cases, size_t count) {
+    char text[512], items[1024];
+    for (size_t i = 0; i < count; i++) {
+        struct hearth_job job = {.api = &api};
+        snprintf(items, sizeof items, "[%s]", cases[i].items);
+        assert_true(read(&job, parse(items), false));
+        print(&job, text, sizeof text);
+        assert_string_equal(text, cases[i].messages);
+        clear(&job);
+    }
+}
+
 static void items_become_messages(void **state) {
-    static const struct {
-        const char *items, *messages;
-    } cases[] = {
+    static const struct reading cases[] = {
         {USER("hi"), "user:hi|"},
         /* a reply's items are one message, */
         {THOUGHT("hm") "," TEXT("so") "," CALL("c1", "f") "," CALL("c2", "g"), "assistant:[hm]so c1=f{} c2=g{}|"},
@@ -99,8 +113,8 @@ static void items_become_messages(void **state) {
                         "\"text\":\"a\"},{\"type\":\"input_text\",\"text\":\"b\"}]}",
          "assistant: c=f{}|tool:a\nb<-c|"},
         {CALL("c", "f") ",{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":[{\"type\":\"input_image\","
-                        "\"image_url\":\"data:\"}]}",
-         "assistant: c=f{}|tool:[an image, which this model cannot see]<-c|"},
+                        "\"image_url\":\"data:,\"}]}",
+         "assistant: c=f{}|tool:[image, 0 bytes; this model cannot see it]<-c|"},
         {"{\"type\":\"custom_tool_call\",\"call_id\":\"c\",\"name\":\"p\",\"input\":\"x\\ny\"},"
          "{\"type\":\"custom_tool_call_output\",\"call_id\":\"c\",\"output\":\"ok\"}",
          "assistant: c=p{\"input\":\"x\\ny\"}|tool:ok<-c|"},
@@ -114,17 +128,32 @@ static void items_become_messages(void **state) {
         {"{\"type\":\"reasoning\",\"summary\":[]}," USER("x"), "user:x|"},
         /* Tools of somebody else's. */
         {"{\"type\":\"web_search_call\",\"id\":\"w\",\"status\":\"completed\"}," USER("x"), "user:x|"},
+        {"{\"type\":\"compaction_trigger\"}," USER("x"), "user:x|"},
     };
-    char text[512], items[1024];
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct hearth_job job = {.api = &api};
-        snprintf(items, sizeof items, "[%s]", cases[i].items);
-        assert_true(read(&job, parse(items), false));
-        print(&job, text, sizeof text);
-        assert_string_equal(text, cases[i].messages);
-        clear(&job);
-    }
+    assert_read_as(cases, sizeof cases / sizeof cases[0]);
+}
+
+static void what_clients_leave_ends_no_session(void **state) {
+    static const struct reading cases[] = {
+        /* Messages that say nothing; a reply that said nothing, and a result, are there. */
+        {USER("") ",{\"role\":\"user\"},{\"role\":\"system\",\"content\":[]},{\"role\":\"developer\",\"content\":null},"
+         "{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"\"}]}," USER("x"), "user:x|"},
+        {USER("x") "," TEXT("") "," USER("y"), "user:x|assistant:|user:y|"},
+        {CALL("c", "f") "," USER("") "," RESULT("c", ""), "assistant: c=f{}|tool:<-c|"},
+        /* What another server has left: a part of a reply, and a summary that it alone can read. */
+        {"{\"role\":\"assistant\",\"content\":[{\"type\":\"zork\"},{\"type\":\"output_text\",\"text\":\"a\"}]}",
+         "assistant:a|"},
+        {CALL("c", "f") ",{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":[{\"type\":\"zork\"}]}",
+         "assistant: c=f{}|tool:[content; this model cannot read it]<-c|"},
+        {"{\"type\":\"compaction\",\"encrypted_content\":\"AAAA\"}," USER("x"),
+         "user:" HEARTH_SUMMARY_HEAD "[a summary; this model cannot read it]|user:x|"},
+        {"{\"type\":\"message\",\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"see\"},"
+         "{\"type\":\"input_file\",\"filename\":\"a.pdf\",\"file_data\":\"JVBERi0xLjQK\"}]}",
+         "user:see\n[file, application/pdf, 9 bytes, a.pdf; this model cannot read it]|"},
+    };
+    (void)state;
+    assert_read_as(cases, sizeof cases / sizeof cases[0]);
 }
 
 static void what_is_wrong_is_named(void **state) {
@@ -137,8 +166,8 @@ static void what_is_wrong_is_named(void **state) {
         {"[" USER("x") ",{\"type\":\"zork\"}]", "input[1].type"},
         {"[{\"role\":\"robot\",\"content\":\"x\"}]", "input[0].role"},
         {"[{\"role\":\"tool\",\"content\":\"x\"}]", "input[0].role"},
-        {"[{\"role\":\"user\"}]", "input[0].content"},
-        {"[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\",\"image_url\":\"x\"}]}]", "input[0].content"},
+        {"[{\"role\":\"user\",\"content\":7}]", "input[0].content"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"zork\"}]}]", "input[0].content"},
         {"[{\"role\":\"user\",\"content\":[7]}]", "input[0].content"},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\"}]}]", "input[0].content"},
         {"[{\"type\":\"function_call\",\"call_id\":\"c\"}]", "input[0].name"},
@@ -150,18 +179,21 @@ static void what_is_wrong_is_named(void **state) {
         {"[" CALL("c", "f") ",{\"type\":\"function_call_output\",\"call_id\":\"c\"}]", "input[1].output"},
         {"[{\"type\":\"reasoning\",\"content\":[7]}]", "input[0].content"},
         {"[{\"type\":\"compaction\"}]", "input[0].encrypted_content"},
-        {"[{\"type\":\"compaction\",\"encrypted_content\":\"AAAA\"}]", "input[0].encrypted_content"},
         {"[null]", "input[0]"},
+        /* Only with --strict-content: */
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\",\"image_url\":\"x\"}]}]", "input[0].content"},
+        {"[{\"type\":\"compaction\",\"encrypted_content\":\"AAAA\"}]", "input[0].encrypted_content"},
     };
+    const size_t count = sizeof cases / sizeof cases[0], strict_from = count - 2;
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct hearth_job job = {.api = &api};
-        if (read(&job, parse(cases[i].items), false)) {
-            print_error("%s\n", cases[i].items);
-            fail();
+    for (size_t i = 0; i < 2 * count; i++) {
+        const bool is_strict = i >= count, allowed = i < count && i >= strict_from;
+        struct hearth_job job = {.api = is_strict ? &strict : &api};
+        if (read(&job, parse(cases[i % count].items), false) != allowed) {
+            fail_msg("%s", cases[i % count].items);
         }
-        assert_int_equal(job.error.status, 400);
-        assert_string_equal(job.error.param, cases[i].param);
+        assert_int_equal(job.error.status, allowed ? 0 : 400);
+        assert_string_equal(job.error.param, allowed ? "" : cases[i % count].param);
         clear(&job);
     }
 }
@@ -311,7 +343,8 @@ static void items_are_stored_in_one_form(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_become_messages),        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(items_become_messages),
+        cmocka_unit_test(what_clients_leave_ends_no_session),        cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(the_store_is_trusted),         cmocka_unit_test(messages_survive_their_items),
         cmocka_unit_test(sealed_text_comes_back),       cmocka_unit_test(sealed_items_are_read),
         cmocka_unit_test(items_are_stored_in_one_form),

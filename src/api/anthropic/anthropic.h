@@ -2,7 +2,7 @@
  *
  *     request.c    a request's fields, and the endpoints    blocks.c   content blocks to messages
  *     events.c     the reply, whole or streamed             usage.c    what it has cost
- *     signature.c  thinking that comes back as it went
+ *     signature.c  thinking that comes back as it went  forms.c    ids, and what a block is
  *
  * Source: https://docs.anthropic.com/en/api/messages, https://docs.anthropic.com/en/api/messages-streaming */
 #ifndef HEARTH_API_ANTHROPIC_ANTHROPIC_H
@@ -29,15 +29,23 @@ bool hearth_anthropic_fail(struct hearth_anthropic_reading *reading, const char 
 bool hearth_anthropic_read_cache_control(struct hearth_anthropic_reading *reading, const json_t *object, size_t index,
                                          size_t upto);
 
-/* ---- blocks.c ---- */
-
-/* A breakpoint in the system text or the tools stands in for the message in front. */
-#define HEARTH_ANTHROPIC_FRONT SIZE_MAX
+/* ---- forms.c ---- */
 
 /* Ids of calls have another beginning here: toolu_ for call_, and in front of those that have none. Caller frees; NULL:
  * out of memory. */
 char *hearth_anthropic_id_printed(const char *id);
 char *hearth_anthropic_id_read(const char *id);
+/* True for a document whose text is in it. */
+bool hearth_anthropic_is_text(const json_t *document);
+/* True for a type of block that hosted tools and other services leave in a history: no template prints it. */
+bool hearth_anthropic_is_left_out(const char *type);
+/* True for content (or NULL) that says nothing: none at all, or texts without a character. */
+bool hearth_anthropic_is_empty(const json_t *content);
+
+/* ---- blocks.c ---- */
+
+/* A breakpoint in the system text or the tools stands in for the message in front. */
+#define HEARTH_ANTHROPIC_FRONT SIZE_MAX
 
 /* Reads system and messages into job->history, and their breakpoints. */
 bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, const json_t *body);

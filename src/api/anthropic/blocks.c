@@ -7,7 +7,11 @@
  *
  * Thinking counts when its signature is ours and holds. From elsewhere it is left out, so that a conversation can move
  * here; ours but changed is refused. Where a reply of this server is known, its reasoning comes back anyway. What
- * hosted tools have left in a history is left out: no template prints it. */
+ * hosted tools have left in a history is left out: no template prints it. Images and files become notes (content.c).
+ *
+ * Messages that say nothing are left out, as if they had not been sent: Claude Code has some that carry only another
+ * effort. An assistant's is what a reply was that said nothing; it stays, but for one at the end, which would be
+ * continued, and one of which every block was left out. */
 #include "api/anthropic/anthropic.h"
 
 #include "base/log.h"
@@ -22,7 +26,8 @@ struct reader {
     /* The message that is being put together; open is NULL between two. */
     struct hearth_message *open;
     size_t open_index;                 /* the message of the body that has added to it last */
-    struct hearth_buf text, reasoning;
+    struct hearth_buf text, reasoning, unseen;
+    bool kept_empty;                   /* it is a reply that said nothing */
     json_t *calls;                     /* tool_use blocks */
     const struct hearth_message *asked; /* the assistant's last message: results answer its calls */
     const struct hearth_message *noted; /* the one whose calls these are: */
@@ -45,35 +50,6 @@ static bool append(struct reader *reader, struct hearth_buf *text, const char *b
     return len == 0 || ((text->len == 0 || hearth_buf_append(text, between, strlen(between))) &&
                         hearth_buf_append(text, json_string_value(string), len)) ||
            fail_nomem(reader);
-}
-
-/* ---- ids ---- */
-
-#define OWN_ID "call_"
-#define THEIR_ID "toolu_"
-/* Some templates want short ids; what stands behind OWN_ID is longer. */
-#define SHORT_ID_CHARS 9
-
-static char *exchange(const char *id, const char *from, const char *to) {
-    struct hearth_buf out = {0};
-    const size_t len = strlen(from);
-    const char *rest = strncmp(id, from, len) == 0 ? id + len : id;
-    if (!hearth_buf_text(&out, to) || !hearth_buf_text(&out, rest) || !hearth_buf_append(&out, "", 1)) {
-        hearth_buf_finish(&out);
-        return NULL;
-    }
-    return (char *)hearth_buf_take(&out);
-}
-
-char *hearth_anthropic_id_printed(const char *id) {
-    return exchange(id, OWN_ID, THEIR_ID);
-}
-
-char *hearth_anthropic_id_read(const char *id) {
-    if (strncmp(id, THEIR_ID, strlen(THEIR_ID)) != 0) {
-        return strdup(id);
-    }
-    return exchange(id, THEIR_ID, strlen(id) == strlen(THEIR_ID) + SHORT_ID_CHARS ? "" : OWN_ID);
 }
 
 /* ---- the message that is being put together ---- */
@@ -114,8 +90,10 @@ static void drop(struct reader *reader) {
     reader->open = NULL;
     hearth_buf_finish(&reader->text);
     hearth_buf_finish(&reader->reasoning);
+    hearth_buf_finish(&reader->unseen);
     json_decref(reader->calls);
     reader->calls = NULL;
+    reader->kept_empty = false;
 }
 
 /* Finishes the open message, if there is one. */
@@ -124,8 +102,9 @@ static bool close_message(struct reader *reader) {
     if (message == NULL) {
         return true;
     }
-    if (message->role == HEARTH_ROLE_ASSISTANT && reader->text.len == 0 && reader->reasoning.len == 0 &&
-        json_array_size(reader->calls) == 0) {
+    if (message->role != HEARTH_ROLE_TOOL && reader->text.len == 0 && reader->reasoning.len == 0 &&
+        json_array_size(reader->calls) == 0 && !reader->kept_empty) {
+        reader->history->ends_empty |= message->role != HEARTH_ROLE_ASSISTANT;
         move_breakpoints(reader);
         drop(reader);
         return true;
@@ -136,6 +115,10 @@ static bool close_message(struct reader *reader) {
     if (ok && reader->reasoning.len > 0) {
         message->reasoning = take_text(&reader->reasoning);
         ok = message->reasoning != NULL;
+    }
+    if (ok && reader->unseen.len > 0) {
+        message->unseen = take_text(&reader->unseen);
+        ok = message->unseen != NULL;
     }
     if (ok && (message->role == HEARTH_ROLE_SYSTEM)) {
         hearth_message_strip_lines(reader->job->api, message);
@@ -217,14 +200,11 @@ static bool read_document(struct reader *reader, const json_t *block, struct hea
         !append(reader, out, "\n", hearth_json_get(block, "context"))) {
         return false;
     }
-    if (type != NULL && strcmp(type, "text") == 0) {
+    if (strcmp(type, "text") == 0) {
         return json_is_string(data) ? append(reader, out, "\n", data)
                                     : FAIL("document.source.text.data: Input should be a valid string");
     }
-    if (type != NULL && strcmp(type, "content") == 0) {
-        return read_texts(reader, hearth_json_get(source, "content"), out);
-    }
-    return FAIL("document: this model reads no files; documents of type \"text\" are read");
+    return read_texts(reader, hearth_json_get(source, "content"), out);
 }
 
 /* {"source", "title", "content": [text]} */
@@ -241,7 +221,7 @@ static bool read_common(struct reader *reader, const json_t *block, struct heart
     if (type != NULL && strcmp(type, "text") == 0) {
         return read_text_block(reader, block, out, "\n");
     }
-    if (type != NULL && strcmp(type, "document") == 0) {
+    if (type != NULL && strcmp(type, "document") == 0 && hearth_anthropic_is_text(block)) {
         return read_document(reader, block, out);
     }
     if (type != NULL && strcmp(type, "search_result") == 0) {
@@ -268,20 +248,25 @@ static bool note_asked(struct reader *reader) {
     return hearth_call_ids_add(&reader->call_ids, reader->asked) || fail_nomem(reader);
 }
 
-/* An image cannot be looked at. Where a tool has brought it the model is told, or the conversation would be stuck. */
-static bool add_unseen(struct reader *reader, const json_t *block) {
+static bool add_note(struct reader *reader, const json_t *block) {
+    return ((reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
+            hearth_content_note(block, &reader->text, &reader->unseen) &&
+            append(reader, &reader->text, "\n", hearth_json_get(block, "context"))) ||
+           fail_nomem(reader);
+}
+
+/* What a tool has brought and is no text. The model is told of it, whatever it is, or the conversation would be
+ * stuck. */
+static bool add_brought(struct reader *reader, const json_t *block) {
     const char *type = json_string_value(json_object_get(block, "type"));
     const json_t *name = hearth_json_get(block, "tool_name");
-    if (type != NULL && strcmp(type, "tool_reference") == 0 && json_is_string(name)) {
-        return append(reader, &reader->text, "\n", name);
-    }
-    if (type == NULL || (strcmp(type, "image") != 0 && strcmp(type, "browser_state") != 0)) {
+    if (type == NULL) {
         return fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_reference'");
     }
-    return (reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
-                   hearth_buf_text(&reader->text, "[an image, which this model cannot see]")
-               ? true
-               : fail_nomem(reader);
+    if (strcmp(type, "tool_reference") == 0 && json_is_string(name)) {
+        return append(reader, &reader->text, "\n", name);
+    }
+    return add_note(reader, block);
 }
 
 static bool read_result_content(struct reader *reader, const json_t *content) {
@@ -298,7 +283,7 @@ static bool read_result_content(struct reader *reader, const json_t *content) {
     }
     json_array_foreach(content, i, block) {
         snprintf(place + len, sizeof reader->reading->place - len, ".tool_result.content.%zu", i);
-        if (!read_common(reader, block, &reader->text, &found) || (!found && !add_unseen(reader, block)) ||
+        if (!read_common(reader, block, &reader->text, &found) || (!found && !add_brought(reader, block)) ||
             !read_cache_control(reader, block, SIZE_MAX)) {
             return false;
         }
@@ -333,23 +318,43 @@ static bool read_tool_result(struct reader *reader, const json_t *block, size_t 
            read_cache_control(reader, block, SIZE_MAX);
 }
 
-static bool read_user_block(struct reader *reader, const json_t *block, size_t index) {
+/* Of an image, a sound or a file that was said by somebody. */
+static bool read_media(struct reader *reader, const json_t *block) {
+    const char *type = json_string_value(json_object_get(block, "type"));
+    if (!hearth_content_is_known(type)) {
+        return fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_result'");
+    }
+    if (reader->job->api->strict_content) {
+        return strcmp(type, "image") == 0 ? FAIL("image: this model has no vision, it reads text only")
+                                          : FAIL("%s: this model reads no files; documents of type \"text\" are read",
+                                                 type);
+    }
+    return add_note(reader, block);
+}
+
+static bool leave_out(const struct reader *reader, const char *type) {
+    hearth_log(HEARTH_LOG_DEBUG, "api: %s: a block of type %.60s is left out", reader->reading->place, type);
+    return true;
+}
+
+/* What is said to the model: by the user, or by a system message between others. */
+static bool read_said_block(struct reader *reader, const json_t *block, enum hearth_role role, size_t index) {
     const char *type = json_string_value(json_object_get(block, "type"));
     bool found;
+    if (type != NULL && hearth_anthropic_is_left_out(type)) {
+        return leave_out(reader, type);
+    }
+    return open_message(reader, role, index) && read_common(reader, block, &reader->text, &found) &&
+           (found || read_media(reader, block)) &&
+           read_cache_control(reader, block, role == HEARTH_ROLE_USER ? reader->text.len : SIZE_MAX);
+}
+
+static bool read_user_block(struct reader *reader, const json_t *block, size_t index) {
+    const char *type = json_string_value(json_object_get(block, "type"));
     if (type != NULL && strcmp(type, "tool_result") == 0) {
         return read_tool_result(reader, block, index);
     }
-    if (type != NULL && strcmp(type, "image") == 0) {
-        return FAIL("image: this model has no vision, it reads text only");
-    }
-    if (type != NULL && strcmp(type, "container_upload") == 0) {
-        return true;
-    }
-    if (!open_message(reader, HEARTH_ROLE_USER, index) || !read_common(reader, block, &reader->text, &found)) {
-        return false;
-    }
-    return found ? read_cache_control(reader, block, reader->text.len)
-                 : fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_result'");
+    return read_said_block(reader, block, HEARTH_ROLE_USER, index);
 }
 
 /* ---- blocks of an assistant ---- */
@@ -391,11 +396,6 @@ static bool read_tool_use(struct reader *reader, const json_t *block) {
            read_cache_control(reader, block, SIZE_MAX);
 }
 
-static bool ends_with(const char *text, const char *ending) {
-    const size_t len = strlen(text), ending_len = strlen(ending);
-    return len >= ending_len && strcmp(text + len - ending_len, ending) == 0;
-}
-
 static bool read_assistant_block(struct reader *reader, const json_t *block) {
     const char *type = json_string_value(json_object_get(block, "type"));
     if (type == NULL) {
@@ -413,16 +413,30 @@ static bool read_assistant_block(struct reader *reader, const json_t *block) {
     if (strcmp(type, "compaction") == 0) {
         return append(reader, &reader->text, "\n", hearth_json_get(block, "content"));
     }
-    if (strcmp(type, "redacted_thinking") == 0 || strcmp(type, "server_tool_use") == 0 ||
-        strcmp(type, "mcp_tool_use") == 0 || strcmp(type, "container_upload") == 0 || strcmp(type, "fallback") == 0 ||
-        (strcmp(type, "tool_result") != 0 && ends_with(type, "_tool_result"))) {
-        hearth_log(HEARTH_LOG_DEBUG, "api: %s: a block of type %s is left out", reader->reading->place, type);
-        return true;
+    if (hearth_content_is_known(type) && !reader->job->api->strict_content) {
+        return add_note(reader, block);
     }
-    return fail_type(reader, block, "'text', 'thinking', 'redacted_thinking', 'tool_use'");
+    if (strcmp(type, "tool_result") == 0 || (!hearth_anthropic_is_left_out(type) && reader->job->api->strict_content)) {
+        return fail_type(reader, block, "'text', 'thinking', 'redacted_thinking', 'tool_use'");
+    }
+    return leave_out(reader, type); /* of another service, be its type known or not */
 }
 
 /* ---- messages ---- */
+
+/* Breakpoints in a message that is left out belong to the one before it. */
+static bool skip_message(struct reader *reader, const json_t *content) {
+    const size_t count = reader->history->count;
+    const size_t before = reader->open != NULL ? count : count > 0 ? count - 1 : HEARTH_ANTHROPIC_FRONT;
+    size_t i;
+    const json_t *block;
+    json_array_foreach(content, i, block) {
+        if (!hearth_anthropic_read_cache_control(reader->reading, block, before, SIZE_MAX)) {
+            return false;
+        }
+    }
+    return true;
+}
 
 static bool read_role(struct reader *reader, const json_t *message, enum hearth_role *role) {
     const char *text = json_string_value(json_object_get(message, "role"));
@@ -445,25 +459,12 @@ static bool read_blocks(struct reader *reader, const json_t *content, enum heart
     const json_t *block;
     json_array_foreach(content, i, block) {
         snprintf(place + len, sizeof reader->reading->place - len, ".content.%zu", i);
-        if (role == HEARTH_ROLE_USER) {
-            if (!read_user_block(reader, block, index)) {
-                return false;
-            }
-        } else if (!open_message(reader, role, index)) {
+        const bool ok = role == HEARTH_ROLE_USER     ? read_user_block(reader, block, index)
+                        : role == HEARTH_ROLE_SYSTEM ? read_said_block(reader, block, role, index)
+                                                     : open_message(reader, role, index) &&
+                                                           read_assistant_block(reader, block);
+        if (!ok) {
             return false;
-        } else if (role == HEARTH_ROLE_ASSISTANT) {
-            if (!read_assistant_block(reader, block)) {
-                return false;
-            }
-        } else {
-            const char *type = json_string_value(json_object_get(block, "type"));
-            if (type == NULL || strcmp(type, "text") != 0) {
-                return fail_type(reader, block, "'text'");
-            }
-            if (!read_text_block(reader, block, &reader->text, "\n") ||
-                !read_cache_control(reader, block, SIZE_MAX)) {
-                return false;
-            }
         }
     }
     place[len] = '\0';
@@ -477,34 +478,40 @@ static bool read_message(struct reader *reader, const json_t *message, size_t in
     if (!read_role(reader, message, &role)) {
         return false;
     }
-    if (content == NULL) {
-        return FAIL("content: Field required");
-    }
-    if (!json_is_string(content) && !json_is_array(content)) {
+    if (content != NULL && !json_is_string(content) && !json_is_array(content)) {
         return FAIL("content: Input should be a string or a list of blocks");
     }
-    if ((json_string_length(content) == 0 && json_array_size(content) == 0) &&
-        !(last && role == HEARTH_ROLE_ASSISTANT)) {
-        return FAIL("%s messages must have non-empty content%s", hearth_role_text(role),
-                    role == HEARTH_ROLE_ASSISTANT ? " except for the optional final assistant message" : "");
+    bool ok = true;
+    if (!hearth_anthropic_is_empty(content)) {
+        ok = json_is_array(content)
+                 ? read_blocks(reader, content, role, index)
+                 : open_message(reader, role, index) &&
+                       append(reader, &reader->text, role == HEARTH_ROLE_ASSISTANT ? "" : "\n", content);
+    } else if (role == HEARTH_ROLE_ASSISTANT && !last) {
+        ok = open_message(reader, role, index);
+        reader->kept_empty = true;
+    } else {
+        ok = skip_message(reader, content);
     }
-    if (json_is_array(content)) {
-        return read_blocks(reader, content, role, index);
-    }
-    return open_message(reader, role, index) &&
-           append(reader, &reader->text, role == HEARTH_ROLE_ASSISTANT ? "" : "\n", content);
+    /* What the assistant has said last is not the end when something of others stood behind it. */
+    const bool ended = reader->open == NULL || reader->open->role == HEARTH_ROLE_ASSISTANT;
+    reader->history->ends_empty = ended && (role != HEARTH_ROLE_ASSISTANT || (last && reader->history->ends_empty));
+    return ok;
 }
 
-/* Claude Code's first line is for those who bill: it changes with every request and is no part of the prompt. */
-static void drop_billing(struct hearth_buf *text) {
-    static const char billing[] = "x-anthropic-billing-header:";
-    if (text->len < sizeof billing - 1 || memcmp(text->data, billing, sizeof billing - 1) != 0) {
-        return;
+/* The lines that are no part of the prompt are taken out block by block, so that marks stand where the text has come
+ * to be. */
+static bool append_system(struct reader *reader, const json_t *text) {
+    struct hearth_buf lines = {0};
+    size_t len = json_string_length(text);
+    bool ok = hearth_buf_append(&lines, json_string_value(text), len) && hearth_buf_append(&lines, "", 1);
+    if (ok) {
+        hearth_text_strip_lines(reader->job->api, (char *)lines.data, &len);
+        ok = len == 0 || ((reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
+                          hearth_buf_append(&reader->text, lines.data, len));
     }
-    const uint8_t *end = memchr(text->data, '\n', text->len);
-    const size_t rest = end != NULL ? (size_t)(text->data + text->len - end) - 1 : 0;
-    memmove(text->data, text->data + text->len - rest, rest);
-    text->len = rest;
+    hearth_buf_finish(&lines);
+    return ok || fail_nomem(reader);
 }
 
 static bool read_system(struct reader *reader, const json_t *system) {
@@ -520,41 +527,32 @@ static bool read_system(struct reader *reader, const json_t *system) {
     if (!open_message(reader, HEARTH_ROLE_SYSTEM, 0)) {
         return false;
     }
-    if (json_is_string(system) && !append(reader, &reader->text, "\n", system)) {
+    if (json_is_string(system) && !append_system(reader, system)) {
         return false;
     }
-    drop_billing(&reader->text);
     json_array_foreach(system, i, block) {
         const char *type = json_string_value(json_object_get(block, "type"));
         snprintf(reader->reading->place, sizeof reader->reading->place, "system.%zu", i);
         if (type == NULL || strcmp(type, "text") != 0) {
             return fail_type(reader, block, "'text'");
         }
-        if (!read_text_block(reader, block, &reader->text, "\n")) {
+        const json_t *text = json_object_get(block, "text");
+        if (!(json_is_string(text) ? append_system(reader, text) : FAIL("text.text: Input should be a valid string")) ||
+            !hearth_anthropic_read_cache_control(reader->reading, block, HEARTH_ANTHROPIC_FRONT,
+                                                 i + 1 < json_array_size(system) ? reader->text.len : SIZE_MAX)) {
             return false;
         }
-        drop_billing(&reader->text);
-        /* Lines that are taken out move what follows them. */
-        if (!hearth_anthropic_read_cache_control(
-                reader->reading, block, HEARTH_ANTHROPIC_FRONT,
-                reader->job->api->strip_line_count == 0 && i + 1 < json_array_size(system) ? reader->text.len
-                                                                                           : SIZE_MAX)) {
-            return false;
-        }
-    }
-    if (reader->text.len == 0) {
-        drop(reader);
     }
     return close_message(reader);
 }
 
 /* A last message of the assistant's is continued, which a call cannot be. */
-static bool check_end(struct reader *reader) {
+static bool check_end(struct reader *reader, size_t before) {
     const struct hearth_history *history = reader->history;
     const struct hearth_message *last = history->count > 0 ? history->messages[history->count - 1] : NULL;
     snprintf(reader->reading->place, sizeof reader->reading->place, "messages");
-    if (last == NULL || (last->role == HEARTH_ROLE_SYSTEM && history->count == 1)) {
-        return FAIL("at least one message is required");
+    if (history->count == before || (last->role == HEARTH_ROLE_SYSTEM && history->count == 1)) {
+        return FAIL("at least one message with content is required");
     }
     if (last->role == HEARTH_ROLE_ASSISTANT && last->call_count > 0) {
         return FAIL(
@@ -583,10 +581,11 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
         }
     }
     ok = read_system(reader, hearth_json_get(body, "system"));
+    const size_t before = job->history.count;
     for (size_t i = 0; ok && i < count; i++) {
         ok = read_message(reader, json_array_get(messages, i), i, i + 1 == count);
     }
-    ok = ok && close_message(reader) && check_end(reader);
+    ok = ok && close_message(reader) && check_end(reader, before);
     json_decref(reader->call_ids);
     drop(reader);
     return ok;

@@ -453,7 +453,7 @@ static bool prepare(struct hearth_job *job, const json_t *body) {
     const struct hearth_history *history = &job->history;
     const struct hearth_message *last = history->messages[history->count - 1];
     job->generation.room_tokens = hearth_prompt_room(job->api, job->generation.max_tokens);
-    job->chat.request.continues = last->role == HEARTH_ROLE_ASSISTANT && last->call_count == 0;
+    job->chat.request.continues = last->role == HEARTH_ROLE_ASSISTANT && last->call_count == 0 && !history->ends_empty;
     return hearth_chat_request_ready(job) && hearth_chat_request_prompt(job);
 }
 

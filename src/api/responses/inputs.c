@@ -2,7 +2,8 @@
  *
  * Stored items have one form, whatever a client has written: messages have a type, a status and parts, nothing is null,
  * and there are no ids but those of replies of this server, which tell one reply from the next. An item's own id is not
- * stored: it is its turn's and its place there (hearth_id_print), with a prefix that tells its type. */
+ * stored: it is its turn's and its place there (hearth_id_print), with a prefix that tells its type. Parts that are no
+ * text are stored as the notes that the model was given (api/content.c). */
 #include "api/responses/responses.h"
 
 #include <string.h>
@@ -111,6 +112,28 @@ static void remove_nulls(json_t *object) {
     }
 }
 
+/* A part that is no text, as the note that stands for it; NULL: it is none. */
+static json_t *note_of(const json_t *part, const char *text_type) {
+    const char *type = json_string_value(json_object_get(part, "type"));
+    struct hearth_buf note = {0};
+    json_t *text = NULL;
+    if (hearth_content_is_known(type) && hearth_content_note(part, &note, NULL)) {
+        text = json_pack("{s:s, s:o}", "type", text_type, "text", hearth_json_text((const char *)note.data, note.len));
+    }
+    hearth_buf_finish(&note);
+    return text;
+}
+
+/* The result of a tool: text, or a list of parts. */
+static json_t *output_of(json_t *output) {
+    json_t *parts = json_is_array(output) ? json_array() : json_incref(output);
+    for (size_t i = 0; i < json_array_size(output); i++) {
+        json_t *part = json_array_get(output, i), *note = note_of(part, "input_text");
+        json_array_append_new(parts, note != NULL ? note : json_incref(part));
+    }
+    return parts;
+}
+
 /* A message's content as parts. */
 static json_t *parts_of(const json_t *content, bool reply) {
     json_t *parts = json_array();
@@ -122,7 +145,8 @@ static json_t *parts_of(const json_t *content, bool reply) {
         return parts;
     }
     for (size_t i = 0; i < json_array_size(content); i++) {
-        json_t *part = json_copy(json_array_get(content, i));
+        json_t *note = note_of(json_array_get(content, i), reply ? "output_text" : "input_text");
+        json_t *part = note != NULL ? note : json_copy(json_array_get(content, i));
         const char *type = json_string_value(json_object_get(part, "type"));
         remove_nulls(part);
         if (type != NULL && strcmp(type, "text") == 0) {
@@ -154,6 +178,9 @@ static json_t *clean_item(const json_t *item) {
     }
     if (message) {
         json_object_set_new(copy, "content", parts_of(json_object_get(item, "content"), reply));
+    }
+    if (json_object_get(copy, "output") != NULL) {
+        json_object_set_new(copy, "output", output_of(json_object_get(item, "output")));
     }
     if (json_object_get(copy, "status") == NULL) {
         json_object_set_new(copy, "status", json_string("completed"));

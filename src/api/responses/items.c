@@ -5,6 +5,8 @@
  * reply has it (a text after calls, a second text), and where the ids say that two items are of different replies.
  *
  * Items of tools that run on OpenAI's side are left out: nothing here can have made them, and no template prints them.
+ * Left out are messages that say nothing, too, but for an assistant's: a reply may have been empty. Parts that are no
+ * text become notes (api/content.c).
  * Source: https://platform.openai.com/docs/api-reference/responses/create */
 #include "api/responses/responses.h"
 
@@ -21,6 +23,7 @@ struct reader {
     size_t index; /* of the item */
     struct hearth_message *reply;
     struct hearth_buf content, reasoning;
+    struct hearth_buf unseen;  /* what notes say, of the item that is being read */
     bool said;                 /* it has a text, be it an empty one */
     struct hearth_digest turn; /* that its items are of; zero: unknown */
     json_t *call_ids;          /* of the calls in so many messages of the history */
@@ -44,15 +47,16 @@ static char *take_text(struct hearth_buf *text, size_t *len) {
     return hearth_buf_append(text, "", 1) ? (char *)hearth_buf_take(text) : NULL;
 }
 
-/* Seals a message and appends it, for which there is room. The message is given up. */
+/* Seals a message and appends it unless it is empty. The message is given up. */
 static bool append(struct reader *reader, struct hearth_message *message) {
-    struct hearth_history *history = &reader->job->history;
-    if (!hearth_message_seal(message)) {
+    size_t len;
+    const bool ok = (reader->unseen.len == 0 || (message->unseen = take_text(&reader->unseen, &len)) != NULL) &&
+                    hearth_message_seal(message);
+    if (!ok) {
         hearth_message_unref(message);
         return hearth_api_fail_nomem(&reader->job->error);
     }
-    history->messages[history->count++] = message;
-    return true;
+    return hearth_history_add_sent(&reader->job->history, message) || hearth_api_fail_nomem(&reader->job->error);
 }
 
 /* What has been put together becomes a message. */
@@ -110,9 +114,13 @@ static const char *const part_texts[][2] = {
     {"reasoning_text", "text"}, {"summary_text", "text"}, {"refusal", "refusal"},
 };
 
-static bool add_part(const struct reader *reader, const json_t *part, const char *member, bool first,
+/* `first` becomes false when something is added. */
+static bool add_part(struct reader *reader, const json_t *part, const char *member, bool *first,
                      struct hearth_buf *text) {
     const char *type = json_string_value(json_object_get(part, "type"));
+    /* What a tool has brought is told of whatever it is: it must not end the session. */
+    const bool result = strcmp(member, ".output") == 0, known = hearth_content_is_known(type);
+    const char *between = *first ? "" : "\n";
     char what[160];
     if (type == NULL) {
         return fail_item(reader, "invalid_type", member, "a content part must be an object with a type");
@@ -123,33 +131,36 @@ static bool add_part(const struct reader *reader, const json_t *part, const char
             if (!json_is_string(value)) {
                 return fail_item(reader, wrong(value), member, "a text part needs a string \"text\"");
             }
-            return ((first || hearth_buf_append(text, "\n", 1)) &&
+            *first = false;
+            return (hearth_buf_text(text, between) &&
                     hearth_buf_append(text, json_string_value(value), json_string_length(value))) ||
                    hearth_api_fail_nomem(&reader->job->error);
         }
     }
-    if (strcmp(member, ".output") == 0 && (strcmp(type, "input_image") == 0 || strcmp(type, "input_file") == 0)) {
-        /* A tool that shows pictures must not end the session: the model is told that there was one. */
-        return ((first || hearth_buf_append(text, "\n", 1)) &&
-                hearth_buf_text(text, type[6] == 'i' ? "[an image, which this model cannot see]"
-                                                      : "[a file, which this model cannot see]")) ||
+    if (result || (known && !reader->job->api->strict_content)) {
+        *first = false;
+        return (hearth_buf_text(text, between) && hearth_content_note(part, text, &reader->unseen)) ||
                hearth_api_fail_nomem(&reader->job->error);
+    }
+    if (!known && reader->reply != NULL && !reader->job->api->strict_content) { /* of a reply of another server */
+        return true;
     }
     snprintf(what, sizeof what, "content parts of type \"%.60s\" are not supported, only text", type);
     return fail_item(reader, "unsupported_value", member, what);
 }
 
 /* Appends a string or an array of text parts, joined by newlines as those of a chat are. */
-static bool add_text(const struct reader *reader, const json_t *value, const char *member, struct hearth_buf *text) {
+static bool add_text(struct reader *reader, const json_t *value, const char *member, struct hearth_buf *text) {
     if (json_is_string(value)) {
         return hearth_buf_append(text, json_string_value(value), json_string_length(value)) ||
                hearth_api_fail_nomem(&reader->job->error);
     }
-    if (!json_is_array(value)) {
+    bool first = true;
+    if (value != NULL && !json_is_array(value)) {
         return fail_item(reader, wrong(value), member, "a string or an array of text parts is needed");
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
-        if (!add_part(reader, json_array_get(value, i), member, i == 0, text)) {
+        if (!add_part(reader, json_array_get(value, i), member, &first, text)) {
             return false;
         }
     }
@@ -173,7 +184,7 @@ static bool copy_text(const struct reader *reader, const json_t *item, const cha
 
 /* ---- items ---- */
 
-/* A message that is not an assistant's; `text` is its content. */
+/* A message that is not an assistant's; `text` is its content. One that is empty is left out. */
 static bool append_text(struct reader *reader, enum hearth_role role, const json_t *item, struct hearth_buf *text) {
     struct hearth_message *message = hearth_message_create(role);
     if (message == NULL || (message->content = take_text(text, &message->content_len)) == NULL) {
@@ -308,6 +319,9 @@ static bool read_result(struct reader *reader, const json_t *item) {
     if (id == NULL) {
         return fail_item(reader, wrong(call_id), ".call_id", "a function call output needs the call_id of its call");
     }
+    if (output == NULL) {
+        return fail_item(reader, wrong(output), ".output", "a function call output needs its output");
+    }
     if (!reader->trusted && !note_calls(reader)) {
         return false;
     }
@@ -335,7 +349,8 @@ static bool read_result(struct reader *reader, const json_t *item) {
     return append(reader, message);
 }
 
-/* What was summarised comes back as what the user says about it. */
+/* What was summarised comes back as what the user says about it. Of a summary that is not ours, or was made before the
+ * secret was lost, the model is told that there was one: the conversation goes on. */
 static bool read_compaction(struct reader *reader, const json_t *item) {
     const json_t *sealed = hearth_json_get(item, "encrypted_content");
     struct hearth_buf text = {0};
@@ -343,13 +358,15 @@ static bool read_compaction(struct reader *reader, const json_t *item) {
         return fail_item(reader, wrong(sealed), ".encrypted_content", "a compaction item needs a string");
     }
     char *summary = hearth_sealed_open(reader->job->api, HEARTH_SEALED_SUMMARY, json_string_value(sealed));
-    if (summary == NULL) {
+    if (summary == NULL && reader->job->api->strict_content) {
         return fail_item(reader, "invalid_value", ".encrypted_content",
                          "this compaction was not made by this server, or has been changed");
     }
     bool ok = flush(reader);
     if (ok) {
-        ok = (hearth_buf_text(&text, HEARTH_SUMMARY_HEAD) && hearth_buf_text(&text, summary)) ||
+        ok = (hearth_buf_text(&text, HEARTH_SUMMARY_HEAD) &&
+              hearth_buf_text(&text, summary != NULL ? summary : "[a summary; this model cannot read it]") &&
+              (summary != NULL || hearth_buf_text(&reader->unseen, "a summary that another server has encrypted"))) ||
              hearth_api_fail_nomem(&reader->job->error);
         ok = ok && append_text(reader, HEARTH_ROLE_USER, item, &text);
     }
@@ -385,6 +402,7 @@ static const struct {
     {"compaction", read_compaction},
     {"context_compaction", read_compaction},
     {"compaction_summary", read_compaction},
+    {"compaction_trigger", leave_out},
     {"web_search_call", leave_out},
     {"file_search_call", leave_out},
     {"computer_call", leave_out},
@@ -438,13 +456,8 @@ bool hearth_items_read(struct hearth_job *job, const json_t *items, const char *
     struct hearth_history *history = &job->history;
     struct reader reader = {.job = job, .param = param, .trusted = trusted};
     const size_t count = json_array_size(items);
-    struct hearth_message **grown = realloc(history->messages, (history->count + count + 1) * sizeof *grown);
-    if (grown == NULL) {
-        return hearth_api_fail_nomem(&job->error);
-    }
-    history->messages = grown;
-    history->cap = history->count + count + 1;
     bool ok = true;
+    history->ends_empty = false;
     for (; ok && reader.index < count; reader.index++) {
         ok = read_item(&reader, json_array_get(items, reader.index));
     }
@@ -453,6 +466,7 @@ bool hearth_items_read(struct hearth_job *job, const json_t *items, const char *
     json_decref(reader.call_ids);
     hearth_buf_finish(&reader.content);
     hearth_buf_finish(&reader.reasoning);
+    hearth_buf_finish(&reader.unseen);
     return ok;
 }
 

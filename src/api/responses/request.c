@@ -400,9 +400,10 @@ static bool read_items(struct hearth_job *job, const json_t *items, struct heart
     if (!hearth_items_read(job, items, "input", false)) {
         return false;
     }
-    if (job->history.count == 0) {
+    if (job->history.count == 0 || (job->history.count == before && job->history.ends_empty)) {
         return hearth_api_fail(&job->error, 400, "missing_required_parameter", "input",
-                               "input: a string or items are needed");
+                               "input: a string or items are needed%s",
+                               job->history.ends_empty ? " that have any content" : "");
     }
     response->first_index = json_array_size(items);
     return !response->stores || hearth_kept_keep(job, hearth_inputs_clean(items), true);

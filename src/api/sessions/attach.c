@@ -47,7 +47,8 @@ static bool has_reply(const struct hearth_history *sent, size_t from, size_t end
 
 /* The end of what was said: behind it there is at most a reply that the client has begun, to be continued. */
 static size_t end_of(const struct hearth_history *sent, size_t lead) {
-    const struct hearth_message *last = sent->count > lead ? sent->messages[sent->count - 1] : NULL;
+    const bool begun = sent->count > lead && !sent->ends_empty;
+    const struct hearth_message *last = begun ? sent->messages[sent->count - 1] : NULL;
     return sent->count - (last != NULL && last->role == HEARTH_ROLE_ASSISTANT && last->call_count == 0);
 }
 
@@ -207,6 +208,7 @@ static bool attach(struct hearth_job *job, const json_t *body, struct hearth_dig
                  inherit_tools(job, body, past.config);
         }
     }
+    job->history.ends_empty = sent.ends_empty;
     hearth_history_finish(&sent);
     past_finish(&past);
     return ok && (job->kept == NULL || hearth_kept_keep(job, NULL, true));

@@ -1,0 +1,70 @@
+/* What the forms of this dialect mean: ids of calls, and blocks as far as they can be told by looking at them. */
+#include "api/anthropic/anthropic.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- ids ---- */
+
+#define OWN_ID "call_"
+#define THEIR_ID "toolu_"
+/* Some templates want short ids; what stands behind OWN_ID is longer. */
+#define SHORT_ID_CHARS 9
+
+static char *exchange(const char *id, const char *from, const char *to) {
+    struct hearth_buf out = {0};
+    const size_t len = strlen(from);
+    const char *rest = strncmp(id, from, len) == 0 ? id + len : id;
+    if (!hearth_buf_text(&out, to) || !hearth_buf_text(&out, rest) || !hearth_buf_append(&out, "", 1)) {
+        hearth_buf_finish(&out);
+        return NULL;
+    }
+    return (char *)hearth_buf_take(&out);
+}
+
+char *hearth_anthropic_id_printed(const char *id) {
+    return exchange(id, OWN_ID, THEIR_ID);
+}
+
+char *hearth_anthropic_id_read(const char *id) {
+    if (strncmp(id, THEIR_ID, strlen(THEIR_ID)) != 0) {
+        return strdup(id);
+    }
+    return exchange(id, THEIR_ID, strlen(id) == strlen(THEIR_ID) + SHORT_ID_CHARS ? "" : OWN_ID);
+}
+
+/* ---- blocks ---- */
+
+bool hearth_anthropic_is_text(const json_t *block) {
+    const char *type = json_string_value(json_object_get(hearth_json_get(block, "source"), "type"));
+    return type != NULL && (strcmp(type, "text") == 0 || strcmp(type, "content") == 0);
+}
+
+static bool ends_with(const char *text, const char *ending) {
+    const size_t len = strlen(text), ending_len = strlen(ending);
+    return len >= ending_len && strcmp(text + len - ending_len, ending) == 0;
+}
+
+bool hearth_anthropic_is_left_out(const char *type) {
+    static const char *const types[] = {"redacted_thinking", "server_tool_use", "mcp_tool_use", "mcp_tool_listing",
+                                        "fallback"};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (strcmp(type, types[i]) == 0) {
+            return true;
+        }
+    }
+    return strcmp(type, "tool_result") != 0 && ends_with(type, "_tool_result");
+}
+
+bool hearth_anthropic_is_empty(const json_t *content) {
+    size_t i;
+    const json_t *block;
+    json_array_foreach(content, i, block) {
+        const char *type = json_string_value(json_object_get(block, "type"));
+        const json_t *text = json_object_get(block, "text");
+        if (type == NULL || strcmp(type, "text") != 0 || !json_is_string(text) || json_string_length(text) > 0) {
+            return false;
+        }
+    }
+    return json_string_length(content) == 0;
+}
