@@ -301,8 +301,12 @@ bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hea
 /* `request` borrows from here, and the messages from the job's history. */
 struct hearth_chat_options {
     struct hearth_chat_request request;
-    json_t *tools;                  /* NULL: none */
-    json_t *offered;                /* those that the reply may call; NULL: all */
+    json_t *tools;                  /* those that the head of the prompt describes; NULL: none */
+    json_t *deferred;               /* those that it does not: messages may refer to them; NULL: none */
+    json_t *loaded;                 /* tools that messages describe; NULL: none */
+    json_t *removed;                /* names that messages have taken away, as members; NULL: none */
+    json_t *offered;                /* those that the reply may call; NULL: all of `tools` */
+    bool defers;                    /* tools with "defer_loading" are deferred: messages can refer to them */
     json_t *schema;
     char *grammar;
     json_t *kwargs;
@@ -322,9 +326,26 @@ bool hearth_chat_request_prompt(struct hearth_job *job);
 void hearth_job_finish_chat(struct hearth_job *job);
 
 /* tools.c: tools, tool_choice, parallel_tool_calls, and their old names functions and function_call. `options` is
- * zeroed. */
+ * zeroed but for `defers`. */
 bool hearth_tools_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
                        struct hearth_api_error *error);
+
+/* loading.c: tools that come with a message. Those that take `text` append to the message's; tools are of the form that
+ * hearth_tools_read() makes. False: out of memory. */
+const char *hearth_tool_name(const json_t *tool);
+/* The tool of that name, or NULL. */
+json_t *hearth_tool_find(const json_t *tools, const char *name);
+/* Appends a definition as a message holds it, in a line of its own. */
+bool hearth_tool_describe(const json_t *tool, struct hearth_buf *text);
+/* The message refers to a tool. A deferred one is described and may be called from here on; another one is named. */
+bool hearth_tools_load(struct hearth_chat_options *options, const char *name, struct hearth_buf *text);
+/* The message defines a tool, also in the place of one of the same name. A reference is taken. */
+bool hearth_tools_add(struct hearth_chat_options *options, json_t *tool, struct hearth_buf *text);
+/* The message takes a tool away: it stays described, and may not be called from here on. */
+bool hearth_tools_remove(struct hearth_chat_options *options, const char *name, struct hearth_buf *text);
+/* All messages are read: what the reply may call, where tool_choice has not said so. */
+bool hearth_tools_settle(struct hearth_chat_options *options);
+
 /* format.c: response_format, json_schema, grammar. After the tools. */
 bool hearth_response_format_read(const json_t *body, struct hearth_chat_options *options,
                                  struct hearth_api_error *error);

@@ -106,7 +106,7 @@ bool hearth_chat_request_read(struct hearth_job *job, const json_t *body) {
 bool hearth_chat_request_ready(struct hearth_job *job) {
     job->chat.request.messages = job->history.messages;
     job->chat.request.message_count = job->history.count;
-    return get_format(job);
+    return (hearth_tools_settle(&job->chat) || hearth_api_fail_nomem(&job->error)) && get_format(job);
 }
 
 bool hearth_chat_request_prompt(struct hearth_job *job) {
@@ -124,6 +124,9 @@ bool hearth_chat_request_prompt(struct hearth_job *job) {
 static void finish_options(struct hearth_chat_options *options) {
     hearth_chat_format_unref(options->format);
     json_decref(options->tools);
+    json_decref(options->deferred);
+    json_decref(options->loaded);
+    json_decref(options->removed);
     json_decref(options->offered);
     json_decref(options->schema);
     json_decref(options->kwargs);

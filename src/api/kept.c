@@ -70,6 +70,9 @@ void hearth_id_print(char *out, size_t cap, const char *prefix, struct hearth_di
 
 /* ---- where it goes on from ---- */
 
+/* Members of a config: of struct hearth_chat_options, in this order. */
+static const char *const late_names[] = {"deferred", "loaded", "removed"};
+
 static json_t *body_json(const struct hearth_buf *text) {
     return text->len > 0 ? json_loadb((const char *)text->data, text->len, JSON_ALLOW_NUL, NULL) : NULL;
 }
@@ -259,6 +262,35 @@ static size_t system_count(const struct hearth_job *job) {
     return count < front ? count : front;
 }
 
+/* What a conversation of which only the new is sent knows of tools besides those of its head. */
+static void put_late_tools(const struct hearth_chat_options *options, json_t *config) {
+    json_t *const late[] = {options->deferred, options->loaded, options->removed};
+    for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
+        if (late[i] != NULL) {
+            json_object_set(config, late_names[i], late[i]);
+        }
+    }
+}
+
+bool hearth_kept_add_tools(struct hearth_chat_options *options, const json_t *config, json_t *tools) {
+    json_t *kept = json_object_get(config, "tools");
+    size_t i;
+    json_t *tool;
+    if (kept != NULL && json_array_extend(tools, kept) < 0) {
+        return false;
+    }
+    json_array_foreach(json_object_get(config, late_names[0]), i, tool) {
+        json_t *deferred = json_copy(tool);
+        if (deferred == NULL || json_object_set_new(deferred, "defer_loading", json_true()) < 0 ||
+            json_array_append_new(tools, deferred) < 0) {
+            return false;
+        }
+    }
+    options->loaded = json_deep_copy(json_object_get(config, late_names[1]));
+    options->removed = json_deep_copy(json_object_get(config, late_names[2]));
+    return true;
+}
+
 /* The system messages in front, tools, template arguments and the template; and that there is to be no thinking, where
  * that stands in front, too. NULL: out of memory. */
 static json_t *config_json(const struct hearth_job *job) {
@@ -276,6 +308,9 @@ static json_t *config_json(const struct hearth_job *job) {
     json_t *config = json_pack("{s:o, s:s}", "system", messages, "template", hex);
     if (config != NULL && request->tools != NULL) {
         json_object_set(config, "tools", (json_t *)request->tools);
+    }
+    if (config != NULL && job->kept->must) {
+        put_late_tools(&job->chat, config);
     }
     if (config != NULL && request->kwargs != NULL) {
         json_object_set(config, "kwargs", (json_t *)request->kwargs);

@@ -74,7 +74,11 @@ void hearth_keeper_destroy(struct hearth_keeper *keeper);
 
 /* The system messages of a config, appended. False: out of memory. */
 bool hearth_kept_add_system(struct hearth_history *history, const json_t *config);
-/* {"system": [{role, content}], "template", "tools"?, "kwargs"?, "thinking"?} of a turn's config; NULL: none. */
+/* The tools of a config, appended in the form that hearth_tools_read() takes, the deferred ones too; and what its
+ * messages have loaded and removed. False: out of memory. */
+bool hearth_kept_add_tools(struct hearth_chat_options *options, const json_t *config, json_t *tools);
+/* {"system": [{role, content}], "template", "tools"?, "kwargs"?, "thinking"?, "deferred"?, "loaded"?, "removed"?} of a
+ * turn's config; NULL: none. */
 json_t *hearth_kept_config_json(const struct hearth_turn *turn);
 /* Adds session and turn to a receipt. */
 bool hearth_kept_add_json(const struct hearth_job *job, json_t *receipt);

@@ -4,6 +4,7 @@
  * Tools are checked and copied: a copy has the members that templates know and no others, so that what clients hang on
  * them (null members, cache_control, strict) does not change a prompt. A named function, a list of allowed ones and
  * "required" concern the reply only: the prompt describes all tools whatever the choice, or it would change with it.
+ * Deferred ones are described where a message refers to them (loading.c).
  * Source: https://platform.openai.com/docs/api-reference/chat/create */
 #include "api/job.h"
 
@@ -44,21 +45,17 @@ static bool is_name(const json_t *value) {
     return true;
 }
 
-/* The tool of that name, or NULL. */
-static json_t *find_tool(const json_t *tools, const char *name) {
-    size_t i;
-    json_t *tool;
-    json_array_foreach(tools, i, tool) {
-        if (strcmp(json_string_value(json_object_get(json_object_get(tool, "function"), "name")), name) == 0) {
-            return tool;
-        }
+static bool append(json_t **list, json_t *tool) {
+    if (*list == NULL) {
+        *list = json_array();
     }
-    return NULL;
+    return json_array_append_new(*list, tool) == 0;
 }
 
-/* Checks a function and appends its copy. `members`: how it is reached from its place. */
-static bool add_function(const json_t *function, struct place place, bool nested, json_t *tools,
-                         struct hearth_api_error *error) {
+/* Checks a function and adds its copy to the tools, or to those that are deferred. `nested`: how it is reached from its
+ * place. */
+static bool add_function(const json_t *function, struct place place, bool nested, bool deferred,
+                         struct hearth_chat_options *options, struct hearth_api_error *error) {
     json_t *name = hearth_json_get(function, "name");
     json_t *description = hearth_json_get(function, "description");
     json_t *parameters = hearth_json_get(function, "parameters");
@@ -68,7 +65,8 @@ static bool add_function(const json_t *function, struct place place, bool nested
         return fail_tool(error, json_is_string(name) ? "invalid_value" : wrong(name), place,
                          nested ? ".function.name" : ".name", "a name of 1 to 256 bytes is needed");
     }
-    if (find_tool(tools, json_string_value(name)) != NULL) {
+    if (hearth_tool_find(options->tools, json_string_value(name)) != NULL ||
+        hearth_tool_find(options->deferred, json_string_value(name)) != NULL) {
         return fail_tool(error, "invalid_value", place, nested ? ".function.name" : ".name",
                          "another tool has this name already");
     }
@@ -89,11 +87,13 @@ static bool add_function(const json_t *function, struct place place, bool nested
                          why.text);
     }
     json_t *copy = json_pack("{s:O, s:O*, s:O*}", "name", name, "description", description, "parameters", parameters);
-    return json_array_append_new(tools, json_pack("{s:s, s:o}", "type", "function", "function", copy)) == 0 ||
+    return append(deferred ? &options->deferred : &options->tools,
+                  json_pack("{s:s, s:o}", "type", "function", "function", copy)) ||
            hearth_api_fail_nomem(error);
 }
 
-static bool add_tool(const json_t *tool, struct place place, json_t *tools, struct hearth_api_error *error) {
+static bool add_tool(const json_t *tool, struct place place, struct hearth_chat_options *options,
+                     struct hearth_api_error *error) {
     const json_t *type = hearth_json_get(tool, "type");
     const json_t *function = hearth_json_get(tool, "function");
     if (!json_is_object(tool)) {
@@ -111,10 +111,12 @@ static bool add_tool(const json_t *tool, struct place place, json_t *tools, stru
     if (!json_is_object(function)) {
         return fail_tool(error, wrong(function), place, ".function", "a tool needs a function, an object");
     }
-    return add_function(function, place, true, tools, error);
+    return add_function(function, place, true, options->defers && json_is_true(hearth_json_get(tool, "defer_loading")),
+                        options, error);
 }
 
-static bool read_list(const json_t *list, const char *name, json_t **out, struct hearth_api_error *error) {
+static bool read_list(const json_t *list, const char *name, struct hearth_chat_options *options,
+                      struct hearth_api_error *error) {
     bool functions = strcmp(name, "functions") == 0;
     size_t count = json_array_size(list);
     if (!json_is_array(list)) {
@@ -123,20 +125,14 @@ static bool read_list(const json_t *list, const char *name, json_t **out, struct
     if (count > TOOLS_MAX) {
         return hearth_api_fail(error, 400, "invalid_value", name, "%s: at most %u are allowed", name, TOOLS_MAX);
     }
-    if (count == 0) {
-        return true;
-    }
-    *out = json_array();
-    if (*out == NULL) {
-        return hearth_api_fail_nomem(error);
-    }
     for (size_t i = 0; i < count; i++) {
         const struct place place = {name, i};
         const json_t *item = json_array_get(list, i);
         if (functions && !json_is_object(item)) {
             return fail_tool(error, "invalid_type", place, "", "a function must be an object");
         }
-        if (!(functions ? add_function(item, place, false, *out, error) : add_tool(item, place, *out, error))) {
+        if (!(functions ? add_function(item, place, false, false, options, error)
+                        : add_tool(item, place, options, error))) {
             return false;
         }
     }
@@ -150,7 +146,10 @@ static bool offer(const json_t *named, const char *param, struct hearth_chat_opt
     if (!json_is_string(name)) {
         return hearth_api_fail(error, 400, wrong(name), param, "%s must name a function", param);
     }
-    json_t *tool = find_tool(options->tools, json_string_value(name));
+    json_t *tool = hearth_tool_find(options->tools, json_string_value(name));
+    if (tool == NULL) {
+        tool = hearth_tool_find(options->deferred, json_string_value(name));
+    }
     if (tool == NULL) {
         return hearth_api_fail(error, 400, "invalid_value", param, "%s names \"%.200s\", which is not among the tools",
                                param, json_string_value(name));
@@ -158,7 +157,7 @@ static bool offer(const json_t *named, const char *param, struct hearth_chat_opt
     if (options->offered == NULL) {
         options->offered = json_array();
     }
-    if (find_tool(options->offered, json_string_value(name)) == NULL &&
+    if (hearth_tool_find(options->offered, json_string_value(name)) == NULL &&
         json_array_append(options->offered, tool) < 0) {
         return hearth_api_fail_nomem(error);
     }
@@ -238,7 +237,7 @@ static bool check_schemas(const struct hearth_chat_options *options, struct hear
         const json_t *function = json_object_get(tool, "function");
         const json_t *parameters = json_object_get(function, "parameters");
         const struct place place = {options->functions ? "functions" : "tools", i};
-        if (find_tool(offered, json_string_value(json_object_get(function, "name"))) != NULL && parameters != NULL &&
+        if (hearth_tool_find(offered, hearth_tool_name(tool)) != NULL && parameters != NULL &&
             !hearth_chat_schema_check(parameters, &why)) {
             return fail_tool(error, "unsupported_schema", place,
                              options->functions ? ".parameters" : ".function.parameters", why.text);
@@ -268,19 +267,19 @@ bool hearth_tools_read(const struct hearth_api *api, const json_t *body, struct 
     request->tool_choice = HEARTH_TOOLS_AUTO;
     request->parallel_calls = hearth_chat_abilities(api->chat)->parallel_calls;
     if (!hearth_fields_read(body, &parallel, 1, request, error) ||
-        (tools != NULL && !read_list(tools, "tools", &options->tools, error))) {
+        (tools != NULL && !read_list(tools, "tools", options, error))) {
         return false;
     }
-    if (functions != NULL && json_array_size(functions) > 0 && options->tools != NULL) {
+    if (json_array_size(functions) > 0 && (options->tools != NULL || options->deferred != NULL)) {
         return hearth_api_fail(error, 400, "invalid_value", "functions", "functions is the old name of tools: use one");
     }
-    if (functions != NULL && !read_list(functions, "functions", &options->tools, error)) {
+    if (functions != NULL && !read_list(functions, "functions", options, error)) {
         return false;
     }
     options->functions = options->tools != NULL && json_array_size(functions) > 0;
     const char *param = options->functions ? "function_call" : "tool_choice";
     const json_t *choice = hearth_json_get(body, param);
-    if (choice != NULL && options->tools == NULL) {
+    if (choice != NULL && options->tools == NULL && options->deferred == NULL) {
         const char *word = json_string_value(choice);
         return (word != NULL && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0)) ||
                hearth_api_fail(error, 400, word != NULL || json_is_object(choice) ? "invalid_value" : "invalid_type",

@@ -456,13 +456,10 @@ static void tools_are_chosen(void **state) {
                                     "\"web_search_20250305\",\"name\":\"web_search\"}]," ASK("who") "}", 200);
     assert_string_equal(json_str(answer, "content.0.text"), "I.");
     json_decref(answer);
-    answer =
-        post(MESSAGES,
-             "{\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"}," TOOL("look",
-                                                                                ",\"defer_loading\":true,\"eager_input_"
-                                                                                "streaming\":true,\"input_examples\":[{"
-                                                                                "\"n\":1}]") "]," ASK("who") "}",
-             200);
+    answer = post(MESSAGES,
+                  "{\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"}," TOOL(
+                      "look", ",\"eager_input_streaming\":true,\"input_examples\":[{\"n\":1}]") "]," ASK("who") "}",
+                  200);
     assert_string_equal(json_str(answer, "content.0.text"), "With tools.");
     json_decref(answer);
 }

@@ -1,8 +1,9 @@
 /* Anthropic's Messages.
  *
- *     request.c    a request's fields, and the endpoints    blocks.c   content blocks to messages
+ *     request.c    a request's fields, and the endpoints    tools.c    tools, and which may be called
+ *     blocks.c     content blocks to messages               forms.c    ids, and what a block is
  *     events.c     the reply, whole or streamed             usage.c    what it has cost
- *     signature.c  thinking that comes back as it went  forms.c    ids, and what a block is
+ *     signature.c  thinking that comes back as it went
  *
  * Source: https://docs.anthropic.com/en/api/messages, https://docs.anthropic.com/en/api/messages-streaming */
 #ifndef HEARTH_API_ANTHROPIC_ANTHROPIC_H
@@ -28,6 +29,15 @@ bool hearth_anthropic_fail(struct hearth_anthropic_reading *reading, const char 
  * history to be (SIZE_MAX: at its end). */
 bool hearth_anthropic_read_cache_control(struct hearth_anthropic_reading *reading, const json_t *object, size_t index,
                                          size_t upto);
+
+/* ---- tools.c ---- */
+
+/* Reads tools, those that messages define among them, and tool_choice; `neutral` is the request in the chat's form. */
+bool hearth_anthropic_read_tools(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral);
+/* A block of a system message: {"type": "tool_addition" or "tool_removal", "tool": {"type": "tool_reference", "name"}
+ * or, of an addition, {"type": "tool_definition", "definition": {a tool}}}. What the model is told is appended. */
+bool hearth_anthropic_read_tool_change(struct hearth_anthropic_reading *reading, const json_t *block, bool removal,
+                                       struct hearth_buf *text);
 
 /* ---- forms.c ---- */
 

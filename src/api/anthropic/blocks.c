@@ -264,7 +264,7 @@ static bool add_brought(struct reader *reader, const json_t *block) {
         return fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_reference'");
     }
     if (strcmp(type, "tool_reference") == 0 && json_is_string(name)) {
-        return append(reader, &reader->text, "\n", name);
+        return hearth_tools_load(&reader->job->chat, json_string_value(name), &reader->text) || fail_nomem(reader);
     }
     return add_note(reader, block);
 }
@@ -422,6 +422,19 @@ static bool read_assistant_block(struct reader *reader, const json_t *block) {
     return leave_out(reader, type); /* of another service, be its type known or not */
 }
 
+/* ---- blocks of a system message ---- */
+
+static bool read_system_block(struct reader *reader, const json_t *block, size_t index) {
+    const char *type = json_string_value(json_object_get(block, "type"));
+    const bool removal = type != NULL && strcmp(type, "tool_removal") == 0;
+    if (removal || (type != NULL && strcmp(type, "tool_addition") == 0)) {
+        return open_message(reader, HEARTH_ROLE_SYSTEM, index) &&
+               hearth_anthropic_read_tool_change(reader->reading, block, removal, &reader->text) &&
+               read_cache_control(reader, block, SIZE_MAX);
+    }
+    return read_said_block(reader, block, HEARTH_ROLE_SYSTEM, index);
+}
+
 /* ---- messages ---- */
 
 /* Breakpoints in a message that is left out belong to the one before it. */
@@ -460,7 +473,7 @@ static bool read_blocks(struct reader *reader, const json_t *content, enum heart
     json_array_foreach(content, i, block) {
         snprintf(place + len, sizeof reader->reading->place - len, ".content.%zu", i);
         const bool ok = role == HEARTH_ROLE_USER     ? read_user_block(reader, block, index)
-                        : role == HEARTH_ROLE_SYSTEM ? read_said_block(reader, block, role, index)
+                        : role == HEARTH_ROLE_SYSTEM ? read_system_block(reader, block, index)
                                                      : open_message(reader, role, index) &&
                                                            read_assistant_block(reader, block);
         if (!ok) {

@@ -1,9 +1,8 @@
 /* POST /v1/messages and /v1/messages/count_tokens: a request's fields, and what becomes of it.
  *
  * What has another name or form in the chat API is translated to it, checked here first so that an error names the
- * place as the client knows it, and read there: tools, tool_choice, thinking, output_config. Fields of services that
- * are not here (metadata, container, mcp_servers, context_management, …) are left alone, and so are tools without a
- * schema that a client or a host would run: no template knows how to print them. */
+ * place as the client knows it, and read there: tools and tool_choice (tools.c), thinking, output_config. Fields of
+ * services that are not here (metadata, container, mcp_servers, context_management, …) are left alone. */
 #include "api/anthropic/anthropic.h"
 
 #include "base/log.h"
@@ -73,166 +72,6 @@ static bool settle_breakpoints(struct hearth_anthropic_reading *reading, const j
         }
     }
     return true;
-}
-
-/* ---- tools ---- */
-
-/* A tool with a schema of its own; the others are left out. */
-static bool is_custom(const json_t *tool) {
-    const char *type = json_string_value(hearth_json_get(tool, "type"));
-    return type == NULL || strcmp(type, "custom") == 0 || hearth_json_get(tool, "input_schema") != NULL;
-}
-
-static bool check_tool(struct hearth_anthropic_reading *reading, const json_t *tool) {
-    const json_t *name = hearth_json_get(tool, "name");
-    const json_t *description = hearth_json_get(tool, "description");
-    const json_t *schema = hearth_json_get(tool, "input_schema");
-    const json_t *strict = hearth_json_get(tool, "strict");
-    if (!json_is_string(name) || json_string_length(name) == 0 || json_string_length(name) > 256) {
-        return hearth_anthropic_fail(reading, name == NULL ? "custom.name: Field required"
-                                                           : "custom.name: String should have 1 to 256 characters");
-    }
-    if (description != NULL && !json_is_string(description)) {
-        return hearth_anthropic_fail(reading, "custom.description: Input should be a valid string");
-    }
-    if (!json_is_object(schema)) {
-        return hearth_anthropic_fail(reading, schema == NULL ? "custom.input_schema: Field required"
-                                                             : "custom.input_schema: Input should be an object");
-    }
-    return strict == NULL || json_is_boolean(strict) ||
-           hearth_anthropic_fail(reading, "custom.strict: Input should be a valid boolean");
-}
-
-/* Translates tools; places[i] becomes the place of the i-th that is left. */
-static bool translate_tools(struct hearth_anthropic_reading *reading, const json_t *tools, json_t *out,
-                            size_t *places) {
-    json_t *list = json_array();
-    size_t i, count = 0;
-    const json_t *tool;
-    if (json_object_set_new(out, "tools", list) < 0) {
-        return hearth_api_fail_nomem(&reading->job->error);
-    }
-    json_array_foreach(tools, i, tool) {
-        snprintf(reading->place, sizeof reading->place, "tools.%zu", i);
-        if (!json_is_object(tool)) {
-            return hearth_anthropic_fail(reading, "Input should be an object");
-        }
-        if (!hearth_anthropic_read_cache_control(reading, tool, HEARTH_ANTHROPIC_FRONT, SIZE_MAX)) {
-            return false;
-        }
-        if (!is_custom(tool)) {
-            hearth_log(HEARTH_LOG_DEBUG, "api: tools.%zu of type %.60s is left out: it has no schema", i,
-                       json_string_value(json_object_get(tool, "type")));
-            continue;
-        }
-        if (!check_tool(reading, tool)) {
-            return false;
-        }
-        json_t *function = json_pack("{s:O, s:O*, s:O, s:O*}", "name", json_object_get(tool, "name"), "description",
-                                     hearth_json_get(tool, "description"), "parameters",
-                                     json_object_get(tool, "input_schema"), "strict", hearth_json_get(tool, "strict"));
-        places[count++] = i;
-        if (json_array_append_new(list, json_pack("{s:s, s:o}", "type", "function", "function", function)) < 0) {
-            return hearth_api_fail_nomem(&reading->job->error);
-        }
-    }
-    return true;
-}
-
-static bool has_tool(const json_t *tools, const char *name) {
-    size_t i;
-    const json_t *tool;
-    json_array_foreach(tools, i, tool) {
-        const char *other = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-        if (strcmp(other, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool translate_choice(struct hearth_anthropic_reading *reading, const json_t *choice, json_t *out) {
-    static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
-    const json_t *tools = json_object_get(out, "tools");
-    const char *type = json_string_value(json_object_get(choice, "type"));
-    const char *name = json_string_value(hearth_json_get(choice, "name"));
-    const json_t *single = hearth_json_get(choice, "disable_parallel_tool_use");
-    json_t *value = NULL;
-    if (type == NULL) {
-        return fail_at(reading, "tool_choice", json_is_object(choice) ? "type: Field required"
-                                                                      : "Input should be an object");
-    }
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (strcmp(type, words[i][0]) == 0) {
-            value = json_string(words[i][1]);
-        }
-    }
-    if (strcmp(type, "tool") == 0) {
-        if (name == NULL) {
-            return fail_at(reading, "tool_choice.tool.name", "Field required");
-        }
-        if (!has_tool(tools, name)) {
-            snprintf(reading->place, sizeof reading->place, "tool_choice");
-            return hearth_anthropic_fail(reading, "Tool '%.200s' not found in provided tools", name);
-        }
-        value = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
-    } else if (value == NULL) {
-        return fail_at(reading, "tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'");
-    }
-    if (json_array_size(tools) == 0) {
-        json_decref(value);
-        return strcmp(type, "any") != 0 ||
-               fail_at(reading, "tool_choice", "may only be specified while providing tools");
-    }
-    if (json_object_set_new(out, "tool_choice", value) < 0 ||
-        (json_is_boolean(single) && json_is_true(single) &&
-         json_object_set_new(out, "parallel_tool_calls", json_false()) < 0)) {
-        return hearth_api_fail_nomem(&reading->job->error);
-    }
-    return true;
-}
-
-/* "tools[2].function.parameters: …" and the like, in the client's words. */
-static bool fail_tools(struct hearth_anthropic_reading *reading, const size_t *places, size_t count) {
-    struct hearth_api_error *error = &reading->job->error;
-    const char *rest = strchr(error->message.text, ':');
-    size_t index;
-    if (sscanf(error->param, "tools[%zu]", &index) != 1 || index >= count || rest == NULL) {
-        return false;
-    }
-    const bool schema = strstr(error->param, "parameters") != NULL;
-    struct hearth_errmsg what;
-    snprintf(what.text, sizeof what.text, "custom.%s%s", schema ? "input_schema" : "name", rest);
-    snprintf(reading->place, sizeof reading->place, "tools.%zu", places[index]);
-    return hearth_anthropic_fail(reading, "%s", what.text);
-}
-
-/* Those of a thread were translated when it was created. */
-static bool take_tools(struct hearth_anthropic_reading *reading, const json_t *tools, json_t *neutral, size_t *places) {
-    if (reading->thread == NULL) {
-        return translate_tools(reading, tools, neutral, places);
-    }
-    json_t *kept = json_object_get(reading->thread, "tools");
-    return json_object_set_new(neutral, "tools", kept != NULL ? json_incref(kept) : json_array()) == 0 ||
-           hearth_api_fail_nomem(&reading->job->error);
-}
-
-static bool read_tools(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral) {
-    struct hearth_job *job = reading->job;
-    const json_t *tools = hearth_json_get(body, "tools");
-    const json_t *choice = hearth_json_get(body, "tool_choice");
-    size_t *places = calloc(json_array_size(tools) + 1, sizeof *places);
-    if (places == NULL) {
-        return hearth_api_fail_nomem(&job->error);
-    }
-    bool ok = tools == NULL || json_is_array(tools) || fail_at(reading, "tools", "Input should be a list");
-    ok = ok && take_tools(reading, tools, neutral, places) &&
-         (choice == NULL || translate_choice(reading, choice, neutral));
-    if (ok && !hearth_tools_read(job->api, neutral, &job->chat, &job->error)) {
-        ok = reading->thread == NULL && fail_tools(reading, places, json_array_size(json_object_get(neutral, "tools")));
-    }
-    free(places);
-    return ok;
 }
 
 /* ---- the other fields ---- */
@@ -365,7 +204,7 @@ static bool read_options(struct hearth_anthropic_reading *reading, const json_t 
     const bool ok = neutral != NULL &&
                     hearth_generation_read(job->api, neutral, false, &job->generation, &job->error) &&
                     hearth_generation_alloc_prompts(&job->generation, 1, &job->error) &&
-                    read_tools(reading, body, neutral) &&
+                    hearth_anthropic_read_tools(reading, body, neutral) &&
                     hearth_response_format_read(neutral, &job->chat, &job->error) &&
                     hearth_reasoning_read(job->api, neutral, &job->chat, &job->error);
     json_decref(neutral);

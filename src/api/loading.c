@@ -1,0 +1,125 @@
+/* Tools that a conversation comes to know on its way: deferred ones that a search has found (tool_reference), ones that
+ * a message adds, and ones that it takes away (tool_addition, tool_removal).
+ *
+ * The head of a prompt describes the tools that are there from the beginning. Whatever comes later is described where
+ * it comes, in the text of the message that brings it, so that a load costs its own text and nothing before it. The
+ * form is the one that Claude Code's search tool promises the model: one JSON object a line, <function> around each and
+ * <functions> around them all.
+ *
+ * A reply may call the tools of the head and those that the history has brought, less those that it has taken away. A
+ * deferred tool that nothing refers to is neither described nor offered, unless tool_choice names it.
+ *
+ * Invariants. What is printed depends on the tool's value and on the messages before, never on what the request may
+ * call. `loaded` and `removed` are as they stand behind the last message that was read; no name is in both. */
+#include "api/api_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GROUP_BEGIN "<functions>\n"
+#define GROUP_END "\n</functions>"
+
+const char *hearth_tool_name(const json_t *tool) {
+    return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+json_t *hearth_tool_find(const json_t *tools, const char *name) {
+    size_t i;
+    json_t *tool;
+    json_array_foreach(tools, i, tool) {
+        if (strcmp(hearth_tool_name(tool), name) == 0) {
+            return tool;
+        }
+    }
+    return NULL;
+}
+
+/* Goes on with the group that a text ends with, or begins one. */
+static bool open_group(struct hearth_buf *text) {
+    const size_t end = sizeof GROUP_END - 1;
+    if (text->len >= end && memcmp(text->data + text->len - end, GROUP_END, end) == 0) {
+        text->len -= end;
+        return hearth_buf_text(text, "\n");
+    }
+    return (text->len == 0 || hearth_buf_text(text, "\n")) && hearth_buf_text(text, GROUP_BEGIN);
+}
+
+bool hearth_tool_describe(const json_t *tool, struct hearth_buf *text) {
+    const json_t *given = json_object_get(tool, "function");
+    json_t *known = json_pack("{s:O*, s:O*, s:O*}", "description", json_object_get(given, "description"), "name",
+                              json_object_get(given, "name"), "parameters", json_object_get(given, "parameters"));
+    char *function = known != NULL ? hearth_json_canonical(known) : NULL;
+    const bool ok = function != NULL && open_group(text) && hearth_buf_text(text, "<function>") &&
+                    hearth_buf_text(text, function) && hearth_buf_text(text, "</function>" GROUP_END);
+    free(function);
+    json_decref(known);
+    return ok;
+}
+
+static bool take_in(struct hearth_chat_options *options, json_t *tool) {
+    size_t i;
+    json_t *other;
+    if (options->loaded == NULL) {
+        options->loaded = json_array();
+    }
+    if (options->removed != NULL) {
+        json_object_del(options->removed, hearth_tool_name(tool));
+    }
+    json_array_foreach(options->loaded, i, other) {
+        if (strcmp(hearth_tool_name(other), hearth_tool_name(tool)) == 0) {
+            return json_array_set(options->loaded, i, tool) == 0;
+        }
+    }
+    return json_array_append(options->loaded, tool) == 0;
+}
+
+bool hearth_tools_add(struct hearth_chat_options *options, json_t *tool, struct hearth_buf *text) {
+    return hearth_tool_describe(tool, text) && take_in(options, tool);
+}
+
+bool hearth_tools_load(struct hearth_chat_options *options, const char *name, struct hearth_buf *text) {
+    json_t *tool = hearth_tool_find(options->deferred, name);
+    if (tool != NULL && hearth_tool_find(options->loaded, name) == NULL) {
+        return hearth_tools_add(options, tool, text);
+    }
+    if (options->removed != NULL) {
+        json_object_del(options->removed, name);
+    }
+    return (text->len == 0 || hearth_buf_text(text, "\n")) && hearth_buf_text(text, name);
+}
+
+bool hearth_tools_remove(struct hearth_chat_options *options, const char *name, struct hearth_buf *text) {
+    size_t i;
+    json_t *tool;
+    json_array_foreach(options->loaded, i, tool) {
+        if (strcmp(hearth_tool_name(tool), name) == 0) {
+            json_array_remove(options->loaded, i);
+            break;
+        }
+    }
+    if (options->removed == NULL) {
+        options->removed = json_object();
+    }
+    return json_object_set_new(options->removed, name, json_true()) == 0 &&
+           (text->len == 0 || hearth_buf_text(text, "\n")) &&
+           hearth_buf_printf(text, "The tool %s can no longer be called.", name);
+}
+
+bool hearth_tools_settle(struct hearth_chat_options *options) {
+    size_t i;
+    json_t *tool;
+    if (options->offered != NULL ||
+        (json_array_size(options->loaded) == 0 && json_object_size(options->removed) == 0)) {
+        return true;
+    }
+    options->offered = json_array();
+    json_array_foreach(options->tools, i, tool) {
+        const char *name = hearth_tool_name(tool);
+        if (json_object_get(options->removed, name) == NULL && hearth_tool_find(options->loaded, name) == NULL &&
+            json_array_append(options->offered, tool) < 0) {
+            return false;
+        }
+    }
+    return options->offered != NULL &&
+           (options->loaded == NULL || json_array_extend(options->offered, options->loaded) == 0);
+}
