@@ -39,6 +39,8 @@ struct hearth_conversation;
 struct hearth_job;
 struct hearth_grammars;
 struct hearth_intern;
+struct hearth_toolset;
+struct hearth_toolsets;
 struct hearth_script;
 struct hearth_store;
 struct hearth_kept;
@@ -102,6 +104,7 @@ struct hearth_api {
     /* Chat. */
     struct hearth_transcripts *transcripts; /* history.c's, as is: */
     struct hearth_intern *intern;
+    struct hearth_toolsets *toolsets;
     struct hearth_trials trials;
     size_t transcript_bytes;
     char *transcripts_path;                     /* or NULL */
@@ -301,11 +304,15 @@ bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hea
 /* `request` borrows from here, and the messages from the job's history. */
 struct hearth_chat_options {
     struct hearth_chat_request request;
-    json_t *tools;                  /* those that the head of the prompt describes; NULL: none */
+    json_t *tools;                  /* those of the request that are not deferred; NULL: none. The head of the prompt
+                                       describes request.tools: these, or what the conversation began with */
     json_t *deferred;               /* those that it does not: messages may refer to them; NULL: none */
     json_t *loaded;                 /* tools that messages describe; NULL: none */
     json_t *removed;                /* names that messages have taken away, as members; NULL: none */
-    json_t *offered;                /* those that the reply may call; NULL: all of `tools` */
+    json_t *offered;                /* those that the reply may call; NULL: all of request.tools */
+    json_t *known;                  /* those that earlier replies may have called; NULL: request.tools */
+    struct hearth_toolset *toolset; /* what the prompt describes, and where; NULL: no tools */
+    struct hearth_digest said;      /* the chain over the messages, for toolsets */
     bool defers;                    /* tools with "defer_loading" are deferred: messages can refer to them */
     json_t *schema;
     char *grammar;
@@ -314,6 +321,7 @@ struct hearth_chat_options {
     char *reasoning_budget_message; /* or NULL */
     bool functions;                 /* tools came as "functions", so a call goes out as "function_call" */
     struct hearth_chat_format *format;
+    struct hearth_chat_format *reading; /* of earlier replies: it knows what they may have called */
 };
 
 /* Worker: reads everything of a chat request into job->chat and job->history, and gets the format of its replies. */
@@ -343,8 +351,17 @@ bool hearth_tools_load(struct hearth_chat_options *options, const char *name, st
 bool hearth_tools_add(struct hearth_chat_options *options, json_t *tool, struct hearth_buf *text);
 /* The message takes a tool away: it stays described, and may not be called from here on. */
 bool hearth_tools_remove(struct hearth_chat_options *options, const char *name, struct hearth_buf *text);
-/* All messages are read: what the reply may call, where tool_choice has not said so. */
+/* Begins a line that says that what follows can be called from here on, unless the text ends with definitions. */
+bool hearth_tools_announce(struct hearth_buf *text);
+/* All messages are read, and recall.c has said what the prompt describes: what the reply may call, where tool_choice
+ * has not said so, and what earlier ones may have called. */
 bool hearth_tools_settle(struct hearth_chat_options *options);
+
+/* recall.c: what the conversation's prompts have described before. Worker, once all messages are read: the prompt goes
+ * on with it. False: job->error is filled. */
+bool hearth_tools_recall(struct hearth_job *job);
+/* There is a reply. */
+void hearth_tools_remember(struct hearth_job *job, const struct hearth_message *reply);
 
 /* format.c: response_format, json_schema, grammar. After the tools. */
 bool hearth_response_format_read(const json_t *body, struct hearth_chat_options *options,

@@ -5,6 +5,8 @@
  * message that says nothing behind it. */
 #include "api/kept.h"
 
+#include "session/toolsets.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,6 +71,21 @@ static bool read_ending(struct hearth_job *job, const json_t *body) {
     return !request->continues || check_continuation(&job->history, asked, &job->error);
 }
 
+/* Earlier replies may have called what this one may not. */
+static void get_reading(struct hearth_job *job, struct hearth_chat_request request) {
+    struct hearth_chat_options *options = &job->chat;
+    struct hearth_errmsg why;
+    if (options->known != NULL) {
+        request.tools = options->known;
+        request.tool_choice = HEARTH_TOOLS_AUTO;
+        request.parallel_calls = hearth_chat_abilities(job->api->chat)->parallel_calls;
+        (void)hearth_chat_format_get(job->api->chat, &request, &options->reading, &why);
+    }
+    if (options->reading == NULL) {
+        options->reading = hearth_chat_format_ref(options->format);
+    }
+}
+
 /* The format knows the tools that are offered, the prompt all of them: it must not change with the choice. */
 static bool get_format(struct hearth_job *job) {
     struct hearth_chat_options *options = &job->chat;
@@ -79,6 +96,7 @@ static bool get_format(struct hearth_job *job) {
     }
     int rc = hearth_chat_format_get(job->api->chat, &request, &options->format, &why);
     if (rc == HEARTH_OK) {
+        get_reading(job, request);
         return true;
     }
     hearth_api_fail_err(&job->error, rc, &why);
@@ -106,7 +124,8 @@ bool hearth_chat_request_read(struct hearth_job *job, const json_t *body) {
 bool hearth_chat_request_ready(struct hearth_job *job) {
     job->chat.request.messages = job->history.messages;
     job->chat.request.message_count = job->history.count;
-    return (hearth_tools_settle(&job->chat) || hearth_api_fail_nomem(&job->error)) && get_format(job);
+    return hearth_tools_recall(job) && (hearth_tools_settle(&job->chat) || hearth_api_fail_nomem(&job->error)) &&
+           get_format(job);
 }
 
 bool hearth_chat_request_prompt(struct hearth_job *job) {
@@ -123,6 +142,9 @@ bool hearth_chat_request_prompt(struct hearth_job *job) {
 
 static void finish_options(struct hearth_chat_options *options) {
     hearth_chat_format_unref(options->format);
+    hearth_chat_format_unref(options->reading);
+    hearth_toolset_unref(options->toolset);
+    json_decref(options->known);
     json_decref(options->tools);
     json_decref(options->deferred);
     json_decref(options->loaded);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "session/diagnose.h"
 #include "session/intern.h"
+#include "session/toolsets.h"
 #include "session/transcript.h"
 
 #include <inttypes.h>
@@ -39,7 +40,8 @@ bool hearth_history_init(struct hearth_api *api) {
                                                .budget_bytes = api->transcript_bytes - api->transcript_bytes / 4,
                                                .path = api->transcripts_path,
                                                .seal = api->transcripts_seal};
-    bool ok = api->intern != NULL && hearth_trials_run(api->chat, api->engine, &api->trials);
+    api->toolsets = hearth_toolsets_create(api->transcript_bytes / 16);
+    bool ok = api->intern != NULL && api->toolsets != NULL && hearth_trials_run(api->chat, api->engine, &api->trials);
     params.turn_end = (const char *)api->trials.turn_end.data;
     return ok && hearth_transcripts_create(&params, &api->transcripts) == HEARTH_OK;
 }
@@ -47,6 +49,7 @@ bool hearth_history_init(struct hearth_api *api) {
 void hearth_history_shutdown(struct hearth_api *api) {
     hearth_transcripts_destroy(api->transcripts);
     hearth_intern_destroy(api->intern);
+    hearth_toolsets_destroy(api->toolsets);
     hearth_trials_finish(&api->trials);
 }
 
@@ -69,7 +72,7 @@ static struct hearth_transcript_prompt transcript_prompt(const struct hearth_job
         .messages = request->messages,
         .message_count = request->message_count - (request->continues ? 1 : 0),
         .reads = reads_as,
-        .user = job->chat.format,
+        .user = job->chat.reading,
     };
 }
 
@@ -405,6 +408,9 @@ void hearth_history_remember(struct hearth_choice *choice, struct hearth_message
     struct hearth_message *whole = conversation->begun != NULL ? hearth_history_join(conversation->begun, message)
                                                                : hearth_message_ref(message);
     size_t count = choice->sampled.n;
+    if (whole != NULL) {
+        hearth_tools_remember(job, whole);
+    }
     if (count > 0 && engine->ops->token_is_end(engine, choice->sampled.v[count - 1])) {
         count--;
     }

@@ -44,6 +44,13 @@ static bool open_group(struct hearth_buf *text) {
     return (text->len == 0 || hearth_buf_text(text, "\n")) && hearth_buf_text(text, GROUP_BEGIN);
 }
 
+bool hearth_tools_announce(struct hearth_buf *text) {
+    const size_t end = sizeof GROUP_END - 1;
+    return (text->len >= end && memcmp(text->data + text->len - end, GROUP_END, end) == 0) ||
+           ((text->len == 0 || hearth_buf_text(text, "\n\n")) &&
+            hearth_buf_text(text, "These tools can be called from now on:"));
+}
+
 bool hearth_tool_describe(const json_t *tool, struct hearth_buf *text) {
     const json_t *given = json_object_get(tool, "function");
     json_t *known = json_pack("{s:O*, s:O*, s:O*}", "description", json_object_get(given, "description"), "name",
@@ -105,21 +112,42 @@ bool hearth_tools_remove(struct hearth_chat_options *options, const char *name, 
            hearth_buf_printf(text, "The tool %s can no longer be called.", name);
 }
 
-bool hearth_tools_settle(struct hearth_chat_options *options) {
+/* Appends the tools of a list whose names are not there yet. */
+static bool join(json_t *list, const json_t *more, const json_t *but) {
     size_t i;
     json_t *tool;
-    if (options->offered != NULL ||
-        (json_array_size(options->loaded) == 0 && json_object_size(options->removed) == 0)) {
-        return true;
-    }
-    options->offered = json_array();
-    json_array_foreach(options->tools, i, tool) {
+    json_array_foreach(more, i, tool) {
         const char *name = hearth_tool_name(tool);
-        if (json_object_get(options->removed, name) == NULL && hearth_tool_find(options->loaded, name) == NULL &&
-            json_array_append(options->offered, tool) < 0) {
+        if (hearth_tool_find(list, name) == NULL && json_object_get(but, name) == NULL &&
+            json_array_append(list, tool) < 0) {
             return false;
         }
     }
-    return options->offered != NULL &&
-           (options->loaded == NULL || json_array_extend(options->offered, options->loaded) == 0);
+    return true;
+}
+
+/* A tool that was defined anew is what it is now. */
+static bool settle_offered(struct hearth_chat_options *options) {
+    const bool all = json_array_size(options->loaded) == 0 && json_object_size(options->removed) == 0 &&
+                     (options->tools == NULL || options->request.tools == options->tools);
+    if (options->offered != NULL || all) {
+        return true;
+    }
+    options->offered = json_array();
+    return options->offered != NULL && join(options->offered, options->loaded, NULL) &&
+           join(options->offered, options->tools, options->removed);
+}
+
+bool hearth_tools_settle(struct hearth_chat_options *options) {
+    const bool all = options->deferred == NULL && options->removed == NULL && options->request.tools == options->tools;
+    if (!settle_offered(options)) {
+        return false;
+    }
+    if (all) {
+        return true;
+    }
+    options->known = json_array();
+    bool ok = options->known != NULL && join(options->known, options->request.tools, NULL) &&
+              join(options->known, options->tools, NULL) && join(options->known, options->deferred, NULL);
+    return ok;
 }

@@ -307,6 +307,162 @@ static void what_is_deferred_is_not_printed(void **state) {
     }
 }
 
+/* ---- tools that the conversation had before ---- */
+
+/* One more, at the front, and what was there in another order, their members too. */
+static void shuffle_in(struct talk *talk, const char *name) {
+    json_t *other = json_array(), *each;
+    size_t i;
+    json_array_append_new(other, tool(name, false));
+    json_array_foreach(talk->tools, i, each) {
+        json_t *turned = json_object(), *member;
+        const char *key;
+        json_object_foreach(each, key, member) {
+            json_t *first = json_pack("{s:O}", key, member);
+            json_object_update(first, turned);
+            json_decref(turned);
+            turned = first;
+        }
+        json_array_insert_new(other, 0, turned);
+    }
+    json_decref(talk->tools);
+    talk->tools = other;
+}
+
+static void grow(size_t template, enum hearth_memory_class memory_class) {
+    struct talk talk, before;
+    open_stage(template, memory_class, searches, sizeof searches / sizeof searches[0]);
+    talk_begin(&talk);
+    talk_say(&talk, "I want none of them");
+    shuffle_in(&talk, "Late");
+    talk_say(&talk, "One came later");
+    assert_string_equal(json_str(json_array_get(talk.messages, 3), "content.0.name"), "Late");
+    shuffle_in(&talk, "Later");
+    before = talk;
+    before.messages = json_copy(talk.messages);
+    before.tools = json_copy(talk.tools);
+    json_t *result = json_pack("[{s:s, s:O, s:s}]", "type", "tool_result", "tool_use_id",
+                               json_at(json_array_get(talk.messages, 3), "content.0.id"), "content", "Fine");
+    json_array_append_new(talk.messages, json_pack("{s:s, s:O}", "role", "user", "content", result));
+    json_decref(talk_on(&talk));
+    talk_say(&talk, "I want none any more");
+    talk_say(&talk, "I want none, really");
+    assert_int_equal(talk.computed, talk.fresh);
+    assert_true(talk.fresh > 2 * 80);
+    /* From an earlier reply on, with another tool. */
+    shuffle_in(&before, "Other");
+    json_array_append_new(before.messages, json_pack("{s:s, s:o}", "role", "user", "content", result));
+    json_decref(talk_on(&before));
+    talk_say(&before, "I want none of these");
+    assert_true(before.computed <= before.fresh); /* the result and the first definition are shared */
+    talk_end(&before);
+    talk_end(&talk);
+    stage_close(&stage);
+}
+
+static void tools_that_come_later_leave_the_head_alone(void **state) {
+    (void)state;
+    for (size_t i = 0; i < TEMPLATES; i++) {
+        grow(i, HEARTH_MEMORY_PAGES);
+        grow(i, HEARTH_MEMORY_PAGES_SNAPSHOT);
+        grow(i, HEARTH_MEMORY_SNAPSHOT);
+    }
+}
+
+static void shrink(size_t template, enum hearth_memory_class memory_class) {
+    struct talk talk, compaction;
+    open_stage(template, memory_class, searches, sizeof searches / sizeof searches[0]);
+    talk_begin(&talk);
+    talk_say(&talk, "I want one, and that");
+    json_t *call = json_array_get(json_at(json_array_get(talk.messages, 1), "content"), 1);
+    json_array_append_new(talk.messages,
+                          json_pack("{s:s, s:[{s:s, s:O, s:s}]}", "role", "user", "content", "type", "tool_result",
+                                    "tool_use_id", json_at(call, "id"), "content", "nothing"));
+    json_decref(talk_on(&talk));
+    compaction = talk;
+    compaction.messages = json_copy(talk.messages);
+    compaction.tools = json_array();
+    talk_say(&compaction, "It says so: I want two lines of summary");
+    /* What looks like a call is text: nothing was offered. */
+    json_t *summary = json_array_get(compaction.messages, 5);
+    assert_string_equal(json_str(summary, "content.0.type"), "text");
+    talk_say(&compaction, "I want none of this");
+    assert_int_equal(compaction.computed, compaction.fresh);
+    talk_say(&talk, "I want none");
+    assert_true(talk.computed <= talk.fresh); /* how the question begins is shared */
+    talk_end(&compaction);
+    talk_end(&talk);
+    stage_close(&stage);
+}
+
+/* A call that no prompt has printed yet, read when it may not be made any more. */
+static void call_and_lose(size_t template, bool removed) {
+    struct talk talk;
+    open_stage(template, HEARTH_MEMORY_PAGES_SNAPSHOT, searches, sizeof searches / sizeof searches[0]);
+    talk_begin(&talk);
+    json_array_remove(talk.tools, 3); /* nothing is deferred */
+    talk_say(&talk, "I want two");
+    json_t *call = json_at(json_array_get(talk.messages, 1), "content.0");
+    assert_string_equal(json_str(call, "type"), "tool_use");
+    json_array_append_new(talk.messages, json_pack("{s:s, s:[{s:s, s:O, s:s}]}", "role", "user", "content", "type",
+                                                   "tool_result", "tool_use_id", json_at(call, "id"), "content",
+                                                   "nothing"));
+    if (removed) {
+        json_array_append_new(talk.messages, json_loads(CHANGE("removal", REFERENCE("ToolSearch")), 0, NULL));
+    } else {
+        json_array_clear(talk.tools);
+    }
+    json_decref(talk_on(&talk));
+    assert_int_equal(talk.computed, talk.fresh);
+    talk_end(&talk);
+    stage_close(&stage);
+}
+
+static void a_call_is_read_when_it_may_not_be_made(void **state) {
+    (void)state;
+    for (size_t i = 0; i < TEMPLATES; i++) {
+        call_and_lose(i, true);
+        call_and_lose(i, false);
+    }
+}
+
+static void without_tools_the_known_ones_stay_described(void **state) {
+    (void)state;
+    for (size_t i = 0; i < TEMPLATES; i++) {
+        shrink(i, HEARTH_MEMORY_PAGES);
+        shrink(i, HEARTH_MEMORY_PAGES_SNAPSHOT);
+        shrink(i, HEARTH_MEMORY_SNAPSHOT);
+    }
+}
+
+/* What is printed for a conversation whose tools are not those that it began with, and for one that nobody knows. */
+static void what_has_changed_is_printed_as_it_is_sent(void **state) {
+    (void)state;
+    for (size_t i = 0; i < TEMPLATES; i++) {
+        struct talk talk;
+        open_stage(i, HEARTH_MEMORY_PAGES, searches, sizeof searches / sizeof searches[0]);
+        talk_begin(&talk);
+        talk_say(&talk, "I want none of them");
+        json_array_append_new(talk.messages, json_pack("{s:s, s:s}", "role", "user", "content", "And now?"));
+        json_t *none = json_array(), *kept = talk.tools;
+        const json_int_t whole = count(talk_body(&talk));
+        talk.tools = none;
+        assert_int_equal(count(talk_body(&talk)), whole);
+        json_t *elsewhere = talk_body(&talk);
+        json_object_set_new(elsewhere, "cache_salt", json_string("another's"));
+        const json_int_t bare = count(elsewhere);
+        assert_true(bare < whole - 4 * 80);
+        talk.tools = json_array();
+        json_array_append(talk.tools, json_array_get(kept, 0));
+        const json_int_t fewer = count(talk_body(&talk));
+        assert_true(fewer < whole - 3 * 80 && fewer > bare + 80);
+        json_decref(kept);
+        json_decref(none);
+        talk_end(&talk);
+        stage_close(&stage);
+    }
+}
+
 /* ---- additions and removals ---- */
 
 static const struct answer changes[] = {
@@ -387,9 +543,16 @@ static void bad_changes_are_told(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_load_computes_what_it_brings),  cmocka_unit_test(a_forced_call_is_to_what_is_known),
-        cmocka_unit_test(what_is_deferred_is_not_printed), cmocka_unit_test(system_messages_add_and_remove),
-        cmocka_unit_test(a_thread_remembers_its_tools),    cmocka_unit_test(bad_changes_are_told),
+        cmocka_unit_test(a_load_computes_what_it_brings),
+        cmocka_unit_test(a_forced_call_is_to_what_is_known),
+        cmocka_unit_test(what_is_deferred_is_not_printed),
+        cmocka_unit_test(tools_that_come_later_leave_the_head_alone),
+        cmocka_unit_test(without_tools_the_known_ones_stay_described),
+        cmocka_unit_test(a_call_is_read_when_it_may_not_be_made),
+        cmocka_unit_test(what_has_changed_is_printed_as_it_is_sent),
+        cmocka_unit_test(system_messages_add_and_remove),
+        cmocka_unit_test(a_thread_remembers_its_tools),
+        cmocka_unit_test(bad_changes_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

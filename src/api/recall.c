@@ -1,0 +1,191 @@
+/* Tools that a conversation has had before: a prompt is printed on with what it began with.
+ *
+ * What stands in the head of a prompt is computed again when anything about it changes, and with it the whole
+ * conversation. Three things that clients do would change it: they add tools in the middle (a server of tools has
+ * connected), put them or their members in another order (a resumed session), or send none at all (a compaction). So
+ * each reply is remembered with what its prompt described (session/toolsets.h), and the request that goes on from it is
+ * printed like this:
+ *
+ *     no tools                           the known ones stay described; none may be called
+ *     all of the head's, by value        the head as it was; those that no prompt has described yet are described at
+ *                                        the end of the first new message, and stay there
+ *     anything else                      as it was sent
+ *
+ * What a reply may call is always what the request offers.
+ *
+ * Invariants. The chain is over messages as they were sent, so it is the same for every turn. A tool is described
+ * behind the last reply that is known, so nothing that was computed before changes. */
+#include "api/job.h"
+
+#include "session/toolsets.h"
+
+#include <string.h>
+
+static bool same_tool(const json_t *a, const json_t *b) {
+    return a != NULL && b != NULL && json_equal(json_object_get(a, "function"), json_object_get(b, "function"));
+}
+
+static const char *name_of(const json_t *tool) {
+    return hearth_tool_name(tool);
+}
+
+/* What of a set a name stands for last; NULL: nothing. */
+static json_t *described(const struct hearth_toolset *set, const char *name) {
+    for (size_t i = json_array_size(set->late); i-- > 0;) {
+        json_t *found = hearth_tool_find(json_array_get(json_array_get(set->late, i), 1), name);
+        if (found != NULL) {
+            return found;
+        }
+    }
+    return hearth_tool_find(set->head, name);
+}
+
+/* The set behind the last reply that is known, and where that stands; NULL: none. Fills job->chat.said. */
+static struct hearth_toolset *find_set(struct hearth_job *job, size_t count, size_t *at) {
+    struct hearth_digest *chain = calloc(count + 1, sizeof *chain);
+    struct hearth_toolset *set = NULL;
+    if (chain == NULL) {
+        return NULL;
+    }
+    chain[0] = hearth_toolsets_begin(job->generation.salt);
+    for (size_t i = 0; i < count; i++) {
+        chain[i + 1] = hearth_toolsets_say(chain[i], job->history.messages[i]);
+    }
+    job->chat.said = chain[count];
+    for (size_t i = count; set == NULL && i-- > 0;) {
+        if (job->history.messages[i]->role == HEARTH_ROLE_ASSISTANT) {
+            set = hearth_toolsets_get(job->api->toolsets, chain[i + 1]);
+            *at = i;
+        }
+    }
+    free(chain);
+    return set;
+}
+
+/* Puts the definitions of tools at the end of a message. False: out of memory. */
+static bool describe_in(struct hearth_history *history, size_t at, const json_t *tools) {
+    const struct hearth_message *sent = history->messages[at];
+    struct hearth_message *longer = hearth_message_create(sent->role);
+    struct hearth_buf text = {0};
+    size_t i;
+    const json_t *tool;
+    bool ok =
+        longer != NULL && hearth_buf_append(&text, sent->content, sent->content_len) && hearth_tools_announce(&text);
+    json_array_foreach(tools, i, tool) {
+        ok = ok && hearth_tool_describe(tool, &text);
+    }
+    ok = ok && hearth_buf_append(&text, "", 1);
+    if (ok) {
+        longer->content_len = text.len - 1;
+        longer->content = (char *)hearth_buf_take(&text);
+        longer->name = sent->name != NULL ? strdup(sent->name) : NULL;
+        longer->tool_call_id = sent->tool_call_id != NULL ? strdup(sent->tool_call_id) : NULL;
+        ok = (longer->name != NULL) == (sent->name != NULL) &&
+             (longer->tool_call_id != NULL) == (sent->tool_call_id != NULL) && hearth_message_seal(longer);
+    }
+    hearth_buf_finish(&text);
+    if (!ok) {
+        hearth_message_unref(longer);
+        return false;
+    }
+    hearth_message_unref(history->messages[at]);
+    history->messages[at] = longer;
+    return true;
+}
+
+/* The set with what is new described in message `at`. NULL: out of memory. */
+static struct hearth_toolset *extended(const struct hearth_toolset *set, size_t at, json_t *fresh) {
+    json_t *late = json_copy(set->late);
+    struct hearth_toolset *made = NULL;
+    if (late != NULL && json_array_append_new(late, json_pack("[I, O]", (json_int_t)at, fresh)) == 0) {
+        made = hearth_toolset_create(set->head, late);
+    }
+    json_decref(late);
+    return made;
+}
+
+/* The tools that no prompt has described yet. NULL: some of the head's are gone or other ones, or out of memory. */
+static json_t *fresh_tools(const struct hearth_toolset *set, const json_t *tools) {
+    json_t *fresh = json_array();
+    size_t i;
+    json_t *tool;
+    bool ok = fresh != NULL;
+    json_array_foreach(set->head, i, tool) {
+        ok = ok && same_tool(tool, hearth_tool_find(tools, name_of(tool)));
+    }
+    json_array_foreach(tools, i, tool) {
+        if (ok && !same_tool(tool, described(set, name_of(tool)))) {
+            ok = json_array_append(fresh, tool) == 0;
+        }
+    }
+    if (!ok) {
+        json_decref(fresh);
+        return NULL;
+    }
+    return fresh;
+}
+
+/* The set that the request is printed with: the known one, or more; NULL: as it was sent. */
+static struct hearth_toolset *fit(const struct hearth_job *job, struct hearth_toolset *known, size_t reply,
+                                  size_t count) {
+    const struct hearth_history *history = &job->history;
+    struct hearth_toolset *set = NULL;
+    size_t at = reply + 1;
+    if (json_array_size(job->chat.tools) == 0) {
+        return hearth_toolset_ref(known);
+    }
+    json_t *fresh = fresh_tools(known, job->chat.tools);
+    while (at < count && history->messages[at]->role == HEARTH_ROLE_ASSISTANT) {
+        at++;
+    }
+    if (fresh != NULL && json_array_size(fresh) == 0) {
+        set = hearth_toolset_ref(known);
+    } else if (fresh != NULL && at < count) {
+        set = extended(known, at, fresh);
+    }
+    json_decref(fresh);
+    return set;
+}
+
+static bool print_with(struct hearth_job *job, const struct hearth_toolset *set) {
+    struct hearth_chat_request *request = &job->chat.request;
+    size_t i;
+    const json_t *late;
+    json_array_foreach(set->late, i, late) {
+        const size_t at = (size_t)json_integer_value(json_array_get(late, 0));
+        if (!describe_in(&job->history, at, json_array_get(late, 1))) {
+            return hearth_api_fail_nomem(&job->error);
+        }
+    }
+    if (json_array_size(job->chat.tools) == 0) {
+        request->tool_choice = HEARTH_TOOLS_NONE;
+    }
+    request->tools = set->head;
+    return true;
+}
+
+bool hearth_tools_recall(struct hearth_job *job) {
+    struct hearth_chat_options *options = &job->chat;
+    const size_t count = job->history.count - (options->request.continues ? 1 : 0);
+    size_t reply = 0;
+    struct hearth_toolset *known = find_set(job, count, &reply);
+    if (known != NULL) {
+        options->toolset = fit(job, known, reply, count);
+        hearth_toolset_unref(known);
+    }
+    if (options->toolset != NULL) {
+        return print_with(job, options->toolset);
+    }
+    if (json_array_size(options->tools) > 0) { /* the beginning of one, for those that go on from the reply */
+        json_t *late = json_array();
+        options->toolset = late != NULL ? hearth_toolset_create(options->tools, late) : NULL;
+        json_decref(late);
+    }
+    return true;
+}
+
+void hearth_tools_remember(struct hearth_job *job, const struct hearth_message *reply) {
+    if (job->chat.toolset != NULL) {
+        hearth_toolsets_put(job->api->toolsets, hearth_toolsets_say(job->chat.said, reply), job->chat.toolset);
+    }
+}
