@@ -482,7 +482,7 @@ void hearth_script_destroy(struct hearth_script *script); /* NULL is allowed */
 /* The tokens of the first reply that is for such a request and not used up, appended to `out`; *found is false, and
  * nothing appended, when there is none. Any thread. Errors: NOMEM and those of tokenize. */
 int hearth_script_reply(struct hearth_script *script, struct hearth_engine *engine,
-                        const struct hearth_chat_request *request, struct hearth_tokens *out, bool *found);
+                        const struct hearth_chat_options *options, struct hearth_tokens *out, bool *found);
 
 /* ---- prompt.c ---- */
 

@@ -136,7 +136,7 @@ bool hearth_chat_request_prompt(struct hearth_job *job) {
     if (api->script == NULL) {
         return true;
     }
-    const int rc = hearth_script_reply(api->script, api->engine, &job->chat.request, &job->script, &job->scripted);
+    const int rc = hearth_script_reply(api->script, api->engine, &job->chat, &job->script, &job->scripted);
     return rc == HEARTH_OK || hearth_api_fail_err(&job->error, rc, NULL);
 }
 

@@ -27,7 +27,8 @@ json_t *hearth_tool_find(const json_t *tools, const char *name) {
     size_t i;
     json_t *tool;
     json_array_foreach(tools, i, tool) {
-        if (strcmp(hearth_tool_name(tool), name) == 0) {
+        const char *other = hearth_tool_name(tool);
+        if (other != NULL && strcmp(other, name) == 0) {
             return tool;
         }
     }

@@ -94,9 +94,12 @@ json_t *hearth_timings_json(const struct hearth_tally *tally) {
 }
 
 /* What is worth a word when it is so. */
-static bool add_load(const struct hearth_tally *tally, json_t *json) {
+static bool add_notes(const struct hearth_tally *tally, json_t *json) {
     const enum hearth_class priority = tally->job->generation.priority;
-    return (priority == HEARTH_CLASS_INTERACTIVE ||
+    const struct hearth_chat_options *options = &tally->job->chat;
+    const size_t kept = options->tools == NULL ? json_array_size(options->request.tools) : 0;
+    return (kept == 0 || json_object_set_new(json, "tools_kept", json_integer((json_int_t)kept)) == 0) &&
+           (priority == HEARTH_CLASS_INTERACTIVE ||
             json_object_set_new(json, "class", json_string(hearth_class_text(priority))) == 0) &&
            (tally->preemptions == 0 ||
             json_object_set_new(json, "preemptions", json_integer((json_int_t)tally->preemptions)) == 0) &&
@@ -118,7 +121,7 @@ json_t *hearth_receipt_json(const struct hearth_tally *tally) {
                   hearth_json_real(ms(receipt->plan_us)), "restore_ms", hearth_json_real(ms(receipt->restore_us)),
                   "prefill_ms", hearth_json_real(ms(receipt->prefill_us)), "reason",
                   hearth_reason_text(receipt->reason), "reason_text", hearth_reason_help(receipt->reason));
-    if (json != NULL && (!add_load(tally, json) || !add_warnings(tally, json) ||
+    if (json != NULL && (!add_notes(tally, json) || !add_warnings(tally, json) ||
                          !hearth_conversation_add_json(tally->job->conversation, json) ||
                          !hearth_kept_add_json(tally->job, json))) {
         json_decref(json);

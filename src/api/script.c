@@ -144,20 +144,22 @@ static bool system_contains(const struct hearth_chat_request *request, const cha
     return false;
 }
 
-static bool is_for(const struct line *line, const struct hearth_chat_request *request) {
+static bool is_for(const struct line *line, const struct hearth_chat_options *options) {
+    const struct hearth_chat_request *request = &options->request;
     const struct hearth_message *last = request->messages[request->message_count - 1];
-    return (line->tools < 0 || line->tools == (request->tools != NULL)) &&
+    const bool tools = options->tools != NULL || options->deferred != NULL; /* what it was sent with */
+    return (line->tools < 0 || line->tools == tools) &&
            (line->last == NULL || strstr(last->content, line->last) != NULL) &&
            (line->system == NULL || system_contains(request, line->system));
 }
 
 /* The line that answers a request, counted as used; or NULL. */
-static const struct line *take_line(struct hearth_script *script, const struct hearth_chat_request *request) {
+static const struct line *take_line(struct hearth_script *script, const struct hearth_chat_options *options) {
     struct line *found = NULL;
     pthread_mutex_lock(&script->mutex);
     for (size_t i = 0; i < script->count && found == NULL; i++) {
         struct line *line = &script->lines[i];
-        if ((line->times == 0 || line->used < line->times) && is_for(line, request)) {
+        if ((line->times == 0 || line->used < line->times) && is_for(line, options)) {
             line->used++;
             found = line;
         }
@@ -176,8 +178,8 @@ static size_t char_len(const char *text, size_t len) {
 }
 
 int hearth_script_reply(struct hearth_script *script, struct hearth_engine *engine,
-                        const struct hearth_chat_request *request, struct hearth_tokens *out, bool *found) {
-    const struct line *line = take_line(script, request);
+                        const struct hearth_chat_options *options, struct hearth_tokens *out, bool *found) {
+    const struct line *line = take_line(script, options);
     int rc = 0;
     *found = line != NULL;
     if (line == NULL) {

@@ -1,43 +1,45 @@
-/* A table with a list in order of use. Turns of a conversation share one set, so a turn costs an entry and no tools.
+/* A table with a list in order of use. A turn costs an entry and no tools: turns of a conversation, and conversations
+ * that began alike, share a set.
  *
- * Invariants. Every entry is in the table and in the list. `bytes` counts each entry, and a set once for every time
- * that its neighbour in the list was another one when it came: too much rather than too little. */
+ * Invariants. Every entry is in the table and in the list. A set is in `sets` as long as an entry holds it, and no two
+ * there are equal to the letter (the order of members is printed, so it counts). `bytes` is the sum over both. */
 #include "session/toolsets.h"
-
-#include "base/table.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct entry {
     struct hearth_link link; /* first, so that it converts */
     struct entry *newer, *older;
     struct hearth_toolset *set;
-    size_t bytes; /* that were counted for it */
 };
 
 struct hearth_toolsets {
     pthread_mutex_t mutex;
-    struct hearth_table table;
+    struct hearth_table table, sets;
     struct entry *newest, *oldest;
     size_t bytes, budget_bytes;
 };
 
 /* ---- sets ---- */
 
-/* A parsed value takes a few times the room of its text. */
-static size_t memory_of(const json_t *value) {
-    return 3 * json_dumpb(value, NULL, 0, JSON_COMPACT);
-}
-
 struct hearth_toolset *hearth_toolset_create(json_t *head, json_t *late) {
     struct hearth_toolset *set = calloc(1, sizeof *set);
-    if (set != NULL) {
+    char *first = json_dumps(head, JSON_COMPACT), *second = json_dumps(late, JSON_COMPACT);
+    if (set != NULL && first != NULL && second != NULL) {
+        const size_t len = strlen(first), more = strlen(second);
         set->refs = 1;
         set->head = json_incref(head);
         set->late = json_incref(late);
-        set->bytes = sizeof *set + memory_of(head) + memory_of(late);
+        set->link.key = hearth_digest_chain(hearth_digest_bytes(first, len), second, more);
+        set->bytes = sizeof *set + 3 * (len + more); /* a parsed value takes a few times the room of its text */
+    } else {
+        free(set);
+        set = NULL;
     }
+    free(first);
+    free(second);
     return set;
 }
 
@@ -68,11 +70,33 @@ static void list_newest(struct hearth_toolsets *toolsets, struct entry *entry) {
     toolsets->newest = entry;
 }
 
+/* The set to hold for one: an equal one that is held already, or itself. NULL: out of memory. */
+static struct hearth_toolset *hold(struct hearth_toolsets *toolsets, struct hearth_toolset *set) {
+    struct hearth_toolset *known = (struct hearth_toolset *)hearth_table_find(&toolsets->sets, set->link.key);
+    if (known == NULL && hearth_table_add(&toolsets->sets, &set->link)) {
+        known = set;
+        toolsets->bytes += set->bytes;
+    }
+    if (known != NULL) {
+        known->held++;
+        hearth_toolset_ref(known);
+    }
+    return known;
+}
+
+static void let_go(struct hearth_toolsets *toolsets, struct hearth_toolset *set) {
+    if (--set->held == 0) {
+        hearth_table_remove(&toolsets->sets, &set->link);
+        toolsets->bytes -= set->bytes;
+    }
+    hearth_toolset_unref(set);
+}
+
 static void drop(struct hearth_toolsets *toolsets, struct entry *entry) {
     unlist(toolsets, entry);
     hearth_table_remove(&toolsets->table, &entry->link);
-    toolsets->bytes -= entry->bytes;
-    hearth_toolset_unref(entry->set);
+    toolsets->bytes -= sizeof *entry;
+    let_go(toolsets, entry->set);
     free(entry);
 }
 
@@ -93,6 +117,7 @@ void hearth_toolsets_destroy(struct hearth_toolsets *toolsets) {
         drop(toolsets, toolsets->oldest);
     }
     hearth_table_finish(&toolsets->table);
+    hearth_table_finish(&toolsets->sets);
     pthread_mutex_destroy(&toolsets->mutex);
     free(toolsets);
 }
@@ -125,21 +150,22 @@ void hearth_toolsets_put(struct hearth_toolsets *toolsets, struct hearth_digest 
     }
     pthread_mutex_lock(&toolsets->mutex);
     struct entry *before = (struct entry *)hearth_table_find(&toolsets->table, said);
-    if (before != NULL) {
+    entry->link.key = said;
+    entry->set = hold(toolsets, set);
+    if (entry->set != NULL && before != NULL) {
         drop(toolsets, before);
     }
-    entry->link.key = said;
-    if (!hearth_table_add(&toolsets->table, &entry->link)) {
+    if (entry->set == NULL) {
+        free(entry);
+    } else if (!hearth_table_add(&toolsets->table, &entry->link)) {
+        let_go(toolsets, entry->set);
         free(entry);
     } else {
-        const bool shared = toolsets->newest != NULL && toolsets->newest->set == set;
-        entry->set = hearth_toolset_ref(set);
-        entry->bytes = sizeof *entry + (shared ? 0 : set->bytes);
-        toolsets->bytes += entry->bytes;
+        toolsets->bytes += sizeof *entry;
         list_newest(toolsets, entry);
-        while (toolsets->oldest != NULL && toolsets->bytes > toolsets->budget_bytes) {
-            drop(toolsets, toolsets->oldest);
-        }
+    }
+    while (toolsets->oldest != NULL && toolsets->bytes > toolsets->budget_bytes) {
+        drop(toolsets, toolsets->oldest);
     }
     pthread_mutex_unlock(&toolsets->mutex);
 }

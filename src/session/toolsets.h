@@ -9,12 +9,15 @@
 #ifndef HEARTH_SESSION_TOOLSETS_H
 #define HEARTH_SESSION_TOOLSETS_H
 
+#include "base/table.h"
 #include "session/message.h"
 
 /* Immutable once it is shared; counted. */
 struct hearth_toolset {
-    size_t refs;  /* atomic */
-    size_t bytes; /* memory it takes, about */
+    struct hearth_link link; /* first, so that it converts; by what it says, to the letter; toolsets.c's, as is: */
+    size_t held;             /* entries that hold it */
+    size_t refs;             /* atomic */
+    size_t bytes;            /* memory it takes, about */
     json_t *head; /* array of tools */
     json_t *late; /* array of [index of the message that describes them, [tools]], by index */
 };

@@ -418,7 +418,7 @@ static bool make_prompt(struct hearth_job *job, const struct hearth_response *re
         return false;
     }
     if (api->script != NULL) {
-        int rc = hearth_script_reply(api->script, api->engine, &job->chat.request, &job->script, &job->scripted);
+        int rc = hearth_script_reply(api->script, api->engine, &job->chat, &job->script, &job->scripted);
         if (rc != HEARTH_OK) {
             return hearth_api_fail_err(&job->error, rc, NULL);
         }

@@ -45,6 +45,7 @@ struct hearth_offers {
     json_t *tools;               /* in the chat's form; never NULL */
     size_t from[HEARTH_OFFERS_MAX]; /* place of each in the request's list */
     size_t count;
+    bool of_items;               /* those of the request are there, items' follow */
 };
 
 /* Tools and tool_choice of a request, and tools among its items, put into the chat's form and into `chat`. Names that

@@ -3,6 +3,7 @@
  *     function    as it is, its members one level deeper
  *     custom      a function with one string, "input"; a call of it goes out as a custom tool's again
  *     namespace   its functions
+ *     tools of an item (additional_tools, tool_search_output)   like those of the request, which win
  *     tools that run on OpenAI's side (web search and the like)   left out: clients send them unasked
  *     anything else                                               an error
  *
@@ -34,8 +35,13 @@ static bool fail_tool(struct hearth_job *job, size_t index, const char *code, co
     return hearth_api_fail(&job->error, 400, code, param, "%s: %s", param, what);
 }
 
-/* Appends a function; it is given up. */
+/* Appends a function; it is given up. What an item brings may be there already: a search finds deferred tools. */
 static bool add(struct hearth_job *job, json_t *function, size_t from, struct hearth_offers *offers) {
+    const char *name = json_string_value(json_object_get(function, "name"));
+    if (offers->of_items && name != NULL && hearth_tool_find(offers->tools, name) != NULL) {
+        json_decref(function);
+        return true;
+    }
     if (offers->count == HEARTH_OFFERS_MAX) {
         json_decref(function);
         return hearth_api_fail(&job->error, 400, "invalid_value", "tools", "tools: at most %u are allowed",
@@ -170,10 +176,12 @@ bool hearth_offers_read(struct hearth_job *job, const json_t *body, const json_t
     if (!add_tools(job, hearth_json_get(body, "tools"), offers, names)) {
         return false;
     }
+    offers->of_items = true;
     json_array_foreach(items, i, item) {
         const char *type = json_string_value(hearth_json_get(item, "type"));
-        if (type != NULL && strcmp(type, "additional_tools") == 0 &&
-            !add_tools(job, hearth_json_get(item, "tools"), offers, names)) {
+        const bool brings =
+            type != NULL && (strcmp(type, "additional_tools") == 0 || strcmp(type, "tool_search_output") == 0);
+        if (brings && !add_tools(job, hearth_json_get(item, "tools"), offers, names)) {
             return false;
         }
     }
