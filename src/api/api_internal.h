@@ -321,7 +321,6 @@ struct hearth_chat_options {
     char *reasoning_budget_message; /* or NULL */
     bool functions;                 /* tools came as "functions", so a call goes out as "function_call" */
     struct hearth_chat_format *format;
-    struct hearth_chat_format *reading; /* of earlier replies: it knows what they may have called */
 };
 
 /* Worker: reads everything of a chat request into job->chat and job->history, and gets the format of its replies. */

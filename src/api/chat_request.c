@@ -71,21 +71,6 @@ static bool read_ending(struct hearth_job *job, const json_t *body) {
     return !request->continues || check_continuation(&job->history, asked, &job->error);
 }
 
-/* Earlier replies may have called what this one may not. */
-static void get_reading(struct hearth_job *job, struct hearth_chat_request request) {
-    struct hearth_chat_options *options = &job->chat;
-    struct hearth_errmsg why;
-    if (options->known != NULL) {
-        request.tools = options->known;
-        request.tool_choice = HEARTH_TOOLS_AUTO;
-        request.parallel_calls = hearth_chat_abilities(job->api->chat)->parallel_calls;
-        (void)hearth_chat_format_get(job->api->chat, &request, &options->reading, &why);
-    }
-    if (options->reading == NULL) {
-        options->reading = hearth_chat_format_ref(options->format);
-    }
-}
-
 /* The format knows the tools that are offered, the prompt all of them: it must not change with the choice. */
 static bool get_format(struct hearth_job *job) {
     struct hearth_chat_options *options = &job->chat;
@@ -96,7 +81,6 @@ static bool get_format(struct hearth_job *job) {
     }
     int rc = hearth_chat_format_get(job->api->chat, &request, &options->format, &why);
     if (rc == HEARTH_OK) {
-        get_reading(job, request);
         return true;
     }
     hearth_api_fail_err(&job->error, rc, &why);
@@ -142,7 +126,6 @@ bool hearth_chat_request_prompt(struct hearth_job *job) {
 
 static void finish_options(struct hearth_chat_options *options) {
     hearth_chat_format_unref(options->format);
-    hearth_chat_format_unref(options->reading);
     hearth_toolset_unref(options->toolset);
     json_decref(options->known);
     json_decref(options->tools);

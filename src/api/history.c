@@ -2,12 +2,13 @@
  *
  * A prompt is made in this order: replies of this server that the history holds are put back as they were sampled;
  * the template prints the messages; the transcripts turn the text into tokens. What a text reads as is asked of the
- * format's own parser: it decides whether the text that the template printed for a reply says what the reply said.
+ * parser (rereading.c): it decides whether the text that the template printed for a reply says what the reply said.
  *
  * With --keep-thinking a template that leaves something out of a reply does not get its way: the prompt is then the
  * tokens up to the last reply as they are, and the text that the template prints behind it. To find that text, the
  * reply is printed once more with a mark for its content. */
 #include "api/kept.h"
+#include "api/rereading.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -55,24 +56,15 @@ void hearth_history_shutdown(struct hearth_api *api) {
 
 /* ---- prompts ---- */
 
-/* For hearth_transcripts_tokenize(): text that reads as a message, by the format at `user`. */
-static bool reads_as(void *user, const char *text, size_t len, const struct hearth_message *message) {
-    struct hearth_message *read = NULL;
-    struct hearth_errmsg msg;
-    bool same = hearth_chat_parse(user, text, len, &read, &msg) == HEARTH_OK && hearth_message_is_print(read, message);
-    hearth_message_unref(read);
-    return same;
-}
-
-static struct hearth_transcript_prompt transcript_prompt(const struct hearth_job *job,
-                                                         const struct hearth_chat_request *request,
-                                                         struct hearth_transcript_root root) {
+static struct hearth_transcript_prompt transcript_prompt(const struct hearth_chat_request *request,
+                                                         struct hearth_transcript_root root,
+                                                         struct hearth_rereading *rereading) {
     return (struct hearth_transcript_prompt){
         .root = root,
         .messages = request->messages,
         .message_count = request->message_count - (request->continues ? 1 : 0),
-        .reads = reads_as,
-        .user = job->chat.reading,
+        .reads = hearth_rereading_reads,
+        .user = rereading,
     };
 }
 
@@ -88,6 +80,19 @@ static void set_text(struct hearth_job *job, const struct hearth_chat_request *r
         }
     }
     hearth_breakpoints_mark(job, request, rendered, from, prompt);
+}
+
+/* Whether there is to be thinking is an argument like others, where the template prints it among the messages. */
+static struct hearth_transcript_root root_of(const struct hearth_job *job, const struct hearth_chat_request *request) {
+    json_t *arguments = NULL;
+    if (!request->thinking && job->api->trials.prints_thinking) {
+        arguments = request->kwargs != NULL ? json_copy((json_t *)request->kwargs) : json_object();
+        json_object_set_new(arguments, "enable_thinking", json_false());
+    }
+    const struct hearth_transcript_root root =
+        hearth_transcript_root(request->tools, arguments != NULL ? arguments : request->kwargs, job->generation.salt);
+    json_decref(arguments);
+    return root;
 }
 
 /* Number of messages up to and with the last one that is a reply of this server: it was exchanged for ours. */
@@ -321,11 +326,12 @@ bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *r
     struct hearth_chat_prompt rendered = {.text = {0}};
     struct hearth_transcript_result result = {0};
     struct hearth_errmsg msg = {{0}};
-    struct hearth_transcript_prompt prompt =
-        transcript_prompt(job, request, hearth_transcript_root(request->tools, request->kwargs, job->generation.salt));
+    struct hearth_rereading rereading;
     if (job->kept != NULL && !hearth_kept_settle(job)) {
         return false;
     }
+    hearth_rereading_init(&rereading, job, request);
+    struct hearth_transcript_prompt prompt = transcript_prompt(request, root_of(job, request), &rereading);
     int err = make_tokens(job, request, &prompt, &rendered, &result, &msg);
     bool ok = err == HEARTH_OK;
     if (err == HEARTH_ERR_TOO_LONG) {
@@ -343,6 +349,7 @@ bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *r
         job->conversation->prepare_us = hearth_clock_us() - job->prepare_start_us;
     }
     hearth_chat_prompt_finish(&rendered);
+    hearth_rereading_finish(&rereading);
     return ok && hearth_prompt_check_length(job->api, &job->generation.prompts[0], job->generation.room_tokens,
                                             "messages", error);
 }

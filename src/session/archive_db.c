@@ -14,7 +14,9 @@ static const char *const steps[] = {
     "CREATE TABLE replies (key BLOB PRIMARY KEY, parent BLOB NOT NULL, other BLOB NOT NULL, body BLOB NOT NULL);"
     "CREATE INDEX replies_parent ON replies (parent);"
     "CREATE INDEX replies_said ON replies (other);"
-    "CREATE TABLE records (key BLOB PRIMARY KEY, body BLOB NOT NULL);"};
+    "CREATE TABLE records (key BLOB PRIMARY KEY, body BLOB NOT NULL);",
+    /* Chains are over messages alone, and a reply says what tools and arguments it was given under. */
+    "DELETE FROM replies;"};
 
 static const char *const statements[STATEMENTS] = {
     [HEARTH_ARCHIVE_GET_NODE] = "SELECT key, parent, other, len, body FROM nodes WHERE key = ?1 LIMIT ?2",

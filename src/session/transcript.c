@@ -32,9 +32,12 @@ struct hearth_transcript_root hearth_transcript_root(const json_t *tools, const 
 
 static struct hearth_digest say_nothing(const struct hearth_transcripts *transcripts,
                                         struct hearth_transcript_root root) {
-    struct hearth_digest digest = hearth_transcript_start_key(transcripts, root.salt);
-    digest = hearth_digest_chain(digest, &root.tools, sizeof root.tools);
-    return hearth_digest_chain(digest, &root.arguments, sizeof root.arguments);
+    return hearth_transcript_start_key(transcripts, root.salt);
+}
+
+/* The start has told the salts apart. */
+static bool same_root(const struct hearth_transcript_root *a, const struct hearth_transcript_root *b) {
+    return hearth_digest_equal(a->tools, b->tools) && hearth_digest_equal(a->arguments, b->arguments);
 }
 
 static struct hearth_digest say(struct hearth_digest said, const struct hearth_message *message) {
@@ -58,13 +61,22 @@ static bool stands_for(const struct hearth_message *sent, const struct hearth_me
     return true;
 }
 
+/* Replies that say the same may have been thought of differently: one under the same root goes before the others. */
 static struct reply *find_standing(struct hearth_transcripts *transcripts, struct hearth_digest said,
-                                   const struct hearth_message *sent, bool ids) {
+                                   const struct hearth_transcript_root *root, const struct hearth_message *sent,
+                                   bool ids) {
+    struct reply *other = NULL;
     struct reply *reply = hearth_transcript_reply(transcripts, said);
-    while (reply != NULL && !stands_for(sent, reply->message, ids)) {
-        reply = hearth_transcript_next_reply(reply);
+    for (; reply != NULL; reply = hearth_transcript_next_reply(reply)) {
+        if (!stands_for(sent, reply->message, ids)) {
+            continue;
+        }
+        if (same_root(&reply->root, root)) {
+            return reply;
+        }
+        other = other != NULL ? other : reply;
     }
-    return reply;
+    return other;
 }
 
 size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct hearth_transcript_root root,
@@ -78,10 +90,10 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
         if (messages[i]->role != HEARTH_ROLE_ASSISTANT) {
             continue;
         }
-        struct reply *reply = find_standing(transcripts, said, messages[i], ids);
+        struct reply *reply = find_standing(transcripts, said, &root, messages[i], ids);
         if (reply == NULL || !reply->complete) {
             hearth_transcript_load_said(transcripts, said);
-            reply = find_standing(transcripts, said, messages[i], ids);
+            reply = find_standing(transcripts, said, &root, messages[i], ids);
         }
         if (reply != NULL) {
             struct hearth_message *sent = messages[i];
@@ -245,9 +257,9 @@ static size_t end_of_reply(const struct walk *walk, const struct reply *reply) {
     size_t end = begin;
     for (int i = 0; i < REPLY_CUTS_MAX; i++, end++) {
         end = hearth_specials_end(walk->transcripts->specials, prompt->text, prompt->len, end);
-        size_t len = end - begin;
-        if (same_but_space(prompt->text + begin, len, reply->raw, reply->raw_len) ||
-            prompt->reads(prompt->user, prompt->text + begin, len, reply->message)) {
+        const struct hearth_transcript_print print = {reply->head, reply->head_len, prompt->text + begin, end - begin};
+        if (same_but_space(print.text, print.len, reply->raw, reply->raw_len) ||
+            prompt->reads(prompt->user, &print, reply->message)) {
             return end;
         }
         if (end == prompt->len) {
@@ -307,9 +319,12 @@ static bool take_path(struct walk *walk, struct node *node) {
     return node->parent == NULL || node->start || (take_path(walk, node->parent) && take_tokens(walk, node));
 }
 
+/* Its path is kept with it, so it must be one that this request would have: of the same root. */
 static struct reply *kept_reply(const struct walk *walk, struct hearth_digest said) {
+    const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct reply *reply = hearth_transcript_reply(walk->transcripts, said);
-    while (reply != NULL && !is_message(reply->message, walk->prompt->messages[walk->prompt->keep - 1])) {
+    while (reply != NULL && !(same_root(&reply->root, &prompt->root) &&
+                              is_message(reply->message, prompt->messages[prompt->keep - 1]))) {
         reply = hearth_transcript_next_reply(reply);
     }
     return reply;
@@ -417,6 +432,7 @@ static struct hearth_transcript_place *place_create(const struct walk *walk, con
     if (last != NULL) {
         memcpy(place->head, prompt->text + last->pos, place->head_len);
     }
+    place->root = prompt->root;
     place->said = say_nothing(walk->transcripts, prompt->root);
     for (size_t i = 0; i < prompt->message_count; i++) {
         place->said = say(place->said, prompt->messages[i]);
@@ -542,6 +558,7 @@ static struct reply *make_reply(struct hearth_engine *engine, const struct heart
     reply->message = hearth_message_ref(message);
     reply->link.key = say(place->said, message);
     reply->node = place->node;
+    reply->root = place->root;
     reply->head = malloc(place->head_len + 1);
     bool ok = reply->head != NULL && hearth_tokens_append(&tokens, place->tokens.v, place->tokens.n) &&
               hearth_tokens_append(&tokens, sampled, count);

@@ -17,7 +17,8 @@
  *
  * Replies are also found by what the messages before them say (a digest chain), so that a history comes back complete:
  * hearth_transcripts_restore() puts the message as it was sampled in the place of what the client made of it
- * (arguments re-printed, reasoning dropped).
+ * (arguments re-printed, reasoning dropped). Tools and template arguments are no part of the chain: a reply was said,
+ * whatever the next request may call.
  *
  * Memory is bounded by bytes; what was unused for longest goes first, leaves before what they hang on. With a path,
  * what is remembered is also kept in a database (session/archive.h) and found there again: after a restart, and after
@@ -53,7 +54,9 @@ bool hearth_transcripts_flush(struct hearth_transcripts *transcripts, int64_t ti
 
 /* ---- what was said ---- */
 
-/* The beginning of a digest chain: whatever else of a request decides what is printed. */
+/* What besides the messages decides what is printed. Only the salt is part of the chain: a template may print tools and
+ * arguments behind the messages or nowhere, so the text decides what a change of them costs. They tell replies to the
+ * same messages apart, and a diagnosis names the one that has changed. */
 struct hearth_transcript_root {
     struct hearth_digest tools, arguments;
     struct hearth_digest salt; /* keeps tenants apart */
@@ -63,8 +66,9 @@ struct hearth_transcript_root {
 struct hearth_transcript_root hearth_transcript_root(const json_t *tools, const json_t *template_arguments,
                                                      struct hearth_digest salt);
 
-/* Replaces each assistant message that says what a remembered reply in this place said by that reply's message. With
- * `ids`, its calls must have the same ids too (where either has one): for templates that print them.
+/* Replaces each assistant message that says what a remembered reply in this place said by that reply's message; of
+ * several replies, one that was given under the same tools and arguments. With `ids`, its calls must have the same ids
+ * too (where either has one): for templates that print them.
  * Owns: replaced references are exchanged. Returns how many are replies of this server. */
 size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct hearth_transcript_root root,
                                   struct hearth_message **messages, size_t count, bool ids);
@@ -73,8 +77,18 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
 
 #define HEARTH_TRANSCRIPT_MARKS_MAX 8
 
-/* Text that may stand for a reply: true when it reads as `message`. */
-typedef bool hearth_transcript_reads_fn(void *user, const char *text, size_t len, const struct hearth_message *message);
+/* Text that a template printed where a reply stands, and what the prompt that was replied to ended with (not all of it,
+ * but with the whole of what the template begins a reply with). */
+struct hearth_transcript_print {
+    const char *head;
+    size_t head_len;
+    const char *text;
+    size_t len;
+};
+
+/* True when the text reads as `message`. */
+typedef bool hearth_transcript_reads_fn(void *user, const struct hearth_transcript_print *print,
+                                        const struct hearth_message *message);
 
 struct hearth_transcript_prompt {
     const char *text;

@@ -50,6 +50,7 @@ struct reply {
     bool complete;           /* the archive's replies of the same key are here */
     struct reply *next;
     struct node *node;
+    struct hearth_transcript_root root; /* of the prompt, but for the salt */
     struct hearth_message *message;
     char *head; /* text of the prompt behind the node */
     size_t head_len;
@@ -79,6 +80,7 @@ struct hearth_transcript_place {
     size_t head_len;
     struct hearth_tokens tokens; /* of the head */
     struct hearth_digest said;   /* the chain over the prompt's messages */
+    struct hearth_transcript_root root;
 };
 
 /* One prompt on its way through the tree. */

@@ -27,6 +27,10 @@ static bool put_tokens(struct hearth_buf *out, const hearth_token *tokens, size_
     return put_bytes(out, tokens, count * sizeof *tokens);
 }
 
+static bool put_digest(struct hearth_buf *out, struct hearth_digest digest) {
+    return hearth_buf_append(out, &digest, sizeof digest);
+}
+
 static bool put_message(struct hearth_buf *out, const struct hearth_message *message) {
     bool ok = put_bytes(out, message->content, message->content_len) && put_text(out, message->reasoning) &&
               put_text(out, message->name) && put_number(out, message->call_count);
@@ -44,7 +48,8 @@ bool hearth_transcript_pack_node(const struct node *node, struct hearth_buf *out
 
 bool hearth_transcript_pack_reply(const struct reply *reply, struct hearth_buf *out) {
     return put_number(out, reply->head_tokens) && put_tokens(out, reply->tokens, reply->head_tokens + reply->sampled) &&
-           put_bytes(out, reply->head, reply->head_len) && put_message(out, reply->message);
+           put_bytes(out, reply->head, reply->head_len) && put_message(out, reply->message) &&
+           put_digest(out, reply->root.tools) && put_digest(out, reply->root.arguments);
 }
 
 bool hearth_transcript_name_reply(struct reply *reply) {
@@ -114,6 +119,15 @@ static hearth_token *get_tokens(struct reader *reader, size_t *count) {
     return tokens;
 }
 
+static struct hearth_digest get_digest(struct reader *reader) {
+    struct hearth_digest digest = {0, 0};
+    const uint8_t *bytes = get(reader, sizeof digest);
+    if (bytes != NULL) {
+        memcpy(&digest, bytes, sizeof digest);
+    }
+    return digest;
+}
+
 static bool get_calls(struct reader *reader, struct hearth_message *message) {
     size_t count = get_number(reader);
     if (!reader->ok || count > reader->left || (count > 0 && !hearth_message_alloc_calls(message, count))) {
@@ -175,6 +189,8 @@ struct reply *hearth_transcript_unpack_reply(const struct hearth_buf *body) {
     reply->tokens = get_tokens(&reader, &count);
     reply->head = get_bytes(&reader, &reply->head_len);
     reply->message = get_message(&reader);
+    reply->root.tools = get_digest(&reader);
+    reply->root.arguments = get_digest(&reader);
     if (reply->message == NULL || !reader.ok || reader.left > 0 || reply->head_tokens > count) {
         hearth_transcript_free_reply(reply);
         return NULL;

@@ -95,12 +95,13 @@ struct hearth_message *say(enum hearth_role role, const char *content) {
     return message;
 }
 
-static bool reads_as_content(void *user, const char *text, size_t len, const struct hearth_message *message) {
+static bool reads_as_content(void *user, const struct hearth_transcript_print *print,
+                             const struct hearth_message *message) {
     struct hearth_message *read = hearth_message_create(HEARTH_ROLE_ASSISTANT);
     (void)user;
     reads_asked++;
-    read->content = strndup(text, len);
-    read->content_len = len;
+    read->content = strndup(print->text, print->len);
+    read->content_len = print->len;
     assert_true(hearth_message_seal(read));
     bool same = hearth_digest_equal(read->says, message->says);
     hearth_message_unref(read);

@@ -54,11 +54,12 @@ static struct hearth_message *call(const char *id, const char *name, const char 
     return message;
 }
 
-static bool reads_as_content(void *user, const char *text, size_t len, const struct hearth_message *message) {
+static bool reads_as_content(void *user, const struct hearth_transcript_print *print,
+                             const struct hearth_message *message) {
     int *asked = user;
     struct hearth_message *read = hearth_message_create(HEARTH_ROLE_ASSISTANT);
-    read->content = strndup(text, len);
-    read->content_len = len;
+    read->content = strndup(print->text, print->len);
+    read->content_len = print->len;
     assert_true(hearth_message_seal(read));
     bool same = hearth_message_equal(read, message);
     hearth_message_unref(read);
@@ -249,6 +250,57 @@ static void calls_are_compared_by_value(void **state) {
     close_all(&f);
 }
 
+/* Remembers a reply that was thought of differently under other tools. */
+static void think(struct fixture *f, struct hearth_message **history, struct hearth_transcript_root root,
+                  const char *tools, const char *thought) {
+    char text[200];
+    snprintf(text, sizeof text, "<|im_start|>system\n%s" HEAD "one" ANSWER, tools);
+    struct hearth_transcript_prompt prompt = {.text = text,
+                                              .len = strlen(text),
+                                              .root = root,
+                                              .messages = history,
+                                              .message_count = 2,
+                                              .reads = reads_as_content,
+                                              .user = &asked};
+    struct hearth_message *reply = hearth_message_create(HEARTH_ROLE_ASSISTANT);
+    struct hearth_transcript_result result;
+    reply->content = strdup(" the end");
+    reply->content_len = strlen(reply->content);
+    reply->reasoning = strdup(thought);
+    assert_true(hearth_message_seal(reply));
+    assert_int_equal(hearth_transcripts_tokenize(f->transcripts, &prompt, &result), HEARTH_OK);
+    hearth_transcripts_remember(f->transcripts, result.place, reply, sampled, SAMPLED);
+    hearth_message_unref(reply);
+    finish(f, &result);
+}
+
+/* A reply is found whatever tools its request had; of several, the one that had those of this request. */
+static void a_reply_is_found_under_other_tools(void **state) {
+    static const char *const tools[] = {"one tool", "two tools", "three tools"};
+    struct fixture f;
+    (void)state;
+    open_with(&f, 1 << 20);
+    struct hearth_message *history[3] = {say(HEARTH_ROLE_SYSTEM, "Be brief."), say(HEARTH_ROLE_USER, "one")};
+    for (int i = 0; i < 3; i++) {
+        json_t *of[] = {json_string(tools[0]), json_string(tools[1]), json_string(tools[2])};
+        if (i < 2) {
+            think(&f, history, hearth_transcript_root(of[i], NULL, no_salt), tools[i], tools[i]);
+        }
+        for (int k = 0; k < 3; k++) {
+            history[2] = say(HEARTH_ROLE_ASSISTANT, " the end");
+            const struct hearth_transcript_root root = hearth_transcript_root(of[k], NULL, no_salt);
+            assert_int_equal(hearth_transcripts_restore(f.transcripts, root, history, 3, true), 1);
+            const int newest = i < 1 ? 0 : 1;
+            assert_string_equal(history[2]->reasoning, tools[k <= newest ? k : newest]);
+            hearth_message_unref(history[2]);
+            json_decref(of[k]);
+        }
+    }
+    hearth_message_unref(history[0]);
+    hearth_message_unref(history[1]);
+    close_all(&f);
+}
+
 static void memory_is_bounded(void **state) {
     struct fixture f;
     (void)state;
@@ -315,9 +367,13 @@ static void messages_are_found_by_their_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_tokenised_once),      cmocka_unit_test(a_reply_keeps_its_tokens),
-        cmocka_unit_test(an_edited_reply_is_text),     cmocka_unit_test(calls_are_compared_by_value),
-        cmocka_unit_test(memory_is_bounded),           cmocka_unit_test(control_tokens_are_found),
+        cmocka_unit_test(text_is_tokenised_once),
+        cmocka_unit_test(a_reply_keeps_its_tokens),
+        cmocka_unit_test(an_edited_reply_is_text),
+        cmocka_unit_test(calls_are_compared_by_value),
+        cmocka_unit_test(a_reply_is_found_under_other_tools),
+        cmocka_unit_test(memory_is_bounded),
+        cmocka_unit_test(control_tokens_are_found),
         cmocka_unit_test(messages_are_found_by_their_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

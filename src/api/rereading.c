@@ -1,0 +1,169 @@
+/* What a reply looks like depends on the request that it answers: on the tools that may be called, on whether there is
+ * to be thinking, on a schema. The request that brings it back as history may say something else about all of these, so
+ * its own format does not tell what the history says. Replies are read as those to a request with all tools and a free
+ * choice, without schema or grammar.
+ *
+ * Three things about a reply are its own. What the prompt ended with tells whether there was to be thinking and whether
+ * it came behind a result, where some templates begin a reply differently: the format is the one whose generation
+ * prompt is that ending. A reply that continued a message has the beginning of that message there, too, which is read
+ * with it. And where the reasoning is in the content, the reply was read so that it stays there.
+ *
+ * The request's own format is tried last: what was forced may look like nothing that a free choice gives. */
+#include "api/rereading.h"
+
+#include "base/assert.h"
+
+#include <string.h>
+
+/* A bit each, and the place of the reasoning times four. */
+enum { NO_THINKING = 1, BEHIND_RESULT = 2, PLACE = 4 };
+enum place { APART, IN_CONTENT, IN_BOTH };
+
+/* All that an earlier reply may have called. */
+static const json_t *known_tools(const struct hearth_rereading *rereading) {
+    const json_t *known = rereading->job->chat.known;
+    return known != NULL ? known : rereading->request->tools;
+}
+
+static struct hearth_chat_format *make(const struct hearth_rereading *rereading, size_t which) {
+    static const enum hearth_reasoning_format places[] = {[APART] = HEARTH_REASONING_AUTO,
+                                                          [IN_CONTENT] = HEARTH_REASONING_NONE,
+                                                          [IN_BOTH] = HEARTH_REASONING_DEEPSEEK_LEGACY};
+    struct hearth_chat *chat = rereading->job->api->chat;
+    struct hearth_message last = {.role = (which & BEHIND_RESULT) != 0 ? HEARTH_ROLE_TOOL : HEARTH_ROLE_USER};
+    struct hearth_message *messages[] = {&last};
+    const struct hearth_chat_request request = {.messages = messages,
+                                                .message_count = 1,
+                                                .tools = known_tools(rereading),
+                                                .tool_choice = HEARTH_TOOLS_AUTO,
+                                                .parallel_calls = hearth_chat_abilities(chat)->parallel_calls,
+                                                .reasoning_format = places[which / PLACE],
+                                                .thinking = (which & NO_THINKING) == 0,
+                                                .kwargs = rereading->request->kwargs};
+    struct hearth_chat_format *format = NULL;
+    struct hearth_errmsg msg;
+    (void)hearth_chat_format_get(chat, &request, &format, &msg); /* without, replies are taken as they are printed */
+    return format;
+}
+
+static struct hearth_chat_format *format_of(struct hearth_rereading *rereading, size_t which) {
+    if (!rereading->tried[which]) {
+        rereading->formats[which] = make(rereading, which);
+        rereading->tried[which] = true;
+    }
+    return rereading->formats[which];
+}
+
+/* Of the request itself. */
+static size_t usual(const struct hearth_chat_request *request) {
+    const struct hearth_message *last = request->messages[request->message_count - 1];
+    return (request->thinking ? 0U : NO_THINKING) | (last->role == HEARTH_ROLE_TOOL ? BEHIND_RESULT : 0U);
+}
+
+static bool is_free(const struct hearth_job *job, const struct hearth_chat_request *request) {
+    return request->tool_choice == HEARTH_TOOLS_AUTO && job->chat.offered == NULL &&
+           job->chat.known == NULL && request->json_schema == NULL &&
+           request->grammar == NULL && !request->continues &&
+           request->parallel_calls == hearth_chat_abilities(job->api->chat)->parallel_calls &&
+           (request->reasoning_format == HEARTH_REASONING_AUTO ||
+            request->reasoning_format == HEARTH_REASONING_DEEPSEEK);
+}
+
+void hearth_rereading_init(struct hearth_rereading *rereading, const struct hearth_job *job,
+                           const struct hearth_chat_request *request) {
+    *rereading = (struct hearth_rereading){.job = job, .request = request};
+    const size_t which = usual(request);
+    if (is_free(job, request)) { /* the same as its own */
+        rereading->formats[which] = hearth_chat_format_ref(job->chat.format);
+        rereading->tried[which] = true;
+        return;
+    }
+    for (size_t i = 0; i < request->message_count; i++) {
+        if (request->messages[i]->role == HEARTH_ROLE_ASSISTANT) {
+            (void)format_of(rereading, which);
+            return;
+        }
+    }
+}
+
+void hearth_rereading_finish(struct hearth_rereading *rereading) {
+    for (size_t i = 0; i < HEARTH_REREADING_FORMATS; i++) {
+        hearth_chat_format_unref(rereading->formats[i]);
+    }
+}
+
+/* ---- one reply ---- */
+
+static enum place place_of(const struct hearth_chat_format *format, const struct hearth_message *message) {
+    const char *start = hearth_chat_format_info(format)->thinking_start;
+    if (start[0] == '\0' || strstr(message->content, start) == NULL) {
+        return APART;
+    }
+    return message->reasoning == NULL ? IN_CONTENT : IN_BOTH;
+}
+
+/* What of a prompt's ending stands behind the last generation prompt of a format; NULL: there is none in it. */
+static const char *behind(const struct hearth_chat_format *format, const struct hearth_transcript_print *print) {
+    const char *begin = hearth_chat_format_info(format)->generation_prompt;
+    const size_t len = strlen(begin);
+    for (size_t at = print->head_len + 1; at-- > len;) {
+        if (memcmp(print->head + at - len, begin, len) == 0) {
+            return print->head + at;
+        }
+    }
+    return NULL;
+}
+
+/* The format that fits the prompt's ending best, and what it leaves of it. NULL: none does. */
+static struct hearth_chat_format *fitting(struct hearth_rereading *rereading,
+                                          const struct hearth_transcript_print *print,
+                                          const struct hearth_message *message, const char **rest) {
+    const char *end = print->head + print->head_len;
+    struct hearth_chat_format *best = NULL;
+    *rest = NULL;
+    for (size_t i = 0; i < PLACE && *rest != end; i++) {
+        const size_t which = usual(rereading->request) ^ i;
+        struct hearth_chat_format *format = format_of(rereading, which);
+        const enum place place = format != NULL ? place_of(format, message) : APART;
+        format = place != APART ? format_of(rereading, which + place * PLACE) : format;
+        const char *left = format != NULL ? behind(format, print) : NULL;
+        if (left != NULL && (*rest == NULL || left > *rest)) {
+            best = format;
+            *rest = left;
+        }
+    }
+    return best;
+}
+
+static bool reads_in(const struct hearth_chat_format *format, const char *text, size_t len,
+                     const struct hearth_message *message) {
+    struct hearth_message *read = NULL;
+    struct hearth_errmsg msg;
+    const bool same =
+        hearth_chat_parse(format, text, len, &read, &msg) == HEARTH_OK && hearth_message_is_print(read, message);
+    hearth_message_unref(read);
+    return same;
+}
+
+static bool reads_behind(const struct hearth_chat_format *format, const struct hearth_transcript_print *print,
+                         const char *rest, const struct hearth_message *message) {
+    const size_t more = (size_t)(print->head + print->head_len - rest);
+    struct hearth_buf whole = {0};
+    if (more == 0) {
+        return reads_in(format, print->text, print->len, message);
+    }
+    const bool same = hearth_buf_append(&whole, rest, more) && hearth_buf_append(&whole, print->text, print->len) &&
+                      reads_in(format, (const char *)whole.data, whole.len, message);
+    hearth_buf_finish(&whole);
+    return same;
+}
+
+bool hearth_rereading_reads(void *user, const struct hearth_transcript_print *print,
+                            const struct hearth_message *message) {
+    struct hearth_rereading *rereading = user;
+    struct hearth_chat_format *own = rereading->job->chat.format;
+    const char *rest;
+    const struct hearth_chat_format *format = fitting(rereading, print, message, &rest);
+    return (format != NULL && reads_behind(format, print, rest, message)) ||
+           (format != own && !rereading->request->continues && reads_in(own, print->text, print->len, message));
+}
