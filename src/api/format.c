@@ -254,6 +254,18 @@ static bool read_budget_message(const json_t *message, struct hearth_chat_option
     return options->reasoning_budget_message != NULL || hearth_api_fail_nomem(error);
 }
 
+/* What the template does not look at is no part of the request: an effort that changes makes no other conversation. */
+static void drop_unread(const struct hearth_api *api, json_t *kwargs) {
+    const char *name;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(kwargs, next, name, value) {
+        if (!hearth_chat_reads(api->chat, name)) {
+            json_object_del(kwargs, name);
+        }
+    }
+}
+
 bool hearth_reasoning_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
                            struct hearth_api_error *error) {
     static const char *const budgets[] = {"reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens"};
@@ -281,6 +293,7 @@ bool hearth_reasoning_read(const struct hearth_api *api, const json_t *body, str
             return false;
         }
     }
+    drop_unread(api, options->kwargs);
     options->request.kwargs = json_object_size(options->kwargs) > 0 ? options->kwargs : NULL;
     return true;
 }

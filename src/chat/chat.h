@@ -3,6 +3,7 @@
  * template's text and the BOS/EOS texts are enough.
  *
  *     template.cpp  hearth_chat: loading, rendering, marks
+ *     names.cpp     which arguments a template looks at
  *     format.cpp    hearth_chat_format: what a reply to a request looks like: grammar, triggers, tags, parser
  *     generic.cpp   tools for templates that know none
  *     reading.cpp   what the text of a reply says so far
@@ -47,6 +48,9 @@ struct hearth_chat_abilities {
     bool alternates;     /* refuses two user messages in a row: they are merged before rendering */
 };
 const struct hearth_chat_abilities *hearth_chat_abilities(const struct hearth_chat *chat);
+
+/* Whether a template argument can make a difference to what is printed. */
+bool hearth_chat_reads(const struct hearth_chat *chat, const char *argument);
 
 /* ---- a request ---- */
 

@@ -194,6 +194,22 @@ static void a_printed_argument_costs_what_it_changes(void **state) {
     on_all_classes(change_an_argument);
 }
 
+/* An argument that the template does not look at is no part of the request: what has changed is the question. */
+static void an_argument_that_nobody_reads_is_no_change(void **state) {
+    struct stage stage;
+    (void)state;
+    open_with(&stage, HEARTH_MEMORY_PAGES, native, false);
+    json_t *one = begin(0, "Look for it."), *two = begin(0, "Look for that.");
+    json_decref(ask(&stage, one, TOOLS, ",\"reasoning_effort\":\"low\""));
+    json_t *edited = ask(&stage, two, TOOLS, ",\"reasoning_effort\":\"high\"");
+    assert_string_equal(json_str(edited, "hearth.divergence.field"), "content");
+    assert_string_equal(json_str(edited, "hearth.divergence.cause"), "other_conversation");
+    json_decref(edited);
+    json_decref(two);
+    json_decref(one);
+    stage_close(&stage);
+}
+
 /* A path that is kept as it was sampled has the tools of its time: not under others. */
 static void change_tools(enum hearth_memory_class memory_class) {
     struct stage stage;
@@ -223,6 +239,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(earlier_replies_are_known),
         cmocka_unit_test(a_printed_argument_costs_what_it_changes),
+        cmocka_unit_test(an_argument_that_nobody_reads_is_no_change),
         cmocka_unit_test(kept_thinking_keeps_no_other_tools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
