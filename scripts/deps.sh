@@ -5,6 +5,7 @@
 #   scripts/deps.sh common    prints where the headers of llama.cpp's `common` are
 #   scripts/deps.sh peer      llama-server from the same source and flags; prints its path
 #   scripts/deps.sh archs     test-llama-archs from the same source; prints its path
+#   scripts/deps.sh templates prints where its collection of chat templates is; nothing where there is no source
 #
 # Environment: HEARTH_CACHE (default ~/.cache/hearth), HEARTH_LLAMA (an installed prefix to use
 # instead), HEARTH_CUDA=1, HEARTH_JOBS (default: the number of cores).
@@ -151,8 +152,12 @@ archs)
     [ -x "$build/bin/test-llama-archs" ] || ninja_target test-llama-archs
     echo "$build/bin/test-llama-archs"
     ;;
+templates)
+    dir=$CACHE/src/llama-cpp-python-$VERSION/llama.cpp/models/templates
+    [ ! -d "$dir" ] || echo "$dir"
+    ;;
 *)
-    sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

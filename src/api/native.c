@@ -49,11 +49,18 @@ json_t *hearth_sampling_json(const struct hearth_sampling *s, int32_t max_tokens
                      (int)max_tokens, "ignore_eos", s->ignore_eos);
 }
 
-/* llama-server's names for what a template can do. Tools work without the template's help, which is said beside. */
+/* llama-server's names for what a template can do. Tools work without the template's help, and histories that it would
+ * refuse are printed in another form, which is said beside. */
 static json_t *template_caps_json(const struct hearth_chat_abilities *abilities) {
-    return json_pack("{s:b, s:b, s:b, s:b, s:b}", "supports_tools", abilities->tools, "supports_tool_calls",
+    json_t *form = json_array();
+    for (unsigned bit = 0; bit < HEARTH_CHAT_FORM_BITS; bit++) {
+        if ((abilities->form >> bit & 1) != 0) {
+            json_array_append_new(form, json_string(hearth_chat_form_name(bit)));
+        }
+    }
+    return json_pack("{s:b, s:b, s:b, s:b, s:b, s:o}", "supports_tools", abilities->tools, "supports_tool_calls",
                      abilities->tools, "supports_parallel_tool_calls", abilities->parallel_calls, "thinking",
-                     abilities->thinking, "generic_tools", !abilities->tools);
+                     abilities->thinking, "generic_tools", !abilities->tools, "history_form", form);
 }
 
 void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {

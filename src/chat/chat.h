@@ -4,6 +4,7 @@
  *
  *     template.cpp  hearth_chat: loading, rendering, marks
  *     names.cpp     which arguments a template looks at
+ *     form.cpp      histories in the form that a strict template takes
  *     format.cpp    hearth_chat_format: what a reply to a request looks like: grammar, triggers, tags, parser
  *     generic.cpp   tools for templates that know none
  *     reading.cpp   what the text of a reply says so far
@@ -40,12 +41,44 @@ void hearth_chat_destroy(struct hearth_chat *chat);
 /* The template's source text; owned by the chat. */
 const char *hearth_chat_template(const struct hearth_chat *chat);
 
+/* What hearth does to a history for a template that refuses it, loses words of it, or prints them in another place.
+ * Found by trying the template at creation, and the same for every request: a longer history begins with the text of a
+ * shorter one. Name in /props, and what the log says. */
+#define HEARTH_CHAT_FORM_TABLE(X)                                                                         \
+    X(IDS_SHORT, "ids_short", "ids of calls become nine letters and digits")                              \
+    X(WORDS_SPLIT, "words_split", "words beside a call become a message of their own")                    \
+    X(SYSTEM_MERGED, "system_merged", "system text stands in front of the first user message")            \
+    X(SYSTEM_JOINED, "system_joined", "system messages in front are joined")                              \
+    X(USERS_JOINED, "users_joined", "user messages in a row are joined")                                  \
+    X(REPLIES_JOINED, "replies_joined", "assistant messages in a row are joined")                         \
+    X(USER_FIRST, "user_first", "a user message is put in front of a conversation that has none there")   \
+    X(USER_FOLDED, "user_folded", "a user message behind a tool's result is added to the result")         \
+    X(SYSTEM_MARKED, "system_marked", "later system messages become <system-reminder> in user messages")  \
+    X(RESULTS_QUOTED, "results_quoted", "results of calls that are not there become user messages")
+
+enum hearth_chat_form_bit {
+#define X(name, text, help) HEARTH_CHAT_FORM_BIT_##name,
+    HEARTH_CHAT_FORM_TABLE(X)
+#undef X
+        HEARTH_CHAT_FORM_BITS
+};
+
+enum hearth_chat_form {
+#define X(name, text, help) HEARTH_CHAT_##name = 1 << HEARTH_CHAT_FORM_BIT_##name,
+    HEARTH_CHAT_FORM_TABLE(X)
+#undef X
+};
+
+/* Name and meaning of bit number `bit`. */
+const char *hearth_chat_form_name(enum hearth_chat_form_bit bit);
+const char *hearth_chat_form_help(enum hearth_chat_form_bit bit);
+
 /* What the template can do, found by trying it at creation. */
 struct hearth_chat_abilities {
     bool tools;          /* prints the tools of a request and knows how calls look; false: generic.cpp stands in */
     bool parallel_calls; /* several calls in one reply (with generic tools: true) */
     bool thinking;       /* has a place for reasoning */
-    bool alternates;     /* refuses two user messages in a row: they are merged before rendering */
+    unsigned form;       /* bits of enum hearth_chat_form: how a history is printed that the template does not take */
 };
 const struct hearth_chat_abilities *hearth_chat_abilities(const struct hearth_chat *chat);
 

@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -72,7 +73,6 @@ struct hearth_chat {
     bool trim_contents = false;    /* the model was trained without white space around contents */
     bool specialised = false;      /* `common` has a parser of its own for the template */
     bool rewrites = false;         /* and prints other messages than it was given */
-    bool short_ids = false;        /* refuses ids of calls that are not nine letters and digits (Mistral) */
     struct hearth_chat_abilities abilities = {};
     common_chat_templates_ptr templates;         /* for common_chat_templates_apply(); null: built-in */
     std::unique_ptr<common_chat_template> jinja; /* the same, to be run here; null: built-in */
@@ -102,26 +102,49 @@ struct turn {
     size_t first_at, last_at; /* where in it the text of the first and the last of the client's messages begins */
     const struct hearth_message *message; /* its reasoning, names, calls; null: none */
     size_t first_call, call_count;        /* calls of it that are not in the content */
+    const struct hearth_call *answers;    /* a result: the call that it answers; null: none that is known */
 };
 
 struct turn_list {
     std::vector<turn> turns;
-    std::deque<std::string> store; /* does not move what it holds */
-    bool generic = false;          /* tools are in the texts, and nothing about them is left to be printed */
+    std::deque<std::string> store; /* does not move what it holds, nor do these: */
+    std::deque<struct hearth_message> messages; /* made here; what they point to is another message's or the store's */
+    std::deque<std::vector<struct hearth_call>> calls;
+    bool generic = false;   /* tools are in the texts, and nothing about them is left to be printed */
+    bool short_ids = false; /* HEARTH_CHAT_IDS_SHORT */
 
     std::string_view keep(std::string text) {
         return store.emplace_back(std::move(text));
     }
 };
 
-/* The turns of a request. `count` messages of it: without the last one when that is continued. */
-turn_list turns_of(const struct hearth_chat &chat, const struct hearth_chat_request &request, size_t count);
+/* The turns of a request in a form (enum hearth_chat_form). `count` messages of it: without the last one when that is
+ * continued. */
+turn_list turns_of(const struct hearth_chat &chat, const struct hearth_chat_request &request, size_t count,
+                   unsigned form);
+bool is_system(enum hearth_role role);
+/* Offset `at` moved `by`; npos stays. */
+size_t moved(size_t at, size_t by);
+/* Id and tool's name of a result, and the id of a call, as they are printed; empty: none. */
+std::string result_id(const turn_list &list, const turn &result);
+const char *result_name(const turn &result);
+std::string call_id(const turn_list &list, const struct hearth_call &call);
 std::string_view trimmed(std::string_view content);
 /* JSON text. Throws bad_alloc. */
 std::string json_text(const json_t *value);
 /* The same for `common`. */
 std::vector<common_chat_msg> common_messages(const turn_list &list);
 std::vector<common_chat_tool> common_tools(const json_t *tools);
+
+/* ---- forms (form.cpp) ---- */
+
+/* The steps of turns_of() that a form asks for, each on the list that the one before left: before tools are written out
+ * and calls split, and behind that. */
+void form_before(turn_list &list, unsigned form);
+void form_behind(turn_list &list, unsigned form);
+/* The form for a template whose other abilities are known. `render`: what a request prints in a form; empty when the
+ * template refuses. */
+unsigned find_form(const std::function<std::string(const struct hearth_chat_request &request, unsigned form)> &render);
 
 /* ---- generic tools (generic.cpp) ---- */
 

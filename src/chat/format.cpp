@@ -501,7 +501,7 @@ format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_
         format->params.grammar_lazy = false;
     }
     fill_info(*format, own_grammar);
-    format->short_ids = chat.short_ids;
+    format->short_ids = (chat.abilities.form & HEARTH_CHAT_IDS_SHORT) != 0;
     format->info.generic_tools = !chat.abilities.tools && has_tools(request);
     format->info.plain = is_plain(chat, request);
     if (can_call(request) && (!keeps_schema(request) || calls_or_schema(chat, request))) {

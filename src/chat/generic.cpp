@@ -105,7 +105,8 @@ void add_tools(turn_list &list, const json_t *tools) {
                            std::string_view::npos,
                            nullptr,
                            0,
-                           0};
+                           0,
+                           nullptr};
         list.turns.insert(list.turns.begin(), made);
         return;
     }

@@ -111,7 +111,7 @@ value arguments_value(const struct hearth_call &call, bool object) {
     return object && call.arguments[0] == '\0' ? value(mk_val<jinja::value_object>()) : text_value(call.arguments);
 }
 
-value calls_value(const turn &source, bool object_arguments) {
+value calls_value(const turn_list &list, const turn &source, bool object_arguments) {
     const words &w = the_words();
     auto calls = mk_val<jinja::value_array>();
     for (size_t i = 0; i < source.call_count; i++) {
@@ -122,8 +122,9 @@ value calls_value(const turn &source, bool object_arguments) {
         auto made = mk_val<jinja::value_object>();
         made->insert(w.type, w.function);
         made->insert(w.function, function);
-        if (call.id != nullptr && call.id[0] != '\0') {
-            made->insert(w.id, text_value(call.id));
+        const std::string id = call_id(list, call);
+        if (!id.empty()) {
+            made->insert(w.id, text_value(id));
         }
         calls->push_back(value(made));
     }
@@ -143,24 +144,22 @@ value content_value(const turn &source, bool parts) {
     return array;
 }
 
-value message_value(const turn &source, const jinja::caps &caps) {
+value message_value(const turn_list &list, const turn &source, const jinja::caps &caps) {
     const words &w = the_words();
     auto made = mk_val<jinja::value_object>();
     made->insert(w.role, w.roles[source.role]);
     made->insert(w.content, content_value(source, !caps.supports_string_content && caps.supports_typed_content));
-    if (source.message == nullptr) {
-        return made;
-    }
     const auto insert = [&](const value &name, const char *text) {
         if (text != nullptr && text[0] != '\0') {
             made->insert(name, text_value(text));
         }
     };
-    insert(w.reasoning, source.first_call == 0 ? source.message->reasoning : nullptr);
-    insert(w.name, source.message->name);
-    insert(w.tool_call_id, source.message->tool_call_id);
+    const bool first = source.message != nullptr && source.first_call == 0;
+    insert(w.reasoning, first ? source.message->reasoning : nullptr);
+    insert(w.name, result_name(source));
+    insert(w.tool_call_id, result_id(list, source).c_str());
     if (source.call_count > 0) {
-        made->insert(w.tool_calls, calls_value(source, caps.supports_object_arguments));
+        made->insert(w.tool_calls, calls_value(list, source, caps.supports_object_arguments));
     }
     return made;
 }
@@ -180,7 +179,7 @@ void set_variables(jinja::context &context, const struct hearth_chat &chat, cons
     auto messages = mk_val<jinja::value_array>();
     messages->val_arr.reserve(list.turns.size());
     for (const turn &each : list.turns) {
-        messages->push_back(message_value(each, chat.jinja->caps));
+        messages->push_back(message_value(list, each, chat.jinja->caps));
     }
     const json_t *effort = json_object_get(request.kwargs, "reasoning_effort");
     const json_t *preserve = json_object_get(request.kwargs, "preserve_reasoning");

@@ -4,7 +4,9 @@
  * it claims is not enough, so the words of a tool, a call and a result must really appear in what it prints. Rendering
  * runs the parsed program directly instead of common_chat_templates_apply(), which renders several times over to derive
  * a parser from the differences. Only where `common` has code for a template that prints other messages than it was
- * given (found by comparing the two) the prompt comes from there.
+ * given (found by comparing the two) the prompt comes from there. A history that the template refuses, although the
+ * trials said otherwise, is printed once more in the form that leaves hardly anything to refuse: the same history is
+ * refused again in the next turn, and printed in the same form.
  *
  * Invariants. A template is not written after creation, so that any number of threads can render at once. */
 #include "chat/chat_internal.hpp"
@@ -102,6 +104,27 @@ size_t finish_generation(const struct hearth_chat &chat, const turn_list &list,
     return ends ? size - ending.size() : HEARTH_CHAT_NO_MARK;
 }
 
+/* Steps that leave hardly anything to refuse. */
+constexpr unsigned k_last_resort = HEARTH_CHAT_SYSTEM_JOINED | HEARTH_CHAT_SYSTEM_MARKED | HEARTH_CHAT_USERS_JOINED |
+                                   HEARTH_CHAT_REPLIES_JOINED | HEARTH_CHAT_USER_FIRST | HEARTH_CHAT_USER_FOLDED |
+                                   HEARTH_CHAT_RESULTS_QUOTED;
+
+void render_in(const struct hearth_chat &chat, const struct hearth_chat_request &request,
+               const struct hearth_chat_format &format, unsigned form, struct hearth_chat_prompt *out) {
+    const bool without_last = request.continues && !chat.rewrites;
+    const turn_list list = turns_of(chat, request, request.message_count - (without_last ? 1 : 0), form);
+    const bool generation_prompt = !request.continues && !request.no_generation_prompt;
+    rendered prompt = render_turns(chat, list, request, generation_prompt);
+    drop_bos(chat, prompt);
+    out->generation_start = finish_generation(chat, list, request, format, prompt);
+    out->system_end = find_system_end(prompt, list);
+    out->last_input_start = find_last_input(prompt, list);
+    if (!hearth_buf_append(&out->text, prompt.text.c_str(), prompt.text.size() + 1)) {
+        throw std::bad_alloc();
+    }
+    out->text.len--; /* the NUL stays behind the text */
+}
+
 /* ------------------------------------------------------------------------------------------------- trying it */
 
 char *borrowed(const char *text) {
@@ -172,7 +195,7 @@ struct trial {
             const std::string_view content(m.content, m.content_len);
             if (!part.one || i != 3) {
                 list.turns.push_back({m.role, part.words && i == 2 ? "hearth_words" : content, 0, 0, &m, 0,
-                                      part.one ? std::min<size_t>(m.call_count, 1) : m.call_count});
+                                      part.one ? std::min<size_t>(m.call_count, 1) : m.call_count, nullptr});
             }
         }
         return list;
@@ -288,26 +311,18 @@ void analyse(struct hearth_chat &chat) {
 void find_abilities(struct hearth_chat &chat) {
     struct hearth_chat_abilities &abilities = chat.abilities;
     abilities.parallel_calls = true; /* those of generic.cpp */
-    if (chat.jinja == nullptr) {
-        return;
+    if (chat.jinja != nullptr) {
+        const trial tried;
+        chat.specialised = finds_specialised(chat);
+        chat.rewrites = chat.specialised && finds_rewriting(chat, tried);
+        analyse(chat);
+        abilities.tools = prints_tools(chat, tried);
+        abilities.parallel_calls = !abilities.tools || chat.jinja->caps.supports_parallel_tool_calls;
+        abilities.thinking = finds_thinking(chat);
     }
-    const trial tried;
-    chat.specialised = finds_specialised(chat);
-    chat.rewrites = chat.specialised && finds_rewriting(chat, tried);
-    analyse(chat);
-    abilities.tools = prints_tools(chat, tried);
-    abilities.parallel_calls = !abilities.tools || chat.jinja->caps.supports_parallel_tool_calls;
-    abilities.thinking = finds_thinking(chat);
-    const turn_list user = tried.turns({1, 2, true, false, false});
-    turn_list twice = user;
-    twice.turns.push_back(twice.turns[0]);
-    trial longer;
-    longer.calls[0].id = longer.messages[4].tool_call_id = borrowed("call_0123456789abcdefghijklmn");
-    longer.calls[1].id = longer.messages[3].tool_call_id = borrowed("call_nmlkjihgfedcba9876543210");
-    const excerpt round = {1, 5, !abilities.parallel_calls, false, true};
-    chat.short_ids = abilities.tools && !try_rendering(chat, tried.turns(round), tried.tools).empty() &&
-                     try_rendering(chat, longer.turns(round), longer.tools).empty();
-    abilities.alternates = !try_rendering(chat, user, nullptr).empty() && try_rendering(chat, twice, nullptr).empty();
+    abilities.form = find_form([&chat](const struct hearth_chat_request &request, unsigned form) {
+        return try_rendering(chat, turns_of(chat, request, request.message_count, form), request.tools);
+    });
 }
 
 /* ------------------------------------------------------------------------------------------------- loading */
@@ -425,18 +440,13 @@ int hearth_chat_render(struct hearth_chat *chat, const struct hearth_chat_reques
                        struct hearth_errmsg *msg) {
     *out = hearth_chat_prompt{{}, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK};
     try {
-        const bool without_last = request->continues && !chat->rewrites;
-        const turn_list list = turns_of(*chat, *request, request->message_count - (without_last ? 1 : 0));
-        const bool generation_prompt = !request->continues && !request->no_generation_prompt;
-        rendered prompt = render_turns(*chat, list, *request, generation_prompt);
-        drop_bos(*chat, prompt);
-        out->generation_start = finish_generation(*chat, list, *request, *format, prompt);
-        out->system_end = find_system_end(prompt, list);
-        out->last_input_start = find_last_input(prompt, list);
-        if (!hearth_buf_append(&out->text, prompt.text.c_str(), prompt.text.size() + 1)) {
-            throw std::bad_alloc();
+        try {
+            render_in(*chat, *request, *format, chat->abilities.form, out);
+        } catch (const std::bad_alloc &) {
+            throw;
+        } catch (const std::exception &) { /* something that was not tried at creation */
+            render_in(*chat, *request, *format, chat->abilities.form | k_last_resort, out);
         }
-        out->text.len--; /* the NUL stays behind the text */
         return HEARTH_OK;
     } catch (...) {
         return fail_in_flight(msg);

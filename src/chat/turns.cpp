@@ -1,9 +1,8 @@
 /* From the messages of a request to turns: what a template is to see.
  *
  * Design. A turn is a view: of the content of one message, or of a text made here and kept beside the list. The steps,
- * each on the list that the one before left: roles; tools written out (generic.cpp), or calls one by one where the
- * template prints one at most; system texts merged into the first turn where the template has no system role; user
- * turns in a row joined where it wants roles to alternate.
+ * each on the list that the one before left: roles; results find their calls; tools written out (generic.cpp), or calls
+ * one by one where the template prints one at most; and around these the form that the template asks for (form.cpp).
  *
  * Invariants. What a turn says depends on messages up to its last one only, and a later message that joins it is added
  * at its end: a longer history begins with the text of a shorter one. `first_at` is where in the content the text of
@@ -11,6 +10,7 @@
  * is none. */
 #include "chat/chat_internal.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -19,10 +19,6 @@ namespace {
 
 constexpr const char *k_space = " \t\r\n\f\v";
 constexpr size_t k_none = std::string_view::npos;
-
-bool is_system(enum hearth_role role) {
-    return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
-}
 
 turn turn_of(const struct hearth_chat &chat, const struct hearth_message &message) {
     turn made;
@@ -37,53 +33,47 @@ turn turn_of(const struct hearth_chat &chat, const struct hearth_message &messag
     made.message = &message;
     made.first_call = 0;
     made.call_count = message.call_count;
+    made.answers = nullptr;
     return made;
 }
 
-size_t moved(size_t at, size_t by) {
-    return at == k_none ? k_none : at + by;
-}
-
-/* System texts go in front of the first turn; alone, they become that turn. */
-void merge_system(turn_list &list) {
-    std::vector<turn> &turns = list.turns;
-    size_t systems = 0;
-    while (systems < turns.size() && turns[systems].role == HEARTH_ROLE_SYSTEM) {
-        systems++;
-    }
-    if (systems == 0) {
-        return;
-    }
-    std::string text;
-    for (size_t i = 0; i < systems; i++) {
-        text += turns[i].content;
-        text += i + 1 < turns.size() ? "\n" : "";
-    }
-    if (systems == turns.size()) {
-        turns.resize(1);
-        turns[0] = {HEARTH_ROLE_USER, list.keep(std::move(text)), k_none, k_none, nullptr, 0, 0};
-        return;
-    }
-    turn &first = turns[systems];
-    first.first_at = moved(first.first_at, text.size());
-    first.last_at = moved(first.last_at, text.size());
-    text += first.content;
-    first.content = list.keep(std::move(text));
-    turns.erase(turns.begin(), turns.begin() + static_cast<std::ptrdiff_t>(systems));
-}
-
-/* Where among the results [begin, end) that of call `i` is: by its id, else by its place; `end`: nowhere. */
-size_t result_of(const std::vector<turn> &turns, size_t begin, size_t end, const struct hearth_message &caller,
-                 size_t i) {
-    const char *id = caller.calls[i].id;
-    for (size_t at = begin; at < end; at++) {
-        const char *of = turns[at].message->tool_call_id;
-        if (id != nullptr && of != nullptr && strcmp(id, of) == 0) {
-            return at;
+/* Each result's call among those of the messages that the results follow: by its id, else by its place. */
+void match_results(turn_list &list) {
+    std::vector<const struct hearth_call *> calls;
+    size_t place = 0;
+    bool results = false;
+    for (turn &each : list.turns) {
+        if (each.role != HEARTH_ROLE_TOOL) {
+            if (results || each.role != HEARTH_ROLE_ASSISTANT) {
+                calls.clear();
+            }
+            for (size_t i = 0; i < each.call_count; i++) {
+                calls.push_back(&each.message->calls[i]);
+            }
+            results = false;
+            place = 0;
+            continue;
         }
+        const char *id = each.message->tool_call_id;
+        const auto found = std::find_if(calls.begin(), calls.end(), [id](const struct hearth_call *call) {
+            return id != nullptr && call->id != nullptr && strcmp(id, call->id) == 0;
+        });
+        if (found != calls.end()) {
+            each.answers = *found;
+        } else if (place < calls.size() && (id == nullptr || calls[place]->id == nullptr)) {
+            each.answers = calls[place];
+        }
+        results = true;
+        place++;
     }
-    const bool placed = i < end - begin && (id == nullptr || turns[begin + i].message->tool_call_id == nullptr);
-    return placed ? begin + i : end;
+}
+
+/* Where among the results [begin, end) that of a call is; `end`: nowhere. */
+size_t result_of(const std::vector<turn> &turns, size_t begin, size_t end, const struct hearth_call &call) {
+    while (begin < end && turns[begin].answers != &call) {
+        begin++;
+    }
+    return begin;
 }
 
 /* For templates that print one call in a turn: each call with its result, one after the other. */
@@ -108,7 +98,7 @@ void split_calls(turn_list &list) {
             one.call_count = 1;
             one.content = call == 0 ? whole.content : std::string_view();
             split.push_back(one);
-            const size_t at = result_of(list.turns, i, end, *whole.message, call);
+            const size_t at = result_of(list.turns, i, end, whole.message->calls[call]);
             if (at < end && !taken[at - i]) {
                 taken[at - i] = true;
                 split.push_back(list.turns[at]);
@@ -124,32 +114,21 @@ void split_calls(turn_list &list) {
     list.turns = std::move(split);
 }
 
-/* Joins user turns that follow each other. */
-void join_users(turn_list &list) {
-    std::vector<turn> joined;
-    joined.reserve(list.turns.size());
-    for (size_t i = 0; i < list.turns.size();) {
-        size_t end = i + 1;
-        while (end < list.turns.size() && list.turns[i].role == HEARTH_ROLE_USER &&
-               list.turns[end].role == HEARTH_ROLE_USER) {
-            end++;
-        }
-        joined.push_back(list.turns[i]);
-        if (end > i + 1) {
-            turn &whole = joined.back();
-            std::string text(whole.content);
-            for (size_t k = i + 1; k < end; k++) {
-                const turn &next = list.turns[k];
-                text += "\n\n";
-                whole.first_at = whole.first_at != k_none ? whole.first_at : moved(next.first_at, text.size());
-                whole.last_at = next.last_at != k_none ? next.last_at + text.size() : whole.last_at;
-                text += next.content;
-            }
-            whole.content = list.keep(std::move(text));
-        }
-        i = end;
+constexpr size_t k_short_id = 9;
+
+std::string printed_id(const turn_list &list, const std::string &id) {
+    static constexpr char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    const bool fits = id.size() == k_short_id && id.find_first_not_of(letters) == std::string::npos;
+    if (!list.short_ids || fits) {
+        return id;
     }
-    list.turns = std::move(joined);
+    const struct hearth_digest digest = hearth_digest_bytes(id.data(), id.size());
+    const unsigned char *bytes = reinterpret_cast<const unsigned char *>(&digest);
+    std::string made;
+    for (size_t i = 0; i < k_short_id; i++) {
+        made += letters[bytes[i] % (sizeof letters - 1)];
+    }
+    return made;
 }
 
 /* Arguments of a call as JSON that parses. */
@@ -186,24 +165,50 @@ std::string json_text(const json_t *value) {
     return text.get();
 }
 
-turn_list turns_of(const struct hearth_chat &chat, const struct hearth_chat_request &request, size_t count) {
+bool is_system(enum hearth_role role) {
+    return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
+}
+
+size_t moved(size_t at, size_t by) {
+    return at == k_none ? k_none : at + by;
+}
+
+/* An id of nine letters and digits stays; of any other one comes a digest, so that it is the same in every turn. */
+std::string call_id(const turn_list &list, const struct hearth_call &call) {
+    return printed_id(list, call.id != nullptr ? call.id : "");
+}
+
+std::string result_id(const turn_list &list, const turn &result) {
+    if (result.answers != nullptr) {
+        return call_id(list, *result.answers);
+    }
+    const char *id = result.message != nullptr ? result.message->tool_call_id : nullptr;
+    return id != nullptr ? printed_id(list, id) : std::string();
+}
+
+const char *result_name(const turn &result) {
+    const char *own = result.message != nullptr ? result.message->name : nullptr;
+    return result.answers != nullptr ? result.answers->name : own;
+}
+
+turn_list turns_of(const struct hearth_chat &chat, const struct hearth_chat_request &request, size_t count,
+                   unsigned form) {
     turn_list list;
     list.turns.reserve(count + 1);
+    list.short_ids = (form & HEARTH_CHAT_IDS_SHORT) != 0;
     for (size_t i = 0; i < count; i++) {
         list.turns.push_back(turn_of(chat, *request.messages[i]));
     }
-    if (generic_applies(chat, request)) {
+    match_results(list);
+    const bool generic = generic_applies(chat, request);
+    form_before(list, generic ? form & ~static_cast<unsigned>(HEARTH_CHAT_RESULTS_QUOTED) : form);
+    if (generic) {
         generic_rewrite(list, request);
     }
     if (!chat.abilities.parallel_calls) {
         split_calls(list);
     }
-    if (chat.jinja != nullptr && !chat.jinja->caps.supports_system_role) {
-        merge_system(list);
-    }
-    if (chat.abilities.alternates) {
-        join_users(list);
-    }
+    form_behind(list, form);
     return list;
 }
 
@@ -215,14 +220,15 @@ std::vector<common_chat_msg> common_messages(const turn_list &list) {
         message.role = hearth_role_text(each.role);
         message.content = each.content;
         const struct hearth_message *source = each.message;
+        const char *name = result_name(each);
+        message.tool_name = name != nullptr ? name : "";
+        message.tool_call_id = result_id(list, each);
         if (source != nullptr) {
             const bool first = each.first_call == 0;
             message.reasoning_content = first && source->reasoning != nullptr ? source->reasoning : "";
-            message.tool_name = source->name != nullptr ? source->name : "";
-            message.tool_call_id = source->tool_call_id != nullptr ? source->tool_call_id : "";
             for (size_t i = 0; i < each.call_count; i++) {
                 const struct hearth_call &call = source->calls[each.first_call + i];
-                message.tool_calls.push_back({call.name, arguments_text(call), call.id != nullptr ? call.id : ""});
+                message.tool_calls.push_back({call.name, arguments_text(call), call_id(list, call)});
             }
         }
         messages.push_back(std::move(message));

@@ -264,9 +264,15 @@ static int create_chat(struct server *server, struct hearth_errmsg *msg) {
     if (err != HEARTH_OK) {
         return hearth_fail(msg, err, "the chat template cannot be used: %s", why.text);
     }
-    if (!hearth_chat_abilities(server->chat)->tools) {
+    const struct hearth_chat_abilities *abilities = hearth_chat_abilities(server->chat);
+    if (!abilities->tools) {
         hearth_log(HEARTH_LOG_INFO,
                    "the chat template has no tools: hearth describes them itself (generic tool prompt)");
+    }
+    for (unsigned bit = 0; bit < HEARTH_CHAT_FORM_BITS; bit++) {
+        if ((abilities->form >> bit & 1) != 0) {
+            hearth_log(HEARTH_LOG_INFO, "the chat template is strict: %s", hearth_chat_form_help(bit));
+        }
     }
     return HEARTH_OK;
 }

@@ -154,7 +154,7 @@ static void test_chatml(void **state) {
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct hearth_chat *chat = make(names[i], "", false);
         const struct hearth_chat_abilities *can = hearth_chat_abilities(chat);
-        assert_false(can->tools || can->thinking || can->alternates);
+        assert_false(can->tools || can->thinking || can->form != 0);
         assert_true(can->parallel_calls);
         expect(chat, messages, text, "Hi<|im_end|>", "Bye<|im_end|>");
         assert_non_null(strstr(hearth_chat_template(chat), "<|im_start|>"));
@@ -191,7 +191,7 @@ static void test_default_system(void **state) {
 static void test_merged_system(void **state) {
     (void)state;
     struct hearth_chat *chat = make(merged_system, "<bos>", false);
-    assert_true(hearth_chat_abilities(chat)->alternates);
+    assert_true(hearth_chat_abilities(chat)->form & HEARTH_CHAT_USERS_JOINED);
     expect(chat, "[{'role':'system','content':'Hi is a greeting.'},{'role':'user','content':'  Hi '}]",
            "<bos><start_of_turn>user\nHi is a greeting.\n\nHi<end_of_turn>\n<start_of_turn>model\n", "Hi<end_of_turn>",
            "Hi<end_of_turn>");
@@ -218,7 +218,7 @@ static void test_alternating(void **state) {
            "Three<end_of_turn>");
     hearth_chat_destroy(chat);
     chat = make(default_system, "", false);
-    assert_false(hearth_chat_abilities(chat)->alternates);
+    assert_false(hearth_chat_abilities(chat)->form & HEARTH_CHAT_USERS_JOINED);
     hearth_chat_destroy(chat);
 }
 
@@ -227,7 +227,7 @@ static void test_without_system_role(void **state) {
     struct hearth_chat *chat = make(no_system, "", false);
     expect(chat,
            "[{'role':'system','content':'One'},{'role':'developer','content':'Two'},{'role':'user','content':'Three'}]",
-           "[user]One\nTwo\nThree", "Three", "Three");
+           "[user]One\n\nTwo\n\nThree", "Three", "Three");
     expect(chat, "[{'role':'system','content':'Alone'}]", "[user]Alone", "-", "-");
     hearth_chat_destroy(chat);
 }
@@ -557,12 +557,12 @@ static void test_threads(void **state) {
 /* A refusal in the template's own words, in one line. */
 static void test_refusals(void **state) {
     (void)state;
-    struct hearth_chat *chat = make(merged_system, "<bos>", false);
+    struct hearth_chat *chat =
+        make("{% if messages[0]['content'] == 'A' %}{{ raise_exception('Not\n A') }}{% endif %}", "", false);
     struct hearth_chat_prompt prompt;
     struct hearth_errmsg msg = {""};
-    assert_int_equal(render(chat, "[{'role':'assistant','content':'A'}]", NULL, NULL, &prompt, &msg),
-                     HEARTH_ERR_TEMPLATE);
-    assert_string_equal(msg.text, "Conversation roles must alternate user/assistant");
+    assert_int_equal(render(chat, "[{'role':'user','content':'A'}]", NULL, NULL, &prompt, &msg), HEARTH_ERR_TEMPLATE);
+    assert_string_equal(msg.text, "Not A");
     assert_int_equal(prompt.text.len, 0);
     hearth_chat_prompt_finish(&prompt);
     hearth_chat_destroy(chat);
