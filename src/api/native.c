@@ -38,8 +38,26 @@ static json_t *text_or_empty(const char *text) {
     return text != NULL ? hearth_json_text(text, strlen(text)) : json_string("");
 }
 
+/* What few requests name. */
+static bool add_rare_settings(json_t *out, const struct hearth_sampling *s) {
+    const struct {
+        const char *name;
+        float value;
+    } rare[] = {{"top_n_sigma", s->top_n_sigma},       {"xtc_probability", s->xtc_probability},
+                {"xtc_threshold", s->xtc_threshold},   {"dynatemp_range", s->dynatemp_range},
+                {"dry_multiplier", s->dry_multiplier}, {"dynatemp_exponent", s->dynatemp_exponent},
+                {"dry_base", s->dry_base}};
+    bool ok = json_object_set_new(out, "dry_allowed_length", json_integer(s->dry_allowed_length)) == 0 &&
+              json_object_set_new(out, "dry_penalty_last_n", json_integer(s->dry_last_tokens)) == 0;
+    for (size_t i = 0; i < sizeof rare / sizeof rare[0] && ok; i++) {
+        ok = json_object_set_new(out, rare[i].name, hearth_json_real((double)rare[i].value)) == 0;
+    }
+    return ok;
+}
+
 json_t *hearth_sampling_json(const struct hearth_sampling *s, int32_t max_tokens) {
-    return json_pack("{s:I, s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:i, s:i, s:b}", "seed", (json_int_t)s->seed,
+    json_t *out =
+        json_pack("{s:I, s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:i, s:i, s:b}", "seed", (json_int_t)s->seed,
                      "temperature", hearth_json_real((double)s->temperature), "top_k", (int)s->top_k, "top_p",
                      hearth_json_real((double)s->top_p), "min_p", hearth_json_real((double)s->min_p), "typical_p",
                      hearth_json_real((double)s->typical_p), "repeat_last_n", (int)s->penalty_last_tokens,
@@ -47,6 +65,11 @@ json_t *hearth_sampling_json(const struct hearth_sampling *s, int32_t max_tokens
                      hearth_json_real((double)s->penalty_presence), "frequency_penalty",
                      hearth_json_real((double)s->penalty_frequency), "max_tokens", (int)max_tokens, "n_predict",
                      (int)max_tokens, "ignore_eos", s->ignore_eos);
+    if (!add_rare_settings(out, s)) {
+        json_decref(out);
+        return NULL;
+    }
+    return out;
 }
 
 /* llama-server's names for what a template can do. Tools work without the template's help, and histories that it would

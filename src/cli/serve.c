@@ -319,6 +319,29 @@ static void fill_chat(const struct hearth_options *options, const struct hearth_
     params->script_path = options->script;
 }
 
+static void fill_sampling(const struct hearth_options *options, struct hearth_sampling *sampling) {
+    sampling->temperature = (float)options->temp;
+    sampling->top_k = (int32_t)options->top_k;
+    sampling->top_p = (float)options->top_p;
+    sampling->min_p = (float)options->min_p;
+    sampling->typical_p = (float)options->typical;
+    sampling->penalty_last_tokens = (int32_t)options->repeat_last_n;
+    sampling->penalty_repeat = (float)options->repeat_penalty;
+    sampling->penalty_presence = (float)options->presence_penalty;
+    sampling->penalty_frequency = (float)options->frequency_penalty;
+    sampling->ignore_eos = options->ignore_eos;
+    sampling->top_n_sigma = (float)options->top_n_sigma;
+    sampling->xtc_probability = (float)options->xtc_probability;
+    sampling->xtc_threshold = (float)options->xtc_threshold;
+    sampling->dynatemp_range = (float)options->dynatemp_range;
+    sampling->dynatemp_exponent = (float)options->dynatemp_exp;
+    sampling->dry_multiplier = (float)options->dry_multiplier;
+    sampling->dry_base = (float)options->dry_base;
+    sampling->dry_allowed_length = (int32_t)options->dry_allowed_length;
+    sampling->dry_last_tokens = (int32_t)options->dry_penalty_last_n;
+    sampling->seed = options->seed < 0 ? HEARTH_SEED_RANDOM : (uint32_t)options->seed;
+}
+
 static int create_api(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     struct hearth_api_params params;
@@ -337,17 +360,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.alias = server->model_name;
     params.version = "hearth " HEARTH_VERSION;
     params.lanes = server->engine->caps.lanes;
-    params.sampling.temperature = (float)options->temp;
-    params.sampling.top_k = (int32_t)options->top_k;
-    params.sampling.top_p = (float)options->top_p;
-    params.sampling.min_p = (float)options->min_p;
-    params.sampling.typical_p = (float)options->typical;
-    params.sampling.penalty_last_tokens = (int32_t)options->repeat_last_n;
-    params.sampling.penalty_repeat = (float)options->repeat_penalty;
-    params.sampling.penalty_presence = (float)options->presence_penalty;
-    params.sampling.penalty_frequency = (float)options->frequency_penalty;
-    params.sampling.ignore_eos = options->ignore_eos;
-    params.sampling.seed = options->seed < 0 ? HEARTH_SEED_RANDOM : (uint32_t)options->seed;
+    fill_sampling(options, &params.sampling);
     params.max_tokens = (int32_t)options->predict;
     params.metrics = options->metrics;
     params.slots = options->slots;

@@ -27,6 +27,12 @@ void hearth_sampling_default(struct hearth_sampling *sampling) {
         .penalty_repeat = 1.0f,
         .penalty_frequency = 0.0f,
         .penalty_presence = 0.0f,
+        .top_n_sigma = -1.0f,
+        .xtc_threshold = 0.1f,
+        .dynatemp_exponent = 1.0f,
+        .dry_base = 1.75f,
+        .dry_allowed_length = 2,
+        .dry_last_tokens = 64,
         .logprobs = -1,
         .ignore_eos = false,
         .logit_bias = NULL,
@@ -34,12 +40,28 @@ void hearth_sampling_default(struct hearth_sampling *sampling) {
     };
 }
 
-bool hearth_sampling_penalises(const struct hearth_sampling *sampling) {
+/* A penalty on sequences. */
+static bool is_dry(const struct hearth_sampling *sampling) {
+    return sampling->dry_multiplier > 0.0f && sampling->dry_base >= 1.0f && sampling->dry_last_tokens != 0;
+}
+
+/* A penalty on tokens. */
+static bool is_penalised(const struct hearth_sampling *sampling) {
     /* Exact comparisons: the neutral values are exactly representable, and anything else is on. */
     return sampling->penalty_last_tokens != 0 &&
            (sampling->penalty_repeat < 1.0f || sampling->penalty_repeat > 1.0f ||
             sampling->penalty_frequency < 0.0f || sampling->penalty_frequency > 0.0f ||
             sampling->penalty_presence < 0.0f || sampling->penalty_presence > 0.0f);
+}
+
+bool hearth_sampling_penalises(const struct hearth_sampling *sampling) {
+    return is_penalised(sampling) || is_dry(sampling);
+}
+
+int32_t hearth_sampling_lookback(const struct hearth_sampling *sampling) {
+    const int32_t tokens = is_penalised(sampling) ? sampling->penalty_last_tokens : 0;
+    const int32_t sequences = is_dry(sampling) ? sampling->dry_last_tokens : 0;
+    return tokens < 0 || sequences < 0 ? -1 : tokens > sequences ? tokens : sequences;
 }
 
 size_t hearth_engine_longest_token(struct hearth_engine *engine) {

@@ -114,6 +114,15 @@ struct hearth_sampling {
     float penalty_repeat;        /* 1 = off */
     float penalty_frequency;     /* 0 = off */
     float penalty_presence;      /* 0 = off */
+    float top_n_sigma;           /* -1; 0 and less = off */
+    float xtc_probability;       /* 0 = off */
+    float xtc_threshold;         /* 0.1; above 0.5 = off */
+    float dynatemp_range;        /* 0 = off: the temperature is constant */
+    float dynatemp_exponent;     /* 1 */
+    float dry_multiplier;        /* 0 = off: a penalty on sequences that have occurred */
+    float dry_base;              /* 1.75 */
+    int32_t dry_allowed_length;  /* 2 */
+    int32_t dry_last_tokens;     /* 64 */
     int32_t logprobs;  /* alternatives to report per token; -1 = no logprobs */
     bool ignore_eos;
     const struct hearth_logit_bias *logit_bias; /* borrowed until the sampler is created */
@@ -133,8 +142,9 @@ enum hearth_sample_flags {
 #define HEARTH_LOGPROBS_MAX 20
 
 void hearth_sampling_default(struct hearth_sampling *sampling);
-/* True when a penalty is on: then the sampler must be shown the prompt's last tokens. */
+/* True when a penalty is on: then the sampler must be shown the prompt's last tokens, so many; -1: all. */
 bool hearth_sampling_penalises(const struct hearth_sampling *sampling);
+int32_t hearth_sampling_lookback(const struct hearth_sampling *sampling);
 
 /* Log-probabilities of one sampled token and the best alternatives, from the unmodified logits. */
 struct hearth_logprobs {

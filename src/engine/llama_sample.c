@@ -1,7 +1,7 @@
 /* Sampling: choosing a token from a row of logits.
  *
- * The order is llama-server's: logit bias, penalties, top-k, typical, top-p, min-p, temperature, draw. Filters that are
- * off are not in the chain. Three paths, fastest first:
+ * The order is llama-server's: logit bias, penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature,
+ * draw. Filters that are off are not in the chain. Three paths, fastest first:
  *
  *   greedy        the largest logit; no candidates at all
  *   top-k first   the k best are picked from the logits in one pass, so the chain sees k candidates, not the vocabulary
@@ -54,8 +54,13 @@ static int check(const struct hearth_sampling *s, const struct hearth_caps *caps
     if (!isfinite(s->penalty_frequency) || !isfinite(s->penalty_presence)) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "frequency_penalty and presence_penalty must be finite");
     }
-    if (s->penalty_last_tokens < -1) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "repeat_last_n must be at least -1");
+    if (s->penalty_last_tokens < -1 || s->dry_last_tokens < -1) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "repeat_last_n and dry_penalty_last_n must be at least -1");
+    }
+    if (!isfinite(s->dry_multiplier) || !isfinite(s->dry_base) || !isfinite(s->top_n_sigma) ||
+        !isfinite(s->xtc_probability) || !isfinite(s->xtc_threshold) || !isfinite(s->dynatemp_range) ||
+        !isfinite(s->dynatemp_exponent)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "a sampling parameter is not a finite number");
     }
     if (s->logprobs > HEARTH_LOGPROBS_MAX) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "at most %d logprobs per token", HEARTH_LOGPROBS_MAX);
@@ -103,20 +108,35 @@ static bool add_filter(struct llama_sampler *chain, struct llama_sampler *filter
     return true;
 }
 
+/* So much is allocated. */
+static int32_t at_most_context(const struct hearth_llama *llama, int32_t tokens) {
+    const int32_t context = (int32_t)llama->head.caps.ctx_tokens;
+    return tokens < 0 || tokens > context ? context : tokens;
+}
+
+static bool add_penalties(struct hearth_llama *llama, struct hearth_sampler *sampler, const struct hearth_sampling *s) {
+    static const char *breakers[] = {"\n", ":", "\"", "*"}; /* llama-server's */
+    return add_filter(sampler->chain,
+                      llama_sampler_init_penalties((int32_t)llama->head.caps.vocab_tokens,
+                                                   at_most_context(llama, s->penalty_last_tokens), s->penalty_repeat,
+                                                   s->penalty_frequency, s->penalty_presence)) &&
+           (s->dry_multiplier <= 0.0f ||
+            add_filter(sampler->chain,
+                       llama_sampler_init_dry(llama->vocab, s->dry_multiplier, s->dry_base, s->dry_allowed_length,
+                                              at_most_context(llama, s->dry_last_tokens), breakers,
+                                              sizeof breakers / sizeof breakers[0])));
+}
+
 static bool make_chain(struct hearth_llama *llama, struct hearth_sampler *sampler, const struct hearth_sampling *s) {
     struct llama_sampler_chain_params params = llama_sampler_chain_default_params();
     params.no_perf = true;
     sampler->chain = llama_sampler_chain_init(params);
-    bool ok = sampler->chain != NULL;
-    if (ok && sampler->penalises) {
-        int32_t last = s->penalty_last_tokens, context = (int32_t)llama->head.caps.ctx_tokens;
-        last = last < 0 || last > context ? context : last; /* so much is allocated */
-        ok = add_filter(sampler->chain,
-                        llama_sampler_init_penalties((int32_t)llama->head.caps.vocab_tokens, last, s->penalty_repeat,
-                                                     s->penalty_frequency, s->penalty_presence));
-    }
+    bool ok = sampler->chain != NULL && (!sampler->penalises || add_penalties(llama, sampler, s));
     if (sampler->greedy) {
         return ok && add_filter(sampler->chain, llama_sampler_init_greedy());
+    }
+    if (ok && s->top_n_sigma > 0.0f) {
+        ok = add_filter(sampler->chain, llama_sampler_init_top_n_sigma(s->top_n_sigma));
     }
     if (ok && s->top_k > 0 && sampler->pick == 0) {
         ok = add_filter(sampler->chain, llama_sampler_init_top_k(s->top_k));
@@ -130,7 +150,13 @@ static bool make_chain(struct hearth_llama *llama, struct hearth_sampler *sample
     if (ok && s->min_p > 0.0f) {
         ok = add_filter(sampler->chain, llama_sampler_init_min_p(s->min_p, 1));
     }
-    return ok && add_filter(sampler->chain, llama_sampler_init_temp(s->temperature)) &&
+    if (ok && s->xtc_probability > 0.0f) {
+        ok = add_filter(sampler->chain, llama_sampler_init_xtc(s->xtc_probability, s->xtc_threshold, 1, s->seed));
+    }
+    /* Without a range it is the plain temperature. */
+    return ok &&
+           add_filter(sampler->chain,
+                      llama_sampler_init_temp_ext(s->temperature, s->dynatemp_range, s->dynatemp_exponent)) &&
            add_filter(sampler->chain, llama_sampler_init_dist(s->seed));
 }
 
@@ -162,7 +188,7 @@ struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine,
     sampler->greedy = s->temperature <= 0.0f;
     sampler->penalises = hearth_sampling_penalises(s);
     sampler->logprobs = s->logprobs;
-    if (!sampler->greedy && !sampler->penalises && s->top_k > 0 && s->top_k <= PICK_MAX) {
+    if (!sampler->greedy && !sampler->penalises && s->top_n_sigma <= 0.0f && s->top_k > 0 && s->top_k <= PICK_MAX) {
         sampler->pick = s->top_k;
     }
     bool plain = sampler->greedy && !sampler->penalises;

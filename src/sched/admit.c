@@ -84,9 +84,8 @@ static bool ensure_sampler(struct hearth_service *service, struct hearth_task *t
     if (!task->sampler)
         return false;
     if (hearth_sampling_penalises(&task->request.sampling)) {
-        size_t n = task->tokens.n, last = (size_t)(task->request.sampling.penalty_last_tokens < 0
-                                                      ? (int32_t)n
-                                                      : task->request.sampling.penalty_last_tokens);
+        const int32_t lookback = hearth_sampling_lookback(&task->request.sampling);
+        const size_t n = task->tokens.n, last = lookback < 0 ? n : (size_t)lookback;
         for (size_t i = n > last ? n - last : 0; i < n; i++)
             engine->ops->sampler_accept(engine, task->sampler, task->tokens.v[i], HEARTH_SAMPLE_PROMPT);
     }

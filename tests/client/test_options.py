@@ -3,6 +3,7 @@
 import os
 import subprocess
 
+import httpx
 import pytest
 
 from conftest import serve
@@ -26,6 +27,19 @@ def test_a_command_line_of_llama_server():
     assert "info  --cache-reuse: accepted, " in log
     assert "info  --slot-prompt-similarity: accepted, " in log
     assert "--mlock" not in log and "--metrics" not in log
+
+
+def test_defaults_of_requests():
+    given = {"typical": 0.5, "repeat_last_n": 32, "presence_penalty": 0.25, "frequency_penalty": -0.25, "top_n_sigma": 2,
+             "xtc_probability": 0.5, "xtc_threshold": 0.25, "dynatemp_range": 0.5, "dynatemp_exp": 2, "dry_base": 1.5,
+             "dry_multiplier": 0.75, "dry_allowed_length": 3, "dry_penalty_last_n": 128}
+    named = {"typical": "typical_p", "dynatemp_exp": "dynatemp_exponent"}
+    flags = [word for name, value in given.items() for word in ("--" + name.replace("_", "-"), str(value))]
+    with serve(*SIM, *flags, "--ignore-eos") as running:
+        settings = httpx.get(f"http://127.0.0.1:{running.port}/props", timeout=30).json()
+        settings = settings["default_generation_settings"]["params"]
+    assert {name: settings[named.get(name, name)] for name in given} == given
+    assert settings["ignore_eos"] is True
 
 
 def test_variables_that_are_none():

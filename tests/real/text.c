@@ -126,6 +126,79 @@ static void greedy_takes_the_largest(void **state) {
     real_close(engine);
 }
 
+/* Each of the rarer filters, with a value under which it must decide: off, each of these chooses the likeliest. */
+static void rare_filters(void **state) {
+    struct hearth_engine *engine = real_open(*state);
+    const size_t index = prepare(engine);
+    const hearth_token best = real_best(engine, engine->ops->logits(engine, index));
+    struct hearth_sampling base, s;
+    hearth_sampling_default(&base);
+    base.seed = 1;
+    /* Only what is as likely as the likeliest, at a temperature at which anything goes. */
+    s = base;
+    s.temperature = 2.0f;
+    s.top_k = 0;
+    s.top_p = 1.0f;
+    s.min_p = 0.0f;
+    bool varies = false;
+    for (s.seed = 1; s.seed < 33; s.seed++) {
+        s.top_n_sigma = -1.0f;
+        varies = varies || sample_once(engine, index, &s, NULL) != best;
+        s.top_n_sigma = 1e-6f;
+        assert_int_equal(sample_once(engine, index, &s, NULL), best);
+    }
+    assert_true(varies);
+    /* All but the least likely of those above the threshold go. */
+    s = base;
+    s.top_k = 2;
+    s.top_p = 1.0f;
+    s.min_p = 0.0f;
+    s.temperature = 0.01f;
+    assert_int_equal(sample_once(engine, index, &s, NULL), best);
+    s.xtc_probability = 1.0f;
+    s.xtc_threshold = 1e-9f;
+    assert_int_not_equal(sample_once(engine, index, &s, NULL), best);
+    /* The temperature rises with the entropy; under the exponent 0 it is the highest of the range. */
+    s.xtc_probability = 0.0f;
+    s.dynatemp_range = 100.0f;
+    s.dynatemp_exponent = 0.0f;
+    varies = false;
+    for (s.seed = 1; s.seed < 33; s.seed++) {
+        varies = varies || sample_once(engine, index, &s, NULL) != best;
+    }
+    assert_true(varies);
+    real_close(engine);
+}
+
+/* The token that would repeat a sequence is penalised, the longer the more; other tokens are not. */
+static void repeated_sequences(void **state) {
+    struct hearth_engine *engine = real_open(*state);
+    const size_t index = prepare(engine);
+    const hearth_token best = real_best(engine, engine->ops->logits(engine, index));
+    const hearth_token repeated[] = {1000, 1001, best, 1000, 1001}, other[] = {1000, 1001, best, 1002, 1003};
+    struct hearth_sampling s;
+    hearth_sampling_default(&s);
+    s.temperature = 0.0f;
+    assert_int_equal(hearth_sampling_lookback(&s), 0);
+    s.dry_multiplier = 1000.0f;
+    s.dry_last_tokens = 5;
+    assert_true(hearth_sampling_penalises(&s));
+    assert_int_equal(hearth_sampling_lookback(&s), 5);
+    for (int i = 0; i < 2; i++) {
+        struct hearth_sampler *sampler = engine->ops->sampler_create(engine, &s, NULL);
+        assert_non_null(sampler);
+        for (int k = 0; k < 5; k++) {
+            engine->ops->sampler_accept(engine, sampler, i == 0 ? repeated[k] : other[k], HEARTH_SAMPLE_PROMPT);
+        }
+        const hearth_token token = engine->ops->sample(engine, sampler, index, 0, NULL);
+        assert_true((token != best) == (i == 0));
+        engine->ops->sampler_destroy(engine, sampler);
+    }
+    s.dry_last_tokens = -1;
+    assert_int_equal(hearth_sampling_lookback(&s), -1);
+    real_close(engine);
+}
+
 static void biases(void **state) {
     struct hearth_engine *engine = real_open(*state);
     size_t index = prepare(engine);
@@ -251,6 +324,11 @@ static void parameters_are_checked(void **state) {
     REFUSED(s.penalty_repeat = -1.0f);
     REFUSED(s.penalty_frequency = NAN);
     REFUSED(s.penalty_last_tokens = -2);
+    REFUSED(s.dry_last_tokens = -2);
+    REFUSED(s.dry_multiplier = NAN);
+    REFUSED(s.top_n_sigma = INFINITY);
+    REFUSED(s.xtc_threshold = NAN);
+    REFUSED(s.dynatemp_range = NAN);
     REFUSED(s.logprobs = HEARTH_LOGPROBS_MAX + 1);
 #undef REFUSED
     real_close(engine);
@@ -267,6 +345,8 @@ int main(void) {
         ON(special_tokens, "smollm2"),
         ON(special_tokens, "gemma3-270m"),
         ON(greedy_takes_the_largest, "smollm2"),
+        ON(rare_filters, "smollm2"),
+        ON(repeated_sequences, "smollm2"),
         ON(greedy_takes_the_largest, "gemma3-270m"),
         ON(biases, "smollm2"),
         ON(ends_can_be_ignored, "smollm2"),
