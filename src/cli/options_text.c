@@ -82,8 +82,12 @@ bool hearth_options_markdown(struct hearth_buf *out) {
              "This page is generated: `build/hearth options > docs/options.md`. A flag wins over its\n"
              "environment variable, which wins over the file of `--config`, which wins over the default. The file has\n"
              "lines such as `ctx-size = 32768` (the long name without its dashes; `#` begins a line of comment).\n"
-             "Switches take `on` and `off` there and in the environment. What is marked with ↻ is applied while the\n"
-             "server runs, when the file has changed and the process gets SIGHUP: see [load.md](load.md).\n");
+             "Switches take `on` and `off` there and in the environment. Counts of tokens may end in `k` or `m`,\n"
+             "sizes in `K`, `M` or `G`: powers of 1024. A name that is no option's is answered with the nearest\n"
+             "one: on the command line and in the file it is an error, in the environment (`HEARTH_CTXSIZE`) a\n"
+             "warning. What llama-server's flags are here: [llama-server.md](llama-server.md). What is marked with\n"
+             "↻ is applied while the server runs, when the file has changed and the process gets SIGHUP: see\n"
+             "[load.md](load.md).\n");
     struct hearth_buf cell = {0};
     for (size_t i = 0; i < hearth_option_row_count && ok; i++) {
         const struct hearth_option_row *row = &hearth_option_rows[i];
