@@ -70,6 +70,8 @@
     X("GET", "/models", hearth_models_list, NULL, 0)                                                   \
     X("GET", "/v1/models/*", hearth_models_get, NULL, 0)                                               \
     X("GET", "/models/*", hearth_models_get, NULL, 0)                                                  \
+    X("GET", "/", hearth_hello_get, NULL, OPEN)                                                        \
+    X("GET", "/api/hello", hearth_hello_get, NULL, OPEN)                                               \
     X("GET", "/health", hearth_health_get, NULL, OPEN)                                                 \
     X("GET", "/v1/health", hearth_health_get, NULL, OPEN)                                              \
     X("GET", "/props", hearth_props_get, NULL, 0)                                                      \
@@ -127,7 +129,8 @@ static void respond_no_route(struct hearth_http_exchange *exchange, const char *
         char allow[64] = "";
         for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
             if (path_matches(&routes[i], path) && strstr(allow, routes[i].method) == NULL) {
-                snprintf(allow + strlen(allow), sizeof allow - strlen(allow), "%s, ", routes[i].method);
+                snprintf(allow + strlen(allow), sizeof allow - strlen(allow), "%s, %s", routes[i].method,
+                         strcmp(routes[i].method, "GET") == 0 ? "HEAD, " : "");
             }
         }
         snprintf(allow + strlen(allow), sizeof allow - strlen(allow), "OPTIONS");

@@ -514,6 +514,7 @@ bool hearth_sessions_fork_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_sessions_warm_prepare(struct hearth_job *job, const json_t *body);
 void hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange);

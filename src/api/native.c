@@ -23,6 +23,12 @@ static json_t *disk_json(const struct hearth_api *api) {
                      "budget_bytes", (json_int_t)stats.budget_bytes, "files", (json_int_t)stats.files);
 }
 
+/* For who asks whether there is anybody: browsers at /, and Claude Code, which opens its connection with a HEAD. */
+void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    (void)api;
+    hearth_json_respond(exchange, 200, json_pack("{s:s, s:s}", "message", "hello", "server", "hearth"));
+}
+
 void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     if (atomic_load(&api->stopping)) { /* whoever spreads requests sends no more */
         hearth_http_set_header(exchange, "Retry-After", "2");

@@ -87,7 +87,7 @@ def test_not_found(client):
         client.get("/no/such/path", cast_to=object)
 
 
-@pytest.mark.parametrize("path", ["/api/v1/models", "/api/tags", "/version", "/"])
+@pytest.mark.parametrize("path", ["/api/v1/models", "/api/tags", "/version"])
 def test_no_other_server_is_imitated(server, path):
     assert raw(server, "GET", path)[0] == 404
 

@@ -78,7 +78,7 @@ static void small_endpoints(void **state) {
 }
 
 static void unknown_paths_and_methods(void **state) {
-    static const char *const probes[] = {"/api/v1/models", "/api/tags", "/version", "/", "/v1", "/v1/models/", "*"};
+    static const char *const probes[] = {"/api/v1/models", "/api/tags", "/version", "/v1", "/v1/models/", "*"};
     (void)state;
     for (size_t i = 0; i < sizeof probes / sizeof probes[0]; i++) {
         json_t *answer = expect("GET", probes[i], NULL, 404);
@@ -92,6 +92,36 @@ static void unknown_paths_and_methods(void **state) {
     assert_string_equal(allow, "POST, OPTIONS");
     response_finish(&response);
     json_decref(expect("DELETE", "/v1/models", NULL, 405));
+}
+
+/* Clients open their connections with it, and ask whether somebody is there. */
+static void head_is_get_without_the_body(void **state) {
+    static const char *const paths[] = {"/",        "/api/hello", "/health", "/v1/health",   "/props",       "/slots",
+                                        "/queue",   "/metrics",   "/models", "/v1/models",   "/v1/sessions", "/nowhere",
+                                        "/v1/responses/resp_none",           "/anthropic/v1/models", CHAT};
+    struct client client;
+    (void)state;
+    assert_true(client_open(&client, stage.port)); /* one: a body would be read as the next answer */
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        struct response get, head;
+        char type[64], same[64];
+        assert_true(client_request(&client, "HEAD", paths[i], NULL, NULL) && client_response(&client, true, &head));
+        assert_true(client_request(&client, "GET", paths[i], NULL, NULL) && client_response(&client, false, &get));
+        assert_int_equal(head.status, get.status);
+        assert_int_equal(head.status, i < 11 || i == 13 ? 200 : i == 14 ? 405 : 404);
+        assert_true(response_header(&head, "Content-Type", type, sizeof type));
+        assert_true(response_header(&get, "Content-Type", same, sizeof same));
+        assert_string_equal(type, same);
+        assert_true(get.body.len > 0 && head.body.len == 0);
+        response_finish(&head);
+        response_finish(&get);
+    }
+    client_close(&client);
+    struct response response = http_call(stage.port, "POST", "/v1/models", NULL, "{}");
+    char allow[64];
+    assert_true(response_header(&response, "Allow", allow, sizeof allow));
+    assert_string_equal(allow, "GET, HEAD, OPTIONS");
+    response_finish(&response);
 }
 
 static void chat_whole(void **state) {
@@ -534,6 +564,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_endpoints),
         cmocka_unit_test(unknown_paths_and_methods),
+        cmocka_unit_test(head_is_get_without_the_body),
         cmocka_unit_test(chat_whole),
         cmocka_unit_test(chat_streamed),
         cmocka_unit_test(template_and_tokens_agree_with_chat),
