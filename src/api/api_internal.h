@@ -239,7 +239,7 @@ json_t *hearth_json_get(const json_t *object, const char *name);
 
 /* ---- generation.c ---- */
 
-#define HEARTH_PROMPT_MARKS_MAX 8
+#define HEARTH_PROMPT_MARKS_MAX 16
 
 struct hearth_prompt {
     struct hearth_tokens tokens;

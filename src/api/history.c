@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "sched/step.h"
 #include "session/diagnose.h"
 #include "session/intern.h"
 #include "session/toolsets.h"
@@ -68,6 +69,22 @@ static struct hearth_transcript_prompt transcript_prompt(const struct hearth_cha
     };
 }
 
+/* A mark nearer than this to the next one, in bytes, is left out: about where the scheduler would take the first of the
+ * two only, and here it is the later one that more prompts come back to. */
+#define HEAD_GAP_BYTES (4 * HEARTH_MARK_MIN_GAP_TOKENS)
+
+/* Where prompts of the same client part that have some of the system messages in common, but other tools or none. */
+static void add_head(struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered, size_t from) {
+    size_t next = rendered->system_end < rendered->text.len ? rendered->system_end : rendered->text.len;
+    for (size_t i = rendered->head_count; i-- > 0;) {
+        const size_t at = rendered->head[i];
+        if (at >= from && at >= HEAD_GAP_BYTES && at + HEAD_GAP_BYTES <= next) {
+            hearth_marks_add(prompt, at - from);
+            next = at;
+        }
+    }
+}
+
 static void set_text(struct hearth_job *job, const struct hearth_chat_request *request,
                      struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered, size_t from) {
     const size_t marks[] = {rendered->system_end, rendered->last_input_start, rendered->generation_start};
@@ -79,6 +96,7 @@ static void set_text(struct hearth_job *job, const struct hearth_chat_request *r
             hearth_marks_add(prompt, marks[i] - from);
         }
     }
+    add_head(prompt, rendered, from);
     hearth_breakpoints_mark(job, request, rendered, from, prompt);
 }
 

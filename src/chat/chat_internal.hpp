@@ -187,6 +187,7 @@ bool thinking_of(const struct hearth_chat_request &request);
 void check_limits(const json_t *schema, const std::string &where);
 
 /* marks.cpp */
+void find_head(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out);
 size_t find_system_end(const rendered &prompt, const turn_list &list);
 size_t find_last_input(const rendered &prompt, const turn_list &list);
 

@@ -74,6 +74,24 @@ size_t inside(const rendered &prompt, std::string_view content, size_t found, si
 
 } // namespace
 
+void find_head(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out) {
+    size_t cursor = 0;
+    out.head_count = 0;
+    for (size_t i = 0; i < request.message_count && out.head_count + 2 <= HEARTH_CHAT_HEAD_MAX; i++) {
+        const struct hearth_message &message = *request.messages[i];
+        if (message.role != HEARTH_ROLE_SYSTEM && message.role != HEARTH_ROLE_DEVELOPER) {
+            return;
+        }
+        const std::string_view what = trimmed({message.content, message.content_len});
+        const size_t at = what.empty() ? k_none : find_forward(prompt, what, cursor);
+        if (at != k_none) {
+            cursor = at + what.size();
+            out.head[out.head_count++] = at;
+            out.head[out.head_count++] = cursor - 1;
+        }
+    }
+}
+
 size_t find_system_end(const rendered &prompt, const turn_list &list) {
     size_t cursor = 0;
     for (const turn &each : list.turns) {

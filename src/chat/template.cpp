@@ -117,6 +117,7 @@ void render_in(const struct hearth_chat &chat, const struct hearth_chat_request 
     rendered prompt = render_turns(chat, list, request, generation_prompt);
     drop_bos(chat, prompt);
     out->generation_start = finish_generation(chat, list, request, format, prompt);
+    find_head(prompt, request, *out);
     out->system_end = find_system_end(prompt, list);
     out->last_input_start = find_last_input(prompt, list);
     if (!hearth_buf_append(&out->text, prompt.text.c_str(), prompt.text.size() + 1)) {
@@ -438,7 +439,7 @@ void hearth_chat_prompt_finish(struct hearth_chat_prompt *prompt) {
 int hearth_chat_render(struct hearth_chat *chat, const struct hearth_chat_request *request,
                        const struct hearth_chat_format *format, struct hearth_chat_prompt *out,
                        struct hearth_errmsg *msg) {
-    *out = hearth_chat_prompt{{}, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK};
+    *out = hearth_chat_prompt{{}, {}, 0, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK};
     try {
         try {
             render_in(*chat, *request, *format, chat->abilities.form, out);
