@@ -4,11 +4,12 @@
  *
  *     {"when": {"last": "text", "system": "text", "tools": true}, "reply": "text", "times": 1, "bytes": false}
  *
- * `when` holds conditions on a chat request, all of which must be met, none of which must be there: its last message
- * contains a text, one of its system messages does, it has tools or has none. The first line whose conditions are met
- * and that is not used up gives the reply; a request that finds none is answered by the model. `times` is how often a
- * line may be used (0: without limit). The reply is the raw text, tags and all. It is tokenised as a prompt would be,
- * control tokens included; with `bytes` each character by itself, as no tokenizer would do it.
+ * `when` holds conditions on a chat request, all of which must be met, none of which must be there: one of the messages
+ * since the last reply contains a text (clients put reminders behind what the user said), one of its system messages
+ * does, it has tools or has none. The first line whose conditions are met and that is not used up gives the reply; a
+ * request that finds none is answered by the model. `times` is how often a line may be used (0: without limit).
+ * The reply is the raw text, tags and all. It is tokenised as a prompt would be, control tokens included; with `bytes`
+ * each character by itself, as no tokenizer would do it.
  *
  * Invariants. Lines are never changed but for `used`, under the mutex. */
 #include "api/api_internal.h"
@@ -144,12 +145,25 @@ static bool system_contains(const struct hearth_chat_request *request, const cha
     return false;
 }
 
+/* One of the messages since the last reply contains `text`; the last message counts whatever it is. */
+static bool new_contains(const struct hearth_chat_request *request, const char *text) {
+    for (size_t i = request->message_count; i-- > 0;) {
+        const struct hearth_message *message = request->messages[i];
+        if (message->role == HEARTH_ROLE_ASSISTANT && i + 1 < request->message_count) {
+            break;
+        }
+        if (strstr(message->content, text) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_for(const struct line *line, const struct hearth_chat_options *options) {
     const struct hearth_chat_request *request = &options->request;
-    const struct hearth_message *last = request->messages[request->message_count - 1];
     const bool tools = options->tools != NULL || options->deferred != NULL; /* what it was sent with */
     return (line->tools < 0 || line->tools == tools) &&
-           (line->last == NULL || strstr(last->content, line->last) != NULL) &&
+           (line->last == NULL || new_contains(request, line->last)) &&
            (line->system == NULL || system_contains(request, line->system));
 }
 

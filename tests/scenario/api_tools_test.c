@@ -427,6 +427,12 @@ static void a_script_is_followed_line_by_line(void **state) {
         {"{" ASK("who") "," TOOLS "}", "with tools"},
         {"{\"messages\":[{\"role\":\"system\",\"content\":\"Be royal.\"},{\"role\":\"user\",\"content\":\"who\"}]}",
          "we"},
+        /* Behind what was said may stand a reminder; what stands before the last reply is over. */
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"who\"},{\"role\":\"system\",\"content\":\"Be brief.\"}]}",
+         "I"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"plain\"},{\"role\":\"assistant\",\"content\":\"Well.\"},"
+         "{\"role\":\"user\",\"content\":\"who\"}]}",
+         "I"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof asks / sizeof asks[0]; i++) {
