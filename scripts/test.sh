@@ -40,28 +40,12 @@ say "tests of $dir"
 $fixed meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$slower" "$@" >&2 || true
 cp "$dir/meson-logs/testlog.json" "$results/" 2>/dev/null || die "meson ran no tests"
 
-# A Python environment with the packages of a requirements file, made once; prints its directory.
-venv() { # file, name
-    hash=$( (cat "$1"; python3 --version) | sha256sum | cut -c1-12)
-    made=$HEARTH_CACHE/$2-$hash
-    if [ ! -e "$made/.complete" ]; then
-        say "making a Python environment for $1"
-        rm -rf "$made"
-        python3 -m venv "$made" >&2 || die "python3 -m venv failed"
-        HEARTH_PYTHON=$made/bin/python pip_cmd install --quiet --progress-bar off -r "$1" >&2 ||
-            die "pip could not install $1"
-        touch "$made/.complete"
-    fi
-    echo "$made"
-}
-
 if [ $# -eq 0 ] && [ -e tests/client/requirements.txt ]; then
     python=$(venv tests/client/requirements.txt venv)/bin/python
-    # hermes-agent pins versions of its own (24 s, 230 MB); HEARTH_HERMES names one that is there already.
-    if [ -z "${HEARTH_HERMES:-}" ]; then
-        HEARTH_HERMES=$(venv tests/client/hermes.txt hermes)/bin/hermes
-    fi
-    export HEARTH_HERMES
+    # The agents pin versions of their own. HEARTH_HERMES names an installed hermes-agent.
+    HEARTH_PROGRAMS=$(scripts/programs.sh all)
+    HEARTH_HERMES=${HEARTH_HERMES:-$(printf '%s\n' "$HEARTH_PROGRAMS" | sed -n 's/^hermes=//p')/bin/hermes}
+    export HEARTH_PROGRAMS HEARTH_HERMES
     say "tests with Python clients"
     $fixed "$python" -m pytest -q --junitxml "$results/client.xml" tests/client >&2 || true
     [ -e "$results/client.xml" ] || die "pytest did not run"

@@ -7,6 +7,8 @@ server itself (/apply-template, /tokenize). A reply is known in two forms: as it
 it when it comes back in the history: going on from there computes only what stands behind it.
 """
 
+from . import as_chat
+
 # Of a request, what decides what its prompt is.
 PROMPT_FIELDS = ("messages", "tools", "tool_choice", "parallel_tool_calls", "response_format", "chat_template_kwargs",
                  "reasoning_format")
@@ -32,6 +34,7 @@ def new_tokens(prompt, known):
 class Ledger:
     def __init__(self, client):
         self.client, self.known = client, []
+        self.rows, self._asked, self._new = [], [], 0  # of each answer: its prompt, computed, new
         self.computed = self.new = self.prompts = self.requests = 0
         ended = self._render({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
                              whole=True)
@@ -47,12 +50,19 @@ class Ledger:
     def _tokenize(self, text):
         return self.client.post("/tokenize", {"content": text, "add_special": False, "parse_special": True})["tokens"]
 
+    def prompt_of(self, body):
+        return self.client.tokenize(self._render(body))
+
+    def new_of(self, body):
+        """How many tokens of a request are new, without noting it."""
+        return new_tokens(self.prompt_of(body), self.known)
+
     def ask(self, body):
         """Notes a request when it is sent; returns its new tokens."""
-        text = self._render(body)
-        prompt = self.client.tokenize(text)
+        prompt = self.prompt_of(body)
         new = new_tokens(prompt, self.known)
         self.known.append(prompt)
+        self._asked, self._new = prompt, new
         self.new += new
         self.prompts += len(prompt)
         self.requests += 1
@@ -61,6 +71,7 @@ class Ledger:
     def answer(self, body, message, computed_tokens):
         """Notes the reply: the message as the client got it."""
         self.computed += computed_tokens
+        self.rows.append((len(self._asked), computed_tokens, self._new))
         text = message.get("content") or ""
         if not message.get("tool_calls"):
             self.known.append(self.client.tokenize(self._render(body) + text))
@@ -72,17 +83,26 @@ class Ledger:
         return self.computed / self.new
 
 
-def of_exchanges(client, exchanges):
-    """A ledger of recorded chat completions (lib/record.py), in the order of arrival. Those without a receipt, because
-    the client went away or the server refused, are known as prompts and count nowhere."""
-    ledger = Ledger(client)
+def of_exchanges(client, exchanges, lost=()):
+    """A ledger of what was recorded (lib/record.py), in the order of arrival, in every dialect. Requests without a
+    receipt, because the client went away or the server refused, are known as prompts and count nowhere; those in `lost`
+    (their server was killed) are not known either.
+
+    A request without tools may be one of a conversation that had some (Codex summarises so): what is new in it is the
+    least that any tools known so far leave."""
+    ledger, toolsets = Ledger(client), [None]
     for exchange in exchanges:
+        if exchange.body is None or exchange.status != 200 or as_chat.dialect(exchange.path) is None or exchange in lost:
+            continue
+        body = as_chat.body(exchange.path, exchange.body)
+        if body.get("tools") and body["tools"] not in toolsets:
+            toolsets.append(body["tools"])
         receipt = exchange.reply.get("hearth") if isinstance(exchange.reply, dict) else None
-        if exchange.body is None or exchange.status != 200:
-            continue
+        if not body.get("tools") and len(toolsets) > 1:
+            body = min(({**body, "tools": tools} for tools in toolsets), key=ledger.new_of)
         if receipt is None:
-            ledger.known.append(client.tokenize(ledger._render(exchange.body)))
+            ledger.known.append(ledger.prompt_of(body))
             continue
-        ledger.ask(exchange.body)
-        ledger.answer(exchange.body, exchange.reply["message"], receipt["computed"])
+        ledger.ask(body)
+        ledger.answer(body, as_chat.reply(exchange.path, exchange.reply), receipt["computed"])
     return ledger

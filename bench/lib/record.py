@@ -232,7 +232,7 @@ def whole_events(events):
             name = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}[delta["type"]]
             block[name] = block.get(name, "") + delta[name]
         elif kind == "message_delta":
-            out.update(event["delta"])
+            out.update(event["delta"], hearth=event.get("hearth"))
             out["usage"].update((name, value) for name, value in event["usage"].items() if value is not None)
     for index, piece in pieces.items():
         out["content"][index]["input"] = _json(piece)

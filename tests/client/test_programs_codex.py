@@ -1,0 +1,101 @@
+"""Codex: the program as it is, a process for each turn, with its tools at work. docs/clients.md says how it is set up;
+without the program (scripts/programs.sh) these tests are left out."""
+
+import pytest
+
+from lib.text import Text
+from museum import calls, says
+from program import Program, assert_first_prompt, needs, play
+
+pytestmark = [pytest.mark.llama, needs("codex")]
+MODELS = pytest.mark.parametrize("model", ["tiny", "tiny-hybrid"])
+
+
+def codex(folder, played):
+    return Program("codex", "Codex", folder, played.port)
+
+
+def run(*commands, text=None):
+    return calls(*(("exec_command", {"cmd": command}) for command in commands), text=text)
+
+
+@MODELS
+def test_ten_turns(tmp_path, model):
+    """Ten turns with a call or two each, alone and in parallel, in ten processes."""
+    script = [says(run("cat museum.md", "ls | wc -l", text="I look around."), last="look around"),
+              says("A museum. " + Text("cx", 1).words(80), last="north room")]
+    for turn in range(2, 11):
+        script += [says(run(f"echo turn {turn} >>log.md; cat log.md"), last=f"Turn {turn}!"),
+                   says(f"This was turn {turn}. " + Text("cx", turn).words(40), last=f"turn {turn}\n")]
+    with play(tmp_path, script, model=model) as played:
+        user = codex(tmp_path, played)
+        user.write("museum.md", "# Museum\n\nnorth room\n" + Text("museum").words(200))
+        assert user.ask("Please look around.").startswith("A museum.")
+        for turn in range(2, 11):
+            assert user.ask(f"Turn {turn}!").startswith(f"This was turn {turn}.")
+        assert (tmp_path / "work" / "log.md").read_text().splitlines() == [f"turn {turn}" for turn in range(2, 11)]
+        ledger = played.assert_well()
+        assert len(ledger.rows) == 20
+        assert_first_prompt(ledger, "Codex")
+
+
+@MODELS
+def test_two_sessions_at_once(tmp_path, model):
+    """Two sessions in one folder begin beside each other; the newer one goes on."""
+    script = [entry for name in ("A", "B") for entry in (
+        says(run(f"echo {name} did it"), last=f"Step {name}."),
+        says(f"{name} has done it. " + Text(name).words(40), last=f"{name} did it"))]
+    with play(tmp_path, [*script, says("Both have.", last="And now?")], model=model) as played:
+        user = codex(tmp_path, played)
+        running = {name: user.start(f"Step {name}.", new=True) for name in ("A", "B")}
+        for name, process in running.items():
+            assert user.answer(process).startswith(f"{name} has done it.")
+        assert user.ask("And now?") == "Both have."
+        assert len(played.assert_well(each=False).rows) == 5
+
+
+def test_sub_agents(tmp_path):
+    """One at work beside the session that waits for what it makes."""
+    script = [
+        says(calls(("spawn_agent", {"message": "Count hall one."}), text="I ask for help."), last="Delegate it."),
+        says(run("echo nine >hall; echo counted one"), last="Count hall one."),
+        says("Hall one has nine. " + Text("one").words(60), last="counted one"),
+        says(run("until [ -s hall ]; do sleep 0.1; done; cat hall"), last="agent_id"),
+        says("It has counted them.", last="subagent_notification"),
+        says("It has counted them.", last="nine\n"),
+        says("It was so.", last="Was it so?"),
+    ]
+    with play(tmp_path, script) as played:
+        user = codex(tmp_path, played)
+        assert user.ask("Delegate it.") == "It has counted them."
+        assert user.ask("Was it so?") == "It was so."
+        assert len(played.assert_well(each=False).rows) >= 5
+
+
+@MODELS
+def test_effort(tmp_path, model):
+    with play(tmp_path, [says(run("echo high"), last="Begin."), says("Begun. " + Text("e").words(60), last="high\n"),
+                         says("Low it is.", last="Less effort."), says("As it was.", last="As before.")],
+              model=model) as played:
+        user = codex(tmp_path, played)
+        assert user.ask("Begin.", "-c", 'model_reasoning_effort="high"').startswith("Begun.")
+        assert user.ask("Less effort.", "-c", 'model_reasoning_effort="low"') == "Low it is."
+        assert user.ask("As before.") == "As it was."
+        played.assert_well()
+
+
+@MODELS
+def test_killed_server(tmp_path, model):
+    """The server is killed while a reply streams. It comes back, the program asks again by itself, and nothing that was
+    on disk is computed again."""
+    before = [says(run("echo one; echo two"), last="Begin."), says("Begun. " + Text("k").words(60), last="one\ntwo")]
+    with play(tmp_path, [*before, says(Text("endless").words(6000), last="Go on.")], model=model) as played:
+        user = codex(tmp_path, played)
+        assert user.ask("Begin.").startswith("Begun.")
+        played.written()
+        turn = user.start("Go on.")
+        played.kill_in_mid_stream()
+        played.start([says("Gone on.", last="Go on."), says("And on.", last="And then?")])
+        assert user.answer(turn).endswith("Gone on.")
+        assert user.ask("And then?") == "And on."
+        played.assert_well()
