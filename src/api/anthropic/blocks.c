@@ -537,10 +537,7 @@ static bool read_system(struct reader *reader, const json_t *system) {
     if (!json_is_string(system) && !json_is_array(system)) {
         return FAIL("Input should be a string or a list of blocks");
     }
-    if (!open_message(reader, HEARTH_ROLE_SYSTEM, 0)) {
-        return false;
-    }
-    if (json_is_string(system) && !append_system(reader, system)) {
+    if (!open_message(reader, HEARTH_ROLE_SYSTEM, 0) || (json_is_string(system) && !append_system(reader, system))) {
         return false;
     }
     json_array_foreach(system, i, block) {
@@ -582,11 +579,10 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
     const size_t count = json_array_size(messages);
     bool ok;
     snprintf(reading->place, sizeof reading->place, "messages");
-    if (!json_is_array(messages)) {
-        return messages == NULL ? FAIL("Field required") : FAIL("Input should be a list");
-    }
     if (count == 0) {
-        return FAIL("at least one message is required");
+        return FAIL("%s", messages == NULL           ? "Field required"
+                          : json_is_array(messages) ? "at least one message is required"
+                                                    : "Input should be a list");
     }
     for (size_t i = 0; i < job->history.count; i++) { /* of a thread */
         if (job->history.messages[i]->role == HEARTH_ROLE_ASSISTANT) {
