@@ -28,13 +28,18 @@
 #define BODYLESS HEARTH_ROUTE_BODYLESS
 #define REPLY HEARTH_ROUTE_REPLY
 #define COUNT HEARTH_ROUTE_COUNT
+#define LIST HEARTH_ROUTE_LIST
 
 /*    method  path                     answered on the loop   prepared by a worker */
 #define HEARTH_ROUTE_TABLE(X)                                                                          \
     X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY)             \
     X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY)                \
     X("POST", "/v1/completions", NULL, hearth_completions_prepare, REPLY)                              \
-    X("POST", "/completions", NULL, hearth_completions_prepare, REPLY)                                 \
+    X("POST", "/completions", NULL, hearth_completion_prepare, REPLY)                                  \
+    X("POST", "/completion", NULL, hearth_completion_prepare, REPLY)                                   \
+    X("POST", "/infill", NULL, hearth_infill_prepare, REPLY)                                           \
+    X("POST", "/v1/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT)     \
+    X("POST", "/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT)        \
     X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT | COUNT)                    \
     X("POST", "/tokenize", NULL, hearth_tokenize_prepare, COUNT)                                       \
     X("POST", "/detokenize", NULL, hearth_detokenize_prepare, COUNT)                                   \
@@ -52,6 +57,9 @@
     X("GET", "/anthropic/v1/models", hearth_models_list, NULL, 0)                                      \
     X("GET", "/anthropic/v1/models/*", hearth_models_get, NULL, 0)                                     \
     X("POST", "/v1/responses", NULL, hearth_responses_prepare, REPLY)                                  \
+    X("POST", "/responses", NULL, hearth_responses_prepare, REPLY)                                     \
+    X("POST", "/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT)                 \
+    X("POST", "/responses/compact", NULL, hearth_responses_compact_prepare, REPLY)                     \
     X("POST", "/v1/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT)              \
     X("POST", "/v1/responses/compact", NULL, hearth_responses_compact_prepare, REPLY)                  \
     X("POST", "/v1/responses/*/cancel", hearth_responses_cancel, hearth_responses_cancel_prepare, BODYLESS) \
@@ -76,6 +84,9 @@
     X("GET", "/v1/health", hearth_health_get, NULL, OPEN)                                              \
     X("GET", "/props", hearth_props_get, NULL, 0)                                                      \
     X("GET", "/slots", hearth_slots_get, NULL, 0)                                                      \
+    X("POST", "/slots/*", NULL, hearth_slots_act_prepare, BODYLESS)                                    \
+    X("GET", "/lora-adapters", hearth_lora_get, NULL, 0)                                               \
+    X("POST", "/lora-adapters", NULL, hearth_lora_set_prepare, LIST)                                   \
     X("GET", "/queue", hearth_queue_get, NULL, 0)                                                      \
     X("GET", "/metrics", hearth_metrics_get, NULL, 0)
 
@@ -123,7 +134,10 @@ char *hearth_route_param(const struct hearth_route *route, const char *path, siz
 
 static void respond_no_route(struct hearth_http_exchange *exchange, const char *path, bool path_known) {
     struct hearth_api_error error;
-    if (!path_known) {
+    const char *instead = hearth_elsewhere(hearth_http_method(exchange), path);
+    if (instead != NULL) {
+        hearth_api_fail(&error, 501, "not_supported", NULL, "%s %s: %s", hearth_http_method(exchange), path, instead);
+    } else if (!path_known) {
         hearth_api_fail(&error, 404, "unknown_url", NULL, "there is no %s %s here", hearth_http_method(exchange), path);
     } else {
         char allow[64] = "";
@@ -144,6 +158,9 @@ static void respond_no_route(struct hearth_http_exchange *exchange, const char *
 static const struct hearth_route *find_route(const struct hearth_http_exchange *exchange, bool *path_known) {
     const char *path = hearth_http_path(exchange);
     *path_known = false;
+    if (hearth_elsewhere(hearth_http_method(exchange), path) != NULL) { /* /models/sse is no model */
+        return NULL;
+    }
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
         if (path_matches(&routes[i], path)) {
             *path_known = true;
@@ -256,6 +273,9 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
     api->model_file = copy_text(file);
     api->model_name = copy_text(*name != '\0' ? name : "hearth");
     api->version = copy_text(params->version);
+    if (params->lora_path != NULL && (api->lora_path = copy_text(params->lora_path)) == NULL) {
+        return false;
+    }
     return api->model_path != NULL && api->model_file != NULL && api->model_name != NULL && api->version != NULL &&
            hearth_keys_init(api, params->keys, params->key_count);
 }
@@ -348,6 +368,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->service = params->service;
     api->far = params->far;
     api->lanes = params->lanes;
+    api->lora_scale = params->lora_scale;
     api->sampling = params->sampling;
     api->sampling.logit_bias = NULL;
     api->sampling.logit_biases = 0;
@@ -435,6 +456,7 @@ void hearth_api_destroy(struct hearth_api *api) {
     hearth_keys_finish(api);
     free(api->transcripts_path);
     free(api->model_path);
+    free(api->lora_path);
     free(api->model_file);
     free(api->model_name);
     free(api->version);

@@ -37,6 +37,8 @@ struct hearth_api_params {
     int64_t ping_us;              /* a stream that is silent for so long says that it is alive; default 10 s */
     bool speculates;              /* the service guesses tokens ahead: for /slots */
     const char *model_path;
+    const char *lora_path;        /* of the adapter that is loaded; NULL: none */
+    double lora_scale;
     const char *alias;            /* the model's name; NULL: the last part of model_path */
     const char *version;          /* for build_info and system_fingerprint, for example "hearth 0.1.0" */
     uint32_t lanes;

@@ -8,9 +8,9 @@
  *     error.c      the error object                     json.c, fields.c  typed fields of a JSON object
  *     keys.c       who may use it                       salt.c       who shares state with whom
  *     urgency.c    class, deadline                      access.c     what the log says of every request
- *     models.c, native.c, metrics.c, slots.c: the smaller endpoints
+ *     models.c, native.c, metrics.c, slots.c, lora.c: the smaller endpoints; elsewhere.c: those that are not there
  *     generation.c what a request asks of the sampler   chat_request.c what a chat request asks of its template
- *     prompt.c     text to tokens and marks             chat_completions.c, completions.c: two dialects
+ *     prompt.c     text to tokens and marks             chat_completions.c, completions.c, completion.c: dialects
  *     body.c       a body, parsed as far as it is new   messages.c     JSON to messages
  *     content.c    what is no text, as a note
  *     history.c    messages to prompts                  tools.c, format.c  tools; structured output and reasoning
@@ -82,6 +82,8 @@ struct hearth_api {
     atomic_uint_fast64_t refused;    /* requests that found too many others, before the service was asked */
     atomic_uint_fast64_t unauthorized; /* requests without a valid key */
     char *model_path, *model_name, *model_file, *version;
+    char *lora_path; /* or NULL */
+    double lora_scale;
     uint32_t lanes;
     struct hearth_sampling sampling;
     int32_t max_tokens;
@@ -137,6 +139,7 @@ enum hearth_route_flag {
     HEARTH_ROUTE_BODYLESS = 4, /* the body may be missing: NULL is given then */
     HEARTH_ROUTE_REPLY = 8,    /* the model is to reply: it takes its turn, and may be refused when too many wait */
     HEARTH_ROUTE_COUNT = 16,   /* as much work as there is text in the body, and no reply of the model */
+    HEARTH_ROUTE_LIST = 32,    /* the body is an array */
 };
 
 /* ---- keys.c: who may use the server ---- */
@@ -190,6 +193,8 @@ bool hearth_api_fail_nomem(struct hearth_api_error *error);
 json_t *hearth_api_error_json(const struct hearth_api_error *error);
 /* The same in Anthropic's form. */
 json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, const char *request_id);
+/* The same in llama-server's. */
+json_t *hearth_api_error_json_native(const struct hearth_api_error *error);
 /* True for a client that speaks Anthropic's API: by its path, or by its anthropic-version header. */
 bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange);
 /* Fills the error of a request that the service did not take: as above, and when to try again. Returns false. */
@@ -269,7 +274,7 @@ struct hearth_generation {
     char *model;        /* as the client wrote it, or NULL */
     int32_t max_tokens, n;
     int32_t room_tokens; /* that the prompt must leave for the reply; 0: one */
-    bool stream, include_usage, cache, echo;
+    bool stream, include_usage, cache, echo, return_tokens;
     bool speculate, progress; /* urgency.c's, as is: */
     enum hearth_class priority;
     struct hearth_pin pins[HEARTH_PINS_MAX]; /* of the first prompt, ascending */
@@ -499,10 +504,25 @@ bool hearth_prompt_check_text(const struct hearth_api *api, size_t len, int32_t 
  * it ends at once, and their sessions with it. */
 int32_t hearth_prompt_room(const struct hearth_api *api, int32_t max_tokens);
 
+/* ---- lora.c ---- */
+
+/* False: `wanted` (llama-server's [{"id", "scale"}], NULL: nothing) is not what is loaded. */
+bool hearth_lora_check(const struct hearth_api *api, const json_t *wanted, struct hearth_api_error *error);
+
+/* ---- elsewhere.c ---- */
+
+/* What to do instead of asking for a route of llama-server that is not here; NULL: it is none. */
+const char *hearth_elsewhere(const char *method, const char *path);
+
 /* ---- endpoints ---- */
 
 bool hearth_chat_completions_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_completions_prepare(struct hearth_job *job, const json_t *body);
+/* The part of it that reads "prompt" into job->generation. */
+bool hearth_completions_prompts(struct hearth_job *job, const json_t *body);
+bool hearth_completion_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_infill_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_chat_tokens_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_apply_template_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body);
@@ -518,6 +538,9 @@ void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *excha
 void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body);
+void hearth_lora_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+bool hearth_lora_set_prepare(struct hearth_job *job, const json_t *body);
 void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 

@@ -161,6 +161,18 @@ bool hearth_chat_completions_prepare(struct hearth_job *job, const json_t *body)
     return true;
 }
 
+/* The exact length of a chat's prompt, whether it fits or not. */
+bool hearth_chat_tokens_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_generation *generation = &job->generation;
+    if (!hearth_generation_read(job->api, body, false, generation, &job->error) ||
+        !hearth_generation_alloc_prompts(generation, 1, &job->error) || !hearth_chat_request_read(job, body) ||
+        (!hearth_chat_request_prompt(job) && job->error.ctx_tokens == 0)) {
+        return false;
+    }
+    return hearth_job_respond(job, json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
+                                             (json_int_t)generation->prompts[0].tokens.n));
+}
+
 bool hearth_apply_template_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_chat_prompt rendered = {0};
     struct hearth_errmsg why = {{0}};

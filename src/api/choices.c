@@ -67,17 +67,20 @@ bool hearth_choices_delta(struct hearth_choice *choice, const struct hearth_chat
     return hearth_sse(out, NULL, one_choice(job, form_of(job)->delta(choice, delta, take_logprobs(choice))));
 }
 
+json_t *hearth_progress_json(const struct hearth_choice *choice, uint32_t prefilled_tokens) {
+    const struct hearth_receipt *receipt = &choice->receipt;
+    const int64_t us = receipt->plan_us + receipt->restore_us + receipt->prefill_us;
+    return json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)receipt->prompt_tokens, "cache",
+                     (json_int_t)hearth_receipt_cached_tokens(receipt), "processed", (json_int_t)prefilled_tokens,
+                     "time_ms", (json_int_t)(us / 1000));
+}
+
 /* A chunk in which nothing is said, with llama-server's account of the prompt. */
 bool hearth_choices_progress(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out) {
     static const struct hearth_chat_delta nothing = {.content = "", .call = HEARTH_CHAT_NO_CALL};
     const struct hearth_job *job = choice->job;
-    const struct hearth_receipt *receipt = &choice->receipt;
-    const int64_t us = receipt->plan_us + receipt->restore_us + receipt->prefill_us;
     json_t *chunk = one_choice(job, form_of(job)->delta(choice, &nothing, NULL));
-    json_t *progress = json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)receipt->prompt_tokens, "cache",
-                                 (json_int_t)hearth_receipt_cached_tokens(receipt), "processed",
-                                 (json_int_t)prefilled_tokens, "time_ms", (json_int_t)(us / 1000));
-    if (json_object_set_new(chunk, "prompt_progress", progress) < 0) {
+    if (json_object_set_new(chunk, "prompt_progress", hearth_progress_json(choice, prefilled_tokens)) < 0) {
         json_decref(chunk);
         return false;
     }

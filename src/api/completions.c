@@ -7,13 +7,26 @@
 
 #define LEGACY_LOGPROBS_MAX 5
 
-/* A prompt of token ids. The text is only needed to be echoed. */
-static bool prompt_from_ids(struct hearth_job *job, const json_t *ids, struct hearth_prompt *prompt) {
+/* A prompt of token ids, and of texts between them. The text is only needed to be echoed. */
+static bool prompt_from_parts(struct hearth_job *job, const json_t *parts, struct hearth_prompt *prompt) {
+    struct hearth_engine *engine = job->api->engine;
     size_t i;
-    const json_t *id;
-    json_array_foreach(ids, i, id) {
+    const json_t *part;
+    json_array_foreach(parts, i, part) {
+        const size_t len = json_string_length(part);
         hearth_token token;
-        if (!hearth_json_token(job->api, id, &token)) {
+        if (json_is_string(part)) {
+            const char *text = json_string_value(part);
+            if (!hearth_prompt_check_text(job->api, len, 1, "prompt", &job->error)) {
+                return false;
+            }
+            const int rc = engine->ops->tokenize(engine, text, len, i == 0, true, &prompt->tokens);
+            if (rc < 0 || (job->generation.echo && !hearth_buf_append(&prompt->text, text, len))) {
+                return rc < 0 ? hearth_api_fail_err(&job->error, rc, NULL) : hearth_api_fail_nomem(&job->error);
+            }
+            continue;
+        }
+        if (!hearth_json_token(job->api, part, &token)) {
             return hearth_api_fail(&job->error, 400, "invalid_value", "prompt",
                                    "prompt: an array of token ids must hold ids of the vocabulary only");
         }
@@ -27,7 +40,14 @@ static bool prompt_from_ids(struct hearth_job *job, const json_t *ids, struct he
 
 static bool read_prompt(struct hearth_job *job, const json_t *value, struct hearth_prompt *prompt) {
     if (json_is_array(value)) {
-        return prompt_from_ids(job, value, prompt);
+        return prompt_from_parts(job, value, prompt);
+    }
+    if (json_is_object(value)) { /* llama-server's form with images */
+        if (json_array_size(hearth_json_get(value, "multimodal_data")) > 0) {
+            return hearth_api_fail(&job->error, 400, "unsupported_value", "prompt",
+                                   "prompt: this server reads text only");
+        }
+        value = hearth_json_get(value, "prompt_string");
     }
     if (!json_is_string(value)) {
         return hearth_api_fail(&job->error, 400, "invalid_type", "prompt",
@@ -40,14 +60,24 @@ static bool read_prompt(struct hearth_job *job, const json_t *value, struct hear
     return hearth_prompt_from_text(job->api, json_string_value(value), len, "prompt", prompt, &job->error);
 }
 
-/* A string or an array of ids is one prompt; an array of strings or of arrays is several. */
-static bool read_prompts(struct hearth_job *job, const json_t *body) {
+/* True for an array of prompts; one that holds a number is a prompt itself, of ids and texts. */
+static bool is_several(const json_t *value) {
+    size_t i;
+    const json_t *part;
+    bool numbers = false;
+    json_array_foreach(value, i, part) {
+        numbers = numbers || json_is_number(part);
+    }
+    const json_t *first = json_array_get(value, 0);
+    return json_is_array(first) || json_is_object(first) || (json_is_string(first) && !numbers);
+}
+
+bool hearth_completions_prompts(struct hearth_job *job, const json_t *body) {
     const json_t *value = hearth_json_get(body, "prompt");
     if (value == NULL) {
         return hearth_api_fail(&job->error, 400, "missing_required_parameter", "prompt", "prompt is missing");
     }
-    const json_t *inner = json_array_get(value, 0);
-    bool several = json_is_string(inner) || json_is_array(inner);
+    const bool several = is_several(value);
     size_t count = several ? json_array_size(value) : 1;
     if (!hearth_generation_alloc_prompts(&job->generation, count, &job->error)) {
         return false;
@@ -163,7 +193,7 @@ static const struct hearth_choices_form text_form = {
 bool hearth_completions_prepare(struct hearth_job *job, const json_t *body) {
     if (!hearth_generation_read(job->api, body, true, &job->generation, &job->error) || !read_own_fields(job, body) ||
         !hearth_response_format_read(body, &job->chat, &job->error) || !hearth_shape_text(job) ||
-        !read_prompts(job, body)) {
+        !hearth_completions_prompts(job, body)) {
         return false;
     }
     job->dialect = &text_form.dialect;

@@ -14,7 +14,8 @@ static const struct {
 } types[] = {
     {400, "invalid_request_error"}, {401, "authentication_error"},  {403, "permission_error"}, {404, "not_found_error"},
     {428, "invalid_request_error"}, {429, "rate_limit_error"},      {499, "invalid_request_error"},
-    {503, "server_error"},          {504, "timeout_error"},         {599, "server_error"},
+    {500, "server_error"},          {501, "not_supported_error"},   {503, "server_error"},
+    {504, "timeout_error"},         {599, "server_error"},
 };
 
 /* A server that ends is followed by another one, soon or in another place. */
@@ -117,6 +118,27 @@ json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, co
                      "request_id", request_id);
 }
 
+json_t *hearth_api_error_json_native(const struct hearth_api_error *error) {
+    char text[sizeof error->message.text];
+    const bool full = error->ctx_tokens > 0;
+    snprintf(text, sizeof text, "%s", error->message.text);
+    if (full) {
+        snprintf(text, sizeof text, "the request (%zu tokens) exceeds the available context size (%zu tokens)",
+                 error->prompt_tokens, error->ctx_tokens);
+    }
+    json_t *body = json_pack("{s:i, s:o, s:s}", "code", error->status, "message", hearth_json_text(text, strlen(text)),
+                             "type", full ? "exceed_context_size_error" : type_of(error->status));
+    if (full && body != NULL) {
+        json_object_set_new(body, "n_prompt_tokens", json_integer((json_int_t)error->prompt_tokens));
+        json_object_set_new(body, "n_ctx", json_integer((json_int_t)error->ctx_tokens));
+    }
+    return json_pack("{s:o}", "error", body);
+}
+
+static bool is_native_path(const char *path) {
+    return strcmp(path, "/completion") == 0 || strcmp(path, "/completions") == 0 || strcmp(path, "/infill") == 0;
+}
+
 static bool is_anthropic_path(const char *path) {
     return strncmp(path, "/v1/messages", 12) == 0 || strncmp(path, "/anthropic/", 11) == 0;
 }
@@ -139,11 +161,12 @@ void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct 
         snprintf(seconds, sizeof seconds, "%u", error->retry_after_s);
         hearth_http_set_header(exchange, "Retry-After", seconds);
     }
-    if (error->status == 504) { /* clients that repeat it on their own would have it computed in vain once more */
+    if (error->status == 504 || error->status == 501) { /* it is no better when clients repeat it on their own */
         hearth_http_set_header(exchange, "X-Should-Retry", "false");
     }
     hearth_json_respond(exchange, error->status,
-                        hearth_api_is_anthropic(exchange)
+                        is_native_path(hearth_http_path(exchange)) ? hearth_api_error_json_native(error)
+                        : hearth_api_is_anthropic(exchange)
                             ? hearth_api_error_json_anthropic(error, hearth_http_request_id(exchange))
                             : hearth_api_error_json(error));
 }
@@ -153,7 +176,8 @@ void hearth_api_http_error(void *user, int status, const char *message, const ch
     struct hearth_api_error error;
     (void)user;
     hearth_api_fail(&error, status, status == 413 ? "request_too_large" : NULL, NULL, "%s", message);
-    hearth_json_write(is_anthropic_path(path) ? hearth_api_error_json_anthropic(&error, request_id)
-                                              : hearth_api_error_json(&error),
+    hearth_json_write(is_native_path(path)      ? hearth_api_error_json_native(&error)
+                      : is_anthropic_path(path) ? hearth_api_error_json_anthropic(&error, request_id)
+                                                : hearth_api_error_json(&error),
                       body);
 }

@@ -295,6 +295,7 @@ bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bo
     generation->cache = true;
     if (!hearth_generation_check_supported(body, plain, error) || !check_ignored(body, error) ||
         !hearth_fields_read(body, fields, sizeof fields / sizeof fields[0], generation, error) ||
+        !hearth_lora_check(api, hearth_json_get(body, "lora"), error) ||
         !hearth_salt_read(body, &generation->salt, error) || !read_max_tokens(body, generation, error) ||
         !read_seed(body, generation, error) || !read_stops(body, generation, error) ||
         !read_logit_bias(api, body, generation, error) || !read_stream_options(body, generation, error)) {

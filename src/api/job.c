@@ -198,9 +198,11 @@ static bool parse_body(struct hearth_job *job, json_t **out) {
         return hearth_api_fail(&job->error, 400, "invalid_json", NULL,
                                "the body is not valid JSON: line %d, column %d: %s", at.line, at.column, at.text);
     }
-    if (!json_is_object(body)) {
+    const bool list = (job->route->flags & HEARTH_ROUTE_LIST) != 0;
+    if (list ? !json_is_array(body) : !json_is_object(body)) {
         json_decref(body);
-        return hearth_api_fail(&job->error, 400, "invalid_json", NULL, "the body must be a JSON object");
+        return hearth_api_fail(&job->error, 400, "invalid_json", NULL, "the body must be a JSON %s",
+                               list ? "array" : "object");
     }
     if (hearth_json_is_deeper(body, LEVELS_MAX)) { /* a chat's messages are apart, and stored as text */
         json_decref(body);

@@ -21,7 +21,8 @@ struct hearth_choice {
     struct hearth_event *queue_head, *queue_tail; /* under events_mutex */
     /* What it has come to. */
     struct hearth_buf text;              /* of a plain completion that is not streamed */
-    struct hearth_tokens sampled;        /* of a chat: all sampled tokens; no end token once it has ended */
+    struct hearth_tokens sampled;        /* of a chat: all sampled tokens; no end token once it has ended. With
+                                            return_tokens: those that have not been printed */
     struct hearth_chat_stream *stream;   /* of a chat; NULL once it has ended */
     struct hearth_message *message;      /* of a chat, once it has ended */
     bool cut;                            /* it did not end by itself, or broke off within a call */
@@ -198,6 +199,8 @@ bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out);
 bool hearth_choices_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
 bool hearth_choices_progress(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out);
 json_t *hearth_choices_whole(struct hearth_job *job);
+/* llama-server's account of a prompt that is being computed. */
+json_t *hearth_progress_json(const struct hearth_choice *choice, uint32_t prefilled_tokens);
 
 #define HEARTH_CHOICES_DIALECT(prefix)                                                                          \
     .id_prefix = (prefix), .start = hearth_choices_begin_choice, .delta = hearth_choices_delta,                 \

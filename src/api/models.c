@@ -1,9 +1,22 @@
 /* GET /v1/models and /v1/models/{id}: the one model that is served, in the form of the client's API. Clients look for
- * the context size under several names; Hermes refuses to start without one of the first two. */
+ * the context size under several names, which are all there; Hermes refuses to start without one of the first two. */
 #include "api/api_internal.h"
 
 #include <string.h>
 #include <time.h>
+
+/* Adds the context size; NULL when out of memory. */
+static json_t *with_sizes(const struct hearth_api *api, json_t *model) {
+    static const char *const names[] = {"max_model_len", "context_length", "context_window", "max_context_length",
+                                        "max_input_tokens"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (json_object_set_new(model, names[i], json_integer((json_int_t)api->engine->caps.ctx_tokens)) < 0) {
+            json_decref(model);
+            return NULL;
+        }
+    }
+    return model;
+}
 
 static json_t *model_json(const struct hearth_api *api) {
     const struct hearth_caps *caps = &api->engine->caps;
@@ -14,9 +27,8 @@ static json_t *model_json(const struct hearth_api *api) {
                              hearth_json_text(caps->description != NULL ? caps->description : "",
                                               caps->description != NULL ? strlen(caps->description) : 0),
                              "memory_class", hearth_memory_class_text(caps->memory_class));
-    return json_pack("{s:s, s:s, s:I, s:s, s:I, s:I, s:o}", "id", api->model_name, "object", "model", "created",
-                     (json_int_t)api->created_unix, "owned_by", "hearth", "max_model_len", ctx, "context_length", ctx,
-                     "meta", meta);
+    return with_sizes(api, json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", api->model_name, "object", "model", "created",
+                                     (json_int_t)api->created_unix, "owned_by", "hearth", "meta", meta));
 }
 
 /* Source: https://docs.anthropic.com/en/api/models-list */
@@ -28,9 +40,9 @@ static json_t *anthropic_model_json(const struct hearth_api *api) {
     if (gmtime_r(&created, &utc) != NULL) {
         (void)strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
     }
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I}", "type", "model", "id", api->model_name,
-                     "display_name", api->model_name, "created_at", text, "lifecycle", "active", "max_input_tokens",
-                     ctx, "max_tokens", ctx, "max_model_len", ctx, "context_length", ctx);
+    return with_sizes(api, json_pack("{s:s, s:s, s:s, s:s, s:s, s:I}", "type", "model", "id", api->model_name,
+                                     "display_name", api->model_name, "created_at", text, "lifecycle", "active",
+                                     "max_tokens", ctx));
 }
 
 void hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exchange) {

@@ -106,11 +106,16 @@ static bool collect_logprobs(struct hearth_choice *choice, const struct hearth_e
 static bool take_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
     if (event->type == HEARTH_EVENT_DONE) {
         choice->finish = event->finish;
+        if (job->chat.format == NULL && event->stop_string != NULL &&
+            (choice->stop = strdup(event->stop_string)) == NULL) {
+            return false;
+        }
     } else if (event->type != HEARTH_EVENT_TEXT) {
         choice->receipt = event->receipt;
     }
     bool ok = collect_logprobs(choice, event);
-    for (size_t i = 0; ok && job->chat.format != NULL && i < event->sampled_count; i++) {
+    const bool wanted = job->chat.format != NULL || job->generation.return_tokens;
+    for (size_t i = 0; ok && wanted && i < event->sampled_count; i++) {
         ok = hearth_tokens_push(&choice->sampled, event->sampled[i].token);
     }
     return ok;

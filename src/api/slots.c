@@ -1,4 +1,5 @@
-/* GET /slots and GET /queue: what is being computed, and what waits, at this moment.
+/* GET /slots and GET /queue: what is being computed, and what waits, at this moment; and POST /slots/{id}, whose
+ * actions have nothing to do: state is kept by itself, in the tree, and not in slots.
  *
  * The members of a slot are llama-server's, and `hearth` has what it has no names for. The service knows requests by
  * numbers; who they are from is found among the jobs. There is no text of prompts or replies in it: everybody who has a
@@ -149,6 +150,43 @@ void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *excha
         return;
     }
     hearth_json_respond(exchange, 200, slots);
+}
+
+bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
+    static const struct {
+        const char *name, *tokens, *bytes, *time;
+    } actions[] = {{"save", "n_saved", "n_written", "save_ms"}, {"restore", "n_restored", "n_read", "restore_ms"},
+                   {"erase", "n_erased", NULL, NULL}};
+    static const char why[] = "nothing to do: the state of prompts is kept by itself, in RAM and in --kv-dir, and is "
+                              "found by what they are; hearth kv looks after it";
+    char *slot = hearth_job_param(job, 0), *name = hearth_job_query(job, "action"), *end = NULL;
+    const unsigned long id = slot != NULL ? strtoul(slot, &end, 10) : 0;
+    const bool known = slot != NULL && strspn(slot, "0123456789") == strlen(slot) && id < job->api->lanes;
+    json_t *answer = known ? json_pack("{s:I, s:s}", "id_slot", (json_int_t)id, "message", why) : NULL;
+    size_t i = 0;
+    const size_t count = sizeof actions / sizeof actions[0];
+    while (i < count && (name == NULL || strcmp(name, actions[i].name) != 0)) {
+        i++;
+    }
+    bool ok = known || hearth_api_fail(&job->error, 400, "invalid_value", "id_slot", "slots have numbers from 0 to %u",
+                                       job->api->lanes - 1);
+    ok = ok && (i < count || hearth_api_fail(&job->error, 400, "invalid_value", "action",
+                                             "action must be save, restore or erase"));
+    if (ok) {
+        json_t *file = hearth_json_get(body, "filename");
+        json_object_set_new(answer, actions[i].tokens, json_integer(0));
+        if (actions[i].bytes != NULL) {
+            json_object_set(answer, "filename", file != NULL ? file : json_null());
+            json_object_set_new(answer, actions[i].bytes, json_integer(0));
+            json_object_set_new(answer, "timings", json_pack("{s:i}", actions[i].time, 0));
+        }
+        ok = hearth_job_respond(job, answer);
+    } else {
+        json_decref(answer);
+    }
+    free(slot);
+    free(name);
+    return ok;
 }
 
 static json_t *waiting_json(const struct hearth_api *api, const struct hearth_waiting_info *waiting) {

@@ -357,6 +357,8 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.request_timeout_us = (int64_t)(options->request_timeout * 1e6);
     params.speculates = strcmp(options->speculate, "off") != 0;
     params.model_path = options->model ? options->model : "sim";
+    params.lora_path = options->lora;
+    params.lora_scale = options->lora_scale;
     params.alias = server->model_name;
     params.version = "hearth " HEARTH_VERSION;
     params.lanes = server->engine->caps.lanes;

@@ -44,6 +44,11 @@ enum hearth_memory_class {
 
 const char *hearth_memory_class_text(enum hearth_memory_class memory_class);
 
+/* Tokens that mark the code around a gap and the files beside it; -1: the vocabulary has none. */
+struct hearth_fim {
+    hearth_token prefix, suffix, middle, repo, file;
+};
+
 /* What an engine is and can do; filled at creation, constant afterwards (readable by any thread). Strings are
  * owned by the engine. */
 struct hearth_caps {
@@ -68,6 +73,7 @@ struct hearth_caps {
     uint64_t model_params;
     struct hearth_digest fingerprint; /* equal fingerprints can exchange state; see engine/fingerprint.h */
     hearth_token end_token;      /* a token that ends generation; -1: the vocabulary has none */
+    struct hearth_fim fim;
     bool add_bos;                /* the tokenizer puts a BOS token in front when add_special is set */
     const char *description;     /* for example "llama 135M Q4_1" */
     const char *engine_version;  /* for example "llama.cpp 0.5.0" */

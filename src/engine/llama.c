@@ -380,6 +380,10 @@ static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_param
     int err = collect_ends(llama);
     llama_token eos = llama_vocab_eos(llama->vocab);
     caps->end_token = eos >= 0 && llama_vocab_is_eog(llama->vocab, eos) ? eos : llama->ends_n > 0 ? llama->ends[0] : -1;
+    caps->fim = (struct hearth_fim){
+        .prefix = llama_vocab_fim_pre(llama->vocab), .suffix = llama_vocab_fim_suf(llama->vocab),
+        .middle = llama_vocab_fim_mid(llama->vocab), .repo = llama_vocab_fim_rep(llama->vocab),
+        .file = llama_vocab_fim_sep(llama->vocab)};
     return err;
 }
 

@@ -269,6 +269,7 @@ static void caps_fill(struct sim *sim) {
         .model_params = 135000000,
         .fingerprint = fingerprint(p),
         .end_token = hearth_sim_text_end(),
+        .fim = p->infills ? (struct hearth_fim){1, 2, 3, -1, 4} : (struct hearth_fim){-1, -1, -1, -1, -1},
         .add_bos = false,
         .description = sim->description,
         .engine_version = "sim 1",

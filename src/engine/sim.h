@@ -30,6 +30,8 @@ struct hearth_sim_params {
     uint64_t seed;             /* part of the fingerprint: another seed is another model */
     /* Mean length of a reply before the end token is drawn; default 40. */
     uint32_t reply_tokens;
+    /* The bytes 1, 2, 3 mark the code before a gap, behind it, and the gap; 4 marks a file. Default off: no marks. */
+    bool infills;
     /* Seven tokens of eight follow from the one before them alone, so that text repeats itself. Default off. */
     bool repeats;
 };

@@ -1,4 +1,4 @@
-/* A full context, in the words and the form by which the clients of each dialect know it, and the size of the context
+/* A full context, in the words and the form by which the clients of each dialect know it; the size of the context
  * wherever clients ask for it. */
 #include "support/stage.h"
 
@@ -198,6 +198,38 @@ static void codex_fails_where_compaction_does_not_help(void **state) {
                                   "\"x-codex-turn-metadata\":\"no JSON\"}}"), "response.failed");
 }
 
+/* ---- the size of the context ---- */
+
+static void everybody_can_ask_for_the_size(void **state) {
+    static const struct {
+        const char *path, *headers, *where;
+    } cases[] = {
+        {"/v1/models", NULL, "data.0."},
+        {"/models", NULL, "data.0."},
+        {"/v1/models/Sim-1.gguf", NULL, ""},
+        {"/v1/models", "anthropic-version: 2026-10-21\r\n", "data.0."},
+        {"/anthropic/v1/models/Sim-1.gguf", NULL, ""},
+    };
+    static const char *const names[] = {"max_model_len", "context_length", "context_window", "max_context_length",
+                                        "max_input_tokens"};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct response response = http_call(stage.port, "GET", cases[i].path, cases[i].headers, NULL);
+        assert_int_equal(response.status, 200);
+        json_t *answer = json_loadb((const char *)response.body.data, response.body.len, 0, NULL);
+        for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+            char path[64];
+            snprintf(path, sizeof path, "%s%s", cases[i].where, names[k]);
+            assert_int_equal(json_num(answer, path), CTX);
+        }
+        json_decref(answer);
+        response_finish(&response);
+    }
+    json_t *props = stage_want(&stage, "GET", "/props", NULL, 200);
+    assert_int_equal(json_num(props, "default_generation_settings.n_ctx"), CTX);
+    json_decref(props);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chat_and_completions_say_what_their_clients_look_for),
@@ -206,6 +238,7 @@ int main(void) {
         cmocka_unit_test(a_stream_fails_by_an_event),
         cmocka_unit_test(codex_is_told_to_compact_and_goes_on),
         cmocka_unit_test(codex_fails_where_compaction_does_not_help),
+        cmocka_unit_test(everybody_can_ask_for_the_size),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -247,7 +247,7 @@ static void plain_completions(void **state) {
     }
     assert_string_equal(json_str(answer, "choices.0.text"), json_str(answer, "choices.1.text"));
     json_decref(answer);
-    answer = expect("POST", "/completions", "{\"prompt\":\"a\",\"temperature\":0,\"max_tokens\":3,\"logprobs\":2}",
+    answer = expect("POST", "/v1/completions", "{\"prompt\":\"a\",\"temperature\":0,\"max_tokens\":3,\"logprobs\":2}",
                     200);
     size_t count = json_array_size(json_at(answer, "choices.0.logprobs.tokens"));
     assert_true(count > 0 && json_array_size(json_at(answer, "choices.0.logprobs.token_logprobs")) == count);

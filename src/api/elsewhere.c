@@ -1,0 +1,41 @@
+/* Routes of llama-server that are not there, and what to do instead: a client that is pointed here in its place is told
+ * so in one line. docs/api.md has the same table. */
+#include "api/api_internal.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* `method` NULL: any. */
+static const struct {
+    const char *method, *path, *instead;
+} routes[] = {
+    {NULL, "/embedding", "embeddings are not served: run llama-server --embeddings beside it"},
+    {NULL, "/embeddings", "embeddings are not served: run llama-server --embeddings beside it"},
+    {NULL, "/v1/embeddings", "embeddings are not served: run llama-server --embeddings beside it"},
+    {NULL, "/rerank", "reranking is not served: run llama-server --reranking beside it"},
+    {NULL, "/reranking", "reranking is not served: run llama-server --reranking beside it"},
+    {NULL, "/v1/rerank", "reranking is not served: run llama-server --reranking beside it"},
+    {NULL, "/v1/reranking", "reranking is not served: run llama-server --reranking beside it"},
+    {NULL, "/audio/transcriptions", "this server reads and writes text only"},
+    {NULL, "/v1/audio/transcriptions", "this server reads and writes text only"},
+    {"POST", "/props", "what /props says is set by the options of hearth serve"},
+    {"POST", "/models", "the model is the one that hearth serve was started with: start it with another one"},
+    {"DELETE", "/models", "the model is the one that hearth serve was started with: start it with another one"},
+    {NULL, "/models/load", "the model is the one that hearth serve was started with: start it with another one"},
+    {NULL, "/models/unload", "the model is the one that hearth serve was started with: stop the server"},
+    {NULL, "/models/sse", "the model is there as soon as the server is: ask /health"},
+    {NULL, "/v1/chat/completions/control", "limit the reasoning with thinking_budget_tokens in the request itself"},
+    {NULL, "/v1/stream", "a stream ends with its connection: use /v1/responses with background, and poll it"},
+    {NULL, "/v1/streams/lookup", "a stream ends with its connection: use /v1/responses with background, and poll it"},
+    {NULL, "/cors-proxy", "there is no web interface here, and no proxy for it"},
+    {NULL, "/tools", "tools are run by the client: send them in the request"},
+};
+
+const char *hearth_elsewhere(const char *method, const char *path) {
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+        if (strcmp(routes[i].path, path) == 0 && (routes[i].method == NULL || strcmp(routes[i].method, method) == 0)) {
+            return routes[i].instead;
+        }
+    }
+    return NULL;
+}
