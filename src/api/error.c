@@ -126,8 +126,10 @@ json_t *hearth_api_error_json_native(const struct hearth_api_error *error) {
         snprintf(text, sizeof text, "the request (%zu tokens) exceeds the available context size (%zu tokens)",
                  error->prompt_tokens, error->ctx_tokens);
     }
-    json_t *body = json_pack("{s:i, s:o, s:s}", "code", error->status, "message", hearth_json_text(text, strlen(text)),
-                             "type", full ? "exceed_context_size_error" : type_of(error->status));
+    json_t *param = *error->param != '\0' ? hearth_json_text(error->param, strlen(error->param)) : NULL;
+    json_t *body = json_pack("{s:i, s:o, s:s, s:o*}", "code", error->status, "message",
+                             hearth_json_text(text, strlen(text)), "type",
+                             full ? "exceed_context_size_error" : type_of(error->status), "param", param);
     if (full && body != NULL) {
         json_object_set_new(body, "n_prompt_tokens", json_integer((json_int_t)error->prompt_tokens));
         json_object_set_new(body, "n_ctx", json_integer((json_int_t)error->ctx_tokens));

@@ -382,7 +382,7 @@ static const struct {
      "unsupported_parameter"},
     {"/v1/completions", "{}", 400, "prompt", "missing_required_parameter"},
     {"/v1/completions", "{\"prompt\":\"\"}", 400, "prompt", "invalid_value"},
-    {"/v1/completions", "{\"prompt\":[1,\"a\"]}", 400, "prompt", "invalid_value"},
+    {"/v1/completions", "{\"prompt\":[1,true]}", 400, "prompt", "invalid_value"},
     {"/v1/completions", "{\"prompt\":[99999999]}", 400, "prompt", "invalid_value"},
     {"/v1/completions", "{\"prompt\":true}", 400, "prompt", "invalid_type"},
     {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "suffix", "unsupported_parameter"},
