@@ -74,7 +74,7 @@ def test_bad_request_on_a_stream(chat):
         chat([], stream=True)
 
 
-@pytest.mark.parametrize("prompt", [None, 5, [[]], [-1], ["a", 5], {"text": "a"}], ids=repr)
+@pytest.mark.parametrize("prompt", [None, 5, [[]], [-1], ["a", True], {"text": "a"}], ids=repr)
 def test_bad_prompt(client, model, prompt):
     with pytest.raises(openai.BadRequestError):
         client.post("/completions", body={"model": model, "prompt": prompt, "max_tokens": 1}, cast_to=object)
