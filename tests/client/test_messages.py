@@ -501,16 +501,15 @@ def test_claude_code(server, model):
     assert cost(second["usage"])[1] < 40, "a billing line is no part of a prompt"
 
 
-def test_pictures_are_told_of(claude_client, model):
+def test_pictures_are_told_of(claude_client, ask, model):
     """An image that the model cannot see ends no session: a note stands for it, the same one in every turn."""
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
     asked = {"role": "user", "content": [picture, {"type": "text", "text": "What is it?"}]}
-    first = claude_client.messages.with_raw_response.create(model=model, max_tokens=8, temperature=0, messages=[asked])
+    first = claude_client.messages.with_raw_response.create(model=model, messages=[asked], **steady({}))
     assert first.headers["warning"].startswith('299 - "') and "image/png, 8 bytes" in first.headers["warning"]
     reply = first.parse()
     assert "image/png, 8 bytes" in reply.model_extra["hearth"]["warnings"][0]
     tally = Tally()
     tally.add(reply.usage)
-    tally.add(claude_client.messages.create(model=model, max_tokens=8, temperature=0, messages=[
-        asked, {"role": "assistant", "content": reply.content}, {"role": "user", "content": "And now?"}]).usage)
+    tally.add(ask([asked, {"role": "assistant", "content": reply.content}, {"role": "user", "content": "And now?"}]).usage)
     tally.assert_nothing_twice()
