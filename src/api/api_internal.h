@@ -250,6 +250,7 @@ struct hearth_prompt {
     struct hearth_tokens tokens;
     int32_t marks[HEARTH_PROMPT_MARKS_MAX];
     size_t mark_count;
+    int32_t head_tokens;    /* end of tools + system, or 0 */
     struct hearth_buf text; /* what `echo` prints */
 };
 

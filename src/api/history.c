@@ -69,9 +69,9 @@ static struct hearth_transcript_prompt transcript_prompt(const struct hearth_cha
     };
 }
 
-/* A mark nearer than this to the next one, in bytes, is left out: about where the scheduler would take the first of the
- * two only, and here it is the later one that more prompts come back to. */
-#define HEAD_GAP_BYTES (4 * HEARTH_MARK_MIN_GAP_TOKENS)
+/* A mark nearer than this to the next one, in bytes, is left out: the scheduler may take only the first of the two, and
+ * here it is the later one that more prompts come back to. */
+#define HEAD_GAP_BYTES (8 * HEARTH_MARK_MIN_GAP_TOKENS)
 
 /* Where prompts of the same client part that have some of the system messages in common, but other tools or none. */
 static void add_head(struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered, size_t from) {
@@ -308,9 +308,21 @@ static void move_end_mark(const struct hearth_api *api, const struct hearth_chat
     prompt->marks[prompt->mark_count - 1] = to;
 }
 
+/* Where in the tokens tools and system text end; 0: not in what was rendered. */
+static int32_t head_tokens(const struct hearth_transcript_prompt *from, const struct hearth_chat_prompt *rendered,
+                           const struct hearth_transcript_result *result) {
+    for (size_t i = 0; i < from->mark_count && from->keep == 0; i++) {
+        if (from->marks[i] == rendered->system_end) {
+            return result->placed[i];
+        }
+    }
+    return 0;
+}
+
 /* Takes over what tokenising has found. */
 static bool keep_result(struct hearth_job *job, const struct hearth_chat_request *request,
-                        const struct hearth_transcript_prompt *from, struct hearth_transcript_result *result) {
+                        const struct hearth_transcript_prompt *from, const struct hearth_chat_prompt *rendered,
+                        struct hearth_transcript_result *result) {
     struct hearth_prompt *prompt = &job->generation.prompts[0];
     struct hearth_conversation *conversation = calloc(1, sizeof *conversation);
     if (conversation == NULL) {
@@ -334,6 +346,7 @@ static bool keep_result(struct hearth_job *job, const struct hearth_chat_request
             prompt->marks[prompt->mark_count++] = result->marks[i];
         }
     }
+    prompt->head_tokens = head_tokens(from, rendered, result);
     move_end_mark(job->api, request, prompt);
     hearth_breakpoints_pin(job, from, result);
     return true;
@@ -356,7 +369,7 @@ bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *r
         (void)hearth_prompt_check_text(job->api, prompt.len, job->generation.room_tokens, "messages", error);
     } else if (!ok) {
         hearth_api_fail_err(error, err, &msg);
-    } else if (!keep_result(job, request, &prompt, &result)) {
+    } else if (!keep_result(job, request, &prompt, &rendered, &result)) {
         ok = hearth_api_fail_nomem(error);
     } else if (job->conversation->forked) {
         diagnose(job->conversation, request, &prompt, &rendered);

@@ -273,6 +273,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         .prompt_tokens = choice->prompt->tokens.n,
         .marks = choice->prompt->marks,
         .mark_count = choice->prompt->mark_count,
+        .head_tokens = choice->prompt->head_tokens,
         .pins = generation->pins,
         .pin_count = generation->pin_count,
         /* Nothing is to be said: the client prepares what it will ask later. */

@@ -55,7 +55,7 @@ static bool sensible(const struct hearth_cache *cache, const struct hearth_recor
     return (record->state_bytes > 0) == stateful && record->base_pos % cache->tree.page_tokens == 0 &&
            record->base_pos < record->p1 && record->p1 - record->base_pos <= cache->tree.page_tokens &&
            record->base_pos <= record->p0 && (page ? record->p0 < record->p1 : record->p0 == record->p1) &&
-           (page || record->label <= HEARTH_SNAPSHOT_INTERVAL);
+           (page || record->label < HEARTH_SNAPSHOT_KINDS);
 }
 
 /* ---- places ---- */

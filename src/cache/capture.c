@@ -134,6 +134,8 @@ static bool store_page(struct hearth_cache *cache, struct hearth_live *live, str
 
 /* ---- snapshots ---- */
 
+#define HEAD_ROOM 8 /* snapshots that the budget has room for when there are some in a head */
+
 /* Every version of every sequence in the process has its own. */
 static uint64_t next_version(void) {
     static atomic_uint_fast64_t last;
@@ -217,6 +219,9 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
     int32_t pos = (int32_t)live->tokens.n;
     if (!hearth_cache_stores(cache) || !hearth_caps_needs_snapshot(&cache->engine->caps) || pos == 0 ||
         live->snapshot_count == HEARTH_LIVE_SNAPSHOTS_MAX)
+        return false;
+    /* Until they are captured they cannot be evicted, and where there is room for a few they would be in the way. */
+    if (kind == HEARTH_SNAPSHOT_HEAD && cache->engine->caps.snapshot_bytes > cache->snapshots.budget_bytes / HEAD_ROOM)
         return false;
     if (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos >= pos)
         return false;

@@ -186,6 +186,7 @@ static bool worth_writing(const struct hearth_snapshot *snapshot, const struct h
     switch (snapshot->kind) {
     case HEARTH_SNAPSHOT_REPLY_END: return came_from != HEARTH_FROM_PROMPT;
     case HEARTH_SNAPSHOT_PROMPT_END: return came_from != HEARTH_FROM_REPLY;
+    case HEARTH_SNAPSHOT_HEAD:
     case HEARTH_SNAPSHOT_MARK: return came_from == HEARTH_FROM_NOTHING;
     case HEARTH_SNAPSHOT_DIVERGENCE:
     case HEARTH_SNAPSHOT_INTERVAL: return true;

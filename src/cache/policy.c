@@ -8,7 +8,15 @@ static const double reuse[] = {
     [HEARTH_SNAPSHOT_MARK] = 1.0,
     [HEARTH_SNAPSHOT_DIVERGENCE] = 1.5,
     [HEARTH_SNAPSHOT_INTERVAL] = 0.25,
+    [HEARTH_SNAPSHOT_HEAD] = 0.002,
 };
+/* Most heads are shared as a whole or not at all, so that what is inside them goes first. One that a prompt has come
+ * back to is like the end of a head. */
+static double reuse_of(const struct hearth_item *item) {
+    bool used = item->kind == HEARTH_SNAPSHOT_HEAD && item->hits > 1;
+    return reuse[used ? HEARTH_SNAPSHOT_MARK : item->kind];
+}
+
 /* Once the conversation has gone on, its earlier snapshots serve only forks and edits. */
 static const double reuse_superseded = 0.2;
 
@@ -20,7 +28,7 @@ double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_co
     double saved_us = again_us - hearth_costs_restore_us(costs, item->bytes, 1);
     if (saved_us <= 0)
         return inflation;
-    double p_reuse = !item->is_snapshot ? 1.0 : reuse[item->kind] * (item->superseded ? reuse_superseded : 1.0);
+    double p_reuse = !item->is_snapshot ? 1.0 : reuse_of(item) * (item->superseded ? reuse_superseded : 1.0);
     return inflation + p_reuse * (double)item->hits * saved_us / (double)item->bytes;
 }
 

@@ -442,6 +442,8 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
     if (at < page->snapshot_count && page->snapshots[at]->pos == pos)
         return NULL;
     struct hearth_snapshot *before = hearth_path_snapshot(path, pos - 1);
+    while (before && before->kind == HEARTH_SNAPSHOT_HEAD)
+        before = hearth_path_snapshot(path, before->pos - 1);
     struct hearth_snapshot *snapshot = calloc(1, sizeof *snapshot);
     if (!snapshot || !grow((void **)&page->snapshots, page->snapshot_count)) {
         free(snapshot);

@@ -40,13 +40,17 @@ struct hearth_blob;
     X(PROMPT_END, "prompt_end")     /* just before a reply */            \
     X(MARK, "mark")                 /* end of the system prompt, start of the last user or tool message */ \
     X(DIVERGENCE, "divergence")     /* where a prompt left a known path */ \
-    X(INTERVAL, "interval")         /* every so often in a long prefill */
+    X(INTERVAL, "interval")         /* every so often in a long prefill */ \
+    X(HEAD, "head")                 /* in front of the end of the system prompt: between its texts, or its tools */
 
 enum hearth_snapshot_kind {
 #define X(name, text) HEARTH_SNAPSHOT_##name,
     HEARTH_SNAPSHOT_KIND_TABLE(X)
 #undef X
 };
+#define X(name, text) +1
+enum { HEARTH_SNAPSHOT_KINDS = 0 HEARTH_SNAPSHOT_KIND_TABLE(X) };
+#undef X
 
 struct hearth_page;
 
@@ -76,7 +80,8 @@ struct hearth_snapshot {
     struct hearth_copy copy;
     struct hearth_promise promise;
     int32_t pos;
-    int32_t saved_tokens; /* from the snapshot before it on the same path: what losing it would cost */
+    int32_t saved_tokens; /* from the snapshot before it on the same path (one in a head has gone by then): what losing
+                             it would cost */
     uint32_t hits;
     uint32_t pins;
     enum hearth_snapshot_kind kind;

@@ -301,7 +301,7 @@ static enum hearth_snapshot_kind mark_kind(const struct hearth_service *service,
         return HEARTH_SNAPSHOT_PROMPT_END;
     for (size_t i = 0; i < task->mark_count; i++)
         if (task->marks[i] == pos)
-            return HEARTH_SNAPSHOT_MARK;
+            return pos < task->request.head_tokens ? HEARTH_SNAPSHOT_HEAD : HEARTH_SNAPSHOT_MARK;
     int32_t every = (int32_t)service->params.snapshot_interval_tokens;
     return every > 0 && pos % every == 0 ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_DIVERGENCE;
 }

@@ -143,6 +143,8 @@ struct hearth_request {
      * come back to: the end of tools + system, the start of the last user or tool message. */
     const int32_t *marks;
     size_t mark_count;
+    int32_t head_tokens; /* end of tools + system; marks in front of it are places that few prompts come back to. 0:
+                            there is none */
     const struct hearth_pin *pins; /* ascending by position, none behind the prompt; at most HEARTH_PINS_MAX */
     size_t pin_count;
     struct hearth_sampling sampling;

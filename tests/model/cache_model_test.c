@@ -344,7 +344,8 @@ static void step_flight(struct game *g, int lane) {
         return;
     }
     if (rng_once_in(&g->rng, 4)) {
-        (void)hearth_cache_snapshot(g->cache, live, (enum hearth_snapshot_kind)rng_below(&g->rng, 5));
+        (void)hearth_cache_snapshot(g->cache, live,
+                                    (enum hearth_snapshot_kind)rng_below(&g->rng, HEARTH_SNAPSHOT_KINDS));
     }
     if (n < left) {
         return;
