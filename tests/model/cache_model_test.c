@@ -344,8 +344,7 @@ static void step_flight(struct game *g, int lane) {
         return;
     }
     if (rng_once_in(&g->rng, 4)) {
-        (void)hearth_cache_snapshot(g->cache, live,
-                                    (enum hearth_snapshot_kind)rng_below(&g->rng, HEARTH_SNAPSHOT_KINDS));
+        (void)hearth_cache_snapshot(g->cache, live, (enum hearth_snapshot_kind)rng_below(&g->rng, 6));
     }
     if (n < left) {
         return;
