@@ -81,7 +81,7 @@ def assert_first_prompt(ledger, title):
 
 
 def installed(name):
-    lines = os.environ.get("HEARTH_PROGRAMS", "").split()
+    lines = os.environ.get("HEARTH_PROGRAMS", "").splitlines()
     return dict(line.split("=", 1) for line in lines).get(name)
 
 
@@ -92,7 +92,7 @@ def needs(name):
 class Program:
     """An installation of one user: a home, a working folder, and a server's port instead of 8080."""
 
-    def __init__(self, name, title, folder, port, variables=None):
+    def __init__(self, name, title, folder, port):
         self.home, self.work, self.port = str(folder / "home"), str(folder / "work"), port
         for path in (self.home, self.work):
             os.makedirs(path, exist_ok=True)
@@ -103,8 +103,8 @@ class Program:
                 file.write(self._here(text))
         lines = [self._here(line) for line in shell(title)]
         self._environment = {**self._surroundings(name), **{
-            key: value.replace("$HOME", self.home) for line in lines if line.startswith("export ")
-            for key, value in (word.split("=", 1) for word in shlex.split(line)[1:])}, **(variables or {})}
+            key: value for line in lines if line.startswith("export ")
+            for key, value in (word.split("=", 1) for word in shlex.split(line)[1:])}}
         self._commands = [shlex.split(line) for line in lines if line and not line.startswith(("export ", "#"))]
         self._opened = False
 

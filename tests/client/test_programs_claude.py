@@ -11,8 +11,8 @@ pytestmark = [pytest.mark.llama, needs("claude")]
 MODELS = pytest.mark.parametrize("model", ["tiny", "tiny-hybrid"])
 
 
-def claude(folder, played, **variables):
-    return Program("claude", "Claude Code", folder, played.port, variables)
+def claude(folder, played):
+    return Program("claude", "Claude Code", folder, played.port)
 
 
 def bash(command, text=None):
