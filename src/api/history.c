@@ -143,7 +143,9 @@ static size_t render_tail(struct hearth_job *job, const struct hearth_chat_reque
             const char *text = (const char *)rendered->text.data;
             const char *found = strstr(text, mark);
             size_t at = found != NULL ? (size_t)(found - text) + strlen(mark) : rendered->text.len;
-            at = hearth_transcripts_turn_end(job->api->transcripts, text, rendered->text.len, at);
+            if (job->api->trials.turn_end.len > 1) { /* else nothing is printed behind every reply */
+                at = hearth_transcripts_turn_end(job->api->transcripts, text, rendered->text.len, at);
+            }
             from = at < rendered->text.len ? at : 0;
         }
     }

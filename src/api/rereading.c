@@ -15,8 +15,8 @@
 
 #include <string.h>
 
-/* A bit each, and the place of the reasoning times four. */
-enum { NO_THINKING = 1, BEHIND_RESULT = 2, PLACE = 4 };
+/* A bit each, the place of the reasoning times four, and behind all of those the same with values as texts. */
+enum { NO_THINKING = 1, BEHIND_RESULT = 2, PLACE = 4, AS_TEXTS = 12 };
 enum place { APART, IN_CONTENT, IN_BOTH };
 
 /* All that an earlier reply may have called. */
@@ -37,12 +37,13 @@ static struct hearth_chat_format *make(const struct hearth_rereading *rereading,
                                                 .tools = known_tools(rereading),
                                                 .tool_choice = HEARTH_TOOLS_AUTO,
                                                 .parallel_calls = hearth_chat_abilities(chat)->parallel_calls,
-                                                .reasoning_format = places[which / PLACE],
+                                                .reasoning_format = places[which % AS_TEXTS / PLACE],
                                                 .thinking = (which & NO_THINKING) == 0,
                                                 .kwargs = rereading->request->kwargs};
     struct hearth_chat_format *format = NULL;
     struct hearth_errmsg msg;
-    (void)hearth_chat_format_get(chat, &request, &format, &msg); /* without, replies are taken as they are printed */
+    /* Without one, replies are taken as they are printed. */
+    (void)(which < AS_TEXTS ? hearth_chat_format_get : hearth_chat_format_get_texts)(chat, &request, &format, &msg);
     return format;
 }
 
@@ -61,9 +62,8 @@ static size_t usual(const struct hearth_chat_request *request) {
 }
 
 static bool is_free(const struct hearth_job *job, const struct hearth_chat_request *request) {
-    return request->tool_choice == HEARTH_TOOLS_AUTO && job->chat.offered == NULL &&
-           job->chat.known == NULL && request->json_schema == NULL &&
-           request->grammar == NULL && !request->continues &&
+    return request->tool_choice == HEARTH_TOOLS_AUTO && job->chat.offered == NULL && job->chat.known == NULL &&
+           request->json_schema == NULL && request->grammar == NULL && !request->continues &&
            request->parallel_calls == hearth_chat_abilities(job->api->chat)->parallel_calls &&
            (request->reasoning_format == HEARTH_REASONING_AUTO ||
             request->reasoning_format == HEARTH_REASONING_DEEPSEEK);
@@ -114,21 +114,20 @@ static const char *behind(const struct hearth_chat_format *format, const struct 
     return NULL;
 }
 
-/* The format that fits the prompt's ending best, and what it leaves of it. NULL: none does. */
-static struct hearth_chat_format *fitting(struct hearth_rereading *rereading,
-                                          const struct hearth_transcript_print *print,
-                                          const struct hearth_message *message, const char **rest) {
+/* The format that fits the prompt's ending best, and what it leaves of it (NULL: none does). */
+static size_t fitting(struct hearth_rereading *rereading, const struct hearth_transcript_print *print,
+                      const struct hearth_message *message, const char **rest) {
     const char *end = print->head + print->head_len;
-    struct hearth_chat_format *best = NULL;
+    size_t best = 0;
     *rest = NULL;
     for (size_t i = 0; i < PLACE && *rest != end; i++) {
-        const size_t which = usual(rereading->request) ^ i;
+        size_t which = usual(rereading->request) ^ i;
         struct hearth_chat_format *format = format_of(rereading, which);
-        const enum place place = format != NULL ? place_of(format, message) : APART;
-        format = place != APART ? format_of(rereading, which + place * PLACE) : format;
+        which += format != NULL ? place_of(format, message) * PLACE : 0;
+        format = format_of(rereading, which);
         const char *left = format != NULL ? behind(format, print) : NULL;
         if (left != NULL && (*rest == NULL || left > *rest)) {
-            best = format;
+            best = which;
             *rest = left;
         }
     }
@@ -158,12 +157,22 @@ static bool reads_behind(const struct hearth_chat_format *format, const struct h
     return same;
 }
 
+/* A template may print values that the model must not write ("True" where the schema wants a boolean): then they are
+ * read as texts. */
 bool hearth_rereading_reads(void *user, const struct hearth_transcript_print *print,
                             const struct hearth_message *message) {
     struct hearth_rereading *rereading = user;
     struct hearth_chat_format *own = rereading->job->chat.format;
     const char *rest;
-    const struct hearth_chat_format *format = fitting(rereading, print, message, &rest);
-    return (format != NULL && reads_behind(format, print, rest, message)) ||
-           (format != own && !rereading->request->continues && reads_in(own, print->text, print->len, message));
+    const size_t which = fitting(rereading, print, message, &rest);
+    const struct hearth_chat_format *format = rest != NULL ? format_of(rereading, which) : NULL;
+    if (format != NULL && reads_behind(format, print, rest, message)) {
+        return true;
+    }
+    if (format != own && !rereading->request->continues && reads_in(own, print->text, print->len, message)) {
+        return true;
+    }
+    const bool calls = format != NULL && message->call_count > 0;
+    const struct hearth_chat_format *texts = calls ? format_of(rereading, AS_TEXTS + which) : NULL;
+    return texts != NULL && reads_behind(texts, print, rest, message);
 }

@@ -6,7 +6,8 @@
 #include "api/job.h"
 #include "session/transcript.h"
 
-#define HEARTH_REREADING_FORMATS 12 /* with thinking or not, behind a result or not, three places for the reasoning */
+/* With thinking or not, behind a result or not, three places for the reasoning, values as they are or as texts. */
+#define HEARTH_REREADING_FORMATS 24
 
 struct hearth_rereading {
     const struct hearth_job *job;

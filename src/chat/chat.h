@@ -159,6 +159,10 @@ struct hearth_chat_format_info {
  * Errors: TEMPLATE (the template refuses, or no parser can be made), INVALID (schema or grammar: `msg` says what). */
 int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_request *request,
                            struct hearth_chat_format **out, struct hearth_errmsg *msg);
+/* The format that reads what the template printed for replies of a history: as the one above with the calls of all tools
+ * allowed, and values of arguments are texts where the template prints them as such, whatever a schema says of them. */
+int hearth_chat_format_get_texts(struct hearth_chat *chat, const struct hearth_chat_request *request,
+                                 struct hearth_chat_format **out, struct hearth_errmsg *msg);
 struct hearth_chat_format *hearth_chat_format_ref(struct hearth_chat_format *format);
 void hearth_chat_format_unref(struct hearth_chat_format *format); /* NULL is allowed */
 const struct hearth_chat_format_info *hearth_chat_format_info(const struct hearth_chat_format *format);

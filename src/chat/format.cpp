@@ -514,6 +514,28 @@ format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_
     return format;
 }
 
+/* Tools whose parameters are texts, all of them. */
+json_ptr text_tools(const json_t *tools) {
+    json_ptr out(json_array());
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        json_t *properties = json_object_get(json_object_get(json_object_get(tool, "function"), "parameters"), "properties");
+        json_ptr texts(json_object());
+        const char *name;
+        json_t *member;
+        json_object_foreach(properties, name, member) {
+            if (json_object_set_new(texts.get(), name, json_pack("{s:s}", "type", "string")) < 0) {
+                throw std::bad_alloc();
+            }
+        }
+        const json_ptr parameters(json_pack("{s:s, s:O}", "type", "object", "properties", texts.get()));
+        if (parameters == nullptr || json_array_append(out.get(), with_parameters(tool, parameters.get()).get()) < 0) {
+            throw std::bad_alloc();
+        }
+    }
+    return out;
+}
+
 /* The format for a key, moved to the front; null: none. */
 struct hearth_chat_format *cached(struct hearth_chat &chat, struct hearth_digest key) {
     const std::lock_guard<std::mutex> guard(chat.lock);
@@ -575,6 +597,23 @@ int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_re
             *out = made.release();
         }
         return HEARTH_OK;
+    } catch (...) {
+        return fail_in_flight(msg);
+    }
+}
+
+int hearth_chat_format_get_texts(struct hearth_chat *chat, const struct hearth_chat_request *request,
+                                 struct hearth_chat_format **out, struct hearth_errmsg *msg) {
+    *out = nullptr;
+    try {
+        const json_ptr tools = text_tools(request->tools);
+        struct hearth_chat_request other = *request;
+        other.tools = tools.get();
+        other.tool_choice = HEARTH_TOOLS_AUTO;
+        other.parallel_calls = true;
+        other.json_schema = nullptr;
+        other.grammar = nullptr;
+        return ::hearth_chat_format_get(chat, &other, out, msg);
     } catch (...) {
         return fail_in_flight(msg);
     }

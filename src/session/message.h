@@ -78,7 +78,8 @@ char *hearth_json_canonical(const json_t *value);
 bool hearth_message_equal(const struct hearth_message *a, const struct hearth_message *b);
 
 /* True when `print`, read from what a template printed, is a print of `message`: the same, but that templates print
- * numbers with six digits. Reasoning that is missing is not printed. */
+ * numbers with six digits, and other values than texts as texts that mean them ("None"). Reasoning that is missing is not
+ * printed. */
 bool hearth_message_is_print(const struct hearth_message *print, const struct hearth_message *message);
 
 #endif

@@ -33,6 +33,9 @@ void stage_open(struct stage *stage, const struct stage_options *options) {
     struct hearth_errmsg msg;
     *stage = (struct stage){0};
     HEARTH_ASSERT(hearth_sim_create(&options->sim, &stage->engine, &msg) == HEARTH_OK);
+    if (options->markers != NULL) {
+        options->markers(stage->engine, options->chat_template);
+    }
     const struct hearth_caps *caps = &stage->engine->caps;
     const struct hearth_chat_params chat = {.template_text = options->chat_template, .bos_text = caps->bos_text,
                                             .eos_text = caps->eos_text, .add_bos = caps->add_bos};

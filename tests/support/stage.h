@@ -15,6 +15,8 @@ struct stage_options {
     struct hearth_api_params api;
     const char *chat_template; /* NULL: chatml */
     const char *script;        /* text of a file of replies (api/script.c), or NULL */
+    /* Gives the engine the template's markers as control tokens (support/markers.h), or NULL. */
+    void (*markers)(struct hearth_engine *engine, const char *template_text);
 };
 
 struct stage {

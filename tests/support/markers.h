@@ -1,0 +1,12 @@
+/* A sim engine whose vocabulary has the markers of a chat template as control tokens, as a real model's has: without
+ * them, where a reply ends and which texts are cut would be another question than the one that is asked. */
+#ifndef HEARTH_TESTS_MARKERS_H
+#define HEARTH_TESTS_MARKERS_H
+
+#include "engine/engine.h"
+
+/* Adds them to an engine; one engine of a process at a time. */
+void markers_add(struct hearth_engine *engine, const char *template_text);
+void markers_finish(void);
+
+#endif
