@@ -109,6 +109,37 @@ def test_a_picture_and_a_summary(tmp_path, model):
 
 
 @MODELS
+def test_effort(tmp_path, model):
+    """The effort changes for a turn, and back, and by a command in the session: no template prints it."""
+    script = [says(bash("echo begun"), last="Begin."), says("Begun. " + Text("e").words(60), last="begun"),
+              says("Low it is.", last="Less effort."), says("As it was.", last="As before."),
+              says("Still here.", last="Still there?")]
+    with play(tmp_path, script, model=model) as played:
+        user = claude(tmp_path, played)
+        assert user.ask("Begin.").startswith("Begun.")
+        assert user.ask("Less effort.", "--effort", "low") == "Low it is."
+        assert user.ask("As before.") == "As it was."
+        user.ask("/effort low")
+        assert user.ask("Still there?") == "Still here."
+        played.assert_well()
+
+
+@MODELS
+def test_tool_search(tmp_path, model):
+    """Four loads of tools: each costs what it prints."""
+    loads = ["WebFetch", "NotebookEdit,CronList", "EnterWorktree", "TaskStop,Monitor"]
+    script = [entry for load in loads for entry in (
+        says(calls(("ToolSearch", {"query": f"select:{load}", "max_results": 5})), last=f"Load {load}."),
+        says(f"Loaded {load}.", last=load.split(",")[0]))]
+    with play(tmp_path, script, model=model) as played:
+        user = claude(tmp_path, played)
+        for load in loads:
+            assert user.ask(f"Load {load}.") == f"Loaded {load}."
+        ledger = played.assert_well()
+        assert len(ledger.rows) == 8
+
+
+@MODELS
 def test_killed_server(tmp_path, model):
     """The server is killed while a reply streams. It comes back, the program asks again by itself, and nothing that was
     on disk is computed again."""

@@ -5,7 +5,7 @@ import pytest
 
 from lib.text import Text
 from museum import calls, says
-from program import Program, assert_first_prompt, needs, play
+from program import Program, assert_first_prompt, needs, play, png
 
 pytestmark = [pytest.mark.llama, needs("codex")]
 MODELS = pytest.mark.parametrize("model", ["tiny", "tiny-hybrid"])
@@ -81,6 +81,34 @@ def test_effort(tmp_path, model):
         assert user.ask("Begin.", "-c", 'model_reasoning_effort="high"').startswith("Begun.")
         assert user.ask("Less effort.", "-c", 'model_reasoning_effort="low"') == "Low it is."
         assert user.ask("As before.") == "As it was."
+        played.assert_well()
+
+
+@MODELS
+def test_picture(tmp_path, model):
+    with play(tmp_path, [says("I cannot see it.", last="In the picture?"), says("Nothing.", last="What else?")],
+              model=model) as played:
+        user = codex(tmp_path, played)
+        path = user.write("vase.png", png())
+        assert user.ask("In the picture?", "-i", path, "--") == "I cannot see it."
+        assert user.ask("What else?") == "Nothing."
+        played.assert_well()
+
+
+@MODELS
+def test_compaction(tmp_path, model):
+    """The session is summarised by itself, at a limit of the user's, and goes on."""
+    script = [says(run("cat museum.md"), last="Begin."), says("Begun. " + Text("c").words(60), last="north room"),
+              says("We looked at a museum.", last="CONTEXT CHECKPOINT COMPACTION"), says("After it.", last="And then?"),
+              says("And on.", last="And further?")]
+    with play(tmp_path, script, model=model) as played:
+        user = codex(tmp_path, played)
+        user.write("museum.md", "# Museum\n\nnorth room\n" + Text("museum").words(1000))
+        limit = ("-c", "model_auto_compact_token_limit=9500")
+        assert user.ask("Begin.").startswith("Begun.")
+        assert user.ask("And then?", *limit) == "After it."
+        assert user.ask("And further?") == "And on."
+        assert [bool(exchange.body["tools"]) for exchange in played.exchanges()] == [True, True, False, True, True]
         played.assert_well()
 
 
