@@ -58,6 +58,21 @@ def test_mini_swe_agent(tmp_path):
         assert_first_prompt(ledger, "mini-swe-agent")
 
 
+@needs("vibe")
+def test_vibe(tmp_path):
+    script = [says(calls(("bash", {"command": "cat museum.md"}), text="I look."), last="Look around."),
+              says("A museum.", last="north room"),
+              says(calls(("bash", {"command": "echo again"})), last="And now?"), says("The same.", last="again")]
+    with play(tmp_path, script) as played:
+        user = Program("vibe", "Mistral Vibe", tmp_path, played.port)
+        user.write("museum.md", "# Museum\n\nnorth room\n")
+        assert user.ask("Look around.") == "A museum."
+        assert user.ask("And now?") == "The same."
+        ledger = played.assert_well()
+        assert len(ledger.rows) == 4
+        assert_first_prompt(ledger, "Mistral Vibe")
+
+
 @needs("llm")
 def test_llm(tmp_path):
     script = [says(calls(("llm_time", {}), text="I look at the clock."), last="What time is it?"),

@@ -54,7 +54,8 @@ def test_two_sessions_at_once(tmp_path, model):
         assert len(played.assert_well(each=False).rows) == 5
 
 
-def test_sub_agents(tmp_path):
+@MODELS
+def test_sub_agents(tmp_path, model):
     """One at work beside the session that waits for what it makes."""
     script = [
         says(calls(("spawn_agent", {"message": "Count hall one."}), text="I ask for help."), last="Delegate it."),
@@ -65,7 +66,7 @@ def test_sub_agents(tmp_path):
         says("It has counted them.", last="nine\n"),
         says("It was so.", last="Was it so?"),
     ]
-    with play(tmp_path, script) as played:
+    with play(tmp_path, script, model=model) as played:
         user = codex(tmp_path, played)
         assert user.ask("Delegate it.") == "It has counted them."
         assert user.ask("Was it so?") == "It was so."
