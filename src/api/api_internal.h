@@ -39,6 +39,7 @@ struct hearth_conversation;
 struct hearth_job;
 struct hearth_grammars;
 struct hearth_intern;
+struct hearth_originals;
 struct hearth_toolset;
 struct hearth_toolsets;
 struct hearth_script;
@@ -106,6 +107,7 @@ struct hearth_api {
     /* Chat. */
     struct hearth_transcripts *transcripts; /* history.c's, as is: */
     struct hearth_intern *intern;
+    struct hearth_originals *originals; /* tools as they were first printed */
     struct hearth_toolsets *toolsets;
     struct hearth_trials trials;
     size_t transcript_bytes;

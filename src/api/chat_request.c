@@ -5,6 +5,7 @@
  * message that says nothing behind it. */
 #include "api/kept.h"
 
+#include "session/originals.h"
 #include "session/toolsets.h"
 
 #include <stdlib.h>
@@ -71,6 +72,22 @@ static bool read_ending(struct hearth_job *job, const json_t *body) {
     return !request->continues || check_continuation(&job->history, asked, &job->error);
 }
 
+/* Puts in the place of each tool the one that is equal to it and was printed first: a client that orders the members
+ * of its schemas otherwise after a restart has the same prompt. */
+static void print_tools_as_before(struct hearth_job *job) {
+    struct hearth_chat_options *options = &job->chat;
+    for (size_t i = 0; i < json_array_size(options->tools); i++) {
+        json_t *tool = json_array_get(options->tools, i);
+        json_t *first = hearth_originals_of(job->api->originals, job->generation.salt, tool);
+        for (size_t k = 0; k < json_array_size(options->offered); k++) {
+            if (json_array_get(options->offered, k) == tool) {
+                json_array_set(options->offered, k, first);
+            }
+        }
+        json_array_set_new(options->tools, i, first);
+    }
+}
+
 /* The format knows the tools that are offered, the prompt all of them: it must not change with the choice. */
 static bool get_format(struct hearth_job *job) {
     struct hearth_chat_options *options = &job->chat;
@@ -108,6 +125,7 @@ bool hearth_chat_request_read(struct hearth_job *job, const json_t *body) {
 bool hearth_chat_request_ready(struct hearth_job *job) {
     job->chat.request.messages = job->history.messages;
     job->chat.request.message_count = job->history.count;
+    print_tools_as_before(job);
     return hearth_tools_recall(job) && (hearth_tools_settle(&job->chat) || hearth_api_fail_nomem(&job->error)) &&
            get_format(job);
 }

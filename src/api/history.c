@@ -15,6 +15,7 @@
 #include "sched/step.h"
 #include "session/diagnose.h"
 #include "session/intern.h"
+#include "session/originals.h"
 #include "session/toolsets.h"
 #include "session/transcript.h"
 
@@ -36,20 +37,24 @@ struct hearth_conversation {
 /* ---- what lives as long as the API ---- */
 
 bool hearth_history_init(struct hearth_api *api) {
-    /* What was read takes a part of the room: text as JSON and as messages, against text and tokens. */
+    /* Of the room, a quarter holds what was read (messages beside their JSON), a sixteenth each the tools as they were
+     * first printed and the tool sets of conversations, and the rest text and tokens. */
     api->intern = hearth_intern_create(api->transcript_bytes / 4);
+    api->originals = hearth_originals_create(api->transcript_bytes / 16);
     struct hearth_transcripts_params params = {.engine = api->engine,
-                                               .budget_bytes = api->transcript_bytes - api->transcript_bytes / 4,
+                                               .budget_bytes = api->transcript_bytes / 8 * 5,
                                                .path = api->transcripts_path,
                                                .seal = api->transcripts_seal};
     api->toolsets = hearth_toolsets_create(api->transcript_bytes / 16);
-    bool ok = api->intern != NULL && api->toolsets != NULL && hearth_trials_run(api->chat, api->engine, &api->trials);
+    bool ok = api->intern != NULL && api->originals != NULL && api->toolsets != NULL &&
+              hearth_trials_run(api->chat, api->engine, &api->trials);
     params.turn_end = (const char *)api->trials.turn_end.data;
     return ok && hearth_transcripts_create(&params, &api->transcripts) == HEARTH_OK;
 }
 
 void hearth_history_shutdown(struct hearth_api *api) {
     hearth_transcripts_destroy(api->transcripts);
+    hearth_originals_destroy(api->originals);
     hearth_intern_destroy(api->intern);
     hearth_toolsets_destroy(api->toolsets);
     hearth_trials_finish(&api->trials);

@@ -210,6 +210,35 @@ static void an_argument_that_nobody_reads_is_no_change(void **state) {
     stage_close(&stage);
 }
 
+/* The same tools, their members in another order, as a client may write them after a restart of its own. */
+static void turn_around(enum hearth_memory_class memory_class) {
+    static const char turned[] =
+        "[{\"function\":{\"parameters\":{\"properties\":{\"in\":{\"type\":\"string\"},\"q\":{\"type\":\"integer\"}},"
+        "\"type\":\"object\"},\"description\":\"Looks.\",\"name\":\"look\"},\"type\":\"function\"},"
+        "{\"type\":\"function\",\"function\":{\"description\":\"Patches.\",\"name\":\"patch\",\"parameters\":{"
+        "\"properties\":{\"file\":{\"type\":\"string\"}},\"type\":\"object\"}}}]";
+    static const char *const templates[] = {native, NULL};
+    for (size_t i = 0; i < 2; i++) {
+        struct stage stage;
+        open_with(&stage, memory_class, templates[i], false);
+        json_t *messages = begin(i, "Look for it.");
+        json_t *first = ask(&stage, messages, TOOLS, "");
+        go_on(messages, first);
+        json_t *second =
+            ask(&stage, messages, turned, ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"look\"}}");
+        assert_only_new(second, state_behind(first));
+        json_decref(second);
+        json_decref(first);
+        json_decref(messages);
+        stage_close(&stage);
+    }
+}
+
+static void equal_tools_are_printed_as_before(void **state) {
+    (void)state;
+    on_all_classes(turn_around);
+}
+
 /* A path that is kept as it was sampled has the tools of its time: not under others. */
 static void change_tools(enum hearth_memory_class memory_class) {
     struct stage stage;
@@ -240,6 +269,7 @@ int main(void) {
         cmocka_unit_test(earlier_replies_are_known),
         cmocka_unit_test(a_printed_argument_costs_what_it_changes),
         cmocka_unit_test(an_argument_that_nobody_reads_is_no_change),
+        cmocka_unit_test(equal_tools_are_printed_as_before),
         cmocka_unit_test(kept_thinking_keeps_no_other_tools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
