@@ -49,6 +49,7 @@ static const char script[] =
     "{\"when\":{\"last\":\"Think\"},\"times\":0,\"bytes\":true,\"reply\":\""
     "<think>\\nWhere is it?\\n</think>\\n\\n" CALL "\"}\n"
     "{\"when\":{\"last\":\"Tell\"},\"times\":0,\"bytes\":true,\"reply\":\"<think>Where is it?</think>It is there.\"}\n"
+    "{\"when\":{\"last\":\"It is in the\"},\"times\":0,\"bytes\":true,\"reply\":\" attic.\"}\n"
     "{\"when\":{\"last\":\"it is there\"},\"times\":0,\"bytes\":true,\"reply\":\"Good.\"}\n";
 
 static json_t *ask(const struct stage *stage, json_t *messages, const char *tools, const char *more) {
@@ -167,6 +168,34 @@ static void earlier_replies_are_known(void **state) {
     on_all_classes(vary_all);
 }
 
+/* A reply that is begun by the client: what it goes on from is known, and so is the whole of it afterwards. */
+static void begin_a_reply(enum hearth_memory_class memory_class) {
+    struct stage stage;
+    open_with(&stage, memory_class, switched, false);
+    json_t *messages = begin(0, "Think about it.");
+    json_t *first = ask(&stage, messages, TOOLS, "");
+    go_on(messages, first);
+    json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "assistant", "content", "It is in the"));
+    json_t *begun = ask(&stage, messages, TOOLS, "");
+    assert_only_new(begun, state_behind(first));
+    char whole[600];
+    snprintf(whole, sizeof whole, "It is in the%s", json_str(begun, "choices.0.message.content"));
+    json_object_set_new(json_array_get(messages, json_array_size(messages) - 1), "content", json_string(whole));
+    json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "user", "content", "And where is that?"));
+    json_t *after = ask(&stage, messages, TOOLS, ",\"tool_choice\":\"none\"");
+    assert_only_new(after, state_behind(begun));
+    json_decref(after);
+    json_decref(begun);
+    json_decref(first);
+    json_decref(messages);
+    stage_close(&stage);
+}
+
+static void a_reply_that_was_begun_is_known(void **state) {
+    (void)state;
+    on_all_classes(begin_a_reply);
+}
+
 /* ---- arguments that are printed ---- */
 
 /* What stands behind the argument is computed, for it is another prompt; back under the first one, the reply is there
@@ -267,6 +296,7 @@ static void kept_thinking_keeps_no_other_tools(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(earlier_replies_are_known),
+        cmocka_unit_test(a_reply_that_was_begun_is_known),
         cmocka_unit_test(a_printed_argument_costs_what_it_changes),
         cmocka_unit_test(an_argument_that_nobody_reads_is_no_change),
         cmocka_unit_test(equal_tools_are_printed_as_before),

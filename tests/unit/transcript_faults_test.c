@@ -47,6 +47,22 @@ static void another_version_is_set_aside(void **state) {
     assert_begun_anew();
 }
 
+/* Chains are named otherwise since: replies of the first version would be found by nobody. They go, the text stays. */
+static void the_first_version_is_brought_up(void **state) {
+    (void)state;
+    teach_and_close();
+    sql("PRAGMA user_version = 1");
+    struct hearth_transcripts *transcripts = open_plain();
+    assert_known(ask(transcripts, "one", "the first", no_salt), false);
+    teach(transcripts, "one", "the first", no_salt);
+    close_checked(transcripts);
+    transcripts = open_plain();
+    assert_known(ask(transcripts, "one", "the first", no_salt), true);
+    close_checked(transcripts);
+    assert_int_equal(files_like("transcripts.db.bad-*", false), 0);
+    assert_int_equal(warnings, 0);
+}
+
 static void another_database_is_set_aside(void **state) {
     (void)state;
     sql("CREATE TABLE shopping (what TEXT)");
@@ -288,6 +304,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(another_version_is_set_aside),
+        TEST(the_first_version_is_brought_up),
         TEST(another_database_is_set_aside),
         TEST(another_file_is_set_aside),
         TEST(an_empty_file_is_begun),
