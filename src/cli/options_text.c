@@ -83,7 +83,7 @@ bool hearth_options_markdown(struct hearth_buf *out) {
              "environment variable, which wins over the file of `--config`, which wins over the default. The file has\n"
              "lines such as `ctx-size = 32768` (the long name without its dashes; `#` begins a line of comment).\n"
              "Switches take `on` and `off` there and in the environment. Counts of tokens may end in `k` or `m`,\n"
-             "sizes in `K`, `M` or `G`: powers of 1024. A name that is no option's is answered with the nearest\n"
+             "sizes in `K`, `M` or `G`: powers of 1024. A misspelt name is answered with the nearest\n"
              "one: on the command line and in the file it is an error, in the environment (`HEARTH_CTXSIZE`) a\n"
              "warning. What llama-server's flags are here: [llama-server.md](llama-server.md). What is marked with\n"
              "↻ is applied while the server runs, when the file has changed and the process gets SIGHUP: see\n"
