@@ -31,7 +31,7 @@
 #define HEARTH_CONTENT_JSON "application/json; charset=utf-8"
 #define HEARTH_CHOICES_MAX 128u
 #define HEARTH_STOPS_MAX 16u
-#define HEARTH_JSON_DUMP (JSON_COMPACT | JSON_REAL_PRECISION(10))
+#define HEARTH_JSON_DUMP (JSON_COMPACT | JSON_REAL_PRECISION(15)) /* 0.1 stays 0.1 */
 
 struct hearth_choice;
 struct hearth_shape;

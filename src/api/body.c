@@ -145,7 +145,7 @@ static bool parse_new(struct hearth_intern *intern, struct hearth_body *body) {
         struct hearth_body_item *item = &body->items[i];
         item->known = hearth_intern_get(intern, item->bytes, item->len);
         if (item->known == NULL) {
-            item->value = json_loadb(item->bytes, item->len, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+            item->value = hearth_json_parse(item->bytes, item->len, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
         }
         if (item->known == NULL && item->value == NULL) {
             return false;

@@ -189,7 +189,7 @@ static bool parse_body(struct hearth_job *job, json_t **out) {
         body = hearth_body_parse_new(job->api->intern, text, job->body.len, &job->parts);
     }
     if (body == NULL) {
-        body = json_loadb(text, job->body.len, JSON_ALLOW_NUL, &at);
+        body = hearth_json_parse(text, job->body.len, JSON_ALLOW_NUL, &at);
     }
     if (body == NULL) {
         if (json_error_code(&at) == json_error_out_of_memory) {

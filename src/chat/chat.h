@@ -6,6 +6,7 @@
  *     names.cpp     which arguments a template looks at
  *     form.cpp      histories in the form that a strict template takes
  *     format.cpp    hearth_chat_format: what a reply to a request looks like: grammar, triggers, tags, parser
+ *     tools.cpp     tools as they are printed, and as prints are read
  *     generic.cpp   tools for templates that know none
  *     reading.cpp   what the text of a reply says so far
  *     stream.cpp    hearth_chat_stream: a reply as it grows, in deltas
@@ -54,7 +55,8 @@ const char *hearth_chat_template(const struct hearth_chat *chat);
     X(USER_FIRST, "user_first", "a user message is put in front of a conversation that has none there")   \
     X(USER_FOLDED, "user_folded", "a user message behind a tool's result is added to the result")         \
     X(SYSTEM_MARKED, "system_marked", "later system messages become <system-reminder> in user messages")  \
-    X(RESULTS_QUOTED, "results_quoted", "results of calls that are not there become user messages")
+    X(RESULTS_QUOTED, "results_quoted", "results of calls that are not there become user messages")       \
+    X(SCHEMAS_FILLED, "schemas_filled", "schemas of tools that do not say a type are given one")
 
 enum hearth_chat_form_bit {
 #define X(name, text, help) HEARTH_CHAT_FORM_BIT_##name,
@@ -159,8 +161,8 @@ struct hearth_chat_format_info {
  * Errors: TEMPLATE (the template refuses, or no parser can be made), INVALID (schema or grammar: `msg` says what). */
 int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_request *request,
                            struct hearth_chat_format **out, struct hearth_errmsg *msg);
-/* The format that reads what the template printed for replies of a history: as the one above with the calls of all tools
- * allowed, and values of arguments are texts where the template prints them as such, whatever a schema says of them. */
+/* The format that reads what the template printed for replies of a history: as the one above with the calls of all
+ * tools allowed, and values of arguments are texts, whatever a schema says of them. */
 int hearth_chat_format_get_texts(struct hearth_chat *chat, const struct hearth_chat_request *request,
                                  struct hearth_chat_format **out, struct hearth_errmsg *msg);
 struct hearth_chat_format *hearth_chat_format_ref(struct hearth_chat_format *format);

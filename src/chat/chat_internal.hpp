@@ -81,6 +81,13 @@ struct hearth_chat {
     std::list<cached_format> formats; /* latest first */
 };
 
+struct json_free {
+    void operator()(json_t *value) const {
+        json_decref(value);
+    }
+};
+using json_ptr = std::unique_ptr<json_t, json_free>;
+
 /* ---- errors (template.cpp) ---- */
 
 /* A request that cannot be kept: becomes HEARTH_ERR_INVALID. */
@@ -112,6 +119,7 @@ struct turn_list {
     std::deque<std::vector<struct hearth_call>> calls;
     bool generic = false;   /* tools are in the texts, and nothing about them is left to be printed */
     bool short_ids = false; /* HEARTH_CHAT_IDS_SHORT */
+    bool filled = false;    /* HEARTH_CHAT_SCHEMAS_FILLED */
 
     std::string_view keep(std::string text) {
         return store.emplace_back(std::move(text));
@@ -143,8 +151,16 @@ std::vector<common_chat_tool> common_tools(const json_t *tools);
 void form_before(turn_list &list, unsigned form);
 void form_behind(turn_list &list, unsigned form);
 /* The form for a template whose other abilities are known. `render`: what a request prints in a form; empty when the
- * template refuses. */
-unsigned find_form(const std::function<std::string(const struct hearth_chat_request &request, unsigned form)> &render);
+ * template refuses. `*prints_schemas`: false when it refuses tools that are nothing out of the ordinary all the same. */
+using render_fn = std::function<std::string(const struct hearth_chat_request &request, unsigned form)>;
+unsigned find_form(const render_fn &render, bool *prints_schemas);
+
+/* ---- tools (tools.cpp) ---- */
+
+/* A copy of tools in which every property has a type, and every array items. */
+json_ptr filled_tools(const json_t *tools);
+/* The same where the template needs it, else the tools themselves; null stays null. */
+json_ptr printable_tools(const struct hearth_chat &chat, json_ptr tools);
 
 /* ---- generic tools (generic.cpp) ---- */
 
@@ -192,13 +208,6 @@ size_t find_system_end(const rendered &prompt, const turn_list &list);
 size_t find_last_input(const rendered &prompt, const turn_list &list);
 
 /* ---- grammar.cpp ---- */
-
-struct json_free {
-    void operator()(json_t *value) const {
-        json_decref(value);
-    }
-};
-using json_ptr = std::unique_ptr<json_t, json_free>;
 
 /* The schema that stands for one in the grammar; the schema itself when there is none. What has to be kept to the letter
  * has been refused before; an ordinary tool's parameters are then kept as well as the grammar builder can. */

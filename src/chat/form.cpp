@@ -15,6 +15,7 @@
  * joins it is added at its end. */
 #include "chat/chat_internal.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -247,6 +248,11 @@ constexpr step k_steps[] = {
     {HEARTH_CHAT_RESULTS_QUOTED, {"ux", "uxa", "uaxu", "ucrx", "x"}},
 };
 
+/* Properties of tools as clients send them, too. */
+constexpr const char *k_odd_schemas[] = {"{}", "{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"null\"}]}",
+                                         "{\"type\":\"array\"}", "{\"enum\":[\"a\",\"b\"]}",
+                                         "{\"type\":\"object\",\"properties\":{\"deep\":{\"description\":\"x\"}}}"};
+
 constexpr size_t k_history = 8;
 
 char *borrowed(const char *text) {
@@ -323,8 +329,6 @@ bool has_words(const std::string &prompt, const history &tried) {
 /* Tries a template with histories. */
 class trier {
   public:
-    using render_fn = std::function<std::string(const struct hearth_chat_request &request, unsigned form)>;
-
     explicit trier(const render_fn &render)
         : render_(render),
           tools_(json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s}},s:[s]}}}]", "type", "function", "function", "name",
@@ -333,6 +337,18 @@ class trier {
         if (tools_ == nullptr) {
             throw std::bad_alloc();
         }
+    }
+
+    /* A prompt with a tool that has such a property; empty: refused. */
+    std::string print_schema(const char *property, unsigned form) const {
+        const json_ptr odd(json_deep_copy(tools_.get()));
+        json_t *function = json_object_get(json_array_get(odd.get(), 0), "function");
+        json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
+        const history tried("u");
+        if (properties == nullptr || json_object_set_new(properties, "odd", json_loads(property, 0, nullptr)) < 0) {
+            throw std::bad_alloc();
+        }
+        return print(tried, 1, odd.get(), form);
     }
 
     /* Whether a history, with or without tools, is printed as it should be with these steps and not without them. */
@@ -413,12 +429,19 @@ void form_behind(turn_list &list, unsigned form) {
     }
 }
 
-unsigned find_form(const std::function<std::string(const struct hearth_chat_request &request, unsigned form)> &render) {
+unsigned find_form(const render_fn &render, bool *prints_schemas) {
     const trier tries(render);
     unsigned form = 0;
     for (const step &each : k_steps) {
         for (const char *const *letters = each.histories; (form & each.form) == 0 && *letters != nullptr; letters++) {
             form |= tries.helps(*letters, form, form | each.form) ? each.form : 0;
+        }
+    }
+    *prints_schemas = true;
+    for (const char *property : k_odd_schemas) {
+        if (tries.print_schema(property, form).empty()) {
+            form |= HEARTH_CHAT_SCHEMAS_FILLED;
+            *prints_schemas = *prints_schemas && !tries.print_schema(property, form).empty();
         }
     }
     return form;

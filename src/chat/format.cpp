@@ -69,7 +69,7 @@ bool calls_or_schema(const struct hearth_chat &chat, const struct hearth_chat_re
 const char *calls_rule(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     const autoparser::tool_format_analysis &format = chat.analysis.tools.format;
     const bool sections = !format.section_start.empty(), each = !format.per_call_start.empty();
-    const bool several = !chat.abilities.tools                                        ? request.parallel_calls
+    const bool several = !chat.abilities.tools                                 ? request.parallel_calls
                          : format.mode == autoparser::tool_format::JSON_NATIVE ? each && !sections
                                                                                : each && sections;
     return several ? "tool-calls" : "tool-call";
@@ -355,7 +355,7 @@ struct with_schemas {
 
 /* The schemas as the parser takes them. An ordinary tool whose parameters no grammar can be made for is not refused:
  * its arguments are some object. What must be kept to the letter has been refused before. */
-with_schemas buildable_request(const struct hearth_chat_request &request) {
+with_schemas buildable_request(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     json_ptr schema = request.json_schema != nullptr ? buildable(request.json_schema, "JSON schema") : nullptr;
     json_ptr tools = has_tools(request) ? json_ptr(json_array()) : nullptr;
     for (size_t i = 0; i < json_array_size(request.tools); i++) {
@@ -372,7 +372,7 @@ with_schemas buildable_request(const struct hearth_chat_request &request) {
             throw std::bad_alloc();
         }
     }
-    return with_schemas(request, std::move(schema), std::move(tools));
+    return with_schemas(request, std::move(schema), printable_tools(chat, std::move(tools)));
 }
 
 /* The grammar is made of stronger schemas than the parser: the parser reads what types there are from the schemas as
@@ -383,9 +383,9 @@ common_chat_params derive_strong(const struct hearth_chat &chat, const struct he
     if (params.grammar.empty() || request.grammar != nullptr) {
         return params;
     }
-    const with_schemas strong_schemas(request,
-                                      request.json_schema != nullptr ? strengthened(original.json_schema) : nullptr,
-                                      has_tools(request) ? strengthened_tools(original.tools, request.tools) : nullptr);
+    with_schemas strong_schemas(
+        request, request.json_schema != nullptr ? strengthened(original.json_schema) : nullptr,
+        has_tools(request) ? printable_tools(chat, strengthened_tools(original.tools, request.tools)) : nullptr);
     const struct hearth_chat_request &strong = strong_schemas.request;
     struct hearth_buf grammar = {};
     const bool ok = hearth_chat_schema_fill(derive(chat, strong, ends_in_result).grammar.c_str(), &grammar);
@@ -490,7 +490,7 @@ void derive_into(struct hearth_chat_format &format, const struct hearth_chat &ch
 
 format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     check_request(request);
-    const with_schemas schemas = buildable_request(request);
+    const with_schemas schemas = buildable_request(chat, request);
     format_ptr format(new struct hearth_chat_format);
     derive_into(*format, chat, request, schemas.request);
     format->params.prompt.clear();
@@ -512,28 +512,6 @@ format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_
         }
     }
     return format;
-}
-
-/* Tools whose parameters are texts, all of them. */
-json_ptr text_tools(const json_t *tools) {
-    json_ptr out(json_array());
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *tool = json_array_get(tools, i);
-        json_t *properties = json_object_get(json_object_get(json_object_get(tool, "function"), "parameters"), "properties");
-        json_ptr texts(json_object());
-        const char *name;
-        json_t *member;
-        json_object_foreach(properties, name, member) {
-            if (json_object_set_new(texts.get(), name, json_pack("{s:s}", "type", "string")) < 0) {
-                throw std::bad_alloc();
-            }
-        }
-        const json_ptr parameters(json_pack("{s:s, s:O}", "type", "object", "properties", texts.get()));
-        if (parameters == nullptr || json_array_append(out.get(), with_parameters(tool, parameters.get()).get()) < 0) {
-            throw std::bad_alloc();
-        }
-    }
-    return out;
 }
 
 /* The format for a key, moved to the front; null: none. */
@@ -572,6 +550,8 @@ std::string apply_prompt(const struct hearth_chat &chat, const turn_list &list,
     inputs.messages = common_messages(list);
     if (list.generic) {
         inputs.tools.clear();
+    } else if (list.filled) {
+        inputs.tools = common_tools(filled_tools(request.tools).get());
     }
     inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE; /* cheaper, and nothing that is printed depends on these */
     inputs.json_schema.clear();
@@ -597,23 +577,6 @@ int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_re
             *out = made.release();
         }
         return HEARTH_OK;
-    } catch (...) {
-        return fail_in_flight(msg);
-    }
-}
-
-int hearth_chat_format_get_texts(struct hearth_chat *chat, const struct hearth_chat_request *request,
-                                 struct hearth_chat_format **out, struct hearth_errmsg *msg) {
-    *out = nullptr;
-    try {
-        const json_ptr tools = text_tools(request->tools);
-        struct hearth_chat_request other = *request;
-        other.tools = tools.get();
-        other.tool_choice = HEARTH_TOOLS_AUTO;
-        other.parallel_calls = true;
-        other.json_schema = nullptr;
-        other.grammar = nullptr;
-        return ::hearth_chat_format_get(chat, &other, out, msg);
     } catch (...) {
         return fail_in_flight(msg);
     }

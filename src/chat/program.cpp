@@ -103,12 +103,20 @@ const words &the_words() {
     return made;
 }
 
-/* Some templates walk over arguments as an object, the others print them as they are. What is no JSON stays text. */
+/* Some templates walk over arguments as an object, the others print them as they are. What is no object, as in a call
+ * that was cut short, is the only member of one then. */
 value arguments_value(const struct hearth_call &call, bool object) {
-    if (object && call.parsed != nullptr) {
+    if (!object) {
+        return text_value(call.arguments);
+    }
+    if (json_is_object(call.parsed)) {
         return json_value(call.parsed);
     }
-    return object && call.arguments[0] == '\0' ? value(mk_val<jinja::value_object>()) : text_value(call.arguments);
+    auto made = mk_val<jinja::value_object>();
+    if (call.arguments[0] != '\0') {
+        made->insert("arguments", text_value(call.arguments));
+    }
+    return value(made);
 }
 
 value calls_value(const turn_list &list, const turn &source, bool object_arguments) {
@@ -194,7 +202,8 @@ void set_variables(jinja::context &context, const struct hearth_chat &chat, cons
     context.set_val("eos_token", text_value(chat.jinja->eos_token()));
     context.set_val("enable_thinking", mk_val<jinja::value_bool>(request.thinking));
     if (!list.generic && json_array_size(request.tools) > 0) {
-        context.set_val("tools", tools_value(request.tools));
+        const json_ptr filled = list.filled ? filled_tools(request.tools) : nullptr;
+        context.set_val("tools", tools_value(filled != nullptr ? filled.get() : request.tools));
     }
     context.set_val("datetime", text_value(format_date("%b %d %Y")));
     context.set_val("date_string", text_value(format_date("%d %b %Y")));

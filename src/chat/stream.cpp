@@ -55,7 +55,7 @@ std::string escaped(std::string_view text) {
 }
 
 bool is_json(const std::string &text) {
-    json_t *value = json_loadb(text.data(), text.size(), JSON_DECODE_ANY | JSON_ALLOW_NUL, nullptr);
+    json_t *value = hearth_json_parse(text.data(), text.size(), JSON_DECODE_ANY | JSON_ALLOW_NUL, nullptr);
     json_decref(value);
     return value != nullptr;
 }

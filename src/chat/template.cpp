@@ -321,9 +321,16 @@ void find_abilities(struct hearth_chat &chat) {
         abilities.parallel_calls = !abilities.tools || chat.jinja->caps.supports_parallel_tool_calls;
         abilities.thinking = finds_thinking(chat);
     }
-    abilities.form = find_form([&chat](const struct hearth_chat_request &request, unsigned form) {
+    const render_fn render = [&chat](const struct hearth_chat_request &request, unsigned form) {
         return try_rendering(chat, turns_of(chat, request, request.message_count, form), request.tools);
-    });
+    };
+    bool prints_schemas = true;
+    abilities.form = find_form(render, &prints_schemas);
+    if (abilities.tools && !prints_schemas) { /* then they are described without it */
+        abilities.tools = false;
+        abilities.parallel_calls = true;
+        abilities.form = find_form(render, &prints_schemas);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------- loading */

@@ -196,6 +196,7 @@ turn_list turns_of(const struct hearth_chat &chat, const struct hearth_chat_requ
     turn_list list;
     list.turns.reserve(count + 1);
     list.short_ids = (form & HEARTH_CHAT_IDS_SHORT) != 0;
+    list.filled = (form & HEARTH_CHAT_SCHEMAS_FILLED) != 0;
     for (size_t i = 0; i < count; i++) {
         list.turns.push_back(turn_of(chat, *request.messages[i]));
     }

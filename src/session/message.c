@@ -82,9 +82,24 @@ static json_t *normal_copy(const json_t *value) {
     return is_whole(value) ? json_integer((json_int_t)json_real_value(value)) : json_deep_copy(value);
 }
 
+json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error_t *error) {
+    json_error_t why;
+    json_t *value = json_loadb(text, len, flags, &why), *reals = NULL;
+    if (value == NULL && json_error_code(&why) == json_error_numeric_overflow) {
+        reals = json_loadb(text, len, flags | JSON_DECODE_INT_AS_REAL, &why);
+        value = reals != NULL ? normal_copy(reals) : NULL;
+        json_decref(reals);
+    }
+    if (error != NULL) {
+        *error = why;
+    }
+    return value;
+}
+
 char *hearth_json_canonical(const json_t *value) {
+    const size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
     json_t *normal = has_whole_reals(value) ? normal_copy(value) : json_incref((json_t *)(uintptr_t)value);
-    char *text = normal != NULL ? json_dumps(normal, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY) : NULL;
+    char *text = normal != NULL ? json_dumps(normal, flags) : NULL;
     json_decref(normal);
     return text;
 }
@@ -110,7 +125,7 @@ static json_t *value_of_text(const json_t *text) {
             return words[i].make();
         }
     }
-    return json_loadb(json_string_value(text), json_string_length(text), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    return hearth_json_parse(json_string_value(text), json_string_length(text), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
 }
 
 /* Equal as far as a template prints values. `a` is what was read. */
@@ -241,7 +256,8 @@ bool hearth_message_seal(struct hearth_message *message) {
     for (size_t i = 0; i < message->call_count; i++) {
         struct hearth_call *call = &message->calls[i];
         if (call->parsed == NULL) {
-            call->parsed = json_loads(call->arguments, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+            call->parsed = hearth_json_parse(call->arguments, strlen(call->arguments),
+                                             JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
         }
     }
     message->bytes = memory_of(message);

@@ -70,16 +70,20 @@ bool hearth_message_seal(struct hearth_message *message);
 struct hearth_message *hearth_message_ref(struct hearth_message *message);
 void hearth_message_unref(struct hearth_message *message); /* NULL is allowed */
 
-/* Canonical JSON: compact, keys sorted, 1.0 as 1, so that equal values are equal text. NULL: out of memory. Caller
- * frees. */
+/* Parses JSON text; `flags` are jansson's, and `error` may be NULL. Integers beyond 64 bits are no error: they become
+ * reals, and whatever else is whole stays an integer. */
+json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error_t *error);
+
+/* Canonical JSON: compact, keys sorted, 1.0 as 1, reals with 15 digits, so that equal values are equal text. NULL: out
+ * of memory. Caller frees. */
 char *hearth_json_canonical(const json_t *value);
 
 /* True when two messages say the same (see `says`), and the same reasoning where both have some. */
 bool hearth_message_equal(const struct hearth_message *a, const struct hearth_message *b);
 
 /* True when `print`, read from what a template printed, is a print of `message`: the same, but that templates print
- * numbers with six digits, and other values than texts as texts that mean them ("None"). Reasoning that is missing is not
- * printed. */
+ * numbers with six digits, and other values than texts as texts that mean them ("None"). Reasoning that is missing is
+ * not printed. */
 bool hearth_message_is_print(const struct hearth_message *print, const struct hearth_message *message);
 
 #endif

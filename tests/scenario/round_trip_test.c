@@ -1,8 +1,11 @@
-/* Replies come back as they were sampled, with every template of llama.cpp's collection: a reply, as the template itself
- * would print it, is "sampled" (by a script), given back as a client of each dialect gives it back, and nothing of it is
- * computed again. Where a template leaves something out on purpose, that is told apart, and --keep-thinking keeps it.
+/* Replies come back as they were sampled, with every template of llama.cpp's collection: a reply, as the template
+ * itself would print it, is "sampled" (by a script), given back as a client of each dialect gives it back, and nothing
+ * of it is computed again. Where a template leaves something out on purpose, that is told apart, and --keep-thinking
+ * keeps it.
  *
- * The outcome is a table, which stands in docs/models.md: with HEARTH_TABLE the test writes it there, else compares. */
+ * The outcome is a table, which stands in docs/models.md (HEARTH_PAGE): compared with it, or, with HEARTH_WRITE,
+ * written there. HEARTH_ONLY tries the templates alone whose names hold a text, and HEARTH_VERBOSE says more of each
+ * reply. */
 #include "support/markers.h"
 #include "support/messages.h"
 #include "support/stage.h"
@@ -21,8 +24,8 @@
 
 #define THOUGHTS "zqthoughts, and a line.\nThen another one."
 #define WORDS "zqwords: **one**, \\'two\\' and é.\n\n- three"
-#define AWKWARD                                                                                                    \
-    "{\"path\": \"a \\\"b\\\" \\\\ c/d.txt\", \"text\": \"zqtext é 日本\\n\\tline <b>two</b>\", \"count\": 3, "      \
+#define AWKWARD                                                                                                      \
+    "{\"path\": \"a \\\"b\\\" \\\\ c/d.txt\", \"text\": \"zqtext é 日本\\n\\tline <b>two</b>\", \"count\": 3, "   \
     "\"ratio\": 0.1, \"whole\": 1.0, \"yes\": true, \"no\": false, \"nothing\": null, \"list\": [1, [], {}, null], " \
     "\"object\": {\"z\": {\"b\": 1, \"a\": [true, null]}}, \"empty\": \"\"}"
 #define BIG "{\"path\": \"x\", \"count\": 12345678901234567890123}"
@@ -36,10 +39,10 @@ static const struct reply replies[] = {
     {"words", NULL, WORDS, {NULL, NULL}, false},
     {"thoughts, words", THOUGHTS, WORDS, {NULL, NULL}, false},
     {"a call", NULL, "", {AWKWARD, NULL}, false},
-    {"compact", NULL, "", {AWKWARD, NULL}, true},
-    {"big numbers", NULL, "", {BIG, NULL}, false},
+    {"a call, compact", NULL, "", {AWKWARD, NULL}, true},
+    {"a big number", NULL, "", {BIG, NULL}, false},
     {"words, two calls", NULL, WORDS, {"{}", AWKWARD}, false},
-    {"all", THOUGHTS, WORDS, {AWKWARD, "{\"path\": \"y\"}"}, false},
+    {"thoughts, words, two calls", THOUGHTS, WORDS, {AWKWARD, "{\"path\": \"y\"}"}, false},
 };
 
 enum { REPLIES = sizeof replies / sizeof replies[0], DIALECTS = 3 };
@@ -57,7 +60,7 @@ static struct hearth_message *make_reply(const struct reply *reply) {
     message->content = strdup(reply->words);
     message->content_len = strlen(reply->words);
     message->reasoning = reply->thoughts != NULL ? strdup(reply->thoughts) : NULL;
-    size_t calls = (reply->arguments[0] != NULL) + (reply->arguments[1] != NULL);
+    size_t calls = reply->arguments[0] == NULL ? 0 : reply->arguments[1] == NULL ? 1 : 2;
     HEARTH_ASSERT(calls == 0 || hearth_message_alloc_calls(message, calls));
     for (size_t i = 0; i < calls; i++) {
         message->calls[i] = (struct hearth_call){strdup(i == 0 ? "aaaaaaaa1" : "aaaaaaaa2"), strdup("read"),
@@ -76,38 +79,46 @@ static bool render(struct hearth_chat *chat, struct hearth_message **messages, s
                                                 .parallel_calls = true,
                                                 .thinking = true,
                                                 .no_generation_prompt = ends};
-    struct hearth_errmsg msg;
-    return hearth_chat_format_get(chat, &request, format, &msg) == HEARTH_OK &&
-           hearth_chat_render(chat, &request, *format, out, &msg) == HEARTH_OK;
+    struct hearth_errmsg msg = {""};
+    bool ok = hearth_chat_format_get(chat, &request, format, &msg) == HEARTH_OK &&
+              hearth_chat_render(chat, &request, *format, out, &msg) == HEARTH_OK;
+    if (!ok) {
+        print_error("not printed: %s\n", msg.text);
+    }
+    return ok;
 }
 
 static bool reads_as(const struct hearth_chat_format *format, const char *text, size_t len,
                      const struct hearth_message *message) {
     struct hearth_message *read = NULL;
     struct hearth_errmsg msg;
-    bool same = hearth_chat_parse(format, text, len, &read, &msg) == HEARTH_OK && hearth_message_is_print(read, message);
+    bool same =
+        hearth_chat_parse(format, text, len, &read, &msg) == HEARTH_OK && hearth_message_is_print(read, message);
     hearth_message_unref(read);
     return same;
 }
 
-/* Cuts the end of the turn off: control tokens at the end without which the text still says the same. */
+/* Cuts the end of the turn off: control tokens at the end without which the text says what it should. */
 static void cut_end(const struct hearth_chat_format *format, char *text, const struct hearth_message *message) {
-    for (size_t at = strlen(text); at > 0; at--) {
-        char kept = text[at - 1];
-        if ((kept == '<' || kept == '[') && strncmp(text + at, "/tool", 5) != 0 && strncmp(text + at, "/think", 6) != 0) {
-            text[at - 1] = '\0';
-            if (!reads_as(format, text, at - 1, message)) {
-                text[at - 1] = kept;
-                break;
-            }
+    size_t len = strlen(text), best = len;
+    for (size_t at = len, tried = 0; at > 0 && tried < 8; at--) {
+        const char *end = text + at - 1;
+        if (strncmp(end, "</t", 3) == 0 || strncmp(end, "</param", 7) == 0 || strncmp(end, "</fun", 5) == 0) {
+            break; /* of a call, or of thoughts */
+        }
+        if (*end == '<' || *end == '[') {
+            best = reads_as(format, text, at - 1, message) ? at - 1 : best;
+            tried++;
         }
     }
+    text[best] = '\0';
 }
 
 static char *replaced(const char *text, const char *what, const char *with) {
     struct hearth_buf out = {0};
     for (const char *at; (at = strstr(text, what)) != NULL; text = at + strlen(what)) {
-        HEARTH_ASSERT(hearth_buf_append(&out, text, (size_t)(at - text)) && hearth_buf_append(&out, with, strlen(with)));
+        HEARTH_ASSERT(hearth_buf_append(&out, text, (size_t)(at - text)) &&
+                      hearth_buf_append(&out, with, strlen(with)));
     }
     HEARTH_ASSERT(hearth_buf_append(&out, text, strlen(text) + 1));
     return (char *)hearth_buf_take(&out);
@@ -115,8 +126,9 @@ static char *replaced(const char *text, const char *what, const char *with) {
 
 /* Values that a template prints as Python does, as a model writes them. */
 static char *as_json(const char *text) {
-    static const char *const words[][2] = {{">True<", ">true<"},     {">False<", ">false<"},     {">None<", ">null<"},
-                                           {"\nTrue\n", "\ntrue\n"}, {"\nFalse\n", "\nfalse\n"}, {"\nNone\n", "\nnull\n"}};
+    static const char *const words[][2] = {{">True<", ">true<"},       {">False<", ">false<"},
+                                           {">None<", ">null<"},       {"\nTrue\n", "\ntrue\n"},
+                                           {"\nFalse\n", "\nfalse\n"}, {"\nNone\n", "\nnull\n"}};
     char *made = strdup(text);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         char *next = replaced(made, words[i][0], words[i][1]);
@@ -264,8 +276,8 @@ static void go_on(int dialect, json_t *answer, json_t *messages) {
 static json_t *ask(const struct stage *stage, int dialect, json_t *messages, const json_t *tools) {
     static const char *const paths[] = {"/v1/chat/completions", "/v1/messages", "/v1/responses"};
     int status;
-    json_t *body = json_pack("{s:O, s:o}", dialect == 2 ? "input" : "messages", messages, "tools",
-                             tools_for(dialect, tools));
+    json_t *body =
+        json_pack("{s:O, s:o}", dialect == 2 ? "input" : "messages", messages, "tools", tools_for(dialect, tools));
     json_object_set_new(body, dialect == 2 ? "max_output_tokens" : "max_tokens", json_integer(4000));
     char *text = json_dumps(body, 0);
     json_t *answer = stage_call(stage, "POST", paths[dialect], text, &status);
@@ -282,8 +294,9 @@ static json_t *ask(const struct stage *stage, int dialect, json_t *messages, con
 /* ---- a template ---- */
 
 struct outcome {
-    bool sampled;            /* there is such a reply */
-    bool same[DIALECTS];     /* nothing of it was computed again */
+    bool sampled; /* there is such a reply */
+    bool same;    /* nothing of it was computed again, in any dialect */
+    bool kept;    /* that at least with --keep-thinking */
 };
 
 static json_int_t reused(json_t *answer) {
@@ -318,24 +331,20 @@ static bool turn(const struct stage *stage, int dialect, size_t reply, const jso
     return same;
 }
 
-static void open_stage(struct stage *stage, const char *text, bool keep, const json_t *tools, bool *sampled) {
-    struct stage_options options;
-    struct hearth_buf script = {0};
-    stage_options_default(&options);
+/* A script with a reply for each question that there can be one for. */
+static char *make_script(const char *text, const json_t *tools, struct outcome *outcomes) {
     struct hearth_chat *chat = NULL;
     struct hearth_errmsg msg;
+    struct hearth_buf script = {0};
     const struct hearth_chat_params params = {.template_text = text, .bos_text = "<s>", .eos_text = "<|im_end|>"};
     HEARTH_ASSERT(hearth_chat_create(&params, &chat, &msg) == HEARTH_OK);
     for (size_t i = 0; i < REPLIES; i++) {
         char *reply = sampled_text(chat, &replies[i], tools), when[32];
-        sampled[i] = reply != NULL;
+        outcomes[i].sampled = reply != NULL;
         if (reply != NULL) {
             snprintf(when, sizeof when, "#%zu.", i);
             json_t *line = json_pack("{s:{s:s}, s:s, s:i}", "when", "last", when, "reply", reply, "times", 0);
             char *dump = json_dumps(line, 0);
-            if (getenv("HEARTH_VERBOSE") != NULL) {
-                printf("%zu: %s\n", i, reply);
-            }
             HEARTH_ASSERT(hearth_buf_printf(&script, "%s\n", dump));
             free(dump);
             json_decref(line);
@@ -344,37 +353,91 @@ static void open_stage(struct stage *stage, const char *text, bool keep, const j
     }
     HEARTH_ASSERT(hearth_buf_append(&script, "", 1));
     hearth_chat_destroy(chat);
+    return (char *)hearth_buf_take(&script);
+}
+
+/* Of the replies, those that have not come back yet. */
+static void try_replies(const char *text, const char *script, bool keep, const json_t *tools,
+                        struct outcome *outcomes) {
+    struct stage_options options;
+    struct stage stage;
+    stage_options_default(&options);
     options.chat_template = text;
-    options.script = (const char *)script.data;
+    options.script = script;
     options.api.keep_thinking = keep;
     options.sim.ctx_tokens = 65536;
     options.markers = markers_add;
-    stage_open(stage, &options);
-    hearth_buf_finish(&script);
-}
-
-static void try_template(const char *text, bool keep, const json_t *tools, struct outcome *outcomes) {
-    struct stage stage;
-    bool sampled[REPLIES];
-    open_stage(&stage, text, keep, tools, sampled);
+    stage_open(&stage, &options);
     for (size_t i = 0; i < REPLIES; i++) {
-        outcomes[i].sampled = sampled[i];
-        for (int dialect = 0; dialect < DIALECTS && sampled[i]; dialect++) {
-            outcomes[i].same[dialect] = turn(&stage, dialect, i, tools);
+        bool whole = outcomes[i].sampled;
+        for (int dialect = 0; dialect < DIALECTS && whole; dialect++) {
+            whole = turn(&stage, dialect, i, tools);
         }
+        outcomes[i].same = whole && !keep ? true : outcomes[i].same;
+        outcomes[i].kept = whole;
     }
     stage_close(&stage);
 }
 
 static const char *cell(const struct outcome *outcome) {
-    const bool *same = outcome->same;
-    return !outcome->sampled                ? "–"
-           : same[0] && same[1] && same[2]  ? "yes"
-           : !same[0] && !same[1] && !same[2] ? "no"
-                                            : same[0] ? (same[1] ? "C A" : same[2] ? "C R" : "C") : (same[1] ? (same[2] ? "A R" : "A") : "R");
+    return !outcome->sampled ? "–" : outcome->same ? "yes" : outcome->kept ? "keep" : "no";
 }
 
-static void every_template(void **state) {
+static void try_template(const char *name, const char *text, const json_t *tools, struct hearth_buf *table) {
+    struct outcome outcomes[REPLIES] = {{0}};
+    char *script = make_script(text, tools, outcomes);
+    bool all = true, some = false;
+    for (size_t i = 0; i < REPLIES; i++) {
+        some = some || outcomes[i].sampled;
+    }
+    if (some) {
+        try_replies(text, script, false, tools, outcomes);
+        for (size_t i = 0; i < REPLIES; i++) {
+            all = all && (outcomes[i].same || !outcomes[i].sampled);
+        }
+        if (!all) {
+            try_replies(text, script, true, tools, outcomes);
+        }
+    }
+    HEARTH_ASSERT(hearth_buf_printf(table, "| %s |", name));
+    for (size_t i = 0; i < REPLIES; i++) {
+        HEARTH_ASSERT(hearth_buf_printf(table, " %s |", cell(&outcomes[i])));
+    }
+    HEARTH_ASSERT(hearth_buf_append(table, "\n", 1));
+    free(script);
+}
+
+static void start_table(struct hearth_buf *table) {
+    HEARTH_ASSERT(hearth_buf_printf(table, "| template |"));
+    for (size_t i = 0; i < REPLIES; i++) {
+        HEARTH_ASSERT(hearth_buf_printf(table, " %s |", replies[i].name));
+    }
+    HEARTH_ASSERT(hearth_buf_printf(table, "\n|---|"));
+    for (size_t i = 0; i < REPLIES; i++) {
+        HEARTH_ASSERT(hearth_buf_printf(table, "---|"));
+    }
+    HEARTH_ASSERT(hearth_buf_append(table, "\n", 1));
+}
+
+/* The page's table is `table`; or becomes it. */
+static void check_page(const char *table) {
+    const char *path = getenv("HEARTH_PAGE");
+    char *page = templates_read(path);
+    char *begin = strstr(page, "| template | words |"), *end = begin != NULL ? strstr(begin, "\n\n") : NULL;
+    assert_non_null(end);
+    if (getenv("HEARTH_WRITE") != NULL) {
+        FILE *file = fopen(path, "wb");
+        assert_non_null(file);
+        fprintf(file, "%.*s%s%s", (int)(begin - page), page, table, end + 1);
+        fclose(file);
+    } else if (strncmp(begin, table, strlen(table)) != 0) {
+        fail_msg("docs/models.md has another table; if this one is right, run the test with HEARTH_WRITE=1:\n%s",
+                 table);
+    }
+    free(page);
+}
+
+static void every_reply_of_every_template(void **state) {
     (void)state;
     struct templates all = templates_load();
     if (all.n == 0) {
@@ -382,25 +445,26 @@ static void every_template(void **state) {
     }
     json_t *tools = messages_json(tools_text);
     const char *only = getenv("HEARTH_ONLY");
+    struct hearth_buf table = {0};
+    start_table(&table);
     for (size_t t = 0; t < all.n; t++) {
-        if (only != NULL && strstr(all.names[t], only) == NULL) {
-            continue;
+        if (only == NULL || strstr(all.names[t], only) != NULL) {
+            try_template(all.names[t], all.texts[t], tools, &table);
         }
-        struct outcome plain[REPLIES] = {{0}}, kept[REPLIES] = {{0}};
-        try_template(all.texts[t], false, tools, plain);
-        try_template(all.texts[t], true, tools, kept);
-        printf("| %s |", all.names[t]);
-        for (size_t i = 0; i < REPLIES; i++) {
-            printf(" %s/%s |", cell(&plain[i]), cell(&kept[i]));
-        }
-        printf("\n");
     }
+    HEARTH_ASSERT(hearth_buf_append(&table, "", 1));
+    if (only != NULL) {
+        printf("%s", (const char *)table.data);
+    } else {
+        check_page((const char *)table.data);
+    }
+    hearth_buf_finish(&table);
     json_decref(tools);
     templates_finish(&all);
     markers_finish();
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_template)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_reply_of_every_template)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,7 @@ static void add(const char *text, size_t len) {
 
 void markers_add(struct hearth_engine *engine, const char *template_text) {
     static const char *const forms[] = {
-        "<\\|[A-Za-z_/-]+\\|>",  "<\\|[a-z_\"]+>",          "<[a-z_]+\\|>", "<\xEF\xBD\x9C[^<>{}' ]{1,40}\xEF\xBD\x9C>",
+        "<\\|[A-Za-z_/-]+\\|>", "<\\|[a-z_\"]+>",          "<[a-z_]+\\|>", "<\xEF\xBD\x9C[^<>{}' ]{1,40}\xEF\xBD\x9C>",
         "\\[/?[A-Z_]{3,24}\\]", "<(start|end)_of_[a-z]+>", "</?s>",        "<SPECIAL_[0-9]+>"};
     markers_finish();
     markers.own = engine->ops;

@@ -170,6 +170,42 @@ static void ids(void **state) {
     hearth_chat_destroy(chat);
 }
 
+/* Types that schemas leave out are filled in for a template that cannot print them, and for no other one. */
+static void schemas(void **state) {
+    (void)state;
+    static const char strict[] =
+        "{% for tool in tools or [] %}{{ tool['function']['name'] + tool['function']['description'] + ' ' }}{% for "
+        "name, p in tool['function']['parameters']['properties'].items() %}"
+        "{{ name + ':' + p['type'] + (p['items']['type'] if p['type'] == 'array' else '') + ' ' }}{% endfor %}"
+        "{% endfor %}" EACH PRINT CALLS "{% endfor %}";
+    static const char *const templates[] = {strict, TOOLS EACH PRINT CALLS "{% endfor %}"};
+    json_t *tools = messages_json(
+        "[{'type':'function','function':{'name':'ls','description':'Lists','parameters':{'type':'object','properties':"
+        "{'a':{},'b':{'anyOf':[{'type':'null'},{'type':'integer'}]},'c':{'type':'array'},'d':{'enum':[true]}}}}}]");
+    for (size_t i = 0; i < 2; i++) {
+        struct hearth_chat *chat = make(templates[i]);
+        assert_int_equal((hearth_chat_abilities(chat)->form & HEARTH_CHAT_SCHEMAS_FILLED) != 0, i == 0);
+        struct messages list = messages_load("[{'role':'user','content':'A'}]");
+        const struct hearth_chat_request request = {
+            .messages = list.v, .message_count = 1, .tools = tools, .tool_choice = HEARTH_TOOLS_AUTO};
+        struct hearth_chat_format *format = NULL;
+        struct hearth_chat_prompt prompt = {.text = {0}};
+        assert_int_equal(hearth_chat_format_get(chat, &request, &format, NULL), HEARTH_OK);
+        assert_int_equal(hearth_chat_render(chat, &request, format, &prompt, NULL), HEARTH_OK);
+        const char *text = (const char *)prompt.text.data;
+        if (i == 0) {
+            assert_string_equal(text, "lsLists a:string b:integer c:arraystring d:boolean [user]A");
+        } else {
+            assert_non_null(strstr(text, "\"a\": {}"));
+        }
+        hearth_chat_prompt_finish(&prompt);
+        hearth_chat_format_unref(format);
+        messages_finish(&list);
+        hearth_chat_destroy(chat);
+    }
+    json_decref(tools);
+}
+
 /* Nothing is changed for a template that takes everything. */
 static void the_history_itself(void **state) {
     (void)state;
@@ -182,7 +218,7 @@ static void the_history_itself(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(another_form), cmocka_unit_test(ids),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(another_form), cmocka_unit_test(ids), cmocka_unit_test(schemas),
                                        cmocka_unit_test(the_history_itself)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

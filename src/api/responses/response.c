@@ -14,7 +14,8 @@
 
 /* The text of a custom tool's call: the one argument of its function, or what the model wrote instead. */
 static json_t *custom_input(const json_t *arguments) {
-    json_t *parsed = json_loads(json_string_value(arguments), JSON_ALLOW_NUL, NULL);
+    const char *text = json_string_value(arguments);
+    json_t *parsed = hearth_json_parse(text, json_string_length(arguments), JSON_ALLOW_NUL, NULL);
     json_t *input = json_object_get(parsed, "input");
     input = json_is_string(input) ? json_incref(input) : json_incref((json_t *)(uintptr_t)arguments);
     json_decref(parsed);

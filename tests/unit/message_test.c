@@ -1,0 +1,84 @@
+/* Messages: values beyond 64 bits, what is equal by value, and what is a print of a message. */
+#include "support/messages.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* A reply with one call. */
+static struct hearth_message *call(const char *arguments) {
+    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_ASSISTANT);
+    assert_non_null(message);
+    assert_true(hearth_message_alloc_calls(message, 1));
+    message->calls[0].name = strdup("f");
+    message->calls[0].arguments = strdup(arguments);
+    assert_true(hearth_message_seal(message));
+    return message;
+}
+
+static void large_integers_are_values(void **state) {
+    (void)state;
+    static const char text[] = "{\"n\": 12345678901234567890123, \"small\": 7, \"text\": \"x\"}";
+    json_error_t error;
+    json_t *value = hearth_json_parse(text, strlen(text), 0, &error);
+    assert_non_null(value);
+    assert_true(json_is_real(json_object_get(value, "n")));
+    assert_int_equal(json_integer_value(json_object_get(value, "small")), 7);
+    json_decref(value);
+    assert_null(hearth_json_parse("{\"n\": 1,}", 9, 0, &error));
+    assert_int_equal(json_error_code(&error), json_error_invalid_syntax);
+    assert_null(hearth_json_parse("1e999", 5, JSON_DECODE_ANY, &error));
+    struct hearth_message *message = call(text);
+    assert_non_null(message->calls[0].parsed);
+    assert_string_equal(message->calls[0].arguments, text); /* the digits stay */
+    hearth_message_unref(message);
+}
+
+static void equal_by_value(void **state) {
+    (void)state;
+    static const struct {
+        const char *a, *b;
+        bool equal;
+    } cases[] = {{"{\"a\": 1, \"b\": 0.1}", "{\"b\":0.1,\"a\":1.0}", true},
+                 {"{\"a\": 12345678901234567890123}", "{\"a\":1.23456789012346e22}", true},
+                 {"{\"a\": 0.1234567890123}", "{\"a\": 0.1234567890124}", false},
+                 {"{\"a\": \"1\"}", "{\"a\": 1}", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct hearth_message *a = call(cases[i].a), *b = call(cases[i].b);
+        assert_int_equal(hearth_message_equal(a, b), cases[i].equal);
+        hearth_message_unref(a);
+        hearth_message_unref(b);
+    }
+}
+
+/* What was read from a template's print may hold texts where the reply has other values. */
+static void prints(void **state) {
+    (void)state;
+    static const struct {
+        const char *print, *message;
+        bool is_print;
+    } cases[] = {
+        {"{\"a\": \"True\", \"b\": \"None\", \"c\": \"False\"}", "{\"a\": true, \"b\": null, \"c\": false}", true},
+        {"{\"a\": \"3\", \"b\": \"[1, {}]\"}", "{\"a\": 3, \"b\": [1, {}]}", true},
+        {"{\"a\": \"12345678901234567890123\"}", "{\"a\": 12345678901234567890123}", true},
+        {"{\"a\": \"True\"}", "{\"a\": \"True\"}", true},
+        {"{\"a\": \"True\"}", "{\"a\": false}", false},
+        {"{\"a\": \"None\"}", "{\"a\": \"\"}", false},
+        {"{\"a\": true}", "{\"a\": \"True\"}", false},
+        {"{\"a\": \"no value\"}", "{\"a\": 3}", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct hearth_message *print = call(cases[i].print), *message = call(cases[i].message);
+        assert_int_equal(hearth_message_is_print(print, message), cases[i].is_print);
+        hearth_message_unref(print);
+        hearth_message_unref(message);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(large_integers_are_values), cmocka_unit_test(equal_by_value),
+                                       cmocka_unit_test(prints)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
