@@ -317,7 +317,7 @@ static bool warn_of_own(struct hearth_buf *out, const char *name) {
     if (near) {
         hearth_option_env_name(hearth_option_find(near, strlen(near), &negated), own);
     }
-    return hearth_buf_printf(out, "the environment variable %s is not an option%s%s%s\n", name,
+    return hearth_buf_printf(out, "environment: %s is not an option%s%s%s\n", name,
                              near ? ": did you mean " : "", near ? own : "",
                              near ? "?" : " (docs/options.md lists them)");
 }
@@ -328,10 +328,10 @@ static bool warn_of_llama(struct hearth_buf *out, const char *name) {
     char own[HEARTH_OPTION_ENV_MAX];
     bool negated;
     if (!flag || flag->verdict != HEARTH_LLAMA_HONOURED) {
-        return hearth_buf_printf(out, "the environment variable %s is not read: hearth has options of its own\n", name);
+        return hearth_buf_printf(out, "environment: %s is not read: hearth has options of its own\n", name);
     }
     hearth_option_env_name(hearth_option_find(flag->names, strcspn(flag->names, " "), &negated), own);
-    return hearth_buf_printf(out, "the environment variable %s is not read: set %s\n", name, own);
+    return hearth_buf_printf(out, "environment: %s is not read: set %s\n", name, own);
 }
 
 static int warn_of_environment(struct hearth_options *options, struct hearth_errmsg *msg) {
@@ -381,7 +381,7 @@ static int parse_setting(struct hearth_options *options, const char *place, char
     if (!row) {
         const char *near = hearth_option_nearest(name);
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: unknown option %s%s%s%s (see hearth serve --help)", place,
-                           name + 2, near ? ": did you mean " : "", near ? near + 2 : "", near ? "?" : "");
+                           name + 2, near ? ", did you mean " : "", near ? near + 2 : "", near ? "?" : "");
     }
     (void)snprintf(origin, sizeof(origin), "%s: %s", place, row->long_name + 2);
     return set(row, origin, value, HEARTH_OPTION_CONFIG, options, msg);

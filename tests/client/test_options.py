@@ -44,8 +44,8 @@ def test_defaults_of_requests():
 
 def test_variables_that_are_none():
     log = said("-c", "4096", HEARTH_CTXSIZE="8192", LLAMA_ARG_PORT="1", HEARTH_CACHE="/tmp")
-    assert "warn  the environment variable HEARTH_CTXSIZE is not an option: did you mean HEARTH_CTX_SIZE?" in log
-    assert "warn  the environment variable LLAMA_ARG_PORT is not read: set HEARTH_PORT" in log
+    assert "warn  environment: HEARTH_CTXSIZE is not an option: did you mean HEARTH_CTX_SIZE?" in log
+    assert "warn  environment: LLAMA_ARG_PORT is not read: set HEARTH_PORT" in log
     assert "HEARTH_CACHE" not in log
 
 

@@ -244,16 +244,16 @@ static void test_variables(void **state) {
     static const struct {
         const char *name, *says; /* NULL: nothing */
     } cases[] = {
-        {"HEARTH_CTXSIZE", "the environment variable HEARTH_CTXSIZE is not an option: did you mean HEARTH_CTX_SIZE?\n"},
-        {"HEARTH_FROBNICATE_ALL", "the environment variable HEARTH_FROBNICATE_ALL is not an option (docs/options.md lists them)\n"},
+        {"HEARTH_CTXSIZE", "environment: HEARTH_CTXSIZE is not an option: did you mean HEARTH_CTX_SIZE?\n"},
+        {"HEARTH_FROBNICATE_ALL", "environment: HEARTH_FROBNICATE_ALL is not an option (docs/options.md lists them)\n"},
         {"HEARTH_PORT", NULL},
         {"HEARTH_CACHE", NULL},
         {"HEARTH_CUDA", NULL},
-        {"LLAMA_ARG_CTX_SIZE", "the environment variable LLAMA_ARG_CTX_SIZE is not read: set HEARTH_CTX_SIZE\n"},
-        {"LLAMA_API_KEY", "the environment variable LLAMA_API_KEY is not read: set HEARTH_API_KEY\n"},
-        {"LLAMA_ARG_N_GPU_LAYERS", "the environment variable LLAMA_ARG_N_GPU_LAYERS is not read: set HEARTH_GPU_LAYERS\n"},
-        {"LLAMA_ARG_SWA_FULL", "the environment variable LLAMA_ARG_SWA_FULL is not read: hearth has options of its own\n"},
-        {"LLAMA_ARG_NOTHING", "the environment variable LLAMA_ARG_NOTHING is not read: hearth has options of its own\n"},
+        {"LLAMA_ARG_CTX_SIZE", "environment: LLAMA_ARG_CTX_SIZE is not read: set HEARTH_CTX_SIZE\n"},
+        {"LLAMA_API_KEY", "environment: LLAMA_API_KEY is not read: set HEARTH_API_KEY\n"},
+        {"LLAMA_ARG_N_GPU_LAYERS", "environment: LLAMA_ARG_N_GPU_LAYERS is not read: set HEARTH_GPU_LAYERS\n"},
+        {"LLAMA_ARG_SWA_FULL", "environment: LLAMA_ARG_SWA_FULL is not read: hearth has options of its own\n"},
+        {"LLAMA_ARG_NOTHING", "environment: LLAMA_ARG_NOTHING is not read: hearth has options of its own\n"},
         {"LLAMA_CACHE", NULL},
     };
     for (int i = 0; i < COUNT(cases); i++) {
