@@ -577,7 +577,6 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
     struct hearth_job *job = reading->job;
     struct reader state = {.reading = reading, .job = job, .history = &job->history}, *reader = &state;
     const size_t count = json_array_size(messages);
-    bool ok;
     snprintf(reading->place, sizeof reading->place, "messages");
     if (count == 0) {
         return FAIL("%s", messages == NULL           ? "Field required"
@@ -589,7 +588,7 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
             reader->asked = job->history.messages[i];
         }
     }
-    ok = read_system(reader, hearth_json_get(body, "system"));
+    bool ok = read_system(reader, hearth_json_get(body, "system"));
     const size_t before = job->history.count;
     for (size_t i = 0; ok && i < count; i++) {
         ok = read_message(reader, json_array_get(messages, i), i, i + 1 == count);
