@@ -246,7 +246,7 @@ json_t *hearth_json_get(const json_t *object, const char *name);
 
 /* ---- generation.c ---- */
 
-#define HEARTH_PROMPT_MARKS_MAX 16
+#define HEARTH_PROMPT_MARKS_MAX 24
 
 struct hearth_prompt {
     struct hearth_tokens tokens;

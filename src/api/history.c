@@ -78,7 +78,7 @@ static struct hearth_transcript_prompt transcript_prompt(const struct hearth_cha
  * here it is the later one that more prompts come back to. */
 #define HEAD_GAP_BYTES (8 * HEARTH_MARK_MIN_GAP_TOKENS)
 
-/* Where prompts of the same client part that have some of the system messages in common, but other tools or none. */
+/* Where prompts of the same client part that have some of the system messages or tools in common. */
 static void add_head(struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered, size_t from) {
     size_t next = rendered->system_end < rendered->text.len ? rendered->system_end : rendered->text.len;
     for (size_t i = rendered->head_count; i-- > 0;) {

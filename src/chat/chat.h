@@ -172,15 +172,15 @@ const struct hearth_chat_format_info *hearth_chat_format_info(const struct heart
 /* ---- rendering ---- */
 
 #define HEARTH_CHAT_NO_MARK ((size_t)-1)
-#define HEARTH_CHAT_HEAD_MAX 6 /* two for each of so many messages */
+#define HEARTH_CHAT_HEAD_MAX 14 /* two for each of three messages, and eight for tools */
 
 /* A rendered prompt. The marks are byte offsets into the text where other prompts are likely to leave this one, or
  * HEARTH_CHAT_NO_MARK: */
 struct hearth_chat_prompt {
     struct hearth_buf text;  /* NUL-terminated */
-    /* Where the texts of the first system messages begin and end, ascending: between two of them, or behind the last
-     * one, there may be tools, and prompts of one client may share what is in front of them. An end is that of the
-     * text but for its last byte, for what follows decides which token that is part of. */
+    /* Where the texts of the first system messages begin and end, and where some of the tools begin, ascending: prompts
+     * of one client may share what is in front of any of these. An end is that of the text but for its last byte, for
+     * what follows decides which token that is part of. */
     size_t head[HEARTH_CHAT_HEAD_MAX];
     size_t head_count;
     size_t system_end;       /* where the content of the first message after the system messages begins */

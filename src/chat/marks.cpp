@@ -72,24 +72,83 @@ size_t inside(const rendered &prompt, std::string_view content, size_t found, si
     return printed ? found - lead + at : found + (at > lead ? at - lead : 0);
 }
 
+/* Where the print of a tool begins, at or behind `from`: at the line that its name is in, or at the name. It is found
+ * by its description, which says more than a name that a system text may mention, too. `from` moves behind it. */
+size_t find_tool(const rendered &prompt, const json_t *tool, size_t &from) {
+    constexpr size_t k_enough = 48, k_before = 256; /* bytes of a description; between a tool's beginning and that */
+    const json_t *function = json_object_get(tool, "function");
+    const json_t *description = json_object_get(function, "description");
+    const char *name = json_string_value(json_object_get(function, "name"));
+    if (name == nullptr || json_string_length(description) == 0) {
+        return k_none;
+    }
+    std::string what = json_text(description).substr(1, k_enough);
+    what.erase(std::min(what.size() - 1, what.find('\\'))); /* as far as it is the same with and without escapes */
+    const size_t said = what.empty() ? k_none : prompt.text.find(what, from);
+    if (said == k_none) {
+        return k_none;
+    }
+    const size_t least = std::max(from, said > k_before ? said - k_before : 0);
+    const size_t named = prompt.text.rfind(name, said);
+    const size_t at = named != k_none && named >= least ? named : said;
+    const size_t line = prompt.text.rfind('\n', at);
+    from = said + what.size();
+    return line != k_none && line >= least ? line : at;
+}
+
+void add_head(struct hearth_chat_prompt &out, size_t at) {
+    if (out.head_count < HEARTH_CHAT_HEAD_MAX) {
+        out.head[out.head_count++] = at;
+    }
+}
+
+/* A request with some of the tools only, as sub-agents make them, parts from this one where one is missing. Of many
+ * tools, marks are at an eighth of their text each. In front of the first one stands the end of a system text. */
+void find_tools(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out) {
+    constexpr size_t k_parts = 8, k_least = 512; /* bytes: less is computed as soon as brought back */
+    std::vector<size_t> begins;
+    size_t cursor = 0;
+    for (size_t i = 0; i < json_array_size(request.tools); i++) {
+        const size_t at = find_tool(prompt, json_array_get(request.tools, i), cursor);
+        if (at == k_none) {
+            break; /* printed otherwise: to look on would be slow */
+        }
+        begins.push_back(at);
+    }
+    if (begins.empty()) {
+        return;
+    }
+    const size_t part = std::max((begins.back() - begins.front()) / k_parts, k_least);
+    size_t next = begins.front() + part;
+    for (const size_t at : begins) {
+        if (at >= next) {
+            add_head(out, at - 1);
+            next = at + part;
+        }
+    }
+}
+
 } // namespace
 
 void find_head(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out) {
+    constexpr size_t k_system_messages = 3;
     size_t cursor = 0;
     out.head_count = 0;
-    for (size_t i = 0; i < request.message_count && out.head_count + 2 <= HEARTH_CHAT_HEAD_MAX; i++) {
+    for (size_t i = 0; i < request.message_count && i < k_system_messages; i++) {
         const struct hearth_message &message = *request.messages[i];
         if (message.role != HEARTH_ROLE_SYSTEM && message.role != HEARTH_ROLE_DEVELOPER) {
-            return;
+            break;
         }
         const std::string_view what = trimmed({message.content, message.content_len});
         const size_t at = what.empty() ? k_none : find_forward(prompt, what, cursor);
         if (at != k_none) {
             cursor = at + what.size();
-            out.head[out.head_count++] = at;
-            out.head[out.head_count++] = cursor - 1;
+            add_head(out, at);
+            add_head(out, cursor - 1);
         }
     }
+    find_tools(prompt, request, out);
+    std::sort(out.head, out.head + out.head_count);
 }
 
 size_t find_system_end(const rendered &prompt, const turn_list &list) {

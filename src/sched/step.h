@@ -68,7 +68,7 @@
 #include <stdint.h>
 
 #define HEARTH_LANES_MAX 64
-#define HEARTH_MARKS_MAX 32
+#define HEARTH_MARKS_MAX 40
 /* A stop costs a batch of its own: not worth it for fewer tokens than this. */
 #define HEARTH_MARK_MIN_GAP_TOKENS 32
 

@@ -75,7 +75,7 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
 
 /* ---- a prompt ---- */
 
-#define HEARTH_TRANSCRIPT_MARKS_MAX 16
+#define HEARTH_TRANSCRIPT_MARKS_MAX 24
 
 /* Text that a template printed where a reply stands, and what the prompt that was replied to ended with (not all of it,
  * but with the whole of what the template begins a reply with). */

@@ -9,14 +9,20 @@
 
 #include <cmocka.h>
 
-#define TOOLS(word)                                                                                                 \
-    "[{\"type\":\"function\",\"function\":{\"name\":\"" word "\",\"description\":\"Looks for things that somebody " \
-    "has put somewhere, in boxes and behind doors, and says "                                                       \
-    "where.\",\"parameters\":{\"type\":\"object\",\"properties\""                                                   \
-    ":{\"q\":{\"type\":\"integer\"},\"in\":{\"type\":\"string\"}}}}},"                                              \
-    "{\"type\":\"function\",\"function\":{\"name\":\"patch_" word                                                   \
-    "\",\"description\":\"Patches a file with lines that "                                                          \
-    "are given in full.\",\"parameters\":{\"type\":\"object\",\"properties\":{\"file\":{\"type\":\"string\"}}}}}]"
+#define LOOK(word)                                                                                                   \
+    "{\"type\":\"function\",\"function\":{\"name\":\"" word "\",\"description\":\"Looks for things that somebody "   \
+    "has put somewhere, in boxes and behind doors, and says where. What is looked for is named in a word or two, "   \
+    "and where it is looked for may be named as well: a room, a cupboard, a box in it. Without that the whole "      \
+    "house is gone through, from the roof to the cellar, which takes its time. What looks like the thing is named, " \
+    "too, with the place that it was found in, and nothing is moved.\",\"parameters\":{\"type\":\"object\","         \
+    "\"properties\":{\"q\":{\"type\":\"integer\"},\"in\":{\"type\":\"string\"}}}}}"
+#define PATCH(word)                                                                                                   \
+    "{\"type\":\"function\",\"function\":{\"name\":\"patch_" word                                                     \
+    "\",\"description\":\"Patches a file with lines that "                                                            \
+    "are given in full, those in front and behind included, so that the place is found when the file has changed in " \
+    "the meantime. What is not found is told, and nothing is written then.\","                                        \
+    "\"parameters\":{\"type\":\"object\",\"properties\":{\"file\":{\"type\":\"string\"}}}}}"
+#define TOOLS(word) "[" LOOK(word) "," PATCH(word) "]"
 
 #define TOOL_TEXT                                                                                               \
     "{%- if tools -%}{{- '\\n\\n# Tools\\n<tools>' -}}{%- for tool in tools -%}{{- '\\n' + (tool | tojson) -}}" \
@@ -83,19 +89,21 @@ static json_int_t compute(const struct stage *stage, size_t systems, const char 
 
 #define END_TOKENS 3    /* what a mark leaves of the beginning of a message */
 #define HEADER_TOKENS 6 /* the end of a text's last word, and what stands between two messages, in sim's tokens */
+#define NAME_TOKENS 28  /* what stands in front of a tool's name, which tells it from another one */
 
 static const struct side {
     size_t systems;
     const char *tools;
-    bool same;      /* the whole head is the same */
-    bool all_tools; /* what is shared of a prompt with tools; else at the most what is shared of one without */
+    json_int_t more_tokens; /* may be computed than are new */
+    bool all_tools;         /* what is shared of a prompt with tools; else at the most what is shared of one without */
 } sides[] = {
-    {1, NULL, false, true}, /* a title: the system text alone */
-    {1, TOOLS("seek"), false,
-     false},                         /* a sub-agent with tools of its own: they begin alike, as a template's words do */
-    {2, TOOLS("look"), false, true}, /* one with the same tools and other instructions behind them */
-    {3, TOOLS("look"), true, true},  /* another conversation */
-    {3, NULL, false, true},          /* a compaction */
+    {1, NULL, HEADER_TOKENS, true},                 /* a title: the system text alone */
+    {1, TOOLS("seek"), HEADER_TOKENS, false},       /* a sub-agent with tools of its own, which begin alike */
+    {2, TOOLS("look"), HEADER_TOKENS, true},        /* one with the same tools and other instructions behind them */
+    {3, TOOLS("look"), END_TOKENS, true},           /* another conversation */
+    {3, NULL, HEADER_TOKENS, true},                 /* a compaction */
+    {3, "[" LOOK("look") "]", HEADER_TOKENS, true}, /* a sub-agent without the last tool */
+    {3, "[" LOOK("look") "," LOOK("seek") "," PATCH("look") "]", NAME_TOKENS, true}, /* one with another in between */
 };
 enum { SIDES = sizeof sides / sizeof sides[0] };
 
@@ -123,7 +131,7 @@ static void what_stands_in_front_is_found(void **state) {
             const json_int_t new_tokens = compute_side(HEARTH_MEMORY_PAGES, templates[t], i, sides[i].all_tools);
             for (enum hearth_memory_class each = HEARTH_MEMORY_PAGES_SNAPSHOT; each <= HEARTH_MEMORY_OPAQUE; each++) {
                 const json_int_t computed = compute_side(each, templates[t], i, true);
-                assert_in_range(computed, 1, new_tokens + (sides[i].same ? END_TOKENS : HEADER_TOKENS));
+                assert_in_range(computed, 1, new_tokens + sides[i].more_tokens);
             }
         }
     }
