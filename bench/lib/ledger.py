@@ -86,7 +86,7 @@ class Ledger:
 def of_exchanges(client, exchanges, lost=()):
     """A ledger of what was recorded (lib/record.py), in the order of arrival, in every dialect. Requests without a
     receipt, because the client went away or the server refused, are known as prompts and count nowhere; those in `lost`
-    (their server was killed) are not known either.
+    (their server was killed, or they did not fit its context) are not known either.
 
     A request without tools may be one of a conversation that had some (Codex summarises so): what is new in it is the
     least that any tools known so far leave."""

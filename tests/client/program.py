@@ -126,6 +126,14 @@ class Program:
             file.write(data if isinstance(data, bytes) else data.encode())
         return self.path(name)
 
+    def change(self, name, old, new):
+        """Another set-up than the page's: in one of its files."""
+        path = self.path(name.replace("~", self.home, 1))
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        assert old in text, f"docs/clients.md has no {old!r} in {name}"
+        self.write(path, text.replace(old, new))
+
     def command(self, text, flags=(), new=False):
         """The page's command with this text and more flags before it."""
         command = self._commands[0 if new or not self._opened else -1]
@@ -196,17 +204,27 @@ class Play:
         """Waits until all that is known is on disk."""
         wait_written(self.server)
 
+    def full(self):
+        """Those that were told, in the words of their dialect, that the context is full: by an error, or by a response
+        that does not end the turn."""
+        def tells(reply):
+            error = reply.get("error") or {}
+            return (error.get("code") == "context_length_exceeded" or reply.get("end_turn") is False
+                    or error.get("message", "").startswith("prompt is too long: "))
+        return [exchange for exchange in self.exchanges() if isinstance(exchange.reply, dict) and tells(exchange.reply)]
+
     def assert_well(self, limit=1.02, each=True):
-        """No request was refused, everything was in the script, and prompts cost what is new in them: all together, and
-        each, unless they ran beside each other: then the one that came first may have waited for what the other
-        computed."""
+        """No request was refused, but for those that did not fit, everything was in the script, and prompts cost what is
+        new in them: all together, and each, unless they ran beside each other: then the one that came first may have
+        waited for what the other computed."""
+        unanswered = [*self.lost, *self.full()]
         failed = [(exchange.method, exchange.path, exchange.status, exchange.reply) for exchange in self.recorder.exchanges
-                  if exchange not in self.lost and exchange.status not in (None, 200)]
+                  if exchange not in unanswered and exchange.status not in (None, 200)]
         # Programs look for other servers than this one, too.
         failed = [each for each in failed if each[2] != 404 or as_chat.dialect(each[1])]
         assert not failed, failed
         assert UNSCRIPTED not in json.dumps([exchange.reply for exchange in self.exchanges()])
-        ledger = of_exchanges(self.server.client, self.exchanges(), self.lost)
+        ledger = of_exchanges(self.server.client, self.exchanges(), unanswered)
         assert ledger.rows
         assert ledger.ratio <= limit, f"computed {ledger.computed}, new {ledger.new}: {ledger.rows}"
         dear = [row for row in ledger.rows if row[1] > row[2] * limit + SLACK_TOKENS]

@@ -1,6 +1,8 @@
 """Claude Code: the program as it is, a process for each turn, with its tools at work. docs/clients.md says how it is set
 up; without the program (scripts/programs.sh) these tests are left out."""
 
+import json
+
 import pytest
 
 from lib.text import Text
@@ -137,6 +139,23 @@ def test_tool_search(tmp_path, model):
             assert user.ask(f"Load {load}.") == f"Loaded {load}."
         ledger = played.assert_well()
         assert len(ledger.rows) == 8
+
+
+def test_full_context(tmp_path):
+    """The server's context is smaller than the program takes it for. When it is full the program summarises the session
+    by itself, and the turn goes on."""
+    script = [says("<analysis>Short.</analysis>\n<summary>We count far.</summary>", last="detailed summary", times=0),
+              *(says(bash(f"seq {turn}000 {turn}999"), last=f"Turn {turn}.") for turn in range(1, 3)),
+              *(says(f"Counted {turn}.", last=f"{turn}998") for turn in range(1, 3)),
+              says("It was so.", last="Was it so?")]
+    with play(tmp_path, script, "-c", "20480") as played:
+        user = claude(tmp_path, played)
+        for turn in range(1, 3):
+            assert user.ask(f"Turn {turn}.") == f"Counted {turn}."
+        assert user.ask("Was it so?") == "It was so."
+        assert played.full()
+        assert "We count far." in json.dumps(played.exchanges()[-1].body)
+        played.assert_well()
 
 
 @MODELS

@@ -113,6 +113,26 @@ def test_compaction(tmp_path, model):
         played.assert_well()
 
 
+def test_full_context(tmp_path):
+    """The program does not know what the server's context holds. When that is full the server has it summarise the
+    session, and the turn goes on."""
+    script = [says("We looked at a museum.", last="CONTEXT CHECKPOINT COMPACTION"),
+              *(says(run("cat museum.md"), last=f"Turn {turn}!") for turn in range(1, 4)),
+              says("A museum.", last="north room", times=0), says("Gone on.", last="We looked at a museum."),
+              says("It was so.", last="Was it so?")]
+    with play(tmp_path, script, "-c", "16384") as played:
+        user = codex(tmp_path, played)
+        user.change("~/.codex/config.toml", "model_context_window = 65536\n", "")
+        user.write("museum.md", "# Museum\n\nnorth room\n" + Text("museum").words(1800))
+        for turn in range(1, 4):
+            assert user.ask(f"Turn {turn}!") == ("Gone on." if turn == 3 else "A museum.")
+        assert user.ask("Was it so?") == "It was so."
+        # The turn is told; then the summary, which does not fit before the program leaves something out.
+        assert [exchange.reply["status"] for exchange in played.full()] == ["completed", "failed"]
+        assert len([exchange for exchange in played.exchanges() if not exchange.body["tools"]]) == 2
+        played.assert_well()
+
+
 @MODELS
 def test_killed_server(tmp_path, model):
     """The server is killed while a reply streams. It comes back, the program asks again by itself, and nothing that was
