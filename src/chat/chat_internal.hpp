@@ -76,6 +76,7 @@ struct hearth_chat {
     struct hearth_chat_abilities abilities = {};
     common_chat_templates_ptr templates;         /* for common_chat_templates_apply(); null: built-in */
     std::unique_ptr<common_chat_template> jinja; /* the same, to be run here; null: built-in */
+    std::unique_ptr<common_chat_template> analysed; /* the template without an end token, see analyse() */
     autoparser::autoparser analysis;             /* of the template; not complete: built-in or not to be analysed */
     std::mutex lock;
     std::list<cached_format> formats; /* latest first */

@@ -299,9 +299,16 @@ bool finds_thinking(const struct hearth_chat &chat) {
     }
 }
 
+/* Finds out how replies look. A reply ends before the end token, which is sampled and no text. `common` takes it for
+ * the end of a call where the template prints it there (Mistral Small 3.2), and would find none: it gets a template
+ * that prints none. What `common` itself prints, where that is used, has it. */
 void analyse(struct hearth_chat &chat) {
     try {
-        chat.analysis.analyze_template(*chat.jinja);
+        if (!chat.rewrites) {
+            chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, "");
+        }
+        chat.analysed = std::make_unique<common_chat_template>(chat.jinja->source(), chat.bos, "");
+        chat.analysis.analyze_template(*chat.analysed);
     } catch (const std::bad_alloc &) {
         throw;
     } catch (const std::exception &) {

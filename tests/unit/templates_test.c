@@ -233,7 +233,41 @@ static void every_template_takes_every_history(void **state) {
     assert_int_equal(bad, 0);
 }
 
+/* The end token, which this one prints behind calls as behind words, is no part of a call. */
+static void a_call_ends_before_the_end_token(void **state) {
+    (void)state;
+    struct templates all = templates_load();
+    size_t t = 0;
+    while (t < all.n && strstr(all.names[t], "Mistral-Small-3.2") == NULL) {
+        t++;
+    }
+    if (t == all.n) {
+        templates_finish(&all);
+        skip();
+    }
+    struct hearth_chat *chat = make(all.texts[t]);
+    struct messages list = load(USER("zqu1"));
+    json_t *tools = messages_json(tools_text);
+    const struct hearth_chat_request request = {
+        .messages = list.v, .message_count = list.n, .tools = tools, .tool_choice = HEARTH_TOOLS_AUTO};
+    static const char reply[] = "[TOOL_CALLS]read[CALL_ID]abcDEF123[ARGS]{\"path\": \"/tmp\"}";
+    struct hearth_chat_format *format = NULL;
+    struct hearth_message *message = NULL;
+    struct hearth_errmsg msg;
+    assert_int_equal(hearth_chat_format_get(chat, &request, &format, &msg), HEARTH_OK);
+    assert_int_equal(hearth_chat_parse(format, reply, strlen(reply), &message, &msg), HEARTH_OK);
+    assert_int_equal(message->call_count, 1);
+    assert_string_equal(message->calls[0].name, "read");
+    hearth_message_unref(message);
+    hearth_chat_format_unref(format);
+    hearth_chat_destroy(chat);
+    json_decref(tools);
+    messages_finish(&list);
+    templates_finish(&all);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_template_takes_every_history)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_template_takes_every_history),
+                                       cmocka_unit_test(a_call_ends_before_the_end_token)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
