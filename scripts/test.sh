@@ -45,7 +45,8 @@ if [ $# -eq 0 ] && [ -e tests/client/requirements.txt ]; then
     # The agents pin versions of their own. HEARTH_HERMES names an installed hermes-agent.
     HEARTH_PROGRAMS=$(scripts/programs.sh all)
     HEARTH_HERMES=${HEARTH_HERMES:-$(printf '%s\n' "$HEARTH_PROGRAMS" | sed -n 's/^hermes=//p')/bin/hermes}
-    export HEARTH_PROGRAMS HEARTH_HERMES
+    HEARTH_TEMPLATES=${HEARTH_TEMPLATES:-$(scripts/deps.sh templates)}
+    export HEARTH_PROGRAMS HEARTH_HERMES HEARTH_TEMPLATES
     say "tests with Python clients"
     $fixed "$python" -m pytest -q --junitxml "$results/client.xml" tests/client >&2 || true
     [ -e "$results/client.xml" ] || die "pytest did not run"
