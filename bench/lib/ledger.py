@@ -88,8 +88,9 @@ def of_exchanges(client, exchanges, lost=()):
     receipt, because the client went away or the server refused, are known as prompts and count nowhere; those in `lost`
     (their server was killed, or they did not fit its context) are not known either.
 
-    A request without tools may be one of a conversation that had some (Codex summarises so): what is new in it is the
-    least that any tools known so far leave."""
+    A request without tools that holds a reply may go on from a conversation that had some (Codex summarises so): what is
+    new in it is the least that any tools known so far leave. What a server computes because that is quicker than to
+    bring it back (compute_cheaper) depends on the machine's speed, and counts as new."""
     ledger, toolsets = Ledger(client), [None]
     for exchange in exchanges:
         if exchange.body is None or exchange.status != 200 or as_chat.dialect(exchange.path) is None or exchange in lost:
@@ -98,11 +99,13 @@ def of_exchanges(client, exchanges, lost=()):
         if body.get("tools") and body["tools"] not in toolsets:
             toolsets.append(body["tools"])
         receipt = exchange.reply.get("hearth") if isinstance(exchange.reply, dict) else None
-        if not body.get("tools") and len(toolsets) > 1:
+        goes_on = any(message.get("role") == "assistant" for message in body.get("messages", []))
+        if goes_on and not body.get("tools") and len(toolsets) > 1:
             body = min(({**body, "tools": tools} for tools in toolsets), key=ledger.new_of)
         if receipt is None:
             ledger.known.append(ledger.prompt_of(body))
             continue
-        ledger.ask(body)
-        ledger.answer(body, as_chat.reply(exchange.path, exchange.reply), receipt["computed"])
+        new, computed = ledger.ask(body), receipt["computed"]
+        computed = min(computed, new) if receipt["reason"] == "compute_cheaper" else computed
+        ledger.answer(body, as_chat.reply(exchange.path, exchange.reply), computed)
     return ledger
