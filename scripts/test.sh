@@ -36,14 +36,20 @@ esac
 results=$dir/results
 rm -rf "$results"
 mkdir -p "$results"
+# The agents of the client tests are fetched while the tests in C run: that is mostly waiting.
+if [ $# -eq 0 ]; then
+    scripts/programs.sh all >"$results/programs" &
+    programs=$!
+fi
 say "tests of $dir"
 $fixed meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$slower" "$@" >&2 || true
 cp "$dir/meson-logs/testlog.json" "$results/" 2>/dev/null || die "meson ran no tests"
 
-if [ $# -eq 0 ] && [ -e tests/client/requirements.txt ]; then
+if [ $# -eq 0 ]; then
     python=$(venv tests/client/requirements.txt venv)/bin/python
     # The agents pin versions of their own. HEARTH_HERMES names an installed hermes-agent.
-    HEARTH_PROGRAMS=$(scripts/programs.sh all)
+    wait "$programs" || die "the agents of the client tests could not be installed"
+    HEARTH_PROGRAMS=$(cat "$results/programs")
     HEARTH_HERMES=${HEARTH_HERMES:-$(printf '%s\n' "$HEARTH_PROGRAMS" | sed -n 's/^hermes=//p')/bin/hermes}
     HEARTH_TEMPLATES=${HEARTH_TEMPLATES:-$(scripts/deps.sh templates)}
     export HEARTH_PROGRAMS HEARTH_HERMES HEARTH_TEMPLATES
