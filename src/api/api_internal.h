@@ -428,7 +428,7 @@ void hearth_content_warn(const struct hearth_history *history, struct hearth_htt
 /* messages.c: reads the body's messages into job->history. */
 bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hearth_api_error *error);
 /* messages.c: takes lines that change without meaning anything out of a system or developer text of `*len` bytes and a
- * NUL, with their newlines: those that --strip-line names, and those that a client writes for whoever bills it. */
+ * NUL, with their newlines: those that --strip-line names, and the billing line that Claude Code writes. */
 void hearth_text_strip_lines(const struct hearth_api *api, char *text, size_t *len);
 /* The same for the content of a message, before it is sealed. */
 void hearth_message_strip_lines(const struct hearth_api *api, struct hearth_message *message);

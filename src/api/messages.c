@@ -41,7 +41,7 @@ struct content {
     struct hearth_buf text, unseen;
 };
 
-/* A part that is no text. Of types that nobody knows, those are left out that a reply of another server had, and those
+/* A part that is no text. Of unknown types, those are left out that a reply of another server had, and those
  * are told of that a tool has brought; what a user says is to be understood, or refused. */
 static bool add_other(const json_t *part, const char *type, struct content *content, struct hearth_api_error *error) {
     const bool known = hearth_content_is_known(type);

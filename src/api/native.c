@@ -23,7 +23,7 @@ static json_t *disk_json(const struct hearth_api *api) {
                      "budget_bytes", (json_int_t)stats.budget_bytes, "files", (json_int_t)stats.files);
 }
 
-/* For who asks whether there is anybody: browsers at /, and Claude Code, which opens its connection with a HEAD. */
+/* Tells that a server is here: browsers ask for /, and Claude Code opens its connection with a HEAD. */
 void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     (void)api;
     hearth_json_respond(exchange, 200, json_pack("{s:s, s:s}", "message", "hello", "server", "hearth"));

@@ -1,4 +1,4 @@
-/* What the files of the options of `hearth serve` share; nobody else includes it.
+/* What the files of the options of `hearth serve` share; no other file includes it.
  *
  *     options_table.c   the rows of options.def, and how they are found by name
  *     llama_flags.c     what llama-server's flags are here

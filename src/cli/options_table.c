@@ -1,4 +1,4 @@
-/* Design. The table becomes an array of rows that know where in the struct their value lives; whoever reads values or
+/* Design. The table becomes an array of rows that know where in the struct their value lives; code that reads values or
  * prints texts walks that array. */
 #include "cli/options_internal.h"
 

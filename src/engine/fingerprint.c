@@ -191,8 +191,8 @@ static void fold_gguf(struct hearth_digest *digest, const char *name, const stru
     fold_text(digest, "architecture", info->architecture);
 }
 
-/* What hardly anybody sets is only part of it where it is set: state that was stored before there were these settings
- * stays good. */
+/* A rarely used setting is part of the fingerprint only where it is set: state stored before these settings existed
+ * stays valid. */
 static void fold_rare(struct hearth_digest *digest, const struct hearth_fingerprint_parts *parts) {
     static const float own[4] = {-1.0f, -1.0f, -1.0f, -1.0f};
     if (memcmp(parts->yarn, own, sizeof own) != 0 || parts->yarn_orig_ctx != 0) {

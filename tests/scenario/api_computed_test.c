@@ -73,7 +73,7 @@ static json_int_t reply_tokens(json_t *answer) {
 #define SAID(role, content) "{'role':'" role "','content':" content "}"
 #define USER(text) SAID("user", "'" text "'")
 
-/* A line for those who bill is another one in every request. */
+/* The billing line differs in every request. */
 static void billing_lines_cost_nothing(void **state) {
     static const char *const around[][3] = {
         {CHAT, "{\"max_tokens\":4,\"messages\":[{\"role\":\"system\",\"content\":\"",

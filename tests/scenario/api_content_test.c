@@ -137,7 +137,7 @@ static void a_note_stands_for_what_is_no_text(void **state) {
     }
 }
 
-/* Whoever says it, and as the result of a tool: of that, what nobody knows is told, too. */
+/* In a message of any role and in the result of a tool; there, parts of unknown types become notes, too. */
 static void notes_stand_wherever_content_does(void **state) {
     (void)state;
     assert_prompt(CHAT, SAID("system", "[{'type':'image_url','image_url':{'url':'" DATA "'}}]") "," USER("x"),
@@ -174,7 +174,7 @@ static void notes_stand_wherever_content_does(void **state) {
     json_decref(ask(RESPONSES, SAID("user", "[{'type':'smell'}]"), 400));
 }
 
-/* What hosted tools and other services have left is in nobody's prompt, and ends no session. */
+/* Blocks that hosted tools and other services leave in a history are not printed, and end no session. */
 static void blocks_of_other_services_are_left_out(void **state) {
     static const char *const types[] = {"redacted_thinking",
                                         "server_tool_use",
@@ -323,7 +323,7 @@ static void breakpoints_of_empty_messages_move(void **state) {
     assert_int_equal(fake_last()->pins[0].position, position);
 }
 
-/* ---- lines for those who bill ---- */
+/* ---- billing lines ---- */
 
 static void billing_lines_are_in_no_prompt(void **state) {
     (void)state;

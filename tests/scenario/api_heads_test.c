@@ -175,7 +175,7 @@ static json_int_t take_turns(enum hearth_memory_class memory_class, size_t room_
     return computed;
 }
 
-/* Snapshots in heads that nobody comes back to are the first to go, and none are taken where there is room for a few:
+/* Snapshots in heads that no prompt comes back to are evicted first, and none are taken where there is room for a few:
  * what the conversations need stays. */
 static void unused_ones_go_first(void **state) {
     (void)state;

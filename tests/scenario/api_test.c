@@ -94,7 +94,7 @@ static void unknown_paths_and_methods(void **state) {
     json_decref(expect("DELETE", "/v1/models", NULL, 405));
 }
 
-/* Clients open their connections with it, and ask whether somebody is there. */
+/* Clients open their connections with it, to see whether a server is there. */
 static void head_is_get_without_the_body(void **state) {
     static const char *const paths[] = {"/",        "/api/hello", "/health", "/v1/health",   "/props",       "/slots",
                                         "/queue",   "/metrics",   "/models", "/v1/models",   "/v1/sessions", "/nowhere",

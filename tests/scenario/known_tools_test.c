@@ -212,7 +212,7 @@ static void items_bring_tools(void **state) {
     stage_close(&stage);
 }
 
-/* What is printed for a conversation whose tools are not those that it began with, and for one that nobody knows. */
+/* What is printed for a conversation whose tools are not those that it began with, and for an unknown conversation. */
 static void what_has_changed_is_printed_as_it_is_sent(void **state) {
     (void)state;
     for (size_t i = 0; i < TEMPLATES; i++) {

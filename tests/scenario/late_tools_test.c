@@ -136,7 +136,7 @@ static void what_is_deferred_is_not_printed(void **state) {
         assert_int_equal(count(asking(bash_and_deferred(), "[" QUESTION "]", NULL)), without);
         /* Nor because it may be called. */
         assert_int_equal(count(asking(bash_and_deferred(), "[" QUESTION "]", ONE("WebFetch"))), without);
-        /* Where Anthropic would search, nobody can refer to it. */
+        /* Where Anthropic would search, no result refers to it. */
         assert_true(count(asking(hosted, "[" QUESTION "]", NULL)) > without + 80);
         stage_close(&stage);
     }

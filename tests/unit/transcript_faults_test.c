@@ -47,7 +47,8 @@ static void another_version_is_set_aside(void **state) {
     assert_begun_anew();
 }
 
-/* Chains are named otherwise since: replies of the first version would be found by nobody. They go, the text stays. */
+/* Replies of the first version are deleted, because chains have other names now and no request would find them. The
+ * text stays. */
 static void the_first_version_is_brought_up(void **state) {
     (void)state;
     teach_and_close();

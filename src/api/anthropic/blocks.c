@@ -318,7 +318,7 @@ static bool read_tool_result(struct reader *reader, const json_t *block, size_t 
            read_cache_control(reader, block, SIZE_MAX);
 }
 
-/* Of an image, a sound or a file that was said by somebody. */
+/* Of an image, a sound or a file in a message of any role. */
 static bool read_media(struct reader *reader, const json_t *block) {
     const char *type = json_string_value(json_object_get(block, "type"));
     if (!hearth_content_is_known(type)) {
