@@ -96,8 +96,8 @@ bool hearth_banner_fit(uint32_t ctx_tokens, uint32_t train_ctx_tokens, struct he
     }
     if (fit == AGENTS) {
         return able ||
-               hearth_buf_text(out, "agents can start, but the model was trained with less than they send: for replies "
-                                    "of use give another (-m FILE)");
+               hearth_buf_text(out, "agents can start, but the model was trained with less than they send: give "
+                                    "another one for useful replies (-m FILE)");
     }
     bool ok = hearth_buf_text(out, "too small for ");
     for (size_t i = fit; i < AGENTS && ok; i++) {

@@ -255,7 +255,7 @@ static void test_banner_fit(void **state) {
         {16384, 131072, "too small for Claude Code (24576) and Hermes (64000): give -c 64k"},
         {32768, 131072, "too small for Hermes (64000): give -c 64k"},
         {65536, 8192,
-         "agents can start, but the model was trained with less than they send: for replies of use give another "
+         "agents can start, but the model was trained with less than they send: give another one for useful replies "
          "(-m FILE)"},
         {64000, 65536, ""},
         {65536, 131072, ""},
