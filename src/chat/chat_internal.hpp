@@ -71,6 +71,7 @@ struct hearth_chat {
     bool add_bos = false;
     bool native_developer = false; /* the template knows the developer role */
     bool trim_contents = false;    /* the model was trained without white space around contents */
+    bool preambles = false;        /* words in front of a call are a message of their own channel (gpt-oss) */
     bool specialised = false;      /* `common` has a parser of its own for the template */
     bool rewrites = false;         /* and prints other messages than it was given */
     struct hearth_chat_abilities abilities = {};
@@ -121,6 +122,7 @@ struct turn_list {
     bool generic = false;   /* tools are in the texts, and nothing about them is left to be printed */
     bool short_ids = false; /* HEARTH_CHAT_IDS_SHORT */
     bool filled = false;    /* HEARTH_CHAT_SCHEMAS_FILLED */
+    bool preambles = false; /* of the template */
 
     std::string_view keep(std::string text) {
         return store.emplace_back(std::move(text));

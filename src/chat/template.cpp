@@ -366,6 +366,7 @@ void load_template(struct hearth_chat &chat, const struct hearth_chat_params &pa
         return;
     }
     chat.native_developer = chat.source.find("<|channel|>") != std::string::npos;
+    chat.preambles = chat.source.find("<|channel|>analysis<|message|>") != std::string::npos;
     chat.trim_contents = chat.source.find(k_stepfun_phrase) != std::string::npos;
     chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, eos);
     const std::string repaired = common_chat_templates_source(chat.templates.get());

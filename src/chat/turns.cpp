@@ -147,6 +147,21 @@ std::string arguments_text(const struct hearth_call &call) {
     return json_text(text);
 }
 
+/* gpt-oss says what it is about to do in front of a call in the commentary channel. Its template has no place for that
+ * beside thoughts, and llama.cpp leaves it out; behind the thoughts' own end it is printed as the model writes it. */
+std::string thoughts_of(const turn_list &list, const turn &each) {
+    static constexpr const char *preamble = "<|end|><|start|>assistant<|channel|>commentary<|message|>";
+    if (each.first_call > 0 || each.message->reasoning == nullptr) {
+        return {};
+    }
+    std::string thoughts = each.message->reasoning;
+    if (list.preambles && !thoughts.empty() && each.call_count > 0 && !each.content.empty()) {
+        thoughts += preamble;
+        thoughts += each.content;
+    }
+    return thoughts;
+}
+
 } // namespace
 
 std::string_view trimmed(std::string_view content) {
@@ -196,6 +211,7 @@ turn_list turns_of(const struct hearth_chat &chat, const struct hearth_chat_requ
     turn_list list;
     list.turns.reserve(count + 1);
     list.short_ids = (form & HEARTH_CHAT_IDS_SHORT) != 0;
+    list.preambles = chat.preambles;
     list.filled = (form & HEARTH_CHAT_SCHEMAS_FILLED) != 0;
     for (size_t i = 0; i < count; i++) {
         list.turns.push_back(turn_of(chat, *request.messages[i]));
@@ -225,8 +241,7 @@ std::vector<common_chat_msg> common_messages(const turn_list &list) {
         message.tool_name = name != nullptr ? name : "";
         message.tool_call_id = result_id(list, each);
         if (source != nullptr) {
-            const bool first = each.first_call == 0;
-            message.reasoning_content = first && source->reasoning != nullptr ? source->reasoning : "";
+            message.reasoning_content = thoughts_of(list, each);
             for (size_t i = 0; i < each.call_count; i++) {
                 const struct hearth_call &call = source->calls[each.first_call + i];
                 message.tool_calls.push_back({call.name, arguments_text(call), call_id(list, call)});

@@ -256,8 +256,8 @@ bool hearth_message_seal(struct hearth_message *message) {
     for (size_t i = 0; i < message->call_count; i++) {
         struct hearth_call *call = &message->calls[i];
         if (call->parsed == NULL) {
-            call->parsed = hearth_json_parse(call->arguments, strlen(call->arguments),
-                                             JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+            call->parsed =
+                hearth_json_parse(call->arguments, strlen(call->arguments), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
         }
     }
     message->bytes = memory_of(message);
@@ -308,11 +308,25 @@ static bool same_content(const struct hearth_message *a, const struct hearth_mes
     return na == nb && memcmp(x, y, na) == 0;
 }
 
+static bool is_blank(const char *text) {
+    return text == NULL || *text == '\0';
+}
+
+/* Words in front of a call that are printed as thoughts. */
+static bool words_as_thoughts(const struct hearth_message *print, const struct hearth_message *message) {
+    return message->call_count > 0 && is_blank(message->reasoning) && !is_blank(message->content) &&
+           is_blank(print->content) && !is_blank(print->reasoning) &&
+           same_reasoning(print->reasoning, message->content);
+}
+
+static bool same_words(const struct hearth_message *print, const struct hearth_message *message) {
+    return same_content(print, message) && same_reasoning(print->reasoning, message->reasoning) &&
+           (is_blank(message->reasoning) || !is_blank(print->reasoning));
+}
+
 bool hearth_message_is_print(const struct hearth_message *print, const struct hearth_message *message) {
-    bool thought = message->reasoning != NULL && *message->reasoning != '\0';
-    if (!same_content(print, message) || print->call_count != message->call_count ||
-        !same_reasoning(print->reasoning, message->reasoning) ||
-        (thought && (print->reasoning == NULL || *print->reasoning == '\0'))) {
+    if (print->call_count != message->call_count ||
+        !(same_words(print, message) || words_as_thoughts(print, message))) {
         return false;
     }
     for (size_t i = 0; i < print->call_count; i++) {

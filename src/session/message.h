@@ -83,7 +83,7 @@ bool hearth_message_equal(const struct hearth_message *a, const struct hearth_me
 
 /* True when `print`, read from what a template printed, is a print of `message`: the same, but that templates print
  * numbers with six digits, and other values than texts as texts that mean them ("None"). Reasoning that is missing is
- * not printed. */
+ * not printed; words in front of a call may be printed as reasoning where there is none (gpt-oss). */
 bool hearth_message_is_print(const struct hearth_message *print, const struct hearth_message *message);
 
 #endif

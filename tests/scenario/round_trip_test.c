@@ -8,6 +8,7 @@
  * reply. */
 #include "support/markers.h"
 #include "support/messages.h"
+#include "support/samples.h"
 #include "support/stage.h"
 #include "support/templates.h"
 
@@ -22,198 +23,13 @@
 
 #include <cmocka.h>
 
-#define THOUGHTS "zqthoughts, and a line.\nThen another one."
-#define WORDS "zqwords: **one**, \\'two\\' and é.\n\n- three"
-#define AWKWARD                                                                                                      \
-    "{\"path\": \"a \\\"b\\\" \\\\ c/d.txt\", \"text\": \"zqtext é 日本\\n\\tline <b>two</b>\", \"count\": 3, "   \
-    "\"ratio\": 0.1, \"whole\": 1.0, \"yes\": true, \"no\": false, \"nothing\": null, \"list\": [1, [], {}, null], " \
-    "\"object\": {\"z\": {\"b\": 1, \"a\": [true, null]}}, \"empty\": \"\"}"
-#define BIG "{\"path\": \"x\", \"count\": 12345678901234567890123}"
-
-struct reply {
-    const char *name, *thoughts, *words, *arguments[2];
-    bool compact; /* arguments are spaced otherwise than the template does it */
-};
-
-static const struct reply replies[] = {
-    {"words", NULL, WORDS, {NULL, NULL}, false},
-    {"thoughts, words", THOUGHTS, WORDS, {NULL, NULL}, false},
-    {"a call", NULL, "", {AWKWARD, NULL}, false},
-    {"a call, compact", NULL, "", {AWKWARD, NULL}, true},
-    {"a big number", NULL, "", {BIG, NULL}, false},
-    {"words, two calls", NULL, WORDS, {"{}", AWKWARD}, false},
-    {"thoughts, words, two calls", THOUGHTS, WORDS, {AWKWARD, "{\"path\": \"y\"}"}, false},
-};
-
-enum { REPLIES = sizeof replies / sizeof replies[0], DIALECTS = 3 };
+enum { REPLIES = SAMPLES_REPLIES, DIALECTS = 3 };
 
 static const char tools_text[] =
     "[{'type':'function','function':{'name':'read','description':'Reads a file','parameters':{'type':'object',"
     "'properties':{'path':{'type':'string'},'text':{'type':'string'},'count':{'type':'integer'},'ratio':{'type':"
     "'number'},'whole':{'type':'number'},'yes':{'type':'boolean'},'no':{'type':'boolean'},'nothing':{},'list':{'type':"
     "'array'},'object':{'type':'object'},'empty':{'type':'string'}}}}}]";
-
-/* ---- what is sampled ---- */
-
-static struct hearth_message *make_reply(const struct reply *reply) {
-    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_ASSISTANT);
-    message->content = strdup(reply->words);
-    message->content_len = strlen(reply->words);
-    message->reasoning = reply->thoughts != NULL ? strdup(reply->thoughts) : NULL;
-    size_t calls = reply->arguments[0] == NULL ? 0 : reply->arguments[1] == NULL ? 1 : 2;
-    HEARTH_ASSERT(calls == 0 || hearth_message_alloc_calls(message, calls));
-    for (size_t i = 0; i < calls; i++) {
-        message->calls[i] = (struct hearth_call){strdup(i == 0 ? "aaaaaaaa1" : "aaaaaaaa2"), strdup("read"),
-                                                 strdup(reply->arguments[i]), NULL};
-    }
-    HEARTH_ASSERT(hearth_message_seal(message));
-    return message;
-}
-
-static bool render(struct hearth_chat *chat, struct hearth_message **messages, size_t count, const json_t *tools,
-                   bool ends, struct hearth_chat_format **format, struct hearth_chat_prompt *out) {
-    const struct hearth_chat_request request = {.messages = messages,
-                                                .message_count = count,
-                                                .tools = tools,
-                                                .tool_choice = HEARTH_TOOLS_AUTO,
-                                                .parallel_calls = true,
-                                                .thinking = true,
-                                                .no_generation_prompt = ends};
-    struct hearth_errmsg msg = {""};
-    bool ok = hearth_chat_format_get(chat, &request, format, &msg) == HEARTH_OK &&
-              hearth_chat_render(chat, &request, *format, out, &msg) == HEARTH_OK;
-    if (!ok) {
-        print_error("not printed: %s\n", msg.text);
-    }
-    return ok;
-}
-
-static bool reads_as(const struct hearth_chat_format *format, const char *text, size_t len,
-                     const struct hearth_message *message) {
-    struct hearth_message *read = NULL;
-    struct hearth_errmsg msg;
-    bool same =
-        hearth_chat_parse(format, text, len, &read, &msg) == HEARTH_OK && hearth_message_is_print(read, message);
-    hearth_message_unref(read);
-    return same;
-}
-
-/* Cuts the end of the turn off: control tokens at the end without which the text says what it should. */
-static void cut_end(const struct hearth_chat_format *format, char *text, const struct hearth_message *message) {
-    size_t len = strlen(text), best = len;
-    for (size_t at = len, tried = 0; at > 0 && tried < 8; at--) {
-        const char *end = text + at - 1;
-        if (strncmp(end, "</t", 3) == 0 || strncmp(end, "</param", 7) == 0 || strncmp(end, "</fun", 5) == 0) {
-            break; /* of a call, or of thoughts */
-        }
-        if (*end == '<' || *end == '[') {
-            best = reads_as(format, text, at - 1, message) ? at - 1 : best;
-            tried++;
-        }
-    }
-    text[best] = '\0';
-}
-
-static char *replaced(const char *text, const char *what, const char *with) {
-    struct hearth_buf out = {0};
-    for (const char *at; (at = strstr(text, what)) != NULL; text = at + strlen(what)) {
-        HEARTH_ASSERT(hearth_buf_append(&out, text, (size_t)(at - text)) &&
-                      hearth_buf_append(&out, with, strlen(with)));
-    }
-    HEARTH_ASSERT(hearth_buf_append(&out, text, strlen(text) + 1));
-    return (char *)hearth_buf_take(&out);
-}
-
-/* Values that a template prints as Python does, as a model writes them. */
-static char *as_json(const char *text) {
-    static const char *const words[][2] = {{">True<", ">true<"},       {">False<", ">false<"},
-                                           {">None<", ">null<"},       {"\nTrue\n", "\ntrue\n"},
-                                           {"\nFalse\n", "\nfalse\n"}, {"\nNone\n", "\nnull\n"}};
-    char *made = strdup(text);
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        char *next = replaced(made, words[i][0], words[i][1]);
-        free(made);
-        made = next;
-    }
-    return made;
-}
-
-static char *compact(const char *text, const struct hearth_message *message) {
-    char *with = json_dumps(message->calls[0].parsed, JSON_COMPACT);
-    char *spaced = json_dumps(message->calls[0].parsed, 0);
-    char *once = replaced(text, spaced, with), *made = replaced(once, AWKWARD, with);
-    free(once);
-    free(with);
-    free(spaced);
-    return made;
-}
-
-/* Beginnings that a template leaves out of what it prints: the end of thoughts that the generation prompt began, or all
- * of the thoughts. */
-static char *with_beginning(int which, const struct reply *reply, const struct hearth_chat_format_info *info,
-                            const char *rest) {
-    struct hearth_buf made = {0};
-    const char *end = info->thinking_end_count > 0 ? info->thinking_ends[0] : "";
-    const char *thoughts = reply->thoughts != NULL ? reply->thoughts : "";
-    const char *start = info->thinking_start;
-    bool ok = which == 0   ? hearth_buf_printf(&made, "%s", rest)
-              : which == 1 ? hearth_buf_printf(&made, "%s\n%s\n\n%s", thoughts, end, rest)
-              : which == 2 ? hearth_buf_printf(&made, "%s\n%s\n%s\n\n%s", start, thoughts, end, rest)
-              : which == 3 ? hearth_buf_printf(&made, "%s%s%s", thoughts, end, rest)
-                           : hearth_buf_printf(&made, "%s%s%s%s", start, thoughts, end, rest);
-    HEARTH_ASSERT(ok);
-    return (char *)hearth_buf_take(&made);
-}
-
-/* The first of the candidates that reads as the reply; NULL: none does. */
-static char *first_that_reads(const struct hearth_chat_format *format, const struct reply *reply, const char *rest,
-                              const struct hearth_message *message) {
-    const struct hearth_chat_format_info *info = hearth_chat_format_info(format);
-    for (int i = 0; i < 10; i++) {
-        char *begun = with_beginning(i % 5, reply, info, rest);
-        char *text = i < 5 ? strdup(begun) : as_json(begun);
-        free(begun);
-        cut_end(format, text, message);
-        if (reply->compact) {
-            char *other = compact(text, message);
-            free(text);
-            text = other;
-        }
-        if (reads_as(format, text, strlen(text), message)) {
-            return text;
-        }
-        if (getenv("HEARTH_VERBOSE") != NULL) {
-            printf("not read (%s): %s\n", reply->name, text);
-        }
-        free(text);
-    }
-    return NULL;
-}
-
-/* What a model would have sampled for a reply; NULL: nothing that the parser reads as this reply. */
-static char *sampled_text(struct hearth_chat *chat, const struct reply *reply, const json_t *tools) {
-    struct messages list = messages_load("[{'role':'user','content':'Hello'}]");
-    struct hearth_message *messages[] = {list.v[0], make_reply(reply)};
-    struct hearth_chat_prompt prompt = {.text = {0}}, whole = {.text = {0}};
-    struct hearth_chat_format *format = NULL, *ended = NULL;
-    char *text = NULL;
-    if (render(chat, messages, 1, tools, false, &format, &prompt) &&
-        render(chat, messages, 2, tools, true, &ended, &whole)) {
-        const char *a = (const char *)prompt.text.data, *b = (const char *)whole.text.data;
-        size_t n = 0;
-        while (a[n] != '\0' && a[n] == b[n]) {
-            n++;
-        }
-        text = first_that_reads(format, reply, b + n, messages[1]);
-    }
-    hearth_chat_format_unref(format);
-    hearth_chat_format_unref(ended);
-    hearth_chat_prompt_finish(&prompt);
-    hearth_chat_prompt_finish(&whole);
-    hearth_message_unref(messages[1]);
-    messages_finish(&list);
-    return text;
-}
 
 /* ---- requests ---- */
 
@@ -294,9 +110,10 @@ static json_t *ask(const struct stage *stage, int dialect, json_t *messages, con
 /* ---- a template ---- */
 
 struct outcome {
-    bool sampled; /* there is such a reply */
-    bool same;    /* nothing of it was computed again, in any dialect */
-    bool kept;    /* that at least with --keep-thinking */
+    bool sampled;    /* there is such a reply */
+    bool plain, one; /* see struct sample */
+    bool same;       /* nothing of it was computed again, in any dialect */
+    bool kept;       /* that at least with --keep-thinking */
 };
 
 static json_int_t reused(json_t *answer) {
@@ -332,24 +149,25 @@ static bool turn(const struct stage *stage, int dialect, size_t reply, const jso
 }
 
 /* A script with a reply for each question that there can be one for. */
-static char *make_script(const char *text, const json_t *tools, struct outcome *outcomes) {
+static char *make_script(const char *name, const char *text, const json_t *tools, struct outcome *outcomes) {
     struct hearth_chat *chat = NULL;
     struct hearth_errmsg msg;
     struct hearth_buf script = {0};
     const struct hearth_chat_params params = {.template_text = text, .bos_text = "<s>", .eos_text = "<|im_end|>"};
     HEARTH_ASSERT(hearth_chat_create(&params, &chat, &msg) == HEARTH_OK);
     for (size_t i = 0; i < REPLIES; i++) {
-        char *reply = sampled_text(chat, &replies[i], tools), when[32];
-        outcomes[i].sampled = reply != NULL;
-        if (reply != NULL) {
+        const struct sample sample = sample_make(chat, name, i, tools);
+        char when[32];
+        outcomes[i] = (struct outcome){.sampled = sample.text != NULL, .plain = sample.plain, .one = sample.one};
+        if (sample.text != NULL) {
             snprintf(when, sizeof when, "#%zu.", i);
-            json_t *line = json_pack("{s:{s:s}, s:s, s:i}", "when", "last", when, "reply", reply, "times", 0);
+            json_t *line = json_pack("{s:{s:s}, s:s, s:i}", "when", "last", when, "reply", sample.text, "times", 0);
             char *dump = json_dumps(line, 0);
             HEARTH_ASSERT(hearth_buf_printf(&script, "%s\n", dump));
             free(dump);
             json_decref(line);
         }
-        free(reply);
+        free(sample.text);
     }
     HEARTH_ASSERT(hearth_buf_append(&script, "", 1));
     hearth_chat_destroy(chat);
@@ -385,7 +203,7 @@ static const char *cell(const struct outcome *outcome) {
 
 static void try_template(const char *name, const char *text, const json_t *tools, struct hearth_buf *table) {
     struct outcome outcomes[REPLIES] = {{0}};
-    char *script = make_script(text, tools, outcomes);
+    char *script = make_script(name, text, tools, outcomes);
     bool all = true, some = false;
     for (size_t i = 0; i < REPLIES; i++) {
         some = some || outcomes[i].sampled;
@@ -401,7 +219,10 @@ static void try_template(const char *name, const char *text, const json_t *tools
     }
     HEARTH_ASSERT(hearth_buf_printf(table, "| %s |", name));
     for (size_t i = 0; i < REPLIES; i++) {
-        HEARTH_ASSERT(hearth_buf_printf(table, " %s |", cell(&outcomes[i])));
+        const struct outcome *outcome = &outcomes[i];
+        HEARTH_ASSERT(hearth_buf_printf(table, " %s%s%s |", cell(outcome),
+                                        outcome->sampled && outcome->one ? ", one call" : "",
+                                        outcome->sampled && outcome->plain ? ", plain" : ""));
     }
     HEARTH_ASSERT(hearth_buf_append(table, "\n", 1));
     free(script);
@@ -410,7 +231,7 @@ static void try_template(const char *name, const char *text, const json_t *tools
 static void start_table(struct hearth_buf *table) {
     HEARTH_ASSERT(hearth_buf_printf(table, "| template |"));
     for (size_t i = 0; i < REPLIES; i++) {
-        HEARTH_ASSERT(hearth_buf_printf(table, " %s |", replies[i].name));
+        HEARTH_ASSERT(hearth_buf_printf(table, " %s |", samples_names[i]));
     }
     HEARTH_ASSERT(hearth_buf_printf(table, "\n|---|"));
     for (size_t i = 0; i < REPLIES; i++) {

@@ -8,15 +8,24 @@
 
 #include <cmocka.h>
 
-/* A reply with one call. */
-static struct hearth_message *call(const char *arguments) {
+/* A reply with one call; NULL: without. */
+static struct hearth_message *said(const char *thoughts, const char *words, const char *arguments) {
     struct hearth_message *message = hearth_message_create(HEARTH_ROLE_ASSISTANT);
     assert_non_null(message);
-    assert_true(hearth_message_alloc_calls(message, 1));
-    message->calls[0].name = strdup("f");
-    message->calls[0].arguments = strdup(arguments);
+    message->reasoning = thoughts != NULL ? strdup(thoughts) : NULL;
+    message->content = strdup(words);
+    message->content_len = strlen(words);
+    if (arguments != NULL) {
+        assert_true(hearth_message_alloc_calls(message, 1));
+        message->calls[0].name = strdup("f");
+        message->calls[0].arguments = strdup(arguments);
+    }
     assert_true(hearth_message_seal(message));
     return message;
+}
+
+static struct hearth_message *call(const char *arguments) {
+    return said(NULL, "", arguments);
 }
 
 static void large_integers_are_values(void **state) {
@@ -77,8 +86,31 @@ static void prints(void **state) {
     }
 }
 
+/* Words in front of a call may be printed as thoughts, but not words alone, nor in the place of other thoughts. */
+static void words_printed_as_thoughts(void **state) {
+    (void)state;
+    static const struct {
+        const char *thoughts, *words, *printed_thoughts, *printed_words;
+        bool calls, is_print;
+    } cases[] = {{NULL, "I look.", "I look.", "", true, true},
+                 {NULL, "I look.", "I look.", "", false, false},
+                 {NULL, "I look.", "Other.", "", true, false},
+                 {"Hm.", "I look.", "I look.", "", true, false},
+                 {"Hm.", "I look.", "Hm.", "", true, false},
+                 {NULL, "", NULL, "", true, true},
+                 {"Hm.", "", NULL, "", true, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct hearth_message *message = said(cases[i].thoughts, cases[i].words, cases[i].calls ? "{\"a\": 1}" : NULL);
+        struct hearth_message *print =
+            said(cases[i].printed_thoughts, cases[i].printed_words, cases[i].calls ? "{\"a\": 1}" : NULL);
+        assert_int_equal(hearth_message_is_print(print, message), cases[i].is_print);
+        hearth_message_unref(print);
+        hearth_message_unref(message);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(large_integers_are_values), cmocka_unit_test(equal_by_value),
-                                       cmocka_unit_test(prints)};
+                                       cmocka_unit_test(prints), cmocka_unit_test(words_printed_as_thoughts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
