@@ -21,10 +21,9 @@
     "{\"path\": \"a \\\"b\\\" \\\\ c/d.txt\", \"text\": \"zqtext é 日本\\n\\tline <b>two</b>\", \"count\": 3, "   \
     "\"ratio\": 0.1, \"whole\": 1.0, \"yes\": true, \"no\": false, \"nothing\": null, \"list\": [1, [], {}, null], " \
     "\"object\": {\"z\": {\"b\": 1, \"a\": [true, null]}}, \"empty\": \"\"}"
-#define PLAIN                                                                                                         \
-    "{\"path\": \"a \\\"b\\\" \\\\ c/d.txt\", \"text\": \"zqtext é 日本\\n\\tline <b>two</b>\", \"count\": 3, "    \
-    "\"ratio\": 0.1, \"whole\": 1.0, \"yes\": true, \"no\": false, \"list\": [1, 2], \"object\": {\"z\": {\"b\": 1, " \
-    "\"a\": [true]}}}"
+#define PLAIN                                                                                                      \
+    "{\"path\": \"a \\\"b\\\" \\\\ c/d.txt\", \"text\": \"zqtext é 日本\\n\\tline <b>two</b>\", \"count\": 3, " \
+    "\"ratio\": 0.1, \"whole\": 1.0, \"yes\": true, \"no\": false}"
 #define BIG "{\"path\": \"x\", \"count\": 12345678901234567890123}"
 #define SHORT "{\"path\": \"y\"}"
 
@@ -49,12 +48,16 @@ static const struct reply replies[SAMPLES_REPLIES] = {{NULL, WORDS, {NULL, NULL}
                                                       {NULL, WORDS, {"{}", AWKWARD}, false},
                                                       {THOUGHTS, WORDS, {AWKWARD, SHORT}, false}};
 
-/* Forms of replies with words and a call, by the beginning of the template's name: thoughts, words, arguments. */
+/* Forms of replies, by the beginning of the template's name: thoughts (NULL: none can be read), words, arguments. */
 static const struct hand {
     const char *template_name, *thoughts, *words, *call;
-} hands[] = {{"openai-gpt-oss", "<|channel|>analysis<|message|>%s<|end|><|start|>assistant",
-              "<|channel|>commentary<|message|>%s<|end|><|start|>assistant",
-              "<|channel|>commentary to=functions.read <|constrain|>json<|message|>%s"}};
+} hands[] = {
+    {"openai-gpt-oss", "<|channel|>analysis<|message|>%s<|end|><|start|>assistant",
+     "<|channel|>commentary<|message|>%s<|end|><|start|>assistant",
+     "<|channel|>commentary to=functions.read <|constrain|>json<|message|>%s"},
+    {"CohereForAI-c4ai-command-r-plus", NULL, "%s",
+     "<tool_call>\n{\"name\": \"read\", \"arguments\": %s}\n</tool_call>"}, /* it is told of no other form */
+};
 
 static struct hearth_message *make_reply(const struct reply *reply) {
     struct hearth_message *message = hearth_message_create(HEARTH_ROLE_ASSISTANT);
@@ -125,11 +128,18 @@ static char *replaced(const char *text, const char *what, const char *with) {
     return (char *)hearth_buf_take(&out);
 }
 
-/* Values that a template prints as Python does, as a model writes them. */
+/* Values that a template prints as Python does, as a model writes them; or the other way round. */
 static char *as_json(const char *text) {
-    static const char *const words[][2] = {{">True<", ">true<"},       {">False<", ">false<"},
-                                           {">None<", ">null<"},       {"\nTrue\n", "\ntrue\n"},
-                                           {"\nFalse\n", "\nfalse\n"}, {"\nNone\n", "\nnull\n"}};
+    static const char *const words[][2] = {
+        {">True<", ">true<"},
+        {">False<", ">false<"},
+        {">None<", ">null<"},
+        {"\nTrue\n", "\ntrue\n"},
+        {"\nFalse\n", "\nfalse\n"},
+        {"\nNone\n", "\nnull\n"},
+        {"[1, [], {}, None]", "[1, [], {}, null]"},
+        {"{'z': {'b': 1, 'a': [True, None]}}", "{\"z\": {\"b\": 1, \"a\": [true, null]}}"},
+        {"={\"z\": {\"b\": 1, \"a\": [true, null]}}", "={'z': {'b': 1, 'a': [True, None]}}"}};
     char *made = strdup(text);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         char *next = replaced(made, words[i][0], words[i][1]);
@@ -259,14 +269,22 @@ static char *by_hand(const char *name, const struct reply *reply, const struct h
         if (strncmp(name, hands[i].template_name, strlen(hands[i].template_name)) != 0) {
             continue;
         }
+        if (reply->thoughts != NULL && hands[i].thoughts == NULL) {
+            continue;
+        }
         if (reply->thoughts != NULL) {
             fill(&made, hands[i].thoughts, reply->thoughts);
         }
-        fill(&made, hands[i].words, reply->words);
+        if (reply->words[0] != '\0') {
+            fill(&made, hands[i].words, reply->words);
+        }
         for (size_t call = 0; call < message->call_count; call++) {
             fill(&made, hands[i].call, reply->arguments[call]);
         }
         char *text = (char *)hearth_buf_take(&made);
+        if (getenv("HEARTH_VERBOSE") != NULL) {
+            printf("by hand: %s\n", text);
+        }
         if (reads_as(format, text, strlen(text), message)) {
             return text;
         }
@@ -280,11 +298,10 @@ static char *sampled_text(struct hearth_chat *chat, const char *name, const stru
     struct hearth_chat_format *format = NULL;
     char *rest = printed(chat, message, tools, &format);
     char *text = rest != NULL ? first_that_reads(format, reply, rest, message) : NULL;
-    const bool both = rest != NULL && message->call_count > 0 && reply->words[0] != '\0';
-    if (text == NULL && both) {
+    if (text == NULL && rest != NULL) {
         text = by_hand(name, reply, message, format);
     }
-    if (text == NULL && both) {
+    if (text == NULL && rest != NULL && message->call_count > 0 && reply->words[0] != '\0') {
         text = words_and_calls(chat, reply, message, tools, format);
     }
     hearth_chat_format_unref(format);

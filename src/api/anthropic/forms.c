@@ -10,6 +10,8 @@
 #define THEIR_ID "toolu_"
 /* Some templates want short ids; what stands behind OWN_ID is longer. */
 #define SHORT_ID_CHARS 9
+/* Some models write ids of their own ("functions.read:0"), which did not begin with OWN_ID. */
+#define MODEL_ID_CHARS ".:"
 
 static char *exchange(const char *id, const char *from, const char *to) {
     struct hearth_buf out = {0};
@@ -30,7 +32,9 @@ char *hearth_anthropic_id_read(const char *id) {
     if (strncmp(id, THEIR_ID, strlen(THEIR_ID)) != 0) {
         return strdup(id);
     }
-    return exchange(id, THEIR_ID, strlen(id) == strlen(THEIR_ID) + SHORT_ID_CHARS ? "" : OWN_ID);
+    const char *rest = id + strlen(THEIR_ID);
+    const bool of_model = strpbrk(rest, MODEL_ID_CHARS) != NULL;
+    return exchange(id, THEIR_ID, of_model || strlen(rest) == SHORT_ID_CHARS ? "" : OWN_ID);
 }
 
 /* ---- blocks ---- */
