@@ -368,10 +368,7 @@ void load_template(struct hearth_chat &chat, const struct hearth_chat_params &pa
     chat.native_developer = chat.source.find("<|channel|>") != std::string::npos;
     chat.preambles = chat.source.find("<|channel|>analysis<|message|>") != std::string::npos;
     chat.trim_contents = chat.source.find(k_stepfun_phrase) != std::string::npos;
-    /* Where the id of a call stands between its name and its arguments, llama.cpp's analysis takes what stands behind
-     * the id for the end of the name if there is a token behind the call: then it reads no call (Mistral Small 3.2). */
-    const bool has_ids = chat.source.find("[CALL_ID]") != std::string::npos;
-    chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, has_ids ? "" : eos);
+    chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, eos);
     const std::string repaired = common_chat_templates_source(chat.templates.get());
     chat.jinja = std::make_unique<common_chat_template>(repaired, chat.bos, eos);
     program_quicken(chat.jinja->prog);
