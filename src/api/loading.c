@@ -148,7 +148,6 @@ bool hearth_tools_settle(struct hearth_chat_options *options) {
         return true;
     }
     options->known = json_array();
-    bool ok = options->known != NULL && join(options->known, options->request.tools, NULL) &&
-              join(options->known, options->tools, NULL) && join(options->known, options->deferred, NULL);
-    return ok;
+    return options->known != NULL && join(options->known, options->request.tools, NULL) &&
+           join(options->known, options->tools, NULL) && join(options->known, options->deferred, NULL);
 }

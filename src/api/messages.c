@@ -4,8 +4,8 @@
  * parts become one string (joined by newlines, as llama.cpp does for templates that know strings only), nulls are as
  * good as absent, arguments may be an object or its text, reasoning has two names, calls and their results an older
  * form. Everything else in a message (annotations, audio, cache_control, …) is not printed by any template and is left
- * behind, and so are messages that say nothing: clients leave them in a history, and templates would print a turn of
- * nobody. Parts that are no text become notes (content.c).
+ * behind, and so are messages that say nothing: clients leave them in a history, and templates would print an
+ * empty turn. Parts that are no text become notes (content.c).
  * Source: https://platform.openai.com/docs/api-reference/chat/create */
 #include "api/job.h"
 

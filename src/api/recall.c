@@ -25,10 +25,6 @@ static bool same_tool(const json_t *a, const json_t *b) {
     return a != NULL && b != NULL && json_equal(json_object_get(a, "function"), json_object_get(b, "function"));
 }
 
-static const char *name_of(const json_t *tool) {
-    return hearth_tool_name(tool);
-}
-
 /* What of a set a name stands for last; NULL: nothing. */
 static json_t *described(const struct hearth_toolset *set, const char *name) {
     for (size_t i = json_array_size(set->late); i-- > 0;) {
@@ -111,10 +107,10 @@ static json_t *fresh_tools(const struct hearth_toolset *set, const json_t *tools
     json_t *tool;
     bool ok = fresh != NULL;
     json_array_foreach(set->head, i, tool) {
-        ok = ok && same_tool(tool, hearth_tool_find(tools, name_of(tool)));
+        ok = ok && same_tool(tool, hearth_tool_find(tools, hearth_tool_name(tool)));
     }
     json_array_foreach(tools, i, tool) {
-        if (ok && !same_tool(tool, described(set, name_of(tool)))) {
+        if (ok && !same_tool(tool, described(set, hearth_tool_name(tool)))) {
             ok = json_array_append(fresh, tool) == 0;
         }
     }

@@ -2,15 +2,14 @@
  * stand for each other. */
 #include "session/intern.h"
 
-#include "base/table.h"
+#include "base/lru.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct entry {
-    struct hearth_link link; /* first, so that it converts */
-    struct entry *newer, *older;
+    struct hearth_lru_entry lru; /* first, so that it converts */
     struct hearth_message *message;
     size_t len;
     char bytes[];
@@ -19,7 +18,7 @@ struct entry {
 struct hearth_intern {
     pthread_mutex_t mutex;
     struct hearth_table table;
-    struct entry *newest, *oldest;
+    struct hearth_lru lru;
     size_t bytes, budget_bytes;
 };
 
@@ -27,23 +26,11 @@ static size_t memory_of(const struct entry *entry) {
     return sizeof *entry + entry->len + entry->message->bytes;
 }
 
-static void unlist(struct hearth_intern *intern, struct entry *entry) {
-    *(entry->newer != NULL ? &entry->newer->older : &intern->newest) = entry->older;
-    *(entry->older != NULL ? &entry->older->newer : &intern->oldest) = entry->newer;
-}
-
-static void list_newest(struct hearth_intern *intern, struct entry *entry) {
-    entry->newer = NULL;
-    entry->older = intern->newest;
-    *(intern->newest != NULL ? &intern->newest->newer : &intern->oldest) = entry;
-    intern->newest = entry;
-}
-
 static void evict(struct hearth_intern *intern, size_t budget_bytes) {
-    while (intern->oldest != NULL && intern->bytes > budget_bytes) {
-        struct entry *entry = intern->oldest;
-        unlist(intern, entry);
-        hearth_table_remove(&intern->table, &entry->link);
+    while (intern->lru.oldest != NULL && intern->bytes > budget_bytes) {
+        struct entry *entry = (struct entry *)intern->lru.oldest;
+        hearth_lru_remove(&intern->lru, &entry->lru);
+        hearth_table_remove(&intern->table, &entry->lru.link);
         intern->bytes -= memory_of(entry);
         hearth_message_unref(entry->message);
         free(entry);
@@ -85,8 +72,7 @@ struct hearth_message *hearth_intern_get(struct hearth_intern *intern, const cha
     pthread_mutex_lock(&intern->mutex);
     struct entry *entry = find(intern, key, bytes, len);
     if (entry != NULL) {
-        unlist(intern, entry);
-        list_newest(intern, entry);
+        hearth_lru_touch(&intern->lru, &entry->lru);
         message = hearth_message_ref(entry->message);
     }
     pthread_mutex_unlock(&intern->mutex);
@@ -98,15 +84,15 @@ void hearth_intern_put(struct hearth_intern *intern, const char *bytes, size_t l
     if (entry == NULL) {
         return;
     }
-    *entry = (struct entry){.link.key = hearth_digest_bytes(bytes, len), .len = len};
+    *entry = (struct entry){.lru.link.key = hearth_digest_bytes(bytes, len), .len = len};
     memcpy(entry->bytes, bytes, len);
     entry->message = hearth_message_ref(message);
     pthread_mutex_lock(&intern->mutex);
-    if (find(intern, entry->link.key, bytes, len) != NULL || !hearth_table_add(&intern->table, &entry->link)) {
+    if (find(intern, entry->lru.link.key, bytes, len) != NULL || !hearth_table_add(&intern->table, &entry->lru.link)) {
         hearth_message_unref(message);
         free(entry);
     } else {
-        list_newest(intern, entry);
+        hearth_lru_add(&intern->lru, &entry->lru);
         intern->bytes += memory_of(entry);
         evict(intern, intern->budget_bytes);
     }

@@ -2,7 +2,7 @@
  * that no two different ones stand for each other. */
 #include "session/originals.h"
 
-#include "base/table.h"
+#include "base/lru.h"
 #include "session/message.h"
 
 #include <pthread.h>
@@ -12,8 +12,7 @@
 #define BYTES_PER_BYTE 8 /* of memory, about, for a byte of JSON text: a string or a member is a block of its own */
 
 struct original {
-    struct hearth_link link; /* first, so that it converts; by salt and canonical text */
-    struct original *newer, *older;
+    struct hearth_lru_entry lru; /* first, so that it converts; by salt and canonical text */
     json_t *value;
     size_t bytes;
 };
@@ -21,27 +20,15 @@ struct original {
 struct hearth_originals {
     pthread_mutex_t mutex;
     struct hearth_table table;
-    struct original *newest, *oldest;
+    struct hearth_lru lru;
     size_t bytes, budget_bytes;
 };
 
-static void unlist(struct hearth_originals *originals, struct original *each) {
-    *(each->newer != NULL ? &each->newer->older : &originals->newest) = each->older;
-    *(each->older != NULL ? &each->older->newer : &originals->oldest) = each->newer;
-}
-
-static void list_newest(struct hearth_originals *originals, struct original *each) {
-    each->newer = NULL;
-    each->older = originals->newest;
-    *(originals->newest != NULL ? &originals->newest->newer : &originals->oldest) = each;
-    originals->newest = each;
-}
-
 static void evict(struct hearth_originals *originals, size_t budget_bytes) {
-    while (originals->oldest != NULL && originals->bytes > budget_bytes) {
-        struct original *each = originals->oldest;
-        unlist(originals, each);
-        hearth_table_remove(&originals->table, &each->link);
+    while (originals->lru.oldest != NULL && originals->bytes > budget_bytes) {
+        struct original *each = (struct original *)originals->lru.oldest;
+        hearth_lru_remove(&originals->lru, &each->lru);
+        hearth_table_remove(&originals->table, &each->lru.link);
         originals->bytes -= each->bytes;
         json_decref(each->value);
         free(each);
@@ -79,14 +66,14 @@ static void add(struct hearth_originals *originals, struct hearth_digest key, js
     if (made == NULL) {
         return; /* it will be printed as it comes */
     }
-    made->link.key = key;
+    made->lru.link.key = key;
     made->bytes = sizeof *made + bytes * BYTES_PER_BYTE;
-    if (made->bytes > originals->budget_bytes || !hearth_table_add(&originals->table, &made->link)) {
+    if (made->bytes > originals->budget_bytes || !hearth_table_add(&originals->table, &made->lru.link)) {
         free(made);
         return;
     }
     made->value = json_incref(value);
-    list_newest(originals, made);
+    hearth_lru_add(&originals->lru, &made->lru);
     originals->bytes += made->bytes;
     evict(originals, originals->budget_bytes);
 }
@@ -102,8 +89,7 @@ json_t *hearth_originals_of(struct hearth_originals *originals, struct hearth_di
     pthread_mutex_lock(&originals->mutex);
     struct original *found = find(originals, key, value);
     if (found != NULL) {
-        unlist(originals, found);
-        list_newest(originals, found);
+        hearth_lru_touch(&originals->lru, &found->lru);
     } else {
         add(originals, key, value, bytes);
     }

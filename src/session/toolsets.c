@@ -5,20 +5,21 @@
  * there are equal to the letter (the order of members is printed, so it counts). `bytes` is the sum over both. */
 #include "session/toolsets.h"
 
+#include "base/lru.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct entry {
-    struct hearth_link link; /* first, so that it converts */
-    struct entry *newer, *older;
+    struct hearth_lru_entry lru; /* first, so that it converts */
     struct hearth_toolset *set;
 };
 
 struct hearth_toolsets {
     pthread_mutex_t mutex;
     struct hearth_table table, sets;
-    struct entry *newest, *oldest;
+    struct hearth_lru lru;
     size_t bytes, budget_bytes;
 };
 
@@ -58,18 +59,6 @@ void hearth_toolset_unref(struct hearth_toolset *set) {
 
 /* ---- entries ---- */
 
-static void unlist(struct hearth_toolsets *toolsets, struct entry *entry) {
-    *(entry->newer != NULL ? &entry->newer->older : &toolsets->newest) = entry->older;
-    *(entry->older != NULL ? &entry->older->newer : &toolsets->oldest) = entry->newer;
-}
-
-static void list_newest(struct hearth_toolsets *toolsets, struct entry *entry) {
-    entry->newer = NULL;
-    entry->older = toolsets->newest;
-    *(toolsets->newest != NULL ? &toolsets->newest->newer : &toolsets->oldest) = entry;
-    toolsets->newest = entry;
-}
-
 /* The set to hold for one: an equal one that is held already, or itself. NULL: out of memory. */
 static struct hearth_toolset *hold(struct hearth_toolsets *toolsets, struct hearth_toolset *set) {
     struct hearth_toolset *known = (struct hearth_toolset *)hearth_table_find(&toolsets->sets, set->link.key);
@@ -93,8 +82,8 @@ static void let_go(struct hearth_toolsets *toolsets, struct hearth_toolset *set)
 }
 
 static void drop(struct hearth_toolsets *toolsets, struct entry *entry) {
-    unlist(toolsets, entry);
-    hearth_table_remove(&toolsets->table, &entry->link);
+    hearth_lru_remove(&toolsets->lru, &entry->lru);
+    hearth_table_remove(&toolsets->table, &entry->lru.link);
     toolsets->bytes -= sizeof *entry;
     let_go(toolsets, entry->set);
     free(entry);
@@ -113,8 +102,8 @@ void hearth_toolsets_destroy(struct hearth_toolsets *toolsets) {
     if (toolsets == NULL) {
         return;
     }
-    while (toolsets->oldest != NULL) {
-        drop(toolsets, toolsets->oldest);
+    while (toolsets->lru.oldest != NULL) {
+        drop(toolsets, (struct entry *)toolsets->lru.oldest);
     }
     hearth_table_finish(&toolsets->table);
     hearth_table_finish(&toolsets->sets);
@@ -135,8 +124,7 @@ struct hearth_toolset *hearth_toolsets_get(struct hearth_toolsets *toolsets, str
     pthread_mutex_lock(&toolsets->mutex);
     struct entry *entry = (struct entry *)hearth_table_find(&toolsets->table, said);
     if (entry != NULL) {
-        unlist(toolsets, entry);
-        list_newest(toolsets, entry);
+        hearth_lru_touch(&toolsets->lru, &entry->lru);
         set = hearth_toolset_ref(entry->set);
     }
     pthread_mutex_unlock(&toolsets->mutex);
@@ -150,22 +138,22 @@ void hearth_toolsets_put(struct hearth_toolsets *toolsets, struct hearth_digest 
     }
     pthread_mutex_lock(&toolsets->mutex);
     struct entry *before = (struct entry *)hearth_table_find(&toolsets->table, said);
-    entry->link.key = said;
+    entry->lru.link.key = said;
     entry->set = hold(toolsets, set);
     if (entry->set != NULL && before != NULL) {
         drop(toolsets, before);
     }
     if (entry->set == NULL) {
         free(entry);
-    } else if (!hearth_table_add(&toolsets->table, &entry->link)) {
+    } else if (!hearth_table_add(&toolsets->table, &entry->lru.link)) {
         let_go(toolsets, entry->set);
         free(entry);
     } else {
         toolsets->bytes += sizeof *entry;
-        list_newest(toolsets, entry);
+        hearth_lru_add(&toolsets->lru, &entry->lru);
     }
-    while (toolsets->oldest != NULL && toolsets->bytes > toolsets->budget_bytes) {
-        drop(toolsets, toolsets->oldest);
+    while (toolsets->lru.oldest != NULL && toolsets->bytes > toolsets->budget_bytes) {
+        drop(toolsets, (struct entry *)toolsets->lru.oldest);
     }
     pthread_mutex_unlock(&toolsets->mutex);
 }
