@@ -3,6 +3,8 @@
  * Source: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4) */
 #include "api/slots.h"
 
+#include "base/health.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +71,17 @@ static bool add_llamacpp(struct hearth_buf *out, const struct hearth_service_sta
     for (size_t i = 0; ok && i < sizeof rows / sizeof rows[0]; i++) {
         ok = hearth_buf_printf(out, "# HELP llamacpp:%s %s\n# TYPE llamacpp:%s %s\nllamacpp:%s %.15g\n", rows[i].name,
                                rows[i].help, rows[i].name, rows[i].kind, rows[i].name, rows[i].value);
+    }
+    return ok;
+}
+
+static bool add_health(struct hearth_buf *out) {
+    bool ok = hearth_buf_printf(out, "# HELP hearth_degraded 1: what the condition tells of holds now\n"
+                                     "# TYPE hearth_degraded gauge\n");
+    for (size_t i = 0; ok && i < HEARTH_HEALTH_CONDITIONS; i++) {
+        const enum hearth_health_condition condition = (enum hearth_health_condition)i;
+        ok = hearth_buf_printf(out, "hearth_degraded{condition=\"%s\"} %d\n", hearth_health_name(condition),
+                               hearth_health_raised(condition, NULL, 0));
     }
     return ok;
 }
@@ -156,7 +169,7 @@ void hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exc
 #undef X
     ok = ok && add(&text, "requests_unauthorized", "counter", "Requests without a valid key",
                    atomic_load(&api->unauthorized));
-    ok = ok && add_far(&text, api) && add_groups(&text, api) && add_llamacpp(&text, &stats);
+    ok = ok && add_health(&text) && add_far(&text, api) && add_groups(&text, api) && add_llamacpp(&text, &stats);
     if (ok) {
         hearth_http_respond(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", text.data, text.len);
     } else {

@@ -3,6 +3,7 @@
  * Source: llama-server's README. */
 #include "api/slots.h"
 
+#include "base/health.h"
 #include "base/utf8.h"
 
 #include <inttypes.h>
@@ -23,6 +24,21 @@ static json_t *disk_json(const struct hearth_api *api) {
                      "budget_bytes", (json_int_t)stats.budget_bytes, "files", (json_int_t)stats.files);
 }
 
+/* What does not work now, though requests are answered. */
+static json_t *reasons_json(void) {
+    json_t *reasons = json_array();
+    for (size_t i = 0; i < HEARTH_HEALTH_CONDITIONS; i++) {
+        const enum hearth_health_condition condition = (enum hearth_health_condition)i;
+        char message[512];
+        if (hearth_health_raised(condition, message, sizeof message)) {
+            json_t *text = hearth_json_text(message, strlen(message));
+            json_array_append_new(
+                reasons, json_pack("{s:s, s:o}", "condition", hearth_health_name(condition), "message", text));
+        }
+    }
+    return reasons;
+}
+
 /* Tells that a server is here: browsers ask for /, and Claude Code opens its connection with a HEAD. */
 void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     (void)api;
@@ -37,7 +53,10 @@ void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exch
                                       "message", "the server is shutting down", "type", "unavailable_error"));
         return;
     }
-    hearth_json_respond(exchange, 200, json_pack("{s:s, s:o}", "status", "ok", "disk", disk_json(api)));
+    json_t *reasons = reasons_json();
+    const char *status = json_array_size(reasons) > 0 ? "degraded" : "ok";
+    hearth_json_respond(exchange, 200,
+                        json_pack("{s:s, s:o, s:o}", "status", status, "reasons", reasons, "disk", disk_json(api)));
 }
 
 static json_t *text_or_empty(const char *text) {

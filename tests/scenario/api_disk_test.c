@@ -1,5 +1,6 @@
 /* What the API says of state on disk (receipt, /health, /metrics), and who shares state with whom, over a scripted
  * service and a far tier that has nothing but numbers. */
+#include "base/health.h"
 #include "support/fake_service.h"
 #include "support/stage.h"
 
@@ -40,7 +41,6 @@ static json_t *health(const struct stage *stage) {
     int status;
     json_t *answer = stage_call(stage, "GET", "/health", NULL, &status);
     assert_int_equal(status, 200);
-    assert_string_equal(json_str(answer, "status"), "ok");
     return answer;
 }
 
@@ -91,11 +91,33 @@ static void the_disk_says_how_it_is(void **state) {
     numbers.failing = true;
     (void)snprintf(numbers.trouble, sizeof numbers.trouble, "writing to %s: No space left on device", "/kv\xff");
     answer = health(&stage);
+    assert_string_equal(json_str(answer, "status"), "ok");
     assert_string_equal(json_str(answer, "disk.state"), "failing");
     assert_string_equal(json_str(answer, "disk.trouble"), "writing to /kv\xef\xbf\xbd: No space left on device");
     json_decref(answer);
     assert_true(metrics_hold(&stage, "\nhearth_disk_failing 1\n"));
     numbers = (struct hearth_far_stats){0};
+    stage_close(&stage);
+}
+
+static void health_names_what_does_not_work(void **state) {
+    struct stage stage;
+    (void)state;
+    open_stage(&stage, NULL, NULL, 0);
+    json_t *answer = health(&stage);
+    assert_string_equal(json_str(answer, "status"), "ok");
+    assert_int_equal(json_array_size(json_at(answer, "reasons")), 0);
+    json_decref(answer);
+    assert_true(metrics_hold(&stage, "\nhearth_degraded{condition=\"session_db\"} 0\n"));
+    hearth_health_raise(HEARTH_HEALTH_SESSION_DB, "no database");
+    answer = health(&stage);
+    assert_string_equal(json_str(answer, "status"), "degraded");
+    assert_int_equal(json_array_size(json_at(answer, "reasons")), 1);
+    assert_string_equal(json_str(answer, "reasons.0.condition"), "session_db");
+    assert_string_equal(json_str(answer, "reasons.0.message"), "no database");
+    json_decref(answer);
+    assert_true(metrics_hold(&stage, "\nhearth_degraded{condition=\"session_db\"} 1\n"));
+    hearth_health_clear(HEARTH_HEALTH_SESSION_DB);
     stage_close(&stage);
 }
 
@@ -209,6 +231,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_disk),
         cmocka_unit_test(the_disk_says_how_it_is),
+        cmocka_unit_test(health_names_what_does_not_work),
         cmocka_unit_test(the_receipt_counts_the_disk),
         cmocka_unit_test(cache_salt_is_a_text),
         cmocka_unit_test(keys_have_salts),

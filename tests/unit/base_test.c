@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "base/health.h"
 #include "base/log.h"
 #include "base/utf8.h"
 #include "support/random.h"
@@ -258,6 +259,31 @@ static void logging(void **state) {
     assert_int_equal(seen.lines, 2);
 }
 
+static void health(void **state) {
+    (void)state;
+    char message[16];
+    seen.lines = 0;
+    hearth_log_set(sink, &seen, HEARTH_LOG_INFO);
+    assert_false(hearth_health_raised(HEARTH_HEALTH_KV_DIR, message, sizeof message));
+    assert_string_equal(message, "");
+    hearth_health_clear(HEARTH_HEALTH_KV_DIR); /* was not raised: nothing to tell */
+    assert_int_equal(seen.lines, 0);
+    for (int i = 0; i < 2; i++) { /* told once */
+        hearth_health_raise(HEARTH_HEALTH_KV_DIR, "no %s, twenty characters", "directory");
+        assert_int_equal(seen.lines, 1);
+    }
+    assert_true(hearth_health_raised(HEARTH_HEALTH_KV_DIR, message, sizeof message));
+    assert_string_equal(message, "no directory, t");
+    hearth_health_raise(HEARTH_HEALTH_KV_DIR, "another message");
+    assert_int_equal(seen.lines, 2);
+    assert_false(hearth_health_raised(HEARTH_HEALTH_KV_DISK, NULL, 0));
+    hearth_health_clear(HEARTH_HEALTH_KV_DIR);
+    assert_int_equal(seen.lines, 3);
+    assert_false(hearth_health_raised(HEARTH_HEALTH_KV_DIR, NULL, 0));
+    assert_string_equal(hearth_health_name(HEARTH_HEALTH_KV_DIR), "kv_dir");
+    hearth_log_set(NULL, NULL, HEARTH_LOG_INFO);
+}
+
 static void clocks(void **state) {
     (void)state;
     int64_t before = hearth_clock_us();
@@ -273,6 +299,7 @@ int main(void) {
         cmocka_unit_test(tokens),        cmocka_unit_test(common_prefix),   cmocka_unit_test(digests),
         cmocka_unit_test(utf8_table),    cmocka_unit_test(utf8_stream),     cmocka_unit_test(errors),
         cmocka_unit_test(assertions_stop), cmocka_unit_test(logging),       cmocka_unit_test(clocks),
+        cmocka_unit_test(health),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
