@@ -23,14 +23,16 @@ scripts/setup.sh
 llama=$(scripts/deps.sh llama)
 common=$(scripts/deps.sh common)
 templates=$(scripts/deps.sh templates)
+llhttp=$(scripts/deps.sh llhttp)
 
 # Configured for another llama.cpp (an upgrade, HEARTH_CUDA): start over.
-want="$llama $common $templates $options"
+want="$llama $common $templates $llhttp $options"
 if [ ! -e "$dir/build.ninja" ] || [ "$(cat "$dir/.configured" 2>/dev/null)" != "$want" ]; then
     say "configuring hearth in $dir"
     rm -rf "$dir"
     log=$HEARTH_CACHE/meson-setup.log
-    meson setup "$dir" -Dllama="$llama" -Dllama_common="$common" -Dtemplates="$templates" $options >"$log" 2>&1 || {
+    meson setup "$dir" -Dllama="$llama" -Dllama_common="$common" -Dtemplates="$templates" -Dllhttp="$llhttp" \
+        $options >"$log" 2>&1 || {
         tail -n 30 "$log" >&2
         die "configuring failed (log: $log)"
     }

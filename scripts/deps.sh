@@ -1,7 +1,8 @@
 #!/bin/sh
-# Builds llama.cpp once into a cache outside the tree and prints the prefix.
+# Fetches what no distribution packages, builds llama.cpp once, in a cache outside the tree, and prints where it is.
 #
 #   scripts/deps.sh llama     libllama + libllama-common; prints the prefix on stdout
+#   scripts/deps.sh llhttp    the source of llhttp, the HTTP parser, which meson compiles; prints its directory
 #   scripts/deps.sh common    prints where the headers of llama.cpp's `common` are
 #   scripts/deps.sh peer      llama-server from the same source and flags; prints its path
 #   scripts/deps.sh archs     test-llama-archs from the same source; prints its path
@@ -17,6 +18,7 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 
 VERSION=0.3.36
+LLHTTP_VERSION=0.9.0 # of httptools, which holds llhttp 9.4.3
 CACHE=$HEARTH_CACHE
 JOBS=${HEARTH_JOBS:-$(nproc 2>/dev/null || echo 2)}
 
@@ -64,6 +66,22 @@ fetch_source() {
     mv "$tmp"/llama_cpp_python-*/vendor/llama.cpp "$src/llama.cpp"
     rm -rf "$tmp"
     touch "$src/.complete"
+}
+
+# llhttp's C is generated from TypeScript; the source package of httptools holds it as it was released.
+fetch_llhttp() {
+    llhttp=$CACHE/src/llhttp-$LLHTTP_VERSION
+    [ -e "$llhttp/.complete" ] && return 0
+    say "fetching llhttp (the source inside httptools $LLHTTP_VERSION)"
+    mkdir -p "$CACHE/src"
+    tmp=$(mktemp -d "$CACHE/src/fetch.XXXXXX")
+    pip_cmd download --quiet --progress-bar off --no-deps --no-binary httptools -d "$tmp" \
+        "httptools==$LLHTTP_VERSION" >&2 || die "could not download httptools $LLHTTP_VERSION with pip"
+    tar -xzf "$tmp"/httptools-*.tar.gz -C "$tmp"
+    rm -rf "$llhttp"
+    mv "$tmp"/httptools-*/vendor/llhttp "$llhttp"
+    rm -rf "$tmp"
+    touch "$llhttp/.complete"
 }
 
 configure() {
@@ -126,6 +144,11 @@ llama)
     fi
     echo "$prefix"
     ;;
+llhttp)
+    lock_cache
+    fetch_llhttp
+    echo "$llhttp"
+    ;;
 common)
     if [ -n "${HEARTH_LLAMA:-}" ]; then
         use_installed
@@ -157,7 +180,7 @@ templates)
     [ ! -d "$dir" ] || echo "$dir"
     ;;
 *)
-    sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

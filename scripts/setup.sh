@@ -11,7 +11,6 @@ set -eu
 
 has() { command -v "$1" >/dev/null 2>&1; }
 has_lib() { has pkg-config && pkg-config --exists "$@" 2>/dev/null; }
-has_header() { has cc && printf '#include <%s>\n' "$1" | cc -E - >/dev/null 2>&1; }
 
 missing=
 need() { # package, then a command that succeeds when it is there
@@ -32,15 +31,14 @@ need pkg-config has pkg-config
 need python3 has python3
 need python3-pip pip_there
 need python3-venv venv_there
-need libevent-dev has_lib libevent_core libevent_pthreads
+need libevent-dev has_lib libevent_core libevent_openssl libevent_pthreads
 need libjansson-dev has_lib jansson
 need libxxhash-dev has_lib libxxhash
 need libcmocka-dev has_lib cmocka
-need libssl-dev has_lib libcrypto
+need libssl-dev has_lib libcrypto libssl
 need libzstd-dev has_lib libzstd
 need libsqlite3-dev has_lib sqlite3
 need liburing-dev has_lib liburing
-need libhttp-parser-dev has_header http_parser.h
 need libcurl4-openssl-dev has_lib libcurl
 need libedit-dev has_lib libedit
 need curl has curl

@@ -350,9 +350,10 @@ def garbage(pick):
         (request_bytes("/" + "u" * 60000, good, key=key), (414, 431)),
         (request_bytes(chat, good, key=key, headers=[("X-Huge", "h" * 60000)]), (431,)),
         (request_bytes(chat, good, key=key, headers=[(f"X-{n}", "h") for n in range(300)]), (431,)),
-        (f"POST {chat} HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n".encode(), (401, 413)),
-        (f"POST {chat} HTTP/1.1\r\nTransfer-Encoding: chunked\r\nAuthorization: Bearer {key}\r\n\r\nzz\r\n".encode(),
-         (400,)),
-        (f"POST {chat} HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n".encode(), (400,)),
+        (f"POST {chat} HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999\r\n\r\n".encode(), (401, 413)),
+        (f"POST {chat} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
+         f"Authorization: Bearer {key}\r\n\r\nzz\r\n".encode(), (400,)),
+        (f"POST {chat} HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n"
+         f"Transfer-Encoding: chunked\r\n\r\n".encode(), (400,)),
         (request_bytes(chat, good, key=key)[:-20], (400, 408, "silence")),  # a body that is cut off
     ]

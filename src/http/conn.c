@@ -331,7 +331,7 @@ void hearth_http_conn_answered(struct hearth_http_conn *conn) {
     conn->exchange = NULL;
     hearth_http_request_reset(conn);
     if (whole && conn->keep_alive && !conn->server->stopping) {
-        http_parser_pause(&conn->parser, 0);
+        llhttp_resume(&conn->parser);
         hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_IDLE);
         if (!conn->pumping && evbuffer_get_length(input) > 0) {
             bufferevent_trigger(conn->bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS | BEV_TRIG_IGNORE_WATERMARKS);

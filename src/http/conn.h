@@ -1,5 +1,6 @@
 /* Inside of the http room: the server, its connections and their exchanges. server.c has the loop and the listener,
- * conn.c the life of a connection, request.c reads requests, exchange.c writes responses, report.c counts and logs. */
+ * conn.c the life of a connection, request.c reads requests, head.c judges their heads, exchange.c
+ * writes responses, report.c counts and logs. */
 #ifndef HEARTH_HTTP_CONN_H
 #define HEARTH_HTTP_CONN_H
 
@@ -8,7 +9,7 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
-#include <http_parser.h>
+#include <llhttp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -88,6 +89,7 @@ struct hearth_http_conn {
     bool quiet;        /* in the list of those */
     bool head_read;    /* the parser stands at the end of a head */
     bool complete;     /* the parser stands at the end of a request */
+    bool resumed;      /* it goes on from the end of a head, even if no bytes follow */
     bool keep_alive;   /* of the request being read or answered */
     int error_status;  /* found in a parser callback; answered when the parser has returned */
     const char *error_message;
@@ -97,13 +99,15 @@ struct hearth_http_conn {
     int64_t window_us;
     bool drained; /* it has taken everything since that was last looked at */
 
-    http_parser parser;
+    llhttp_t parser;
     struct hearth_buf url;
     struct hearth_buf head; /* names and values, each with a NUL */
     struct hearth_http_header_at *headers;
     uint32_t header_count, header_room;
     size_t head_bytes;
-    bool in_value;
+    size_t framing_bytes; /* of a chunked body: what is not its content */
+    size_t protocol_len;  /* how much of its name in the request line was read */
+    bool in_name;
     bool head_done;
     struct hearth_buf body; /* counted in server->bodies_bytes, also when it has been taken */
 
@@ -156,6 +160,22 @@ void hearth_http_request_reset(struct hearth_http_conn *conn);
 void hearth_http_request_pump(struct hearth_http_conn *conn);
 /* A header of the request that has been read, by name in any case; NULL when it was not sent. */
 const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const char *name);
+
+/* head.c */
+/* What a request's head is answered with when it is refused. */
+struct hearth_http_refusal {
+    int status;
+    const char *message;
+};
+/* False: `out` says what is wrong with the head that has been read. */
+bool hearth_http_head_check(const struct hearth_http_conn *conn, struct hearth_http_refusal *out);
+/* The parts of a request target, as offsets into it: "/path?query", "http://authority/path?query", or "*". */
+struct hearth_http_target {
+    const char *authority, *path, *query;
+    size_t authority_len, path_len, query_len;
+};
+/* False: it is none of these. */
+bool hearth_http_target_split(const char *text, size_t len, struct hearth_http_target *out);
 
 /* exchange.c */
 /* An exchange for the request that `conn` has read; NULL: out of memory or a path that is not one (then *status). */

@@ -40,35 +40,25 @@ static bool percent_decode(char *text) {
     return true;
 }
 
-/* Splits the request target into path and query. An absolute target ("http://host/path") is what a proxy gets; its
- * path counts. */
+/* Copies path and query out of the request target. */
 static int split_target(struct hearth_http_exchange *exchange, const struct hearth_buf *url) {
-    struct http_parser_url parts;
-    const char *text = (const char *)url->data;
-    http_parser_url_init(&parts);
-    bool asterisk = url->len == 1 && text[0] == '*';
-    if (url->len == 0 || (!asterisk && http_parser_parse_url(text, url->len, 0, &parts) != 0)) {
+    struct hearth_http_target target;
+    if (!hearth_http_target_split((const char *)url->data, url->len, &target)) {
         return 400;
     }
-    size_t path_len = asterisk ? 1 : parts.field_data[UF_PATH].len;
-    size_t path_at = asterisk ? 0 : parts.field_data[UF_PATH].off;
-    size_t query_len = (parts.field_set & (1u << UF_QUERY)) != 0 ? parts.field_data[UF_QUERY].len : 0;
-    char *copy = malloc(path_len + query_len + 3);
+    char *copy = malloc(target.path_len + target.query_len + 3);
     if (copy == NULL) {
         return 503;
     }
     exchange->path = copy;
-    if (path_len == 0) {
-        copy[path_len++] = '/';
-    } else {
-        memcpy(copy, text + path_at, path_len);
+    if (target.path_len == 0) {
+        *copy++ = '/';
     }
-    copy[path_len] = '\0';
-    exchange->query = copy + path_len + 1;
-    if (query_len > 0) {
-        memcpy(exchange->query, text + parts.field_data[UF_QUERY].off, query_len);
-    }
-    exchange->query[query_len] = '\0';
+    copy = (char *)mempcpy(copy, target.path, target.path_len);
+    *copy++ = '\0';
+    exchange->query = copy;
+    copy = (char *)mempcpy(copy, target.query, target.query_len);
+    *copy = '\0';
     return percent_decode(exchange->path) ? 0 : 400;
 }
 
@@ -85,7 +75,7 @@ struct hearth_http_exchange *hearth_http_exchange_create(struct hearth_http_conn
     }
     exchange->conn = conn;
     exchange->head_only = conn->parser.method == HTTP_HEAD;
-    exchange->method = http_method_str(exchange->head_only ? HTTP_GET : (enum http_method)conn->parser.method);
+    exchange->method = llhttp_method_name(exchange->head_only ? HTTP_GET : (llhttp_method_t)conn->parser.method);
     make_request_id(conn->server, exchange->request_id);
     int rc = split_target(exchange, &conn->url);
     if (rc != 0) {
@@ -159,8 +149,53 @@ void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t le
     hearth_http_conn_written(conn, len);
 }
 
+/* The reason phrases of RFC 9110, section 15, of RFC 6585 and of others' practice. */
 static const char *status_text(int status) {
-    return http_status_str((enum http_status)status);
+    static const struct {
+        int status;
+        const char *text;
+    } texts[] = {
+        {200, "OK"},
+        {201, "Created"},
+        {202, "Accepted"},
+        {204, "No Content"},
+        {206, "Partial Content"},
+        {304, "Not Modified"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {402, "Payment Required"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {406, "Not Acceptable"},
+        {408, "Request Timeout"},
+        {409, "Conflict"},
+        {410, "Gone"},
+        {412, "Precondition Failed"},
+        {413, "Content Too Large"},
+        {414, "URI Too Long"},
+        {415, "Unsupported Media Type"},
+        {417, "Expectation Failed"},
+        {421, "Misdirected Request"},
+        {422, "Unprocessable Content"},
+        {429, "Too Many Requests"},
+        {431, "Request Header Fields Too Large"},
+        {499, "Client Closed Request"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {502, "Bad Gateway"},
+        {503, "Service Unavailable"},
+        {504, "Gateway Timeout"},
+        {505, "HTTP Version Not Supported"},
+        {507, "Insufficient Storage"},
+        {529, "Overloaded"},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        if (texts[i].status == status) {
+            return texts[i].text;
+        }
+    }
+    return status < 400 ? "OK" : status < 500 ? "Bad Request" : "Error";
 }
 
 /* What scripts of web pages may read of an answer, besides what they always may. */

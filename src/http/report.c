@@ -73,7 +73,7 @@ static void name_request(const struct hearth_http_conn *conn, char *out, size_t 
     path[len] = '\0';
     out[0] = '\0';
     if (len > 0) {
-        snprintf(out, cap, " (%s %s)", http_method_str((enum http_method)conn->parser.method), path);
+        snprintf(out, cap, " (%s %s)", llhttp_method_name((llhttp_method_t)conn->parser.method), path);
     }
 }
 

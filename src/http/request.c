@@ -1,6 +1,6 @@
 /* Reads requests: from bytes to an exchange that the handler has.
  *
- * http_parser is paused twice in a request. At the end of its head, so that the handler can refuse it before its body
+ * llhttp is paused twice in a request. At the end of its head, so that the handler can refuse it before its body
  * is read (outside of the parser's callbacks, from where it could not be answered), and at its end, so that the bytes
  * of a pipelined one stay in the input buffer until the response before it is written. A request without a body has its
  * head shown to the handler at its end: nothing is lost when it is refused, and the connection lives on.
@@ -20,14 +20,12 @@
 
 /* Of answers that a client which pipelines has not read: with more, its next request is not looked at. */
 #define PIPELINED_UNSENT_BYTES (64u * 1024)
+/* Sizes, extensions and trailers of a chunked body: header_bytes, and so many more for each byte of the content. */
+#define FRAMING_PER_BYTE 8u
+#define NOT_SPOKEN "only HTTP/1.1 and HTTP/1.0 are spoken here"
 
-static struct hearth_http_conn *conn_of(http_parser *parser) {
+static struct hearth_http_conn *conn_of(llhttp_t *parser) {
     return parser->data;
-}
-
-void hearth_http_request_init(struct hearth_http_conn *conn) {
-    http_parser_init(&conn->parser, HTTP_REQUEST);
-    conn->parser.data = conn;
 }
 
 void hearth_http_request_reset(struct hearth_http_conn *conn) {
@@ -39,8 +37,8 @@ void hearth_http_request_reset(struct hearth_http_conn *conn) {
     free(conn->headers);
     conn->headers = NULL;
     conn->header_count = conn->header_room = 0;
-    conn->head_bytes = 0;
-    conn->in_value = conn->head_done = conn->head_read = conn->complete = false;
+    conn->head_bytes = conn->framing_bytes = conn->protocol_len = 0;
+    conn->in_name = conn->head_done = conn->head_read = conn->complete = conn->resumed = false;
     conn->error_status = 0;
 }
 
@@ -60,7 +58,14 @@ static int count_head(struct hearth_http_conn *conn, size_t bytes) {
     return 0;
 }
 
-static int on_message_begin(http_parser *parser) {
+static int append_head(struct hearth_http_conn *conn, const char *at, size_t len) {
+    if (!hearth_buf_append(&conn->head, at, len)) {
+        return parser_fail(conn, 503, "out of memory");
+    }
+    return count_head(conn, len);
+}
+
+static int on_message_begin(llhttp_t *parser) {
     struct hearth_http_conn *conn = conn_of(parser);
     if (conn->state == HEARTH_HTTP_CONN_IDLE) {
         hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_HEAD);
@@ -68,7 +73,7 @@ static int on_message_begin(http_parser *parser) {
     return 0;
 }
 
-static int on_url(http_parser *parser, const char *at, size_t len) {
+static int on_url(llhttp_t *parser, const char *at, size_t len) {
     struct hearth_http_conn *conn = conn_of(parser);
     const struct hearth_http_params *params = &conn->server->params;
     if (conn->url.len + len > params->url_bytes || conn->url.len + len > params->header_bytes) {
@@ -78,6 +83,25 @@ static int on_url(http_parser *parser, const char *at, size_t len) {
         return parser_fail(conn, 503, "out of memory");
     }
     return count_head(conn, len);
+}
+
+/* llhttp knows protocols that are like HTTP, too. */
+static int on_protocol(llhttp_t *parser, const char *at, size_t len) {
+    static const char http[] = "HTTP";
+    struct hearth_http_conn *conn = conn_of(parser);
+    for (size_t i = 0; i < len; i++) {
+        if (conn->protocol_len == sizeof http - 1 || at[i] != http[conn->protocol_len]) {
+            return parser_fail(conn, 400, "the request is none of HTTP");
+        }
+        conn->protocol_len++;
+    }
+    return 0;
+}
+
+/* A request line without a version is one of HTTP/0.9, behind which no headers come. */
+static int on_url_complete(llhttp_t *parser) {
+    const bool unversioned = parser->http_major == 0 && parser->http_minor == 9;
+    return unversioned ? parser_fail(conn_of(parser), 505, NOT_SPOKEN) : 0;
 }
 
 /* Room for one more header. False: out of memory. */
@@ -95,60 +119,62 @@ static bool grow_headers(struct hearth_http_conn *conn) {
     return true;
 }
 
-static int on_header_field(http_parser *parser, const char *at, size_t len) {
+static int on_header_field(llhttp_t *parser, const char *at, size_t len) {
     struct hearth_http_conn *conn = conn_of(parser);
     if (conn->head_done) {
-        return 0; /* a trailer: http_parser bounds them, nobody reads them */
+        return 0; /* a trailer: part of the body's framing, which is bounded; nobody reads it */
     }
-    if (conn->in_value || conn->header_count == 0) { /* the first piece of a name */
+    if (!conn->in_name) { /* the first piece of a name */
         if (conn->header_count == HEARTH_HTTP_HEADERS_MAX) {
             return parser_fail(conn, 431, "the request has too many headers");
         }
-        if ((conn->in_value && !hearth_buf_append(&conn->head, "", 1)) || !grow_headers(conn)) {
+        if (!grow_headers(conn)) {
             return parser_fail(conn, 503, "out of memory");
         }
-        conn->in_value = false;
+        conn->in_name = true;
         conn->headers[conn->header_count++] = (struct hearth_http_header_at){.name = (uint32_t)conn->head.len};
     }
-    if (memchr(at, ' ', len) != NULL) { /* http_parser lets it pass when it is built to be lenient, as Debian's is */
-        return parser_fail(conn, 400, "a header's name holds a space");
-    }
-    if (!hearth_buf_append(&conn->head, at, len)) {
-        return parser_fail(conn, 503, "out of memory");
-    }
-    return count_head(conn, len + 2);
+    return append_head(conn, at, len);
 }
 
-static int on_header_value(http_parser *parser, const char *at, size_t len) {
+static int on_header_field_complete(llhttp_t *parser) {
     struct hearth_http_conn *conn = conn_of(parser);
     if (conn->head_done) {
         return 0;
     }
-    if (!conn->in_value) { /* the first piece of a value */
-        if (!hearth_buf_append(&conn->head, "", 1)) {
-            return parser_fail(conn, 503, "out of memory");
-        }
-        conn->headers[conn->header_count - 1].value = (uint32_t)conn->head.len;
-        conn->in_value = true;
-    }
-    if (!hearth_buf_append(&conn->head, at, len)) {
-        return parser_fail(conn, 503, "out of memory");
-    }
-    return count_head(conn, len + 2);
+    const int rc = append_head(conn, "", 1);
+    conn->in_name = false;
+    conn->headers[conn->header_count - 1].value = (uint32_t)conn->head.len;
+    return rc;
 }
 
-static int on_headers_complete(http_parser *parser) {
+static int on_header_value(llhttp_t *parser, const char *at, size_t len) {
     struct hearth_http_conn *conn = conn_of(parser);
-    if (conn->in_value && !hearth_buf_append(&conn->head, "", 1)) {
-        return parser_fail(conn, 503, "out of memory");
+    return conn->head_done ? 0 : append_head(conn, at, len);
+}
+
+static int on_header_value_complete(llhttp_t *parser) {
+    struct hearth_http_conn *conn = conn_of(parser);
+    if (conn->head_done) {
+        return 0;
     }
+    /* The parser leaves the white space behind a value to its user. */
+    const uint32_t from = conn->headers[conn->header_count - 1].value;
+    while (conn->head.len > from &&
+           (conn->head.data[conn->head.len - 1] == ' ' || conn->head.data[conn->head.len - 1] == '\t')) {
+        conn->head.len--;
+    }
+    return append_head(conn, "", 1);
+}
+
+static int on_headers_complete(llhttp_t *parser) {
+    struct hearth_http_conn *conn = conn_of(parser);
     conn->head_done = conn->head_read = true;
     parser->upgrade = 0; /* an offered upgrade is declined by ignoring it */
-    http_parser_pause(parser, 1);
-    return 0;
+    return HPE_PAUSED;
 }
 
-static int on_body(http_parser *parser, const char *at, size_t len) {
+static int on_body(llhttp_t *parser, const char *at, size_t len) {
     struct hearth_http_conn *conn = conn_of(parser);
     struct hearth_http_server *server = conn->server;
     if (conn->body.len + len > server->params.body_bytes) {
@@ -164,23 +190,31 @@ static int on_body(http_parser *parser, const char *at, size_t len) {
     return 0;
 }
 
-static int on_message_complete(http_parser *parser) {
+static int on_message_complete(llhttp_t *parser) {
     struct hearth_http_conn *conn = conn_of(parser);
     conn->complete = true;
-    conn->keep_alive = http_should_keep_alive(parser) && !conn->server->stopping;
-    http_parser_pause(parser, 1);
-    return 0;
+    conn->keep_alive = llhttp_should_keep_alive(parser) && !conn->server->stopping;
+    return HPE_PAUSED;
 }
 
-static const http_parser_settings parser_settings = {
+static const llhttp_settings_t parser_settings = {
     .on_message_begin = on_message_begin,
     .on_url = on_url,
+    .on_url_complete = on_url_complete,
+    .on_protocol = on_protocol,
     .on_header_field = on_header_field,
+    .on_header_field_complete = on_header_field_complete,
     .on_header_value = on_header_value,
+    .on_header_value_complete = on_header_value_complete,
     .on_headers_complete = on_headers_complete,
     .on_body = on_body,
     .on_message_complete = on_message_complete,
 };
+
+void hearth_http_request_init(struct hearth_http_conn *conn) {
+    llhttp_init(&conn->parser, HTTP_REQUEST, &parser_settings);
+    conn->parser.data = conn;
+}
 
 const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const char *name) {
     for (size_t i = 0; i < conn->header_count; i++) {
@@ -193,14 +227,24 @@ const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const c
 
 /* ---- what has been read ---- */
 
-static void fail_parse(struct hearth_http_conn *conn, enum http_errno error) {
+static void fail_parse(struct hearth_http_conn *conn, llhttp_errno_t error) {
     switch (error) {
-    case HPE_INVALID_METHOD: hearth_http_conn_fail(conn, 501, "unknown request method"); break;
-    case HPE_HEADER_OVERFLOW: hearth_http_conn_fail(conn, 431, "the request's headers are too large"); break;
-    case HPE_INVALID_VERSION:
-        hearth_http_conn_fail(conn, 505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
+    case HPE_INVALID_METHOD:
+        hearth_http_conn_fail(conn, 501, "unknown request method");
         break;
-    default: hearth_http_conn_fail(conn, 400, http_errno_description(error)); break;
+    case HPE_PAUSED_H2_UPGRADE:
+        hearth_http_conn_fail(conn, 505, NOT_SPOKEN);
+        break;
+    case HPE_INVALID_VERSION:
+        if (conn->parser.http_major != 1 || conn->parser.http_minor > 1) {
+            hearth_http_conn_fail(conn, 505, NOT_SPOKEN);
+            break;
+        }
+        hearth_http_conn_fail(conn, 400, "the request line does not end behind its version");
+        break;
+    default:
+        hearth_http_conn_fail(conn, 400, llhttp_get_error_reason(&conn->parser));
+        break;
     }
 }
 
@@ -225,28 +269,21 @@ static bool open_exchange(struct hearth_http_conn *conn) {
     return goes_on;
 }
 
-/* What can be said against a request by its head. False: it has been answered. */
+/* Whether a request is taken, by its head and by what is going on. False: it has been answered. */
 static bool check_head(struct hearth_http_conn *conn) {
     struct hearth_http_server *server = conn->server;
-    const http_parser *parser = &conn->parser;
-    const bool sized = (parser->flags & F_CONTENTLENGTH) != 0;
-    const char *expect = hearth_http_conn_header(conn, "expect");
-    if (parser->http_major != 1) {
-        hearth_http_conn_fail(conn, 505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
+    struct hearth_http_refusal refusal;
+    if (!hearth_http_head_check(conn, &refusal)) {
+        hearth_http_conn_fail(conn, refusal.status, refusal.message);
         return false;
     }
-    if (conn->surplus && server->stats.connections > server->params.connections &&
-        !hearth_http_server_evict(server)) {
+    if (conn->surplus && server->stats.connections > server->params.connections && !hearth_http_server_evict(server)) {
         hearth_http_conn_fail(conn, 503, "as many connections are open as may be");
         return false;
     }
     conn->surplus = false;
-    if (sized && parser->content_length > server->params.body_bytes) {
+    if ((conn->parser.flags & F_CONTENT_LENGTH) != 0 && conn->parser.content_length > server->params.body_bytes) {
         hearth_http_conn_fail(conn, 413, "the request's body is too large");
-        return false;
-    }
-    if (expect != NULL && parser->http_minor >= 1 && strcasecmp(expect, "100-continue") != 0) {
-        hearth_http_conn_fail(conn, 417, "this expectation cannot be met");
         return false;
     }
     return true;
@@ -254,8 +291,8 @@ static bool check_head(struct hearth_http_conn *conn) {
 
 static void take_head(struct hearth_http_conn *conn) {
     static const char proceed[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    const http_parser *parser = &conn->parser;
-    const bool sized = (parser->flags & F_CONTENTLENGTH) != 0 && parser->content_length > 0;
+    const llhttp_t *parser = &conn->parser;
+    const bool sized = (parser->flags & F_CONTENT_LENGTH) != 0 && parser->content_length > 0;
     const bool has_body = sized || (parser->flags & F_CHUNKED) != 0;
     conn->head_read = false;
     if (!check_head(conn)) {
@@ -269,7 +306,8 @@ static void take_head(struct hearth_http_conn *conn) {
     if (has_body && parser->http_minor >= 1 && hearth_http_conn_header(conn, "expect") != NULL) {
         hearth_http_put(conn, proceed, sizeof proceed - 1);
     }
-    http_parser_pause(&conn->parser, 0);
+    llhttp_resume(&conn->parser);
+    conn->resumed = true;
 }
 
 static void take_request(struct hearth_http_conn *conn) {
@@ -279,6 +317,27 @@ static void take_request(struct hearth_http_conn *conn) {
     if (conn->exchange != NULL || open_exchange(conn)) {
         handler->request(handler->user, conn->exchange);
     }
+}
+
+/* Has the parser look at `len` bytes of the input, and takes those that it is done with. */
+static llhttp_errno_t execute(struct hearth_http_conn *conn, struct evbuffer *input, size_t len) {
+    const char *data = len > 0 ? (const char *)evbuffer_pullup(input, (ev_ssize_t)len) : "";
+    const size_t body_before = conn->body.len;
+    conn->resumed = false;
+    const llhttp_errno_t error = llhttp_execute(&conn->parser, data, len);
+    const char *stopped_at = error != HPE_OK ? llhttp_get_error_pos(&conn->parser) : NULL;
+    const size_t taken =
+        stopped_at != NULL && stopped_at >= data && stopped_at <= data + len ? (size_t)(stopped_at - data) : len;
+    evbuffer_drain(input, taken);
+    conn->server->stats.read_bytes += taken;
+    if (conn->state == HEARTH_HTTP_CONN_BODY && conn->error_status == 0) {
+        conn->framing_bytes += taken - (conn->body.len - body_before);
+        const size_t most = conn->server->params.header_bytes + FRAMING_PER_BYTE * conn->body.len;
+        if (conn->framing_bytes > most) {
+            parser_fail(conn, 400, "the body's chunks bring too much besides their content");
+        }
+    }
+    return error;
 }
 
 /* Takes one piece of the input. False: there is nothing (more) to do. */
@@ -296,22 +355,18 @@ static bool parse_piece(struct hearth_http_conn *conn) {
     if (hearth_http_conn_unsent(conn) > PIPELINED_UNSENT_BYTES) {
         return false;
     }
-    size_t len = evbuffer_get_contiguous_space(input);
-    if (len == 0) {
+    const size_t len = evbuffer_get_contiguous_space(input);
+    if (len == 0 && !conn->resumed) {
         return false;
     }
-    const char *data = (const char *)evbuffer_pullup(input, (ev_ssize_t)len);
-    size_t taken = http_parser_execute(&conn->parser, &parser_settings, data, len);
-    evbuffer_drain(input, taken);
-    conn->server->stats.read_bytes += taken;
-    enum http_errno error = HTTP_PARSER_ERRNO(&conn->parser);
+    const llhttp_errno_t error = execute(conn, input, len);
     if (conn->error_status != 0) {
         hearth_http_conn_fail(conn, conn->error_status, conn->error_message);
     } else if (conn->head_read) {
         take_head(conn);
     } else if (conn->complete) {
         take_request(conn);
-    } else if (error != HPE_OK) {
+    } else if (error != HPE_OK && error != HPE_PAUSED) {
         fail_parse(conn, error);
     }
     return true;

@@ -24,8 +24,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* http_parser counts what a connection's own count cannot see (chunk extensions, trailers) against its own limit of
- * 80 KiB; ours stays below it. */
 #define HEADER_BYTES_MAX (64u * 1024)
 /* Connections over the limit that may wait for their 503; beyond them nothing is accepted. */
 #define CONNECTIONS_OVER 64u

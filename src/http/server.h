@@ -7,6 +7,8 @@
  *     ---------------------------------------------------  --------------------------------  -------------------------
  *     a request line or headers without end                url_bytes, header_bytes, 128      414, 431
  *     a body without end                                   body_bytes                        413
+ *     chunks without content, extensions, trailers         header_bytes, and 8 a byte of it  400
+ *     what is no HTTP/1.1, or could be read in two ways    head.c                            400, 501, 505
  *     bodies that are together more than memory holds      bodies_bytes                      503 and Retry-After
  *     a head that does not end (slowloris)                 head_us from its first byte       408
  *     a body that does not end                             body_us from the end of the head  408

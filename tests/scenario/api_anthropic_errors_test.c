@@ -156,7 +156,7 @@ static void errors_before_the_body_have_an_id(void **state) {
     char id[64];
     (void)state;
     assert_true(client_open(&client, stage.port));
-    assert_true(client_text(&client, "POST " MESSAGES " HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"));
+    assert_true(client_text(&client, "POST " MESSAGES " HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999\r\n\r\n"));
     assert_true(client_response(&client, false, &response));
     assert_int_equal(response.status, 413);
     assert_true(response_header(&response, "request-id", id, sizeof id));
