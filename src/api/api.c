@@ -403,6 +403,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
         rc = hearth_http_create(&params->http, &handler, &api->http, msg);
     }
     if (rc == HEARTH_OK) {
+        hearth_http_set_keyed(api->http, params->key_count > 0);
         api->pool = hearth_pool_create(WORKERS);
         api->keeper = hearth_keeper_create(api);
         rc = api->pool != NULL && api->keeper != NULL ? hearth_http_start(api->http) : HEARTH_ERR_NOMEM;

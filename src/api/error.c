@@ -177,7 +177,9 @@ void hearth_api_http_error(void *user, int status, const char *message, const ch
                            struct hearth_buf *body) {
     struct hearth_api_error error;
     (void)user;
-    hearth_api_fail(&error, status, status == 413 ? "request_too_large" : NULL, NULL, "%s", message);
+    hearth_api_fail(&error, status, status == 413   ? "request_too_large"
+                                   : status == 403 ? "origin_not_allowed"
+                                                   : NULL, NULL, "%s", message);
     hearth_json_write(is_native_path(path)      ? hearth_api_error_json_native(&error)
                       : is_anthropic_path(path) ? hearth_api_error_json_anthropic(&error, request_id)
                                                 : hearth_api_error_json(&error),

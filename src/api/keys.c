@@ -86,6 +86,7 @@ int hearth_api_set_keys(struct hearth_api *api, const struct hearth_api_key *key
     struct hearth_keys *old = api->keys;
     api->keys = fresh;
     pthread_mutex_unlock(&api->keys_mutex);
+    hearth_http_set_keyed(api->http, count > 0);
     if ((old->count > 1) != (count > 1)) {
         hearth_log(HEARTH_LOG_WARN, "api: %s: what was cached and stored before belongs to nobody now",
                    count > 1 ? "several keys, which share nothing" : "no longer several keys");

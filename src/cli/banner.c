@@ -50,11 +50,11 @@ void hearth_progress_end(struct hearth_progress *progress) {
     *progress = (struct hearth_progress){0};
 }
 
-/* The address that a client on this machine connects to. */
+static bool is_everywhere(const char *host) {
+    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
 static void print_url(char *out, size_t cap, const char *host, uint16_t port) {
-    if (strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0) {
-        host = "127.0.0.1";
-    }
     const char *open = strchr(host, ':') ? "[" : "";
     (void)snprintf(out, cap, "http://%s%s%s:%u", open, host, *open ? "]" : "", (unsigned)port);
 }
@@ -120,7 +120,9 @@ void hearth_banner_print(const struct hearth_banner *banner) {
     const struct hearth_caps *caps = banner->caps;
     char url[320];
     print_url(url, sizeof(url), banner->host, banner->port);
-    printf("hearth %s is listening on %s\n", HEARTH_VERSION, url);
+    printf("hearth %s is listening on %s%s%s\n", HEARTH_VERSION, url,
+           is_everywhere(banner->host) ? " (every address of this machine)" : "",
+           banner->needs_key || banner->is_local ? "" : ", without a key");
     printf("  model    %s (%s)\n", banner->model_name, caps->description);
     printf("  context  %u tokens (trained with %u), %u lanes\n", caps->ctx_tokens, caps->train_ctx_tokens, caps->lanes);
     print_fit(caps);
@@ -148,6 +150,7 @@ void hearth_banner_print(const struct hearth_banner *banner) {
         printf("  disk     off\n");
     }
     if (banner->hello) {
+        print_url(url, sizeof(url), is_everywhere(banner->host) ? "127.0.0.1" : banner->host, banner->port);
         print_hello(banner, url);
     }
     (void)fflush(stdout);

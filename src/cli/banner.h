@@ -29,6 +29,7 @@ struct hearth_banner {
     size_t cache_bytes;
     const char *disk_dir; /* NULL: nothing is kept on disk */
     uint64_t disk_bytes;  /* what it may take there */
+    bool is_local;  /* nobody else reaches it */
     bool needs_key; /* clients must send an API key */
     bool hello;     /* print commands to try */
 };

@@ -158,6 +158,12 @@ static int set(const struct hearth_option_row *row, const char *origin, const ch
                enum hearth_option_source source, struct hearth_options *options, struct hearth_errmsg *msg) {
     void *value = value_of(row, options);
     switch (row->type) {
+    case HEARTH_OPTION_IS_FILLED:
+        if (!*text && source != HEARTH_OPTION_DEFAULT) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "%s is given and empty (an unset variable?)", origin);
+        }
+        *(const char **)value = *text ? text : NULL;
+        return HEARTH_OK;
     case HEARTH_OPTION_IS_TEXT:
         *(const char **)value = *text ? text : NULL;
         return HEARTH_OK;
@@ -282,7 +288,7 @@ static int parse_environment(struct hearth_options *options, struct hearth_errms
         }
         hearth_option_env_name(&hearth_option_rows[i], name);
         const char *text = getenv(name);
-        if (text && *text) {
+        if (text && (*text || hearth_option_rows[i].type == HEARTH_OPTION_IS_FILLED)) {
             err = set(&hearth_option_rows[i], name, text, HEARTH_OPTION_ENVIRONMENT, options, msg);
         }
     }
@@ -469,6 +475,7 @@ static bool same_list(const struct hearth_option_list *a, const struct hearth_op
 static bool same_value(const struct hearth_option_row *row, const void *a, const void *b) {
     switch (row->type) {
     case HEARTH_OPTION_IS_TEXT:
+    case HEARTH_OPTION_IS_FILLED:
     case HEARTH_OPTION_IS_CHOICE:
         return same_text(*(const char *const *)a, *(const char *const *)b);
     case HEARTH_OPTION_IS_LIST:

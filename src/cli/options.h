@@ -15,6 +15,7 @@
 
 #define HEARTH_OPTION_TYPE_TEXT const char *
 #define HEARTH_OPTION_TYPE_CHOICE const char *
+#define HEARTH_OPTION_TYPE_FILLED const char *
 #define HEARTH_OPTION_TYPE_LIST struct hearth_option_list
 #define HEARTH_OPTION_TYPE_WHOLE int64_t
 #define HEARTH_OPTION_TYPE_TOKENS int64_t

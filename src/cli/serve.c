@@ -15,6 +15,7 @@
 #include "cli/keys.h"
 #include "cli/places.h"
 #include "cli/serve_disk.h"
+#include "cli/serve_doors.h"
 #include "cli/serve_engine.h"
 #include "cli/serve_live.h"
 #include "cli/version.h"
@@ -132,7 +133,8 @@ static size_t mib(int64_t n) {
 /* ---------------------------------------------------------------------------------------------------- files */
 
 static int read_keys(struct server *server, struct hearth_errmsg *msg) {
-    return hearth_key_list_read(server->options, &server->keys, msg);
+    const int err = hearth_key_list_read(server->options, &server->keys, msg);
+    return err == HEARTH_OK ? hearth_serve_doors_check(server->options, server->keys.count, msg) : err;
 }
 
 /* --alias, or the file's name without its ending. */
@@ -279,6 +281,10 @@ static int create_chat(struct server *server, struct hearth_errmsg *msg) {
 
 static void fill_http(const struct hearth_options *options, struct hearth_http_params *params) {
     params->host = options->host;
+    params->cors_origins = options->cors_origin.v;
+    params->cors_origin_count = options->cors_origin.n;
+    params->allow_hosts = options->allow_host.v;
+    params->allow_host_count = options->allow_host.n;
     params->port = (uint16_t)options->port;
     params->body_bytes = mib(options->max_body);
     const size_t two = 2 * params->body_bytes;
@@ -388,12 +394,12 @@ static void explain_nothing(void *user, int status, const char *message, const c
 }
 
 /* Binds the address once and gives it back. */
-static int try_address(const struct hearth_options *options, struct hearth_errmsg *msg) {
+static int try_address(struct server *server, struct hearth_errmsg *msg) {
     static const struct hearth_http_handler nobody = {.request = answer_nobody, .error = explain_nothing};
     struct hearth_http_params params;
     struct hearth_http_server *http = NULL;
     hearth_http_params_default(&params);
-    fill_http(options, &params);
+    fill_http(server->options, &params);
     const int err = hearth_http_create(&params, &nobody, &http, msg);
     hearth_http_destroy(http);
     return err;
@@ -411,9 +417,9 @@ static int obey_signals(struct server *server, struct hearth_errmsg *msg) {
 
 static int start(struct server *server, struct hearth_errmsg *msg) {
     int (*const stages[])(struct server *, struct hearth_errmsg *) = {
-        read_keys, name_model, create_engine, open_disk, open_sessions, create_service, create_chat, obey_signals,
-        make_kwargs, create_api};
-    int err = try_address(server->options, msg);
+        read_keys, try_address, name_model, create_engine, open_disk, open_sessions, create_service, create_chat,
+        obey_signals, make_kwargs, create_api};
+    int err = HEARTH_OK;
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
         err = stages[i](server, msg);
         if (err != HEARTH_OK && msg->text[0] == '\0') {
@@ -461,6 +467,7 @@ static void print_banner(const struct server *server) {
                                          .cache_bytes = server->cache_bytes,
                                          .disk_dir = server->disk.dir,
                                          .disk_bytes = disk_budget(server),
+                                         .is_local = hearth_serve_doors_is_local(options->host),
                                          .needs_key = server->keys.count > 0,
                                          .hello = options->hello || isatty(STDOUT_FILENO) == 1};
     hearth_banner_print(&banner);

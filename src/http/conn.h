@@ -4,6 +4,7 @@
 #ifndef HEARTH_HTTP_CONN_H
 #define HEARTH_HTTP_CONN_H
 
+#include "http/origin.h"
 #include "http/server.h"
 
 #include <event2/bufferevent.h>
@@ -16,6 +17,11 @@
 #define HEARTH_HTTP_HEADERS_MAX 128
 #define HEARTH_HTTP_REQUEST_ID_BYTES 40
 #define HEARTH_HTTP_PEER_BYTES 56
+/* What scripts of web pages may read of an answer, besides what they always may. */
+#define HEARTH_HTTP_EXPOSED                                                                                     \
+    "X-Request-Id, request-id, Retry-After, Retry-After-Ms, X-Should-Retry, Warning, x-ratelimit-limit-requests, " \
+    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "                    \
+    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 
 struct hearth_http_conn;
 
@@ -29,6 +35,7 @@ struct hearth_http_report {
 struct hearth_http_server {
     struct hearth_http_params params;
     struct hearth_http_handler handler;
+    struct hearth_http_origins *origins;
     struct event_base *base;
     struct evconnlistener *listener;
     struct event *wake;         /* wake_fd is readable: posted work */

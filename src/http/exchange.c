@@ -198,17 +198,15 @@ static const char *status_text(int status) {
     return status < 400 ? "OK" : status < 500 ? "Bad Request" : "Error";
 }
 
-/* What scripts of web pages may read of an answer, besides what they always may. */
-#define EXPOSED "X-Request-Id, request-id, Retry-After, X-Should-Retry, Warning"
-
 /* Writes the head. `framing` is the header line that tells where the body ends, "" for none. */
 static void put_head(struct hearth_http_conn *conn, int status, const char *request_id, const char *content_type,
                      const char *framing, const struct hearth_buf *extra) {
     struct hearth_buf head = {0};
     conn->keep_alive = conn->keep_alive && !atomic_load(&conn->server->closing);
     bool ok = hearth_buf_printf(&head,
-                                "HTTP/1.1 %d %s\r\nServer: hearth\r\nAccess-Control-Allow-Origin: *\r\n"
-                                "Access-Control-Expose-Headers: " EXPOSED "\r\nX-Request-Id: %s\r\n",
+                                "HTTP/1.1 %d %s\r\nServer: hearth\r\nVary: Origin\r\n"
+                                "Cross-Origin-Resource-Policy: same-origin\r\nX-Content-Type-Options: nosniff\r\n"
+                                "X-Request-Id: %s\r\n",
                                 status, status_text(status), request_id);
     if (content_type != NULL) {
         ok = ok && hearth_buf_printf(&head, "Content-Type: %s\r\n", content_type);
@@ -319,11 +317,18 @@ void hearth_http_write_error(struct hearth_http_conn *conn, int status, const ch
 }
 
 void hearth_http_respond_options(struct hearth_http_exchange *exchange) {
+    const char *origin = hearth_http_header(exchange, "origin");
     const char *wanted = hearth_http_header(exchange, "access-control-request-headers");
     hearth_http_set_header(exchange, "Allow", "GET, HEAD, POST, DELETE, OPTIONS");
-    hearth_http_set_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
-    /* "*" alone would leave out Authorization. */
-    hearth_http_set_header(exchange, "Access-Control-Allow-Headers", wanted != NULL && *wanted != '\0' ? wanted : "*");
-    hearth_http_set_header(exchange, "Access-Control-Max-Age", "86400");
+    if (origin != NULL && hearth_http_origins_grant(exchange->conn->server->origins, origin) != NULL) {
+        hearth_http_set_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
+        /* "*" alone would leave out Authorization. */
+        hearth_http_set_header(exchange, "Access-Control-Allow-Headers",
+                               wanted != NULL && *wanted != '\0' ? wanted : "*");
+        hearth_http_set_header(exchange, "Access-Control-Max-Age", "86400");
+        if (hearth_http_header(exchange, "access-control-request-private-network") != NULL) {
+            hearth_http_set_header(exchange, "Access-Control-Allow-Private-Network", "true");
+        }
+    }
     hearth_http_respond(exchange, 204, NULL, NULL, 0);
 }

@@ -80,7 +80,10 @@ static void name_request(const struct hearth_http_conn *conn, char *out, size_t 
 void hearth_http_report_error(struct hearth_http_conn *conn, int status, const char *message, const char *request_id) {
     struct hearth_http_stats *stats = &conn->server->stats;
     char peer[HEARTH_HTTP_PEER_BYTES], request[PATH_SHOWN + 40];
-    uint64_t *counter = status == 408 ? &stats->timeouts : status == 503 ? &stats->refused : &stats->malformed;
+    uint64_t *counter = status == 408   ? &stats->timeouts
+                        : status == 503 ? &stats->refused
+                        : status == 403 ? &stats->forbidden
+                                        : &stats->malformed;
     ++*counter;
     if (may_log(conn->server)) {
         name_peer(conn, peer);

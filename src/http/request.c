@@ -257,6 +257,9 @@ static bool open_exchange(struct hearth_http_conn *conn) {
         hearth_http_conn_fail(conn, status, status == 400 ? "the request's URL is malformed" : "out of memory");
         return false;
     }
+    if (!hearth_http_origin_admit(conn->exchange)) {
+        return false;
+    }
     if (conn->parser.method == HTTP_OPTIONS) {
         hearth_http_respond_options(conn->exchange);
         return false;

@@ -285,7 +285,8 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for the HTTP server");
     }
     server->params = *params;
-    server->params.host = NULL; /* the caller's; not needed later */
+    server->params.host = NULL; /* the caller's, like the names beside it; not needed later */
+    server->params.cors_origins = server->params.allow_hosts = NULL;
     server->handler = *handler;
     atomic_init(&server->closing, false);
     server->wake_fd = -1;
@@ -300,7 +301,12 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
     }
     int listen_fd = -1;
     int rc = listen_on(params->host, params->port, &listen_fd, &server->port, msg);
-    if (rc == HEARTH_OK) {
+    server->origins = hearth_http_origins_create(params->host, params->cors_origins, params->cors_origin_count,
+                                                 params->allow_hosts, params->allow_host_count);
+    if (rc == HEARTH_OK && server->origins == NULL) {
+        close(listen_fd);
+        rc = hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for the HTTP server");
+    } else if (rc == HEARTH_OK) {
         rc = init_loop(server, listen_fd);
         if (rc != HEARTH_OK) {
             hearth_fail(msg, rc, "cannot start the HTTP server: %s", hearth_err_text(rc));
@@ -312,6 +318,10 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
     }
     *out = server;
     return HEARTH_OK;
+}
+
+void hearth_http_set_keyed(struct hearth_http_server *server, bool keyed) {
+    hearth_http_origins_set_keyed(server->origins, keyed);
 }
 
 uint16_t hearth_http_port(const struct hearth_http_server *server) {
@@ -425,6 +435,7 @@ void hearth_http_destroy(struct hearth_http_server *server) {
     }
     pthread_cond_destroy(&server->loop_ended_cond);
     pthread_mutex_destroy(&server->mutex);
+    hearth_http_origins_destroy(server->origins);
     free(server);
 }
 

@@ -33,7 +33,7 @@
  *
  * Keep-alive and pipelining are served (one request of a connection at a time), chunked request bodies, Expect:
  * 100-continue, HEAD (the handler answers as for GET; the body is left out) and OPTIONS (answered here, for CORS).
- * Every response carries Access-Control-Allow-Origin, Access-Control-Expose-Headers and X-Request-Id.
+ * Every response carries X-Request-Id; requests of web pages that may not use the server get a 403 (http/origin.h).
  * Source: RFC 9110, RFC 9112; https://fetch.spec.whatwg.org/#http-cors-protocol */
 #ifndef HEARTH_HTTP_SERVER_H
 #define HEARTH_HTTP_SERVER_H
@@ -73,6 +73,10 @@ struct hearth_http_handler {
 /* Zero fields do not mean defaults: start from hearth_http_params_default(). */
 struct hearth_http_params {
     const char *host;              /* a name or an address; default "127.0.0.1" */
+    const char *const *cors_origins; /* pages that may use the server, see http/origin.h; default none */
+    size_t cors_origin_count;
+    const char *const *allow_hosts; /* other names of the server, likewise */
+    size_t allow_host_count;
     uint16_t port;                 /* 0: any free one, see hearth_http_port(); default 8080 */
     size_t url_bytes;              /* most bytes of a request's target; default 8 KiB; else 414 */
     size_t header_bytes;           /* most bytes of a request's head, at most 64 KiB; default 32 KiB; else 431 */
@@ -94,6 +98,10 @@ void hearth_http_params_default(struct hearth_http_params *params);
  * Errors: IO (the address is in use or cannot be had; `msg` holds one clear line), NOMEM. */
 int hearth_http_create(const struct hearth_http_params *params, const struct hearth_http_handler *handler,
                        struct hearth_http_server **out, struct hearth_errmsg *msg);
+
+/* Whether the handler answers nobody without a key: then keys decide, whichever page asks. Not until it is said. Any
+ * thread. */
+void hearth_http_set_keyed(struct hearth_http_server *server, bool keyed);
 
 /* The port that is listened on. Any thread. */
 uint16_t hearth_http_port(const struct hearth_http_server *server);
@@ -174,6 +182,7 @@ bool hearth_http_may_report(const struct hearth_http_exchange *exchange);
     X(refused, counter, "Requests refused because there were too many connections or bodies")           \
     X(evicted, counter, "Idle connections closed in favour of new ones")                                \
     X(timeouts, counter, "Requests that did not arrive in time")                                        \
+    X(forbidden, counter, "Requests of web pages that may not use the server")                          \
     X(malformed, counter, "Requests that are no HTTP or exceed a limit")                                \
     X(stalled, counter, "Clients cut off because they read too slowly")                                 \
     X(read_bytes, counter, "Bytes received")                                                            \

@@ -92,7 +92,10 @@ static int setup_with(void **state, bool patient) {
     struct hearth_http_params params;
     struct hearth_errmsg msg;
     const struct hearth_http_handler handler = {.request = on_request, .error = on_error, .user = f};
+    static const char *const pages[] = {"http://a.test"};
     hearth_http_params_default(&params);
+    params.cors_origins = pages;
+    params.cors_origin_count = 1;
     params.port = 0;
     params.header_bytes = 4096;
     params.body_bytes = 100000;
@@ -249,26 +252,59 @@ static void answers_head_and_options(void **state) {
     assert_true(client_request(&client, "HEAD", "/stream", NULL, NULL));
     assert_true(client_response(&client, true, &response));
     response_finish(&response);
-    assert_true(client_request(&client, "OPTIONS", "/x",
-                               "Origin: http://a\r\nAccess-Control-Request-Headers: authorization\r\n", NULL));
+    assert_true(client_request(&client, "OPTIONS", "/x", NULL, NULL));
     assert_true(client_response(&client, false, &response));
     assert_int_equal(response.status, 204);
-    assert_true(response_header(&response, "Access-Control-Allow-Origin", value, sizeof value));
-    assert_string_equal(value, "*");
-    assert_true(response_header(&response, "Access-Control-Allow-Headers", value, sizeof value));
-    assert_string_equal(value, "authorization");
-    assert_true(response_header(&response, "Access-Control-Allow-Methods", value, sizeof value));
-    assert_string_equal(value, "GET, POST, DELETE, OPTIONS");
+    assert_false(response_header(&response, "Access-Control-Allow-Methods", value, sizeof value));
     assert_true(response_header(&response, "Allow", value, sizeof value));
     assert_string_equal(value, "GET, HEAD, POST, DELETE, OPTIONS");
     assert_true(response_header(&response, "X-Request-Id", value, sizeof value));
     response_finish(&response);
-    assert_true(client_request(&client, "GET", "/x", "Origin: http://a\r\n", NULL));
+    client_close(&client);
+}
+
+/* Pages of one origin may use the server; preflights and requests of all others get a 403 that says what to set. */
+static void answers_the_pages_that_it_was_told_of(void **state) {
+    static const char *const refused[][2] = {{"GET", "Origin: http://b.test\r\n"},
+                                             {"POST", "Origin: null\r\n"},
+                                             {"GET", "Sec-Fetch-Site: cross-site\r\n"},
+                                             {"OPTIONS", "Origin: http://b.test\r\n"}};
+    struct fixture *f = *state;
+    struct client client;
+    struct response response;
+    char value[64];
+    assert_true(client_open(&client, f->port));
+    assert_true(client_request(&client, "OPTIONS", "/x",
+                               "Origin: http://a.test\r\nAccess-Control-Request-Headers: authorization\r\n"
+                               "Access-Control-Request-Private-Network: true\r\n", NULL));
     assert_true(client_response(&client, false, &response));
-    assert_true(response_header(&response, "Access-Control-Expose-Headers", value, sizeof value));
-    assert_string_equal(value, "X-Request-Id, request-id, Retry-After, X-Should-Retry, Warning");
+    assert_int_equal(response.status, 204);
+    assert_true(response_header(&response, "Access-Control-Allow-Origin", value, sizeof value));
+    assert_string_equal(value, "http://a.test");
+    assert_true(response_header(&response, "Access-Control-Allow-Headers", value, sizeof value));
+    assert_string_equal(value, "authorization");
+    assert_true(response_header(&response, "Access-Control-Allow-Methods", value, sizeof value));
+    assert_string_equal(value, "GET, POST, DELETE, OPTIONS");
+    assert_true(response_header(&response, "Access-Control-Allow-Private-Network", value, sizeof value));
+    response_finish(&response);
+    assert_true(client_request(&client, "GET", "/x", "Origin: http://a.test\r\n", NULL));
+    assert_true(client_response(&client, false, &response));
+    assert_int_equal(response.status, 200);
+    assert_true(response_header(&response, "Access-Control-Allow-Origin", value, sizeof value));
+    assert_true(response_header(&response, "Vary", value, sizeof value));
+    assert_string_equal(value, "Origin");
     response_finish(&response);
     client_close(&client);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        assert_true(client_open(&client, f->port));
+        assert_true(client_request(&client, refused[i][0], "/x", refused[i][1], NULL));
+        assert_true(client_response(&client, false, &response));
+        assert_int_equal(response.status, 403);
+        assert_false(response_header(&response, "Access-Control-Allow-Origin", value, sizeof value));
+        assert_non_null(strstr((const char *)response.body.data, "--cors-origin"));
+        response_finish(&response);
+        client_close(&client);
+    }
 }
 
 static void closes_for_http_1_0(void **state) {
@@ -514,6 +550,7 @@ int main(void) {
         TEST(pipelines_behind_a_held_request),
         TEST(takes_requests_byte_by_byte),
         TEST(answers_head_and_options),
+        TEST(answers_the_pages_that_it_was_told_of),
         TEST(closes_for_http_1_0),
         TEST(continues_when_asked),
         TEST(refuses_what_it_cannot_take),

@@ -49,7 +49,7 @@ bool client_text(struct client *client, const char *text) {
 bool client_request(struct client *client, const char *method, const char *path, const char *headers,
                     const char *body) {
     struct hearth_buf request = {0};
-    bool ok = hearth_buf_printf(&request, "%s %s HTTP/1.1\r\nHost: test\r\n%s", method, path,
+    bool ok = hearth_buf_printf(&request, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, path,
                                 headers != NULL ? headers : "");
     if (ok && body != NULL) {
         ok = hearth_buf_printf(&request, "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));

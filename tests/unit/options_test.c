@@ -136,7 +136,6 @@ static void test_environment(void **state) {
     struct hearth_errmsg msg;
     assert_int_equal(setenv("HEARTH_CTX_SIZE", "1000", 1), 0);
     assert_int_equal(setenv("HEARTH_METRICS", "off", 1), 0);
-    assert_int_equal(setenv("HEARTH_API_KEY", "", 1), 0);
     assert_int_equal(parse(&options, 0, NULL, &msg), HEARTH_OK);
     assert_int_equal(options.ctx_size, 1000);
     assert_false(options.metrics);
@@ -149,7 +148,15 @@ static void test_environment(void **state) {
     assert_string_equal(msg.text, "HEARTH_CTX_SIZE: 'many' is not a whole number from 0 to 100000000");
     (void)unsetenv("HEARTH_CTX_SIZE");
     (void)unsetenv("HEARTH_METRICS");
+    assert_int_equal(setenv("HEARTH_API_KEY", "", 1), 0);
+    assert_int_equal(setenv("HEARTH_CTX_SIZE", "", 1), 0);
+    assert_int_equal(parse(&options, 0, NULL, &msg), HEARTH_ERR_INVALID);
+    assert_string_equal(msg.text, "HEARTH_API_KEY is given and empty (an unset variable?)");
     (void)unsetenv("HEARTH_API_KEY");
+    (void)unsetenv("HEARTH_CTX_SIZE");
+    assert_int_equal(PARSE(&options, &msg, "--api-key", ""), HEARTH_ERR_INVALID);
+    assert_string_equal(msg.text, "--api-key is given and empty (an unset variable?)");
+    assert_int_equal(PARSE(&options, &msg, "--api-key-file="), HEARTH_ERR_INVALID);
 }
 
 /* A flag wins over the environment, that over the file, that over the default. */
@@ -158,7 +165,7 @@ static void test_config(void **state) {
     struct hearth_options options;
     struct hearth_errmsg msg;
     write_config("# how it is served here\r\n\r\n  ctx-size = 3000\nport=99\n\ttemp =\t0.25  \nslots = off\n"
-                 "alias = a = b # c\nstrip-line = ^one\nstrip-line = two  three\napi-key =\nlog-level = warn");
+                 "model = a = b # c\nstrip-line = ^one\nstrip-line = two  three\nalias =\nlog-level = warn");
     assert_int_equal(setenv("HEARTH_PORT", "98", 1), 0);
     assert_int_equal(setenv("HEARTH_CTX_SIZE", "98", 1), 0);
     assert_int_equal(PARSE(&options, &msg, "-c", "97", "--config", path), HEARTH_OK);
@@ -166,8 +173,8 @@ static void test_config(void **state) {
     assert_int_equal(options.port, 98);
     assert_true(options.temp == 0.25);
     assert_false(options.slots);
-    assert_string_equal(options.alias, "a = b # c");
-    assert_null(options.api_key);
+    assert_string_equal(options.model, "a = b # c");
+    assert_null(options.alias);
     assert_string_equal(options.log_level, "warn");
     assert_int_equal(options.strip_line.n, 2);
     assert_string_equal(options.strip_line.v[1], "two  three");
@@ -246,7 +253,7 @@ static void test_compare(void **state) {
                            "--request-timeout", "1.5", "--api-key", "k"),
                      HEARTH_OK);
     hearth_options_compare(&before, &after, note, told);
-    assert_string_equal(told, "--alias --queue! --request-timeout! --strip-line --api-key! --slots --log-level! ");
+    assert_string_equal(told, "--alias --queue! --request-timeout! --strip-line --slots --api-key! --log-level! ");
 }
 
 static void test_mistakes(void **state) {

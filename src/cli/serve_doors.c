@@ -1,0 +1,91 @@
+/* See serve_doors.h. A name counts as local when every address that it has is: a name that cannot be found is not, and
+ * listening on it fails with a clear line. */
+#include "cli/serve_doors.h"
+
+#include "base/log.h"
+#include "http/origin.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static bool is_loopback(const struct addrinfo *at) {
+    char text[INET6_ADDRSTRLEN];
+    return getnameinfo(at->ai_addr, at->ai_addrlen, text, sizeof(text), NULL, 0, NI_NUMERICHOST) == 0 &&
+           hearth_http_host_is_loopback(text);
+}
+
+bool hearth_serve_doors_is_local(const char *host) {
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+    if (strncmp(host, "unix:", 5) == 0) {
+        return true;
+    }
+    if (getaddrinfo(host, NULL, &hints, &list) != 0) {
+        return false;
+    }
+    bool local = list != NULL;
+    for (const struct addrinfo *at = list; at != NULL && local; at = at->ai_next) {
+        local = is_loopback(at);
+    }
+    freeaddrinfo(list);
+    return local;
+}
+
+/* Calls `each` with every word of a list, which commas may separate, too. */
+static int check_words(const struct hearth_option_list *list,
+                       int (*each)(const char *, size_t, bool, struct hearth_errmsg *), bool keyed,
+                       struct hearth_errmsg *msg) {
+    int err = HEARTH_OK;
+    for (size_t i = 0; i < list->n && err == HEARTH_OK; i++) {
+        for (const char *at = list->v[i]; *at && err == HEARTH_OK;) {
+            const size_t len = strcspn(at, ", \t");
+            err = len > 0 ? each(at, len, keyed, msg) : HEARTH_OK;
+            at += len + (at[len] != '\0');
+        }
+    }
+    return err;
+}
+
+static int check_origin(const char *word, size_t len, bool keyed, struct hearth_errmsg *msg) {
+    if (!hearth_http_origin_is_valid(word, len)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID,
+                           "--cors-origin %.*s: an origin is http://HOST:PORT or https://HOST, without a path; or "
+                           "localhost, for pages of this machine",
+                           (int)len, word);
+    }
+    if (len == 1 && !keyed) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID,
+                           "--cors-origin '*' opens the server to every web page that anybody on this machine visits: "
+                           "set --api-key, or name the origins");
+    }
+    return HEARTH_OK;
+}
+
+static int check_host(const char *word, size_t len, bool keyed, struct hearth_errmsg *msg) {
+    (void)keyed;
+    const bool bad = memchr(word, '/', len) || memchr(word, '*', len) || memchr(word, '[', len);
+    return bad ? hearth_fail(msg, HEARTH_ERR_INVALID,
+                             "--allow-host %.*s: a name or an address, without a scheme, a port or a '*'", (int)len,
+                             word)
+               : HEARTH_OK;
+}
+
+int hearth_serve_doors_check(const struct hearth_options *options, size_t key_count, struct hearth_errmsg *msg) {
+    const bool keyed = key_count > 0;
+    int err = check_words(&options->cors_origin, check_origin, keyed, msg);
+    err = err == HEARTH_OK ? check_words(&options->allow_host, check_host, keyed, msg) : err;
+    if (err != HEARTH_OK || keyed || hearth_serve_doors_is_local(options->host)) {
+        return err;
+    }
+    if (!options->insecure) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID,
+                           "--host %s is open to the network and there is no key: set --api-key or --api-key-file (or "
+                           "--insecure, if everybody who reaches it may use it and read its conversations)",
+                           options->host);
+    }
+    hearth_log(HEARTH_LOG_WARN, "--insecure: everybody who reaches %s may use this server and read its conversations",
+               options->host);
+    return HEARTH_OK;
+}

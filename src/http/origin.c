@@ -1,0 +1,357 @@
+/* See origin.h. Hosts are compared without their port and one dot behind them, in any case: what a port is forwarded to
+ * is nobody's secret, and a name that was rebound is foreign with every port.
+ *
+ * An address as such in Host is no danger: nobody but its owner can make a browser go to it. Only the one that the
+ * connection has come to is taken all the same, so that the rule is a short one. */
+#include "http/origin.h"
+
+#include "base/log.h"
+#include "http/conn.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define HOST_BYTES_MAX 256
+#define SHOWN 100
+
+struct words {
+    char *text; /* words, each with its NUL, and an empty one behind the last */
+};
+
+struct hearth_http_origins {
+    struct words origins, hosts;
+    char *listen;
+    bool any, local, everywhere; /* "*" and "localhost" are among the origins; all addresses are listened on */
+    atomic_bool keyed;
+};
+
+/* ---- words ---- */
+
+static bool words_take(struct words *words, const char *const *from, size_t count) {
+    struct hearth_buf out = {0};
+    bool ok = true;
+    for (size_t i = 0; i < count && ok; i++) {
+        for (const char *at = from[i]; *at != '\0' && ok;) {
+            const size_t len = strcspn(at, ", \t");
+            ok = len == 0 || (hearth_buf_append(&out, at, len) && hearth_buf_append(&out, "", 1));
+            at += len + (at[len] != '\0');
+        }
+    }
+    ok = ok && hearth_buf_append(&out, "", 1);
+    words->text = ok ? (char *)hearth_buf_take(&out) : NULL;
+    hearth_buf_finish(&out);
+    return ok;
+}
+
+static bool words_have(const struct words *words, const char *word) {
+    for (const char *at = words->text; *at != '\0'; at += strlen(at) + 1) {
+        if (strcasecmp(at, word) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- hosts ---- */
+
+/* "[::1]:8080" to "::1", "Name.:80" to "Name". False: it is none. */
+static bool bare_host(const char *host, char out[HOST_BYTES_MAX]) {
+    const bool bracket = *host == '[';
+    const char *colon = strchr(host, ':');
+    const bool address = !bracket && colon != NULL && strchr(colon + 1, ':') != NULL; /* IPv6 as such */
+    const size_t len = bracket ? strcspn(host + 1, "]") : address ? strlen(host) : strcspn(host, ":");
+    if (len == 0 || len >= HOST_BYTES_MAX || (bracket && host[1 + len] != ']')) {
+        return false;
+    }
+    memcpy(out, host + bracket, len);
+    out[len] = '\0';
+    if (len > 1 && out[len - 1] == '.') {
+        out[len - 1] = '\0';
+    }
+    return true;
+}
+
+static bool is_loopback_name(const char *name) {
+    static const char tail[] = ".localhost";
+    const size_t len = strlen(name);
+    return strcasecmp(name, tail + 1) == 0 ||
+           (len > sizeof tail - 1 && strcasecmp(name + len - (sizeof tail - 1), tail) == 0);
+}
+
+bool hearth_http_host_is_loopback(const char *host) {
+    char bare[HOST_BYTES_MAX];
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (!bare_host(host, bare)) {
+        return false;
+    }
+    if (inet_pton(AF_INET, bare, &v4) == 1) {
+        return ntohl(v4.s_addr) >> 24 == 127;
+    }
+    if (inet_pton(AF_INET6, bare, &v6) == 1) {
+        return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+    }
+    return is_loopback_name(bare);
+}
+
+/* The same address, however it is written. */
+static bool same_host(const char *a, const char *b) {
+    struct in6_addr one, other;
+    return strcasecmp(a, b) == 0 || (inet_pton(AF_INET6, a, &one) == 1 && inet_pton(AF_INET6, b, &other) == 1 &&
+                                     memcmp(&one, &other, sizeof one) == 0);
+}
+
+static bool is_everywhere(const char *host) {
+    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+static bool is_known_host(const struct hearth_http_origins *origins, const struct hearth_http_asker *asker) {
+    char bare[HOST_BYTES_MAX], listen[HOST_BYTES_MAX];
+    if (asker->host == NULL || *asker->local == '\0' || hearth_http_host_is_loopback(asker->host)) {
+        return true;
+    }
+    if (!bare_host(asker->host, bare)) {
+        return false;
+    }
+    return words_have(&origins->hosts, bare) || same_host(bare, asker->local) ||
+           (bare_host(origins->listen, listen) && same_host(bare, listen)) ||
+           (origins->everywhere && is_everywhere(bare));
+}
+
+/* ---- origins ---- */
+
+/* What stands behind "scheme://"; NULL: nothing does. */
+static const char *authority_of(const char *origin) {
+    const char *colon = strstr(origin, "://");
+    return colon != NULL && colon != origin && colon[3] != '\0' ? colon + 3 : NULL;
+}
+
+static bool has_scheme(const char *origin, const char *scheme) {
+    const size_t len = strlen(scheme);
+    return strncasecmp(origin, scheme, len) == 0 && strncmp(origin + len, "://", 3) == 0;
+}
+
+static bool is_web(const char *origin) {
+    return has_scheme(origin, "http") || has_scheme(origin, "https");
+}
+
+/* "https://a.b:*" is every port of it. */
+static bool matches(const char *word, const char *origin) {
+    const size_t len = strlen(word);
+    if (len < 2 || strcmp(word + len - 2, ":*") != 0) {
+        return strcasecmp(word, origin) == 0;
+    }
+    const char *rest = origin + len - 2;
+    return strncasecmp(word, origin, len - 2) == 0 &&
+           (*rest == '\0' || (*rest == ':' && rest[1] != '\0' && rest[1 + strspn(rest + 1, "0123456789")] == '\0'));
+}
+
+static bool is_local_page(const char *origin) {
+    return has_scheme(origin, "app") || has_scheme(origin, "tauri") ||
+           (is_web(origin) && hearth_http_host_is_loopback(authority_of(origin)));
+}
+
+static bool is_listed(const struct hearth_http_origins *origins, const char *origin) {
+    if (authority_of(origin) == NULL) { /* "null" is every page that has no origin of its own */
+        return false;
+    }
+    for (const char *at = origins->origins.text; *at != '\0'; at += strlen(at) + 1) {
+        if (matches(at, origin)) {
+            return true;
+        }
+    }
+    return origins->local && is_local_page(origin);
+}
+
+/* A page of the server itself. It serves none, but a user may look at an answer, and ask from there. */
+static bool is_own(const char *origin, const char *host) {
+    return host != NULL && is_web(origin) && authority_of(origin) != NULL &&
+           strcasecmp(authority_of(origin), host) == 0;
+}
+
+bool hearth_http_origin_is_valid(const char *text, size_t len) {
+    char word[HOST_BYTES_MAX];
+    if (len == 0 || len >= sizeof word) {
+        return false;
+    }
+    memcpy(word, text, len);
+    word[len] = '\0';
+    const char *authority = authority_of(word);
+    return strcmp(word, "*") == 0 || strcmp(word, "localhost") == 0 ||
+           (authority != NULL && strpbrk(authority, "/?#@\\ ") == NULL);
+}
+
+/* ---- the whole ---- */
+
+struct hearth_http_origins *hearth_http_origins_create(const char *listen, const char *const *origins,
+                                                       size_t origin_count, const char *const *hosts,
+                                                       size_t host_count) {
+    struct hearth_http_origins *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return NULL;
+    }
+    atomic_init(&made->keyed, false);
+    made->listen = strdup(listen);
+    if (made->listen == NULL || !words_take(&made->origins, origins, origin_count) ||
+        !words_take(&made->hosts, hosts, host_count)) {
+        hearth_http_origins_destroy(made);
+        return NULL;
+    }
+    made->any = words_have(&made->origins, "*");
+    made->local = words_have(&made->origins, "localhost");
+    made->everywhere = is_everywhere(listen);
+    return made;
+}
+
+void hearth_http_origins_destroy(struct hearth_http_origins *origins) {
+    if (origins != NULL) {
+        free(origins->listen);
+        free(origins->origins.text);
+        free(origins->hosts.text);
+        free(origins);
+    }
+}
+
+void hearth_http_origins_set_keyed(struct hearth_http_origins *origins, bool keyed) {
+    atomic_store(&origins->keyed, keyed);
+}
+
+const char *hearth_http_origins_grant(const struct hearth_http_origins *origins, const char *origin) {
+    if (origins->any && atomic_load(&origins->keyed)) {
+        return "*";
+    }
+    return is_listed(origins, origin) ? origin : NULL;
+}
+
+enum hearth_http_verdict hearth_http_origins_judge(const struct hearth_http_origins *origins,
+                                                   const struct hearth_http_asker *asker) {
+    if (atomic_load(&origins->keyed)) {
+        const bool refused =
+            asker->preflight && asker->origin != NULL && hearth_http_origins_grant(origins, asker->origin) == NULL;
+        return refused ? HEARTH_HTTP_FOREIGN_ORIGIN : HEARTH_HTTP_ADMITTED;
+    }
+    if (!is_known_host(origins, asker)) {
+        return HEARTH_HTTP_FOREIGN_HOST;
+    }
+    if (asker->origin != NULL) {
+        return is_own(asker->origin, asker->host) || is_listed(origins, asker->origin) ? HEARTH_HTTP_ADMITTED
+                                                                                       : HEARTH_HTTP_FOREIGN_ORIGIN;
+    }
+    return asker->site != NULL && strcasecmp(asker->site, "same-origin") != 0 && strcasecmp(asker->site, "none") != 0
+               ? HEARTH_HTTP_FOREIGN_SITE
+               : HEARTH_HTTP_ADMITTED;
+}
+
+/* ---- exchanges ---- */
+
+/* Of the request: what stands in its target counts more than the header (RFC 9112, section 3.2.2). */
+static const char *host_of(const struct hearth_http_conn *conn, char target[HOST_BYTES_MAX]) {
+    const char *url = (const char *)conn->url.data;
+    const char *at = conn->url.len > 0 && *url != '/' ? memmem(url, conn->url.len, "://", 3) : NULL;
+    if (at == NULL) {
+        return hearth_http_conn_header(conn, "host");
+    }
+    at += 3;
+    size_t len = 0;
+    while (at + len < url + conn->url.len && strchr("/?#", at[len]) == NULL && len < HOST_BYTES_MAX - 1) {
+        len++;
+    }
+    memcpy(target, at, len);
+    target[len] = '\0';
+    return target;
+}
+
+static void local_address(const struct hearth_http_conn *conn, char out[HEARTH_HTTP_PEER_BYTES]) {
+    struct sockaddr_storage address;
+    socklen_t len = sizeof address;
+    const bool known = getsockname(bufferevent_getfd(conn->bev), (struct sockaddr *)&address, &len) == 0;
+    if (known && address.ss_family == AF_UNIX) {
+        *out = '\0';
+    } else if (!known || getnameinfo((const struct sockaddr *)&address, len, out, HEARTH_HTTP_PEER_BYTES, NULL, 0,
+                                     NI_NUMERICHOST) != 0) {
+        snprintf(out, HEARTH_HTTP_PEER_BYTES, "?");
+    } else {
+        out[strcspn(out, "%")] = '\0'; /* the interface of a link-local one */
+    }
+}
+
+/* What a client has sent, for a line of text. */
+static void show(const char *text, char out[SHOWN + 1]) {
+    size_t len = 0;
+    for (; text != NULL && text[len] != '\0' && len < SHOWN; len++) {
+        const char c = text[len];
+        out[len] = c > ' ' && c < 0x7F && c != '"' && c != '\'' && c != '\\' ? c : '?';
+    }
+    out[len] = '\0';
+}
+
+static void explain(enum hearth_http_verdict verdict, const struct hearth_http_asker *asker, char *out, size_t cap) {
+    char shown[SHOWN + 1], bare[HOST_BYTES_MAX];
+    switch (verdict) {
+    case HEARTH_HTTP_FOREIGN_HOST:
+        show(bare_host(asker->host, bare) ? bare : asker->host, shown);
+        snprintf(out, cap,
+                 "'%s' is not known to be this server, and may be a web page's name for it: start it with "
+                 "--allow-host %s, or with --api-key",
+                 shown, shown);
+        break;
+    case HEARTH_HTTP_FOREIGN_ORIGIN:
+        show(asker->origin, shown);
+        if (authority_of(asker->origin) == NULL) {
+            snprintf(out, cap,
+                     "web pages without an origin ('%s') may not use this server: serve the page over HTTP and "
+                     "start the server with its --cors-origin",
+                     shown);
+        } else {
+            snprintf(out, cap, "web pages of '%s' may not use this server: start it with --cors-origin %s", shown,
+                     shown);
+        }
+        break;
+    case HEARTH_HTTP_FOREIGN_SITE:
+    case HEARTH_HTTP_ADMITTED:
+        snprintf(out, cap,
+                 "web pages of other sites may not use this server: start it with --cors-origin and the "
+                 "page's origin");
+        break;
+    }
+}
+
+static void refuse(struct hearth_http_exchange *exchange, const char *message) {
+    struct hearth_http_conn *conn = exchange->conn;
+    const struct hearth_http_handler *handler = &conn->server->handler;
+    struct hearth_buf body = {0};
+    hearth_http_report_error(conn, 403, message, exchange->request_id);
+    handler->error(handler->user, 403, message, exchange->path, exchange->request_id, &body);
+    hearth_http_set_header(exchange, "request-id", exchange->request_id);
+    hearth_http_respond(exchange, 403, "application/json; charset=utf-8", body.data, body.len);
+    hearth_buf_finish(&body);
+}
+
+bool hearth_http_origin_admit(struct hearth_http_exchange *exchange) {
+    const struct hearth_http_conn *conn = exchange->conn;
+    const struct hearth_http_origins *origins = conn->server->origins;
+    char target[HOST_BYTES_MAX], local[HEARTH_HTTP_PEER_BYTES], message[3 * SHOWN + 200];
+    local_address(conn, local);
+    const struct hearth_http_asker asker = {
+        .host = host_of(conn, target),
+        .origin = hearth_http_conn_header(conn, "origin"),
+        .site = hearth_http_conn_header(conn, "sec-fetch-site"),
+        .local = local,
+        .preflight = conn->parser.method == HTTP_OPTIONS,
+    };
+    const enum hearth_http_verdict verdict = hearth_http_origins_judge(origins, &asker);
+    if (verdict != HEARTH_HTTP_ADMITTED) {
+        explain(verdict, &asker, message, sizeof message);
+        refuse(exchange, message);
+        return false;
+    }
+    const char *grant = asker.origin != NULL ? hearth_http_origins_grant(origins, asker.origin) : NULL;
+    if (grant != NULL) {
+        hearth_http_set_header(exchange, "Access-Control-Allow-Origin", grant);
+        hearth_http_set_header(exchange, "Access-Control-Expose-Headers", HEARTH_HTTP_EXPOSED);
+    }
+    return true;
+}
