@@ -2,6 +2,7 @@
 # Installs what hearth needs to be built and tested, where it is missing and apt is there to do it.
 #
 #   scripts/setup.sh          compilers, build tools, libraries
+#   scripts/setup.sh browser  likewise, and the browser that tests/client/test_browser.py opens pages in
 #
 # What is there is found by trying it, so other ways of having installed it are as good. Without the right to install,
 # the command to run is printed and the exit status is 1.
@@ -43,6 +44,9 @@ need libcurl4-openssl-dev has_lib libcurl
 need libedit-dev has_lib libedit
 need curl has curl
 need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
+
+browser() { [ -n "${HEARTH_CHROMIUM:-}" ] || has chromium || has chromium-browser; }
+[ "${1:-}" != browser ] || need chromium browser
 
 [ -n "$missing" ] || exit 0
 

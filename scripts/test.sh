@@ -38,7 +38,10 @@ rm -rf "$results"
 mkdir -p "$results"
 # The agents of the client tests are fetched while the tests in C run: that is mostly waiting.
 if [ $# -eq 0 ]; then
-    scripts/programs.sh all >"$results/programs" &
+    {
+        scripts/setup.sh browser || say "no browser: the tests with web pages are left out"
+        scripts/programs.sh all >"$results/programs"
+    } &
     programs=$!
 fi
 say "tests of $dir"
