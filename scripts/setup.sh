@@ -40,6 +40,7 @@ need libssl-dev has_lib libcrypto libssl
 need libzstd-dev has_lib libzstd
 need libsqlite3-dev has_lib sqlite3
 need liburing-dev has_lib liburing
+need libseccomp-dev has_lib libseccomp
 need libcurl4-openssl-dev has_lib libcurl
 need libedit-dev has_lib libedit
 need curl has curl

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char *const usage =
     "hearth: an LLM server for agents that never computes a prompt twice\n"
@@ -68,6 +69,7 @@ static int run_serve(int argc, char *const argv[]) {
 int main(int argc, char *argv[]) {
     static const char *const commands[] = {"serve", "chat", "sessions", "kv", "top", "options", "help", "version"};
     const char *command = argc > 1 ? argv[1] : "--help";
+    (void)umask(077); /* whatever is written is the user's own */
     if (strcmp(command, "serve") == 0) {
         return run_serve(argc - 2, argv + 2);
     }

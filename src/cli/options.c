@@ -157,6 +157,7 @@ static int set_choice(const struct hearth_option_row *row, const char *origin, c
 static int set(const struct hearth_option_row *row, const char *origin, const char *text,
                enum hearth_option_source source, struct hearth_options *options, struct hearth_errmsg *msg) {
     void *value = value_of(row, options);
+    options->sources[row - hearth_option_rows] = (unsigned char)source;
     switch (row->type) {
     case HEARTH_OPTION_IS_FILLED:
         if (!*text && source != HEARTH_OPTION_DEFAULT) {
@@ -165,6 +166,9 @@ static int set(const struct hearth_option_row *row, const char *origin, const ch
         *(const char **)value = *text ? text : NULL;
         return HEARTH_OK;
     case HEARTH_OPTION_IS_TEXT:
+        if (!*text && source == HEARTH_OPTION_FLAG && hearth_option_is_path(row)) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: the path is empty", origin);
+        }
         *(const char **)value = *text ? text : NULL;
         return HEARTH_OK;
     case HEARTH_OPTION_IS_LIST:

@@ -40,11 +40,21 @@ struct hearth_option_list {
     enum hearth_option_source source; /* all of it comes from one place; from the environment it is one at most */
 };
 
+enum {
+    HEARTH_OPTION_ROWS = 0 /* of the table, titles included */
+#define SECTION(title) +1
+#define OPTION(...) +1
+#include "cli/options.def"
+#undef SECTION
+#undef OPTION
+};
+
 /* Texts are borrowed from the arguments, the environment, the table or config_text. */
 struct hearth_options {
     struct hearth_buf config_text; /* of --config, cut into strings */
     struct hearth_buf notes;       /* lines for the log: flags that change nothing here */
     struct hearth_buf warnings;    /* likewise: variables that look like an option's and are none */
+    unsigned char sources[HEARTH_OPTION_ROWS]; /* enum hearth_option_source, where each row's value comes from */
 #define SECTION(title)
 #define OPTION(field, type, long_name, names, argument, preset, least, most, help) HEARTH_OPTION_TYPE_##type field;
 #include "cli/options.def"

@@ -41,6 +41,12 @@ const struct hearth_option_row *hearth_option_find(const char *flag, size_t len,
 size_t hearth_option_next_name(const char *names, size_t *at);
 bool hearth_option_has_name(const char *names, const char *name, size_t len);
 
+/* Whether the row's value is the path of a file or a directory. */
+bool hearth_option_is_path(const struct hearth_option_row *row);
+/* The path that a row of this argument ("FILE", "DIR") names; NULL: none. */
+const char *hearth_option_path(const struct hearth_option_row *row, const struct hearth_options *options,
+                               const char *argument);
+
 #define HEARTH_OPTION_ENV_MAX 64
 /* HEARTH_CTX_SIZE for --ctx-size. */
 void hearth_option_env_name(const struct hearth_option_row *row, char out[HEARTH_OPTION_ENV_MAX]);

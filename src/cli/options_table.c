@@ -32,6 +32,25 @@ const struct hearth_option_row hearth_option_rows[] = {
 
 const size_t hearth_option_row_count = sizeof(hearth_option_rows) / sizeof(hearth_option_rows[0]);
 
+_Static_assert(sizeof(hearth_option_rows) / sizeof(hearth_option_rows[0]) == HEARTH_OPTION_ROWS,
+               "options.h counts the rows");
+
+/* ---- paths ---- */
+
+bool hearth_option_is_path(const struct hearth_option_row *row) {
+    return !row->title && row->type == HEARTH_OPTION_IS_TEXT &&
+           (strcmp(row->argument, "FILE") == 0 || strcmp(row->argument, "DIR") == 0);
+}
+
+const char *hearth_option_path(const struct hearth_option_row *row, const struct hearth_options *options,
+                               const char *argument) {
+    if (!hearth_option_is_path(row) || strcmp(row->argument, argument) != 0) {
+        return NULL;
+    }
+    const char *path = *(const char *const *)(const void *)((const char *)options + row->offset);
+    return path && strcmp(path, "none") != 0 ? path : NULL;
+}
+
 /* ---- names ---- */
 
 size_t hearth_option_next_name(const char *names, size_t *at) {

@@ -1,6 +1,7 @@
 /* Design. The rooms are created bottom-up (engine, disk, service, chat, API) into one struct and destroyed in the
  * opposite order, whatever stage was reached. The address is tried before the model is loaded, so that a port in use is
- * not reported minutes later.
+ * not reported minutes later. Before that, too, the paths of the options are looked at and made, and the process is confined
+ * to them: while it has one thread, as the kernel's rules are inherited by threads, not shared.
  *
  * Signals. The handlers only count and post a semaphore; the main thread waits on it. While nothing is served yet, and
  * from the second one on, SIGTERM and SIGINT end the process. SIGHUP has settings read again; it is also what comes
@@ -8,16 +9,18 @@
 #include "cli/serve.h"
 
 #include "api/api.h"
+#include "base/health.h"
 #include "base/warm.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
 #include "cli/infile.h"
 #include "cli/keys.h"
-#include "cli/places.h"
+#include "cli/serve_confine.h"
 #include "cli/serve_disk.h"
 #include "cli/serve_doors.h"
 #include "cli/serve_engine.h"
 #include "cli/serve_live.h"
+#include "cli/serve_paths.h"
 #include "cli/version.h"
 #include "http/server.h"
 #include "sched/service.h"
@@ -48,6 +51,7 @@ struct server {
     size_t cache_bytes;
     struct hearth_seal *seal;   /* of the sessions; NULL: they are not encrypted */
     struct hearth_store *store; /* sessions; NULL: in memory */
+    char *store_path;
 };
 
 /* ---------------------------------------------------------------------------------------------------- signals, log */
@@ -153,6 +157,15 @@ static int name_model(struct server *server, struct hearth_errmsg *msg) {
     return HEARTH_OK;
 }
 
+static int find_places(struct server *server, struct hearth_errmsg *msg) {
+    const int err = hearth_serve_disk_prepare(server->options, &server->disk, msg);
+    return err == HEARTH_OK ? hearth_serve_paths_sessions(server->options, &server->store_path, msg) : err;
+}
+
+static int confine(struct server *server, struct hearth_errmsg *msg) {
+    return hearth_serve_confine(server->options, server->disk.dir, server->store_path, msg);
+}
+
 /* ---------------------------------------------------------------------------------------------------- rooms */
 
 static uint32_t u32(int64_t n) {
@@ -171,26 +184,20 @@ static int open_disk(struct server *server, struct hearth_errmsg *msg) {
     return hearth_serve_disk_open(server->options, &server->engine->caps, server->model_name, &server->disk, msg);
 }
 
-/* A place that cannot be written costs a line, as with state; what a newer hearth has written is not touched. */
+/* A default place that cannot be used costs a line, as with state; what a newer hearth has written is not touched. */
 static int open_sessions(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     struct hearth_errmsg why = {""};
     int err = options->kv_key ? hearth_seal_create(options->kv_key, &server->seal, msg) : HEARTH_OK;
-    if (err != HEARTH_OK || (options->session_db && strcmp(options->session_db, "none") == 0)) {
+    if (err != HEARTH_OK || !server->store_path) {
         return err;
     }
-    char *path = options->session_db ? strdup(options->session_db) : hearth_session_db_default();
     const struct hearth_store_params params = {
-        .path = path, .seal = server->seal, .ttl_us = options->session_ttl * 24 * 3600 * 1000000};
-    if (path) {
-        err = hearth_store_create(&params, &server->store, &why);
-    } else {
-        err = hearth_fail(&why, HEARTH_ERR_IO, "this user has no home");
-    }
-    free(path);
-    if (err == HEARTH_ERR_IO) {
-        hearth_log(HEARTH_LOG_WARN, "sessions: %s: they are kept in memory only (--session-db names another file, none "
-                                    "is silent)", why.text);
+        .path = server->store_path, .seal = server->seal, .ttl_us = options->session_ttl * 24 * 3600 * 1000000};
+    err = hearth_store_create(&params, &server->store, &why);
+    if (err == HEARTH_ERR_IO && !options->session_db) {
+        hearth_health_raise(HEARTH_HEALTH_SESSION_DB, "sessions: %s: they are kept in memory only (--session-db names "
+                            "another file, none is silent)", why.text);
         return HEARTH_OK;
     }
     return err == HEARTH_OK ? err : hearth_fail(msg, err, "sessions: %s", why.text);
@@ -417,9 +424,9 @@ static int obey_signals(struct server *server, struct hearth_errmsg *msg) {
 
 static int start(struct server *server, struct hearth_errmsg *msg) {
     int (*const stages[])(struct server *, struct hearth_errmsg *) = {
-        read_keys, try_address, name_model, create_engine, open_disk, open_sessions, create_service, create_chat,
-        obey_signals, make_kwargs, create_api};
-    int err = HEARTH_OK;
+        read_keys, try_address, name_model, find_places, confine, create_engine, open_disk, open_sessions,
+        create_service, create_chat, obey_signals, make_kwargs, create_api};
+    int err = hearth_serve_paths_check(server->options, msg);
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
         err = stages[i](server, msg);
         if (err != HEARTH_OK && msg->text[0] == '\0') {
@@ -448,6 +455,7 @@ static void finish(struct server *server) {
     hearth_serve_live_finish(&server->live);
     free(server->template_kwargs);
     free(server->model_name);
+    free(server->store_path);
 }
 
 static uint64_t disk_budget(const struct server *server) {

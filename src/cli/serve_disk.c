@@ -1,9 +1,10 @@
 /* Design. The tier has its own directory below the one that the options name, by model (tier/directory.h); the
- * transcripts of the same model stand beside its files. State on disk is a convenience: a directory that cannot be used
- * costs one line, not the server. */
+ * transcripts of the same model stand beside its files. State on disk is a convenience: a default directory that cannot
+ * be used costs one line and a condition of /health, not the server. One that was named is meant: then the start
+ * ends. */
 #include "cli/serve_disk.h"
 
-#include "base/log.h"
+#include "base/health.h"
 #include "cli/places.h"
 #include "tier/directory.h"
 #include "tier/disk.h"
@@ -12,21 +13,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* *out stays NULL when nothing is to be kept. */
-static int name_dir(const struct hearth_options *options, char **out, struct hearth_errmsg *msg) {
-    if (options->kv_disk == 0 || (options->kv_dir && strcmp(options->kv_dir, "none") == 0)) {
+/* What cannot be used was named, or it was not. */
+static int give_up(const struct hearth_options *options, const char *why, struct hearth_errmsg *msg) {
+    if (options->kv_dir) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "--kv-dir: %s", why);
+    }
+    hearth_health_raise(HEARTH_HEALTH_KV_DIR, "disk: %s: nothing is kept on disk (--kv-dir names another directory, "
+                        "none is silent)", why);
+    return HEARTH_OK;
+}
+
+int hearth_serve_disk_prepare(const struct hearth_options *options, struct hearth_serve_disk *disk,
+                              struct hearth_errmsg *msg) {
+    struct hearth_directory *directory = NULL;
+    struct hearth_errmsg why = {""};
+    *disk = (struct hearth_serve_disk){0};
+    if (options->kv_disk == 0 || options->cache_ram == 0 ||
+        (options->kv_dir && strcmp(options->kv_dir, "none") == 0)) {
         return HEARTH_OK;
     }
-    if (!options->kv_dir) {
-        *out = hearth_kv_default_dir();
-        if (!*out) {
-            hearth_log(HEARTH_LOG_WARN, "disk: this user has no home: nothing is kept on disk (name a directory "
-                                        "with --kv-dir)");
-        }
-        return HEARTH_OK;
+    disk->dir = options->kv_dir ? strdup(options->kv_dir) : hearth_kv_default_dir();
+    if (!disk->dir) {
+        return options->kv_dir ? hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory")
+                               : give_up(options, "this user has no home", msg);
     }
-    *out = strdup(options->kv_dir);
-    return *out ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    int err = hearth_directory_open(disk->dir, true, &directory, &why);
+    hearth_directory_close(directory);
+    if (err != HEARTH_OK) {
+        err = err == HEARTH_ERR_NOMEM ? hearth_fail(msg, err, "%s", why.text) : give_up(options, why.text, msg);
+        hearth_serve_disk_close(disk);
+    }
+    return err;
 }
 
 static int create_far(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
@@ -46,21 +63,18 @@ static int create_far(const struct hearth_options *options, const struct hearth_
     };
     const int err = hearth_disk_create(&params, &disk->far, &why);
     if (err == HEARTH_ERR_IO) {
-        hearth_log(HEARTH_LOG_WARN, "disk: %s: nothing is kept on disk (--kv-dir names another directory, none is "
-                                    "silent)", why.text);
-        return HEARTH_OK;
+        return give_up(options, why.text, msg);
     }
     return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s", why.text);
 }
 
 int hearth_serve_disk_open(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
                            struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
-    *disk = (struct hearth_serve_disk){0};
-    if (!caps->cache_ok || options->cache_ram == 0) {
-        return HEARTH_OK;
+    int err = HEARTH_OK;
+    if (!caps->cache_ok) {
+        hearth_serve_disk_close(disk);
     }
-    int err = name_dir(options, &disk->dir, msg);
-    if (err == HEARTH_OK && disk->dir && options->kv_key) {
+    if (disk->dir && options->kv_key) {
         err = hearth_seal_create(options->kv_key, &disk->seal, msg);
     }
     if (err == HEARTH_OK && disk->dir) {

@@ -3,7 +3,9 @@
 #include "cli/serve_live.h"
 
 #include "cli/keys.h"
+#include "cli/serve_confine.h"
 
+#include <errno.h>
 #include <string.h>
 
 enum hearth_log_level hearth_serve_log_level(const char *name) {
@@ -60,7 +62,9 @@ void hearth_serve_live_reload(struct hearth_serve_live *live) {
     err = err == HEARTH_OK ? hearth_key_list_read(&fresh, &keys, &msg) : err;
     err = err == HEARTH_OK ? take_keys(live, &keys) : err;
     if (err != HEARTH_OK) {
-        hearth_log(HEARTH_LOG_ERROR, "reload: %s: nothing was changed", msg.text[0] ? msg.text : hearth_err_text(err));
+        const bool denied = hearth_serve_is_confined() && strstr(msg.text, strerror(EACCES));
+        hearth_log(HEARTH_LOG_ERROR, "reload: %s%s: nothing was changed", msg.text[0] ? msg.text : hearth_err_text(err),
+                   denied ? " (the process is confined to the files it was started with: docs/security.md)" : "");
         hearth_options_finish(&fresh);
         hearth_key_list_finish(&keys);
         return;

@@ -71,6 +71,9 @@ int hearth_llama_create(const struct hearth_llama_params *params, struct hearth_
 /* The devices that hearth_llama_params.device can name, a line each. False: out of memory. */
 bool hearth_llama_devices(struct hearth_buf *out);
 
+/* How many GPUs this build can use on this machine. */
+unsigned hearth_llama_gpus(void);
+
 /* The llama.cpp that hearth was built with, for example "0.5.0". Any thread. */
 const char *hearth_llama_version(void);
 

@@ -287,6 +287,16 @@ void hearth_llama_place_finish(struct hearth_llama_placement *place) {
     free(place->metadata);
 }
 
+unsigned hearth_llama_gpus(void) {
+    unsigned n = 0;
+    ggml_backend_load_all();
+    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+        const enum ggml_backend_dev_type type = ggml_backend_dev_type(ggml_backend_dev_get(i));
+        n += type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU;
+    }
+    return n;
+}
+
 bool hearth_llama_devices(struct hearth_buf *out) {
     bool ok = true, any = false;
     ggml_backend_load_all();

@@ -1,0 +1,248 @@
+/* What stays open to a server.
+ *
+ * A file that is only read has a rule of its own. One that is read again on SIGHUP is usually replaced by rename, and a
+ * rule is for the file that was there, not for its name: so everything in its directory may be read, but not listed,
+ * unless that directory is the user's home, one above it, or directly below the root. There the file alone is open, and
+ * a new one of its name takes a restart. The database's directory is written, as SQLite makes files beside it.
+ *
+ * With a GPU its driver needs devices, /proc, /sys and a cache of compiled kernels. */
+#include "cli/serve_confine.h"
+
+#include "base/health.h"
+#include "base/log.h"
+#include "cli/confine.h"
+#include "cli/options_internal.h"
+#include "engine/llama.h"
+
+#include <arpa/inet.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool confined;
+
+static const struct {
+    enum hearth_confine_use use;
+    const char *path;
+} system_paths[] = {
+    /* libraries that are loaded late, locales, time zones */
+    {HEARTH_CONFINE_READ, "/usr"},
+    {HEARTH_CONFINE_READ, "/lib"},
+    {HEARTH_CONFINE_READ, "/lib64"},
+    {HEARTH_CONFINE_FETCH, "/etc/ld.so.cache"},
+    {HEARTH_CONFINE_FETCH, "/etc/localtime"},
+    {HEARTH_CONFINE_FETCH, "/etc/ssl/openssl.cnf"},
+    /* names of hosts and users */
+    {HEARTH_CONFINE_FETCH, "/etc/nsswitch.conf"},
+    {HEARTH_CONFINE_FETCH, "/etc/host.conf"},
+    {HEARTH_CONFINE_FETCH, "/etc/hosts"},
+    {HEARTH_CONFINE_FETCH, "/etc/resolv.conf"},
+    {HEARTH_CONFINE_FETCH, "/etc/gai.conf"},
+    {HEARTH_CONFINE_FETCH, "/etc/services"},
+    {HEARTH_CONFINE_FETCH, "/etc/passwd"},
+    /* processors and memory */
+    {HEARTH_CONFINE_READ, "/proc/self"},
+    {HEARTH_CONFINE_FETCH, "/proc/cpuinfo"},
+    {HEARTH_CONFINE_FETCH, "/proc/meminfo"},
+    {HEARTH_CONFINE_FETCH, "/proc/stat"},
+    {HEARTH_CONFINE_FETCH, "/proc/sys/vm"},
+    {HEARTH_CONFINE_FETCH, "/proc/sys/kernel"},
+    {HEARTH_CONFINE_READ, "/sys/devices/system"},
+    {HEARTH_CONFINE_READ, "/sys/fs/cgroup"},
+    {HEARTH_CONFINE_READ, "/sys/kernel/mm"},
+    /* devices; the terminal is only looked for */
+    {HEARTH_CONFINE_DEVICE, "/dev/null"},
+    {HEARTH_CONFINE_FETCH, "/dev/tty"},
+    {HEARTH_CONFINE_FETCH, "/dev/urandom"},
+    {HEARTH_CONFINE_FETCH, "/dev/random"},
+}, gpu_paths[] = {
+    {HEARTH_CONFINE_DEVICE, "/dev"},
+    {HEARTH_CONFINE_READ, "/proc"},
+    {HEARTH_CONFINE_READ, "/sys"},
+    {HEARTH_CONFINE_READ, "/etc"},
+    {HEARTH_CONFINE_READ, "/opt"},
+    {HEARTH_CONFINE_READ, "/run"},
+};
+
+/* ---- places ---- */
+
+static const char *home(void) {
+    const char *path = getenv("HOME");
+    const struct passwd *user = path && *path == '/' ? NULL : getpwuid(getuid());
+    return user ? user->pw_dir : path;
+}
+
+/* The directory that a path is in, without links. False: it is not there. */
+static bool parent(const char *path, char out[PATH_MAX]) {
+    char copy[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    const size_t len = slash ? (size_t)(slash - path) : 0;
+    if (len >= sizeof copy) {
+        return false;
+    }
+    (void)snprintf(copy, sizeof copy, "%.*s", (int)len, path);
+    return realpath(len > 0 ? copy : slash ? "/" : ".", out) != NULL;
+}
+
+/* Whether much else is kept in a directory: the root, one directly below it, the home, or one above that. */
+static bool is_wide(const char *directory) {
+    char real[PATH_MAX];
+    const char *own = home();
+    const size_t len = strlen(directory);
+    if (strchr(directory + 1, '/') == NULL) {
+        return true;
+    }
+    return own && realpath(own, real) && strncmp(real, directory, len) == 0 && (real[len] == '\0' || real[len] == '/');
+}
+
+/* ---- the list ---- */
+
+/* The files of a model in several parts stand beside the first one: NAME-00001-of-00003.gguf. */
+static void allow_parts(struct hearth_confine_paths *paths, const char *first) {
+    static const char pattern[] = "-00001-of-00001.gguf";
+    const size_t len = strlen(first), tail = sizeof pattern - 1;
+    unsigned count = 0;
+    if (len <= tail || sscanf(first + len - tail, "-00001-of-%5u.gguf", &count) != 1) {
+        return;
+    }
+    for (unsigned i = 2; i <= count; i++) {
+        hearth_confine_allow(paths, HEARTH_CONFINE_FETCH, "%.*s-%05u-of-%05u.gguf", (int)(len - tail), first, i, count);
+    }
+}
+
+/* Whether a file is read again while the server runs. */
+static bool is_read_again(const struct hearth_option_row *row) {
+    return row->live || strcmp(row->long_name, "--config") == 0 || strncmp(row->long_name, "--ssl-", 6) == 0;
+}
+
+/* The files that options name. --session-db is no file that is only read. */
+static void allow_files(const struct hearth_options *options, struct hearth_confine_paths *paths) {
+    for (size_t i = 0; i < hearth_option_row_count; i++) {
+        const struct hearth_option_row *row = &hearth_option_rows[i];
+        const char *path = hearth_option_path(row, options, "FILE");
+        char directory[PATH_MAX];
+        if (!path || strcmp(row->long_name, "--session-db") == 0) {
+            continue;
+        }
+        if (is_read_again(row) && parent(path, directory) && !is_wide(directory)) {
+            hearth_confine_allow(paths, HEARTH_CONFINE_FETCH, "%s", directory);
+        } else {
+            hearth_confine_allow(paths, HEARTH_CONFINE_FETCH, "%s", path);
+            allow_parts(paths, path);
+        }
+    }
+}
+
+static void allow_state(const char *kv_dir, const char *session_db, struct hearth_confine_paths *paths) {
+    char directory[PATH_MAX];
+    if (kv_dir) {
+        hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", kv_dir);
+    }
+    if (session_db && parent(session_db, directory)) {
+        hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", directory);
+        if (is_wide(directory)) {
+            hearth_log(HEARTH_LOG_WARN, "confine: all of %s stays open, as --session-db is a file in it: give it a "
+                                        "directory of its own", directory);
+        }
+    }
+}
+
+static void allow_gpu(struct hearth_confine_paths *paths) {
+    for (size_t i = 0; i < sizeof gpu_paths / sizeof *gpu_paths; i++) {
+        hearth_confine_allow(paths, gpu_paths[i].use, "%s", gpu_paths[i].path);
+    }
+    if (home()) {
+        hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s/.nv", home());
+    }
+}
+
+static bool is_address(const char *host) {
+    struct in6_addr any;
+    return !host || strncmp(host, "unix:", 5) == 0 || strcmp(host, "localhost") == 0 ||
+           inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1;
+}
+
+/* Without threads: what the driver of a GPU starts when it is first asked is its own. */
+static bool has_gpu(const struct hearth_options *options) {
+    return strcmp(options->engine, "llama") == 0 && hearth_llama_gpus() > 0;
+}
+
+static void list_paths(const struct hearth_options *options, const char *kv_dir, const char *session_db, bool gpu,
+                       struct hearth_confine_paths *paths) {
+    char directory[PATH_MAX];
+    for (size_t i = 0; i < sizeof system_paths / sizeof *system_paths; i++) {
+        hearth_confine_allow(paths, system_paths[i].use, "%s", system_paths[i].path);
+    }
+    allow_files(options, paths);
+    allow_state(kv_dir, session_db, paths);
+    if (options->host && strncmp(options->host, "unix:", 5) == 0 && parent(options->host + 5, directory)) {
+        hearth_confine_allow(paths, HEARTH_CONFINE_SOCKET, "%s", directory);
+    }
+    if (gpu) {
+        allow_gpu(paths);
+    }
+}
+
+/* ---- the line ---- */
+
+static void describe(const struct hearth_confine_report *report, char *out, size_t size) {
+    char landlock[120] = "", calls[60] = "";
+    if (report->landlock_abi > 0) {
+        (void)snprintf(landlock, sizeof landlock, ", Landlock ABI %d (%u paths to read, %u to write%s)",
+                       report->landlock_abi, report->reads, report->writes, report->tcp ? ", no TCP to others" : "");
+    }
+    if (report->refused_calls > 0) {
+        (void)snprintf(calls, sizeof calls, ", seccomp (%u system calls refused)", report->refused_calls);
+    }
+    (void)snprintf(out, size, "%s%s%s", report->no_new_privileges ? "no new privileges" : "", landlock, calls);
+}
+
+/* `must`: --confine on. */
+static int conclude(const struct hearth_confine_report *report, bool must, struct hearth_errmsg *msg) {
+    char text[300];
+    describe(report, text, sizeof text);
+    confined = report->landlock_abi > 0;
+    if (report->missing[0] == '\0') {
+        hearth_log(HEARTH_LOG_INFO, "confined: %s", text);
+        return HEARTH_OK;
+    }
+    if (must) {
+        return hearth_fail(msg, HEARTH_ERR_UNSUPPORTED, "--confine on: these are missing: %s", report->missing);
+    }
+    if (report->broken) {
+        hearth_health_raise(HEARTH_HEALTH_CONFINEMENT, "confined in part: %s; not in force: %s", text, report->missing);
+    } else {
+        hearth_log(HEARTH_LOG_WARN, "confined in part: %s; not in force: %s", text, report->missing);
+    }
+    return HEARTH_OK;
+}
+
+int hearth_serve_confine(const struct hearth_options *options, const char *kv_dir, const char *session_db,
+                         struct hearth_errmsg *msg) {
+    struct hearth_confine_paths paths = {0};
+    struct hearth_confine_report report;
+    const bool must = strcmp(options->confine, "on") == 0;
+    if (strcmp(options->confine, "off") == 0) {
+        hearth_log(HEARTH_LOG_INFO, "not confined (--confine off)");
+        return HEARTH_OK;
+    }
+    if (hearth_confine_is_instrumented()) {
+        static const char why[] = "this build is instrumented (sanitizers or coverage), which needs what is refused";
+        hearth_log(HEARTH_LOG_INFO, "not confined: %s", why);
+        return must ? hearth_fail(msg, HEARTH_ERR_UNSUPPORTED, "--confine on: %s", why) : HEARTH_OK;
+    }
+    const bool gpu = has_gpu(options);
+    list_paths(options, kv_dir, session_db, gpu, &paths);
+    const struct hearth_confine_params params = {
+        .paths = &paths, .port = (uint16_t)options->port, .looks_up = gpu || !is_address(options->host)};
+    int err = hearth_confine(&params, &report, msg);
+    hearth_confine_paths_finish(&paths);
+    return err == HEARTH_OK ? conclude(&report, must, msg) : err;
+}
+
+bool hearth_serve_is_confined(void) {
+    return confined;
+}

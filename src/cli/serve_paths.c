@@ -1,0 +1,93 @@
+/* A path that was given is meant: one that cannot be used ends the start. One that was not given is a convenience: that
+ * it cannot be used is told by the log and by /health, and the server runs without.
+ *
+ * Files are looked at, not opened: some are pipes, which give what they have once. */
+#include "cli/serve_paths.h"
+
+#include "base/health.h"
+#include "cli/options_internal.h"
+#include "cli/places.h"
+#include "tier/directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What a file is read for decides what it may be: text may come from a pipe, or from a terminal. */
+static bool must_be_plain(const struct hearth_option_row *row) {
+    return strcmp(row->long_name, "--model") == 0 || strcmp(row->long_name, "--lora") == 0 ||
+           strcmp(row->long_name, "--kv-key") == 0;
+}
+
+/* Why a file cannot be read; NULL: it can. */
+static const char *fault(const char *path, bool plain) {
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        return strerror(errno);
+    }
+    if (S_ISDIR(st.st_mode)) {
+        return strerror(EISDIR);
+    }
+    if (S_ISSOCK(st.st_mode) || (plain && !S_ISREG(st.st_mode))) {
+        return "it is not a regular file";
+    }
+    return faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) == 0 ? NULL : strerror(errno);
+}
+
+/* Files of the simulated engine's model are never read. */
+static bool is_read(const struct hearth_option_row *row, const struct hearth_options *options) {
+    const bool of_model = strcmp(row->long_name, "--model") == 0 || strcmp(row->long_name, "--lora") == 0;
+    return strcmp(row->long_name, "--session-db") != 0 && (!of_model || strcmp(options->engine, "llama") == 0);
+}
+
+int hearth_serve_paths_check(const struct hearth_options *options, struct hearth_errmsg *msg) {
+    for (size_t i = 0; i < hearth_option_row_count; i++) {
+        const struct hearth_option_row *row = &hearth_option_rows[i];
+        const char *path = hearth_option_path(row, options, "FILE");
+        const char *why = path && is_read(row, options) ? fault(path, must_be_plain(row)) : NULL;
+        if (why) {
+            return hearth_fail(msg, HEARTH_ERR_IO, "%s: cannot read %s: %s", row->long_name, path, why);
+        }
+    }
+    return HEARTH_OK;
+}
+
+/* Makes the directory that a file is to be in. False: with errno. */
+static bool make_parent(const char *path) {
+    char *copy = strdup(path), *slash = copy ? strrchr(copy, '/') : NULL;
+    bool ok = copy != NULL;
+    if (slash && slash != copy) {
+        *slash = '\0';
+        ok = hearth_directory_make_path(copy) == HEARTH_OK;
+    }
+    const int saved = errno;
+    free(copy);
+    errno = saved;
+    return ok;
+}
+
+int hearth_serve_paths_sessions(const struct hearth_options *options, char **out, struct hearth_errmsg *msg) {
+    *out = NULL;
+    if (options->session_db && strcmp(options->session_db, "none") == 0) {
+        return HEARTH_OK;
+    }
+    char *path = options->session_db ? strdup(options->session_db) : hearth_session_db_default();
+    if (path && make_parent(path)) {
+        *out = path;
+        return HEARTH_OK;
+    }
+    const char *why = path ? strerror(errno) : "this user has no home";
+    int err = HEARTH_OK;
+    if (options->session_db) {
+        err = hearth_fail(msg, path ? HEARTH_ERR_IO : HEARTH_ERR_NOMEM, "--session-db: cannot use %s: %s",
+                          options->session_db, why);
+    } else {
+        hearth_health_raise(HEARTH_HEALTH_SESSION_DB, "sessions: cannot use %s: %s: they are kept in memory only "
+                            "(--session-db names another file, none is silent)", path ? path : "a file", why);
+    }
+    free(path);
+    return err;
+}
