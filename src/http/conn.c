@@ -1,6 +1,8 @@
 /* The life of a connection: its states, its deadlines, its end.
  *
- *             first byte         head read        body read             answered, keep-alive
+ *   SHAKE (with TLS)
+ *     |
+ *     v       first byte         head read        body read             answered, keep-alive
  *     IDLE ---------------> HEAD ----------> BODY ----------> BUSY -------------------------> IDLE
  *                             \  error         \  error         \  answered, close
  *                              `----------------`----------------`-----> FLUSH -----> closed, or LINGER
@@ -13,7 +15,11 @@
  * is looked at STALL_LOOKS times in stall_us while something waits for it: only a whole window in which it took too
  * little, and in which it never had everything, cuts it off.
  *
- * Invariants: IDLE and HEAD connections, and no others, are in the server's quiet list, in the order in which they
+ * A client that closes its side may have gone, or may still wait for what it has asked for. With half a request, or
+ * with nothing to wait for, it has gone. While its request is answered it is asked (peer.c); what it has sent before,
+ * other requests among it, is answered in turn, and then the connection ends.
+ *
+ * Invariants: SHAKE, IDLE and HEAD connections, and no others, are in the server's quiet list, in the order in which they
  * entered the state. A connection is destroyed only from the loop (a callback of libevent, posted work), never below a
  * call that the handler makes: those set `doomed` and activate the timer. */
 #include "http/conn.h"
@@ -22,7 +28,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#include <event2/buffer.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -80,6 +85,7 @@ static int64_t state_due_us(const struct hearth_http_conn *conn) {
     const struct hearth_http_params *params = &conn->server->params;
     switch (conn->state) {
     case HEARTH_HTTP_CONN_IDLE: return hearth_http_conn_unsent(conn) > 0 ? INT64_MAX : conn->since_us + params->idle_us;
+    case HEARTH_HTTP_CONN_SHAKE:
     case HEARTH_HTTP_CONN_HEAD: return conn->since_us + params->head_us;
     case HEARTH_HTTP_CONN_BODY: return least(conn->since_us + params->body_us, trickle_due_us(conn));
     case HEARTH_HTTP_CONN_LINGER: return least(conn->heard_us + LINGER_US, conn->since_us + LINGER_MOST_US);
@@ -93,6 +99,9 @@ static void set_timer(struct hearth_http_conn *conn, int64_t now_us) {
     int64_t due_us = state_due_us(conn);
     if (conn->state == HEARTH_HTTP_CONN_BUSY || hearth_http_conn_unsent(conn) > 0) {
         due_us = least(due_us, now_us + conn->server->params.stall_us / STALL_LOOKS);
+    }
+    if (conn->state == HEARTH_HTTP_CONN_BUSY && conn->eof) {
+        due_us = least(due_us, now_us + conn->look_us);
     }
     if (conn->doomed) {
         return; /* the timer is about to run; touching it would take that back */
@@ -125,7 +134,7 @@ void hearth_http_conn_set_state(struct hearth_http_conn *conn, enum hearth_http_
     leave_quiet(conn);
     conn->state = state;
     conn->since_us = conn->heard_us = now_us;
-    if (state == HEARTH_HTTP_CONN_IDLE || state == HEARTH_HTTP_CONN_HEAD) {
+    if (state == HEARTH_HTTP_CONN_SHAKE || state == HEARTH_HTTP_CONN_IDLE || state == HEARTH_HTTP_CONN_HEAD) {
         enter_quiet(conn);
     }
     if (hearth_http_conn_unsent(conn) == 0) {
@@ -152,7 +161,11 @@ static bool is_stalled(struct hearth_http_conn *conn, int64_t now_us) {
 }
 
 static void time_out(struct hearth_http_conn *conn) {
-    if (conn->state == HEARTH_HTTP_CONN_HEAD) {
+    if (conn->state == HEARTH_HTTP_CONN_SHAKE) {
+        conn->server->stats.timeouts++;
+        hearth_http_report_drop(conn, "its TLS handshake did not end in time");
+        hearth_http_conn_destroy(conn);
+    } else if (conn->state == HEARTH_HTTP_CONN_HEAD) {
         hearth_http_conn_fail(conn, 408, "the request's head did not arrive in time");
     } else if (conn->state == HEARTH_HTTP_CONN_BODY) {
         const bool total = hearth_clock_us() - conn->since_us >= conn->server->params.body_us;
@@ -160,6 +173,13 @@ static void time_out(struct hearth_http_conn *conn) {
             conn, 408, total ? "the request's body did not arrive in time" : "the request's body arrives too slowly");
     } else {
         hearth_http_conn_destroy(conn);
+    }
+}
+
+static void log_gone(const struct hearth_http_conn *conn) {
+    if (conn->exchange != NULL) {
+        hearth_log(HEARTH_LOG_DEBUG, "http: %s: the client has left before %s", conn->exchange->request_id,
+                   conn->state == HEARTH_HTTP_CONN_BUSY ? "the end of its answer" : "the end of its request");
     }
 }
 
@@ -175,6 +195,9 @@ static void on_timer(evutil_socket_t fd, short what, void *user) {
         hearth_http_conn_destroy(conn);
     } else if (now_us >= state_due_us(conn)) {
         time_out(conn);
+    } else if (conn->state == HEARTH_HTTP_CONN_BUSY && conn->eof && !hearth_http_peer_is_there(conn)) {
+        log_gone(conn);
+        hearth_http_conn_destroy(conn);
     } else {
         set_timer(conn, now_us);
     }
@@ -182,11 +205,48 @@ static void on_timer(evutil_socket_t fd, short what, void *user) {
 
 /* ---- events of the socket ---- */
 
+/* No more is read while much waits for its turn. */
+static void pause_or_go_on(struct hearth_http_conn *conn) {
+    const bool much = evbuffer_get_length(bufferevent_get_input(conn->bev)) > PIPELINED_BYTES;
+    if (much == conn->paused || conn->eof) {
+        return;
+    }
+    conn->paused = much;
+    if (much) {
+        bufferevent_disable(conn->bev, EV_READ);
+    } else if (bufferevent_enable(conn->bev, EV_READ) < 0) {
+        hearth_http_report_drop(conn, "there is no memory to read more from it");
+        hearth_http_conn_doom(conn);
+    }
+}
+
+/* Nothing more comes, and what came is used up as far as it goes. */
+static void end_after_eof(struct hearth_http_conn *conn) {
+    const bool waits = evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0 && hearth_http_conn_unsent(conn) > 0;
+    if (conn->doomed || waits || conn->state == HEARTH_HTTP_CONN_BUSY || conn->state == HEARTH_HTTP_CONN_FLUSH) {
+        return;
+    }
+    if (conn->exchange == NULL && hearth_http_conn_unsent(conn) > 0) {
+        hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_FLUSH);
+    } else {
+        hearth_http_conn_doom(conn);
+    }
+}
+
+/* Takes what has arrived. */
+static void pump(struct hearth_http_conn *conn) {
+    hearth_http_request_pump(conn);
+    pause_or_go_on(conn);
+    if (conn->eof) {
+        end_after_eof(conn);
+    }
+}
+
 static void on_readable(struct bufferevent *bev, void *user) {
     struct hearth_http_conn *conn = user;
     (void)bev;
     conn->heard_us = hearth_clock_us();
-    hearth_http_request_pump(conn);
+    pump(conn);
 }
 
 /* The output buffer has been taken by the kernel. */
@@ -197,8 +257,11 @@ static void on_written(struct bufferevent *bev, void *user) {
         hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_IDLE); /* it is from now on */
     }
     if (conn->state != HEARTH_HTTP_CONN_FLUSH) {
-        hearth_http_request_pump(conn); /* it may have waited for the output */
+        pump(conn); /* it may have waited for the output */
     } else if (conn->linger && !conn->eof) {
+        if (conn->server->has_tls) {
+            hearth_http_tls_say_goodbye(bev);
+        }
         shutdown(bufferevent_getfd(bev), SHUT_WR);
         hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_LINGER);
     } else {
@@ -206,19 +269,41 @@ static void on_written(struct bufferevent *bev, void *user) {
     }
 }
 
+/* The client has closed its side. False: it has gone. */
+static bool waits_for_answers(struct hearth_http_conn *conn) {
+    conn->eof = true;
+    switch (conn->state) {
+    case HEARTH_HTTP_CONN_BUSY:
+        if (!hearth_http_peer_closed(conn)) {
+            return false;
+        }
+        set_timer(conn, hearth_clock_us());
+        return true;
+    case HEARTH_HTTP_CONN_IDLE:
+    case HEARTH_HTTP_CONN_HEAD:
+    case HEARTH_HTTP_CONN_FLUSH: end_after_eof(conn); return true;
+    case HEARTH_HTTP_CONN_SHAKE:
+    case HEARTH_HTTP_CONN_BODY:
+    case HEARTH_HTTP_CONN_LINGER: break;
+    }
+    return false;
+}
+
 static void on_event(struct bufferevent *bev, short what, void *user) {
     struct hearth_http_conn *conn = user;
-    bool unsent = evbuffer_get_length(bufferevent_get_output(bev)) > 0;
-    if ((what & BEV_EVENT_EOF) != 0 && conn->exchange == NULL && conn->state != HEARTH_HTTP_CONN_LINGER && unsent) {
-        /* It asked, closed its side, and may still read the answer. */
-        conn->eof = true;
-        hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_FLUSH);
+    if ((what & BEV_EVENT_CONNECTED) != 0) {
+        hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_IDLE);
         return;
     }
-    if (conn->exchange != NULL) {
-        hearth_log(HEARTH_LOG_DEBUG, "http: %s: the client has left before %s", conn->exchange->request_id,
-                   conn->state == HEARTH_HTTP_CONN_BUSY ? "the end of its answer" : "the end of its request");
+    if ((what & BEV_EVENT_EOF) != 0 && waits_for_answers(conn)) {
+        return;
     }
+    const char *why = conn->server->has_tls ? hearth_http_tls_error(bev) : NULL;
+    if (why != NULL && conn->state == HEARTH_HTTP_CONN_SHAKE) {
+        conn->server->stats.malformed++;
+        hearth_http_report_drop(conn, why);
+    }
+    log_gone(conn);
     hearth_http_conn_destroy(conn);
 }
 
@@ -236,27 +321,55 @@ static void set_socket_options(evutil_socket_t fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
+/* Frees what a connection is made of; the socket is closed. */
+static void free_parts(struct hearth_http_conn *conn) {
+    if (conn->output_watch != NULL) {
+        evbuffer_remove_cb_entry(bufferevent_get_output(conn->bev), conn->output_watch);
+    }
+    if (conn->bev != NULL) {
+        bufferevent_free(conn->bev);
+    }
+    if (conn->timer != NULL) {
+        event_free(conn->timer);
+    }
+    if (conn->address != NULL) {
+        hearth_http_address_unref(conn->server, conn->address);
+    }
+    free(conn);
+}
+
+/* Whom the connection is with, and what it is read and written by. False: out of memory. */
+static bool make_parts(struct hearth_http_conn *conn, evutil_socket_t fd) {
+    struct hearth_http_server *server = conn->server;
+    struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
+    socklen_t len = sizeof from;
+    (void)getpeername(fd, (struct sockaddr *)&from, &len); /* one that has left again counts as nobody */
+    conn->bev = server->has_tls ? hearth_http_tls_accept(server, fd)
+                                : bufferevent_socket_new(server->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    if (conn->bev == NULL) {
+        evutil_closesocket(fd);
+        return false;
+    }
+    conn->timer = event_new(server->base, -1, 0, on_timer, conn);
+    conn->address = hearth_http_address_ref(server, (const struct sockaddr *)&from);
+    return conn->timer != NULL && conn->address != NULL && hearth_http_unread_watch(conn);
+}
+
 struct hearth_http_conn *hearth_http_conn_create(struct hearth_http_server *server, evutil_socket_t fd) {
     struct hearth_http_conn *conn = calloc(1, sizeof *conn);
-    if (conn != NULL) {
-        conn->bev = bufferevent_socket_new(server->base, fd, BEV_OPT_CLOSE_ON_FREE);
-        conn->timer = event_new(server->base, -1, 0, on_timer, conn);
+    if (conn == NULL) {
+        evutil_closesocket(fd);
+    } else {
+        conn->server = server;
+        set_socket_options(fd);
     }
-    if (conn == NULL || conn->bev == NULL || conn->timer == NULL) {
+    if (conn == NULL || !make_parts(conn, fd)) {
         hearth_log(HEARTH_LOG_WARN, "http: no memory for a connection");
-        if (conn != NULL && conn->bev != NULL) {
-            bufferevent_free(conn->bev);
-        } else {
-            evutil_closesocket(fd);
+        if (conn != NULL) {
+            free_parts(conn);
         }
-        if (conn != NULL && conn->timer != NULL) {
-            event_free(conn->timer);
-        }
-        free(conn);
         return NULL;
     }
-    set_socket_options(fd);
-    conn->server = server;
     conn->next = server->conns;
     if (conn->next != NULL) {
         conn->next->prev = conn;
@@ -266,9 +379,11 @@ struct hearth_http_conn *hearth_http_conn_create(struct hearth_http_server *serv
     server->stats.accepted++;
     hearth_http_request_init(conn);
     bufferevent_setcb(conn->bev, on_readable, on_written, on_event, conn);
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, PIPELINED_BYTES);
-    hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_IDLE);
-    bufferevent_enable(conn->bev, EV_READ | EV_WRITE);
+    hearth_http_conn_set_state(conn, server->has_tls ? HEARTH_HTTP_CONN_SHAKE : HEARTH_HTTP_CONN_IDLE);
+    if (bufferevent_enable(conn->bev, EV_READ | EV_WRITE) < 0) {
+        hearth_http_conn_destroy(conn);
+        return NULL;
+    }
     return conn;
 }
 
@@ -300,15 +415,22 @@ void hearth_http_conn_destroy(struct hearth_http_conn *conn) {
         conn->next->prev = conn->prev;
     }
     server->stats.connections--;
-    event_free(conn->timer);
-    bufferevent_free(conn->bev);
+    if (!conn->doomed) {
+        hearth_http_unread_forget(conn);
+    }
+    if (server->has_tls && (conn->state == HEARTH_HTTP_CONN_FLUSH || conn->state == HEARTH_HTTP_CONN_IDLE)) {
+        hearth_http_tls_say_goodbye(conn->bev);
+    }
     hearth_http_request_reset(conn);
-    free(conn);
+    free_parts(conn);
     hearth_http_server_conn_closed(server);
 }
 
 void hearth_http_conn_doom(struct hearth_http_conn *conn) {
-    conn->doomed = true;
+    if (!conn->doomed) {
+        hearth_http_unread_forget(conn);
+        conn->doomed = true;
+    }
     event_active(conn->timer, EV_TIMEOUT, 0);
 }
 
@@ -330,7 +452,8 @@ void hearth_http_conn_answered(struct hearth_http_conn *conn) {
     hearth_http_exchange_destroy(conn->exchange);
     conn->exchange = NULL;
     hearth_http_request_reset(conn);
-    if (whole && conn->keep_alive && !conn->server->stopping) {
+    const bool more = !conn->eof || evbuffer_get_length(input) > 0;
+    if (whole && conn->keep_alive && more && !conn->server->stopping) {
         llhttp_resume(&conn->parser);
         hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_IDLE);
         if (!conn->pumping && evbuffer_get_length(input) > 0) {

@@ -1,18 +1,22 @@
-/* Inside of the http room: the server, its connections and their exchanges. server.c has the loop and the listener,
- * conn.c the life of a connection, request.c reads requests, head.c judges their heads, exchange.c
- * writes responses, report.c counts and logs. */
+/* Inside of the http room: the server, its connections and their exchanges. server.c has the loop, listen.c the
+ * listening socket, tls.c the certificate, conn.c the life of a connection, share.c what connections share, peer.c
+ * whether their clients are there, request.c reads requests, head.c judges their heads, exchange.c writes responses,
+ * report.c counts and logs. */
 #ifndef HEARTH_HTTP_CONN_H
 #define HEARTH_HTTP_CONN_H
 
 #include "http/origin.h"
+#include "base/table.h"
 #include "http/server.h"
 
+#include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
 #include <llhttp.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #define HEARTH_HTTP_HEADERS_MAX 128
 #define HEARTH_HTTP_REQUEST_ID_BYTES 40
@@ -22,6 +26,11 @@
     "X-Request-Id, request-id, Retry-After, Retry-After-Ms, X-Should-Retry, Warning, x-ratelimit-limit-requests, " \
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "                    \
     "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+/* Connections over the limit that may wait for their 503; beyond them nothing is accepted. */
+#define HEARTH_HTTP_CONNECTIONS_OVER 64u
+
+struct sockaddr;
+struct ssl_ctx_st;
 
 struct hearth_http_conn;
 
@@ -42,13 +51,19 @@ struct hearth_http_server {
     struct event *tick;
     struct event *accept_again; /* after accept() ran out of descriptors, or connections out of room */
     int wake_fd;
-    uint16_t port;
+    uint16_t port;   /* 0: a path */
+    char *unix_path; /* of the socket that is listened on; NULL: an address */
+    dev_t unix_device;
+    ino_t unix_inode;
+    bool has_tls;
     pthread_t thread;
     bool started, joined;
 
     /* The loop's. */
     struct hearth_http_conn *conns;                   /* list of all */
-    struct hearth_http_conn *quiet_head, *quiet_tail; /* IDLE and HEAD, the longest of them first */
+    struct hearth_http_conn *quiet_head, *quiet_tail; /* SHAKE, IDLE and HEAD, the longest of them first */
+    struct hearth_table addresses;                    /* of connections */
+    size_t unread_bytes;                              /* written and not with the kernel yet */
     size_t bodies_bytes;                              /* of bodies that are read, or were taken and not freed yet */
     struct hearth_http_stats stats;                   /* without the connections by state */
     struct hearth_http_report report;
@@ -60,11 +75,13 @@ struct hearth_http_server {
     pthread_mutex_t mutex;
     pthread_cond_t loop_ended_cond;
     struct hearth_http_work *work_head, *work_tail;
+    struct ssl_ctx_st *tls; /* for connections that come from now on; NULL: they speak plainly */
     bool want_stop, want_abort, loop_ended;
 };
 
 /* What a connection waits for. */
 enum hearth_http_conn_state {
+    HEARTH_HTTP_CONN_SHAKE,  /* the end of TLS's handshake */
     HEARTH_HTTP_CONN_IDLE,   /* the first byte of a request */
     HEARTH_HTTP_CONN_HEAD,   /* the rest of its head */
     HEARTH_HTTP_CONN_BODY,   /* the rest of its body */
@@ -77,6 +94,13 @@ struct hearth_http_header_at {
     uint32_t name, value; /* offsets into conn->head */
 };
 
+/* An address and how many connections it has. */
+struct hearth_http_address {
+    struct hearth_link link; /* first */
+    uint32_t connections;
+    bool local; /* this machine */
+};
+
 /* A request as it is read; reset for the next one. What it needs memory for is freed in between: an idle connection is
  * this struct and libevent's. */
 struct hearth_http_conn {
@@ -85,11 +109,15 @@ struct hearth_http_conn {
     struct hearth_http_conn *quiet_prev, *quiet_next;
     struct bufferevent *bev;
     struct event *timer;
+    struct hearth_http_address *address;
+    struct evbuffer_cb_entry *output_watch;
+    size_t unread_bytes; /* in the output buffer */
     int64_t since_us; /* in this state */
     int64_t heard_us; /* when bytes came last, or the state began */
     enum hearth_http_conn_state state;
     bool pumping;      /* inside the read loop: ending an exchange must not start another one */
-    bool eof;          /* the client has closed its side */
+    bool eof;          /* the client has closed its side; whether it is gone is peer.c's question */
+    bool paused;       /* so much has arrived ahead of its turn that no more is read */
     bool linger;       /* close by way of LINGER */
     bool doomed;       /* to be closed by the timer's callback, from the loop */
     bool surplus;      /* accepted when there were as many as may be */
@@ -100,6 +128,9 @@ struct hearth_http_conn {
     bool keep_alive;   /* of the request being read or answered */
     int error_status;  /* found in a parser callback; answered when the parser has returned */
     const char *error_message;
+
+    /* A client that has closed its side: when it was asked last, and how long until it is looked at. */
+    int64_t asked_us, look_us;
 
     /* The reader: how much was written for it, and how much of that it had taken when the window began. */
     uint64_t written_bytes, window_bytes;
@@ -130,6 +161,7 @@ struct hearth_http_exchange {
     bool head_only;  /* HEAD */
     bool begun;
     bool chunked;
+    bool events;     /* a stream of server-sent events */
     struct hearth_buf extra; /* header lines set by the handler */
     void (*gone)(void *user);
     void *gone_user;
@@ -137,8 +169,47 @@ struct hearth_http_exchange {
 
 /* server.c: `conn` has left the list. */
 void hearth_http_server_conn_closed(struct hearth_http_server *server);
-/* Closes the connection that has been idle, or sending its head, for longest, if that is long. False: none was. */
-bool hearth_http_server_evict(struct hearth_http_server *server);
+
+/* listen.c */
+/* Binds params.host and listens. Errors: IO (`msg` holds one clear line), NOMEM. */
+int hearth_http_listen(struct hearth_http_server *server, int *out_fd, struct hearth_errmsg *msg);
+/* Removes the socket's file; the listener is closed elsewhere. */
+void hearth_http_unlisten(struct hearth_http_server *server);
+
+/* tls.c */
+/* Errors: IO (a file cannot be used; `msg` says why), NOMEM. */
+int hearth_http_tls_create(const char *cert_path, const char *key_path, struct ssl_ctx_st **out,
+                           struct hearth_errmsg *msg);
+void hearth_http_tls_destroy(struct ssl_ctx_st *ctx);
+/* A buffered socket whose handshake is to come. NULL: out of memory; the socket is open. */
+struct bufferevent *hearth_http_tls_accept(struct hearth_http_server *server, evutil_socket_t fd);
+/* What went wrong in it; NULL: nothing that OpenSSL knows of. */
+const char *hearth_http_tls_error(struct bufferevent *bev);
+/* Tells the client that nothing more comes. */
+void hearth_http_tls_say_goodbye(struct bufferevent *bev);
+
+/* share.c */
+/* The address's connections are one more. NULL: out of memory. */
+struct hearth_http_address *hearth_http_address_ref(struct hearth_http_server *server, const struct sockaddr *from);
+void hearth_http_address_unref(struct hearth_http_server *server, struct hearth_http_address *address);
+/* Closes the connection that others may take the place of first. False: there is none. */
+bool hearth_http_evict(struct hearth_http_server *server);
+/* Makes place for a connection that is one too many. Returns what is said to its client if that cannot be done. */
+const char *hearth_http_surplus(struct hearth_http_conn *conn);
+/* True when so many connections of its address wait to be refused that this one is closed without a word. */
+bool hearth_http_is_crammed(const struct hearth_http_conn *conn);
+/* Begins to count what is written. False: out of memory. */
+bool hearth_http_unread_watch(struct hearth_http_conn *conn);
+/* The connection's bytes count no more. */
+void hearth_http_unread_forget(struct hearth_http_conn *conn);
+/* Cuts off those that leave most unread, until it is no more than there may be. */
+void hearth_http_unread_bound(struct hearth_http_server *server);
+
+/* peer.c */
+/* The client of an open exchange has closed its side. False: it has gone. Else hearth_http_peer_is_there() wants to be
+ * asked again after conn->look_us. */
+bool hearth_http_peer_closed(struct hearth_http_conn *conn);
+bool hearth_http_peer_is_there(struct hearth_http_conn *conn);
 
 /* conn.c */
 /* NULL: out of memory; the socket is closed. */

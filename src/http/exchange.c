@@ -7,7 +7,6 @@
 #include "base/assert.h"
 #include "base/log.h"
 
-#include <event2/buffer.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +103,10 @@ const char *hearth_http_query(const struct hearth_http_exchange *exchange) {
     return exchange->query;
 }
 
+bool hearth_http_is_local(const struct hearth_http_exchange *exchange) {
+    return exchange->conn->server->unix_path != NULL;
+}
+
 const char *hearth_http_request_id(const struct hearth_http_exchange *exchange) {
     return exchange->request_id;
 }
@@ -138,6 +141,9 @@ void hearth_http_set_header(struct hearth_http_exchange *exchange, const char *n
 
 /* What cannot be written for want of memory would leave the client with half an answer: the connection goes instead. */
 void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t len) {
+    if (!conn->doomed && len > 0) {
+        hearth_http_unread_bound(conn->server);
+    }
     if (conn->doomed || len == 0) {
         return;
     }
@@ -202,7 +208,8 @@ static const char *status_text(int status) {
 static void put_head(struct hearth_http_conn *conn, int status, const char *request_id, const char *content_type,
                      const char *framing, const struct hearth_buf *extra) {
     struct hearth_buf head = {0};
-    conn->keep_alive = conn->keep_alive && !atomic_load(&conn->server->closing);
+    const bool last = conn->eof && evbuffer_get_length(bufferevent_get_input(conn->bev)) == 0;
+    conn->keep_alive = conn->keep_alive && !last && !atomic_load(&conn->server->closing);
     bool ok = hearth_buf_printf(&head,
                                 "HTTP/1.1 %d %s\r\nServer: hearth\r\nVary: Origin\r\n"
                                 "Cross-Origin-Resource-Policy: same-origin\r\nX-Content-Type-Options: nosniff\r\n"
@@ -238,10 +245,12 @@ void hearth_http_respond(struct hearth_http_exchange *exchange, int status, cons
 }
 
 void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const char *content_type) {
+    static const char event_stream[] = "text/event-stream";
     struct hearth_http_conn *conn = exchange->conn;
     HEARTH_ASSERT(!exchange->begun);
     exchange->begun = true;
     exchange->chunked = conn->parser.http_minor >= 1;
+    exchange->events = content_type != NULL && strncmp(content_type, event_stream, sizeof event_stream - 1) == 0;
     if (!exchange->chunked) {
         conn->keep_alive = false;
     }

@@ -6,14 +6,13 @@
  * head shown to the handler at its end: nothing is lost when it is refused, and the connection lives on.
  *
  * While a request is being answered the connection goes on reading, for one reason: to see at once that the client has
- * closed its side. Such a client counts as gone.
+ * closed its side.
  *
  * Invariants: `exchange` is set in BUSY, and in BODY. `body` is counted in the server's `bodies_bytes`. */
 #include "http/conn.h"
 
 #include "base/assert.h"
 
-#include <event2/buffer.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -280,8 +279,9 @@ static bool check_head(struct hearth_http_conn *conn) {
         hearth_http_conn_fail(conn, refusal.status, refusal.message);
         return false;
     }
-    if (conn->surplus && server->stats.connections > server->params.connections && !hearth_http_server_evict(server)) {
-        hearth_http_conn_fail(conn, 503, "as many connections are open as may be");
+    const char *surplus = conn->surplus ? hearth_http_surplus(conn) : NULL;
+    if (surplus != NULL) {
+        hearth_http_conn_fail(conn, 503, surplus);
         return false;
     }
     conn->surplus = false;

@@ -1,4 +1,4 @@
-/* The loop and the listener.
+/* The loop, and who is let in.
  *
  * One thread runs a libevent loop and owns all connections, so that nothing of libevent is shared between threads:
  * others reach the loop through an eventfd and the posted-work list, both guarded by one mutex.
@@ -14,7 +14,6 @@
 #include "http/conn.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,10 +24,6 @@
 #include <unistd.h>
 
 #define HEADER_BYTES_MAX (64u * 1024)
-/* Connections over the limit that may wait for their 503; beyond them nothing is accepted. */
-#define CONNECTIONS_OVER 64u
-/* A connection that has been quiet for less is left alone: its request is likely on its way. */
-#define QUIET_LEAST_US (1000 * 1000ll)
 /* Descriptors for everything that is no connection: state on disk, databases, the log. */
 #define FILES_OTHER 512u
 #define CONNECTIONS_LEAST 16u
@@ -36,12 +31,14 @@
 void hearth_http_params_default(struct hearth_http_params *params) {
     *params = (struct hearth_http_params){
         .host = "127.0.0.1",
+        .unix_mode = 0600,
         .port = 8080,
         .url_bytes = 8u * 1024,
         .header_bytes = 32u * 1024,
         .body_bytes = 64u * 1024 * 1024,
         .bodies_bytes = 512u * 1024 * 1024,
         .out_bytes = 16u * 1024 * 1024,
+        .unread_bytes = 256u * 1024 * 1024,
         .connections = 4096,
         .rate = 1024,
         .idle_us = 120 * 1000000ll,
@@ -52,75 +49,10 @@ void hearth_http_params_default(struct hearth_http_params *params) {
     };
 }
 
-static int bind_one(const struct addrinfo *ai, int *out_errno) {
-    int fd = socket(ai->ai_family, ai->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, ai->ai_protocol);
-    int on = 1;
-    if (fd < 0) {
-        *out_errno = errno;
-        return -1;
-    }
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, ai->ai_addr, ai->ai_addrlen) < 0 || listen(fd, SOMAXCONN) < 0) {
-        *out_errno = errno;
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
-/* Opens the listening socket on the first address of `host` that can be had. */
-static int listen_on(const char *host, uint16_t port, int *out_fd, uint16_t *out_port, struct hearth_errmsg *msg) {
-    struct addrinfo hints = {
-        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    struct addrinfo *list = NULL;
-    char service[8];
-    snprintf(service, sizeof service, "%u", (unsigned)port);
-    int rc = getaddrinfo(host, service, &hints, &list);
-    if (rc != 0) {
-        return hearth_fail(msg, HEARTH_ERR_IO, "cannot listen on \"%s\": %s", host, gai_strerror(rc));
-    }
-    int fd = -1;
-    int why = 0;
-    for (const struct addrinfo *ai = list; ai != NULL && fd < 0; ai = ai->ai_next) {
-        fd = bind_one(ai, &why);
-    }
-    freeaddrinfo(list);
-    if (fd < 0 && why == EADDRINUSE) {
-        return hearth_fail(msg, HEARTH_ERR_IO, "port %u on %s is in use by another program", (unsigned)port, host);
-    }
-    if (fd < 0) {
-        return hearth_fail(msg, HEARTH_ERR_IO, "cannot listen on %s port %u: %s", host, (unsigned)port, strerror(why));
-    }
-    struct sockaddr_storage bound;
-    socklen_t len = sizeof bound;
-    if (getsockname(fd, (struct sockaddr *)&bound, &len) == 0) {
-        *out_port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                      : ((struct sockaddr_in *)&bound)->sin_port);
-    }
-    *out_fd = fd;
-    return HEARTH_OK;
-}
-
 /* ---- who is let in ---- */
 
-bool hearth_http_server_evict(struct hearth_http_server *server) {
-    const int64_t now_us = hearth_clock_us();
-    for (struct hearth_http_conn *conn = server->quiet_head; conn != NULL; conn = conn->quiet_next) {
-        if (now_us - conn->since_us < QUIET_LEAST_US) {
-            return false; /* and so have those behind it */
-        }
-        if (!conn->pumping && !conn->doomed && hearth_http_conn_unsent(conn) == 0) {
-            server->stats.evicted++;
-            hearth_http_report_drop(conn, "others need its place, and it has long been without a request");
-            hearth_http_conn_destroy(conn);
-            return true;
-        }
-    }
-    return false;
-}
-
 static bool is_crammed(const struct hearth_http_server *server) {
-    return server->stats.connections >= (uint64_t)server->params.connections + CONNECTIONS_OVER;
+    return server->stats.connections >= (uint64_t)server->params.connections + HEARTH_HTTP_CONNECTIONS_OVER;
 }
 
 /* Accepts nothing for a moment. */
@@ -135,8 +67,13 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     struct hearth_http_server *server = user;
     (void)listener, (void)address, (void)len;
     struct hearth_http_conn *conn = hearth_http_conn_create(server, fd);
-    if (conn != NULL && server->stats.connections > server->params.connections) {
-        conn->surplus = !hearth_http_server_evict(server);
+    const char *surplus = conn != NULL ? hearth_http_surplus(conn) : NULL;
+    if (surplus != NULL && hearth_http_is_crammed(conn)) {
+        server->stats.refused++;
+        hearth_http_report_drop(conn, surplus);
+        hearth_http_conn_destroy(conn);
+    } else if (surplus != NULL) {
+        conn->surplus = true;
     }
     if (is_crammed(server)) {
         pause_accepting(server);
@@ -148,7 +85,7 @@ static void on_accept_error(struct evconnlistener *listener, void *user) {
     struct hearth_http_server *server = user;
     (void)listener;
     hearth_log(HEARTH_LOG_WARN, "http: cannot accept a connection: %s", strerror(errno));
-    (void)hearth_http_server_evict(server);
+    (void)hearth_http_evict(server);
     pause_accepting(server);
 }
 
@@ -158,7 +95,7 @@ static void on_accept_again(evutil_socket_t fd, short what, void *user) {
     if (server->listener == NULL) {
         return;
     }
-    if (is_crammed(server) && !hearth_http_server_evict(server)) {
+    if (is_crammed(server) && !hearth_http_evict(server)) {
         pause_accepting(server);
     } else {
         evconnlistener_enable(server->listener);
@@ -203,6 +140,7 @@ static void run_posted_work(struct hearth_http_server *server) {
 static void stop_or_abort(struct hearth_http_server *server, bool stop, bool stop_all) {
     if (stop && !server->stopping) {
         server->stopping = true;
+        hearth_http_unlisten(server); /* before others could be refused there */
         evconnlistener_free(server->listener);
         server->listener = NULL;
         event_del(server->accept_again);
@@ -285,8 +223,7 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for the HTTP server");
     }
     server->params = *params;
-    server->params.host = NULL; /* the caller's, like the names beside it; not needed later */
-    server->params.cors_origins = server->params.allow_hosts = NULL;
+    server->params.cors_origins = server->params.allow_hosts = NULL; /* the caller's */
     server->handler = *handler;
     atomic_init(&server->closing, false);
     server->wake_fd = -1;
@@ -300,7 +237,11 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
         server->request_id_seed = (uint64_t)hearth_clock_us();
     }
     int listen_fd = -1;
-    int rc = listen_on(params->host, params->port, &listen_fd, &server->port, msg);
+    server->has_tls = params->tls_cert_path != NULL;
+    int rc = server->has_tls ? hearth_http_load_tls(server, params->tls_cert_path, params->tls_key_path, msg)
+                             : HEARTH_OK;
+    rc = rc == HEARTH_OK ? hearth_http_listen(server, &listen_fd, msg) : rc;
+    server->params.host = server->params.tls_cert_path = server->params.tls_key_path = NULL; /* the caller's */
     server->origins = hearth_http_origins_create(params->host, params->cors_origins, params->cors_origin_count,
                                                  params->allow_hosts, params->allow_host_count);
     if (rc == HEARTH_OK && server->origins == NULL) {
@@ -331,7 +272,7 @@ uint16_t hearth_http_port(const struct hearth_http_server *server) {
 /* Makes room for the descriptors of all connections, or has fewer connections. */
 static void raise_file_limit(struct hearth_http_server *server) {
     struct rlimit limit;
-    const rlim_t others = CONNECTIONS_OVER + FILES_OTHER;
+    const rlim_t others = HEARTH_HTTP_CONNECTIONS_OVER + FILES_OTHER;
     const rlim_t need = (rlim_t)server->params.connections + others;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need) {
         return;
@@ -415,6 +356,7 @@ void hearth_http_destroy(struct hearth_http_server *server) {
     while (server->work_head != NULL) {
         run_posted_work(server);
     }
+    hearth_http_unlisten(server);
     if (server->listener != NULL) {
         evconnlistener_free(server->listener);
     }
@@ -433,6 +375,8 @@ void hearth_http_destroy(struct hearth_http_server *server) {
     if (server->base != NULL) {
         event_base_free(server->base);
     }
+    hearth_table_finish(&server->addresses);
+    hearth_http_tls_destroy(server->tls);
     pthread_cond_destroy(&server->loop_ended_cond);
     pthread_mutex_destroy(&server->mutex);
     hearth_http_origins_destroy(server->origins);
@@ -457,9 +401,11 @@ void hearth_http_post(struct hearth_http_server *server, struct hearth_http_work
 
 void hearth_http_stats(const struct hearth_http_server *server, struct hearth_http_stats *stats) {
     *stats = server->stats;
+    stats->unread_bytes = server->unread_bytes;
     for (const struct hearth_http_conn *conn = server->conns; conn != NULL; conn = conn->next) {
         switch (conn->state) {
         case HEARTH_HTTP_CONN_IDLE: stats->connections_idle++; break;
+        case HEARTH_HTTP_CONN_SHAKE:
         case HEARTH_HTTP_CONN_HEAD:
         case HEARTH_HTTP_CONN_BODY: stats->connections_reading++; break;
         case HEARTH_HTTP_CONN_BUSY: stats->connections_busy++; break;

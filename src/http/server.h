@@ -16,15 +16,19 @@
  *     a connection that says nothing                       idle_us                           closed
  *     a reader that takes nothing, or a byte now and then  rate over each stall_us           closed, its request gone
  *     a reader that is too slow for what is written        out_bytes unread                  closed, its request gone
+ *     many readers that are                                unread_bytes of all together      those with most are closed
  *     a peer that has vanished without a word              TCP keep-alive, about 2 minutes   closed, its request gone
  *     requests that are sent ahead of their answers        256 KiB; more is not read yet     nothing
  *     answers of those that wait to be read                64 KiB; no request is taken then  nothing
  *     more connections than there may be                   connections                       503 and Retry-After
+ *     more connections of one address                      connections_per_address           503 and Retry-After
+ *     a TLS handshake that does not end                    head_us                           closed
  *
  * `rate` is in bytes a second: of a body, (time since its head - trickle_us) * rate must have come at any time; while
  * output waits for a reader, stall_us * rate must be taken in each stall_us, unless all of it is. When as many
  * connections are open as may be, a new one takes the place of the one that has been idle, or has been sending its
- * head, for longest, if that is longer than a second: those that send nothing or half a request keep nobody out. What
+ * head, for longest, or of the one that sends its body or takes its answer most slowly, if it has been at that for more
+ * than a second: those that send nothing, half a request or a slow one keep nobody out. What
  * is dropped, refused or cut off is counted and logged with its cause; of many such lines in a short time only the
  * first ones are written, and how many were not.
  *
@@ -72,17 +76,22 @@ struct hearth_http_handler {
 
 /* Zero fields do not mean defaults: start from hearth_http_params_default(). */
 struct hearth_http_params {
-    const char *host;              /* a name or an address; default "127.0.0.1" */
     const char *const *cors_origins; /* pages that may use the server, see http/origin.h; default none */
     size_t cors_origin_count;
     const char *const *allow_hosts; /* other names of the server, likewise */
     size_t allow_host_count;
+    const char *host;              /* a name, an address, or unix:PATH; default "127.0.0.1" */
+    uint32_t unix_mode;            /* of that path; default 0600 */
+    const char *tls_cert_path;     /* a chain of certificates, PEM; default NULL: no TLS */
+    const char *tls_key_path;      /* the key of the first, PEM */
     uint16_t port;                 /* 0: any free one, see hearth_http_port(); default 8080 */
     size_t url_bytes;              /* most bytes of a request's target; default 8 KiB; else 414 */
     size_t header_bytes;           /* most bytes of a request's head, at most 64 KiB; default 32 KiB; else 431 */
     size_t body_bytes;             /* most bytes of a request's body; default 64 MiB; else 413 */
     size_t bodies_bytes;           /* of all bodies that are here; default 512 MiB; else 503 */
     size_t out_bytes;              /* most bytes of a stream that a slow reader may leave unread; default 16 MiB */
+    size_t unread_bytes;           /* of all answers that wait to be read; default 256 MiB */
+    uint32_t connections_per_address; /* default 0: half of all, and for this machine's own no limit */
     uint32_t connections;          /* most connections; default 4096; see hearth_http_start() */
     uint32_t rate;                 /* least bytes a second of bodies and readers; default 1024 */
     int64_t idle_us;               /* a kept connection without a request is closed; default 120 s */
@@ -95,7 +104,8 @@ struct hearth_http_params {
 void hearth_http_params_default(struct hearth_http_params *params);
 
 /* Binds and listens; nothing is accepted before hearth_http_start(). The handler is copied.
- * Errors: IO (the address is in use or cannot be had; `msg` holds one clear line), NOMEM. */
+ * Errors: IO (the address is in use or cannot be had, the certificate or its key cannot be used; `msg` holds one clear
+ * line), NOMEM. */
 int hearth_http_create(const struct hearth_http_params *params, const struct hearth_http_handler *handler,
                        struct hearth_http_server **out, struct hearth_errmsg *msg);
 
@@ -103,8 +113,17 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
  * thread. */
 void hearth_http_set_keyed(struct hearth_http_server *server, bool keyed);
 
-/* The port that is listened on. Any thread. */
+/* The port that is listened on; 0 when it is a path. Any thread. */
 uint16_t hearth_http_port(const struct hearth_http_server *server);
+/* Whether a host names a socket in the file system. */
+bool hearth_http_host_is_unix(const char *host);
+
+/* Whether it speaks TLS. Any thread. */
+bool hearth_http_has_tls(const struct hearth_http_server *server);
+/* Has a server that speaks TLS take another certificate, for connections that come from now on. Any thread.
+ * Errors: IO (`msg` says which file and why), NOMEM; nothing has changed then. */
+int hearth_http_load_tls(struct hearth_http_server *server, const char *cert_path, const char *key_path,
+                         struct hearth_errmsg *msg);
 
 /* Starts the loop's thread, after raising the process's soft limit of open files as far as `connections` need it; when
  * the hard limit does not let it, there are fewer connections, which is logged. Errors: NOMEM. The creator's thread,
@@ -144,11 +163,13 @@ const char *hearth_http_header(const struct hearth_http_exchange *exchange, cons
 void hearth_http_take_body(struct hearth_http_exchange *exchange, struct hearth_buf *out);
 /* Gives back `bytes` of bodies that were taken and are freed now. */
 void hearth_http_body_freed(struct hearth_http_server *server, size_t bytes);
+/* Whether the request came over a socket in the file system: from a process of this machine that may open it. */
+bool hearth_http_is_local(const struct hearth_http_exchange *exchange);
 /* Value of the response's X-Request-Id. */
 const char *hearth_http_request_id(const struct hearth_http_exchange *exchange);
 
-/* Called when the client goes away (or is dropped, being too slow) before the response has ended: at once, also while
- * nothing is written. The exchange is dead by then. Never called from within a function of this header that is given
+/* Called when the client goes away (or is dropped, being too slow) before the response has ended: soon, also while
+ * nothing is written. A client that has only closed its own side is still there (peer.c). The exchange is dead by then. Never called from within a function of this header that is given
  * the exchange. */
 void hearth_http_on_gone(struct hearth_http_exchange *exchange, void (*gone)(void *user), void *user);
 
@@ -159,7 +180,8 @@ void hearth_http_set_header(struct hearth_http_exchange *exchange, const char *n
 void hearth_http_respond(struct hearth_http_exchange *exchange, int status, const char *content_type, const void *body,
                          size_t len);
 
-/* A streamed response: begin, any number of writes, end. What is written is sent at once; a slow reader who
+/* A streamed response: begin, any number of writes, end. Each write to a text/event-stream is of whole events: comments
+ * may be put between them. What is written is sent at once; a slow reader who
  * has left more than `out_bytes` unread by the next write is dropped (gone is called from the loop a moment later). */
 void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const char *content_type);
 void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes, size_t len);
@@ -180,11 +202,12 @@ bool hearth_http_may_report(const struct hearth_http_exchange *exchange);
     X(requests, counter, "HTTP requests, each with its body")                                           \
     X(dropped, counter, "Clients gone before the end of their response, or cut off")                    \
     X(refused, counter, "Requests refused because there were too many connections or bodies")           \
-    X(evicted, counter, "Idle connections closed in favour of new ones")                                \
+    X(evicted, counter, "Idle and slow connections closed in favour of new ones")                       \
     X(timeouts, counter, "Requests that did not arrive in time")                                        \
     X(forbidden, counter, "Requests of web pages that may not use the server")                          \
     X(malformed, counter, "Requests that are no HTTP or exceed a limit")                                \
     X(stalled, counter, "Clients cut off because they read too slowly")                                 \
+    X(unread_bytes, gauge, "Bytes of answers that wait for their readers")                              \
     X(read_bytes, counter, "Bytes received")                                                            \
     X(written_bytes, counter, "Bytes sent, or waiting to be")
 

@@ -78,7 +78,7 @@ static void small_endpoints(void **state) {
 }
 
 static void unknown_paths_and_methods(void **state) {
-    static const char *const probes[] = {"/api/v1/models", "/api/tags", "/version", "/v1", "/v1/models/", "*"};
+    static const char *const probes[] = {"/api/v1/models", "/api/tags", "/version", "/v1", "/v1/models/"};
     (void)state;
     for (size_t i = 0; i < sizeof probes / sizeof probes[0]; i++) {
         json_t *answer = expect("GET", probes[i], NULL, 404);

@@ -1,0 +1,141 @@
+/* TLS, by OpenSSL below libevent's buffers.
+ *
+ * A context holds the certificate and its key; connections take a reference to the one that is in force when they are
+ * accepted, so another one can take its place at any time. TLS 1.2 is the least, and HTTP/1.1 the only protocol: a
+ * client that offers others alone is refused by ALPN, before it sends what nobody here reads. What is said of files
+ * comes from OpenSSL; a key with a passphrase is refused instead of asked for on a terminal. */
+#include "http/conn.h"
+
+#include <event2/bufferevent_ssl.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <string.h>
+
+static int no_passphrase(char *buf, int size, int rwflag, void *user) {
+    (void)buf, (void)size, (void)rwflag, (void)user;
+    return -1;
+}
+
+/* The last error of OpenSSL's queue, which is emptied. */
+static const char *why(void) {
+    unsigned long code = ERR_peek_last_error();
+    const bool system = ERR_SYSTEM_ERROR(code);
+    const char *text = system ? strerror(ERR_GET_REASON(code)) : ERR_reason_error_string(code);
+    if (ERR_GET_LIB(code) == ERR_LIB_PEM && ERR_GET_REASON(code) == PEM_R_BAD_PASSWORD_READ) {
+        text = "it has a passphrase, which nobody is here to type";
+    }
+    /* A file that cannot be opened is told by two errors, of which the first has the reason. */
+    const unsigned long first = ERR_peek_error();
+    if (ERR_SYSTEM_ERROR(first)) {
+        text = strerror(ERR_GET_REASON(first));
+    }
+    ERR_clear_error();
+    return text != NULL ? text : "unknown error";
+}
+
+/* Of the client's protocols the one that is spoken here. */
+static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
+                           unsigned int in_len, void *user) {
+    static const unsigned char spoken[] = "\x08http/1.1";
+    unsigned char *chosen;
+    (void)ssl, (void)user;
+    if (SSL_select_next_proto(&chosen, out_len, spoken, sizeof spoken - 1, in, in_len) != OPENSSL_NPN_NEGOTIATED) {
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    }
+    *out = chosen;
+    return SSL_TLSEXT_ERR_OK;
+}
+
+int hearth_http_tls_create(const char *cert_path, const char *key_path, struct ssl_ctx_st **out,
+                           struct hearth_errmsg *msg) {
+    *out = NULL;
+    ERR_clear_error();
+    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+    if (ctx == NULL || SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1) {
+        SSL_CTX_free(ctx);
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "TLS cannot be had: %s", why());
+    }
+    SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_default_passwd_cb(ctx, no_passphrase);
+    SSL_CTX_set_alpn_select_cb(ctx, select_protocol, NULL);
+    int rc = HEARTH_OK;
+    if (SSL_CTX_use_certificate_chain_file(ctx, cert_path) != 1) {
+        rc = hearth_fail(msg, HEARTH_ERR_IO, "cannot take the certificate in %s: %s", cert_path, why());
+    } else if (SSL_CTX_use_PrivateKey_file(ctx, key_path, SSL_FILETYPE_PEM) != 1) {
+        const unsigned long code = ERR_peek_last_error();
+        const bool other = ERR_GET_LIB(code) == ERR_LIB_X509 && ERR_GET_REASON(code) == X509_R_KEY_VALUES_MISMATCH;
+        rc = other ? hearth_fail(msg, HEARTH_ERR_IO, "the key in %s is not that of the certificate in %s", key_path,
+                                 cert_path)
+                   : hearth_fail(msg, HEARTH_ERR_IO, "cannot take the key in %s: %s", key_path, why());
+    } else if (SSL_CTX_check_private_key(ctx) != 1) {
+        rc = hearth_fail(msg, HEARTH_ERR_IO, "the key in %s is not that of the certificate in %s", key_path, cert_path);
+    }
+    ERR_clear_error();
+    if (rc != HEARTH_OK) {
+        SSL_CTX_free(ctx);
+        return rc;
+    }
+    *out = ctx;
+    return HEARTH_OK;
+}
+
+void hearth_http_tls_destroy(struct ssl_ctx_st *ctx) {
+    SSL_CTX_free(ctx);
+}
+
+struct bufferevent *hearth_http_tls_accept(struct hearth_http_server *server, evutil_socket_t fd) {
+    pthread_mutex_lock(&server->mutex);
+    SSL *ssl = SSL_new(server->tls);
+    pthread_mutex_unlock(&server->mutex);
+    if (ssl == NULL) {
+        ERR_clear_error();
+        return NULL;
+    }
+    struct bufferevent *bev =
+        bufferevent_openssl_socket_new(server->base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE);
+    if (bev == NULL) {
+        SSL_free(ssl);
+        return NULL;
+    }
+    bufferevent_openssl_set_allow_dirty_shutdown(bev, 1);
+    return bev;
+}
+
+const char *hearth_http_tls_error(struct bufferevent *bev) {
+    unsigned long code = bufferevent_get_openssl_error(bev);
+    const char *text = NULL;
+    for (; code != 0; code = bufferevent_get_openssl_error(bev)) {
+        text = ERR_reason_error_string(code);
+    }
+    ERR_clear_error();
+    return text;
+}
+
+void hearth_http_tls_say_goodbye(struct bufferevent *bev) {
+    SSL *ssl = bufferevent_openssl_get_ssl(bev);
+    if (ssl != NULL && SSL_is_init_finished(ssl)) {
+        SSL_shutdown(ssl);
+        ERR_clear_error();
+    }
+}
+
+int hearth_http_load_tls(struct hearth_http_server *server, const char *cert_path, const char *key_path,
+                         struct hearth_errmsg *msg) {
+    SSL_CTX *fresh = NULL;
+    const int rc = hearth_http_tls_create(cert_path, key_path, &fresh, msg);
+    if (rc != HEARTH_OK) {
+        return rc;
+    }
+    pthread_mutex_lock(&server->mutex);
+    SSL_CTX *before = server->tls;
+    server->tls = fresh;
+    pthread_mutex_unlock(&server->mutex);
+    SSL_CTX_free(before);
+    return HEARTH_OK;
+}
+
+bool hearth_http_has_tls(const struct hearth_http_server *server) {
+    return server->has_tls;
+}
