@@ -424,6 +424,11 @@ void hearth_api_set_request_timeout(struct hearth_api *api, int64_t request_time
     atomic_store(&api->request_timeout_us, request_timeout_us);
 }
 
+int hearth_api_load_tls(struct hearth_api *api, const char *cert_path, const char *key_path,
+                        struct hearth_errmsg *msg) {
+    return hearth_http_load_tls(api->http, cert_path, key_path, msg);
+}
+
 uint16_t hearth_api_port(const struct hearth_api *api) {
     return hearth_http_port(api->http);
 }

@@ -73,6 +73,10 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
 /* The port that is listened on. Any thread. */
 uint16_t hearth_api_port(const struct hearth_api *api);
 
+/* While it runs: another certificate; see hearth_http_load_tls(). */
+int hearth_api_load_tls(struct hearth_api *api, const char *cert_path, const char *key_path,
+                        struct hearth_errmsg *msg);
+
 /* While it runs: other keys, for requests that arrive from now on (those in flight go on), and another timeout. None at
  * all open the server to everybody. Errors: NOMEM; the old keys stay. Any thread. */
 int hearth_api_set_keys(struct hearth_api *api, const struct hearth_api_key *keys, size_t count);

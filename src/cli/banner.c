@@ -54,18 +54,40 @@ static bool is_everywhere(const char *host) {
     return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
 }
 
-static void print_url(char *out, size_t cap, const char *host, uint16_t port) {
+/* The address that is listened on, as it is. */
+static void print_url(char *out, size_t cap, const struct hearth_banner *banner) {
+    const char *host = banner->host;
+    if (banner->port == 0) { /* a socket in the file system */
+        (void)snprintf(out, cap, "%s", host);
+        return;
+    }
     const char *open = strchr(host, ':') ? "[" : "";
-    (void)snprintf(out, cap, "http://%s%s%s:%u", open, host, *open ? "]" : "", (unsigned)port);
+    (void)snprintf(out, cap, "http%s://%s%s%s:%u", banner->tls ? "s" : "", open, host, *open ? "]" : "",
+                   (unsigned)banner->port);
+}
+
+/* What curl is told besides the address: the socket, and whose certificate to trust. */
+static void print_curl(const struct hearth_banner *banner, const char *url) {
+    if (banner->port == 0) {
+        printf("curl --unix-socket '%s' http%s://localhost", url + strlen("unix:"), banner->tls ? "s" : "");
+    } else {
+        printf("curl %s", url);
+    }
 }
 
 static void print_hello(const struct hearth_banner *banner, const char *url) {
     static const char *const question = "Hello! Who are you?";
+    printf("\nTry it from another shell:\n\n");
+    print_curl(banner, url);
     printf(
-        "\nTry it from another shell:\n\n"
-        "curl %s/v1/chat/completions%s -H 'Content-Type: application/json' \\\n"
+        "/v1/chat/completions%s%s%s%s -H 'Content-Type: application/json' \\\n"
         "  -d '{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}], \"temperature\": 0, \"max_tokens\": 32}'\n",
-        url, banner->needs_key ? " -H \"Authorization: Bearer $HEARTH_API_KEY\"" : "", question);
+        banner->tls ? " --cacert '" : "", banner->tls ? banner->cert_path : "", banner->tls ? "'" : "",
+        banner->needs_key ? " -H \"Authorization: Bearer $HEARTH_API_KEY\"" : "", question);
+    if (banner->tls || banner->port == 0) {
+        printf("\n");
+        return;
+    }
     printf("\nOr with the OpenAI SDK:\n\n"
            "python3 -m venv /tmp/openai-sdk && /tmp/openai-sdk/bin/pip install --quiet openai &&\n"
            "/tmp/openai-sdk/bin/python - <<'EOF'\n"
@@ -119,7 +141,7 @@ static void print_fit(const struct hearth_caps *caps) {
 void hearth_banner_print(const struct hearth_banner *banner) {
     const struct hearth_caps *caps = banner->caps;
     char url[320];
-    print_url(url, sizeof(url), banner->host, banner->port);
+    print_url(url, sizeof(url), banner);
     printf("hearth %s is listening on %s%s%s\n", HEARTH_VERSION, url,
            is_everywhere(banner->host) ? " (every address of this machine)" : "",
            banner->needs_key || banner->is_local ? "" : ", without a key");

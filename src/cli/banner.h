@@ -25,7 +25,9 @@ struct hearth_banner {
     const struct hearth_caps *caps;
     const char *model_name; /* as in the API */
     const char *host;
-    uint16_t port;
+    uint16_t port; /* 0: host is unix:PATH */
+    bool tls;
+    const char *cert_path; /* with TLS */
     size_t cache_bytes;
     const char *disk_dir; /* NULL: nothing is kept on disk */
     uint64_t disk_bytes;  /* what it may take there */

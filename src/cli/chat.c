@@ -28,8 +28,10 @@ static const struct hearth_tool_command commands[] = {
 static const struct hearth_tool_option options[] = {
     {"--session", "NAME", "go on in this session, which the server keeps, or begin it", 1, HEARTH_TOOL_TEXT,
      offsetof(struct chat_options, session)},
-    {"--url", "URL", "the server [HEARTH_URL, or " CHAT_DEFAULT_URL "]", 1, HEARTH_TOOL_TEXT,
+    {"--url", "URL", "the server [HEARTH_URL, or " CHAT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_TOOL_TEXT,
      offsetof(struct chat_options, url)},
+    {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_TOOL_TEXT,
+     offsetof(struct chat_options, cacert)},
     {"--key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_TOOL_TEXT, offsetof(struct chat_options, key)},
     {"--model", "NAME", "the model, where there are several", 1, HEARTH_TOOL_TEXT,
      offsetof(struct chat_options, model)},
@@ -152,7 +154,7 @@ static int converse(struct chat_talk *talk, struct chat_input *input) {
 }
 
 static int run(const struct chat_options *chosen, const struct hearth_tool_call *call) {
-    struct chat_client *client = hearth_chat_client_create(chosen->url, chosen->key);
+    struct chat_client *client = hearth_chat_client_create(chosen->url, chosen->key, chosen->cacert);
     struct chat_input *input = NULL;
     struct chat_talk talk = {0};
     int status = 1;

@@ -21,6 +21,8 @@ struct chat_client {
     CURL *easy;
     struct curl_slist *headers;
     char *base;
+    const char *socket_path; /* NULL: an address */
+    const char *cacert;      /* NULL: as the system has it */
     char why[CURL_ERROR_SIZE];
 };
 
@@ -111,13 +113,19 @@ static bool add_headers(struct chat_client *client, const char *key) {
     return ok;
 }
 
-struct chat_client *hearth_chat_client_create(const char *url, const char *key) {
+struct chat_client *hearth_chat_client_create(const char *url, const char *key, const char *cacert) {
+    static const char unix_prefix[] = "unix:";
     struct chat_client *client = calloc(1, sizeof *client);
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !client || !(client->multi = curl_multi_init()) ||
         !(client->easy = curl_easy_init()) || !add_headers(client, key)) {
         (void)hearth_complain(1, "out of memory");
         hearth_chat_client_destroy(client);
         return NULL;
+    }
+    client->cacert = cacert ? cacert : variable("HEARTH_CACERT", NULL);
+    if (strncmp(url, unix_prefix, sizeof unix_prefix - 1) == 0) {
+        client->socket_path = url + sizeof unix_prefix - 1;
+        url = "http://localhost";
     }
     client->base = hearth_chat_base_url(url);
     if (!client->base) {
@@ -172,6 +180,12 @@ static bool set_up(struct chat_client *client, const char *url, const char *body
     ok = ok && curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, client->why) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer) == CURLE_OK;
+    if (ok && client->socket_path) {
+        ok = curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, client->socket_path) == CURLE_OK;
+    }
+    if (ok && client->cacert) {
+        ok = curl_easy_setopt(easy, CURLOPT_CAINFO, client->cacert) == CURLE_OK;
+    }
     if (ok && is_local(client->base)) {
         ok = curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK;
     }
@@ -219,7 +233,8 @@ static int complain_of(const struct chat_client *client, CURLcode result, const 
     switch (result) {
     case CURLE_COULDNT_CONNECT:
         return hearth_complain(
-            1, "no server answers at %s (hearth serve -m MODEL.gguf starts one; --url names another)", client->base);
+            1, "no server answers at %s (hearth serve -m MODEL.gguf starts one; --url names another)",
+            client->socket_path ? client->socket_path : client->base);
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_OPERATION_TIMEDOUT:
         return hearth_complain(1, "%s cannot be reached: %s", client->base, why);

@@ -18,7 +18,7 @@
 #include <stdio.h>
 
 struct chat_options {
-    const char *session, *url, *model, *key, *system;
+    const char *session, *url, *cacert, *model, *key, *system;
     int64_t max_tokens; /* -1: not given */
 };
 
@@ -78,8 +78,9 @@ enum chat_outcome {
     CHAT_FAILED,  /* one line on stderr has said why */
 };
 
-/* `url`: with or without "/v1" at its end. NULL after a complaint. */
-struct chat_client *hearth_chat_client_create(const char *url, const char *key);
+/* `url`: with or without "/v1" at its end, or unix:PATH. `cacert`: the file of certificates to trust; NULL: what the
+ * environment names, or the system's. All are borrowed. NULL after a complaint. */
+struct chat_client *hearth_chat_client_create(const char *url, const char *key, const char *cacert);
 void hearth_chat_client_destroy(struct chat_client *client);
 const char *hearth_chat_client_url(const struct chat_client *client);
 

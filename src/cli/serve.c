@@ -297,6 +297,10 @@ static void fill_http(const struct hearth_options *options, struct hearth_http_p
     const size_t two = 2 * params->body_bytes;
     params->bodies_bytes = params->bodies_bytes > two ? params->bodies_bytes : two;
     params->connections = u32(options->max_connections);
+    params->connections_per_address = u32(options->max_connections_per_address);
+    params->unix_mode = (uint32_t)strtoul(options->host_mode, NULL, 8);
+    params->tls_cert_path = options->ssl_cert_file;
+    params->tls_key_path = options->ssl_key_file;
     params->body_us = options->timeout * 1000000;
     if (params->body_us < params->stall_us) {
         params->stall_us = params->body_us;
@@ -405,6 +409,10 @@ static int try_address(struct server *server, struct hearth_errmsg *msg) {
     static const struct hearth_http_handler nobody = {.request = answer_nobody, .error = explain_nothing};
     struct hearth_http_params params;
     struct hearth_http_server *http = NULL;
+    if ((options->ssl_cert_file == NULL) != (options->ssl_key_file == NULL)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "--ssl-%s-file is given without --ssl-%s-file: TLS needs both",
+                           options->ssl_cert_file ? "cert" : "key", options->ssl_cert_file ? "key" : "cert");
+    }
     hearth_http_params_default(&params);
     fill_http(server->options, &params);
     const int err = hearth_http_create(&params, &nobody, &http, msg);
@@ -472,6 +480,8 @@ static void print_banner(const struct server *server) {
                                          .model_name = server->model_name,
                                          .host = options->host,
                                          .port = hearth_api_port(server->api),
+                                         .tls = options->ssl_cert_file != NULL,
+                                         .cert_path = options->ssl_cert_file,
                                          .cache_bytes = server->cache_bytes,
                                          .disk_dir = server->disk.dir,
                                          .disk_bytes = disk_budget(server),

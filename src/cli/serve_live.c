@@ -52,6 +52,20 @@ static int take_keys(struct hearth_serve_live *live, const struct hearth_key_lis
     return err;
 }
 
+/* The certificate and its key, from the paths that are given now. */
+static int take_certificate(const struct hearth_serve_live *live, const struct hearth_options *fresh,
+                            struct hearth_errmsg *msg) {
+    if (!live->options->ssl_cert_file) {
+        return HEARTH_OK; /* TLS begins with the next start */
+    }
+    if (!fresh->ssl_cert_file || !fresh->ssl_key_file) {
+        hearth_log(HEARTH_LOG_WARN, "reload: no certificate any more: to speak without TLS takes a restart; the old "
+                                    "one stays");
+        return HEARTH_OK;
+    }
+    return hearth_api_load_tls(live->api, fresh->ssl_cert_file, fresh->ssl_key_file, msg);
+}
+
 void hearth_serve_live_reload(struct hearth_serve_live *live) {
     struct hearth_options fresh;
     struct hearth_key_list keys = {0};
@@ -60,6 +74,7 @@ void hearth_serve_live_reload(struct hearth_serve_live *live) {
     unsigned changes = 0;
     int err = hearth_options_parse(&fresh, live->argc, live->argv, &ask, &msg);
     err = err == HEARTH_OK ? hearth_key_list_read(&fresh, &keys, &msg) : err;
+    err = err == HEARTH_OK ? take_certificate(live, &fresh, &msg) : err;
     err = err == HEARTH_OK ? take_keys(live, &keys) : err;
     if (err != HEARTH_OK) {
         const bool denied = hearth_serve_is_confined() && strstr(msg.text, strerror(EACCES));

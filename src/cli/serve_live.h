@@ -1,4 +1,4 @@
-/* What a running server takes over on SIGHUP: keys, the log level, and the bounds of its load. */
+/* What a running server takes over on SIGHUP: keys, the certificate, the log level, and the bounds of its load. */
 #ifndef HEARTH_CLI_SERVE_LIVE_H
 #define HEARTH_CLI_SERVE_LIVE_H
 
@@ -17,7 +17,7 @@ struct hearth_serve_live {
     struct hearth_options taken;
 };
 
-/* Reads the file of --config and the keys again and takes over what can be; what has changed besides is told. When
+/* Reads the file of --config, the keys and the certificate again and takes over what can be; what has changed besides is told. When
  * something is wrong with any of it that is told, and nothing changes. The main thread. */
 void hearth_serve_live_reload(struct hearth_serve_live *live);
 void hearth_serve_live_finish(struct hearth_serve_live *live);

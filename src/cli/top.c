@@ -19,7 +19,7 @@
 #define MOST_INTERVAL_S 3600
 
 struct top_options {
-    const char *url, *key;
+    const char *url, *key, *cacert;
     int64_t interval_s; /* -1: not given */
     bool once, json;
 };
@@ -29,8 +29,10 @@ static const struct hearth_tool_command commands[] = {
 };
 
 static const struct hearth_tool_option options[] = {
-    {"--url", "URL", "the server [HEARTH_URL, or " CHAT_DEFAULT_URL "]", 1, HEARTH_TOOL_TEXT,
+    {"--url", "URL", "the server [HEARTH_URL, or " CHAT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_TOOL_TEXT,
      offsetof(struct top_options, url)},
+    {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_TOOL_TEXT,
+     offsetof(struct top_options, cacert)},
     {"--api-key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_TOOL_TEXT, offsetof(struct top_options, key)},
     {"--interval", "S", "seconds between two frames [2]; with --once or --json: over which is measured", 1,
      HEARTH_TOOL_NUMBER, offsetof(struct top_options, interval_s)},
@@ -160,7 +162,7 @@ static int run(struct top_options *chosen) {
     if (!hearth_chat_catch_interrupts()) {
         return hearth_complain(1, "out of descriptors");
     }
-    if (!(client = hearth_chat_client_create(chosen->url, chosen->key))) {
+    if (!(client = hearth_chat_client_create(chosen->url, chosen->key, chosen->cacert))) {
         return 1;
     }
     if (chosen->once || chosen->json || isatty(STDOUT_FILENO) != 1) {

@@ -19,9 +19,9 @@
  * with nothing to wait for, it has gone. While its request is answered it is asked (peer.c); what it has sent before,
  * other requests among it, is answered in turn, and then the connection ends.
  *
- * Invariants: SHAKE, IDLE and HEAD connections, and no others, are in the server's quiet list, in the order in which they
- * entered the state. A connection is destroyed only from the loop (a callback of libevent, posted work), never below a
- * call that the handler makes: those set `doomed` and activate the timer. */
+ * Invariants: SHAKE, IDLE and HEAD connections, and no others, are in the server's quiet list, in the order in which
+ * they entered the state. A connection is destroyed only from the loop (a callback of libevent, posted work), never
+ * below a call that the handler makes: those set `doomed` and activate the timer. */
 #include "http/conn.h"
 
 #include "base/assert.h"

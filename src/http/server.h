@@ -169,8 +169,8 @@ bool hearth_http_is_local(const struct hearth_http_exchange *exchange);
 const char *hearth_http_request_id(const struct hearth_http_exchange *exchange);
 
 /* Called when the client goes away (or is dropped, being too slow) before the response has ended: soon, also while
- * nothing is written. A client that has only closed its own side is still there (peer.c). The exchange is dead by then. Never called from within a function of this header that is given
- * the exchange. */
+ * nothing is written. A client that has only closed its own side is still there (peer.c). The exchange is dead by then.
+ * Never called from within a function of this header that is given the exchange. */
 void hearth_http_on_gone(struct hearth_http_exchange *exchange, void (*gone)(void *user), void *user);
 
 /* Adds a header to the response, before it begins. `name` and `value` must hold no line breaks; they are copied. */
