@@ -89,6 +89,14 @@ void hearth_access_log_error(const struct hearth_http_exchange *exchange, const 
                hearth_http_request_id(exchange), hearth_http_method(exchange), path, error->status, cause);
 }
 
+void hearth_access_log_deleted(const struct hearth_job *job, const char *kind, const char *id, unsigned turns) {
+    char name[100];
+    snprintf(name, sizeof name, "%s", id);
+    tame_word(name);
+    hearth_log(HEARTH_LOG_INFO, "%s deleted %s=%s turns=%u key=%s", job->request_id, kind, name, turns,
+               job->caller.name[0] != '\0' ? job->caller.name : "-");
+}
+
 /* How a job has ended. */
 struct ending {
     int status;

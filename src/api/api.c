@@ -29,65 +29,68 @@
 #define REPLY HEARTH_ROUTE_REPLY
 #define COUNT HEARTH_ROUTE_COUNT
 #define LIST HEARTH_ROUTE_LIST
+#define INFER HEARTH_ROUTE_INFER
+#define SESSIONS HEARTH_ROUTE_SESSIONS
+#define ADMIN HEARTH_ROUTE_ADMIN
 
 /*    method  path                     answered on the loop   prepared by a worker */
-#define HEARTH_ROUTE_TABLE(X)                                                                          \
-    X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY)             \
-    X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY)                \
-    X("POST", "/v1/completions", NULL, hearth_completions_prepare, REPLY)                              \
-    X("POST", "/completions", NULL, hearth_completion_prepare, REPLY)                                  \
-    X("POST", "/completion", NULL, hearth_completion_prepare, REPLY)                                   \
-    X("POST", "/infill", NULL, hearth_infill_prepare, REPLY)                                           \
-    X("POST", "/v1/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT)     \
-    X("POST", "/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT)        \
-    X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT | COUNT)                    \
-    X("POST", "/tokenize", NULL, hearth_tokenize_prepare, COUNT)                                       \
-    X("POST", "/detokenize", NULL, hearth_detokenize_prepare, COUNT)                                   \
-    X("POST", "/v1/sessions", NULL, hearth_sessions_create_prepare, BODYLESS)                          \
-    X("GET", "/v1/sessions", NULL, hearth_sessions_list_prepare, BODYLESS)                             \
-    X("POST", "/v1/sessions/*/fork", NULL, hearth_sessions_fork_prepare, BODYLESS)                     \
-    X("POST", "/v1/sessions/*/warm", NULL, hearth_sessions_warm_prepare, BODYLESS)                     \
-    X("GET", "/v1/sessions/*", NULL, hearth_sessions_get_prepare, BODYLESS)                            \
-    X("DELETE", "/v1/sessions/*", NULL, hearth_sessions_delete_prepare, BODYLESS)                      \
-    X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY)        \
-    X("POST", "/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare, COUNT)  \
-    X("POST", "/anthropic/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY) \
-    X("POST", "/anthropic/v1/messages/count_tokens", hearth_anthropic_begin,                           \
-      hearth_anthropic_count_prepare, COUNT)                                                           \
-    X("GET", "/anthropic/v1/models", hearth_models_list, NULL, 0)                                      \
-    X("GET", "/anthropic/v1/models/*", hearth_models_get, NULL, 0)                                     \
-    X("POST", "/v1/responses", NULL, hearth_responses_prepare, REPLY)                                  \
-    X("POST", "/responses", NULL, hearth_responses_prepare, REPLY)                                     \
-    X("POST", "/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT)                 \
-    X("POST", "/responses/compact", NULL, hearth_responses_compact_prepare, REPLY)                     \
-    X("POST", "/v1/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT)              \
-    X("POST", "/v1/responses/compact", NULL, hearth_responses_compact_prepare, REPLY)                  \
-    X("POST", "/v1/responses/*/cancel", hearth_responses_cancel, hearth_responses_cancel_prepare, BODYLESS) \
-    X("GET", "/v1/responses/*/input_items", NULL, hearth_responses_items_prepare, BODYLESS)            \
-    X("GET", "/v1/responses/*", NULL, hearth_responses_get_prepare, BODYLESS)                          \
-    X("DELETE", "/v1/responses/*", NULL, hearth_responses_delete_prepare, BODYLESS)                    \
-    X("POST", "/v1/conversations", NULL, hearth_conversations_create_prepare, BODYLESS)                \
-    X("GET", "/v1/conversations/*/items/*", NULL, hearth_conversations_item_prepare, BODYLESS)         \
-    X("DELETE", "/v1/conversations/*/items/*", NULL, hearth_conversations_remove_prepare, BODYLESS)    \
-    X("GET", "/v1/conversations/*/items", NULL, hearth_conversations_list_prepare, BODYLESS)           \
-    X("POST", "/v1/conversations/*/items", NULL, hearth_conversations_add_prepare, 0)                  \
-    X("GET", "/v1/conversations/*", NULL, hearth_conversations_get_prepare, BODYLESS)                  \
-    X("POST", "/v1/conversations/*", NULL, hearth_conversations_update_prepare, BODYLESS)              \
-    X("DELETE", "/v1/conversations/*", NULL, hearth_conversations_delete_prepare, BODYLESS)            \
-    X("GET", "/v1/models", hearth_models_list, NULL, 0)                                                \
-    X("GET", "/models", hearth_models_list, NULL, 0)                                                   \
-    X("GET", "/v1/models/*", hearth_models_get, NULL, 0)                                               \
-    X("GET", "/models/*", hearth_models_get, NULL, 0)                                                  \
-    X("GET", "/", hearth_hello_get, NULL, OPEN)                                                        \
-    X("GET", "/api/hello", hearth_hello_get, NULL, OPEN)                                               \
-    X("GET", "/health", hearth_health_get, NULL, OPEN)                                                 \
-    X("GET", "/v1/health", hearth_health_get, NULL, OPEN)                                              \
-    X("GET", "/props", hearth_props_get, NULL, 0)                                                      \
-    X("GET", "/slots", hearth_slots_get, NULL, 0)                                                      \
-    X("POST", "/slots/*", NULL, hearth_slots_act_prepare, BODYLESS)                                    \
-    X("GET", "/lora-adapters", hearth_lora_get, NULL, 0)                                               \
-    X("POST", "/lora-adapters", NULL, hearth_lora_set_prepare, LIST)                                   \
-    X("GET", "/queue", hearth_queue_get, NULL, 0)                                                      \
+#define HEARTH_ROUTE_TABLE(X)                                                                                          \
+    X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY | INFER)                     \
+    X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY | INFER)                        \
+    X("POST", "/v1/completions", NULL, hearth_completions_prepare, REPLY | INFER)                                      \
+    X("POST", "/completions", NULL, hearth_completion_prepare, REPLY | INFER)                                          \
+    X("POST", "/completion", NULL, hearth_completion_prepare, REPLY | INFER)                                           \
+    X("POST", "/infill", NULL, hearth_infill_prepare, REPLY | INFER)                                                   \
+    X("POST", "/v1/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT | INFER)             \
+    X("POST", "/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT | INFER)                \
+    X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT | COUNT | INFER)                            \
+    X("POST", "/tokenize", NULL, hearth_tokenize_prepare, COUNT | INFER)                                               \
+    X("POST", "/detokenize", NULL, hearth_detokenize_prepare, COUNT | INFER)                                           \
+    X("POST", "/v1/sessions", NULL, hearth_sessions_create_prepare, BODYLESS | SESSIONS)                               \
+    X("GET", "/v1/sessions", NULL, hearth_sessions_list_prepare, BODYLESS | SESSIONS)                                  \
+    X("POST", "/v1/sessions/*/fork", NULL, hearth_sessions_fork_prepare, BODYLESS | SESSIONS)                          \
+    X("POST", "/v1/sessions/*/warm", NULL, hearth_sessions_warm_prepare, BODYLESS | SESSIONS)                          \
+    X("GET", "/v1/sessions/*", NULL, hearth_sessions_get_prepare, BODYLESS | SESSIONS)                                 \
+    X("DELETE", "/v1/sessions/*", NULL, hearth_sessions_delete_prepare, BODYLESS | SESSIONS)                           \
+    X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)                \
+    X("POST", "/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare, COUNT | INFER)      \
+    X("POST", "/anthropic/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)      \
+    X("POST", "/anthropic/v1/messages/count_tokens", hearth_anthropic_begin,                                           \
+      hearth_anthropic_count_prepare, COUNT | INFER)                                                                   \
+    X("GET", "/anthropic/v1/models", hearth_models_list, NULL, 0)                                                      \
+    X("GET", "/anthropic/v1/models/*", hearth_models_get, NULL, 0)                                                     \
+    X("POST", "/v1/responses", NULL, hearth_responses_prepare, REPLY | INFER)                                          \
+    X("POST", "/responses", NULL, hearth_responses_prepare, REPLY | INFER)                                             \
+    X("POST", "/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT | INFER)                         \
+    X("POST", "/responses/compact", NULL, hearth_responses_compact_prepare, REPLY | INFER)                             \
+    X("POST", "/v1/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT | INFER)                      \
+    X("POST", "/v1/responses/compact", NULL, hearth_responses_compact_prepare, REPLY | INFER)                          \
+    X("POST", "/v1/responses/*/cancel", hearth_responses_cancel, hearth_responses_cancel_prepare, BODYLESS | INFER)    \
+    X("GET", "/v1/responses/*/input_items", NULL, hearth_responses_items_prepare, BODYLESS | SESSIONS)                 \
+    X("GET", "/v1/responses/*", NULL, hearth_responses_get_prepare, BODYLESS | SESSIONS)                               \
+    X("DELETE", "/v1/responses/*", NULL, hearth_responses_delete_prepare, BODYLESS | SESSIONS)                         \
+    X("POST", "/v1/conversations", NULL, hearth_conversations_create_prepare, BODYLESS | SESSIONS)                     \
+    X("GET", "/v1/conversations/*/items/*", NULL, hearth_conversations_item_prepare, BODYLESS | SESSIONS)              \
+    X("DELETE", "/v1/conversations/*/items/*", NULL, hearth_conversations_remove_prepare, BODYLESS | SESSIONS)         \
+    X("GET", "/v1/conversations/*/items", NULL, hearth_conversations_list_prepare, BODYLESS | SESSIONS)                \
+    X("POST", "/v1/conversations/*/items", NULL, hearth_conversations_add_prepare, SESSIONS)                           \
+    X("GET", "/v1/conversations/*", NULL, hearth_conversations_get_prepare, BODYLESS | SESSIONS)                       \
+    X("POST", "/v1/conversations/*", NULL, hearth_conversations_update_prepare, BODYLESS | SESSIONS)                   \
+    X("DELETE", "/v1/conversations/*", NULL, hearth_conversations_delete_prepare, BODYLESS | SESSIONS)                 \
+    X("GET", "/v1/models", hearth_models_list, NULL, 0)                                                                \
+    X("GET", "/models", hearth_models_list, NULL, 0)                                                                   \
+    X("GET", "/v1/models/*", hearth_models_get, NULL, 0)                                                               \
+    X("GET", "/models/*", hearth_models_get, NULL, 0)                                                                  \
+    X("GET", "/", hearth_hello_get, NULL, OPEN)                                                                        \
+    X("GET", "/api/hello", hearth_hello_get, NULL, OPEN)                                                               \
+    X("GET", "/health", hearth_health_get, NULL, OPEN)                                                                 \
+    X("GET", "/v1/health", hearth_health_get, NULL, OPEN)                                                              \
+    X("GET", "/props", hearth_props_get, NULL, 0)                                                                      \
+    X("GET", "/slots", hearth_slots_get, NULL, 0)                                                                      \
+    X("POST", "/slots/*", NULL, hearth_slots_act_prepare, BODYLESS | ADMIN)                                            \
+    X("GET", "/lora-adapters", hearth_lora_get, NULL, 0)                                                               \
+    X("POST", "/lora-adapters", NULL, hearth_lora_set_prepare, LIST | ADMIN)                                           \
+    X("GET", "/queue", hearth_queue_get, NULL, 0)                                                                      \
     X("GET", "/metrics", hearth_metrics_get, NULL, 0)
 
 static const struct hearth_route routes[] = {
@@ -186,9 +189,9 @@ static bool has_room(struct hearth_api *api, const struct hearth_caller *caller,
 }
 
 /* The route of a request that may be served, and whose it is; NULL: it has been answered. Everything that can be said
- * without the body is said here. */
+ * without the body is said here. `take`: it begins, and counts. */
 static const struct hearth_route *admit(struct hearth_api *api, struct hearth_http_exchange *exchange,
-                                        struct hearth_caller *caller) {
+                                        struct hearth_caller *caller, bool take) {
     struct hearth_api_error error;
     bool path_known;
     const struct hearth_route *route = find_route(exchange, &path_known);
@@ -204,7 +207,13 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
         respond_no_route(exchange, hearth_http_path(exchange), path_known);
         return NULL;
     }
-    if ((route->flags & HEARTH_ROUTE_REPLY) != 0 && !has_room(api, caller, &error)) {
+    const bool wanted = hearth_limits_route(caller, route, &error) &&
+                        ((route->flags & HEARTH_ROUTE_REPLY) == 0 || has_room(api, caller, &error)) &&
+                        (route->prepare == NULL || hearth_limits_ask(caller, route, take, &error));
+    if (!wanted || take || route->prepare == NULL) { /* what follows is the answer, or leads to it */
+        hearth_limits_tell(caller, exchange);
+    }
+    if (!wanted) {
         hearth_api_respond_error(exchange, &error);
         return NULL;
     }
@@ -214,7 +223,7 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
 /* What needs no body is answered without it: /health may be asked by anybody, and strangers' bodies are not kept. */
 static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_caller caller;
-    const struct hearth_route *route = admit(user, exchange, &caller);
+    const struct hearth_route *route = admit(user, exchange, &caller, false);
     if (route != NULL && route->prepare == NULL) {
         route->now(user, exchange);
         route = NULL;
@@ -226,7 +235,7 @@ static bool on_head(void *user, struct hearth_http_exchange *exchange) {
 static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_api *api = user;
     struct hearth_caller caller;
-    const struct hearth_route *route = admit(api, exchange, &caller);
+    const struct hearth_route *route = admit(api, exchange, &caller, true);
     if (route == NULL) {
         return;
     }

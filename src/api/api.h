@@ -14,12 +14,35 @@
 
 struct hearth_api;
 
+/* What a key may do. Reading what the server does (models, /props, and of /slots, /queue and /metrics what is its own)
+ * takes no scope. */
+#define HEARTH_SCOPE_TABLE(X)                                          \
+    X(INFER, infer, 1, "ask the model, count tokens")                  \
+    X(SESSIONS, sessions, 2, "what is stored: sessions, responses, conversations") \
+    X(ADMIN, admin, 4, "see what everybody does; settings")
+
+enum hearth_scope {
+#define X(constant, name, bit, help) HEARTH_SCOPE_##constant = (bit),
+    HEARTH_SCOPE_TABLE(X)
+#undef X
+    HEARTH_SCOPE_ALL = 7,
+};
+
+/* Zero: no limit. */
+struct hearth_api_limits {
+    uint32_t requests_per_minute, tokens_per_minute;
+    uint32_t running;      /* requests at once that take a turn of the model */
+    int64_t stored_tokens; /* of its sessions, responses and conversations */
+};
+
 /* Somebody who may use the server. */
 struct hearth_api_key {
-    const char *key;           /* not empty */
-    const char *name;          /* how logs and /slots call its owner; NULL: made from the key, which it does not tell */
+    const char *key;           /* not empty; or its hash (api/key_hash.h) */
+    const char *name;          /* its owner, which may have several keys, and others later; NULL: the key itself is */
     double weight;             /* its share of the machine beside other keys'; 0 means 1 */
     enum hearth_class highest; /* the class of its requests, which may ask for a lower one only */
+    unsigned scopes;           /* bits of enum hearth_scope; 0: all */
+    struct hearth_api_limits limits; /* keys of one name share them */
 };
 
 /* Strings are copied; engine, chat and service are borrowed until hearth_api_destroy(). Start from

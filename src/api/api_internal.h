@@ -45,6 +45,8 @@ struct hearth_toolsets;
 struct hearth_script;
 struct hearth_store;
 struct hearth_kept;
+struct hearth_owner_quota;
+struct hearth_quota;
 struct hearth_keeper;
 struct hearth_transcripts;
 struct hearth_transcript_prompt;
@@ -76,6 +78,8 @@ struct hearth_api {
     struct hearth_http_server *http;
     struct hearth_far *far;          /* or NULL */
     struct hearth_keys *keys;        /* keys.c's, under keys_mutex */
+    struct hearth_owner_quota *quotas; /* likewise */
+    char key_salt[17];
     pthread_mutex_t keys_mutex;
     _Atomic int64_t request_timeout_us;
     int64_t ping_us;
@@ -142,6 +146,9 @@ enum hearth_route_flag {
     HEARTH_ROUTE_REPLY = 8,    /* the model is to reply: it takes its turn, and may be refused when too many wait */
     HEARTH_ROUTE_COUNT = 16,   /* as much work as there is text in the body, and no reply of the model */
     HEARTH_ROUTE_LIST = 32,    /* the body is an array */
+    HEARTH_ROUTE_INFER = 64,   /* the key needs this scope; without one of the three any key will do */
+    HEARTH_ROUTE_SESSIONS = 128,
+    HEARTH_ROUTE_ADMIN = 256,
 };
 
 /* ---- keys.c: who may use the server ---- */
@@ -150,23 +157,47 @@ struct hearth_keys;
 
 /* What there is to know of a key, without the key. */
 struct hearth_caller {
-    struct hearth_digest salt;   /* zero: there are no others */
+    struct hearth_digest salt;   /* whose state and conversations it has; zero: there are no others */
     struct hearth_tenant tenant; /* zero: no keys are needed */
     enum hearth_class highest;
+    unsigned scopes;             /* of enum hearth_scope */
+    struct hearth_quota *quota;  /* NULL: no keys are needed */
     char name[48];
 };
 
 /* False: out of memory. */
 bool hearth_keys_init(struct hearth_api *api, const struct hearth_api_key *keys, size_t count);
 void hearth_keys_finish(struct hearth_api *api);
+/* Tells what everybody has used who has come with a key so far. */
+void hearth_keys_each(struct hearth_api *api, void (*each)(void *user, const char *name, struct hearth_quota *quota),
+                      void *user);
+/* Whether somebody may know what a job is about: its owner, and who sees everything. `job` may be NULL: nobody knows whose
+ * it was. */
+bool hearth_caller_sees(const struct hearth_caller *caller, const struct hearth_job *job);
 /* True when the exchange brings a key that is good here, and whose it is then. Any thread. */
 bool hearth_api_authorize(struct hearth_api *api, const struct hearth_http_exchange *exchange,
                           struct hearth_caller *caller);
+
+/* ---- limits.c: what the key allows; false: the error is filled ---- */
+
+bool hearth_limits_scope(const struct hearth_caller *caller, unsigned scope, struct hearth_api_error *error);
+bool hearth_limits_route(const struct hearth_caller *caller, const struct hearth_route *route,
+                         struct hearth_api_error *error);
+/* Whether a request may begin now. `take`: it does, and hearth_limits_end() follows when its job ends. */
+bool hearth_limits_ask(const struct hearth_caller *caller, const struct hearth_route *route, bool take,
+                       struct hearth_api_error *error);
+void hearth_limits_end(const struct hearth_job *job);
+/* Worker: whether the owner may keep more; fills the job's error. */
+bool hearth_limits_store(struct hearth_job *job);
+/* Says in the answer's headers what is left. */
+void hearth_limits_tell(const struct hearth_caller *caller, struct hearth_http_exchange *exchange);
 
 /* ---- access.c: what the log says of every request ---- */
 
 /* An answer that no job gave: an error, which is told with its cause. */
 void hearth_access_log_error(const struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
+/* Something that was stored is gone, because a request wanted it. `id` may be a client's text. */
+void hearth_access_log_deleted(const struct hearth_job *job, const char *kind, const char *id, unsigned turns);
 /* A job is over. */
 void hearth_access_log_job(const struct hearth_job *job);
 
@@ -182,6 +213,7 @@ struct hearth_api_error {
     char param[96];   /* "" when none */
     struct hearth_errmsg message;
     uint32_t retry_after_s; /* when it is worth trying again; 0: not said */
+    uint32_t retry_after_ms; /* the same, where it is known so well */
     size_t prompt_tokens, ctx_tokens, room_tokens; /* for context_length_exceeded, else 0 */
 };
 
@@ -303,6 +335,8 @@ bool hearth_generation_check_supported(const json_t *body, bool plain, struct he
 /* ---- salt.c: who shares state with whom ---- */
 
 /* The salt of an API key. False: out of memory. */
+bool hearth_salt_of_owner(const char *name, struct hearth_digest *out);
+bool hearth_salt_of_owner(const char *name, struct hearth_digest *out);
 bool hearth_salt_of_key(const char *key, struct hearth_digest *out);
 /* Mixes a request's cache_salt, if it has one, into the salt of its key. */
 bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hearth_api_error *error);

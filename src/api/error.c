@@ -163,7 +163,12 @@ void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct 
         snprintf(seconds, sizeof seconds, "%u", error->retry_after_s);
         hearth_http_set_header(exchange, "Retry-After", seconds);
     }
-    if (error->status == 504 || error->status == 501) { /* it is no better when clients repeat it on their own */
+    if (error->retry_after_ms > 0) {
+        snprintf(seconds, sizeof seconds, "%u", error->retry_after_ms);
+        hearth_http_set_header(exchange, "Retry-After-Ms", seconds);
+    }
+    const bool full = error->code != NULL && strcmp(error->code, "storage_limit_exceeded") == 0;
+    if (error->status == 504 || error->status == 501 || full) { /* it is no better when clients repeat it on their own */
         hearth_http_set_header(exchange, "X-Should-Retry", "false");
     }
     hearth_json_respond(exchange, error->status,

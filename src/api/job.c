@@ -40,6 +40,7 @@ static void destroy_events(struct hearth_event *event) {
 
 static void job_destroy(struct hearth_job *job) {
     hearth_access_log_job(job);
+    hearth_limits_end(job);
     for (size_t i = 0; i < job->choice_count; i++) {
         HEARTH_ASSERT(job->choices[i].queue_head == NULL);
         hearth_buf_finish(&job->choices[i].text);
@@ -99,6 +100,8 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     struct hearth_api_error error;
     const char *session = hearth_http_header(exchange, "x-session-id");
     if (job == NULL) {
+        const struct hearth_job none = {.route = route, .caller = *caller};
+        hearth_limits_end(&none);
         hearth_api_fail_nomem(&error);
         hearth_api_respond_error(exchange, &error);
         return;

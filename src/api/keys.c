@@ -4,21 +4,34 @@
  * is held for as long as it takes to compare keys. What a request needs to know of its key is copied then, so that
  * nothing of the list is used afterwards.
  *
- * A key is known by its digest: as a tenant, as a salt, and by name where it has been given none. All of this is the
- * same whatever stands beside it, and in whatever order. */
-#include "api/api_internal.h"
+ * No key is kept, only its hash, with the salt of its line or one of this process; what a request brings is hashed with
+ * each salt and compared with every hash, in a time that tells nothing of them.
+ *
+ * A key with a name is its owner's, whatever the key is: as a tenant by a digest of the name, as a salt and in the
+ * store by what the store has written down for the name (session/store_owner.c). One without a name is known by its own
+ * digest. All of this is the same whatever stands beside it, and in whatever order. */
+#include "api/job.h"
+#include "api/key_hash.h"
+#include "api/quota.h"
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "session/store.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/random.h>
+
+/* Nobody needs a longer one, and hashing one is work that strangers can ask for. */
+#define KEY_BYTES_MAX 4096
 
 struct key {
-    char *text;
-    struct hearth_caller caller;
+    struct hearth_key_hash hash;
+    struct hearth_caller caller; /* of a key without a name: what does not depend on it */
+    bool named, settled;         /* settled: the store has told whose it is */
 };
 
 struct hearth_keys {
@@ -26,90 +39,182 @@ struct hearth_keys {
     struct key keys[];
 };
 
-static void destroy(struct hearth_keys *keys) {
-    for (size_t i = 0; keys != NULL && i < keys->count; i++) {
-        free(keys->keys[i].text);
-    }
-    free(keys);
-}
+/* What somebody has used of its limits; kept when keys are read again, until the end. */
+struct hearth_owner_quota {
+    struct hearth_owner_quota *next;
+    struct hearth_quota *quota;
+    char id[HEARTH_KEY_HASH_TEXT_MAX]; /* a name, or a key's hash */
+    char name[48];                     /* "": nobody has come with the key yet */
+    const void *list;                  /* the last one whose limits it has taken */
+};
 
-static bool fill(const struct hearth_api_key *from, bool alone, struct key *key) {
-    struct hearth_caller *caller = &key->caller;
-    struct hearth_digest digest;
-    HEARTH_ASSERT(from->key[0] != '\0');
-    key->text = strdup(from->key);
-    if (key->text == NULL || !hearth_salt_of_key(from->key, &digest)) {
-        return false;
-    }
-    *caller = (struct hearth_caller){.salt = digest, .highest = from->highest};
-    memcpy(&caller->tenant.id, &digest, sizeof caller->tenant.id);
-    caller->tenant.weight = from->weight;
-    if (from->name != NULL) {
-        snprintf(caller->name, sizeof caller->name, "%s", from->name);
-    } else {
-        snprintf(caller->name, sizeof caller->name, "key-%06x", (unsigned)(caller->tenant.id & 0xFFFFFF));
-    }
-    if (alone) { /* nobody else has state here */
-        caller->salt = (struct hearth_digest){0, 0};
-    }
-    return true;
-}
+/* ---- limits ---- */
 
-static struct hearth_keys *create(const struct hearth_api_key *from, size_t count) {
-    struct hearth_keys *keys = calloc(1, sizeof *keys + count * sizeof keys->keys[0]);
-    for (size_t i = 0; keys != NULL && i < count; i++) {
-        keys->count++;
-        if (!fill(&from[i], count == 1, &keys->keys[i])) {
-            destroy(keys);
+/* Keys of one name share what one of them is given. */
+static struct hearth_quota *quota_of(struct hearth_api *api, const struct hearth_keys *list, const char *id,
+                                     const struct hearth_api_limits *limits) {
+    struct hearth_owner_quota *at = api->quotas;
+    while (at != NULL && strcmp(at->id, id) != 0) {
+        at = at->next;
+    }
+    if (at == NULL) {
+        at = calloc(1, sizeof *at);
+        struct hearth_quota *quota = at != NULL ? hearth_quota_create() : NULL;
+        if (quota == NULL) {
+            free(at);
             return NULL;
         }
+        *at = (struct hearth_owner_quota){.next = api->quotas, .quota = quota};
+        snprintf(at->id, sizeof at->id, "%s", id);
+        api->quotas = at;
+    }
+    const struct hearth_api_limits none = {0};
+    if (at->list != list || memcmp(limits, &none, sizeof none) != 0) {
+        at->list = list;
+        hearth_quota_set(at->quota, limits);
+    }
+    return at->quota;
+}
+
+/* ---- the list ---- */
+
+static bool fill(struct hearth_api *api, const struct hearth_keys *list, const struct hearth_api_key *from,
+                 struct key *key) {
+    struct hearth_caller *caller = &key->caller;
+    char id[HEARTH_KEY_HASH_TEXT_MAX];
+    HEARTH_ASSERT(from->key[0] != '\0');
+    *caller = (struct hearth_caller){.highest = from->highest, .scopes = from->scopes};
+    caller->scopes = caller->scopes != 0 ? caller->scopes : HEARTH_SCOPE_ALL;
+    caller->tenant.weight = from->weight;
+    key->named = from->name != NULL;
+    if (hearth_key_hash_is(from->key) ? !hearth_key_hash_read(from->key, &key->hash)
+                                      : !hearth_key_hash_make(api->key_salt, from->key, &key->hash)) {
+        return false;
+    }
+    hearth_key_hash_print(&key->hash, id);
+    if (key->named) {
+        snprintf(caller->name, sizeof caller->name, "%s", from->name);
+        snprintf(id, sizeof id, "%s", from->name);
+        if (!hearth_salt_of_owner(from->name, &caller->salt)) {
+            return false;
+        }
+        memcpy(&caller->tenant.id, &caller->salt, sizeof caller->tenant.id);
+    }
+    caller->quota = quota_of(api, list, id, &from->limits);
+    return caller->quota != NULL;
+}
+
+static struct hearth_keys *create(struct hearth_api *api, const struct hearth_api_key *from, size_t count) {
+    struct hearth_keys *keys = calloc(1, sizeof *keys + count * sizeof keys->keys[0]);
+    bool ok = keys != NULL;
+    for (size_t i = 0; ok && i < count; i++) {
+        keys->count++;
+        ok = fill(api, keys, &from[i], &keys->keys[i]);
+    }
+    if (!ok) {
+        free(keys);
+        keys = NULL;
     }
     return keys;
 }
 
 bool hearth_keys_init(struct hearth_api *api, const struct hearth_api_key *keys, size_t count) {
-    api->keys = create(keys, count);
+    uint64_t bits;
+    if (getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits) {
+        return false;
+    }
+    snprintf(api->key_salt, sizeof api->key_salt, "%016" PRIx64, bits);
+    api->keys = create(api, keys, count);
     return api->keys != NULL;
 }
 
 void hearth_keys_finish(struct hearth_api *api) {
-    destroy(api->keys);
+    free(api->keys);
+    for (struct hearth_owner_quota *at = api->quotas, *next; at != NULL; at = next) {
+        next = at->next;
+        hearth_quota_destroy(at->quota);
+        free(at);
+    }
     pthread_mutex_destroy(&api->keys_mutex);
 }
 
+static bool all_named(const struct hearth_api_key *keys, size_t count) {
+    bool named = true;
+    for (size_t i = 0; i < count; i++) {
+        named = named && keys[i].name != NULL;
+    }
+    return named;
+}
+
 int hearth_api_set_keys(struct hearth_api *api, const struct hearth_api_key *keys, size_t count) {
-    struct hearth_keys *fresh = create(keys, count);
+    pthread_mutex_lock(&api->keys_mutex);
+    struct hearth_keys *old = api->keys, *fresh = create(api, keys, count);
+    api->keys = fresh != NULL ? fresh : old;
+    pthread_mutex_unlock(&api->keys_mutex);
     if (fresh == NULL) {
         return HEARTH_ERR_NOMEM;
     }
-    pthread_mutex_lock(&api->keys_mutex);
-    struct hearth_keys *old = api->keys;
-    api->keys = fresh;
-    pthread_mutex_unlock(&api->keys_mutex);
     hearth_http_set_keyed(api->http, count > 0);
-    if ((old->count > 1) != (count > 1)) {
+    if ((old->count > 1) != (count > 1) && !all_named(keys, count)) {
         hearth_log(HEARTH_LOG_WARN, "api: %s: what was cached and stored before belongs to nobody now",
                    count > 1 ? "several keys, which share nothing" : "no longer several keys");
     }
-    destroy(old);
+    free(old);
     return HEARTH_OK;
 }
 
-/* Compares in a time that depends on the length of what was given only. */
-static bool equals(const char *given, const char *key) {
-    size_t given_len = strlen(given);
-    size_t key_len = strlen(key);
-    unsigned differ = given_len != key_len;
-    for (size_t i = 0; i < given_len; i++) {
-        differ |= (unsigned)((unsigned char)given[i] ^ (unsigned char)key[i % key_len]);
+static void note_name(struct hearth_api *api, const struct hearth_caller *caller) {
+    for (struct hearth_owner_quota *at = api->quotas; at != NULL; at = at->next) {
+        if (at->quota == caller->quota) {
+            snprintf(at->name, sizeof at->name, "%s", caller->name);
+        }
     }
-    return differ == 0;
+}
+
+/* Whose a good key is. A named key that is alone has what everybody had before. */
+static bool identify(struct hearth_api *api, struct key *key, const char *given, struct hearth_caller *caller) {
+    const bool alone = api->keys->count == 1;
+    struct hearth_digest digest;
+    *caller = key->caller;
+    if (!hearth_salt_of_key(given, &digest)) {
+        return false;
+    }
+    if (key->named && !key->settled) {
+        const struct hearth_digest earlier = alone ? (struct hearth_digest){0, 0} : digest;
+        struct hearth_digest owner;
+        if (hearth_store_owner(api->store, caller->salt, earlier, alone, &owner) == HEARTH_OK) {
+            key->caller.salt = caller->salt = owner;
+            key->settled = true;
+        }
+    } else if (!key->named) {
+        caller->salt = alone ? (struct hearth_digest){0, 0} : digest;
+        memcpy(&caller->tenant.id, &digest, sizeof caller->tenant.id);
+        snprintf(caller->name, sizeof caller->name, "key-%06x", (unsigned)(caller->tenant.id & 0xFFFFFF));
+    }
+    note_name(api, caller);
+    return true;
+}
+
+static struct key *find(struct hearth_keys *keys, const char *given) {
+    struct hearth_key_hash hash = {.salt = ""};
+    struct key *found = NULL;
+    bool hashed = false;
+    for (size_t i = 0; i < keys->count; i++) {
+        struct key *key = &keys->keys[i];
+        if (!hashed || strcmp(hash.salt, key->hash.salt) != 0) {
+            hashed = hearth_key_hash_make(key->hash.salt, given, &hash);
+        }
+        if (hashed && hearth_key_hash_equal(&hash, &key->hash)) {
+            found = key;
+        }
+    }
+    return found;
 }
 
 bool hearth_api_authorize(struct hearth_api *api, const struct hearth_http_exchange *exchange,
                           struct hearth_caller *caller) {
     const char *given = hearth_http_header(exchange, "authorization");
-    *caller = (struct hearth_caller){.highest = HEARTH_CLASS_INTERACTIVE};
+    *caller = (struct hearth_caller){.highest = HEARTH_CLASS_INTERACTIVE, .scopes = HEARTH_SCOPE_ALL};
     if (given != NULL && strncasecmp(given, "Bearer ", 7) == 0) {
         given += 7;
     } else {
@@ -117,12 +222,28 @@ bool hearth_api_authorize(struct hearth_api *api, const struct hearth_http_excha
     }
     pthread_mutex_lock(&api->keys_mutex);
     bool found = api->keys->count == 0;
-    for (size_t i = 0; given != NULL && i < api->keys->count; i++) {
-        if (equals(given, api->keys->keys[i].text)) {
-            *caller = api->keys->keys[i].caller;
-            found = true;
-        }
+    if (!found && given != NULL && strnlen(given, KEY_BYTES_MAX) < KEY_BYTES_MAX) {
+        struct key *key = find(api->keys, given);
+        found = key != NULL && identify(api, key, given, caller);
+    }
+    if (!found) {
+        caller->scopes = 0;
     }
     pthread_mutex_unlock(&api->keys_mutex);
     return found;
+}
+
+bool hearth_caller_sees(const struct hearth_caller *caller, const struct hearth_job *job) {
+    return (caller->scopes & HEARTH_SCOPE_ADMIN) != 0 || (job != NULL && job->caller.tenant.id == caller->tenant.id);
+}
+
+void hearth_keys_each(struct hearth_api *api, void (*each)(void *user, const char *name, struct hearth_quota *quota),
+                      void *user) {
+    pthread_mutex_lock(&api->keys_mutex);
+    for (struct hearth_owner_quota *at = api->quotas; at != NULL; at = at->next) {
+        if (*at->name != '\0') {
+            each(user, at->name, at->quota);
+        }
+    }
+    pthread_mutex_unlock(&api->keys_mutex);
 }

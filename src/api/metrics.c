@@ -1,8 +1,10 @@
 /* GET /metrics: the service's table of numbers, the far tier's and the HTTP server's, as Prometheus text; some of them
  * once more under llama-server's names.
  * Source: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4) */
+#include "api/quota.h"
 #include "api/slots.h"
 
+#include "base/clock.h"
 #include "base/health.h"
 
 #include <inttypes.h>
@@ -127,50 +129,123 @@ static bool add_group(struct hearth_buf *out, const struct groups *groups, const
     return ok;
 }
 
+static bool is_for(const struct hearth_api *api, int64_t id, const struct hearth_caller *only) {
+    return only == NULL || hearth_caller_sees(only, hearth_slots_find(api, id));
+}
+
 /* Of those that wait, the service keeps track of the first ones only. */
-static bool add_groups(struct hearth_buf *out, struct hearth_api *api) {
+static bool add_groups(struct hearth_buf *out, struct hearth_api *api, const struct hearth_caller *only) {
     struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
     struct groups groups = {.n = 0};
     size_t lane_count = 0;
     struct hearth_lane_info *lanes = hearth_slots_lanes(api, &lane_count);
     const size_t count = hearth_service_waiting(api->service, waiting, HEARTH_WAITING_MAX);
     for (size_t i = 0; i < lane_count; i++) {
-        if (lanes[i].state != HEARTH_LANE_IDLE) {
+        if (lanes[i].state != HEARTH_LANE_IDLE && is_for(api, lanes[i].request_id, only)) {
             group_of(api, &groups, lanes[i].request_id, lanes[i].priority)->running++;
         }
     }
     for (size_t i = 0; i < count && i < HEARTH_WAITING_MAX; i++) {
-        group_of(api, &groups, waiting[i].request_id, waiting[i].priority)->waiting++;
+        if (is_for(api, waiting[i].request_id, only)) {
+            group_of(api, &groups, waiting[i].request_id, waiting[i].priority)->waiting++;
+        }
     }
     free(lanes);
     return lanes != NULL && add_group(out, &groups, "requests_running", false) &&
            add_group(out, &groups, "requests_waiting", true);
 }
 
+/* ---- limits ---- */
+
+struct key_rows {
+    struct hearth_buf *out;
+    const char *name, *help, *kind;
+    const struct hearth_quota *only; /* NULL: all */
+    bool ok;
+    uint64_t (*value)(const struct hearth_quota_state *state);
+};
+
+static void add_key(void *user, const char *key, struct hearth_quota *quota) {
+    struct key_rows *rows = user;
+    struct hearth_quota_state state;
+    if (rows->only == NULL || rows->only == quota) {
+        hearth_quota_read(quota, hearth_clock_us(), &state);
+        rows->ok = rows->ok && hearth_buf_printf(rows->out, "hearth_key_%s{key=\"%s\"} %" PRIu64 "\n", rows->name, key,
+                                                 rows->value(&state));
+    }
+}
+
+static uint64_t requests_of(const struct hearth_quota_state *state) {
+    return state->requests_total;
+}
+
+static uint64_t tokens_of(const struct hearth_quota_state *state) {
+    return state->tokens_total;
+}
+
+static uint64_t refused_of(const struct hearth_quota_state *state) {
+    return state->refused_total;
+}
+
+static bool add_keys(struct hearth_buf *out, struct hearth_api *api, const struct hearth_caller *only) {
+    struct key_rows rows[] = {
+        {.name = "requests_total", .help = "Requests that have begun", .kind = "counter", .value = requests_of},
+        {.name = "tokens_total", .help = "Tokens of prompts and replies", .kind = "counter", .value = tokens_of},
+        {.name = "refused_total", .help = "Requests refused by a limit", .kind = "counter", .value = refused_of}};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0] && ok; i++) {
+        rows[i].out = out;
+        rows[i].only = only != NULL ? only->quota : NULL;
+        rows[i].ok = hearth_buf_printf(out, "# HELP hearth_key_%s %s\n# TYPE hearth_key_%s %s\n", rows[i].name,
+                                       rows[i].help, rows[i].name, rows[i].kind);
+        hearth_keys_each(api, add_key, &rows[i]);
+        ok = rows[i].ok;
+    }
+    return ok;
+}
+
+/* ---- the whole ---- */
+
+/* Everything, with what each key has used. */
+static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
+    struct hearth_service_stats stats;
+    struct hearth_http_stats http;
+    hearth_service_stats(api->service, &stats);
+    stats.requests_refused += atomic_load(&api->refused);
+    hearth_http_stats(api->http, &http);
+    bool ok = true;
+#define X(name, kind, help) ok = ok && add(text, #name, #kind, help, stats.name);
+    HEARTH_SERVICE_STATS_TABLE(X)
+#undef X
+#define X(name, kind, help) ok = ok && add(text, "http_" #name, #kind, help, http.name);
+    HEARTH_HTTP_STATS_TABLE(X)
+#undef X
+    ok = ok && add(text, "requests_unauthorized", "counter", "Requests without a valid key",
+                   atomic_load(&api->unauthorized));
+    return ok && add_health(text) && add_far(text, api) && add_groups(text, api, NULL) &&
+           add_keys(text, api, NULL) && add_llamacpp(text, &stats);
+}
+
+/* What one key sees: its own, and how full the server is. */
+static bool add_own(struct hearth_buf *text, struct hearth_api *api, const struct hearth_caller *caller) {
+    struct hearth_service_stats stats;
+    hearth_service_stats(api->service, &stats);
+    return add(text, "lanes_busy", "gauge", "Lanes that compute", stats.lanes_busy) &&
+           add(text, "queued", "gauge", "Requests that wait", stats.queued) && add_groups(text, api, caller) &&
+           add_keys(text, api, caller);
+}
+
 void hearth_metrics_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     struct hearth_api_error error;
     struct hearth_buf text = {0};
-    struct hearth_service_stats stats;
-    struct hearth_http_stats http;
+    struct hearth_caller caller;
     if (!api->metrics) {
         hearth_api_fail(&error, 501, NULL, NULL, "/metrics is off; start the server with --metrics");
         hearth_api_respond_error(exchange, &error);
         return;
     }
-    hearth_service_stats(api->service, &stats);
-    stats.requests_refused += atomic_load(&api->refused);
-    hearth_http_stats(api->http, &http);
-    bool ok = true;
-#define X(name, kind, help) ok = ok && add(&text, #name, #kind, help, stats.name);
-    HEARTH_SERVICE_STATS_TABLE(X)
-#undef X
-#define X(name, kind, help) ok = ok && add(&text, "http_" #name, #kind, help, http.name);
-    HEARTH_HTTP_STATS_TABLE(X)
-#undef X
-    ok = ok && add(&text, "requests_unauthorized", "counter", "Requests without a valid key",
-                   atomic_load(&api->unauthorized));
-    ok = ok && add_health(&text) && add_far(&text, api) && add_groups(&text, api) && add_llamacpp(&text, &stats);
-    if (ok) {
+    (void)hearth_api_authorize(api, exchange, &caller);
+    if (hearth_caller_sees(&caller, NULL) ? add_all(&text, api) : add_own(&text, api, &caller)) {
         hearth_http_respond(exchange, 200, "text/plain; version=0.0.4; charset=utf-8", text.data, text.len);
     } else {
         hearth_api_fail_nomem(&error);

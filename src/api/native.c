@@ -55,6 +55,12 @@ void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exch
     }
     json_t *reasons = reasons_json();
     const char *status = json_array_size(reasons) > 0 ? "degraded" : "ok";
+    struct hearth_caller caller;
+    if (!hearth_api_authorize(api, exchange, &caller) || !hearth_caller_sees(&caller, NULL)) {
+        json_decref(reasons); /* they name paths */
+        hearth_json_respond(exchange, 200, json_pack("{s:s}", "status", status));
+        return;
+    }
     hearth_json_respond(exchange, 200,
                         json_pack("{s:s, s:o, s:o}", "status", status, "reasons", reasons, "disk", disk_json(api)));
 }
@@ -113,12 +119,14 @@ static json_t *template_caps_json(const struct hearth_chat_abilities *abilities)
 
 void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     const struct hearth_caps *caps = &api->engine->caps;
+    struct hearth_caller caller;
+    (void)hearth_api_authorize(api, exchange, &caller);
     json_t *settings = json_pack("{s:I, s:o}", "n_ctx", (json_int_t)caps->ctx_tokens, "params",
                                  hearth_sampling_json(&api->sampling, api->max_tokens));
     json_t *props = json_pack(
         "{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}", "default_generation_settings",
         settings, "total_slots", (json_int_t)api->lanes, "model_alias", api->model_name, "model_path",
-        api->model_path, "chat_template", text_or_empty(hearth_chat_template(api->chat)), "chat_template_caps",
+        hearth_caller_sees(&caller, NULL) ? api->model_path : api->model_file, "chat_template", text_or_empty(hearth_chat_template(api->chat)), "chat_template_caps",
         template_caps_json(hearth_chat_abilities(api->chat)), "bos_token", text_or_empty(caps->bos_text),
         "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0, "audio", 0,
         "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);

@@ -31,6 +31,11 @@ bool hearth_salt_of_key(const char *key, struct hearth_digest *out) {
     return mix(out, "hearth api key", key, strlen(key));
 }
 
+bool hearth_salt_of_owner(const char *name, struct hearth_digest *out) {
+    *out = (struct hearth_digest){0, 0};
+    return mix(out, "hearth owner", name, strlen(name));
+}
+
 bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hearth_api_error *error) {
     const json_t *value = hearth_json_get(body, "cache_salt");
     if (value == NULL) {

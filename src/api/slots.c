@@ -2,8 +2,9 @@
  * actions have nothing to do: state is kept by itself, in the tree, and not in slots.
  *
  * The members of a slot are llama-server's, and `hearth` has what it has no names for. The service knows requests by
- * numbers; who they are from is found among the jobs. There is no text of prompts or replies in it: everybody who has a
- * key may ask.
+ * numbers; who they are from is found among the jobs. There is no text of prompts or replies in it. A key sees what is its
+ * owner's; of others that a lane is busy and how many wait, and nothing of their sizes, times or names, unless it has
+ * the scope admin.
  * Source: llama-server's README and server-context.cpp (server_slot::to_json). */
 #include "api/slots.h"
 
@@ -128,18 +129,36 @@ struct hearth_lane_info *hearth_slots_lanes(struct hearth_api *api, size_t *coun
     return lanes;
 }
 
+/* A lane as those see it whose it is not. */
+static struct hearth_lane_info veiled(const struct hearth_lane_info *lane) {
+    return (struct hearth_lane_info){.state = lane->state, .request_id = -1};
+}
+
+static json_t *veiled_lane_json(const struct hearth_api *api, size_t id, const struct hearth_lane_info *lane) {
+    const struct hearth_lane_info bare = veiled(lane);
+    json_t *json = lane_json(api, id, &bare);
+    if (json != NULL && lane->state != HEARTH_LANE_IDLE) {
+        json_object_set_new(json, "hearth", json_pack("{s:s, s:n}", "state", "busy", "key"));
+        json_object_set_new(json, "state", json_string("busy"));
+    }
+    return json;
+}
+
 void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     struct hearth_api_error error;
+    struct hearth_caller caller;
     size_t count = 0;
     bool idle = false;
     if (is_off(api, exchange)) {
         return;
     }
+    (void)hearth_api_authorize(api, exchange, &caller);
     struct hearth_lane_info *lanes = hearth_slots_lanes(api, &count);
     json_t *slots = lanes != NULL ? json_array() : NULL;
     for (size_t i = 0; i < count; i++) {
         idle = idle || lanes[i].state == HEARTH_LANE_IDLE;
-        json_array_append_new(slots, lane_json(api, i, &lanes[i]));
+        const bool sees = hearth_caller_sees(&caller, hearth_slots_find(api, lanes[i].request_id));
+        json_array_append_new(slots, (sees ? lane_json : veiled_lane_json)(api, i, &lanes[i]));
     }
     free(lanes);
     if (slots != NULL && !idle && strstr(hearth_http_query(exchange), "fail_on_no_slot=1") != NULL) {
@@ -220,7 +239,9 @@ void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *excha
     count = count < HEARTH_WAITING_MAX ? count : HEARTH_WAITING_MAX;
     json_t *requests = json_array();
     for (size_t i = 0; i < count; i++) {
-        json_array_append_new(requests, waiting_json(api, &waiting[i]));
+        if (hearth_caller_sees(&caller, hearth_slots_find(api, waiting[i].request_id))) {
+            json_array_append_new(requests, waiting_json(api, &waiting[i]));
+        }
     }
     hearth_json_respond(exchange, 200,
                         json_pack("{s:I, s:b, s:o, s:o}", "waiting", (json_int_t)stats.queued, "full", full,

@@ -1,17 +1,25 @@
 /* See keys.h. A line of the file is
  *
- *     KEY [name=NAME] [weight=N] [class=interactive|side|background]     # and a comment
+ *     KEY [name=NAME] [weight=N] [class=interactive|side|background] [scope=infer,sessions,admin]
+ *         [rpm=N] [tpm=N] [running=N] [stored=N]     # and a comment
+ *
+ * with the key as it is or hashed (api/key_hash.h). Keys of the file may do everything but what admin is for, unless
+ * scope= says otherwise; those of --api-key may do everything.
  *
  * Invariants. No key is there twice: what the file says of one that --api-key has, too, is taken, and one that the file
  * has twice is an error, as one of the lines would be ignored. */
 #include "cli/keys.h"
 
+#include "api/key_hash.h"
+#include "base/log.h"
 #include "cli/infile.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define WEIGHT_LEAST 0.01
 #define WEIGHT_MOST 1000.0
@@ -73,36 +81,136 @@ static bool is_name(const char *name) {
     return len > 0 && name[len] == '\0' && len <= NAME_BYTES_MAX;
 }
 
-/* "name=alice". `place`: the file and the line. */
-static int read_setting(const char *place, const char *word, struct hearth_api_key *key, struct hearth_errmsg *msg) {
+static int bad_setting(const char *place, const char *word, const char *why, struct hearth_errmsg *msg) {
+    return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: %.60s: %s", place, word, why);
+}
+
+static int read_name(const char *place, const char *word, const char *value, struct hearth_api_key *key,
+                     struct hearth_errmsg *msg) {
+    (void)word;
+    key->name = value;
+    return is_name(value)
+               ? HEARTH_OK
+               : hearth_fail(msg, HEARTH_ERR_INVALID, "%s: a name is made of up to %d letters, digits and . _ @ -",
+                             place, NAME_BYTES_MAX);
+}
+
+static int read_weight(const char *place, const char *word, const char *value, struct hearth_api_key *key,
+                       struct hearth_errmsg *msg) {
+    char *end;
+    key->weight = strtod(value, &end);
+    const bool good = end != value && *end == '\0' && isfinite(key->weight) && key->weight >= WEIGHT_LEAST &&
+                      key->weight <= WEIGHT_MOST;
+    return good ? HEARTH_OK
+                : hearth_fail(msg, HEARTH_ERR_INVALID, "%s: %s: a weight is a number from %g to %g", place, word,
+                              WEIGHT_LEAST, WEIGHT_MOST);
+}
+
+static int read_class(const char *place, const char *word, const char *value, struct hearth_api_key *key,
+                      struct hearth_errmsg *msg) {
     static const char *const classes[] = {"interactive", "side", "background"};
-    if (strncmp(word, "name=", 5) == 0) {
-        key->name = word + 5;
-        return is_name(key->name) ? HEARTH_OK
-                                  : hearth_fail(msg, HEARTH_ERR_INVALID,
-                                                "%s: a name is made of up to %d letters, digits and . _ @ -", place,
-                                                NAME_BYTES_MAX);
-    }
-    if (strncmp(word, "weight=", 7) == 0) {
-        char *end;
-        key->weight = strtod(word + 7, &end);
-        const bool good = end != word + 7 && *end == '\0' && isfinite(key->weight) && key->weight >= WEIGHT_LEAST &&
-                          key->weight <= WEIGHT_MOST;
-        return good ? HEARTH_OK
-                    : hearth_fail(msg, HEARTH_ERR_INVALID, "%s: %s: a weight is a number from %g to %g", place, word,
-                                  WEIGHT_LEAST, WEIGHT_MOST);
-    }
-    for (int i = 0; strncmp(word, "class=", 6) == 0 && i < 3; i++) {
-        if (strcmp(word + 6, classes[i]) == 0) {
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(value, classes[i]) == 0) {
             key->highest = (enum hearth_class)(HEARTH_CLASS_INTERACTIVE + i);
             return HEARTH_OK;
         }
     }
-    return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%.60s' is none of name=NAME, weight=N, class=side|background",
+    return bad_setting(place, word, "a class is interactive, side or background", msg);
+}
+
+/* "infer,sessions" */
+static int read_scopes(const char *place, const char *word, const char *value, struct hearth_api_key *key,
+                       struct hearth_errmsg *msg) {
+    static const struct {
+        const char *name;
+        unsigned bit;
+    } scopes[] = {
+#define X(constant, text, number, help) {#text, number},
+        HEARTH_SCOPE_TABLE(X)
+#undef X
+    };
+    key->scopes = 0;
+    for (const char *at = value;;) {
+        const size_t len = strcspn(at, ",");
+        unsigned bit = 0;
+        for (size_t i = 0; i < sizeof(scopes) / sizeof(scopes[0]); i++) {
+            bit |= strlen(scopes[i].name) == len && memcmp(scopes[i].name, at, len) == 0 ? scopes[i].bit : 0;
+        }
+        if (bit == 0) {
+            return bad_setting(place, word, "scopes are infer, sessions and admin, separated by commas", msg);
+        }
+        key->scopes |= bit;
+        if (at[len] == '\0') {
+            return HEARTH_OK;
+        }
+        at += len + 1;
+    }
+}
+
+/* A whole number of at least 1, in which k and m stand for thousands and millions. */
+static bool read_count(const char *value, int64_t most, int64_t *out) {
+    char *end = NULL;
+    errno = 0;
+    const long long n = strtoll(value, &end, 10);
+    const int64_t scale = *end == 'k' ? 1000 : *end == 'm' ? 1000000 : 1;
+    end += scale > 1;
+    *out = n > 0 && n <= most / scale ? n * scale : 0;
+    return *value >= '0' && *value <= '9' && *end == '\0' && errno == 0 && *out > 0;
+}
+
+static int read_limit(const char *place, const char *word, const char *value, struct hearth_api_key *key,
+                      struct hearth_errmsg *msg) {
+    struct hearth_api_limits *limits = &key->limits;
+    const struct {
+        const char *name;
+        uint32_t *small;
+    } small[] = {
+        {"rpm=", &limits->requests_per_minute}, {"tpm=", &limits->tokens_per_minute}, {"running=", &limits->running}};
+    int64_t count;
+    if (!read_count(value, *word == 's' ? INT64_MAX : UINT32_MAX, &count)) {
+        return bad_setting(place, word, "a limit is a whole number from 1, such as 60, 100k or 2m", msg);
+    }
+    for (size_t i = 0; i < sizeof(small) / sizeof(small[0]); i++) {
+        if (strncmp(word, small[i].name, strlen(small[i].name)) == 0) {
+            *small[i].small = (uint32_t)count;
+            return HEARTH_OK;
+        }
+    }
+    limits->stored_tokens = count;
+    return HEARTH_OK;
+}
+
+/* "name=alice". `place`: the file and the line. */
+static int read_setting(const char *place, const char *word, struct hearth_api_key *key, struct hearth_errmsg *msg) {
+    static const struct {
+        const char *name;
+        int (*read)(const char *place, const char *word, const char *value, struct hearth_api_key *key,
+                    struct hearth_errmsg *msg);
+    } settings[] = {{"name=", read_name}, {"weight=", read_weight}, {"class=", read_class},   {"scope=", read_scopes},
+                    {"rpm=", read_limit}, {"tpm=", read_limit},     {"running=", read_limit}, {"stored=", read_limit}};
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        const size_t len = strlen(settings[i].name);
+        if (strncmp(word, settings[i].name, len) == 0) {
+            return settings[i].read(place, word, word + len, key, msg);
+        }
+    }
+    return hearth_fail(msg, HEARTH_ERR_INVALID,
+                       "%s: '%.60s' is none of name=, weight=, class=, scope=, rpm=, tpm=, "
+                       "running=, stored=",
                        place, word);
 }
 
-static int read_line(struct hearth_key_list *list, size_t from_flag, const char *place, char *line,
+int hearth_key_settings_check(const char *place, char *words, struct hearth_errmsg *msg) {
+    struct hearth_api_key key = {.key = "x"};
+    char *rest = words, *word;
+    int err = HEARTH_OK;
+    while (err == HEARTH_OK && (word = strtok_r(rest, " ", &rest)) != NULL) {
+        err = read_setting(place, word, &key, msg);
+    }
+    return err;
+}
+
+static int read_line(struct hearth_key_list *list, size_t from_flag, const char *place, char *line, bool *hashed,
                      struct hearth_errmsg *msg) {
     char *rest = line, *word = strtok_r(rest, " \t", &rest);
     struct hearth_api_key *key = find(list, word);
@@ -112,10 +220,19 @@ static int read_line(struct hearth_key_list *list, size_t from_flag, const char 
     if (strchr(word, ',')) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: one key in a line, and no comma in it", place);
     }
+    struct hearth_key_hash hash;
+    if (hearth_key_hash_is(word) && !hearth_key_hash_read(word, &hash)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID,
+                           "%s: a hashed key is sha256:SALT:HEX or sha256:HEX (hearth keys hash "
+                           "makes one)",
+                           place);
+    }
+    *hashed = *hashed && hearth_key_hash_is(word);
     key = key ? key : add(list, word);
     if (!key) {
         return fail_nomem(msg);
     }
+    key->scopes = HEARTH_SCOPE_INFER | HEARTH_SCOPE_SESSIONS;
     int err = HEARTH_OK;
     while (err == HEARTH_OK && (word = strtok_r(rest, " \t", &rest)) != NULL && *word != '#') {
         err = read_setting(place, word, key, msg);
@@ -123,19 +240,34 @@ static int read_line(struct hearth_key_list *list, size_t from_flag, const char 
     return err;
 }
 
+/* Keys as they are should be the server's alone. */
+static void warn_of_readers(const char *path) {
+    struct stat about;
+    if (stat(path, &about) == 0 && S_ISREG(about.st_mode) && (about.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+        hearth_log(HEARTH_LOG_WARN,
+                   "%s: other users of this machine can read the keys in it (chmod 600, or hash them: "
+                   "hearth keys hash)",
+                   path);
+    }
+}
+
 static int read_file(struct hearth_key_list *list, const char *path, struct hearth_errmsg *msg) {
     const size_t from_flag = list->count;
     char place[320], *line;
     unsigned number = 0;
     size_t lines = 0;
+    bool hashed = true;
     int err = hearth_infile_read(path, &list->file_text, msg);
     char *rest = (char *)list->file_text.data;
     while (err == HEARTH_OK && (line = hearth_infile_line(&rest, &number))) {
         (void)snprintf(place, sizeof(place), "%.300s:%u", path, number);
         if (!hearth_infile_is_silent(line)) {
-            err = read_line(list, from_flag, place, line, msg);
+            err = read_line(list, from_flag, place, line, &hashed, msg);
             lines++;
         }
+    }
+    if (err == HEARTH_OK && !hashed) {
+        warn_of_readers(path);
     }
     return err != HEARTH_OK || lines > 0 ? err : hearth_fail(msg, HEARTH_ERR_INVALID, "%s holds no key", path);
 }

@@ -14,6 +14,11 @@ struct hearth_key_list {
 /* Reads the keys that the options name; the list is zeroed before, and to be finished also after an error. Errors:
  * INVALID, IO, each with one line in `msg` that names the file and the line; NOMEM. */
 int hearth_key_list_read(const struct hearth_options *options, struct hearth_key_list *list, struct hearth_errmsg *msg);
+/* Whether settings that may stand behind a key, separated by blanks, are good. The text is cut. Errors: INVALID. */
+int hearth_key_settings_check(const char *place, char *words, struct hearth_errmsg *msg);
 void hearth_key_list_finish(struct hearth_key_list *list);
+
+/* The program's command: keys made and hashed. Returns the exit status. */
+int hearth_keys_command(int argc, char *const argv[]);
 
 #endif

@@ -1,5 +1,6 @@
 /* The program: which command, and what it says of itself. Everything else is in serve.c. */
 #include "cli/chat.h"
+#include "cli/keys.h"
 #include "cli/kv.h"
 #include "cli/options.h"
 #include "cli/serve.h"
@@ -20,6 +21,7 @@ static const char *const usage =
     "  hearth chat                    talk to it in the terminal; hearth chat --help: options\n"
     "  hearth top                     what it is doing at this moment; hearth top --help: options\n"
     "  hearth sessions ls             the conversations that it keeps; hearth sessions --help: more commands\n"
+    "  hearth keys new                a key for --api-key-file, hashed; hearth keys --help: more\n"
     "  hearth kv ls                   the state it keeps on disk; hearth kv --help: more commands\n"
     "  hearth --version               versions of hearth and llama.cpp\n"
     "  hearth --help                  this text\n";
@@ -67,11 +69,14 @@ static int run_serve(int argc, char *const argv[]) {
 }
 
 int main(int argc, char *argv[]) {
-    static const char *const commands[] = {"serve", "chat", "sessions", "kv", "top", "options", "help", "version"};
+    static const char *const commands[] = {"serve", "chat", "sessions", "keys", "kv", "top", "options", "help", "version"};
     const char *command = argc > 1 ? argv[1] : "--help";
     (void)umask(077); /* whatever is written is the user's own */
     if (strcmp(command, "serve") == 0) {
         return run_serve(argc - 2, argv + 2);
+    }
+    if (strcmp(command, "keys") == 0) {
+        return hearth_keys_command(argc - 2, argv + 2);
     }
     if (strcmp(command, "kv") == 0) {
         return hearth_kv(argc - 2, argv + 2);

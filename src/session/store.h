@@ -55,6 +55,16 @@ void hearth_store_destroy(struct hearth_store *store); /* NULL is allowed */
  * far. */
 int hearth_store_secret(struct hearth_store *store, uint8_t out[32]);
 
+/* ---- owners (store_owner.c) ---- */
+
+/* Whose conversations a name's are, from the first time on that it is asked for: those of `earlier`, if that owns some
+ * (or it is the name's `by_right`) and no other name has them, else those of `name` itself. Errors: IO, NOMEM; *out is
+ * `name` then. */
+int hearth_store_owner(struct hearth_store *store, struct hearth_digest name, struct hearth_digest earlier,
+                       bool by_right, struct hearth_digest *out);
+/* The tokens of everything that an owner keeps. Errors: IO, NOMEM. */
+int hearth_store_owner_tokens(struct hearth_store *store, struct hearth_digest owner, uint64_t *out);
+
 /* ---- turns ---- */
 
 #define HEARTH_TURN_STATUS_TABLE(X) \

@@ -20,6 +20,7 @@ enum store_statement {
     META_PUT,
     OWNER_ID,
     OWNER_ADD,
+    OWNER_TOKENS,
     MODEL_ID,
     MODEL_ADD,
     CONFIG_ID,

@@ -215,9 +215,14 @@ bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *b
     if (name == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    const int err = hearth_store_session_delete(job->api->store, job->owner, name);
+    struct hearth_session session = {0};
+    int err = hearth_store_session_get(job->api->store, job->owner, name, &session);
+    const unsigned turns = session.turns;
+    hearth_session_finish(&session);
+    err = err == HEARTH_OK ? hearth_store_session_delete(job->api->store, job->owner, name) : err;
     bool ok = err == HEARTH_OK || fail_store(job, err, name, NULL);
     if (ok) {
+        hearth_access_log_deleted(job, "conversation", name, turns);
         hearth_keeper_wake(job->api->keeper);
         ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
                                                "conversation.deleted", "deleted", 1));
@@ -413,6 +418,9 @@ bool hearth_conversations_remove_prepare(struct hearth_job *job, const json_t *b
         ok = rewrite(job, line.turns[i].id, NULL);
     }
     hearth_conversation_unlock(&lock);
+    if (ok) {
+        hearth_access_log_deleted(job, "item_of", name, 1);
+    }
     ok = ok && respond(job, name);
     hearth_line_finish(&line);
     hearth_session_finish(&session);

@@ -104,6 +104,7 @@ bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body)
     if (err != HEARTH_OK) {
         return err == HEARTH_ERR_NOT_FOUND ? fail_not_found(job, id) : hearth_api_fail_err(&job->error, err, NULL);
     }
+    hearth_access_log_deleted(job, "response", id, 1);
     hearth_keeper_wake(job->api->keeper);
     return hearth_job_respond(job, json_pack("{s:s, s:s, s:b}", "id", id, "object", "response", "deleted", 1));
 }

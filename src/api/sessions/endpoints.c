@@ -122,9 +122,14 @@ bool hearth_sessions_get_prepare(struct hearth_job *job, const json_t *body) {
 bool hearth_sessions_delete_prepare(struct hearth_job *job, const json_t *body) {
     char *name = hearth_job_param(job, 0);
     (void)body;
-    const int err = name != NULL ? hearth_store_session_delete(job->api->store, job->owner, name) : HEARTH_ERR_NOMEM;
+    struct hearth_session session = {0};
+    int err = name != NULL ? hearth_store_session_get(job->api->store, job->owner, name, &session) : HEARTH_ERR_NOMEM;
+    const unsigned turns = session.turns;
+    hearth_session_finish(&session);
+    err = err == HEARTH_OK ? hearth_store_session_delete(job->api->store, job->owner, name) : err;
     bool ok = err == HEARTH_OK || fail_session(job, err, name, NULL);
     if (ok) {
+        hearth_access_log_deleted(job, "session", name, turns);
         hearth_keeper_wake(job->api->keeper);
         ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
                                                "session.deleted", "deleted", 1));

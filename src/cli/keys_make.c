@@ -1,0 +1,88 @@
+/* `hearth keys`: makes keys and the lines of --api-key-file for them. A key that is there already is read from standard
+ * input, as arguments can be seen by every user of the machine. */
+#include "api/key_hash.h"
+#include "cli/keys.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define KEY_BYTES 24
+#define SALT_BYTES 8
+
+static const char *const usage =
+    "hearth keys new [SETTING …]    makes a key: prints it on stderr, and its line for --api-key-file on stdout\n"
+    "hearth keys hash [SETTING …]   the line for the key on standard input\n"
+    "\n"
+    "A line holds the key's hash only. Settings: name=NAME scope=infer,sessions,admin weight=N class=side|background\n"
+    "rpm=N tpm=N running=N stored=TOKENS (docs/load.md)\n";
+
+static int complain(const char *text) {
+    (void)fprintf(stderr, "hearth keys: %s\n", text);
+    return 1;
+}
+
+static bool random_hex(char *out, size_t bytes) {
+    unsigned char random[KEY_BYTES];
+    if (getrandom(random, bytes, 0) != (ssize_t)bytes) {
+        return false;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        (void)sprintf(out + 2 * i, "%02x", random[i]);
+    }
+    return true;
+}
+
+static int print_line(const char *key, int argc, char *const argv[]) {
+    char salt[2 * SALT_BYTES + 1], text[HEARTH_KEY_HASH_TEXT_MAX];
+    struct hearth_key_hash hash;
+    if (!random_hex(salt, SALT_BYTES) || !hearth_key_hash_make(salt, key, &hash)) {
+        return complain("the system gives no random numbers, or no memory");
+    }
+    hearth_key_hash_print(&hash, text);
+    printf("%s", text);
+    for (int i = 0; i < argc; i++) {
+        printf(" %s", argv[i]);
+    }
+    printf("\n");
+    return fflush(stdout) == 0 ? 0 : complain("cannot write to standard output");
+}
+
+static int make_key(int argc, char *const argv[]) {
+    char key[3 + 2 * KEY_BYTES + 1] = "hk-";
+    if (!random_hex(key + 3, KEY_BYTES)) {
+        return complain("the system gives no random numbers");
+    }
+    const int status = print_line(key, argc, argv);
+    (void)fprintf(stderr, "%s\n", key);
+    return status;
+}
+
+static int hash_key(int argc, char *const argv[]) {
+    char key[4096];
+    if (!fgets(key, sizeof(key), stdin)) {
+        return complain("no key on standard input");
+    }
+    key[strcspn(key, "\r\n")] = '\0';
+    if (*key == '\0' || strpbrk(key, " \t,")) {
+        return complain("a key is not empty and has no blanks or commas");
+    }
+    return print_line(key, argc, argv);
+}
+
+int hearth_keys_command(int argc, char *const argv[]) {
+    const bool make = argc > 0 && strcmp(argv[0], "new") == 0;
+    struct hearth_errmsg msg = {""};
+    if (argc == 0 || (!make && strcmp(argv[0], "hash") != 0)) {
+        const bool help = argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0);
+        return fputs(usage, help ? stdout : stderr) < 0 || !help;
+    }
+    for (int i = 1; i < argc; i++) {
+        char words[512];
+        (void)snprintf(words, sizeof(words), "%s", argv[i]);
+        if (strpbrk(words, " \t") || hearth_key_settings_check("settings", words, &msg) != HEARTH_OK) {
+            return complain(*msg.text ? msg.text : "one setting in an argument");
+        }
+    }
+    return make ? make_key(argc - 1, argv + 1) : hash_key(argc - 1, argv + 1);
+}
