@@ -190,6 +190,8 @@ struct rendered {
     std::vector<range> input;
 };
 
+/* fault.cpp: what does not compile in a template, with its line; empty: all of it does. */
+std::string template_fault(const std::string &source);
 /* quicken.cpp: makes running a template cheaper without changing what it prints. */
 void program_quicken(jinja::program &program);
 /* program.cpp: a template's output for a request. */

@@ -368,7 +368,17 @@ void load_template(struct hearth_chat &chat, const struct hearth_chat_params &pa
     chat.native_developer = chat.source.find("<|channel|>") != std::string::npos;
     chat.preambles = chat.source.find("<|channel|>analysis<|message|>") != std::string::npos;
     chat.trim_contents = chat.source.find(k_stepfun_phrase) != std::string::npos;
-    chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, eos);
+    try {
+        chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, eos);
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &) { /* which has lost what it was of */
+        const std::string fault = template_fault(chat.source);
+        if (fault.empty()) {
+            throw;
+        }
+        throw std::runtime_error(fault);
+    }
     const std::string repaired = common_chat_templates_source(chat.templates.get());
     chat.jinja = std::make_unique<common_chat_template>(repaired, chat.bos, eos);
     program_quicken(chat.jinja->prog);

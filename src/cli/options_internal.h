@@ -3,6 +3,7 @@
  *     options_table.c   the rows of options.def, and how they are found by name
  *     llama_flags.c     what llama-server's flags are here
  *     options.c         values, and the places they come from
+ *     options_moot.c    what was given and has no effect
  *     options_text.c    --help and the pages in docs/ */
 #ifndef HEARTH_CLI_OPTIONS_INTERNAL_H
 #define HEARTH_CLI_OPTIONS_INTERNAL_H
@@ -34,6 +35,8 @@ struct hearth_option_row {
 extern const struct hearth_option_row hearth_option_rows[];
 extern const size_t hearth_option_row_count;
 
+/* The row whose value is at an offset of struct hearth_options. */
+const struct hearth_option_row *hearth_option_at(size_t offset);
 /* The row that a flag names, or NULL; `*negated` is set for what turns a switch off. */
 const struct hearth_option_row *hearth_option_find(const char *flag, size_t len, bool *negated);
 /* The first of the names in `names`, which blanks separate, is at *at; steps to the next one. The length, or 0 at the

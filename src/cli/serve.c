@@ -1,7 +1,7 @@
 /* Design. The rooms are created bottom-up (engine, disk, service, chat, API) into one struct and destroyed in the
  * opposite order, whatever stage was reached. The address is tried before the model is loaded, so that a port in use is
- * not reported minutes later. Before that, too, the paths of the options are looked at and made, and the process is confined
- * to them: while it has one thread, as the kernel's rules are inherited by threads, not shared.
+ * not reported minutes later. Before that, too, the paths of the options are looked at and made, and the process is
+ * confined to them: while it has one thread, as the kernel's rules are inherited by threads, not shared.
  *
  * Signals. The handlers only count and post a semaphore; the main thread waits on it. While nothing is served yet, and
  * from the second one on, SIGTERM and SIGINT end the process. SIGHUP has settings read again; it is also what comes
@@ -15,6 +15,7 @@
 #include "cli/banner.h"
 #include "cli/infile.h"
 #include "cli/keys.h"
+#include "cli/options_moot.h"
 #include "cli/serve_confine.h"
 #include "cli/serve_disk.h"
 #include "cli/serve_doors.h"
@@ -22,6 +23,7 @@
 #include "cli/serve_live.h"
 #include "cli/serve_paths.h"
 #include "cli/version.h"
+#include "engine/llama.h"
 #include "http/server.h"
 #include "sched/service.h"
 
@@ -271,7 +273,10 @@ static int create_chat(struct server *server, struct hearth_errmsg *msg) {
     struct hearth_errmsg why = {""};
     const int err = hearth_chat_create(&params, &server->chat, &why);
     if (err != HEARTH_OK) {
-        return hearth_fail(msg, err, "the chat template cannot be used: %s", why.text);
+        const char *from = options->chat_template_file ? options->chat_template_file
+                           : options->chat_template    ? "of --chat-template"
+                                                       : "of the model";
+        return hearth_fail(msg, err, "the chat template %s cannot be used: %s", from, why.text);
     }
     const struct hearth_chat_abilities *abilities = hearth_chat_abilities(server->chat);
     if (!abilities->tools) {
@@ -422,6 +427,23 @@ static int try_address(struct server *server, struct hearth_errmsg *msg) {
 
 /* ---------------------------------------------------------------------------------------------------- life */
 
+/* Says which options have no effect, once all is known that it depends on. */
+static int warn_of_options(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_caps *caps = &server->engine->caps;
+    const bool computes = strcmp(server->options->engine, "sim") != 0;
+    const struct hearth_option_facts facts = {.computes = computes,
+                                              .gpus = computes ? hearth_llama_gpus() : 0,
+                                              .pages = hearth_caps_has_pages(caps),
+                                              .snapshots = hearth_caps_needs_snapshot(caps),
+                                              .disk = server->disk.far != NULL,
+                                              .sessions = server->store != NULL};
+    struct hearth_buf lines = {0};
+    const bool ok = hearth_options_moot(server->options, &facts, &lines);
+    log_lines(HEARTH_LOG_WARN, &lines);
+    hearth_buf_finish(&lines);
+    return ok ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+}
+
 /* From the first request on a signal ends the server in good order. */
 static int obey_signals(struct server *server, struct hearth_errmsg *msg) {
     (void)server;
@@ -433,7 +455,7 @@ static int obey_signals(struct server *server, struct hearth_errmsg *msg) {
 static int start(struct server *server, struct hearth_errmsg *msg) {
     int (*const stages[])(struct server *, struct hearth_errmsg *) = {
         read_keys, try_address, name_model, find_places, confine, create_engine, open_disk, open_sessions,
-        create_service, create_chat, obey_signals, make_kwargs, create_api};
+        warn_of_options, create_service, create_chat, obey_signals, make_kwargs, create_api};
     int err = hearth_serve_paths_check(server->options, msg);
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
         err = stages[i](server, msg);

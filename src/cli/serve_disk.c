@@ -46,6 +46,12 @@ int hearth_serve_disk_prepare(const struct hearth_options *options, struct heart
     return err;
 }
 
+static size_t item_bytes(const struct hearth_caps *caps, size_t page_tokens) {
+    const size_t page = hearth_caps_has_pages(caps) ? (size_t)caps->page_bytes_per_token * page_tokens : 0;
+    const size_t snapshot = hearth_caps_needs_snapshot(caps) ? (size_t)caps->snapshot_bytes : 0;
+    return page > snapshot ? page : snapshot;
+}
+
 static int create_far(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
                       struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
     char about[256];
@@ -57,6 +63,7 @@ static int create_far(const struct hearth_options *options, const struct hearth_
         .page_tokens = (int32_t)options->page_tokens,
         .about = about,
         .budget_bytes = options->kv_disk < 0 ? 0 : (uint64_t)options->kv_disk << 20,
+        .item_bytes = item_bytes(caps, (size_t)options->page_tokens),
         .key_file = options->kv_key,
         .compress = strcmp(options->kv_compress, "zstd") == 0,
         .no_uring = strcmp(options->kv_io, "threads") == 0,

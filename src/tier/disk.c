@@ -415,6 +415,7 @@ int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_fa
             disk_destroy(&disk->base);
             return err;
         }
+        hearth_disk_health(disk);
         *out = &disk->base;
         return HEARTH_OK;
     }

@@ -7,6 +7,7 @@
  *     disk_keep.c   the keeper thread: looking, touches, the budget
  *     disk_scan.c   directories walked, headers read
  *     disk_remove.c what is to be forgotten
+ *     disk_health.c what /health says
  *
  * One lock guards everything below that is not said to be somebody's own. It is never held over a system call on a
  * file. Whoever posts events leaves through hearth_disk_unlock(), which wakes the cache without the lock. */
@@ -158,6 +159,8 @@ struct disk {
     bool writing; /* a batch is being written */
     int64_t allowance, paced_us; /* bytes that may be written now, below 0: later; when that was reckoned */
     int64_t backoff_us, retry_at_us, probe_bytes;
+    int failed_error; /* errno of what made it fail, and what was said of it */
+    char failed_trouble[sizeof((struct hearth_far_stats *)0)->trouble];
     pthread_cond_t write_cond;
 
     /* removing */
@@ -248,6 +251,11 @@ bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t
 void hearth_disk_chores(struct disk *disk);
 /* Says that bytes were written, and asks for an eviction when it is time. */
 void hearth_disk_published_locked(struct disk *disk, uint64_t bytes);
+
+/* ---- disk_health.c ---- */
+
+/* Raises or clears the conditions of the disk. Not under the lock. */
+void hearth_disk_health(struct disk *disk);
 
 /* ---- disk_remove.c ---- */
 

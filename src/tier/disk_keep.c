@@ -255,6 +255,7 @@ void *hearth_disk_keeper(void *arg) {
         hearth_disk_removals(disk);
         warm_up(disk);
         tell_touches(disk, false);
+        hearth_disk_health(disk);
         next = hearth_clock_us() + disk->params.look_us;
     }
     hearth_disk_removals(disk);

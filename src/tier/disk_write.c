@@ -56,11 +56,13 @@ static void fail(struct disk *disk, const char *step, int error, uint64_t bytes)
     (void)snprintf(disk->stats.trouble, sizeof disk->stats.trouble, "cannot %s %.80s: %s", step, disk->params.dir,
                    strerror(error));
     hearth_disk_drop_queue_locked(disk);
-    char line[sizeof disk->stats.trouble];
-    memcpy(line, disk->stats.trouble, sizeof line);
+    if (began) {
+        disk->failed_error = error;
+        memcpy(disk->failed_trouble, disk->stats.trouble, sizeof disk->failed_trouble);
+    }
     hearth_disk_unlock(disk);
     if (began)
-        hearth_log(HEARTH_LOG_WARN, "disk: %s; new state is kept in RAM only, writing is tried again by itself", line);
+        hearth_disk_health(disk);
 }
 
 static void recover(struct disk *disk, bool for_good) {
@@ -71,8 +73,10 @@ static void recover(struct disk *disk, bool for_good) {
     if (for_good)
         disk->backoff_us = 0; /* a probe alone proves little: the next failure waits longer */
     hearth_disk_unlock(disk);
-    if (ended)
+    if (ended) {
         hearth_log(HEARTH_LOG_INFO, "disk: writing to %s works again", disk->params.dir);
+        hearth_disk_health(disk);
+    }
 }
 
 /* Whether trying again may help, after having done something about it. */

@@ -304,8 +304,9 @@ def test_things_that_are_not_ours_are_left_alone(tmp_path):
     assert (tmp_path / "folder" / "0123.page").read_text() == "mine too"
 
 
-def assert_serves_without_disk(directory, *words):
-    with serve_disk("sim", directory) as running:
+def assert_serves_without_disk(caches, *words):
+    """A default directory (below $XDG_CACHE_HOME) that cannot be used; one that is named ends the start: test_paths."""
+    with serve("--engine", "sim", env={"HEARTH_KV_DIR": "", "XDG_CACHE_HOME": str(caches)}) as running:
         assert disk(running) == {"state": "off"}
         turn(running, Talk("no disk"))
         lines = [line for line in running.log().splitlines() if " warn " in line and "disk" in line]
@@ -318,27 +319,26 @@ def test_a_directory_that_is_a_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("not a directory")
     assert_serves_without_disk(path, str(path))
-    assert_serves_without_disk(path / "below", str(path))
     assert path.read_text() == "not a directory"
 
 
 def test_a_directory_that_cannot_be_made():
-    assert_serves_without_disk("/proc/hearth/kv", "/proc/hearth")
+    assert_serves_without_disk("/proc", "/proc/hearth")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_a_directory_of_somebody_else(tmp_path):
-    path = tmp_path / "theirs"
-    path.mkdir(0o777)
+    path = tmp_path / "hearth" / "kv"
+    path.mkdir(0o777, parents=True)
     os.chown(path, 12345, 12345)
-    assert_serves_without_disk(path, str(path))
+    assert_serves_without_disk(tmp_path, str(path), "12345")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_that_is_not_writable(tmp_path):
-    path = tmp_path / "closed"
-    path.mkdir(0o500)
-    assert_serves_without_disk(path, str(path))
+    path = tmp_path / "hearth" / "kv"
+    path.mkdir(0o500, parents=True)
+    assert_serves_without_disk(tmp_path, str(path))
 
 
 def test_the_default_directory(tmp_path):

@@ -1,5 +1,6 @@
 /* The command line: defaults, precedence, and the one line that a mistake gets. */
 #include "cli/options.h"
+#include "cli/options_moot.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -339,13 +340,67 @@ static void test_texts(void **state) {
     hearth_buf_finish(&markdown);
 }
 
+/* Each option that somebody gave and that changes nothing is told once; those that were not given never are. */
+static void test_without_effect(void **state) {
+    (void)state;
+    static const struct hearth_option_facts no_gpu = {.computes = true, .pages = true, .disk = true, .sessions = true},
+                                            gpu = {.computes = true, .gpus = 1, .pages = true, .snapshots = true,
+                                                   .disk = true, .sessions = true},
+                                            gpus = {.computes = true, .gpus = 2, .pages = true}, none = {0};
+    static const struct {
+        const struct hearth_option_facts *facts;
+        const char *flags[4];
+        const char *said; /* "": nothing */
+    } cases[] = {
+        {&no_gpu, {"-ngl", "99"}, "--gpu-layers has no effect: there is no GPU"},
+        {&no_gpu, {"-ngl", "0"}, ""},
+        {&no_gpu, {"-ngl", "auto"}, ""},
+        {&gpu, {"-ngl", "99"}, ""},
+        {&none, {"-ngl", "99"}, ""},
+        {&gpu, {"--main-gpu", "0"}, "--main-gpu has no effect: there are not several GPUs"},
+        {&gpus, {"--main-gpu", "0"}, ""},
+        {&no_gpu, {"--snapshot-interval", "64"}, "--snapshot-interval has no effect: this model"},
+        {&gpu, {"--snapshot-interval", "64"}, ""},
+        {&none, {"--page-tokens", "64"}, "--page-tokens has no effect: "},
+        {&none, {"--kv-disk", "100"}, "--kv-disk has no effect: "},
+        {&none, {"--kv-disk", "100", "--cache-ram", "0"}, "--kv-disk has no effect: --cache-ram is 0"},
+        {&none, {"--kv-disk", "0"}, ""},
+        {&none, {"--kv-dir", "none"}, ""},
+        {&none, {"--kv-dir", "/x", "--kv-disk", "0"}, "--kv-dir has no effect: "},
+        {&none, {"--kv-key", "/x"}, "--kv-key has no effect: "},
+        {&none, {"--session-ttl", "3"}, "--session-ttl has no effect: "},
+        {&gpu, {"--lora-scale", "2"}, "--lora-scale has no effect: there is no --lora"},
+        {&gpu, {"--lora-scale", "2", "--lora", "x"}, ""},
+        {&gpu, {"--draft-tokens", "2", "--speculate", "off"}, "--draft-tokens has no effect: --speculate is off"},
+        {&gpu, {"--mlock", "--load-mode", "none"}, "--mlock has no effect: --load-mode"},
+        {&gpu, {"--chat-template", "x", "--chat-template-file", "y"}, "--chat-template has no effect: "},
+        {&gpu, {"--rope-scaling", "linear", "--yarn-ext-factor", "1"}, "--yarn-ext-factor has no effect: "},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct hearth_options options;
+        struct hearth_errmsg msg = {""};
+        struct hearth_buf lines = {0};
+        int count = 0;
+        while (count < 4 && cases[i].flags[count]) {
+            count++;
+        }
+        assert_int_equal(parse(&options, count, cases[i].flags, &msg), HEARTH_OK);
+        assert_true(hearth_options_moot(&options, cases[i].facts, &lines));
+        const char *text = lines.data ? (const char *)lines.data : "";
+        assert_memory_equal(text, cases[i].said, strlen(cases[i].said));
+        assert_int_equal(strcspn(text, "\n") + (*text != '\0'), lines.len); /* one line, or none */
+        hearth_buf_finish(&lines);
+        hearth_options_finish(&options);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_forms), cmocka_unit_test(test_environment),
         cmocka_unit_test(test_mistakes), cmocka_unit_test(test_asks),  cmocka_unit_test(test_texts),
         cmocka_unit_test(test_sizes),    cmocka_unit_test(test_lists),
         cmocka_unit_test(test_config),   cmocka_unit_test(test_config_mistakes),
-        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_compare),  cmocka_unit_test(test_without_effect),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }

@@ -1,0 +1,100 @@
+/* Where a chat template does not compile.
+ *
+ * The template library says what it expected, with an excerpt of the text, or only what it found; `common` passes on
+ * neither. So what it refused is compiled again here. An excerpt is looked for in the text. Without one, the template
+ * is cut behind its statements, one fewer each time: the last that goes before the fault does is the one at fault. */
+#include "chat/chat_internal.hpp"
+
+#include <jinja/lexer.h>
+#include <jinja/parser.h>
+#include <jinja/utils.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace {
+
+/* What is wrong with these tokens; empty: nothing. */
+std::string parse_fault(const jinja::lexer_result &tokens) {
+    try {
+        (void)jinja::parse_from_tokens(tokens);
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &e) {
+        return e.what();
+    }
+    return {};
+}
+
+std::string lex_fault(const std::string &source, jinja::lexer_result &tokens) {
+    try {
+        tokens = jinja::lexer().tokenize(source);
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &e) {
+        return e.what();
+    }
+    return {};
+}
+
+constexpr size_t k_nowhere = static_cast<size_t>(-1);
+
+/* The place whose excerpt a fault ends with. */
+size_t find_excerpt(const std::string &source, const std::string &fault) {
+    for (size_t pos = 0; pos <= source.size(); pos++) {
+        const std::string excerpt = jinja::peak_source(source, pos);
+        const size_t n = excerpt.size();
+        if (fault.size() > n && fault.compare(fault.size() - n, n, excerpt) == 0) {
+            return pos;
+        }
+    }
+    return k_nowhere;
+}
+
+/* The place of the statement that a fault without an excerpt is in: from it on, every cut has the fault. */
+size_t find_statement(const jinja::lexer_result &all, const std::string &fault) {
+    size_t found = k_nowhere;
+    jinja::lexer_result cut = all;
+    while (!cut.tokens.empty() && parse_fault(cut) == fault) {
+        do {
+            cut.tokens.pop_back();
+        } while (!cut.tokens.empty() && cut.tokens.back().t != jinja::token::close_statement &&
+                 cut.tokens.back().t != jinja::token::close_expression);
+        const bool words = all.tokens[cut.tokens.size()].t == jinja::token::text; /* before the statement */
+        found = all.tokens[std::min(cut.tokens.size() + words, all.tokens.size() - 1)].pos;
+    }
+    return found;
+}
+
+/* The fault without its excerpt, and without the names of the library's parts. */
+std::string plain(const std::string &fault) {
+    std::string what = fault.substr(0, fault.find('\n'));
+    for (const char *part : {"lexer: ", "parser: ", "Parser Error: "}) {
+        what.erase(0, what.compare(0, strlen(part), part) == 0 ? strlen(part) : 0);
+    }
+    return what == "Unexpected token type" ? "a block has no end" : what; /* what it finds where the text ends */
+}
+
+} // namespace
+
+std::string template_fault(const std::string &source) {
+    jinja::lexer_result tokens;
+    std::string fault = lex_fault(source, tokens);
+    const std::string text = fault.empty() ? tokens.source : source;
+    if (fault.empty()) {
+        fault = parse_fault(tokens);
+    }
+    if (fault.empty()) {
+        return {};
+    }
+    size_t pos = find_excerpt(text, fault);
+    const std::string what = plain(fault);
+    if (pos == k_nowhere) {
+        pos = find_statement(tokens, fault);
+    }
+    if (pos == k_nowhere) {
+        return what;
+    }
+    const auto until = text.begin() + static_cast<std::ptrdiff_t>(std::min(pos, text.size()));
+    return "line " + std::to_string(1 + std::count(text.begin(), until, '\n')) + ": " + what;
+}

@@ -1,0 +1,20 @@
+/* Options that somebody gave and that change nothing, because of the machine, the model or other options. */
+#ifndef HEARTH_CLI_OPTIONS_MOOT_H
+#define HEARTH_CLI_OPTIONS_MOOT_H
+
+#include "cli/options.h"
+
+/* What the options alone do not tell. */
+struct hearth_option_facts {
+    bool computes;         /* with a model: the simulated engine has no processors to choose */
+    unsigned gpus;         /* that can be used */
+    bool pages, snapshots; /* the model's state is kept in them */
+    bool disk;             /* state is kept on disk */
+    bool sessions;         /* in a file */
+};
+
+/* Appends a line for each: "--draft-tokens has no effect: --speculate is off". False: out of memory. */
+bool hearth_options_moot(const struct hearth_options *options, const struct hearth_option_facts *facts,
+                         struct hearth_buf *out);
+
+#endif

@@ -1,0 +1,46 @@
+/* What /health says of the disk (base/health.h): one condition at a time, the worst.
+ *
+ * A failure that writing ended in comes first. Then what will make it end in one: a budget that cannot hold a single
+ * item, and a file system with little room left while the budget still counts on it. */
+#include "tier/disk_internal.h"
+
+#include "base/health.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define LITTLE_ROOM (1024 * MIB)
+
+void hearth_disk_health(struct disk *disk) {
+    struct hearth_far_stats stats;
+    hearth_disk_lock(disk);
+    stats = disk->stats;
+    char trouble[sizeof disk->failed_trouble];
+    memcpy(trouble, disk->failed_trouble, sizeof trouble);
+    const bool full = disk->failed_error == ENOSPC || disk->failed_error == EDQUOT;
+    const uint64_t item = disk->params.item_bytes > disk->page_bytes ? disk->params.item_bytes : disk->page_bytes;
+    hearth_disk_unlock(disk);
+    const uint64_t room = hearth_directory_free_bytes(hearth_disk_directory(disk));
+    const uint64_t want = stats.budget_bytes > stats.bytes ? stats.budget_bytes - stats.bytes : 0;
+    const char *dir = disk->params.dir;
+    if (!stats.failing || full) {
+        hearth_health_clear(HEARTH_HEALTH_KV_DIR);
+    }
+    if (stats.failing) {
+        hearth_health_raise(full ? HEARTH_HEALTH_KV_DISK : HEARTH_HEALTH_KV_DIR,
+                            "disk: %s; new state is kept in RAM only, writing is tried again by itself", trouble);
+    } else if (stats.budget_bytes < item + HEARTH_FORMAT_BLOCK) {
+        hearth_health_raise(HEARTH_HEALTH_KV_DISK,
+                            "disk: a budget of %" PRIu64 " MiB cannot hold a page or snapshot of this model (%" PRIu64
+                            " KiB): nothing is kept in %s (--kv-disk gives more)",
+                            stats.budget_bytes / MIB, item / 1024 + 1, dir);
+    } else if (room < LITTLE_ROOM && room < want) {
+        hearth_health_raise(HEARTH_HEALTH_KV_DISK,
+                            "disk: the file system of %s is nearly full, there is no room for its budget: make "
+                            "some, or give a smaller one (--kv-disk)", dir);
+    } else {
+        hearth_health_clear(HEARTH_HEALTH_KV_DISK);
+    }
+}

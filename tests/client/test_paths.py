@@ -1,0 +1,164 @@
+"""A path that was given and cannot be used ends the start; a default one is told by the log and by /health."""
+
+import os
+import subprocess
+
+import httpx
+import pytest
+
+from conftest import serve
+from lib import server as servers
+from ondisk import wait_until
+
+SIM = ["--engine", "sim", "-c", "4096"]
+
+# Files that are read, directories and files that are written; with what each needs besides.
+READ = ["--config", "--api-key-file", "--kv-key", "--script", "--chat-template-file"]
+LOADED = ["--model", "--lora"]
+WRITTEN = ["--kv-dir", "--session-db"]
+
+
+def places(folder):
+    """What can be wrong with a path, and the reason that is given for it."""
+    (folder / "directory").mkdir()
+    (folder / "file").write_text("")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "gone").symlink_to(folder / "nowhere")
+    (folder / "pipe").touch()
+    return {
+        "missing": (folder / "missing", "No such file or directory"),
+        "directory": (folder / "directory", "Is a directory"),
+        "below a file": (folder / "file" / "name", "Not a directory"),
+        "a link to nothing": (folder / "gone", "No such file or directory"),
+        "a link to itself": (folder / "loop", "Too many levels of symbolic links"),
+        "too long": (folder / ("x" * 300), "File name too long"),
+    }
+
+
+def refusal(*flags, **variables):
+    environment = {**os.environ, **variables}
+    done = subprocess.run([servers.hearth_path(), "serve", "--port", "0", *flags], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=60, env=environment)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("hearth:")]
+    assert done.returncode == 1 and len(lines) == 1 and done.stdout == "", done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize("option", READ + LOADED)
+def test_a_file_that_cannot_be_read(tmp_path, option):
+    flags = SIM if option in READ else ["-m", os.path.join(servers.models_dir(), "smollm2.gguf")]
+    for name, (path, reason) in places(tmp_path).items():
+        line = refusal(*flags, option, str(path))
+        assert str(path) in line and reason in line, name
+        variable = "HEARTH_" + option[2:].upper().replace("-", "_")
+        if option != "--model":  # the flag wins
+            assert refusal(*flags, **{variable: str(path)}) == line, name
+
+
+@pytest.mark.parametrize("option", WRITTEN)
+def test_a_place_that_cannot_be_written(tmp_path, option):
+    wrong = places(tmp_path)
+    for name in ["below a file", "a link to itself", "too long"] + (["directory"] if option == "--session-db" else []):
+        path, reason = wrong[name]
+        line = refusal(*SIM, option, str(path))
+        assert str(path) in line and (reason in line or "not a regular file" in line), name
+    line = refusal(*SIM, option, str(tmp_path / "file" / "deeper" / "still"))
+    assert "Not a directory" in line or "No such file" in line
+
+
+@pytest.mark.parametrize("option", READ + LOADED + WRITTEN)
+def test_an_empty_path(option):
+    assert f"{option}: the path is empty" in refusal(*SIM, option, "")
+
+
+def test_a_path_in_a_file_is_meant_too(tmp_path):
+    path, reason = places(tmp_path)["missing"]
+    config = tmp_path / "hearth.conf"
+    config.write_text(f"script = {path}\n")
+    line = refusal(*SIM, "--config", str(config))
+    assert line == f"hearth: --script: cannot read {path}: {reason}"
+
+
+def test_a_file_that_nobody_may_read(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("sk-1\n")
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    assert "Permission denied" in refusal(*SIM, "--api-key-file", str(path))
+
+
+def test_a_directory_of_somebody_else(tmp_path):
+    """Others' rights are taken from a directory of hearth's; one with other things in it is not touched."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine").chmod(0o777)
+    (tmp_path / "mine" / "letter").write_text("")
+    assert "holds other things than hearth's" in refusal(*SIM, "--kv-dir", str(tmp_path / "mine"))
+    if os.geteuid() == 0:
+        (tmp_path / "theirs").mkdir()
+        os.chown(tmp_path / "theirs", 12345, 12345)
+        assert "belongs to user 12345" in refusal(*SIM, "--kv-dir", str(tmp_path / "theirs"))
+
+
+def reasons(running):
+    answer = httpx.get(f"http://127.0.0.1:{running.port}/health", timeout=30).json()
+    assert answer["status"] == ("degraded" if answer["reasons"] else "ok")
+    return {reason["condition"]: reason["message"] for reason in answer["reasons"]}
+
+
+def test_default_places_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").write_text("")
+    away = {"HEARTH_KV_DIR": "", "HEARTH_SESSION_DB": "", "XDG_CACHE_HOME": str(tmp_path / "file"),
+            "XDG_DATA_HOME": str(tmp_path / "file")}
+    with serve(*SIM, env=away) as running:
+        told = reasons(running)
+        assert set(told) == {"kv_dir", "session_db"}
+        for message in told.values():
+            assert str(tmp_path / "file") in message and message in running.log()
+
+
+def test_a_default_cache_of_somebody_else(tmp_path):
+    folder = tmp_path / "hearth" / "kv"
+    folder.mkdir(parents=True)
+    (folder / "letter").write_text("")
+    folder.chmod(0o777)
+    with serve(*SIM, env={"HEARTH_KV_DIR": "", "XDG_CACHE_HOME": str(tmp_path)}) as running:
+        assert "holds other things than hearth's" in reasons(running)["kv_dir"]
+    assert [path.name for path in folder.iterdir()] == ["letter"]
+
+
+def test_a_budget_that_holds_no_page(tmp_path):
+    with serve("--engine", "sim", "-c", "131072", "--kv-dir", str(tmp_path), "--kv-disk", "1", "--page-tokens",
+               "65536") as running:
+        assert "cannot hold a page" in reasons(running)["kv_disk"]
+    with serve(*SIM, "--kv-dir", str(tmp_path), "--kv-disk", "1") as running:
+        assert reasons(running) == {}
+
+
+def test_options_without_effect(tmp_path):
+    with serve(*SIM, "--kv-dir", "none", "--kv-compress", "zstd", "--speculate", "off", "--draft-tokens", "4",
+               env={"HEARTH_SESSION_TTL": "7"}) as running:
+        wait_until(lambda: "is listening" in running.log(), "the banner is printed")
+        warned = [line.split("warn  ", 1)[1] for line in running.log().splitlines() if "has no effect" in line]
+    assert warned == ["--draft-tokens has no effect: --speculate is off",
+                      "--kv-compress has no effect: nothing is kept on disk",
+                      "--session-ttl has no effect: sessions are kept in memory"]
+
+
+@pytest.mark.parametrize("text, line, what", [
+    ("{{ a", 1, "Expected }}"),
+    ("a\nb\n{% endif %}", 3, "Unknown statement: endif"),
+    ("{{ a }}\n{{ b }}\n\n{% frob x %}\n{{ c }}\n", 4, "Unknown statement: frob"),
+    ("{% if a %}\n{% endif %}\n{% for a in b %}\n{% if a %}\n{% endif %}\n", 3, "a block has no end"),
+    ("one\n{% set x = %}\n", 2, "Unexpected token"),
+    ("{{ a }}\n{{ a $ }}", 2, "unexpected character: $"),
+    ("{{ a }}\n{# never closed", 2, "missing end of comment"),
+])
+@pytest.mark.parametrize("option", ["--chat-template-file", "--chat-template"])
+def test_a_template_that_does_not_compile(tmp_path, option, text, line, what):
+    path = tmp_path / "chat.jinja"
+    path.write_text(text)
+    given = str(path) if option == "--chat-template-file" else text
+    said = refusal(*SIM, option, given)
+    assert f"line {line}: " in said and what in said
+    assert (str(path) if option == "--chat-template-file" else option) in said
