@@ -34,63 +34,63 @@
 #define ADMIN HEARTH_ROUTE_ADMIN
 
 /*    method  path                     answered on the loop   prepared by a worker */
-#define HEARTH_ROUTE_TABLE(X)                                                                                          \
-    X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY | INFER)                     \
-    X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY | INFER)                        \
-    X("POST", "/v1/completions", NULL, hearth_completions_prepare, REPLY | INFER)                                      \
-    X("POST", "/completions", NULL, hearth_completion_prepare, REPLY | INFER)                                          \
-    X("POST", "/completion", NULL, hearth_completion_prepare, REPLY | INFER)                                           \
-    X("POST", "/infill", NULL, hearth_infill_prepare, REPLY | INFER)                                                   \
-    X("POST", "/v1/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT | INFER)             \
-    X("POST", "/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT | INFER)                \
-    X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT | COUNT | INFER)                            \
-    X("POST", "/tokenize", NULL, hearth_tokenize_prepare, COUNT | INFER)                                               \
-    X("POST", "/detokenize", NULL, hearth_detokenize_prepare, COUNT | INFER)                                           \
-    X("POST", "/v1/sessions", NULL, hearth_sessions_create_prepare, BODYLESS | SESSIONS)                               \
-    X("GET", "/v1/sessions", NULL, hearth_sessions_list_prepare, BODYLESS | SESSIONS)                                  \
-    X("POST", "/v1/sessions/*/fork", NULL, hearth_sessions_fork_prepare, BODYLESS | SESSIONS)                          \
-    X("POST", "/v1/sessions/*/warm", NULL, hearth_sessions_warm_prepare, BODYLESS | SESSIONS)                          \
-    X("GET", "/v1/sessions/*", NULL, hearth_sessions_get_prepare, BODYLESS | SESSIONS)                                 \
-    X("DELETE", "/v1/sessions/*", NULL, hearth_sessions_delete_prepare, BODYLESS | SESSIONS)                           \
-    X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)                \
-    X("POST", "/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare, COUNT | INFER)      \
-    X("POST", "/anthropic/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)      \
-    X("POST", "/anthropic/v1/messages/count_tokens", hearth_anthropic_begin,                                           \
-      hearth_anthropic_count_prepare, COUNT | INFER)                                                                   \
-    X("GET", "/anthropic/v1/models", hearth_models_list, NULL, 0)                                                      \
-    X("GET", "/anthropic/v1/models/*", hearth_models_get, NULL, 0)                                                     \
-    X("POST", "/v1/responses", NULL, hearth_responses_prepare, REPLY | INFER)                                          \
-    X("POST", "/responses", NULL, hearth_responses_prepare, REPLY | INFER)                                             \
-    X("POST", "/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT | INFER)                         \
-    X("POST", "/responses/compact", NULL, hearth_responses_compact_prepare, REPLY | INFER)                             \
-    X("POST", "/v1/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT | INFER)                      \
-    X("POST", "/v1/responses/compact", NULL, hearth_responses_compact_prepare, REPLY | INFER)                          \
-    X("POST", "/v1/responses/*/cancel", hearth_responses_cancel, hearth_responses_cancel_prepare, BODYLESS | INFER)    \
-    X("GET", "/v1/responses/*/input_items", NULL, hearth_responses_items_prepare, BODYLESS | SESSIONS)                 \
-    X("GET", "/v1/responses/*", NULL, hearth_responses_get_prepare, BODYLESS | SESSIONS)                               \
-    X("DELETE", "/v1/responses/*", NULL, hearth_responses_delete_prepare, BODYLESS | SESSIONS)                         \
-    X("POST", "/v1/conversations", NULL, hearth_conversations_create_prepare, BODYLESS | SESSIONS)                     \
-    X("GET", "/v1/conversations/*/items/*", NULL, hearth_conversations_item_prepare, BODYLESS | SESSIONS)              \
-    X("DELETE", "/v1/conversations/*/items/*", NULL, hearth_conversations_remove_prepare, BODYLESS | SESSIONS)         \
-    X("GET", "/v1/conversations/*/items", NULL, hearth_conversations_list_prepare, BODYLESS | SESSIONS)                \
-    X("POST", "/v1/conversations/*/items", NULL, hearth_conversations_add_prepare, SESSIONS)                           \
-    X("GET", "/v1/conversations/*", NULL, hearth_conversations_get_prepare, BODYLESS | SESSIONS)                       \
-    X("POST", "/v1/conversations/*", NULL, hearth_conversations_update_prepare, BODYLESS | SESSIONS)                   \
-    X("DELETE", "/v1/conversations/*", NULL, hearth_conversations_delete_prepare, BODYLESS | SESSIONS)                 \
-    X("GET", "/v1/models", hearth_models_list, NULL, 0)                                                                \
-    X("GET", "/models", hearth_models_list, NULL, 0)                                                                   \
-    X("GET", "/v1/models/*", hearth_models_get, NULL, 0)                                                               \
-    X("GET", "/models/*", hearth_models_get, NULL, 0)                                                                  \
-    X("GET", "/", hearth_hello_get, NULL, OPEN)                                                                        \
-    X("GET", "/api/hello", hearth_hello_get, NULL, OPEN)                                                               \
-    X("GET", "/health", hearth_health_get, NULL, OPEN)                                                                 \
-    X("GET", "/v1/health", hearth_health_get, NULL, OPEN)                                                              \
-    X("GET", "/props", hearth_props_get, NULL, 0)                                                                      \
-    X("GET", "/slots", hearth_slots_get, NULL, 0)                                                                      \
-    X("POST", "/slots/*", NULL, hearth_slots_act_prepare, BODYLESS | ADMIN)                                            \
-    X("GET", "/lora-adapters", hearth_lora_get, NULL, 0)                                                               \
-    X("POST", "/lora-adapters", NULL, hearth_lora_set_prepare, LIST | ADMIN)                                           \
-    X("GET", "/queue", hearth_queue_get, NULL, 0)                                                                      \
+#define HEARTH_ROUTE_TABLE(X)                                                                                       \
+    X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY | INFER)                  \
+    X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY | INFER)                     \
+    X("POST", "/v1/completions", NULL, hearth_completions_prepare, REPLY | INFER)                                   \
+    X("POST", "/completions", NULL, hearth_completion_prepare, REPLY | INFER)                                       \
+    X("POST", "/completion", NULL, hearth_completion_prepare, REPLY | INFER)                                        \
+    X("POST", "/infill", NULL, hearth_infill_prepare, REPLY | INFER)                                                \
+    X("POST", "/v1/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT | INFER)          \
+    X("POST", "/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT | INFER)             \
+    X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT | COUNT | INFER)                         \
+    X("POST", "/tokenize", NULL, hearth_tokenize_prepare, COUNT | INFER)                                            \
+    X("POST", "/detokenize", NULL, hearth_detokenize_prepare, COUNT | INFER)                                        \
+    X("POST", "/v1/sessions", NULL, hearth_sessions_create_prepare, BODYLESS | SESSIONS)                            \
+    X("GET", "/v1/sessions", NULL, hearth_sessions_list_prepare, BODYLESS | SESSIONS)                               \
+    X("POST", "/v1/sessions/*/fork", NULL, hearth_sessions_fork_prepare, BODYLESS | SESSIONS)                       \
+    X("POST", "/v1/sessions/*/warm", NULL, hearth_sessions_warm_prepare, BODYLESS | SESSIONS)                       \
+    X("GET", "/v1/sessions/*", NULL, hearth_sessions_get_prepare, BODYLESS | SESSIONS)                              \
+    X("DELETE", "/v1/sessions/*", NULL, hearth_sessions_delete_prepare, BODYLESS | SESSIONS)                        \
+    X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)             \
+    X("POST", "/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare, COUNT | INFER)   \
+    X("POST", "/anthropic/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)   \
+    X("POST", "/anthropic/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare,        \
+      COUNT | INFER)                                                                                                \
+    X("GET", "/anthropic/v1/models", hearth_models_list, NULL, 0)                                                   \
+    X("GET", "/anthropic/v1/models/*", hearth_models_get, NULL, 0)                                                  \
+    X("POST", "/v1/responses", NULL, hearth_responses_prepare, REPLY | INFER)                                       \
+    X("POST", "/responses", NULL, hearth_responses_prepare, REPLY | INFER)                                          \
+    X("POST", "/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT | INFER)                      \
+    X("POST", "/responses/compact", NULL, hearth_responses_compact_prepare, REPLY | INFER)                          \
+    X("POST", "/v1/responses/input_tokens", NULL, hearth_responses_tokens_prepare, COUNT | INFER)                   \
+    X("POST", "/v1/responses/compact", NULL, hearth_responses_compact_prepare, REPLY | INFER)                       \
+    X("POST", "/v1/responses/*/cancel", hearth_responses_cancel, hearth_responses_cancel_prepare, BODYLESS | INFER) \
+    X("GET", "/v1/responses/*/input_items", NULL, hearth_responses_items_prepare, BODYLESS | SESSIONS)              \
+    X("GET", "/v1/responses/*", NULL, hearth_responses_get_prepare, BODYLESS | SESSIONS)                            \
+    X("DELETE", "/v1/responses/*", NULL, hearth_responses_delete_prepare, BODYLESS | SESSIONS)                      \
+    X("POST", "/v1/conversations", NULL, hearth_conversations_create_prepare, BODYLESS | SESSIONS)                  \
+    X("GET", "/v1/conversations/*/items/*", NULL, hearth_conversations_item_prepare, BODYLESS | SESSIONS)           \
+    X("DELETE", "/v1/conversations/*/items/*", NULL, hearth_conversations_remove_prepare, BODYLESS | SESSIONS)      \
+    X("GET", "/v1/conversations/*/items", NULL, hearth_conversations_list_prepare, BODYLESS | SESSIONS)             \
+    X("POST", "/v1/conversations/*/items", NULL, hearth_conversations_add_prepare, SESSIONS)                        \
+    X("GET", "/v1/conversations/*", NULL, hearth_conversations_get_prepare, BODYLESS | SESSIONS)                    \
+    X("POST", "/v1/conversations/*", NULL, hearth_conversations_update_prepare, BODYLESS | SESSIONS)                \
+    X("DELETE", "/v1/conversations/*", NULL, hearth_conversations_delete_prepare, BODYLESS | SESSIONS)              \
+    X("GET", "/v1/models", hearth_models_list, NULL, 0)                                                             \
+    X("GET", "/models", hearth_models_list, NULL, 0)                                                                \
+    X("GET", "/v1/models/*", hearth_models_get, NULL, 0)                                                            \
+    X("GET", "/models/*", hearth_models_get, NULL, 0)                                                               \
+    X("GET", "/", hearth_hello_get, NULL, OPEN)                                                                     \
+    X("GET", "/api/hello", hearth_hello_get, NULL, OPEN)                                                            \
+    X("GET", "/health", hearth_health_get, NULL, OPEN)                                                              \
+    X("GET", "/v1/health", hearth_health_get, NULL, OPEN)                                                           \
+    X("GET", "/props", hearth_props_get, NULL, 0)                                                                   \
+    X("GET", "/slots", hearth_slots_get, NULL, 0)                                                                   \
+    X("POST", "/slots/*", NULL, hearth_slots_act_prepare, BODYLESS | ADMIN)                                         \
+    X("GET", "/lora-adapters", hearth_lora_get, NULL, 0)                                                            \
+    X("POST", "/lora-adapters", NULL, hearth_lora_set_prepare, LIST | ADMIN)                                        \
+    X("GET", "/queue", hearth_queue_get, NULL, 0)                                                                   \
     X("GET", "/metrics", hearth_metrics_get, NULL, 0)
 
 static const struct hearth_route routes[] = {
@@ -207,11 +207,11 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
         respond_no_route(exchange, hearth_http_path(exchange), path_known);
         return NULL;
     }
-    const bool wanted = hearth_limits_route(caller, route, &error) &&
+    const bool wanted = hearth_key_limits_route(caller, route, &error) &&
                         ((route->flags & HEARTH_ROUTE_REPLY) == 0 || has_room(api, caller, &error)) &&
-                        (route->prepare == NULL || hearth_limits_ask(caller, route, take, &error));
+                        (route->prepare == NULL || hearth_key_limits_ask(caller, route, take, &error));
     if (!wanted || take || route->prepare == NULL) { /* what follows is the answer, or leads to it */
-        hearth_limits_tell(caller, exchange);
+        hearth_key_limits_tell(caller, exchange);
     }
     if (!wanted) {
         hearth_api_respond_error(exchange, &error);
@@ -255,9 +255,13 @@ static void on_tick(void *user) {
 }
 
 void hearth_api_params_default(struct hearth_api_params *params) {
-    *params = (struct hearth_api_params){.max_tokens = -1, .slots = true, .version = "hearth",
-                                         .tool_syntax_greedy = true, .transcript_bytes = 256u * 1024 * 1024,
-                                         .reasoning_format = HEARTH_REASONING_AUTO, .reasoning_budget = -1,
+    *params = (struct hearth_api_params){.max_tokens = -1,
+                                         .slots = true,
+                                         .version = "hearth",
+                                         .tool_syntax_greedy = true,
+                                         .transcript_bytes = 256u * 1024 * 1024,
+                                         .reasoning_format = HEARTH_REASONING_AUTO,
+                                         .reasoning_budget = -1,
                                          .ping_us = 10000000};
     hearth_http_params_default(&params->http);
     hearth_sampling_default(&params->sampling);
@@ -334,8 +338,7 @@ static int copy_chat_params(struct hearth_api *api, const struct hearth_api_para
         api->template_kwargs = json_loads(params->template_kwargs, 0, &at);
         if (!json_is_object(api->template_kwargs)) {
             return hearth_fail(msg, HEARTH_ERR_INVALID, "--chat-template-kwargs: not a JSON object%s%s",
-                               api->template_kwargs == NULL ? ": " : "",
-                               api->template_kwargs == NULL ? at.text : "");
+                               api->template_kwargs == NULL ? ": " : "", api->template_kwargs == NULL ? at.text : "");
         }
         const json_t *thinking = json_object_get(api->template_kwargs, "enable_thinking");
         if (thinking != NULL && !json_is_boolean(thinking)) {

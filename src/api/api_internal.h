@@ -11,7 +11,8 @@
  *     models.c, native.c, metrics.c, slots.c, lora.c: the smaller endpoints; elsewhere.c: those that are not there
  *     generation.c what a request asks of the sampler   chat_request.c what a chat request asks of its template
  *     prompt.c     text to tokens and marks             chat_completions.c, completions.c, completion.c: dialects
- *     body.c       a body, parsed as far as it is new   messages.c     JSON to messages
+ *     limits.c     a body is counted before it is read  body.c         a body, parsed as far as it is new
+ *     messages.c   JSON to messages
  *     content.c    what is no text, as a note
  *     history.c    messages to prompts                  tools.c, format.c  tools; structured output and reasoning
  *     trials.c     what the template does, tried out    breakpoints.c  what of a prompt is kept longer
@@ -76,15 +77,15 @@ struct hearth_api {
     struct hearth_chat *chat;
     struct hearth_service *service;
     struct hearth_http_server *http;
-    struct hearth_far *far;          /* or NULL */
-    struct hearth_keys *keys;        /* keys.c's, under keys_mutex */
+    struct hearth_far *far;            /* or NULL */
+    struct hearth_keys *keys;          /* keys.c's, under keys_mutex */
     struct hearth_owner_quota *quotas; /* likewise */
     char key_salt[17];
     pthread_mutex_t keys_mutex;
     _Atomic int64_t request_timeout_us;
     int64_t ping_us;
     bool speculates;
-    atomic_uint_fast64_t refused;    /* requests that found too many others, before the service was asked */
+    atomic_uint_fast64_t refused;      /* requests that found too many others, before the service was asked */
     atomic_uint_fast64_t unauthorized; /* requests without a valid key */
     char *model_path, *model_name, *model_file, *version;
     char *lora_path; /* or NULL */
@@ -96,9 +97,9 @@ struct hearth_api {
     int64_t created_unix;
     atomic_bool stopping;
     bool shut_down;
-    uint64_t mark_seed;           /* for texts that nobody else has written */
-    atomic_size_t jobs;           /* alive; 0 at the end */
-    struct hearth_job *running;   /* the loop's list of those that were submitted */
+    uint64_t mark_seed;                     /* for texts that nobody else has written */
+    atomic_size_t jobs;                     /* alive; 0 at the end */
+    struct hearth_job *running;             /* the loop's list of those that were submitted */
     struct hearth_store *store, *own_store; /* the second: in memory, where none was given */
     struct hearth_keeper *keeper;
     struct hearth_digest compacting[16]; /* the loop's ring of responses/overflow.c */
@@ -118,10 +119,10 @@ struct hearth_api {
     char *transcripts_path;                     /* or NULL */
     const struct hearth_seal *transcripts_seal; /* or NULL */
     bool keep_thinking, tool_syntax_greedy, strict_content;
-    regex_t *strip_lines;         /* lines of system and developer messages that match are taken out */
+    regex_t *strip_lines; /* lines of system and developer messages that match are taken out */
     size_t strip_line_count;
     enum hearth_reasoning_format reasoning_format;
-    int32_t reasoning_budget;     /* tokens; -1: no limit */
+    int32_t reasoning_budget; /* tokens; -1: no limit */
     char *reasoning_budget_message;
     json_t *template_kwargs;      /* object, or NULL */
     struct hearth_script *script; /* or NULL */
@@ -160,8 +161,8 @@ struct hearth_caller {
     struct hearth_digest salt;   /* whose state and conversations it has; zero: there are no others */
     struct hearth_tenant tenant; /* zero: no keys are needed */
     enum hearth_class highest;
-    unsigned scopes;             /* of enum hearth_scope */
-    struct hearth_quota *quota;  /* NULL: no keys are needed */
+    unsigned scopes;            /* of enum hearth_scope */
+    struct hearth_quota *quota; /* NULL: no keys are needed */
     char name[48];
 };
 
@@ -171,8 +172,8 @@ void hearth_keys_finish(struct hearth_api *api);
 /* Tells what everybody has used who has come with a key so far. */
 void hearth_keys_each(struct hearth_api *api, void (*each)(void *user, const char *name, struct hearth_quota *quota),
                       void *user);
-/* Whether somebody may know what a job is about: its owner, and who sees everything. `job` may be NULL: nobody knows whose
- * it was. */
+/* Whether somebody may know what a job is about: its owner, and who sees everything. `job` may be NULL: nobody knows
+ * whose it was. */
 bool hearth_caller_sees(const struct hearth_caller *caller, const struct hearth_job *job);
 /* True when the exchange brings a key that is good here, and whose it is then. Any thread. */
 bool hearth_api_authorize(struct hearth_api *api, const struct hearth_http_exchange *exchange,
@@ -180,17 +181,17 @@ bool hearth_api_authorize(struct hearth_api *api, const struct hearth_http_excha
 
 /* ---- limits.c: what the key allows; false: the error is filled ---- */
 
-bool hearth_limits_scope(const struct hearth_caller *caller, unsigned scope, struct hearth_api_error *error);
-bool hearth_limits_route(const struct hearth_caller *caller, const struct hearth_route *route,
-                         struct hearth_api_error *error);
-/* Whether a request may begin now. `take`: it does, and hearth_limits_end() follows when its job ends. */
-bool hearth_limits_ask(const struct hearth_caller *caller, const struct hearth_route *route, bool take,
-                       struct hearth_api_error *error);
-void hearth_limits_end(const struct hearth_job *job);
+bool hearth_key_limits_scope(const struct hearth_caller *caller, unsigned scope, struct hearth_api_error *error);
+bool hearth_key_limits_route(const struct hearth_caller *caller, const struct hearth_route *route,
+                             struct hearth_api_error *error);
+/* Whether a request may begin now. `take`: it does, and hearth_key_limits_end() follows when its job ends. */
+bool hearth_key_limits_ask(const struct hearth_caller *caller, const struct hearth_route *route, bool take,
+                           struct hearth_api_error *error);
+void hearth_key_limits_end(const struct hearth_job *job);
 /* Worker: whether the owner may keep more; fills the job's error. */
-bool hearth_limits_store(struct hearth_job *job);
+bool hearth_key_limits_store(struct hearth_job *job);
 /* Says in the answer's headers what is left. */
-void hearth_limits_tell(const struct hearth_caller *caller, struct hearth_http_exchange *exchange);
+void hearth_key_limits_tell(const struct hearth_caller *caller, struct hearth_http_exchange *exchange);
 
 /* ---- access.c: what the log says of every request ---- */
 
@@ -212,8 +213,8 @@ struct hearth_api_error {
     const char *code; /* static, or NULL */
     char param[96];   /* "" when none */
     struct hearth_errmsg message;
-    uint32_t retry_after_s; /* when it is worth trying again; 0: not said */
-    uint32_t retry_after_ms; /* the same, where it is known so well */
+    uint32_t retry_after_s;                        /* when it is worth trying again; 0: not said */
+    uint32_t retry_after_ms;                       /* the same, where it is known so well */
     size_t prompt_tokens, ctx_tokens, room_tokens; /* for context_length_exceeded, else 0 */
 };
 
@@ -271,8 +272,6 @@ bool hearth_fields_read(const json_t *object, const struct hearth_field *fields,
 bool hearth_json_integer(const json_t *value, int64_t *out);
 /* A token id of the vocabulary. */
 bool hearth_json_token(const struct hearth_api *api, const json_t *value, hearth_token *out);
-/* True when arrays and objects stand in each other deeper than that. */
-bool hearth_json_is_deeper(const json_t *value, size_t levels);
 /* The field, or NULL when it is absent or null. */
 json_t *hearth_json_get(const json_t *object, const char *name);
 
@@ -295,7 +294,7 @@ struct hearth_breakpoint {
                        system text */
     size_t upto;    /* bytes of its content; SIZE_MAX: its end */
     int64_t ttl_us;
-    size_t offset;  /* into the rendered prompt, once there is one */
+    size_t offset; /* into the rendered prompt, once there is one */
 };
 
 #define HEARTH_BREAKPOINTS_MAX 4
@@ -306,7 +305,7 @@ struct hearth_generation {
     struct hearth_logit_bias *bias;
     char **stops;
     size_t stop_count;
-    char *model;        /* as the client wrote it, or NULL */
+    char *model; /* as the client wrote it, or NULL */
     int32_t max_tokens, n;
     int32_t room_tokens; /* that the prompt must leave for the reply; 0: one */
     bool stream, include_usage, cache, echo, return_tokens;
@@ -468,8 +467,7 @@ void hearth_text_strip_lines(const struct hearth_api *api, char *text, size_t *l
 void hearth_message_strip_lines(const struct hearth_api *api, struct hearth_message *message);
 void hearth_history_finish(struct hearth_history *history);
 /* Renders with job->chat.format and tokenises: fills generation->prompts[0] and job->conversation. */
-bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *request,
-                           struct hearth_api_error *error);
+bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *request, struct hearth_api_error *error);
 /* A message that was begun and the reply that has gone on with it, as one. NULL: out of memory, or the reply calls. */
 struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message);
 /* A choice has ended: remembers its message and tokens. `stop`: the stop string that ended it, or NULL. */

@@ -15,6 +15,7 @@
 #include "api/job.h"
 
 #include "api/kept.h"
+#include "api/limits.h"
 #include "api/urgency.h"
 
 #include "base/assert.h"
@@ -23,9 +24,6 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Where parts of the body may be stored: they are a few levels deeper there, and must stay readable. */
-#define LEVELS_MAX 1024
 
 static void job_prepared(struct hearth_http_work *work);
 static void job_events(struct hearth_http_work *work);
@@ -40,7 +38,7 @@ static void destroy_events(struct hearth_event *event) {
 
 static void job_destroy(struct hearth_job *job) {
     hearth_access_log_job(job);
-    hearth_limits_end(job);
+    hearth_key_limits_end(job);
     for (size_t i = 0; i < job->choice_count; i++) {
         HEARTH_ASSERT(job->choices[i].queue_head == NULL);
         hearth_buf_finish(&job->choices[i].text);
@@ -101,7 +99,7 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     const char *session = hearth_http_header(exchange, "x-session-id");
     if (job == NULL) {
         const struct hearth_job none = {.route = route, .caller = *caller};
-        hearth_limits_end(&none);
+        hearth_key_limits_end(&none);
         hearth_api_fail_nomem(&error);
         hearth_api_respond_error(exchange, &error);
         return;
@@ -188,6 +186,9 @@ static bool parse_body(struct hearth_job *job, json_t **out) {
     }
     const char *text = (const char *)job->body.data;
     json_t *body = NULL;
+    if (!hearth_limits_check(text, job->body.len, &job->error)) {
+        return false;
+    }
     if ((job->route->flags & HEARTH_ROUTE_CHAT) != 0) {
         body = hearth_body_parse_new(job->api->intern, text, job->body.len, &job->parts);
     }
@@ -207,12 +208,6 @@ static bool parse_body(struct hearth_job *job, json_t **out) {
         return hearth_api_fail(&job->error, 400, "invalid_json", NULL, "the body must be a JSON %s",
                                list ? "array" : "object");
     }
-    if (hearth_json_is_deeper(body, LEVELS_MAX)) { /* a chat's messages are apart, and stored as text */
-        json_decref(body);
-        return hearth_api_fail(&job->error, 400, "invalid_json", NULL,
-                               "arrays and objects of the body stand in each other more than %d levels deep",
-                               LEVELS_MAX);
-    }
     *out = body;
     return true;
 }
@@ -227,8 +222,7 @@ static void prepare(struct hearth_job *job) {
     json_t *body = NULL;
     job->prepare_start_us = hearth_clock_us();
     if (!atomic_load(&job->gone)) {
-        job->failed = !parse_body(job, &body) ||
-                      (wants_reply(job) && !read_urgency(job, body)) ||
+        job->failed = !parse_body(job, &body) || (wants_reply(job) && !read_urgency(job, body)) ||
                       !job->route->prepare(job, body);
         json_decref(body);
     }

@@ -20,29 +20,6 @@ json_t *hearth_json_text(const char *text, size_t len) {
     return value;
 }
 
-bool hearth_json_is_deeper(const json_t *value, size_t levels) {
-    const char *key;
-    json_t *inner;
-    size_t i;
-    if (!json_is_array(value) && !json_is_object(value)) {
-        return false;
-    }
-    if (levels == 0) {
-        return true;
-    }
-    json_array_foreach(value, i, inner) {
-        if (hearth_json_is_deeper(inner, levels - 1)) {
-            return true;
-        }
-    }
-    json_object_foreach((json_t *)(uintptr_t)value, key, inner) {
-        if (hearth_json_is_deeper(inner, levels - 1)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 json_t *hearth_json_real(double value) {
     return json_real(isfinite(value) ? value : 0.0);
 }

@@ -187,7 +187,7 @@ bool hearth_kept_load_line(struct hearth_job *job, struct hearth_digest id, cons
 bool hearth_kept_from_turn(struct hearth_job *job, const char *id, const char *param) {
     struct hearth_digest digest = {0, 0};
     int index = 0;
-    if (!hearth_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, &job->error) || hearth_kept_get(job) == NULL) {
+    if (!hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, &job->error) || hearth_kept_get(job) == NULL) {
         return false;
     }
     if (!hearth_id_parse(id, &digest, &index) || index >= 0) {
@@ -198,7 +198,7 @@ bool hearth_kept_from_turn(struct hearth_job *job, const char *id, const char *p
 }
 
 bool hearth_kept_name_session(struct hearth_job *job, const char *name, const char *param) {
-    const bool may = hearth_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, &job->error);
+    const bool may = hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, &job->error);
     struct hearth_kept *kept = may ? hearth_kept_get(job) : NULL;
     if (kept == NULL) {
         return false;
@@ -356,7 +356,7 @@ static json_t *new_items(const struct hearth_job *job) {
 }
 
 bool hearth_kept_keep(struct hearth_job *job, json_t *input, bool must) {
-    if (!hearth_limits_store(job)) {
+    if (!hearth_key_limits_store(job)) {
         json_decref(input);
         return false;
     }

@@ -1,163 +1,366 @@
-/* What a request's key allows: its scopes, and its limits (quota.h), told in the headers that SDKs read.
+/* A body is counted before it is parsed.
  *
- * Every answer to a limited key says what is left. A request counts when it is about to begin, behind everything else
- * that may be said against it; what is refused costs nothing.
- * Source: https://platform.openai.com/docs/guides/rate-limits, https://docs.claude.com/en/api/rate-limits */
-#include "api/job.h"
-#include "api/quota.h"
+ * Design. One pass over the bytes, which minds strings, brackets and commas only, and keeps a frame for each open array
+ * or object: where in the request it stands, by a table of places. What is counted there is compared with the table of
+ * limits once the pass is over, so that errors tell the number. Along the way it adds up what the values will take in
+ * memory: a value of two bytes becomes a hundred, and where the template's engine sees it, hundreds more.
+ *
+ * The pass is no parser: names are compared with their escapes resolved, so that nothing is hidden from it, and text
+ * that is no JSON is counted as well as it goes and then told by the parser.
+ *
+ * The costs are of jansson 2.14 and glibc's malloc, rounded up; tests/client/test_limits.py measures the server. */
+#include "api/limits.h"
 
-#include "base/clock.h"
+#include "api/api_internal.h"
 
+#include <stdint.h>
 #include <string.h>
-#include <time.h>
 
-static unsigned scope_of(const struct hearth_route *route) {
-    return ((route->flags & HEARTH_ROUTE_INFER) != 0 ? HEARTH_SCOPE_INFER : 0u) |
-           ((route->flags & HEARTH_ROUTE_SESSIONS) != 0 ? HEARTH_SCOPE_SESSIONS : 0u) |
-           ((route->flags & HEARTH_ROUTE_ADMIN) != 0 ? HEARTH_SCOPE_ADMIN : 0u);
-}
-
-static const char *scope_text(unsigned scope) {
-#define X(constant, name, bit, help)              \
-    if ((scope & HEARTH_SCOPE_##constant) != 0) { \
-        return #name;                             \
-    }
-    HEARTH_SCOPE_TABLE(X)
+static const struct {
+    const char *name;
+    size_t most;
+    const char *what;
+} limits[] = {
+#define X(constant, name, most, what) {#name, (most), (what)},
+    HEARTH_LIMIT_TABLE(X)
 #undef X
-    return "";
+};
+
+const char *hearth_limit_name(enum hearth_limit limit) {
+    return limits[limit].name;
 }
 
-bool hearth_limits_scope(const struct hearth_caller *caller, unsigned scope, struct hearth_api_error *error) {
-    const unsigned missing = scope & ~caller->scopes;
-    return missing == 0 ||
-           hearth_api_fail(error, 403, "insufficient_scope", NULL,
-                           "this key has no scope '%s' (scope= in the server's --api-key-file)", scope_text(missing));
+size_t hearth_limit_most(enum hearth_limit limit) {
+    return limits[limit].most;
 }
 
-bool hearth_limits_route(const struct hearth_caller *caller, const struct hearth_route *route,
-                         struct hearth_api_error *error) {
-    return hearth_limits_scope(caller, scope_of(route), error);
+bool hearth_limits_fail(enum hearth_limit limit, size_t found, const char *param, struct hearth_api_error *error) {
+    return hearth_api_fail(error, 400, "limit_exceeded", param, "the request has %zu %s and at most %zu are allowed "
+                           "(limit: %s)", found, limits[limit].what, limits[limit].most, limits[limit].name);
 }
 
-/* ---- headers ---- */
+/* ---- places ---- */
 
-static void set_number(struct hearth_http_exchange *exchange, const char *name, uint32_t number) {
-    char text[16];
-    snprintf(text, sizeof text, "%u", (unsigned)number);
-    hearth_http_set_header(exchange, name, text);
+enum place {
+    ELSEWHERE,
+    BODY,
+    MESSAGES,
+    MESSAGE,
+    CONTENT,
+    CALLS,
+    CALL,
+    INPUT, /* of a call, as an object: it is printed and parsed again */
+    TOOLS,
+    TOOL,
+    SCHEMA,
+    ENUM,
+    TEMPLATE,
+};
+
+#define ELEMENT NULL
+
+/* Where a value stands that stands under a name, or as an element, in a place. What has no row is in the same place as
+ * what it stands in, or elsewhere: `inherits`. */
+static const struct {
+    enum place in;
+    const char *name;
+    enum place to;
+} steps[] = {
+    {BODY, "messages", MESSAGES},
+    {BODY, "input", MESSAGES},
+    {BODY, "items", MESSAGES},
+    {BODY, "system", CONTENT},
+    {BODY, "tools", TOOLS},
+    {BODY, "functions", TOOLS},
+    {BODY, "chat_template_kwargs", TEMPLATE},
+    {BODY, "response_format", SCHEMA},
+    {BODY, "json_schema", SCHEMA},
+    {BODY, "text", SCHEMA},
+    {BODY, "output_format", SCHEMA},
+    {BODY, "output_config", SCHEMA},
+    {MESSAGES, ELEMENT, MESSAGE},
+    {MESSAGE, "content", CONTENT},
+    {MESSAGE, "output", CONTENT},
+    {MESSAGE, "summary", CONTENT},
+    {MESSAGE, "tool_calls", CALLS},
+    {MESSAGE, "function_call", CALL},
+    {MESSAGE, "input", INPUT},
+    {MESSAGE, "tools", TOOLS},
+    {CONTENT, ELEMENT, MESSAGE},
+    {CALLS, ELEMENT, CALL},
+    {CALL, "function", CALL},
+    {TOOLS, ELEMENT, TOOL},
+    {TOOL, "tools", TOOLS},
+    {TOOL, "enum", ENUM},
+    {SCHEMA, "enum", ENUM},
+};
+
+static bool inherits(enum place place) {
+    return place == INPUT || place == TOOL || place == SCHEMA || place == ENUM || place == TEMPLATE;
 }
 
-/* OpenAI's: "1.5s", "6m0s". */
-static void print_span(char *out, size_t cap, int64_t us) {
-    const int64_t ms = (us + 999) / 1000;
-    if (ms < 1000) {
-        snprintf(out, cap, "%lldms", (long long)ms);
-    } else if (ms < 60000) {
-        snprintf(out, cap, "%lld.%03llds", (long long)(ms / 1000), (long long)(ms % 1000));
-    } else {
-        snprintf(out, cap, "%lldm%llds", (long long)(ms / 60000), (long long)(ms % 60000 / 1000));
+/* ---- memory ---- */
+
+enum {
+    ARRAY_BYTES = 144,   /* with its slot in what it stands in, as all of these: */
+    OBJECT_BYTES = 240,
+    STRING_BYTES = 96,
+    NUMBER_BYTES = 48,
+    CONSTANT_BYTES = 16,
+    MEMBER_BYTES = 96,   /* the name's text comes on top */
+    MESSAGE_BYTES = 2500, /* what else is made of a message, */
+    PART_BYTES = 100,    /* of a part of one, */
+    CALL_BYTES = 900,    /* of a call */
+    VALUE_BYTES = 500,   /* and of a value that the template sees */
+    TEXT_TIMES = 6,      /* copies of a text that are there at the same time, from the body to the prompt */
+};
+
+/* How often a value is there at the same time. */
+static size_t copies_in(enum place place) {
+    return place == INPUT || place == TOOL || place == SCHEMA || place == ENUM ? 2 : 1;
+}
+
+static size_t value_bytes_in(enum place place) {
+    return place == INPUT || place == TOOL || place == TEMPLATE || place == SCHEMA || place == ENUM ? VALUE_BYTES : 0;
+}
+
+/* ---- the pass ---- */
+
+struct frame {
+    bool object, named; /* named: the name of a member is known, its value comes */
+    uint8_t place, member_place;
+    size_t members;
+};
+
+struct pass {
+    const char *text;
+    size_t len, pos;
+    size_t depth; /* frames that stand for more than LEVELS are not kept */
+    size_t bytes;
+    size_t found[HEARTH_LIMITS];
+    bool arguments; /* the member is a call's arguments: text that is JSON */
+    struct frame frames[HEARTH_LIMIT_LEVELS_MOST];
+};
+
+static int hex(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* The next byte of a string's text, escapes resolved; what is not ASCII then becomes 0x80. `*at` moves. */
+static unsigned char next_byte(const char *text, size_t end, size_t *at) {
+    static const char plain[] = "bfnrt", means[] = "\b\f\n\r\t";
+    const char c = text[(*at)++];
+    if (c != '\\' || *at >= end) {
+        return (unsigned char)c;
+    }
+    const char escaped = text[(*at)++];
+    const char *found = escaped != '\0' ? strchr(plain, escaped) : NULL;
+    if (found != NULL) {
+        return (unsigned char)means[found - plain];
+    }
+    if (escaped != 'u') {
+        return (unsigned char)escaped;
+    }
+    int code = 0;
+    for (int i = 0; i < 4 && *at < end && hex(text[*at]) >= 0; i++) {
+        code = 16 * code + hex(text[(*at)++]);
+    }
+    return code < 0x80 ? (unsigned char)code : 0x80;
+}
+
+static bool names(const char *text, size_t begin, size_t end, const char *name) {
+    size_t at = begin;
+    while (at < end && *name != '\0' && next_byte(text, end, &at) == (unsigned char)*name) {
+        name++;
+    }
+    return at == end && *name == '\0';
+}
+
+static enum place place_of(enum place in, const char *text, size_t begin, size_t end) {
+    const bool element = text == NULL;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        if (steps[i].in == in && (steps[i].name == ELEMENT) == element &&
+            (element || names(text, begin, end, steps[i].name))) {
+            return steps[i].to;
+        }
+    }
+    return inherits(in) ? in : ELSEWHERE;
+}
+
+static struct frame *top(struct pass *pass) {
+    return pass->depth > 0 && pass->depth <= HEARTH_LIMIT_LEVELS_MOST ? &pass->frames[pass->depth - 1] : NULL;
+}
+
+/* The end of a string that begins at pass->pos, behind its quote; the text's end when there is none. */
+static size_t string_end(const struct pass *pass) {
+    size_t at = pass->pos + 1;
+    while (at < pass->len) {
+        const char *quote = memchr(pass->text + at, '"', pass->len - at);
+        if (quote == NULL) {
+            break;
+        }
+        const size_t end = (size_t)(quote - pass->text);
+        size_t slashes = 0;
+        while (pass->text[end - 1 - slashes] == '\\') { /* ends at the opening quote at the latest */
+            slashes++;
+        }
+        if (slashes % 2 == 0) {
+            return end + 1;
+        }
+        at = end + 1;
+    }
+    return pass->len;
+}
+
+/* What the JSON in a string will take. */
+static size_t arguments_bytes(const char *text, size_t begin, size_t end) {
+    size_t bytes = 0;
+    bool string = false;
+    for (size_t at = begin; at < end;) {
+        const unsigned char c = next_byte(text, end, &at);
+        if (string && c == '\\') {
+            (void)(at < end && next_byte(text, end, &at));
+        } else if (c == '"') {
+            bytes += string ? 0 : STRING_BYTES + VALUE_BYTES;
+            string = !string;
+        } else if (!string) {
+            bytes += c == '['   ? ARRAY_BYTES + VALUE_BYTES
+                     : c == '{' ? OBJECT_BYTES + VALUE_BYTES
+                     : c == ',' ? NUMBER_BYTES + VALUE_BYTES
+                     : c == ':' ? MEMBER_BYTES
+                                : 0;
+        }
+    }
+    return bytes;
+}
+
+/* Counts a value that begins in the innermost frame. Returns its place. */
+static enum place enter(struct pass *pass) {
+    static const struct {
+        enum place in;
+        enum hearth_limit limit;
+        size_t bytes;
+    } elements[] = {{MESSAGES, HEARTH_LIMIT_MESSAGES, MESSAGE_BYTES},
+                    {CONTENT, HEARTH_LIMIT_PARTS, PART_BYTES},
+                    {CALLS, HEARTH_LIMIT_CALLS, CALL_BYTES},
+                    {ENUM, HEARTH_LIMIT_ENUM_VALUES, 0}};
+    struct frame *frame = top(pass);
+    if (frame == NULL) {
+        return pass->depth == 0 ? BODY : ELSEWHERE;
+    }
+    const enum place place = frame->object ? frame->member_place : place_of(frame->place, NULL, 0, 0);
+    for (size_t i = 0; i < sizeof elements / sizeof elements[0] && !frame->object; i++) {
+        if (elements[i].in == frame->place) {
+            pass->found[elements[i].limit]++;
+            pass->bytes += elements[i].bytes;
+        }
+    }
+    pass->found[HEARTH_LIMIT_SCHEMA_VALUES] += place == TOOL || place == SCHEMA || place == ENUM;
+    pass->found[HEARTH_LIMIT_TEMPLATE_VALUES] += place == TEMPLATE;
+    pass->bytes += value_bytes_in(place);
+    frame->named = false;
+    return place;
+}
+
+static void open_frame(struct pass *pass, bool object) {
+    const enum place place = enter(pass);
+    pass->bytes += copies_in(place) * (object ? OBJECT_BYTES : ARRAY_BYTES);
+    pass->depth++;
+    if (pass->depth > pass->found[HEARTH_LIMIT_LEVELS]) {
+        pass->found[HEARTH_LIMIT_LEVELS] = pass->depth;
+    }
+    struct frame *frame = top(pass);
+    if (frame != NULL) {
+        *frame = (struct frame){.object = object, .place = (uint8_t)place};
     }
 }
 
-/* Anthropic's: a moment. */
-static void print_moment(char *out, size_t cap, int64_t us) {
-    const time_t at = (time_t)(hearth_clock_unix() + (us + 999999) / 1000000);
-    struct tm utc;
-    if (gmtime_r(&at, &utc) == NULL || strftime(out, cap, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0) {
-        snprintf(out, cap, "?");
-    }
-}
-
-static void tell_bucket(struct hearth_http_exchange *exchange, const char *what,
-                        const struct hearth_quota_bucket *bucket) {
-    const bool anthropic = hearth_api_is_anthropic(exchange);
-    char name[64], text[40];
-    if (bucket->limit == 0) {
+static void read_string(struct pass *pass) {
+    const size_t begin = pass->pos + 1, end = string_end(pass);
+    const size_t close = end > begin ? end - 1 : begin;
+    struct frame *frame = top(pass);
+    pass->pos = end;
+    if (frame == NULL || !frame->object || frame->named) {
+        const bool arguments = pass->arguments && frame != NULL && frame->object;
+        const enum place place = enter(pass);
+        pass->bytes += copies_in(place) * STRING_BYTES + TEXT_TIMES * (end - begin);
+        pass->bytes += arguments ? arguments_bytes(pass->text, begin, close) : 0;
         return;
     }
-#define NAME(part)                                                                              \
-    (snprintf(name, sizeof name, anthropic ? "anthropic-ratelimit-%s-%s" : "x-ratelimit-%s-%s", \
-              anthropic ? what : (part), anthropic ? (part) : what),                            \
-     name)
-    set_number(exchange, NAME("limit"), bucket->limit);
-    set_number(exchange, NAME("remaining"), bucket->remaining);
-    (anthropic ? print_moment : print_span)(text, sizeof text, bucket->reset_us);
-    hearth_http_set_header(exchange, NAME("reset"), text);
-#undef NAME
-}
-
-void hearth_limits_tell(const struct hearth_caller *caller, struct hearth_http_exchange *exchange) {
-    struct hearth_quota_state state;
-    if (caller->quota != NULL) {
-        hearth_quota_read(caller->quota, hearth_clock_us(), &state);
-        tell_bucket(exchange, "requests", &state.requests);
-        tell_bucket(exchange, "tokens", &state.tokens);
+    frame->named = true;
+    frame->member_place = (uint8_t)place_of(frame->place, pass->text, begin, close);
+    frame->members++;
+    pass->arguments = names(pass->text, begin, close, "arguments");
+    pass->bytes += copies_in(frame->place) * (MEMBER_BYTES + (end - begin));
+    if (value_bytes_in(frame->place) > 0) {
+        pass->bytes += VALUE_BYTES; /* names are values there */
+        if (frame->members > pass->found[HEARTH_LIMIT_MEMBERS]) {
+            pass->found[HEARTH_LIMIT_MEMBERS] = frame->members;
+        }
     }
 }
 
-/* ---- limits ---- */
-
-static bool fail_quota(struct hearth_quota *quota, enum hearth_quota_verdict verdict, int64_t wait_us,
-                       struct hearth_api_error *error) {
-    struct hearth_quota_state state;
-    hearth_quota_read(quota, hearth_clock_us(), &state);
-    const char *what = verdict == HEARTH_QUOTA_REQUESTS ? "requests a minute"
-                       : verdict == HEARTH_QUOTA_TOKENS ? "tokens a minute"
-                                                        : "requests at once";
-    const uint32_t limit = verdict == HEARTH_QUOTA_REQUESTS ? state.requests.limit
-                           : verdict == HEARTH_QUOTA_TOKENS ? state.tokens.limit
-                                                            : state.running_limit;
-    hearth_api_fail(error, 429, "rate_limit_exceeded", NULL, "this key may have %u %s: try again in %.1f s",
-                    (unsigned)limit, what, (double)wait_us / 1e6);
-    error->err = HEARTH_ERR_OVERLOADED;
-    error->retry_after_s = (uint32_t)((wait_us + 999999) / 1000000);
-    error->retry_after_ms = (uint32_t)((wait_us + 999) / 1000);
-    return false;
+/* A number or a constant. */
+static void read_scalar(struct pass *pass) {
+    const char c = pass->text[pass->pos];
+    const enum place place = enter(pass);
+    pass->bytes += copies_in(place) * (c == 't' || c == 'f' || c == 'n' ? CONSTANT_BYTES : NUMBER_BYTES);
+    do {
+        pass->pos++;
+    } while (pass->pos < pass->len && memchr(" \t\r\n,:[]{}\"", pass->text[pass->pos], 11) == NULL);
 }
 
-bool hearth_limits_ask(const struct hearth_caller *caller, const struct hearth_route *route, bool take,
-                       struct hearth_api_error *error) {
-    int64_t wait_us = 0;
-    if (caller->quota == NULL) {
-        return true;
+static void run(struct pass *pass) {
+    while (pass->pos < pass->len) {
+        const char c = pass->text[pass->pos];
+        switch (c) {
+        case ' ':
+        case '\t':
+        case '\r':
+        case '\n':
+        case ',':
+        case ':':
+            pass->pos++;
+            break;
+        case '{':
+        case '[':
+            open_frame(pass, c == '{');
+            pass->pos++;
+            break;
+        case '}':
+        case ']':
+            pass->depth -= pass->depth > 0;
+            pass->pos++;
+            break;
+        case '"':
+            read_string(pass);
+            break;
+        default:
+            read_scalar(pass);
+        }
     }
-    const bool runs = (route->flags & HEARTH_ROUTE_REPLY) != 0;
-    const enum hearth_quota_verdict verdict = hearth_quota_ask(caller->quota, hearth_clock_us(), runs, take, &wait_us);
-    return verdict == HEARTH_QUOTA_FREE || fail_quota(caller->quota, verdict, wait_us, error);
 }
 
-void hearth_limits_end(const struct hearth_job *job) {
-    struct hearth_tally tally = {.job = job};
-    if (job->caller.quota == NULL || (job->route->flags & HEARTH_ROUTE_REPLY) == 0) {
-        return;
+/* The first limit that is passed, in the order of the table; HEARTH_LIMITS: none is. */
+static enum hearth_limit passed(const size_t *found) {
+    size_t i = 0;
+    while (i < HEARTH_LIMITS && found[i] <= limits[i].most) {
+        i++;
     }
-    if (job->choice_count > 0) {
-        hearth_tally_job(job, &tally);
-    }
-    hearth_quota_end(job->caller.quota, hearth_clock_us(),
-                     (uint64_t)tally.receipt.prompt_tokens + (uint64_t)tally.generated_tokens);
+    return (enum hearth_limit)i;
 }
 
-bool hearth_limits_store(struct hearth_job *job) {
-    struct hearth_quota_state state;
-    uint64_t kept;
-    if (job->caller.quota == NULL) {
-        return true;
+bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *error) {
+    struct pass pass = {.text = text, .len = len, .bytes = len};
+    run(&pass);
+    const enum hearth_limit limit = passed(pass.found);
+    if (limit < HEARTH_LIMITS) {
+        return hearth_limits_fail(limit, pass.found[limit], NULL, error);
     }
-    hearth_quota_read(job->caller.quota, hearth_clock_us(), &state);
-    if (state.stored_limit_tokens == 0) {
-        return true;
-    }
-    const int err = hearth_store_owner_tokens(job->api->store, job->owner, &kept);
-    if (err != HEARTH_OK) {
-        return hearth_api_fail_err(&job->error, err, NULL);
-    }
-    if (kept < (uint64_t)state.stored_limit_tokens) {
-        return true;
-    }
-    job->error.err = 0;
-    return hearth_api_fail(&job->error, 429, "storage_limit_exceeded", NULL,
-                           "this key keeps %llu tokens in conversations and may keep %lld: delete some, or send "
-                           "\"store\": false",
-                           (unsigned long long)kept, (long long)state.stored_limit_tokens);
+    const size_t most = HEARTH_LIMIT_MEMORY_TIMES * len + HEARTH_LIMIT_MEMORY_SPARE;
+    return pass.bytes <= most ||
+           hearth_api_fail(error, 413, "request_too_large", NULL,
+                           "the body has %zu bytes, but what it says would take %zu in memory: the limit is %d times "
+                           "the body and %zu more (limit: memory)",
+                           len, pass.bytes, HEARTH_LIMIT_MEMORY_TIMES, HEARTH_LIMIT_MEMORY_SPARE);
 }

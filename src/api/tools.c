@@ -7,11 +7,11 @@
  * Deferred ones are described where a message refers to them (loading.c).
  * Source: https://platform.openai.com/docs/api-reference/chat/create */
 #include "api/job.h"
+#include "api/limits.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define TOOLS_MAX 512u
 #define NAME_MAX_BYTES 256u
 
 /* Where a tool stands in the body, for errors. */
@@ -122,8 +122,8 @@ static bool read_list(const json_t *list, const char *name, struct hearth_chat_o
     if (!json_is_array(list)) {
         return hearth_api_fail(error, 400, "invalid_type", name, "%s must be an array", name);
     }
-    if (count > TOOLS_MAX) {
-        return hearth_api_fail(error, 400, "invalid_value", name, "%s: at most %u are allowed", name, TOOLS_MAX);
+    if (count > hearth_limit_most(HEARTH_LIMIT_TOOLS)) {
+        return hearth_limits_fail(HEARTH_LIMIT_TOOLS, count, name, error);
     }
     for (size_t i = 0; i < count; i++) {
         const struct place place = {name, i};

@@ -21,6 +21,7 @@ struct schema_maker {
     json_t *keep;  /* array */
     json_t *defs;  /* object: our name → stronger form; null while it is being made */
     json_t *names; /* object: reference → our name */
+    json_t *lists; /* object: enum → object of its strings; null until one is searched. Borrowed from `keep` */
     struct hearth_buf path; /* where we are: "properties.tags" */
     enum schema_fate fate;
     size_t visits;
@@ -76,8 +77,10 @@ bool hearth_schema_count(struct schema_maker *m, const json_t *flat, const char 
 
 /* schema_value.c */
 enum schema_verdict { SCHEMA_NO, SCHEMA_YES, SCHEMA_UNKNOWN };
-/* Whether a value is valid by the keywords of one flat schema. */
-enum schema_verdict hearth_schema_holds(const json_t *value, const json_t *schema);
+/* Whether a value is valid by the keywords of one flat schema. `place`: where in the schema's enum it stands, if it was
+ * taken from there. */
+enum schema_verdict hearth_schema_holds(struct schema_maker *m, const json_t *value, size_t place,
+                                        const json_t *schema);
 json_t *hearth_schema_number(struct schema_maker *m, const json_t *flat, bool integers);
 json_t *hearth_schema_string(struct schema_maker *m, const json_t *flat);
 /* The constant that stands for the numbers of a form with bounds: GBNF, until hearth_chat_schema_fill(). */

@@ -292,7 +292,7 @@ static json_t *collect_values(struct schema_maker *m, const json_t *flat, unsign
                                  [JSON_FALSE] = BOOLEANS, [JSON_NULL] = NULLS};
         enum schema_verdict verdict = (bits[json_typeof(value)] & types) != 0 ? SCHEMA_YES : SCHEMA_NO;
         json_array_foreach(flat, i, schema) {
-            enum schema_verdict one = verdict != SCHEMA_NO ? hearth_schema_holds(value, schema) : SCHEMA_NO;
+            enum schema_verdict one = verdict != SCHEMA_NO ? hearth_schema_holds(m, value, k, schema) : SCHEMA_NO;
             verdict = one == SCHEMA_YES ? verdict : one;
         }
         if (json_object_get(value, HEARTH_SCHEMA_GBNF) != NULL) {

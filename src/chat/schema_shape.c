@@ -274,7 +274,7 @@ static bool name_is_allowed(struct schema_maker *m, const json_t *flat, const ch
                 return hearth_schema_refuse(m, "propertyNames", "cannot be kept") != NULL;
             }
         }
-        enum schema_verdict verdict = json_is_false(names) ? SCHEMA_NO : hearth_schema_holds(value, names);
+        enum schema_verdict verdict = json_is_false(names) ? SCHEMA_NO : hearth_schema_holds(m, value, 0, names);
         if (verdict == SCHEMA_UNKNOWN) {
             return hearth_schema_refuse(m, "propertyNames", "cannot be kept") != NULL;
         }

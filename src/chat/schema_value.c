@@ -8,6 +8,7 @@
 #include "chat/schema_internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define BOUND_MAX INT64_C(9000000000000000000)
@@ -39,7 +40,35 @@ static bool equal(const json_t *a, const json_t *b) {
     return json_equal(a, b) != 0;
 }
 
-static bool is_in(const json_t *value, const json_t *list) {
+/* The strings of a list, as the names of an object, which is made when it is first asked for: lists are long, and each
+ * value of one is looked for in all others. NULL: out of memory. */
+static const json_t *strings_of(struct schema_maker *m, const json_t *list) {
+    char name[32];
+    (void)snprintf(name, sizeof name, "%p", (const void *)list);
+    m->lists = m->lists != NULL ? m->lists : hearth_schema_keep(m, json_object());
+    json_t *strings = json_object_get(m->lists, name);
+    if (strings == NULL && json_object_set_new(m->lists, name, json_object()) == 0) {
+        strings = json_object_get(m->lists, name);
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            const json_t *value = json_array_get(list, i);
+            if (json_is_string(value) && json_object_setn_new_nocheck(strings, json_string_value(value),
+                                                                      json_string_length(value), json_true()) != 0) {
+                return NULL;
+            }
+        }
+    }
+    return strings;
+}
+
+/* `place`: where in the list it is, if it was taken from there. */
+static bool is_in(struct schema_maker *m, const json_t *value, const json_t *list, size_t place) {
+    if (json_array_get(list, place) == value) {
+        return true;
+    }
+    const json_t *strings = json_is_string(value) ? strings_of(m, list) : NULL;
+    if (strings != NULL) {
+        return json_object_getn(strings, json_string_value(value), json_string_length(value)) != NULL;
+    }
     for (size_t i = 0; i < json_array_size(list); i++) {
         if (equal(value, json_array_get(list, i))) {
             return true;
@@ -114,10 +143,11 @@ static enum schema_verdict scalar_holds(const json_t *value, const json_t *schem
     return ok ? SCHEMA_YES : SCHEMA_NO;
 }
 
-enum schema_verdict hearth_schema_holds(const json_t *value, const json_t *schema) {
+enum schema_verdict hearth_schema_holds(struct schema_maker *m, const json_t *value, size_t place,
+                                        const json_t *schema) {
     const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum");
     const json_t *constant = json_object_get(schema, "const");
-    if ((type != NULL && !type_allows(value, type)) || (list != NULL && !is_in(value, list)) ||
+    if ((type != NULL && !type_allows(value, type)) || (list != NULL && !is_in(m, value, list, place)) ||
         (constant != NULL && !equal(value, constant))) {
         return SCHEMA_NO;
     }

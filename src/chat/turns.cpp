@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <unordered_map>
 
 namespace {
 
@@ -40,40 +41,36 @@ turn turn_of(const struct hearth_chat &chat, const struct hearth_message &messag
 /* Each result's call among those of the messages that the results follow: by its id, else by its place. */
 void match_results(turn_list &list) {
     std::vector<const struct hearth_call *> calls;
+    std::unordered_map<std::string_view, const struct hearth_call *> named; /* of several with one id, the first */
     size_t place = 0;
     bool results = false;
     for (turn &each : list.turns) {
         if (each.role != HEARTH_ROLE_TOOL) {
             if (results || each.role != HEARTH_ROLE_ASSISTANT) {
                 calls.clear();
+                named.clear();
             }
             for (size_t i = 0; i < each.call_count; i++) {
-                calls.push_back(&each.message->calls[i]);
+                const struct hearth_call *call = &each.message->calls[i];
+                calls.push_back(call);
+                if (call->id != nullptr) {
+                    named.emplace(call->id, call);
+                }
             }
             results = false;
             place = 0;
             continue;
         }
         const char *id = each.message->tool_call_id;
-        const auto found = std::find_if(calls.begin(), calls.end(), [id](const struct hearth_call *call) {
-            return id != nullptr && call->id != nullptr && strcmp(id, call->id) == 0;
-        });
-        if (found != calls.end()) {
-            each.answers = *found;
+        const auto found = id != nullptr ? named.find(id) : named.end();
+        if (found != named.end()) {
+            each.answers = found->second;
         } else if (place < calls.size() && (id == nullptr || calls[place]->id == nullptr)) {
             each.answers = calls[place];
         }
         results = true;
         place++;
     }
-}
-
-/* Where among the results [begin, end) that of a call is; `end`: nowhere. */
-size_t result_of(const std::vector<turn> &turns, size_t begin, size_t end, const struct hearth_call &call) {
-    while (begin < end && turns[begin].answers != &call) {
-        begin++;
-    }
-    return begin;
 }
 
 /* For templates that print one call in a turn: each call with its result, one after the other. */
@@ -91,6 +88,10 @@ void split_calls(turn_list &list) {
             end++;
         }
         std::vector<bool> taken(end - i);
+        std::unordered_map<const struct hearth_call *, size_t> results; /* the first of each call */
+        for (size_t at = i; at < end; at++) {
+            results.emplace(list.turns[at].answers, at);
+        }
         split.pop_back();
         for (size_t call = 0; call < whole.call_count; call++) {
             turn one = whole;
@@ -98,10 +99,10 @@ void split_calls(turn_list &list) {
             one.call_count = 1;
             one.content = call == 0 ? whole.content : std::string_view();
             split.push_back(one);
-            const size_t at = result_of(list.turns, i, end, whole.message->calls[call]);
-            if (at < end && !taken[at - i]) {
-                taken[at - i] = true;
-                split.push_back(list.turns[at]);
+            const auto found = results.find(&whole.message->calls[call]);
+            if (found != results.end() && !taken[found->second - i]) {
+                taken[found->second - i] = true;
+                split.push_back(list.turns[found->second]);
             }
         }
         for (size_t at = i; at < end; at++) {
