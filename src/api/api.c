@@ -315,6 +315,7 @@ static int compile_strip_lines(struct hearth_api *api, const struct hearth_api_p
 static int copy_chat_params(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_errmsg *msg) {
     json_error_t at;
     api->keep_thinking = params->keep_thinking;
+    api->allow_control_tokens = params->allow_control_tokens;
     api->strict_content = params->strict_content;
     api->tool_syntax_greedy = params->tool_syntax_greedy;
     api->transcript_bytes = params->transcript_bytes;

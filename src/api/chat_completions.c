@@ -182,6 +182,7 @@ bool hearth_apply_template_prepare(struct hearth_job *job, const json_t *body) {
     int rc = hearth_chat_render(job->api->chat, &job->chat.request, job->chat.format, &rendered, &why);
     bool ok = rc == HEARTH_OK || hearth_api_fail_err(&job->error, rc, &why);
     if (ok) {
+        rendered.text.len = hearth_guards_strip((char *)rendered.text.data, rendered.text.len);
         json_t *prompt = hearth_json_text((const char *)rendered.text.data, rendered.text.len);
         ok = hearth_json_write(json_pack("{s:o}", "prompt", prompt), &job->response) ||
              hearth_api_fail_nomem(&job->error);

@@ -7,6 +7,7 @@
 
 #include "session/originals.h"
 #include "session/toolsets.h"
+#include "session/transcript.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +126,8 @@ bool hearth_chat_request_read(struct hearth_job *job, const json_t *body) {
 bool hearth_chat_request_ready(struct hearth_job *job) {
     job->chat.request.messages = job->history.messages;
     job->chat.request.message_count = job->history.count;
+    job->chat.request.specials =
+        job->api->allow_control_tokens ? NULL : hearth_transcripts_specials(job->api->transcripts);
     print_tools_as_before(job);
     return hearth_tools_recall(job) && (hearth_tools_settle(&job->chat) || hearth_api_fail_nomem(&job->error)) &&
            get_format(job);

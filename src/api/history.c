@@ -49,6 +49,7 @@ bool hearth_history_init(struct hearth_api *api) {
     bool ok = api->intern != NULL && api->originals != NULL && api->toolsets != NULL &&
               hearth_trials_run(api->chat, api->engine, &api->trials);
     params.turn_end = (const char *)api->trials.turn_end.data;
+    params.template_text = hearth_chat_template(api->chat);
     return ok && hearth_transcripts_create(&params, &api->transcripts) == HEARTH_OK;
 }
 
@@ -178,7 +179,7 @@ static bool make_exact(struct hearth_job *job, const struct hearth_chat_request 
                        struct hearth_transcript_prompt *prompt, struct hearth_chat_prompt *rendered,
                        struct hearth_transcript_result *result) {
     const struct hearth_tokens *known = &job->kept->line.tokens;
-    struct hearth_engine *engine = job->api->engine;
+    const struct hearth_specials *specials = hearth_transcripts_specials(job->api->transcripts);
     const size_t keep = job->kept->exact_messages;
     const size_t from = render_tail(job, request, keep, rendered);
     if (from == 0) {
@@ -197,7 +198,7 @@ static bool make_exact(struct hearth_job *job, const struct hearth_chat_request 
     }
     *result = (struct hearth_transcript_result){.known_tokens = known->n, .sampled_tokens = 0};
     if (err != HEARTH_ERR_TOO_LONG && hearth_tokens_append(&result->tokens, known->v, known->n) &&
-        engine->ops->tokenize(engine, prompt->text, prompt->len, false, true, &result->tokens) >= 0) {
+        hearth_specials_tokenize(specials, prompt->text, prompt->len, false, &result->tokens) >= 0) {
         result->marks[result->mark_count++] = (int32_t)known->n;
         return true;
     }
@@ -259,6 +260,7 @@ static void copy_line(const struct hearth_transcript_prompt *prompt, size_t offs
         end++;
     }
     snprintf(out, cap, "%.*s", (int)(end - begin < cap - 1 ? end - begin : cap - 1), prompt->text + begin);
+    out[hearth_guards_strip(out, strlen(out))] = '\0';
 }
 
 /* A template that prints the same messages differently does not say which: found by where they stand. */

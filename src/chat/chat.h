@@ -4,6 +4,7 @@
  *
  *     template.cpp  hearth_chat: loading, rendering, marks
  *     names.cpp     which arguments a template looks at
+ *     guard.cpp     texts of control tokens in a request
  *     form.cpp      histories in the form that a strict template takes
  *     format.cpp    hearth_chat_format: what a reply to a request looks like: grammar, triggers, tags, parser
  *     tools.cpp     tools as they are printed, and as prints are read
@@ -21,6 +22,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "session/message.h"
+#include "session/specials.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -117,6 +119,8 @@ struct hearth_chat_request {
     const json_t *kwargs;      /* template arguments (object), or NULL */
     bool no_generation_prompt; /* /apply-template only */
     bool continues;            /* the last message is an assistant's, to be continued (assistant prefill) */
+    const struct hearth_specials *specials; /* texts of these stay text wherever the request has them; NULL: control
+                                               tokens come of them (guard.cpp) */
 };
 
 /* ---- format: what a reply looks like ---- */
@@ -177,7 +181,7 @@ const struct hearth_chat_format_info *hearth_chat_format_info(const struct heart
 /* A rendered prompt. The marks are byte offsets into the text where other prompts are likely to leave this one, or
  * HEARTH_CHAT_NO_MARK: */
 struct hearth_chat_prompt {
-    struct hearth_buf text;  /* NUL-terminated */
+    struct hearth_buf text;  /* NUL-terminated; with guards (session/specials.h) */
     /* Where the texts of the first system messages begin and end, and where some of the tools begin, ascending: prompts
      * of one client may share what is in front of any of these. An end is that of the text but for its last byte, for
      * what follows decides which token that is part of. */

@@ -74,6 +74,7 @@ struct hearth_chat {
     bool preambles = false;        /* words in front of a call are a message of their own channel (gpt-oss) */
     bool specialised = false;      /* `common` has a parser of its own for the template */
     bool rewrites = false;         /* and prints other messages than it was given */
+    std::string seam;              /* what stands for a guard while a template runs (guard.cpp) */
     struct hearth_chat_abilities abilities = {};
     common_chat_templates_ptr templates;         /* for common_chat_templates_apply(); null: built-in */
     std::unique_ptr<common_chat_template> jinja; /* the same, to be run here; null: built-in */
@@ -206,6 +207,27 @@ bool thinking_of(const struct hearth_chat_request &request);
 
 /* limits.cpp: throws invalid_request when a schema would take the grammar builder too far. `where` names it. */
 void check_limits(const json_t *schema, const std::string &where);
+
+/* guard.cpp: a request in which seams stand where guards belong. Where it has no text of a special token, it is the
+ * original itself. */
+struct guarded_request {
+    struct hearth_chat_request request;
+    std::deque<std::string> store;
+    std::deque<struct hearth_message> copies; /* what they point to is another message's or the store's */
+    std::deque<std::vector<struct hearth_call>> calls;
+    std::vector<json_ptr> values;
+    std::vector<struct hearth_message *> messages;
+
+    guarded_request(const struct hearth_chat &chat, const struct hearth_chat_request &original,
+                    const struct hearth_chat_format &format);
+    bool sewn() const {
+        return !copies.empty() || !values.empty();
+    }
+};
+std::string make_seam();
+/* Makes guards of the seams in a prompt, where they are in the text of a special token, and moves the marks. */
+void settle_seams(const struct hearth_chat &chat, const struct hearth_specials *specials,
+                  struct hearth_chat_prompt &prompt);
 
 /* marks.cpp */
 void find_head(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out);

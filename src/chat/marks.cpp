@@ -188,9 +188,7 @@ size_t find_last_input(const rendered &prompt, const turn_list &list) {
 
 /* A message follows the one before it closely: behind what the template prints between them and what was not found. To
  * look no further keeps the whole search linear. The first ones may have a system text or tools before them. */
-extern "C" void hearth_chat_locate(const struct hearth_chat_request *request, const struct hearth_chat_prompt *prompt,
-                                   size_t *offsets) {
-    const std::string_view text(reinterpret_cast<const char *>(prompt->text.data), prompt->text.len);
+static void locate(const struct hearth_chat_request *request, std::string_view text, size_t *offsets) {
     constexpr size_t k_between = 4096;
     size_t cursor = 0, window = text.size();
     for (size_t i = 0; i < request->message_count; i++) {
@@ -208,5 +206,26 @@ extern "C" void hearth_chat_locate(const struct hearth_chat_request *request, co
             window = spoken ? k_between : window;
         }
         window = std::min(text.size(), window) + 2 * message.bytes;
+    }
+}
+
+extern "C" void hearth_chat_locate(const struct hearth_chat_request *request, const struct hearth_chat_prompt *prompt,
+                                   size_t *offsets) {
+    const std::string_view guarded(reinterpret_cast<const char *>(prompt->text.data), prompt->text.len);
+    if (guarded.find(static_cast<char>(HEARTH_GUARD)) == guarded.npos) {
+        locate(request, guarded, offsets);
+        return;
+    }
+    std::string text(guarded);
+    text.resize(hearth_guards_strip(text.data(), text.size()));
+    locate(request, text, offsets);
+    for (size_t i = 0, at = 0, plain = 0; i < request->message_count; i++) {
+        if (offsets[i] == HEARTH_CHAT_NO_MARK) {
+            continue;
+        }
+        for (; plain < offsets[i]; at++) { /* they ascend */
+            plain += static_cast<unsigned char>(guarded[at]) != HEARTH_GUARD ? 1 : 0;
+        }
+        offsets[i] = at;
     }
 }

@@ -87,13 +87,30 @@ rendered render_turns(const struct hearth_chat &chat, const turn_list &list, con
     return out;
 }
 
-/* Where the generation prompt begins, and the text that is continued, where there is one. */
+/* A generation prompt that ends with the text that is continued, as the guarded request has it. */
+std::string with_continued(const std::string &ending, const struct hearth_chat_request &original,
+                           const struct hearth_chat_request &request) {
+    const struct hearth_message &sent = *original.messages[original.message_count - 1];
+    const struct hearth_message &guarded = *request.messages[request.message_count - 1];
+    const std::string_view said = trimmed({sent.content, sent.content_len});
+    const size_t at = sent.content == guarded.content ? std::string::npos : ending.rfind(said);
+    std::string text = ending;
+    if (at != std::string::npos) {
+        text.replace(at, said.size(), trimmed({guarded.content, guarded.content_len}));
+    }
+    return text;
+}
+
+/* Where the generation prompt begins, and the text that is continued, where there is one. `original`: the request
+ * without seams. */
 size_t finish_generation(const struct hearth_chat &chat, const turn_list &list,
-                         const struct hearth_chat_request &request, const struct hearth_chat_format &format,
-                         rendered &prompt) {
+                         const struct hearth_chat_request &original, const struct hearth_chat_request &request,
+                         const struct hearth_chat_format &format, rendered &prompt) {
     const std::string &ending = format.params.generation_prompt;
     if (request.continues && !chat.rewrites) {
-        prompt.text += ending;
+        const size_t begin = prompt.text.size();
+        prompt.text += with_continued(ending, original, request);
+        return begin;
     } else if (request.no_generation_prompt) {
         return HEARTH_CHAT_NO_MARK;
     } else if (chat.jinja == nullptr) {
@@ -109,14 +126,15 @@ constexpr unsigned k_last_resort = HEARTH_CHAT_SYSTEM_JOINED | HEARTH_CHAT_SYSTE
                                    HEARTH_CHAT_REPLIES_JOINED | HEARTH_CHAT_USER_FIRST | HEARTH_CHAT_USER_FOLDED |
                                    HEARTH_CHAT_RESULTS_QUOTED;
 
-void render_in(const struct hearth_chat &chat, const struct hearth_chat_request &request,
-               const struct hearth_chat_format &format, unsigned form, struct hearth_chat_prompt *out) {
+void render_in(const struct hearth_chat &chat, const struct hearth_chat_request &original,
+               const struct hearth_chat_request &request, const struct hearth_chat_format &format, unsigned form,
+               struct hearth_chat_prompt *out) {
     const bool without_last = request.continues && !chat.rewrites;
     const turn_list list = turns_of(chat, request, request.message_count - (without_last ? 1 : 0), form);
     const bool generation_prompt = !request.continues && !request.no_generation_prompt;
     rendered prompt = render_turns(chat, list, request, generation_prompt);
     drop_bos(chat, prompt);
-    out->generation_start = finish_generation(chat, list, request, format, prompt);
+    out->generation_start = finish_generation(chat, list, original, request, format, prompt);
     find_head(prompt, request, *out);
     out->system_end = find_system_end(prompt, list);
     out->last_input_start = find_last_input(prompt, list);
@@ -436,6 +454,7 @@ int hearth_chat_create(const struct hearth_chat_params *params, struct hearth_ch
     common_log_set_verbosity_thold(-1); /* `common` would print; what matters comes back as an error */
     try {
         auto chat = std::make_unique<hearth_chat>();
+        chat->seam = make_seam();
         load_template(*chat, *params);
         find_abilities(*chat);
         *out = chat.release();
@@ -466,12 +485,16 @@ int hearth_chat_render(struct hearth_chat *chat, const struct hearth_chat_reques
                        struct hearth_errmsg *msg) {
     *out = hearth_chat_prompt{{}, {}, 0, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK};
     try {
+        const guarded_request guarded(*chat, *request, *format);
         try {
-            render_in(*chat, *request, *format, chat->abilities.form, out);
+            render_in(*chat, *request, guarded.request, *format, chat->abilities.form, out);
         } catch (const std::bad_alloc &) {
             throw;
         } catch (const std::exception &) { /* something that was not tried at creation */
-            render_in(*chat, *request, *format, chat->abilities.form | k_last_resort, out);
+            render_in(*chat, *request, guarded.request, *format, chat->abilities.form | k_last_resort, out);
+        }
+        if (guarded.sewn()) {
+            settle_seams(*chat, request->specials, *out);
         }
         return HEARTH_OK;
     } catch (...) {

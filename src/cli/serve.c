@@ -328,6 +328,7 @@ static enum hearth_reasoning_format reasoning_format(const char *name) {
 static void fill_chat(const struct hearth_options *options, const struct hearth_serve_disk *disk,
                       struct hearth_api_params *params) {
     params->keep_thinking = options->keep_thinking;
+    params->allow_control_tokens = options->allow_control_tokens;
     params->strict_content = options->strict_content;
     params->tool_syntax_greedy = options->tool_syntax_greedy;
     params->strip_lines = options->strip_line.v;

@@ -224,6 +224,8 @@ struct hearth_engine_ops {
                     struct hearth_tokens *out);
     size_t (*token_text)(struct hearth_engine *engine, hearth_token token, bool special, char *out, size_t cap);
     bool (*token_is_end)(struct hearth_engine *engine, hearth_token token);
+    /* User-defined tokens are made of their text even where control tokens are not parsed. */
+    bool (*token_is_user_defined)(struct hearth_engine *engine, hearth_token token);
 
     /* Time as the engine sees it: the monotonic clock, or sim's virtual one. Units: microseconds. Any thread. */
     int64_t (*now_us)(struct hearth_engine *engine);

@@ -136,6 +136,7 @@ static const struct hearth_engine_ops ops = {
     .tokenize = hearth_llama_tokenize,
     .token_text = hearth_llama_token_text,
     .token_is_end = hearth_llama_token_is_end,
+    .token_is_user_defined = hearth_llama_token_is_user_defined,
     .now_us = llama_now_us,
     .logits = llama_logits,
 };

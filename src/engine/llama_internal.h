@@ -137,6 +137,7 @@ int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t
                           bool parse_special, struct hearth_tokens *out);
 size_t hearth_llama_token_text(struct hearth_engine *engine, hearth_token token, bool special, char *out, size_t cap);
 bool hearth_llama_token_is_end(struct hearth_engine *engine, hearth_token token);
+bool hearth_llama_token_is_user_defined(struct hearth_engine *engine, hearth_token token);
 /* The text of a token as a new string, "" for LLAMA_TOKEN_NULL; NULL when out of memory. */
 char *hearth_llama_token_string(struct hearth_llama *llama, hearth_token token);
 

@@ -94,6 +94,11 @@ bool hearth_llama_token_is_end(struct hearth_engine *engine, hearth_token token)
            llama_vocab_is_eog(hearth_llama_of(engine)->vocab, token);
 }
 
+bool hearth_llama_token_is_user_defined(struct hearth_engine *engine, hearth_token token) {
+    return token >= 0 && (uint32_t)token < engine->caps.vocab_tokens &&
+           (llama_vocab_get_attr(hearth_llama_of(engine)->vocab, token) & LLAMA_TOKEN_ATTR_USER_DEFINED) != 0;
+}
+
 char *hearth_llama_token_string(struct hearth_llama *llama, hearth_token token) {
     size_t len = hearth_llama_token_text(&llama->head, token, true, NULL, 0);
     char *text = calloc(len + 1, 1);

@@ -153,6 +153,12 @@ static bool sim_token_is_end(struct hearth_engine *engine, hearth_token token) {
     return token == hearth_sim_text_end() || token == hearth_sim_text_stop();
 }
 
+static bool sim_token_is_user_defined(struct hearth_engine *engine, hearth_token token) {
+    (void)engine;
+    (void)token;
+    return false;
+}
+
 /* ---- creation ---- */
 
 static void sim_destroy(struct hearth_engine *engine) {
@@ -184,6 +190,7 @@ static const struct hearth_engine_ops sim_ops = {
     .tokenize = sim_tokenize,
     .token_text = sim_token_text,
     .token_is_end = sim_token_is_end,
+    .token_is_user_defined = sim_token_is_user_defined,
     .grammar_check = hearth_constraint_check,
     .now_us = sim_now_us,
 };

@@ -9,69 +9,93 @@
  * of ends and beginnings are tried, in one go and in two. */
 #include "session/specials.h"
 
+#include "engine/engine.h"
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { UNKNOWN, CUTS, DOES_NOT };
+enum { TEXT_MAX = 256 }; /* bytes of a control token; longer ones are none */
 
 struct node {
     uint32_t child, sibling; /* 0: none */
-    hearth_token token;      /* the control token that ends here, or -1 */
+    hearth_token token;      /* the token that ends here, or -1 */
     uint8_t byte;
+};
+
+struct trie {
+    struct node *nodes; /* [0] is nobody */
+    uint32_t count, cap;
+    uint32_t roots[256];
 };
 
 struct hearth_specials {
     struct hearth_engine *engine;
-    struct node *nodes; /* [0] is nobody */
-    uint32_t count, cap;
-    uint32_t roots[256];
+    struct trie control, all; /* control tokens; these and markup */
     char *turn_end;
     size_t turn_end_len;
     bool lines; /* cut between lines, not at control tokens */
     _Atomic uint8_t *verdicts; /* by token */
 };
 
-static uint32_t node_new(struct hearth_specials *specials, uint8_t byte, uint32_t sibling) {
-    if (specials->count == specials->cap) {
-        uint32_t cap = specials->cap > 0 ? 2 * specials->cap : 1024;
-        struct node *nodes = realloc(specials->nodes, cap * sizeof *nodes);
+static uint32_t node_new(struct trie *trie, uint8_t byte, uint32_t sibling) {
+    if (trie->count == trie->cap) {
+        uint32_t cap = trie->cap > 0 ? 2 * trie->cap : 1024;
+        struct node *nodes = realloc(trie->nodes, cap * sizeof *nodes);
         if (nodes == NULL) {
             return 0;
         }
-        specials->nodes = nodes;
-        specials->cap = cap;
+        trie->nodes = nodes;
+        trie->cap = cap;
     }
-    specials->nodes[specials->count] = (struct node){.sibling = sibling, .token = -1, .byte = byte};
-    return specials->count++;
+    trie->nodes[trie->count] = (struct node){.sibling = sibling, .token = -1, .byte = byte};
+    return trie->count++;
 }
 
-static uint32_t child_of(const struct hearth_specials *specials, uint32_t node, uint8_t byte) {
-    uint32_t at = specials->nodes[node].child;
-    while (at != 0 && specials->nodes[at].byte != byte) {
-        at = specials->nodes[at].sibling;
+static uint32_t child_of(const struct trie *trie, uint32_t node, uint8_t byte) {
+    uint32_t at = trie->nodes[node].child;
+    while (at != 0 && trie->nodes[at].byte != byte) {
+        at = trie->nodes[at].sibling;
     }
     return at;
 }
 
-static bool add(struct hearth_specials *specials, hearth_token token, const uint8_t *text, size_t len) {
-    uint32_t at = specials->roots[text[0]];
+static bool add(struct trie *trie, hearth_token token, const char *text, size_t len) {
+    const uint8_t *bytes = (const uint8_t *)text;
+    uint32_t at = trie->roots[bytes[0]];
     if (at == 0) {
-        at = specials->roots[text[0]] = node_new(specials, text[0], 0);
+        at = trie->roots[bytes[0]] = node_new(trie, bytes[0], 0);
     }
     for (size_t i = 1; i < len && at != 0; i++) {
-        uint32_t next = child_of(specials, at, text[i]);
+        uint32_t next = child_of(trie, at, bytes[i]);
         if (next == 0) {
-            next = node_new(specials, text[i], specials->nodes[at].child);
-            specials->nodes[at].child = next;
+            next = node_new(trie, bytes[i], trie->nodes[at].child);
+            trie->nodes[at].child = next;
         }
         at = next;
     }
     if (at != 0) {
-        specials->nodes[at].token = token;
+        trie->nodes[at].token = token;
     }
     return at != 0;
+}
+
+/* The length of the longest text at `at` that ends at or before `len`; 0: none. `*open`: one may go on behind that. */
+static size_t match(const struct trie *trie, const char *text, size_t len, size_t at, hearth_token *token, bool *open) {
+    size_t best = 0;
+    uint32_t node = at < len ? trie->roots[(uint8_t)text[at]] : 0;
+    *open = false;
+    for (size_t end = at + 1; node != 0; end++) {
+        if (trie->nodes[node].token >= 0) {
+            *token = trie->nodes[node].token;
+            best = end - at;
+        }
+        *open = end == len && trie->nodes[node].child != 0;
+        node = end < len ? child_of(trie, node, (uint8_t)text[end]) : 0;
+    }
+    return best;
 }
 
 /* A text of one letter has the same last token with and without special tokens around it. */
@@ -85,18 +109,43 @@ static bool adds_end(struct hearth_engine *engine) {
     return adds;
 }
 
+static bool is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* A user-defined token of the template's that looks like it: vocabularies have blanks, and words, as such tokens, too,
+ * and what is written every day must not be touched. */
+static bool is_markup(struct hearth_engine *engine, hearth_token token, const char *template_text) {
+    static const char brackets[] = "<>[]{}|";
+    char text[64];
+    bool letter = false, bracket = false;
+    if (template_text == NULL || !engine->ops->token_is_user_defined(engine, token)) {
+        return false;
+    }
+    const size_t len = engine->ops->token_text(engine, token, true, text, sizeof text - 1);
+    for (size_t i = 0; i < len && len < sizeof text; i++) {
+        letter = letter || is_letter(text[i]);
+        bracket = bracket || strchr(brackets, text[i]) != NULL;
+    }
+    return len > 2 && len < sizeof text && letter && bracket && !is_letter(text[0]) && memchr(text, ' ', len) == NULL &&
+           memmem(template_text, strlen(template_text), text, len) != NULL;
+}
+
 /* Control tokens have a text, but none when special tokens are not printed. */
-static bool add_all(struct hearth_specials *specials) {
+static bool add_all(struct hearth_specials *specials, const char *template_text) {
     struct hearth_engine *engine = specials->engine;
-    char text[256], plain[4];
+    char text[TEXT_MAX], plain[4];
     for (uint32_t i = 0; i < engine->caps.vocab_tokens; i++) {
         hearth_token token = (hearth_token)i;
-        size_t len = engine->ops->token_text(engine, token, false, plain, sizeof plain);
-        if (len > 0) {
+        const bool control = engine->ops->token_text(engine, token, false, plain, sizeof plain) == 0;
+        if (!control && !is_markup(engine, token, template_text)) {
             continue;
         }
-        len = engine->ops->token_text(engine, token, true, text, sizeof text);
-        if (len > 1 && len <= sizeof text && !add(specials, token, (const uint8_t *)text, len)) {
+        const size_t len = engine->ops->token_text(engine, token, true, text, sizeof text);
+        if (len < 2 || len > sizeof text) {
+            continue;
+        }
+        if (!add(&specials->all, token, text, len) || (control && !add(&specials->control, token, text, len))) {
             return false;
         }
     }
@@ -105,7 +154,8 @@ static bool add_all(struct hearth_specials *specials) {
 
 void hearth_specials_destroy(struct hearth_specials *specials) {
     if (specials != NULL) {
-        free(specials->nodes);
+        free(specials->control.nodes);
+        free(specials->all.nodes);
         free(specials->turn_end);
         free((void *)specials->verdicts);
         free(specials);
@@ -146,17 +196,10 @@ static bool may_cut(struct hearth_specials *specials, hearth_token token, const 
 
 /* A control token begins at `at` that the text may be cut at. */
 static bool control_at(struct hearth_specials *specials, const char *text, size_t len, size_t at) {
-    hearth_token best = -1;
-    size_t best_len = 0;
-    uint32_t node = at < len ? specials->roots[(uint8_t)text[at]] : 0;
-    for (size_t end = at + 1; node != 0; end++) {
-        if (specials->nodes[node].token >= 0) {
-            best = specials->nodes[node].token;
-            best_len = end - at;
-        }
-        node = end < len ? child_of(specials, node, (uint8_t)text[end]) : 0;
-    }
-    return best >= 0 && may_cut(specials, best, text + at, best_len);
+    hearth_token token = -1;
+    bool open;
+    const size_t matched = match(&specials->control, text, len, at, &token, &open);
+    return matched > 0 && may_cut(specials, token, text + at, matched);
 }
 
 /* ---- lines ---- */
@@ -207,7 +250,24 @@ static bool lines_can_be_cut(struct hearth_engine *engine) {
 
 /* ---- creation ---- */
 
-struct hearth_specials *hearth_specials_create(struct hearth_engine *engine, const char *turn_end) {
+/* A text that has a user-defined token's in it can be tokenised in two pieces, and has the same text then: a space that
+ * the tokenizer puts in front of a piece would be another text. */
+static bool can_be_severed(struct hearth_engine *engine) {
+    struct hearth_tokens tokens = {0};
+    struct hearth_buf text = {0};
+    bool ok = engine->ops->tokenize(engine, "<", 1, false, false, &tokens) == HEARTH_OK &&
+              engine->ops->tokenize(engine, "b>", 2, false, false, &tokens) == HEARTH_OK;
+    for (size_t i = 0; i < tokens.n && ok; i++) {
+        ok = hearth_engine_append_text(engine, tokens.v[i], true, &text);
+    }
+    ok = ok && text.len == 3 && memcmp(text.data, "<b>", 3) == 0;
+    hearth_tokens_finish(&tokens);
+    hearth_buf_finish(&text);
+    return ok;
+}
+
+struct hearth_specials *hearth_specials_create(struct hearth_engine *engine, const char *turn_end,
+                                               const char *template_text) {
     struct hearth_specials *specials = calloc(1, sizeof *specials);
     if (specials == NULL) {
         return NULL;
@@ -219,8 +279,10 @@ struct hearth_specials *hearth_specials_create(struct hearth_engine *engine, con
     bool ok = specials->verdicts != NULL && specials->turn_end != NULL;
     if (ok) {
         bool never = adds_end(engine);
-        (void)node_new(specials, 0, 0);
-        ok = specials->count == 1 && (never || add_all(specials));
+        (void)node_new(&specials->control, 0, 0);
+        (void)node_new(&specials->all, 0, 0);
+        ok = specials->control.count == 1 && specials->all.count == 1 &&
+             (never || add_all(specials, can_be_severed(engine) ? template_text : NULL));
         if (ok && !never && specials->turn_end_len > 0 && !control_at(specials, turn_end, specials->turn_end_len, 0)) {
             specials->lines = lines_can_be_cut(engine);
         }
@@ -262,4 +324,158 @@ size_t hearth_specials_turn_end(const struct hearth_specials *specials, const ch
                             ? memmem(text + from, len - from, specials->turn_end, specials->turn_end_len)
                             : NULL;
     return found != NULL ? (size_t)(found - text) : len;
+}
+
+/* ---- guards ---- */
+
+size_t hearth_guards_count(const char *text, size_t len) {
+    size_t count = 0;
+    for (const char *at = text; (at = memchr(at, HEARTH_GUARD, len - (size_t)(at - text))) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+size_t hearth_guards_strip(char *text, size_t len) {
+    const char *first = len > 0 ? memchr(text, HEARTH_GUARD, len) : NULL;
+    if (first == NULL) {
+        return len;
+    }
+    size_t n = (size_t)(first - text);
+    for (size_t i = n; i < len; i++) {
+        if ((uint8_t)text[i] != HEARTH_GUARD) {
+            text[n++] = text[i];
+        }
+    }
+    return n;
+}
+
+size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, const char *text, size_t len,
+                            size_t from, size_t *matched) {
+    const struct trie *trie = markup ? &specials->all : &specials->control;
+    for (size_t at = from; at < len; at++) {
+        hearth_token token;
+        bool open;
+        if (trie->roots[(uint8_t)text[at]] == 0) {
+            continue;
+        }
+        *matched = match(trie, text, len, at, &token, &open);
+        if (*matched > 0 || open) {
+            return at;
+        }
+    }
+    return len;
+}
+
+/* A text of the trie that stands on both sides of `at`, of a user-defined token if so wanted. */
+static bool spans(const struct hearth_specials *specials, const char *text, size_t len, size_t at, bool user_defined) {
+    struct hearth_engine *engine = specials->engine;
+    for (size_t from = at > TEXT_MAX ? at - TEXT_MAX : 0; from < at; from++) {
+        hearth_token token = -1;
+        bool open;
+        if (match(&specials->all, text, len, from, &token, &open) > at - from &&
+            (!user_defined || engine->ops->token_is_user_defined(engine, token))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool hearth_specials_spans(const struct hearth_specials *specials, const char *text, size_t len, size_t at) {
+    return spans(specials, text, len, at, false);
+}
+
+/* A text without its guards, and where they were: ascending, and behind the last one the text's end. */
+struct plain {
+    char *text;
+    size_t len;
+    size_t *guards;
+    bool add_special; /* nothing has been tokenised yet, and what comes first has special tokens in front */
+};
+
+static bool plain_init(struct plain *plain, const char *text, size_t len) {
+    plain->text = malloc(len + 1);
+    plain->guards = malloc((hearth_guards_count(text, len) + 1) * sizeof *plain->guards);
+    plain->len = 0;
+    if (plain->text == NULL || plain->guards == NULL) {
+        return false;
+    }
+    size_t count = 0;
+    for (size_t i = 0; i < len; i++) {
+        if ((uint8_t)text[i] == HEARTH_GUARD) {
+            plain->guards[count++] = plain->len;
+        } else {
+            plain->text[plain->len++] = text[i];
+        }
+    }
+    plain->guards[count] = plain->len;
+    return true;
+}
+
+static int tokenize_part(const struct hearth_specials *specials, struct plain *plain, size_t from, size_t to,
+                         bool parse, struct hearth_tokens *out) {
+    if (from == to) {
+        return HEARTH_OK;
+    }
+    const bool add_special = plain->add_special;
+    plain->add_special = false;
+    return specials->engine->ops->tokenize(specials->engine, plain->text + from, to - from, add_special, parse, out);
+}
+
+/* What stands between two special tokens and has guards, as nothing but text. User-defined tokens are found in text,
+ * too, and only a piece that ends within one has none. */
+static int tokenize_guarded(const struct hearth_specials *specials, struct plain *plain, size_t from, size_t to,
+                            const size_t *guard, struct hearth_tokens *out) {
+    int err = HEARTH_OK;
+    for (; *guard < to && err == HEARTH_OK; guard++) {
+        if (*guard > from && spans(specials, plain->text, to, *guard, true)) {
+            err = tokenize_part(specials, plain, from, *guard, false, out);
+            from = *guard;
+        }
+    }
+    return err == HEARTH_OK ? tokenize_part(specials, plain, from, to, false, out) : err;
+}
+
+static int tokenize_plain(const struct hearth_specials *specials, struct plain *plain, struct hearth_tokens *out) {
+    const size_t *guard = plain->guards, *first = guard; /* the next one; the first one behind `text` */
+    size_t run = 0, text = 0, at = 0; /* what is not tokenised yet; what is behind the last special token */
+    int err = HEARTH_OK;
+    while (err == HEARTH_OK) {
+        hearth_token token;
+        bool open;
+        while (*guard <= at && *guard < plain->len) {
+            guard++;
+        }
+        const size_t matched = match(&specials->all, plain->text, *guard, at, &token, &open);
+        if (matched == 0 && at < plain->len) {
+            at++;
+            continue;
+        }
+        if (*first < at) {
+            err = tokenize_part(specials, plain, run, text, true, out);
+            err = err == HEARTH_OK ? tokenize_guarded(specials, plain, text, at, first, out) : err;
+            run = at;
+        }
+        if (at >= plain->len) {
+            break;
+        }
+        text = at += matched;
+        first = guard;
+    }
+    return err == HEARTH_OK ? tokenize_part(specials, plain, run, plain->len, true, out) : err;
+}
+
+int hearth_specials_tokenize(const struct hearth_specials *specials, const char *text, size_t len, bool add_special,
+                             struct hearth_tokens *out) {
+    if (len == 0 || memchr(text, HEARTH_GUARD, len) == NULL) {
+        return specials->engine->ops->tokenize(specials->engine, text, len, add_special, true, out);
+    }
+    const size_t before = out->n;
+    struct plain plain = {.add_special = add_special};
+    const int err =
+        plain_init(&plain, text, len) ? tokenize_plain(specials, &plain, out) : HEARTH_ERR_NOMEM;
+    free(plain.text);
+    free(plain.guards);
+    out->n = err == HEARTH_OK ? out->n : before;
+    return err;
 }

@@ -119,6 +119,7 @@ size_t hearth_transcript_tokens_before(const struct walk *walk, const hearth_tok
                                        size_t offset) {
     struct hearth_engine *engine = walk->transcripts->engine;
     size_t i = 0;
+    offset -= hearth_guards_count(walk->prompt->text + pos, offset - pos);
     /* A BOS token that the tokenizer put in front stands for no text. */
     if (walk->starts && pos == 0 && count > 0 &&
         !token_text_is(engine, tokens[0], walk->prompt->text, walk->prompt->len)) {
@@ -246,6 +247,16 @@ static bool same_but_space(const char *a, size_t na, const char *b, size_t nb) {
     return na == nb && (na == 0 || memcmp(a, b, na) == 0); /* an empty reply has no text at all */
 }
 
+/* Whether the text [begin, end) of the prompt stands for the reply. `plain` has room for it. */
+static bool reads_as(const struct walk *walk, const struct reply *reply, size_t begin, size_t end, char *plain) {
+    const struct hearth_transcript_prompt *prompt = walk->prompt;
+    memcpy(plain, prompt->text + begin, end - begin);
+    const struct hearth_transcript_print print = {reply->head, reply->head_len, plain,
+                                                  hearth_guards_strip(plain, end - begin)};
+    return same_but_space(print.text, print.len, reply->raw, reply->raw_len) ||
+           prompt->reads(prompt->user, &print, reply->message);
+}
+
 /* The end of the text that stands for the reply here, or 0. */
 static size_t end_of_reply(const struct walk *walk, const struct reply *reply) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
@@ -255,16 +266,20 @@ static size_t end_of_reply(const struct walk *walk, const struct reply *reply) {
         return 0;
     }
     size_t end = begin;
-    for (int i = 0; i < REPLY_CUTS_MAX; i++, end++) {
+    char *plain = NULL;
+    bool reads = false;
+    for (int i = 0; i < REPLY_CUTS_MAX && !reads && end <= prompt->len; i++, end++) {
         end = hearth_specials_end(walk->transcripts->specials, prompt->text, prompt->len, end);
-        const struct hearth_transcript_print print = {reply->head, reply->head_len, prompt->text + begin, end - begin};
-        if (same_but_space(print.text, print.len, reply->raw, reply->raw_len) ||
-            prompt->reads(prompt->user, &print, reply->message)) {
-            return end;
-        }
-        if (end == prompt->len) {
+        char *more = realloc(plain, end - begin + 1);
+        if (more == NULL) {
             break;
         }
+        plain = more;
+        reads = reads_as(walk, reply, begin, end, plain);
+    }
+    free(plain);
+    if (reads) {
+        return end - 1;
     }
     walk->transcripts->stats.replies_lost++;
     return 0;
@@ -359,6 +374,10 @@ static int start_behind(struct walk *walk) {
     return node != NULL && take_path(walk, node) ? HEARTH_OK : HEARTH_ERR_NOMEM;
 }
 
+const struct hearth_specials *hearth_transcripts_specials(const struct hearth_transcripts *transcripts) {
+    return transcripts->specials;
+}
+
 size_t hearth_transcripts_turn_end(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t from) {
     return hearth_specials_turn_end(transcripts->specials, text, len, from);
 }
@@ -368,12 +387,12 @@ size_t hearth_transcripts_turn_end(struct hearth_transcripts *transcripts, const
 /* Tokenises the rest, each piece from one control token to the next. */
 static int tokenize_rest(struct walk *walk, struct pieces *pieces) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
-    struct hearth_engine *engine = walk->transcripts->engine;
     struct hearth_tokens *tokens = &walk->result->tokens;
     for (size_t pos = walk->pos; pos < prompt->len;) {
         size_t end = hearth_specials_next(walk->transcripts->specials, prompt->text, prompt->len, pos + 1);
         size_t first = tokens->n;
-        int err = engine->ops->tokenize(engine, prompt->text + pos, end - pos, walk->starts && pos == 0, true, tokens);
+        int err = hearth_specials_tokenize(walk->transcripts->specials, prompt->text + pos, end - pos,
+                                           walk->starts && pos == 0, tokens);
         if (err < 0) {
             return err;
         }

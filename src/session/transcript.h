@@ -31,6 +31,7 @@
 #include "engine/engine.h"
 #include "session/archive.h"
 #include "session/message.h"
+#include "session/specials.h"
 
 struct hearth_transcripts;
 
@@ -38,6 +39,7 @@ struct hearth_transcripts_params {
     struct hearth_engine *engine;   /* borrowed; its text operations are used */
     const char *turn_end;           /* what the template prints behind a message of the assistant ("<|im_end|>\n"), ""
                                        when that is unknown */
+    const char *template_text;      /* of the chat template, or NULL: see hearth_specials_create() */
     size_t budget_bytes;            /* of memory */
     const char *path;               /* database; its directory exists. NULL: memory only */
     const struct hearth_seal *seal; /* what is in the database is encrypted with; borrowed; NULL: not at all */
@@ -77,7 +79,7 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
 
 #define HEARTH_TRANSCRIPT_MARKS_MAX 24
 
-/* Text that a template printed where a reply stands, and what the prompt that was replied to ended with (not all of it,
+/* Text that a template printed where a reply stands, without guards, and what the prompt that was replied to ended with (not all of it,
  * but with the whole of what the template begins a reply with). */
 struct hearth_transcript_print {
     const char *head;
@@ -91,7 +93,7 @@ typedef bool hearth_transcript_reads_fn(void *user, const struct hearth_transcri
                                         const struct hearth_message *message);
 
 struct hearth_transcript_prompt {
-    const char *text;
+    const char *text; /* with guards (session/specials.h) */
     size_t len;
     struct hearth_transcript_root root;
     struct hearth_message *const *messages; /* restored; an assistant message that is to be continued is left out */
@@ -143,6 +145,8 @@ struct hearth_transcript_result {
  * reply that is to be kept is gone (restore and try again). */
 int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
                                 struct hearth_transcript_result *result);
+/* The control tokens of the vocabulary. Borrowed, as long as the transcripts. */
+const struct hearth_specials *hearth_transcripts_specials(const struct hearth_transcripts *transcripts);
 /* Where the template has printed the end of a turn, at or behind `from`; `len` when it has not, or it is unknown. */
 size_t hearth_transcripts_turn_end(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t from);
 void hearth_transcript_release(struct hearth_transcripts *transcripts, struct hearth_transcript_place *place);

@@ -295,7 +295,7 @@ int hearth_transcripts_create(const struct hearth_transcripts_params *params, st
         .path = params->path,
         .seal = params->seal,
         .limit_bytes = params->path_bytes > 0 ? params->path_bytes : 4 * (uint64_t)params->budget_bytes};
-    transcripts->specials = hearth_specials_create(params->engine, params->turn_end);
+    transcripts->specials = hearth_specials_create(params->engine, params->turn_end, params->template_text);
     if (transcripts->specials == NULL ||
         (params->path != NULL && hearth_archive_create(&archive, &transcripts->archive) != HEARTH_OK)) {
         hearth_specials_destroy(transcripts->specials);

@@ -67,7 +67,7 @@ static size_t tokens_in_pieces(struct hearth_engine *engine, struct hearth_speci
 
 static void pieces_are_the_whole(struct hearth_engine *engine, const char *turn_end) {
     struct rng rng = {seed_announced(11)};
-    struct hearth_specials *specials = hearth_specials_create(engine, turn_end);
+    struct hearth_specials *specials = hearth_specials_create(engine, turn_end, NULL);
     struct hearth_buf text = {0};
     struct hearth_tokens whole = {0}, parts = {0};
     size_t pieces = 0;

@@ -7,6 +7,12 @@
 
 /* Adds them to an engine; one engine of a process at a time. */
 void markers_add(struct hearth_engine *engine, const char *template_text);
+/* These, and the words of its markup ("<tool_call>", "</think>") as user-defined tokens. */
+void markers_add_words(struct hearth_engine *engine, const char *template_text);
+/* Of the markers, all or the control tokens: number and texts; and whether a token is one of all. */
+size_t markers_count(bool words);
+const char *markers_text(size_t i);
+bool markers_is(hearth_token token);
 void markers_finish(void);
 
 #endif

@@ -329,7 +329,7 @@ static void control_tokens_are_found(void **state) {
     struct fixture f;
     (void)state;
     open_with(&f, 1 << 20);
-    struct hearth_specials *specials = hearth_specials_create(f.engine, "<|im_end|>");
+    struct hearth_specials *specials = hearth_specials_create(f.engine, "<|im_end|>", NULL);
     assert_non_null(specials);
     const char *text = "a < b <|im_ <|im_end|><|im_start|>x";
     size_t len = strlen(text);

@@ -1,0 +1,146 @@
+/* See poison.h. A history is JSON in which @ and a letter stand for the places; one of them has the poison at a time, and
+ * the number of special tokens in the prompt must be that of the harmless history. Markup ("<tool_call>") is text in
+ * what users, tools and results say; a system text, and what the assistant said, may hold it. */
+#include "support/poison.h"
+#include "support/markers.h"
+#include "support/messages.h"
+
+#include "base/assert.h"
+#include "base/buf.h"
+#include "session/specials.h"
+
+static const struct place {
+    char letter;
+    bool reply, markup; /* the marks of thinking stay; markup is text */
+    const char *what;
+} places[] = {{'s', false, false, "system"},       {'u', false, true, "user"},
+              {'a', true, false, "assistant"},     {'t', false, false, "reasoning"},
+              {'v', false, false, "argument"},     {'k', false, false, "argument's name"},
+              {'n', false, false, "call's name"},  {'r', false, true, "result"},
+              {'l', false, true, "last result"},   {'d', false, true, "tool's description"},
+              {'p', false, true, "parameter"},     {'f', false, true, "tool's name"},
+              {'x', false, true, "template argument"}, {'e', true, false, "later reply"},
+              {'w', false, true, "question"}};
+
+static const char history[] =
+    "[{'role':'system','content':'System @s'},{'role':'user','content':'@u question'},"
+    "{'role':'assistant','content':'Words @a.','reasoning_content':'I think @t so','tool_calls':[{'id':'call00001',"
+    "'type':'function','function':{'name':'read@n','arguments':'{\\\"path@k\\\":\\\"a @v b\\\"}'}}]},"
+    "{'role':'tool','tool_call_id':'call00001','content':'Result @r'},"
+    "{'role':'assistant','content':'@e Then.'},{'role':'user','content':'And @w?'},"
+    "{'role':'assistant','content':'','tool_calls':[{'id':'call00002','type':'function','function':{'name':'read',"
+    "'arguments':'{\\\"path\\\":\\\"b\\\"}'}}]},{'role':'tool','tool_call_id':'call00002','content':'@l'}]";
+static const char tools_text[] =
+    "[{'type':'function','function':{'name':'read@f','description':'Reads @d','parameters':{'type':'object','properties':"
+    "{'path':{'type':'string','description':'A path @p'}},'required':['path']}}}]";
+static const char kwargs_text[] = "{'reasoning_effort':'high@x','date_string':'today @x','documents':[{'text':'@x'}]}";
+
+/* `place`: NULL: all are harmless. */
+static char *fill(const char *text, const struct place *place, const char *poison) {
+    struct hearth_buf out = {0};
+    for (const char *at = text; *at != '\0'; at++) {
+        const bool here = *at == '@' && place != NULL && at[1] == place->letter;
+        const char *instead = here ? poison : *at == '@' ? "zz" : NULL;
+        HEARTH_ASSERT(instead != NULL ? hearth_buf_text(&out, instead) : hearth_buf_append(&out, at, 1));
+        at += *at == '@';
+    }
+    HEARTH_ASSERT(hearth_buf_append(&out, "", 1));
+    return (char *)hearth_buf_take(&out);
+}
+
+static bool is_thinking(const struct hearth_chat_format_info *info, const char *text) {
+    bool same = strstr(info->thinking_start, text) != NULL;
+    for (size_t i = 0; i < info->thinking_end_count; i++) {
+        same = same || strstr(info->thinking_ends[i], text) != NULL;
+    }
+    return same;
+}
+
+static char *make_poison(const struct hearth_chat_format *format, const struct place *place) {
+    struct hearth_buf out = {0};
+    for (size_t i = 0; i < markers_count(place->markup); i++) {
+        const char *text = markers_text(i);
+        if (!place->reply || !is_thinking(hearth_chat_format_info(format), text)) {
+            HEARTH_ASSERT(strpbrk(text, "'\"\\") != NULL || hearth_buf_printf(&out, "x%sy%s%s ", text, text, text));
+        }
+    }
+    HEARTH_ASSERT(hearth_buf_text(&out, "!") && hearth_buf_append(&out, "", 1));
+    return (char *)hearth_buf_take(&out);
+}
+
+struct rendering {
+    bool done;
+    size_t special; /* tokens */
+    char *text;     /* without guards */
+};
+
+static struct rendering render(struct hearth_chat *chat, const struct hearth_specials *specials, bool guarded,
+                               const struct place *place) {
+    struct rendering out = {.done = false};
+    struct hearth_chat_format *format = NULL;
+    struct hearth_chat_prompt prompt = {.text = {0}};
+    struct hearth_tokens tokens = {0};
+    struct hearth_errmsg msg;
+    struct hearth_message question = {.role = HEARTH_ROLE_USER, .content = (char *)(uintptr_t)"x", .content_len = 1};
+    struct hearth_message *first[] = {&question};
+    struct hearth_chat_request request = {.messages = first, .message_count = 1, .tool_choice = HEARTH_TOOLS_AUTO,
+                                          .thinking = true, .parallel_calls = true};
+    HEARTH_ASSERT(hearth_chat_format_get(chat, &request, &format, &msg) == HEARTH_OK);
+    char *poison = place != NULL ? make_poison(format, place) : NULL;
+    char *filled[] = {fill(history, place, poison), fill(tools_text, place, poison), fill(kwargs_text, place, poison)};
+    struct messages list = messages_load(filled[0]);
+    json_t *tools = messages_json(filled[1]), *kwargs = messages_json(filled[2]);
+    request.messages = list.v;
+    request.message_count = list.n;
+    request.tools = tools;
+    request.kwargs = kwargs;
+    request.specials = guarded ? specials : NULL;
+    if (hearth_chat_render(chat, &request, format, &prompt, &msg) == HEARTH_OK) {
+        HEARTH_ASSERT(hearth_specials_tokenize(specials, (const char *)prompt.text.data, prompt.text.len, true,
+                                               &tokens) == HEARTH_OK);
+        for (size_t i = 0; i < tokens.n; i++) {
+            out.special += markers_is(tokens.v[i]) ? 1 : 0;
+        }
+        prompt.text.len = hearth_guards_strip((char *)prompt.text.data, prompt.text.len);
+        out.text = strndup((const char *)prompt.text.data, prompt.text.len);
+        out.done = true;
+    }
+    hearth_tokens_finish(&tokens);
+    hearth_chat_prompt_finish(&prompt);
+    hearth_chat_format_unref(format);
+    messages_finish(&list);
+    json_decref(tools);
+    json_decref(kwargs);
+    for (size_t i = 0; i < 3; i++) {
+        free(filled[i]);
+    }
+    free(poison);
+    return out;
+}
+
+struct poison_result poison_try(struct hearth_engine *engine, struct hearth_chat *chat, const char *name) {
+    struct poison_result result = {0};
+    struct hearth_specials *specials = hearth_specials_create(engine, "", hearth_chat_template(chat));
+    HEARTH_ASSERT(specials != NULL);
+    const struct rendering harmless = render(chat, specials, true, NULL);
+    for (size_t i = 0; harmless.done && i < sizeof places / sizeof places[0]; i++) {
+        const struct rendering with = render(chat, specials, true, &places[i]);
+        const struct rendering without = render(chat, specials, false, &places[i]);
+        if (with.done) {
+            const bool open = with.special != harmless.special;
+            if (open) {
+                fprintf(stderr, "%s: %s: %zu special tokens, not %zu\n", name, places[i].what, with.special,
+                        harmless.special);
+            }
+            result.places++;
+            result.open += open ? 1 : 0;
+            result.without += !without.done || without.special != harmless.special ? 1 : 0;
+            result.changed += without.done && strcmp(without.text, with.text) != 0 ? 1 : 0;
+        }
+        free(with.text);
+        free(without.text);
+    }
+    free(harmless.text);
+    hearth_specials_destroy(specials);
+    return result;
+}
