@@ -552,21 +552,6 @@ void hearth_transcript_release(struct hearth_transcripts *transcripts, struct he
 
 /* ---- replies ---- */
 
-bool hearth_transcript_add_raw(struct hearth_engine *engine, struct reply *reply) {
-    struct hearth_buf raw = {0};
-    bool ok = true;
-    for (size_t i = 0; ok && i < reply->sampled; i++) {
-        ok = hearth_engine_append_text(engine, reply->tokens[reply->head_tokens + i], true, &raw);
-    }
-    if (!ok) {
-        hearth_buf_finish(&raw);
-        return false;
-    }
-    reply->raw_len = raw.len;
-    reply->raw = (char *)hearth_buf_take(&raw);
-    return true;
-}
-
 static struct reply *make_reply(struct hearth_engine *engine, const struct hearth_transcript_place *place,
                                 struct hearth_message *message, const hearth_token *sampled, size_t count) {
     struct reply *reply = calloc(1, sizeof *reply);

@@ -79,8 +79,8 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
 
 #define HEARTH_TRANSCRIPT_MARKS_MAX 24
 
-/* Text that a template printed where a reply stands, without guards, and what the prompt that was replied to ended with (not all of it,
- * but with the whole of what the template begins a reply with). */
+/* Text that a template printed where a reply stands, without guards, and what the prompt that was replied to ended with
+ * (not all of it, but with the whole of what the template begins a reply with). */
 struct hearth_transcript_print {
     const char *head;
     size_t head_len;

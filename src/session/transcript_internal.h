@@ -110,8 +110,6 @@ size_t hearth_transcript_tokens_before(const struct walk *walk, const hearth_tok
                                        size_t offset);
 
 struct hearth_said hearth_transcript_said(const struct hearth_message *message);
-/* Fills `raw` from the sampled tokens. False: out of memory. */
-bool hearth_transcript_add_raw(struct hearth_engine *engine, struct reply *reply);
 
 /* ---- transcript_fork.c ---- */
 
@@ -143,6 +141,8 @@ void hearth_transcript_record(struct hearth_transcripts *transcripts, struct nod
  * that is there already is put at the head in its place. NULL: out of memory, nothing taken. */
 struct reply *hearth_transcript_add_reply(struct hearth_transcripts *transcripts, struct reply *reply);
 void hearth_transcript_free_reply(struct reply *reply);
+/* Fills `raw` from the sampled tokens. False: out of memory. */
+bool hearth_transcript_add_raw(struct hearth_engine *engine, struct reply *reply);
 /* First reply of a chain digest; then `link.next` of the same key. */
 struct reply *hearth_transcript_reply(struct hearth_transcripts *transcripts, struct hearth_digest said);
 struct reply *hearth_transcript_next_reply(const struct reply *reply);

@@ -174,6 +174,21 @@ void hearth_transcript_free_reply(struct reply *reply) {
     free(reply);
 }
 
+bool hearth_transcript_add_raw(struct hearth_engine *engine, struct reply *reply) {
+    struct hearth_buf raw = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < reply->sampled; i++) {
+        ok = hearth_engine_append_text(engine, reply->tokens[reply->head_tokens + i], true, &raw);
+    }
+    if (!ok) {
+        hearth_buf_finish(&raw);
+        return false;
+    }
+    reply->raw_len = raw.len;
+    reply->raw = (char *)hearth_buf_take(&raw);
+    return true;
+}
+
 static void drop_reply(struct hearth_transcripts *transcripts, struct reply **at) {
     struct reply *reply = *at;
     *at = reply->next;

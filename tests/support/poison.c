@@ -1,5 +1,5 @@
-/* See poison.h. A history is JSON in which @ and a letter stand for the places; one of them has the poison at a time, and
- * the number of special tokens in the prompt must be that of the harmless history. Markup ("<tool_call>") is text in
+/* See poison.h. A history is JSON in which @ and a letter stand for the places; one of them has the poison at a time,
+ * and the number of special tokens in the prompt must be that of the harmless history. Markup ("<tool_call>") is text in
  * what users, tools and results say; a system text, and what the assistant said, may hold it. */
 #include "support/poison.h"
 #include "support/markers.h"
@@ -31,8 +31,8 @@ static const char history[] =
     "{'role':'assistant','content':'','tool_calls':[{'id':'call00002','type':'function','function':{'name':'read',"
     "'arguments':'{\\\"path\\\":\\\"b\\\"}'}}]},{'role':'tool','tool_call_id':'call00002','content':'@l'}]";
 static const char tools_text[] =
-    "[{'type':'function','function':{'name':'read@f','description':'Reads @d','parameters':{'type':'object','properties':"
-    "{'path':{'type':'string','description':'A path @p'}},'required':['path']}}}]";
+    "[{'type':'function','function':{'name':'read@f','description':'Reads @d','parameters':{'type':'object',"
+    "'properties':{'path':{'type':'string','description':'A path @p'}},'required':['path']}}}]";
 static const char kwargs_text[] = "{'reasoning_effort':'high@x','date_string':'today @x','documents':[{'text':'@x'}]}";
 
 /* `place`: NULL: all are harmless. */
@@ -95,7 +95,12 @@ static struct rendering render(struct hearth_chat *chat, const struct hearth_spe
     request.tools = tools;
     request.kwargs = kwargs;
     request.specials = guarded ? specials : NULL;
-    if (hearth_chat_render(chat, &request, format, &prompt, &msg) == HEARTH_OK) {
+    int err = hearth_chat_render(chat, &request, format, &prompt, &msg);
+    if (err != HEARTH_OK && json_object_del(kwargs, "reasoning_effort") == 0) { /* some know three words only */
+        hearth_chat_prompt_finish(&prompt);
+        err = hearth_chat_render(chat, &request, format, &prompt, &msg);
+    }
+    if (err == HEARTH_OK) {
         HEARTH_ASSERT(hearth_specials_tokenize(specials, (const char *)prompt.text.data, prompt.text.len, true,
                                                &tokens) == HEARTH_OK);
         for (size_t i = 0; i < tokens.n; i++) {

@@ -1,5 +1,5 @@
-/* Histories in which every place holds the texts of all the control tokens that a chat template has, and what becomes of
- * them in the prompt. */
+/* Histories in which every place holds the texts of all the control tokens that a chat template has, and what becomes
+ * of them in the prompt. */
 #ifndef HEARTH_TESTS_POISON_H
 #define HEARTH_TESTS_POISON_H
 
