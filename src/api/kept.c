@@ -166,6 +166,11 @@ bool hearth_kept_load_line(struct hearth_job *job, struct hearth_digest id, cons
     struct hearth_kept *kept = job->kept;
     hearth_line_finish(&kept->line);
     const int err = hearth_store_line(job->api->store, job->owner, id, &kept->line);
+    if (err == HEARTH_ERR_NOT_FOUND && hearth_store_stands_in(job->api->store)) {
+        return hearth_api_fail(&job->error, 503, "session_store_unavailable", param,
+                               "%s: the session database cannot be used, and the response '%.100s' may be there", param,
+                               name);
+    }
     if (err == HEARTH_ERR_NOT_FOUND) {
         return hearth_api_fail(&job->error, 404, "not_found", param, "%s: there is no response with the id '%s' here",
                                param, name);
@@ -218,6 +223,11 @@ bool hearth_kept_find_head(struct hearth_job *job, bool must, const char *param,
     const char *name = job->kept->session;
     const int err = hearth_store_session_get(job->api->store, job->owner, name, &session);
     *head = (struct hearth_digest){0, 0};
+    if (err == HEARTH_ERR_NOT_FOUND && hearth_store_stands_in(job->api->store)) { /* not taken for a new one */
+        return hearth_api_fail(&job->error, 503, "session_store_unavailable", param,
+                               "%s: the session database cannot be used, and the conversation '%.100s' may be there",
+                               param, name);
+    }
     if (err == HEARTH_ERR_NOT_FOUND && !must) {
         job->kept->session_new = true;
         return true;

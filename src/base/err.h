@@ -26,7 +26,8 @@
     X(METHOD,           -15,  405, "method not allowed")                 \
     X(TIMEOUT,          -16,  408, "timed out")                          \
     X(OVERLOADED,       -17,  429, "too many requests wait")             \
-    X(DEADLINE,         -18,  504, "the deadline has passed")
+    X(DEADLINE,         -18,  504, "the deadline has passed")            \
+    X(QUOTA,            -30,  403, "the key's quota is used up")
 
 enum hearth_err {
     HEARTH_OK = 0,

@@ -180,29 +180,37 @@ static int create_engine(struct server *server, struct hearth_errmsg *msg) {
 
 static int open_disk(struct server *server, struct hearth_errmsg *msg) {
     const size_t warm_most = mib(512);
-    server->cache_bytes =
-        server->options->cache_ram < 0 ? physical_bytes() / 4 : mib(server->options->cache_ram);
+    server->cache_bytes = server->options->cache_ram < 0 ? physical_bytes() / 4 : mib(server->options->cache_ram);
     hearth_warm_limit(server->cache_bytes / 8 < warm_most ? server->cache_bytes / 8 : warm_most);
     return hearth_serve_disk_open(server->options, &server->engine->caps, server->model_name, &server->disk, msg);
 }
 
-/* A default place that cannot be used costs a line, as with state; what a newer hearth has written is not touched. */
+/* A file that was named and cannot be used ends the start. Without the usual one the server serves, and says so. */
 static int open_sessions(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
+    const int64_t day_us = (int64_t)24 * 3600 * 1000000;
     struct hearth_errmsg why = {""};
     int err = options->kv_key ? hearth_seal_create(options->kv_key, &server->seal, msg) : HEARTH_OK;
-    if (err != HEARTH_OK || !server->store_path) {
+    if (err != HEARTH_OK || (options->session_db && strcmp(options->session_db, "none") == 0)) {
         return err;
     }
-    const struct hearth_store_params params = {
-        .path = server->store_path, .seal = server->seal, .ttl_us = options->session_ttl * 24 * 3600 * 1000000};
-    err = hearth_store_create(&params, &server->store, &why);
-    if (err == HEARTH_ERR_IO && !options->session_db) {
-        hearth_health_raise(HEARTH_HEALTH_SESSION_DB, "sessions: %s: they are kept in memory only (--session-db names "
-                            "another file, none is silent)", why.text);
-        return HEARTH_OK;
+    const struct hearth_store_params memory = {.stands_in = true};
+    if (!server->store_path) { /* hearth_serve_paths_sessions() has said why */
+        return hearth_store_create(&memory, &server->store, msg);
     }
-    return err == HEARTH_OK ? err : hearth_fail(msg, err, "sessions: %s", why.text);
+    const struct hearth_store_params params = {.path = server->store_path,
+                                               .seal = server->seal,
+                                               .ttl_us = options->session_ttl * day_us,
+                                               .grace_us = 7 * day_us};
+    err = hearth_store_create(&params, &server->store, &why);
+    if (err != HEARTH_OK && !options->session_db && !options->kv_key && err != HEARTH_ERR_NOMEM) {
+        hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
+                            "sessions: %s: they are kept in memory only, and those that may be there cannot be gone on "
+                            "with (--session-db names another file, none is silent)",
+                            why.text);
+        return hearth_store_create(&memory, &server->store, msg);
+    }
+    return err == HEARTH_OK ? err : hearth_fail(msg, err, "--session-db: %s", why.text);
 }
 
 static enum hearth_speculate speculation(const char *word) {
@@ -547,8 +555,12 @@ int hearth_serve(const struct hearth_options *options, int argc, char *const arg
         status = 1;
     } else {
         print_banner(&server);
-        server.live = (struct hearth_serve_live){.argc = argc, .argv = argv, .options = options, .api = server.api,
-                                                 .service = server.service, .key_count = server.keys.count};
+        server.live = (struct hearth_serve_live){.argc = argc,
+                                                 .argv = argv,
+                                                 .options = options,
+                                                 .api = server.api,
+                                                 .service = server.service,
+                                                 .key_count = server.keys.count};
         serve_until_stopped(&server.live);
         hearth_log(HEARTH_LOG_INFO, "stopping: running requests have %lld s", (long long)options->grace);
         hearth_api_shutdown(server.api, options->grace * 1000000);

@@ -7,10 +7,12 @@
  * Versions: user_version counts the steps that were taken. A step and its number are one transaction, and the number is
  * looked at again inside it: another process may have been faster. The first step also writes the application_id.
  *
- * Setting aside renames -wal and -shm first: a new database must never meet the log of an old one. Processes take turns
+ * Setting aside is for what may be forgotten (replaces_others); other databases stay where they are, and opening fails.
+ * It renames -wal and -shm first: a new database must never meet the log of an old one. Processes take turns
  * by a lock on PATH.lock and look again whether the file is at fault, so that none moves away what another has just
  * begun. */
 #include "session/db.h"
+#include "session/db_sums.h"
 
 #include "base/assert.h"
 #include "base/buf.h"
@@ -40,37 +42,6 @@ int hearth_db_end(sqlite3 *handle, int rc) {
 }
 
 /* ---- opening ---- */
-
-static int fault(struct hearth_errmsg *why, int rc, const char *what) {
-    (void)hearth_fail(why, HEARTH_ERR_IO, "%s", what);
-    return rc;
-}
-
-/* A file that is there and only ours. */
-static int make_file(const char *path, struct hearth_errmsg *why) {
-    struct stat st;
-    int fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd >= 0) {
-        close(fd);
-        return SQLITE_OK;
-    }
-    if (errno != EEXIST) {
-        return fault(why, SQLITE_CANTOPEN, strerror(errno));
-    }
-    if (lstat(path, &st) != 0) {
-        return fault(why, SQLITE_CANTOPEN, strerror(errno));
-    }
-    if (!S_ISREG(st.st_mode)) {
-        return fault(why, SQLITE_CANTOPEN, "it is not a regular file");
-    }
-    if (st.st_uid != geteuid()) {
-        return fault(why, SQLITE_CANTOPEN, "it belongs to another user");
-    }
-    if ((st.st_mode & 077) != 0 && chmod(path, 0600) != 0) {
-        return fault(why, SQLITE_CANTOPEN, strerror(errno));
-    }
-    return SQLITE_OK;
-}
 
 int hearth_db_number(sqlite3 *handle, const char *sql, int64_t *out) {
     sqlite3_stmt *statement = NULL;
@@ -116,17 +87,38 @@ static int take_step(const struct hearth_db_kind *kind, sqlite3 *handle, int64_t
     return hearth_db_end(handle, rc);
 }
 
-static int open_handle(const char *path, int busy_ms, sqlite3 **handle) {
-    int rc =
-        sqlite3_open_v2(path, handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, NULL);
+static bool is_file(const char *path) {
+    return strcmp(path, ":memory:") != 0;
+}
+
+static int open_handle(const struct hearth_db_kind *kind, const char *path, int busy_ms, sqlite3 **handle) {
+    const bool sums = kind->has_sums && is_file(path);
+    int rc = sqlite3_open_v2(path, handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE,
+                             sums ? hearth_db_vfs() : NULL);
     if (rc == SQLITE_OK) {
         sqlite3_extended_result_codes(*handle, 1);
         rc = sqlite3_busy_timeout(*handle, busy_ms);
     }
+    return rc == SQLITE_OK && sums ? hearth_db_ask_for_sums(*handle) : rc;
+}
+
+/* Brings a database up to date that is of an older version, or new. */
+static int bring_up(const struct hearth_db_kind *kind, sqlite3 *handle, const char *path, int64_t version,
+                    struct hearth_errmsg *why) {
+    int rc = version > 0 && version < kind->version && kind->has_sums && is_file(path)
+                 ? hearth_db_copy_before(kind, handle, path, version, why)
+                 : SQLITE_OK;
+    while (rc == SQLITE_OK && version < kind->version) {
+        rc = take_step(kind, handle, &version);
+    }
+    if (rc == SQLITE_OK && kind->has_sums && is_file(path)) {
+        hearth_db_add_sums(kind, handle, path);
+    }
     return rc;
 }
 
-static int set_up(const struct hearth_db_kind *kind, sqlite3 *handle, sqlite3_stmt **statements) {
+static int set_up(const struct hearth_db_kind *kind, sqlite3 *handle, const char *path, sqlite3_stmt **statements,
+                  struct hearth_errmsg *why) {
     int64_t version = 0;
     int rc = sqlite3_exec(handle, "BEGIN", NULL, NULL, NULL);
     /* Before anything is written into somebody else's file. */
@@ -140,9 +132,7 @@ static int set_up(const struct hearth_db_kind *kind, sqlite3 *handle, sqlite3_st
                       "PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY",
                       NULL, NULL, NULL);
     rc = rc == SQLITE_OK && kind->pragmas != NULL ? sqlite3_exec(handle, kind->pragmas, NULL, NULL, NULL) : rc;
-    while (rc == SQLITE_OK && version < kind->version) {
-        rc = take_step(kind, handle, &version);
-    }
+    rc = rc == SQLITE_OK ? bring_up(kind, handle, path, version, why) : rc;
     for (size_t i = 0; rc == SQLITE_OK && i < kind->statement_count; i++) {
         rc = sqlite3_prepare_v3(handle, kind->statements[i], -1, SQLITE_PREPARE_PERSISTENT, &statements[i], NULL);
         rc = rc == SQLITE_ERROR ? HEARTH_DB_ALIEN : rc; /* not our tables */
@@ -156,17 +146,14 @@ int hearth_db_open(const struct hearth_db_kind *kind, const char *path, int busy
     for (size_t i = 0; i < kind->statement_count; i++) {
         statements[i] = NULL;
     }
-    int rc = strcmp(path, ":memory:") == 0 ? SQLITE_OK : make_file(path, why);
+    struct hearth_errmsg own = {.text = ""};
+    int rc = is_file(path) ? hearth_db_make_file(kind, path, &own) : SQLITE_OK;
+    rc = rc == SQLITE_OK ? open_handle(kind, path, busy_ms, handle) : rc;
+    rc = rc == SQLITE_OK ? set_up(kind, *handle, path, statements, &own) : rc;
     if (rc != SQLITE_OK) {
-        return rc;
-    }
-    rc = open_handle(path, busy_ms, handle);
-    rc = rc == SQLITE_OK ? set_up(kind, *handle, statements) : rc;
-    if (rc != SQLITE_OK) {
-        (void)fault(why, rc,
-                    rc == HEARTH_DB_ALIEN   ? "it is no database of hearth's"
-                    : rc == HEARTH_DB_NEWER ? "it is of a newer version of hearth"
-                                            : sqlite3_errstr(rc)); /* what the handle says may be of the rollback */
+        (void)hearth_fail(why, HEARTH_ERR_IO, "%s",
+                          own.text[0] != '\0' ? own.text
+                                              : hearth_db_text(rc)); /* the handle's may be of the rollback */
         hearth_db_close(kind, handle, statements);
     }
     return rc;
@@ -188,9 +175,17 @@ bool hearth_db_has_moved(sqlite3 *handle) {
 
 /* ---- setting aside ---- */
 
+const char *hearth_db_text(int rc) {
+    return rc == HEARTH_DB_ALIEN     ? "it is no database of hearth's"
+           : rc == HEARTH_DB_NEWER   ? "it is of a newer version of hearth"
+           : rc == SQLITE_IOERR_DATA ? "a page does not match its checksum"
+                                     : sqlite3_errstr(rc);
+}
+
 bool hearth_db_is_bad(const struct hearth_db_kind *kind, int rc) {
     bool other = rc == HEARTH_DB_ALIEN || rc == HEARTH_DB_NEWER;
-    return other ? kind->replaces_others : (rc & 0xFF) == SQLITE_CORRUPT || (rc & 0xFF) == SQLITE_NOTADB;
+    return other ? kind->replaces_others
+                 : (rc & 0xFF) == SQLITE_CORRUPT || (rc & 0xFF) == SQLITE_NOTADB || rc == SQLITE_IOERR_DATA;
 }
 
 static bool text_is_ok(sqlite3 *handle, const char *sql, int *rc) {

@@ -29,8 +29,21 @@ struct hearth_db_kind {
     const char *pragmas;      /* besides those that all have; NULL: none */
     const char *const *statements;
     size_t statement_count;
-    bool replaces_others; /* what is alien or newer is set aside as if it were damaged */
+    bool replaces_others; /* it may forget: what is alien, newer or damaged is set aside */
+    bool has_sums;        /* pages have checksums (session/db_sums.h); an older version is copied before a step */
 };
+
+/* What stands at a path, told without SQLite. */
+enum hearth_db_file {
+    HEARTH_DB_FILE_NONE,
+    HEARTH_DB_FILE_CLOSED, /* it cannot be read */
+    HEARTH_DB_FILE_EMPTY,
+    HEARTH_DB_FILE_OURS, /* it was begun as a database of this kind, whatever became of it */
+    HEARTH_DB_FILE_OTHER,
+};
+enum hearth_db_file hearth_db_look(const struct hearth_db_kind *kind, const char *path);
+/* A file that is there, that only we can read and that is not somebody else's (HEARTH_DB_ALIEN). */
+int hearth_db_make_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *why);
 
 /* Opens a connection with its statements. The file is created where it is missing, only ours to read; an older version
  * is brought up to date, each step in a transaction of its own. ":memory:" is no file. On failure `why` holds one line
@@ -41,10 +54,23 @@ int hearth_db_open(const struct hearth_db_kind *kind, const char *path, int busy
 void hearth_db_close(const struct hearth_db_kind *kind, sqlite3 **handle, sqlite3_stmt **statements);
 /* True when the file at the path is another one by now, or none. */
 bool hearth_db_has_moved(sqlite3 *handle);
+/* A code in words. */
+const char *hearth_db_text(int rc);
 /* True for a code that says the file itself is at fault. */
 bool hearth_db_is_bad(const struct hearth_db_kind *kind, int rc);
 /* Moves the database out of the way if it is at fault, which is looked into; logs. False: that failed. */
 bool hearth_db_set_aside(const struct hearth_db_kind *kind, const char *path);
+
+/* Copies an open database into a file, while others use it. Unless it may `replace` what is there, that is an error. */
+int hearth_db_copy(sqlite3 *from, const char *path, bool replace, struct hearth_errmsg *why);
+/* The copy that is kept of a database before it is brought up: PATH.before-v<version of this hearth>. */
+int hearth_db_copy_before(const struct hearth_db_kind *kind, sqlite3 *handle, const char *path, int64_t version,
+                          struct hearth_errmsg *why);
+/* A new file gets sums; an old one when it is copied or rewritten. */
+int hearth_db_ask_for_sums(sqlite3 *handle);
+/* Rewrites a file that has no sums, if nobody else uses it now. */
+void hearth_db_add_sums(const struct hearth_db_kind *kind, sqlite3 *handle, const char *path);
+
 /* The first number that a query gives. */
 int hearth_db_number(sqlite3 *handle, const char *sql, int64_t *out);
 /* Ends what BEGIN began: commits when `rc` is SQLITE_OK, else rolls back. Returns the first code that is none. */

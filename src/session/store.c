@@ -4,8 +4,11 @@
  * there is one for both. Who holds both mutexes took the writer's first.
  *
  * A connection is opened when it is needed and looked at before each operation: a file that was moved away or removed
- * is opened anew. A result code that says the file is at fault closes both and has it set aside; the operation fails,
- * the next one finds a new database.
+ * is opened anew. A result code that says the file is at fault fails the operation and is told by /health; the file
+ * stays as it is, since most of it can be read, and what can not is never taken for what is not there.
+ *
+ * A rollback needs memory. A transaction that could not be taken back is tried again with the next operation, or its
+ * connection is closed.
  *
  * What was read is noted in memory (touches) and written with the next transaction, so that reading never writes.
  *
@@ -14,7 +17,7 @@
 #include "session/store_internal.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/health.h"
 #include "base/log.h"
 #include "tier/directory.h"
 
@@ -30,6 +33,8 @@
 #define TRUNCATE_BUSY_MS 200
 #define VACUUM_PAGES "4096" /* given back at once */
 #define TOUCH_US ((int64_t)3600 * 1000000)
+#define TOOLS_BEGIN ((int64_t)1 << 62) /* bytes of the lock file from here on are not of servers */
+#define END_AGE_US ((int64_t)60 * 1000000)
 
 static int random_bytes(void *out, size_t len) {
     ssize_t n;
@@ -58,7 +63,7 @@ static void close_conn(struct store_conn *conn) {
     hearth_db_close(&hearth_store_kind, &conn->handle, conn->statements);
 }
 
-static int get_meta(struct store_conn *conn, const char *key, struct hearth_buf *value) {
+int hearth_store_get_meta(struct store_conn *conn, const char *key, struct hearth_buf *value) {
     const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
     int found = hearth_store_query(conn, META_GET, "b", &name);
     value->len = 0;
@@ -72,7 +77,7 @@ static int get_meta(struct store_conn *conn, const char *key, struct hearth_buf 
     return found;
 }
 
-static int put_meta(struct store_conn *conn, const char *key, const struct hearth_buf *value) {
+int hearth_store_put_meta(struct store_conn *conn, const char *key, const struct hearth_buf *value) {
     const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
     return hearth_store_run(conn, META_PUT, "bb", &name, value);
 }
@@ -81,9 +86,10 @@ static int put_meta(struct store_conn *conn, const char *key, const struct heart
 static int meet_key(struct store_conn *conn, struct hearth_errmsg *msg) {
     struct hearth_digest mark = conn->seal != NULL ? hearth_seal_mark(conn->seal) : (struct hearth_digest){0, 0};
     struct hearth_buf there = {0}, ours = {0};
-    int err = hearth_buf_append(&ours, &mark, sizeof mark) ? get_meta(conn, "key", &there) : HEARTH_ERR_NOMEM;
+    int err =
+        hearth_buf_append(&ours, &mark, sizeof mark) ? hearth_store_get_meta(conn, "key", &there) : HEARTH_ERR_NOMEM;
     if (err == 0) {
-        err = put_meta(conn, "key", &ours);
+        err = hearth_store_put_meta(conn, "key", &ours);
     } else if (err > 0) {
         struct hearth_digest other = {0, 0};
         memcpy(&other, there.data, there.len < sizeof other ? there.len : sizeof other);
@@ -103,9 +109,11 @@ static int meet_key(struct store_conn *conn, struct hearth_errmsg *msg) {
 static int meet_secret(struct hearth_store *store, struct store_conn *conn) {
     const struct store_about about = {.kind = STORE_META};
     struct hearth_buf blob = {0}, secret = {0};
-    int err = get_meta(conn, "secret", &blob);
-    bool good = err > 0 && hearth_store_unpack(conn, &about, blob.data, blob.len, &secret, NULL) == HEARTH_OK &&
-                secret.len == sizeof store->secret;
+    int err = hearth_store_get_meta(conn, "secret", &blob);
+    const int unpacked =
+        err > 0 ? hearth_store_unpack(conn, &about, blob.data, blob.len, &secret, NULL) : HEARTH_ERR_STATE;
+    const bool good = unpacked == HEARTH_OK && secret.len == sizeof store->secret;
+    err = unpacked == HEARTH_ERR_NOMEM ? HEARTH_ERR_NOMEM : err;
     if (err > 0 && !good) {
         hearth_log(HEARTH_LOG_WARN, "sessions: %s: the secret is damaged, a new one is made", path_of(store));
     }
@@ -115,7 +123,7 @@ static int meet_secret(struct hearth_store *store, struct store_conn *conn) {
         err = random_bytes(bytes, sizeof bytes);
         err = err == HEARTH_OK && !hearth_buf_append(&secret, bytes, sizeof bytes) ? HEARTH_ERR_NOMEM : err;
         err = err == HEARTH_OK ? hearth_store_pack(conn, &about, &secret, NULL, &blob) : err;
-        err = err == HEARTH_OK ? put_meta(conn, "secret", &blob) : err;
+        err = err == HEARTH_OK ? hearth_store_put_meta(conn, "secret", &blob) : err;
     }
     if (err >= 0) {
         pthread_mutex_lock(&store->mutex);
@@ -130,7 +138,7 @@ static int meet_secret(struct hearth_store *store, struct store_conn *conn) {
 /* Whether what opening needs to write was written before. */
 static int is_met(struct store_conn *conn, bool *met) {
     struct hearth_buf value = {0};
-    int found = get_meta(conn, "secret", &value);
+    int found = hearth_store_get_meta(conn, "secret", &value);
     hearth_buf_finish(&value);
     *met = found > 0;
     return found < 0 ? found : HEARTH_OK;
@@ -159,16 +167,17 @@ static int open_once(struct hearth_store *store, struct store_conn *conn, struct
         return HEARTH_ERR_INVALID;
     }
     int err = conn->code == SQLITE_OK ? meet(store, conn, why) : hearth_store_fail(conn, conn->code);
+    err = err == HEARTH_OK ? hearth_store_meet_age(store, conn) : err;
     if (err != HEARTH_OK) {
         if (err != HEARTH_ERR_STATE && conn->handle != NULL) {
-            (void)hearth_fail(why, err, "%s", sqlite3_errstr(conn->code));
+            (void)hearth_fail(why, err, "%s", hearth_db_text(conn->code));
         }
         close_conn(conn);
     }
     return err;
 }
 
-/* Opens what is not open, or not any more what the path names; what is damaged is set aside. With its mutex. */
+/* Opens what is not open, or not any more what the path names. With its mutex. */
 static int open_conn(struct hearth_store *store, struct store_conn *conn, struct hearth_errmsg *msg) {
     struct hearth_errmsg why = {.text = ""};
     conn->code = SQLITE_OK;
@@ -178,44 +187,67 @@ static int open_conn(struct hearth_store *store, struct store_conn *conn, struct
     if (conn->handle != NULL) {
         return HEARTH_OK;
     }
-    int err = open_once(store, conn, &why);
-    if (err != HEARTH_OK && store->path != NULL && hearth_db_is_bad(&hearth_store_kind, conn->code) &&
-        hearth_db_set_aside(&hearth_store_kind, store->path)) {
-        err = open_once(store, conn, &why);
+    const int err = open_once(store, conn, &why);
+    if (err != HEARTH_OK && hearth_db_is_bad(&hearth_store_kind, conn->code)) {
+        return hearth_fail(msg, HEARTH_ERR_STATE,
+                           "%s is damaged (%s); it stays as it is: hearth sessions recover saves "
+                           "what can be read",
+                           path_of(store), why.text);
     }
-    return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s: %s", path_of(store), why.text);
+    return err == HEARTH_OK                ? err
+           : conn->code == HEARTH_DB_ALIEN ? hearth_fail(msg, err, "%s is no database of hearth's", path_of(store))
+                                           : hearth_fail(msg, err, "%s: %s", path_of(store), why.text);
 }
 
 /* ---- transactions ---- */
 
-/* After an operation failed with this code, without a mutex. */
-static void meet_trouble(struct hearth_store *store, int code) {
-    if (store->path == NULL || !hearth_db_is_bad(&hearth_store_kind, code)) {
-        return;
+/* After an operation failed with this code of SQLite's: tells, where it is not only this operation's trouble. */
+static int meet_trouble(struct hearth_store *store, int err, int code) {
+    if (store->path == NULL || err == HEARTH_OK) {
+        return err;
     }
-    pthread_mutex_lock(&store->writer.mutex);
-    pthread_mutex_lock(&store->own_reader.mutex);
-    close_conn(&store->writer);
-    close_conn(&store->own_reader);
-    (void)hearth_db_set_aside(&hearth_store_kind, store->path);
-    pthread_mutex_unlock(&store->own_reader.mutex);
-    pthread_mutex_unlock(&store->writer.mutex);
+    if (hearth_db_is_bad(&hearth_store_kind, code)) {
+        if (!store->looks_only) {
+            hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
+                                "%s is damaged (%s): what is there cannot be read; hearth sessions recover saves the "
+                                "rest",
+                                store->path, hearth_db_text(code));
+        }
+        return HEARTH_ERR_STATE;
+    }
+    if ((code & 0xFF) == SQLITE_FULL && !store->looks_only) {
+        hearth_health_raise(HEARTH_HEALTH_SESSION_DISK, "%s: its disk is full; replies cannot be stored", store->path);
+    }
+    return err;
+}
+
+/* A transaction that could not be taken back, for want of memory: until now, or by closing. What is in memory would be
+ * gone with its connection. */
+static void end_left_open(struct hearth_store *store, struct store_conn *conn) {
+    if (conn->handle != NULL && sqlite3_get_autocommit(conn->handle) == 0 &&
+        sqlite3_exec(conn->handle, "ROLLBACK", NULL, NULL, NULL) != SQLITE_OK &&
+        sqlite3_get_autocommit(conn->handle) == 0 && store->path != NULL) {
+        close_conn(conn);
+    }
 }
 
 static int begin(struct hearth_store *store, struct store_conn *conn, const char *sql, struct hearth_errmsg *msg) {
     pthread_mutex_lock(&conn->mutex);
+    end_left_open(store, conn);
     int err = open_conn(store, conn, msg);
     int code = err == HEARTH_OK ? sqlite3_exec(conn->handle, sql, NULL, NULL, NULL) : SQLITE_OK;
     if (code != SQLITE_OK) {
         err = hearth_store_fail(conn, code);
-        (void)hearth_fail(msg, err, "%s: %s", path_of(store), sqlite3_errstr(code));
+        (void)hearth_fail(msg, err, "%s: %s", path_of(store), hearth_db_text(code));
     }
     if (err != HEARTH_OK) {
         code = conn->code;
         pthread_mutex_unlock(&conn->mutex);
-        meet_trouble(store, code);
+        return meet_trouble(store, err, code);
     }
-    return err;
+    conn->now_us = hearth_store_wall(store);
+    conn->age_us = hearth_store_age(store);
+    return HEARTH_OK;
 }
 
 /* Gives pages back and empties the log, with the writer's mutex. What fails here is tried again later. */
@@ -246,11 +278,12 @@ int hearth_store_end_write(struct hearth_store *store, int err, bool deleted, st
         give_back(store);
     }
     code = conn->code;
+    end_left_open(store, conn);
     pthread_mutex_unlock(&conn->mutex);
     if (err == HEARTH_ERR_IO || err == HEARTH_ERR_NOMEM) {
+        err = meet_trouble(store, err, code);
         (void)hearth_fail(msg, err, "%s: %s", path_of(store),
-                          code != SQLITE_OK ? sqlite3_errstr(code) : hearth_err_text(err));
-        meet_trouble(store, code);
+                          code != SQLITE_OK ? hearth_db_text(code) : hearth_err_text(err));
     }
     return err;
 }
@@ -263,18 +296,16 @@ int hearth_store_end_read(struct hearth_store *store, int err) {
     struct store_conn *conn = store->reader;
     (void)hearth_db_end(conn->handle, SQLITE_ABORT); /* nothing was written */
     int code = conn->code;
+    end_left_open(store, conn);
     pthread_mutex_unlock(&conn->mutex);
-    if (err == HEARTH_ERR_IO) {
-        meet_trouble(store, code);
-    }
-    return err;
+    return err == HEARTH_ERR_IO ? meet_trouble(store, err, code) : err;
 }
 
 /* ---- touches ---- */
 
 void hearth_store_use(struct hearth_store *store, const struct hearth_digest *key, bool session, int64_t used_us) {
     int64_t often_us = store->ttl_us > 0 && store->ttl_us / 16 < TOUCH_US ? store->ttl_us / 16 : TOUCH_US;
-    if (store->looks_only || hearth_clock_unix_us() - used_us < often_us) {
+    if (store->looks_only || hearth_store_age(store) - used_us < often_us) {
         return;
     }
     pthread_mutex_lock(&store->mutex);
@@ -296,10 +327,11 @@ int hearth_store_flush_touches(struct hearth_store *store) {
     store->touch_count = 0;
     pthread_mutex_unlock(&store->mutex);
     int err = HEARTH_OK;
-    int64_t now = hearth_clock_unix_us();
+    struct store_conn *conn = &store->writer;
     for (size_t i = 0; i < count && err == HEARTH_OK; i++) {
-        err = hearth_store_run(&store->writer, touches[i].session ? TOUCH_SESSION : TOUCH_TURN, "di", &touches[i].key,
-                               now);
+        err = touches[i].session
+                  ? hearth_store_run(conn, TOUCH_SESSION, "dii", &touches[i].key, conn->now_us, conn->age_us)
+                  : hearth_store_run(conn, TOUCH_TURN, "di", &touches[i].key, conn->age_us);
     }
     return err;
 }
@@ -346,7 +378,7 @@ static int show_life(struct hearth_store *store) {
     hearth_buf_finish(&name);
     while (store->lock_fd >= 0 && rc != 0) {
         const struct hearth_digest id = hearth_store_id();
-        store->process = (int64_t)(id.lo >> 2) + 1;
+        store->process = (int64_t)(id.lo >> 2) + 1 + (store->looks_only ? TOOLS_BEGIN : 0);
         lock.l_start = (off_t)store->process;
         rc = fcntl(store->lock_fd, F_OFD_SETLK, &lock);
         if (rc != 0 && errno != EAGAIN && errno != EACCES && errno != EINTR) {
@@ -354,6 +386,11 @@ static int show_life(struct hearth_store *store) {
         }
     }
     return rc == 0 ? HEARTH_OK : HEARTH_ERR_IO;
+}
+
+bool hearth_store_is_shared(const struct hearth_store *store) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1, .l_len = (off_t)TOOLS_BEGIN};
+    return store->lock_fd >= 0 && fcntl(store->lock_fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 static int open_store(struct hearth_store *store, struct hearth_errmsg *msg) {
@@ -381,7 +418,10 @@ int hearth_store_create(const struct hearth_store_params *params, struct hearth_
     }
     store->seal = params->seal;
     store->ttl_us = params->ttl_us;
+    store->grace_us = params->grace_us;
+    store->clock = params->clock;
     store->looks_only = params->looks_only;
+    store->stands_in = params->stands_in;
     store->lock_fd = -1;
     store->path = params->path != NULL ? strdup(params->path) : NULL;
     store->reader = store->path != NULL ? &store->own_reader : &store->writer;
@@ -401,8 +441,11 @@ void hearth_store_destroy(struct hearth_store *store) {
     if (store == NULL) {
         return;
     }
-    if (store->touch_count > 0 && store->writer.handle != NULL && hearth_store_begin_write(store, NULL) == HEARTH_OK) {
-        (void)hearth_store_end_write(store, hearth_store_flush_touches(store), false, NULL);
+    const bool aged = !store->looks_only && hearth_store_age(store) - store->age.written_us > END_AGE_US;
+    if ((store->touch_count > 0 || aged) && store->writer.handle != NULL &&
+        hearth_store_begin_write(store, NULL) == HEARTH_OK) {
+        const int err = hearth_store_flush_touches(store);
+        (void)hearth_store_end_write(store, err == HEARTH_OK ? hearth_store_write_age(store, true) : err, false, NULL);
     }
     finish_conn(&store->own_reader);
     finish_conn(&store->writer); /* the last one empties the log */
@@ -416,6 +459,74 @@ void hearth_store_destroy(struct hearth_store *store) {
 }
 
 /* ---- the rest ---- */
+
+int hearth_store_check_quota(struct store_conn *conn, struct hearth_digest owner,
+                             const struct hearth_store_quota *quota, bool session, struct hearth_errmsg *msg) {
+    struct hearth_store_quota has = {0};
+    if (quota->bytes == 0 && quota->sessions == 0) {
+        return HEARTH_OK;
+    }
+    int found = hearth_store_query(conn, OWNER_USAGE, "d", &owner);
+    if (found > 0) {
+        has.bytes = (uint64_t)sqlite3_column_int64(conn->statements[OWNER_USAGE], 0);
+        has.sessions = (uint64_t)sqlite3_column_int64(conn->statements[OWNER_USAGE], 1);
+        hearth_store_reset(conn, OWNER_USAGE);
+    }
+    if (found >= 0 && quota->bytes != 0 && has.bytes >= quota->bytes) {
+        return hearth_fail(msg, HEARTH_ERR_QUOTA,
+                           "this key has %llu bytes stored, of %llu that it may: delete "
+                           "conversations or responses, or send store: false",
+                           (unsigned long long)has.bytes, (unsigned long long)quota->bytes);
+    }
+    if (found >= 0 && session && quota->sessions != 0 && has.sessions >= quota->sessions) {
+        return hearth_fail(msg, HEARTH_ERR_QUOTA, "this key has %llu conversations, of %llu that it may: delete some",
+                           (unsigned long long)has.sessions, (unsigned long long)quota->sessions);
+    }
+    return found < 0 ? found : HEARTH_OK;
+}
+
+int hearth_store_owner_check(struct hearth_store *store, struct hearth_digest owner,
+                             const struct hearth_store_quota *quota, struct hearth_errmsg *msg) {
+    int err = hearth_store_begin_read(store);
+    return err == HEARTH_OK
+               ? hearth_store_end_read(store, hearth_store_check_quota(store->reader, owner, quota, false, msg))
+               : err;
+}
+
+int hearth_store_owner_usage(struct hearth_store *store, struct hearth_digest owner, struct hearth_store_quota *out) {
+    struct store_conn *conn = store->reader;
+    *out = (struct hearth_store_quota){0};
+    int err = hearth_store_begin_read(store);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    int found = hearth_store_query(conn, OWNER_USAGE, "d", &owner);
+    if (found > 0) {
+        out->bytes = (uint64_t)sqlite3_column_int64(conn->statements[OWNER_USAGE], 0);
+        out->sessions = (uint64_t)sqlite3_column_int64(conn->statements[OWNER_USAGE], 1);
+        hearth_store_reset(conn, OWNER_USAGE);
+    }
+    return hearth_store_end_read(store, found < 0 ? found : HEARTH_OK);
+}
+
+bool hearth_store_stands_in(const struct hearth_store *store) {
+    return store->stands_in;
+}
+
+int hearth_store_backup(struct hearth_store *store, const char *path, struct hearth_errmsg *msg) {
+    struct store_conn *conn = &store->own_reader;
+    if (store->path == NULL) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "it is in memory");
+    }
+    pthread_mutex_lock(&conn->mutex);
+    int err = open_conn(store, conn, msg);
+    if (err == HEARTH_OK) {
+        conn->code = hearth_db_copy(conn->handle, path, false, msg);
+        err = conn->code == SQLITE_OK ? HEARTH_OK : hearth_store_fail(conn, conn->code);
+    }
+    pthread_mutex_unlock(&conn->mutex);
+    return err;
+}
 
 int hearth_store_secret(struct hearth_store *store, uint8_t out[32]) {
     pthread_mutex_lock(&store->mutex);

@@ -38,16 +38,26 @@
 
 struct hearth_store;
 
-struct hearth_store_params {
-    const char *path;               /* its directory is made (0700); NULL: in memory, gone with the process */
-    const struct hearth_seal *seal; /* borrowed; NULL: bodies are not encrypted */
-    int64_t ttl_us;                 /* what was not used for so long is deleted; 0: never */
-    bool looks_only;                /* reading does not count as use */
+/* Time, for tests; the system's has the wall clock and CLOCK_BOOTTIME. Units: microseconds. */
+struct hearth_store_clock {
+    int64_t (*unix_us)(void);
+    int64_t (*elapsed_us)(void); /* monotonic, also while the machine sleeps */
 };
 
-/* Opens or begins the database and brings an older schema up to date. One that is damaged is set aside as
- * PATH.bad-<time>, with one log line. Errors: IO, INVALID (a newer hearth's, or no database of hearth's), STATE (it was
- * begun with another key, or without one), NOMEM; one clear line in `msg`. */
+struct hearth_store_params {
+    const char *path;                       /* its directory is made (0700); NULL: in memory, gone with the process */
+    const struct hearth_seal *seal;         /* borrowed; NULL: bodies are not encrypted */
+    int64_t ttl_us;                         /* what was not used for so long is out of lists; 0: never */
+    int64_t grace_us;                       /* and deleted when it was not used for so much longer */
+    const struct hearth_store_clock *clock; /* NULL: the system's */
+    bool stands_in;  /* in memory, for a database that cannot be used: what is not found may be there */
+    bool looks_only; /* reading does not count as use */
+};
+
+/* Opens or begins the database and brings an older schema up to date; a copy of the older one stays beside it. What is
+ * there is never moved or taken for new: damage is an error, of opening or of the operation that meets it. Errors: IO,
+ * INVALID (a newer hearth's, or no database of hearth's), STATE (it is damaged, or was begun with another key, or
+ * without one), NOMEM; one clear line in `msg`. */
 int hearth_store_create(const struct hearth_store_params *params, struct hearth_store **out, struct hearth_errmsg *msg);
 void hearth_store_destroy(struct hearth_store *store); /* NULL is allowed */
 
@@ -64,6 +74,19 @@ int hearth_store_owner(struct hearth_store *store, struct hearth_digest name, st
                        bool by_right, struct hearth_digest *out);
 /* The tokens of everything that an owner keeps. Errors: IO, NOMEM. */
 int hearth_store_owner_tokens(struct hearth_store *store, struct hearth_digest owner, uint64_t *out);
+/* What an owner may have; 0: any number. Nothing is added for one who has as much. */
+struct hearth_store_quota {
+    uint64_t bytes, sessions;
+};
+
+/* What an owner has: bytes as they are stored, and sessions. Errors: IO, NOMEM. */
+int hearth_store_owner_usage(struct hearth_store *store, struct hearth_digest owner, struct hearth_store_quota *out);
+/* Errors: QUOTA with a clear line, and as above. */
+int hearth_store_owner_check(struct hearth_store *store, struct hearth_digest owner,
+                             const struct hearth_store_quota *quota, struct hearth_errmsg *msg);
+
+/* Whether what is not found may be in a database that could not be opened. */
+bool hearth_store_stands_in(const struct hearth_store *store);
 
 /* ---- turns ---- */
 
@@ -84,25 +107,26 @@ enum hearth_turn_status {
 const char *hearth_turn_status_text(enum hearth_turn_status status);
 
 struct hearth_turn {
-    struct hearth_digest id;     /* random (hearth_store_id); never zero */
+    struct hearth_digest id; /* random (hearth_store_id); never zero */
     struct hearth_digest owner;
     struct hearth_digest parent; /* zero: the conversation begins here */
     enum hearth_turn_status status;
-    int64_t created_us;          /* Unix; 0 when put: now */
-    char *session;               /* put: this session's head becomes the turn (it is made when there is none); NULL:
-                                    none. get: the session that it was put with, or NULL */
-    bool again, joins;           /* put: not found unless the turn, or the session, is there. get: false */
-    struct hearth_buf config;    /* JSON text, stored once per text; may be empty */
-    struct hearth_digest config_id; /* of that text, under this owner and key; filled by put and get */
-    struct hearth_buf body;      /* JSON text */
+    int64_t created_us;              /* Unix; 0 when put: now */
+    char *session;                   /* put: this session's head becomes the turn (it is made when there is none); NULL:
+                                        none. get: the session that it was put with, or NULL */
+    struct hearth_store_quota quota; /* put */
+    bool again, joins;               /* put: not found unless the turn, or the session, is there. get: false */
+    struct hearth_buf config;        /* JSON text, stored once per text; may be empty */
+    struct hearth_digest config_id;  /* of that text, under this owner and key; filled by put and get */
+    struct hearth_buf body;          /* JSON text */
     /* The frontier of its state: the conversation up to and with this turn is, for `model`, the first `base_tokens`
      * tokens of its parent's and then `tokens`. None: nothing was computed for it, or it is unknown. */
-    struct hearth_digest model;  /* zero: unknown */
-    struct hearth_digest salt;   /* under which the state is kept */
+    struct hearth_digest model; /* zero: unknown */
+    struct hearth_digest salt;  /* under which the state is kept */
     uint32_t base_tokens;
     struct hearth_tokens tokens;
-    struct hearth_digest path;   /* hearth_store_path_id() of all tokens up to and with it; zero: unknown. Turns of
-                                    any conversation with the same one share their state. Dropped without a model */
+    struct hearth_digest path; /* hearth_store_path_id() of all tokens up to and with it; zero: unknown. Turns of
+                                  any conversation with the same one share their state. Dropped without a model */
 };
 
 void hearth_turn_finish(struct hearth_turn *turn);
@@ -134,7 +158,7 @@ int hearth_store_delete(struct hearth_store *store, struct hearth_digest owner, 
 
 /* A conversation up to and with a turn, oldest turn first; hidden ones are among them. */
 struct hearth_line {
-    struct hearth_turn *turns;   /* only the last one has its config's text; bodies have a NUL behind them */
+    struct hearth_turn *turns; /* only the last one has its config's text; bodies have a NUL behind them */
     size_t count;
     struct hearth_tokens tokens; /* the exact tokens up to and with turns[tokens_turns - 1], of `model` under `salt` */
     size_t tokens_turns;         /* turns that `tokens` cover; 0: none are known */
@@ -156,13 +180,15 @@ int hearth_store_recover(struct hearth_store *store);
 #define HEARTH_SESSION_NAME_MAX 256
 
 struct hearth_session {
-    char *name;                 /* UTF-8 without control characters, at most HEARTH_SESSION_NAME_MAX bytes */
+    char *name; /* UTF-8 without control characters, at most HEARTH_SESSION_NAME_MAX bytes */
     struct hearth_digest owner;
     struct hearth_digest head;  /* zero: nothing was said yet */
     struct hearth_buf metadata; /* JSON text; may be empty */
     int64_t created_us, used_us;
-    uint32_t turns;             /* of the head's line; filled by get and list */
-    uint32_t tokens;            /* likewise; 0: unknown */
+    uint32_t turns;                  /* of the head's line; filled by get and list */
+    uint32_t tokens;                 /* likewise; 0: unknown */
+    bool expired;                    /* likewise: its time is over; it is deleted soon unless it is used */
+    struct hearth_store_quota quota; /* put */
 };
 
 void hearth_session_finish(struct hearth_session *session);
@@ -184,11 +210,14 @@ int hearth_store_session_delete(struct hearth_store *store, struct hearth_digest
 /* Which sessions, most recently used first. */
 struct hearth_session_query {
     struct hearth_digest owner;
-    bool all_owners;            /* for the command line */
-    int64_t before_us;          /* only those used before; 0: all */
-    size_t limit;               /* 0: all */
+    bool all_owners;   /* for the command line */
+    const char *after; /* the page behind this one of the owner's; NULL: the first page */
+    size_t limit;      /* 0: all */
+    size_t bytes_max;  /* of metadata; the page ends behind what comes to so much. 0: any */
+    bool expired;      /* those whose time is over, instead of the others */
+    bool *more;        /* whether there are others behind the page; NULL: nobody asks */
 };
-/* `out` is an array of `count`, the caller's to finish and free. Errors: IO, NOMEM. */
+/* `out` is an array of `count`, the caller's to finish and free. Errors: NOT_FOUND (`after`), IO, NOMEM. */
 int hearth_store_sessions(struct hearth_store *store, const struct hearth_session_query *query,
                           struct hearth_session **out, size_t *count);
 
@@ -198,8 +227,8 @@ struct hearth_forget {
     int64_t id;
     struct hearth_digest model, salt;
     struct hearth_tokens tokens;
-    uint32_t keep_tokens;       /* the first so many are needed by what was still stored then: by the line that it is
-                                   of, or by a turn of any owner that has the path of one of its turns */
+    uint32_t keep_tokens; /* the first so many are needed by what was still stored then: by the line that it is
+                             of, or by a turn of any owner that has the path of one of its turns */
 };
 
 void hearth_forget_finish(struct hearth_forget *forget);
@@ -209,8 +238,17 @@ int hearth_store_forget_next(struct hearth_store *store, struct hearth_digest mo
 int hearth_store_forget_done(struct hearth_store *store, int64_t id);
 
 /* Deletes what has outlived its time, turns that nobody goes on from first; a slice of at most `limit` turns and as
- * many sessions. Returns how many of both, or an error. Call it now and then: it also writes down what was read. */
+ * many sessions, and at most a tenth of all in a day (or 100). Nothing while the clock is not trusted
+ * (HEARTH_HEALTH_CLOCK). Returns how many of both, or an error. Call it every few seconds: it also writes down what was
+ * read, looks through the file for damage and at the room on its disk, and tells what is wrong (base/health.h). */
 int hearth_store_sweep(struct hearth_store *store, size_t limit);
+
+/* Undoes an expiry: what has outlived its time counts as used now. By name, or with NULL all of all owners. Returns how
+ * many sessions, or an error (NOT_FOUND). */
+int hearth_store_restore(struct hearth_store *store, struct hearth_digest owner, const char *name);
+
+/* Writes a copy of the database, which must not be there, while it is in use. Errors: IO, INVALID (in memory). */
+int hearth_store_backup(struct hearth_store *store, const char *path, struct hearth_errmsg *msg);
 
 struct hearth_store_stats {
     uint64_t turns, hidden, sessions, bytes, forgets;

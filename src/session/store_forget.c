@@ -15,11 +15,9 @@
  * turn of the chain was not wholly a part of what came after it (a template that rewrites history, another model) it
  * has a forget of its own. All is in the transaction that deletes.
  *
- * Sweeping takes what was not used for longest. A turn that others go on from has no say: when its time is over it only
- * loses its row in `uses`, so each such row is looked at once. */
+ * What has outlived its time (store_expire.c) goes by what was not used for longest. A turn that others go on from has
+ * no say: when its time is over it only loses its row in `uses`, so each such row is looked at once. */
 #include "session/store_internal.h"
-
-#include "base/clock.h"
 
 /* ---- forgets ---- */
 
@@ -159,7 +157,7 @@ int hearth_store_forget_next(struct hearth_store *store, struct hearth_digest mo
             break;
         }
         sqlite3_stmt *statement = conn->statements[FORGET_NEXT];
-        out->id = after_id = sqlite3_column_int64(statement, 0);
+        out->id = sqlite3_column_int64(statement, 0);
         out->model = hearth_store_column_digest(statement, 1);
         out->salt = hearth_store_column_digest(statement, 2);
         out->keep_tokens = (uint32_t)sqlite3_column_int64(statement, 3);
@@ -167,8 +165,10 @@ int hearth_store_forget_next(struct hearth_store *store, struct hearth_digest mo
         const void *blob = sqlite3_column_blob(statement, 4);
         err = hearth_store_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 4), NULL, &out->tokens);
         hearth_store_reset(conn, FORGET_NEXT);
-        damaged = err == HEARTH_ERR_STATE; /* left out: it names nothing any more */
-        err = damaged ? HEARTH_OK : err;
+        const bool forward = out->id > after_id; /* else the index is damaged, and this would not end */
+        damaged = err == HEARTH_ERR_STATE;       /* left out: it names nothing any more */
+        err = !forward ? HEARTH_ERR_STATE : damaged ? HEARTH_OK : err;
+        after_id = out->id;
     }
     err = hearth_store_end_read(store, err);
     if (err != HEARTH_OK) {
@@ -237,7 +237,7 @@ int hearth_store_purge(struct store_conn *conn, int64_t id, int64_t before_us, s
         const int64_t stays = walk.rows[first - 1].id;
         int64_t child;
         found = hearth_store_number(conn, TURN_CHILD, &child, "ii", stays, (int64_t)0);
-        int64_t used = before_us > 0 ? row.used : hearth_clock_unix_us();
+        int64_t used = before_us > 0 ? row.used : conn->age_us;
         err = found == 0 ? hearth_store_run(conn, USE_KEEP, "ii", stays, used) : found < 0 ? found : HEARTH_OK;
     }
     *count += walk.count - first;
@@ -273,12 +273,12 @@ static int move_own_head(struct store_conn *conn, const struct store_row *row) {
     int64_t to = row->parent;
     for (struct store_row above = {.hidden = true}; to != 0 && above.hidden;) {
         found = hearth_store_load(conn, NULL, to, STORE_COLUMNS, &above, NULL);
-        if (found <= 0) {
-            return found < 0 ? found : HEARTH_ERR_IO;
+        if (found <= 0 || above.parent >= to) { /* a turn is younger than what it goes on from */
+            return found < 0 ? found : HEARTH_ERR_STATE;
         }
         to = above.hidden ? above.parent : to;
     }
-    return hearth_store_run(conn, SESSION_HEAD, "ini", row->session, to, hearth_clock_unix_us());
+    return hearth_store_run(conn, SESSION_HEAD, "inii", row->session, to, conn->now_us, conn->age_us);
 }
 
 static int delete_turn(struct store_conn *conn, struct hearth_digest owner, const struct hearth_digest *id) {
@@ -312,7 +312,7 @@ static int sweep_sessions(struct store_conn *conn, int64_t before_us, size_t lim
         const int64_t used = sqlite3_column_int64(statement, 2);
         hearth_store_reset(conn, SESSION_EXPIRED);
         if (used >= before_us) { /* by the id of its turn, not by its name */
-            err = hearth_store_run(conn, SESSION_TOUCH, "ii", id, used);
+            err = hearth_store_run(conn, SESSION_TOUCH, "iii", id, (int64_t)0, used);
             continue;
         }
         err = hearth_store_run(conn, SESSION_DELETE, "i", id);
@@ -353,20 +353,7 @@ static int sweep_turns(struct store_conn *conn, int64_t before_us, size_t limit,
     return err;
 }
 
-int hearth_store_sweep(struct hearth_store *store, size_t limit) {
-    size_t sessions = 0, turns = 0;
-    int err = hearth_store_begin_write(store, NULL);
-    if (err != HEARTH_OK) {
-        return err;
-    }
-    err = hearth_store_flush_touches(store);
-    if (err == HEARTH_OK && store->ttl_us > 0) {
-        const int64_t before_us = hearth_clock_unix_us() - store->ttl_us;
-        err = sweep_sessions(&store->writer, before_us, limit, &sessions);
-        if (err == HEARTH_OK && sessions < limit) {
-            err = sweep_turns(&store->writer, before_us, limit, &turns);
-        }
-    }
-    err = hearth_store_end_write(store, err, sessions + turns > 0 || store->truncate_due, NULL);
-    return err == HEARTH_OK ? (int)(sessions + turns) : err;
+int hearth_store_purge_old(struct store_conn *conn, int64_t before_us, size_t limit, size_t *sessions, size_t *turns) {
+    int err = sweep_sessions(conn, before_us, limit, sessions);
+    return err == HEARTH_OK && *sessions < limit ? sweep_turns(conn, before_us, limit, turns) : err;
 }

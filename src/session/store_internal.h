@@ -21,6 +21,7 @@ enum store_statement {
     OWNER_ID,
     OWNER_ADD,
     OWNER_TOKENS,
+    OWNER_USAGE,
     MODEL_ID,
     MODEL_ADD,
     CONFIG_ID,
@@ -49,12 +50,15 @@ enum store_statement {
     SESSION_SET,
     SESSION_HEAD,
     SESSION_TOUCH,
+    SESSIONS_RESTORE,
     SESSION_DELETE,
     SESSION_EXPIRED,
+    SESSIONS_EXPIRED,
     USE_PUT,
     USE_KEEP,
     USE_DROP,
     USE_OLDEST,
+    USES_RESTORE,
     TOUCH_TURN,
     TOUCH_SESSION,
     FORGET_ADD,
@@ -63,6 +67,8 @@ enum store_statement {
     COUNT_TURNS,
     COUNT_HIDDEN,
     COUNT_SESSIONS,
+    COUNT_USES,
+    LAST_USE,
     COUNT_FORGETS,
     PAGES_USED,
     STORE_STATEMENTS
@@ -75,7 +81,8 @@ struct store_conn {
     const struct hearth_seal *seal;
     ZSTD_CCtx *pack;
     ZSTD_DCtx *unpack;
-    int code; /* the last one of SQLite's that was a failure, in this operation */
+    int code;               /* the last one of SQLite's that was a failure, in this operation */
+    int64_t now_us, age_us; /* of the transaction: by the clock, and by the store's own time */
 };
 
 struct store_touch {
@@ -83,13 +90,26 @@ struct store_touch {
     bool session;
 };
 
+/* The store's own time (store_expire.c). */
+struct store_age {
+    int64_t base_us, begun_us;  /* it was so late when the monotonic clock showed that; 0: nothing is known yet */
+    int64_t wall_us, looked_us; /* both clocks at the last look */
+    int64_t written_us;         /* so late it is in the database */
+    int64_t unsure_us;          /* the monotonic clock when the other one jumped; 0: it is trusted */
+    uint64_t expired;           /* sessions that were told of */
+};
+
 struct hearth_store {
     char *path; /* NULL: in memory */
     const struct hearth_seal *seal;
     int64_t ttl_us;
-    bool looks_only;
-    int lock_fd;     /* -1: in memory */
-    int64_t process; /* the byte of the lock file that this store holds as long as it lives */
+    int64_t grace_us;
+    bool looks_only, stands_in;
+    const struct hearth_store_clock *clock;
+    struct store_age age; /* with the mutex */
+    uint64_t scrub_page;  /* the sweep's alone */
+    int lock_fd;          /* -1: in memory */
+    int64_t process;      /* the byte of the lock file that this store holds as long as it lives */
     struct store_conn writer, own_reader;
     struct store_conn *reader; /* own_reader, or in memory the writer */
     bool truncate_due;         /* with the writer's mutex: the log still holds what was deleted */
@@ -158,6 +178,32 @@ void hearth_store_use(struct hearth_store *store, const struct hearth_digest *ke
 /* Writes them down, in a transaction. */
 int hearth_store_flush_touches(struct hearth_store *store);
 
+/* Whether another process serves with the database. */
+bool hearth_store_is_shared(const struct hearth_store *store);
+/* Over its quota? QUOTA or OK. `session`: one more is to be made. In a transaction. */
+int hearth_store_check_quota(struct store_conn *conn, struct hearth_digest owner,
+                             const struct hearth_store_quota *quota, bool session, struct hearth_errmsg *msg);
+
+/* A value that belongs to the database. 1, 0 (none) or an error. */
+int hearth_store_get_meta(struct store_conn *conn, const char *key, struct hearth_buf *value);
+int hearth_store_put_meta(struct store_conn *conn, const char *key, const struct hearth_buf *value);
+
+/* ---- store_expire.c ---- */
+
+/* Takes up the time that a database has, or begins one. In a transaction. */
+int hearth_store_meet_age(struct hearth_store *store, struct store_conn *conn);
+/* How late it is by the store's own time; 0 before it was met. */
+int64_t hearth_store_age(struct hearth_store *store);
+/* The wall clock's. */
+int64_t hearth_store_wall(struct hearth_store *store);
+/* Writes it down when that is due. In a transaction. */
+int hearth_store_write_age(struct hearth_store *store, bool now);
+/* What was used before this is out of lists; INT64_MIN: nothing is. */
+int64_t hearth_store_expired_before(struct hearth_store *store);
+
+/* Tells what is wrong with the file and its disk (base/health.h), for one that serves. */
+void hearth_store_look(struct hearth_store *store);
+
 /* ---- store_turn.c ---- */
 
 /* A turn's columns; rows are named by number, 0 for none. */
@@ -203,6 +249,10 @@ int hearth_store_path(const struct hearth_turn *turns, size_t count, struct hear
 int hearth_store_purge(struct store_conn *conn, int64_t id, int64_t before_us, size_t limit, size_t *count);
 /* A turn may have lost what needed it: goes when it is hidden and nothing does. 0 is allowed. */
 int hearth_store_settle(struct store_conn *conn, int64_t id);
+
+/* Like purge, for what has outlived its time: sessions and then turns last used before `before_us`, at most `limit` of
+ * each; both counts are added to. */
+int hearth_store_purge_old(struct store_conn *conn, int64_t before_us, size_t limit, size_t *sessions, size_t *turns);
 
 /* ---- store_session.c ---- */
 

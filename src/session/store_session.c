@@ -5,7 +5,6 @@
  * being written again. */
 #include "session/store_internal.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/utf8.h"
 
@@ -59,14 +58,14 @@ static int pack_session(struct store_conn *conn, const struct hearth_session *se
 int hearth_store_session_add(struct store_conn *conn, int64_t owner_id, const struct hearth_session *session,
                              int64_t head, int64_t *id) {
     const struct hearth_digest key = key_of(conn, session->owner, session->name);
-    const int64_t now = hearth_clock_unix_us();
+    const int64_t now = conn->now_us;
     struct hearth_session made = *session;
     struct hearth_buf blob = {0};
     made.created_us = made.created_us != 0 ? made.created_us : now;
     int err = pack_session(conn, &made, &key, &blob);
-    err = err == HEARTH_OK
-              ? hearth_store_run(conn, SESSION_ADD, "diniib", &key, owner_id, head, made.created_us, now, &blob)
-              : err;
+    err = err == HEARTH_OK ? hearth_store_run(conn, SESSION_ADD, "diniiib", &key, owner_id, head, made.created_us, now,
+                                              conn->age_us, &blob)
+                           : err;
     *id = sqlite3_last_insert_rowid(conn->handle);
     hearth_buf_finish(&blob);
     return err;
@@ -85,6 +84,11 @@ static int take_session(struct store_conn *conn, sqlite3_stmt *statement, struct
     out->turns = (uint32_t)sqlite3_column_int64(statement, 7);
     out->tokens = (uint32_t)sqlite3_column_int64(statement, 8);
     const void *blob = sqlite3_column_blob(statement, 9);
+    const bool lost =
+        sqlite3_column_type(statement, 3) != SQLITE_NULL && sqlite3_column_type(statement, 4) == SQLITE_NULL;
+    if (lost) { /* it stands at a turn that is not there: not an empty one */
+        return HEARTH_ERR_STATE;
+    }
     int err = hearth_store_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 9), &body, NULL);
     if (err == HEARTH_OK) {
         const size_t len = strnlen((const char *)body.data, body.len);
@@ -156,7 +160,8 @@ static int replace_session(struct store_conn *conn, const struct hearth_session 
     int err = find_head(conn, session, &head, msg);
     head = head != 0 ? head : was;
     err = err == HEARTH_OK ? pack_session(conn, &made, &key, &blob) : err;
-    err = err == HEARTH_OK ? hearth_store_run(conn, SESSION_SET, "inib", id, head, hearth_clock_unix_us(), &blob) : err;
+    err = err == HEARTH_OK ? hearth_store_run(conn, SESSION_SET, "iniib", id, head, conn->now_us, conn->age_us, &blob)
+                           : err;
     hearth_buf_finish(&blob);
     return err == HEARTH_OK && was != head ? hearth_store_settle(conn, was) : err;
 }
@@ -168,6 +173,7 @@ static int add_session(struct store_conn *conn, const struct hearth_session *ses
         return hearth_fail(msg, HEARTH_ERR_INVALID, "there is a session of this name");
     }
     err = err == HEARTH_OK ? find_head(conn, session, &head, msg) : err;
+    err = err == HEARTH_OK ? hearth_store_check_quota(conn, session->owner, &session->quota, true, msg) : err;
     int found = err == HEARTH_OK ? hearth_store_number(conn, OWNER_ID, &owner, "d", &session->owner) : err;
     if (found == 0) {
         found = hearth_store_run(conn, OWNER_ADD, "d", &session->owner);
@@ -204,13 +210,16 @@ int hearth_store_session_get(struct hearth_store *store, struct hearth_digest ow
     const struct hearth_digest key = key_of(conn, owner, name);
     int found = hearth_store_query(conn, SESSION_BY_KEY, "d", &key);
     err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
+    int64_t aged = 0;
     if (found > 0) {
         err = take_session(conn, conn->statements[SESSION_BY_KEY], out);
+        aged = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 10);
         hearth_store_reset(conn, SESSION_BY_KEY);
     }
     err = hearth_store_end_read(store, err);
     if (err == HEARTH_OK) {
-        hearth_store_use(store, &key, true, out->used_us);
+        out->expired = aged < hearth_store_expired_before(store);
+        hearth_store_use(store, &key, true, aged);
     }
     return err;
 }
@@ -230,31 +239,70 @@ static int append(struct hearth_session **list, size_t *count, size_t *room, str
     return HEARTH_OK;
 }
 
+/* Where a page begins: behind a session, or at the beginning. */
+static int find_page(struct store_conn *conn, const struct hearth_session_query *query, int64_t *used, int64_t *id) {
+    *used = *id = INT64_MAX;
+    if (query->after == NULL) {
+        return HEARTH_OK;
+    }
+    const struct hearth_digest key = key_of(conn, query->owner, query->after);
+    int found = hearth_store_query(conn, SESSION_BY_KEY, "d", &key);
+    if (found > 0) {
+        *id = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 0);
+        *used = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 6);
+        hearth_store_reset(conn, SESSION_BY_KEY);
+    }
+    return found < 0 ? found : found > 0 ? HEARTH_OK : HEARTH_ERR_NOT_FOUND;
+}
+
+static int read_page(struct store_conn *conn, const struct hearth_session_query *query, int64_t expired_before,
+                     struct hearth_session **out, size_t *count) {
+    const enum store_statement which = query->all_owners ? SESSIONS_ALL : SESSIONS_OF_OWNER;
+    const int64_t limit = query->limit != 0 && query->limit < INT64_MAX ? (int64_t)query->limit + 1 : -1;
+    const int64_t from = query->expired ? INT64_MIN : expired_before;
+    const int64_t to = query->expired ? expired_before - (expired_before != INT64_MIN) : INT64_MAX;
+    int64_t used, id;
+    size_t room = 0, damaged = 0, bytes = 0;
+    bool more = false;
+    int err = find_page(conn, query, &used, &id);
+    int found =
+        err == HEARTH_OK ? hearth_store_query(conn, which, "diiiii", &query->owner, used, id, from, to, limit) : err;
+    while (found > 0 && err == HEARTH_OK) {
+        struct hearth_session session;
+        more = (query->limit != 0 && *count == query->limit) || (query->bytes_max != 0 && bytes >= query->bytes_max);
+        if (more) {
+            break;
+        }
+        err = take_session(conn, conn->statements[which], &session);
+        damaged += err == HEARTH_ERR_STATE;
+        if (err == HEARTH_OK) {
+            session.expired = query->expired;
+            bytes += session.metadata.len;
+            err = append(out, count, &room, &session);
+        }
+        err = err == HEARTH_ERR_STATE ? HEARTH_OK : err;
+        found = err == HEARTH_OK ? hearth_store_next(conn, which) : 0;
+    }
+    hearth_store_reset(conn, which);
+    if (query->more != NULL) {
+        *query->more = more;
+    }
+    if (damaged > 0) {
+        hearth_log(HEARTH_LOG_WARN, "sessions: %zu do not match their checksum; they are left out", damaged);
+    }
+    return found < 0 ? found : err;
+}
+
 int hearth_store_sessions(struct hearth_store *store, const struct hearth_session_query *query,
                           struct hearth_session **out, size_t *count) {
-    struct store_conn *conn = store->reader;
-    const enum store_statement which = query->all_owners ? SESSIONS_ALL : SESSIONS_OF_OWNER;
-    const int64_t before_us = query->before_us != 0 ? query->before_us : INT64_MAX;
-    const int64_t limit = query->limit != 0 && query->limit < INT64_MAX ? (int64_t)query->limit : -1;
-    size_t room = 0, damaged = 0;
     *out = NULL;
     *count = 0;
     int err = hearth_store_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
-    int found = hearth_store_query(conn, which, "dii", &query->owner, before_us, limit);
-    for (; found > 0 && err == HEARTH_OK; found = err == HEARTH_OK ? hearth_store_next(conn, which) : 0) {
-        struct hearth_session session;
-        err = take_session(conn, conn->statements[which], &session);
-        damaged += err == HEARTH_ERR_STATE;
-        err = err == HEARTH_OK ? append(out, count, &room, &session) : err == HEARTH_ERR_STATE ? HEARTH_OK : err;
-    }
-    hearth_store_reset(conn, which);
-    err = hearth_store_end_read(store, found < 0 ? found : err);
-    if (damaged > 0) {
-        hearth_log(HEARTH_LOG_WARN, "sessions: %zu do not match their checksum; they are left out", damaged);
-    }
+    err = read_page(store->reader, query, hearth_store_expired_before(store), out, count);
+    err = hearth_store_end_read(store, err);
     if (err != HEARTH_OK) {
         for (size_t i = 0; i < *count; i++) {
             hearth_session_finish(&(*out)[i]);
@@ -271,10 +319,10 @@ int hearth_store_sessions(struct hearth_store *store, const struct hearth_sessio
 /* Hides what was put with a session, and deletes of it what nothing else needs, the newest first. */
 static int delete_turns(struct store_conn *conn, int64_t session) {
     int err = hearth_store_run(conn, TURNS_HIDE, "i", session);
-    for (int64_t id = INT64_MAX; err == HEARTH_OK;) {
-        int found = hearth_store_number(conn, TURNS_OF_SESSION, &id, "ii", session, id);
-        if (found <= 0) {
-            return found;
+    for (int64_t id = INT64_MAX, before = INT64_MAX; err == HEARTH_OK; before = id) {
+        int found = hearth_store_number(conn, TURNS_OF_SESSION, &id, "ii", session, before);
+        if (found <= 0 || id >= before) { /* a damaged index would go round in a circle */
+            return found <= 0 ? found : HEARTH_ERR_STATE;
         }
         err = hearth_store_settle(conn, id);
     }

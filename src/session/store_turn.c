@@ -12,7 +12,6 @@
 #include "session/store_internal.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -165,7 +164,7 @@ void hearth_store_walk_finish(struct store_walk *walk) {
 int hearth_store_walk(struct store_conn *conn, const struct store_row *last, enum store_parts parts, bool damaged_too,
                       struct store_walk *out) {
     *out = (struct store_walk){0};
-    if (last->depth < 1 || last->depth > INT32_MAX) {
+    if (last->depth < 1 || last->depth > INT32_MAX || last->depth > last->id) { /* each is younger than its parent */
         return HEARTH_ERR_STATE;
     }
     const size_t count = (size_t)last->depth;
@@ -182,8 +181,9 @@ int hearth_store_walk(struct store_conn *conn, const struct store_row *last, enu
             turn->tokens.n = 0;
             found = 1;
         }
-        id = out->rows[i].parent;
-        bool sane = found > 0 && out->rows[i].depth == (int64_t)i + 1 && (id == 0) == (i == 0);
+        const int64_t parent = out->rows[i].parent;
+        bool sane = found > 0 && out->rows[i].depth == (int64_t)i + 1 && (parent == 0) == (i == 0) && parent < id;
+        id = parent;
         err = found < 0 ? found : sane ? HEARTH_OK : HEARTH_ERR_STATE;
     }
     if (err != HEARTH_OK) {
@@ -305,7 +305,7 @@ static int find_or_add(struct store_conn *conn, enum store_statement find, enum 
     return found < 0 ? found : HEARTH_OK;
 }
 
-static int put_config(struct store_conn *conn, struct hearth_turn *turn, int64_t *id) {
+static int put_config(struct store_conn *conn, struct hearth_turn *turn, int64_t owner, int64_t *id) {
     *id = 0;
     turn->config_id = (struct hearth_digest){0, 0};
     if (turn->config.len == 0) {
@@ -319,7 +319,7 @@ static int put_config(struct store_conn *conn, struct hearth_turn *turn, int64_t
     const struct store_about about = {.kind = STORE_CONFIG, .key = turn->config_id};
     struct hearth_buf blob = {0};
     int err = hearth_store_pack(conn, &about, &turn->config, NULL, &blob);
-    err = err == HEARTH_OK ? hearth_store_run(conn, CONFIG_ADD, "db", &turn->config_id, &blob) : err;
+    err = err == HEARTH_OK ? hearth_store_run(conn, CONFIG_ADD, "dib", &turn->config_id, owner, &blob) : err;
     *id = sqlite3_last_insert_rowid(conn->handle);
     hearth_buf_finish(&blob);
     return err;
@@ -370,6 +370,9 @@ static int find_session(struct store_conn *conn, const struct hearth_turn *turn,
         return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "the session was deleted");
     }
     if (err == HEARTH_OK && put->session == 0) {
+        err = hearth_store_check_quota(conn, turn->owner, &turn->quota, true, msg);
+    }
+    if (err == HEARTH_OK && put->session == 0) {
         const struct hearth_session session = {.name = turn->session, .owner = turn->owner};
         err = hearth_store_session_add(conn, put->owner, &session, 0, &put->session);
     }
@@ -410,7 +413,7 @@ static int write_row(struct hearth_store *store, struct hearth_turn *turn, struc
     return err;
 }
 
-static int move_head(struct store_conn *conn, const struct put *put, int64_t now) {
+static int move_head(struct store_conn *conn, const struct put *put) {
     int64_t was = 0;
     int found = hearth_store_query(conn, SESSION_BY_ID, "i", put->session);
     if (found > 0) {
@@ -421,23 +424,26 @@ static int move_head(struct store_conn *conn, const struct put *put, int64_t now
         return found;
     }
     if (!put->moves_head || put->there.hidden) {
-        return hearth_store_run(conn, SESSION_TOUCH, "ii", put->session, now);
+        return hearth_store_run(conn, SESSION_TOUCH, "iii", put->session, conn->now_us, conn->age_us);
     }
-    int err = hearth_store_run(conn, SESSION_HEAD, "ini", put->session, put->there.id, now);
+    int err = hearth_store_run(conn, SESSION_HEAD, "inii", put->session, put->there.id, conn->now_us, conn->age_us);
     return err == HEARTH_OK ? hearth_store_settle(conn, was) : err;
 }
 
 static int put_turn(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
     struct store_conn *conn = &store->writer;
     struct put put = {0};
-    const int64_t now = hearth_clock_unix_us();
+    const int64_t now = conn->age_us;
     int err = find_place(conn, turn, &put, msg);
-    turn->created_us = turn->created_us != 0 ? turn->created_us : now;
+    turn->created_us = turn->created_us != 0 ? turn->created_us : conn->now_us;
+    if (err == HEARTH_OK && put.there.id == 0) {
+        err = hearth_store_check_quota(conn, turn->owner, &turn->quota, false, msg);
+    }
     err = err == HEARTH_OK ? find_or_add(conn, OWNER_ID, OWNER_ADD, &turn->owner, NULL, &put.owner) : err;
     if (err == HEARTH_OK && !hearth_store_is_zero(&turn->model)) {
         err = find_or_add(conn, MODEL_ID, MODEL_ADD, &turn->model, &turn->salt, &put.model);
     }
-    err = err == HEARTH_OK ? put_config(conn, turn, &put.config) : err;
+    err = err == HEARTH_OK ? put_config(conn, turn, put.owner, &put.config) : err;
     err = err == HEARTH_OK ? find_session(conn, turn, &put, msg) : err;
     const bool added = put.there.id == 0;
     err = err == HEARTH_OK ? write_row(store, turn, &put) : err;
@@ -448,7 +454,7 @@ static int put_turn(struct hearth_store *store, struct hearth_turn *turn, struct
     if (err == HEARTH_OK && added && put.parent.id != 0) {
         err = hearth_store_run(conn, USE_DROP, "i", put.parent.id);
     }
-    return err == HEARTH_OK && put.session != 0 && turn->session != NULL ? move_head(conn, &put, now) : err;
+    return err == HEARTH_OK && put.session != 0 && turn->session != NULL ? move_head(conn, &put) : err;
 }
 
 int hearth_store_put(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
@@ -506,13 +512,15 @@ int hearth_store_recover(struct hearth_store *store) {
         return err;
     }
     int found = 1;
-    for (int64_t id = 0; found > 0 && err == HEARTH_OK;) {
-        found = hearth_store_query(conn, TURNS_OPEN, "i", id);
+    for (int64_t id = 0, last = 0; found > 0 && err == HEARTH_OK; last = id) {
+        found = hearth_store_query(conn, TURNS_OPEN, "i", last);
         if (found > 0) {
             id = sqlite3_column_int64(conn->statements[TURNS_OPEN], 0);
             int64_t process = sqlite3_column_int64(conn->statements[TURNS_OPEN], 1);
             hearth_store_reset(conn, TURNS_OPEN);
-            if (!is_alive(store, process)) {
+            if (id <= last) { /* a damaged index would go round in a circle */
+                err = HEARTH_ERR_STATE;
+            } else if (!is_alive(store, process)) {
                 err = close_turn(conn, id);
                 count++;
             }

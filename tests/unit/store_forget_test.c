@@ -353,7 +353,8 @@ static void what_is_deleted_is_not_in_the_file(void **state) {
 
 static void age(const char *table, int hours) {
     char text[128];
-    snprintf(text, sizeof text, "UPDATE %s SET used = used - %lld", table, hours * (long long)HOUR);
+    const char *column = strcmp(table, "sessions") == 0 ? "aged" : "used";
+    snprintf(text, sizeof text, "UPDATE %s SET %s = %s - %lld", table, column, column, hours * (long long)HOUR);
     sql(text);
 }
 

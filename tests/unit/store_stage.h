@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "session/db_sums.h"
 #include "session/store.h"
 
 #include <glob.h>
@@ -79,11 +80,13 @@ static inline size_t files_like(const char *pattern) {
     return n;
 }
 
-/* SQL from outside. */
+/* SQL from outside, by a program that keeps the pages' sums. */
+#define HOW (SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE)
+
 static inline void sql(const char *text) {
     sqlite3 *db;
     char *why = NULL;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_open_v2(path, &db, HOW, hearth_db_vfs()), SQLITE_OK);
     sqlite3_busy_timeout(db, 10000);
     if (sqlite3_exec(db, text, NULL, NULL, &why) != SQLITE_OK) {
         fail_msg("%s: %s", text, why);
@@ -94,7 +97,7 @@ static inline void sql(const char *text) {
 static inline int64_t sql_number(const char *text) {
     sqlite3 *db;
     sqlite3_stmt *statement;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_open_v2(path, &db, HOW, hearth_db_vfs()), SQLITE_OK);
     sqlite3_busy_timeout(db, 10000);
     assert_int_equal(sqlite3_prepare_v2(db, text, -1, &statement, NULL), SQLITE_OK);
     assert_int_equal(sqlite3_step(statement), SQLITE_ROW);

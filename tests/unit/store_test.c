@@ -304,18 +304,24 @@ static void sessions_are_made_changed_and_listed(void **state) {
     assert_int_equal(list[1].turns, 2);
     assert_int_equal(list[1].tokens, 9);
     assert_true(list[0].used_us > list[1].used_us);
-    query.before_us = list[0].used_us;
+    bool more = true;
+    query.after = session.name; /* the next page */
+    query.more = &more;
     hearth_session_finish(&list[0]);
     hearth_session_finish(&list[1]);
     free(list);
     assert_int_equal(hearth_store_sessions(store, &query, &list, &count), HEARTH_OK);
     assert_int_equal(count, 1);
+    assert_false(more);
     assert_string_equal(list[0].name, "work");
     hearth_session_finish(&list[0]);
     free(list);
-    query = (struct hearth_session_query){.owner = alice, .limit = 1};
+    query.after = "nobody";
+    assert_int_equal(hearth_store_sessions(store, &query, &list, &count), HEARTH_ERR_NOT_FOUND);
+    query = (struct hearth_session_query){.owner = alice, .limit = 1, .more = &more};
     assert_int_equal(hearth_store_sessions(store, &query, &list, &count), HEARTH_OK);
     assert_int_equal(count, 1);
+    assert_true(more);
     hearth_session_finish(&list[0]);
     free(list);
     char long_name[HEARTH_SESSION_NAME_MAX + 2];

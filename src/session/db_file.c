@@ -1,0 +1,113 @@
+/* Whose file is it? Told from its bytes, before SQLite sees it: SQLite would carry a log into a file that it opens, and
+ * leave files beside it, and a file of somebody else's is never touched.
+ *
+ * Ours has our application_id, in the header or in the last copy of the first page that stands in the log beside it: a
+ * database is begun in the file and goes on in the log. An empty file is nobody's (a start that was ended at once
+ * leaves one), and so is a database without a table. */
+#include "session/db.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HEAD = 108, WAL_HEAD = 32, FRAME_HEAD = 24, VERSION_AT = 60, APPLICATION_AT = 68, PAGES_AT = 28 };
+
+static uint32_t big32(const uint8_t *at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static int open_beside(const char *path, const char *suffix) {
+    char *name = NULL;
+    int fd = -1;
+    if (asprintf(&name, "%s%s", path, suffix) >= 0) {
+        fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        free(name);
+    }
+    return fd;
+}
+
+/* The beginning of the first page as it stands in the log, in place of what the file has. */
+static void read_log(const char *path, uint8_t head[HEAD]) {
+    uint8_t log[WAL_HEAD], frame[FRAME_HEAD], first[HEAD];
+    const int fd = open_beside(path, "-wal");
+    if (fd >= 0 && pread(fd, log, sizeof log, 0) == WAL_HEAD && big32(log) >> 1 == 0x377F0682 >> 1) {
+        const uint32_t page = big32(log + 8);
+        for (off_t at = WAL_HEAD; page >= 512 && pread(fd, frame, sizeof frame, at) == FRAME_HEAD;
+             at += FRAME_HEAD + (off_t)page) {
+            const bool current = memcmp(frame + 8, log + 16, 8) == 0; /* the salts: not left from an earlier log */
+            if (current && big32(frame) == 1 && pread(fd, first, HEAD, at + FRAME_HEAD) == HEAD) {
+                memcpy(head, first, HEAD);
+            }
+        }
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+}
+
+static bool has_no_table(const uint8_t head[HEAD]) {
+    return big32(head + APPLICATION_AT) == 0 && big32(head + VERSION_AT) == 0 && big32(head + PAGES_AT) <= 1 &&
+           head[100] == 13 && head[103] == 0 && head[104] == 0;
+}
+
+enum hearth_db_file hearth_db_look(const struct hearth_db_kind *kind, const char *path) {
+    uint8_t head[HEAD] = {0};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        return errno == ENOENT ? HEARTH_DB_FILE_NONE : HEARTH_DB_FILE_CLOSED;
+    }
+    const ssize_t n = pread(fd, head, HEAD, 0);
+    (void)close(fd);
+    if (n < 0) {
+        return HEARTH_DB_FILE_CLOSED;
+    }
+    if (n == 0) {
+        return HEARTH_DB_FILE_EMPTY;
+    }
+    if (n < HEAD || memcmp(head, "SQLite format 3", 16) != 0) {
+        return HEARTH_DB_FILE_OTHER;
+    }
+    if (big32(head + APPLICATION_AT) != (uint32_t)kind->application) {
+        read_log(path, head);
+    }
+    return big32(head + APPLICATION_AT) == (uint32_t)kind->application ? HEARTH_DB_FILE_OURS
+           : has_no_table(head)                                        ? HEARTH_DB_FILE_EMPTY
+                                                                       : HEARTH_DB_FILE_OTHER;
+}
+
+static int fault(struct hearth_errmsg *why, int rc, const char *what) {
+    (void)hearth_fail(why, HEARTH_ERR_IO, "%s", what);
+    return rc;
+}
+
+int hearth_db_make_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *why) {
+    struct stat st;
+    int fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0) {
+        close(fd);
+        return SQLITE_OK;
+    }
+    if (errno != EEXIST || lstat(path, &st) != 0) {
+        return fault(why, SQLITE_CANTOPEN, strerror(errno));
+    }
+    if (!S_ISREG(st.st_mode)) {
+        return fault(why, SQLITE_CANTOPEN, S_ISLNK(st.st_mode) ? "it is a symbolic link" : "it is not a regular file");
+    }
+    if (st.st_uid != geteuid()) {
+        return fault(why, SQLITE_CANTOPEN, "it belongs to another user");
+    }
+    if (access(path, R_OK | W_OK) != 0) {
+        return fault(why, SQLITE_CANTOPEN, strerror(errno));
+    }
+    if (!kind->replaces_others && hearth_db_look(kind, path) == HEARTH_DB_FILE_OTHER) {
+        return HEARTH_DB_ALIEN;
+    }
+    if ((st.st_mode & 077) != 0 && chmod(path, 0600) != 0) {
+        return fault(why, SQLITE_CANTOPEN, strerror(errno));
+    }
+    return SQLITE_OK;
+}
