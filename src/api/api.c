@@ -223,6 +223,7 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
 /* What needs no body is answered without it: /health may be asked by anybody, and strangers' bodies are not kept. */
 static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_caller caller;
+    hearth_memory_begin();
     const struct hearth_route *route = admit(user, exchange, &caller, false);
     if (route != NULL && route->prepare == NULL) {
         route->now(user, exchange);
@@ -235,6 +236,7 @@ static bool on_head(void *user, struct hearth_http_exchange *exchange) {
 static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_api *api = user;
     struct hearth_caller caller;
+    hearth_memory_begin();
     const struct hearth_route *route = admit(api, exchange, &caller, true);
     if (route == NULL) {
         return;
@@ -250,6 +252,7 @@ static void on_tick(void *user) {
     const int64_t now_us = hearth_clock_us();
     for (struct hearth_job *job = api->running, *next; job != NULL; job = next) {
         next = job->next;
+        hearth_memory_begin();
         hearth_reply_tick(job, now_us);
     }
 }
@@ -372,6 +375,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     HEARTH_ASSERT(params->engine != NULL && params->chat != NULL && params->service != NULL);
     *out = NULL;
     json_object_seed(0); /* before threads */
+    hearth_json_watch_memory();
     struct hearth_api *api = calloc(1, sizeof *api);
     if (api == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for the API");

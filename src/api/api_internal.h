@@ -23,6 +23,7 @@
 #define HEARTH_API_API_INTERNAL_H
 
 #include "api/api.h"
+#include "base/memory.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -235,7 +236,9 @@ bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange);
 /* Fills the error of a request that the service did not take: as above, and when to try again. Returns false. */
 bool hearth_api_fail_submit(struct hearth_api *api, struct hearth_api_error *error, int err,
                             const struct hearth_errmsg *msg);
-/* Ends the exchange with an error, in the form of its API. The second logs it, for exchanges that no job has. */
+/* Ends the exchange with an error, in the form of its API: the first one for want of memory, needing none. The last one
+ * logs it, for exchanges that no job has. */
+void hearth_api_respond_nomem(struct hearth_http_exchange *exchange);
 void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 /* The handler's callback for errors that http finds. */

@@ -161,7 +161,7 @@ json_t *hearth_body_parse_new(struct hearth_intern *intern, const char *text, si
     json_t *value = NULL;
     if (split(&scan, body, &begin, &end) && parse_new(intern, body) && hearth_buf_append(&rest, text, begin) &&
         hearth_buf_append(&rest, text + end, len - end)) {
-        value = json_loadb((const char *)rest.data, rest.len, JSON_ALLOW_NUL, NULL);
+        value = hearth_json_load((const char *)rest.data, rest.len, JSON_ALLOW_NUL, NULL);
         /* A second name for the same member, written with escapes, would have its elements here. */
         if (json_array_size(json_object_get(value, "messages")) > 0) {
             json_decref(value);

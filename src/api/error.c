@@ -20,6 +20,9 @@ static const struct {
 
 /* A server that ends is followed by another one, soon or in another place. */
 #define ENDING_RETRY_S 2
+/* Memory comes back as soon as another request ends. */
+#define NOMEM_RETRY_S 1
+#define NOMEM_RETRY "1"
 
 static const char *type_of(int status) {
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -62,7 +65,7 @@ bool hearth_api_fail_err(struct hearth_api_error *error, int err, const struct h
     }
     fill(error, status, code, NULL);
     error->err = err;
-    error->retry_after_s = err == HEARTH_ERR_BUSY ? ENDING_RETRY_S : 0;
+    error->retry_after_s = err == HEARTH_ERR_BUSY ? ENDING_RETRY_S : err == HEARTH_ERR_NOMEM ? NOMEM_RETRY_S : 0;
     if (msg != NULL && msg->text[0] != '\0') {
         error->message = *msg;
     } else {
@@ -157,8 +160,33 @@ void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struc
     hearth_api_write_error(exchange, error);
 }
 
+/* Each shape as a text: there may be no memory to print it. */
+void hearth_api_respond_nomem(struct hearth_http_exchange *exchange) {
+    static const char openai[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
+    static const char anthropic[] =
+        "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"out of memory\"}}";
+    static const char native[] = "{\"error\":{\"code\":503,\"message\":\"out of memory\",\"type\":\"server_error\"}}";
+    const char *text = is_native_path(hearth_http_path(exchange)) ? native
+                       : hearth_api_is_anthropic(exchange)        ? anthropic
+                                                                  : openai;
+    hearth_http_set_header(exchange, "Retry-After", NOMEM_RETRY);
+    hearth_http_respond(exchange, 503, HEARTH_CONTENT_JSON, text, strlen(text));
+}
+
 void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
     char seconds[16];
+    struct hearth_buf text = {0};
+    hearth_memory_begin();
+    if (!hearth_json_write(is_native_path(hearth_http_path(exchange)) ? hearth_api_error_json_native(error)
+                           : hearth_api_is_anthropic(exchange)
+                               ? hearth_api_error_json_anthropic(error, hearth_http_request_id(exchange))
+                               : hearth_api_error_json(error),
+                           &text)) {
+        hearth_buf_finish(&text);
+        hearth_api_respond_nomem(exchange);
+        return;
+    }
     if (error->retry_after_s > 0) {
         snprintf(seconds, sizeof seconds, "%u", error->retry_after_s);
         hearth_http_set_header(exchange, "Retry-After", seconds);
@@ -171,17 +199,15 @@ void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct 
     if (error->status == 504 || error->status == 501 || full) { /* it is no better when clients repeat it on their own */
         hearth_http_set_header(exchange, "X-Should-Retry", "false");
     }
-    hearth_json_respond(exchange, error->status,
-                        is_native_path(hearth_http_path(exchange)) ? hearth_api_error_json_native(error)
-                        : hearth_api_is_anthropic(exchange)
-                            ? hearth_api_error_json_anthropic(error, hearth_http_request_id(exchange))
-                            : hearth_api_error_json(error));
+    hearth_http_respond(exchange, error->status, HEARTH_CONTENT_JSON, text.data, text.len);
+    hearth_buf_finish(&text);
 }
 
 void hearth_api_http_error(void *user, int status, const char *message, const char *path, const char *request_id,
                            struct hearth_buf *body) {
     struct hearth_api_error error;
     (void)user;
+    hearth_memory_begin();
     hearth_api_fail(&error, status, status == 413   ? "request_too_large"
                                    : status == 403 ? "origin_not_allowed"
                                                    : NULL, NULL, "%s", message);

@@ -220,11 +220,16 @@ static bool read_urgency(struct hearth_job *job, const json_t *body) {
 
 static void prepare(struct hearth_job *job) {
     json_t *body = NULL;
+    hearth_memory_begin();
     job->prepare_start_us = hearth_clock_us();
-    if (!atomic_load(&job->gone)) {
+    if (!atomic_load(&job->gone) && hearth_memory_refill()) {
         job->failed = !parse_body(job, &body) || (wants_reply(job) && !read_urgency(job, body)) ||
                       !job->route->prepare(job, body);
         json_decref(body);
+    }
+    if (hearth_memory_refused()) { /* whatever was made of it lacks something */
+        job->failed = true;
+        hearth_api_fail_nomem(&job->error);
     }
     hearth_body_finish(&job->parts);
     hearth_buf_finish(&job->body);
@@ -384,6 +389,7 @@ static void respond_prepared(struct hearth_job *job) {
 
 static void job_prepared(struct hearth_http_work *work) {
     struct hearth_job *job = (struct hearth_job *)work;
+    hearth_memory_begin();
     hearth_http_body_freed(job->api->http, job->body_bytes);
     const bool submits = !job->failed && job->dialect != NULL && (job->exchange != NULL || job->detached);
     if (!submits || job->response.len > 0) {
@@ -441,6 +447,7 @@ static void job_events(struct hearth_http_work *work) {
     }
     pthread_mutex_unlock(&job->api->events_mutex);
     for (size_t i = 0; i < job->choice_count; i++) {
+        hearth_memory_begin();
         take_events(job, &job->choices[i], taken[i]);
     }
     free_if_over(job);
@@ -451,11 +458,13 @@ static void job_events(struct hearth_http_work *work) {
 static void job_completed(struct hearth_http_work *work) {
     struct hearth_job *job = ((struct hearth_job_end *)work)->job;
     job->completing = false;
+    hearth_memory_begin();
     hearth_reply_end(job);
     free_if_over(job);
 }
 
 static void keep(struct hearth_job *job) {
+    hearth_memory_begin();
     hearth_kept_write(job);
     hearth_http_post(job->api->http, &job->end.work);
 }

@@ -1,5 +1,6 @@
-/* Small helpers over jansson. A value that could not be made is NULL all the way up: json_pack() and the set functions
- * refuse NULL, so memory is checked once, where the whole is written. */
+/* Small helpers over jansson. A value that could not be made is NULL all the way up: json_pack() and the set
+ * functions refuse NULL; members that were dropped on the way are noted (base/memory.h). So memory is checked once, where the
+ * whole is written. */
 #include "api/api_internal.h"
 
 #include "base/utf8.h"
@@ -29,19 +30,18 @@ static int append_dumped(const char *text, size_t len, void *user) {
 }
 
 bool hearth_json_write(json_t *value, struct hearth_buf *out) {
-    bool ok = value != NULL && json_dump_callback(value, append_dumped, out, HEARTH_JSON_DUMP | JSON_ENCODE_ANY) == 0;
+    bool ok = value != NULL && !hearth_memory_refused() &&
+              json_dump_callback(value, append_dumped, out, HEARTH_JSON_DUMP | JSON_ENCODE_ANY) == 0;
     json_decref(value);
     return ok;
 }
 
 void hearth_json_respond(struct hearth_http_exchange *exchange, int status, json_t *value) {
-    static const char nomem[] =
-        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
     struct hearth_buf text = {0};
     if (hearth_json_write(value, &text)) {
         hearth_http_respond(exchange, status, HEARTH_CONTENT_JSON, text.data, text.len);
     } else {
-        hearth_http_respond(exchange, 503, HEARTH_CONTENT_JSON, nomem, sizeof nomem - 1);
+        hearth_api_respond_nomem(exchange);
     }
     hearth_buf_finish(&text);
 }

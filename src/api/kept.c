@@ -74,7 +74,7 @@ void hearth_id_print(char *out, size_t cap, const char *prefix, struct hearth_di
 static const char *const late_names[] = {"deferred", "loaded", "removed"};
 
 static json_t *body_json(const struct hearth_buf *text) {
-    return text->len > 0 ? json_loadb((const char *)text->data, text->len, JSON_ALLOW_NUL, NULL) : NULL;
+    return text->len > 0 ? hearth_json_load((const char *)text->data, text->len, JSON_ALLOW_NUL, NULL) : NULL;
 }
 
 json_t *hearth_kept_config_json(const struct hearth_turn *turn) {

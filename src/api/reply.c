@@ -38,6 +38,7 @@ static void fail_nomem(struct hearth_job *job) {
 
 /* Writes what was printed and frees it. `ok` false: out of memory, and the response ends with that. */
 static bool emit(struct hearth_job *job, struct hearth_buf *out, bool ok) {
+    ok = ok && !hearth_memory_refused();
     if (ok && out->len > 0 && job->exchange != NULL) {
         hearth_http_write(job->exchange, out->data, out->len);
         job->written_us = hearth_clock_us();
@@ -173,7 +174,7 @@ static bool end_chat(struct sink *sink, const struct hearth_event *event) {
     int rc = hearth_chat_stream_end(choice->stream, limited || stopped, on_delta, sink, &choice->message, &repaired);
     hearth_chat_stream_destroy(choice->stream);
     choice->stream = NULL;
-    if (rc != HEARTH_OK || !sink->ok || (stopped && (choice->stop = strdup(event->stop_string)) == NULL)) {
+    if (rc != HEARTH_OK || !sink->ok || hearth_memory_refused() || (stopped && (choice->stop = strdup(event->stop_string)) == NULL)) {
         return false;
     }
     choice->cut = limited || (stopped && repaired);
@@ -277,6 +278,7 @@ static void end_with_error(struct hearth_job *job) {
     if (exchange == NULL) {
         return;
     }
+    hearth_memory_begin(); /* the error is whole, even if it is that of the memory */
     if (!job->begun) {
         job->answered = job->error.status;
         hearth_api_write_error(exchange, &job->error);

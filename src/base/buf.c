@@ -5,6 +5,7 @@
 #include "base/buf.h"
 
 #include "base/assert.h"
+#include "base/memory.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,7 +32,7 @@ static bool grow(void **data, size_t len, size_t *cap, size_t extra, size_t size
     if (want < SMALLEST_BYTES / size) {
         want = SMALLEST_BYTES / size;
     }
-    void *grown = realloc(*data, want * size);
+    void *grown = hearth_memory_realloc(*data, want * size);
     if (grown == NULL) {
         return false;
     }

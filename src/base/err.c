@@ -1,7 +1,9 @@
 /* Errors: the table of err.h turned into two lookups, and the one-line failure.
  *
- * The table is walked, not indexed: it has a dozen rows, and codes may be retired without leaving a hole. */
+ * Want of memory is noted (base/memory.h), since not every caller can pass the code on. The table is walked, not indexed: it has a dozen rows, and codes may be retired without leaving a hole. */
 #include "base/err.h"
+
+#include "base/memory.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -42,6 +44,9 @@ int hearth_err_http(int err) {
 }
 
 int hearth_fail(struct hearth_errmsg *msg, int err, const char *format, ...) {
+    if (err == HEARTH_ERR_NOMEM) {
+        hearth_memory_note();
+    }
     if (msg != NULL) {
         va_list args;
         va_start(args, format);

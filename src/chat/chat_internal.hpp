@@ -31,6 +31,7 @@
 extern "C" {
 #include "base/assert.h"
 #include "base/digest.h"
+#include "base/memory.h"
 #include "chat/chat.h"
 }
 #undef _Noreturn

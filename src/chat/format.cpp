@@ -573,6 +573,9 @@ int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_re
         *out = cached(*chat, key);
         if (*out == nullptr) {
             format_ptr made = make_format(*chat, *request);
+            if (hearth_memory_refused()) { /* made some other way than it should be */
+                throw std::bad_alloc();
+            }
             remember(*chat, key, made.get());
             *out = made.release();
         }

@@ -25,6 +25,10 @@ json_ptr or_any_object(const json_t *schema) {
 json_ptr strengthened(const json_t *schema) {
     struct hearth_errmsg msg = {};
     json_t *strong = json_object_size(schema) > 0 ? hearth_chat_schema_strengthen(schema, &msg) : nullptr;
+    if (hearth_memory_refused()) {
+        json_decref(strong);
+        throw std::bad_alloc();
+    }
     return json_ptr(strong != nullptr ? strong : json_incref(const_cast<json_t *>(schema)));
 }
 

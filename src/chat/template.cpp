@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <new>
 
 namespace {
@@ -431,7 +432,11 @@ std::string one_line(const std::string &what) {
     return line;
 }
 
+/* What was refused memory may have come here as something else: `common` catches and throws again. */
 int fail_in_flight(struct hearth_errmsg *msg) {
+    if (hearth_memory_refused()) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory in the chat template");
+    }
     try {
         throw;
     } catch (const std::bad_alloc &) {
@@ -445,6 +450,19 @@ int fail_in_flight(struct hearth_errmsg *msg) {
     }
 }
 
+/* What operator new does for want of memory. Every refusal is noted, whoever catches the exception. But nlohmann::json
+ * allocates in its destructor, where an exception ends the process: so a few blocks of the reserve are given first, all
+ * of them while an exception is on its way, and what was made with them is thrown away in the end. */
+static void out_of_memory() {
+    static thread_local int given;
+    constexpr int k_most = 4;
+    given = hearth_memory_refused() ? given + 1 : 1;
+    hearth_memory_note();
+    if ((given > k_most && std::uncaught_exceptions() == 0) || !hearth_memory_release()) {
+        throw std::bad_alloc();
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------- chat.h */
 
 extern "C" {
@@ -452,11 +470,19 @@ extern "C" {
 int hearth_chat_create(const struct hearth_chat_params *params, struct hearth_chat **out, struct hearth_errmsg *msg) {
     *out = nullptr;
     common_log_set_verbosity_thold(-1); /* `common` would print; what matters comes back as an error */
+    std::set_new_handler(out_of_memory);
+    hearth_memory_begin();
+    if (!hearth_memory_refill()) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for the chat template");
+    }
     try {
         auto chat = std::make_unique<hearth_chat>();
         chat->seam = make_seam();
         load_template(*chat, *params);
         find_abilities(*chat);
+        if (hearth_memory_refused()) { /* some of it may have been found out wrongly */
+            throw std::bad_alloc();
+        }
         *out = chat.release();
         return HEARTH_OK;
     } catch (...) {

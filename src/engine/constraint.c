@@ -9,6 +9,7 @@
 #include "engine/constraint.h"
 
 #include "base/assert.h"
+#include "base/memory.h"
 #include "base/log.h"
 #include "engine/matcher.h"
 #include "engine/trigger.h"
@@ -67,15 +68,15 @@ static bool read_texts(struct hearth_vocabulary *v, struct hearth_engine *engine
 }
 
 struct hearth_vocabulary *hearth_vocabulary_create(struct hearth_engine *engine) {
-    struct hearth_vocabulary *v = calloc(1, sizeof *v);
+    struct hearth_vocabulary *v = hearth_memory_calloc(1, sizeof *v);
     if (v == NULL) {
         return NULL;
     }
     v->count = engine->caps.vocab_tokens;
-    v->offsets = malloc((v->count + 1u) * sizeof *v->offsets);
-    v->order = malloc(v->count * sizeof *v->order);
-    v->common = malloc(v->count * sizeof *v->common);
-    v->ends = malloc(v->count);
+    v->offsets = hearth_memory_malloc((v->count + 1u) * sizeof *v->offsets);
+    v->order = hearth_memory_malloc(v->count * sizeof *v->order);
+    v->common = hearth_memory_malloc(v->count * sizeof *v->common);
+    v->ends = hearth_memory_malloc(v->count);
     if (v->offsets == NULL || v->order == NULL || v->common == NULL || v->ends == NULL || !read_texts(v, engine)) {
         hearth_vocabulary_destroy(v);
         return NULL;
@@ -156,7 +157,7 @@ static int copy_triggers(struct hearth_constraint *c, const struct hearth_gramma
     if (grammar->pattern_count + grammar->token_count == 0) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "a lazy grammar has no trigger");
     }
-    c->patterns = calloc(grammar->pattern_count + 1, sizeof(struct hearth_trigger *));
+    c->patterns = hearth_memory_calloc(grammar->pattern_count + 1, sizeof(struct hearth_trigger *));
     if (c->patterns == NULL || !hearth_tokens_assign(&c->tokens, grammar->tokens, grammar->token_count)) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
@@ -171,7 +172,7 @@ int hearth_constraint_create(struct hearth_engine *engine, const struct hearth_v
                              const struct hearth_grammar *grammar, struct hearth_constraint **out,
                              struct hearth_errmsg *msg) {
     *out = NULL;
-    struct hearth_constraint *c = calloc(1, sizeof *c);
+    struct hearth_constraint *c = hearth_memory_calloc(1, sizeof *c);
     if (c == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
@@ -184,7 +185,7 @@ int hearth_constraint_create(struct hearth_engine *engine, const struct hearth_v
     }
     if (err == HEARTH_OK) {
         c->point = hearth_matcher_start(c->matcher);
-        c->places = malloc((vocabulary->longest + 1) * sizeof *c->places);
+        c->places = hearth_memory_malloc((vocabulary->longest + 1) * sizeof *c->places);
         err = c->places != NULL ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
     for (size_t i = 0; err == HEARTH_OK && i < grammar->prefill_count; i++) {
@@ -332,7 +333,7 @@ static void forget(struct hearth_constraint *c) {
 static bool remember(struct hearth_constraint *c, hearth_token token, const uint8_t *text, size_t len) {
     if (c->seen.n == c->begins_cap) {
         size_t cap = c->begins_cap > 0 ? c->begins_cap * 2 : 256;
-        size_t *begins = realloc(c->begins, cap * sizeof *begins);
+        size_t *begins = hearth_memory_realloc(c->begins, cap * sizeof *begins);
         if (begins == NULL) {
             return false;
         }

@@ -8,6 +8,8 @@
  * DEPTH_MAX. */
 #include "engine/gbnf.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,7 +60,7 @@ static bool grow(void **array, uint32_t *cap, uint32_t count, size_t size) {
         return true;
     }
     uint32_t more = *cap > 0 ? *cap * 2 : 64;
-    void *moved = realloc(*array, more * size);
+    void *moved = hearth_memory_realloc(*array, more * size);
     if (moved == NULL) {
         return false;
     }
@@ -132,7 +134,7 @@ static struct name *name_slot(struct name *names, uint32_t cap, const char *text
 
 static bool names_grow(struct parser *p) {
     uint32_t cap = p->name_cap > 0 ? p->name_cap * 2 : 64;
-    struct name *names = calloc(cap, sizeof *names);
+    struct name *names = hearth_memory_calloc(cap, sizeof *names);
     if (names == NULL) {
         return false;
     }
@@ -556,7 +558,7 @@ static int check_defined(struct parser *p) {
 int hearth_gbnf_parse(const char *text, hearth_gbnf_token_fn *token, void *user, struct hearth_gbnf **out,
                       struct hearth_errmsg *msg) {
     *out = NULL;
-    struct hearth_gbnf *gbnf = calloc(1, sizeof *gbnf);
+    struct hearth_gbnf *gbnf = hearth_memory_calloc(1, sizeof *gbnf);
     if (gbnf == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }

@@ -1,6 +1,8 @@
 /* What does not need the text of a grammar any more: sets in order, rules that the empty text follows, the end. */
 #include "engine/gbnf.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 /* ---- sets ---- */
@@ -32,11 +34,11 @@ uint32_t hearth_gbnf_normalise(struct hearth_gbnf_range *ranges, uint32_t count)
  * for; `users` lists, rule by rule, the alternatives that name it. So every name is looked at twice, whatever the order
  * of the rules. */
 bool hearth_gbnf_find_nullable(struct hearth_gbnf *g) {
-    uint32_t *waits = calloc(g->alternative_count + 1u, sizeof *waits);
-    uint32_t *owner = malloc((g->alternative_count + 1u) * sizeof *owner);
-    uint32_t *begin = calloc(g->rule_count + 2u, sizeof *begin);
-    uint32_t *users = malloc((g->symbol_count + 1u) * sizeof *users);
-    uint32_t *found = malloc((g->rule_count + 1u) * sizeof *found), found_count = 0;
+    uint32_t *waits = hearth_memory_calloc(g->alternative_count + 1u, sizeof *waits);
+    uint32_t *owner = hearth_memory_malloc((g->alternative_count + 1u) * sizeof *owner);
+    uint32_t *begin = hearth_memory_calloc(g->rule_count + 2u, sizeof *begin);
+    uint32_t *users = hearth_memory_malloc((g->symbol_count + 1u) * sizeof *users);
+    uint32_t *found = hearth_memory_malloc((g->rule_count + 1u) * sizeof *found), found_count = 0;
     bool ok = waits != NULL && owner != NULL && begin != NULL && users != NULL && found != NULL;
     for (int pass = 0; ok && pass < 2; pass++) {
         for (uint32_t r = 0; r < g->rule_count; r++) {

@@ -16,6 +16,8 @@
  * is to collect them. What becomes of nodes and states then: matcher_state.c. */
 #include "engine/matcher_parts.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 
 #define TOKEN_KEY 0x80000000u /* in a move's key: a token, not a code point */
@@ -24,7 +26,7 @@
 
 static bool visits_grow(struct hearth_matcher *m) {
     uint32_t cap = m->visit_cap > 0 ? m->visit_cap * 2 : 256;
-    struct matcher_visit *visits = calloc(cap, sizeof *visits);
+    struct matcher_visit *visits = hearth_memory_calloc(cap, sizeof *visits);
     if (visits == NULL) {
         m->overflowed = true;
         return false;
@@ -166,7 +168,7 @@ static void closure_begin(struct hearth_matcher *m) {
 
 static bool moves_grow(struct hearth_matcher *m) {
     uint32_t cap = m->move_cap > 0 ? m->move_cap * 2 : 1024;
-    struct matcher_move *moves = calloc(cap, sizeof *moves);
+    struct matcher_move *moves = hearth_memory_calloc(cap, sizeof *moves);
     if (moves == NULL) {
         m->overflowed = true;
         return false;
@@ -362,15 +364,15 @@ bool hearth_matcher_overflowed(const struct hearth_matcher *m) {
 
 int hearth_matcher_create(struct hearth_gbnf *gbnf, struct hearth_matcher **out, struct hearth_errmsg *msg) {
     *out = NULL;
-    struct hearth_matcher *m = calloc(1, sizeof *m);
+    struct hearth_matcher *m = hearth_memory_calloc(1, sizeof *m);
     if (m == NULL) {
         hearth_gbnf_destroy(gbnf);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
     m->gbnf = gbnf;
     m->settle_nodes = MATCHER_SETTLE_NODES;
-    m->node_of = calloc(gbnf->symbol_count, sizeof *m->node_of);
-    m->node_of_closure = calloc(gbnf->symbol_count, sizeof *m->node_of_closure);
+    m->node_of = hearth_memory_calloc(gbnf->symbol_count, sizeof *m->node_of);
+    m->node_of_closure = hearth_memory_calloc(gbnf->symbol_count, sizeof *m->node_of_closure);
     bool ok = m->node_of != NULL && m->node_of_closure != NULL &&
               hearth_matcher_grow(m, (void **)&m->nodes, &m->node_cap, 0, sizeof *m->nodes) &&
               hearth_matcher_grow(m, (void **)&m->states, &m->state_cap, 0, sizeof *m->states);

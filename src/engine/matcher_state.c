@@ -7,6 +7,8 @@
  * is removed but by settle(), which keeps what one state can reach. */
 #include "engine/matcher_parts.h"
 
+#include "base/memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +23,7 @@ bool hearth_matcher_grow(struct hearth_matcher *m, void **array, uint32_t *cap, 
         return true;
     }
     uint32_t more = *cap > 0 ? *cap * 2 : 64;
-    void *moved = realloc(*array, more * size);
+    void *moved = hearth_memory_realloc(*array, more * size);
     if (moved == NULL) {
         m->overflowed = true;
         return false;
@@ -70,7 +72,7 @@ static uint32_t *node_slot(const struct hearth_matcher *m, uint32_t *slots, uint
 
 static bool node_slots_grow(struct hearth_matcher *m) {
     uint32_t cap = m->node_slot_cap > 0 ? m->node_slot_cap * 2 : 256;
-    uint32_t *slots = calloc(cap, sizeof *slots);
+    uint32_t *slots = hearth_memory_calloc(cap, sizeof *slots);
     if (slots == NULL) {
         m->overflowed = true;
         return false;
@@ -195,7 +197,7 @@ static uint64_t hash_heads(const uint64_t *heads, uint32_t count, bool accepts) 
 
 static bool slots_grow(struct hearth_matcher *m) {
     uint32_t cap = m->slot_cap > 0 ? m->slot_cap * 2 : 256;
-    uint32_t *slots = calloc(cap, sizeof *slots);
+    uint32_t *slots = hearth_memory_calloc(cap, sizeof *slots);
     if (slots == NULL) {
         m->overflowed = true;
         return false;
@@ -337,11 +339,11 @@ void hearth_matcher_settle(struct hearth_matcher *m, struct hearth_matcher_point
         return;
     }
     struct kept kept = {
-        .names = malloc(m->node_count * sizeof *kept.names),
-        .order = malloc(m->node_count * sizeof *kept.order),
-        .nodes = malloc(m->node_count * sizeof *kept.nodes),
-        .links = malloc((m->link_count + 1u) * sizeof *kept.links),
-        .heads = malloc((m->states[point->state].count + 1u) * sizeof *kept.heads),
+        .names = hearth_memory_malloc(m->node_count * sizeof *kept.names),
+        .order = hearth_memory_malloc(m->node_count * sizeof *kept.order),
+        .nodes = hearth_memory_malloc(m->node_count * sizeof *kept.nodes),
+        .links = hearth_memory_malloc((m->link_count + 1u) * sizeof *kept.links),
+        .heads = hearth_memory_malloc((m->states[point->state].count + 1u) * sizeof *kept.heads),
     };
     if (kept.names != NULL && kept.order != NULL && kept.nodes != NULL && kept.links != NULL && kept.heads != NULL) {
         settle_on(m, point->state, &kept);

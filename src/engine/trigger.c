@@ -5,6 +5,8 @@
  * one search takes at most STEPS_MAX steps and STACK_MAX choices, so no pattern can hang or exhaust anything. */
 #include "engine/trigger.h"
 
+#include "base/memory.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,7 +106,7 @@ static int32_t add_class(struct compiler *c, const struct class *class) {
     struct hearth_trigger *t = c->trigger;
     if (t->class_count == c->class_cap) {
         int32_t cap = c->class_cap > 0 ? c->class_cap * 2 : 8;
-        struct class *classes = realloc(t->classes, (size_t)cap * sizeof *classes);
+        struct class *classes = hearth_memory_realloc(t->classes, (size_t)cap * sizeof *classes);
         if (classes == NULL) {
             return fail(c, "out of memory");
         }
@@ -391,11 +393,11 @@ static void compile(struct compiler *c, int32_t at) {
 
 int hearth_trigger_create(const char *pattern, struct hearth_trigger **out, struct hearth_errmsg *msg) {
     *out = NULL;
-    struct hearth_trigger *trigger = calloc(1, sizeof *trigger);
+    struct hearth_trigger *trigger = hearth_memory_calloc(1, sizeof *trigger);
     struct compiler c = {.trigger = trigger, .pattern = pattern, .at = pattern};
-    c.nodes = malloc(NODES_MAX * sizeof *c.nodes);
+    c.nodes = hearth_memory_malloc(NODES_MAX * sizeof *c.nodes);
     if (trigger != NULL) {
-        trigger->code = malloc(CODE_MAX * sizeof *trigger->code);
+        trigger->code = hearth_memory_malloc(CODE_MAX * sizeof *trigger->code);
     }
     if (trigger == NULL || c.nodes == NULL || trigger->code == NULL) {
         free(c.nodes);
@@ -414,7 +416,7 @@ int hearth_trigger_create(const char *pattern, struct hearth_trigger **out, stru
         return hearth_fail(msg, HEARTH_ERR_INVALID, "the trigger pattern \"%.200s\" cannot be used: %s", pattern,
                            c.error);
     }
-    struct code *code = realloc(trigger->code, (size_t)trigger->code_count * sizeof *code);
+    struct code *code = hearth_memory_realloc(trigger->code, (size_t)trigger->code_count * sizeof *code);
     trigger->code = code != NULL ? code : trigger->code;
     *out = trigger;
     return HEARTH_OK;
@@ -500,7 +502,7 @@ static bool run(struct machine *m, int32_t pc, size_t pos, int looks) {
 
 bool hearth_trigger_find(const struct hearth_trigger *trigger, const char *text, size_t len, size_t from, bool whole,
                          size_t *start) {
-    struct machine *m = malloc(sizeof *m);
+    struct machine *m = hearth_memory_malloc(sizeof *m);
     if (m == NULL) {
         return false;
     }

@@ -221,6 +221,10 @@ static void put_head(struct hearth_http_conn *conn, int status, const char *requ
     if (extra != NULL && extra->len > 0) {
         ok = ok && hearth_buf_append(&head, extra->data, extra->len);
     }
+    /* A header that found no memory is left out; this one must not be. */
+    if (status == 503 && (extra == NULL || extra->len == 0 || strstr((const char *)extra->data, "Retry-After: ") == NULL)) {
+        ok = ok && hearth_buf_text(&head, "Retry-After: 1\r\n");
+    }
     ok = ok && hearth_buf_printf(&head, "%sConnection: %s\r\n\r\n", framing, conn->keep_alive ? "keep-alive" : "close");
     if (ok) {
         hearth_http_put(conn, head.data, head.len);

@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
@@ -80,6 +81,7 @@ static bool ensure_sampler(struct hearth_service *service, struct hearth_task *t
     struct hearth_engine *engine = service->engine;
     if (task->sampler)
         return true;
+    hearth_memory_begin();
     task->sampler = engine->ops->sampler_create(engine, &task->request.sampling, msg);
     if (!task->sampler)
         return false;
@@ -89,7 +91,7 @@ static bool ensure_sampler(struct hearth_service *service, struct hearth_task *t
         for (size_t i = n > last ? n - last : 0; i < n; i++)
             engine->ops->sampler_accept(engine, task->sampler, task->tokens.v[i], HEARTH_SAMPLE_PROMPT);
     }
-    return true;
+    return !hearth_memory_refused();
 }
 
 /* ---- start ---- */
@@ -318,7 +320,9 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     HEARTH_ASSERT(task && task->lane < 0);
     struct hearth_errmsg msg;
     if (!ensure_sampler(service, task, &msg)) {
-        hearth_task_fail(service, task, HEARTH_ERR_INVALID, msg.text);
+        const bool nomem = hearth_memory_refused();
+        hearth_task_fail(service, task, nomem ? HEARTH_ERR_NOMEM : HEARTH_ERR_INVALID,
+                         nomem ? "out of memory" : msg.text);
         return;
     }
     if (hearth_task_lacks_cells(service, task) && !hearth_lane_yield_cells(service, task)) {

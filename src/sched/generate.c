@@ -15,6 +15,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/utf8.h"
 #include "sched/service_internal.h"
 
@@ -193,6 +194,7 @@ static void end_task(struct hearth_service *service, struct hearth_task *task, c
 /* Samples the next token of a lane and sends it on. Returns true while the task goes on; else `ending` says how it is
  * to be ended. */
 static bool advance(struct hearth_service *service, struct hearth_task *task, size_t index, struct ending *ending) {
+    hearth_memory_begin();
     bool ok = task->prefilled || deliver_prefilled(service, task);
     bool over = script_over(service, task);
     *ending = (struct ending){.finish = HEARTH_FINISH_STOP};
@@ -208,14 +210,17 @@ static bool advance(struct hearth_service *service, struct hearth_task *task, si
     task->generated++;
     service->counters.generated_tokens++;
     task->last_us = hearth_service_now_us(service);
-    if (service->engine->ops->token_is_end(service->engine, token))
-        return false;
-    if (!hearth_tokens_push(&task->tokens, token) ||
-        !feed_text(service, task, token, &ending->event->text, &ending->stop)) {
+    bool end = service->engine->ops->token_is_end(service->engine, token);
+    /* A grammar that could not grow constrains nothing: such a token is not sent. */
+    if ((!end && (!hearth_tokens_push(&task->tokens, token) ||
+                  !feed_text(service, task, token, &ending->event->text, &ending->stop))) ||
+        hearth_memory_refused()) {
         hearth_event_destroy(ending->event);
         ending->event = NULL;
         return false;
     }
+    if (end)
+        return false;
     bool full = task->tokens.n >= service->engine->caps.ctx_tokens;
     bool most = task->request.max_tokens > 0 && task->generated >= (uint32_t)task->request.max_tokens;
     if (ending->stop || full || most) {
@@ -291,7 +296,9 @@ static void fail_batch(struct hearth_service *service, const struct batch *batch
             continue;
         struct hearth_task *task = lane_task(service, i);
         hearth_live_clear(service->cache, &service->lives[i]);
-        hearth_task_fail(service, task, HEARTH_ERR_ENGINE, "the engine failed while computing this request");
+        hearth_task_fail(service, task, err == HEARTH_ERR_NOMEM ? err : HEARTH_ERR_ENGINE,
+                         err == HEARTH_ERR_NOMEM ? hearth_err_text(err)
+                                                 : "the engine failed while computing this request");
     }
 }
 

@@ -32,6 +32,7 @@ void hearth_task_destroy(struct hearth_service *service, struct hearth_task *tas
     hearth_reply_finish(&task->reply);
     hearth_draft_finish(&task->spec.index);
     hearth_tokens_finish(&task->tokens);
+    hearth_event_destroy(task->failure);
     free(task->block);
     free(task);
 }
@@ -102,12 +103,10 @@ void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, 
         service->counters.requests_cancelled++;
     else
         service->counters.requests_failed++;
-    struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_FAILED);
-    if (!event) {
-        /* The receiver must hear of the end, and there is nothing to tell it with. */
-        hearth_log(HEARTH_LOG_ERROR, "out of memory while failing a request");
-        abort();
-    }
+    struct hearth_event *event = task->failure;
+    task->failure = NULL;
+    event->type = HEARTH_EVENT_FAILED;
+    hearth_event_fill(event, task);
     event->err = err;
     (void)hearth_fail(&event->message, err, "%s", text);
     hearth_task_end(service, task, event);

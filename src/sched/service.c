@@ -246,6 +246,7 @@ static struct hearth_task *make_task(struct hearth_service *service, const struc
         return NULL;
     if (!hearth_tokens_assign(&task->tokens, request->prompt, request->prompt_tokens) ||
         !(task->block = hearth_request_copy(request, &task->request)) ||
+        !(task->failure = calloc(1, sizeof *task->failure)) ||
         !hearth_reply_init(&task->reply, request->stops, request->stop_count)) {
         hearth_task_destroy(service, task);
         return NULL;

@@ -56,6 +56,7 @@ struct hearth_task {
     bool end_kept;                /* a snapshot was taken there */
     struct hearth_request request; /* as it came, without prompt, marks and stops; points into `block` */
     void *block;
+    struct hearth_event *failure;         /* kept ready, so that its end can always be told */
     struct hearth_sampler *sampler;       /* from the first admission on */
     struct hearth_reply reply;
     struct hearth_thinker thinker;

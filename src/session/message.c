@@ -68,14 +68,20 @@ static json_t *normal_copy(const json_t *value) {
     if (json_is_object(value)) {
         json_t *copy = json_object();
         json_object_foreach((json_t *)(uintptr_t)value, key, member) {
-            json_object_set_new(copy, key, normal_copy(member));
+            if (json_object_set_new(copy, key, normal_copy(member)) < 0) {
+                json_decref(copy);
+                return NULL;
+            }
         }
         return copy;
     }
     if (json_is_array(value)) {
         json_t *copy = json_array();
         json_array_foreach(value, i, member) {
-            json_array_append_new(copy, normal_copy(member));
+            if (json_array_append_new(copy, normal_copy(member)) < 0) {
+                json_decref(copy);
+                return NULL;
+            }
         }
         return copy;
     }
@@ -84,9 +90,9 @@ static json_t *normal_copy(const json_t *value) {
 
 json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error_t *error) {
     json_error_t why;
-    json_t *value = json_loadb(text, len, flags, &why), *reals = NULL;
+    json_t *value = hearth_json_load(text, len, flags, &why), *reals = NULL;
     if (value == NULL && json_error_code(&why) == json_error_numeric_overflow) {
-        reals = json_loadb(text, len, flags | JSON_DECODE_INT_AS_REAL, &why);
+        reals = hearth_json_load(text, len, flags | JSON_DECODE_INT_AS_REAL, &why);
         value = reals != NULL ? normal_copy(reals) : NULL;
         json_decref(reals);
     }

@@ -10,6 +10,7 @@
 
 #include "base/digest.h"
 #include "base/err.h"
+#include "session/json_memory.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -83,7 +83,7 @@ static bool fail_store(struct hearth_job *job, int err, const char *name, const 
 
 static json_t *conversation_json(const struct hearth_session *session) {
     json_t *metadata = session->metadata.len > 0
-                           ? json_loadb((const char *)session->metadata.data, session->metadata.len, JSON_ALLOW_NUL,
+                           ? hearth_json_load((const char *)session->metadata.data, session->metadata.len, JSON_ALLOW_NUL,
                                         NULL)
                            : json_object();
     return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_json_text(session->name, strlen(session->name)), "object",
@@ -360,7 +360,7 @@ bool hearth_conversations_item_prepare(struct hearth_job *job, const json_t *bod
 
 /* Puts a null in the place of an item. NULL: there is none. */
 static json_t *without_item(const struct hearth_turn *turn, size_t index) {
-    json_t *body = json_loadb((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
+    json_t *body = hearth_json_load((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
     json_t *items = json_object_get(body, "input");
     if (index >= json_array_size(items)) {
         index -= json_array_size(items);

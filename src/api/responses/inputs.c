@@ -23,7 +23,7 @@ static bool is_reference(const json_t *item) {
 
 /* The item in a turn's body; `index` counts those that came in first. A new reference, or NULL. */
 static json_t *item_of(const struct hearth_turn *turn, int index) {
-    json_t *body = json_loadb((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
+    json_t *body = hearth_json_load((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
     const json_t *input = json_object_get(body, "input"), *output = json_object_get(body, "output");
     const size_t at = (size_t)index, inputs = json_array_size(input);
     json_t *item = at < inputs ? json_array_get(input, at) : json_array_get(output, at - inputs);

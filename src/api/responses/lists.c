@@ -17,7 +17,7 @@ static bool add_item(json_t *list, const json_t *item, const json_t *response, c
 }
 
 bool hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool output) {
-    json_t *body = json_loadb((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL), *item;
+    json_t *body = hearth_json_load((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL), *item;
     const json_t *response = json_object_get(body, "response"), *extras = json_object_get(response, "extras");
     const json_t *inputs = json_object_get(body, "input");
     bool ok = true;

@@ -356,7 +356,7 @@ static json_t *output_of(const json_t *body, const json_t *object, struct hearth
 }
 
 json_t *hearth_response_of_turn(const struct hearth_turn *turn, const char *model) {
-    json_t *body = json_loadb((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
+    json_t *body = hearth_json_load((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
     json_t *object = json_copy(json_object_get(body, "response")), *most = usual(), *printed = NULL;
     object = object != NULL ? object : json_object();
     if (turn->status == HEARTH_TURN_FAILED && json_object_get(object, "error") == NULL) {

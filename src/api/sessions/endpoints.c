@@ -8,7 +8,7 @@
 static json_t *session_json(const struct hearth_session *session) {
     char head[64];
     const bool begun = !hearth_digest_equal(session->head, (struct hearth_digest){0, 0});
-    json_t *metadata = session->metadata.len > 0 ? json_loadb((const char *)session->metadata.data,
+    json_t *metadata = session->metadata.len > 0 ? hearth_json_load((const char *)session->metadata.data,
                                                               session->metadata.len, JSON_ALLOW_NUL, NULL)
                                                  : json_object();
     hearth_id_print(head, sizeof head, "turn_", session->head, -1);

@@ -1,0 +1,258 @@
+/* Every allocation fails once: for n from 1 until nothing fails, the n-th allocation of a request is refused, in whatever
+ * thread and library it is made. The server must answer with the reply that another server gives which lacks nothing, or
+ * with 503 and Retry-After, or close the connection; then it must answer the same request as the other one does; and at
+ * its end nothing may be left allocated.
+ *
+ * HEARTH_FAULTS=all tries every n (`make faults`); otherwise a share of them, spread over all. HEARTH_FAULTS_ONLY=n tries
+ * that one, for finding out what happens there (with FAULTY_ALLOC_TRACE=1). */
+#include "base/clock.h"
+#include "base/log.h"
+#include "support/faulty_alloc.h"
+#include "support/stage.h"
+#include "tier/disk.h"
+
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define SHARE 60               /* tries of one scenario, unless all are wanted */
+#define BURST 3                /* allocations that fail in each second try */
+#define STUCK_US 15000000      /* longer than any answer takes, under a sanitizer, too */
+#define LEFT_BLOCKS 0          /* that may stay behind */
+
+#define FUNCTION(n)                                                                                                   \
+    "{\"type\":\"function\",\"function\":{\"name\":\"look_up_" n "\",\"description\":\"Looks it up.\","                \
+    "\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"},\"unit\":{\"enum\":[\"metric\"," \
+    "\"imperial\"]}},\"required\":[\"city\"],\"additionalProperties\":false}}}"
+#define TALK(n)                                                                                                       \
+    "\"messages\":[{\"role\":\"system\",\"content\":\"You answer question " n " in few words.\"},"                     \
+    "{\"role\":\"user\",\"content\":\"What is the weather like in \\u00c5lesund, " n "?\"},"                           \
+    "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":"      \
+    "{\"name\":\"look_up_" n "\",\"arguments\":\"{\\\"city\\\": \\\"\\u00c5lesund\\\"}\"}}]},"                         \
+    "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"rain, " n " degrees\"}]"
+
+/* '@' stands for the number of the try, so that nothing is known from the one before. */
+static const struct scenario {
+    const char *name, *path, *body;
+    bool streams;
+} scenarios[] = {
+    {"chat with a required call", "/v1/chat/completions",
+     "{\"temperature\":0,\"seed\":7,\"max_tokens\":40,\"tool_choice\":\"required\",\"tools\":[" FUNCTION("@") "]," TALK("@") "}", false},
+    {"streamed chat with tools", "/v1/chat/completions",
+     "{\"temperature\":0,\"seed\":7,\"max_tokens\":24,\"stream\":true,\"tools\":[" FUNCTION("@") "]," TALK("@") "}", true},
+    {"chat with a schema", "/v1/chat/completions",
+     "{\"temperature\":0,\"seed\":7,\"max_tokens\":40,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s@\","
+     "\"schema\":{\"type\":\"object\",\"properties\":{\"a@\":{\"type\":\"integer\",\"minimum\":3},\"b\":{\"enum\":[\"x\","
+     "\"y\"]}},\"required\":[\"a@\",\"b\"]}}},\"messages\":[{\"role\":\"user\",\"content\":\"Give me @.\"}]}", false},
+    {"messages", "/v1/messages",
+     "{\"temperature\":0,\"seed\":7,\"max_tokens\":24,\"system\":\"Be kind, @.\",\"messages\":[{\"role\":\"user\",\"content\":["
+     "{\"type\":\"text\",\"text\":\"Hello @, how are you?\"}]}],\"tools\":[{\"name\":\"see_@\",\"description\":\"d\","
+     "\"input_schema\":{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"number\"}}}}]}", false},
+    {"responses that are stored", "/v1/responses",
+     "{\"temperature\":0,\"max_output_tokens\":24,\"store\":true,\"instructions\":\"Be kind, @.\","
+     "\"metadata\":{\"try\":\"@\"},\"input\":[{\"role\":\"user\",\"content\":\"Hello, this is @.\"}]}", false},
+    {"completion", "/completion", "{\"temperature\":0,\"seed\":7,\"n_predict\":16,\"prompt\":\"One, two, @,\"}", false},
+};
+
+static struct stage faulty, sound;
+static int wrong; /* findings of a scenario: all are printed */
+
+/* ---- what an answer says ---- */
+
+static const char *const fleeting[] = {"id",         "created", "created_at", "completed_at", "system_fingerprint",
+                                       "timings",    "hearth",  "usage",      "item_id",      "sequence_number",
+                                       "id_slot",    "tokens_cached", "tokens_evaluated", "call_id", "obfuscation"};
+
+static void drop_fleeting(json_t *value) {
+    const char *key;
+    json_t *member;
+    size_t i;
+    for (size_t k = 0; k < sizeof fleeting / sizeof fleeting[0]; k++) {
+        json_object_del(value, fleeting[k]);
+    }
+    json_object_foreach(value, key, member) {
+        drop_fleeting(member);
+    }
+    json_array_foreach(value, i, member) {
+        drop_fleeting(member);
+    }
+}
+
+/* What a client of a stream puts together: text, names and arguments of calls. An error event: NULL. */
+static json_t *joined(json_t *events) {
+    struct hearth_buf text = {0};
+    size_t i;
+    json_t *event;
+    bool failed = false;
+    json_array_foreach(events, i, event) {
+        const char *parts[] = {"choices.0.delta.content", "choices.0.delta.tool_calls.0.function.name",
+                               "choices.0.delta.tool_calls.0.function.arguments", "choices.0.finish_reason"};
+        failed = failed || json_object_get(event, "error") != NULL;
+        for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++) {
+            assert_true(hearth_buf_text(&text, json_str(event, parts[k])));
+        }
+    }
+    json_t *value = failed ? NULL : json_stringn(text.len > 0 ? (const char *)text.data : "", text.len);
+    hearth_buf_finish(&text);
+    return value;
+}
+
+/* ---- one try ---- */
+
+static void fill(char *out, size_t cap, const char *format, const char *number) {
+    size_t len = 0;
+    for (const char *at = format; *at != '\0'; at++) {
+        len += (size_t)snprintf(out + len, cap - len, "%.*s", *at == '@' ? (int)strlen(number) : 1,
+                                *at == '@' ? number : at);
+        assert_true(len < cap);
+    }
+}
+
+static long current; /* the allocation that fails */
+
+static void found(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static void found(const char *format, ...) {
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    print_error("allocation %ld: %s\n", current, text);
+    wrong++;
+}
+
+/* What the server says, as far as it lasts; NULL: an error, which is 503 in the API's shape and says when to come
+ * again, or a closed connection. */
+static json_t *ask(const struct stage *stage, const struct scenario *scenario, const char *body, int *status) {
+    char retry[16];
+    const int64_t begun_us = hearth_clock_us();
+    struct response response = http_call(stage->port, "POST", scenario->path, NULL, body);
+    assert_true(hearth_clock_us() - begun_us < STUCK_US);
+    json_t *value = NULL;
+    *status = response.status;
+    if (response.status == 200 && response.complete) {
+        const char *text = (const char *)response.body.data;
+        json_t *whole = scenario->streams ? sse_events(text) : json_loads(text, JSON_ALLOW_NUL, NULL);
+        assert_non_null(whole);
+        value = scenario->streams ? joined(whole) : json_incref(whole);
+        drop_fleeting(value);
+        json_decref(whole);
+    } else if (response.status == 503) {
+        json_t *error = json_loads((const char *)response.body.data, 0, NULL);
+        if (json_object_get(error, "error") == NULL || !response_header(&response, "Retry-After", retry, sizeof retry)) {
+            found("%s: %s%s", scenario->name, response.head, (const char *)response.body.data);
+        }
+        json_decref(error);
+    } else if (response.status != 0 && response.status != 200) {
+        found("%s: %d: %s", scenario->name, response.status, (const char *)response.body.data);
+    }
+    response_finish(&response);
+    return value;
+}
+
+static void expect_same(const struct scenario *scenario, json_t *got, json_t *want) {
+    if (json_equal(got, want) != 1) {
+        char *a = got != NULL ? json_dumps(got, JSON_ENCODE_ANY) : NULL, *b = json_dumps(want, JSON_ENCODE_ANY);
+        found("%s: %s instead of %s", scenario->name, a != NULL ? a : "an error", b);
+        free(a);
+        free(b);
+    }
+}
+
+/* Returns how many allocations there were. */
+static long try_one(const struct scenario *scenario, long n, long count, int *errors) {
+    static long serial;
+    char number[24], body[4096];
+    int status;
+    snprintf(number, sizeof number, "%ld", 100000 + serial++); /* as long in every try */
+    fill(body, sizeof body, scenario->body, number);
+    json_t *want = ask(&sound, scenario, body, &status);
+    assert_non_null(want);
+    current = n;
+    faulty_alloc_arm(n, count);
+    json_t *got = ask(&faulty, scenario, body, &status);
+    const long seen = faulty_alloc_disarm();
+    if (got != NULL) {
+        expect_same(scenario, got, want);
+    } else {
+        if (n > seen) {
+            found("%s: an error without a reason", scenario->name);
+        }
+        ++*errors;
+    }
+    json_decref(got);
+    got = ask(&faulty, scenario, body, &status);
+    expect_same(scenario, got, want);
+    json_decref(got);
+    json_decref(want);
+    return seen;
+}
+
+static void try_all(const struct scenario *scenario) {
+    const char *only = getenv("HEARTH_FAULTS_ONLY"), *all = getenv("HEARTH_FAULTS");
+    int errors = 0, tries = 0;
+    if (only != NULL) {
+        (void)try_one(scenario, atol(only), 1, &errors);
+        return;
+    }
+    (void)try_one(scenario, LONG_MAX, 1, &errors);
+    const long total = try_one(scenario, LONG_MAX, 1, &errors);
+    const long step = all != NULL ? 1 : total / SHARE + 1;
+    for (long n = 1, seen = total; n <= seen + step; n += step) {
+        seen = try_one(scenario, n, tries++ % 2 == 0 ? 1 : BURST, &errors);
+    }
+    print_message("%s: %ld allocations, %d tries, %d errors\n", scenario->name, total, tries, errors);
+}
+
+/* ---- all of them ---- */
+
+static void open_stages(void) {
+    struct stage_options options;
+    stage_options_default(&options);
+    options.sim.ctx_tokens = 8192;
+    options.sim.lanes = 1;
+    stage_open(&faulty, &options);
+    stage_open(&sound, &options);
+}
+
+static void close_stages(void) {
+    stage_close(&faulty);
+    stage_close(&sound);
+}
+
+static void a_refused_allocation_is_an_answer(void **state) {
+    const struct scenario *scenario = *state;
+    int errors = 0;
+    open_stages();
+    (void)try_one(scenario, LONG_MAX, 1, &errors); /* what is made once and stays is made */
+    close_stages();
+    const long before = atomic_load(&faulty_alloc_state()->live);
+    wrong = 0;
+    open_stages();
+    try_all(scenario);
+    close_stages();
+    const long left = atomic_load(&faulty_alloc_state()->live) - before;
+    if (left > LEFT_BLOCKS) {
+        found("%s: %ld blocks are left", scenario->name, left);
+    }
+    assert_int_equal(wrong, 0);
+}
+
+int main(void) {
+    const size_t count = sizeof scenarios / sizeof scenarios[0];
+    struct CMUnitTest tests[sizeof scenarios / sizeof scenarios[0]];
+    faulty_alloc_spare();
+    for (size_t i = 0; i < count; i++) {
+        tests[i] = (struct CMUnitTest){.name = scenarios[i].name, .test_func = a_refused_allocation_is_an_answer,
+                                       .initial_state = (void *)(uintptr_t)&scenarios[i]};
+    }
+    cmocka_set_test_filter(getenv("HEARTH_FAULTS_TEST"));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
