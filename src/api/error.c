@@ -161,15 +161,16 @@ void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struc
 }
 
 /* Each shape as a text: there may be no memory to print it. */
+static const char *nomem_text(bool native, bool anthropic) {
+    if (native) {
+        return "{\"error\":{\"code\":503,\"message\":\"out of memory\",\"type\":\"server_error\"}}";
+    }
+    return anthropic ? "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"out of memory\"}}"
+                     : "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
+}
+
 void hearth_api_respond_nomem(struct hearth_http_exchange *exchange) {
-    static const char openai[] =
-        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
-    static const char anthropic[] =
-        "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"out of memory\"}}";
-    static const char native[] = "{\"error\":{\"code\":503,\"message\":\"out of memory\",\"type\":\"server_error\"}}";
-    const char *text = is_native_path(hearth_http_path(exchange)) ? native
-                       : hearth_api_is_anthropic(exchange)        ? anthropic
-                                                                  : openai;
+    const char *text = nomem_text(is_native_path(hearth_http_path(exchange)), hearth_api_is_anthropic(exchange));
     hearth_http_set_header(exchange, "Retry-After", NOMEM_RETRY);
     hearth_http_respond(exchange, 503, HEARTH_CONTENT_JSON, text, strlen(text));
 }
@@ -211,8 +212,11 @@ void hearth_api_http_error(void *user, int status, const char *message, const ch
     hearth_api_fail(&error, status, status == 413   ? "request_too_large"
                                    : status == 403 ? "origin_not_allowed"
                                                    : NULL, NULL, "%s", message);
-    hearth_json_write(is_native_path(path)      ? hearth_api_error_json_native(&error)
-                      : is_anthropic_path(path) ? hearth_api_error_json_anthropic(&error, request_id)
-                                                : hearth_api_error_json(&error),
-                      body);
+    if (!hearth_json_write(is_native_path(path)      ? hearth_api_error_json_native(&error)
+                           : is_anthropic_path(path) ? hearth_api_error_json_anthropic(&error, request_id)
+                                                     : hearth_api_error_json(&error),
+                           body)) {
+        body->len = 0;
+        (void)hearth_buf_text(body, nomem_text(is_native_path(path), is_anthropic_path(path)));
+    }
 }
