@@ -7,13 +7,13 @@
 # llama.cpp; HEARTH_CUDA=1 builds it for NVIDIA GPUs.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench soak lint fuzz zoo peer install clean
+.PHONY: help build run test bench soak lint fuzz fuzz-long coverage zoo peer install clean
 
 export SAN PORT MODEL ARGS
 PREFIX ?= /usr/local
 
 help: ## This list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS='	' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
 
 build: ## Build the program: build/hearth
 	@scripts/build.sh hearth >/dev/null
@@ -33,8 +33,14 @@ soak: ## A day of traffic in an hour, with clients that misbehave (ARGS="--minut
 lint: ## Check layers, lengths and words, and that clang has no warnings
 	@scripts/lint.sh
 
-fuzz: ## Fuzz what reads strangers' bytes, for a minute each (ARGS=seconds)
+fuzz: ## Fuzz what reads strangers' bytes, each for a minute (ARGS=seconds, ARGS=merge, ARGS=lines)
 	@scripts/fuzz.sh $(ARGS)
+
+fuzz-long: ## The same for hours (ARGS=hours, default 8)
+	@scripts/fuzz.sh hours $(ARGS)
+
+coverage: ## Say which lines of src/ the tests reach (ARGS=quick, ARGS=c, ARGS=report)
+	@scripts/coverage.sh $(ARGS)
 
 zoo: ## Prove export and import of state on every architecture of llama.cpp
 	@scripts/zoo.sh
@@ -46,4 +52,4 @@ install: build ## Install the program and the library (PREFIX=/usr/local, DESTDI
 	@scripts/install.sh "$(PREFIX)"
 
 clean: ## Remove the build directories (the cache stays)
-	@rm -rf build build-address build-thread build-clang build-fuzz
+	@rm -rf build build-address build-thread build-clang build-fuzz build-coverage

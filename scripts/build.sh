@@ -15,6 +15,7 @@ case ${SAN:-} in
 address) dir=build-address options="-Db_sanitize=address,undefined -Db_lundef=false -Dbuildtype=debugoptimized" ;;
 thread) dir=build-thread options="-Db_sanitize=thread -Db_lundef=false -Dbuildtype=debugoptimized" ;;
 fuzz) dir=build-fuzz options="-Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false -Dbuildtype=debugoptimized" ;;
+coverage) dir=build-coverage options="-Dcoverage=true -Doptimization=1 -Ddebug=false" ;;
 *) die "SAN=$SAN: there are SAN=address and SAN=thread" ;;
 esac
 

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh          compilers, build tools, libraries
 #   scripts/setup.sh browser  likewise, and the browser that tests/client/test_browser.py opens pages in
+#   scripts/setup.sh clang    and clang with its run-time libraries and tools, for fuzzing and coverage
 #
 # What is there is found by trying it, so other ways of having installed it are as good. Without the right to install,
 # the command to run is printed and the exit status is 1.
@@ -44,6 +45,16 @@ need libseccomp-dev has_lib libseccomp
 need libcurl4-openssl-dev has_lib libcurl
 need libedit-dev has_lib libedit
 need curl has curl
+llvm_tools() { has llvm-profdata && has llvm-cov; }
+clang_runs() { # with libFuzzer, AddressSanitizer and counters
+    has clang && has clang++ && printf 'int LLVMFuzzerTestOneInput(void) { return 0; }\n' |
+        clang -fsanitize=fuzzer,address,undefined -fprofile-instr-generate -x c - -o /dev/null >/dev/null 2>&1
+}
+if [ "${1:-}" = clang ]; then
+    need clang clang_runs
+    need libclang-rt-dev clang_runs
+    need llvm llvm_tools
+fi
 need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 
 browser() { [ -n "${HEARTH_CHROMIUM:-}" ] || has chromium || has chromium-browser; }

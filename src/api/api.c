@@ -158,16 +158,15 @@ static void respond_no_route(struct hearth_http_exchange *exchange, const char *
     hearth_api_respond_error(exchange, &error);
 }
 
-static const struct hearth_route *find_route(const struct hearth_http_exchange *exchange, bool *path_known) {
-    const char *path = hearth_http_path(exchange);
+const struct hearth_route *hearth_route_find(const char *method, const char *path, bool *path_known) {
     *path_known = false;
-    if (hearth_elsewhere(hearth_http_method(exchange), path) != NULL) { /* /models/sse is no model */
+    if (hearth_elsewhere(method, path) != NULL) { /* /models/sse is no model */
         return NULL;
     }
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
         if (path_matches(&routes[i], path)) {
             *path_known = true;
-            if (strcmp(routes[i].method, hearth_http_method(exchange)) == 0) {
+            if (strcmp(routes[i].method, method) == 0) {
                 return &routes[i];
             }
         }
@@ -194,7 +193,8 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
                                         struct hearth_caller *caller, bool take) {
     struct hearth_api_error error;
     bool path_known;
-    const struct hearth_route *route = find_route(exchange, &path_known);
+    const struct hearth_route *route =
+        hearth_route_find(hearth_http_method(exchange), hearth_http_path(exchange), &path_known);
     const bool authorized = hearth_api_authorize(api, exchange, caller);
     if (!authorized && (route == NULL || (route->flags & HEARTH_ROUTE_OPEN) == 0)) {
         atomic_fetch_add(&api->unauthorized, 1);

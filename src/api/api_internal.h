@@ -203,6 +203,8 @@ void hearth_access_log_deleted(const struct hearth_job *job, const char *kind, c
 /* A job is over. */
 void hearth_access_log_job(const struct hearth_job *job);
 
+/* The route of a request, or NULL; *path_known: there is one for the path. */
+const struct hearth_route *hearth_route_find(const char *method, const char *path, bool *path_known);
 /* What the '*' number `index` of a route stands for in a path; NULL when it has not so many. Caller frees. */
 char *hearth_route_param(const struct hearth_route *route, const char *path, size_t index);
 

@@ -174,7 +174,7 @@ bool hearth_job_respond(struct hearth_job *job, json_t *value) {
     return hearth_json_write(value, &job->response) || hearth_api_fail_nomem(&job->error);
 }
 
-static bool parse_body(struct hearth_job *job, json_t **out) {
+bool hearth_job_parse_body(struct hearth_job *job, json_t **out) {
     json_error_t at;
     *out = NULL;
     if (job->body.len == 0 && (job->route->flags & HEARTH_ROUTE_BODYLESS) != 0) {
@@ -223,7 +223,7 @@ static void prepare(struct hearth_job *job) {
     hearth_memory_begin();
     job->prepare_start_us = hearth_clock_us();
     if (!atomic_load(&job->gone) && hearth_memory_refill()) {
-        job->failed = !parse_body(job, &body) || (wants_reply(job) && !read_urgency(job, body)) ||
+        job->failed = !hearth_job_parse_body(job, &body) || (wants_reply(job) && !read_urgency(job, body)) ||
                       !job->route->prepare(job, body);
         json_decref(body);
     }

@@ -132,6 +132,9 @@ struct hearth_job {
 /* Makes a job of an exchange and hands it to the workers. */
 void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, struct hearth_http_exchange *exchange,
                       const struct hearth_caller *caller);
+/* Worker: reads job->body as the route wants it. *out: the caller's reference; NULL where it may be missing and is.
+ * False: job->error is filled. */
+bool hearth_job_parse_body(struct hearth_job *job, json_t **out);
 /* Gives the job its id, with the dialect's prefix. */
 void hearth_job_name(struct hearth_job *job);
 /* Cancels every choice that is still running. */

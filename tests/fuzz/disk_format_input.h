@@ -7,6 +7,7 @@
 #define HEARTH_TESTS_FUZZ_DISK_FORMAT_INPUT_H
 
 #include "base/seal.h"
+#include "tier/format.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -38,6 +39,33 @@ static inline struct hearth_seal *input_key(void) {
         (void)unlink(path);
     }
     return seal;
+}
+
+/* The checksum of a header of that size. */
+static inline void input_fix_header(uint8_t *header, size_t len) {
+    uint64_t checksum = hearth_checksum(header + 16, len - 16);
+    memcpy(header + 8, &checksum, sizeof checksum);
+}
+
+/* The checksum of the payload, and the name as the header's own numbers and tokens make it. */
+static inline void input_fix_rest(uint8_t *header, size_t len, const uint8_t *payload, size_t payload_len) {
+    struct hearth_record record = {.kind = header[124]};
+    uint64_t checksum = hearth_checksum(payload, payload_len);
+    uint32_t flags;
+    memcpy(header + 88, &checksum, sizeof checksum);
+    memcpy(&record.base_pos, header + 108, 4);
+    memcpy(&record.p0, header + 112, 4);
+    memcpy(&record.p1, header + 116, 4);
+    memcpy(&flags, header + 120, 4);
+    memcpy(&record.base.lo, header + 256, 8);
+    memcpy(&record.base.hi, header + 264, 8);
+    if ((flags & 1) == 0 && record.base_pos >= 0 && record.base_pos <= record.p0 && record.p0 <= record.p1 &&
+        hearth_record_tokens(&record) <= (len - 464) / 4) {
+        record.tokens = (hearth_token *)(void *)(header + 464);
+        record.name = hearth_record_name(&record);
+        memcpy(header + 32, &record.name.lo, 8);
+        memcpy(header + 40, &record.name.hi, 8);
+    }
 }
 
 #endif

@@ -2,38 +2,10 @@
  * what is accepted in the clear can be written again and is the same. Checksums would stop nearly every input at the
  * door, so the first byte says which of them are made to fit (tests/fuzz/disk_format_input.h). */
 #include "disk_format_input.h"
+#include "fuzz.h"
 
-#include "base/assert.h"
 #include "base/utf8.h"
 #include "tier/format.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void fix_header(uint8_t *header, size_t len) {
-    uint64_t checksum = hearth_checksum(header + 16, len - 16);
-    memcpy(header + 8, &checksum, sizeof checksum);
-}
-
-/* The checksum of the payload, and the name as the header's own numbers and tokens make it. */
-static void fix_rest(uint8_t *header, size_t len, const uint8_t *payload, size_t payload_len) {
-    struct hearth_record record = {.kind = header[124]};
-    uint64_t checksum = hearth_checksum(payload, payload_len);
-    uint32_t flags;
-    memcpy(header + 88, &checksum, sizeof checksum);
-    memcpy(&record.base_pos, header + 108, 4);
-    memcpy(&record.p0, header + 112, 4);
-    memcpy(&record.p1, header + 116, 4);
-    memcpy(&flags, header + 120, 4);
-    memcpy(&record.base.lo, header + 256, 8);
-    memcpy(&record.base.hi, header + 264, 8);
-    if ((flags & 1) == 0 && record.base_pos >= 0 && record.base_pos <= record.p0 && record.p0 <= record.p1 &&
-        hearth_record_tokens(&record) <= (len - 464) / 4) {
-        record.tokens = (hearth_token *)(void *)(header + 464);
-        record.name = hearth_record_name(&record);
-        memcpy(header + 32, &record.name.lo, 8);
-        memcpy(header + 40, &record.name.hi, 8);
-    }
-}
 
 static void check_info(const struct hearth_format_info *info, const struct hearth_seal *key) {
     const struct hearth_record *record = &info->record;
@@ -61,14 +33,14 @@ static void write_again(const struct hearth_format_info *info, const struct hear
     hearth_buf_finish(&payload);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+FUZZ_TARGET(disk_format) {
     static struct hearth_seal *the_key;
     if (the_key == NULL) {
         the_key = input_key();
         HEARTH_ASSERT(the_key != NULL);
     }
     if (size < INPUT_HEAD_BYTES) {
-        return 0;
+        return;
     }
     const struct hearth_seal *key = data[0] & INPUT_KEY ? the_key : NULL;
     size_t content = (size_t)data[1] | (size_t)data[2] << 8;
@@ -85,11 +57,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     HEARTH_ASSERT(hearth_buf_append(&payload, data + INPUT_HEAD_BYTES + content, size - INPUT_HEAD_BYTES - content));
     if ((data[0] & (INPUT_FIX | INPUT_CUT)) == INPUT_FIX) {
         if (data[0] & INPUT_FIX_ALL) {
-            fix_rest(header, len, payload.data, payload.len);
+            input_fix_rest(header, len, payload.data, payload.len);
         }
         uint32_t header_bytes = (uint32_t)len;
         memcpy(header + 20, &header_bytes, sizeof header_bytes);
-        fix_header(header, len);
+        input_fix_header(header, len);
     }
     struct hearth_format_info info;
     enum hearth_format_verdict verdict = hearth_format_read(header, len, key, &info);
@@ -110,5 +82,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     hearth_buf_finish(&payload);
     hearth_buf_finish(&state);
     free(header);
-    return 0;
 }

@@ -1,15 +1,12 @@
 /* Fuzzes the HTTP server: the input is what a client sends over one connection, in pieces cut at each 0xFF byte (which
  * no valid request holds), each piece arriving by itself. What comes back must be responses; nothing may stay open. */
-#include "base/assert.h"
+#include "fuzz.h"
+
 #include "http/conn.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static int heads; /* that were let pass, and are neither answered nor gone */
 
@@ -84,7 +81,7 @@ static void turn(struct hearth_http_server *server, int fd, bool *first) {
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+FUZZ_TARGET(http) {
     static struct hearth_http_server *server;
     int fds[2];
     bool first = true;
@@ -111,5 +108,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     HEARTH_ASSERT(server->conns == NULL && server->stats.connections == 0 && server->quiet_head == NULL);
     HEARTH_ASSERT(server->bodies_bytes == 0 && heads == 0);
-    return 0;
 }

@@ -1,14 +1,9 @@
-/* Fuzzes what comes from a model and from a client's schemas: the first byte chooses. Bytes as a reply to a request
- * with tools, fed in pieces, must become a message to which its deltas add up; JSON as a schema must be refused or made
- * stronger, and then become a grammar. */
-#include "base/assert.h"
+/* Fuzzes what comes from a model. Bytes as a reply to a request with tools, fed in pieces, must become a message to
+ * which its deltas add up. The first byte chooses the template, the second the size of the pieces. */
+#include "fuzz.h"
+
 #include "base/utf8.h"
 #include "chat/chat.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define TEMPLATE(call)                                                                                              \
     "{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}{{ '<|im_start|>' + message.role + " \
@@ -104,37 +99,14 @@ static void check_reply(struct hearth_chat_format *format, const char *text, siz
     }
 }
 
-static void check_schema(const char *text, size_t len) {
-    json_t *schema = json_loadb(text, len, JSON_DECODE_ANY, NULL);
-    struct hearth_errmsg msg = {""};
-    json_t *strong = schema != NULL ? hearth_chat_schema_strengthen(schema, &msg) : NULL;
-    if (strong != NULL) {
-        struct hearth_buf grammar = {0};
-        /* What is made is made for the builder: it refuses nothing but sizes. */
-        HEARTH_ASSERT(hearth_chat_schema_grammar(schema, &grammar, &msg) == HEARTH_OK);
-        HEARTH_ASSERT(strstr((char *)grammar.data, "root ::=") != NULL);
-        hearth_buf_finish(&grammar);
-    } else {
-        HEARTH_ASSERT(schema == NULL || msg.text[0] != '\0');
-    }
-    json_decref(strong);
-    json_decref(schema);
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+FUZZ_TARGET(reply) {
+    struct fuzz_input input = {data, size};
     struct hearth_buf text = {0};
     if (formats[0] == NULL) {
         make_formats();
     }
-    if (size < 3) {
-        return 0;
-    }
-    if (data[0] % 4 == 3) {
-        check_schema((const char *)data + 1, size - 1);
-        return 0;
-    }
-    HEARTH_ASSERT(hearth_utf8_append(&text, (const char *)data + 2, size - 2));
-    check_reply(formats[data[0] / 4 % (2 * TEMPLATES)], (char *)text.data, text.len, 1 + data[1] % 32, data[1] < 192);
+    const uint8_t which = fuzz_byte(&input), piece = fuzz_byte(&input);
+    HEARTH_ASSERT(hearth_utf8_append(&text, (const char *)input.at, input.left));
+    check_reply(formats[which % (2 * TEMPLATES)], (char *)text.data, text.len, 1 + piece % 32, piece < 192);
     hearth_buf_finish(&text);
-    return 0;
 }

@@ -553,8 +553,8 @@ static void a_thread_goes_on(void **state) {
 static void the_billing_line_is_no_prompt(void **state) {
     static const char *const forms[] = {
         "\"system\":\"x-anthropic-billing-header: cch=1;\\nroyal\\nplural\"",
-        "\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=22;\"},{\"type\":\"text\",\"text\":"
-        "\"royal\"},{\"type\":\"text\",\"text\":\"plural\"}]",
+        ("\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cch=22;\"},{\"type\":\"text\",\"text\":"
+         "\"royal\"},{\"type\":\"text\",\"text\":\"plural\"}]"),
         "\"system\":\"royal\\nplural\"",
     };
     json_int_t counted = -1;

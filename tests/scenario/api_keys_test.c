@@ -187,8 +187,8 @@ static void keys_change_while_requests_run(void **state) {
 static void strangers_send_no_body(void **state) {
     static const char *const heads[] = {
         "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 60000000\r\n\r\n",
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer b-ke\r\nTransfer-Encoding: "
-        "chunked\r\n\r\n",
+        ("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer b-ke\r\nTransfer-Encoding: "
+         "chunked\r\n\r\n"),
         "POST /v1/nowhere HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer b-key\r\nContent-Length: 60000000\r\n\r\n",
         "POST /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer b-key\r\nContent-Length: 60000000\r\n\r\n",
     };

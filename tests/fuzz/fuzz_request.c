@@ -1,23 +1,17 @@
-/* Fuzzes what the API makes of a request's body: the first byte chooses the endpoint, the rest is the body. Whatever it
- * is, either an error object comes out that blames the request, or prompts that the service may be given.
+/* Fuzzes what the API makes of a request, one target for each dialect. An input is a line "METHOD /path?query", and
+ * behind it the body. Whatever it is, either an error object comes out that blames the request, or a finished response,
+ * or prompts that the service may be given.
  *
  * The store has one conversation, under a name and ids that inputs can say: session "s", turn 1. It is made anew now
  * and then, so that what requests put there does not pile up. */
+#include "fuzz.h"
+
 #include "api/anthropic/anthropic.h"
 #include "api/responses/responses.h"
-#include "base/assert.h"
 #include "engine/sim.h"
+#include "session/intern.h"
 
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static bool (*const prepares[])(struct hearth_job *job, const json_t *body) = {
-    hearth_chat_completions_prepare, hearth_completions_prepare,        hearth_apply_template_prepare,
-    hearth_tokenize_prepare,         hearth_detokenize_prepare,         hearth_responses_prepare,
-    hearth_responses_tokens_prepare, hearth_responses_compact_prepare,  hearth_conversations_create_prepare,
-    hearth_sessions_create_prepare,  hearth_anthropic_messages_prepare, hearth_anthropic_count_prepare,
-};
+#include <stdio.h>
 
 /* So many inputs share a store. */
 #define STORE_INPUTS 2000
@@ -35,6 +29,7 @@ static void open_store(struct hearth_api *api) {
     struct hearth_errmsg msg;
     char name[] = "s";
     struct hearth_turn turn = {.id = {0, 1}, .status = HEARTH_TURN_COMPLETED, .session = name};
+    hearth_keeper_destroy(api->keeper);
     hearth_store_destroy(api->own_store);
     HEARTH_ASSERT(hearth_store_create(&memory, &api->own_store, &msg) == HEARTH_OK);
     api->store = api->own_store;
@@ -43,20 +38,26 @@ static void open_store(struct hearth_api *api) {
     HEARTH_ASSERT(hearth_store_put(api->store, &turn, &msg) == HEARTH_OK);
     turn.session = NULL;
     hearth_turn_finish(&turn);
+    api->keeper = hearth_keeper_create(api);
+    HEARTH_ASSERT(api->keeper != NULL);
 }
 
 static void init_api(struct hearth_api *api) {
     struct hearth_sim_params sim;
+    struct hearth_service_params service;
     struct hearth_errmsg msg;
     hearth_sim_params_default(&sim);
     sim.ctx_tokens = 512;
     HEARTH_ASSERT(hearth_sim_create(&sim, &api->engine, &msg) == HEARTH_OK);
+    hearth_service_params_default(&service);
+    HEARTH_ASSERT(hearth_service_create(api->engine, &service, &api->service, &msg) == HEARTH_OK);
     const struct hearth_chat_params chat = {.bos_text = "", .eos_text = ""};
     HEARTH_ASSERT(hearth_chat_create(&chat, &api->chat, &msg) == HEARTH_OK);
     hearth_sampling_default(&api->sampling);
     api->max_tokens = -1;
     api->reasoning_budget = -1;
     api->tool_syntax_greedy = true;
+    api->slots = true;
     api->model_name = strdup("sim");
     api->transcript_bytes = 1024 * 1024;
     api->grammars = hearth_grammars_create();
@@ -65,8 +66,11 @@ static void init_api(struct hearth_api *api) {
 
 static void check_error(const struct hearth_api_error *error) {
     struct hearth_buf text = {0};
-    HEARTH_ASSERT(error->status >= 400 && error->status < 500 && error->message.text[0] != '\0');
+    HEARTH_ASSERT(error->status >= 400 && (error->status < 500 || error->status == 501));
+    HEARTH_ASSERT(error->message.text[0] != '\0');
     HEARTH_ASSERT(hearth_json_write(hearth_api_error_json(error), &text));
+    HEARTH_ASSERT(hearth_json_write(hearth_api_error_json_anthropic(error, "r"), &text));
+    HEARTH_ASSERT(hearth_json_write(hearth_api_error_json_native(error), &text));
     hearth_buf_finish(&text);
 }
 
@@ -95,39 +99,102 @@ static void check_submission(struct hearth_job *job) {
     HEARTH_ASSERT(thinking == NULL || (thinking->start_count > 0 && thinking->forced_count > 0));
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+static void prepare(struct hearth_job *job) {
+    json_t *body = NULL;
+    if (!hearth_job_parse_body(job, &body) || !job->route->prepare(job, body)) {
+        check_error(&job->error);
+    } else if (job->dialect != NULL) {
+        check_generation(job->api, &job->generation);
+        check_submission(job);
+    } else {
+        json_t *response = json_loadb((const char *)job->response.data, job->response.len, JSON_ALLOW_NUL, NULL);
+        HEARTH_ASSERT(response != NULL);
+        json_decref(response);
+    }
+    json_decref(body);
+}
+
+static void finish(struct hearth_job *job) {
+    if (job->dialect_state != NULL) {
+        job->dialect->destroy(job->dialect_state);
+    }
+    hearth_body_finish(&job->parts);
+    hearth_kept_destroy(job);
+    hearth_job_finish_chat(job);
+    hearth_conversation_destroy(job);
+    hearth_generation_finish(&job->generation);
+    hearth_buf_finish(&job->response);
+    hearth_buf_finish(&job->body);
+}
+
+/* Takes "METHOD /path?query" apart, in place. NULL: it is none. */
+static const struct hearth_route *read_line(char *line, char **path, char **query) {
+    bool known;
+    *path = strchr(line, ' ');
+    if (*path == NULL) {
+        return NULL;
+    }
+    *(*path)++ = '\0';
+    *query = *path + strcspn(*path, "?");
+    if (**query == '?') {
+        *(*query)++ = '\0';
+    }
+    return hearth_route_find(line, *path, &known);
+}
+
+/* Only routes whose path has one of these words in it. */
+static void request(const uint8_t *data, size_t size, const char *const words[]) {
     static struct hearth_api api;
+    static unsigned inputs;
+    char line[512], *path, *query;
+    const uint8_t *end = size > 0 ? memchr(data, '\n', size) : NULL;
+    const size_t len = end != NULL ? (size_t)(end - data) : size;
     if (api.engine == NULL) {
         init_api(&api);
     }
-    if (size == 0) {
-        return 0;
-    }
-    static unsigned inputs;
     if (inputs++ % STORE_INPUTS == 0) {
         open_store(&api);
     }
-    json_t *body = json_loadb((const char *)data + 1, size - 1, JSON_ALLOW_NUL, NULL);
-    if (json_is_object(body)) {
-        struct hearth_job job = {.api = &api, .id_bits = hearth_store_id()};
-        bool ok = prepares[data[0] % (sizeof prepares / sizeof prepares[0])](&job, body);
-        if (!ok) {
-            check_error(&job.error);
-        } else if (job.dialect != NULL) {
-            check_generation(&api, &job.generation);
-            check_submission(&job);
-        } else {
-            HEARTH_ASSERT(job.response.len > 0);
-        }
-        if (job.dialect_state != NULL) {
-            job.dialect->destroy(job.dialect_state);
-        }
-        hearth_kept_destroy(&job);
-        hearth_job_finish_chat(&job);
-        hearth_conversation_destroy(&job);
-        hearth_generation_finish(&job.generation);
-        hearth_buf_finish(&job.response);
+    (void)snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), (const char *)data);
+    const struct hearth_route *route = read_line(line, &path, &query);
+    bool ours = false;
+    for (size_t i = 0; route != NULL && words[i] != NULL; i++) {
+        ours = ours || strstr(route->path, words[i]) != NULL;
     }
-    json_decref(body);
-    return 0;
+    if (!ours || route->prepare == NULL) {
+        return;
+    }
+    struct hearth_job job = {.api = &api, .route = route, .id_bits = hearth_store_id(), .path = path, .query = query,
+                             .method = line, .generation = {.speculate = true}};
+    HEARTH_ASSERT(hearth_buf_append(&job.body, data + len, size - len)); /* a newline in front of JSON is nothing */
+    if (end == NULL || size - len == 1) {
+        job.body.len = 0;
+    }
+    prepare(&job);
+    finish(&job);
+}
+
+FUZZ_TARGET(request_chat) {
+    static const char *const words[] = {"chat/completions", "template", NULL};
+    request(data, size, words);
+}
+
+FUZZ_TARGET(request_completions) {
+    static const char *const words[] = {"/completion", "/infill", "tokenize", "/slots", "/lora", NULL};
+    request(data, size, words);
+}
+
+FUZZ_TARGET(request_responses) {
+    static const char *const words[] = {"/responses", NULL};
+    request(data, size, words);
+}
+
+FUZZ_TARGET(request_messages) {
+    static const char *const words[] = {"/v1/messages", NULL};
+    request(data, size, words);
+}
+
+FUZZ_TARGET(request_stored) {
+    static const char *const words[] = {"/sessions", "/conversations", NULL};
+    request(data, size, words);
 }

@@ -1,0 +1,71 @@
+/* Fuzzes the small readers: JSON in canonical form, UTF-8, and what clients keep for the server under its seal. */
+#include "fuzz.h"
+
+#include "api/anthropic/anthropic.h"
+#include "api/responses/responses.h"
+#include "base/utf8.h"
+
+/* What is canonical stays as it is, and means the same. */
+FUZZ_TARGET(json) {
+    json_t *value = hearth_json_parse((const char *)data, size, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+    if (value == NULL) {
+        return;
+    }
+    char *once = hearth_json_canonical(value);
+    HEARTH_ASSERT(once != NULL && hearth_utf8_valid(once, strlen(once)));
+    json_t *again = hearth_json_parse(once, strlen(once), JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+    HEARTH_ASSERT(again != NULL && json_typeof(again) == json_typeof(value));
+    char *twice = hearth_json_canonical(again);
+    HEARTH_ASSERT(twice != NULL && strcmp(once, twice) == 0);
+    (void)hearth_json_is_deeper(value, 8);
+    free(once);
+    free(twice);
+    json_decref(value);
+    json_decref(again);
+}
+
+FUZZ_TARGET(utf8) {
+    const char *text = (const char *)data;
+    struct hearth_buf repaired = {0}, again = {0};
+    HEARTH_ASSERT(hearth_utf8_append(&repaired, text, size));
+    HEARTH_ASSERT(hearth_utf8_valid((char *)repaired.data, repaired.len) && repaired.data[repaired.len] == '\0');
+    HEARTH_ASSERT(!hearth_utf8_valid(text, size) ||
+                  (repaired.len == size && (size == 0 || memcmp(repaired.data, text, size) == 0)));
+    HEARTH_ASSERT(hearth_utf8_append(&again, (char *)repaired.data, repaired.len) && again.len == repaired.len);
+    /* Whatever the pieces, whole characters are handed on. */
+    const size_t whole = hearth_utf8_complete(text, size);
+    HEARTH_ASSERT(whole <= size && size - whole <= 3);
+    HEARTH_ASSERT(hearth_utf8_complete((char *)repaired.data, repaired.len) == repaired.len);
+    /* Jansson, which is given such text, is of the same mind. */
+    json_t *string = json_stringn(text, size);
+    HEARTH_ASSERT((string != NULL) == hearth_utf8_valid(text, size));
+    json_decref(string);
+    hearth_buf_finish(&repaired);
+    hearth_buf_finish(&again);
+}
+
+/* A text that came back from a client, and the text that a signature is for. Only what was handed out is taken. */
+FUZZ_TARGET(sealed) {
+    static struct hearth_api api = {.secret = {1, 2, 3}};
+    struct fuzz_input input = {data, size};
+    size_t len, text_len;
+    char *given = fuzz_part(&input, &len), *text = fuzz_part(&input, &text_len);
+    char signature[HEARTH_SIGNATURE_CHARS + 1];
+    for (int kind = HEARTH_SEALED_REASONING; kind <= (int)HEARTH_SEALED_SUMMARY; kind++) {
+        char *opened = hearth_sealed_open(&api, (enum hearth_sealed_kind)kind, given);
+        if (opened != NULL) {
+            char *closed = hearth_sealed_close(&api, (enum hearth_sealed_kind)kind, opened, strlen(opened));
+            char *again = closed != NULL ? hearth_sealed_open(&api, (enum hearth_sealed_kind)kind, closed) : NULL;
+            HEARTH_ASSERT(again != NULL && strcmp(again, opened) == 0 && strlen(closed) <= strlen(given));
+            free(closed);
+            free(again);
+        }
+        free(opened);
+    }
+    HEARTH_ASSERT(hearth_signature_make(&api, text, text_len, signature));
+    HEARTH_ASSERT(hearth_signature_check(&api, text, text_len, signature) == HEARTH_SIGNATURE_VALID);
+    HEARTH_ASSERT((hearth_signature_check(&api, text, text_len, given) == HEARTH_SIGNATURE_VALID) ==
+                  (strcmp(signature, given) == 0));
+    free(given);
+    free(text);
+}
