@@ -119,7 +119,6 @@ struct hearth_http_conn {
     bool eof;          /* the client has closed its side; whether it is gone is peer.c's question */
     bool paused;       /* so much has arrived ahead of its turn that no more is read */
     bool linger;       /* close by way of LINGER */
-    bool paused;       /* nothing is read: much waits for its turn */
     bool doomed;       /* to be closed by the timer's callback, from the loop */
     bool surplus;      /* accepted when there were as many as may be */
     bool quiet;        /* in the list of those */
