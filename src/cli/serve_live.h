@@ -17,8 +17,8 @@ struct hearth_serve_live {
     struct hearth_options taken;
 };
 
-/* Reads the file of --config, the keys and the certificate again and takes over what can be; what has changed besides is told. When
- * something is wrong with any of it that is told, and nothing changes. The main thread. */
+/* Reads the file of --config, the keys and the certificate again and takes over what can be; what has changed besides
+ * is told. When something is wrong with any of it that is told, and nothing changes. The main thread. */
 void hearth_serve_live_reload(struct hearth_serve_live *live);
 void hearth_serve_live_finish(struct hearth_serve_live *live);
 

@@ -8,28 +8,20 @@
 
 #include <event2/bufferevent_ssl.h>
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <string.h>
 
 static int no_passphrase(char *buf, int size, int rwflag, void *user) {
-    (void)buf, (void)size, (void)rwflag, (void)user;
+    bool *asked = user;
+    (void)buf, (void)size, (void)rwflag;
+    *asked = true;
     return -1;
 }
 
-/* The last error of OpenSSL's queue, which is emptied. */
+/* Why a file could not be taken, by OpenSSL's queue of errors, which is emptied. The first one has the cause. */
 static const char *why(void) {
-    unsigned long code = ERR_peek_last_error();
-    const bool system = ERR_SYSTEM_ERROR(code);
-    const char *text = system ? strerror(ERR_GET_REASON(code)) : ERR_reason_error_string(code);
-    if (ERR_GET_LIB(code) == ERR_LIB_PEM && ERR_GET_REASON(code) == PEM_R_BAD_PASSWORD_READ) {
-        text = "it has a passphrase, which nobody is here to type";
-    }
-    /* A file that cannot be opened is told by two errors, of which the first has the reason. */
-    const unsigned long first = ERR_peek_error();
-    if (ERR_SYSTEM_ERROR(first)) {
-        text = strerror(ERR_GET_REASON(first));
-    }
+    const unsigned long code = ERR_peek_error();
+    const char *text = ERR_SYSTEM_ERROR(code) ? strerror(ERR_GET_REASON(code)) : ERR_reason_error_string(code);
     ERR_clear_error();
     return text != NULL ? text : "unknown error";
 }
@@ -47,8 +39,11 @@ static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *o
     return SSL_TLSEXT_ERR_OK;
 }
 
+#define NOT_ITS_KEY "the key in %s is not that of the certificate in %s"
+
 int hearth_http_tls_create(const char *cert_path, const char *key_path, struct ssl_ctx_st **out,
                            struct hearth_errmsg *msg) {
+    bool asked = false;
     *out = NULL;
     ERR_clear_error();
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
@@ -59,19 +54,20 @@ int hearth_http_tls_create(const char *cert_path, const char *key_path, struct s
     SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
     SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_default_passwd_cb(ctx, no_passphrase);
+    SSL_CTX_set_default_passwd_cb_userdata(ctx, &asked);
     SSL_CTX_set_alpn_select_cb(ctx, select_protocol, NULL);
     int rc = HEARTH_OK;
     if (SSL_CTX_use_certificate_chain_file(ctx, cert_path) != 1) {
         rc = hearth_fail(msg, HEARTH_ERR_IO, "cannot take the certificate in %s: %s", cert_path, why());
     } else if (SSL_CTX_use_PrivateKey_file(ctx, key_path, SSL_FILETYPE_PEM) != 1) {
-        const unsigned long code = ERR_peek_last_error();
-        const bool other = ERR_GET_LIB(code) == ERR_LIB_X509 && ERR_GET_REASON(code) == X509_R_KEY_VALUES_MISMATCH;
-        rc = other ? hearth_fail(msg, HEARTH_ERR_IO, "the key in %s is not that of the certificate in %s", key_path,
-                                 cert_path)
-                   : hearth_fail(msg, HEARTH_ERR_IO, "cannot take the key in %s: %s", key_path, why());
+        const bool other = ERR_GET_REASON(ERR_peek_error()) == X509_R_KEY_VALUES_MISMATCH;
+        rc = other ? hearth_fail(msg, HEARTH_ERR_IO, NOT_ITS_KEY, key_path, cert_path)
+                   : hearth_fail(msg, HEARTH_ERR_IO, "cannot take the key in %s: %s", key_path,
+                                 asked ? "it has a passphrase, which nobody is here to type" : why());
     } else if (SSL_CTX_check_private_key(ctx) != 1) {
-        rc = hearth_fail(msg, HEARTH_ERR_IO, "the key in %s is not that of the certificate in %s", key_path, cert_path);
+        rc = hearth_fail(msg, HEARTH_ERR_IO, NOT_ITS_KEY, key_path, cert_path);
     }
+    SSL_CTX_set_default_passwd_cb_userdata(ctx, NULL);
     ERR_clear_error();
     if (rc != HEARTH_OK) {
         SSL_CTX_free(ctx);
@@ -104,13 +100,9 @@ struct bufferevent *hearth_http_tls_accept(struct hearth_http_server *server, ev
 }
 
 const char *hearth_http_tls_error(struct bufferevent *bev) {
-    unsigned long code = bufferevent_get_openssl_error(bev);
-    const char *text = NULL;
-    for (; code != 0; code = bufferevent_get_openssl_error(bev)) {
-        text = ERR_reason_error_string(code);
-    }
+    const unsigned long code = bufferevent_get_openssl_error(bev);
     ERR_clear_error();
-    return text;
+    return code != 0 ? ERR_reason_error_string(code) : NULL;
 }
 
 void hearth_http_tls_say_goodbye(struct bufferevent *bev) {

@@ -1,0 +1,210 @@
+"""TLS with certificates made here, and sockets in the file system: with the real SDK, curl, httpx and hearth's own
+client."""
+
+import http.client
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+
+import httpx
+import openai
+import pytest
+
+from lib import server as servers
+
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8, "temperature": 0}
+
+
+class Program:
+    """A server on sim whose address is what it prints."""
+
+    def __init__(self, tmp_path, *flags):
+        self.log_path = tmp_path / "log"
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                [servers.hearth_path(), "serve", "--engine", "sim", "-c", "8192", *flags], stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=log, text=True, env=servers.surroundings())
+        line = self.process.stdout.readline()
+        if " is listening on " not in line:
+            self.process.kill()
+            raise AssertionError(self.log())
+        self.url = line.rsplit(" ", 1)[1].strip()
+
+    def log(self):
+        return self.log_path.read_text(encoding="utf-8")
+
+    def log_says(self, text):
+        for _ in range(400):
+            if text in self.log():
+                return True
+            time.sleep(0.05)
+        return False
+
+    def port(self):
+        return int(self.url.rsplit(":", 1)[1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(60) == 0
+        self.process.stdout.close()
+
+
+def make_certificate(folder, name, *more):
+    """A self-signed certificate of 127.0.0.1 and its key."""
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-keyout", key,
+                    "-out", cert, "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+                    *(more or ["-nodes"])], check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    return cert, key
+
+
+def tls(tmp_path, cert, key, *flags):
+    return Program(tmp_path, "--port", "0", "--ssl-cert-file", str(cert), "--ssl-key-file", str(key), *flags)
+
+
+def trusting(*certs):
+    context = ssl.create_default_context()
+    for cert in certs:
+        context.load_verify_locations(cert)
+    return context
+
+
+def name_served(running, context):
+    """Whose certificate a new connection sees."""
+    with socket.create_connection(("127.0.0.1", running.port()), timeout=60) as plain:
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+            return dict(part[0] for part in secure.getpeercert()["subject"])["commonName"]
+
+
+def test_sdk_over_tls(tmp_path):
+    cert, key = make_certificate(tmp_path, "first")
+    with tls(tmp_path, cert, key, "--api-key", "secret") as running:
+        assert running.url.startswith("https://127.0.0.1:")
+        with openai.OpenAI(base_url=running.url + "/v1", api_key="secret", max_retries=0,
+                           http_client=httpx.Client(verify=trusting(cert))) as client:
+            model = client.models.list().data[0].id
+            whole = client.chat.completions.create(model=model, **HELLO)
+            parts = client.chat.completions.create(model=model, stream=True, **HELLO)
+            assert "".join(part.choices[0].delta.content or "" for part in parts) == whole.choices[0].message.content
+        with pytest.raises(httpx.ConnectError):  # nobody whom this client trusts
+            httpx.get(running.url + "/health")
+        answer = subprocess.run([servers.hearth_path(), "top", "--once", "--url", running.url, "--api-key", "secret",
+                                 "--cacert", str(cert)], capture_output=True, text=True, timeout=60)
+        assert answer.returncode == 0, answer.stderr
+        answer = subprocess.run([servers.hearth_path(), "chat", "--url", running.url, "--key", "secret", "Hello!"],
+                                capture_output=True, text=True, timeout=60,
+                                env={**os.environ, "HEARTH_CACERT": str(cert)})
+        assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_versions_and_protocols(tmp_path):
+    cert, key = make_certificate(tmp_path, "first")
+    with tls(tmp_path, cert, key) as running:
+        for protocols, wanted in ((["http/1.1"], "http/1.1"), (["h2", "http/1.1"], "http/1.1"), ([], None)):
+            context = trusting(cert)
+            if protocols:
+                context.set_alpn_protocols(protocols)
+            with socket.create_connection(("127.0.0.1", running.port()), timeout=60) as plain:
+                with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+                    assert secure.selected_alpn_protocol() == wanted
+                    assert secure.version() == "TLSv1.3"
+        only_h2, old = trusting(cert), trusting(cert)
+        only_h2.set_alpn_protocols(["h2"])
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+        for context in (only_h2, old):
+            with pytest.raises(OSError):
+                name_served(running, context)
+        with pytest.raises((OSError, http.client.HTTPException)):  # no TLS at all
+            plain = http.client.HTTPConnection("127.0.0.1", running.port(), timeout=60)
+            plain.request("GET", "/health")
+            plain.getresponse()
+        assert name_served(running, trusting(cert)) == "first"
+
+
+def test_reload(tmp_path):
+    """Connections keep the certificate that they began with, their streams go on; new ones see the new one."""
+    cert, key = make_certificate(tmp_path, "first")
+    second, second_key = make_certificate(tmp_path, "second")
+    both = trusting(cert, second)
+    first_pem = cert.read_bytes()
+    with tls(tmp_path, cert, key) as running, httpx.Client(base_url=running.url, verify=both, timeout=60) as client:
+        body = {**HELLO, "max_tokens": 4000, "stream": True}
+        with client.stream("POST", CHAT, json=body) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: ")
+            both_before = trusting(cert, second)
+            cert.write_bytes(second.read_bytes())
+            key.write_bytes(second_key.read_bytes())
+            running.process.send_signal(signal.SIGHUP)
+            assert running.log_says("reload: 0 keys")
+            assert name_served(running, both_before) == "second"
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        cert.write_bytes(first_pem)  # which is not that of the key now
+        running.process.send_signal(signal.SIGHUP)
+        assert running.log_says("nothing was changed")
+        assert f"the key in {key} is not that of the certificate in {cert}" in running.log()
+        assert name_served(running, both_before) == "second"
+        assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("case", ["missing", "no key", "no certificate", "other key", "passphrase", "not PEM"])
+def test_what_cannot_be_used_is_an_error(tmp_path, case):
+    cert, key = make_certificate(tmp_path, "first")
+    other = make_certificate(tmp_path, "other")[1]
+    if case == "passphrase":
+        cert, key = make_certificate(tmp_path, "locked", "-passout", "pass:word")
+    (tmp_path / "text").write_text("not PEM", encoding="ascii")
+    flags, words = {
+        "missing": ([tmp_path / "none", key], [str(tmp_path / "none"), "No such file"]),
+        "no key": ([cert, None], ["without --ssl-key-file"]),
+        "no certificate": ([None, key], ["without --ssl-cert-file"]),
+        "other key": ([cert, other], [f"the key in {other} is not that of the certificate in {cert}"]),
+        "passphrase": ([cert, key], [str(key), "passphrase"]),
+        "not PEM": ([tmp_path / "text", key], [str(tmp_path / "text")]),
+    }[case]
+    named = [text for flag, path in zip(("--ssl-cert-file", "--ssl-key-file"), flags) if path
+             for text in (flag, str(path))]
+    done = subprocess.run([servers.hearth_path(), "serve", "--engine", "sim", "--port", "0", *named],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                          env=servers.surroundings())
+    assert done.returncode == 1
+    for word in words:
+        assert word in done.stderr.splitlines()[-1]
+
+
+def test_socket_in_the_file_system(tmp_path):
+    path = tmp_path / "socket"
+    url = f"unix:{path}"
+    with Program(tmp_path, "--host", url) as running:
+        assert running.url == url
+        assert os.stat(path).st_mode & 0o7777 == 0o600
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://localhost") as client:
+            assert client.post(CHAT, json=HELLO).json()["usage"]["completion_tokens"] > 0
+            with openai.OpenAI(base_url="http://localhost/v1", api_key="none", http_client=client) as sdk:
+                assert sdk.models.list().data
+        health = subprocess.run(["curl", "-sS", "--unix-socket", str(path), "http://localhost/health"],
+                                capture_output=True, text=True, timeout=60, check=True)
+        assert "ok" in health.stdout
+        for tool in (["chat", "--url", url, "Hello!"], ["top", "--url", url, "--once"]):
+            done = subprocess.run([servers.hearth_path(), *tool], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+        second = subprocess.run([servers.hearth_path(), "serve", "--engine", "sim", "--host", url], text=True,
+                                stdin=subprocess.DEVNULL, capture_output=True, timeout=60, env=servers.surroundings())
+        assert second.returncode == 1 and "in use by another program" in second.stderr
+    assert not path.exists()
+    killed = Program(tmp_path, "--host", url)
+    killed.process.kill()
+    killed.process.wait()
+    killed.process.stdout.close()
+    assert path.exists()
+    with Program(tmp_path, "--host", url, "--host-mode", "0660"):
+        assert os.stat(path).st_mode & 0o7777 == 0o660
