@@ -12,10 +12,10 @@ static const struct {
     int up_to;
     const char *type;
 } types[] = {
-    {400, "invalid_request_error"}, {401, "authentication_error"},  {403, "permission_error"}, {404, "not_found_error"},
-    {428, "invalid_request_error"}, {429, "rate_limit_error"},      {499, "invalid_request_error"},
-    {500, "server_error"},          {501, "not_supported_error"},   {503, "server_error"},
-    {504, "timeout_error"},         {599, "server_error"},
+    {400, "invalid_request_error"}, {401, "authentication_error"},  {403, "permission_error"},
+    {404, "not_found_error"},       {428, "invalid_request_error"}, {429, "rate_limit_error"},
+    {499, "invalid_request_error"}, {500, "server_error"},          {501, "not_supported_error"},
+    {503, "server_error"},          {504, "timeout_error"},         {599, "server_error"},
 };
 
 /* A server that ends is followed by another one, soon or in another place. */
@@ -130,9 +130,9 @@ json_t *hearth_api_error_json_native(const struct hearth_api_error *error) {
                  error->prompt_tokens, error->ctx_tokens);
     }
     json_t *param = *error->param != '\0' ? hearth_json_text(error->param, strlen(error->param)) : NULL;
-    json_t *body = json_pack("{s:i, s:o, s:s, s:o*}", "code", error->status, "message",
-                             hearth_json_text(text, strlen(text)), "type",
-                             full ? "exceed_context_size_error" : type_of(error->status), "param", param);
+    json_t *body =
+        json_pack("{s:i, s:o, s:s, s:o*}", "code", error->status, "message", hearth_json_text(text, strlen(text)),
+                  "type", full ? "exceed_context_size_error" : type_of(error->status), "param", param);
     if (full && body != NULL) {
         json_object_set_new(body, "n_prompt_tokens", json_integer((json_int_t)error->prompt_tokens));
         json_object_set_new(body, "n_ctx", json_integer((json_int_t)error->ctx_tokens));
@@ -165,8 +165,9 @@ static const char *nomem_text(bool native, bool anthropic) {
     if (native) {
         return "{\"error\":{\"code\":503,\"message\":\"out of memory\",\"type\":\"server_error\"}}";
     }
-    return anthropic ? "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"out of memory\"}}"
-                     : "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
+    return anthropic
+               ? "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"out of memory\"}}"
+               : "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
 }
 
 void hearth_api_respond_nomem(struct hearth_http_exchange *exchange) {
@@ -197,7 +198,7 @@ void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct 
         hearth_http_set_header(exchange, "Retry-After-Ms", seconds);
     }
     const bool full = error->code != NULL && strcmp(error->code, "storage_limit_exceeded") == 0;
-    if (error->status == 504 || error->status == 501 || full) { /* it is no better when clients repeat it on their own */
+    if (error->status == 504 || error->status == 501 || full) { /* repeating it makes it no better */
         hearth_http_set_header(exchange, "X-Should-Retry", "false");
     }
     hearth_http_respond(exchange, error->status, HEARTH_CONTENT_JSON, text.data, text.len);
@@ -209,9 +210,11 @@ void hearth_api_http_error(void *user, int status, const char *message, const ch
     struct hearth_api_error error;
     (void)user;
     hearth_memory_begin();
-    hearth_api_fail(&error, status, status == 413   ? "request_too_large"
-                                   : status == 403 ? "origin_not_allowed"
-                                                   : NULL, NULL, "%s", message);
+    hearth_api_fail(&error, status,
+                    status == 413   ? "request_too_large"
+                    : status == 403 ? "origin_not_allowed"
+                                    : NULL,
+                    NULL, "%s", message);
     if (!hearth_json_write(is_native_path(path)      ? hearth_api_error_json_native(&error)
                            : is_anthropic_path(path) ? hearth_api_error_json_anthropic(&error, request_id)
                                                      : hearth_api_error_json(&error),

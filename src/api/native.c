@@ -126,7 +126,8 @@ void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *excha
     json_t *props = json_pack(
         "{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}", "default_generation_settings",
         settings, "total_slots", (json_int_t)api->lanes, "model_alias", api->model_name, "model_path",
-        hearth_caller_sees(&caller, NULL) ? api->model_path : api->model_file, "chat_template", text_or_empty(hearth_chat_template(api->chat)), "chat_template_caps",
+        hearth_caller_sees(&caller, NULL) ? api->model_path : api->model_file, "chat_template",
+        text_or_empty(hearth_chat_template(api->chat)), "chat_template_caps",
         template_caps_json(hearth_chat_abilities(api->chat)), "bos_token", text_or_empty(caps->bos_text),
         "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0, "audio", 0,
         "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);

@@ -2,9 +2,9 @@
  * actions have nothing to do: state is kept by itself, in the tree, and not in slots.
  *
  * The members of a slot are llama-server's, and `hearth` has what it has no names for. The service knows requests by
- * numbers; who they are from is found among the jobs. There is no text of prompts or replies in it. A key sees what is its
- * owner's; of others that a lane is busy and how many wait, and nothing of their sizes, times or names, unless it has
- * the scope admin.
+ * numbers; who they are from is found among the jobs. There is no text of prompts or replies in it. A key sees what is
+ * its owner's; of others that a lane is busy and how many wait, and nothing of their sizes, times or names, unless it
+ * has the scope admin.
  * Source: llama-server's README and server-context.cpp (server_slot::to_json). */
 #include "api/slots.h"
 

@@ -22,6 +22,12 @@ static const struct hearth_api_key alice = {.key = "a-key", .name = "alice", .we
 static const struct hearth_api_key bob = {.key = "b-key", .highest = HEARTH_CLASS_SIDE};
 static const struct hearth_api_key carol = {.key = "c-key", .name = "carol", .highest = HEARTH_CLASS_BACKGROUND};
 
+/* Two that see what is their owner's only; and one that may have one request at once. */
+static const struct hearth_api_key dora = {
+    .key = "d-key", .name = "dora", .scopes = HEARTH_SCOPE_INFER, .limits = {.running = 1}};
+static const struct hearth_api_key eve = {
+    .key = "e-key", .name = "eve", .scopes = HEARTH_SCOPE_INFER | HEARTH_SCOPE_SESSIONS};
+
 static const struct fake_plan quick = {.pieces = 3, .piece = "ab "};
 static struct stage stage;
 
@@ -135,8 +141,8 @@ static void keys_have_classes_and_weights(void **state) {
     }
 }
 
-/* Who a request is from does not depend on what other keys there are, or in which order; only one key alone, and none,
- * have no salt. */
+/* Who a request is from does not depend on what other keys there are, or in which order, and a name has its owner's
+ * state whatever its key is; only a key without a name that is alone, and none, have no salt. */
 static void keys_are_the_same_in_any_order(void **state) {
     const struct hearth_api_key turned[] = {carol, alice, bob}, fewer[] = {bob, alice};
     (void)state;
@@ -155,7 +161,16 @@ static void keys_are_the_same_in_any_order(void **state) {
     assert_true(hearth_digest_equal(fake_last()->salt, salt) && fake_last()->tenant.id == tenant);
     assert_int_equal(hearth_api_set_keys(stage.api, &alice, 1), HEARTH_OK);
     assert_int_equal(status_of("a-key", ""), 200);
-    assert_true(fake_last()->salt.lo == 0 && fake_last()->salt.hi == 0 && fake_last()->tenant.id == tenant);
+    assert_true(hearth_digest_equal(fake_last()->salt, salt) && fake_last()->tenant.id == tenant);
+    const struct hearth_api_key rotated[] = {{.key = "a-new-key", .name = "alice"}, bob};
+    assert_int_equal(hearth_api_set_keys(stage.api, rotated, 2), HEARTH_OK);
+    assert_int_equal(status_of("a-key", ""), 401);
+    assert_int_equal(status_of("a-new-key", ""), 200);
+    assert_true(hearth_digest_equal(fake_last()->salt, salt) && fake_last()->tenant.id == tenant);
+    assert_int_equal(hearth_api_set_keys(stage.api, turned, 3), HEARTH_OK);
+    assert_int_equal(hearth_api_set_keys(stage.api, &bob, 1), HEARTH_OK);
+    assert_int_equal(status_of("b-key", ""), 200);
+    assert_true(fake_last()->salt.lo == 0 && fake_last()->salt.hi == 0 && fake_last()->tenant.id != 0);
     logged("no longer several keys", "belongs to nobody");
     assert_int_equal(hearth_api_set_keys(stage.api, turned, 3), HEARTH_OK);
 }
@@ -266,6 +281,68 @@ static void slots_say_what_runs_and_for_whom(void **state) {
     fake_set_plan(&quick);
 }
 
+static json_t *look_as(const char *key, const char *path) {
+    char header[64];
+    snprintf(header, sizeof header, "Authorization: Bearer %s\r\n", key);
+    struct response response = http_call(stage.port, "GET", path, header, NULL);
+    assert_int_equal(response.status, 200);
+    assert_null(strstr((const char *)response.body.data, strcmp(key, "d-key") == 0 ? "eve" : "dora"));
+    json_t *answer = json_loadb((const char *)response.body.data, response.body.len, 0, NULL);
+    response_finish(&response);
+    return answer;
+}
+
+/* What runs for another is a busy lane and no more; what runs for oneself may be all that may run. */
+static void keys_see_their_own(void **state) {
+    static const struct fake_plan hold = {.hold = true};
+    const struct hearth_api_key keys[] = {alice, dora, eve}, before[] = {alice, bob, carol};
+    struct client client;
+    (void)state;
+    assert_int_equal(hearth_api_set_keys(stage.api, keys, 3), HEARTH_OK);
+    fake_set_plan(&hold);
+    assert_true(client_open(&client, stage.port));
+    assert_true(client_request(&client, "POST", CHAT, "Authorization: Bearer d-key\r\n",
+                               "{\"stream\":true,\"max_tokens\":40," USER "}"));
+    json_t *slots = NULL;
+    for (int i = 0; i < 1000 && (slots == NULL || strcmp(json_str(slots, "1.state"), "prefill") != 0); i++) {
+        json_decref(slots);
+        usleep(10000);
+        slots = look_as("d-key", "/slots");
+    }
+    assert_string_equal(json_str(slots, "1.hearth.key"), "dora");
+    assert_int_equal(json_num(slots, "1.n_prompt_tokens"), 100);
+    json_decref(slots);
+    slots = look_as("e-key", "/slots");
+    assert_true(json_is_true(json_at(slots, "1.is_processing")));
+    assert_string_equal(json_str(slots, "1.state"), "busy");
+    assert_true(json_is_null(json_at(slots, "1.hearth.key")));
+    static const char *const hidden[] = {"1.n_prompt_tokens", "1.n_prompt_tokens_processed", "1.n_prompt_tokens_cache",
+                                         "1.n_decoded", "1.live_tokens"};
+    for (size_t i = 0; i < sizeof hidden / sizeof hidden[0]; i++) {
+        assert_int_equal(json_num(slots, hidden[i]), 0);
+    }
+    assert_int_equal(json_num(slots, "1.id_task"), -1);
+    assert_null(json_at(slots, "1.params"));
+    json_decref(slots);
+    json_t *queue = look_as("e-key", "/queue");
+    assert_int_equal(json_array_size(json_at(queue, "requests")), 0);
+    assert_true(json_num(queue, "waiting") >= 0);
+    json_decref(queue);
+    struct response second = ask("d-key", "");
+    assert_int_equal(second.status, 429);
+    assert_non_null(strstr((const char *)second.body.data, "1 requests at once"));
+    response_finish(&second);
+    client_close(&client);
+    fake_set_plan(&quick);
+    int status = 429;
+    for (int i = 0; i < 1000 && status == 429; i++) { /* until the first one has ended */
+        usleep(10000);
+        status = status_of("d-key", "");
+    }
+    assert_int_equal(status, 200);
+    assert_int_equal(hearth_api_set_keys(stage.api, before, 3), HEARTH_OK);
+}
+
 /* A request that goes as planned is answered with a status, and logged. */
 static void planned_and_logged(const struct fake_plan *plan, const char *more, int status, const char *text,
                                const char *other) {
@@ -370,6 +447,7 @@ int main(void) {
         cmocka_unit_test(keys_change_while_requests_run),
         cmocka_unit_test(strangers_send_no_body),
         cmocka_unit_test(slots_say_what_runs_and_for_whom),
+        cmocka_unit_test(keys_see_their_own),
         cmocka_unit_test(the_log_has_a_line_of_every_request),
         cmocka_unit_test(the_log_warns_of_what_is_the_servers_fault),
         cmocka_unit_test(the_log_is_not_the_clients),

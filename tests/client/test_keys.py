@@ -1,0 +1,281 @@
+"""Keys: scopes, owners, limits, and what one key can learn of another."""
+
+import json
+import os
+import re
+import time
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from conftest import sdk, serve
+
+ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
+USER = {"role": "user", "content": "Hello"}
+SECRET = "the heron nests behind the mill"
+
+
+def ask(server, key, method, path, body=None, **headers):
+    headers = {**({"Authorization": f"Bearer {key}"} if key else {}), **headers}
+    return httpx.request(method, f"http://127.0.0.1:{server.port}{path}", headers=headers, json=body, timeout=60)
+
+
+def chat(server, key, **more):
+    return ask(server, key, "POST", "/v1/chat/completions", {"messages": [USER], "max_tokens": 2, **more})
+
+
+def keyed(tmp_path, *lines, flags=()):
+    """A server with a file of keys."""
+    file = tmp_path / "keys"
+    file.write_text("\n".join(lines) + "\n")
+    file.chmod(0o600)
+    return serve("--engine", "sim", "-c", "16384", "--api-key-file", str(file), *flags)
+
+
+def test_scopes(tmp_path):
+    with keyed(tmp_path, "asks scope=infer", "keeps scope=sessions", "both", "rules scope=admin") as server:
+        allowed = {
+            "asks": [("POST", "/v1/chat/completions"), ("POST", "/tokenize"), ("GET", "/v1/models"), ("GET", "/slots")],
+            "keeps": [("GET", "/v1/sessions"), ("POST", "/v1/conversations"), ("GET", "/queue")],
+            "both": [("POST", "/v1/chat/completions"), ("GET", "/v1/sessions"), ("GET", "/metrics"), ("GET", "/props")],
+            "rules": [("POST", "/slots/0?action=erase"), ("GET", "/metrics")],
+        }
+        denied = {
+            "asks": [("GET", "/v1/sessions"), ("POST", "/v1/conversations"), ("POST", "/slots/0?action=erase")],
+            "keeps": [("POST", "/v1/chat/completions"), ("POST", "/v1/messages"), ("POST", "/v1/responses")],
+            "both": [("POST", "/slots/0?action=erase"), ("POST", "/lora-adapters")],
+            "rules": [("POST", "/v1/chat/completions"), ("GET", "/v1/sessions")],
+        }
+        body = {"messages": [USER], "max_tokens": 2, "content": "a"}
+        for key, routes in allowed.items():
+            for method, path in routes:
+                answer = ask(server, key, method, path, body if path != "/v1/conversations" and method == "POST" else None)
+                assert answer.status_code == 200, (key, method, path, answer.text)
+        for key, routes in denied.items():
+            for method, path in routes:
+                answer = ask(server, key, method, path, body if method == "POST" else None)
+                assert answer.status_code == 403, (key, method, path, answer.text)
+                assert "has no scope" in answer.json()["error"]["message"]
+                assert answer.json()["error"]["type"] == "permission_error"
+        assert chat(server, "both", session_id="diary").status_code == 200
+        for more in ({"session_id": "diary"}, {"session_id": "mine"}):
+            assert chat(server, "asks", **more).status_code == 403
+        with pytest.raises(openai.PermissionDeniedError):
+            sdk(server, api_key="keeps").chat.completions.create(model="any", messages=[USER])
+        with anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key="keeps") as client:
+            with pytest.raises(anthropic.PermissionDeniedError):
+                client.messages.create(model="any", messages=[USER], max_tokens=2)
+
+
+def test_hashed_keys(tmp_path):
+    """The program makes the lines; what reads the file, the log or /props has no key."""
+    import subprocess
+    from conftest import servers
+    made = subprocess.run([servers.hearth_path(), "keys", "new", "name=ada", "scope=infer,sessions,admin"],
+                          capture_output=True, text=True, check=True)
+    fresh = made.stderr.strip()
+    known = subprocess.run([servers.hearth_path(), "keys", "hash", "name=bo"], input="old-key\n", capture_output=True,
+                           text=True, check=True).stdout.strip()
+    assert re.fullmatch(r"sha256:[0-9a-f]{16}:[0-9a-f]{64} name=bo", known) and fresh not in made.stdout
+    with keyed(tmp_path, made.stdout.strip(), known, flags=("--log-level", "debug")) as server:
+        for key in (fresh, "old-key"):
+            assert chat(server, key).status_code == 200
+        for key in ("", "old-ke", "old-key2", known.split()[0], "x" * 20000):
+            assert chat(server, key).status_code in (401, 431)
+        told = ask(server, fresh, "GET", "/props").text + ask(server, fresh, "GET", "/metrics").text + server.log()
+        assert fresh not in told and "old-key" not in told and "sha256:" not in told
+        assert "key=ada" in server.log()
+
+
+def test_an_empty_key_is_an_error():
+    import subprocess
+    from conftest import servers
+    for flags, env in ((["--api-key", ""], {}), (["--api-key", ", "], {}), ([], {"HEARTH_API_KEY": ""}),
+                       (["--api-key-file", "/dev/null"], {}), (["--host", "0.0.0.0"], {}),
+                       (["--host", "::"], {}), (["--cors-origin", "*"], {})):
+        done = subprocess.run([servers.hearth_path(), "serve", "--engine", "sim", "--port", "0", *flags], timeout=60,
+                              env=servers.surroundings(env), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1, (flags, done.stderr)
+
+
+def test_a_name_owns_through_rotation(tmp_path):
+    flags = ("--session-db", str(tmp_path / "db"))
+
+    def runs(*lines):
+        return keyed(tmp_path, *lines, flags=flags)
+
+    def sees(server, key):
+        names = {one["id"] for one in ask(server, key, "GET", "/v1/sessions").json()["data"]}
+        reply = ask(server, key, "GET", f"/v1/responses/{stored}")
+        assert (reply.status_code == 200) == ("diary" in names)
+        return "diary" in names
+
+    with runs("first", "other") as server:  # no names yet
+        stored = sdk(server, api_key="first").responses.create(model="any", input=SECRET, max_output_tokens=2).id
+        assert ask(server, "first", "POST", "/v1/sessions", {"name": "diary"}).status_code == 200
+        assert sees(server, "first") and not sees(server, "other")
+    with runs("first name=ada", "other name=bo") as server:
+        assert sees(server, "first") and not sees(server, "other")
+    with runs("second name=ada", "third name=ada", "other name=bo", "first") as server:
+        assert sees(server, "second") and sees(server, "third") and not sees(server, "other")
+    with runs("other name=bo", "second") as server:  # its key alone is not her
+        assert not sees(server, "second") and not sees(server, "other")
+    with runs("fourth name=ada") as server:
+        assert sees(server, "fourth") and ask(server, "second", "GET", "/v1/sessions").status_code == 401
+    with runs("other name=bo") as server:
+        assert not sees(server, "other")
+
+
+def test_requests_a_minute_with_the_sdks(tmp_path):
+    """A minute's worth is there at once; whoever asks for more waits as long as the answer says, and succeeds."""
+    with keyed(tmp_path, "fast rpm=60", "free") as server:
+        first = chat(server, "fast")
+        assert first.headers["x-ratelimit-limit-requests"] == "60"
+        assert first.headers["x-ratelimit-remaining-requests"] == "59"
+        assert re.fullmatch(r"\d+ms|[\d.]+s", first.headers["x-ratelimit-reset-requests"])
+        assert "x-ratelimit-limit-tokens" not in first.headers and "x-ratelimit-limit-requests" not in chat(server, "free").headers
+        refused = first
+        while refused.status_code == 200:
+            refused = chat(server, "fast")
+        assert refused.status_code == 429 and refused.json()["error"]["code"] == "rate_limit_exceeded"
+        assert 0 < int(refused.headers["retry-after-ms"]) <= 1000 and refused.headers["retry-after"] == "1"
+        assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+        with pytest.raises(openai.RateLimitError):
+            while True:
+                sdk(server, api_key="fast").chat.completions.create(model="any", messages=[USER], max_tokens=2)
+        patient = sdk(server, api_key="fast", max_retries=5)
+        assert patient.chat.completions.create(model="any", messages=[USER], max_tokens=2).choices
+        with anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key="fast", max_retries=5) as client:
+            for _ in range(2):
+                raw = client.messages.with_raw_response.create(model="any", messages=[USER], max_tokens=2)
+                assert raw.headers["anthropic-ratelimit-requests-limit"] == "60"
+                assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", raw.headers["anthropic-ratelimit-requests-reset"])
+        assert ask(server, "fast", "GET", "/v1/models").headers["x-ratelimit-limit-requests"] == "60"  # and costs nothing
+
+
+def test_tokens_a_minute(tmp_path):
+    with keyed(tmp_path, "few tpm=6000") as server:
+        body = {"messages": [{"role": "user", "content": "the rooms of the museum " * 10}]}
+        used, answer = 0, chat(server, "few", **body)
+        while answer.status_code == 200:
+            used += answer.json()["usage"]["total_tokens"]
+            assert int(answer.headers["x-ratelimit-remaining-tokens"]) <= 6000
+            answer = chat(server, "few", **body)
+        assert answer.status_code == 429 and "tokens a minute" in answer.json()["error"]["message"]
+        assert used >= 6000
+        reply = sdk(server, api_key="few", max_retries=8).chat.completions.create(model="any", max_tokens=2, **body)
+        assert reply.choices
+
+
+def test_tokens_stored(tmp_path):
+    with keyed(tmp_path, "small stored=20", "large") as server:
+        client = sdk(server, api_key="small")
+        first = client.responses.create(model="any", input="the rooms of the museum " * 10, max_output_tokens=2)
+        with pytest.raises(openai.RateLimitError) as caught:
+            client.responses.create(model="any", input="more", max_output_tokens=2)
+        assert caught.value.code == "storage_limit_exceeded"
+        assert caught.value.response.headers["x-should-retry"] == "false"
+        assert client.responses.create(model="any", input="more", max_output_tokens=2, store=False)
+        assert sdk(server, api_key="large").responses.create(model="any", input="more", max_output_tokens=2)
+        client.responses.delete(first.id)
+        assert client.responses.create(model="any", input="more", max_output_tokens=2)
+
+
+def test_limits_are_read_again(tmp_path):
+    import signal
+    with keyed(tmp_path, "fast rpm=2 name=ada", "free") as server:
+        assert [chat(server, "fast").status_code for _ in range(3)] == [200, 200, 429]
+        (tmp_path / "keys").write_text("fast rpm=100000 name=ada\nfree\n")
+        server.process.send_signal(signal.SIGHUP)
+        for _ in range(600):
+            if chat(server, "fast").status_code == 200:
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("the limit has stayed")
+        assert chat(server, "fast").headers["x-ratelimit-limit-requests"] == "100000"
+
+
+def routes():
+    """Methods and paths of the server's own table."""
+    with open(os.path.join(ROOT, "src", "api", "api.c"), encoding="utf-8") as file:
+        found = re.findall(r'X\("([A-Z]+)", "([^"]+)"', file.read())
+    assert len(found) > 50
+    return found
+
+
+def test_a_key_learns_nothing_of_another(tmp_path):
+    """Every route, with the ids of the other."""
+    with keyed(tmp_path, "a-key name=ada", "b-key name=bo", "root name=root scope=admin,infer,sessions",
+               flags=("--log-level", "debug")) as server:
+        ada = sdk(server, api_key="a-key")
+        response = ada.responses.create(model="any", input=SECRET, max_output_tokens=2)
+        conversation = ada.conversations.create(items=[{"role": "user", "content": SECRET}])
+        item = ada.conversations.items.list(conversation.id).data[0]
+        reply = ada.chat.completions.create(model="any", messages=[{"role": "user", "content": SECRET}], max_tokens=2,
+                                            extra_body={"session_id": "ada-diary"})
+        assert reply.choices
+        ids = {"/v1/sessions/*": ["ada-diary", conversation.id], "/v1/responses/*": [response.id],
+               "/v1/conversations/*": [conversation.id, "ada-diary"]}
+        tried = 0
+        for method, route in routes():
+            at = next((prefix for prefix in ids if route.startswith(prefix)), None)
+            for name in ids[at] if at else []:
+                path = route.replace("*", name, 1).replace("*", item.id)
+                body = {"items": [{"role": "user", "content": "x"}], "metadata": {}} if method == "POST" else None
+                answer = ask(server, "b-key", method, path, body)
+                unknown = ask(server, "b-key", method, path.replace(name, name[:-1] + ("0" if name[-1] != "0" else "1")), body)
+                assert answer.status_code == unknown.status_code == 404, (method, path, answer.text)
+                assert SECRET not in answer.text
+                tried += 1
+        assert tried >= 20
+        for path in sorted({route for method, route in routes() if method == "GET" and "*" not in route}):
+            text = ask(server, "b-key", "GET", path).text
+            for of_ada in (SECRET, "ada", response.id, conversation.id):
+                assert of_ada not in text, (path, text)
+        bo = sdk(server, api_key="b-key")
+        for more in ({"previous_response_id": response.id}, {"conversation": conversation.id}):
+            with pytest.raises((openai.NotFoundError, openai.BadRequestError), match="not found|no conversation"):
+                bo.responses.create(model="any", input="Go on", max_output_tokens=2, **more)
+        # A session of that name is another one; the same prompt finds nothing that was computed for her.
+        again = bo.chat.completions.create(model="any", messages=[{"role": "user", "content": SECRET}], max_tokens=2,
+                                           extra_body={"session_id": "ada-diary"})
+        assert again.usage.prompt_tokens_details.cached_tokens == 0
+        assert SECRET not in json.dumps(again.model_dump().get("hearth", {}))
+        assert ada.conversations.items.list(conversation.id).data[0].id == item.id
+        assert ada.responses.retrieve(response.id).id == response.id
+        everything = ask(server, "root", "GET", "/metrics").text
+        assert 'hearth_key_requests_total{key="ada"}' in everything and 'key="bo"' in everything
+        own = ask(server, "b-key", "GET", "/metrics").text
+        assert 'key="bo"' in own and "hearth_prompt_computed_tokens_total" not in own
+
+
+def test_what_needs_a_key(tmp_path):
+    with keyed(tmp_path, "a-key", "root scope=admin") as server:
+        for method, route in routes():
+            answer = ask(server, None, method, route.replace("*", "x"))
+            if route in ("/", "/api/hello", "/health", "/v1/health"):
+                assert answer.status_code == 200 and "/" not in answer.text
+            else:
+                assert answer.status_code == 401, (method, route)
+        assert ask(server, None, "GET", "/health").json() == ask(server, "a-key", "GET", "/health").json() == {"status": "ok"}
+        assert "disk" in ask(server, "root", "GET", "/health").json()
+
+
+def test_deletions_are_logged(tmp_path):
+    with keyed(tmp_path, "a-key name=ada", "b-key") as server:
+        client = sdk(server, api_key="a-key")
+        response = client.responses.create(model="any", input="Hi", max_output_tokens=2)
+        assert chat(server, "a-key", session_id="diary").status_code == 200
+        conversation = client.conversations.create()
+        client.responses.delete(response.id)
+        client.conversations.delete(conversation.id)
+        assert ask(server, "a-key", "DELETE", "/v1/sessions/diary").status_code == 200
+        assert ask(server, "b-key", "DELETE", "/v1/sessions/diary").status_code == 404
+        log = server.log()
+        for line in (f"deleted response={response.id} turns=1 key=ada", "deleted session=diary turns=1 key=ada",
+                     f"deleted conversation={conversation.id} turns=0 key=ada"):
+            assert log.count(line) == 1, line
+        assert log.count(" deleted ") == 3
