@@ -1,7 +1,8 @@
 /* What a key may use: requests and tokens a minute, requests at once, tokens kept in conversations. Each rate is a
  * bucket that holds a minute's worth and fills steadily, on the monotonic clock. A request takes one from the first
- * when it begins, and its tokens (prompt and reply, reused ones too) from the second when it has ended, which may leave a
- * debt: a request of any size passes when the bucket is not empty, and the next ones wait for it. Threads: any. */
+ * when it begins, and its tokens (prompt and reply, reused ones too) from the second when it has ended, which may
+ * leave a debt: a request of any size passes when the bucket is not empty, and the next ones wait for it. Threads:
+ * any. */
 #ifndef HEARTH_API_QUOTA_H
 #define HEARTH_API_QUOTA_H
 

@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -74,6 +75,10 @@ static int check_host(const char *word, size_t len, bool keyed, struct hearth_er
 
 int hearth_serve_doors_check(const struct hearth_options *options, size_t key_count, struct hearth_errmsg *msg) {
     const bool keyed = key_count > 0;
+    if (!keyed && getenv("LLAMA_API_KEY")) { /* somebody thinks that there is one */
+        return hearth_fail(msg, HEARTH_ERR_INVALID,
+                           "LLAMA_API_KEY is set, which is not read here, and there is no key: set HEARTH_API_KEY");
+    }
     int err = check_words(&options->cors_origin, check_origin, keyed, msg);
     err = err == HEARTH_OK ? check_words(&options->allow_host, check_host, keyed, msg) : err;
     if (err != HEARTH_OK || keyed || hearth_serve_doors_is_local(options->host)) {

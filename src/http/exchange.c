@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 static int hex_digit(char c) {
     if (c >= '0' && c <= '9') {
@@ -61,9 +62,14 @@ static int split_target(struct hearth_http_exchange *exchange, const struct hear
     return percent_decode(exchange->path) ? 0 : 400;
 }
 
+/* Random: a number that counts would tell each client how many requests the others make. */
 static void make_request_id(struct hearth_http_server *server, char out[HEARTH_HTTP_REQUEST_ID_BYTES]) {
-    snprintf(out, HEARTH_HTTP_REQUEST_ID_BYTES, "req_%016" PRIx64 "%08" PRIx64, server->request_id_seed,
-             ++server->request_id_count);
+    uint64_t bits[2];
+    if (getrandom(bits, sizeof bits, GRND_NONBLOCK) != (ssize_t)sizeof bits) {
+        bits[0] = server->request_id_seed;
+        bits[1] = ++server->request_id_count;
+    }
+    snprintf(out, HEARTH_HTTP_REQUEST_ID_BYTES, "req_%016" PRIx64 "%08" PRIx32, bits[0], (uint32_t)bits[1]);
 }
 
 struct hearth_http_exchange *hearth_http_exchange_create(struct hearth_http_conn *conn, int *status) {
