@@ -24,6 +24,7 @@
 
 #include "api/api.h"
 #include "base/memory.h"
+#include "session/store.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -165,6 +166,7 @@ struct hearth_caller {
     unsigned scopes;            /* of enum hearth_scope */
     struct hearth_quota *quota; /* NULL: no keys are needed */
     char name[48];
+    struct hearth_store_quota stored; /* what it may have in the session database */
 };
 
 /* False: out of memory. */
@@ -270,6 +272,8 @@ struct hearth_field {
     size_t offset;
 };
 
+/* metadata: at most 16 pairs of strings. NULL is allowed. */
+bool hearth_metadata_check(const json_t *metadata, struct hearth_api_error *error);
 /* Reads fields of `object` into the struct at `out`. What is absent or null is left as it is. */
 bool hearth_fields_read(const json_t *object, const struct hearth_field *fields, size_t count, void *out,
                         struct hearth_api_error *error);

@@ -82,3 +82,33 @@ bool hearth_fields_read(const json_t *object, const struct hearth_field *fields,
     }
     return true;
 }
+
+bool hearth_metadata_check(const json_t *metadata, struct hearth_api_error *error) {
+    const char *key;
+    json_t *value;
+    if (metadata == NULL) {
+        return true;
+    }
+    if (!json_is_object(metadata)) {
+        return hearth_api_fail(error, 400, "invalid_type", "metadata", "metadata must be an object");
+    }
+    if (json_object_size(metadata) > 16) {
+        return hearth_api_fail(error, 400, "object_above_max_properties", "metadata",
+                               "metadata may have at most 16 pairs, it has %zu", json_object_size(metadata));
+    }
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value) {
+        if (strlen(key) > 64) {
+            return hearth_api_fail(error, 400, "invalid_value", "metadata",
+                                   "metadata: a key may have at most 64 characters: \"%.80s\"", key);
+        }
+        if (!json_is_string(value)) {
+            return hearth_api_fail(error, 400, "invalid_type", "metadata", "metadata: the value of \"%s\" must be a "
+                                   "string", key);
+        }
+        if (json_string_length(value) > 512) {
+            return hearth_api_fail(error, 400, "string_above_max_length", "metadata",
+                                   "metadata: the value of \"%s\" may have at most 512 characters", key);
+        }
+    }
+    return true;
+}

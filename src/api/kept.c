@@ -253,6 +253,16 @@ bool hearth_kept_from_session(struct hearth_job *job, const char *name, bool mus
            (hearth_kept_load_line(job, head, name, param) && hearth_kept_add_line(job, NULL, param));
 }
 
+uint32_t hearth_kept_count_turns(const struct hearth_job *job, const char *name) {
+    struct hearth_session session;
+    if (name == NULL || hearth_store_session_get(job->api->store, job->owner, name, &session) != HEARTH_OK) {
+        return 0;
+    }
+    const uint32_t turns = session.turns;
+    hearth_session_finish(&session);
+    return turns;
+}
+
 /* ---- what is kept ---- */
 
 size_t hearth_history_system_count(const struct hearth_history *history) {
@@ -371,6 +381,12 @@ bool hearth_kept_keep(struct hearth_job *job, json_t *input, bool must) {
         return false;
     }
     struct hearth_kept *kept = hearth_kept_get(job);
+    struct hearth_errmsg msg = {{0}};
+    const int full = hearth_store_owner_check(job->api->store, job->owner, &job->caller.stored, &msg);
+    if (full != HEARTH_OK) { /* before it costs anything */
+        json_decref(input);
+        return hearth_api_fail_err(&job->error, full, &msg);
+    }
     if (kept != NULL && input == NULL) {
         input = new_items(job);
     }
@@ -431,6 +447,7 @@ static bool fill_head(struct hearth_job *job, enum hearth_turn_status status) {
     struct hearth_turn *turn = &kept->turn;
     turn->id = job->id_bits;
     turn->owner = job->owner;
+    turn->quota = job->caller.stored;
     turn->parent = kept->line.count > 0 ? kept->line.turns[kept->line.count - 1].id : turn->parent;
     turn->status = status;
     turn->created_us = job->created_unix * 1000000;

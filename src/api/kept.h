@@ -53,6 +53,9 @@ size_t hearth_history_system_count(const struct hearth_history *history);
 /* Before the prompt is made: the config of the turn, and whether it is that of the line (kept->same_config). */
 bool hearth_kept_settle(struct hearth_job *job);
 
+/* How many turns a session has, for the log; 0 when there is none. */
+uint32_t hearth_kept_count_turns(const struct hearth_job *job, const char *name);
+
 /* The turn is to be stored. `input`: the items that are new, given up; NULL: made from the messages behind line's. */
 bool hearth_kept_keep(struct hearth_job *job, json_t *input, bool must);
 /* Writes job->kept's turn as it is now (queued or in progress), for a response that is polled. */

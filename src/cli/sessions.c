@@ -1,8 +1,7 @@
 /* The command line of `hearth sessions`: which command, its options, the database and a session in it.
  *
  * A flag wins over its variable (HEARTH_SESSION_DB, HEARTH_KV_KEY), which wins over the default: the same database that
- * `hearth serve` takes. Only import makes one. A file that is no database at all is left alone: the store would set it
- * aside.
+ * `hearth serve` takes. Only import makes one.
  *
  * Sessions belong to owners: on a server with several API keys two of them may have a session of the same name. --owner
  * tells which is meant. */
@@ -27,7 +26,10 @@ enum {
     EXPORT = 8,
     IMPORT = 16,
     RM = 32,
-    ALL = 63,
+    RESTORE = 64,
+    BACKUP = 128,
+    RECOVER = 256,
+    ALL = 511,
 };
 
 static const struct hearth_tool_command commands[] = {
@@ -38,12 +40,18 @@ static const struct hearth_tool_command commands[] = {
      2},
     {"import", "FILE", "make a session from such a file (- for standard input)", IMPORT, 1, 1},
     {"rm", "NAME…", "remove sessions; turns that others go on from stay", RM, 1, HEARTH_TOOL_MANY},
+    {"restore", "[NAME…]", "keep sessions that were not used for too long (--all: all of them)", RESTORE, 0,
+     HEARTH_TOOL_MANY},
+    {"backup", "FILE", "write a copy of the database, also while servers use it", BACKUP, 1, 1},
+    {"recover", "[FILE]", "save what can be read of a damaged database into another one (--to)", RECOVER, 0, 1},
 };
 
 /* Of the command at the same place. */
 static int (*const runs[])(struct sessions *sessions) = {hearth_sessions_ls,     hearth_sessions_show,
                                                          hearth_sessions_fork,   hearth_sessions_export,
-                                                         hearth_sessions_import, hearth_sessions_rm};
+                                                         hearth_sessions_import, hearth_sessions_rm,
+                                                         hearth_sessions_restore, hearth_sessions_backup,
+                                                         hearth_sessions_recover};
 
 static const struct hearth_tool_option options[] = {
     {"--db", "FILE", "the database [HEARTH_SESSION_DB, or where hearth serve has it]", ALL, HEARTH_TOOL_TEXT,
@@ -52,11 +60,17 @@ static const struct hearth_tool_option options[] = {
      offsetof(struct sessions_options, key_file)},
     {"--owner", "HEX", "only sessions of this owner (ls names them, where there are several)", ALL, HEARTH_TOOL_TEXT,
      offsetof(struct sessions_options, owner)},
-    {"--json", "", "output for programs", LS | SHOW | FORK | IMPORT | RM, HEARTH_TOOL_SWITCH,
+    {"--json", "", "output for programs", LS | SHOW | FORK | IMPORT | RM | RESTORE | RECOVER, HEARTH_TOOL_SWITCH,
      offsetof(struct sessions_options, json)},
     {"--as", "NAME", "the session's name, instead of the one in the file", IMPORT, HEARTH_TOOL_TEXT,
      offsetof(struct sessions_options, as)},
     {"--yes", "", "do not ask", RM, HEARTH_TOOL_SWITCH, offsetof(struct sessions_options, yes)},
+    {"--expired", "", "those that were not used for too long, and go soon", LS, HEARTH_TOOL_SWITCH,
+     offsetof(struct sessions_options, expired)},
+    {"--all", "", "all that were not used for too long, responses too", RESTORE, HEARTH_TOOL_SWITCH,
+     offsetof(struct sessions_options, all)},
+    {"--to", "FILE", "the new database, which must not be there", RECOVER, HEARTH_TOOL_TEXT,
+     offsetof(struct sessions_options, to)},
 };
 
 static const struct hearth_tool tool = {
@@ -70,33 +84,20 @@ static const struct hearth_tool tool = {
 
 /* ---- the database ---- */
 
-/* What is wrong with the file before the store sees it; 0: nothing. */
+/* Only import makes a database. What is wrong with one that is there is for the store to tell. */
 static int check_file(const char *path, bool make) {
-    static const char magic[16] = "SQLite format 3";
-    char head[16] = "";
     struct stat st;
-    if (stat(path, &st) != 0) {
-        if (errno == ENOENT && make) {
-            return 0;
-        }
-        return errno == ENOENT
-                   ? hearth_complain(1, "%s: there is no such database (hearth serve makes it; --db names another)",
-                                     path)
-                   : hearth_complain(1, "%s: %s", path, strerror(errno));
+    if (stat(path, &st) == 0 || (errno == ENOENT && make)) {
+        return 0;
     }
-    const int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) {
-        return hearth_complain(1, "%s: %s", path, S_ISREG(st.st_mode) ? strerror(errno) : "not a file");
-    }
-    const ssize_t n = read(fd, head, sizeof head);
-    (void)close(fd);
-    return n == 0 || (n == (ssize_t)sizeof head && memcmp(head, magic, sizeof head) == 0)
-               ? 0
-               : hearth_complain(1, "%s: not a database of sessions", path);
+    return errno == ENOENT
+               ? hearth_complain(1, "%s: there is no such database (hearth serve makes it; --db names another)", path)
+               : hearth_complain(1, "%s: %s", path, strerror(errno));
 }
 
-static int open_store(struct sessions *sessions, bool make) {
+static int open_store(struct sessions *sessions, const struct hearth_tool_command *command) {
     struct hearth_errmsg msg = {""};
+    const bool make = command->bit == IMPORT;
     const char *path = sessions->options.db ? sessions->options.db : getenv("HEARTH_SESSION_DB");
     const char *key = sessions->options.key_file ? sessions->options.key_file : getenv("HEARTH_KV_KEY");
     sessions->path = path && *path ? strdup(path) : hearth_session_db_default();
@@ -108,6 +109,9 @@ static int open_store(struct sessions *sessions, bool make) {
     }
     if (key && *key && hearth_seal_create(key, &sessions->seal, &msg) != HEARTH_OK) {
         return hearth_complain(1, "%s", msg.text);
+    }
+    if (command->bit == RECOVER) { /* which does not open it as a store */
+        return 0;
     }
     const int status = check_file(sessions->path, make);
     if (status != 0) {
@@ -209,9 +213,31 @@ void hearth_sessions_list_free(struct hearth_session *list, size_t count) {
     free(list);
 }
 
+/* Those that are used, and behind them those whose time is over. */
+static int list_all(struct sessions *sessions, struct hearth_session **list, size_t *count) {
+    struct hearth_session_query query = {.all_owners = true};
+    struct hearth_session *expired = NULL, *both;
+    size_t more = 0;
+    int err = hearth_store_sessions(sessions->store, &query, list, count);
+    query.expired = true;
+    err = err == HEARTH_OK ? hearth_store_sessions(sessions->store, &query, &expired, &more) : err;
+    if (err == HEARTH_OK && more > 0) {
+        both = realloc(*list, (*count + more) * sizeof *both);
+        if (both == NULL) {
+            hearth_sessions_list_free(expired, more);
+            hearth_sessions_list_free(*list, *count);
+            return HEARTH_ERR_NOMEM;
+        }
+        memcpy(both + *count, expired, more * sizeof *both);
+        *list = both;
+        *count += more;
+    }
+    free(expired);
+    return err;
+}
+
 bool hearth_sessions_list(struct sessions *sessions, struct hearth_session **list, size_t *count) {
-    const struct hearth_session_query query = {.all_owners = true};
-    const int err = hearth_store_sessions(sessions->store, &query, list, count);
+    const int err = list_all(sessions, list, count);
     if (err != HEARTH_OK) {
         (void)hearth_sessions_complain(err, NULL, sessions->path);
         return false;
@@ -297,7 +323,7 @@ static int check_options(const struct sessions_options *chosen, const struct hea
 static int run(const struct hearth_tool_command *command, struct sessions *sessions) {
     int status = check_options(&sessions->options, command);
     if (status == 0) {
-        status = open_store(sessions, command->bit == IMPORT);
+        status = open_store(sessions, command);
     }
     if (status == 0) {
         status = runs[command - commands](sessions);

@@ -1,5 +1,6 @@
-/* `hearth sessions fork` and `rm`. */
+/* `hearth sessions fork`, `rm` and `restore`. */
 #include "cli/sessions_internal.h"
+#include "cli/tool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -85,5 +86,36 @@ int hearth_sessions_rm(struct sessions *sessions) {
         status = remove_all(sessions, found, count);
     }
     hearth_sessions_list_free(found, count);
+    return status;
+}
+
+/* ---- restore ---- */
+
+int hearth_sessions_restore(struct sessions *sessions) {
+    const struct hearth_digest nobody = {0, 0};
+    int count = 0, status = 0;
+    if ((sessions->arg_count == 0) != sessions->options.all) {
+        return hearth_complain(HEARTH_TOOL_USAGE, "restore needs the names of sessions, or --all");
+    }
+    if (sessions->options.all) {
+        count = hearth_store_restore(sessions->store, nobody, NULL);
+        status = count < 0 ? hearth_sessions_complain(count, NULL, sessions->path) : 0;
+    }
+    for (int i = 0; i < sessions->arg_count && status == 0; i++) {
+        struct hearth_session session;
+        if (!hearth_sessions_find(sessions, sessions->args[i], &session)) {
+            return 1;
+        }
+        const int restored = hearth_store_restore(sessions->store, session.owner, session.name);
+        count += restored > 0 ? restored : 0;
+        status = restored < 0 ? hearth_sessions_complain(restored, NULL, sessions->path) : 0;
+        hearth_session_finish(&session);
+    }
+    if (status == 0 && sessions->options.json) {
+        status = hearth_show_json(json_pack("{s:i}", "sessions", count));
+    } else if (status == 0) {
+        (void)printf("restored %s %s\n", hearth_show_count((uint64_t)count).text,
+                     hearth_plural((uint64_t)count, "session", "sessions"));
+    }
     return status;
 }

@@ -2,7 +2,8 @@
  *
  *     sessions.c         the command line, the database, finding a session
  *     sessions_ls.c      ls, show
- *     sessions_care.c    fork, rm
+ *     sessions_care.c    fork, rm, restore
+ *     sessions_save.c    backup, recover
  *     sessions_carry.c   export, import
  *     items.c            a conversation as text */
 #ifndef HEARTH_CLI_SESSIONS_INTERNAL_H
@@ -13,7 +14,8 @@
 
 struct sessions_options {
     const char *db, *key_file, *owner, *as;
-    bool json, yes;
+    const char *to;
+    bool json, yes, expired, all;
 };
 
 struct sessions {
@@ -29,6 +31,9 @@ int hearth_sessions_ls(struct sessions *sessions);
 int hearth_sessions_show(struct sessions *sessions);
 int hearth_sessions_fork(struct sessions *sessions);
 int hearth_sessions_rm(struct sessions *sessions);
+int hearth_sessions_restore(struct sessions *sessions);
+int hearth_sessions_backup(struct sessions *sessions);
+int hearth_sessions_recover(struct sessions *sessions);
 int hearth_sessions_export(struct sessions *sessions);
 int hearth_sessions_import(struct sessions *sessions);
 

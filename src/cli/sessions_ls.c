@@ -102,10 +102,19 @@ int hearth_sessions_ls(struct sessions *sessions) {
     if (!hearth_sessions_list(sessions, &list, &count)) {
         return 1;
     }
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].expired == sessions->options.expired) {
+            list[kept++] = list[i];
+        } else {
+            hearth_session_finish(&list[i]);
+        }
+    }
+    count = kept;
     if (sessions->options.json) {
         status = ls_json(sessions, list, count);
     } else if (count == 0) {
-        (void)printf("%s has no sessions\n", sessions->path);
+        (void)printf("%s has no %ssessions\n", sessions->path, sessions->options.expired ? "expired " : "");
     } else {
         print_rows(sessions, list, count);
     }

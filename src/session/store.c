@@ -397,6 +397,9 @@ static int open_store(struct hearth_store *store, struct hearth_errmsg *msg) {
     int err = HEARTH_OK;
     if (store->path != NULL) {
         err = make_directory(store->path);
+        if (err == HEARTH_OK && hearth_db_look(&hearth_store_kind, store->path) == HEARTH_DB_FILE_OTHER) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "%s is no database of hearth's", store->path);
+        }
         err = err == HEARTH_OK ? show_life(store) : err;
         if (err != HEARTH_OK) {
             return hearth_fail(msg, err, "%s: %s", store->path, strerror(errno));

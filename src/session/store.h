@@ -171,6 +171,17 @@ void hearth_line_finish(struct hearth_line *line);
 int hearth_store_line(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
                       struct hearth_line *out);
 
+/* A walk over the turns of a conversation up to and with one, which reads those alone that are taken. */
+struct hearth_line_walk {
+    bool newest_first;
+    struct hearth_digest from; /* the first one that is taken; zero: the end of the conversation, or its beginning */
+    bool (*take)(void *user, struct hearth_turn *turn, bool last); /* `last` in the conversation. False: no more */
+    void *user;
+};
+/* Errors: as get; INVALID: `from` is none of its turns. */
+int hearth_store_line_walk(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
+                           const struct hearth_line_walk *how);
+
 /* Turns left queued or in progress by a process that died become FAILED; those of one that lives stay. At the start.
  * Returns how many, or an error. */
 int hearth_store_recover(struct hearth_store *store);

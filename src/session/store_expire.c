@@ -52,7 +52,7 @@ static const struct hearth_store_clock *clock_of(const struct hearth_store *stor
 /* ---- the store's own time ---- */
 
 struct written {
-    int64_t age_us, wall_us;
+    int64_t age_us, wall_us, ttl_us; /* the last: the server's, for tools that list what has outlived it */
 };
 
 static int read_written(struct store_conn *conn, struct written *out) {
@@ -89,6 +89,9 @@ int hearth_store_meet_age(struct hearth_store *store, struct store_conn *conn) {
     }
     if (found < 0) {
         return found;
+    }
+    if (store->looks_only) {
+        store->ttl_us = last.ttl_us;
     }
     const int64_t gap_us = wall_us - last.wall_us;
     pthread_mutex_lock(&store->mutex);
@@ -132,10 +135,10 @@ int64_t hearth_store_expired_before(struct hearth_store *store) {
 }
 
 int hearth_store_write_age(struct hearth_store *store, bool now) {
-    struct written ours = {.age_us = hearth_store_age(store), .wall_us = clock_of(store)->unix_us()}, last;
+    struct written ours = {.age_us = hearth_store_age(store), .wall_us = clock_of(store)->unix_us(), .ttl_us = store->ttl_us}, last;
     struct hearth_buf value = {0};
     pthread_mutex_lock(&store->mutex);
-    const bool due = now || store->age.written_us == 0 || ours.age_us - store->age.written_us >= WRITE_US;
+    const bool due = now || !store->age.written || ours.age_us - store->age.written_us >= WRITE_US;
     pthread_mutex_unlock(&store->mutex);
     if (!due || store->looks_only) {
         return HEARTH_OK;
@@ -150,6 +153,7 @@ int hearth_store_write_age(struct hearth_store *store, bool now) {
     if (err == HEARTH_OK) {
         pthread_mutex_lock(&store->mutex);
         store->age.written_us = ours.age_us;
+        store->age.written = true;
         pthread_mutex_unlock(&store->mutex);
     }
     return err;

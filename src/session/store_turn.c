@@ -284,6 +284,52 @@ int hearth_store_line(struct hearth_store *store, struct hearth_digest owner, st
     return HEARTH_OK;
 }
 
+/* From turn `i` of a walk on, whose columns are there. */
+static int take_turns(struct store_conn *conn, const struct store_walk *walk, size_t i,
+                      const struct hearth_line_walk *how) {
+    for (bool goes_on = true; goes_on && i < walk->count; i += how->newest_first ? SIZE_MAX : 1) { /* ends below 0, too */
+        struct store_row row;
+        struct hearth_turn turn = {0};
+        const int found = hearth_store_load(conn, NULL, walk->rows[i].id, STORE_ALL, &row, &turn);
+        if (found > 0) {
+            goes_on = how->take(how->user, &turn, i + 1 == walk->count);
+        }
+        hearth_turn_finish(&turn);
+        if (found <= 0) {
+            return found < 0 ? found : HEARTH_ERR_STATE;
+        }
+    }
+    return HEARTH_OK;
+}
+
+int hearth_store_line_walk(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
+                           const struct hearth_line_walk *how) {
+    struct store_conn *conn = store->reader;
+    struct store_row row;
+    struct store_walk walk = {0};
+    int err = hearth_store_begin_read(store);
+    if (err != HEARTH_OK) {
+        return err;
+    }
+    int found = hearth_store_find_end(conn, owner, id, &row);
+    err = found > 0 ? hearth_store_walk(conn, &row, STORE_COLUMNS, false, &walk)
+                    : (found == 0 ? HEARTH_ERR_NOT_FOUND : found);
+    size_t first = how->newest_first && walk.count > 0 ? walk.count - 1 : 0;
+    if (err == HEARTH_OK && !hearth_store_is_zero(&how->from)) {
+        for (first = 0; first < walk.count && !hearth_digest_equal(walk.turns[first].id, how->from);) {
+            first++;
+        }
+        err = first < walk.count ? HEARTH_OK : HEARTH_ERR_INVALID;
+    }
+    err = err == HEARTH_OK ? take_turns(conn, &walk, first, how) : err;
+    hearth_store_walk_finish(&walk);
+    err = hearth_store_end_read(store, err);
+    if (err == HEARTH_OK) {
+        hearth_store_use(store, &id, false, row.used);
+    }
+    return err;
+}
+
 /* ---- putting ---- */
 
 /* What a turn's row says about others. */

@@ -151,7 +151,8 @@ static bool put_items(struct hearth_job *job, const struct hearth_session *sessi
                       struct hearth_turn *turn) {
     struct hearth_errmsg msg = {{0}};
     *turn = (struct hearth_turn){.id = job->id_bits, .owner = job->owner, .parent = session->head,
-                                 .status = HEARTH_TURN_COMPLETED, .session = strdup(session->name), .joins = true};
+                                 .status = HEARTH_TURN_COMPLETED, .session = strdup(session->name), .joins = true,
+                                 .quota = job->caller.stored};
     if (!hearth_json_write(json_pack("{s:o, s:[], s:{}}", "input", items, "output", "response"), &turn->body) ||
         turn->session == NULL) {
         return hearth_api_fail_nomem(&job->error);
@@ -162,7 +163,7 @@ static bool put_items(struct hearth_job *job, const struct hearth_session *sessi
 
 bool hearth_conversations_create_prepare(struct hearth_job *job, const json_t *body) {
     char name[64];
-    struct hearth_session session = {.name = name, .owner = job->owner};
+    struct hearth_session session = {.name = name, .owner = job->owner, .quota = job->caller.stored};
     struct hearth_turn turn = {0};
     struct hearth_errmsg msg = {{0}};
     hearth_id_print(name, sizeof name, "conv_", hearth_store_id(), -1);
@@ -215,11 +216,8 @@ bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *b
     if (name == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    struct hearth_session session = {0};
-    int err = hearth_store_session_get(job->api->store, job->owner, name, &session);
-    const unsigned turns = session.turns;
-    hearth_session_finish(&session);
-    err = err == HEARTH_OK ? hearth_store_session_delete(job->api->store, job->owner, name) : err;
+    const uint32_t turns = hearth_kept_count_turns(job, name);
+    const int err = hearth_store_session_delete(job->api->store, job->owner, name);
     bool ok = err == HEARTH_OK || fail_store(job, err, name, NULL);
     if (ok) {
         hearth_access_log_deleted(job, "conversation", name, turns);
@@ -252,23 +250,13 @@ static bool load_line(struct hearth_job *job, struct hearth_session *session, st
 
 bool hearth_conversations_list_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_session session = {0};
-    struct hearth_line line = {0};
     (void)body;
-    if (!load_line(job, &session, &line)) {
+    if (!load(job, &session)) {
         return false;
     }
-    json_t *list = json_array();
-    bool ok = list != NULL;
-    for (size_t i = 0; ok && i < line.count; i++) {
-        ok = hearth_list_add_turn(list, &line.turns[i], true);
-    }
-    hearth_line_finish(&line);
+    const struct hearth_digest head = session.head;
     hearth_session_finish(&session);
-    if (!ok) {
-        json_decref(list);
-        return hearth_api_fail_nomem(&job->error);
-    }
-    return hearth_list_respond(job, list);
+    return hearth_list_respond(job, head, true);
 }
 
 bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body) {

@@ -175,27 +175,13 @@ bool hearth_responses_cancel_prepare(struct hearth_job *job, const json_t *body)
 
 bool hearth_responses_items_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_turn turn = {0};
-    struct hearth_line line = {0};
     (void)body;
     if (!load(job, &turn)) {
         return false;
     }
-    const int err = hearth_store_line(job->api->store, job->owner, turn.id, &line);
+    const struct hearth_digest id = turn.id;
     hearth_turn_finish(&turn);
-    if (err != HEARTH_OK) {
-        return hearth_api_fail_err(&job->error, err, NULL);
-    }
-    json_t *list = json_array();
-    bool ok = list != NULL;
-    for (size_t i = 0; ok && i < line.count; i++) {
-        ok = hearth_list_add_turn(list, &line.turns[i], i + 1 < line.count);
-    }
-    hearth_line_finish(&line);
-    if (!ok) {
-        json_decref(list);
-        return hearth_api_fail_nomem(&job->error);
-    }
-    return hearth_list_respond(job, list);
+    return hearth_list_respond(job, id, false);
 }
 
 /* ---- POST /v1/responses/input_tokens ---- */

@@ -1,4 +1,5 @@
-/* Lists of items: those of a turn, and the page of them that a query asks for (order, limit, after).
+/* Lists of items: those of a turn, and the page of them that a query asks for (order, limit, after). An item's id names its
+ * turn, so that a page costs what is on it, however long the conversation is.
  * Source: https://platform.openai.com/docs/api-reference/responses/input-items */
 #include "api/responses/responses.h"
 
@@ -36,15 +37,6 @@ static const char *id_of(const json_t *list, size_t index) {
     return json_string_value(json_object_get(json_array_get(list, index), "id"));
 }
 
-/* The place of an id in a list, or its size. */
-static size_t find(const json_t *list, const char *id) {
-    size_t at = 0;
-    while (at < json_array_size(list) && strcmp(id_of(list, at), id) != 0) {
-        at++;
-    }
-    return at;
-}
-
 static bool read_query(struct hearth_job *job, bool *ascending, size_t *limit) {
     char *order = hearth_job_query(job, "order"), *most = hearth_job_query(job, "limit");
     char *end = most;
@@ -62,32 +54,81 @@ static bool read_query(struct hearth_job *job, bool *ascending, size_t *limit) {
     return ok;
 }
 
-bool hearth_list_respond(struct hearth_job *job, json_t *list) {
+/* A page while it is collected: the turns are walked over from the one of `after` on. */
+struct page {
+    json_t *items;
+    const char *after; /* of the turn that is walked over first; NULL: behind it, or there is none */
+    size_t limit;
+    bool ascending, output, found, more, ok;
+};
+
+/* Where the items of this turn begin that are behind `after`, in the order of the page. */
+static size_t begin_behind(struct page *page, const json_t *list) {
     const size_t count = json_array_size(list);
-    bool ascending;
-    size_t limit, at = 0;
-    char *after = hearth_job_query(job, "after");
-    bool ok = read_query(job, &ascending, &limit);
-    if (ok && after != NULL && *after != '\0') {
-        const size_t place = find(list, after);
-        at = (ascending ? place : count - 1 - place) + 1;
-        ok = place < count || hearth_api_fail(&job->error, 400, "invalid_value", "after",
-                                              "after: there is no item with the id '%.100s' in this list", after);
+    const char *after = page->after;
+    page->after = NULL;
+    for (size_t i = 0; after != NULL && i < count; i++) {
+        if (strcmp(id_of(list, page->ascending ? i : count - 1 - i), after) == 0) {
+            page->found = true;
+            return i + 1;
+        }
     }
-    free(after);
-    if (!ok) {
-        json_decref(list);
+    return after != NULL ? count : 0;
+}
+
+static bool take_turn(void *user, struct hearth_turn *turn, bool last) {
+    struct page *page = user;
+    json_t *list = json_array();
+    page->ok = list != NULL && hearth_list_add_turn(list, turn, page->output || !last);
+    const size_t count = json_array_size(list);
+    const bool looked_for = page->after != NULL;
+    for (size_t i = begin_behind(page, list); page->ok && i < count && !page->more; i++) {
+        page->more = json_array_size(page->items) == page->limit;
+        page->ok = page->more || json_array_append(page->items, json_array_get(list, page->ascending ? i : count - 1 - i)) == 0;
+    }
+    json_decref(list);
+    return page->ok && !page->more && (!looked_for || page->found);
+}
+
+/* The turn that the id of an item is of. */
+static bool find_turn(struct hearth_job *job, const char *after, struct hearth_digest *turn) {
+    int index = -1;
+    return (hearth_id_parse(after, turn, &index) && index >= 0) ||
+           hearth_api_fail(&job->error, 400, "invalid_value", "after",
+                           "after: there is no item with the id '%.100s' in this list", after);
+}
+
+static bool collect(struct hearth_job *job, struct hearth_digest end, const char *after, struct page *page) {
+    struct hearth_line_walk how = {.newest_first = !page->ascending, .take = take_turn, .user = page};
+    page->after = after;
+    if (after != NULL && !find_turn(job, after, &how.from)) {
         return false;
     }
-    json_t *page = json_array();
-    for (size_t i = at; i < count && i - at < limit; i++) {
-        json_array_append(page, json_array_get(list, ascending ? i : count - 1 - i));
+    const bool begun = end.lo != 0 || end.hi != 0;
+    const int err = begun ? hearth_store_line_walk(job->api->store, job->owner, end, &how) : HEARTH_OK;
+    if (err == HEARTH_ERR_INVALID || (err == HEARTH_OK && after != NULL && !page->found)) {
+        return hearth_api_fail(&job->error, 400, "invalid_value", "after",
+                               "after: there is no item with the id '%.100s' in this list", after);
     }
-    const size_t shown = json_array_size(page);
-    json_t *value = json_pack("{s:s, s:O, s:s?, s:s?, s:b}", "object", "list", "data", page, "first_id",
-                              shown > 0 ? id_of(page, 0) : NULL, "last_id", shown > 0 ? id_of(page, shown - 1) : NULL,
-                              "has_more", at + shown < count);
-    json_decref(page);
-    json_decref(list);
-    return hearth_job_respond(job, value);
+    if (err != HEARTH_OK) {
+        return hearth_api_fail_err(&job->error, err, NULL);
+    }
+    return page->ok || hearth_api_fail_nomem(&job->error);
+}
+
+bool hearth_list_respond(struct hearth_job *job, struct hearth_digest end, bool output) {
+    struct page page = {.items = json_array(), .output = output, .ok = true};
+    char *after = hearth_job_query(job, "after");
+    const bool ok = read_query(job, &page.ascending, &page.limit) &&
+                    collect(job, end, after != NULL && *after != '\0' ? after : NULL, &page);
+    free(after);
+    if (!ok) {
+        json_decref(page.items);
+        return false;
+    }
+    const size_t shown = json_array_size(page.items);
+    return hearth_job_respond(job, json_pack("{s:s, s:s?, s:s?, s:b, s:o}", "object", "list", "first_id",
+                                             shown > 0 ? id_of(page.items, 0) : NULL, "last_id",
+                                             shown > 0 ? id_of(page.items, shown - 1) : NULL, "has_more", page.more,
+                                             "data", page.items));
 }

@@ -33,8 +33,6 @@ json_t *hearth_inputs_get(struct hearth_job *job, const json_t *value, const cha
 json_t *hearth_inputs_clean(const json_t *items);
 /* An item with its id. NULL: out of memory. */
 json_t *hearth_item_printed(const json_t *item, struct hearth_digest turn, size_t index);
-/* metadata: at most 16 pairs of strings. NULL is allowed. */
-bool hearth_metadata_check(const json_t *metadata, struct hearth_api_error *error);
 
 /* ---- tools.c ---- */
 
@@ -137,8 +135,9 @@ void hearth_response_item_destroy(struct hearth_response_item *item);
 
 /* Appends the items of a turn, printed: those that came in, and with `output` those that went out. */
 bool hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool output);
-/* The page of a list that a query wants (order, limit, after), as job->response. The list is given up. */
-bool hearth_list_respond(struct hearth_job *job, json_t *list);
+/* The page that a query wants (order, limit, after) of the items of a conversation up to and with a turn (zero: there is
+ * none), as job->response; of the last turn what went out only with `output`. Only the turns of the page are read. */
+bool hearth_list_respond(struct hearth_job *job, struct hearth_digest end, bool output);
 
 /* ---- conversations.c ---- */
 

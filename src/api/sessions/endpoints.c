@@ -71,10 +71,10 @@ static bool make_session(struct hearth_job *job, const struct hearth_session *se
 
 bool hearth_sessions_create_prepare(struct hearth_job *job, const json_t *body) {
     char name[HEARTH_SESSION_NAME_MAX + 1];
-    struct hearth_session session = {.name = name, .owner = job->owner};
+    struct hearth_session session = {.name = name, .owner = job->owner, .quota = job->caller.stored};
     json_t *metadata = hearth_json_get(body, "metadata");
-    if (metadata != NULL && !json_is_object(metadata)) {
-        return hearth_api_fail(&job->error, 400, "invalid_type", "metadata", "metadata must be an object");
+    if (!hearth_metadata_check(metadata, &job->error)) {
+        return false;
     }
     if (!read_name(job, body, name)) {
         return false;
@@ -88,18 +88,28 @@ bool hearth_sessions_create_prepare(struct hearth_job *job, const json_t *body) 
 }
 
 bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
-    struct hearth_session_query query = {.owner = job->owner, .limit = 100};
+    enum { PAGE = 100, PAGE_MAX = 1000, METADATA_BYTES = 1 << 20 };
+    bool more = false;
+    char *limit = hearth_job_query(job, "limit"), *after = hearth_job_query(job, "after"), *end = limit;
+    const long most = limit != NULL ? strtol(limit, &end, 10) : PAGE;
+    const bool bad = most < 1 || most > PAGE_MAX || (limit != NULL && (end == limit || *end != '\0'));
+    struct hearth_session_query query = {.owner = job->owner, .limit = (size_t)most, .bytes_max = METADATA_BYTES,
+                                         .after = after != NULL && *after != '\0' ? after : NULL, .more = &more};
     struct hearth_session *sessions = NULL;
     size_t count = 0;
-    char *limit = hearth_job_query(job, "limit");
     (void)body;
-    if (limit != NULL && strtol(limit, NULL, 10) > 0 && strtol(limit, NULL, 10) <= 1000) {
-        query.limit = (size_t)strtol(limit, NULL, 10);
+    const int err = bad ? HEARTH_OK : hearth_store_sessions(job->api->store, &query, &sessions, &count);
+    bool ok = !bad || hearth_api_fail(&job->error, 400, "invalid_value", "limit",
+                                      "limit must be a number from 1 to %d", PAGE_MAX);
+    if (err == HEARTH_ERR_NOT_FOUND) {
+        ok = hearth_api_fail(&job->error, 400, "invalid_value", "after", "after: there is no session '%.100s'", after);
+    } else if (err != HEARTH_OK) {
+        ok = hearth_api_fail_err(&job->error, err, NULL);
     }
     free(limit);
-    const int err = hearth_store_sessions(job->api->store, &query, &sessions, &count);
-    if (err != HEARTH_OK) {
-        return hearth_api_fail_err(&job->error, err, NULL);
+    free(after);
+    if (!ok) {
+        return false;
     }
     json_t *data = json_array();
     for (size_t i = 0; i < count; i++) {
@@ -107,8 +117,10 @@ bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
         hearth_session_finish(&sessions[i]);
     }
     free(sessions);
-    return hearth_job_respond(job, json_pack("{s:s, s:o, s:b}", "object", "list", "data", data, "has_more",
-                                             count == query.limit));
+    json_t *first = json_object_get(json_array_get(data, 0), "id");
+    json_t *last = count > 0 ? json_object_get(json_array_get(data, count - 1), "id") : NULL;
+    return hearth_job_respond(job, json_pack("{s:s, s:O?, s:O?, s:o, s:b}", "object", "list", "first_id", first,
+                                             "last_id", last, "data", data, "has_more", more));
 }
 
 bool hearth_sessions_get_prepare(struct hearth_job *job, const json_t *body) {
@@ -122,11 +134,8 @@ bool hearth_sessions_get_prepare(struct hearth_job *job, const json_t *body) {
 bool hearth_sessions_delete_prepare(struct hearth_job *job, const json_t *body) {
     char *name = hearth_job_param(job, 0);
     (void)body;
-    struct hearth_session session = {0};
-    int err = name != NULL ? hearth_store_session_get(job->api->store, job->owner, name, &session) : HEARTH_ERR_NOMEM;
-    const unsigned turns = session.turns;
-    hearth_session_finish(&session);
-    err = err == HEARTH_OK ? hearth_store_session_delete(job->api->store, job->owner, name) : err;
+    const uint32_t turns = hearth_kept_count_turns(job, name);
+    const int err = name != NULL ? hearth_store_session_delete(job->api->store, job->owner, name) : HEARTH_ERR_NOMEM;
     bool ok = err == HEARTH_OK || fail_session(job, err, name, NULL);
     if (ok) {
         hearth_access_log_deleted(job, "session", name, turns);
@@ -180,6 +189,7 @@ bool hearth_sessions_fork_prepare(struct hearth_job *job, const json_t *body) {
         char *before = session.name;
         session.name = name;
         session.created_us = session.used_us = 0;
+        session.quota = job->caller.stored;
         ok = make_session(job, &session);
         session.name = before;
     }

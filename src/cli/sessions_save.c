@@ -1,0 +1,45 @@
+/* `hearth sessions backup` and `recover`. */
+#include "cli/sessions_internal.h"
+#include "cli/tool.h"
+
+#include "session/store_recover.h"
+
+int hearth_sessions_backup(struct sessions *sessions) {
+    struct hearth_errmsg msg = {""};
+    const int err = hearth_store_backup(sessions->store, sessions->args[0], &msg);
+    if (err != HEARTH_OK) {
+        return hearth_sessions_complain(err, &msg, sessions->args[0]);
+    }
+    (void)printf("%s is a copy of %s\n", sessions->args[0], sessions->path);
+    return 0;
+}
+
+int hearth_sessions_recover(struct sessions *sessions) {
+    const char *from = sessions->arg_count > 0 ? sessions->args[0] : sessions->path;
+    const struct hearth_recovery_params params = {.from = from, .to = sessions->options.to, .seal = sessions->seal};
+    struct hearth_recovery found;
+    struct hearth_errmsg msg = {""};
+    if (!params.to) {
+        return hearth_complain(HEARTH_TOOL_USAGE, "recover needs --to FILE, where what can be read is written");
+    }
+    const int err = hearth_store_recover_file(&params, &found, &msg);
+    if (err != HEARTH_OK) {
+        return hearth_sessions_complain(err, &msg, from);
+    }
+    if (sessions->options.json) {
+        return hearth_show_json(json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "to", params.to, "turns",
+                                          (json_int_t)found.turns, "sessions", (json_int_t)found.sessions, "lost_turns",
+                                          (json_int_t)found.lost_turns, "lost_sessions",
+                                          (json_int_t)found.lost_sessions, "shorter", (json_int_t)found.shorter));
+    }
+    (void)printf("%s has %s %s and %s %s of %s\n", params.to, hearth_show_count(found.sessions).text,
+                 hearth_plural(found.sessions, "session", "sessions"), hearth_show_count(found.turns).text,
+                 hearth_plural(found.turns, "turn", "turns"), from);
+    if (found.lost_turns + found.lost_sessions + found.shorter > 0) {
+        (void)printf("lost: %s %s, %s %s; %s %s at an earlier turn now\n", hearth_show_count(found.lost_turns).text,
+                     hearth_plural(found.lost_turns, "turn", "turns"), hearth_show_count(found.lost_sessions).text,
+                     hearth_plural(found.lost_sessions, "session", "sessions"), hearth_show_count(found.shorter).text,
+                     hearth_plural(found.shorter, "session stands", "sessions stand"));
+    }
+    return 0;
+}
