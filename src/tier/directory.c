@@ -2,8 +2,9 @@
  * directory_gc.c.
  *
  * Every path is resolved relative to one descriptor, so that a handle means the same directory even when that is
- * renamed. Names of files are never followed when they are links; the directories of models and shards may be links to
- * directories, if their owner made them so.
+ * renamed. The directory itself may be named through links; below it none is followed, neither to a file nor to a
+ * directory: who unpacks somebody else's cache must not be led to places of his own. It is looked at before a path is
+ * used, which is enough where nobody but the user may write.
  *
  * Several processes come and go here without asking each other. What the code relies on: names appear complete
  * (rename), a name that was just seen may be gone (ENOENT is never an error), the owner of an advisory lock lives, and
@@ -100,9 +101,25 @@ int hearth_directory_flock(int fd, int operation) {
     return rc;
 }
 
+bool hearth_directory_is_linked(const struct hearth_directory *directory, const char *path) {
+    char above[512];
+    struct stat st;
+    for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
+        (void)snprintf(above, sizeof above, "%.*s", (int)(slash - path), path);
+        if (fstatat(directory->fd, above, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode)) {
+            errno = ELOOP;
+            return true;
+        }
+    }
+    return false;
+}
+
 int hearth_directory_make(struct hearth_directory *directory, const char *path, bool *made) {
     if (made) {
         *made = false;
+    }
+    if (hearth_directory_is_linked(directory, path)) {
+        return HEARTH_ERR_IO;
     }
     if (mkdirat(directory->fd, path, 0700) == 0) {
         if (made) {
@@ -113,8 +130,16 @@ int hearth_directory_make(struct hearth_directory *directory, const char *path, 
     return errno == EEXIST ? HEARTH_OK : HEARTH_ERR_IO;
 }
 
+/* A descriptor of a directory that no link leads to; -1 with errno. */
+static int open_directory(const struct hearth_directory *directory, const char *path) {
+    if (hearth_directory_is_linked(directory, path)) {
+        return -1;
+    }
+    return openat(directory->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
 int hearth_directory_sync(struct hearth_directory *directory, const char *path) {
-    const int fd = openat(directory->fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = open_directory(directory, path);
     if (fd < 0) {
         return errno == ENOENT ? HEARTH_ERR_NOT_FOUND : HEARTH_ERR_IO;
     }
@@ -124,9 +149,14 @@ int hearth_directory_sync(struct hearth_directory *directory, const char *path) 
     return err;
 }
 
+/* Whether opening a directory failed because there is none: something else may have its name. */
+static bool is_absent(int error) {
+    return error == ENOENT || error == ENOTDIR || error == ELOOP;
+}
+
 /* A stream over a directory; NULL with errno. */
 static DIR *open_stream(struct hearth_directory *directory, const char *path) {
-    const int fd = openat(directory->fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = open_directory(directory, path);
     DIR *stream = fd >= 0 ? fdopendir(fd) : NULL;
     if (fd >= 0 && !stream) {
         (void)close(fd);
@@ -168,7 +198,7 @@ int hearth_directory_names(struct hearth_directory *directory, const char *path,
     *n = 0;
     DIR *stream = open_stream(directory, path);
     if (!stream) {
-        return errno == ENOENT || errno == ENOTDIR ? HEARTH_OK : errno == ENOMEM ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
+        return is_absent(errno) ? HEARTH_OK : errno == ENOMEM ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
     }
     size_t cap = 0;
     int err = HEARTH_OK;
@@ -366,7 +396,7 @@ static int hold_model_locked(struct hearth_directory *directory, struct hearth_m
         return HEARTH_ERR_NOMEM;
     }
     directory->held_models = models;
-    const int fd = openat(directory->fd, model.hex, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = open_directory(directory, model.hex);
     if (fd < 0) {
         return errno == ENOENT ? HEARTH_ERR_NOT_FOUND : HEARTH_ERR_IO;
     }
@@ -433,8 +463,10 @@ int hearth_directory_add_model(struct hearth_directory *directory, struct hearth
 void hearth_directory_about(struct hearth_directory *directory, struct hearth_model_id model, char *out, size_t cap) {
     HEARTH_ASSERT(cap > 0);
     out[0] = '\0';
-    const int fd = openat(directory->fd, hearth_directory_in_model(model, "about").text,
-                          O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const struct hearth_directory_path path = hearth_directory_in_model(model, "about");
+    const int fd = hearth_directory_is_linked(directory, path.text)
+                       ? -1
+                       : openat(directory->fd, path.text, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) {
         return;
     }
@@ -453,7 +485,7 @@ int hearth_directory_models(struct hearth_directory *directory, bool (*visit)(vo
     bool go_on = err == HEARTH_OK;
     for (size_t i = 0; i < n && go_on; i++) {
         struct stat st;
-        if (hearth_directory_model_name(names[i]) && fstatat(directory->fd, names[i], &st, 0) == 0 &&
+        if (hearth_directory_model_name(names[i]) && fstatat(directory->fd, names[i], &st, AT_SYMLINK_NOFOLLOW) == 0 &&
             S_ISDIR(st.st_mode)) {
             struct hearth_model_id model;
             memcpy(model.hex, names[i], sizeof model.hex);
@@ -476,7 +508,7 @@ static int walk_shard(struct hearth_directory *directory, struct hearth_model_id
     (void)snprintf(shard_name, sizeof shard_name, "%02x", (unsigned)shard & 0xff);
     DIR *stream = open_stream(directory, hearth_directory_in_model(model, shard_name).text);
     if (!stream) {
-        return errno == ENOENT || errno == ENOTDIR ? HEARTH_OK : errno == ENOMEM ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
+        return is_absent(errno) ? HEARTH_OK : errno == ENOMEM ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
     }
     int err = HEARTH_OK;
     for (const struct dirent *entry; *go_on && (errno = 0, entry = readdir(stream)) != NULL;) {
@@ -516,7 +548,7 @@ int64_t hearth_directory_shard_time(struct hearth_directory *directory, struct h
     char name[3];
     struct stat st;
     (void)snprintf(name, sizeof name, "%02x", (unsigned)shard);
-    if (fstatat(directory->fd, hearth_directory_in_model(model, name).text, &st, 0) != 0) {
+    if (fstatat(directory->fd, hearth_directory_in_model(model, name).text, &st, AT_SYMLINK_NOFOLLOW) != 0) {
         return 0;
     }
     return (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;

@@ -44,6 +44,9 @@ static uint64_t unique(void) {
 
 static int open_plain(struct hearth_directory *directory, const char *path, int *out, struct stat *st) {
     *out = -1;
+    if (hearth_directory_is_linked(directory, path)) {
+        return HEARTH_ERR_NOT_FOUND;
+    }
     const int fd = openat(directory->fd, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) {
         switch (errno) {
@@ -152,20 +155,16 @@ static void bad_path(struct hearth_model_id model, const char *what, char out[25
                    (unsigned)(unique() & 0xffff));
 }
 
-/* rename(2), which makes bad/ when it is not there. */
+/* rename(2), which makes bad/ when it is not there, or is a link. */
 static int move_to_bad(struct hearth_directory *directory, const char *from, const char *to) {
+    if (hearth_directory_is_linked(directory, to)) {
+        (void)unlinkat(directory->fd, HEARTH_DIRECTORY_BAD, 0);
+    }
     int rc = renameat(directory->fd, from, directory->fd, to);
     if (rc != 0 && errno == ENOENT && hearth_directory_make(directory, HEARTH_DIRECTORY_BAD, NULL) == HEARTH_OK) {
         rc = renameat(directory->fd, from, directory->fd, to);
     }
     return rc;
-}
-
-/* True for a directory, and for a link to one. */
-static bool is_directory(const struct hearth_directory *directory, const char *path, const struct stat *st) {
-    struct stat target;
-    return S_ISDIR(st->st_mode) ||
-           (S_ISLNK(st->st_mode) && fstatat(directory->fd, path, &target, 0) == 0 && S_ISDIR(target.st_mode));
 }
 
 /* Something that is no directory has the name of one of ours in a model (a shard, tmp): out of the way with it. It is
@@ -175,7 +174,7 @@ static void displace(struct hearth_directory *directory, struct hearth_model_id 
     const struct hearth_directory_path path = hearth_directory_in_model(model, name);
     struct stat st;
     char to[256];
-    if (fstatat(directory->fd, path.text, &st, AT_SYMLINK_NOFOLLOW) != 0 || is_directory(directory, path.text, &st)) {
+    if (fstatat(directory->fd, path.text, &st, AT_SYMLINK_NOFOLLOW) != 0 || S_ISDIR(st.st_mode)) {
         return;
     }
     bad_path(model, name, to);
@@ -194,6 +193,9 @@ static void displace(struct hearth_directory *directory, struct hearth_model_id 
 void hearth_file_set_aside(struct hearth_directory *directory, const struct hearth_file_id *id, const char *why) {
     const struct hearth_directory_path from = hearth_directory_file_path(id);
     char to[256], name[64], hex[33];
+    if (hearth_directory_is_linked(directory, from.text)) {
+        return; /* it is not ours */
+    }
     hearth_digest_hex(id->name, hex);
     (void)snprintf(name, sizeof name, "%s.%s", hex, id->kind == HEARTH_RECORD_PAGE ? "page" : "snap");
     bad_path(id->model, name, to);
@@ -228,6 +230,9 @@ static struct hearth_directory_path draft_path(const struct hearth_file_draft *d
 /* Opens and locks a draft under the name it has. False: somebody else was there (errno EEXIST), or it failed. */
 static bool try_draft(struct hearth_directory *directory, struct hearth_file_draft *draft) {
     const struct hearth_directory_path path = draft_path(draft);
+    if (hearth_directory_is_linked(directory, path.text)) {
+        return false;
+    }
     const int fd =
         openat(directory->fd, path.text, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     if (fd < 0) {
@@ -314,13 +319,15 @@ int hearth_file_publish(struct hearth_directory *directory, struct hearth_file_d
     const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, *stamp};
     bool done = false, failed = futimens(draft->fd, times) != 0;
     for (int tries = 0; tries < 4 && !done && !failed; tries++) {
-        done = renameat(directory->fd, from.text, directory->fd, to.text) == 0;
+        done = !hearth_directory_is_linked(directory, to.text) &&
+               renameat(directory->fd, from.text, directory->fd, to.text) == 0;
         if (done) {
             break;
         }
         switch (errno) {
         case ENOENT: /* the first file of its shard */
         case ENOTDIR:
+        case ELOOP:
             failed = make_shard(directory, id) != HEARTH_OK;
             break;
         case EISDIR: /* somebody's directory has the name */
@@ -348,7 +355,11 @@ int hearth_file_settle(struct hearth_directory *directory, const struct hearth_f
 }
 
 int hearth_file_remove(struct hearth_directory *directory, const struct hearth_file_id *id) {
-    if (unlinkat(directory->fd, hearth_directory_file_path(id).text, 0) == 0) {
+    const struct hearth_directory_path path = hearth_directory_file_path(id);
+    if (hearth_directory_is_linked(directory, path.text)) {
+        return HEARTH_ERR_NOT_FOUND;
+    }
+    if (unlinkat(directory->fd, path.text, 0) == 0) {
         return HEARTH_OK;
     }
     return errno == ENOENT || errno == ENOTDIR ? HEARTH_ERR_NOT_FOUND

@@ -31,6 +31,9 @@ struct hearth_directory_path hearth_directory_in_model(struct hearth_model_id mo
 /* 32 lower-case hex digits and nothing else. */
 bool hearth_directory_model_name(const char *name);
 
+/* Whether one of the directories that a path goes through is a link (errno is ELOOP then): it is not to be used. */
+bool hearth_directory_is_linked(const struct hearth_directory *directory, const char *path);
+
 /* Makes a directory (0700 whatever the umask); there is one is fine, too. Errors: IO; errno is kept. `made`: NULL, or
  * whether it was not there. */
 int hearth_directory_make(struct hearth_directory *directory, const char *path, bool *made);

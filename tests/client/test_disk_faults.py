@@ -45,7 +45,8 @@ class Faults:
 
     def __init__(self, library, tmp_path, directory):
         self.control = str(tmp_path / "faults")
-        self.env = {"LD_PRELOAD": library, "FAULTY_DIR": os.path.realpath(directory), "FAULTY_CONTROL": self.control,
+        self.env = {"HEARTH_CONFINE": "off",  # the library keeps its accounts in files of its own
+                    "LD_PRELOAD": library, "FAULTY_DIR": os.path.realpath(directory), "FAULTY_CONTROL": self.control,
                     "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
 
     def set(self, *rules):

@@ -265,6 +265,60 @@ static void sets_aside_whatever_it_is(void **state) {
     hearth_directory_close(directory);
 }
 
+/* Who unpacks somebody else's cache: links in the places of our own directories lead nowhere. */
+static void follows_no_links(void **state) {
+    (void)state;
+    static const char *const places[] = {"tmp", "shard", "bad", "model"};
+    const struct hearth_file_id id = item(1, 1);
+    char hex[33];
+    hearth_digest_hex(id.name, hex);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct hearth_directory *directory = open_root();
+        assert_int_equal(mkdir(at("elsewhere"), 0700), 0);
+        assert_int_equal(close(open(at("elsewhere/%s.page", hex + 2), O_CREAT, 0600)), 0);
+        if (i == 3) { /* files in shards there that have names as ours have, and one that has not */
+            assert_int_equal(mkdir(at("elsewhere/%.2s", hex), 0700), 0);
+            assert_int_equal(rename(at("elsewhere/%s.page", hex + 2), at("elsewhere/%.2s/%s.page", hex, hex + 2)), 0);
+            assert_int_equal(symlink(at("elsewhere"), at("kv/%s", id.model.hex)), 0);
+            assert_int_equal(hearth_directory_add_model(directory, id.model, "about"), HEARTH_ERR_IO);
+        } else {
+            assert_int_equal(hearth_directory_add_model(directory, id.model, "about"), HEARTH_OK);
+            const char *place = i == 0   ? at("kv/%s/tmp", id.model.hex)
+                                : i == 1 ? at("kv/%s/%.2s", id.model.hex, hex)
+                                         : at("kv/bad");
+            (void)remove(place);
+            assert_int_equal(symlink(at("elsewhere"), place), 0);
+        }
+        int fd;
+        struct hearth_file seen;
+        struct hearth_gc gc = {.budget_bytes = 0};
+        assert_int_equal(hearth_file_open(directory, &id, &fd), HEARTH_ERR_NOT_FOUND);
+        assert_int_equal(hearth_file_stat(directory, &id, &seen, NULL), HEARTH_ERR_NOT_FOUND);
+        assert_int_equal(hearth_file_remove(directory, &id), HEARTH_ERR_NOT_FOUND);
+        hearth_file_set_aside(directory, &id, "damaged");
+        assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
+        assert_int_equal(gc.files + gc.removed_files, 0);
+        if (i == 3) {
+            assert_int_equal(publish(directory, &id, 1, T0), HEARTH_ERR_IO);
+            assert_int_not_equal(hearth_directory_remove_model(directory, id.model), HEARTH_OK);
+            assert_true(there(at("elsewhere/%.2s/%s.page", hex, hex + 2)));
+            assert_int_equal(entries(at("elsewhere")), 1);
+        } else { /* what is in the way goes out of it, and there is a file */
+            assert_int_equal(publish(directory, &id, 1, T0), HEARTH_OK);
+            assert_int_equal(hearth_file_open(directory, &id, &fd), HEARTH_OK);
+            assert_int_equal(close(fd), 0);
+            hearth_file_set_aside(directory, &id, "damaged");
+            (void)hearth_directory_empty_bad(directory);
+            assert_true(there(at("elsewhere/%s.page", hex + 2)));
+            assert_int_equal(entries(at("elsewhere")), 1);
+        }
+        hearth_directory_close(directory);
+        char command[256];
+        (void)snprintf(command, sizeof command, "rm -rf %s/kv %s/elsewhere", root, root);
+        assert_int_equal(system(command), 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(is_made_for_its_user_alone),
@@ -273,6 +327,7 @@ int main(void) {
         TEST(publishes_and_finds),
         TEST(counts_uses),
         TEST(sets_aside_whatever_it_is),
+        TEST(follows_no_links),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
