@@ -136,10 +136,13 @@ static void allow_files(const struct hearth_options *options, struct hearth_conf
     }
 }
 
-static void allow_state(const char *kv_dir, const char *session_db, struct hearth_confine_paths *paths) {
+/* The default directory is in one of hearth's own, where it can be made again when somebody removes it. */
+static void allow_state(const struct hearth_options *options, const char *kv_dir, const char *session_db,
+                        struct hearth_confine_paths *paths) {
     char directory[PATH_MAX];
     if (kv_dir) {
-        hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", kv_dir);
+        const bool own = !options->kv_dir && parent(kv_dir, directory);
+        hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", own ? directory : kv_dir);
     }
     if (session_db && parent(session_db, directory)) {
         hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", directory);
@@ -177,7 +180,7 @@ static void list_paths(const struct hearth_options *options, const char *kv_dir,
         hearth_confine_allow(paths, system_paths[i].use, "%s", system_paths[i].path);
     }
     allow_files(options, paths);
-    allow_state(kv_dir, session_db, paths);
+    allow_state(options, kv_dir, session_db, paths);
     if (options->host && strncmp(options->host, "unix:", 5) == 0 && parent(options->host + 5, directory)) {
         hearth_confine_allow(paths, HEARTH_CONFINE_SOCKET, "%s", directory);
     }

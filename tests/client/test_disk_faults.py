@@ -98,6 +98,10 @@ def turn(running, talk, steady):
     return answer
 
 
+def degraded(running):
+    return [reason["condition"] for reason in running.client.get("/health")["reasons"]]
+
+
 WRITING = ["write ENOSPC 1 0", "write EDQUOT 1 0", "write EIO 1 0", "sync EIO 1 0", "rename EIO 1 0", "open ENOSPC 1 0",
            "open EMFILE 1 0", "open EROFS 1 0", "write EIO 3 0"]
 
@@ -120,6 +124,8 @@ def test_writing_fails_and_recovers(rule, faults, steady, tmp_path):
 
         wait_until(fails, "the tier says that it fails")
         assert faults.hits()
+        expected = "kv_disk" if "ENOSPC" in rule or "EDQUOT" in rule else "kv_dir"
+        wait_until(lambda: expected in degraded(running), "/health says what does not work")
         turn(running, talk, steady)
         faults.set()
 
@@ -132,6 +138,7 @@ def test_writing_fails_and_recovers(rule, faults, steady, tmp_path):
 
         wait_until(recovers, "writing goes on", RECOVERY_S)
         assert disk(running)["state"] == "ok"
+        wait_until(lambda: degraded(running) == [], "/health says that it is over")
         assert running.client.metrics()["hearth_disk_bad_total"] == 0
     assert_whole(tmp_path / "kv")
 
@@ -177,28 +184,41 @@ def test_reading_fails(faults, steady, tmp_path):
         assert reused(turn(running, talk, steady)) > 0
 
 
+@pytest.fixture
+def default_faults(faulty_fs, tmp_path):
+    """Of the default directory: one that is named and cannot be used at the start ends it (test_paths.py)."""
+    (tmp_path / "hearth" / "kv").mkdir(parents=True)
+    return Faults(faulty_fs, tmp_path, tmp_path / "hearth" / "kv")
+
+
+def broken_default(faults, tmp_path):
+    env = {**faults.env, "HEARTH_KV_DIR": "", "XDG_CACHE_HOME": str(tmp_path)}
+    return serve("--engine", "sim", "-c", "8192", "-np", "2", "--cache-ram", "512", "--kv-disk", "8192", "--kv-io",
+                 "threads", env=env)
+
+
 @pytest.mark.parametrize("rule", ["open", "read", "write", "sync", "rename", "mkdir", "unlink", "list", "any"])
-def test_the_nth_call_fails(rule, faults, steady, tmp_path):
+def test_the_nth_call_fails(rule, default_faults, steady, tmp_path):
     """One fault at each of the first calls of a server's life, then of a longer one: it serves, and right."""
     talk = Talk("nth", system_words=60, asked_words=10)
     for nth in (1, 2, 3, 5, 9, 20):
-        faults.set(f"{rule} EIO {nth} 1")
-        with broken_disk(tmp_path / "kv", faults) as running:
+        default_faults.set(f"{rule} EIO {nth} 1")
+        with broken_default(default_faults, tmp_path) as running:
             turn(running, talk, steady)
             if len(talk.messages) > 12:
                 talk = Talk(f"nth {nth}", system_words=60, asked_words=10)
-    faults.set()
-    with broken_disk(tmp_path / "kv", faults) as running:
+    default_faults.set()
+    with broken_default(default_faults, tmp_path) as running:
         wait_scanned(running)
         turn(running, talk, steady)
         assert running.client.metrics()["hearth_disk_bad_total"] == 0
-    assert_whole(tmp_path / "kv")
+    assert_whole(tmp_path / "hearth" / "kv")
 
 
 @pytest.mark.parametrize("rule", ["any EIO 1 0", "any EROFS 1 0", "open EACCES 1 0", "write ENOSPC 1 0", "list EIO 1 0"])
-def test_a_start_on_a_broken_disk(rule, faults, steady, tmp_path):
-    faults.set(rule)
-    with broken_disk(tmp_path / "kv", faults) as running:
+def test_a_start_on_a_broken_disk(rule, default_faults, steady, tmp_path):
+    default_faults.set(rule)
+    with broken_default(default_faults, tmp_path) as running:
         turn(running, Talk("broken start"), steady)
         assert disk(running)["state"] in ("off", "failing", "scanning", "ok")
 
