@@ -26,6 +26,8 @@
 #define STUCK_US 15000000      /* longer than any answer takes, under a sanitizer, too */
 #define LEFT_BLOCKS 0          /* that may stay behind */
 
+#define CHAT "/v1/chat/completions"
+#define START "{\"temperature\":0,\"seed\":7,"
 #define FUNCTION(n)                                                                                                   \
     "{\"type\":\"function\",\"function\":{\"name\":\"look_up_" n "\",\"description\":\"Looks it up.\","                \
     "\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"},\"unit\":{\"enum\":[\"metric\"," \
@@ -37,30 +39,72 @@
     "{\"name\":\"look_up_" n "\",\"arguments\":\"{\\\"city\\\": \\\"\\u00c5lesund\\\"}\"}}]},"                         \
     "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"rain, " n " degrees\"}]"
 
-/* '@' stands for the number of the try, so that nothing is known from the one before. */
+#define LONG_TEXT                                                                                                     \
+    "Of the weather in @ there is much to say: it rains there, it snows there, it is warm and cold and neither, the "  \
+    "wind comes from the west or from the east, and those who live in @ carry umbrellas, coats, hats and boots, in "   \
+    "every season that @ has, which are four, or five for those who count the one in which nothing happens at all."
+#define ASK(text) "\"messages\":[{\"role\":\"user\",\"content\":\"" text "\"}]"
+#define PLAIN(rest) START "\"max_tokens\":24," rest "}"
+#define IN_SESSION(text) PLAIN("\"session_id\":\"s@\"," ASK(text))
+
+/* What the same request is to give once memory is there again. */
+enum again {
+    SAME,  /* what it should have given */
+    FRESH, /* it may have been carried out: another one is asked */
+    GONE,  /* what it deletes may be gone */
+};
+
+/* '@' stands for the number of the try, so that nothing is known from the one before. What comes before the request is
+ * asked without a fault: a chat, then one more `between`, which takes all of the RAM that the cache has. */
 static const struct scenario {
     const char *name, *path, *body;
     bool streams;
+    enum again again;
+    const char *method, *before, *between; /* NULL: POST, none */
 } scenarios[] = {
-    {"chat with a required call", "/v1/chat/completions",
-     "{\"temperature\":0,\"seed\":7,\"max_tokens\":40,\"tool_choice\":\"required\",\"tools\":[" FUNCTION("@") "]," TALK("@") "}", false},
-    {"streamed chat with tools", "/v1/chat/completions",
-     "{\"temperature\":0,\"seed\":7,\"max_tokens\":24,\"stream\":true,\"tools\":[" FUNCTION("@") "]," TALK("@") "}", true},
-    {"chat with a schema", "/v1/chat/completions",
-     "{\"temperature\":0,\"seed\":7,\"max_tokens\":40,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s@\","
-     "\"schema\":{\"type\":\"object\",\"properties\":{\"a@\":{\"type\":\"integer\",\"minimum\":3},\"b\":{\"enum\":[\"x\","
-     "\"y\"]}},\"required\":[\"a@\",\"b\"]}}},\"messages\":[{\"role\":\"user\",\"content\":\"Give me @.\"}]}", false},
-    {"messages", "/v1/messages",
-     "{\"temperature\":0,\"seed\":7,\"max_tokens\":24,\"system\":\"Be kind, @.\",\"messages\":[{\"role\":\"user\",\"content\":["
-     "{\"type\":\"text\",\"text\":\"Hello @, how are you?\"}]}],\"tools\":[{\"name\":\"see_@\",\"description\":\"d\","
-     "\"input_schema\":{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"number\"}}}}]}", false},
-    {"responses that are stored", "/v1/responses",
-     "{\"temperature\":0,\"max_output_tokens\":24,\"store\":true,\"instructions\":\"Be kind, @.\","
-     "\"metadata\":{\"try\":\"@\"},\"input\":[{\"role\":\"user\",\"content\":\"Hello, this is @.\"}]}", false},
-    {"completion", "/completion", "{\"temperature\":0,\"seed\":7,\"n_predict\":16,\"prompt\":\"One, two, @,\"}", false},
+    {.name = "chat with a required call",
+     .path = CHAT,
+     .body = START "\"max_tokens\":40,\"tool_choice\":\"required\",\"tools\":[" FUNCTION("@") "]," TALK("@") "}"},
+    {.name = "streamed chat with tools",
+     .path = CHAT,
+     .body = START "\"max_tokens\":24,\"stream\":true,\"tools\":[" FUNCTION("@") "]," TALK("@") "}",
+     .streams = true},
+    {.name = "chat with a schema",
+     .path = CHAT,
+     .body = START "\"max_tokens\":40,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s@\","
+                   "\"schema\":{\"type\":\"object\",\"properties\":{\"a@\":{\"type\":\"integer\",\"minimum\":3},\"b\":"
+                   "{\"enum\":[\"x\",\"y\"]}},\"required\":[\"a@\",\"b\"]}}}," ASK("Give me @.") "}"},
+    {.name = "messages",
+     .path = "/v1/messages",
+     .body = START "\"max_tokens\":24,\"system\":\"Be kind, @.\",\"messages\":[{\"role\":\"user\",\"content\":["
+                   "{\"type\":\"text\",\"text\":\"Hello @, how are you?\"}]}],\"tools\":[{\"name\":\"see_@\","
+                   "\"description\":\"d\",\"input_schema\":{\"type\":\"object\",\"properties\":{\"x\":{\"type\":"
+                   "\"number\"}}}}]}"},
+    {.name = "responses that are stored",
+     .path = "/v1/responses",
+     .body = "{\"temperature\":0,\"max_output_tokens\":24,\"store\":true,\"instructions\":\"Be kind, @.\","
+             "\"metadata\":{\"try\":\"@\"},\"input\":[{\"role\":\"user\",\"content\":\"Hello, this is @.\"}]}"},
+    {.name = "a turn of a session",
+     .path = CHAT,
+     .body = IN_SESSION("And now, @?"),
+     .again = FRESH,
+     .before = IN_SESSION("Hello, @!")},
+    {.name = "a deletion",
+     .path = "/v1/sessions/s@",
+     .again = GONE,
+     .method = "DELETE",
+     .before = IN_SESSION("Hello, @!")},
+    {.name = "state from the disk",
+     .path = CHAT,
+     .body = PLAIN(ASK(LONG_TEXT "\"},{\"role\":\"assistant\",\"content\":\"Yes.\"},{\"role\":\"user\",\"content\":\"Well?")),
+     .before = PLAIN(ASK(LONG_TEXT)),
+     .between = PLAIN(ASK("No. " LONG_TEXT LONG_TEXT LONG_TEXT LONG_TEXT))},
+    {.name = "completion", .path = "/completion", .body = START "\"n_predict\":16,\"prompt\":\"One, two, @,\"}"},
 };
 
 static struct stage faulty, sound;
+static struct hearth_far *far; /* of the first */
+static char dir[] = "/tmp/hearth-faults-XXXXXX";
 static int wrong; /* findings of a scenario: all are printed */
 
 /* ---- what an answer says ---- */
@@ -130,10 +174,13 @@ static void found(const char *format, ...) {
 
 /* What the server says, as far as it lasts; NULL: an error, which is 503 in the API's shape and says when to come
  * again, or a closed connection. */
-static json_t *ask(const struct stage *stage, const struct scenario *scenario, const char *body, int *status) {
-    char retry[16];
+static json_t *ask(const struct stage *stage, const struct scenario *scenario, const char *number, int *status) {
+    char retry[16], path[128], body[8192];
     const int64_t begun_us = hearth_clock_us();
-    struct response response = http_call(stage->port, "POST", scenario->path, NULL, body);
+    fill(path, sizeof path, scenario->path, number);
+    fill(body, sizeof body, scenario->body != NULL ? scenario->body : "", number);
+    struct response response = http_call(stage->port, scenario->method != NULL ? scenario->method : "POST", path, NULL,
+                                         scenario->body != NULL ? body : NULL);
     assert_true(hearth_clock_us() - begun_us < STUCK_US);
     json_t *value = NULL;
     *status = response.status;
@@ -152,7 +199,8 @@ static json_t *ask(const struct stage *stage, const struct scenario *scenario, c
             found("%s: %s%s", scenario->name, response.head, (const char *)response.body.data);
         }
         json_decref(error);
-    } else if (response.status != 0 && response.status != 200) {
+    } else if (response.status != 0 && response.status != 200 &&
+               !(response.status == 404 && scenario->again == GONE)) {
         found("%s: %d: %s", scenario->name, response.status, (const char *)response.body.data);
     }
     response_finish(&response);
@@ -168,18 +216,49 @@ static void expect_same(const struct scenario *scenario, json_t *got, json_t *wa
     }
 }
 
+static void ask_before(const struct scenario *scenario, const char *number) {
+    const struct stage *const stages[] = {&sound, &faulty};
+    const char *const bodies[] = {scenario->before, scenario->between};
+    char body[8192];
+    for (size_t i = 0; i < 4; i++) {
+        if (bodies[i % 2] != NULL) {
+            fill(body, sizeof body, bodies[i % 2], number);
+            json_decref(stage_want(stages[i / 2], "POST", CHAT, body, 200));
+        }
+    }
+}
+
+/* The next request of that kind, when the faults are over. */
+static void ask_again(const struct scenario *scenario, const char *number, json_t *want) {
+    char other[32];
+    int status;
+    snprintf(other, sizeof other, "%s0", number);
+    if (scenario->again == FRESH) {
+        ask_before(scenario, other);
+        want = ask(&sound, scenario, other, &status);
+    }
+    json_t *got = ask(&faulty, scenario, scenario->again == FRESH ? other : number, &status);
+    if (scenario->again != GONE || status != 404) {
+        expect_same(scenario, got, want);
+    }
+    json_decref(got);
+    if (scenario->again == FRESH) {
+        json_decref(want);
+    }
+}
+
 /* Returns how many allocations there were. */
 static long try_one(const struct scenario *scenario, long n, long count, int *errors) {
     static long serial;
-    char number[24], body[4096];
+    char number[24];
     int status;
     snprintf(number, sizeof number, "%ld", 100000 + serial++); /* as long in every try */
-    fill(body, sizeof body, scenario->body, number);
-    json_t *want = ask(&sound, scenario, body, &status);
-    assert_non_null(want);
     current = n;
+    ask_before(scenario, number);
+    json_t *want = ask(&sound, scenario, number, &status);
+    assert_non_null(want);
     faulty_alloc_arm(n, count);
-    json_t *got = ask(&faulty, scenario, body, &status);
+    json_t *got = ask(&faulty, scenario, number, &status);
     const long seen = faulty_alloc_disarm();
     if (got != NULL) {
         expect_same(scenario, got, want);
@@ -190,9 +269,7 @@ static long try_one(const struct scenario *scenario, long n, long count, int *er
         ++*errors;
     }
     json_decref(got);
-    got = ask(&faulty, scenario, body, &status);
-    expect_same(scenario, got, want);
-    json_decref(got);
+    ask_again(scenario, number, want);
     json_decref(want);
     return seen;
 }
@@ -215,18 +292,31 @@ static void try_all(const struct scenario *scenario) {
 
 /* ---- all of them ---- */
 
+/* Small, so that state goes to the disk and comes from there. */
 static void open_stages(void) {
     struct stage_options options;
     stage_options_default(&options);
     options.sim.ctx_tokens = 8192;
     options.sim.lanes = 1;
-    stage_open(&faulty, &options);
+    options.sim.memory_class = HEARTH_MEMORY_PAGES_SNAPSHOT;
+    options.service.page_tokens = 32;
+    options.service.cache_bytes = 64 * 1024;
     stage_open(&sound, &options);
+    struct hearth_disk_params disk = {.dir = dir,
+                                      .fingerprint = sound.engine->caps.fingerprint,
+                                      .page_tokens = 32,
+                                      .about = "sim",
+                                      .budget_bytes = (uint64_t)1 << 28};
+    assert_int_equal(hearth_disk_create(&disk, &far, NULL), HEARTH_OK);
+    options.service.far = options.api.far = far;
+    options.service.far_min_tokens = 0;
+    stage_open(&faulty, &options);
 }
 
 static void close_stages(void) {
     stage_close(&faulty);
     stage_close(&sound);
+    far->ops->destroy(far);
 }
 
 static void a_refused_allocation_is_an_answer(void **state) {
@@ -251,10 +341,14 @@ int main(void) {
     const size_t count = sizeof scenarios / sizeof scenarios[0];
     struct CMUnitTest tests[sizeof scenarios / sizeof scenarios[0]];
     faulty_alloc_spare();
+    assert_non_null(mkdtemp(dir));
     for (size_t i = 0; i < count; i++) {
         tests[i] = (struct CMUnitTest){.name = scenarios[i].name, .test_func = a_refused_allocation_is_an_answer,
                                        .initial_state = (void *)(uintptr_t)&scenarios[i]};
     }
     cmocka_set_test_filter(getenv("HEARTH_FAULTS_TEST"));
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    return system(command) == 0 ? failed : 1;
 }
