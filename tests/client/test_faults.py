@@ -1,0 +1,211 @@
+"""Memory that is refused and system calls that fail end nothing: a start says why, a reload keeps what was in force, a
+request is answered, and the server ends when it is told to.
+
+Allocations are refused by tests/support/faulty_alloc.c, system calls fail by tests/support/faulty_fs.c; both are loaded
+into the program. HEARTH_FAULTS=all tries every allocation (`make faults`), otherwise a share of them.
+"""
+
+import json
+import mmap
+import os
+import resource
+import signal
+import struct
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from conftest import serve
+from lib import server as servers
+
+SHARE = 24  # of the allocations of a start; a start takes a while
+ALL = "HEARTH_FAULTS" in os.environ
+CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
+FLAGS = ("--engine", "sim", "-c", "4096", "-np", "1")
+BODY = {"temperature": 0, "seed": 7, "max_tokens": 16, "messages": [{"role": "user", "content": "Say it, please."}]}
+
+
+def library(directory, name):
+    path = directory / f"{name}.so"
+    source = os.path.join(servers.REPOSITORY, "tests", "support", f"{name}.c")
+    subprocess.run([os.environ.get("CC", "cc"), "-D_GNU_SOURCE", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror",
+                    "-I", os.path.join(servers.REPOSITORY, "tests"), "-shared", "-fPIC", "-o", str(path), source,
+                    "-ldl"], check=True)
+    return str(path)
+
+
+class Allocations:
+    """The state of a program's allocator; see faulty_alloc.h."""
+
+    FORMAT = "5q"
+
+    def __init__(self, preload, path):
+        path.write_bytes(bytes(struct.calcsize(self.FORMAT)))
+        self.env = {"LD_PRELOAD": preload, "FAULTY_ALLOC": str(path),
+                    "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+        with open(path, "r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 0)
+
+    def arm(self, nth, count=1):
+        struct.pack_into("4q", self.map, 0, 0, count, 0, 0)
+        struct.pack_into("q", self.map, 0, nth)
+
+    def disarm(self):
+        struct.pack_into("q", self.map, 0, 0)
+        return struct.unpack_from("q", self.map, 16)[0]
+
+    def hits(self):
+        return struct.unpack_from("q", self.map, 24)[0]
+
+
+@pytest.fixture(scope="module")
+def faulty_alloc(tmp_path_factory):
+    if "address" in os.environ.get("HEARTH_BIN", "") or "thread" in os.environ.get("HEARTH_BIN", ""):
+        pytest.skip("a sanitizer has an allocator of its own")
+    return library(tmp_path_factory.mktemp("alloc"), "faulty_alloc")
+
+
+@pytest.fixture
+def allocations(faulty_alloc, tmp_path):
+    return Allocations(faulty_alloc, tmp_path / "allocations")
+
+
+def spread(total):
+    return range(1, total + 1, 1 if ALL else max(1, total // SHARE))
+
+
+def ask(port, path="/v1/chat/completions", body=None, timeout_s=60):
+    """Status and JSON of an answer; 0 when the connection was closed."""
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        text = error.read()
+        assert error.code != 503 or error.headers["Retry-After"]
+        return error.code, json.loads(text)
+    except (OSError, EOFError):
+        return 0, None
+
+
+def reply(answer):
+    return answer["choices"][0]["message"]["content"]
+
+
+class Files:
+    """What a server of these tests reads and writes."""
+
+    def __init__(self, directory):
+        self.keys, self.config = directory / "keys", directory / "hearth.conf"
+        self.keys.write_text("alpha\n")
+        self.keys.chmod(0o600)
+        self.config.write_text("request-timeout = 600\n")
+        self.flags = [*FLAGS, "--kv-dir", str(directory / "kv"), "--session-db", str(directory / "sessions.db"),
+                      "--config", str(self.config)]
+
+
+def start(flags, env):
+    """A server that starts, or ends by itself; and what it said."""
+    port = servers.free_port()
+    process = subprocess.Popen([servers.hearth_path(), "serve", *flags, "--host", "127.0.0.1", "--port", str(port)],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               env=servers.surroundings(env))
+    said = []
+    reader = threading.Thread(target=lambda: said.extend(process.stdout), daemon=True)
+    reader.start()
+    while process.poll() is None and ask(port, "/health")[0] == 0:
+        time.sleep(0.01)
+    if process.poll() is not None:
+        reader.join()
+    return process, port, said
+
+
+def end(process):
+    process.send_signal(signal.SIGTERM)
+    return process.wait(120)
+
+
+def test_a_start_without_memory(allocations, tmp_path):
+    """It starts and serves, or it ends with 1 and a line that says why; it is never ended by a signal."""
+    files = Files(tmp_path)
+    process, port, _ = start(files.flags, allocations.env)
+    want = reply(ask(port, body=BODY)[1])
+    assert end(process) == 0
+    allocations.arm(1 << 60)
+    process, port, _ = start(files.flags, allocations.env)
+    total = allocations.disarm()
+    assert end(process) == 0
+    started = ended = 0
+    for nth in spread(total):
+        allocations.arm(nth)
+        process, port, said = start(files.flags, allocations.env)
+        allocations.disarm()
+        text = "".join(said)
+        assert process.poll() not in CRASHES, (nth, text)
+        if process.poll() is None:
+            status, answer = ask(port, body=BODY)
+            assert (status, reply(answer)) == (200, want), nth
+            assert end(process) == 0, nth
+            started += 1
+        else:
+            assert process.returncode == 1 and "memory" in text.lower(), (nth, process.returncode, text)
+            ended += 1
+    print(f"{total} allocations: {started} starts served, {ended} ended with an error")
+
+
+def test_a_reload_and_an_end_without_memory(allocations, tmp_path):
+    """What cannot be read again stays as it is; whatever is refused on the way to the end, it ends."""
+    files = Files(tmp_path)
+    process, port, _ = start(files.flags, allocations.env)
+    want = reply(ask(port, body=BODY)[1])
+
+    def reload_once(nth):
+        stamp = time.time()
+        os.utime(files.config, (stamp, stamp))
+        allocations.arm(nth)
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.05)
+        return allocations.disarm()
+
+    total = max(reload_once(1 << 60), 1)
+    for nth in spread(total):
+        reload_once(nth)
+        assert process.poll() is None, nth
+        status, answer = ask(port, body=BODY)
+        assert (status, reply(answer)) == (200, want), nth
+    allocations.arm(1 << 60)
+    assert end(process) == 0
+    total = allocations.disarm()
+    for nth in spread(max(total, 1)):
+        process, port, _ = start(files.flags, allocations.env)
+        assert ask(port, body=BODY)[0] == 200
+        allocations.arm(nth)
+        assert end(process) not in CRASHES, nth
+        allocations.disarm()
+
+
+def test_less_and_less_address_space():
+    """Under a limit that falls until nothing goes any more, each answer is right or an error, and the server lives."""
+    with serve(*FLAGS) as running:
+        want = reply(running.client.post("/v1/chat/completions", BODY))
+        with open(f"/proc/{running.process.pid}/statm", encoding="ascii") as file:
+            now = int(file.read().split()[0]) * mmap.PAGESIZE
+        statuses = []
+        for more in (256, 64, 16, 8, 4, 2, 1, 0):
+            resource.prlimit(running.process.pid, resource.RLIMIT_AS, (now + more * 1024 * 1024, resource.RLIM_INFINITY))
+            for text in ("Say it, please.", "word " * 3000, "\u00e9" * 200000):
+                body = {**BODY, "messages": [{"role": "user", "content": text}]}
+                status, answer = ask(running.port, body=body)
+                assert running.process.poll() is None, running.log()[-2000:]
+                assert status in (0, 200, 400, 413, 503), (more, status, answer)
+                statuses.append(status)
+                assert text != BODY["messages"][0]["content"] or status != 200 or reply(answer) == want
+        resource.prlimit(running.process.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        status, answer = ask(running.port, body=BODY)
+        assert (status, reply(answer)) == (200, want)
+        assert statuses.count(200) > 0
