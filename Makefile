@@ -9,7 +9,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help build run test bench soak lint fuzz fuzz-long coverage zoo peer install clean
 
-export SAN PORT MODEL ARGS
+export SAN PORT MODEL ARGS LEAST
 PREFIX ?= /usr/local
 
 help: ## This list

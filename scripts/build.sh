@@ -3,7 +3,8 @@
 #
 #   scripts/build.sh [target …]
 #
-# Environment: SAN=address (with UBSan) or SAN=thread builds with sanitizers into build-address, build-thread; CC and
+# Environment: SAN=address (with UBSan) or SAN=thread builds with sanitizers into build-address, build-thread, SAN=fuzz
+# for libFuzzer and SAN=coverage with counters (both with CC=clang CXX=clang++) into build-fuzz, build-coverage; CC and
 # CXX, for which BUILD names the directory (build-clang); HEARTH_LLAMA, HEARTH_CUDA, HEARTH_CACHE as in deps.sh.
 set -eu
 

@@ -305,7 +305,9 @@ static int parse_set(struct parser *p) {
         return fail(p, "a character class is empty");
     }
     p->at++;
-    g->range_count = first + hearth_gbnf_normalise(g->ranges + first, g->range_count - first);
+    if (g->range_count > first) { /* else there may be no array yet */
+        g->range_count = first + hearth_gbnf_normalise(g->ranges + first, g->range_count - first);
+    }
     if (!grow((void **)&g->sets, &p->set_cap, g->set_count, sizeof *g->sets)) {
         return fail_memory(p);
     }

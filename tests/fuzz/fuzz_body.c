@@ -8,6 +8,15 @@
 
 #include <stdio.h>
 
+/* Where one number is too large, 1e0 beside it in the same text is read as 1. */
+static bool is_same(const json_t *a, const json_t *b) {
+    char *one = hearth_json_canonical(a), *other = hearth_json_canonical(b);
+    const bool same = one != NULL && other != NULL && strcmp(one, other) == 0;
+    free(one);
+    free(other);
+    return same;
+}
+
 /* The value of a message that stands in `known`: here it is remembered under its number. */
 static void check_body(struct hearth_intern *intern, const char *text, size_t len, json_t *seen) {
     struct hearth_body body = {0};
@@ -37,7 +46,7 @@ static void check_body(struct hearth_intern *intern, const char *text, size_t le
             HEARTH_ASSERT(json_array_append(messages, value) == 0);
         }
         HEARTH_ASSERT(json_object_set_new(rest, "messages", messages) == 0);
-        HEARTH_ASSERT(json_equal(rest, whole));
+        HEARTH_ASSERT(is_same(rest, whole));
     }
     json_decref(rest);
     json_decref(whole);

@@ -10,6 +10,7 @@
 #include "session/transcript_internal.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 
 /* ---- a database ---- */
 
@@ -115,12 +116,12 @@ FUZZ_TARGET(database) {
         len -= fuzz_byte(&input) % pages * 4096;
     }
     fuzz_remove(fuzz_path("db"));
+    HEARTH_ASSERT(mkdir(fuzz_path("db"), 0700) == 0);
     const char *path = fuzz_path("db/hearth.db");
-    struct hearth_store *store = open_store(path, &msg); /* makes the directory */
-    hearth_store_destroy(store);
     fuzz_write(path, bytes, len);
     free(bytes);
-    if ((store = open_store(path, &msg)) != NULL) {
+    struct hearth_store *store = open_store(path, &msg);
+    if (store != NULL) {
         read_store(store);
         hearth_store_destroy(store);
     }

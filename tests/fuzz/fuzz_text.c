@@ -14,7 +14,8 @@ FUZZ_TARGET(json) {
     char *once = hearth_json_canonical(value);
     HEARTH_ASSERT(once != NULL && hearth_utf8_valid(once, strlen(once)));
     json_t *again = hearth_json_parse(once, strlen(once), JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
-    HEARTH_ASSERT(again != NULL && json_typeof(again) == json_typeof(value));
+    HEARTH_ASSERT(again != NULL && (json_typeof(again) == json_typeof(value) ||
+                                    (json_is_integer(again) && json_is_real(value)))); /* 1.0 is 1 */
     char *twice = hearth_json_canonical(again);
     HEARTH_ASSERT(twice != NULL && strcmp(once, twice) == 0);
     (void)hearth_json_is_deeper(value, 8);
