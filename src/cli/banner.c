@@ -54,9 +54,7 @@ static bool is_everywhere(const char *host) {
     return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
 }
 
-/* The address that is listened on, as it is. */
-static void print_url(char *out, size_t cap, const struct hearth_banner *banner) {
-    const char *host = banner->host;
+static void print_url(char *out, size_t cap, const struct hearth_banner *banner, const char *host) {
     if (banner->port == 0) { /* a socket in the file system */
         (void)snprintf(out, cap, "%s", host);
         return;
@@ -141,7 +139,7 @@ static void print_fit(const struct hearth_caps *caps) {
 void hearth_banner_print(const struct hearth_banner *banner) {
     const struct hearth_caps *caps = banner->caps;
     char url[320];
-    print_url(url, sizeof(url), banner);
+    print_url(url, sizeof(url), banner, banner->host);
     printf("hearth %s is listening on %s%s%s\n", HEARTH_VERSION, url,
            is_everywhere(banner->host) ? " (every address of this machine)" : "",
            banner->needs_key || banner->is_local ? "" : ", without a key");
@@ -172,7 +170,7 @@ void hearth_banner_print(const struct hearth_banner *banner) {
         printf("  disk     off\n");
     }
     if (banner->hello) {
-        print_url(url, sizeof(url), is_everywhere(banner->host) ? "127.0.0.1" : banner->host, banner->port);
+        print_url(url, sizeof(url), banner, is_everywhere(banner->host) ? "127.0.0.1" : banner->host);
         print_hello(banner, url);
     }
     (void)fflush(stdout);

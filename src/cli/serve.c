@@ -420,6 +420,7 @@ static void explain_nothing(void *user, int status, const char *message, const c
 
 /* Binds the address once and gives it back. */
 static int try_address(struct server *server, struct hearth_errmsg *msg) {
+    const struct hearth_options *options = server->options;
     static const struct hearth_http_handler nobody = {.request = answer_nobody, .error = explain_nothing};
     struct hearth_http_params params;
     struct hearth_http_server *http = NULL;
@@ -428,7 +429,7 @@ static int try_address(struct server *server, struct hearth_errmsg *msg) {
                            options->ssl_cert_file ? "cert" : "key", options->ssl_cert_file ? "key" : "cert");
     }
     hearth_http_params_default(&params);
-    fill_http(server->options, &params);
+    fill_http(options, &params);
     const int err = hearth_http_create(&params, &nobody, &http, msg);
     hearth_http_destroy(http);
     return err;
