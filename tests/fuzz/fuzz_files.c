@@ -78,6 +78,7 @@ FUZZ_TARGET(options) {
         HEARTH_ASSERT(changes == 0);
 #define SECTION(title)
 #define CHECK_TEXT(value, least, most)
+#define CHECK_FILLED(value, least, most)
 #define CHECK_CHOICE(value, least, most) HEARTH_ASSERT((value) != NULL);
 #define CHECK_LIST(value, least, most) HEARTH_ASSERT((value).n <= HEARTH_OPTION_LIST_MAX);
 #define CHECK_WHOLE(value, least, most) \
