@@ -4,6 +4,7 @@ import sys
 
 from . import (
     beside,
+    crowd,
     disk,
     evict,
     hearth_only,
@@ -38,6 +39,7 @@ ALL = [
         hold,
         disk,
         hearth_only,
+        crowd,
     )
     for case in module.CASES
 ]

@@ -129,9 +129,25 @@ void hearth_http_conn_written(struct hearth_http_conn *conn, size_t len) {
     }
 }
 
+/* The number of connections that are told to be in such a state. */
+static uint64_t *count_of(struct hearth_http_server *server, enum hearth_http_conn_state state) {
+    switch (state) {
+    case HEARTH_HTTP_CONN_IDLE: return &server->stats.connections_idle;
+    case HEARTH_HTTP_CONN_SHAKE:
+    case HEARTH_HTTP_CONN_HEAD:
+    case HEARTH_HTTP_CONN_BODY: return &server->stats.connections_reading;
+    case HEARTH_HTTP_CONN_BUSY: return &server->stats.connections_busy;
+    case HEARTH_HTTP_CONN_FLUSH:
+    case HEARTH_HTTP_CONN_LINGER: break;
+    }
+    return &server->stats.connections_closing;
+}
+
 void hearth_http_conn_set_state(struct hearth_http_conn *conn, enum hearth_http_conn_state state) {
     const int64_t now_us = hearth_clock_us();
     leave_quiet(conn);
+    --*count_of(conn->server, conn->state);
+    ++*count_of(conn->server, state);
     conn->state = state;
     conn->since_us = conn->heard_us = now_us;
     if (state == HEARTH_HTTP_CONN_SHAKE || state == HEARTH_HTTP_CONN_IDLE || state == HEARTH_HTTP_CONN_HEAD) {
@@ -377,6 +393,7 @@ struct hearth_http_conn *hearth_http_conn_create(struct hearth_http_server *serv
     server->conns = conn;
     server->stats.connections++;
     server->stats.accepted++;
+    ++*count_of(server, conn->state);
     hearth_http_request_init(conn);
     bufferevent_setcb(conn->bev, on_readable, on_written, on_event, conn);
     hearth_http_conn_set_state(conn, server->has_tls ? HEARTH_HTTP_CONN_SHAKE : HEARTH_HTTP_CONN_IDLE);
@@ -415,6 +432,7 @@ void hearth_http_conn_destroy(struct hearth_http_conn *conn) {
         conn->next->prev = conn->prev;
     }
     server->stats.connections--;
+    --*count_of(server, conn->state);
     if (!conn->doomed) {
         hearth_http_unread_forget(conn);
     }

@@ -65,7 +65,7 @@ struct hearth_http_server {
     struct hearth_table addresses;                    /* of connections */
     size_t unread_bytes;                              /* written and not with the kernel yet */
     size_t bodies_bytes;                              /* of bodies that are read, or were taken and not freed yet */
-    struct hearth_http_stats stats;                   /* without the connections by state */
+    struct hearth_http_stats stats;
     struct hearth_http_report report;
     uint64_t request_id_seed, request_id_count;
     bool stopping;

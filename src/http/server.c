@@ -402,15 +402,4 @@ void hearth_http_post(struct hearth_http_server *server, struct hearth_http_work
 void hearth_http_stats(const struct hearth_http_server *server, struct hearth_http_stats *stats) {
     *stats = server->stats;
     stats->unread_bytes = server->unread_bytes;
-    for (const struct hearth_http_conn *conn = server->conns; conn != NULL; conn = conn->next) {
-        switch (conn->state) {
-        case HEARTH_HTTP_CONN_IDLE: stats->connections_idle++; break;
-        case HEARTH_HTTP_CONN_SHAKE:
-        case HEARTH_HTTP_CONN_HEAD:
-        case HEARTH_HTTP_CONN_BODY: stats->connections_reading++; break;
-        case HEARTH_HTTP_CONN_BUSY: stats->connections_busy++; break;
-        case HEARTH_HTTP_CONN_FLUSH:
-        case HEARTH_HTTP_CONN_LINGER: stats->connections_closing++; break;
-        }
-    }
 }
