@@ -147,7 +147,7 @@ void hearth_chat_client_destroy(struct chat_client *client) {
 }
 
 const char *hearth_chat_client_url(const struct chat_client *client) {
-    return client->base;
+    return client->socket_path ? client->socket_path : client->base;
 }
 
 /* ---- a request ---- */
@@ -234,7 +234,7 @@ static int complain_of(const struct chat_client *client, CURLcode result, const 
     case CURLE_COULDNT_CONNECT:
         return hearth_complain(
             1, "no server answers at %s (hearth serve -m MODEL.gguf starts one; --url names another)",
-            client->socket_path ? client->socket_path : client->base);
+            hearth_chat_client_url(client));
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_OPERATION_TIMEDOUT:
         return hearth_complain(1, "%s cannot be reached: %s", client->base, why);

@@ -2,6 +2,7 @@
 client."""
 
 import http.client
+import json
 import os
 import signal
 import socket
@@ -179,6 +180,53 @@ def test_what_cannot_be_used_is_an_error(tmp_path, case):
     assert done.returncode == 1
     for word in words:
         assert word in done.stderr.splitlines()[-1]
+
+
+def metric(running, name):
+    connection = http.client.HTTPConnection("127.0.0.1", running.port(), timeout=60)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    for line in text.splitlines():
+        if line.startswith(name + " "):
+            return float(line.split()[1])
+    raise KeyError(name)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_request_that_timed_out_gives_its_lane_back(tmp_path, stream):
+    """The SDK closes its connection while nothing is written to it; the reply would take minutes."""
+    with Program(tmp_path, "--port", "0", "-np", "1") as running:
+        with openai.OpenAI(base_url=running.url + "/v1", api_key="none", max_retries=0, timeout=0.5) as client:
+            long = {**HELLO, "model": "sim", "max_tokens": 7000}
+            if stream:
+                reply = client.chat.completions.create(stream=True, **long)
+                next(iter(reply))
+                reply.close()
+            else:
+                with pytest.raises(openai.APITimeoutError):
+                    client.chat.completions.create(**long)
+        start = time.monotonic()
+        while metric(running, "hearth_http_dropped_total") == 0:
+            time.sleep(0.005)
+        print(f"noticed after {1000 * (time.monotonic() - start):.0f} ms")
+        # its lane is the only one
+        assert httpx.post(running.url + CHAT, json=HELLO, timeout=60).status_code == 200
+
+
+def test_half_closed_request_is_answered(tmp_path):
+    """As `nc -N` sends it: a reply that begins long after the client has closed its side."""
+    with Program(tmp_path, "--port", "0") as running, \
+            socket.create_connection(("127.0.0.1", running.port()), timeout=60) as client:
+        body = json.dumps({**HELLO, "max_tokens": 60}).encode()
+        client.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                       b"Content-Length: %d\r\n\r\n" % (CHAT.encode(), len(body)) + body)
+        client.shutdown(socket.SHUT_WR)
+        with client.makefile("rb") as lines:
+            answer = lines.read()
+        assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+        assert b"HTTP/1.1 200 OK\r\n" in answer
+        assert json.loads(answer.rsplit(b"\r\n\r\n", 1)[1])["usage"]["completion_tokens"] > 0
 
 
 def test_socket_in_the_file_system(tmp_path):
