@@ -38,7 +38,7 @@
 #define STALL_LOOKS 4
 #define TIMER_LEAST_US 1000
 /* Bytes that may arrive ahead of their turn before no more are read. */
-#define PIPELINED_BYTES (256u * 1024)
+#define PIPELINED_BYTES (32u * 1024)
 /* Bytes that the kernel takes before they can be sent: what a reader does not take stays here, where it is counted. */
 #define KERNEL_UNSENT_BYTES (128 * 1024)
 

@@ -102,6 +102,13 @@ static void on_accept_again(evutil_socket_t fd, short what, void *user) {
     }
 }
 
+static void end_loop_if_done(struct hearth_http_server *server) {
+    if (server->stopping && server->conns == NULL) {
+        /* Not loopbreak: libevent closes the sockets of freed connections in the loop's next round. */
+        event_base_loopexit(server->base, NULL);
+    }
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *user) {
     struct hearth_http_server *server = user;
     (void)fd, (void)what;
@@ -109,13 +116,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
     if (server->handler.tick != NULL) {
         server->handler.tick(server->handler.user);
     }
-}
-
-static void end_loop_if_done(struct hearth_http_server *server) {
-    if (server->stopping && server->conns == NULL) {
-        /* Not loopbreak: libevent closes the sockets of freed connections in the loop's next round. */
-        event_base_loopexit(server->base, NULL);
-    }
+    end_loop_if_done(server); /* should there have been no memory to say so before */
 }
 
 void hearth_http_server_conn_closed(struct hearth_http_server *server) {

@@ -18,7 +18,7 @@
  *     a reader that is too slow for what is written        out_bytes unread                  closed, its request gone
  *     many readers that are                                unread_bytes of all together      those with most are closed
  *     a peer that has vanished without a word              TCP keep-alive, about 2 minutes   closed, its request gone
- *     requests that are sent ahead of their answers        256 KiB; more is not read yet     nothing
+ *     requests that are sent ahead of their answers        32 KiB; more is not read yet      nothing
  *     answers of those that wait to be read                64 KiB; no request is taken then  nothing
  *     more connections than there may be                   connections                       503 and Retry-After
  *     more connections of one address                      connections_per_address           503 and Retry-After
