@@ -266,7 +266,8 @@ def run(name, minutes):
 
         def live(pick):
             """Rewrites what SIGHUP reads."""
-            classes = {rowdy.KEYS[2]: f" class=background weight={pick.choice((0.5, 1, 2))}"}
+            classes = {rowdy.KEYS[0]: " scope=infer,sessions,admin",  # it watches, too
+                       rowdy.KEYS[2]: f" class=background weight={pick.choice((0.5, 1, 2))}"}
             for path, lines in (
                     (keys, [key + classes.get(key, "") for key in rowdy.KEYS] + [f"soak-{pick.randrange(1000)}"]),
                     (config, [f"log-level = {pick.choice(('info', 'warn', 'debug'))}"])):
