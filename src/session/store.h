@@ -72,7 +72,8 @@ int hearth_store_secret(struct hearth_store *store, uint8_t out[32]);
  * `name` then. */
 int hearth_store_owner(struct hearth_store *store, struct hearth_digest name, struct hearth_digest earlier,
                        bool by_right, struct hearth_digest *out);
-/* The tokens of everything that an owner keeps. Errors: IO, NOMEM. */
+/* The tokens of everything that an owner keeps; of what no model has seen, estimated by the bytes that it takes here.
+ * Errors: IO, NOMEM. */
 int hearth_store_owner_tokens(struct hearth_store *store, struct hearth_digest owner, uint64_t *out);
 /* What an owner may have; 0: any number. Nothing is added for one who has as much. */
 struct hearth_store_quota {

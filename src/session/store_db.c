@@ -86,7 +86,8 @@ static const char *const statements[STORE_STATEMENTS] = {
     [META_PUT] = "INSERT OR REPLACE INTO meta (key, value) VALUES (CAST(?1 AS TEXT), ?2)",
     [OWNER_ID] = "SELECT id FROM owners WHERE owner = ?1",
     [OWNER_ADD] = "INSERT INTO owners (owner) VALUES (?1)",
-    [OWNER_TOKENS] = "SELECT sum(max(total - base, 0)) FROM turns WHERE hidden = 0"
+    [OWNER_TOKENS] = "SELECT sum(CASE WHEN total > base THEN total - base ELSE length(body) / 2 END) FROM turns"
+                     " WHERE hidden = 0"
                      " AND owner = (SELECT id FROM owners WHERE owner = ?1)",
     [OWNER_USAGE] = "SELECT bytes, sessions FROM owners WHERE owner = ?1",
     [MODEL_ID] = "SELECT id FROM models WHERE model = ?1 AND salt = ?2",

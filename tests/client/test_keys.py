@@ -94,10 +94,32 @@ def test_an_empty_key_is_an_error():
     for flags, env in ((["--api-key", ""], {}), (["--api-key", ", "], {}), ([], {"HEARTH_API_KEY": ""}),
                        ([], {"LLAMA_API_KEY": "secret"}),
                        (["--api-key-file", "/dev/null"], {}), (["--host", "0.0.0.0"], {}),
-                       (["--host", "::"], {}), (["--cors-origin", "*"], {})):
+                       (["--host", "::"], {}), (["--host", ""], {}), (["--host", "0"], {}), (["--cors-origin", "*"], {})):
         done = subprocess.run([servers.hearth_path(), "serve", "--engine", "sim", "--port", "0", *flags], timeout=60,
                               env=servers.surroundings(env), stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 1 and done.stderr.count("hearth: ") == 1, (flags, done.stderr)
+
+
+def test_a_network_address_without_a_key():
+    """Only when it is said; the banner has the address as it is, and names that are not known stay outside."""
+    port = servers.free_port()
+    command = [servers.hearth_path(), "serve", "--engine", "sim", "--host", "0.0.0.0", "--port", str(port), "--insecure"]
+    with subprocess.Popen(command, env=servers.surroundings(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                if "listening" in line:
+                    break
+            assert f"http://0.0.0.0:{port} (every address of this machine), without a key" in lines[-1]
+            assert any("warn" in line and "--insecure" in line for line in lines)
+            for host, status in (("127.0.0.1", 200), (f"0.0.0.0:{port}", 200), ("llm.lan", 403), ("192.0.2.7", 403)):
+                answer = httpx.get(f"http://127.0.0.1:{port}/v1/models", headers={"Host": host}, timeout=60)
+                assert answer.status_code == status, host
+        finally:
+            process.terminate()
+            process.stdout.read()
 
 
 def test_a_name_owns_through_rotation(tmp_path):
@@ -179,9 +201,15 @@ def test_tokens_stored(tmp_path):
             client.responses.create(model="any", input="more", max_output_tokens=2)
         assert caught.value.code == "storage_limit_exceeded"
         assert caught.value.response.headers["x-should-retry"] == "false"
+        for path in ("/v1/sessions", "/v1/conversations"):
+            assert ask(server, "small", "POST", path, {}).status_code == 429
         assert client.responses.create(model="any", input="more", max_output_tokens=2, store=False)
         assert sdk(server, api_key="large").responses.create(model="any", input="more", max_output_tokens=2)
         client.responses.delete(first.id)
+        conversation = client.conversations.create(items=[{"role": "user", "content": " ".join(map(str, range(1000, 1300)))}])
+        with pytest.raises(openai.RateLimitError):  # what no model has seen counts, too
+            client.conversations.items.create(conversation.id, items=[{"role": "user", "content": "more"}])
+        client.conversations.delete(conversation.id)
         assert client.responses.create(model="any", input="more", max_output_tokens=2)
 
 

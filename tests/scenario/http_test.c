@@ -307,6 +307,31 @@ static void answers_the_pages_that_it_was_told_of(void **state) {
     }
 }
 
+/* The name in an absolute target is the one that counts. */
+static void looks_at_the_host_of_the_target(void **state) {
+    static const struct {
+        const char *head;
+        int status;
+    } cases[] = {
+        {"GET http://evil.test/x HTTP/1.1\r\nHost: localhost\r\n\r\n", 403},
+        {"GET http://localhost/x HTTP/1.1\r\nHost: evil.test\r\n\r\n", 200},
+        {"GET /x HTTP/1.1\r\nHost: evil.test\r\nX-Forwarded-Host: localhost\r\n\r\n", 403},
+        {"GET /http://localhost/ HTTP/1.1\r\nHost: evil.test\r\n\r\n", 403},
+        {"OPTIONS * HTTP/1.1\r\nHost: evil.test\r\n\r\n", 403},
+    };
+    struct fixture *f = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct client client;
+        struct response response;
+        assert_true(client_open(&client, f->port));
+        assert_true(client_text(&client, cases[i].head));
+        assert_true(client_response(&client, false, &response));
+        assert_int_equal(response.status, cases[i].status);
+        response_finish(&response);
+        client_close(&client);
+    }
+}
+
 static void closes_for_http_1_0(void **state) {
     struct fixture *f = *state;
     struct client client;
@@ -551,6 +576,7 @@ int main(void) {
         TEST(takes_requests_byte_by_byte),
         TEST(answers_head_and_options),
         TEST(answers_the_pages_that_it_was_told_of),
+        TEST(looks_at_the_host_of_the_target),
         TEST(closes_for_http_1_0),
         TEST(continues_when_asked),
         TEST(refuses_what_it_cannot_take),
