@@ -13,12 +13,13 @@
 #include "base/log.h"
 #include "base/utf8.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
 
-#define WORKERS 2
+#define WORKERS 4
 #define STARS_MAX 2 /* of one route */
 /* What clients have, at the least, to take the last answers when the server stops. */
 #define ANSWER_US 500000
@@ -255,6 +256,11 @@ static void on_tick(void *user) {
         hearth_memory_begin();
         hearth_reply_tick(job, now_us);
     }
+    hearth_pool_watch(api->pool, api->prepare_timeout_us);
+    if (api->trim_due) {
+        api->trim_due = false;
+        (void)malloc_trim(0);
+    }
 }
 
 void hearth_api_params_default(struct hearth_api_params *params) {
@@ -265,7 +271,8 @@ void hearth_api_params_default(struct hearth_api_params *params) {
                                          .transcript_bytes = 256u * 1024 * 1024,
                                          .reasoning_format = HEARTH_REASONING_AUTO,
                                          .reasoning_budget = -1,
-                                         .ping_us = 10000000};
+                                         .ping_us = 10000000,
+                                         .prepare_timeout_us = 20000000};
     hearth_http_params_default(&params->http);
     hearth_sampling_default(&params->sampling);
 }
@@ -394,6 +401,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     api->slots = params->slots;
     api->ping_us = params->ping_us;
     api->speculates = params->speculates;
+    api->prepare_timeout_us = params->prepare_timeout_us;
     atomic_init(&api->request_timeout_us, params->request_timeout_us);
     atomic_init(&api->refused, 0);
     atomic_init(&api->unauthorized, 0);
@@ -459,8 +467,10 @@ void hearth_api_shutdown(struct hearth_api *api, int64_t grace_us) {
     atomic_store(&api->stopping, true);
     const int64_t begun_us = hearth_clock_us();
     hearth_service_drain(api->service, grace_us);
+    atomic_store(&api->drained, true);
     const int64_t left_us = grace_us - (hearth_clock_us() - begun_us);
     hearth_http_join(api->http, left_us > ANSWER_US ? left_us : ANSWER_US);
+    atomic_store(&api->ended, true);
 }
 
 void hearth_api_destroy(struct hearth_api *api) {
@@ -468,6 +478,8 @@ void hearth_api_destroy(struct hearth_api *api) {
         return;
     }
     hearth_api_shutdown(api, 0);
+    atomic_store(&api->drained, true);
+    atomic_store(&api->ended, true);
     if (api->http != NULL) {
         hearth_http_join(api->http, 0);
     }

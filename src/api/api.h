@@ -56,6 +56,7 @@ struct hearth_api_params {
     const struct hearth_api_key *keys; /* a request needs one of them. With two or more, requests share state with those
                                           of the same key only */
     size_t key_count;             /* 0: no key is needed */
+    int64_t prepare_timeout_us;   /* CPU time that a request may take before its reply begins; 0: any */
     int64_t request_timeout_us;   /* the longest deadline, and that of a request that brings none; 0: none */
     int64_t ping_us;              /* a stream that is silent for so long says that it is alive; default 10 s */
     bool speculates;              /* the service guesses tokens ahead: for /slots */

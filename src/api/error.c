@@ -61,6 +61,8 @@ bool hearth_api_fail_err(struct hearth_api_error *error, int err, const struct h
         code = "deadline_exceeded";
     } else if (err == HEARTH_ERR_QUOTA) {
         code = "storage_quota_exceeded";
+    } else if (err == HEARTH_ERR_EFFORT) {
+        code = "preparation_timeout";
     } else if (err == HEARTH_ERR_CANCELLED) {
         /* A client that cancels is not there to be told: this one met the end of the grace period. */
         return hearth_api_fail_err(error, HEARTH_ERR_BUSY, NULL);

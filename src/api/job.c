@@ -19,11 +19,19 @@
 #include "api/urgency.h"
 
 #include "base/assert.h"
+#include "base/cancel.h"
 #include "base/clock.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* What a body of that size has taken is given back to the system when the job is over: malloc() keeps it otherwise. */
+#define TRIM_BYTES ((size_t)1 << 20)
+
+/* Of jobs that are short: the body, and what it will take in memory. */
+#define SHORT_BYTES ((size_t)256 << 10)
+#define SHORT_ESTIMATE ((size_t)4 << 20)
 
 static void job_prepared(struct hearth_http_work *work);
 static void job_events(struct hearth_http_work *work);
@@ -64,6 +72,9 @@ static void job_destroy(struct hearth_job *job) {
     hearth_generation_finish(&job->generation);
     hearth_buf_finish(&job->body);
     hearth_buf_finish(&job->response);
+    if (job->body_bytes >= TRIM_BYTES) {
+        job->api->trim_due = true;
+    }
     atomic_fetch_sub(&job->api->jobs, 1);
     free(job);
 }
@@ -127,6 +138,8 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     atomic_fetch_add(&api->jobs, 1);
     hearth_http_take_body(exchange, &job->body);
     job->body_bytes = job->body.len;
+    job->is_long = job->body.len >= SHORT_BYTES ||
+                   hearth_limits_estimate((const char *)job->body.data, job->body.len) >= SHORT_ESTIMATE;
     hearth_http_on_gone(exchange, client_gone, job);
     if (wants_reply(job)) {
         hearth_service_reserve(api->service, &job->caller.tenant);
@@ -218,14 +231,33 @@ static bool read_urgency(struct hearth_job *job, const json_t *body) {
     return hearth_urgency_read(job, body) && hearth_urgency_left(job, &left_us, &job->error);
 }
 
-static void prepare(struct hearth_job *job) {
+/* Whether somebody still waits for what is prepared. Nobody computes a reply once the service is drained; who only
+ * counts may be answered until the end. */
+static int is_wanted(void *user) {
+    const struct hearth_job *job = user;
+    const atomic_bool *over = wants_reply(job) ? &job->api->drained : &job->api->ended;
+    const bool left = atomic_load(&job->gone) && !atomic_load(&job->detached);
+    return left || atomic_load(over) ? HEARTH_ERR_CANCELLED : HEARTH_OK;
+}
+
+static void prepare_wanted(struct hearth_job *job) {
+    struct hearth_cancel cancel = {.wanted = is_wanted, .user = job, .cpu_us = job->api->prepare_timeout_us};
     json_t *body = NULL;
+    hearth_cancel_enter(&cancel);
+    job->failed = !hearth_job_parse_body(job, &body) || (wants_reply(job) && !read_urgency(job, body)) ||
+                  !job->route->prepare(job, body);
+    hearth_cancel_leave();
+    if (job->failed && cancel.verdict != HEARTH_OK) { /* whatever that has looked like on the way */
+        hearth_api_fail_err(&job->error, cancel.verdict, NULL);
+    }
+    json_decref(body);
+}
+
+static void prepare(struct hearth_job *job) {
     hearth_memory_begin();
     job->prepare_start_us = hearth_clock_us();
     if (!atomic_load(&job->gone) && hearth_memory_refill()) {
-        job->failed = !hearth_job_parse_body(job, &body) || (wants_reply(job) && !read_urgency(job, body)) ||
-                      !job->route->prepare(job, body);
-        json_decref(body);
+        prepare_wanted(job);
     }
     if (hearth_memory_refused()) { /* whatever was made of it lacks something */
         job->failed = true;

@@ -80,6 +80,7 @@ struct hearth_job {
     void (*pool_run)(struct hearth_job *job);
     struct hearth_buf body;
     size_t body_bytes; /* that the server still counts */
+    bool is_long;      /* there may be much to prepare */
     char *path, *query;           /* of the request */
     char *session_header;         /* x-session-id, or NULL */
     char request_id[48];
@@ -154,9 +155,13 @@ bool hearth_job_respond(struct hearth_job *job, json_t *value);
 struct hearth_pool;
 struct hearth_pool *hearth_pool_create(size_t threads);
 /* Calls job->pool_run on a worker, or at once when the pool has been stopped. Jobs of routes that only count
- * (HEARTH_ROUTE_COUNT) go behind the others, and never take the last of several workers. */
+ * (HEARTH_ROUTE_COUNT) go behind the others; they, those with long bodies and those of one key never take the last of
+ * several workers. */
 void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job);
-/* Runs what is queued and ends the threads. Nobody else may push meanwhile. NULL is allowed. */
+/* Once a second: /health tells of jobs that have taken far more CPU time than `cpu_most_us` (0: any). */
+void hearth_pool_watch(struct hearth_pool *pool, int64_t cpu_most_us);
+/* Runs what is queued and ends the threads. Nobody else may push meanwhile. A job that is prepared and does not end, told
+ * though it has been by its cancel points, ends the process. NULL is allowed. */
 void hearth_pool_stop(struct hearth_pool *pool);
 /* Stops it, and frees it. NULL is allowed. */
 void hearth_pool_destroy(struct hearth_pool *pool);

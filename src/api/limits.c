@@ -350,6 +350,12 @@ static enum hearth_limit passed(const size_t *found) {
     return (enum hearth_limit)i;
 }
 
+size_t hearth_limits_estimate(const char *text, size_t len) {
+    struct pass pass = {.text = text, .len = len, .bytes = len};
+    run(&pass);
+    return pass.bytes;
+}
+
 bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *error) {
     struct pass pass = {.text = text, .len = len, .bytes = len};
     run(&pass);

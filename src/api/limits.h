@@ -33,7 +33,7 @@ enum hearth_limit {
 
 /* The memory that a body's values may take is so many times its bytes, and this much more. */
 #define HEARTH_LIMIT_MEMORY_TIMES 10
-#define HEARTH_LIMIT_MEMORY_SPARE ((size_t)16 << 20)
+#define HEARTH_LIMIT_MEMORY_SPARE ((size_t)64 << 20)
 
 /* Name and value of a row. */
 const char *hearth_limit_name(enum hearth_limit limit);
@@ -46,5 +46,8 @@ bool hearth_limits_fail(enum hearth_limit limit, size_t found, const char *param
 /* Looks at a body before anything is made of it: one pass, no allocation. Text that is no JSON is for the parser to
  * tell. False: the error names the limit and what was found. Threads: any. */
 bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *error);
+
+/* What the values of a body will take in memory, and so about the work that they are. Units: bytes. Threads: any. */
+size_t hearth_limits_estimate(const char *text, size_t len);
 
 #endif

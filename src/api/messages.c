@@ -9,6 +9,7 @@
  * Source: https://platform.openai.com/docs/api-reference/chat/create */
 #include "api/job.h"
 
+#include "base/cancel.h"
 #include "session/intern.h"
 
 #include <stdlib.h>
@@ -301,6 +302,9 @@ bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hear
         return hearth_api_fail(error, 400, "invalid_value", "messages", "messages must not be empty");
     }
     for (size_t i = 0; i < count; i++) {
+        if (hearth_cancel_poll() != HEARTH_OK) {
+            return hearth_api_fail_err(error, hearth_cancel_check(), NULL);
+        }
         struct hearth_message *message =
             job->parts.count > 0 ? message_of(job->api, &job->parts.items[i], i, error)
                                  : read_message(job->api, json_array_get(messages, i), i, error);

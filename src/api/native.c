@@ -3,6 +3,7 @@
  * Source: llama-server's README. */
 #include "api/slots.h"
 
+#include "base/cancel.h"
 #include "base/health.h"
 #include "base/utf8.h"
 
@@ -171,8 +172,8 @@ static bool append_list(const struct hearth_api *api, const struct hearth_tokens
                         struct hearth_buf *out) {
     bool ok = hearth_buf_text(out, "{\"tokens\":[");
     for (size_t i = 0; ok && i < tokens->n; i++) {
-        ok = (i == 0 || hearth_buf_text(out, ",")) && (pieces ? append_piece(api, tokens->v[i], out)
-                                                               : hearth_buf_printf(out, "%" PRId32, tokens->v[i]));
+        ok = hearth_cancel_poll() == HEARTH_OK && (i == 0 || hearth_buf_text(out, ",")) &&
+             (pieces ? append_piece(api, tokens->v[i], out) : hearth_buf_printf(out, "%" PRId32, tokens->v[i]));
     }
     return ok && hearth_buf_text(out, "]}");
 }
@@ -224,7 +225,7 @@ bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
                                  i);
             break;
         }
-        if (!hearth_engine_append_text(job->api->engine, token, true, &text)) {
+        if (hearth_cancel_poll() != HEARTH_OK || !hearth_engine_append_text(job->api->engine, token, true, &text)) {
             ok = hearth_api_fail_nomem(&job->error);
             break;
         }

@@ -1,87 +1,157 @@
-/* The workers: a few threads that do a part of the jobs' work, first come, first served. Jobs that only count tokens go
- * last, and one thread is kept free of them: whoever has a book counted keeps nobody waiting. How many jobs there are
- * is bounded by the number of connections and of detached jobs. */
+/* The workers: a few threads that do a part of the jobs' work, first come, first served, so far as that lets nobody else
+ * wait: a job whose key has fewer running goes first, jobs that only count tokens go last, and threads are kept free.
+ *
+ *     one     for jobs that are short: a small body that is little work, or none, or a turn to be kept
+ *     two     for those that do not only count, the one included
+ *     one     for keys that do not have all the others
+ *
+ * Who is on each thread and since when is known, for a tick to see a job that takes far longer than it may, and for the
+ * end not to wait for one for ever. How many jobs there are is bounded by the number of connections and of detached
+ * jobs. */
 #include "api/job.h"
 
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/health.h"
+#include "base/log.h"
+
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
 #define THREADS_MAX 8
 /* Address space, of which only what is used becomes memory. Tokenizers of some models split text by std::regex, which
  * goes a level deeper for each letter of a long run (engine/llama_text.c): with the usual 8 MiB, 50,000 blanks would
  * end the process. */
 #define STACK_BYTES ((size_t)1 << 30)
+#define LOOK_MAX 256        /* of the jobs that wait, looked at for the one to begin */
+#define STUCK_US 3000000    /* CPU time beyond what a job may take: it has passed no cancel point for so long */
+#define STUCK_END_US 5000000 /* at the end, for a job that has been told */
 
-struct line {
-    struct hearth_job *head, *tail;
+enum weight { SHORT, LONG, COUNTING };
+
+struct worker {
+    struct hearth_pool *pool;
+    pthread_t thread;
+    clockid_t cpu_clock;
+    bool measured;         /* there is such a clock */
+    struct hearth_job *job; /* on it, or NULL: only compared, it may be freed; and of it: */
+    uint64_t tenant;
+    enum weight weight;
+    bool prepares;
+    int64_t since_us, cpu_since_us;
 };
 
 struct hearth_pool {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    struct line first, last;
-    size_t last_running;
+    struct hearth_job *head, *tail;
     bool ending;
-    pthread_t threads[THREADS_MAX];
-    size_t thread_count;
+    struct worker workers[THREADS_MAX];
+    size_t count;
 };
 
-static bool counts(const struct hearth_job *job) {
-    return (job->route->flags & HEARTH_ROUTE_COUNT) != 0;
+static enum weight weight_of(const struct hearth_job *job) {
+    const bool counts = (job->route->flags & HEARTH_ROUTE_COUNT) != 0;
+    return job->completing ? SHORT : counts ? COUNTING : job->is_long ? LONG : SHORT;
 }
 
-static void append(struct line *line, struct hearth_job *job) {
-    if (line->head == NULL) {
-        line->head = job;
-    } else {
-        line->tail->pool_next = job;
+/* How many jobs run that are of a weight, or heavier; how many of a key. */
+static size_t running_of_weight(const struct hearth_pool *pool, enum weight least) {
+    size_t n = 0;
+    for (size_t i = 0; i < pool->count; i++) {
+        n += pool->workers[i].job != NULL && pool->workers[i].weight >= least;
     }
-    line->tail = job;
+    return n;
 }
 
-/* The next job that a thread may begin, taken out of its line; NULL: none. */
+static size_t running_of_tenant(const struct hearth_pool *pool, uint64_t tenant) {
+    size_t n = 0;
+    for (size_t i = 0; i < pool->count && tenant != 0; i++) {
+        n += pool->workers[i].job != NULL && pool->workers[i].tenant == tenant;
+    }
+    return n;
+}
+
+static bool may_begin(const struct hearth_pool *pool, const struct hearth_job *job, size_t of_tenant) {
+    const enum weight weight = weight_of(job);
+    const size_t spared = weight == COUNTING && pool->count > 2 ? 2 : 1;
+    return pool->count < 2 || ((weight == SHORT || running_of_weight(pool, LONG) + 1 < pool->count) &&
+                               (weight < COUNTING || running_of_weight(pool, COUNTING) + spared < pool->count) &&
+                               of_tenant + 1 < pool->count);
+}
+
+/* The next job that a thread may begin, taken out of the line; NULL: none. */
 static struct hearth_job *take(struct hearth_pool *pool) {
-    const bool spared = pool->thread_count > 1 && pool->last_running + 1 >= pool->thread_count;
-    struct line *line = pool->first.head == NULL && !spared ? &pool->last : &pool->first;
-    struct hearth_job *job = line->head;
-    if (job != NULL) {
-        line->head = job->pool_next;
+    struct hearth_job *before = NULL, *best = NULL, *before_best = NULL;
+    size_t best_rank = SIZE_MAX, looked = 0;
+    for (struct hearth_job *job = pool->head; job != NULL && best_rank > 0 && looked < LOOK_MAX; looked++) {
+        const size_t of_tenant = running_of_tenant(pool, job->caller.tenant.id);
+        const size_t rank = of_tenant + (weight_of(job) == COUNTING ? THREADS_MAX : 0);
+        if (rank < best_rank && (pool->ending || may_begin(pool, job, of_tenant))) {
+            best = job;
+            before_best = before;
+            best_rank = rank;
+        }
+        before = job;
+        job = job->pool_next;
     }
-    return job;
+    if (best != NULL) {
+        *(before_best != NULL ? &before_best->pool_next : &pool->head) = best->pool_next;
+        pool->tail = pool->tail == best ? before_best : pool->tail;
+    }
+    return best;
+}
+
+static int64_t cpu_us(const struct worker *worker) {
+    struct timespec now = {0};
+    (void)(worker->measured && clock_gettime(worker->cpu_clock, &now));
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
 static void *work(void *user) {
-    struct hearth_pool *pool = user;
+    struct worker *worker = user;
+    struct hearth_pool *pool = worker->pool;
     pthread_mutex_lock(&pool->mutex);
+    worker->measured = pthread_getcpuclockid(pthread_self(), &worker->cpu_clock) == 0;
     for (;;) {
         struct hearth_job *job = take(pool);
         if (job == NULL && pool->ending) {
-            break; /* what is left is done by the thread that is counting now */
+            break; /* what is left is done by the threads that are at work now */
         }
         if (job == NULL) {
             pthread_cond_wait(&pool->changed, &pool->mutex);
             continue;
         }
-        const bool last = counts(job);
-        pool->last_running += last;
+        worker->job = job;
+        worker->tenant = job->caller.tenant.id;
+        worker->weight = weight_of(job);
+        worker->prepares = !job->completing;
+        worker->since_us = hearth_clock_us();
+        worker->cpu_since_us = cpu_us(worker);
         pthread_mutex_unlock(&pool->mutex);
         job->pool_run(job); /* which may free it */
         pthread_mutex_lock(&pool->mutex);
-        pool->last_running -= last;
+        worker->job = NULL;
+        pthread_cond_signal(&pool->changed); /* one that could not begin beside it */
     }
     pthread_mutex_unlock(&pool->mutex);
     return NULL;
 }
 
 /* A thread with a deep stack, or, where the system does not give it one, with the usual. */
-static bool start(struct hearth_pool *pool, pthread_t *thread) {
+static bool start(struct hearth_pool *pool, struct worker *worker) {
     pthread_attr_t attr;
     bool started = false;
+    worker->pool = pool;
     if (pthread_attr_init(&attr) == 0) {
-        started = pthread_attr_setstacksize(&attr, STACK_BYTES) == 0 && pthread_create(thread, &attr, work, pool) == 0;
+        started = pthread_attr_setstacksize(&attr, STACK_BYTES) == 0 &&
+                  pthread_create(&worker->thread, &attr, work, worker) == 0;
         pthread_attr_destroy(&attr);
     }
-    return started || pthread_create(thread, NULL, work, pool) == 0;
+    return started || pthread_create(&worker->thread, NULL, work, worker) == 0;
 }
 
 struct hearth_pool *hearth_pool_create(size_t threads) {
@@ -95,13 +165,12 @@ struct hearth_pool *hearth_pool_create(size_t threads) {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_mutex_lock(&pool->mutex);
-    while (pool->thread_count < threads && pool->thread_count < THREADS_MAX &&
-           start(pool, &pool->threads[pool->thread_count])) {
-        pool->thread_count++;
+    while (pool->count < threads && pool->count < THREADS_MAX && start(pool, &pool->workers[pool->count])) {
+        pool->count++;
     }
     pthread_mutex_unlock(&pool->mutex);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (pool->thread_count == 0) {
+    if (pool->count == 0) {
         hearth_pool_destroy(pool);
         return NULL;
     }
@@ -116,9 +185,43 @@ void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job) {
         job->pool_run(job);
         return;
     }
-    append(counts(job) ? &pool->last : &pool->first, job);
+    *(pool->head == NULL ? &pool->head : &pool->tail->pool_next) = job;
+    pool->tail = job;
     pthread_cond_signal(&pool->changed);
     pthread_mutex_unlock(&pool->mutex);
+}
+
+void hearth_pool_watch(struct hearth_pool *pool, int64_t cpu_most_us) {
+    int64_t longest_us = 0;
+    size_t stuck = 0;
+    pthread_mutex_lock(&pool->mutex);
+    for (size_t i = 0; i < pool->count && cpu_most_us > 0; i++) {
+        const struct worker *worker = &pool->workers[i];
+        const int64_t spent_us = worker->job != NULL ? cpu_us(worker) - worker->cpu_since_us : 0;
+        longest_us = spent_us > longest_us ? spent_us : longest_us;
+        stuck += worker->prepares && spent_us > cpu_most_us + STUCK_US;
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    if (stuck > 0) {
+        hearth_health_raise(HEARTH_HEALTH_PREPARATION,
+                            "%zu of %zu workers prepare a request for far longer than the %lld s that it may take; if "
+                            "that does not end, the server is to be started again",
+                            stuck, pool->count, (long long)(cpu_most_us / 1000000));
+    } else {
+        hearth_health_clear(HEARTH_HEALTH_PREPARATION);
+    }
+}
+
+/* Nothing ends a thread that passes no cancel point: the process ends with it. */
+static void end_if_stuck(struct hearth_pool *pool, const struct worker *worker) {
+    pthread_mutex_lock(&pool->mutex);
+    const bool stuck =
+        worker->job != NULL && worker->prepares && hearth_clock_us() - worker->since_us > STUCK_END_US;
+    pthread_mutex_unlock(&pool->mutex);
+    if (stuck) {
+        hearth_log(HEARTH_LOG_ERROR, "a request that is being prepared does not end; the process ends without it");
+        _exit(1);
+    }
 }
 
 void hearth_pool_stop(struct hearth_pool *pool) {
@@ -129,10 +232,20 @@ void hearth_pool_stop(struct hearth_pool *pool) {
     pool->ending = true;
     pthread_cond_broadcast(&pool->changed);
     pthread_mutex_unlock(&pool->mutex);
-    for (size_t i = 0; i < pool->thread_count; i++) {
-        pthread_join(pool->threads[i], NULL);
+    for (size_t i = 0; i < pool->count; i++) {
+        int rc;
+        do {
+            struct timespec until;
+            (void)clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_sec += STUCK_END_US / 1000000;
+            rc = pthread_timedjoin_np(pool->workers[i].thread, NULL, &until);
+            if (rc == ETIMEDOUT) {
+                end_if_stuck(pool, &pool->workers[i]);
+            }
+        } while (rc == ETIMEDOUT);
+        HEARTH_ASSERT(rc == 0);
     }
-    pool->thread_count = 0;
+    pool->count = 0;
 }
 
 void hearth_pool_destroy(struct hearth_pool *pool) {

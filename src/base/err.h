@@ -27,6 +27,7 @@
     X(TIMEOUT,          -16,  408, "timed out")                          \
     X(OVERLOADED,       -17,  429, "too many requests wait")             \
     X(DEADLINE,         -18,  504, "the deadline has passed")            \
+    X(EFFORT,           -19,  400, "preparing the request takes more CPU time than it may (--prepare-timeout)") \
     X(QUOTA,            -30,  403, "the key's quota is used up")
 
 enum hearth_err {

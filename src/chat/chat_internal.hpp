@@ -30,6 +30,7 @@
 #define _Noreturn [[noreturn]]            /* C's word */
 extern "C" {
 #include "base/assert.h"
+#include "base/cancel.h"
 #include "base/digest.h"
 #include "base/memory.h"
 #include "chat/chat.h"
@@ -98,6 +99,24 @@ using json_ptr = std::unique_ptr<json_t, json_free>;
 struct invalid_request : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
+
+/* A cancel point has said that the work ends; no std::exception, so that nothing takes it for a template's error. */
+struct interrupted {
+    int err;
+};
+/* Cancel points (base/cancel.h) that throw it; the first for tight loops. */
+inline void poll_cancel() {
+    const int err = hearth_cancel_poll();
+    if (err != HEARTH_OK) {
+        throw interrupted{err};
+    }
+}
+inline void check_cancel() {
+    const int err = hearth_cancel_check();
+    if (err != HEARTH_OK) {
+        throw interrupted{err};
+    }
+}
 
 /* One line of what llama.cpp says, without the drawings of source text. */
 std::string one_line(const std::string &what);

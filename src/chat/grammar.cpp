@@ -24,16 +24,17 @@ json_ptr or_any_object(const json_t *schema) {
 
 json_ptr strengthened(const json_t *schema) {
     struct hearth_errmsg msg = {};
-    json_t *strong = json_object_size(schema) > 0 ? hearth_chat_schema_strengthen(schema, &msg) : nullptr;
+    json_ptr strong(json_object_size(schema) > 0 ? hearth_chat_schema_strengthen(schema, &msg) : nullptr);
+    check_cancel(); /* why there may be none */
     if (hearth_memory_refused()) {
-        json_decref(strong);
         throw std::bad_alloc();
     }
-    return json_ptr(strong != nullptr ? strong : json_incref(const_cast<json_t *>(schema)));
+    return strong != nullptr ? std::move(strong) : json_ptr(json_incref(const_cast<json_t *>(schema)));
 }
 
 static void check_schema(const json_t *schema, const std::string &where) {
     check_limits(schema, where);
+    check_cancel();
     try {
         schema_grammar(schema);
     } catch (const std::bad_alloc &) {
@@ -169,7 +170,8 @@ std::string with_calls(std::string schema, const std::string &calls, const char 
 extern "C" int hearth_chat_schema_grammar(const json_t *schema, struct hearth_buf *out, struct hearth_errmsg *msg) {
     json_t *strong = hearth_chat_schema_strengthen(schema, msg);
     if (strong == nullptr) {
-        return HEARTH_ERR_INVALID;
+        const int err = hearth_cancel_check();
+        return err != HEARTH_OK ? hearth_fail(msg, err, "%s", hearth_err_text(err)) : HEARTH_ERR_INVALID;
     }
     char *text = json_dumps(strong, JSON_COMPACT | JSON_ENCODE_ANY);
     json_decref(strong);

@@ -30,6 +30,7 @@ struct walk {
     }
 
     void spend(size_t times) {
+        poll_cancel();
         visits += times;
         if (visits > k_visits) {
             refuse("the schema is too large");

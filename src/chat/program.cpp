@@ -32,6 +32,7 @@ value key(const char *name) {
 }
 
 value json_value(const json_t *source) {
+    poll_cancel();
     switch (json_typeof(source)) {
     case JSON_NULL:
         return mk_val<jinja::value_none>();
@@ -153,6 +154,7 @@ value content_value(const turn &source, bool parts) {
 }
 
 value message_value(const turn_list &list, const turn &source, const jinja::caps &caps) {
+    poll_cancel();
     const words &w = the_words();
     auto made = mk_val<jinja::value_object>();
     made->insert(w.role, w.roles[source.role]);

@@ -5,6 +5,8 @@
  * by derived ones that look into the table where it lies. Derived, so that everything that asks for a node's kind (loop
  * variables, names of filters, targets of assignments) gets the same answer.
  *
+ * They are cancel points, too: hardly a loop of a template goes round without naming something.
+ *
  * Invariants. A replaced node computes what its base computes, and holds nothing that a run writes. Kinds of nodes that
  * are not listed here stay as they are, with everything below them. */
 #include "chat/chat_internal.hpp"
@@ -21,6 +23,7 @@ struct quick_identifier : jinja::identifier {
     using jinja::identifier::identifier;
 
     value execute_impl(jinja::context &context) const override {
+        poll_cancel();
         value found = context.get_val(val);
         if (context.is_get_stats || !found->is_undefined()) {
             return context.is_get_stats ? jinja::identifier::execute_impl(context) : found;

@@ -1,4 +1,5 @@
 /* From a list of schemas that must hold at once to one that the converter keeps. See schema.c. */
+#include "base/cancel.h"
 #include "chat/schema_internal.h"
 
 #include <stdio.h>
@@ -432,6 +433,9 @@ json_t *hearth_schema_make(struct schema_maker *m, const json_t *all, size_t dep
     const json_t *schema;
     if (m->fate != SCHEMA_FINE) {
         return NULL;
+    }
+    if (hearth_cancel_poll() != HEARTH_OK) { /* whoever asked for it looks why */
+        return hearth_schema_refuse(m, NULL, "it takes too long");
     }
     if (depth > SCHEMA_DEPTH || ++m->visits > SCHEMA_VISITS) {
         return hearth_schema_refuse(m, NULL, depth > SCHEMA_DEPTH ? "nested too deeply" : "the schema is too large");

@@ -133,7 +133,9 @@ void render_in(const struct hearth_chat &chat, const struct hearth_chat_request 
     const bool without_last = request.continues && !chat.rewrites;
     const turn_list list = turns_of(chat, request, request.message_count - (without_last ? 1 : 0), form);
     const bool generation_prompt = !request.continues && !request.no_generation_prompt;
+    check_cancel();
     rendered prompt = render_turns(chat, list, request, generation_prompt);
+    check_cancel();
     drop_bos(chat, prompt);
     out->generation_start = finish_generation(chat, list, original, request, format, prompt);
     find_head(prompt, request, *out);
@@ -441,6 +443,8 @@ int fail_in_flight(struct hearth_errmsg *msg) {
         throw;
     } catch (const std::bad_alloc &) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory in the chat template");
+    } catch (const interrupted &e) {
+        return hearth_fail(msg, e.err, "%s", hearth_err_text(e.err));
     } catch (const invalid_request &e) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s", one_line(e.what()).c_str());
     } catch (const std::exception &e) {

@@ -386,6 +386,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.keys = server->keys.keys;
     params.key_count = server->keys.count;
     params.request_timeout_us = (int64_t)(options->request_timeout * 1e6);
+    params.prepare_timeout_us = (int64_t)(options->prepare_timeout * 1e6);
     params.speculates = strcmp(options->speculate, "off") != 0;
     params.model_path = options->model ? options->model : "sim";
     params.lora_path = options->lora;

@@ -108,6 +108,7 @@ static void llama_destroy(struct hearth_engine *engine) {
     hearth_vocabulary_destroy(llama->vocabulary);
     free(llama->allowed);
     free(llama->ends);
+    hearth_llama_cuts_destroy(llama->cuts);
     free(llama->description);
     free(llama->version);
     free(llama->bos_text);
@@ -325,7 +326,8 @@ static int check_memory(struct hearth_llama *llama, const struct hearth_llama_pa
     return err;
 }
 
-static int collect_ends(struct hearth_llama *llama) {
+/* Those that end generation, and those that texts are cut at. */
+static int collect_tokens(struct hearth_llama *llama) {
     int32_t n = llama_vocab_n_tokens(llama->vocab);
     for (int pass = 0; pass < 2; pass++) {
         size_t found = 0;
@@ -342,7 +344,8 @@ static int collect_ends(struct hearth_llama *llama) {
             return HEARTH_ERR_NOMEM;
         }
     }
-    return HEARTH_OK;
+    llama->cuts = hearth_llama_cuts_create(llama->vocab);
+    return llama->cuts != NULL ? HEARTH_OK : HEARTH_ERR_NOMEM;
 }
 
 /* Everything of the capabilities but the memory class and its sizes. */
@@ -378,7 +381,7 @@ static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_param
     caps->engine_version = llama->version;
     caps->bos_text = llama->bos_text;
     caps->eos_text = llama->eos_text;
-    int err = collect_ends(llama);
+    int err = collect_tokens(llama);
     llama_token eos = llama_vocab_eos(llama->vocab);
     caps->end_token = eos >= 0 && llama_vocab_is_eog(llama->vocab, eos) ? eos : llama->ends_n > 0 ? llama->ends[0] : -1;
     caps->fim = (struct hearth_fim){

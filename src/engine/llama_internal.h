@@ -41,6 +41,7 @@ struct hearth_llama {
     struct hearth_vocabulary *vocabulary;
     uint8_t *allowed;
 
+    struct hearth_llama_cuts *cuts; /* where long texts are cut */
     llama_token *ends; /* every token that ends generation */
     size_t ends_n;
 
@@ -67,6 +68,16 @@ bool hearth_llama_log_no_cells(void);
 bool hearth_llama_exact_linked(void);
 /* Tells what the next llama_decode() computes; see llama_wrapped.h. */
 void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n);
+
+/* llama_cuts.c */
+struct hearth_llama_cuts;
+/* NULL: out of memory. Borrows texts from the vocabulary. */
+struct hearth_llama_cuts *hearth_llama_cuts_create(const struct llama_vocab *vocab);
+void hearth_llama_cuts_destroy(struct hearth_llama_cuts *cuts); /* NULL is allowed */
+/* The first place at or behind `from` where a text can be cut; `len`: there is none. `parse_special`: as it will be
+ * tokenised. Any thread. */
+size_t hearth_llama_cuts_next(const struct hearth_llama_cuts *cuts, const char *text, size_t len, size_t from,
+                              bool parse_special);
 
 /* llama_params.c */
 enum hearth_llama_support { HEARTH_LLAMA_FULL, HEARTH_LLAMA_OPAQUE, HEARTH_LLAMA_REFUSED };

@@ -2,6 +2,8 @@
  * every function here may run on any thread. */
 #include "engine/llama_internal.h"
 
+#include "base/cancel.h"
+
 #include <limits.h>
 #include <stdlib.h>
 
@@ -10,6 +12,8 @@
  * api/pool.c). */
 #define PART_BYTES ((size_t)1 << 20)
 #define LINE_BYTES_MAX 65536
+/* Longer texts are cut where a control token begins, in pieces of so much and what there is to the next one. */
+#define CUT_BYTES ((size_t)8192)
 
 /* Where a part of a longer text ends: behind its last line, if that is not too long, or before a character. */
 static size_t part_end(const char *text) {
@@ -46,21 +50,40 @@ static int tokenize_part(const struct hearth_llama *llama, const char *text, siz
     }
 }
 
-int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t len, bool add_special,
+/* Without control tokens in it, or few. */
+static int tokenize_piece(const struct hearth_llama *llama, const char *text, size_t len, bool add_special,
                           bool parse_special, struct hearth_tokens *out) {
-    const struct hearth_llama *llama = hearth_llama_of(engine);
     const bool parts = llama_vocab_type(llama->vocab) == LLAMA_VOCAB_TYPE_BPE;
-    const size_t before = out->n;
-    int err = len > INT32_MAX / 2 ? HEARTH_ERR_TOO_LARGE : HEARTH_OK;
-    while (err == HEARTH_OK && parts && len > PART_BYTES) {
+    int err = hearth_cancel_poll();
+    while (err == HEARTH_OK && parts && len > PART_BYTES && (err = hearth_cancel_check()) == HEARTH_OK) {
         const size_t part = part_end(text);
         err = tokenize_part(llama, text, part, add_special, parse_special, out);
         add_special = false;
         text += part;
         len -= part;
     }
-    if (err == HEARTH_OK) {
-        err = tokenize_part(llama, text, len, add_special, parse_special, out);
+    return err == HEARTH_OK ? tokenize_part(llama, text, len, add_special, parse_special, out) : err;
+}
+
+/* What is put behind a text (EOS) is behind its last part only: such a vocabulary gets texts whole. */
+static bool can_be_cut(const struct hearth_llama *llama, bool add_special) {
+    const enum llama_vocab_type type = llama_vocab_type(llama->vocab);
+    return (type == LLAMA_VOCAB_TYPE_BPE || type == LLAMA_VOCAB_TYPE_SPM) &&
+           !(add_special && llama_vocab_get_add_eos(llama->vocab));
+}
+
+int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t len, bool add_special,
+                          bool parse_special, struct hearth_tokens *out) {
+    const struct hearth_llama *llama = hearth_llama_of(engine);
+    const bool cut = len > CUT_BYTES && can_be_cut(llama, add_special);
+    const size_t before = out->n;
+    int err = len > INT32_MAX / 2 ? HEARTH_ERR_TOO_LARGE : HEARTH_OK;
+    for (size_t at = 0; err == HEARTH_OK && (at < len || at == 0);) {
+        const size_t end =
+            cut && len - at > CUT_BYTES ? hearth_llama_cuts_next(llama->cuts, text, len, at + CUT_BYTES, parse_special)
+                                        : len;
+        err = tokenize_piece(llama, text + at, end - at, add_special && at == 0, parse_special, out);
+        at = end > at ? end : SIZE_MAX;
     }
     out->n = err == HEARTH_OK ? out->n : before;
     return err;

@@ -8,6 +8,7 @@
  * Greedy longest match from left to right, found with a trie. It loses nothing: every byte is a token, so any text,
  * UTF-8 or not, comes back as it was. And it is not the inverse of drawing: the letters ' ', 't', 'h', 'e' drawn one by
  * one come back as the one token " the", as happens with every real tokenizer. */
+#include "base/cancel.h"
 #include "engine/sim_parts.h"
 
 #include <string.h>
@@ -198,9 +199,10 @@ int hearth_sim_text_tokenize(const struct sim_text *text, const char *bytes, siz
         if (token < 0) {
             token = longest_match(text, (const uint8_t *)bytes + i, len - i, &matched);
         }
-        if (!hearth_tokens_push(out, token)) {
+        const int err = hearth_tokens_push(out, token) ? hearth_cancel_poll() : HEARTH_ERR_NOMEM;
+        if (err != HEARTH_OK) {
             out->n = n_before;
-            return HEARTH_ERR_NOMEM;
+            return err;
         }
     }
     return HEARTH_OK;

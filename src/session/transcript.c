@@ -8,6 +8,7 @@
  *
  * Invariants. The tokens of a path stand for its text: they are what the tokenizer makes of it, or were sampled and
  * read as the same message. Concatenated texts of a path are the prompt's text; nothing is skipped. */
+#include "base/cancel.h"
 #include "session/transcript_internal.h"
 
 #include <stdlib.h>
@@ -391,8 +392,10 @@ static int tokenize_rest(struct walk *walk, struct pieces *pieces) {
     for (size_t pos = walk->pos; pos < prompt->len;) {
         size_t end = hearth_specials_next(walk->transcripts->specials, prompt->text, prompt->len, pos + 1);
         size_t first = tokens->n;
-        int err = hearth_specials_tokenize(walk->transcripts->specials, prompt->text + pos, end - pos,
-                                           walk->starts && pos == 0, tokens);
+        int err = hearth_cancel_poll();
+        err = err < 0 ? err
+                      : hearth_specials_tokenize(walk->transcripts->specials, prompt->text + pos, end - pos,
+                                                 walk->starts && pos == 0, tokens);
         if (err < 0) {
             return err;
         }

@@ -162,7 +162,7 @@ static void as_much_as_a_limit_is_no_matter_of_it(void **state) {
 #define UNKNOWN(rest) "{" ASK ",\"x\":" rest
 
 static void a_body_that_becomes_many_times_its_size_is_refused(void **state) {
-    enum { MANY = 1000000 };
+    enum { MANY = 4000000 };
     static const struct {
         const char *path, *head, *unit, *tail;
     } bodies[] = {

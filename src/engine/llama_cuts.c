@@ -1,0 +1,130 @@
+/* Where a text can be cut for the tokenizer without changing a token: before a text that the vocabulary takes for a
+ * token of its own (control tokens, and those that a user has defined).
+ *
+ * llama.cpp tells these apart before anything else, and tokenises what stands between them by itself. It keeps the
+ * pieces in a list that it walks from its beginning for each of them: 80,000 control tokens in one text take half a
+ * minute. So a long text is given to it in parts.
+ *
+ * A cut is clean where such a token begins, and no other one that begins before reaches over it: longer ones are taken
+ * first. Tokens that take white space in front of them along are no place for one.
+ *
+ * The texts are sorted, and a match is found by narrowing the range of those that begin alike, byte by byte. */
+#include "engine/llama_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct special {
+    const char *text;
+    size_t len;
+    bool cut;    /* a text may be cut in front of it */
+    bool always; /* it is told apart also where control tokens are not to be */
+};
+
+struct hearth_llama_cuts {
+    struct special *specials; /* sorted by text */
+    size_t count, cap, longest;
+    bool first[256];          /* the bytes that they begin with */
+};
+
+static int compare(const void *a, const void *b) {
+    const struct special *x = a, *y = b;
+    const int order = memcmp(x->text, y->text, x->len < y->len ? x->len : y->len);
+    return order != 0 ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+static bool add(struct hearth_llama_cuts *cuts, const struct special *special) {
+    if (cuts->count == cuts->cap) {
+        const size_t cap = cuts->cap > 0 ? 2 * cuts->cap : 64;
+        struct special *specials = realloc(cuts->specials, cap * sizeof *specials);
+        if (specials == NULL) {
+            return false;
+        }
+        cuts->specials = specials;
+        cuts->cap = cap;
+    }
+    cuts->specials[cuts->count++] = *special;
+    cuts->longest = special->len > cuts->longest ? special->len : cuts->longest;
+    cuts->first[(unsigned char)special->text[0]] = true;
+    return true;
+}
+
+struct hearth_llama_cuts *hearth_llama_cuts_create(const struct llama_vocab *vocab) {
+    const enum llama_token_attr special = LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_USER_DEFINED |
+                                          LLAMA_TOKEN_ATTR_UNKNOWN;
+    struct hearth_llama_cuts *cuts = calloc(1, sizeof *cuts);
+    bool ok = cuts != NULL;
+    for (llama_token token = 0; ok && token < llama_vocab_n_tokens(vocab); token++) {
+        const enum llama_token_attr attr = llama_vocab_get_attr(vocab, token);
+        const char *text = (attr & special) != 0 ? llama_vocab_get_text(vocab, token) : NULL;
+        if (text != NULL && *text != '\0') {
+            ok = add(cuts, &(struct special){text, strlen(text), (attr & LLAMA_TOKEN_ATTR_LSTRIP) == 0,
+                                           (attr & LLAMA_TOKEN_ATTR_USER_DEFINED) != 0});
+        }
+    }
+    if (!ok) {
+        hearth_llama_cuts_destroy(cuts);
+        return NULL;
+    }
+    if (cuts->count > 0) {
+        qsort(cuts->specials, cuts->count, sizeof *cuts->specials, compare);
+    }
+    return cuts;
+}
+
+void hearth_llama_cuts_destroy(struct hearth_llama_cuts *cuts) {
+    if (cuts != NULL) {
+        free(cuts->specials);
+        free(cuts);
+    }
+}
+
+/* The first of specials [lo, hi), which are alike before byte `at`, whose byte `at` is at least `c`. */
+static size_t bound(const struct hearth_llama_cuts *cuts, size_t lo, size_t hi, size_t at, int c) {
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        const struct special *special = &cuts->specials[mid];
+        const int there = at < special->len ? (unsigned char)special->text[at] : -1;
+        if (there < c) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+/* The longest special that the text begins with, or NULL; `*may_cut`: all that it begins with allow it. */
+static const struct special *match(const struct hearth_llama_cuts *cuts, const char *text, size_t len,
+                                   bool parse_special, bool *may_cut) {
+    const struct special *best = NULL;
+    size_t lo = 0, hi = cuts->count;
+    *may_cut = true;
+    for (size_t at = 0; at < len && lo < hi; at++) {
+        const int c = (unsigned char)text[at];
+        lo = bound(cuts, lo, hi, at, c);
+        hi = bound(cuts, lo, hi, at, c + 1);
+        if (lo < hi && cuts->specials[lo].len == at + 1 && /* the shortest stands first */
+            (parse_special || cuts->specials[lo].always)) {
+            best = &cuts->specials[lo];
+            *may_cut = *may_cut && best->cut;
+        }
+    }
+    return best;
+}
+
+size_t hearth_llama_cuts_next(const struct hearth_llama_cuts *cuts, const char *text, size_t len, size_t from,
+                              bool parse_special) {
+    size_t reach = 0; /* how far those that began before reach */
+    bool may_cut;
+    size_t at = from > cuts->longest ? from - cuts->longest : 0;
+    for (; at < len; at++) {
+        const struct special *found =
+            cuts->first[(unsigned char)text[at]] ? match(cuts, text + at, len - at, parse_special, &may_cut) : NULL;
+        if (found != NULL && at >= from && at >= reach && at > 0 && may_cut) {
+            return at;
+        }
+        reach = found != NULL && at + found->len > reach ? at + found->len : reach;
+    }
+    return len;
+}
