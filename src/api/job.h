@@ -160,8 +160,8 @@ struct hearth_pool *hearth_pool_create(size_t threads);
 void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job);
 /* Once a second: /health tells of jobs that have taken far more CPU time than `cpu_most_us` (0: any). */
 void hearth_pool_watch(struct hearth_pool *pool, int64_t cpu_most_us);
-/* Runs what is queued and ends the threads. Nobody else may push meanwhile. A job that is prepared and does not end, told
- * though it has been by its cancel points, ends the process. NULL is allowed. */
+/* Runs what is queued and ends the threads. Nobody else may push meanwhile. A job that is being prepared and passes no
+ * cancel point ends the process. NULL is allowed. */
 void hearth_pool_stop(struct hearth_pool *pool);
 /* Stops it, and frees it. NULL is allowed. */
 void hearth_pool_destroy(struct hearth_pool *pool);

@@ -1,5 +1,6 @@
-/* The workers: a few threads that do a part of the jobs' work, first come, first served, so far as that lets nobody else
- * wait: a job whose key has fewer running goes first, jobs that only count tokens go last, and threads are kept free.
+/* The workers: a few threads that do a part of the jobs' work, first come, first served, so far as that lets nobody
+ * else wait: a job whose key has fewer running goes first, jobs that only count tokens go last, and threads are kept
+ * free.
  *
  *     one     for jobs that are short: a small body that is little work, or none, or a turn to be kept
  *     two     for those that do not only count, the one included
