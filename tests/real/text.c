@@ -78,6 +78,35 @@ static void special_tokens(void **state) {
     real_close(engine);
 }
 
+/* A long text is tokenised in parts, which no token tells: many turns are the tokens of one, so many times. Behind the
+ * first bytes, which are no whole turn, parts end somewhere else. */
+static void many_control_tokens(void **state) {
+    enum { TURNS = 3000 };
+    struct hearth_engine *engine = real_open(*state);
+    struct hearth_tokens one = {0}, lead = {0}, many = {0};
+    struct hearth_buf turn = {0}, text = {0};
+    assert_true(hearth_buf_printf(&turn, "%suser\n  say 42 things, caf\xC3\xA9%s\n", engine->caps.eos_text,
+                                  engine->caps.eos_text));
+    assert_int_equal(engine->ops->tokenize(engine, (char *)turn.data, turn.len, false, true, &one), HEARTH_OK);
+    assert_int_equal(engine->ops->tokenize(engine, "Well, ", 6, false, true, &lead), HEARTH_OK);
+    assert_true(hearth_buf_text(&text, "Well, "));
+    for (size_t i = 0; i < TURNS; i++) {
+        assert_true(hearth_buf_append(&text, turn.data, turn.len));
+    }
+    assert_int_equal(engine->ops->tokenize(engine, (char *)text.data, text.len, false, true, &many), HEARTH_OK);
+    assert_int_equal(many.n, lead.n + TURNS * one.n);
+    assert_memory_equal(many.v, lead.v, lead.n * sizeof *lead.v);
+    for (size_t i = 0; i < TURNS; i++) {
+        assert_memory_equal(many.v + lead.n + i * one.n, one.v, one.n * sizeof *one.v);
+    }
+    hearth_tokens_finish(&one);
+    hearth_tokens_finish(&lead);
+    hearth_tokens_finish(&many);
+    hearth_buf_finish(&turn);
+    hearth_buf_finish(&text);
+    real_close(engine);
+}
+
 /* ---- sampling ---- */
 
 /* Computes a prompt; sampling then reads its last item. */
@@ -343,7 +372,9 @@ int main(void) {
         ON(text_comes_back, "gemma3-270m"),
         ON(dense_text, "smollm2"),
         ON(special_tokens, "smollm2"),
+        ON(many_control_tokens, "smollm2"),
         ON(special_tokens, "gemma3-270m"),
+        ON(many_control_tokens, "gemma3-270m"),
         ON(greedy_takes_the_largest, "smollm2"),
         ON(rare_filters, "smollm2"),
         ON(repeated_sequences, "smollm2"),

@@ -224,12 +224,35 @@ static void a_text_is_no_matter_of_it(void **state) {
     }
 }
 
+/* ---- documentation ---- */
+
+static void the_page_has_every_limit(void **state) {
+    const char *path = getenv("HEARTH_PAGE");
+    static char page[1 << 17];
+    char row[96];
+    (void)state;
+    assert_non_null(path);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    page[fread(page, 1, sizeof page - 1, file)] = '\0';
+    (void)fclose(file);
+    for (size_t limit = 0; limit < HEARTH_LIMITS; limit++) {
+        snprintf(row, sizeof row, "\n| `%s` | %zu |", hearth_limit_name(limit), hearth_limit_most(limit));
+        if (strstr(page, row) == NULL) {
+            fail_msg("%s has no row%s", path, row);
+        }
+    }
+    snprintf(row, sizeof row, "and %zu MiB more", HEARTH_LIMIT_MEMORY_SPARE >> 20);
+    assert_non_null(strstr(page, row));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_more_than_a_limit_is_refused_by_its_name),
         cmocka_unit_test(as_much_as_a_limit_is_no_matter_of_it),
         cmocka_unit_test(a_body_that_becomes_many_times_its_size_is_refused),
         cmocka_unit_test(a_text_is_no_matter_of_it),
+        cmocka_unit_test(the_page_has_every_limit),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
