@@ -1,6 +1,6 @@
 /* See poison.h. A history is JSON in which @ and a letter stand for the places; one of them has the poison at a time,
- * and the number of special tokens in the prompt must be that of the harmless history. Markup ("<tool_call>") is text in
- * what users, tools and results say; a system text, and what the assistant said, may hold it. */
+ * and the number of special tokens in the prompt must be that of the harmless history. Markup ("<tool_call>") is text
+ * in what users, tools and results say; a system text, and what the assistant said, may hold it. */
 #include "support/poison.h"
 #include "support/markers.h"
 #include "support/messages.h"

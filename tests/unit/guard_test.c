@@ -81,8 +81,8 @@ static void no_content_becomes_control(void **state) {
     }
     char sentence[512];
     snprintf(sentence, sizeof sentence,
-             "Of all %zu templates, each with its markup as tokens and without, %zu places were tried: %zu would become "
-             "special tokens, %zu do; %zu prompts read otherwise.",
+             "Of all %zu templates, each with its markup as tokens and without, %zu places were tried: %zu would "
+             "become special tokens, %zu do; %zu prompts read otherwise.",
              all.n, places, without, open, changed);
     assert_int_equal(open, 0);
     assert_int_equal(refused, 0);
