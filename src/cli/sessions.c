@@ -47,11 +47,9 @@ static const struct hearth_tool_command commands[] = {
 };
 
 /* Of the command at the same place. */
-static int (*const runs[])(struct sessions *sessions) = {hearth_sessions_ls,     hearth_sessions_show,
-                                                         hearth_sessions_fork,   hearth_sessions_export,
-                                                         hearth_sessions_import, hearth_sessions_rm,
-                                                         hearth_sessions_restore, hearth_sessions_backup,
-                                                         hearth_sessions_recover};
+static int (*const runs[])(struct sessions *sessions) = {
+    hearth_sessions_ls, hearth_sessions_show,    hearth_sessions_fork,   hearth_sessions_export, hearth_sessions_import,
+    hearth_sessions_rm, hearth_sessions_restore, hearth_sessions_backup, hearth_sessions_recover};
 
 static const struct hearth_tool_option options[] = {
     {"--db", "FILE", "the database [HEARTH_SESSION_DB, or where hearth serve has it]", ALL, HEARTH_TOOL_TEXT,

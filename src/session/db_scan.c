@@ -109,8 +109,8 @@ static int read_log(struct scan *scan) {
     uint8_t head[WAL_HEAD], frame[FRAME_HEAD];
     struct stat st;
     int err = HEARTH_OK;
-    if (scan->log_fd < 0 || fstat(scan->log_fd, &st) != 0 ||
-        pread(scan->log_fd, head, sizeof head, 0) != WAL_HEAD || big32(head + 8) != scan->page_bytes) {
+    if (scan->log_fd < 0 || fstat(scan->log_fd, &st) != 0 || pread(scan->log_fd, head, sizeof head, 0) != WAL_HEAD ||
+        big32(head + 8) != scan->page_bytes) {
         return HEARTH_OK;
     }
     const uint32_t pages_max = scan->pages + (uint32_t)(st.st_size / scan->page_bytes);

@@ -67,9 +67,13 @@ static void learn(struct summed *file, const uint8_t *bytes, int len, sqlite3_in
 }
 
 static int read_at(sqlite3_file *file, void *bytes, int len, sqlite3_int64 at) {
+    sqlite3_int64 size;
     int rc = real(file)->pMethods->xRead(real(file), bytes, len, at);
     if (rc == SQLITE_OK) {
         learn(mine(file), bytes, len, at);
+    } else if (rc == SQLITE_IOERR_SHORT_READ && is_page(mine(file), len, at) &&
+               real(file)->pMethods->xFileSize(real(file), &size) == SQLITE_OK && size > at) {
+        return SQLITE_IOERR_DATA; /* a page that is cut off, which SQLite would fill with zeros */
     }
     if (rc != SQLITE_OK || !is_page(mine(file), len, at)) {
         return rc;

@@ -393,6 +393,13 @@ bool hearth_store_is_shared(const struct hearth_store *store) {
     return store->lock_fd >= 0 && fcntl(store->lock_fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
+/* A file without a byte may be what a first start has left, but not when there was a database before: the lock file has
+ * a byte then. */
+static bool was_emptied(const struct hearth_store *store) {
+    struct stat file, lock;
+    return stat(store->path, &file) == 0 && file.st_size == 0 && fstat(store->lock_fd, &lock) == 0 && lock.st_size > 0;
+}
+
 static int open_store(struct hearth_store *store, struct hearth_errmsg *msg) {
     int err = HEARTH_OK;
     if (store->path != NULL) {
@@ -401,6 +408,10 @@ static int open_store(struct hearth_store *store, struct hearth_errmsg *msg) {
             return hearth_fail(msg, HEARTH_ERR_INVALID, "%s is no database of hearth's", store->path);
         }
         err = err == HEARTH_OK ? show_life(store) : err;
+        if (err == HEARTH_OK && was_emptied(store)) {
+            return hearth_fail(msg, HEARTH_ERR_STATE, "%s is empty, and it was not; remove %s.lock, too, to begin anew",
+                               store->path, store->path);
+        }
         if (err != HEARTH_OK) {
             return hearth_fail(msg, err, "%s: %s", store->path, strerror(errno));
         }
@@ -408,6 +419,9 @@ static int open_store(struct hearth_store *store, struct hearth_errmsg *msg) {
     err = open_conn(store, &store->writer, msg);
     if (err == HEARTH_OK && store->reader != &store->writer) {
         err = open_conn(store, store->reader, msg);
+    }
+    if (err == HEARTH_OK && store->lock_fd >= 0) {
+        (void)pwrite(store->lock_fd, "h", 1, 0); /* the database was begun */
     }
     return err;
 }

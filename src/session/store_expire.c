@@ -135,7 +135,10 @@ int64_t hearth_store_expired_before(struct hearth_store *store) {
 }
 
 int hearth_store_write_age(struct hearth_store *store, bool now) {
-    struct written ours = {.age_us = hearth_store_age(store), .wall_us = clock_of(store)->unix_us(), .ttl_us = store->ttl_us}, last;
+    struct written ours = {.age_us = hearth_store_age(store),
+                           .wall_us = clock_of(store)->unix_us(),
+                           .ttl_us = store->ttl_us},
+                   last;
     struct hearth_buf value = {0};
     pthread_mutex_lock(&store->mutex);
     const bool due = now || !store->age.written || ours.age_us - store->age.written_us >= WRITE_US;

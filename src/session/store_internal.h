@@ -94,7 +94,7 @@ struct store_touch {
 struct store_age {
     int64_t base_us, begun_us;  /* it was so late when the monotonic clock showed that; 0: nothing is known yet */
     int64_t wall_us, looked_us; /* both clocks at the last look */
-    bool written;                  /* by this process */
+    bool written;               /* by this process */
     int64_t written_us;         /* so late it is in the database */
     int64_t unsure_us;          /* the monotonic clock when the other one jumped; 0: it is trusted */
     uint64_t expired;           /* sessions that were told of */

@@ -21,17 +21,19 @@ enum { KEY = sizeof(struct hearth_digest) };
 
 /* Rows of a table are known by the types of their cells: n number, k key, b bytes, o number or NULL, p key or NULL; the
  * id comes first and is NULL. Old rows lack what an ALTER has added. */
+static const char models[] = "INSERT OR IGNORE INTO models (id, model, salt) VALUES (?1, ?2, ?3)";
 static const struct kind {
     const char *cells, *sql;
     bool first; /* in the first pass */
 } kinds[] = {
     {"knn", "INSERT OR IGNORE INTO owners (id, owner) VALUES (?1, ?2)", true},
     {"k", "INSERT OR IGNORE INTO owners (id, owner) VALUES (?1, ?2)", true},
-    {"kk", "INSERT OR IGNORE INTO models (id, model, salt) VALUES (?1, ?2, ?3)", true},
+    {"kk", models, true},
     {"kbn", "INSERT OR IGNORE INTO configs (id, key, body, owner) VALUES (?1, ?2, ?3, ?4)", false},
     {"kb", "INSERT OR IGNORE INTO configs (id, key, body) VALUES (?1, ?2, ?3)", false},
     {"knoooonnonnnnpb",
-     "INSERT OR IGNORE INTO turns (id, key, owner, parent, session, config, model, status, hidden, writer, created, base,"
+     "INSERT OR IGNORE INTO turns (id, key, owner, parent, session, config, model, status, hidden, writer, created, "
+     "base,"
      " depth, total, path, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
      false},
     {"knonnbn",
@@ -93,12 +95,23 @@ static bool is_secret(const struct hearth_db_row *row) {
            memcmp(row->cells[0].bytes, "secret", 6) == 0 && row->cells[1].type == HEARTH_DB_BYTES;
 }
 
+/* An entry of the models' index has all that a model's row has. */
+static bool is_model_entry(const struct hearth_db_row *row) {
+    return row->id == 0 && row->count == 3 && row->cells[0].len == KEY && row->cells[1].len == KEY &&
+           row->cells[2].type == HEARTH_DB_NUMBER && row->cells[2].number > 0;
+}
+
 static bool take(void *user, const struct hearth_db_row *row) {
     struct recovery *recovery = user;
+    if (recovery->first && is_model_entry(row)) {
+        const struct hearth_db_row model = {
+            .id = row->cells[2].number, .count = 3, .cells = {{0}, row->cells[0], row->cells[1]}};
+        recovery->code = put_row(recovery->conn->handle, models, &model);
+    }
     if (recovery->first && is_secret(row)) {
         const struct store_about about = {.kind = STORE_META};
-        struct hearth_buf plain = {0}, value = {.data = (uint8_t *)(uintptr_t)row->cells[1].bytes,
-                                                .len = row->cells[1].len};
+        struct hearth_buf plain = {0},
+                          value = {.data = (uint8_t *)(uintptr_t)row->cells[1].bytes, .len = row->cells[1].len};
         if (hearth_store_unpack(recovery->conn, &about, value.data, value.len, &plain, NULL) == HEARTH_OK) {
             (void)hearth_store_put_meta(recovery->conn, "secret", &value);
         }
@@ -204,7 +217,12 @@ static int finish(struct store_conn *conn, struct hearth_recovery *out) {
         "SELECT count(*) FROM (SELECT parent FROM turns WHERE parent IS NOT NULL UNION"
         " SELECT head FROM sessions WHERE head IS NOT NULL) WHERE parent NOT IN (SELECT id FROM turns)";
     char sql[400];
-    int err = count(conn, missing, &out->lost_turns);
+    /* Where there are no keys the only owner is nobody; whether that is so the turns tell. */
+    static const char nobody[] =
+        "INSERT OR IGNORE INTO owners (id, owner) SELECT DISTINCT owner, zeroblob(16) FROM turns"
+        " WHERE owner NOT IN (SELECT id FROM owners)";
+    int err = sqlite3_exec(conn->handle, nobody, NULL, NULL, NULL) == SQLITE_OK ? HEARTH_OK : HEARTH_ERR_IO;
+    err = err == HEARTH_OK ? count(conn, missing, &out->lost_turns) : err;
     err = err == HEARTH_OK ? each(conn, "turns", look_at_turn, out) : err;
     err = err == HEARTH_OK ? each(conn, "sessions", look_at_session, out) : err;
     snprintf(sql, sizeof sql,

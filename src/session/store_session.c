@@ -214,6 +214,10 @@ int hearth_store_session_get(struct hearth_store *store, struct hearth_digest ow
     if (found > 0) {
         err = take_session(conn, conn->statements[SESSION_BY_KEY], out);
         aged = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 10);
+        if (err == HEARTH_OK && (strcmp(out->name, name) != 0 || !hearth_digest_equal(out->owner, owner))) {
+            hearth_session_finish(out);
+            err = HEARTH_ERR_STATE; /* the index led elsewhere */
+        }
         hearth_store_reset(conn, SESSION_BY_KEY);
     }
     err = hearth_store_end_read(store, err);

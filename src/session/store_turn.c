@@ -91,6 +91,10 @@ int hearth_store_load(struct store_conn *conn, const struct hearth_digest *key, 
     }
     sqlite3_stmt *statement = conn->statements[which];
     take_columns(statement, row, turn);
+    if (id == 0 && turn != NULL && !hearth_digest_equal(turn->id, *key)) { /* the index led elsewhere */
+        hearth_store_reset(conn, which);
+        return HEARTH_ERR_STATE;
+    }
     if (parts != STORE_COLUMNS) {
         const void *blob = sqlite3_column_blob(statement, 20);
         const size_t len = (size_t)sqlite3_column_bytes(statement, 20);
@@ -287,7 +291,8 @@ int hearth_store_line(struct hearth_store *store, struct hearth_digest owner, st
 /* From turn `i` of a walk on, whose columns are there. */
 static int take_turns(struct store_conn *conn, const struct store_walk *walk, size_t i,
                       const struct hearth_line_walk *how) {
-    for (bool goes_on = true; goes_on && i < walk->count; i += how->newest_first ? SIZE_MAX : 1) { /* ends below 0, too */
+    for (bool goes_on = true; goes_on && i < walk->count;
+         i += how->newest_first ? SIZE_MAX : 1) { /* ends below 0, too */
         struct store_row row;
         struct hearth_turn turn = {0};
         const int found = hearth_store_load(conn, NULL, walk->rows[i].id, STORE_ALL, &row, &turn);

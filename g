@@ -1,0 +1,3 @@
+set pagination off
+break _fail if 0
+run
