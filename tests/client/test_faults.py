@@ -209,3 +209,142 @@ def test_less_and_less_address_space():
         status, answer = ask(running.port, body=BODY)
         assert (status, reply(answer)) == (200, want)
         assert statuses.count(200) > 0
+
+
+# ---------------------------------------------------------------------------------------------------- system calls
+
+# Every class of calls, and what it can fail with (SHORT: half of it is done).
+CALLS = {
+    "open": "EACCES EMFILE ENFILE ENOMEM EIO EROFS ENOSPC EINTR ELOOP",
+    "read": "EIO EINTR SHORT",
+    "write": "ENOSPC EDQUOT EIO EINTR EFBIG SHORT",
+    "sync": "EIO ENOSPC EDQUOT",
+    "rename": "EIO ENOSPC EROFS EACCES EXDEV",
+    "unlink": "EIO EROFS EACCES",
+    "mkdir": "ENOSPC EROFS EACCES",
+    "touch": "EIO EROFS EPERM",
+    "list": "EIO EMFILE ENOMEM EACCES",
+    "stat": "EIO EACCES ENOMEM",
+    "map": "ENOMEM EACCES ENODEV",
+    "lock": "ENOLCK EINTR EAGAIN",
+    "space": "EIO ENOSYS",
+    "close": "EIO EINTR ENOSPC",
+}
+NTH = range(1, 33) if ALL else (1, 2, 5)
+NTH_START = range(1, 65) if ALL else (1, 2, 4, 9)
+
+
+class Disk:
+    """A directory with all files of a server, whose calls can fail; see faulty_fs.c."""
+
+    def __init__(self, preload, tmp_path):
+        self.directory = tmp_path / "all"
+        self.directory.mkdir(mode=0o700)
+        self.files = Files(self.directory)
+        self.control = tmp_path / "rules"
+        self.flags = [*self.files.flags, "--kv-io", "threads", "--cache-ram", "0", "--confine", "off"]
+        self.env = {"LD_PRELOAD": preload, "FAULTY_DIR": os.path.realpath(self.directory),
+                    "FAULTY_CONTROL": str(self.control),
+                    "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+
+    def fail(self, rule=""):
+        beside = self.control.with_suffix(".new")
+        beside.write_text(rule + "\n")
+        beside.rename(self.control)
+
+    def hits(self):
+        hits = self.control.with_suffix(".hits")
+        return len(hits.read_text().split()) if hits.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def faulty_fs(tmp_path_factory):
+    return library(tmp_path_factory.mktemp("fs"), "faulty_fs")
+
+
+@pytest.fixture
+def broken(faulty_fs, tmp_path):
+    return Disk(faulty_fs, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def steady():
+    """What replies must be."""
+    with serve(*FLAGS) as running:
+        yield running
+
+
+def say(port, session, text):
+    body = {**BODY, "session_id": session, "messages": [{"role": "user", "content": text}]}
+    return ask(port, body=body)
+
+
+def converse(port, steady, session, fault):
+    """Two turns and a reload, in which a call fails; afterwards what was acknowledged is there, and is gone once it is
+    deleted. Returns how many answers were errors."""
+    acknowledged, errors = 0, 0
+    for text in ("Hello there.", "And now?"):
+        status, answer = say(port, session, text)
+        errors += status != 200
+        if status != 200:
+            assert status >= 500 and answer["error"]["message"], (fault, status, answer)
+            break
+        assert reply(answer) == reply(say(steady.port, session, text)[1]), fault
+        acknowledged += 1
+    return acknowledged, errors
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_fails_once_while_serving(call, broken, steady):
+    broken.fail()
+    process, port, said = start(broken.flags, broken.env)
+    errors = tries = 0
+    try:
+        for error in CALLS[call].split():
+            for nth in NTH:
+                session, fault = f"{call}-{error}-{nth}", (call, error, nth)
+                broken.fail(f"{call} {error} {nth} 1")
+                acknowledged, failed = converse(port, steady, session, fault)
+                process.send_signal(signal.SIGHUP)
+                status, _ = ask(port, f"/v1/sessions/{session}")
+                assert status in (200, 404, 500, 503), (fault, status)
+                broken.fail()
+                assert process.poll() is None, (fault, "".join(said)[-2000:])
+                if acknowledged == 2:
+                    status, answer = ask(port, f"/v1/sessions/{session}")
+                    assert status == 200 and answer["turns"] >= 2, (fault, answer)
+                    status, answer = say(port, session, "The end.")
+                    assert status == 200, (fault, answer)
+                    assert reply(answer) == reply(say(steady.port, session, "The end.")[1]), fault
+                errors, tries = errors + failed, tries + 1
+        print(f"{call}: {tries} faults, {broken.hits()} calls failed, {errors} answers were errors")
+    finally:
+        broken.fail()
+        status = end(process)
+    assert status == 0, "".join(said)[-2000:]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_fails_once_at_the_start(call, broken, steady):
+    """It serves, or it ends with 1 and names the file."""
+    broken.fail()
+    process, port, _ = start(broken.flags, broken.env)
+    want = reply(say(port, "before", "Hello there.")[1])
+    assert end(process) == 0
+    served = ended = 0
+    for error in CALLS[call].split()[:None if ALL else 1]:
+        for nth in NTH_START:
+            broken.fail(f"{call} {error} {nth} 1")
+            process, port, said = start(broken.flags, broken.env)
+            broken.fail()
+            text = "".join(said)
+            if process.poll() is None:
+                status, answer = ask(port, "/v1/sessions/before")
+                assert status == 200 and answer["turns"] == 1, (error, nth, answer, text)
+                assert reply(say(port, f"start-{error}-{nth}", "Hello there.")[1]) == want
+                assert end(process) == 0, (error, nth)
+                served += 1
+            else:
+                assert process.returncode == 1 and str(broken.directory) in text, (error, nth, text)
+                ended += 1
+    print(f"{call}: {served} starts served, {ended} ended with an error")

@@ -12,8 +12,8 @@
  *     write ENOSPC 3 0
  *     sync EIO 1 1
  *
- * Classes are open, read, write, sync, rename, mkdir, unlink, touch (times and attributes), list (directories), and
- * any. Instead of an error, SHORT makes reads and writes do half of what they are asked for. Counting begins anew when
+ * Classes are open, read, write, sync, rename, mkdir, unlink, touch (times and attributes), list (directories), stat,
+ * map, lock, space (of the file system), close (which closes, and then fails), and any. Instead of an error, SHORT makes reads and writes do half of what they are asked for. Counting begins anew when
  * the rules are read. Each call that failed adds a line with its class to FAULTY_CONTROL.hits.
  *
  * Invariant: nothing here calls what it replaces; its own files go by syscall(). A descriptor's path is asked of /proc
@@ -29,7 +29,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -54,7 +57,9 @@ static const struct {
     const char *name;
     int error;
 } errors[] = {{"EIO", EIO},       {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS}, {"EACCES", EACCES},
-              {"EMFILE", EMFILE}, {"ENOMEM", ENOMEM}, {"EINTR", EINTR},   {"SHORT", SHORT}};
+              {"EMFILE", EMFILE}, {"ENOMEM", ENOMEM}, {"EINTR", EINTR},   {"SHORT", SHORT},   {"ENFILE", ENFILE},
+              {"ELOOP", ELOOP},   {"EFBIG", EFBIG},   {"EXDEV", EXDEV},   {"EPERM", EPERM},   {"ENOLCK", ENOLCK},
+              {"EAGAIN", EAGAIN}, {"ENOSYS", ENOSYS}, {"ENODEV", ENODEV}};
 
 static int error_named(const char *name) {
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
@@ -333,4 +338,80 @@ DIR *opendir(const char *path) {
 
 DIR *fdopendir(int fd) {
     return fails(fd_watched(fd), "list", NULL) ? NULL : REAL(fdopendir)(fd);
+}
+
+int fstat(int fd, struct stat *out) {
+    return fails(fd_watched(fd), "stat", NULL) ? -1 : REAL(fstat)(fd, out);
+}
+
+int fstat64(int fd, struct stat64 *out) {
+    return fails(fd_watched(fd), "stat", NULL) ? -1 : REAL(fstat64)(fd, out);
+}
+
+#define STAT(name, type)                                                                                 \
+    int name(const char *path, struct type *out) {                                                       \
+        return fails(path_watched(AT_FDCWD, path), "stat", NULL) ? -1 : REAL(name)(path, out);           \
+    }
+STAT(stat, stat)
+STAT(stat64, stat64)
+STAT(lstat, stat)
+STAT(lstat64, stat64)
+
+int fstatat(int fd, const char *path, struct stat *out, int flags) {
+    return fails(path_watched(fd, path), "stat", NULL) ? -1 : REAL(fstatat)(fd, path, out, flags);
+}
+
+int fstatat64(int fd, const char *path, struct stat64 *out, int flags) {
+    return fails(path_watched(fd, path), "stat", NULL) ? -1 : REAL(fstatat64)(fd, path, out, flags);
+}
+
+int statvfs(const char *path, struct statvfs *out) {
+    return fails(path_watched(AT_FDCWD, path), "space", NULL) ? -1 : REAL(statvfs)(path, out);
+}
+
+int fstatvfs(int fd, struct statvfs *out) {
+    return fails(fd_watched(fd), "space", NULL) ? -1 : REAL(fstatvfs)(fd, out);
+}
+
+int fstatvfs64(int fd, struct statvfs64 *out) {
+    return fails(fd_watched(fd), "space", NULL) ? -1 : REAL(fstatvfs64)(fd, out);
+}
+
+void *mmap(void *at, size_t size, int protection, int flags, int fd, off_t offset) {
+    return fails(fd >= 0 && fd_watched(fd), "map", NULL) ? MAP_FAILED
+                                                         : REAL(mmap)(at, size, protection, flags, fd, offset);
+}
+
+void *mmap64(void *at, size_t size, int protection, int flags, int fd, off64_t offset) {
+    return fails(fd >= 0 && fd_watched(fd), "map", NULL) ? MAP_FAILED
+                                                         : REAL(mmap64)(at, size, protection, flags, fd, offset);
+}
+
+int flock(int fd, int operation) {
+    return fails(fd_watched(fd), "lock", NULL) ? -1 : REAL(flock)(fd, operation);
+}
+
+static bool locks(int command) {
+    return command == F_SETLK || command == F_SETLKW || command == F_OFD_SETLK || command == F_OFD_SETLKW;
+}
+
+#define FCNTL(name)                                                                                      \
+    int name(int fd, int command, ...) {                                                                 \
+        va_list args;                                                                                    \
+        va_start(args, command);                                                                         \
+        void *argument = va_arg(args, void *);                                                           \
+        va_end(args);                                                                                    \
+        return locks(command) && fails(fd_watched(fd), "lock", NULL) ? -1                                \
+                                                                     : REAL(name)(fd, command, argument); \
+    }
+FCNTL(fcntl)
+FCNTL(fcntl64)
+
+int close(int fd) {
+    const bool failed = fails(fd_watched(fd), "close", NULL);
+    const int error = errno, result = REAL(close)(fd);
+    if (failed) {
+        errno = error;
+    }
+    return failed ? -1 : result;
 }
