@@ -115,6 +115,9 @@ static bool split(struct scan *scan, struct hearth_body *body, size_t *begin, si
         if (scan->pos == scan->len || scan->text[scan->pos] != '"' || !skip_string(scan)) {
             return false;
         }
+        if (memmem(scan->text + key, scan->pos - key, "\\u", 2) != NULL) { /* may be another way to write it */
+            return false;
+        }
         bool messages = scan->pos - key == sizeof name - 1 && memcmp(scan->text + key, name, sizeof name - 1) == 0;
         if (!take(scan, ':')) {
             return false;
@@ -162,11 +165,6 @@ json_t *hearth_body_parse_new(struct hearth_intern *intern, const char *text, si
     if (split(&scan, body, &begin, &end) && parse_new(intern, body) && hearth_buf_append(&rest, text, begin) &&
         hearth_buf_append(&rest, text + end, len - end)) {
         value = hearth_json_load((const char *)rest.data, rest.len, JSON_ALLOW_NUL, NULL);
-        /* A second name for the same member, written with escapes, would have its elements here. */
-        if (json_array_size(json_object_get(value, "messages")) > 0) {
-            json_decref(value);
-            value = NULL;
-        }
     }
     hearth_buf_finish(&rest);
     if (value == NULL) {

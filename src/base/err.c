@@ -55,6 +55,9 @@ int hearth_fail(struct hearth_errmsg *msg, int err, const char *format, ...) {
         if (n < 0) {
             msg->text[0] = '\0';
         }
+        for (char *at = msg->text; *at != '\0'; at++) { /* what it quotes may be anything */
+            *at = (unsigned char)*at < 0x20 || *at == 0x7F ? ' ' : *at;
+        }
     }
     return err;
 }

@@ -28,7 +28,7 @@
     X(OVERLOADED,       -17,  429, "too many requests wait")             \
     X(DEADLINE,         -18,  504, "the deadline has passed")            \
     X(EFFORT,           -19,  400, "preparing the request takes more CPU time than it may (--prepare-timeout)") \
-    X(QUOTA,            -30,  403, "the key's quota is used up")
+    X(QUOTA,            -20,  403, "the key's quota is used up")
 
 enum hearth_err {
     HEARTH_OK = 0,
@@ -48,7 +48,8 @@ const char *hearth_err_text(int err);
 /* The HTTP status for a code (200 for 0, 500 for a stranger). */
 int hearth_err_http(int err);
 
-/* Writes context into `msg` (which may be NULL) and returns `err`, so that a failure is one line:
+/* Writes context into `msg` (which may be NULL), with a space for each control character, and returns `err`, so that a
+ * failure is one line:
  *     return hearth_fail(msg, HEARTH_ERR_INVALID, "top_p is %g", top_p); */
 int hearth_fail(struct hearth_errmsg *msg, int err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

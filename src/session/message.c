@@ -37,16 +37,30 @@ bool hearth_role_from_text(const char *text, enum hearth_role *out) {
 
 /* ---- values ---- */
 
-/* JSON knows no difference between 1 and 1.0, and clients do not keep it. */
-static bool is_whole(const json_t *value) {
-    double real = json_real_value(value);
-    return json_is_real(value) && real == floor(real) && fabs(real) < 9007199254740992.0;
+static bool is_integer(double real) {
+    return real == floor(real) && fabs(real) < 9007199254740992.0;
+}
+
+/* JSON knows no difference between 1 and 1.0, and clients do not keep it. A real of more than the 15 digits that are
+ * printed is what is printed of it: else it would be read as another value. */
+static bool is_whole(const json_t *value, double *whole) {
+    char text[32];
+    *whole = json_real_value(value);
+    if (!json_is_real(value)) {
+        return false;
+    }
+    if (!is_integer(*whole)) {
+        snprintf(text, sizeof text, "%.15g", *whole);
+        *whole = strtod(text, NULL);
+    }
+    return is_integer(*whole);
 }
 
 static bool has_whole_reals(const json_t *value) {
     const char *key;
     json_t *member;
     size_t i;
+    double whole;
     json_object_foreach((json_t *)(uintptr_t)value, key, member) {
         if (has_whole_reals(member)) {
             return true;
@@ -57,7 +71,7 @@ static bool has_whole_reals(const json_t *value) {
             return true;
         }
     }
-    return is_whole(value);
+    return is_whole(value, &whole);
 }
 
 /* A copy in which whole numbers are integers; NULL: out of memory. */
@@ -65,6 +79,7 @@ static json_t *normal_copy(const json_t *value) {
     const char *key;
     json_t *member;
     size_t i;
+    double whole;
     if (json_is_object(value)) {
         json_t *copy = json_object();
         json_object_foreach((json_t *)(uintptr_t)value, key, member) {
@@ -85,7 +100,7 @@ static json_t *normal_copy(const json_t *value) {
         }
         return copy;
     }
-    return is_whole(value) ? json_integer((json_int_t)json_real_value(value)) : json_deep_copy(value);
+    return is_whole(value, &whole) ? json_integer((json_int_t)whole) : json_deep_copy(value);
 }
 
 json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error_t *error) {

@@ -136,13 +136,15 @@ FUZZ_TARGET(session_file) {
     struct hearth_errmsg msg = {""};
     struct hearth_session *list;
     size_t count;
-    struct sessions sessions = {.args = args, .arg_count = 1, .path = any, .store = open_store(NULL, &msg)};
-    HEARTH_ASSERT(sessions.store != NULL);
+    static struct hearth_store *store;
+    store = store != NULL ? store : open_store(NULL, &msg);
+    struct sessions sessions = {.args = args, .arg_count = 1, .path = any, .store = store};
     (void)snprintf(path, sizeof path, "%s", fuzz_path("session.json"));
     (void)snprintf(again, sizeof again, "%s", fuzz_path("again.json"));
     fuzz_write(path, data, size);
     fuzz_quiet(true);
     const int status = hearth_sessions_import(&sessions);
+    bool again_too = false;
     HEARTH_ASSERT(hearth_sessions_list(&sessions, &list, &count) && count == (status == 0));
     if (status == 0) {
         char *export_args[] = {list[0].name, again};
@@ -152,11 +154,16 @@ FUZZ_TARGET(session_file) {
         sessions.args = &args[1];
         sessions.arg_count = 1;
         sessions.options.as = name;
-        HEARTH_ASSERT(strcmp(list[0].name, name) == 0 || hearth_sessions_import(&sessions) == 0);
+        again_too = strcmp(list[0].name, name) != 0;
+        HEARTH_ASSERT(!again_too || hearth_sessions_import(&sessions) == 0);
     }
     fuzz_quiet(false);
     hearth_sessions_list_free(list, count);
-    hearth_store_destroy(sessions.store);
+    HEARTH_ASSERT(hearth_sessions_list(&sessions, &list, &count) && count == (size_t)(status == 0) + again_too);
+    for (size_t i = 0; i < count; i++) {
+        HEARTH_ASSERT(hearth_store_session_delete(store, list[i].owner, list[i].name) == HEARTH_OK);
+    }
+    hearth_sessions_list_free(list, count);
 }
 
 /* ---- rows of the archive ---- */

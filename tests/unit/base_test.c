@@ -215,6 +215,8 @@ static void errors(void **state) {
     assert_int_equal(hearth_fail(&msg, HEARTH_ERR_IO, "%d of %s", 3, "four"), HEARTH_ERR_IO);
     assert_string_equal(msg.text, "3 of four");
     assert_int_equal(hearth_fail(NULL, HEARTH_ERR_IO, "nobody reads this"), HEARTH_ERR_IO);
+    (void)hearth_fail(&msg, HEARTH_ERR_IO, "near '%s'", "a\n\x1b[2Jb\x7f");
+    assert_string_equal(msg.text, "near 'a  [2Jb '"); /* one line, and nothing that a terminal obeys */
     char long_text[2 * sizeof msg.text];
     memset(long_text, 'x', sizeof long_text);
     long_text[sizeof long_text - 1] = '\0';

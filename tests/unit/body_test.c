@@ -24,6 +24,8 @@ static const struct row rows[] = {
     {"{\"messages\":\"none\"}", 0},
     {"{\"messages\":[1],\"messages\":[2]}", 0},
     {"{\"messages\":[1],\"mess\\u0061ges\":[2]}", 0},
+    {"{\"messages\":[1],\"mess\\u0061ges\":[]}", 0},
+    {"{\"messages\":[1],\"mess\\u0061ges\":null}", 0},
     {"{\"prompt\":\"messages\"}", 0},
     {"[\"messages\",[1]]", 0},
     {"{\"messages\":[1,]}", 0},
