@@ -2,7 +2,7 @@
 # Says which lines of src/ the tests reach: `make coverage`.
 #
 #   scripts/coverage.sh            build with counters, run all tests, and print the table
-#   scripts/coverage.sh quick      the tests in C, and the Python tests that need no agent's program
+#   scripts/coverage.sh quick      the tests in C, and the Python tests that need neither an agent nor a real model
 #   scripts/coverage.sh c          the tests in C alone
 #   scripts/coverage.sh report     only the table, of what was counted before
 #
@@ -30,8 +30,12 @@ if [ "$what" != report ]; then
     HEARTH_MODELS=$HEARTH_CACHE/models
     HEARTH_BIN=$PWD/$dir/hearth
     export HEARTH_MODELS HEARTH_BIN
+    say "inputs of the fuzz targets"
+    for name in $("$dir/tests/fuzz/replay" --list); do
+        "$dir/tests/fuzz/replay" "$name" "tests/fuzz/corpus/$name" >&2 || say "$name failed"
+    done
     say "tests in C"
-    meson test -C "$dir" --no-rebuild --no-suite lint --timeout-multiplier 4 >&2 || say "some failed"
+    meson test -C "$dir" --no-rebuild --no-suite lint --no-suite fuzz --timeout-multiplier 4 >&2 || say "some failed"
 fi
 if [ "$what" = all ] || [ "$what" = quick ]; then
     python=$(venv tests/client/requirements.txt venv)/bin/python
@@ -43,10 +47,11 @@ if [ "$what" = all ] || [ "$what" = quick ]; then
         export HEARTH_PROGRAMS HEARTH_HERMES
     fi
     say "tests with Python clients"
-    # Quick: on the simulated engine what can be, and nothing that takes a program of its own.
+    # Quick: on the simulated engine what can be, and neither agents nor long sessions on real models.
     set -- tests/client
-    [ "$what" = all ] || set -- --engine sim tests/client --ignore-glob='*test_programs*' \
-        --ignore-glob='*hermes*' --ignore-glob='*test_readme*'
+    [ "$what" = all ] || set -- --engine sim tests/client --ignore-glob='*test_programs*' --ignore-glob='*hermes*' \
+        --ignore-glob='*test_readme*' --ignore-glob='*test_sessions.py' --ignore-glob='*test_restart*' \
+        --ignore-glob='*test_cache*' --ignore-glob='*test_figures*'
     "$python" -m pytest -q "$@" >&2 || say "some failed"
 fi
 
