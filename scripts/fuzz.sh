@@ -29,7 +29,7 @@ if [ "${1:-}" = lines ]; then
         llvm-cov export -summary-only -instr-profile="$counts/$name" "$dir/tests/fuzz/replay" src |
             python3 -c 'import json, sys
 lines = json.load(sys.stdin)["data"][0]["totals"]["lines"]
-print(f"{sys.argv[1]:20} {lines[\"covered\"]:6} lines of src/")' "$name"
+print("%-20s %6d lines of src/" % (sys.argv[1], lines["covered"]))' "$name"
     done
     rm -rf "$counts"
     exit 0
