@@ -76,7 +76,7 @@ bool hearth_sessions_create_prepare(struct hearth_job *job, const json_t *body) 
     if (!hearth_metadata_check(metadata, &job->error)) {
         return false;
     }
-    if (!hearth_limits_store(job) || !read_name(job, body, name)) {
+    if (!hearth_key_limits_store(job) || !read_name(job, body, name)) {
         return false;
     }
     if (metadata != NULL && !hearth_json_write(json_incref(metadata), &session.metadata)) {

@@ -1,3 +1,0 @@
-set pagination off
-break _fail if 0
-run
