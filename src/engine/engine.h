@@ -264,4 +264,8 @@ bool hearth_engine_selftest(struct hearth_engine *engine, struct hearth_errmsg *
  * engine has no logits to compare. */
 bool hearth_engine_batch_exact(struct hearth_engine *engine);
 
+/* Whether a prompt gives the same logits, to the bit, in one batch and in several, beside another sequence whose cells
+ * lie among its own. Sequences 0 and 1 as above. */
+bool hearth_engine_splits_exact(struct hearth_engine *engine);
+
 #endif

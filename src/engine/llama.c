@@ -34,7 +34,7 @@ static int32_t decode_batch(struct hearth_llama *llama, const struct hearth_batc
     if (apart) {
         pthread_mutex_lock(&one);
     }
-    hearth_llama_exact_batch(items, n);
+    hearth_llama_exact_batch(items, n, llama->deterministic);
     int32_t rc = llama_decode(llama->ctx, llama->batch);
     if (apart) {
         pthread_mutex_unlock(&one);
@@ -206,6 +206,7 @@ static int load_model(struct hearth_llama *llama, const struct hearth_llama_para
         hearth_log(HEARTH_LOG_WARN, "the system does not let the model be locked into RAM (see ulimit -l)");
     }
     llama->vocab = llama_model_get_vocab(llama->model);
+    llama->deterministic = params->deterministic;
     llama->recurrent = llama_model_is_recurrent(llama->model);
     llama->hybrid = llama_model_is_hybrid(llama->model);
     llama->n_swa = llama_model_n_swa(llama->model);
@@ -476,11 +477,21 @@ static int set_up(struct hearth_llama *llama, struct hearth_llama_params *params
     if (err == HEARTH_OK) {
         llama->head.caps.fingerprint = fingerprint(llama, params, &p, model, lora);
         run_selftest(llama, params->model_path);
+        if (params->deterministic) {
+            const struct hearth_digest other = llama->head.caps.fingerprint; /* the same tokens, other numbers */
+            llama->head.caps.fingerprint = hearth_digest_chain(other, "deterministic", strlen("deterministic"));
+        }
         bool cpu = params->gpu_layers == 0 || !llama_supports_gpu_offload();
         /* A token alone has -t threads, several have -tb, and attention is divided among them. */
         llama->head.caps.batch_exact = cpu && params->threads == params->threads_batch &&
                                        p.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED &&
                                        hearth_llama_exact_linked() && hearth_engine_batch_exact(&llama->head);
+        const bool linked = cpu && hearth_llama_exact_linked();
+        if (params->deterministic && !(linked && hearth_engine_splits_exact(&llama->head))) {
+            return hearth_fail(msg, HEARTH_ERR_UNSUPPORTED,
+                               "--deterministic: %s does not give the same numbers however it is computed%s",
+                               params->model_path, cpu ? "" : " on a GPU");
+        }
     }
     return err;
 }

@@ -16,6 +16,9 @@
  * more the rows. Here it is row by row in any case, and over the cells that the row may see, in steps of 256 as
  * llama.cpp's own, so that cells of other sequences and of tokens behind it do not move the division.
  *
+ * Deterministic (llama_exact.c): every row by itself, and by one thread, which passes over the cells that are masked:
+ * neither their number nor that of the threads moves the sum.
+ *
  * Threads: ggml's, in one operation at a time (llama.c computes one graph at a time). `ranges` has room before the
  * graph begins; each thread fills some of it, and of `filled`, and all read them behind a barrier. A head of a block,
  * or a group of a row's heads, is a unit of work; `claimed` counts those that were taken, and the last thread to find
@@ -160,7 +163,7 @@ static struct block block_at(const struct ggml_tensor *dst, int64_t row, int64_t
         block.count++;
     }
     bool can = q->type == GGML_TYPE_F32 && k->type == v->type && (k->type == GGML_TYPE_F16 || k->type == GGML_TYPE_F32);
-    block.tiled = can && one_by_one >= TILE_COST * cost(block.cells) &&
+    block.tiled = can && !hearth_llama_batch_is_deterministic() && one_by_one >= TILE_COST * cost(block.cells) &&
                   (rows >= TILE_ROWS || block.cells.seen >= TILE_MIN_CELLS);
     return block;
 }
@@ -401,7 +404,8 @@ void __wrap_ggml_compute_forward_flash_attn_ext(const struct ggml_compute_params
     memcpy(&max_bias, (const float *)dst->op_params + 1, sizeof max_bias);
     bool plain = q->ne[3] == 1 && dst->src[1]->ne[3] == 1 && mask != NULL && mask->type == GGML_TYPE_F16 &&
                  mask->ne[2] == 1 && mask->ne[3] == 1;
-    bool small = q->ne[1] == 1 || (q->ne[1] <= HEARTH_SMALL_ROWS_MAX && hearth_llama_batch_is_small());
+    bool small = (q->ne[1] == 1 || (q->ne[1] <= HEARTH_SMALL_ROWS_MAX && hearth_llama_batch_is_small())) &&
+                 !(hearth_llama_batch_is_deterministic() && max_bias == 0);
     if (plain && small) {
         attend_exactly(params, dst);
     } else if (plain && max_bias == 0 && (size_t)q->ne[1] <= ranges.cap && params->nth <= GGML_MAX_N_THREADS) {

@@ -17,6 +17,10 @@
  *
  * Whether a model computes exactly is found out at load (selftest), never assumed.
  *
+ * A deterministic engine has every batch computed so, whatever is in it: each token's numbers are then a function of
+ * the tokens before it alone, and of the order of their cells, not of how a prompt was split or of what is beside it.
+ * Weights are used a row at a time, which is slow for prompts.
+ *
  * Threads: `small` is set for one graph at a time (llama.c sees to that); ggml's threads read it.
  * Source: repack.cpp, tiled/tiled.cpp and llamafile/sgemm.cpp in ggml/src/ggml-cpu of the llama.cpp this builds on. */
 #include "engine/llama_wrapped.h"
@@ -45,14 +49,15 @@ sgemm_fn __wrap_llamafile_sgemm;
 tiled_fn __wrap_ggml_compute_forward_mul_mat_tiled;
 tiled_id_fn __wrap_ggml_compute_forward_mul_mat_id_tiled;
 
-static _Atomic bool small;
+static _Atomic bool small, every;
 
 bool hearth_llama_exact_linked(void) {
     return true;
 }
 
-void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n) {
+void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n, bool deterministic) {
     bool one = n <= HEARTH_SMALL_ROWS_MAX;
+    atomic_store_explicit(&every, deterministic, memory_order_relaxed);
     for (size_t i = 1; i < n && one; i++) {
         one = items[i].seq == items[0].seq;
     }
@@ -64,6 +69,15 @@ bool hearth_llama_batch_is_small(void) {
     return atomic_load_explicit(&small, memory_order_relaxed);
 }
 
+bool hearth_llama_batch_is_deterministic(void) {
+    return atomic_load_explicit(&every, memory_order_relaxed);
+}
+
+/* Whether so many rows are to be computed as they would be one by one. */
+static bool rows_apart(int64_t rows) {
+    return hearth_llama_batch_is_deterministic() || (rows <= HEARTH_SMALL_ROWS_MAX && hearth_llama_batch_is_small());
+}
+
 /* ---- products ---- */
 
 static bool repacked(const struct ggml_tensor *weights) {
@@ -73,8 +87,8 @@ static bool repacked(const struct ggml_tensor *weights) {
 
 bool __wrap_ggml_cpu_extra_compute_forward(struct ggml_compute_params *params, struct ggml_tensor *op) {
     const struct ggml_tensor *weights = op->src[0], *rows = op->src[1];
-    if (op->op != GGML_OP_MUL_MAT || rows->ne[1] < 2 || rows->ne[1] > HEARTH_SMALL_ROWS_MAX || rows->ne[2] != 1 ||
-        rows->ne[3] != 1 || !hearth_llama_batch_is_small() || !repacked(weights)) {
+    if (op->op != GGML_OP_MUL_MAT || rows->ne[1] < 2 || rows->ne[2] != 1 || rows->ne[3] != 1 ||
+        !rows_apart(rows->ne[1]) || !repacked(weights)) {
         return __real_ggml_cpu_extra_compute_forward(params, op);
     }
     struct ggml_tensor out = *op, planes = *rows;
@@ -89,19 +103,19 @@ bool __wrap_ggml_cpu_extra_compute_forward(struct ggml_compute_params *params, s
 }
 
 bool __wrap_ggml_compute_forward_mul_mat_tiled(const struct ggml_compute_params *params, struct ggml_tensor *dst) {
-    return !hearth_llama_batch_is_small() && __real_ggml_compute_forward_mul_mat_tiled(params, dst);
+    return !rows_apart(0) && __real_ggml_compute_forward_mul_mat_tiled(params, dst);
 }
 
 bool __wrap_ggml_compute_forward_mul_mat_id_tiled(const struct ggml_compute_params *params, struct ggml_tensor *dst,
                                                   int64_t expert, int64_t rows, const int32_t *map, char *scratch) {
-    return !hearth_llama_batch_is_small() &&
+    return !rows_apart(0) &&
            __real_ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, rows, map, scratch);
 }
 
 bool __wrap_llamafile_sgemm(const struct ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *a,
                             int64_t lda, const void *b, int64_t ldb, void *c, int64_t ldc, int a_type, int b_type,
                             int c_type) {
-    if (n <= HEARTH_SMALL_ROWS_MAX && !ggml_is_quantized((enum ggml_type)a_type) && hearth_llama_batch_is_small()) {
+    if (!ggml_is_quantized((enum ggml_type)a_type) && rows_apart(n)) {
         return false;
     }
     return __real_llamafile_sgemm(params, m, n, k, a, lda, b, ldb, c, ldc, a_type, b_type, c_type);
@@ -113,9 +127,10 @@ bool hearth_llama_exact_linked(void) {
     return false;
 }
 
-void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n) {
+void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n, bool deterministic) {
     (void)items;
     (void)n;
+    (void)deterministic;
 }
 
 #endif

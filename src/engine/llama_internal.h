@@ -27,6 +27,7 @@ struct hearth_llama {
     /* The sequence behind the lanes' through which pages go out and in; empty between calls. -1 for classes without
      * pages. */
     llama_seq_id scratch;
+    bool deterministic; /* hearth_llama_params.deterministic */
     bool recurrent; /* purely */
     bool hybrid;    /* attention and recurrent layers */
     int32_t n_swa;  /* sliding window, 0 = none */
@@ -67,7 +68,7 @@ bool hearth_llama_log_no_cells(void);
 /* Whether small batches of one sequence can be computed as their tokens would be one by one. */
 bool hearth_llama_exact_linked(void);
 /* Tells what the next llama_decode() computes; see llama_wrapped.h. */
-void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n);
+void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n, bool deterministic);
 
 /* llama_cuts.c */
 struct hearth_llama_cuts;

@@ -24,6 +24,8 @@ struct ggml_compute_params {
 
 /* llama_exact.c: whether the batch is one sequence's and has at most HEARTH_SMALL_ROWS_MAX rows. */
 bool hearth_llama_batch_is_small(void);
+/* Likewise: whether every row is computed as it would be alone, however many there are. */
+bool hearth_llama_batch_is_deterministic(void);
 /* llama_attention.c: makes room for a batch's rows. Without memory ggml goes its own way. */
 void hearth_llama_attention_reserve(size_t rows);
 
