@@ -129,7 +129,7 @@ static void check_shape(const struct shape *shape) {
     for (int64_t row = 0; row < shape->rows; row++) {
         items[row].seq = shape->sequences > 1 ? (int32_t)(row % 2) : 0; /* one or more is all that matters */
     }
-    hearth_llama_exact_batch(items, (size_t)shape->rows);
+    hearth_llama_exact_batch(items, (size_t)shape->rows, false);
     assert_int_equal(ggml_graph_compute_with_ctx(ctx, graph, shape->threads), GGML_STATUS_SUCCESS);
     for (int64_t row = 0; row < shape->rows; row++) {
         for (int64_t head = 0; head < shape->heads; head++) {
