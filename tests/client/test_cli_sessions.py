@@ -115,14 +115,14 @@ def test_wrong_usage(db, tmp_path):
     assert "none" in complaint("ls")
     assert "no such database" in complaint("ls", "--db", db)
     assert not db.parent.exists()
-    assert "not a file" in complaint("ls", "--db", tmp_path)
+    assert "not a regular file" in complaint("ls", "--db", tmp_path)
 
 
 def test_a_file_that_is_no_database_is_left_alone(tmp_path):
     notes = tmp_path / "notes.txt"
     notes.write_text("a shopping list, which is long enough")
-    assert "not a database" in complaint("ls", "--db", notes)
-    assert "not a database" in complaint("import", "-", "--db", notes, data=json.dumps(WORK))
+    assert "no database of hearth's" in complaint("ls", "--db", notes)
+    assert "no database of hearth's" in complaint("import", "-", "--db", notes, data=json.dumps(WORK))
     assert notes.read_text() == "a shopping list, which is long enough"
     assert os.listdir(tmp_path) == ["notes.txt"]
 

@@ -110,19 +110,6 @@ static void spoil(long at, const char *text, size_t len) {
     close(fd);
 }
 
-static int fails_to_open(const char *says) {
-    const struct hearth_store_params params = {.path = path};
-    struct hearth_store *store;
-    struct hearth_errmsg msg = {.text = ""};
-    int err = hearth_store_create(&params, &store, &msg);
-    assert_null(store);
-    if (strstr(msg.text, says) == NULL) {
-        fail_msg("%s", msg.text);
-    }
-    assert_int_equal(files_like("*.bad-*"), 0);
-    return err;
-}
-
 /* Nothing is moved out of the way, and nothing is begun in its place. */
 static void a_damaged_database_stays(void **state) {
     (void)state;

@@ -109,6 +109,20 @@ static inline int64_t sql_number(const char *text) {
     return number;
 }
 
+/* The error of opening, which says so; nothing was moved away. */
+static inline int fails_to_open(const char *says) {
+    const struct hearth_store_params params = {.path = path};
+    struct hearth_store *store;
+    struct hearth_errmsg msg = {.text = ""};
+    int err = hearth_store_create(&params, &store, &msg);
+    assert_null(store);
+    if (strstr(msg.text, says) == NULL) {
+        fail_msg("%s", msg.text);
+    }
+    assert_int_equal(files_like("*.bad-*"), 0);
+    return err;
+}
+
 /* ---- turns ---- */
 
 struct said {

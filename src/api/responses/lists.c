@@ -1,5 +1,5 @@
-/* Lists of items: those of a turn, and the page of them that a query asks for (order, limit, after). An item's id names its
- * turn, so that a page costs what is on it, however long the conversation is.
+/* Lists of items: those of a turn, and the page of them that a query asks for (order, limit, after). An item's id names
+ * its turn, so that a page costs what is on it, however long the conversation is.
  * Source: https://platform.openai.com/docs/api-reference/responses/input-items */
 #include "api/responses/responses.h"
 
@@ -84,7 +84,8 @@ static bool take_turn(void *user, struct hearth_turn *turn, bool last) {
     const bool looked_for = page->after != NULL;
     for (size_t i = begin_behind(page, list); page->ok && i < count && !page->more; i++) {
         page->more = json_array_size(page->items) == page->limit;
-        page->ok = page->more || json_array_append(page->items, json_array_get(list, page->ascending ? i : count - 1 - i)) == 0;
+        json_t *item = json_array_get(list, page->ascending ? i : count - 1 - i);
+        page->ok = page->more || json_array_append(page->items, item) == 0;
     }
     json_decref(list);
     return page->ok && !page->more && (!looked_for || page->found);

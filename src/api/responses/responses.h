@@ -135,8 +135,8 @@ void hearth_response_item_destroy(struct hearth_response_item *item);
 
 /* Appends the items of a turn, printed: those that came in, and with `output` those that went out. */
 bool hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool output);
-/* The page that a query wants (order, limit, after) of the items of a conversation up to and with a turn (zero: there is
- * none), as job->response; of the last turn what went out only with `output`. Only the turns of the page are read. */
+/* The page that a query wants (order, limit, after) of the items of a conversation up to and with a turn (zero: there
+ * is none), as job->response; of the last turn what went out only with `output`. Only turns of the page are read. */
 bool hearth_list_respond(struct hearth_job *job, struct hearth_digest end, bool output);
 
 /* ---- conversations.c ---- */

@@ -1,0 +1,191 @@
+/* Which files the store takes: its own, of this version or an older one, and nobody else's; copies of it, and what an
+ * owner may have there. */
+#include "store_stage.h"
+
+#include "session/store_internal.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+/* Its bytes, and what stands beside it, stay as they are. */
+static void assert_left_alone(const char *says) {
+    struct stat st;
+    char bytes[16384], again[sizeof bytes];
+    int fd = open(path, O_RDONLY);
+    const ssize_t n = read(fd, bytes, sizeof bytes);
+    close(fd);
+    const size_t files = files_like("*");
+    assert_int_equal(fails_to_open(says), HEARTH_ERR_INVALID);
+    fd = open(path, O_RDONLY);
+    assert_int_equal(read(fd, again, sizeof again), n);
+    close(fd);
+    assert_memory_equal(bytes, again, (size_t)n);
+    assert_int_equal(files_like("*"), files);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0644);
+}
+
+static void write_text_file(const char *text) {
+    int fd = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    assert_int_equal(chmod(path, 0644), 0);
+}
+
+static void what_is_not_ours_is_left_alone(void **state) {
+    (void)state;
+    snprintf(path, sizeof path, "%s/deep", directory);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/deep/er", directory);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/deep/er/notes.txt", directory);
+    write_text_file("my notes");
+    assert_left_alone("notes.txt is no database of hearth's");
+    char *long_text = malloc(9000);
+    memset(long_text, 'x', 8999);
+    long_text[8999] = '\0';
+    write_text_file(long_text);
+    free(long_text);
+    assert_left_alone("notes.txt is no database of hearth's");
+    assert_int_equal(remove(path), 0);
+    sql("PRAGMA journal_mode = WAL; CREATE TABLE shopping (what TEXT); INSERT INTO shopping VALUES ('milk')");
+    assert_int_equal(chmod(path, 0644), 0);
+    assert_left_alone("is no database of hearth's");
+    /* One whose tables all stand in its log still. */
+    assert_int_equal(remove(path), 0);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(db, "PRAGMA journal_mode = WAL; CREATE TABLE a (x); INSERT INTO a VALUES (1)", NULL, NULL, NULL),
+        SQLITE_OK);
+    assert_int_equal(chmod(path, 0644), 0);
+    assert_left_alone("is no database of hearth's");
+    sqlite3_close(db);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(symlink("elsewhere", path), 0);
+    assert_int_equal(fails_to_open("symbolic link"), HEARTH_ERR_IO);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(fails_to_open("not a regular file"), HEARTH_ERR_IO);
+}
+
+static void an_emptied_file_is_not_begun(void **state) {
+    (void)state;
+    struct hearth_store *store = open_plain();
+    (void)say(store, none, "work", "a");
+    hearth_store_destroy(store);
+    assert_int_equal(truncate(path, 0), 0);
+    assert_int_equal(fails_to_open("is empty, and it was not"), HEARTH_ERR_STATE);
+    char lock[128];
+    snprintf(lock, sizeof lock, "%s.lock", path);
+    assert_int_equal(remove(lock), 0);
+    store = open_plain(); /* an empty file alone is nobody's */
+    (void)say(store, none, "work", "a");
+    hearth_store_destroy(store);
+}
+
+/* The first version as it was, from its own step, with the rows of this one. */
+static void the_first_version_is_brought_up(void **state) {
+    (void)state;
+    static const char rows[] =
+        "PRAGMA application_id = 1752331379; PRAGMA user_version = 1; PRAGMA journal_mode = WAL;"
+        "ATTACH '%s.v2' AS v2; INSERT INTO meta SELECT key, value FROM v2.meta WHERE key <> 'age';"
+        "INSERT INTO owners SELECT id, owner FROM v2.owners;"
+        "INSERT INTO models SELECT * FROM v2.models; INSERT INTO uses SELECT * FROM v2.uses;"
+        "INSERT INTO configs SELECT id, key, body FROM v2.configs;"
+        "INSERT INTO turns SELECT * FROM v2.turns;"
+        "INSERT INTO sessions SELECT id, key, owner, head, created, used, body FROM v2.sessions";
+    struct hearth_store *store = open_plain();
+    struct hearth_digest one = say(store, none, "work", "one"), two = say(store, one, "work", "two");
+    struct hearth_store_quota was, now;
+    assert_int_equal(hearth_store_owner_usage(store, alice, &was), HEARTH_OK);
+    hearth_store_destroy(store);
+    char other[128], *filled = sqlite3_mprintf(rows, path), *why = NULL;
+    snprintf(other, sizeof other, "%s.v2", path);
+    assert_int_equal(rename(path, other), 0);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, hearth_store_kind.steps[0], NULL, NULL, NULL), SQLITE_OK);
+    if (sqlite3_exec(db, filled, NULL, NULL, &why) != SQLITE_OK) {
+        fail_msg("%s", why);
+    }
+    sqlite3_free(filled);
+    sqlite3_close(db);
+    store = open_plain();
+    assert_letters(store, two, "onetwo");
+    assert_same(head_of(store, "work"), two);
+    assert_int_equal(hearth_store_owner_usage(store, alice, &now), HEARTH_OK);
+    assert_int_equal(now.bytes, was.bytes);
+    assert_int_equal(now.sessions, 1);
+    hearth_store_destroy(store);
+    uint8_t head[21];
+    int fd = open(path, O_RDONLY);
+    assert_int_equal(read(fd, head, sizeof head), sizeof head);
+    close(fd);
+    assert_true(hearth_db_head_has_sums(head)); /* its pages have checksums now */
+    strcat(path, ".before-v2");
+    assert_int_equal(sql_number("PRAGMA user_version"), 1);
+    assert_int_equal(sql_number("SELECT count(*) FROM turns"), 2);
+}
+
+static void a_backup_is_a_database(void **state) {
+    (void)state;
+    struct hearth_store *store = open_plain();
+    struct hearth_errmsg msg;
+    struct hearth_digest at = none;
+    for (int i = 0; i < 50; i++) {
+        at = say(store, at, "work", "x");
+    }
+    char copy[128];
+    snprintf(copy, sizeof copy, "%s.copy", path);
+    assert_int_equal(hearth_store_backup(store, copy, &msg), HEARTH_OK);
+    assert_int_equal(hearth_store_backup(store, copy, &msg), HEARTH_ERR_IO); /* it is there */
+    assert_int_equal(hearth_store_delete(store, alice, at), HEARTH_OK);
+    hearth_store_destroy(store);
+    assert_int_equal(files_like("*.new-*"), 0);
+    store = open_with(copy, NULL, 0);
+    assert_text(store, at, "x");
+    hearth_store_destroy(store);
+}
+
+static void a_quota_is_kept(void **state) {
+    (void)state;
+    struct hearth_store *store = open_plain();
+    struct hearth_errmsg msg;
+    struct hearth_store_quota has, most = {.sessions = 2};
+    struct hearth_session session = {.name = "a", .owner = alice, .quota = most};
+    assert_int_equal(hearth_store_session_put(store, &session, false, &msg), HEARTH_OK);
+    (void)say(store, none, "b", "text");
+    session.name = "c";
+    assert_int_equal(hearth_store_session_put(store, &session, false, &msg), HEARTH_ERR_QUOTA);
+    assert_non_null(strstr(msg.text, "2 conversations"));
+    const struct said said = {.owner = alice, .id = hearth_store_id(), .session = "d", .text = "more"};
+    struct hearth_turn turn = turn_of(&said);
+    turn.quota = most;
+    assert_int_equal(hearth_store_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
+    turn.quota = (struct hearth_store_quota){.bytes = 10};
+    assert_int_equal(hearth_store_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
+    assert_int_equal(hearth_store_owner_check(store, alice, &turn.quota, &msg), HEARTH_ERR_QUOTA);
+    assert_int_equal(hearth_store_owner_check(store, bob, &turn.quota, &msg), HEARTH_OK);
+    hearth_turn_finish(&turn);
+    assert_int_equal(hearth_store_session_delete(store, alice, "a"), HEARTH_OK);
+    assert_int_equal(hearth_store_session_put(store, &session, false, &msg), HEARTH_OK);
+    assert_int_equal(hearth_store_session_delete(store, alice, "b"), HEARTH_OK);
+    assert_int_equal(hearth_store_session_delete(store, alice, "c"), HEARTH_OK);
+    assert_int_equal(hearth_store_owner_usage(store, alice, &has), HEARTH_OK);
+    assert_int_equal(has.sessions, 0);
+    assert_int_equal(has.bytes, 0); /* counted to the byte */
+    hearth_store_destroy(store);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(what_is_not_ours_is_left_alone),
+        TEST(an_emptied_file_is_not_begun),
+        TEST(the_first_version_is_brought_up),
+        TEST(a_backup_is_a_database),
+        TEST(a_quota_is_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
