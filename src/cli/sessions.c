@@ -97,6 +97,9 @@ static int open_store(struct sessions *sessions, const struct hearth_tool_comman
     struct hearth_errmsg msg = {""};
     const bool make = command->bit == IMPORT;
     const char *path = sessions->options.db ? sessions->options.db : getenv("HEARTH_SESSION_DB");
+    if (command->bit == RECOVER && sessions->arg_count > 0) {
+        path = sessions->args[0];
+    }
     const char *key = sessions->options.key_file ? sessions->options.key_file : getenv("HEARTH_KV_KEY");
     sessions->path = path && *path ? strdup(path) : hearth_session_db_default();
     if (!sessions->path) {

@@ -373,3 +373,32 @@ def test_encrypted(db, tmp_path):
     assert "key" in complaint("ls", "--db", db)
     assert "key" in complaint("ls", "--db", db, "--key", other)
     assert len(ls(db, "--key", key)) == 1
+
+
+def test_backup_and_recover(db):
+    """A database whose first page is gone is neither moved nor begun anew, and gives back what it has."""
+    put(db, WORK)
+    copy, saved = db.with_name("copy.db"), db.with_name("saved.db")
+    assert str(copy) in run("backup", copy, "--db", db).stdout
+    assert "exists" in complaint("backup", copy, "--db", db)
+    assert [one["name"] for one in ls(copy)] == ["work"]
+    with open(db, "r+b") as file:
+        file.write(bytes(4096))
+    before = db.read_bytes()
+    assert "no database of hearth's" in complaint("ls", "--db", db)
+    assert "--to" in complaint("recover", db, status=2)
+    found = json.loads(run("recover", db, "--to", saved, "--json").stdout)
+    assert (found["turns"], found["sessions"], found["lost_turns"], found["shorter"]) == (2, 1, 0, 0)
+    assert db.read_bytes() == before
+    assert "And Pozsony?" in run("show", "work", "--db", saved).stdout
+    assert "there already" in complaint("recover", db, "--to", saved)
+    assert not list(db.parent.glob("*.bad-*"))
+
+
+def test_restore_needs_a_name(db):
+    put(db, WORK)
+    assert "--all" in complaint("restore", "--db", db, status=2)
+    assert "1 session" in run("restore", "work", "--db", db).stdout
+    assert "0 sessions" in run("restore", "--all", "--db", db).stdout
+    assert ls(db, "--expired") == []
+    assert "no session" in complaint("restore", "nobody", "--db", db)
