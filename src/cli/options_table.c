@@ -47,7 +47,7 @@ const struct hearth_option_row *hearth_option_at(size_t offset) {
 /* ---- paths ---- */
 
 bool hearth_option_is_path(const struct hearth_option_row *row) {
-    return !row->title && row->type == HEARTH_OPTION_IS_TEXT &&
+    return !row->title && (row->type == HEARTH_OPTION_IS_TEXT || row->type == HEARTH_OPTION_IS_FILLED) &&
            (strcmp(row->argument, "FILE") == 0 || strcmp(row->argument, "DIR") == 0);
 }
 

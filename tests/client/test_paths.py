@@ -61,14 +61,16 @@ def test_a_place_that_cannot_be_written(tmp_path, option):
     for name in ["below a file", "a link to itself", "too long"] + (["directory"] if option == "--session-db" else []):
         path, reason = wrong[name]
         line = refusal(*SIM, option, str(path))
-        assert str(path) in line and (reason in line or "not a regular file" in line), name
+        assert str(path) in line and any(
+            why in line for why in (reason, "not a regular file", "a symbolic link")), name
     line = refusal(*SIM, option, str(tmp_path / "file" / "deeper" / "still"))
     assert "Not a directory" in line or "No such file" in line
 
 
 @pytest.mark.parametrize("option", READ + LOADED + WRITTEN)
 def test_an_empty_path(option):
-    assert f"{option}: the path is empty" in refusal(*SIM, option, "")
+    line = refusal(*SIM, option, "")
+    assert line.startswith(f"hearth: {option}") and "empty" in line
 
 
 def test_a_path_in_a_file_is_meant_too(tmp_path):
