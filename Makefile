@@ -7,7 +7,7 @@
 # llama.cpp; HEARTH_CUDA=1 builds it for NVIDIA GPUs.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench soak lint fuzz fuzz-long coverage zoo peer install clean
+.PHONY: help build run test bench soak lint fuzz fuzz-long coverage faults zoo peer install clean
 
 export SAN PORT MODEL ARGS LEAST
 PREFIX ?= /usr/local
@@ -41,6 +41,9 @@ fuzz-long: ## The same for hours (ARGS=hours, default 8)
 
 coverage: ## Say which lines of src/ the tests reach (ARGS=quick, ARGS=c, ARGS=report)
 	@scripts/coverage.sh $(ARGS)
+
+faults: ## Refuse every allocation and fail every system call once (the tests try a share of them)
+	@scripts/faults.sh
 
 zoo: ## Prove export and import of state on every architecture of llama.cpp
 	@scripts/zoo.sh

@@ -25,13 +25,9 @@ json_t *hearth_json_real(double value) {
     return json_real(isfinite(value) ? value : 0.0);
 }
 
-static int append_dumped(const char *text, size_t len, void *user) {
-    return hearth_buf_append(user, text, len) ? 0 : -1;
-}
-
 bool hearth_json_write(json_t *value, struct hearth_buf *out) {
     bool ok = value != NULL && !hearth_memory_refused() &&
-              json_dump_callback(value, append_dumped, out, HEARTH_JSON_DUMP | JSON_ENCODE_ANY) == 0;
+              hearth_json_print(value, HEARTH_JSON_DUMP | JSON_ENCODE_ANY, out);
     json_decref(value);
     return ok;
 }

@@ -153,7 +153,7 @@ static char *arguments_text(const json_t *arguments) {
     if (json_is_string(arguments)) {
         return strndup(json_string_value(arguments), json_string_length(arguments));
     }
-    return json_dumps(arguments, JSON_COMPACT);
+    return hearth_json_dumps(arguments, JSON_COMPACT);
 }
 
 static bool read_call(const json_t *id, const json_t *function, size_t index, struct hearth_call *call,

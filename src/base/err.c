@@ -1,6 +1,7 @@
 /* Errors: the table of err.h turned into two lookups, and the one-line failure.
  *
- * Want of memory is noted (base/memory.h), since not every caller can pass the code on. The table is walked, not indexed: it has a dozen rows, and codes may be retired without leaving a hole. */
+ * Want of memory is noted (base/memory.h), since not every caller can pass the code on. The table is walked, not
+ * indexed: it has a dozen rows, and codes may be retired without leaving a hole. */
 #include "base/err.h"
 
 #include "base/memory.h"

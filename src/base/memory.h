@@ -22,9 +22,9 @@ void hearth_memory_note(void);
 /* Whether it was, since it began. Threads: any. */
 bool hearth_memory_refused(void);
 
-/* The reserve: blocks that are held for code which cannot be refused, as destructors that allocate. One of them is freed
- * for it (false: none is left); they are allocated again before the next work begins (false: there is no memory, and it
- * should not begin). Threads: any. */
+/* The reserve: blocks that are held for code which cannot be refused, as destructors that allocate. One of them is
+ * freed for it (false: none is left); they are allocated again before the next work begins (false: there is no
+ * memory, and it should not begin). Threads: any. */
 bool hearth_memory_release(void);
 bool hearth_memory_refill(void);
 

@@ -38,7 +38,7 @@ std::string quoted(const char *text) {
 }
 
 std::string spaced(const json_t *value) {
-    const std::unique_ptr<char, void (*)(void *)> text(json_dumps(value, JSON_ENCODE_ANY), free);
+    const std::unique_ptr<char, void (*)(void *)> text(hearth_json_dumps(value, JSON_ENCODE_ANY), free);
     if (text == nullptr) {
         throw std::bad_alloc();
     }

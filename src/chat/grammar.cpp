@@ -173,7 +173,7 @@ extern "C" int hearth_chat_schema_grammar(const json_t *schema, struct hearth_bu
         const int err = hearth_cancel_check();
         return err != HEARTH_OK ? hearth_fail(msg, err, "%s", hearth_err_text(err)) : HEARTH_ERR_INVALID;
     }
-    char *text = json_dumps(strong, JSON_COMPACT | JSON_ENCODE_ANY);
+    char *text = hearth_json_dumps(strong, JSON_COMPACT | JSON_ENCODE_ANY);
     json_decref(strong);
     if (text == nullptr) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for a schema");

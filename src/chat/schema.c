@@ -264,7 +264,7 @@ static bool drop_empty(struct schema_maker *m, const json_t *made) {
     json_object_foreach_safe(m->defs, next, name, definition) {
         if (json_is_null(definition)) {
             json_t *all = hearth_schema_keep(m, json_pack("[O, O]", m->defs, made));
-            char *text = json_dumps(all, JSON_COMPACT), ref[64];
+            char *text = hearth_json_dumps(all, JSON_COMPACT), ref[64];
             snprintf(ref, sizeof ref, "#/$defs/%s\"", name);
             bool used = text == NULL || strstr(text, ref) != NULL;
             free(text);

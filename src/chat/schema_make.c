@@ -33,7 +33,7 @@ unsigned hearth_schema_types(struct schema_maker *m, const json_t *type) {
         bits |= one;
     }
     if (bits == 0) {
-        char *text = json_dumps(type, JSON_COMPACT | JSON_ENCODE_ANY);
+        char *text = hearth_json_dumps(type, JSON_COMPACT | JSON_ENCODE_ANY);
         hearth_schema_refuse(m, "type", "%.60s is no type of JSON", text != NULL ? text : "that");
         free(text);
     }

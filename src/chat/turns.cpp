@@ -174,7 +174,7 @@ std::string_view trimmed(std::string_view content) {
 }
 
 std::string json_text(const json_t *value) {
-    const std::unique_ptr<char, void (*)(void *)> text(json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY), free);
+    const std::unique_ptr<char, void (*)(void *)> text(hearth_json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY), free);
     if (text == nullptr) {
         throw std::bad_alloc();
     }

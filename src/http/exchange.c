@@ -153,7 +153,8 @@ void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t le
     if (conn->doomed || len == 0) {
         return;
     }
-    if (bufferevent_write(conn->bev, bytes, len) < 0) {
+    /* Enabled anew each time: libevent does not tell when it found no memory to be called by what is written. */
+    if (bufferevent_write(conn->bev, bytes, len) < 0 || bufferevent_enable(conn->bev, EV_WRITE) < 0) {
         hearth_http_report_drop(conn, "there is no memory for its answer");
         hearth_http_conn_doom(conn);
         return;

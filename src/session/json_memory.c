@@ -153,3 +153,35 @@ json_t *hearth_json_load(const char *text, size_t len, size_t flags, json_error_
     }
     return value;
 }
+
+/* ---- printing ---- */
+
+struct print {
+    struct hearth_buf *out;
+    bool failed;
+};
+
+static int append(const char *text, size_t len, void *user) {
+    struct print *print = user;
+    print->failed = print->failed || !hearth_buf_append(print->out, text, len);
+    return print->failed ? -1 : 0;
+}
+
+bool hearth_json_print(const json_t *value, size_t flags, struct hearth_buf *out) {
+    struct print print = {.out = out};
+    const size_t before = out->len;
+    if (json_dump_callback(value, append, &print, flags) == 0 && !print.failed) {
+        return true;
+    }
+    out->len = before;
+    return false;
+}
+
+char *hearth_json_dumps(const json_t *value, size_t flags) {
+    struct hearth_buf text = {0};
+    if (!hearth_json_print(value, flags, &text) || !hearth_buf_append(&text, "", 1)) {
+        hearth_buf_finish(&text);
+        return NULL;
+    }
+    return (char *)hearth_buf_take(&text);
+}

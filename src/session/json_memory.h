@@ -1,8 +1,11 @@
-/* jansson's memory: refusals are noted (base/memory.h), and none of them happens in the middle of a text. */
+/* jansson's memory: refusals are noted (base/memory.h), and what is parsed or printed is whole, or is not. */
 #ifndef HEARTH_SESSION_JSON_MEMORY_H
 #define HEARTH_SESSION_JSON_MEMORY_H
 
+#include "base/buf.h"
+
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
@@ -18,6 +21,13 @@ void hearth_json_watch_memory(void);
  * Errors: NULL, with json_error_out_of_memory in `error` (which may be NULL) for a refusal.
  * Threads: any. */
 json_t *hearth_json_load(const char *text, size_t len, size_t flags, json_error_t *error);
+
+/* Appends a value's text. jansson ignores that the name of a member found no room: this does not.
+ * Errors: false, and `out` as before: out of memory, or something that is no value. Threads: any. */
+bool hearth_json_print(const json_t *value, size_t flags, struct hearth_buf *out);
+
+/* json_dumps(), likewise. Owns: the text is the caller's. NULL: out of memory. Threads: any. */
+char *hearth_json_dumps(const json_t *value, size_t flags);
 
 #ifdef __cplusplus
 }

@@ -120,7 +120,7 @@ json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error
 char *hearth_json_canonical(const json_t *value) {
     const size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
     json_t *normal = has_whole_reals(value) ? normal_copy(value) : json_incref((json_t *)(uintptr_t)value);
-    char *text = normal != NULL ? json_dumps(normal, flags) : NULL;
+    char *text = normal != NULL ? hearth_json_dumps(normal, flags) : NULL;
     json_decref(normal);
     return text;
 }

@@ -27,7 +27,7 @@ struct hearth_toolsets {
 
 struct hearth_toolset *hearth_toolset_create(json_t *head, json_t *late) {
     struct hearth_toolset *set = calloc(1, sizeof *set);
-    char *first = json_dumps(head, JSON_COMPACT), *second = json_dumps(late, JSON_COMPACT);
+    char *first = hearth_json_dumps(head, JSON_COMPACT), *second = hearth_json_dumps(late, JSON_COMPACT);
     if (set != NULL && first != NULL && second != NULL) {
         const size_t len = strlen(first), more = strlen(second);
         set->refs = 1;

@@ -13,8 +13,9 @@
  *     sync EIO 1 1
  *
  * Classes are open, read, write, sync, rename, mkdir, unlink, touch (times and attributes), list (directories), stat,
- * map, lock, space (of the file system), close (which closes, and then fails), and any. Instead of an error, SHORT makes reads and writes do half of what they are asked for. Counting begins anew when
- * the rules are read. Each call that failed adds a line with its class to FAULTY_CONTROL.hits.
+ * map, lock, space (of the file system), close (which closes, and then fails), and any. Instead of an error, SHORT
+ * makes reads and writes do half of what they are asked for. Counting begins anew when the rules are read. Each call
+ * that failed adds a line with its class to FAULTY_CONTROL.hits.
  *
  * Invariant: nothing here calls what it replaces; its own files go by syscall(). A descriptor's path is asked of /proc
  * each time, which needs no tables and cannot go stale. */

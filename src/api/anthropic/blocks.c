@@ -65,7 +65,7 @@ static bool fill_calls(struct reader *reader, struct hearth_message *message) {
         struct hearth_call *call = &message->calls[i];
         call->id = hearth_anthropic_id_read(json_string_value(json_object_get(block, "id")));
         call->name = strdup(json_string_value(json_object_get(block, "name")));
-        call->arguments = input != NULL ? json_dumps(input, JSON_COMPACT) : strdup("{}");
+        call->arguments = input != NULL ? hearth_json_dumps(input, JSON_COMPACT) : strdup("{}");
         if (call->id == NULL || call->name == NULL || call->arguments == NULL) {
             return false;
         }

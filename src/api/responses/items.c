@@ -287,10 +287,10 @@ static bool read_call(struct reader *reader, const json_t *item, bool custom) {
     };
     if (custom) {
         json_t *wrapped = json_pack("{s:O?}", "input", (json_t *)(uintptr_t)arguments);
-        call->arguments = wrapped != NULL ? json_dumps(wrapped, JSON_COMPACT) : NULL;
+        call->arguments = wrapped != NULL ? hearth_json_dumps(wrapped, JSON_COMPACT) : NULL;
         json_decref(wrapped);
     } else if (json_is_object(arguments)) {
-        call->arguments = json_dumps(arguments, JSON_COMPACT);
+        call->arguments = hearth_json_dumps(arguments, JSON_COMPACT);
     } else {
         call->arguments = strdup(arguments != NULL ? json_string_value(arguments) : "{}");
     }
