@@ -61,6 +61,14 @@ struct format_release {
 };
 using format_ptr = std::unique_ptr<struct hearth_chat_format, format_release>;
 
+/* What was made, unless memory was refused on the way: then it was made some other way than it should be. */
+template <typename T> T whole(T made) {
+    if (hearth_memory_refused()) {
+        throw std::bad_alloc();
+    }
+    return made;
+}
+
 struct cached_format {
     struct hearth_digest key;
     format_ptr format;

@@ -572,10 +572,7 @@ int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_re
         const struct hearth_digest key = key_of(*chat, *request);
         *out = cached(*chat, key);
         if (*out == nullptr) {
-            format_ptr made = make_format(*chat, *request);
-            if (hearth_memory_refused()) { /* made some other way than it should be */
-                throw std::bad_alloc();
-            }
+            format_ptr made = whole(make_format(*chat, *request));
             remember(*chat, key, made.get());
             *out = made.release();
         }

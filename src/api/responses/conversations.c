@@ -83,8 +83,8 @@ static bool fail_store(struct hearth_job *job, int err, const char *name, const 
 
 static json_t *conversation_json(const struct hearth_session *session) {
     json_t *metadata = session->metadata.len > 0
-                           ? hearth_json_load((const char *)session->metadata.data, session->metadata.len, JSON_ALLOW_NUL,
-                                        NULL)
+                           ? hearth_json_load((const char *)session->metadata.data, session->metadata.len,
+                                              JSON_ALLOW_NUL, NULL)
                            : json_object();
     return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_json_text(session->name, strlen(session->name)), "object",
                      "conversation", "created_at", (json_int_t)(session->created_us / 1000000), "metadata", metadata);
