@@ -48,7 +48,7 @@ if [ "${1:-}" = merge ]; then
         made=$(mktemp -d "$found/merge.XXXXXX")
         mkdir -p "$found/$name" "$corpus/$name"
         # Without counters: an edge that is taken more often is nothing new.
-        HEARTH_FUZZ=$name "$fuzzer" -merge=1 -use_counters=0 -timeout=10 -max_len=4096 "$made" "$corpus/$name" \
+        HEARTH_FUZZ=$name "$fuzzer" -merge=1 -use_counters=0 -timeout=60 -max_len=4096 "$made" "$corpus/$name" \
             "$found/$name" >"$found/$name.merge" 2>&1 || die "merging failed: $found/$name.merge"
         rm -rf "${corpus:?}/$name"
         mv "$made" "$corpus/$name"
@@ -70,12 +70,13 @@ one() { # target, seconds
     out=$found/$1
     mkdir -p "$out" "$corpus/$1"
     rm -f "$out.crash"-*
-    set -- "$1" "$2" -max_total_time="$2" -timeout=10 -rss_limit_mb=3000 -print_final_stats=1 \
+    set -- "$1" "$2" -max_total_time="$2" -timeout=25 -rss_limit_mb=3000 -print_final_stats=1 \
         -artifact_prefix="$out.crash-"
     [ ! -e "tests/fuzz/dict/$1.dict" ] || set -- "$@" -dict="tests/fuzz/dict/$1.dict"
     name=$1
     shift 2
-    HEARTH_FUZZ=$name "$fuzzer" "$@" "$out" "$corpus/$name" >"$out.log" 2>&1 || true
+    HEARTH_FUZZ=$name "$fuzzer" "$@" "$out" "$corpus/$name" >"$out.log" 2>&1 ||
+        echo "$name: ended early; see $out.log" >"$out.found"
     for crash in "$out.crash"-*; do
         [ -e "$crash" ] || continue
         HEARTH_FUZZ=$name "$fuzzer" -minimize_crash=1 -max_total_time=30 -timeout=10 \
