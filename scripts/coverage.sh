@@ -35,6 +35,7 @@ if [ "$what" != report ]; then
         "$dir/tests/fuzz/replay" "$name" "tests/fuzz/corpus/$name" >&2 || say "$name failed"
     done
     say "tests in C"
+    scripts/check-docs.sh "$HEARTH_BIN" >&2 || say "the pages about options are old"
     meson test -C "$dir" --no-rebuild --no-suite lint --no-suite fuzz --timeout-multiplier 4 >&2 || say "some failed"
 fi
 if [ "$what" = all ] || [ "$what" = quick ]; then
