@@ -174,7 +174,8 @@ static bool end_chat(struct sink *sink, const struct hearth_event *event) {
     int rc = hearth_chat_stream_end(choice->stream, limited || stopped, on_delta, sink, &choice->message, &repaired);
     hearth_chat_stream_destroy(choice->stream);
     choice->stream = NULL;
-    if (rc != HEARTH_OK || !sink->ok || hearth_memory_refused() || (stopped && (choice->stop = strdup(event->stop_string)) == NULL)) {
+    choice->stop = stopped ? strdup(event->stop_string) : choice->stop;
+    if (rc != HEARTH_OK || !sink->ok || hearth_memory_refused() || (stopped && choice->stop == NULL)) {
         return false;
     }
     choice->cut = limited || (stopped && repaired);

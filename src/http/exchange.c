@@ -229,7 +229,8 @@ static void put_head(struct hearth_http_conn *conn, int status, const char *requ
         ok = ok && hearth_buf_append(&head, extra->data, extra->len);
     }
     /* A header that found no memory is left out; this one must not be. */
-    if (status == 503 && (extra == NULL || extra->len == 0 || strstr((const char *)extra->data, "Retry-After: ") == NULL)) {
+    const char *own = extra != NULL && extra->len > 0 ? (const char *)extra->data : "";
+    if (status == 503 && strstr(own, "Retry-After: ") == NULL) {
         ok = ok && hearth_buf_text(&head, "Retry-After: 1\r\n");
     }
     ok = ok && hearth_buf_printf(&head, "%sConnection: %s\r\n\r\n", framing, conn->keep_alive ? "keep-alive" : "close");

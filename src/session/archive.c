@@ -10,6 +10,7 @@
  * Invariants: `queued_bytes` is the sum over the queue and what the thread has taken. `put_count` and `settled_count`
  * count rows; a row is settled once it is on disk or given up, in the order in which it was put. */
 #include "session/archive_internal.h"
+#include "session/db.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -342,7 +343,7 @@ size_t hearth_archive_read(struct hearth_archive *archive, enum hearth_archive_q
     pthread_mutex_lock(&archive->read_mutex);
     if (archive->reader.handle != NULL) {
         rc = hearth_archive_rows_read(&archive->reader, archive->seal, query, key, rows, max, &count, &damaged);
-        if (rc != SQLITE_OK && (rc & 0xFF) != SQLITE_BUSY && (rc & 0xFF) != SQLITE_NOMEM) {
+        if (rc != SQLITE_OK && (rc & 0xFF) != SQLITE_BUSY && !hearth_db_is_nomem(rc)) {
             hearth_archive_db_close(&archive->reader);
         } else {
             rc = SQLITE_OK;

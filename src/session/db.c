@@ -182,6 +182,10 @@ const char *hearth_db_text(int rc) {
                                      : sqlite3_errstr(rc);
 }
 
+bool hearth_db_is_nomem(int rc) {
+    return (rc & 0xFF) == SQLITE_NOMEM || rc == SQLITE_IOERR_NOMEM;
+}
+
 bool hearth_db_is_bad(const struct hearth_db_kind *kind, int rc) {
     bool other = rc == HEARTH_DB_ALIEN || rc == HEARTH_DB_NEWER;
     return other ? kind->replaces_others

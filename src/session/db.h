@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define HEARTH_DB_ALIEN 0x1000 /* what is there is somebody else's */
 #define HEARTH_DB_NEWER 0x1001 /* it is of a newer hearth */
@@ -33,7 +34,19 @@ struct hearth_db_kind {
     bool has_sums;        /* pages have checksums (session/db_sums.h); an older version is copied before a step */
 };
 
-/* What stands at a path, told without SQLite. */
+/* The bytes of a database file as they are. A descriptor of our own is no way to them: closing it would end the locks
+ * that this process's connections have on the file. Threads: one at a time. */
+struct hearth_db_raw {
+    sqlite3_file *file;
+    const char *name;
+};
+/* 0, or -1 with errno: it is missing, not a regular file, or cannot be read. */
+int hearth_db_raw_open(const char *path, struct hearth_db_raw *raw);
+void hearth_db_raw_close(struct hearth_db_raw *raw);
+/* Bytes read, fewer than `len` at the end of the file; -1: an error. */
+ssize_t hearth_db_raw_read(const struct hearth_db_raw *raw, void *bytes, size_t len, uint64_t at);
+
+/* What stands at a path, told without a connection to it. */
 enum hearth_db_file {
     HEARTH_DB_FILE_NONE,
     HEARTH_DB_FILE_CLOSED, /* it cannot be read */
@@ -56,6 +69,8 @@ void hearth_db_close(const struct hearth_db_kind *kind, sqlite3 **handle, sqlite
 bool hearth_db_has_moved(sqlite3 *handle);
 /* A code in words. */
 const char *hearth_db_text(int rc);
+/* True for a code that says that memory was refused, to SQLite or to its layer for files. */
+bool hearth_db_is_nomem(int rc);
 /* True for a code that says the file itself is at fault. */
 bool hearth_db_is_bad(const struct hearth_db_kind *kind, int rc);
 /* Moves the database out of the way if it is at fault, which is looked into; logs. False: that failed. */

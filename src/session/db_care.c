@@ -98,12 +98,13 @@ int hearth_db_ask_for_sums(sqlite3 *handle) {
 
 static bool has_sums(const char *path) {
     uint8_t head[21];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    const bool has =
-        fd >= 0 && pread(fd, head, sizeof head, 0) == (ssize_t)sizeof head && hearth_db_head_has_sums(head);
-    if (fd >= 0) {
-        (void)close(fd);
+    struct hearth_db_raw raw;
+    if (hearth_db_raw_open(path, &raw) != 0) {
+        return false;
     }
+    const bool has = hearth_db_raw_read(&raw, head, sizeof head, 0) == (ssize_t)sizeof head &&
+                     hearth_db_head_has_sums(head);
+    hearth_db_raw_close(&raw);
     return has;
 }
 

@@ -1,5 +1,10 @@
-/* Whose file is it? Told from its bytes, before SQLite sees it: SQLite would carry a log into a file that it opens, and
- * leave files beside it, and a file of somebody else's is never touched.
+/* Whose file is it? Told from its bytes, before a connection is opened: that would carry a log into the file and leave
+ * files beside it, and a file of somebody else's is never touched.
+ *
+ * The bytes are read through SQLite's layer for files. close() on a descriptor of our own would end every lock that
+ * this process has on the file (POSIX), and with them those of its open connections: the next process to close the
+ * database would take itself for the last one and delete the log under them.
+ * Source: https://www.sqlite.org/howtocorrupt.html, section 2.2
  *
  * Ours has our application_id, in the header or in the last copy of the first page that stands in the log beside it: a
  * database is begun in the file and goes on in the log. An empty file is nobody's (a start that was ended at once
@@ -54,14 +59,57 @@ static bool has_no_table(const uint8_t head[HEAD]) {
            head[100] == 13 && head[103] == 0 && head[104] == 0;
 }
 
+int hearth_db_raw_open(const char *path, struct hearth_db_raw *raw) {
+    struct stat st;
+    sqlite3_vfs *vfs = sqlite3_vfs_find("unix");
+    *raw = (struct hearth_db_raw){0};
+    if (lstat(path, &st) != 0) {
+        return -1;
+    }
+    errno = S_ISREG(st.st_mode) ? ENOMEM : EINVAL;
+    if (vfs == NULL || !S_ISREG(st.st_mode)) { /* a pipe would be waited for */
+        return -1;
+    }
+    raw->name = sqlite3_create_filename(path, "", "", 0, NULL);
+    raw->file = raw->name != NULL ? calloc(1, (size_t)vfs->szOsFile) : NULL;
+    if (raw->file == NULL || vfs->xOpen(vfs, raw->name, raw->file, SQLITE_OPEN_READONLY | SQLITE_OPEN_MAIN_DB, NULL) !=
+                                 SQLITE_OK) {
+        const int saved = errno;
+        hearth_db_raw_close(raw);
+        errno = saved;
+        return -1;
+    }
+    return 0;
+}
+
+void hearth_db_raw_close(struct hearth_db_raw *raw) {
+    if (raw->file != NULL && raw->file->pMethods != NULL) {
+        (void)raw->file->pMethods->xClose(raw->file);
+    }
+    free(raw->file);
+    sqlite3_free_filename(raw->name);
+    *raw = (struct hearth_db_raw){0};
+}
+
+ssize_t hearth_db_raw_read(const struct hearth_db_raw *raw, void *bytes, size_t len, uint64_t at) {
+    sqlite3_int64 size = 0;
+    if (raw->file->pMethods->xFileSize(raw->file, &size) != SQLITE_OK) {
+        return -1;
+    }
+    const uint64_t left = (uint64_t)size > at ? (uint64_t)size - at : 0;
+    len = left < len ? (size_t)left : len;
+    const int rc = len > 0 ? raw->file->pMethods->xRead(raw->file, bytes, (int)len, (sqlite3_int64)at) : SQLITE_OK;
+    return rc == SQLITE_OK ? (ssize_t)len : -1;
+}
+
 enum hearth_db_file hearth_db_look(const struct hearth_db_kind *kind, const char *path) {
     uint8_t head[HEAD] = {0};
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) {
+    struct hearth_db_raw raw;
+    if (hearth_db_raw_open(path, &raw) != 0) {
         return errno == ENOENT ? HEARTH_DB_FILE_NONE : HEARTH_DB_FILE_CLOSED;
     }
-    const ssize_t n = pread(fd, head, HEAD, 0);
-    (void)close(fd);
+    const ssize_t n = hearth_db_raw_read(&raw, head, HEAD, 0);
+    hearth_db_raw_close(&raw);
     if (n < 0) {
         return HEARTH_DB_FILE_CLOSED;
     }

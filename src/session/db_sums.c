@@ -13,10 +13,10 @@
  *
  * A file without the reserved bytes has no sums; nor has one of another page size. */
 #include "session/db_sums.h"
+#include "session/db.h"
 
 #include "base/digest.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -210,11 +210,11 @@ const char *hearth_db_vfs(void) {
 /* ---- looking through a file ---- */
 
 /* Another process may write the page at this moment: it is read again before it counts as bad. */
-static bool is_bad(int fd, uint64_t number) {
+static bool is_bad(const struct hearth_db_raw *raw, uint64_t number) {
     enum { TRIES = 4, PAUSE_US = 20000 };
     uint8_t page[PAGE];
     for (int i = 0; i < TRIES; i++) {
-        const ssize_t n = pread(fd, page, PAGE, (off_t)(number - 1) * PAGE);
+        const ssize_t n = hearth_db_raw_read(raw, page, PAGE, (number - 1) * PAGE);
         if (n >= 0 && (n < PAGE || hearth_db_page_is_whole(page, number))) {
             return false;
         }
@@ -225,25 +225,26 @@ static bool is_bad(int fd, uint64_t number) {
 
 int64_t hearth_db_find_bad_page(const char *path, uint64_t *next, uint64_t most) {
     uint8_t head[HEAD], page[PAGE];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    int64_t bad = fd < 0 ? -1 : 0;
-    if (bad == 0 && (pread(fd, head, HEAD, 0) != HEAD || !hearth_db_head_has_sums(head))) {
+    struct hearth_db_raw raw;
+    int64_t bad = 0;
+    if (hearth_db_raw_open(path, &raw) != 0) {
+        return -1;
+    }
+    if (hearth_db_raw_read(&raw, head, HEAD, 0) != HEAD || !hearth_db_head_has_sums(head)) {
         *next = 0;
-        (void)close(fd);
+        hearth_db_raw_close(&raw);
         return 0;
     }
     for (uint64_t i = 0; bad == 0 && i < most; i++, ++*next) {
-        const ssize_t n = pread(fd, page, PAGE, (off_t)*next * PAGE);
+        const ssize_t n = hearth_db_raw_read(&raw, page, PAGE, *next * PAGE);
         if (n == 0) {
             *next = 0;
             break;
         }
-        if ((n < 0 || (n == PAGE && !hearth_db_page_is_whole(page, *next + 1))) && is_bad(fd, *next + 1)) {
+        if ((n < 0 || (n == PAGE && !hearth_db_page_is_whole(page, *next + 1))) && is_bad(&raw, *next + 1)) {
             bad = (int64_t)*next + 1;
         }
     }
-    if (fd >= 0) {
-        (void)close(fd);
-    }
+    hearth_db_raw_close(&raw);
     return bad;
 }

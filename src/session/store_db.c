@@ -162,7 +162,7 @@ const struct hearth_db_kind hearth_store_kind = {.label = "sessions",
 
 int hearth_store_fail(struct store_conn *conn, int code) {
     conn->code = code;
-    return (code & 0xFF) == SQLITE_NOMEM ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
+    return hearth_db_is_nomem(code) ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
 }
 
 bool hearth_store_is_zero(const struct hearth_digest *digest) {

@@ -99,7 +99,8 @@ int hearth_store_load(struct store_conn *conn, const struct hearth_digest *key, 
         const void *blob = sqlite3_column_blob(statement, 20);
         const size_t len = (size_t)sqlite3_column_bytes(statement, 20);
         const struct store_about about = about_turn(turn);
-        int err = blob == NULL && sqlite3_errcode(conn->handle) == SQLITE_NOMEM ? HEARTH_ERR_NOMEM : HEARTH_OK;
+        const bool refused = blob == NULL && hearth_db_is_nomem(sqlite3_extended_errcode(conn->handle));
+        int err = refused ? HEARTH_ERR_NOMEM : HEARTH_OK;
         if (err == HEARTH_OK) {
             bool sane = (unsigned)turn->status <= HEARTH_TURN_CANCELLED;
             err = sane ? hearth_store_unpack(conn, &about, blob, len, parts == STORE_ALL ? &turn->body : NULL,

@@ -188,10 +188,10 @@ static void refuses_before_the_body(void **state) {
     struct fixture *f = *state;
     struct client client;
     const char *const requests[] = {
-        "POST /refuse HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 500000\r\n\r\n",
-        "POST /refuse HTTP/1.1\r\nHost: t\r\nContent-Length: 500000\r\n\r\n",
-        "POST /refuse HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhalf",
-        "POST /refuse HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        "POST /refuse HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 500000\r\n\r\n",
+        "POST /refuse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n",
+        "POST /refuse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhalf",
+        "POST /refuse HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
     };
     f->with_head = true;
     start(f);
@@ -219,7 +219,7 @@ static void options_need_no_body(void **state) {
     struct client client;
     f->with_head = true;
     start(f);
-    open_and_send(&client, f, "OPTIONS /ok HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n");
+    open_and_send(&client, f, "OPTIONS /ok HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n");
     expect(&client, 204, "");
     client_close(&client);
     assert_int_equal(atomic_load(&f->heads), 0);
@@ -234,7 +234,7 @@ static void refuses_while_the_body_comes(void **state) {
     f->with_head = true;
     f->params.body_bytes = 64 << 20;
     start(f);
-    open_and_send(&client, f, "POST /refuse HTTP/1.1\r\nHost: t\r\nContent-Length: 16777216\r\n\r\n");
+    open_and_send(&client, f, "POST /refuse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 16777216\r\n\r\n");
     for (int i = 0; i < 16; i++) {
         assert_true(client_send(&client, block, sizeof block));
     }
@@ -249,13 +249,14 @@ static void refuses_and_keeps_the_connection(void **state) {
     struct client client;
     f->with_head = true;
     start(f);
-    open_and_send(&client, f, "GET /refuse HTTP/1.1\r\nHost: t\r\n\r\n"
-                              "POST /refuse HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"
-                              "POST /ok HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+    open_and_send(&client, f,
+                  "GET /refuse HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                  "POST /refuse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+                  "POST /ok HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
     expect(&client, 401, "who?");
     expect(&client, 401, "who?");
     expect(&client, 100, NULL);
-    assert_true(client_text(&client, "abcOPTIONS /refuse HTTP/1.1\r\nHost: t\r\n\r\n"));
+    assert_true(client_text(&client, "abcOPTIONS /refuse HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     expect(&client, 200, "3");
     expect(&client, 204, "");
     client_close(&client);
@@ -270,15 +271,16 @@ static void tells_when_the_body_does_not_come(void **state) {
     f->with_head = true;
     f->params.body_us = 300000;
     start(f);
-    open_and_send(&client, f, "POST /ok HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nabc");
+    open_and_send(&client, f, "POST /ok HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
     assert_true(reaches(&f->heads, 1));
     client_close(&client);
     assert_true(reaches(&f->gone, 1));
-    open_and_send(&client, f, "POST /ok HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nabc");
+    open_and_send(&client, f, "POST /ok HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
     expect(&client, 408, "408 /ok: the request's body did not arrive in time");
     assert_true(reaches(&f->gone, 2));
     client_close(&client);
-    open_and_send(&client, f, "POST /ok HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n");
+    open_and_send(&client, f,
+                  "POST /ok HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n");
     expect(&client, 400, NULL);
     assert_true(reaches(&f->gone, 3));
     client_close(&client);
@@ -292,11 +294,11 @@ static void names_the_path_in_errors(void **state) {
     const struct {
         const char *request, *body;
     } cases[] = {
-        {"POST /v1/messages?x=1 HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999\r\n\r\n",
+        {"POST /v1/messages?x=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n",
          "413 /v1/messages: the request's body is too large"},
         {"POST http://host:1/v1/x?y HTTP/1.1\r\nHost: host:1\r\nContent-Length: 99999999\r\n\r\n",
          "413 /v1/x: the request's body is too large"},
-        {"GET /v1/x HTTP/1.1\r\nHost: t\r\nBad Header: x\r\n\r\n", "400 /v1/x: Invalid header token"},
+        {"GET /v1/x HTTP/1.1\r\nHost: localhost\r\nBad Header: x\r\n\r\n", "400 /v1/x: Invalid header token"},
         {"GET http://host HTTP/1.1\r\nHost: host\r\nExpect: much\r\n\r\n", "417 : this expectation cannot be met"},
         {"FROB", "501 : unknown request method"},
     };
@@ -321,18 +323,18 @@ static void quiet_connections_make_place(void **state) {
     for (int i = 0; i < 8; i++) {
         assert_true(client_open(&clients[i], f->port));
         if (i == 0) {
-            assert_true(client_text(&clients[i], "GET /hold HTTP/1.1\r\nHost: t\r\n\r\n"));
+            assert_true(client_text(&clients[i], "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         } else if (i == 1) {
-            assert_true(client_text(&clients[i], "GET /1 HTTP/1.1\r\nHost: t\r\n\r\n"));
+            assert_true(client_text(&clients[i], "GET /1 HTTP/1.1\r\nHost: localhost\r\n\r\n"));
             expect(&clients[i], 200, "0");
         } else if (i < 5) {
-            assert_true(client_text(&clients[i], "GET /half HTTP/1.1\r\nHost: t\r\nA:"));
+            assert_true(client_text(&clients[i], "GET /half HTTP/1.1\r\nHost: localhost\r\nA:"));
         }
     }
     assert_true(reaches(&f->requests, 2));
     usleep(1300 * 1000); /* they are left alone for the first second */
     for (int i = 0; i < 20; i++) {
-        open_and_send(&late, f, "GET /late HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+        open_and_send(&late, f, "GET /late HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         expect(&late, 200, "0");
         client_close(&late);
     }
@@ -354,12 +356,12 @@ static void bounds_all_bodies_together(void **state) {
     char value[16];
     f->params.bodies_bytes = 1 << 20;
     start(f);
-    open_and_send(&first, f, "POST /1 HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+    open_and_send(&first, f, "POST /1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n");
     assert_true(client_send(&first, half, sizeof half));
     do {
         usleep(5000);
     } while (stats(f)->read_bytes < sizeof half);
-    open_and_send(&second, f, "POST /2 HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+    open_and_send(&second, f, "POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n");
     assert_true(client_send(&second, half, sizeof half));
     assert_true(client_response(&second, false, &response));
     assert_int_equal(response.status, 503);
@@ -368,16 +370,16 @@ static void bounds_all_bodies_together(void **state) {
     client_close(&second);
     assert_true(client_send(&first, half, 400000));
     expect(&first, 200, "1000000");
-    open_and_send(&second, f, "POST /2 HTTP/1.1\r\nHost: t\r\nContent-Length: 600000\r\n\r\n");
+    open_and_send(&second, f, "POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 600000\r\n\r\n");
     assert_true(client_send(&second, half, sizeof half)); /* there is room again */
     expect(&second, 200, "600000");
     client_close(&second);
     /* One that the handler has taken, and has not freed yet, counts like one that is being read. */
-    open_and_send(&second, f, "POST /kept HTTP/1.1\r\nHost: t\r\nContent-Length: 600000\r\n\r\n");
+    open_and_send(&second, f, "POST /kept HTTP/1.1\r\nHost: localhost\r\nContent-Length: 600000\r\n\r\n");
     assert_true(client_send(&second, half, sizeof half));
     expect(&second, 200, "600000");
     client_close(&second);
-    open_and_send(&second, f, "POST /2 HTTP/1.1\r\nHost: t\r\nContent-Length: 600000\r\n\r\n");
+    open_and_send(&second, f, "POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 600000\r\n\r\n");
     assert_true(client_send(&second, half, sizeof half));
     assert_true(client_response(&second, false, &response));
     assert_int_equal(response.status, 503);
@@ -394,7 +396,7 @@ static void cuts_off_a_body_that_trickles(void **state) {
     f->params.rate = 100000;
     f->params.trickle_us = 200000;
     start(f);
-    open_and_send(&client, f, "POST /ok HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+    open_and_send(&client, f, "POST /ok HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n");
     while (client_send(&client, "x", 1)) { /* until the server has closed */
         usleep(10000);
         if (stats(f)->timeouts > 0) {
@@ -424,7 +426,7 @@ static void cuts_off_a_reader_of_single_bytes(void **state) {
     f->params.rate = 1 << 20;
     start(f);
     open_narrow(&client, f->port);
-    assert_true(client_text(&client, "GET /flood HTTP/1.1\r\nHost: t\r\n\r\n"));
+    assert_true(client_text(&client, "GET /flood HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     while (atomic_load(&f->gone) == 0) {
         assert_true(recv(client.fd, &byte, 1, 0) <= 1);
         usleep(5000);
@@ -441,7 +443,7 @@ static void leaves_readers_that_keep_up(void **state) {
     f->params.stall_us = 50000;
     f->params.rate = 1 << 30;
     start(f);
-    open_and_send(&client, f, "GET /drip HTTP/1.1\r\nHost: t\r\n\r\n");
+    open_and_send(&client, f, "GET /drip HTTP/1.1\r\nHost: localhost\r\n\r\n");
     for (int i = 0; i < 5; i++) {
         usleep(150000);
         post(f, &f->more);
@@ -488,7 +490,7 @@ static void idle_connections_are_cheap(void **state) {
     } while (stats(f)->connections_idle < MANY);
     const int64_t silent = rss_bytes();
     for (int i = 0; i < MANY; i++) {
-        assert_true(client_text(&clients[i], "POST /x HTTP/1.1\r\nHost: t\r\nContent-Length: 20000\r\nA: ") &&
+        assert_true(client_text(&clients[i], "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\nA: ") &&
                     client_text(&clients[i], large) && client_text(&clients[i], "\r\n\r\n") &&
                     client_send(&clients[i], large, 20000));
         expect(&clients[i], 200, "20000");
@@ -532,7 +534,7 @@ static void logs_causes_without_filling_the_disk(void **state) {
     struct client client;
     start(f);
     for (int i = 0; i < 200; i++) {
-        open_and_send(&client, f, "GET /odd\x7f\x1b[2Jpath HTTP/1.1\r\nHost: t\r\nB d: x\r\n\r\n");
+        open_and_send(&client, f, "GET /odd\x7f\x1b[2Jpath HTTP/1.1\r\nHost: localhost\r\nB d: x\r\n\r\n");
         expect(&client, 400, NULL);
         client_close(&client);
         if (i == 0) {

@@ -147,7 +147,7 @@ static void expect(struct client *client, const char *body) {
     response_finish(&response);
 }
 
-#define HEAD " HTTP/1.1\r\nHost: t\r\n"
+#define HEAD " HTTP/1.1\r\nHost: localhost\r\n"
 
 /* Asked for, half-closed, then answered: whole, as a stream that has not begun, that has, in the middle of it. */
 static void half_closed_requests_are_answered(void **state) {

@@ -145,7 +145,7 @@ static void open_and_send(struct fixture *f, struct client *client, const char *
     assert_true(client_text(client, text));
 }
 
-#define HEAD " HTTP/1.1\r\nHost: t\r\n"
+#define HEAD " HTTP/1.1\r\nHost: localhost\r\n"
 #define LAST "GET /" HEAD "Connection: close\r\n\r\n"
 
 /* Every place is taken by a body that does not end. A new client gets one, and who sends faster keeps his. */
@@ -288,7 +288,7 @@ static void write_certificate(const char *cert_path, const char *key_path) {
 
 /* Silence, half a handshake, and plain HTTP where TLS is spoken: each is cut off, and counted. */
 static void handshakes_end(void **state) {
-    static const char *const texts[] = {"", "\x16\x03\x01\x02", "GET / HTTP/1.1\r\nHost: t\r\n\r\n"};
+    static const char *const texts[] = {"", "\x16\x03\x01\x02", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"};
     struct fixture *f = *state;
     char dir[] = "/tmp/hearth-share-XXXXXX", cert[64], key[64];
     assert_non_null(mkdtemp(dir));
@@ -331,7 +331,7 @@ static void misbehave(struct fixture *f, struct client *client, int kind) {
     }
     switch (kind) {
     case SLOW_HEAD:
-        (void)client_text(client, "POST /x HTTP/1.1\r\nHost: t\r\nA: ");
+        (void)client_text(client, "POST /x HTTP/1.1\r\nHost: localhost\r\nA: ");
         break;
     case SLOW_BODY:
         (void)client_text(client, "POST /x" HEAD "Content-Length: 1000000\r\n\r\nabc");

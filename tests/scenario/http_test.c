@@ -164,12 +164,12 @@ static void keeps_alive_and_pipelines(void **state) {
     assert_true(client_request(&client, "GET", "/a%20b?x=%20y", NULL, NULL));
     expect_body(&client, 200, "GET /a b ?x=%20y ");
     assert_true(client_text(&client,
-                            "POST /1 HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc"
-                            "GET /2 HTTP/1.1\r\nHost: t\r\n\r\n"
-                            "POST /3 HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+                            "POST /1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"
+                            "GET /2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                            "POST /3 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
                             "3\r\nfoo\r\n3;x=y\r\nbar\r\n"
-                            "0\r\nTrailer: t\r\n\r\nGET /stream HTTP/1.1\r\nHost: t\r\n\r\n"
-                            "GET /5 HTTP/1.1\r\nHost: t\r\n\r\n"));
+                            "0\r\nTrailer: t\r\n\r\nGET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                            "GET /5 HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     expect_body(&client, 200, "POST /1 ? abc");
     expect_body(&client, 200, "GET /2 ? ");
     expect_body(&client, 200, "POST /3 ? foobar");
@@ -185,7 +185,7 @@ static void a_thousand_are_pipelined(void **state) {
     struct hearth_buf all = {0};
     assert_true(client_open(&client, f->port));
     for (int i = 0; i < 1000; i++) {
-        assert_true(hearth_buf_printf(&all, "GET /%d HTTP/1.1\r\nHost: t\r\n\r\n", i));
+        assert_true(hearth_buf_printf(&all, "GET /%d HTTP/1.1\r\nHost: localhost\r\n\r\n", i));
     }
     assert_true(client_send(&client, all.data, all.len));
     for (int i = 0; i < 1000; i++) {
@@ -203,7 +203,7 @@ static void large_writes_are_no_flood(void **state) {
     struct client client;
     struct response response;
     assert_true(client_open(&client, f->port));
-    assert_true(client_text(&client, "GET /large HTTP/1.1\r\nHost: t\r\n\r\n"));
+    assert_true(client_text(&client, "GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     assert_true(client_response(&client, false, &response));
     assert_true(response.complete);
     assert_int_equal(response.body.len, LARGE_BYTES);
@@ -216,7 +216,8 @@ static void pipelines_behind_a_held_request(void **state) {
     struct fixture *f = *state;
     struct client client;
     assert_true(client_open(&client, f->port));
-    assert_true(client_text(&client, "GET /hold HTTP/1.1\r\nHost: t\r\n\r\nGET /next HTTP/1.1\r\nHost: t\r\n\r\n"));
+    assert_true(client_text(
+        &client, "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\nGET /next HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     assert_true(reaches(&f->holds, 1));
     hearth_http_post(f->server, &f->work);
     expect_body(&client, 200, "released");
@@ -227,7 +228,7 @@ static void pipelines_behind_a_held_request(void **state) {
 static void takes_requests_byte_by_byte(void **state) {
     struct fixture *f = *state;
     struct client client;
-    const char *text = "POST /slow?q HTTP/1.1\r\nHost: t\r\nA: b\r\nEmpty:\r\nContent-Length: 4\r\n\r\nbody";
+    const char *text = "POST /slow?q HTTP/1.1\r\nHost: localhost\r\nA: b\r\nEmpty:\r\nContent-Length: 4\r\n\r\nbody";
     assert_true(client_open(&client, f->port));
     for (const char *c = text; *c != '\0'; c++) {
         assert_true(client_send(&client, c, 1));
@@ -307,14 +308,16 @@ static void answers_the_pages_that_it_was_told_of(void **state) {
     }
 }
 
-/* The name in an absolute target is the one that counts. */
+/* The name in an absolute target counts like that of Host, and may not differ from it. */
 static void looks_at_the_host_of_the_target(void **state) {
     static const struct {
         const char *head;
         int status;
     } cases[] = {
-        {"GET http://evil.test/x HTTP/1.1\r\nHost: localhost\r\n\r\n", 403},
-        {"GET http://localhost/x HTTP/1.1\r\nHost: evil.test\r\n\r\n", 200},
+        {"GET http://evil.test/x HTTP/1.1\r\nHost: evil.test\r\n\r\n", 403},
+        {"GET http://evil.test/x HTTP/1.1\r\nHost: localhost\r\n\r\n", 400},
+        {"GET http://localhost/x HTTP/1.1\r\nHost: evil.test\r\n\r\n", 400},
+        {"GET http://localhost/x HTTP/1.1\r\nHost: localhost\r\n\r\n", 200},
         {"GET /x HTTP/1.1\r\nHost: evil.test\r\nX-Forwarded-Host: localhost\r\n\r\n", 403},
         {"GET /http://localhost/ HTTP/1.1\r\nHost: evil.test\r\n\r\n", 403},
         {"OPTIONS * HTTP/1.1\r\nHost: evil.test\r\n\r\n", 403},
@@ -349,12 +352,12 @@ static void continues_when_asked(void **state) {
     struct fixture *f = *state;
     struct client client;
     assert_true(client_open(&client, f->port));
-    assert_true(client_text(&client, "POST /c HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n"
+    assert_true(client_text(&client, "POST /c HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
                                      "Content-Length: 2\r\n\r\n"));
     expect_body(&client, 100, "");
     assert_true(client_text(&client, "ok"));
     expect_body(&client, 200, "POST /c ? ok");
-    assert_true(client_text(&client, "POST /c HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n"
+    assert_true(client_text(&client, "POST /c HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
                                      "Content-Length: 100001\r\n\r\n"));
     expect_error(&client, 413);
     client_close(&client);
@@ -372,12 +375,12 @@ static void refuses_what_it_cannot_take(void **state) {
         int status;
         const char *before, *middle, *after;
     } cases[] = {
-        {413, "POST /x HTTP/1.1\r\nHost: t\r\nContent-Length: 100001\r\n\r\n", "", ""},
-        {413, "POST /x HTTP/1.1\r\nHost: t\r\nContent-Length: 999999999999999999\r\n\r\n", "", ""},
-        {414, "GET /", long_url, " HTTP/1.1\r\nHost: t\r\n\r\n"},
-        {417, "POST /x HTTP/1.1\r\nHost: t\r\nExpect: miracles\r\n\r\n", "", ""},
-        {431, "GET /x HTTP/1.1\r\nHost: t\r\nA: ", long_header, "\r\n\r\n"},
-        {431, "GET /x HTTP/1.1\r\nHost: t\r\n", many, "\r\n"},
+        {413, "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\n\r\n", "", ""},
+        {413, "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999999999\r\n\r\n", "", ""},
+        {414, "GET /", long_url, " HTTP/1.1\r\nHost: localhost\r\n\r\n"},
+        {417, "POST /x HTTP/1.1\r\nHost: localhost\r\nExpect: miracles\r\n\r\n", "", ""},
+        {431, "GET /x HTTP/1.1\r\nHost: localhost\r\nA: ", long_header, "\r\n\r\n"},
+        {431, "GET /x HTTP/1.1\r\nHost: localhost\r\n", many, "\r\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct client client;
@@ -396,14 +399,14 @@ static void answers_in_the_middle_of_a_large_body(void **state) {
     struct client client;
     memset(block, 'x', sizeof block);
     assert_true(client_open(&client, f->port));
-    assert_true(client_text(&client, "POST /x HTTP/1.1\r\nHost: t\r\nContent-Length: 8388608\r\n\r\n"));
+    assert_true(client_text(&client, "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8388608\r\n\r\n"));
     for (int i = 0; i < 8; i++) {
         assert_true(client_send(&client, block, sizeof block));
     }
     expect_error(&client, 413);
     client_close(&client);
     assert_true(client_open(&client, f->port));
-    assert_true(client_text(&client, "POST /x HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    assert_true(client_text(&client, "POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"));
     for (int i = 0; i < 3; i++) { /* 50,000 bytes each: over the limit in the third */
         assert_true(client_text(&client, "C350\r\n") && client_send(&client, block, 50000) &&
                     client_text(&client, "\r\n"));
@@ -416,11 +419,11 @@ static void times_out(void **state) {
     struct fixture *f = *state;
     struct client client;
     assert_true(client_open(&client, f->port));
-    assert_true(client_text(&client, "GET /x HTTP/1.1\r\nHost: t\r\nA:"));
+    assert_true(client_text(&client, "GET /x HTTP/1.1\r\nHost: localhost\r\nA:"));
     expect_error(&client, 408);
     client_close(&client);
     assert_true(client_open(&client, f->port));
-    assert_true(client_text(&client, "POST /x HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nabc"));
+    assert_true(client_text(&client, "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc"));
     expect_error(&client, 408);
     client_close(&client);
     assert_true(client_open(&client, f->port)); /* idle: closed without a word */
@@ -433,9 +436,9 @@ static void sees_that_the_client_has_gone(void **state) {
     for (int i = 1; i <= 3; i++) {
         struct client client;
         assert_true(client_open(&client, f->port));
-        assert_true(client_text(&client, "GET /hold HTTP/1.1\r\nHost: t\r\n\r\n"));
+        assert_true(client_text(&client, "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         if (i == 2) {
-            assert_true(client_text(&client, "GET /pipelined HTTP/1.1\r\nHost: t\r\n\r\n"));
+            assert_true(client_text(&client, "GET /pipelined HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         }
         assert_true(reaches(&f->holds, i));
         if (i == 3) { /* by a reset */
@@ -451,7 +454,7 @@ static void drops_a_reader_that_does_not_read(void **state) {
     struct fixture *f = *state;
     struct client client;
     assert_true(client_open(&client, f->port));
-    assert_true(client_text(&client, "GET /flood HTTP/1.1\r\nHost: t\r\n\r\n"));
+    assert_true(client_text(&client, "GET /flood HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     assert_true(reaches(&f->gone, 1));
     client_close(&client);
     struct response response = http_call(f->port, "GET", "/after", NULL, NULL);
@@ -537,7 +540,7 @@ static void stops_gracefully(void **state) {
     assert_true(client_open(&idle, f->port) && client_open(&busy, f->port));
     assert_true(client_request(&idle, "GET", "/x", NULL, NULL));
     expect_body(&idle, 200, "GET /x ? ");
-    assert_true(client_text(&busy, "GET /hold HTTP/1.1\r\nHost: t\r\n\r\n"));
+    assert_true(client_text(&busy, "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     assert_true(reaches(&f->holds, 1));
     hearth_http_stop(f->server);
     assert_true(client_at_end(&idle));
@@ -557,7 +560,7 @@ static void join_closes_what_is_left(void **state) {
     struct fixture *f = *state;
     struct client client;
     assert_true(client_open(&client, f->port));
-    assert_true(client_text(&client, "GET /hold HTTP/1.1\r\nHost: t\r\n\r\n"));
+    assert_true(client_text(&client, "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     assert_true(reaches(&f->holds, 1));
     hearth_http_join(f->server, 100000);
     assert_int_equal(atomic_load(&f->gone), 1);

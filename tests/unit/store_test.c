@@ -1,4 +1,5 @@
 /* The store's turns and sessions: what is put is found again, under its owner, also by another process. */
+#include "session/store_internal.h"
 #include "store_stage.h"
 
 #include <pthread.h>
@@ -412,6 +413,40 @@ static void two_processes_use_one_database(void **state) {
     hearth_store_destroy(other);
 }
 
+/* A look at the file while the database is open leaves the connections' locks alone: else another process that closes
+ * the database takes itself for the last one, and deletes the log. That process is forked before anything is open, for
+ * SQLite's memory of locks comes with a fork. */
+static void a_look_leaves_the_locks_alone(void **state) {
+    int go[2], status;
+    char byte = 'g';
+    (void)state;
+    assert_int_equal(pipe(go), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)close(go[1]);
+        const bool told = read(go[0], &byte, 1) == 1;
+        hearth_store_destroy(open_plain());
+        _exit(told ? 0 : 1);
+    }
+    struct hearth_store *store = open_plain();
+    const struct hearth_digest first = say(store, none, "locks", "one");
+    uint64_t next = 0;
+    assert_int_equal(hearth_db_look(&hearth_store_kind, path), HEARTH_DB_FILE_OURS);
+    assert_int_equal(hearth_db_find_bad_page(path, &next, 1000), 0);
+    assert_int_equal(write(go[1], &byte, 1), 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    const struct hearth_digest second = say(store, first, "locks", "two");
+    struct hearth_store *other = open_plain();
+    assert_text(other, first, "one");
+    assert_text(other, second, "two");
+    hearth_store_destroy(other);
+    hearth_store_destroy(store);
+    (void)close(go[0]);
+    (void)close(go[1]);
+}
+
 struct worker {
     struct hearth_store *store;
     int number;
@@ -528,6 +563,7 @@ int main(void) {
         TEST(sessions_are_made_changed_and_listed),
         TEST(what_a_dead_process_left_has_failed),
         TEST(two_processes_use_one_database),
+        TEST(a_look_leaves_the_locks_alone),
         TEST(threads_share_a_store),
         TEST(in_memory_nothing_is_written),
         TEST(the_secret_lasts),
