@@ -272,6 +272,15 @@ void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, co
 
 /* ---- the end ---- */
 
+/* A stream whose last event found no memory is broken off: an end would pass for that of a whole reply. */
+static void end_stream(struct hearth_http_exchange *exchange, bool whole) {
+    if (whole) {
+        hearth_http_end(exchange);
+    } else {
+        hearth_http_break(exchange);
+    }
+}
+
 static void end_with_error(struct hearth_job *job) {
     struct hearth_http_exchange *exchange = job->exchange;
     struct hearth_buf out = {0};
@@ -285,11 +294,12 @@ static void end_with_error(struct hearth_job *job) {
         hearth_api_write_error(exchange, &job->error);
         return;
     }
-    if (job->dialect->fail != NULL && job->dialect->fail(job, &job->error, &out)) {
+    const bool told = job->dialect->fail != NULL && job->dialect->fail(job, &job->error, &out);
+    if (told) {
         hearth_http_write(exchange, out.data, out.len);
     }
     hearth_buf_finish(&out);
-    hearth_http_end(exchange);
+    end_stream(exchange, told);
 }
 
 bool hearth_reply_refuse(struct hearth_job *job) {
@@ -301,9 +311,9 @@ bool hearth_reply_refuse(struct hearth_job *job) {
     }
     hearth_job_name(job);
     const bool ok = begin_stream(job, &out) && job->dialect->overflow(job, &out);
-    (void)emit(job, &out, ok);
+    const bool told = emit(job, &out, ok);
     job->exchange = NULL;
-    hearth_http_end(exchange);
+    end_stream(exchange, told);
     return true;
 }
 
@@ -322,9 +332,9 @@ void hearth_reply_end(struct hearth_job *job) {
     }
     if (job->generation.stream) {
         const bool ok = job->dialect->finish == NULL || job->dialect->finish(job, &out);
-        (void)emit(job, &out, ok); /* without memory the stream ends without its end, which clients notice */
+        const bool told = emit(job, &out, ok);
         job->exchange = NULL;
-        hearth_http_end(exchange);
+        end_stream(exchange, told);
         return;
     }
     json_t *response = job->dialect->whole(job);

@@ -301,6 +301,12 @@ void hearth_http_end(struct hearth_http_exchange *exchange) {
     hearth_http_conn_answered(exchange->conn);
 }
 
+void hearth_http_break(struct hearth_http_exchange *exchange) {
+    HEARTH_ASSERT(exchange->begun);
+    exchange->conn->keep_alive = false;
+    hearth_http_conn_answered(exchange->conn);
+}
+
 /* The request's path as it was sent, as far as it was read: without its query, and without the address that a proxy is
  * sent. False: out of memory. */
 static bool raw_path(const struct hearth_buf *url, struct hearth_buf *out) {

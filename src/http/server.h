@@ -186,6 +186,9 @@ void hearth_http_respond(struct hearth_http_exchange *exchange, int status, cons
 void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const char *content_type);
 void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes, size_t len);
 void hearth_http_end(struct hearth_http_exchange *exchange);
+/* Instead of the end, where the rest cannot be written: the connection closes behind what was written, without the last
+ * chunk, so that the client sees that something is missing. */
+void hearth_http_break(struct hearth_http_exchange *exchange);
 
 /* Whether a line about what a client did wrong may be written now; else it is counted as left out, which is told in
  * time. For lines that a client could write a thousand of in a second. */

@@ -221,21 +221,25 @@ static int meet_trouble(struct hearth_store *store, int err, int code) {
     return err;
 }
 
-/* A transaction that could not be taken back, for want of memory: until now, or by closing. What is in memory would be
- * gone with its connection. */
-static void end_left_open(struct hearth_store *store, struct store_conn *conn) {
-    if (conn->handle != NULL && sqlite3_get_autocommit(conn->handle) == 0 &&
-        sqlite3_exec(conn->handle, "ROLLBACK", NULL, NULL, NULL) != SQLITE_OK &&
-        sqlite3_get_autocommit(conn->handle) == 0 && store->path != NULL) {
+/* Rolls back a transaction that an operation left open, because memory was refused to its own ROLLBACK. Where that
+ * fails again a file's connection is closed; in memory the rows would be lost with it, and false is returned. */
+static bool end_left_open(struct hearth_store *store, struct store_conn *conn) {
+    if (conn->handle == NULL || sqlite3_get_autocommit(conn->handle) != 0 ||
+        sqlite3_exec(conn->handle, "ROLLBACK", NULL, NULL, NULL) == SQLITE_OK ||
+        sqlite3_get_autocommit(conn->handle) != 0) {
+        return true;
+    }
+    if (store->path != NULL) {
         close_conn(conn);
     }
+    return store->path != NULL;
 }
 
 static int begin(struct hearth_store *store, struct store_conn *conn, const char *sql, struct hearth_errmsg *msg) {
     pthread_mutex_lock(&conn->mutex);
-    end_left_open(store, conn);
+    const bool ended = end_left_open(store, conn);
     int err = open_conn(store, conn, msg);
-    int code = err == HEARTH_OK ? sqlite3_exec(conn->handle, sql, NULL, NULL, NULL) : SQLITE_OK;
+    int code = err != HEARTH_OK ? SQLITE_OK : ended ? sqlite3_exec(conn->handle, sql, NULL, NULL, NULL) : SQLITE_NOMEM;
     if (code != SQLITE_OK) {
         err = hearth_store_fail(conn, code);
         (void)hearth_fail(msg, err, "%s: %s", path_of(store), hearth_db_text(code));
@@ -278,7 +282,7 @@ int hearth_store_end_write(struct hearth_store *store, int err, bool deleted, st
         give_back(store);
     }
     code = conn->code;
-    end_left_open(store, conn);
+    (void)end_left_open(store, conn);
     pthread_mutex_unlock(&conn->mutex);
     if (err == HEARTH_ERR_IO || err == HEARTH_ERR_NOMEM) {
         err = meet_trouble(store, err, code);
@@ -296,7 +300,7 @@ int hearth_store_end_read(struct hearth_store *store, int err) {
     struct store_conn *conn = store->reader;
     (void)hearth_db_end(conn->handle, SQLITE_ABORT); /* nothing was written */
     int code = conn->code;
-    end_left_open(store, conn);
+    (void)end_left_open(store, conn);
     pthread_mutex_unlock(&conn->mutex);
     return err == HEARTH_ERR_IO ? meet_trouble(store, err, code) : err;
 }
