@@ -260,7 +260,7 @@ char *borrowed(const char *text) {
 }
 
 struct history {
-    char texts[k_history][16];
+    char texts[k_history][32];
     struct hearth_message messages[k_history] = {};
     struct hearth_message *list[k_history] = {};
     struct hearth_call call = {};
