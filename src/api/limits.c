@@ -55,6 +55,7 @@ enum place {
     SCHEMA,
     ENUM,
     TEMPLATE,
+    TOKENS, /* ids that become text */
 };
 
 #define ELEMENT NULL
@@ -70,6 +71,7 @@ static const struct {
     {BODY, "input", MESSAGES},
     {BODY, "items", MESSAGES},
     {BODY, "system", CONTENT},
+    {BODY, "tokens", TOKENS},
     {BODY, "tools", TOOLS},
     {BODY, "functions", TOOLS},
     {BODY, "chat_template_kwargs", TEMPLATE},
@@ -96,7 +98,7 @@ static const struct {
 };
 
 static bool inherits(enum place place) {
-    return place == INPUT || place == TOOL || place == SCHEMA || place == ENUM || place == TEMPLATE;
+    return place == INPUT || place == TOOL || place == SCHEMA || place == ENUM || place == TEMPLATE || place == TOKENS;
 }
 
 /* ---- memory ---- */
@@ -112,6 +114,7 @@ enum {
     PART_BYTES = 100,    /* of a part of one, */
     CALL_BYTES = 900,    /* of a call */
     VALUE_BYTES = 500,   /* and of a value that the template sees */
+    TOKEN_BYTES = 40,    /* copies of the text of a token, which may be longer than its id */
     TEXT_TIMES = 6,      /* copies of a text that are there at the same time, from the body to the prompt */
 };
 
@@ -121,7 +124,7 @@ static size_t copies_in(enum place place) {
 }
 
 static size_t value_bytes_in(enum place place) {
-    return place == INPUT || place == TOOL || place == TEMPLATE || place == SCHEMA || place == ENUM ? VALUE_BYTES : 0;
+    return place == TOKENS ? TOKEN_BYTES : inherits(place) ? VALUE_BYTES : 0;
 }
 
 /* ---- the pass ---- */

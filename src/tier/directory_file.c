@@ -199,9 +199,15 @@ void hearth_file_set_aside(struct hearth_directory *directory, const struct hear
     hearth_digest_hex(id->name, hex);
     (void)snprintf(name, sizeof name, "%s.%s", hex, id->kind == HEARTH_RECORD_PAGE ? "page" : "snap");
     bad_path(id->model, name, to);
-    const int rc = move_to_bad(directory, from.text, to);
+    /* A link, a pipe or a socket holds nothing to look at; and confined, a process may not give one a name (renaming it
+     * into another directory is that to Landlock). */
+    struct stat st;
+    const bool holds = fstatat(directory->fd, from.text, &st, AT_SYMLINK_NOFOLLOW) != 0 || S_ISREG(st.st_mode) ||
+                       S_ISDIR(st.st_mode);
     const char *what = "set aside in bad/";
-    if (rc != 0) {
+    if (!holds && unlinkat(directory->fd, from.text, 0) == 0) {
+        what = "removed";
+    } else if (move_to_bad(directory, from.text, to) != 0) {
         if (errno == ENOENT || errno == ENOTDIR) {
             return; /* gone: another process was first */
         }
