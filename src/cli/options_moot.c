@@ -14,6 +14,11 @@ static bool is(const char *text, const char *word) {
     return text && strcmp(text, word) == 0;
 }
 
+static bool simulated(OPTIONS, FACTS) {
+    (void)o;
+    return !f->computes;
+}
+
 static bool no_gpu(OPTIONS, FACTS) {
     return f->computes && f->gpus == 0 && o->gpu_layers > 0;
 }
@@ -101,6 +106,9 @@ static const struct {
     const char *why;
 } rows[] = {
     ROW(gpu_layers, no_gpu, "there is no GPU that this build can use, all layers are on the CPU"),
+    ROW(gpu_layers, simulated, "the simulated engine computes nothing"),
+    ROW(threads, simulated, "the simulated engine computes nothing"),
+    ROW(threads_batch, simulated, "the simulated engine computes nothing"),
     ROW(main_gpu, few_gpus, "there are not several GPUs"),
     ROW(split_mode, few_gpus, "there are not several GPUs"),
     ROW(tensor_split, few_gpus, "there are not several GPUs"),
