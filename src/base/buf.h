@@ -23,8 +23,8 @@ bool hearth_buf_append(struct hearth_buf *buf, const void *bytes, size_t len);
 /* Appends and keeps a NUL behind the text. */
 bool hearth_buf_text(struct hearth_buf *buf, const char *text);
 bool hearth_buf_printf(struct hearth_buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Gives the bytes away: shrunk to about `len`, owned by the caller (free()). The buffer is empty after. NULL when it
- * was empty. */
+/* Gives the bytes away: shrunk to about `len`, owned by the caller (free()), a text with its NUL. The buffer is empty
+ * after. NULL when it was empty. */
 uint8_t *hearth_buf_take(struct hearth_buf *buf);
 
 /* Tokens. A zeroed struct is an empty array. */

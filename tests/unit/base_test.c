@@ -50,6 +50,19 @@ static void buf_text(void **state) {
     hearth_buf_finish(&buf);
 }
 
+/* Of any length: some fill the block that they are shrunk to. */
+static void a_text_is_taken_with_its_end(void **state) {
+    (void)state;
+    for (size_t len = 1; len < 100; len++) {
+        struct hearth_buf buf = {0};
+        assert_true(hearth_buf_reserve(&buf, 1000));
+        assert_true(hearth_buf_printf(&buf, "%*s", (int)len, "x"));
+        char *text = (char *)hearth_buf_take(&buf);
+        assert_int_equal(strlen(text), len);
+        free(text);
+    }
+}
+
 static void growth_refuses_overflow(void **state) {
     (void)state;
     struct hearth_buf buf = {0};
@@ -297,7 +310,9 @@ static void clocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buf_grows),     cmocka_unit_test(buf_text),        cmocka_unit_test(growth_refuses_overflow),
+        cmocka_unit_test(buf_grows),     cmocka_unit_test(buf_text),
+        cmocka_unit_test(a_text_is_taken_with_its_end),
+        cmocka_unit_test(growth_refuses_overflow),
         cmocka_unit_test(tokens),        cmocka_unit_test(common_prefix),   cmocka_unit_test(digests),
         cmocka_unit_test(utf8_table),    cmocka_unit_test(utf8_stream),     cmocka_unit_test(errors),
         cmocka_unit_test(assertions_stop), cmocka_unit_test(logging),       cmocka_unit_test(clocks),
