@@ -31,8 +31,8 @@ enum hearth_scope {
 /* Zero: no limit. */
 struct hearth_api_limits {
     uint32_t requests_per_minute, tokens_per_minute;
-    uint32_t running;      /* requests at once that take a turn of the model */
-    int64_t stored_tokens; /* of its sessions, responses and conversations */
+    uint32_t running;                 /* requests at once that take a turn of the model */
+    struct hearth_store_quota stored; /* of its sessions, responses and conversations */
 };
 
 /* Somebody who may use the server. */

@@ -195,8 +195,8 @@ bool hearth_key_limits_route(const struct hearth_caller *caller, const struct he
 bool hearth_key_limits_ask(const struct hearth_caller *caller, const struct hearth_route *route, bool take,
                            struct hearth_api_error *error);
 void hearth_key_limits_end(const struct hearth_job *job);
-/* Worker: whether the owner may keep more; fills the job's error. */
-bool hearth_key_limits_store(struct hearth_job *job);
+/* Worker: whether the owner may keep more (`session`: one more conversation, too); fills the job's error. */
+bool hearth_key_limits_store(struct hearth_job *job, bool session);
 /* Says in the answer's headers what is left. */
 void hearth_key_limits_tell(const struct hearth_caller *caller, struct hearth_http_exchange *exchange);
 

@@ -60,7 +60,7 @@ bool hearth_api_fail_err(struct hearth_api_error *error, int err, const struct h
     } else if (err == HEARTH_ERR_DEADLINE) {
         code = "deadline_exceeded";
     } else if (err == HEARTH_ERR_QUOTA) {
-        code = "storage_quota_exceeded";
+        code = "storage_limit_exceeded";
     } else if (err == HEARTH_ERR_EFFORT) {
         code = "preparation_timeout";
     } else if (err == HEARTH_ERR_CANCELLED) {

@@ -376,17 +376,11 @@ static json_t *new_items(const struct hearth_job *job) {
 }
 
 bool hearth_kept_keep(struct hearth_job *job, json_t *input, bool must) {
-    if (!hearth_key_limits_store(job)) {
+    if (!hearth_key_limits_store(job, job->kept != NULL && job->kept->session_new)) { /* before it costs anything */
         json_decref(input);
         return false;
     }
     struct hearth_kept *kept = hearth_kept_get(job);
-    struct hearth_errmsg msg = {{0}};
-    const int full = hearth_store_owner_check(job->api->store, job->owner, &job->caller.stored, &msg);
-    if (full != HEARTH_OK) { /* before it costs anything */
-        json_decref(input);
-        return hearth_api_fail_err(&job->error, full, &msg);
-    }
     if (kept != NULL && input == NULL) {
         input = new_items(job);
     }
@@ -535,8 +529,9 @@ void hearth_kept_write(struct hearth_job *job) {
     }
     if (err != HEARTH_OK && kept->must && !job->failed) {
         job->failed = true;
-        hearth_api_fail(&job->error, hearth_err_http(err), "not_stored", NULL, "the reply could not be stored: %s",
-                        msg.text[0] != '\0' ? msg.text : hearth_err_text(err));
+        hearth_api_fail(&job->error, hearth_err_http(err),
+                        err == HEARTH_ERR_QUOTA ? "storage_limit_exceeded" : "not_stored", NULL,
+                        "the reply could not be stored: %s", msg.text[0] != '\0' ? msg.text : hearth_err_text(err));
     }
 }
 

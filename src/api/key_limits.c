@@ -138,26 +138,8 @@ void hearth_key_limits_end(const struct hearth_job *job) {
                      (uint64_t)tally.receipt.prompt_tokens + (uint64_t)tally.generated_tokens);
 }
 
-bool hearth_key_limits_store(struct hearth_job *job) {
-    struct hearth_quota_state state;
-    uint64_t kept;
-    if (job->caller.quota == NULL) {
-        return true;
-    }
-    hearth_quota_read(job->caller.quota, hearth_clock_us(), &state);
-    if (state.stored_limit_tokens == 0) {
-        return true;
-    }
-    const int err = hearth_store_owner_tokens(job->api->store, job->owner, &kept);
-    if (err != HEARTH_OK) {
-        return hearth_api_fail_err(&job->error, err, NULL);
-    }
-    if (kept < (uint64_t)state.stored_limit_tokens) {
-        return true;
-    }
-    job->error.err = 0;
-    return hearth_api_fail(&job->error, 429, "storage_limit_exceeded", NULL,
-                           "this key keeps %llu tokens in conversations and may keep %lld: delete some, or send "
-                           "\"store\": false",
-                           (unsigned long long)kept, (long long)state.stored_limit_tokens);
+bool hearth_key_limits_store(struct hearth_job *job, bool session) {
+    struct hearth_errmsg msg = {{0}};
+    const int err = hearth_store_owner_check(job->api->store, job->owner, &job->caller.stored, session, &msg);
+    return err == HEARTH_OK || hearth_api_fail_err(&job->error, err, &msg);
 }

@@ -15,6 +15,7 @@
 #include "api/quota.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "session/store.h"
 
@@ -191,6 +192,9 @@ static bool identify(struct hearth_api *api, struct key *key, const char *given,
         memcpy(&caller->tenant.id, &digest, sizeof caller->tenant.id);
         snprintf(caller->name, sizeof caller->name, "key-%06x", (unsigned)(caller->tenant.id & 0xFFFFFF));
     }
+    struct hearth_quota_state state;
+    hearth_quota_read(caller->quota, hearth_clock_us(), &state);
+    caller->stored = state.stored;
     note_name(api, caller);
     return true;
 }

@@ -131,6 +131,6 @@ void hearth_quota_read(struct hearth_quota *quota, int64_t now_us, struct hearth
                                        .requests_total = quota->requests_total,
                                        .tokens_total = quota->tokens_total,
                                        .refused_total = quota->refused_total,
-                                       .stored_limit_tokens = quota->limits.stored_tokens};
+                                       .stored = quota->limits.stored};
     pthread_mutex_unlock(&quota->mutex);
 }

@@ -28,7 +28,7 @@
     X(OVERLOADED,       -17,  429, "too many requests wait")             \
     X(DEADLINE,         -18,  504, "the deadline has passed")            \
     X(EFFORT,           -19,  400, "preparing the request takes more CPU time than it may (--prepare-timeout)") \
-    X(QUOTA,            -20,  403, "the key's quota is used up")
+    X(QUOTA,            -20,  429, "the key's quota of stored conversations is used up")
 
 enum hearth_err {
     HEARTH_OK = 0,

@@ -1,7 +1,7 @@
 /* See keys.h. A line of the file is
  *
  *     KEY [name=NAME] [weight=N] [class=interactive|side|background] [scope=infer,sessions,admin]
- *         [rpm=N] [tpm=N] [running=N] [stored=N]     # and a comment
+ *         [rpm=N] [tpm=N] [running=N] [stored=N] [stored-bytes=N] [stored-sessions=N]     # and a comment
  *
  * with the key as it is or hashed (api/key_hash.h). Keys of the file may do everything but what admin is for, unless
  * scope= says otherwise; those of --api-key may do everything.
@@ -11,6 +11,7 @@
 #include "cli/keys.h"
 
 #include "api/key_hash.h"
+#include "base/assert.h"
 #include "base/log.h"
 #include "cli/infile.h"
 
@@ -147,12 +148,12 @@ static int read_scopes(const char *place, const char *word, const char *value, s
     }
 }
 
-/* A whole number of at least 1, in which k and m stand for thousands and millions. */
+/* A whole number of at least 1, in which k, m and g stand for thousands, millions and billions. */
 static bool read_count(const char *value, int64_t most, int64_t *out) {
     char *end = NULL;
     errno = 0;
     const long long n = strtoll(value, &end, 10);
-    const int64_t scale = *end == 'k' ? 1000 : *end == 'm' ? 1000000 : 1;
+    const int64_t scale = *end == 'k' ? 1000 : *end == 'm' ? 1000000 : *end == 'g' ? 1000000000 : 1;
     end += scale > 1;
     *out = n > 0 && n <= most / scale ? n * scale : 0;
     return *value >= '0' && *value <= '9' && *end == '\0' && errno == 0 && *out > 0;
@@ -164,19 +165,27 @@ static int read_limit(const char *place, const char *word, const char *value, st
     const struct {
         const char *name;
         uint32_t *small;
-    } small[] = {
-        {"rpm=", &limits->requests_per_minute}, {"tpm=", &limits->tokens_per_minute}, {"running=", &limits->running}};
+        uint64_t *large;
+    } all[] = {{.name = "rpm=", .small = &limits->requests_per_minute},
+               {.name = "tpm=", .small = &limits->tokens_per_minute},
+               {.name = "running=", .small = &limits->running},
+               {.name = "stored=", .large = &limits->stored.tokens},
+               {.name = "stored-bytes=", .large = &limits->stored.bytes},
+               {.name = "stored-sessions=", .large = &limits->stored.sessions}};
+    size_t i = 0;
     int64_t count;
-    if (!read_count(value, *word == 's' ? INT64_MAX : UINT32_MAX, &count)) {
-        return bad_setting(place, word, "a limit is a whole number from 1, such as 60, 100k or 2m", msg);
+    while (strncmp(word, all[i].name, strlen(all[i].name)) != 0) {
+        i++;
+        HEARTH_ASSERT(i < sizeof(all) / sizeof(all[0]));
     }
-    for (size_t i = 0; i < sizeof(small) / sizeof(small[0]); i++) {
-        if (strncmp(word, small[i].name, strlen(small[i].name)) == 0) {
-            *small[i].small = (uint32_t)count;
-            return HEARTH_OK;
-        }
+    if (!read_count(value, all[i].small ? UINT32_MAX : INT64_MAX, &count)) {
+        return bad_setting(place, word, "a limit is a whole number from 1, such as 60, 100k, 2m or 1g", msg);
     }
-    limits->stored_tokens = count;
+    if (all[i].small) {
+        *all[i].small = (uint32_t)count;
+    } else {
+        *all[i].large = (uint64_t)count;
+    }
     return HEARTH_OK;
 }
 
@@ -186,8 +195,11 @@ static int read_setting(const char *place, const char *word, struct hearth_api_k
         const char *name;
         int (*read)(const char *place, const char *word, const char *value, struct hearth_api_key *key,
                     struct hearth_errmsg *msg);
-    } settings[] = {{"name=", read_name}, {"weight=", read_weight}, {"class=", read_class},   {"scope=", read_scopes},
-                    {"rpm=", read_limit}, {"tpm=", read_limit},     {"running=", read_limit}, {"stored=", read_limit}};
+    } settings[] = {{"name=", read_name},          {"weight=", read_weight},
+                    {"class=", read_class},        {"scope=", read_scopes},
+                    {"rpm=", read_limit},          {"tpm=", read_limit},
+                    {"running=", read_limit},      {"stored=", read_limit},
+                    {"stored-bytes=", read_limit}, {"stored-sessions=", read_limit}};
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
         const size_t len = strlen(settings[i].name);
         if (strncmp(word, settings[i].name, len) == 0) {
@@ -196,7 +208,7 @@ static int read_setting(const char *place, const char *word, struct hearth_api_k
     }
     return hearth_fail(msg, HEARTH_ERR_INVALID,
                        "%s: '%.60s' is none of name=, weight=, class=, scope=, rpm=, tpm=, "
-                       "running=, stored=",
+                       "running=, stored=, stored-bytes=, stored-sessions=",
                        place, word);
 }
 

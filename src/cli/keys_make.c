@@ -15,7 +15,7 @@ static const char *const usage =
     "hearth keys hash [SETTING …]   the line for the key on standard input\n"
     "\n"
     "A line holds the key's hash only. Settings: name=NAME scope=infer,sessions,admin weight=N class=side|background\n"
-    "rpm=N tpm=N running=N stored=TOKENS (docs/load.md)\n";
+    "rpm=N tpm=N running=N stored=TOKENS stored-bytes=N stored-sessions=N (docs/load.md)\n";
 
 static int complain(const char *text) {
     (void)fprintf(stderr, "hearth keys: %s\n", text);

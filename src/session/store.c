@@ -481,55 +481,6 @@ void hearth_store_destroy(struct hearth_store *store) {
 
 /* ---- the rest ---- */
 
-int hearth_store_check_quota(struct store_conn *conn, struct hearth_digest owner,
-                             const struct hearth_store_quota *quota, bool session, struct hearth_errmsg *msg) {
-    struct hearth_store_quota has = {0};
-    if (quota->bytes == 0 && quota->sessions == 0) {
-        return HEARTH_OK;
-    }
-    int found = hearth_store_query(conn, OWNER_USAGE, "d", &owner);
-    if (found > 0) {
-        has.bytes = (uint64_t)sqlite3_column_int64(conn->statements[OWNER_USAGE], 0);
-        has.sessions = (uint64_t)sqlite3_column_int64(conn->statements[OWNER_USAGE], 1);
-        hearth_store_reset(conn, OWNER_USAGE);
-    }
-    if (found >= 0 && quota->bytes != 0 && has.bytes >= quota->bytes) {
-        return hearth_fail(msg, HEARTH_ERR_QUOTA,
-                           "this key has %llu bytes stored, of %llu that it may: delete "
-                           "conversations or responses, or send store: false",
-                           (unsigned long long)has.bytes, (unsigned long long)quota->bytes);
-    }
-    if (found >= 0 && session && quota->sessions != 0 && has.sessions >= quota->sessions) {
-        return hearth_fail(msg, HEARTH_ERR_QUOTA, "this key has %llu conversations, of %llu that it may: delete some",
-                           (unsigned long long)has.sessions, (unsigned long long)quota->sessions);
-    }
-    return found < 0 ? found : HEARTH_OK;
-}
-
-int hearth_store_owner_check(struct hearth_store *store, struct hearth_digest owner,
-                             const struct hearth_store_quota *quota, struct hearth_errmsg *msg) {
-    int err = hearth_store_begin_read(store);
-    return err == HEARTH_OK
-               ? hearth_store_end_read(store, hearth_store_check_quota(store->reader, owner, quota, false, msg))
-               : err;
-}
-
-int hearth_store_owner_usage(struct hearth_store *store, struct hearth_digest owner, struct hearth_store_quota *out) {
-    struct store_conn *conn = store->reader;
-    *out = (struct hearth_store_quota){0};
-    int err = hearth_store_begin_read(store);
-    if (err != HEARTH_OK) {
-        return err;
-    }
-    int found = hearth_store_query(conn, OWNER_USAGE, "d", &owner);
-    if (found > 0) {
-        out->bytes = (uint64_t)sqlite3_column_int64(conn->statements[OWNER_USAGE], 0);
-        out->sessions = (uint64_t)sqlite3_column_int64(conn->statements[OWNER_USAGE], 1);
-        hearth_store_reset(conn, OWNER_USAGE);
-    }
-    return hearth_store_end_read(store, found < 0 ? found : HEARTH_OK);
-}
-
 bool hearth_store_stands_in(const struct hearth_store *store) {
     return store->stands_in;
 }

@@ -72,19 +72,19 @@ int hearth_store_secret(struct hearth_store *store, uint8_t out[32]);
  * `name` then. */
 int hearth_store_owner(struct hearth_store *store, struct hearth_digest name, struct hearth_digest earlier,
                        bool by_right, struct hearth_digest *out);
-/* The tokens of everything that an owner keeps; of what no model has seen, estimated by the bytes that it takes here.
- * Errors: IO, NOMEM. */
-int hearth_store_owner_tokens(struct hearth_store *store, struct hearth_digest owner, uint64_t *out);
-/* What an owner may have; 0: any number. Nothing is added for one who has as much. */
+/* What an owner may have; 0: any number. Nothing is added for one who has as much. What was deleted counts for as long
+ * as something that goes on from it is there. */
 struct hearth_store_quota {
-    uint64_t bytes, sessions;
+    uint64_t tokens;   /* of what no model has seen, estimated by the bytes that it takes */
+    uint64_t bytes;    /* as they are stored */
+    uint64_t sessions; /* conversations with a name */
 };
 
-/* What an owner has: bytes as they are stored, and sessions. Errors: IO, NOMEM. */
+/* What an owner has; counted by the database as it is written, so that asking is quick. Errors: IO, NOMEM. */
 int hearth_store_owner_usage(struct hearth_store *store, struct hearth_digest owner, struct hearth_store_quota *out);
-/* Errors: QUOTA with a clear line, and as above. */
+/* `session`: one more is to be made. Errors: QUOTA with a clear line, and as above. */
 int hearth_store_owner_check(struct hearth_store *store, struct hearth_digest owner,
-                             const struct hearth_store_quota *quota, struct hearth_errmsg *msg);
+                             const struct hearth_store_quota *quota, bool session, struct hearth_errmsg *msg);
 
 /* Whether what is not found may be in a database that could not be opened. */
 bool hearth_store_stands_in(const struct hearth_store *store);

@@ -8,7 +8,7 @@
  *               Those without a row live as long as what goes on from them
  *     configs   texts that many turns share
  *     forgets   tokens whose state nobody needs any more
- *     owners    who has something here, how many bytes of blobs and how many sessions; triggers count
+ *     owners    who has something here, how many tokens, bytes of blobs and sessions; triggers count
  *
  * `used` of a session is the clock's time, to be shown; `aged`, and `used` in `uses`, are by the store's own time
  * (store_expire.c), to be deleted by.
@@ -27,6 +27,10 @@
     " UPDATE owners SET bytes = bytes - length(OLD.body) WHERE id = OLD.owner; END;" \
     "CREATE TRIGGER " table "_set AFTER UPDATE OF body ON " table " BEGIN"           \
     " UPDATE owners SET bytes = bytes + length(NEW.body) - length(OLD.body) WHERE id = NEW.owner; END;"
+
+/* A turn's own tokens; of one that no model has seen, about as many as its blob's size says. */
+#define TOKENS(row) \
+    "(CASE WHEN " row ".total > " row ".base THEN " row ".total - " row ".base ELSE length(" row ".body) / 2 END)"
 
 static const char *const steps[] = {
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
@@ -67,7 +71,20 @@ static const char *const steps[] = {
         COUNTED("sessions") "CREATE TRIGGER sessions_more AFTER INSERT ON sessions BEGIN"
                             " UPDATE owners SET sessions = sessions + 1 WHERE id = NEW.owner; END;"
                             "CREATE TRIGGER sessions_less AFTER DELETE ON sessions BEGIN"
-                            " UPDATE owners SET sessions = sessions - 1 WHERE id = OLD.owner; END;"};
+                            " UPDATE owners SET sessions = sessions - 1 WHERE id = OLD.owner; END;",
+    "ALTER TABLE owners ADD COLUMN tokens INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE owners SET tokens = (SELECT ifnull(sum(" TOKENS(
+        "turns") "), 0) FROM turns WHERE owner = owners.id);"
+                 "CREATE TRIGGER turns_tokens_in AFTER INSERT ON turns BEGIN"
+                 " UPDATE owners SET tokens = tokens + " TOKENS(
+                     "NEW") " WHERE id = NEW.owner; END;"
+                            "CREATE TRIGGER turns_tokens_out AFTER DELETE ON turns BEGIN"
+                            " UPDATE owners SET tokens = tokens - " TOKENS(
+                                "OLD") " WHERE id = OLD.owner; END;"
+                                       "CREATE TRIGGER turns_tokens_set AFTER UPDATE OF base, total, body ON turns "
+                                       "BEGIN"
+                                       " UPDATE owners SET tokens = tokens + " TOKENS("NEW") " - " TOKENS(
+                                           "OLD") " WHERE id = NEW.owner; END;"};
 
 #define TURN                                                                                                       \
     "SELECT t.id, t.key, t.owner, o.owner, t.parent, p.key, t.session, t.config, c.key, t.model, m.model, m.salt," \
@@ -86,10 +103,7 @@ static const char *const statements[STORE_STATEMENTS] = {
     [META_PUT] = "INSERT OR REPLACE INTO meta (key, value) VALUES (CAST(?1 AS TEXT), ?2)",
     [OWNER_ID] = "SELECT id FROM owners WHERE owner = ?1",
     [OWNER_ADD] = "INSERT INTO owners (owner) VALUES (?1)",
-    [OWNER_TOKENS] = "SELECT sum(CASE WHEN total > base THEN total - base ELSE length(body) / 2 END) FROM turns"
-                     " WHERE hidden = 0"
-                     " AND owner = (SELECT id FROM owners WHERE owner = ?1)",
-    [OWNER_USAGE] = "SELECT bytes, sessions FROM owners WHERE owner = ?1",
+    [OWNER_USAGE] = "SELECT tokens, bytes, sessions FROM owners WHERE owner = ?1",
     [MODEL_ID] = "SELECT id FROM models WHERE model = ?1 AND salt = ?2",
     [MODEL_ADD] = "INSERT INTO models (model, salt) VALUES (?1, ?2)",
     [CONFIG_ID] = "SELECT id FROM configs WHERE key = ?1",

@@ -20,7 +20,6 @@ enum store_statement {
     META_PUT,
     OWNER_ID,
     OWNER_ADD,
-    OWNER_TOKENS,
     OWNER_USAGE,
     MODEL_ID,
     MODEL_ADD,

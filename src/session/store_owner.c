@@ -82,15 +82,52 @@ int hearth_store_owner(struct hearth_store *store, struct hearth_digest name, st
     return hearth_store_end_write(store, err > 0 ? HEARTH_OK : err, false, NULL);
 }
 
-int hearth_store_owner_tokens(struct hearth_store *store, struct hearth_digest owner, uint64_t *out) {
-    int64_t sum = 0;
-    *out = 0;
-    int err = hearth_store_begin_read(store);
-    if (err != HEARTH_OK) {
-        return err;
+/* ---- what an owner keeps ---- */
+
+/* In a transaction. */
+static int read_usage(struct store_conn *conn, struct hearth_digest owner, struct hearth_store_quota *out) {
+    *out = (struct hearth_store_quota){0};
+    const int found = hearth_store_query(conn, OWNER_USAGE, "d", &owner);
+    if (found > 0) {
+        sqlite3_stmt *statement = conn->statements[OWNER_USAGE];
+        out->tokens = (uint64_t)sqlite3_column_int64(statement, 0);
+        out->bytes = (uint64_t)sqlite3_column_int64(statement, 1);
+        out->sessions = (uint64_t)sqlite3_column_int64(statement, 2);
+        hearth_store_reset(conn, OWNER_USAGE);
     }
-    const int found = hearth_store_number(store->reader, OWNER_TOKENS, &sum, "d", &owner);
-    err = hearth_store_end_read(store, found < 0 ? found : HEARTH_OK);
-    *out = sum > 0 ? (uint64_t)sum : 0;
-    return err;
+    return found < 0 ? found : HEARTH_OK;
+}
+
+static int compare(uint64_t has, uint64_t most, const char *what, struct hearth_errmsg *msg) {
+    return most == 0 || has < most
+               ? HEARTH_OK
+               : hearth_fail(msg, HEARTH_ERR_QUOTA,
+                             "this key keeps %llu %s and may keep %llu: delete some, or send \"store\": false",
+                             (unsigned long long)has, what, (unsigned long long)most);
+}
+
+int hearth_store_check_quota(struct store_conn *conn, struct hearth_digest owner,
+                             const struct hearth_store_quota *quota, bool session, struct hearth_errmsg *msg) {
+    struct hearth_store_quota has;
+    if (quota->tokens == 0 && quota->bytes == 0 && quota->sessions == 0) {
+        return HEARTH_OK;
+    }
+    int err = read_usage(conn, owner, &has);
+    err = err == HEARTH_OK ? compare(has.tokens, quota->tokens, "tokens in conversations", msg) : err;
+    err = err == HEARTH_OK ? compare(has.bytes, quota->bytes, "bytes of conversations", msg) : err;
+    return err == HEARTH_OK && session ? compare(has.sessions, quota->sessions, "conversations", msg) : err;
+}
+
+int hearth_store_owner_check(struct hearth_store *store, struct hearth_digest owner,
+                             const struct hearth_store_quota *quota, bool session, struct hearth_errmsg *msg) {
+    const int err = hearth_store_begin_read(store);
+    return err == HEARTH_OK
+               ? hearth_store_end_read(store, hearth_store_check_quota(store->reader, owner, quota, session, msg))
+               : err;
+}
+
+int hearth_store_owner_usage(struct hearth_store *store, struct hearth_digest owner, struct hearth_store_quota *out) {
+    *out = (struct hearth_store_quota){0};
+    const int err = hearth_store_begin_read(store);
+    return err == HEARTH_OK ? hearth_store_end_read(store, read_usage(store->reader, owner, out)) : err;
 }

@@ -26,6 +26,7 @@ static const struct kind {
     const char *cells, *sql;
     bool first; /* in the first pass */
 } kinds[] = {
+    {"knnn", "INSERT OR IGNORE INTO owners (id, owner) VALUES (?1, ?2)", true},
     {"knn", "INSERT OR IGNORE INTO owners (id, owner) VALUES (?1, ?2)", true},
     {"k", "INSERT OR IGNORE INTO owners (id, owner) VALUES (?1, ?2)", true},
     {"kk", models, true},

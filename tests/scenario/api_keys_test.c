@@ -175,6 +175,89 @@ static void keys_are_the_same_in_any_order(void **state) {
     assert_int_equal(hearth_api_set_keys(stage.api, turned, 3), HEARTH_OK);
 }
 
+static int status_with(const char *key, const char *method, const char *path, const char *body, json_t **answer) {
+    char headers[96], text[8];
+    snprintf(headers, sizeof headers, "Authorization: Bearer %s\r\n", key);
+    struct response response = http_call(stage.port, method, path, headers, body);
+    const int status = response.status;
+    if (status == 429) { /* repeating it makes it no better */
+        assert_true(response_header(&response, "X-Should-Retry", text, sizeof text));
+        assert_string_equal(text, "false");
+        assert_non_null(strstr((const char *)response.body.data, "this key keeps"));
+    }
+    if (answer != NULL) {
+        *answer = json_loadb((const char *)response.body.data, response.body.len, 0, NULL);
+        assert_non_null(*answer);
+    }
+    response_finish(&response);
+    return status;
+}
+
+static void set_bounds(const struct hearth_store_quota *stored) {
+    const struct hearth_api_key keys[] = {
+        {.key = "s-key", .name = "sue", .limits = {.stored = *stored}}, alice, {.key = "s2-key", .name = "sue"}};
+    assert_int_equal(hearth_api_set_keys(stage.api, keys, 3), HEARTH_OK);
+}
+
+/* Tokens, bytes and conversations, in every API, for all keys of a name, and by what the key file says now. */
+static void what_is_stored_has_bounds(void **state) {
+    static const struct {
+        const char *path, *body;
+        bool named; /* makes a conversation */
+    } stored[] = {
+        {"/v1/sessions", "{}", true},
+        {"/v1/conversations", "{\"items\":[{\"role\":\"user\",\"content\":\"some words\"}]}", true},
+        {"/v1/responses", "{\"input\":\"some words\"}", false},
+        {CHAT, "{\"session_id\":\"one\"," USER "}", true},
+        {"/v1/messages", "{\"session_id\":\"two\",\"max_tokens\":5," USER "}", true},
+    };
+    static const struct hearth_store_quota bounds[] = {{.tokens = 1}, {.bytes = 1}, {.sessions = 4}}, none = {0};
+    const struct hearth_api_key before[] = {alice, bob, carol};
+    const size_t count = sizeof stored / sizeof stored[0];
+    json_t *answer;
+    (void)state;
+    set_bounds(&none);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(status_with("s-key", "POST", stored[i].path, stored[i].body, NULL), 200);
+    }
+    for (size_t bound = 0; bound < 3; bound++) {
+        set_bounds(&bounds[bound]);
+        for (size_t i = 0; i < count; i++) {
+            char body[200];
+            snprintf(body, sizeof body, "%s", stored[i].body);
+            char *name = strstr(body, "_id\":\"");
+            if (name != NULL) {
+                name[6] = 'x'; /* another one */
+            }
+            const int want = bound < 2 || stored[i].named ? 429 : 200;
+            assert_int_equal(status_with(i % 2 != 0 ? "s-key" : "s2-key", "POST", stored[i].path, body, &answer), want);
+            json_t *error = json_object_get(answer, "error");
+            if (want == 429 && strcmp(stored[i].path, "/v1/messages") == 0) {
+                assert_string_equal(json_string_value(json_object_get(error, "type")), "rate_limit_error");
+            } else if (want == 429) {
+                assert_string_equal(json_string_value(json_object_get(error, "code")), "storage_limit_exceeded");
+            }
+            json_decref(answer);
+            assert_int_equal(status_with("a-key", "POST", stored[i].path, body, NULL), 200); /* another's */
+        }
+        assert_int_equal(status_with("s-key", "POST", CHAT, "{" USER "}", NULL), 200); /* stores nothing */
+    }
+    assert_int_equal(status_with("s2-key", "GET", "/v1/sessions", NULL, &answer), 200);
+    json_t *has = json_object_get(answer, "stored");
+    assert_int_equal(json_integer_value(json_object_get(has, "sessions")), 4);
+    assert_int_equal(json_integer_value(json_object_get(has, "sessions_limit")), 4);
+    assert_true(json_integer_value(json_object_get(has, "tokens")) > 0);
+    assert_true(json_integer_value(json_object_get(has, "bytes")) > 0);
+    assert_null(json_object_get(has, "bytes_limit"));
+    json_decref(answer);
+    assert_int_equal(status_with("s-key", "DELETE", "/v1/sessions/one", NULL, NULL), 200);
+    assert_int_equal(status_with("s-key", "POST", "/v1/sessions", "{}", NULL), 200);
+    assert_int_equal(status_with("s-key", "POST", "/v1/sessions", "{}", NULL), 429);
+    set_bounds(&none);
+    assert_int_equal(status_with("s-key", "POST", "/v1/sessions", "{}", NULL), 200);
+    assert_int_equal(hearth_api_set_keys(stage.api, before, 3), HEARTH_OK);
+}
+
 /* A key that is taken away is good for what it has begun. */
 static void keys_change_while_requests_run(void **state) {
     static const struct fake_plan slow = {.pieces = 3, .piece = "ab ", .wait_ms = 200};
@@ -444,6 +527,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_have_classes_and_weights),
         cmocka_unit_test(keys_are_the_same_in_any_order),
+        cmocka_unit_test(what_is_stored_has_bounds),
         cmocka_unit_test(keys_change_while_requests_run),
         cmocka_unit_test(strangers_send_no_body),
         cmocka_unit_test(slots_say_what_runs_and_for_whom),

@@ -91,17 +91,19 @@ static void test_mistakes(void **state) {
         {"one weight=0", ":1: weight=0: a weight is a number from 0.01 to 1000"},
         {"one weight=nan", ":1: weight=nan: a weight is a number from 0.01 to 1000"},
         {"one class=warm", ":1: class=warm: a class is interactive, side or background"},
-        {"one colour=red", ":1: 'colour=red' is none of name=, weight=, class=, scope=, rpm=, tpm=, running=, stored="},
-        {"one two", ":1: 'two' is none of name=, weight=, class=, scope=, rpm=, tpm=, running=, stored="},
+        {"one colour=red", ":1: 'colour=red' is none of name=, weight=, class=, scope=, rpm=, tpm=, "
+                           "running=, stored=, stored-bytes=, stored-sessions="},
+        {"one two", ":1: 'two' is none of name=, weight=, class=, scope=, rpm=, tpm=, "
+                    "running=, stored=, stored-bytes=, stored-sessions="},
         {"one name=", ":1: a name is made of up to 40 letters, digits and . _ @ -"},
         {"one name=\"a\"", ":1: a name is made of up to 40 letters, digits and . _ @ -"},
         {"one\n\ntwo\none weight=2", ":4: this key is in the file twice"},
         {"a\nb scope=infer,all", ":2: scope=infer,all: scopes are infer, sessions and admin, separated by commas"},
         {"b scope=", ":1: scope=: scopes are infer, sessions and admin, separated by commas"},
-        {"b rpm=0", ":1: rpm=0: a limit is a whole number from 1, such as 60, 100k or 2m"},
-        {"b tpm=9999m", ":1: tpm=9999m: a limit is a whole number from 1, such as 60, 100k or 2m"},
-        {"b running=-1", ":1: running=-1: a limit is a whole number from 1, such as 60, 100k or 2m"},
-        {"b stored=x", ":1: stored=x: a limit is a whole number from 1, such as 60, 100k or 2m"},
+        {"b rpm=0", ":1: rpm=0: a limit is a whole number from 1, such as 60, 100k, 2m or 1g"},
+        {"b tpm=9999m", ":1: tpm=9999m: a limit is a whole number from 1, such as 60, 100k, 2m or 1g"},
+        {"b running=-1", ":1: running=-1: a limit is a whole number from 1, such as 60, 100k, 2m or 1g"},
+        {"b stored=x", ":1: stored=x: a limit is a whole number from 1, such as 60, 100k, 2m or 1g"},
         {"sha256:abc", ":1: a hashed key is sha256:SALT:HEX or sha256:HEX (hearth keys hash makes one)"},
         {"one,two", ":1: one key in a line, and no comma in it"},
     };
@@ -121,8 +123,10 @@ static void test_scopes_and_limits(void **state) {
     struct hearth_key_list list;
     struct hearth_errmsg msg;
     (void)state;
-    assert_int_equal(read_keys("flag", "a\nb scope=infer rpm=60 tpm=100k running=2 stored=3m\nc scope=admin,sessions\n"
-                                       "sha256:00ff:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b",
+    assert_int_equal(read_keys("flag",
+                               "a\nb scope=infer rpm=60 tpm=100k running=2 stored=3m stored-bytes=2g "
+                               "stored-sessions=7\nc scope=admin,sessions\n"
+                               "sha256:00ff:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b",
                                &list, &msg),
                      HEARTH_OK);
     assert_int_equal(list.count, 5);
@@ -132,7 +136,9 @@ static void test_scopes_and_limits(void **state) {
     assert_int_equal(list.keys[2].limits.requests_per_minute, 60);
     assert_int_equal(list.keys[2].limits.tokens_per_minute, 100000);
     assert_int_equal(list.keys[2].limits.running, 2);
-    assert_int_equal(list.keys[2].limits.stored_tokens, 3000000);
+    assert_int_equal(list.keys[2].limits.stored.tokens, 3000000);
+    assert_int_equal(list.keys[2].limits.stored.bytes, 2000000000);
+    assert_int_equal(list.keys[2].limits.stored.sessions, 7);
     assert_int_equal(list.keys[3].scopes, HEARTH_SCOPE_ADMIN | HEARTH_SCOPE_SESSIONS);
     hearth_key_list_finish(&list);
 }

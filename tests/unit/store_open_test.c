@@ -117,13 +117,15 @@ static void the_first_version_is_brought_up(void **state) {
     assert_int_equal(hearth_store_owner_usage(store, alice, &now), HEARTH_OK);
     assert_int_equal(now.bytes, was.bytes);
     assert_int_equal(now.sessions, 1);
+    assert_int_equal(now.tokens, was.tokens);
+    assert_true(now.tokens > 0);
     hearth_store_destroy(store);
     uint8_t head[21];
     int fd = open(path, O_RDONLY);
     assert_int_equal(read(fd, head, sizeof head), sizeof head);
     close(fd);
     assert_true(hearth_db_head_has_sums(head)); /* its pages have checksums now */
-    strcat(path, ".before-v2");
+    strcat(path, ".before-v3");
     assert_int_equal(sql_number("PRAGMA user_version"), 1);
     assert_int_equal(sql_number("SELECT count(*) FROM turns"), 2);
 }
@@ -163,10 +165,14 @@ static void a_quota_is_kept(void **state) {
     struct hearth_turn turn = turn_of(&said);
     turn.quota = most;
     assert_int_equal(hearth_store_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
+    assert_int_equal(hearth_store_owner_usage(store, alice, &has), HEARTH_OK);
+    turn.quota = (struct hearth_store_quota){.tokens = has.tokens};
+    assert_int_equal(hearth_store_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
+    assert_non_null(strstr(msg.text, "tokens"));
     turn.quota = (struct hearth_store_quota){.bytes = 10};
     assert_int_equal(hearth_store_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
-    assert_int_equal(hearth_store_owner_check(store, alice, &turn.quota, &msg), HEARTH_ERR_QUOTA);
-    assert_int_equal(hearth_store_owner_check(store, bob, &turn.quota, &msg), HEARTH_OK);
+    assert_int_equal(hearth_store_owner_check(store, alice, &turn.quota, false, &msg), HEARTH_ERR_QUOTA);
+    assert_int_equal(hearth_store_owner_check(store, bob, &turn.quota, false, &msg), HEARTH_OK);
     hearth_turn_finish(&turn);
     assert_int_equal(hearth_store_session_delete(store, alice, "a"), HEARTH_OK);
     assert_int_equal(hearth_store_session_put(store, &session, false, &msg), HEARTH_OK);
@@ -175,6 +181,7 @@ static void a_quota_is_kept(void **state) {
     assert_int_equal(hearth_store_owner_usage(store, alice, &has), HEARTH_OK);
     assert_int_equal(has.sessions, 0);
     assert_int_equal(has.bytes, 0); /* counted to the byte */
+    assert_int_equal(has.tokens, 0);
     hearth_store_destroy(store);
 }
 

@@ -167,7 +167,7 @@ bool hearth_conversations_create_prepare(struct hearth_job *job, const json_t *b
     struct hearth_turn turn = {0};
     struct hearth_errmsg msg = {{0}};
     hearth_id_print(name, sizeof name, "conv_", hearth_store_id(), -1);
-    json_t *items = hearth_key_limits_store(job) ? read_items(job, body) : NULL;
+    json_t *items = hearth_key_limits_store(job, true) ? read_items(job, body) : NULL;
     bool ok = items != NULL && read_metadata(job, body, &session);
     if (ok) {
         const int err = hearth_store_session_put(job->api->store, &session, false, &msg);
@@ -268,7 +268,7 @@ bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body
         json_decref(list);
         return hearth_api_fail(&job->error, 400, "missing_required_parameter", "items", "items are needed");
     }
-    if (!hearth_key_limits_store(job) || !load(job, &session)) {
+    if (!hearth_key_limits_store(job, false) || !load(job, &session)) {
         json_decref(list);
         return false;
     }

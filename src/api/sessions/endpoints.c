@@ -76,7 +76,7 @@ bool hearth_sessions_create_prepare(struct hearth_job *job, const json_t *body) 
     if (!hearth_metadata_check(metadata, &job->error)) {
         return false;
     }
-    if (!hearth_key_limits_store(job) || !read_name(job, body, name)) {
+    if (!hearth_key_limits_store(job, true) || !read_name(job, body, name)) {
         return false;
     }
     if (metadata != NULL && !hearth_json_write(json_incref(metadata), &session.metadata)) {
@@ -85,6 +85,23 @@ bool hearth_sessions_create_prepare(struct hearth_job *job, const json_t *body) 
     const bool ok = make_session(job, &session);
     hearth_buf_finish(&session.metadata);
     return ok;
+}
+
+/* What the owner has, and may have. NULL: out of memory. */
+static json_t *stored_json(const struct hearth_job *job, const struct hearth_store_quota *has) {
+    const struct hearth_store_quota *most = &job->caller.stored;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } rows[] = {{"tokens", has->tokens},         {"bytes", has->bytes},         {"sessions", has->sessions},
+                {"tokens_limit", most->tokens}, {"bytes_limit", most->bytes}, {"sessions_limit", most->sessions}};
+    json_t *value = json_object();
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (i < 3 || rows[i].value != 0) {
+            json_object_set_new(value, rows[i].name, json_integer((json_int_t)rows[i].value));
+        }
+    }
+    return value;
 }
 
 bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
@@ -98,7 +115,9 @@ bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_session *sessions = NULL;
     size_t count = 0;
     (void)body;
-    const int err = bad ? HEARTH_OK : hearth_store_sessions(job->api->store, &query, &sessions, &count);
+    struct hearth_store_quota has = {0};
+    int err = bad ? HEARTH_OK : hearth_store_owner_usage(job->api->store, job->owner, &has);
+    err = bad || err != HEARTH_OK ? err : hearth_store_sessions(job->api->store, &query, &sessions, &count);
     bool ok = !bad || hearth_api_fail(&job->error, 400, "invalid_value", "limit",
                                       "limit must be a number from 1 to %d", PAGE_MAX);
     if (err == HEARTH_ERR_NOT_FOUND) {
@@ -119,8 +138,9 @@ bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
     free(sessions);
     json_t *first = json_object_get(json_array_get(data, 0), "id");
     json_t *last = count > 0 ? json_object_get(json_array_get(data, count - 1), "id") : NULL;
-    return hearth_job_respond(job, json_pack("{s:s, s:O?, s:O?, s:o, s:b}", "object", "list", "first_id", first,
-                                             "last_id", last, "data", data, "has_more", more));
+    return hearth_job_respond(job, json_pack("{s:s, s:O?, s:O?, s:o, s:b, s:o}", "object", "list", "first_id", first,
+                                             "last_id", last, "data", data, "has_more", more, "stored",
+                                             stored_json(job, &has)));
 }
 
 bool hearth_sessions_get_prepare(struct hearth_job *job, const json_t *body) {
