@@ -211,6 +211,17 @@ static size_t check_beginnings(struct hearth_chat *chat, const char *template_na
     return bad;
 }
 
+/* docs/models.md says of how many templates this is true. */
+static void check_page(size_t count) {
+    char sentence[96];
+    char *page = templates_read(getenv("HEARTH_PAGE"));
+    snprintf(sentence, sizeof sentence, "All %zu templates in llama.cpp's `models/templates` take", count);
+    if (strstr(page, sentence) == NULL) {
+        fail_msg("docs/models.md does not say: %s", sentence);
+    }
+    free(page);
+}
+
 static void every_template_takes_every_history(void **state) {
     (void)state;
     struct templates all = templates_load();
@@ -228,9 +239,11 @@ static void every_template_takes_every_history(void **state) {
         bad += worse;
         hearth_chat_destroy(chat);
     }
+    const size_t count = all.n;
     json_decref(tools);
     templates_finish(&all);
     assert_int_equal(bad, 0);
+    check_page(count);
 }
 
 /* The end token, which this one prints behind calls as behind words, is no part of a call. */
