@@ -5,6 +5,7 @@
 #   lengths   files of at most 600 lines, functions of at most 70, lines of at most 120 columns
 #   words     nothing unfinished, no paths of one machine
 #   heads     every .c and .cpp opens with a comment
+#   promises  every promise in docs/security.md names a test, and every test that it names is there
 #   clang     the whole build with clang has no warnings
 set -eu
 
@@ -72,7 +73,26 @@ heads() {
     done
 }
 
-for check in layers lengths words heads; do
+# ---- promises: origin_test, fuzz_http, test_keys.py, or one test in such a file behind "::"
+promises() {
+    page=docs/security.md
+    sed -n '/^## Promises/,/^## How to report/p' "$page" | grep '^| ' | grep -v '^| Promise ' |
+        grep -vE '`(fuzz_[a-z_]+|[a-z_]+_test(::[a-z0-9_]+)?|test_[a-z_]+\.py::[a-z0-9_]+)`[^|]*\|$' |
+        sed "s|^|$page: names no test: |"
+    grep -oE '`([a-z_]+_test|fuzz_[a-z_]+|test_[a-z_]+\.py)(::[a-z0-9_]+)?`' "$page" | tr -d '`' | sort -u |
+        while read -r test; do
+            name=${test%%::*}
+            path=$(find tests -name "${name%.py}.c" -o -name "${name%.py}.py" | head -n 1)
+            if [ -z "$path" ]; then
+                echo "$page: there is no test $name"
+            elif [ "$name" != "$test" ] &&
+                ! grep -qE "^(def|static void) ${test#*::}\(" "$path"; then
+                echo "$page: $path has no ${test#*::}"
+            fi
+        done
+}
+
+for check in layers lengths words heads promises; do
     found=$($check || true)
     [ -z "$found" ] || complain "$found"
 done
