@@ -162,14 +162,22 @@ static bool are_tokens(const struct hearth_api *api, const struct hearth_tokens 
     return true;
 }
 
+bool hearth_kept_fail_away(struct hearth_job *job, int err, const char *what, const char *param, const char *name) {
+    if (err != HEARTH_ERR_NOT_FOUND || !hearth_store_stands_in(job->api->store)) {
+        return false;
+    }
+    (void)hearth_api_fail(&job->error, 503, "session_store_unavailable", param,
+                          "%s: the session database cannot be used, and the %s '%.100s' may be there", param, what,
+                          name);
+    return true;
+}
+
 bool hearth_kept_load_line(struct hearth_job *job, struct hearth_digest id, const char *name, const char *param) {
     struct hearth_kept *kept = job->kept;
     hearth_line_finish(&kept->line);
     const int err = hearth_store_line(job->api->store, job->owner, id, &kept->line);
-    if (err == HEARTH_ERR_NOT_FOUND && hearth_store_stands_in(job->api->store)) {
-        return hearth_api_fail(&job->error, 503, "session_store_unavailable", param,
-                               "%s: the session database cannot be used, and the response '%.100s' may be there", param,
-                               name);
+    if (hearth_kept_fail_away(job, err, "response", param, name)) {
+        return false;
     }
     if (err == HEARTH_ERR_NOT_FOUND) {
         return hearth_api_fail(&job->error, 404, "not_found", param, "%s: there is no response with the id '%s' here",
@@ -223,10 +231,8 @@ bool hearth_kept_find_head(struct hearth_job *job, bool must, const char *param,
     const char *name = job->kept->session;
     const int err = hearth_store_session_get(job->api->store, job->owner, name, &session);
     *head = (struct hearth_digest){0, 0};
-    if (err == HEARTH_ERR_NOT_FOUND && hearth_store_stands_in(job->api->store)) { /* not taken for a new one */
-        return hearth_api_fail(&job->error, 503, "session_store_unavailable", param,
-                               "%s: the session database cannot be used, and the conversation '%.100s' may be there",
-                               param, name);
+    if (hearth_kept_fail_away(job, err, "conversation", param, name)) { /* not taken for a new one */
+        return false;
     }
     if (err == HEARTH_ERR_NOT_FOUND && !must) {
         job->kept->session_new = true;

@@ -44,6 +44,8 @@ bool hearth_kept_attach_session(struct hearth_job *job, const json_t *body);
 /* The parts of these: a name that is fit for a session; its head (zero: none yet); the line of a turn, in kept->line;
  * and its messages, where ends[i] (optional) becomes how many of them there are up to and with turn i. */
 bool hearth_kept_name_session(struct hearth_job *job, const char *name, const char *param);
+/* What is not in a store that stands in for the database may be in there: then the error is 503, and this true. */
+bool hearth_kept_fail_away(struct hearth_job *job, int err, const char *what, const char *param, const char *name);
 bool hearth_kept_find_head(struct hearth_job *job, bool must, const char *param, struct hearth_digest *head);
 bool hearth_kept_load_line(struct hearth_job *job, struct hearth_digest id, const char *name, const char *param);
 bool hearth_kept_add_line(struct hearth_job *job, size_t *ends, const char *param);

@@ -34,6 +34,7 @@ static bool add_far(struct hearth_buf *out, const struct hearth_api *api) {
     HEARTH_FAR_STATS_TABLE(X)
     X(scanned, gauge, "1: everything that was there at the start is known")
     X(failing, gauge, "1: writing is suspended after errors")
+    X(shared, gauge, "1: another server uses the directory")
 #undef X
     return ok;
 }

@@ -21,8 +21,9 @@ static json_t *disk_json(const struct hearth_api *api) {
     api->far->ops->stats(api->far, &stats);
     const char *state = stats.failing ? "failing" : !stats.scanned ? "scanning" : "ok";
     json_t *trouble = *stats.trouble != '\0' ? hearth_json_text(stats.trouble, strlen(stats.trouble)) : json_null();
-    return json_pack("{s:s, s:o, s:I, s:I, s:I}", "state", state, "trouble", trouble, "bytes", (json_int_t)stats.bytes,
-                     "budget_bytes", (json_int_t)stats.budget_bytes, "files", (json_int_t)stats.files);
+    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:b}", "state", state, "trouble", trouble, "bytes",
+                     (json_int_t)stats.bytes, "budget_bytes", (json_int_t)stats.budget_bytes, "files",
+                     (json_int_t)stats.files, "shared", stats.shared);
 }
 
 /* What does not work now, though requests are answered. */

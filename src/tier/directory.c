@@ -325,7 +325,7 @@ int hearth_directory_open(const char *path, bool create, struct hearth_directory
         free(copy);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
     }
-    *directory = (struct hearth_directory){.fd = -1, .path = copy};
+    *directory = (struct hearth_directory){.fd = -1, .users_fd = -1, .path = copy};
     HEARTH_ASSERT(pthread_mutex_init(&directory->mutex, NULL) == 0);
     int err = HEARTH_OK;
     if (create && hearth_directory_make_path(path) != HEARTH_OK) {
@@ -355,6 +355,7 @@ void hearth_directory_close(struct hearth_directory *directory) {
     for (size_t i = 0; i < directory->held_n; i++) {
         (void)close(directory->held[i]); /* and its lock goes */
     }
+    hearth_directory_leave(directory);
     if (directory->fd >= 0) {
         (void)close(directory->fd);
     }

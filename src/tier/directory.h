@@ -3,6 +3,7 @@
  *
  *     DIR/                          0700, the user's own
  *       lock                        flock: one process at a time evicts
+ *       servers                     a byte of it is locked by each server, so that they know of each other
  *       bad/                        what did not verify, set aside for a look; kept small
  *       <32 hex digits>/            one per engine fingerprint and page size ("model" below)
  *         about                     a line for people
@@ -144,5 +145,13 @@ uint64_t hearth_directory_empty_bad(struct hearth_directory *directory);
 
 /* Free bytes of the file system, for this user. */
 uint64_t hearth_directory_free_bytes(const struct hearth_directory *directory);
+
+/* ---- who uses it ---- */
+
+/* From now until the handle is closed, the others see that a server uses the directory. */
+void hearth_directory_enter(struct hearth_directory *directory);
+void hearth_directory_leave(struct hearth_directory *directory);
+/* Whether another handle has entered, of this process or of any; false before this one has. */
+bool hearth_directory_is_shared(struct hearth_directory *directory);
 
 #endif

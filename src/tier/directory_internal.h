@@ -16,9 +16,11 @@ struct hearth_directory {
     int *held; /* directories of models with a shared lock, so that no gc takes them for left ones */
     struct hearth_model_id *held_models;
     size_t held_n;
+    int users_fd; /* with the lock that tells of this handle; -1: none */
 };
 
 #define HEARTH_DIRECTORY_LOCK "lock"
+#define HEARTH_DIRECTORY_USERS "servers"
 #define HEARTH_DIRECTORY_BAD "bad"
 
 /* Of any file's path relative to the directory. */

@@ -80,6 +80,8 @@ bool hearth_disk_reopen(struct disk *disk) {
     disk->retired = retired;
     disk->directory = directory;
     hearth_disk_unlock(disk);
+    hearth_directory_leave(retired->directory); /* it may be the same one, and then we are not two */
+    hearth_directory_enter(directory);
     return true;
 }
 
@@ -406,6 +408,7 @@ int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_fa
             (void)hearth_fail(msg, err, "cannot write in %s: %s", disk->params.dir, strerror(errno));
     }
     if (err == HEARTH_OK) {
+        hearth_directory_enter(disk->directory);
         if (disk->seal)
             disk->base.key = hearth_seal_id(disk->seal);
         disk->stats.budget_bytes =

@@ -1,10 +1,12 @@
 /* What /health says of the disk (base/health.h): one condition at a time, the worst.
  *
  * A failure that writing ended in comes first. Then what will make it end in one: a budget that cannot hold a single
- * item, and a file system with little room left while the budget still counts on it. */
+ * item, and a file system with little room left while the budget still counts on it. That another server uses the
+ * directory is no trouble, and only told. */
 #include "tier/disk_internal.h"
 
 #include "base/health.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,8 +15,24 @@
 #define MIB (UINT64_C(1) << 20)
 #define LITTLE_ROOM (1024 * MIB)
 
+/* Two servers may have one directory, but both should be meant: they keep one budget. */
+static void look_for_others(struct disk *disk) {
+    const bool shared = hearth_directory_is_shared(hearth_disk_directory(disk));
+    hearth_disk_lock(disk);
+    const bool changed = disk->stats.shared != shared;
+    disk->stats.shared = shared;
+    hearth_disk_unlock(disk);
+    if (changed && shared) {
+        hearth_log(HEARTH_LOG_WARN, "disk: another server uses %s, too; they keep one budget, the smallest --kv-disk",
+                   disk->params.dir);
+    } else if (changed) {
+        hearth_log(HEARTH_LOG_INFO, "disk: no other server uses %s any more", disk->params.dir);
+    }
+}
+
 void hearth_disk_health(struct disk *disk) {
     struct hearth_far_stats stats;
+    look_for_others(disk);
     hearth_disk_lock(disk);
     stats = disk->stats;
     char trouble[sizeof disk->failed_trouble];

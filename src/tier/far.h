@@ -70,6 +70,7 @@ struct hearth_far_stats {
 #undef X
     bool scanned;                        /* the first scan has ended */
     bool failing;                        /* writing is suspended after errors; it is tried again by itself */
+    bool shared;                         /* another process uses the same files */
     char trouble[160];                   /* why, one line; "" while all is well */
 };
 

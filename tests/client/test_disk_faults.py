@@ -19,6 +19,7 @@ import pytest
 
 import ondisk
 from conftest import serve
+from faulty import Faults, library
 from ondisk import (bad_files, content, disk, request, reused, serve_disk, state_files, wait_scanned, wait_until,
                   wait_written)
 from lib import server as servers
@@ -33,33 +34,7 @@ RECOVERY_S = 120
 
 @pytest.fixture(scope="session")
 def faulty_fs(tmp_path_factory):
-    path = tmp_path_factory.mktemp("faulty") / "faulty_fs.so"
-    source = os.path.join(servers.REPOSITORY, "tests", "support", "faulty_fs.c")
-    subprocess.run([os.environ.get("CC", "cc"), "-D_GNU_SOURCE", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror",
-                    "-shared", "-fPIC", "-o", str(path), source, "-ldl"], check=True)
-    return str(path)
-
-
-class Faults:
-    """Rules for a server's file system; see faulty_fs.c."""
-
-    def __init__(self, library, tmp_path, directory):
-        self.control = str(tmp_path / "faults")
-        self.env = {"HEARTH_CONFINE": "off",  # the library keeps its accounts in files of its own
-                    "LD_PRELOAD": library, "FAULTY_DIR": os.path.realpath(directory), "FAULTY_CONTROL": self.control,
-                    "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
-
-    def set(self, *rules):
-        with open(self.control + ".new", "w", encoding="ascii") as file:
-            file.write("".join(f"{rule}\n" for rule in rules))
-        os.rename(self.control + ".new", self.control)
-
-    def hits(self):
-        try:
-            with open(self.control + ".hits", encoding="ascii") as file:
-                return file.read().split()
-        except FileNotFoundError:
-            return []
+    return library(tmp_path_factory.mktemp("faulty"), "faulty_fs")
 
 
 @pytest.fixture

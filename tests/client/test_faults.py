@@ -20,6 +20,7 @@ import urllib.request
 import pytest
 
 from conftest import serve
+from faulty import library
 from lib import server as servers
 
 SHARE = 12  # of the allocations of a start; a start takes a while
@@ -27,15 +28,6 @@ ALL = "HEARTH_FAULTS" in os.environ
 CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE}
 FLAGS = ("--engine", "sim", "-c", "4096", "-np", "1")
 BODY = {"temperature": 0, "seed": 7, "max_tokens": 16, "messages": [{"role": "user", "content": "Say it, please."}]}
-
-
-def library(directory, name):
-    path = directory / f"{name}.so"
-    source = os.path.join(servers.REPOSITORY, "tests", "support", f"{name}.c")
-    subprocess.run([os.environ.get("CC", "cc"), "-D_GNU_SOURCE", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror",
-                    "-I", os.path.join(servers.REPOSITORY, "tests"), "-shared", "-fPIC", "-o", str(path), source,
-                    "-ldl"], check=True)
-    return str(path)
 
 
 class Allocations:

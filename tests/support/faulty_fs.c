@@ -14,8 +14,9 @@
  *
  * Classes are open, read, write, sync, rename, mkdir, unlink, touch (times and attributes), list (directories), stat,
  * map, lock, space (of the file system), close (which closes, and then fails), and any. Instead of an error, SHORT
- * makes reads and writes do half of what they are asked for. Counting begins anew when the rules are read. Each call
- * that failed adds a line with its class to FAULTY_CONTROL.hits.
+ * makes reads and writes do half of what they are asked for, and the file system one block away from being full.
+ * Counting begins anew when the rules are read. Each call that failed adds a line with its class to
+ * FAULTY_CONTROL.hits.
  *
  * Invariant: nothing here calls what it replaces; its own files go by syscall(). A descriptor's path is asked of /proc
  * each time, which needs no tables and cannot go stale. */
@@ -366,17 +367,21 @@ int fstatat64(int fd, const char *path, struct stat64 *out, int flags) {
     return fails(path_watched(fd, path), "stat", NULL) ? -1 : REAL(fstatat64)(fd, path, out, flags);
 }
 
-int statvfs(const char *path, struct statvfs *out) {
-    return fails(path_watched(AT_FDCWD, path), "space", NULL) ? -1 : REAL(statvfs)(path, out);
-}
-
-int fstatvfs(int fd, struct statvfs *out) {
-    return fails(fd_watched(fd), "space", NULL) ? -1 : REAL(fstatvfs)(fd, out);
-}
-
-int fstatvfs64(int fd, struct statvfs64 *out) {
-    return fails(fd_watched(fd), "space", NULL) ? -1 : REAL(fstatvfs64)(fd, out);
-}
+/* SHORT: there is little room left. */
+#define SPACE(name, type, argument, watched)                      \
+    int name(argument, struct type *out) {                        \
+        size_t blocks = 2;                                        \
+        if (fails(watched, "space", &blocks)) {                   \
+            return -1;                                            \
+        }                                                         \
+        int rc = REAL(name)(at, out);                             \
+        out->f_bavail = rc == 0 && blocks == 1 ? 1 : out->f_bavail; \
+        return rc;                                                \
+    }
+SPACE(statvfs, statvfs, const char *at, path_watched(AT_FDCWD, at))
+SPACE(statvfs64, statvfs64, const char *at, path_watched(AT_FDCWD, at))
+SPACE(fstatvfs, statvfs, int at, fd_watched(at))
+SPACE(fstatvfs64, statvfs64, int at, fd_watched(at))
 
 void *mmap(void *at, size_t size, int protection, int flags, int fd, off_t offset) {
     return fails(fd >= 0 && fd_watched(fd), "map", NULL) ? MAP_FAILED

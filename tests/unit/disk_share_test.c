@@ -115,6 +115,7 @@ static void two_share_a_directory(void **state) {
     struct hearth_far *far[2] = {open_with(room->dir, tight_budget), open_with(room->dir, tight_budget)};
     (void)scanned(far[0]);
     (void)scanned(far[1]);
+    assert_true(stats(far[1]).shared);
     for (int i = 0; i < 2; i++) { /* what one writes the other finds and reads */
         make_item(&item, HEARTH_RECORD_PAGE, 90 + i, 0, PAGE, 30000);
         assert_true(put(far[i], &item, NULL));

@@ -74,6 +74,9 @@ void hearth_conversation_unlock(struct hearth_conversation_lock **lock) {
 /* ---- conversations ---- */
 
 static bool fail_store(struct hearth_job *job, int err, const char *name, const struct hearth_errmsg *msg) {
+    if (hearth_kept_fail_away(job, err, "conversation", "conversation_id", name)) {
+        return false;
+    }
     if (err == HEARTH_ERR_NOT_FOUND) {
         return hearth_api_fail(&job->error, 404, "not_found", "conversation_id",
                                "Conversation with id '%.100s' not found.", name);

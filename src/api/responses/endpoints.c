@@ -44,7 +44,8 @@ bool hearth_responses_prepare(struct hearth_job *job, const json_t *body) {
 /* ---- stored responses ---- */
 
 static bool fail_not_found(struct hearth_job *job, const char *id) {
-    return hearth_api_fail(&job->error, 404, "not_found", "response_id", "Response with id '%.100s' not found.", id);
+    return !hearth_kept_fail_away(job, HEARTH_ERR_NOT_FOUND, "response", "response_id", id) &&
+           hearth_api_fail(&job->error, 404, "not_found", "response_id", "Response with id '%.100s' not found.", id);
 }
 
 /* The turn of the path's id. */

@@ -20,6 +20,9 @@ static json_t *session_json(const struct hearth_session *session) {
 }
 
 static bool fail_session(struct hearth_job *job, int err, const char *name, const struct hearth_errmsg *msg) {
+    if (hearth_kept_fail_away(job, err, "conversation", "session_id", name != NULL ? name : "")) {
+        return false;
+    }
     if (err == HEARTH_ERR_NOT_FOUND) {
         return hearth_api_fail(&job->error, 404, "not_found", "session_id", "there is no session '%s' here",
                                name != NULL ? name : "");

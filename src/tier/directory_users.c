@@ -1,0 +1,56 @@
+/* Whether other servers use the state directory: each has a lock on one byte of the file `servers`, which is empty, for
+ * as long as its handle is open. The kernel takes the lock of a process that dies. The locks are those of open file
+ * descriptions, so that two handles of one process count as two, and the file is not `lock`, as a file system of
+ * another machine may make one kind of lock of both.
+ *
+ * Where such locks or the file are not to be had (a read-only directory), nobody is seen. */
+#include "tier/directory_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+enum { TRIES = 64 };
+
+/* A byte of our own: the process's number, or, where one on another machine has the same, the next that is free. */
+static bool lock_byte(int fd) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = getpid(), .l_len = 1};
+    int rc = -1;
+    for (int i = 0; i < TRIES && rc != 0; i++, lock.l_start++) {
+        rc = fcntl(fd, F_OFD_SETLK, &lock);
+        if (rc != 0 && errno != EAGAIN && errno != EACCES && errno != EINTR) {
+            break;
+        }
+    }
+    return rc == 0;
+}
+
+void hearth_directory_enter(struct hearth_directory *directory) {
+    const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    (void)pthread_mutex_lock(&directory->mutex);
+    const int fd = directory->users_fd < 0 ? openat(directory->fd, HEARTH_DIRECTORY_USERS, flags, 0600) : -1;
+    if (fd >= 0 && fchmod(fd, 0600) == 0 && lock_byte(fd)) {
+        directory->users_fd = fd;
+    } else if (fd >= 0) {
+        (void)close(fd);
+    }
+    (void)pthread_mutex_unlock(&directory->mutex);
+}
+
+void hearth_directory_leave(struct hearth_directory *directory) {
+    (void)pthread_mutex_lock(&directory->mutex);
+    if (directory->users_fd >= 0) {
+        (void)close(directory->users_fd);
+        directory->users_fd = -1;
+    }
+    (void)pthread_mutex_unlock(&directory->mutex);
+}
+
+bool hearth_directory_is_shared(struct hearth_directory *directory) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    (void)pthread_mutex_lock(&directory->mutex);
+    const bool shared = directory->users_fd >= 0 && fcntl(directory->users_fd, F_OFD_GETLK, &lock) == 0 &&
+                        lock.l_type != F_UNLCK;
+    (void)pthread_mutex_unlock(&directory->mutex);
+    return shared;
+}
