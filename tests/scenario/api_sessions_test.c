@@ -247,6 +247,82 @@ static void sessions_are_listed_and_deleted(void **state) {
     json_decref(gone);
 }
 
+/* A session with metadata of that many pairs, with keys and values of these lengths. */
+static json_t *create(const char *name, size_t pairs, size_t key_len, size_t value_len, int want) {
+    json_t *body = json_pack("{s:s, s:{}}", "name", name, "metadata");
+    char key[80], value[600];
+    memset(value, 'v', sizeof value);
+    value[value_len] = '\0';
+    for (size_t i = 0; i < pairs; i++) {
+        snprintf(key, sizeof key, "%0*zu", (int)key_len, i);
+        json_object_set_new(json_object_get(body, "metadata"), key, json_string(value));
+    }
+    char *text = json_dumps(body, JSON_COMPACT);
+    json_t *answer = call("POST", SESSIONS, text, want);
+    free(text);
+    json_decref(body);
+    return answer;
+}
+
+static void metadata_has_bounds(void **state) {
+    (void)state;
+    json_t *most = create("bounded", 16, 64, 512, 200);
+    assert_int_equal(json_object_size(json_at(most, "metadata")), 16);
+    json_decref(most);
+    const size_t worse[][3] = {{17, 8, 8}, {1, 65, 8}, {1, 8, 513}};
+    for (size_t i = 0; i < 3; i++) {
+        json_t *error = create("unbounded", worse[i][0], worse[i][1], worse[i][2], 400);
+        assert_string_equal(json_str(error, "error.param"), "metadata");
+        json_decref(error);
+    }
+    json_decref(call("POST", SESSIONS, "{\"name\":\"unbounded\",\"metadata\":{\"a\":[]}}", 400));
+    json_decref(call("GET", SESSIONS "/unbounded", NULL, 404));
+    json_decref(call("DELETE", SESSIONS "/bounded", NULL, 200));
+}
+
+/* Pages are as long as was asked for, or as their metadata allows; together they are everything, once. */
+static void lists_come_in_pages(void **state) {
+    enum { SESSIONS_MADE = 150, BYTES = 16 * (64 + 512) };
+    bool seen[SESSIONS_MADE] = {false};
+    char name[32], path[128] = SESSIONS "?limit=1000";
+    size_t found = 0, pages = 0;
+    bool more = true;
+    (void)state;
+    for (int i = 0; i < SESSIONS_MADE; i++) {
+        snprintf(name, sizeof name, "page-%d", i);
+        json_decref(create(name, 16, 64, 512, 200));
+    }
+    for (; more; pages++) {
+        json_t *list = call("GET", path, NULL, 200), *entry;
+        size_t i;
+        json_array_foreach(json_at(list, "data"), i, entry) {
+            int number;
+            if (sscanf(json_str(entry, "id"), "page-%d", &number) == 1) {
+                assert_false(seen[number]);
+                seen[number] = true;
+                found++;
+            }
+        }
+        assert_true(json_array_size(json_at(list, "data")) <= (1 << 20) / BYTES + 2);
+        more = json_is_true(json_at(list, "has_more"));
+        snprintf(path, sizeof path, SESSIONS "?limit=1000&after=%s", json_str(list, "last_id"));
+        json_decref(list);
+    }
+    assert_true(pages > 1);
+    assert_int_equal(found, SESSIONS_MADE);
+    json_t *two = call("GET", SESSIONS "?limit=2", NULL, 200);
+    assert_int_equal(json_array_size(json_at(two, "data")), 2);
+    assert_true(json_is_true(json_at(two, "has_more")));
+    assert_string_equal(json_str(two, "first_id"), json_str(two, "data.0.id"));
+    assert_string_equal(json_str(two, "last_id"), json_str(two, "data.1.id"));
+    json_decref(two);
+    static const char *const wrong[] = {"limit=0", "limit=1001", "limit=two", "limit=2x", "after=nobody"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        snprintf(path, sizeof path, SESSIONS "?%s", wrong[i]);
+        json_decref(call("GET", path, NULL, 400));
+    }
+}
+
 static void the_header_names_it_too(void **state) {
     (void)state;
     struct response response =
@@ -317,6 +393,8 @@ int main(void) {
         cmocka_unit_test(a_fork_shares_what_was),
         cmocka_unit_test(warming_computes_before_it_is_asked),
         cmocka_unit_test(sessions_are_listed_and_deleted),
+        cmocka_unit_test(metadata_has_bounds),
+        cmocka_unit_test(lists_come_in_pages),
         cmocka_unit_test(the_header_names_it_too),
         cmocka_unit_test(names_may_hold_anything),
         cmocka_unit_test(streams_end_when_the_turn_is_kept),
