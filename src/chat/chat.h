@@ -83,6 +83,7 @@ struct hearth_chat_abilities {
     bool parallel_calls; /* several calls in one reply (with generic tools: true) */
     bool thinking;       /* has a place for reasoning */
     unsigned form;       /* bits of enum hearth_chat_form: how a history is printed that the template does not take */
+    const char *failure; /* why it has printed none of the prompts that it was tried with; NULL: it prints some */
 };
 const struct hearth_chat_abilities *hearth_chat_abilities(const struct hearth_chat *chat);
 

@@ -86,6 +86,7 @@ struct hearth_chat {
     bool rewrites = false;         /* and prints other messages than it was given */
     std::string seam;              /* what stands for a guard while a template runs (guard.cpp) */
     struct hearth_chat_abilities abilities = {};
+    std::string failure; /* abilities.failure */
     common_chat_templates_ptr templates;         /* for common_chat_templates_apply(); null: built-in */
     std::unique_ptr<common_chat_template> jinja; /* the same, to be run here; null: built-in */
     std::unique_ptr<common_chat_template> analysed; /* the template without an end token, see analyse() */
@@ -221,6 +222,8 @@ struct rendered {
 
 /* fault.cpp: what does not compile in a template, with its line; empty: all of it does. */
 std::string template_fault(const std::string &source);
+/* What a template failed with while it ran, in one line, with its line where that is known. */
+std::string template_failure(const std::string &what);
 /* quicken.cpp: makes running a template cheaper without changing what it prints. */
 void program_quicken(jinja::program &program);
 /* program.cpp: a template's output for a request. */

@@ -1,4 +1,4 @@
-/* Where a chat template does not compile.
+/* Where a chat template does not compile, or fails.
  *
  * The template library says what it expected, with an excerpt of the text, or only what it found; `common` passes on
  * neither. So what it refused is compiled again here. An excerpt is looked for in the text. Without one, the template
@@ -10,6 +10,7 @@
 #include <jinja/utils.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -97,4 +98,13 @@ std::string template_fault(const std::string &source) {
     }
     const auto until = text.begin() + static_cast<std::ptrdiff_t>(std::min(pos, text.size()));
     return "line " + std::to_string(1 + std::count(text.begin(), until, '\n')) + ": " + what;
+}
+
+/* The library says "While executing … at line 3, column 5 in source:". */
+std::string template_failure(const std::string &what) {
+    static const char at[] = " at line ";
+    const size_t executing = what.find("While executing ");
+    const size_t found = executing != std::string::npos ? what.find(at, executing) : std::string::npos;
+    const int line = found != std::string::npos ? atoi(what.c_str() + found + sizeof at - 1) : 0;
+    return (line > 0 ? "line " + std::to_string(line) + ": " : "") + one_line(what);
 }

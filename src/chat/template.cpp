@@ -242,6 +242,24 @@ std::string try_rendering(const struct hearth_chat &chat, const turn_list &list,
     }
 }
 
+/* Why the template prints nothing, whatever it is asked; empty: it prints something. */
+std::string find_failure(const struct hearth_chat &chat, const trial &tried) {
+    static const excerpt parts[] = {{1, 2, true, false, false}, {0, 2, true, false, false}, {1, 2, true, false, true},
+                                    {0, 5, true, false, true},  {0, 6, false, true, true},  {1, 6, true, false, true}};
+    std::string failure;
+    for (const excerpt &part : parts) {
+        try {
+            (void)render_turns(chat, tried.turns(part), trial_request(part.tools ? tried.tools : nullptr), true);
+            return {};
+        } catch (const std::bad_alloc &) {
+            throw;
+        } catch (const std::exception &e) {
+            failure = failure.empty() ? template_failure(e.what()) : failure;
+        }
+    }
+    return failure;
+}
+
 bool contains(const std::string &text, const char *what) {
     return text.find(what) != std::string::npos;
 }
@@ -348,6 +366,8 @@ void find_abilities(struct hearth_chat &chat) {
         abilities.tools = prints_tools(chat, tried);
         abilities.parallel_calls = !abilities.tools || chat.jinja->caps.supports_parallel_tool_calls;
         abilities.thinking = finds_thinking(chat);
+        chat.failure = find_failure(chat, tried);
+        abilities.failure = chat.failure.empty() ? nullptr : chat.failure.c_str();
     }
     const render_fn render = [&chat](const struct hearth_chat_request &request, unsigned form) {
         return try_rendering(chat, turns_of(chat, request, request.message_count, form), request.tools);

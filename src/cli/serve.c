@@ -280,13 +280,17 @@ static int create_chat(struct server *server, struct hearth_errmsg *msg) {
         .template_text = text, .bos_text = caps->bos_text, .eos_text = caps->eos_text, .add_bos = caps->add_bos};
     struct hearth_errmsg why = {""};
     const int err = hearth_chat_create(&params, &server->chat, &why);
+    const char *from = options->chat_template_file ? options->chat_template_file
+                       : options->chat_template    ? "of --chat-template"
+                                                   : "of the model";
     if (err != HEARTH_OK) {
-        const char *from = options->chat_template_file ? options->chat_template_file
-                           : options->chat_template    ? "of --chat-template"
-                                                       : "of the model";
         return hearth_fail(msg, err, "the chat template %s cannot be used: %s", from, why.text);
     }
     const struct hearth_chat_abilities *abilities = hearth_chat_abilities(server->chat);
+    if (abilities->failure) { /* no error: it may want arguments that requests bring */
+        hearth_log(HEARTH_LOG_WARN, "the chat template %s fails on every prompt that was tried: %s", from,
+                   abilities->failure);
+    }
     if (!abilities->tools) {
         hearth_log(HEARTH_LOG_INFO,
                    "the chat template has no tools: hearth describes them itself (generic tool prompt)");

@@ -164,3 +164,18 @@ def test_a_template_that_does_not_compile(tmp_path, option, text, line, what):
     said = refusal(*SIM, option, given)
     assert f"line {line}: " in said and what in said
     assert (str(path) if option == "--chat-template-file" else option) in said
+
+
+@pytest.mark.parametrize("text, said", [
+    ("one\n{{ raise_exception('never') }}", "line 2: never"),
+    ("{% for m in messages %}\n\n{{ m.content | frob }}\n{% endfor %}", "line 3: Unknown (built-in) filter 'frob'"),
+    ("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{{ raise_exception('no') }}{% endif %}"
+     "{% endfor %}", None),
+])
+def test_a_template_that_fails_on_every_prompt(tmp_path, text, said):
+    path = tmp_path / "chat.jinja"
+    path.write_text(text)
+    with serve(*SIM, "--chat-template-file", str(path)) as running:
+        told = [line for line in running.log().splitlines() if "fails on every prompt" in line]
+        assert len(told) == (said is not None)
+        assert said is None or (" warn " in told[0] and f"{path} fails on every prompt that was tried: {said}" in told[0])

@@ -232,6 +232,7 @@ static void every_template_takes_every_history(void **state) {
     size_t bad = 0;
     for (size_t t = 0; t < all.n; t++) {
         struct hearth_chat *chat = make(all.texts[t]);
+        assert_null(hearth_chat_abilities(chat)->failure);
         size_t worse = check_words(chat, all.names[t], tools) + check_words(chat, all.names[t], NULL);
         for (size_t i = 0; i < HISTORIES && worse == 0; i++) {
             bad += check_beginnings(chat, all.names[t], moves_tools(all.names[t]) ? NULL : tools, i);
