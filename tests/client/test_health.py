@@ -155,3 +155,60 @@ def test_a_usual_database_that_cannot_be_used(tmp_path, kind):
     done = subprocess.run([*NO_MORE_THAN_RIGHTS, servers.hearth_path(), "serve", "--port", "0", *SIM, "--session-db",
                            str(database)], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     assert done.returncode == 1 and str(database) in done.stderr
+
+
+PAGE = 4096
+
+
+def swapped(data):
+    """Two pages in the place of each other."""
+    count = len(data) // PAGE
+    pages = [data[i * PAGE:(i + 1) * PAGE] for i in range(count)]
+    pages[count // 2], pages[count - 1] = pages[count - 1], pages[count // 2]
+    return b"".join(pages)
+
+
+DAMAGE = {
+    "cut in the middle": lambda data: data[:len(data) // 2 // PAGE * PAGE],
+    "cut within a page": lambda data: data[:-1000],
+    "the end is zeroes": lambda data: data[:len(data) // 2] + bytes(len(data) - len(data) // 2),
+    "two pages swapped": swapped,
+    "one page of noise": lambda data: data[:-3 * PAGE] + bytes(range(256)) * 16 + data[-2 * PAGE:],
+}
+
+
+@pytest.fixture(scope="module")
+def diary(tmp_path_factory):
+    """A database with a conversation of four turns, as a server that has ended leaves it."""
+    path = tmp_path_factory.mktemp("diary") / "sessions.db"
+    with serve(*SIM, "--session-db", str(path)) as running:
+        for day in range(4):
+            told = {"role": "user", "content": f"Dear diary, day {day}. " + "It rained. " * 50}
+            assert chat(running, session_id="diary", messages=[told])[0] == 200
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_database_is_an_error(diary, tmp_path, damage):
+    """A conversation is there as it was, or it is an error: never shorter, empty or begun anew."""
+    path = tmp_path / "sessions.db"
+    path.write_bytes(DAMAGE[damage](diary))
+    path.chmod(0o600)
+    before = path.read_bytes()
+    try:
+        running = serve(*SIM, "--session-db", str(path))
+    except RuntimeError as error:
+        assert "ended with 1" in str(error) and str(path) in str(error) and path.read_bytes() == before
+        return
+    with running:
+        assert chat(running)[0] == 200
+        status, answer = call(running, "GET", "/v1/sessions/diary")
+        assert answer["turns"] == 4 if status == 200 else status in (500, 503)
+        status, answer = call(running, "GET", "/v1/conversations/diary/items?limit=100")
+        assert len(answer["data"]) == 8 if status == 200 else status in (500, 503)
+        status, answer = chat(running, session_id="diary", messages=[{"role": "user", "content": "And today?"}])
+        if status == 200:
+            assert answer["usage"]["prompt_tokens"] > 400
+        else:
+            assert status in (500, 503) and answer["error"]["message"]
+            assert "session_db" in reasons(running)

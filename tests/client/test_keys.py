@@ -213,6 +213,24 @@ def test_tokens_stored(tmp_path):
         assert client.responses.create(model="any", input="more", max_output_tokens=2)
 
 
+def test_requests_at_once(tmp_path):
+    """As many run as may; the next one is told when to come, and comes through when one has ended."""
+    with keyed(tmp_path, "two running=2", "free") as server:
+        client = sdk(server, api_key="two")
+        streams = [client.chat.completions.create(model="any", messages=[USER], max_tokens=15000, stream=True,
+                                                  extra_body={"ignore_eos": True}) for _ in range(2)]
+        for stream in streams:
+            next(iter(stream))
+        refused = chat(server, "two")
+        assert refused.status_code == 429 and refused.json()["error"]["code"] == "rate_limit_exceeded"
+        assert int(refused.headers["retry-after"]) >= 1 and int(refused.headers["retry-after-ms"]) > 0
+        assert chat(server, "free").status_code == 200
+        streams.pop().close()
+        patient = sdk(server, api_key="two", max_retries=20)
+        assert patient.chat.completions.create(model="any", messages=[USER], max_tokens=2).choices
+        streams.pop().close()
+
+
 def test_limits_are_read_again(tmp_path):
     with keyed(tmp_path, "fast rpm=2 name=ada", "free") as server:
         assert [chat(server, "fast").status_code for _ in range(3)] == [200, 200, 429]
