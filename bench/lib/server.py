@@ -1,6 +1,8 @@
 """Starts and stops the two servers with the same flags."""
 
 import ctypes
+import functools
+import mmap
 import os
 import signal
 import socket
@@ -27,6 +29,14 @@ REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__f
 
 def hearth_path():
     return os.environ.get("HEARTH_BIN") or os.path.join(REPOSITORY, "build", "hearth")
+
+
+@functools.cache
+def sanitizer():
+    """What hearth was built with: "address", "thread" or None."""
+    with open(hearth_path(), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as code:
+        marks = {"address": b"__asan_init", "thread": b"__tsan_init"}
+        return next((name for name, mark in marks.items() if code.find(mark) >= 0), None)
 
 
 def peer_path():
@@ -64,13 +74,19 @@ def surroundings(more=None):
     return {**ours, **NO_DISK, **(more or {})}
 
 
+# How a server may end: by itself, or by a signal that it was sent. Any other status is a crash, a finding of a
+# sanitizer, or an end that hangs.
+WELL = (0, -signal.SIGTERM, -signal.SIGKILL)
+
+
 class Server:
-    """A running server; a context manager. Its log is kept when it fails."""
+    """A running server; a context manager. Its log is kept when it fails, or ends badly, which is an error."""
 
     def __init__(self, command, port=None, start_timeout_s=120, env=None):
         self.port = port or free_port()
         self.client = Client(self.port)
         self.command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
+        self._hung = False
         self._log = tempfile.NamedTemporaryFile(prefix="hearth-bench-", suffix=".log", delete=False)
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
                                         preexec_fn=_die_with_parent, env=surroundings(env))
@@ -126,8 +142,8 @@ class Server:
             try:
                 self.process.wait(timeout_s)
             except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+                self.kill()
+                self._hung = True
         self._log.close()
         return self.process.returncode
 
@@ -138,11 +154,14 @@ class Server:
         dead = self.process.poll()
         if dead is not None and kind is not None:
             print(f"{self.command[0]} had ended with {dead}", file=sys.stderr)
-        self.stop()
-        if kind is None:
-            os.unlink(self._log.name)
-        else:
+        status = self.stop()
+        if kind is not None:
             print(f"log of {self.command[0]}: {self._log.name}", file=sys.stderr)
+        elif self._hung or status not in WELL:
+            how = "did not end" if self._hung else f"ended with {status}"
+            raise RuntimeError(f"{self.command[0]} {how}; log: {self._log.name}\n{self.log()[-2000:]}")
+        else:
+            os.unlink(self._log.name)
 
 
 HEARTH, PEER = "hearth", "llama-server"

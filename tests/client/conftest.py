@@ -1,7 +1,8 @@
 """Starts hearth and hands out clients.
 
 HEARTH_BIN names the program (default build/hearth), HEARTH_MODELS the folder with smollm2.gguf. `--engine sim` runs
-everything without a model; tests that need a language are then left out.
+everything without a model; tests that need a language are then left out. This is the default for a program that was
+built with a sanitizer: what computes was not, and is slow beside it.
 """
 
 import os
@@ -12,6 +13,7 @@ import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "bench"))
 
+import findings  # noqa: E402
 from lib import server as servers  # noqa: E402
 
 pytest.register_assert_rewrite("ondisk")  # so that its assertions show values
@@ -22,19 +24,29 @@ os.environ.update(servers.NO_DISK)
 
 
 def pytest_addoption(parser):
-    parser.addoption("--engine", choices=("llama", "sim"), default="llama")
+    parser.addoption("--engine", choices=("llama", "sim"),
+                     default="sim" if servers.sanitizer() else "llama")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "llama: needs a real model")
+    config.addinivalue_line("markers", "tiny: needs one with random weights, which sanitizers hardly slow down")
+    if servers.sanitizer():
+        config.pluginmanager.register(findings.Findings(), "findings")
 
 
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--engine") == "sim":
         skip = pytest.mark.skip(reason="needs a real model")
-        for item in items:
-            if "llama" in item.keywords:
-                item.add_marker(skip)
+        config.left_out = [item for item in items if "llama" in item.keywords
+                           and not (servers.sanitizer() and "tiny" in item.keywords)]
+        for item in config.left_out:
+            item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if getattr(config, "left_out", None):
+        terminalreporter.write_line(f"engine sim: {len(config.left_out)} tests that need a real model are left out")
 
 
 @pytest.fixture(scope="session")

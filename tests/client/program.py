@@ -17,6 +17,7 @@ import re
 import shlex
 import struct
 import subprocess
+import sys
 import zlib
 
 import pytest
@@ -242,7 +243,7 @@ def play(folder, script, *flags, model="tiny"):
         if acted.recorder:
             acted.recorder.__exit__(None, None, None)
         if acted.server:
-            acted.server.stop()
+            acted.server.__exit__(*sys.exc_info())
 
 
 def png(side=8):
