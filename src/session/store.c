@@ -215,9 +215,6 @@ static int meet_trouble(struct hearth_store *store, int err, int code) {
         }
         return HEARTH_ERR_STATE;
     }
-    if ((code & 0xFF) == SQLITE_FULL && !store->looks_only) {
-        hearth_health_raise(HEARTH_HEALTH_SESSION_DISK, "%s: its disk is full; replies cannot be stored", store->path);
-    }
     return err;
 }
 
@@ -269,7 +266,11 @@ static void give_back(struct hearth_store *store) {
 }
 
 int hearth_store_begin_write(struct hearth_store *store, struct hearth_errmsg *msg) {
-    return begin(store, &store->writer, "BEGIN IMMEDIATE", msg);
+    const int err = begin(store, &store->writer, "BEGIN IMMEDIATE", msg);
+    if (err == HEARTH_OK) {
+        store->changes = sqlite3_total_changes(store->writer.handle);
+    }
+    return err;
 }
 
 int hearth_store_end_write(struct hearth_store *store, int err, bool deleted, struct hearth_errmsg *msg) {
@@ -282,8 +283,12 @@ int hearth_store_end_write(struct hearth_store *store, int err, bool deleted, st
         give_back(store);
     }
     code = conn->code;
+    const bool wrote = err != HEARTH_OK || sqlite3_total_changes(conn->handle) != store->changes;
     (void)end_left_open(store, conn);
     pthread_mutex_unlock(&conn->mutex);
+    if (wrote) {
+        hearth_store_tell_written(store, err, code);
+    }
     if (err == HEARTH_ERR_IO || err == HEARTH_ERR_NOMEM) {
         err = meet_trouble(store, err, code);
         (void)hearth_fail(msg, err, "%s: %s", path_of(store),

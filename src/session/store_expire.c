@@ -267,8 +267,22 @@ static void look_at_disk(struct hearth_store *store) {
     if (room < FREE_BYTES) {
         hearth_health_raise(HEARTH_HEALTH_SESSION_DISK,
                             "%s: its disk is nearly full; replies cannot be stored when it is", store->path);
-    } else {
+    } else if (!atomic_load(&store->unwritable)) {
         hearth_health_clear(HEARTH_HEALTH_SESSION_DISK);
+    }
+}
+
+void hearth_store_tell_written(struct hearth_store *store, int err, int code) {
+    const int kind = code & 0xFF;
+    if (store->path == NULL || store->looks_only) {
+        return;
+    }
+    if (err == HEARTH_OK) {
+        atomic_store(&store->unwritable, false); /* the next look ends the condition */
+    } else if (err == HEARTH_ERR_IO && (kind == SQLITE_FULL || kind == SQLITE_IOERR || kind == SQLITE_READONLY)) {
+        atomic_store(&store->unwritable, true);
+        hearth_health_raise(HEARTH_HEALTH_SESSION_DISK, "%s cannot be written (%s); replies cannot be stored",
+                            store->path, hearth_db_text(code));
     }
 }
 
@@ -311,7 +325,8 @@ int hearth_store_sweep(struct hearth_store *store, size_t limit) {
     }
     const bool trusted = look_at_clocks(store);
     err = hearth_store_flush_touches(store);
-    err = err == HEARTH_OK ? hearth_store_write_age(store, false) : err;
+    /* Whether it can be written again is found out by writing. */
+    err = err == HEARTH_OK ? hearth_store_write_age(store, atomic_load(&store->unwritable)) : err;
     if (err == HEARTH_OK && store->ttl_us > 0 && trusted) {
         err = delete_old(store, limit, &sessions, &turns);
         tell_expired(store);

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <zstd.h>
 
 /* The application_id ("hrts"). */
@@ -113,6 +114,8 @@ struct hearth_store {
     struct store_conn writer, own_reader;
     struct store_conn *reader; /* own_reader, or in memory the writer */
     bool truncate_due;         /* with the writer's mutex: the log still holds what was deleted */
+    int changes;               /* with the writer's mutex: how many there had been when its transaction began */
+    atomic_bool unwritable;    /* the last transaction that changed something could not be written */
     pthread_mutex_t mutex;     /* all below */
     uint8_t secret[32];
     struct store_touch touches[HEARTH_STORE_TOUCHES_MAX];
@@ -179,6 +182,8 @@ void hearth_store_use(struct hearth_store *store, const struct hearth_digest *ke
 int hearth_store_flush_touches(struct hearth_store *store);
 
 /* Whether another process serves with the database. */
+/* What has become of a transaction that changed something, for /health. */
+void hearth_store_tell_written(struct hearth_store *store, int err, int code);
 bool hearth_store_is_shared(const struct hearth_store *store);
 /* Over its quota? QUOTA or OK. `session`: one more is to be made. In a transaction. */
 int hearth_store_check_quota(struct store_conn *conn, struct hearth_digest owner,

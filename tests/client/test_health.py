@@ -109,11 +109,13 @@ def test_a_database_that_can_be_read_only(faulty_fs, tmp_path, error):
         for answer in (chat(running, session_id="diary"), chat(running, session_id="new"), respond(running),
                        respond(running, previous_response_id=made["id"])):
             assert answer[0] in (500, 503) and answer[1]["error"]["message"], answer
+        assert "cannot be written" in reasons(running)["session_disk"]
         assert call(running, "GET", "/v1/sessions/diary")[1]["turns"] == 1
         faults.set()
         again = {"role": "user", "content": "Hello again."}
         assert chat(running, session_id="diary", messages=[again])[0] == 200
         assert call(running, "GET", "/v1/sessions/diary")[1]["turns"] == 2
+        wait_until(lambda: "session_disk" not in reasons(running), "it is over")
 
 
 def stand_ins(folder, kind):
