@@ -98,6 +98,20 @@ static bool no_yarn(OPTIONS, FACTS) {
     return is(o->rope_scaling, "none") || is(o->rope_scaling, "linear");
 }
 
+static bool no_socket(OPTIONS, FACTS) {
+    (void)f;
+    return strncmp(o->host, "unix:", 5) != 0;
+}
+
+static bool no_port(OPTIONS, FACTS) {
+    return !no_socket(o, f);
+}
+
+static bool any_key(OPTIONS, FACTS) {
+    (void)f;
+    return o->api_key != NULL || o->api_key_file != NULL;
+}
+
 #define ROW(field, when, why) {offsetof(struct hearth_options, field), (when), (why)}
 
 static const struct {
@@ -136,6 +150,10 @@ static const struct {
     ROW(session_ttl, no_sessions, "sessions are kept in memory"),
     ROW(chat_template, template_file, "--chat-template-file is given"),
     ROW(reasoning_budget_message, no_reasoning_budget, "there is no --reasoning-budget"),
+    ROW(host_mode, no_socket, "--host is no unix:PATH"),
+    ROW(port, no_port, "--host is a socket in a file"),
+    ROW(insecure, any_key, "there is a key"),
+    ROW(allow_host, any_key, "there is a key, and requests with one may call the server what they like"),
 };
 
 /* What is there to turn something off has that effect. */
