@@ -123,6 +123,7 @@ static const struct {
     ROW(gpu_layers, simulated, "the simulated engine computes nothing"),
     ROW(threads, simulated, "the simulated engine computes nothing"),
     ROW(threads_batch, simulated, "the simulated engine computes nothing"),
+    ROW(deterministic, simulated, "the simulated engine always is"),
     ROW(main_gpu, few_gpus, "there are not several GPUs"),
     ROW(split_mode, few_gpus, "there are not several GPUs"),
     ROW(tensor_split, few_gpus, "there are not several GPUs"),

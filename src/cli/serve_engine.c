@@ -72,11 +72,6 @@ static void fill_processors(const struct hearth_options *options, struct hearth_
 }
 
 static int create_llama(const struct hearth_options *options, struct hearth_engine **out, struct hearth_errmsg *msg) {
-    if (options->deterministic && options->parallel != 1) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID,
-                           "--deterministic needs --parallel 1: beside other lanes a sequence's cells can be summed in "
-                           "another order");
-    }
     if (!options->model) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "no model: name one with -m FILE, or try --engine sim");
     }

@@ -385,10 +385,11 @@ static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_param
     int err = collect_tokens(llama);
     llama_token eos = llama_vocab_eos(llama->vocab);
     caps->end_token = eos >= 0 && llama_vocab_is_eog(llama->vocab, eos) ? eos : llama->ends_n > 0 ? llama->ends[0] : -1;
-    caps->fim = (struct hearth_fim){
-        .prefix = llama_vocab_fim_pre(llama->vocab), .suffix = llama_vocab_fim_suf(llama->vocab),
-        .middle = llama_vocab_fim_mid(llama->vocab), .repo = llama_vocab_fim_rep(llama->vocab),
-        .file = llama_vocab_fim_sep(llama->vocab)};
+    caps->fim = (struct hearth_fim){.prefix = llama_vocab_fim_pre(llama->vocab),
+                                    .suffix = llama_vocab_fim_suf(llama->vocab),
+                                    .middle = llama_vocab_fim_mid(llama->vocab),
+                                    .repo = llama_vocab_fim_rep(llama->vocab),
+                                    .file = llama_vocab_fim_sep(llama->vocab)};
     return err;
 }
 
@@ -479,7 +480,7 @@ static int set_up(struct hearth_llama *llama, struct hearth_llama_params *params
         run_selftest(llama, params->model_path);
         if (params->deterministic) {
             const struct hearth_digest other = llama->head.caps.fingerprint; /* the same tokens, other numbers */
-            llama->head.caps.fingerprint = hearth_digest_chain(other, "deterministic", strlen("deterministic"));
+            llama->head.caps.fingerprint = hearth_digest_chain(other, "unordered", strlen("unordered"));
         }
         bool cpu = params->gpu_layers == 0 || !llama_supports_gpu_offload();
         /* A token alone has -t threads, several have -tb, and attention is divided among them. */

@@ -51,8 +51,8 @@ struct hearth_llama_params {
     const char *cpu_range;        /* --cpu-range "0-3" the CPUs that threads run on; both NULL = all */
     bool cpu_strict;              /* --cpu-strict 1 */
     int32_t priority;             /* --prio -1 … 3 */
-    bool deterministic;           /* --deterministic: each token's numbers depend on the tokens before it, and the
-                                     order of their cells, alone; an error where they would not */
+    bool deterministic;           /* --deterministic: each token's numbers depend on the tokens before it alone; an
+                                     error where they would not */
     bool force_opaque;            /* tests: use the opaque class whatever the model can do */
     /* Called with 0 … 1 while the weights are loaded, from a thread that hearth_llama_create() waits for; may be
      * NULL. */

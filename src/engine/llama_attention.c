@@ -16,8 +16,8 @@
  * more the rows. Here it is row by row in any case, and over the cells that the row may see, in steps of 256 as
  * llama.cpp's own, so that cells of other sequences and of tokens behind it do not move the division.
  *
- * Deterministic (llama_exact.c): every row by itself, and by one thread, which passes over the cells that are masked:
- * neither their number nor that of the threads moves the sum.
+ * Deterministic (llama_exact.c): every row by itself, and by one thread, in a sum that has no order
+ * (llama_unordered.c): neither where its cells are nor the number of threads moves it.
  *
  * Threads: ggml's, in one operation at a time (llama.c computes one graph at a time). `ranges` has room before the
  * graph begins; each thread fills some of it, and of `filled`, and all read them behind a barrier. A head of a block,
@@ -35,13 +35,14 @@
 
 #define CELLS_STEP 256
 #define HALF_MINUS_INFINITY 0xFC00
-#define TILE_ROWS 64       /* of ggml's tiled attention */
-#define TILE_COST 8        /* rows one by one that take as long as a tile does */
-#define MASKED_COST 16     /* masked cells that are passed while one is taken in */
-#define TILE_MIN_CELLS 256 /* of a block for which rows are added that see nothing: with fewer there is little to gain,
-                              and row by row the sum does not depend on where the cells are */
-#define SAMPLES 128        /* of a row's masks, to tell how many it sees */
-#define NEAR_CELLS 16      /* rows whose cells begin and end so near to each other's are one sequence's, or might be */
+#define TILE_ROWS 64   /* of ggml's tiled attention */
+#define TILE_COST 8    /* rows one by one that take as long as a tile does */
+#define MASKED_COST 16 /* masked cells that are passed while one is taken in */
+#define TILE_MIN_CELLS                                                                                             \
+    256               /* of a block for which rows are added that see nothing: with fewer there is little to gain, \
+                         and row by row the sum does not depend on where the cells are */
+#define SAMPLES 128   /* of a row's masks, to tell how many it sees */
+#define NEAR_CELLS 16 /* rows whose cells begin and end so near to each other's are one sequence's, or might be */
 
 typedef void attention_fn(const struct ggml_compute_params *params, struct ggml_tensor *dst);
 
@@ -68,7 +69,8 @@ struct block {
 /* What a thread needs for tiles; its own, and used again. */
 struct scratch {
     float *out, *q; /* TILE_ROWS values, and TILE_ROWS queries */
-    size_t out_cap, q_cap;
+    float *scores;  /* of a row's cells */
+    size_t out_cap, q_cap, scores_cap;
 };
 
 static struct {
@@ -107,8 +109,7 @@ static const uint16_t *mask_row(const struct ggml_tensor *mask, int64_t row) {
 
 /* Four cells at a time, as most of a mask is masked. */
 static bool masked4(const uint16_t *cells) {
-    static const uint16_t all[4] = {HALF_MINUS_INFINITY, HALF_MINUS_INFINITY, HALF_MINUS_INFINITY,
-                                    HALF_MINUS_INFINITY};
+    static const uint16_t all[4] = {HALF_MINUS_INFINITY, HALF_MINUS_INFINITY, HALF_MINUS_INFINITY, HALF_MINUS_INFINITY};
     return memcmp(cells, all, sizeof all) == 0;
 }
 
@@ -244,14 +245,6 @@ static void attend_alone(const struct ggml_compute_params *params, struct view *
     alone = false;
 }
 
-static void attend_row(const struct ggml_compute_params *params, const struct ggml_tensor *dst, int64_t row,
-                       int64_t head, int64_t heads) {
-    struct view view;
-    view_init(&view, dst, row, 1, ranges.v[row]);
-    view_heads(&view, dst, head, heads);
-    attend_alone(params, &view);
-}
-
 /* Memory for so many bytes in place of some that is too small; what was in it is lost. NULL: there is none. */
 static void *room(void *v, size_t *cap, size_t bytes) {
     if (bytes > *cap) {
@@ -260,6 +253,22 @@ static void *room(void *v, size_t *cap, size_t bytes) {
         *cap = v != NULL ? bytes : 0;
     }
     return v;
+}
+
+static void attend_row(const struct ggml_compute_params *params, const struct ggml_tensor *dst, int64_t row,
+                       int64_t head, int64_t heads) {
+    const struct range range = ranges.v[row];
+    if (hearth_llama_is_unordered(dst)) {
+        struct scratch *scratch = &scratches[params->ith];
+        scratch->scores = room(scratch->scores, &scratch->scores_cap, (size_t)(range.to - range.from) * sizeof(float));
+        const struct hearth_llama_cells cells = {range.from, range.to, scratch->scores};
+        hearth_llama_attend_unordered(dst, row, head, heads, &cells);
+        return;
+    }
+    struct view view;
+    view_init(&view, dst, row, 1, range);
+    view_heads(&view, dst, head, heads);
+    attend_alone(params, &view);
 }
 
 /* All threads: makes the masks of a small batch, unless there is no memory. */
@@ -405,10 +414,11 @@ void __wrap_ggml_compute_forward_flash_attn_ext(const struct ggml_compute_params
     bool plain = q->ne[3] == 1 && dst->src[1]->ne[3] == 1 && mask != NULL && mask->type == GGML_TYPE_F16 &&
                  mask->ne[2] == 1 && mask->ne[3] == 1;
     bool small = (q->ne[1] == 1 || (q->ne[1] <= HEARTH_SMALL_ROWS_MAX && hearth_llama_batch_is_small())) &&
-                 !(hearth_llama_batch_is_deterministic() && max_bias == 0);
+                 !hearth_llama_is_unordered(dst) && !(hearth_llama_batch_is_deterministic() && max_bias == 0);
     if (plain && small) {
         attend_exactly(params, dst);
-    } else if (plain && max_bias == 0 && (size_t)q->ne[1] <= ranges.cap && params->nth <= GGML_MAX_N_THREADS) {
+    } else if (plain && (max_bias == 0 || hearth_llama_is_unordered(dst)) && (size_t)q->ne[1] <= ranges.cap &&
+               params->nth <= GGML_MAX_N_THREADS) {
         attend_blocks(params, dst);
     } else {
         __real_ggml_compute_forward_flash_attn_ext(params, dst);

@@ -17,8 +17,9 @@
  *
  * Whether a model computes exactly is found out at load (selftest), never assumed.
  *
- * A deterministic engine has every batch computed so, whatever is in it: each token's numbers are then a function of
- * the tokens before it alone, and of the order of their cells, not of how a prompt was split or of what is beside it.
+ * A deterministic engine has every batch computed so, whatever is in it, and attention without an order
+ * (llama_unordered.c): each token's numbers are then a function of the tokens before it alone, not of how a prompt was
+ * split, of what is beside it, or of where its cells are.
  * Weights are used a row at a time, which is slow for prompts.
  *
  * Threads: `small` is set for one graph at a time (llama.c sees to that); ggml's threads read it.

@@ -29,6 +29,18 @@ bool hearth_llama_batch_is_deterministic(void);
 /* llama_attention.c: makes room for a batch's rows. Without memory ggml goes its own way. */
 void hearth_llama_attention_reserve(size_t rows);
 
+/* The cells of a row; those that are masked are passed. */
+struct hearth_llama_cells {
+    int64_t from, to;
+    float *kept; /* room for as many; NULL: there is none, which takes longer */
+};
+
+/* llama_unordered.c: whether the batch is deterministic, and its heads are not too large. */
+bool hearth_llama_is_unordered(const struct ggml_tensor *dst);
+/* Some heads of a row, by this thread alone; the same wherever the cells are. */
+void hearth_llama_attend_unordered(const struct ggml_tensor *dst, int64_t row, int64_t head, int64_t heads,
+                                   const struct hearth_llama_cells *cells);
+
 #endif
 
 #endif

@@ -268,19 +268,28 @@ bool hearth_engine_batch_exact(struct hearth_engine *engine) {
 
 #define SPLIT_TOKENS 66 /* more than attention takes in a tile */
 
-/* The last of SPLIT_TOKENS tokens, in batches of at most `most`; beside each, `beside` tokens of another sequence. */
-static bool compute_split(struct hearth_engine *engine, const hearth_token *tokens, int32_t most, int32_t beside,
+struct split {
+    int32_t most, beside; /* tokens of a batch, and beside them of another sequence */
+    int32_t moved;        /* tokens after which that sequence leaves, so that the next ones get its cells, in front */
+};
+
+/* The last of SPLIT_TOKENS tokens. */
+static bool compute_split(struct hearth_engine *engine, const hearth_token *tokens, const struct split *split,
                           float *out) {
     struct hearth_batch_item items[2 * SPLIT_TOKENS];
-    int32_t other = 0, last = 0;
+    int32_t other = 0, last = 0, beside = split->beside;
     int err = HEARTH_OK;
     for (int32_t at = 0; at < SPLIT_TOKENS && err == HEARTH_OK;) {
         size_t n = 0;
+        if (beside > 0 && split->moved > 0 && at >= split->moved) {
+            engine->ops->seq_clear(engine, 1);
+            beside = 0;
+        }
         for (int32_t i = 0; i < beside && other < SPLIT_TOKENS; i++, other++) {
             items[n++] = (struct hearth_batch_item){
                 .token = tokens[SPLIT_TOKENS - 1 - other], .seq = 1, .pos = other, .output = false};
         }
-        for (int32_t i = 0; i < most && at < SPLIT_TOKENS; i++, at++) {
+        for (int32_t i = 0; i < split->most && at < SPLIT_TOKENS; i++, at++) {
             last = (int32_t)n;
             items[n++] = (struct hearth_batch_item){
                 .token = tokens[at], .seq = 0, .pos = at, .output = at == SPLIT_TOKENS - 1};
@@ -292,16 +301,14 @@ static bool compute_split(struct hearth_engine *engine, const hearth_token *toke
         memcpy(out, logits, engine->caps.vocab_tokens * sizeof *out);
     }
     engine->ops->seq_clear(engine, 0);
-    if (beside > 0) {
+    if (split->beside > 0) {
         engine->ops->seq_clear(engine, 1);
     }
     return logits != NULL;
 }
 
 bool hearth_engine_splits_exact(struct hearth_engine *engine) {
-    static const struct {
-        int32_t most, beside;
-    } splits[] = {{1, 0}, {24, 5}};
+    static const struct split splits[] = {{1, 0, 0}, {24, 5, 0}, {4, 60, 4}};
     const struct hearth_caps *caps = &engine->caps;
     const size_t vocab = caps->vocab_tokens;
     float *logits = engine->ops->logits != NULL ? malloc(2 * vocab * sizeof *logits) : NULL;
@@ -311,11 +318,12 @@ bool hearth_engine_splits_exact(struct hearth_engine *engine) {
     }
     const int32_t whole = caps->batch_tokens < SPLIT_TOKENS ? (int32_t)caps->batch_tokens : SPLIT_TOKENS;
     bool same = logits != NULL && caps->ctx_tokens > 2 * SPLIT_TOKENS &&
-                compute_split(engine, tokens, whole, 0, logits);
+                compute_split(engine, tokens, &(struct split){.most = whole}, logits);
     for (size_t i = 0; i < sizeof splits / sizeof splits[0] && same; i++) {
-        const int32_t beside = caps->seqs > 1 ? splits[i].beside : 0;
-        const int32_t room = whole - beside;
-        same = compute_split(engine, tokens, splits[i].most < room ? splits[i].most : room, beside, logits + vocab) &&
+        struct split split = splits[i];
+        split.beside = caps->seqs > 1 && split.beside < whole ? split.beside : 0;
+        split.most = split.most < whole - split.beside ? split.most : whole - split.beside;
+        same = compute_split(engine, tokens, &split, logits + vocab) &&
                memcmp(logits, logits + vocab, vocab * sizeof *logits) == 0;
     }
     free(logits);

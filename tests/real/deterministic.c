@@ -1,5 +1,6 @@
 /* --deterministic on real models: the logits behind a prompt are the same to the bit, however the prompt was split,
- * with another sequence computed in the same batches, and behind state that was taken out and brought back. */
+ * with another sequence computed in the same batches, wherever its cells are, and behind state that was taken out and
+ * brought back. */
 #include "models.h"
 
 #include "base/buf.h"
@@ -47,9 +48,7 @@ static float *copy_row(struct hearth_engine *engine, const float *row) {
 }
 
 static void splits_are_one(void **state) {
-    static const struct {
-        int32_t most, beside;
-    } splits[] = {{37, 0}, {64, 3}};
+    static const struct { int32_t most, beside; } splits[] = {{37, 0}, {64, 3}};
     struct hearth_engine *engine = open_deterministic(*state);
     hearth_token tokens[PROMPT];
     int32_t other = 0;
@@ -64,6 +63,28 @@ static void splits_are_one(void **state) {
         real_assert_identical(engine, copy_row(engine, want), last_logits(engine, tokens));
     }
     free(want);
+    real_close(engine);
+}
+
+/* Its first tokens stand behind another sequence's, which then leaves, so that the next ones stand in front. */
+static void places_are_one(void **state) {
+    enum { FIRST = 20, OTHER = 200 };
+    struct hearth_engine *engine = open_deterministic(*state);
+    hearth_token tokens[PROMPT];
+    int32_t other = 0;
+    real_prompt(engine, 7, tokens, PROMPT);
+    compute(engine, tokens, 0, PROMPT - 1, 100, 0, &other);
+    float *want = last_logits(engine, tokens);
+    engine->ops->seq_clear(engine, 0);
+    while (other < OTHER) {
+        const struct hearth_batch_item item = {.token = tokens[other * 3 % PROMPT], .seq = 1, .pos = other++};
+        assert_int_equal(engine->ops->decode(engine, &item, 1), HEARTH_OK);
+    }
+    compute(engine, tokens, 0, FIRST, 10, 1, &other);
+    engine->ops->seq_clear(engine, 1);
+    other = 0;
+    compute(engine, tokens, FIRST, PROMPT - 1, 15, 1, &other);
+    real_assert_identical(engine, want, last_logits(engine, tokens));
     real_close(engine);
 }
 
@@ -89,12 +110,13 @@ static void state_is_the_same(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[2 * sizeof names / sizeof names[0]];
+    struct CMUnitTest tests[3 * sizeof names / sizeof names[0]];
     size_t n = 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *name = (void *)(uintptr_t)names[i];
         tests[n++] = (struct CMUnitTest){.name = names[i], .test_func = splits_are_one, .initial_state = name};
+        tests[n++] = (struct CMUnitTest){.name = names[i], .test_func = places_are_one, .initial_state = name};
         tests[n++] = (struct CMUnitTest){.name = names[i], .test_func = state_is_the_same, .initial_state = name};
     }
-    return real_exit(cmocka_run_group_tests_name("deterministic", tests, NULL, NULL), names, n / 2);
+    return real_exit(cmocka_run_group_tests_name("deterministic", tests, NULL, NULL), names, n / 3);
 }

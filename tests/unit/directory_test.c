@@ -212,6 +212,7 @@ static void sets_aside_whatever_it_is(void **state) {
     hearth_digest_hex(id.name, hex);
     assert_int_equal(publish(directory, &id, 1, T0), HEARTH_OK);
     const int kinds = geteuid() == 0 ? 6 : 5;
+    int kept = 0; /* links and pipes are removed */
     for (int i = 0; i < kinds; i++) {
         (void)unlink(file_path(&id));
         const char *path = file_path(&id);
@@ -233,7 +234,8 @@ static void sets_aside_whatever_it_is(void **state) {
         assert_non_null(strstr(last_line, hex + 2));
         assert_false(there(file_path(&id)));
         assert_true(there(at("target")));
-        assert_int_equal(entries(at("kv/bad")), i + 1);
+        kept += i == 0 || i > 3;
+        assert_int_equal(entries(at("kv/bad")), kept);
     }
     DIR *stream = opendir(at("kv/bad"));
     for (const struct dirent *entry; (entry = readdir(stream)) != NULL;) {

@@ -354,6 +354,8 @@ static void test_without_effect(void **state) {
     } cases[] = {
         {&no_gpu, {"-ngl", "99"}, "--gpu-layers has no effect: there is no GPU"},
         {&no_gpu, {"-ngl", "0"}, ""},
+        {&no_gpu, {"--deterministic"}, ""},
+        {&none, {"--deterministic"}, "--deterministic has no effect: the simulated engine always is"},
         {&no_gpu, {"-ngl", "auto"}, ""},
         {&gpu, {"-ngl", "99"}, ""},
         {&none, {"-ngl", "99"}, ""},
