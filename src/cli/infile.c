@@ -44,6 +44,9 @@ char *hearth_infile_line(char **rest, unsigned *number) {
     end = line + strcspn(line, "\n");
     *rest = *end ? end + 1 : end;
     *end = '\0';
+    if (*number == 0 && strncmp(line, "\xEF\xBB\xBF", 3) == 0) { /* the mark that editors of Windows put first */
+        line += 3;
+    }
     (*number)++;
     while (is_blank(*line)) {
         line++;

@@ -57,6 +57,9 @@ static void test_lines(void **state) {
     assert_int_equal(list.keys[3].highest, HEARTH_CLASS_INTERACTIVE);
     assert_string_equal(list.keys[4].key, "with#inside");
     hearth_key_list_finish(&list);
+    assert_int_equal(read_keys(NULL, "\xEF\xBB\xBFmarked\r\nplain\r\n", &list, &msg), HEARTH_OK);
+    assert_string_equal(list.keys[0].key, "marked");
+    hearth_key_list_finish(&list);
 }
 
 static void test_flags(void **state) {
