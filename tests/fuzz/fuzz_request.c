@@ -66,7 +66,8 @@ static void init_api(struct hearth_api *api) {
 
 static void check_error(const struct hearth_api_error *error) {
     struct hearth_buf text = {0};
-    HEARTH_ASSERT(error->status >= 400 && (error->status < 500 || error->status == 501));
+    /* 408: the preparation took too long; 503: no memory. Both can happen to any input. */
+    HEARTH_ASSERT(error->status >= 400 && (error->status < 500 || error->status == 501 || error->status == 503));
     HEARTH_ASSERT(error->message.text[0] != '\0');
     HEARTH_ASSERT(hearth_json_write(hearth_api_error_json(error), &text));
     HEARTH_ASSERT(hearth_json_write(hearth_api_error_json_anthropic(error, "r"), &text));
