@@ -1,5 +1,6 @@
 """A restart or a crash costs nothing: state on disk, as a client sees it."""
 
+import concurrent.futures
 import http.client
 import json
 import os
@@ -434,3 +435,34 @@ def test_a_directory_that_is_removed_under_a_server(tmp_path):
         assert health["status"] == "degraded" and str(directory) in health["reasons"][0]["message"], health
         assert reused(turn(running, talk)[1], "disk") == 0
         assert running.stop() == 0
+
+
+def test_servers_that_start_together(tmp_path):
+    """Three on one directory and one database, all at once; what was acknowledged is there after SIGKILL."""
+    flags = ("--session-db", str(tmp_path / "sessions.db"))
+    said = {}
+
+    def start(_):
+        return serve_disk("sim", tmp_path / "kv", *flags)
+
+    def talk(number_and_server):
+        number, running = number_and_server
+        for part in range(3):
+            answer = running.client.post("/v1/responses", {"input": f"{number} {part} some words", "max_output_tokens": 4})
+            said[answer["id"]] = answer["output"]
+            request(running.client, [{"role": "user", "content": f"part {part}"}], 4, session_id=f"talk {number}")
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        for _ in range(2):
+            servers_now = list(pool.map(start, range(3)))
+            try:
+                list(pool.map(talk, enumerate(servers_now)))
+            finally:
+                for running in servers_now:
+                    running.kill()
+    with serve_disk("sim", tmp_path / "kv", *flags) as running:
+        assert len(said) == 18
+        for name, output in said.items():
+            assert running.client.get(f"/v1/responses/{name}")["output"] == output
+        for number in range(3):
+            assert running.client.get(f"/v1/sessions/talk%20{number}")["turns"] == 6
