@@ -231,11 +231,11 @@ static int refuse_sockets(scmp_filter_ctx filter) {
     int rc = 0;
     for (size_t i = 0; i < 4 && rc == 0; i++) { /* the low four bits are the type, the others are flags */
         rc = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(socket), 2,
-                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i / 2]),
+                              SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i / 2], 0),
                               SCMP_A1(SCMP_CMP_MASKED_EQ, 15, (scmp_datum_t)types[i % 2]));
     }
     return rc == 0 ? seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(socket), 1,
-                                      SCMP_A0(SCMP_CMP_EQ, AF_PACKET))
+                                      SCMP_A0(SCMP_CMP_EQ, AF_PACKET, 0))
                    : rc;
 }
 
