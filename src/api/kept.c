@@ -463,11 +463,12 @@ static bool fill_head(struct hearth_job *job, enum hearth_turn_status status) {
 static int put(struct hearth_job *job, enum hearth_turn_status status, json_t *output, json_t *response,
                struct hearth_errmsg *msg) {
     struct hearth_kept *kept = job->kept;
+    const bool ok = fill_head(job, status);
     json_t *body = json_pack("{s:O, s:o, s:o}", "input", kept->input, "output", output, "response", response);
     if (job->chat.request.continues && body != NULL) {
         json_object_set_new(body, "continues", json_true());
     }
-    if (!fill_head(job, status) || !hearth_json_write(body, &kept->turn.body)) {
+    if (!hearth_json_write(body, &kept->turn.body) || !ok) {
         return HEARTH_ERR_NOMEM;
     }
     const int err = hearth_store_put(job->api->store, &kept->turn, msg);
