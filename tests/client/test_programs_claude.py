@@ -9,7 +9,7 @@ from lib.text import Text
 from museum import calls, says
 from program import Program, assert_first_prompt, needs, play, png
 
-pytestmark = [pytest.mark.llama, needs("claude")]
+pytestmark = [pytest.mark.llama, pytest.mark.tiny, needs("claude")]
 MODELS = pytest.mark.parametrize("model", ["tiny", "tiny-hybrid"])
 
 

@@ -7,7 +7,7 @@ from lib.text import Text
 from museum import calls, says
 from program import Program, assert_first_prompt, needs, play, png
 
-pytestmark = [pytest.mark.llama, needs("codex")]
+pytestmark = [pytest.mark.llama, pytest.mark.tiny, needs("codex")]
 MODELS = pytest.mark.parametrize("model", ["tiny", "tiny-hybrid"])
 
 
