@@ -240,7 +240,7 @@ static int try_confined(int (*action)(void), enum needs needs, bool looks_up) {
                                                    : true;
         _exit(there ? action() : 253);
     }
-    int status;
+    int status = 0;
     assert_true(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status));
     return WEXITSTATUS(status);
 }
