@@ -77,8 +77,9 @@ static void places_are_one(void **state) {
     float *want = last_logits(engine, tokens);
     engine->ops->seq_clear(engine, 0);
     while (other < OTHER) {
-        const struct hearth_batch_item item = {.token = tokens[other * 3 % PROMPT], .seq = 1, .pos = other++};
+        const struct hearth_batch_item item = {.token = tokens[other * 3 % PROMPT], .seq = 1, .pos = other};
         assert_int_equal(engine->ops->decode(engine, &item, 1), HEARTH_OK);
+        other++;
     }
     compute(engine, tokens, 0, FIRST, 10, 1, &other);
     engine->ops->seq_clear(engine, 1);

@@ -236,7 +236,7 @@ static void the_page_has_every_limit(void **state) {
     assert_non_null(file);
     page[fread(page, 1, sizeof page - 1, file)] = '\0';
     (void)fclose(file);
-    for (size_t limit = 0; limit < HEARTH_LIMITS; limit++) {
+    for (enum hearth_limit limit = 0; limit < HEARTH_LIMITS; limit++) {
         snprintf(row, sizeof row, "\n| `%s` | %zu |", hearth_limit_name(limit), hearth_limit_most(limit));
         if (strstr(page, row) == NULL) {
             fail_msg("%s has no row%s", path, row);
