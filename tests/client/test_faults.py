@@ -181,6 +181,7 @@ def test_a_reload_and_an_end_without_memory(allocations, tmp_path):
         allocations.disarm()
 
 
+@pytest.mark.skipif(servers.sanitizer() is not None, reason="a sanitizer ends a process that it can get no memory for")
 def test_less_and_less_address_space():
     """Under a limit that falls until nothing goes any more, each answer is right or an error, and the server lives."""
     with serve(*FLAGS) as running:
