@@ -74,9 +74,9 @@ def surroundings(more=None):
     return {**ours, **NO_DISK, **(more or {})}
 
 
-# How a server may end: by itself, or by a signal that it was sent. Any other status is a crash, a finding of a
-# sanitizer, or an end that hangs.
-WELL = (0, -signal.SIGTERM, -signal.SIGKILL)
+# How a server may end: by itself, or by a signal that it was sent (a second one ends it at once, with 128 and its
+# number). Any other status is a crash or a finding of a sanitizer.
+WELL = (0, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 class Server:
