@@ -122,7 +122,7 @@ void hearth_json_watch_memory(void) {
 
 /* ---- parsing ---- */
 
-static void fill_nomem(json_error_t *error) {
+void hearth_json_fill_nomem(json_error_t *error) {
     static const char text[] = "out of memory";
     if (error != NULL) {
         memset(error, 0, sizeof *error);
@@ -145,7 +145,7 @@ json_t *hearth_json_load(const char *text, size_t len, size_t flags, json_error_
     } else {
         parsing = NULL;
         free_all(&parse);
-        fill_nomem(error);
+        hearth_json_fill_nomem(error);
         value = NULL;
     }
     if (parse.slots != parse.first) {

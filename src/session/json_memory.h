@@ -22,6 +22,9 @@ void hearth_json_watch_memory(void);
  * Threads: any. */
 json_t *hearth_json_load(const char *text, size_t len, size_t flags, json_error_t *error);
 
+/* Fills `error` (which may be NULL) as a parser's that was refused memory. Threads: any. */
+void hearth_json_fill_nomem(json_error_t *error);
+
 /* Appends a value's text. jansson ignores that the name of a member found no room: this does not.
  * Errors: false, and `out` as before: out of memory, or something that is no value. Threads: any. */
 bool hearth_json_print(const json_t *value, size_t flags, struct hearth_buf *out);

@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -103,13 +104,57 @@ static json_t *normal_copy(const json_t *value) {
     return is_whole(value, &whole) ? json_integer((json_int_t)whole) : json_deep_copy(value);
 }
 
+/* Past the integer or real whose first character is at `pos`. *is_large: an integer that json_int_t cannot hold. */
+static size_t skip_number(const char *text, size_t len, size_t pos, bool *is_large) {
+    char digits[24] = "";
+    size_t end = pos;
+    while (end < len && strchr("+-.eE0123456789", text[end]) != NULL && text[end] != '\0') {
+        end++;
+    }
+    if (end - pos < sizeof digits) {
+        memcpy(digits, text + pos, end - pos);
+    }
+    errno = 0;
+    (void)strtoll(digits, NULL, 10);
+    *is_large = (end - pos >= sizeof digits || errno == ERANGE) && memchr(text + pos, '.', end - pos) == NULL &&
+                memchr(text + pos, 'e', end - pos) == NULL && memchr(text + pos, 'E', end - pos) == NULL;
+    return end;
+}
+
+/* Parses text in which some integer is too large: each of those is read with an exponent behind it, as a real. */
+static json_t *parse_large(const char *text, size_t len, size_t flags, json_error_t *error) {
+    struct hearth_buf copy = {0};
+    bool in_string = false, ok = true, is_large;
+    size_t begin = 0;
+    for (size_t pos = 0; ok && pos < len;) {
+        const char c = text[pos];
+        if (in_string && c == '\\') {
+            pos += 2;
+        } else if (!in_string && (c == '-' || (c >= '0' && c <= '9'))) {
+            pos = skip_number(text, len, pos, &is_large);
+            if (is_large) {
+                ok = hearth_buf_append(&copy, text + begin, pos - begin) && hearth_buf_append(&copy, "e0", 2);
+                begin = pos;
+            }
+        } else {
+            in_string = in_string != (c == '"');
+            pos++;
+        }
+    }
+    ok = ok && hearth_buf_append(&copy, text + begin, len - begin);
+    json_t *value = ok ? hearth_json_load((const char *)copy.data, copy.len, flags, error) : NULL;
+    if (!ok) {
+        hearth_json_fill_nomem(error);
+    }
+    hearth_buf_finish(&copy);
+    return value;
+}
+
 json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error_t *error) {
     json_error_t why;
-    json_t *value = hearth_json_load(text, len, flags, &why), *reals = NULL;
+    json_t *value = hearth_json_load(text, len, flags, &why);
     if (value == NULL && json_error_code(&why) == json_error_numeric_overflow) {
-        reals = hearth_json_load(text, len, flags | JSON_DECODE_INT_AS_REAL, &why);
-        value = reals != NULL ? normal_copy(reals) : NULL;
-        json_decref(reals);
+        value = parse_large(text, len, flags, &why);
     }
     if (error != NULL) {
         *error = why;

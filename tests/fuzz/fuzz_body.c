@@ -8,7 +8,6 @@
 
 #include <stdio.h>
 
-/* Where one number is too large, 1e0 beside it in the same text is read as 1. */
 static bool is_same(const json_t *a, const json_t *b) {
     char *one = hearth_json_canonical(a), *other = hearth_json_canonical(b);
     const bool same = one != NULL && other != NULL && strcmp(one, other) == 0;

@@ -37,6 +37,21 @@ static void large_integers_are_values(void **state) {
     assert_true(json_is_real(json_object_get(value, "n")));
     assert_int_equal(json_integer_value(json_object_get(value, "small")), 7);
     json_decref(value);
+    static const char beside[] = "[\"\\\"-99999999999999999999\", -99999999999999999999,9223372036854775807,1e2,"
+                                 "9223372036854775808 ,-9223372036854775808, 12345678901234567890.5]";
+    value = hearth_json_parse(beside, strlen(beside), 0, &error);
+    assert_non_null(value);
+    assert_string_equal(json_string_value(json_array_get(value, 0)), "\"-99999999999999999999");
+    assert_true(json_real_value(json_array_get(value, 1)) == -1e20);
+    assert_true(json_integer_value(json_array_get(value, 2)) == INT64_MAX); /* no digit is lost beside a large one */
+    assert_true(json_is_real(json_array_get(value, 3)));
+    assert_true(json_real_value(json_array_get(value, 4)) == 9223372036854775808.0);
+    assert_true(json_integer_value(json_array_get(value, 5)) == INT64_MIN);
+    assert_true(json_is_real(json_array_get(value, 6)));
+    json_decref(value);
+    assert_null(hearth_json_parse("99999999999999999999", 20, 0, &error)); /* neither an array nor an object */
+    assert_null(hearth_json_parse("[99999999999999999999,]", 23, 0, &error));
+    assert_int_equal(json_error_code(&error), json_error_invalid_syntax);
     assert_null(hearth_json_parse("{\"n\": 1,}", 9, 0, &error));
     assert_int_equal(json_error_code(&error), json_error_invalid_syntax);
     assert_null(hearth_json_parse("1e999", 5, JSON_DECODE_ANY, &error));
