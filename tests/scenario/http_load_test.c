@@ -1,14 +1,10 @@
 /* The HTTP server under load, by itself: many connections, clients that are slow on purpose, and requests that are
  * refused by their head. */
 #include "base/log.h"
-#include "http/server.h"
-#include "support/client.h"
+#include "support/http_stage.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +12,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 struct fixture {
     struct hearth_http_server *server;
@@ -87,12 +81,6 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     hearth_buf_finish(&out);
 }
 
-static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
-                     struct hearth_buf *body) {
-    (void)user, (void)request_id;
-    hearth_buf_printf(body, "%d %s: %s", status, path, message);
-}
-
 static void run_ask_stats(struct hearth_http_work *work) {
     struct fixture *f = (struct fixture *)(void *)((char *)work - offsetof(struct fixture, ask_stats));
     hearth_http_stats(f->server, &f->stats);
@@ -122,12 +110,9 @@ static int setup(void **state) {
 }
 
 static void start(struct fixture *f) {
-    struct hearth_errmsg msg;
     const struct hearth_http_handler handler = {
-        .head = f->with_head ? on_head : NULL, .request = on_request, .error = on_error, .user = f};
-    assert_int_equal(hearth_http_create(&f->params, &handler, &f->server, &msg), HEARTH_OK);
-    assert_int_equal(hearth_http_start(f->server), HEARTH_OK);
-    f->port = hearth_http_port(f->server);
+        .head = f->with_head ? on_head : NULL, .request = on_request, .error = fill_error, .user = f};
+    f->port = start_http(&f->params, &handler, &f->server);
 }
 
 static int teardown(void **state) {
@@ -136,13 +121,6 @@ static int teardown(void **state) {
     hearth_log_set(NULL, NULL, HEARTH_LOG_INFO);
     free(f);
     return 0;
-}
-
-static bool reaches(atomic_int *counter, int value) {
-    for (int i = 0; i < 4000 && atomic_load(counter) < value; i++) {
-        usleep(5000);
-    }
-    return atomic_load(counter) == value;
 }
 
 static void post(struct fixture *f, struct hearth_http_work *work) {
@@ -154,17 +132,6 @@ static void post(struct fixture *f, struct hearth_http_work *work) {
 static const struct hearth_http_stats *stats(struct fixture *f) {
     post(f, &f->ask_stats);
     return &f->stats;
-}
-
-static void expect(struct client *client, int status, const char *body) {
-    struct response response;
-    assert_true(client_response(client, false, &response));
-    assert_int_equal(response.status, status);
-    assert_true(response.complete);
-    if (body != NULL) {
-        assert_string_equal((const char *)response.body.data, body);
-    }
-    response_finish(&response);
 }
 
 static void open_and_send(struct client *client, const struct fixture *f, const char *text) {
@@ -220,7 +187,7 @@ static void options_need_no_body(void **state) {
     f->with_head = true;
     start(f);
     open_and_send(&client, f, "OPTIONS /ok HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n");
-    expect(&client, 204, "");
+    expect_answer(&client, 204, "");
     client_close(&client);
     assert_int_equal(atomic_load(&f->heads), 0);
     assert_int_equal(atomic_load(&f->requests), 0);
@@ -238,7 +205,7 @@ static void refuses_while_the_body_comes(void **state) {
     for (int i = 0; i < 16; i++) {
         assert_true(client_send(&client, block, sizeof block));
     }
-    expect(&client, 401, "who?");
+    expect_answer(&client, 401, "who?");
     client_close(&client);
     assert_int_equal(atomic_load(&f->requests), 0);
 }
@@ -253,12 +220,12 @@ static void refuses_and_keeps_the_connection(void **state) {
                   "GET /refuse HTTP/1.1\r\nHost: localhost\r\n\r\n"
                   "POST /refuse HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
                   "POST /ok HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
-    expect(&client, 401, "who?");
-    expect(&client, 401, "who?");
-    expect(&client, 100, NULL);
+    expect_answer(&client, 401, "who?");
+    expect_answer(&client, 401, "who?");
+    expect_answer(&client, 100, NULL);
     assert_true(client_text(&client, "abcOPTIONS /refuse HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-    expect(&client, 200, "3");
-    expect(&client, 204, "");
+    expect_answer(&client, 200, "3");
+    expect_answer(&client, 204, "");
     client_close(&client);
     assert_int_equal(atomic_load(&f->heads), 3);
     assert_int_equal(atomic_load(&f->requests), 1);
@@ -276,12 +243,12 @@ static void tells_when_the_body_does_not_come(void **state) {
     client_close(&client);
     assert_true(reaches(&f->gone, 1));
     open_and_send(&client, f, "POST /ok HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
-    expect(&client, 408, "408 /ok: the request's body did not arrive in time");
+    expect_answer(&client, 408, "408 /ok: the request's body did not arrive in time");
     assert_true(reaches(&f->gone, 2));
     client_close(&client);
     open_and_send(&client, f,
                   "POST /ok HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n");
-    expect(&client, 400, NULL);
+    expect_answer(&client, 400, NULL);
     assert_true(reaches(&f->gone, 3));
     client_close(&client);
     assert_int_equal(atomic_load(&f->requests), 0);
@@ -307,7 +274,7 @@ static void names_the_path_in_errors(void **state) {
         char text[64];
         open_and_send(&client, f, cases[i].request);
         snprintf(text, sizeof text, "%.3s", cases[i].body);
-        expect(&client, atoi(text), cases[i].body);
+        expect_answer(&client, atoi(text), cases[i].body);
         client_close(&client);
     }
     assert_int_equal(stats(f)->malformed, 5);
@@ -326,7 +293,7 @@ static void quiet_connections_make_place(void **state) {
             assert_true(client_text(&clients[i], "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         } else if (i == 1) {
             assert_true(client_text(&clients[i], "GET /1 HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-            expect(&clients[i], 200, "0");
+            expect_answer(&clients[i], 200, "0");
         } else if (i < 5) {
             assert_true(client_text(&clients[i], "GET /half HTTP/1.1\r\nHost: localhost\r\nA:"));
         }
@@ -335,7 +302,7 @@ static void quiet_connections_make_place(void **state) {
     usleep(1300 * 1000); /* they are left alone for the first second */
     for (int i = 0; i < 20; i++) {
         open_and_send(&late, f, "GET /late HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        expect(&late, 200, "0");
+        expect_answer(&late, 200, "0");
         client_close(&late);
     }
     assert_int_equal(atomic_load(&f->gone), 0);
@@ -369,15 +336,15 @@ static void bounds_all_bodies_together(void **state) {
     response_finish(&response);
     client_close(&second);
     assert_true(client_send(&first, half, 400000));
-    expect(&first, 200, "1000000");
+    expect_answer(&first, 200, "1000000");
     open_and_send(&second, f, "POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 600000\r\n\r\n");
     assert_true(client_send(&second, half, sizeof half)); /* there is room again */
-    expect(&second, 200, "600000");
+    expect_answer(&second, 200, "600000");
     client_close(&second);
     /* One that the handler has taken, and has not freed yet, counts like one that is being read. */
     open_and_send(&second, f, "POST /kept HTTP/1.1\r\nHost: localhost\r\nContent-Length: 600000\r\n\r\n");
     assert_true(client_send(&second, half, sizeof half));
-    expect(&second, 200, "600000");
+    expect_answer(&second, 200, "600000");
     client_close(&second);
     open_and_send(&second, f, "POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 600000\r\n\r\n");
     assert_true(client_send(&second, half, sizeof half));
@@ -403,7 +370,7 @@ static void cuts_off_a_body_that_trickles(void **state) {
             break;
         }
     }
-    expect(&client, 408, "408 /ok: the request's body arrives too slowly");
+    expect_answer(&client, 408, "408 /ok: the request's body arrives too slowly");
     client_close(&client);
 }
 
@@ -493,7 +460,7 @@ static void idle_connections_are_cheap(void **state) {
         assert_true(client_text(&clients[i], "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\nA: ") &&
                     client_text(&clients[i], large) && client_text(&clients[i], "\r\n\r\n") &&
                     client_send(&clients[i], large, 20000));
-        expect(&clients[i], 200, "20000");
+        expect_answer(&clients[i], 200, "20000");
         hearth_buf_finish(&clients[i].in); /* the test's own */
     }
     const int64_t after = rss_bytes();
@@ -535,7 +502,7 @@ static void logs_causes_without_filling_the_disk(void **state) {
     start(f);
     for (int i = 0; i < 200; i++) {
         open_and_send(&client, f, "GET /odd\x7f\x1b[2Jpath HTTP/1.1\r\nHost: localhost\r\nB d: x\r\n\r\n");
-        expect(&client, 400, NULL);
+        expect_answer(&client, 400, NULL);
         client_close(&client);
         if (i == 0) {
             assert_non_null(strstr(last_line, ": 127.0.0.1 answered with 400: "));

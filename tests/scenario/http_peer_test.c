@@ -1,11 +1,7 @@
 /* Clients that close their side of a connection: those that wait for their answer get it, those that have gone are
  * noticed although nothing is written to them. Over TCP, and over a socket in the file system. */
-#include "http/server.h"
-#include "support/client.h"
+#include "support/http_stage.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +9,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 struct fixture {
     struct hearth_http_server *server;
@@ -50,12 +44,6 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     hearth_http_respond(exchange, 200, "text/plain", where, strlen(where));
 }
 
-static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
-                     struct hearth_buf *body) {
-    (void)user, (void)path, (void)request_id;
-    hearth_buf_printf(body, "%d %s", status, message);
-}
-
 static void release(struct hearth_http_work *work) {
     struct fixture *f = (struct fixture *)(void *)((char *)work - offsetof(struct fixture, work));
     assert_non_null(f->exchange);
@@ -71,8 +59,7 @@ static void release(struct hearth_http_work *work) {
 static int start(void **state, bool over_path) {
     struct fixture *f = calloc(1, sizeof *f);
     struct hearth_http_params params;
-    struct hearth_errmsg msg;
-    const struct hearth_http_handler handler = {.request = on_request, .error = on_error, .user = f};
+    const struct hearth_http_handler handler = {.request = on_request, .error = fill_error, .user = f};
     char host[80];
     hearth_http_params_default(&params);
     params.port = 0;
@@ -83,9 +70,7 @@ static int start(void **state, bool over_path) {
         snprintf(host, sizeof host, "unix:%s", f->path);
         params.host = host;
     }
-    assert_int_equal(hearth_http_create(&params, &handler, &f->server, &msg), HEARTH_OK);
-    assert_int_equal(hearth_http_start(f->server), HEARTH_OK);
-    f->port = hearth_http_port(f->server);
+    f->port = start_http(&params, &handler, &f->server);
     f->work.run = release;
     *state = f;
     return 0;
@@ -107,13 +92,6 @@ static int teardown(void **state) {
     }
     free(f);
     return 0;
-}
-
-static bool reaches(atomic_int *counter, int value) {
-    for (int i = 0; i < 4000 && atomic_load(counter) < value; i++) {
-        usleep(5000);
-    }
-    return atomic_load(counter) == value;
 }
 
 static void open_client(struct fixture *f, struct client *client) {
@@ -235,7 +213,7 @@ static void half_requests_are_dropped(void **state) {
 
 static int create_at(const char *host, uint32_t mode, struct hearth_http_server **out, struct hearth_errmsg *msg) {
     struct hearth_http_params params;
-    const struct hearth_http_handler handler = {.request = on_request, .error = on_error};
+    const struct hearth_http_handler handler = {.request = on_request, .error = fill_error};
     hearth_http_params_default(&params);
     params.host = host;
     params.unix_mode = mode;

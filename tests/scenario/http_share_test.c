@@ -2,23 +2,17 @@
  * end of a handshake that does not come. And a few hundred clients of every kind at once: each short request among them
  * is answered, and memory stays within its bounds. */
 #include "base/log.h"
-#include "http/server.h"
-#include "support/client.h"
+#include "support/http_stage.h"
 
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 struct fixture {
     struct hearth_http_server *server;
@@ -59,12 +53,6 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     hearth_buf_finish(&out);
 }
 
-static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
-                     struct hearth_buf *body) {
-    (void)user, (void)path, (void)request_id;
-    hearth_buf_printf(body, "%d %s", status, message);
-}
-
 static void run_ask_stats(struct hearth_http_work *work) {
     struct fixture *f = (struct fixture *)(void *)((char *)work - offsetof(struct fixture, ask_stats));
     hearth_http_stats(f->server, &f->stats);
@@ -87,11 +75,8 @@ static int setup(void **state) {
 }
 
 static void start(struct fixture *f) {
-    struct hearth_errmsg msg;
-    const struct hearth_http_handler handler = {.request = on_request, .error = on_error, .user = f};
-    assert_int_equal(hearth_http_create(&f->params, &handler, &f->server, &msg), HEARTH_OK);
-    assert_int_equal(hearth_http_start(f->server), HEARTH_OK);
-    f->port = hearth_http_port(f->server);
+    const struct hearth_http_handler handler = {.request = on_request, .error = fill_error, .user = f};
+    f->port = start_http(&f->params, &handler, &f->server);
 }
 
 static int teardown(void **state) {
@@ -100,13 +85,6 @@ static int teardown(void **state) {
     hearth_log_set(NULL, NULL, HEARTH_LOG_INFO);
     free(f);
     return 0;
-}
-
-static bool reaches(atomic_int *counter, int value) {
-    for (int i = 0; i < 4000 && atomic_load(counter) < value; i++) {
-        usleep(5000);
-    }
-    return atomic_load(counter) >= value;
 }
 
 static const struct hearth_http_stats *stats(struct fixture *f) {
@@ -128,17 +106,6 @@ static bool stats_reach(struct fixture *f, size_t offset, uint64_t value) {
 }
 
 #define REACHES(f, field, value) stats_reach(f, offsetof(struct hearth_http_stats, field), value)
-
-static void expect(struct client *client, int status, const char *body) {
-    struct response response;
-    assert_true(client_response(client, false, &response));
-    assert_int_equal(response.status, status);
-    assert_true(response.complete);
-    if (body != NULL) {
-        assert_string_equal((const char *)response.body.data, body);
-    }
-    response_finish(&response);
-}
 
 static void open_and_send(struct fixture *f, struct client *client, const char *text) {
     assert_true(client_open(client, f->port));
@@ -163,11 +130,11 @@ static void slow_bodies_make_place(void **state) {
     usleep(1300 * 1000); /* they are left alone for the first second */
     for (int i = 0; i < 7; i++) {
         open_and_send(f, &late, LAST);
-        expect(&late, 200, "0");
+        expect_answer(&late, 200, "0");
         client_close(&late);
     }
     assert_true(client_send(&fast, block, sizeof block));
-    expect(&fast, 200, "131072");
+    expect_answer(&fast, 200, "131072");
     assert_true(stats(f)->evicted >= 1);
     assert_int_equal(stats(f)->refused, 0);
     client_close(&fast);
@@ -190,7 +157,7 @@ static void unread_ends_make_place(void **state) {
     assert_true(REACHES(f, connections, 8) && REACHES(f, unread_bytes, 8 * 65536));
     usleep(1300 * 1000);
     open_and_send(f, &late, LAST);
-    expect(&late, 200, "0");
+    expect_answer(&late, 200, "0");
     assert_int_equal(stats(f)->refused, 0);
     client_close(&late);
     for (int i = 0; i < 8; i++) {
@@ -209,12 +176,12 @@ static void addresses_have_a_share(void **state) {
     }
     assert_true(reaches(&f->requests, 3));
     open_and_send(f, &more, LAST);
-    expect(&more, 503, "503 as many connections of this address are open as may be");
+    expect_answer(&more, 503, "503 /: as many connections of this address are open as may be");
     client_close(&more);
     client_close(&busy[0]);
     assert_true(reaches(&f->gone, 1));
     open_and_send(f, &more, LAST);
-    expect(&more, 200, "0");
+    expect_answer(&more, 200, "0");
     client_close(&more);
     /* Those that are to be refused are bounded, too: beyond 16 that say nothing they are closed without a word. */
     struct client silent[40];
@@ -251,7 +218,7 @@ static void unread_answers_are_bounded(void **state) {
     for (int i = 0; i < 3; i++) {
         struct response response;
         open_and_send(f, &reads, LAST);
-        expect(&reads, 200, "0");
+        expect_answer(&reads, 200, "0");
         client_close(&reads);
         response = http_call(f->port, "GET", "/large", NULL, NULL);
         assert_int_equal(response.body.len, LARGE_BYTES);

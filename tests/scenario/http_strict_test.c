@@ -1,17 +1,12 @@
 /* What is HTTP/1.1 and what is not: a table of requests, each with the answers that must come, byte for byte as a
  * client would send it over a connection of its own. Behind each request that is refused stands another one, which
  * must never be answered: what two readers would divide differently is no request at all. Rows follow RFC 9112. */
-#include "http/server.h"
-#include "support/client.h"
+#include "support/http_stage.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-
-#include <cmocka.h>
 
 static struct hearth_http_server *server;
 
@@ -29,16 +24,10 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     hearth_buf_finish(&out);
 }
 
-static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
-                     struct hearth_buf *body) {
-    (void)user, (void)path, (void)request_id;
-    hearth_buf_printf(body, "%d %s", status, message);
-}
-
 static int setup(void **state) {
     struct hearth_http_params params;
     struct hearth_errmsg msg;
-    const struct hearth_http_handler handler = {.request = on_request, .error = on_error};
+    const struct hearth_http_handler handler = {.request = on_request, .error = fill_error};
     (void)state;
     hearth_http_params_default(&params);
     params.port = 0;

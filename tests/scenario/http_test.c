@@ -1,18 +1,12 @@
 /* The HTTP server by itself, with a handler that echoes: framing, limits, slow and absent clients, the end. */
-#include "http/server.h"
 #include "base/clock.h"
-#include "support/client.h"
+#include "support/http_stage.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define OUT_BYTES (1024 * 1024)
 #define LARGE_BYTES (OUT_BYTES + OUT_BYTES / 2)
@@ -72,12 +66,6 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
     }
 }
 
-static void on_error(void *user, int status, const char *message, const char *path, const char *request_id,
-                     struct hearth_buf *body) {
-    (void)user, (void)path, (void)request_id;
-    hearth_buf_printf(body, "{\"status\":%d,\"message\":\"%s\"}", status, message);
-}
-
 static void release(struct hearth_http_work *work) {
     struct fixture *f = (struct fixture *)(void *)((char *)work - offsetof(struct fixture, work));
     atomic_fetch_add(&f->ticks, 1);
@@ -90,8 +78,7 @@ static void release(struct hearth_http_work *work) {
 static int setup_with(void **state, bool patient) {
     struct fixture *f = calloc(1, sizeof *f);
     struct hearth_http_params params;
-    struct hearth_errmsg msg;
-    const struct hearth_http_handler handler = {.request = on_request, .error = on_error, .user = f};
+    const struct hearth_http_handler handler = {.request = on_request, .error = fill_error, .user = f};
     static const char *const pages[] = {"http://a.test"};
     hearth_http_params_default(&params);
     params.cors_origins = pages;
@@ -104,9 +91,7 @@ static int setup_with(void **state, bool patient) {
     params.head_us = patient ? PATIENT_US : 300000;
     params.body_us = patient ? PATIENT_US : 500000;
     params.idle_us = patient ? PATIENT_US : 2000000;
-    assert_int_equal(hearth_http_create(&params, &handler, &f->server, &msg), HEARTH_OK);
-    assert_int_equal(hearth_http_start(f->server), HEARTH_OK);
-    f->port = hearth_http_port(f->server);
+    f->port = start_http(&params, &handler, &f->server);
     f->work.run = release;
     *state = f;
     return 0;
@@ -127,30 +112,13 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* Waits until a counter has a value. */
-static bool reaches(atomic_int *counter, int value) {
-    for (int i = 0; i < 2000 && atomic_load(counter) < value; i++) {
-        usleep(5000);
-    }
-    return atomic_load(counter) == value;
-}
-
-static void expect_body(struct client *client, int status, const char *body) {
-    struct response response;
-    assert_true(client_response(client, false, &response));
-    assert_int_equal(response.status, status);
-    assert_true(response.complete);
-    assert_string_equal((const char *)response.body.data, body);
-    response_finish(&response);
-}
-
 static void expect_error(struct client *client, int status) {
     struct response response;
     char value[64];
     assert_true(client_response(client, false, &response));
     assert_int_equal(response.status, status);
     assert_true(response.complete);
-    assert_non_null(strstr((const char *)response.body.data, "\"message\""));
+    assert_int_equal(strtol((const char *)response.body.data, NULL, 10), status);
     assert_true(response_header(&response, "Connection", value, sizeof value));
     assert_string_equal(value, "close");
     response_finish(&response);
@@ -162,7 +130,7 @@ static void keeps_alive_and_pipelines(void **state) {
     struct client client;
     assert_true(client_open(&client, f->port));
     assert_true(client_request(&client, "GET", "/a%20b?x=%20y", NULL, NULL));
-    expect_body(&client, 200, "GET /a b ?x=%20y ");
+    expect_answer(&client, 200, "GET /a b ?x=%20y ");
     assert_true(client_text(&client,
                             "POST /1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"
                             "GET /2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -170,11 +138,11 @@ static void keeps_alive_and_pipelines(void **state) {
                             "3\r\nfoo\r\n3;x=y\r\nbar\r\n"
                             "0\r\nTrailer: t\r\n\r\nGET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
                             "GET /5 HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-    expect_body(&client, 200, "POST /1 ? abc");
-    expect_body(&client, 200, "GET /2 ? ");
-    expect_body(&client, 200, "POST /3 ? foobar");
-    expect_body(&client, 200, "one two");
-    expect_body(&client, 200, "GET /5 ? ");
+    expect_answer(&client, 200, "POST /1 ? abc");
+    expect_answer(&client, 200, "GET /2 ? ");
+    expect_answer(&client, 200, "POST /3 ? foobar");
+    expect_answer(&client, 200, "one two");
+    expect_answer(&client, 200, "GET /5 ? ");
     client_close(&client);
 }
 
@@ -191,7 +159,7 @@ static void a_thousand_are_pipelined(void **state) {
     for (int i = 0; i < 1000; i++) {
         char body[32];
         snprintf(body, sizeof body, "GET /%d ? ", i);
-        expect_body(&client, 200, body);
+        expect_answer(&client, 200, body);
     }
     client_close(&client);
     hearth_buf_finish(&all);
@@ -220,8 +188,8 @@ static void pipelines_behind_a_held_request(void **state) {
         &client, "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\nGET /next HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     assert_true(reaches(&f->holds, 1));
     hearth_http_post(f->server, &f->work);
-    expect_body(&client, 200, "released");
-    expect_body(&client, 200, "GET /next ? ");
+    expect_answer(&client, 200, "released");
+    expect_answer(&client, 200, "GET /next ? ");
     client_close(&client);
 }
 
@@ -234,7 +202,7 @@ static void takes_requests_byte_by_byte(void **state) {
         assert_true(client_send(&client, c, 1));
         usleep(500);
     }
-    expect_body(&client, 200, "POST /slow ?q body");
+    expect_answer(&client, 200, "POST /slow ?q body");
     client_close(&client);
 }
 
@@ -354,9 +322,9 @@ static void continues_when_asked(void **state) {
     assert_true(client_open(&client, f->port));
     assert_true(client_text(&client, "POST /c HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
                                      "Content-Length: 2\r\n\r\n"));
-    expect_body(&client, 100, "");
+    expect_answer(&client, 100, "");
     assert_true(client_text(&client, "ok"));
-    expect_body(&client, 200, "POST /c ? ok");
+    expect_answer(&client, 200, "POST /c ? ok");
     assert_true(client_text(&client, "POST /c HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
                                      "Content-Length: 100001\r\n\r\n"));
     expect_error(&client, 413);
@@ -484,7 +452,7 @@ static void bounds_connections(void **state) {
 
 static void names_a_port_in_use(void **state) {
     struct fixture *f = *state;
-    const struct hearth_http_handler handler = {.request = on_request, .error = on_error};
+    const struct hearth_http_handler handler = {.request = on_request, .error = fill_error};
     struct hearth_http_server *server;
     struct hearth_http_params params;
     struct hearth_errmsg msg;
@@ -539,14 +507,14 @@ static void stops_gracefully(void **state) {
     struct client idle, busy, late;
     assert_true(client_open(&idle, f->port) && client_open(&busy, f->port));
     assert_true(client_request(&idle, "GET", "/x", NULL, NULL));
-    expect_body(&idle, 200, "GET /x ? ");
+    expect_answer(&idle, 200, "GET /x ? ");
     assert_true(client_text(&busy, "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     assert_true(reaches(&f->holds, 1));
     hearth_http_stop(f->server);
     assert_true(client_at_end(&idle));
     assert_false(client_open(&late, f->port));
     hearth_http_post(f->server, &f->work);
-    expect_body(&busy, 200, "released");
+    expect_answer(&busy, 200, "released");
     assert_true(client_at_end(&busy));
     int64_t since = hearth_clock_us();
     hearth_http_join(f->server, 10 * 1000000ll);
