@@ -260,14 +260,14 @@ static void tell_expired(struct hearth_store *store) {
 
 static void look_at_disk(struct hearth_store *store) {
     struct statvfs fs;
-    if (statvfs(store->path, &fs) != 0) {
-        return;
+    if (atomic_load(&store->unwritable) || statvfs(store->path, &fs) != 0) {
+        return; /* a failed write has said more than this would */
     }
     const uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (room < FREE_BYTES) {
         hearth_health_raise(HEARTH_HEALTH_SESSION_DISK,
                             "%s: its disk is nearly full; replies cannot be stored when it is", store->path);
-    } else if (!atomic_load(&store->unwritable)) {
+    } else {
         hearth_health_clear(HEARTH_HEALTH_SESSION_DISK);
     }
 }

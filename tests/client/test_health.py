@@ -103,13 +103,16 @@ def test_a_database_that_can_be_read_only(faulty_fs, tmp_path, error):
         assert chat(running, session_id="diary")[0] == 200
         status, made = respond(running)
         assert status == 200
-        faults.set(f"write {error}", f"sync {error}", f"open {error}")
+        rules = f"write {error}", f"sync {error}", f"open {error}"
+        faults.set(*rules)
         assert chat(running)[0] == 200 and respond(running, store=False)[0] == 200
         assert call(running, "GET", f"/v1/responses/{made['id']}")[1]["id"] == made["id"]
         for answer in (chat(running, session_id="diary"), chat(running, session_id="new"), respond(running),
                        respond(running, previous_response_id=made["id"])):
             assert answer[0] in (500, 503) and answer[1]["error"]["message"], answer
-        assert "cannot be written" in reasons(running)["session_disk"]
+        faults.set(*rules, "space SHORT")
+        wait_until(lambda: "kv_disk" in reasons(running), "the disk was looked at", 60)
+        assert "cannot be written" in reasons(running)["session_disk"]  # which says more than that it is nearly full
         assert call(running, "GET", "/v1/sessions/diary")[1]["turns"] == 1
         faults.set()
         again = {"role": "user", "content": "Hello again."}
