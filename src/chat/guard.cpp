@@ -164,7 +164,10 @@ class copier {
     }
 
     struct hearth_message *message(const seamer &seams, const seamer &thoughts, struct hearth_message *original) {
-        struct hearth_message copy = *original;
+        struct hearth_message copy = {}; /* not *original, whose count of references others change */
+        copy.role = original->role;
+        copy.unseen = original->unseen;
+        copy.call_count = original->call_count;
         copy.content = text(seams, original->content, original->content_len);
         const size_t len = copy.content == original->content ? original->content_len : out.store.back().size();
         copy.reasoning = text(thoughts, original->reasoning);
