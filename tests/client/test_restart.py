@@ -389,50 +389,24 @@ def test_the_budget_is_kept(tmp_path):
     assert 0 < on_disk <= 1 << 20
 
 
-def test_a_directory_that_is_removed_under_a_server(tmp_path):
-    folder, talk = tmp_path / "kv", Talk("removed")
-    with serve_disk("sim", folder) as running:
-        turn(running, talk)
-        wait_written(running)
-        shutil.rmtree(folder.rename(tmp_path / "removed"))  # at once: a server may write while it is emptied
-        for _ in range(2):
-            assert content(turn(running, talk)[1])
-
-
-# ---------------------------------------------------------------------------------------------------- clocks and places
-
-@pytest.mark.parametrize("days", [-400, 31])
-def test_the_age_of_files_empties_nothing(days, tmp_path):
-    """What a server sees whose clock is far ahead of, or behind, the one that its files were written by."""
-    talk = Talk("clock")
-    with serve_disk("sim", tmp_path) as running:
-        turn(running, talk)
-        wait_written(running)
-    before = state_files(tmp_path)
-    for path in before:
-        os.utime(path, times=(time.time() + days * 86400,) * 2)
-    with serve_disk("sim", tmp_path) as running:
-        assert set(state_files(tmp_path)) == set(before)
-        _, answer = turn(running, talk)
-        assert reused(answer) > 0, answer["hearth"]
-        wait_written(running)
-        assert disk(running)["files"] >= len(before)
-    assert len(set(before) - set(state_files(tmp_path))) <= 1  # the last page was short, and a fuller one replaces it
-
-
-def test_a_directory_that_is_removed_under_a_server(tmp_path):
-    """The server is confined to it, answers without it, says so, and ends."""
+@pytest.mark.parametrize("confine", ["auto", "off"])
+def test_a_directory_that_is_removed_under_a_server(confine, tmp_path):
+    """Where the server may make it again, it does; confined to it, it answers without it and says so. It ends."""
     directory, talk, other = tmp_path / "kv", Talk("removed"), Talk("after that")
-    with serve_disk("sim", directory) as running:
+    with serve_disk("sim", directory, "--confine", confine) as running:
         turn(running, talk)
         wait_written(running)
         shutil.rmtree(directory)
         for _ in range(3):
             turn(running, talk)
             turn(running, other)
-        wait_until(lambda: disk(running)["state"] == "failing", "the server has noticed")
-        health = running.client.get("/health")
-        assert health["status"] == "degraded" and str(directory) in health["reasons"][0]["message"], health
+        if "Landlock ABI" in running.log():
+            wait_until(lambda: disk(running)["state"] == "failing", "the server has noticed")
+            health = running.client.get("/health")
+            assert health["status"] == "degraded" and str(directory) in health["reasons"][0]["message"], health
+        else:
+            wait_until(lambda: state_files(directory), "it is made again")
+            assert disk(running)["state"] == "ok"
         assert reused(turn(running, talk)[1], "disk") == 0
         assert running.stop() == 0
 
