@@ -1,4 +1,4 @@
-/* The engine and the tiers of world.h: what the cache has around it, at no cost and of no size. */
+/* The engine and the far tier of world.h: what the cache has around it, at no cost and of no size. */
 #include "world.h"
 
 #include "base/assert.h"
@@ -75,53 +75,6 @@ struct hearth_engine *nothing_engine(enum hearth_memory_class memory_class) {
                                         .ctx_tokens = 1 << 20,
                                         .snapshot_bytes = 1};
     return engine;
-}
-
-/* ---- tier ---- */
-
-struct tier {
-    struct hearth_tier base;
-    struct hearth_tier *ram;
-    struct hearth_blob *blob;
-};
-
-static void tier_destroy(struct hearth_tier *base) {
-    struct tier *tier = (struct tier *)base;
-    tier->ram->ops->drop(tier->ram, tier->blob);
-    tier->ram->ops->destroy(tier->ram);
-    free(tier);
-}
-
-static struct hearth_blob *tier_put(struct hearth_tier *base, struct hearth_buf *bytes, const uint64_t *checksum) {
-    (void)checksum;
-    hearth_buf_finish(bytes);
-    return ((struct tier *)base)->blob;
-}
-
-static int tier_view(struct hearth_tier *base, const struct hearth_blob *blob, const void **bytes, size_t *len) {
-    *bytes = hearth_blob_data(blob, len);
-    (void)base;
-    return HEARTH_OK;
-}
-
-static void tier_drop(struct hearth_tier *base, struct hearth_blob *blob) {
-    (void)base, (void)blob;
-}
-
-static const struct hearth_tier_ops tier_ops = {
-    .destroy = tier_destroy, .put = tier_put, .view = tier_view, .drop = tier_drop};
-
-struct hearth_tier *nothing_tier(void) {
-    struct tier *tier = calloc(1, sizeof *tier);
-    struct hearth_buf byte = {0};
-    HEARTH_ASSERT(tier != NULL && hearth_buf_append(&byte, "", 1));
-    tier->base.ops = &tier_ops;
-    tier->base.name = "nothing";
-    tier->ram = hearth_ram_tier_create();
-    HEARTH_ASSERT(tier->ram != NULL);
-    tier->blob = tier->ram->ops->put(tier->ram, &byte, NULL);
-    HEARTH_ASSERT(tier->blob != NULL);
-    return &tier->base;
 }
 
 /* ---- far tier ---- */

@@ -69,7 +69,7 @@ static void add_snapshot(struct world *world, int32_t pos) {
     struct hearth_live *live = &world->live;
     struct hearth_buf bytes = {0};
     HEARTH_ASSERT(hearth_buf_append(&bytes, "", 1));
-    struct hearth_blob *blob = world->tier->ops->put(world->tier, &bytes, NULL);
+    struct hearth_blob *blob = hearth_ram_put(world->ram, &bytes, NULL);
     world->cache->snapshots.used_bytes += hearth_blob_bytes(blob); /* as hearth_cache_snapshot() counts it */
     live->snapshots[live->snapshot_count++] =
         (struct hearth_live_snapshot){.pos = pos, .blob = blob, .kind = HEARTH_SNAPSHOT_REPLY_END};
@@ -180,11 +180,12 @@ static void grow_all(struct world *world) {
 void world_open(struct world *world, const struct world_params *params) {
     *world = (struct world){.params = *params, .random = params->pages};
     world->engine = nothing_engine(params->memory_class);
-    world->tier = params->ram_tier ? hearth_ram_tier_create() : nothing_tier();
+    world->ram = hearth_ram_create();
+    HEARTH_ASSERT(world->ram != NULL);
     world->far = params->far == WORLD_RAM ? NULL : nothing_far();
     struct hearth_cache_params cache = {
         .page_tokens = params->page_tokens, .budget_bytes = ROOM_BYTES, .far = world->far};
-    HEARTH_ASSERT(hearth_cache_create(world->engine, world->tier, &cache, &world->cache, NULL) == HEARTH_OK);
+    HEARTH_ASSERT(hearth_cache_create(world->engine, world->ram, &cache, &world->cache, NULL) == HEARTH_OK);
     hearth_live_init(&world->live, 0);
     for (int i = 0; i < SYSTEMS; i++)
         add(world)->n = SYSTEM_TOKENS;
@@ -203,7 +204,7 @@ void world_close(struct world *world) {
     hearth_cache_destroy(world->cache);
     if (world->far)
         world->far->ops->destroy(world->far);
-    world->tier->ops->destroy(world->tier);
+    hearth_ram_destroy(world->ram);
     world->engine->ops->destroy(world->engine);
     free(world->conversations);
 }

@@ -21,13 +21,12 @@ struct world_params {
     int32_t page_tokens;
     size_t pages;
     enum world_far far;
-    bool ram_tier; /* blobs of a byte in a RAM tier instead of none */
 };
 
 struct world {
     struct world_params params;
     struct hearth_engine *engine;
-    struct hearth_tier *tier;
+    struct hearth_ram *ram;
     struct hearth_far *far;
     struct hearth_cache *cache;
     struct hearth_live live; /* what captures go through */
@@ -57,8 +56,6 @@ void world_settle(struct world *world);
 
 /* An engine without state: it exports a byte and imports anything. */
 struct hearth_engine *nothing_engine(enum hearth_memory_class memory_class);
-/* A tier that keeps one blob for everybody. */
-struct hearth_tier *nothing_tier(void);
 /* A far tier that has everything it was ever given, and keeps none of it. */
 struct hearth_far *nothing_far(void);
 

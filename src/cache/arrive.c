@@ -69,7 +69,7 @@ static bool grow(struct hearth_cache *cache, struct hearth_path *path, const str
     if (!hearth_tree_extend(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL, &old))
         return false;
     if (old)
-        cache->tier->ops->drop(cache->tier, old);
+        hearth_ram_drop(cache->ram, old);
     hearth_copy_outgrown(cache, page, end);
     page->fetched = false;
     (void)hearth_copy_found(cache, &page->copy, record->name, record->p0);

@@ -49,7 +49,7 @@ static void split_budget(struct hearth_cache *cache, size_t budget_bytes, size_t
     cache->pages.budget_bytes = budget_bytes - snapshot_bytes;
 }
 
-int hearth_cache_create(struct hearth_engine *engine, struct hearth_tier *tier,
+int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram,
                         const struct hearth_cache_params *params, struct hearth_cache **out,
                         struct hearth_errmsg *msg) {
     *out = NULL;
@@ -59,7 +59,7 @@ int hearth_cache_create(struct hearth_engine *engine, struct hearth_tier *tier,
     if (!cache)
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for the cache");
     cache->engine = engine;
-    cache->tier = tier;
+    cache->ram = ram;
     cache->policy = params->policy ? params->policy : hearth_policy_gdsf;
     cache->far = params->far;
     cache->far_min_tokens = params->far_min_tokens;
@@ -75,7 +75,7 @@ int hearth_cache_create(struct hearth_engine *engine, struct hearth_tier *tier,
 
 static void drop_blob(void *user, struct hearth_blob *blob) {
     struct hearth_cache *cache = user;
-    cache->tier->ops->drop(cache->tier, blob);
+    hearth_ram_drop(cache->ram, blob);
 }
 
 void hearth_cache_destroy(struct hearth_cache *cache) {

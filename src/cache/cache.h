@@ -20,7 +20,7 @@
 #include "cache/tree.h"
 #include "engine/engine.h"
 #include "tier/far.h"
-#include "tier/tier.h"
+#include "tier/ram.h"
 
 struct hearth_cache;
 
@@ -34,7 +34,7 @@ struct hearth_cache_params {
 };
 
 /* The engine and the tiers stay the caller's and must outlive the cache. Errors: NOMEM, INVALID. */
-int hearth_cache_create(struct hearth_engine *engine, struct hearth_tier *tier,
+int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram,
                         const struct hearth_cache_params *params, struct hearth_cache **out,
                         struct hearth_errmsg *msg);
 /* Live sequences must be finished before. */

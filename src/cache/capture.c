@@ -32,7 +32,7 @@ static bool blob_put(struct hearth_cache *cache, struct hearth_buf *bytes, struc
     *out = NULL;
     if (!hearth_caps_has_pages(&cache->engine->caps))
         return true;
-    *out = cache->tier->ops->put(cache->tier, bytes, NULL);
+    *out = hearth_ram_put(cache->ram, bytes, NULL);
     return *out != NULL;
 }
 
@@ -64,11 +64,11 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
     int32_t was = page->p0 + page->len;
     if (!hearth_tree_extend(&cache->tree, path, live->tokens.v, 0, end, blob, &old)) {
         if (blob)
-            cache->tier->ops->drop(cache->tier, blob);
+            hearth_ram_drop(cache->ram, blob);
         return false;
     }
     if (old)
-        cache->tier->ops->drop(cache->tier, old);
+        hearth_ram_drop(cache->ram, old);
     hearth_copy_outgrown(cache, page, was); /* the longer one will replace it */
     page->blob_p0 = page->p0;
     page->fetched = false;
@@ -86,7 +86,7 @@ static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struc
     struct hearth_page *page = hearth_tree_add(&cache->tree, path, live->tokens.v, 0, end, blob);
     if (!page) {
         if (blob)
-            cache->tier->ops->drop(cache->tier, blob);
+            hearth_ram_drop(cache->ram, blob);
         return false;
     }
     page->pins++; /* the standing pin moves here; the parent's is given back below */
@@ -146,7 +146,7 @@ void hearth_live_forget(struct hearth_cache *cache, struct hearth_live *live, in
     while (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos > keep) {
         struct hearth_blob *blob = live->snapshots[--live->snapshot_count].blob;
         cache->snapshots.used_bytes -= hearth_blob_bytes(blob);
-        cache->tier->ops->drop(cache->tier, blob);
+        hearth_ram_drop(cache->ram, blob);
     }
     live->version = next_version();
     if ((size_t)keep < live->tokens.n)
@@ -180,7 +180,7 @@ static void attach(struct hearth_cache *cache, const struct hearth_path *path, i
     if (hearth_store_reserve_snapshot(cache, bytes))
         snapshot = hearth_tree_add_snapshot(&cache->tree, path, pos, blob, kind);
     if (!snapshot) {
-        cache->tier->ops->drop(cache->tier, blob);
+        hearth_ram_drop(cache->ram, blob);
         return;
     }
     if (kind == HEARTH_SNAPSHOT_REPLY_END)
@@ -195,7 +195,7 @@ static void attach_pending(struct hearth_cache *cache, struct hearth_live *live,
         if (pending->pos <= path->matched && !hearth_tree_has_snapshot(path, pending->pos))
             attach(cache, path, pending->pos, pending->blob, pending->kind);
         else
-            cache->tier->ops->drop(cache->tier, pending->blob);
+            hearth_ram_drop(cache->ram, pending->blob);
     }
     live->snapshot_count = 0;
 }
@@ -206,7 +206,7 @@ static struct hearth_blob *export_here(struct hearth_cache *cache, struct hearth
     struct hearth_blob *blob = NULL;
     if (hearth_buf_reserve(&bytes, cache->engine->caps.snapshot_bytes) &&
         cache->engine->ops->snapshot_export(cache->engine, live->seq, (int32_t)live->tokens.n, &bytes) == HEARTH_OK)
-        blob = cache->tier->ops->put(cache->tier, &bytes, NULL);
+        blob = hearth_ram_put(cache->ram, &bytes, NULL);
     hearth_buf_finish(&bytes);
     return blob;
 }
@@ -233,7 +233,7 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
     if (!blob)
         return false;
     if (!hearth_store_reserve_snapshot(cache, hearth_blob_bytes(blob))) {
-        cache->tier->ops->drop(cache->tier, blob);
+        hearth_ram_drop(cache->ram, blob);
         return false;
     }
     cache->snapshots.used_bytes += hearth_blob_bytes(blob);

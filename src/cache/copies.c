@@ -303,14 +303,14 @@ static void take_bytes(struct hearth_cache *cache, struct hearth_copy *copy, str
         struct hearth_snapshot *snapshot = snapshot_of(copy);
         if (!hearth_store_reserve_snapshot(cache, need + HEARTH_SNAPSHOT_NODE_BYTES) && !cache->restoring)
             return;
-        snapshot->blob = cache->tier->ops->put(cache->tier, &event->bytes, &event->checksum);
+        snapshot->blob = hearth_ram_put(cache->ram, &event->bytes, &event->checksum);
         snapshot->fetched = snapshot->blob != NULL;
     } else {
         struct hearth_page *page = page_of(copy);
         need += HEARTH_PAGE_NODE_BYTES + (size_t)page->len * sizeof *page->tokens;
         if (!hearth_store_reserve_page(cache, need, 0) && !cache->restoring)
             return;
-        page->blob = cache->tier->ops->put(cache->tier, &event->bytes, &event->checksum);
+        page->blob = hearth_ram_put(cache->ram, &event->bytes, &event->checksum);
         page->blob_p0 = copy->p0;
         page->fetched = page->blob != NULL;
     }

@@ -70,7 +70,7 @@ static int view(struct restore *r, const struct hearth_blob *blob, bool fresh, c
     if (fresh)
         *bytes = hearth_blob_data(blob, len);
     else
-        err = r->cache->tier->ops->view(r->cache->tier, blob, bytes, len);
+        err = hearth_ram_view(r->cache->ram, blob, bytes, len);
     r->bytes += *len;
     return err;
 }

@@ -251,7 +251,7 @@ static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *sn
     hearth_spare_copy(cache, &snapshot->copy);
     hearth_copy_forget(cache, &snapshot->copy);
     if (snapshot->blob)
-        cache->tier->ops->drop(cache->tier, snapshot->blob);
+        hearth_ram_drop(cache->ram, snapshot->blob);
     hearth_tree_remove_snapshot(&cache->tree, snapshot);
 }
 
@@ -269,7 +269,7 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
         hearth_spare_old(cache, page);
     hearth_copy_forget(cache, &page->copy);
     if (page->blob)
-        cache->tier->ops->drop(cache->tier, page->blob);
+        hearth_ram_drop(cache->ram, page->blob);
     hearth_tree_remove(&cache->tree, page);
     settle(cache, parent);
 }
@@ -322,7 +322,7 @@ static void drop_page_blob(struct hearth_cache *cache, struct hearth_page *page)
     size_t before = hearth_page_bytes(page);
     if (page->copy.state == HEARTH_COPY_WRITING)
         hearth_copy_forget(cache, &page->copy);
-    cache->tier->ops->drop(cache->tier, page->blob);
+    hearth_ram_drop(cache->ram, page->blob);
     page->blob = NULL;
     page->fetched = false;
     hearth_store_page_changed(cache, page, before);
@@ -330,7 +330,7 @@ static void drop_page_blob(struct hearth_cache *cache, struct hearth_page *page)
 
 static void drop_snapshot_blob(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     size_t before = hearth_snapshot_bytes(snapshot);
-    cache->tier->ops->drop(cache->tier, snapshot->blob);
+    hearth_ram_drop(cache->ram, snapshot->blob);
     snapshot->blob = NULL;
     snapshot->fetched = false;
     hearth_store_snapshot_changed(cache, snapshot, before);

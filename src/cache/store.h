@@ -25,7 +25,7 @@ struct hearth_twin {
 
 struct hearth_cache {
     struct hearth_engine *engine;
-    struct hearth_tier *tier;
+    struct hearth_ram *ram;
     struct hearth_far *far; /* NULL: state lives in RAM only */
     struct hearth_tree tree;
     struct hearth_table copies;  /* what is in the far tier, or on its way there, by name */

@@ -49,8 +49,8 @@ static void free_service(struct hearth_service *service) {
     for (uint32_t i = 0; service->cache && i < service->places; i++)
         hearth_live_finish(service->cache, &service->lives[i]);
     hearth_cache_destroy(service->cache);
-    if (service->tier)
-        service->tier->ops->destroy(service->tier);
+    if (service->ram)
+        hearth_ram_destroy(service->ram);
     hearth_step_finish(&service->step);
     pthread_cond_destroy(&service->wake);
     pthread_cond_destroy(&service->idle);
@@ -117,15 +117,15 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     init_step(service);
     int err = HEARTH_ERR_NOMEM;
     service->items = calloc(engine->caps.batch_tokens, sizeof *service->items);
-    service->tier = hearth_ram_tier_create();
-    if (!service->items || !service->tier)
+    service->ram = hearth_ram_create();
+    if (!service->items || !service->ram)
         goto fail;
     struct hearth_cache_params cache_params = {.page_tokens = (int32_t)params->page_tokens,
                                                .budget_bytes = params->cache_bytes,
                                                .snapshot_bytes = params->snapshot_bytes,
                                                .far = params->far,
                                                .far_min_tokens = (int32_t)params->far_min_tokens};
-    err = hearth_cache_create(engine, service->tier, &cache_params, &service->cache, msg);
+    err = hearth_cache_create(engine, service->ram, &cache_params, &service->cache, msg);
     if (err)
         goto fail;
     if (params->far)

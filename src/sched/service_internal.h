@@ -121,7 +121,7 @@ struct hearth_service {
     size_t waiting_count;
 
     /* The thread's own. */
-    struct hearth_tier *tier;
+    struct hearth_ram *ram;
     struct hearth_cache *cache;
     struct hearth_step step;
     struct hearth_live lives[HEARTH_LANES_MAX + 1]; /* the lanes', and the spare one, if the engine has one */

@@ -13,7 +13,7 @@
 
 #include "base/err.h"
 #include "tier/record.h"
-#include "tier/tier.h"
+#include "tier/ram.h"
 
 struct hearth_far;
 

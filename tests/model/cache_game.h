@@ -8,7 +8,7 @@
 #include "engine/sim.h"
 #include "support/memory_far.h"
 #include "support/random.h"
-#include "support/shaky_tier.h"
+#include "support/shaky_ram.h"
 
 enum { LANES_MAX = 4, CONVERSATIONS = 5, STEPS_PER_GAME = 500, CHUNK_MAX = 96, KNOWN_MAX = 4096, ATTEMPTS_MAX = 64 };
 
@@ -26,7 +26,7 @@ struct game {
     struct hearth_sim_params sim;
     struct hearth_engine *engine;
     struct hearth_sampler *greedy;
-    struct shaky_tier tier;
+    struct hearth_ram *ram;
     struct hearth_cache_params params;
     struct hearth_cache *cache;
     struct hearth_live lives[LANES_MAX];

@@ -373,7 +373,7 @@ static size_t random_budget(struct game *g) {
 static void step_fault(struct game *g) {
     enum hearth_sim_fault fault = (enum hearth_sim_fault)rng_below(&g->rng, HEARTH_SIM_FAULTS);
     hearth_sim_fault(g->engine, fault, rng_below(&g->rng, 6), rng_once_in(&g->rng, 4));
-    g->tier.once_in = rng_once_in(&g->rng, 4) ? 1 + rng_below(&g->rng, 20) : 0;
+    shaky_ram_fail(&g->rng, rng_once_in(&g->rng, 4) ? 1 + rng_below(&g->rng, 20) : 0);
     if (g->far != NULL) {
         memory_far_faults(g->far, rng_once_in(&g->rng, 3) ? 2 + rng_below(&g->rng, 40) : 0);
     }
@@ -396,9 +396,9 @@ static void step_restart(struct game *g) {
         (void)hearth_cache_poll(g->cache, 8);
     }
     hearth_cache_destroy(g->cache);
-    HEARTH_ASSERT(g->tier.ram->used_bytes == 0);
+    HEARTH_ASSERT(g->ram->used_bytes == 0);
     memory_far_restart(g->far);
-    HEARTH_ASSERT(hearth_cache_create(g->engine, &g->tier.base, &g->params, &g->cache, NULL) == HEARTH_OK);
+    HEARTH_ASSERT(hearth_cache_create(g->engine, g->ram, &g->params, &g->cache, NULL) == HEARTH_OK);
     size_t kept = 0; /* what was captured, long enough and written is known again */
     for (size_t i = 0; i < g->known_count; i++) {
         if (whole && g->known[i].n >= (size_t)g->params.far_min_tokens) {
@@ -459,7 +459,7 @@ static void check(struct game *g) {
     struct hearth_cache_stats stats;
     hearth_cache_check(g->cache);
     hearth_cache_stats(g->cache, &stats);
-    HEARTH_ASSERT(g->tier.base.used_bytes <= stats.page_bytes + stats.snapshot_bytes);
+    HEARTH_ASSERT(g->ram->used_bytes <= stats.page_bytes + stats.snapshot_bytes);
     HEARTH_ASSERT(!g->roomy || g->far != NULL || stats.evicted_pages + stats.evicted_snapshots == 0);
     for (uint32_t i = 0; i < g->sim.lanes; i++) {
         const struct hearth_live *live = &g->lives[i];
@@ -495,14 +495,14 @@ static void deal(struct game *g) {
         g->params.far = memory_far_tier(g->far);
         g->params.far_min_tokens = rng_once_in(rng, 2) ? 0 : rng_range(rng, 0, 60);
     }
-    shaky_tier_init(&g->tier, rng);
 }
 
 static void play(struct game *g, uint64_t steps) {
     struct hearth_sampling sampling;
     deal(g);
-    HEARTH_ASSERT(hearth_sim_create(&g->sim, &g->engine, NULL) == HEARTH_OK);
-    HEARTH_ASSERT(hearth_cache_create(g->engine, &g->tier.base, &g->params, &g->cache, NULL) == HEARTH_OK);
+    shaky_ram_fail(&g->rng, 0);
+    HEARTH_ASSERT(hearth_sim_create(&g->sim, &g->engine, NULL) == HEARTH_OK && (g->ram = hearth_ram_create()) != NULL);
+    HEARTH_ASSERT(hearth_cache_create(g->engine, g->ram, &g->params, &g->cache, NULL) == HEARTH_OK);
     hearth_sampling_default(&sampling);
     sampling.temperature = 0.0f;
     HEARTH_ASSERT((g->greedy = g->engine->ops->sampler_create(g->engine, &sampling, NULL)) != NULL);
@@ -518,15 +518,15 @@ static void play(struct game *g, uint64_t steps) {
     struct hearth_cache_stats stats;
     hearth_cache_stats(g->cache, &stats);
     totals.evicted += stats.evicted_pages + stats.evicted_snapshots;
+    totals.copies += stats.copies;
     for (uint32_t i = 0; i < g->sim.lanes; i++) {
         hearth_live_finish(g->cache, &g->lives[i]);
         hearth_tokens_finish(&g->flights[i].all);
     }
-    totals.copies += stats.copies;
     hearth_cache_destroy(g->cache);
     memory_far_destroy(g->far);
-    HEARTH_ASSERT(g->tier.ram->used_bytes == 0); /* nothing was lost track of */
-    g->tier.ram->ops->destroy(g->tier.ram);
+    HEARTH_ASSERT(g->ram->used_bytes == 0); /* nothing was lost track of */
+    hearth_ram_destroy(g->ram);
     g->engine->ops->sampler_destroy(g->engine, g->greedy);
     g->engine->ops->destroy(g->engine);
     hearth_tokens_finish(&g->system);

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "tier/directory.h"
 #include "tier/disk.h"
-#include "tier/tier.h"
+#include "tier/ram.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@
 
 enum { PAGE = 16, PATIENCE_S = 30 };
 static const struct hearth_digest fingerprint = {11, 22};
-static struct hearth_tier *ram;
+static struct hearth_ram *ram;
 static atomic_int warnings;
 
 static inline void count_warnings(void *user, enum hearth_log_level level, const char *line) {
@@ -45,7 +45,7 @@ static inline int enter(void **state) {
     (void)snprintf(room.dir, sizeof room.dir, "/tmp/hearth-disk-XXXXXX");
     assert_non_null(mkdtemp(room.dir));
     *state = &room;
-    ram = hearth_ram_tier_create();
+    ram = hearth_ram_create();
     atomic_store(&warnings, 0);
     return ram ? 0 : -1;
 }
@@ -54,7 +54,7 @@ static inline int leave(void **state) {
     struct room *room = *state;
     char command[96];
     (void)snprintf(command, sizeof command, "rm -rf %s", room->dir);
-    ram->ops->destroy(ram);
+    hearth_ram_destroy(ram);
     return system(command);
 }
 
@@ -116,11 +116,11 @@ static inline bool put(struct hearth_far *far, const struct item *item, const st
     for (size_t i = 0; i < item->bytes; i++)
         bytes.data[i] = byte_of(item, i);
     bytes.len = item->bytes;
-    struct hearth_blob *blob = item->bytes > 0 ? ram->ops->put(ram, &bytes, NULL) : NULL;
+    struct hearth_blob *blob = item->bytes > 0 ? hearth_ram_put(ram, &bytes, NULL) : NULL;
     hearth_buf_finish(&bytes);
     const bool accepted = far->ops->put(far, &item->record, blob, replaces);
     if (blob)
-        ram->ops->drop(ram, blob); /* the tier holds a reference of its own */
+        hearth_ram_drop(ram, blob); /* the tier holds a reference of its own */
     return accepted;
 }
 

@@ -20,7 +20,7 @@ enum { PAGE = 16, PATH = 64, STEPS_AHEAD = 17 }; /* page size; pages of a conver
 
 struct store {
     struct hearth_engine *engine;
-    struct hearth_tier *tier;
+    struct hearth_ram *ram;
     struct hearth_cache *cache;
     struct hearth_live live;
     uint32_t conversations;
@@ -42,16 +42,16 @@ static void open_store(struct store *store) {
         .page_tokens = PAGE, .budget_bytes = (size_t)8 << 30, .policy = count_policy};
     *store = (struct store){0};
     assert_int_equal(hearth_sim_create(&sim, &store->engine, NULL), HEARTH_OK);
-    store->tier = hearth_ram_tier_create();
-    assert_non_null(store->tier);
-    assert_int_equal(hearth_cache_create(store->engine, store->tier, &params, &store->cache, NULL), HEARTH_OK);
+    store->ram = hearth_ram_create();
+    assert_non_null(store->ram);
+    assert_int_equal(hearth_cache_create(store->engine, store->ram, &params, &store->cache, NULL), HEARTH_OK);
     hearth_live_init(&store->live, 0);
 }
 
 static void close_store(struct store *store) {
     hearth_live_finish(store->cache, &store->live);
     hearth_cache_destroy(store->cache);
-    store->tier->ops->destroy(store->tier);
+    hearth_ram_destroy(store->ram);
     store->engine->ops->destroy(store->engine);
 }
 

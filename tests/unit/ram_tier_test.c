@@ -1,6 +1,6 @@
 /* The RAM tier: bytes are taken, not copied; counted; verified; and damage is found before an engine sees it. */
 #include "base/log.h"
-#include "tier/tier.h"
+#include "tier/ram.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,13 +19,12 @@ static struct hearth_buf filled(size_t len, uint8_t with) {
 
 static void keeps_and_counts(void **state) {
     (void)state;
-    struct hearth_tier *tier = hearth_ram_tier_create();
-    assert_non_null(tier);
-    assert_string_equal(tier->name, "ram");
-    assert_int_equal(tier->used_bytes, 0);
+    struct hearth_ram *ram = hearth_ram_create();
+    assert_non_null(ram);
+    assert_int_equal(ram->used_bytes, 0);
     struct hearth_buf a = filled(1000, 1), b = filled(1, 2), empty = {0};
-    struct hearth_blob *blobs[] = {tier->ops->put(tier, &a, NULL), tier->ops->put(tier, &b, NULL),
-                                   tier->ops->put(tier, &empty, NULL)};
+    struct hearth_blob *blobs[] = {hearth_ram_put(ram, &a, NULL), hearth_ram_put(ram, &b, NULL),
+                                   hearth_ram_put(ram, &empty, NULL)};
     assert_true(a.data == NULL && a.len == 0 && b.data == NULL && empty.data == NULL);
     const size_t lens[] = {1000, 1, 0};
     for (int i = 0; i < 3; i++) {
@@ -33,17 +32,17 @@ static void keeps_and_counts(void **state) {
         size_t len;
         assert_non_null(blobs[i]);
         assert_int_equal(hearth_blob_bytes(blobs[i]), lens[i] + HEARTH_BLOB_OVERHEAD_BYTES);
-        assert_int_equal(tier->ops->view(tier, blobs[i], &bytes, &len), HEARTH_OK);
+        assert_int_equal(hearth_ram_view(ram, blobs[i], &bytes, &len), HEARTH_OK);
         assert_int_equal(len, lens[i]);
         for (size_t k = 0; k < len; k++) {
             assert_int_equal(((const uint8_t *)bytes)[k], i + 1);
         }
     }
-    assert_int_equal(tier->used_bytes, 1001 + 3 * HEARTH_BLOB_OVERHEAD_BYTES);
-    tier->ops->drop(tier, blobs[0]);
-    assert_int_equal(tier->used_bytes, 1 + 2 * HEARTH_BLOB_OVERHEAD_BYTES);
-    tier->ops->drop(tier, blobs[2]);
-    tier->ops->destroy(tier); /* with one blob left in it */
+    assert_int_equal(ram->used_bytes, 1001 + 3 * HEARTH_BLOB_OVERHEAD_BYTES);
+    hearth_ram_drop(ram, blobs[0]);
+    assert_int_equal(ram->used_bytes, 1 + 2 * HEARTH_BLOB_OVERHEAD_BYTES);
+    hearth_ram_drop(ram, blobs[2]);
+    hearth_ram_destroy(ram); /* with one blob left in it */
 }
 
 static int lines;
@@ -56,26 +55,26 @@ static void count_line(void *user, enum hearth_log_level level, const char *line
 
 static void finds_damage(void **state) {
     (void)state;
-    struct hearth_tier *tier = hearth_ram_tier_create();
+    struct hearth_ram *ram = hearth_ram_create();
     struct hearth_buf a = filled(300, 7), b = filled(300, 7);
-    struct hearth_blob *good = tier->ops->put(tier, &a, NULL), *bad = tier->ops->put(tier, &b, NULL);
+    struct hearth_blob *good = hearth_ram_put(ram, &a, NULL), *bad = hearth_ram_put(ram, &b, NULL);
     const void *bytes;
     size_t len;
-    assert_int_equal(tier->ops->view(tier, bad, &bytes, &len), HEARTH_OK);
+    assert_int_equal(hearth_ram_view(ram, bad, &bytes, &len), HEARTH_OK);
     ((uint8_t *)(uintptr_t)bytes)[299] ^= 0x10; /* one bit, as a bad memory cell would */
     hearth_log_set(count_line, NULL, HEARTH_LOG_DEBUG);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(tier->ops->view(tier, bad, &bytes, &len), HEARTH_ERR_STATE);
+        assert_int_equal(hearth_ram_view(ram, bad, &bytes, &len), HEARTH_ERR_STATE);
         assert_true(bytes == NULL && len == 0);
     }
-    assert_int_equal(tier->bad_blobs, 3);
+    assert_int_equal(ram->bad_blobs, 3);
     assert_int_equal(lines, 1); /* said once, then counted */
-    assert_int_equal(tier->ops->view(tier, good, &bytes, &len), HEARTH_OK);
+    assert_int_equal(hearth_ram_view(ram, good, &bytes, &len), HEARTH_OK);
     hearth_log_set(NULL, NULL, HEARTH_LOG_INFO);
-    tier->ops->drop(tier, bad);
-    tier->ops->drop(tier, good);
-    assert_int_equal(tier->used_bytes, 0);
-    tier->ops->destroy(tier);
+    hearth_ram_drop(ram, bad);
+    hearth_ram_drop(ram, good);
+    assert_int_equal(ram->used_bytes, 0);
+    hearth_ram_destroy(ram);
 }
 
 int main(void) {
