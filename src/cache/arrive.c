@@ -64,16 +64,16 @@ static bool sensible(const struct hearth_cache *cache, const struct hearth_recor
 static bool grow(struct hearth_cache *cache, struct hearth_path *path, const struct hearth_record *record) {
     struct hearth_page *page = path->pages[path->n - 1];
     struct hearth_blob *old;
-    size_t before = hearth_page_bytes(page);
+    size_t before = hearth_item_bytes(&page->item);
     int32_t end = page->p0 + page->len;
     if (!hearth_tree_extend(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL, &old))
         return false;
     if (old)
         hearth_ram_drop(cache->ram, old);
     hearth_copy_outgrown(cache, page, end);
-    page->fetched = false;
-    (void)hearth_copy_found(cache, &page->copy, record->name, record->p0);
-    hearth_store_page_changed(cache, page, before);
+    page->item.fetched = false;
+    (void)hearth_copy_found(cache, &page->item, record->name, record->p0);
+    hearth_store_changed(cache, &page->item, before);
     return true;
 }
 
@@ -81,23 +81,23 @@ static struct hearth_page *place_page(struct hearth_cache *cache, struct hearth_
                                       const struct hearth_record *record) {
     struct hearth_page *last = path->n > 0 ? path->pages[path->n - 1] : path->root;
     if (path->matched == record->p1) {
-        if (last->p0 + last->len == record->p1 && last->p0 >= record->p0 && last->copy.state == HEARTH_COPY_NONE) {
-            size_t before = hearth_page_bytes(last);
-            (void)hearth_copy_found(cache, &last->copy, record->name, record->p0);
-            hearth_store_page_changed(cache, last, before);
+        if (last->p0 + last->len == record->p1 && last->p0 >= record->p0 && last->item.copy.state == HEARTH_COPY_NONE) {
+            size_t before = hearth_item_bytes(&last->item);
+            (void)hearth_copy_found(cache, &last->item, record->name, record->p0);
+            hearth_store_changed(cache, &last->item, before);
         } else {
             hearth_spare_add(cache, record->name, record->kind, record->base, record->base_pos, record->p0, record->p1);
         }
         return last;
     }
-    if (hearth_tree_can_extend(&cache->tree, path) && last->p0 == record->p0 && last->pins == 0 &&
-        last->copy.state != HEARTH_COPY_WRITING)
+    if (hearth_tree_can_extend(&cache->tree, path) && last->p0 == record->p0 && last->item.pins == 0 &&
+        last->item.copy.state != HEARTH_COPY_WRITING)
         return grow(cache, path, record) ? last : NULL;
     struct hearth_page *page =
         hearth_tree_add(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL);
     if (!page)
         return NULL;
-    (void)hearth_copy_found(cache, &page->copy, record->name, record->p0);
+    (void)hearth_copy_found(cache, &page->item, record->name, record->p0);
     hearth_store_page_added(cache, page);
     return page;
 }
@@ -110,13 +110,13 @@ static struct hearth_page *place_snapshot(struct hearth_cache *cache, const stru
             hearth_tree_add_snapshot(&cache->tree, path, record->p1, NULL, (enum hearth_snapshot_kind)record->label);
     if (!snapshot)
         return NULL;
-    size_t before = hearth_snapshot_bytes(snapshot);
-    if (snapshot->copy.state == HEARTH_COPY_NONE &&
-        !hearth_copy_found(cache, &snapshot->copy, record->name, record->p0) && !snapshot->blob) {
+    size_t before = hearth_item_bytes(&snapshot->item);
+    if (snapshot->item.copy.state == HEARTH_COPY_NONE &&
+        !hearth_copy_found(cache, &snapshot->item, record->name, record->p0) && !snapshot->item.blob) {
         hearth_tree_remove_snapshot(&cache->tree, snapshot);
         return NULL;
     }
-    hearth_store_snapshot_changed(cache, snapshot, before);
+    hearth_store_changed(cache, &snapshot->item, before);
     return NULL; /* nothing hangs on a snapshot */
 }
 
@@ -134,8 +134,8 @@ static bool place(struct hearth_cache *cache, const struct orphan *orphan, struc
         return false;
     *placed = record->kind == HEARTH_RECORD_PAGE ? place_page(cache, path, record)
                                                  : place_snapshot(cache, path, record);
-    if (*placed && (*placed)->hits < orphan->hits)
-        (*placed)->hits = orphan->hits;
+    if (*placed && (*placed)->item.hits < orphan->hits)
+        (*placed)->item.hits = orphan->hits;
     return true;
 }
 

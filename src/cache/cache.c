@@ -208,7 +208,7 @@ bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *pl
         return false;
     const struct hearth_caps *caps = &cache->engine->caps;
     size_t page_bytes = (size_t)(plan->resume - plan->live_tokens) * caps->page_bytes_per_token;
-    bool fits = (!plan->snapshot || plan->snapshot->blob || caps->snapshot_bytes < cache->snapshots.budget_bytes) &&
+    bool fits = (!plan->snapshot || plan->snapshot->item.blob || caps->snapshot_bytes < cache->snapshots.budget_bytes) &&
                 (!hearth_caps_has_pages(caps) || page_bytes < cache->pages.budget_bytes / 4 * 3);
     return fits && hearth_copies_fetch(cache, &cache->path, plan->live_tokens, plan->resume, plan->snapshot,
                                        SIZE_MAX) > 0;
@@ -217,9 +217,9 @@ bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *pl
 bool hearth_cache_fetching(const struct hearth_cache *cache, const struct hearth_plan *plan) {
     bool stored = plan->how == HEARTH_RESUME_STORED;
     for (size_t i = 0; stored && i < cache->path.n && cache->path.pages[i]->p0 < plan->resume; i++)
-        if (cache->path.pages[i]->copy.reading)
+        if (cache->path.pages[i]->item.copy.reading)
             return true;
-    return stored && plan->snapshot && plan->snapshot->copy.reading;
+    return stored && plan->snapshot && plan->snapshot->item.copy.reading;
 }
 
 bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_plan *plan) {
@@ -227,9 +227,9 @@ bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_p
     if (plan->how != HEARTH_RESUME_STORED)
         return true;
     for (size_t i = 0; pages && i < cache->path.n && cache->path.pages[i]->p0 < plan->resume; i++)
-        if (!cache->path.pages[i]->blob && hearth_path_end(&cache->path, i) > plan->live_tokens)
+        if (!cache->path.pages[i]->item.blob && hearth_path_end(&cache->path, i) > plan->live_tokens)
             return false;
-    return !plan->snapshot || plan->snapshot->blob;
+    return !plan->snapshot || plan->snapshot->item.blob;
 }
 
 bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct hearth_plan *plan,
@@ -294,71 +294,71 @@ static void check_heap(const struct hearth_heap *heap) {
 }
 
 /* What a walk over all items counts. */
+struct pool_count {
+    size_t bytes, in_heap, promised, promised_bytes;
+};
 struct count {
-    size_t page_bytes, snapshot_bytes, pages_in_heap, snapshots_in_heap, copies, writing;
-    size_t promised_pages, promised_page_bytes, promised_snapshots, promised_snapshot_bytes;
+    struct pool_count pages, snapshots;
+    size_t copies, writing;
 };
 
-static void check_promise(const struct hearth_pool *pool, const struct hearth_promise *promise, bool may_go,
-                          size_t bytes, size_t *promised, size_t *promised_bytes) {
-    HEARTH_ASSERT(hearth_heap_has(&pool->promises, &promise->heap) == (promise->until_us > 0));
-    HEARTH_ASSERT(hearth_heap_has(&pool->heap, &promise->heap) == may_go);
-    HEARTH_ASSERT(promise->heap.index == 0 || promise->until_us > 0 || may_go);
-    HEARTH_ASSERT(promise->until_us > 0 || !promise->durable);
-    *promised += promise->until_us > 0;
-    *promised_bytes += promise->until_us > 0 ? bytes : 0;
-}
-
-static void check_copy(const struct hearth_cache *cache, const struct hearth_copy *copy, const void *blob,
-                       bool stateful, struct count *count) {
+static void check_copy(const struct hearth_cache *cache, const struct hearth_cache_item *item, struct count *count) {
+    const struct hearth_copy *copy = &item->copy;
     if (copy->state == HEARTH_COPY_NONE)
         return;
+    bool stateful = item->is_snapshot || hearth_caps_has_pages(&cache->engine->caps);
     HEARTH_ASSERT(hearth_table_find(&cache->copies, copy->link.key) == &copy->link);
-    HEARTH_ASSERT(copy->state != HEARTH_COPY_WRITING || blob || !stateful);
+    HEARTH_ASSERT(copy->state != HEARTH_COPY_WRITING || item->blob || !stateful);
     count->copies++;
     count->writing += copy->state == HEARTH_COPY_WRITING;
 }
 
-static void check_items(const struct hearth_cache *cache, const struct hearth_page *page, struct count *count) {
-    bool may_go = hearth_store_page_may_go(cache, page) && page->promise.until_us == 0;
-    count->page_bytes += page->parent ? hearth_page_bytes(page) : 0;
-    count->pages_in_heap += may_go;
-    check_promise(&cache->pages, &page->promise, may_go, hearth_page_bytes(page), &count->promised_pages,
-                  &count->promised_page_bytes);
-    check_copy(cache, &page->copy, page->blob, hearth_caps_has_pages(&cache->engine->caps), count);
+static void check_item(const struct hearth_cache *cache, const struct hearth_cache_item *item, struct count *count) {
+    const struct hearth_pool *pool = item->is_snapshot ? &cache->snapshots : &cache->pages;
+    struct pool_count *counted = item->is_snapshot ? &count->snapshots : &count->pages;
+    const struct hearth_promise *promise = &item->promise;
+    bool promised = promise->until_us > 0;
+    bool may_go = hearth_store_may_go(cache, item) && !promised;
+    HEARTH_ASSERT(hearth_heap_has(&pool->promises, &promise->heap) == promised);
+    HEARTH_ASSERT(hearth_heap_has(&pool->heap, &promise->heap) == may_go);
+    HEARTH_ASSERT(promise->heap.index == 0 || promised || may_go);
+    HEARTH_ASSERT(promised || !promise->durable);
+    counted->bytes += hearth_item_bytes(item);
+    counted->in_heap += may_go;
+    counted->promised += promised;
+    counted->promised_bytes += promised ? hearth_item_bytes(item) : 0;
+    check_copy(cache, item, count);
+}
+
+static void check_page(const struct hearth_cache *cache, const struct hearth_page *page, struct count *count) {
+    if (page->parent)
+        check_item(cache, &page->item, count);
+    else
+        HEARTH_ASSERT(page->item.promise.heap.index == 0);
     for (uint32_t i = 0; i < page->snapshot_count; i++) {
-        const struct hearth_snapshot *snapshot = page->snapshots[i];
-        may_go = hearth_store_snapshot_may_go(snapshot) && snapshot->promise.until_us == 0;
-        HEARTH_ASSERT(snapshot->blob || snapshot->copy.state == HEARTH_COPY_THERE);
-        count->snapshot_bytes += hearth_snapshot_bytes(snapshot);
-        count->snapshots_in_heap += may_go;
-        check_promise(&cache->snapshots, &snapshot->promise, may_go, hearth_snapshot_bytes(snapshot),
-                      &count->promised_snapshots, &count->promised_snapshot_bytes);
-        check_copy(cache, &snapshot->copy, snapshot->blob, true, count);
+        const struct hearth_cache_item *item = &page->snapshots[i]->item;
+        HEARTH_ASSERT(item->blob || item->copy.state == HEARTH_COPY_THERE);
+        check_item(cache, item, count);
     }
 }
 
+static void check_pool(const struct hearth_pool *pool, const struct pool_count *count) {
+    check_heap(&pool->heap);
+    check_heap(&pool->promises);
+    HEARTH_ASSERT(count->in_heap == pool->heap.n && count->promised == pool->promises.n);
+    HEARTH_ASSERT(count->promised_bytes == pool->promised_bytes && pool->promised_bytes <= pool->budget_bytes / 2);
+    /* What live sequences have pending cannot be evicted: a budget that was lowered is met when they are captured. */
+    HEARTH_ASSERT(pool->used_bytes <= pool->budget_bytes || pool->heap.n == 0);
+}
+
 void hearth_cache_check(const struct hearth_cache *cache) {
+    struct count count = {.copies = 0};
     hearth_tree_check(&cache->tree);
-    check_heap(&cache->pages.heap);
-    check_heap(&cache->snapshots.heap);
-    check_heap(&cache->pages.promises);
-    check_heap(&cache->snapshots.promises);
-    struct count count = {0};
     for (uint32_t i = 0; i < cache->tree.root_count; i++)
         for (const struct hearth_page *page = cache->tree.roots[i]; page; page = hearth_tree_next(page))
-            check_items(cache, page, &count);
-    HEARTH_ASSERT(count.page_bytes == cache->pages.used_bytes);
-    HEARTH_ASSERT(count.pages_in_heap == cache->pages.heap.n);
-    HEARTH_ASSERT(count.snapshots_in_heap == cache->snapshots.heap.n);
-    HEARTH_ASSERT(count.promised_pages == cache->pages.promises.n);
-    HEARTH_ASSERT(count.promised_page_bytes == cache->pages.promised_bytes);
-    HEARTH_ASSERT(count.promised_snapshots == cache->snapshots.promises.n);
-    HEARTH_ASSERT(count.promised_snapshot_bytes == cache->snapshots.promised_bytes);
-    HEARTH_ASSERT(cache->pages.promised_bytes <= cache->pages.budget_bytes / 2);
-    HEARTH_ASSERT(cache->snapshots.promised_bytes <= cache->snapshots.budget_bytes / 2);
+            check_page(cache, page, &count);
+    check_pool(&cache->pages, &count.pages);
+    check_pool(&cache->snapshots, &count.snapshots);
+    HEARTH_ASSERT(count.pages.bytes == cache->pages.used_bytes);
     HEARTH_ASSERT(count.copies == cache->copies.count && count.writing == cache->writing);
-    HEARTH_ASSERT(cache->pages.used_bytes <= cache->pages.budget_bytes || cache->pages.heap.n == 0);
-    /* What live sequences have pending cannot be evicted: a budget that was lowered is met when they are captured. */
-    HEARTH_ASSERT(cache->snapshots.used_bytes <= cache->snapshots.budget_bytes || cache->snapshots.heap.n == 0);
 }

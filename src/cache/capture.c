@@ -46,21 +46,20 @@ static size_t path_bytes(const struct hearth_cache *cache, const struct hearth_p
 
 /* What a page of `len` tokens with these bytes will be accounted as (hearth_page_bytes). */
 static size_t bytes_of(int32_t len, const struct hearth_buf *bytes) {
-    return HEARTH_PAGE_NODE_BYTES + (size_t)len * sizeof(hearth_token) +
-           (bytes->len > 0 ? bytes->len + HEARTH_BLOB_OVERHEAD_BYTES : 0);
+    return hearth_page_node_bytes(len) + (bytes->len > 0 ? bytes->len + HEARTH_BLOB_OVERHEAD_BYTES : 0);
 }
 
 static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, struct hearth_path *path, int32_t end,
                       struct hearth_buf *bytes) {
     struct hearth_page *page = path->pages[path->n - 1];
-    size_t before = hearth_page_bytes(page);
+    size_t before = hearth_item_bytes(&page->item);
     size_t after = bytes_of(end - page->p0, bytes);
     struct hearth_blob *blob, *old;
     if (!hearth_store_reserve_page(cache, after > before ? after - before : 0, path_bytes(cache, path)))
         return false;
     if (!blob_put(cache, bytes, &blob))
         return false;
-    before = hearth_page_bytes(page); /* making room may have taken its blob */
+    before = hearth_item_bytes(&page->item); /* making room may have taken its blob */
     int32_t was = page->p0 + page->len;
     if (!hearth_tree_extend(&cache->tree, path, live->tokens.v, 0, end, blob, &old)) {
         if (blob)
@@ -71,9 +70,9 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
         hearth_ram_drop(cache->ram, old);
     hearth_copy_outgrown(cache, page, was); /* the longer one will replace it */
     page->blob_p0 = page->p0;
-    page->fetched = false;
+    page->item.fetched = false;
     cache->stored_pages++;
-    hearth_store_page_changed(cache, page, before);
+    hearth_store_changed(cache, &page->item, before);
     return true;
 }
 
@@ -89,10 +88,10 @@ static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struc
             hearth_ram_drop(cache->ram, blob);
         return false;
     }
-    page->pins++; /* the standing pin moves here; the parent's is given back below */
+    page->item.pins++; /* the standing pin moves here; the parent's is given back below */
     cache->stored_pages++;
     hearth_store_page_added(cache, page);
-    hearth_store_unpin(cache, page->parent);
+    hearth_store_unpin(cache, &page->parent->item);
     return true;
 }
 
@@ -111,11 +110,11 @@ static bool fill_holes(struct hearth_cache *cache, struct hearth_live *live, con
         hearth_buf_finish(&bytes);
         if (!ok)
             return false;
-        size_t before = hearth_page_bytes(page);
-        page->blob = blob;
+        size_t before = hearth_item_bytes(&page->item);
+        page->item.blob = blob;
         page->blob_p0 = page->p0;
         cache->stored_pages++;
-        hearth_store_page_changed(cache, page, before);
+        hearth_store_changed(cache, &page->item, before);
     }
     return true;
 }
@@ -289,7 +288,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
     struct hearth_page *base = path->n ? path->pages[path->n - 1] : root;
     size_t known = path->n;
     if (base)
-        hearth_store_pin(cache, base);
+        hearth_store_pin(cache, &base->item);
     ok = ok && fill_holes(cache, live, path);
     bool grew = ok && hearth_tree_can_extend(&cache->tree, path);
     while (ok && path->matched < n && pages-- > 0)
@@ -304,7 +303,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
         hearth_store_promise_live(cache, path, live);
     struct hearth_page *tail = path->n ? path->pages[path->n - 1] : root;
     if (tail)
-        hearth_store_unpin(cache, tail);
+        hearth_store_unpin(cache, &tail->item);
     for (size_t i = known - (grew && known > 0); i < path->n; i++)
         hearth_arrive_behind(cache, path->pages[i]);
     if (!more && tail)

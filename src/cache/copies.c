@@ -15,28 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct hearth_page *page_of(struct hearth_copy *copy) {
-    return (struct hearth_page *)((char *)copy - offsetof(struct hearth_page, copy));
-}
-
-static struct hearth_snapshot *snapshot_of(struct hearth_copy *copy) {
-    return (struct hearth_snapshot *)((char *)copy - offsetof(struct hearth_snapshot, copy));
-}
-
-static struct hearth_copy *find(const struct hearth_cache *cache, struct hearth_digest name) {
-    return (struct hearth_copy *)hearth_table_find(&cache->copies, name);
-}
-
-/* Bytes that the item counts in RAM. */
-static size_t bytes_of(struct hearth_copy *copy) {
-    return copy->is_snapshot ? hearth_snapshot_bytes(snapshot_of(copy)) : hearth_page_bytes(page_of(copy));
-}
-
-static void changed(struct hearth_cache *cache, struct hearth_copy *copy, size_t before) {
-    if (copy->is_snapshot)
-        hearth_store_snapshot_changed(cache, snapshot_of(copy), before);
-    else
-        hearth_store_page_changed(cache, page_of(copy), before);
+/* The item whose copy has this name, or NULL. */
+static struct hearth_cache_item *find(const struct hearth_cache *cache, struct hearth_digest name) {
+    struct hearth_link *link = hearth_table_find(&cache->copies, name);
+    return link ? (struct hearth_cache_item *)((char *)link - offsetof(struct hearth_cache_item, copy)) : NULL;
 }
 
 struct hearth_digest hearth_copies_root_digest(const struct hearth_cache *cache, struct hearth_digest salt) {
@@ -57,57 +39,58 @@ struct hearth_page *hearth_copies_root(struct hearth_cache *cache, struct hearth
 
 /* ---- books ---- */
 
-static bool enter(struct hearth_cache *cache, struct hearth_copy *copy, struct hearth_digest name,
+static bool enter(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_digest name,
                   enum hearth_copy_state state) {
-    HEARTH_ASSERT(copy->state == HEARTH_COPY_NONE && state != HEARTH_COPY_NONE);
-    copy->link.key = name;
-    if (find(cache, name) || !hearth_table_add(&cache->copies, &copy->link))
+    HEARTH_ASSERT(item->copy.state == HEARTH_COPY_NONE && state != HEARTH_COPY_NONE);
+    item->copy.link.key = name;
+    if (find(cache, name) || !hearth_table_add(&cache->copies, &item->copy.link))
         return false;
-    copy->state = (uint8_t)state;
+    item->copy.state = (uint8_t)state;
     cache->writing += state == HEARTH_COPY_WRITING;
     return true;
 }
 
-bool hearth_copy_found(struct hearth_cache *cache, struct hearth_copy *copy, struct hearth_digest name, int32_t p0) {
-    if (!enter(cache, copy, name, HEARTH_COPY_THERE))
+bool hearth_copy_found(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_digest name,
+                       int32_t p0) {
+    if (!enter(cache, item, name, HEARTH_COPY_THERE))
         return false;
-    copy->p0 = p0;
+    item->copy.p0 = p0;
     return true;
 }
 
-void hearth_copy_forget(struct hearth_cache *cache, struct hearth_copy *copy) {
-    if (copy->state == HEARTH_COPY_NONE)
+void hearth_copy_forget(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    if (item->copy.state == HEARTH_COPY_NONE)
         return;
-    cache->writing -= copy->state == HEARTH_COPY_WRITING;
-    hearth_table_remove(&cache->copies, &copy->link);
-    copy->state = HEARTH_COPY_NONE;
-    copy->reading = false;
+    cache->writing -= item->copy.state == HEARTH_COPY_WRITING;
+    hearth_table_remove(&cache->copies, &item->copy.link);
+    item->copy.state = HEARTH_COPY_NONE;
+    item->copy.reading = false;
 }
 
-void hearth_copy_remove(struct hearth_cache *cache, struct hearth_copy *copy) {
-    if (copy->state == HEARTH_COPY_NONE)
+void hearth_copy_remove(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    if (item->copy.state == HEARTH_COPY_NONE)
         return;
-    hearth_far_remove(cache, copy->link.key, copy->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE);
-    hearth_copy_forget(cache, copy);
+    hearth_far_remove(cache, item->copy.link.key, item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE);
+    hearth_copy_forget(cache, item);
 }
 
 void hearth_copy_outgrown(struct hearth_cache *cache, struct hearth_page *page, int32_t end) {
-    if (page->copy.state == HEARTH_COPY_NONE)
+    if (page->item.copy.state == HEARTH_COPY_NONE)
         return;
     if (page->old)
         hearth_spare_old(cache, page);
     else
         page->old = malloc(sizeof *page->old);
     if (page->old) /* else it is left where it is */
-        *page->old = (struct hearth_old){.name = page->copy.link.key, .p0 = page->copy.p0, .p1 = end};
-    hearth_copy_forget(cache, &page->copy);
+        *page->old = (struct hearth_old){.name = page->item.copy.link.key, .p0 = page->item.copy.p0, .p1 = end};
+    hearth_copy_forget(cache, &page->item);
 }
 
-void hearth_copy_reject(struct hearth_cache *cache, struct hearth_copy *copy, const char *why) {
-    if (copy->state != HEARTH_COPY_THERE)
+void hearth_copy_reject(struct hearth_cache *cache, struct hearth_cache_item *item, const char *why) {
+    if (item->copy.state != HEARTH_COPY_THERE)
         return;
-    cache->far->ops->reject(cache->far, copy->link.key, why);
-    hearth_copy_forget(cache, copy);
+    cache->far->ops->reject(cache->far, item->copy.link.key, why);
+    hearth_copy_forget(cache, item);
 }
 
 /* ---- writing ---- */
@@ -134,18 +117,18 @@ static void describe(const struct hearth_cache *cache, const struct hearth_page 
     hearth_buf_finish(&text);
 }
 
-static void put(struct hearth_cache *cache, struct hearth_copy *copy, struct hearth_record *record,
+static void put(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_record *record,
                 struct hearth_blob *blob, const struct hearth_digest *replaces) {
     record->name = hearth_record_name(record);
-    size_t before = bytes_of(copy);
+    size_t before = hearth_item_bytes(item);
     if (blob)
         (void)hearth_blob_data(blob, &record->state_bytes);
-    if (!enter(cache, copy, record->name, HEARTH_COPY_WRITING))
+    if (!enter(cache, item, record->name, HEARTH_COPY_WRITING))
         return;
-    copy->p0 = record->p0;
+    item->copy.p0 = record->p0;
     if (!cache->far->ops->put(cache->far, record, blob, replaces))
-        hearth_copy_forget(cache, copy);
-    changed(cache, copy, before);
+        hearth_copy_forget(cache, item);
+    hearth_store_changed(cache, item, before);
 }
 
 static void put_page(struct hearth_cache *cache, struct hearth_page *page) {
@@ -159,7 +142,7 @@ static void put_page(struct hearth_cache *cache, struct hearth_page *page) {
         .tokens = (hearth_token *)hearth_tree_block(&cache->tree, page, end), /* copied, not changed */
     };
     describe(cache, page, record.text);
-    put(cache, &page->copy, &record, page->blob, page->old ? &page->old->name : NULL);
+    put(cache, &page->item, &record, page->item.blob, page->old ? &page->old->name : NULL);
 }
 
 static void put_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
@@ -172,14 +155,14 @@ static void put_snapshot(struct hearth_cache *cache, struct hearth_snapshot *sna
         .p1 = snapshot->pos,
         .tokens = (hearth_token *)hearth_tree_block(&cache->tree, snapshot->page, snapshot->pos),
     };
-    put(cache, &snapshot->copy, &record, snapshot->blob, NULL);
+    put(cache, &snapshot->item, &record, snapshot->item.blob, NULL);
 }
 
 /* Every turn of a conversation leaves snapshots before and behind its reply, and each may be as large as hundreds of
  * pages. Once it has shown which of them it comes back to, the other kinds stay in RAM. */
 static bool worth_writing(const struct hearth_snapshot *snapshot, const struct hearth_live *live) {
     enum hearth_came_from came_from = live->came_from;
-    if (snapshot->promise.durable)
+    if (snapshot->item.promise.durable)
         return true;
     if (snapshot->superseded && snapshot->pos <= live->came_at)
         return false; /* an earlier turn's, which did without */
@@ -200,11 +183,11 @@ void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *p
     bool stateless = !hearth_caps_has_pages(&cache->engine->caps);
     for (size_t i = 0; i < path->n; i++) {
         struct hearth_page *page = path->pages[i];
-        if (page->copy.state == HEARTH_COPY_NONE && (page->blob || stateless))
+        if (page->item.copy.state == HEARTH_COPY_NONE && (page->item.blob || stateless))
             put_page(cache, page);
         for (uint32_t k = 0; k < page->snapshot_count; k++) {
             struct hearth_snapshot *snapshot = page->snapshots[k];
-            if (snapshot->copy.state == HEARTH_COPY_NONE && snapshot->blob &&
+            if (snapshot->item.copy.state == HEARTH_COPY_NONE && snapshot->item.blob &&
                 worth_writing(snapshot, live))
                 put_snapshot(cache, snapshot);
         }
@@ -213,35 +196,33 @@ void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *p
 
 /* ---- reading ---- */
 
-static bool lacks_blob(const struct hearth_cache *cache, const struct hearth_copy *copy) {
-    if (copy->is_snapshot)
-        return !snapshot_of((struct hearth_copy *)copy)->blob;
-    return !page_of((struct hearth_copy *)copy)->blob && hearth_caps_has_pages(&cache->engine->caps);
+static bool lacks_blob(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
+    return !item->blob && (item->is_snapshot || hearth_caps_has_pages(&cache->engine->caps));
 }
 
-bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_copy *copy) {
-    if (copy->state != HEARTH_COPY_THERE)
+bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    if (item->copy.state != HEARTH_COPY_THERE)
         return false;
-    if (!copy->reading)
-        copy->reading = cache->far->ops->get(cache->far, copy->link.key);
-    return copy->reading;
+    if (!item->copy.reading)
+        item->copy.reading = cache->far->ops->get(cache->far, item->copy.link.key);
+    return item->copy.reading;
 }
 
-static size_t state_bytes(const struct hearth_cache *cache, struct hearth_copy *copy) {
-    if (copy->is_snapshot)
+static size_t state_bytes(const struct hearth_cache *cache, struct hearth_cache_item *item) {
+    if (item->is_snapshot)
         return cache->engine->caps.snapshot_bytes;
-    const struct hearth_page *page = page_of(copy);
-    return (size_t)(page->p0 + page->len - copy->p0) * cache->engine->caps.page_bytes_per_token;
+    const struct hearth_page *page = hearth_item_page(item);
+    return (size_t)(page->p0 + page->len - item->copy.p0) * cache->engine->caps.page_bytes_per_token;
 }
 
 /* Asks for one item unless it is here, or enough is on its way. Returns 1 while it is awaited. */
-static size_t fetch_one(struct hearth_cache *cache, struct hearth_copy *copy, size_t *on_way_bytes,
+static size_t fetch_one(struct hearth_cache *cache, struct hearth_cache_item *item, size_t *on_way_bytes,
                         size_t limit_bytes) {
-    if (!lacks_blob(cache, copy) || (!copy->reading && *on_way_bytes > 0 && *on_way_bytes >= limit_bytes))
+    if (!lacks_blob(cache, item) || (!item->copy.reading && *on_way_bytes > 0 && *on_way_bytes >= limit_bytes))
         return 0;
-    if (!hearth_copy_fetch(cache, copy))
+    if (!hearth_copy_fetch(cache, item))
         return 0;
-    *on_way_bytes += state_bytes(cache, copy);
+    *on_way_bytes += state_bytes(cache, item);
     return 1;
 }
 
@@ -250,9 +231,9 @@ size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path 
     size_t awaited = 0, on_way_bytes = 0;
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++)
         if (hearth_path_end(path, i) > from)
-            awaited += fetch_one(cache, &path->pages[i]->copy, &on_way_bytes, limit_bytes);
+            awaited += fetch_one(cache, &path->pages[i]->item, &on_way_bytes, limit_bytes);
     if (snapshot)
-        awaited += fetch_one(cache, &snapshot->copy, &on_way_bytes, limit_bytes);
+        awaited += fetch_one(cache, &snapshot->item, &on_way_bytes, limit_bytes);
     return awaited;
 }
 
@@ -265,22 +246,22 @@ void hearth_copies_touch(struct hearth_cache *cache, const struct hearth_path *p
     struct hearth_far_touch *touches = calloc(path->n + 1, sizeof *touches);
     size_t n = 0;
     for (size_t i = 0; touches && i < path->n && path->pages[i]->p0 < resume; i++) {
-        const struct hearth_copy *copy = &path->pages[i]->copy;
+        const struct hearth_copy *copy = &path->pages[i]->item.copy;
         int32_t end = hearth_path_end(path, i);
         if (copy->state == HEARTH_COPY_THERE)
             touches[n++] = (struct hearth_far_touch){.name = copy->link.key, .pos = end < resume ? end : resume};
     }
-    if (touches && snapshot && snapshot->copy.state == HEARTH_COPY_THERE)
+    if (touches && snapshot && snapshot->item.copy.state == HEARTH_COPY_THERE)
         touches[n++] = (struct hearth_far_touch){
-            .name = snapshot->copy.link.key, .pos = snapshot->pos, .superseded = snapshot->superseded};
+            .name = snapshot->item.copy.link.key, .pos = snapshot->pos, .superseded = snapshot->superseded};
     if (n > 0)
         cache->far->ops->touch(cache->far, touches, n);
     free(touches);
 }
 
 static void touch_superseded(struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {
-    struct hearth_far_touch touch = {.name = snapshot->copy.link.key, .pos = snapshot->pos, .superseded = true};
-    if (snapshot->copy.state == HEARTH_COPY_THERE)
+    struct hearth_far_touch touch = {.name = snapshot->item.copy.link.key, .pos = snapshot->pos, .superseded = true};
+    if (snapshot->item.copy.state == HEARTH_COPY_THERE)
         cache->far->ops->touch(cache->far, &touch, 1);
 }
 
@@ -294,122 +275,118 @@ void hearth_copies_supersede(struct hearth_cache *cache, struct hearth_snapshot 
 /* ---- events ---- */
 
 /* Bytes of an item came: they become its blob, if there is room. */
-static void take_bytes(struct hearth_cache *cache, struct hearth_copy *copy, struct hearth_far_event *event) {
-    if (!lacks_blob(cache, copy))
+static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_far_event *event) {
+    if (!lacks_blob(cache, item))
         return;
-    size_t before = bytes_of(copy);
+    size_t before = hearth_item_bytes(item);
     size_t need = event->bytes.len + HEARTH_BLOB_OVERHEAD_BYTES;
-    if (copy->is_snapshot) {
-        struct hearth_snapshot *snapshot = snapshot_of(copy);
-        if (!hearth_store_reserve_snapshot(cache, need + HEARTH_SNAPSHOT_NODE_BYTES) && !cache->restoring)
-            return;
-        snapshot->blob = hearth_ram_put(cache->ram, &event->bytes, &event->checksum);
-        snapshot->fetched = snapshot->blob != NULL;
-    } else {
-        struct hearth_page *page = page_of(copy);
-        need += HEARTH_PAGE_NODE_BYTES + (size_t)page->len * sizeof *page->tokens;
-        if (!hearth_store_reserve_page(cache, need, 0) && !cache->restoring)
-            return;
-        page->blob = hearth_ram_put(cache->ram, &event->bytes, &event->checksum);
-        page->blob_p0 = copy->p0;
-        page->fetched = page->blob != NULL;
-    }
-    changed(cache, copy, before);
+    const struct hearth_page *page = hearth_item_page(item);
+    bool room = item->is_snapshot ? hearth_store_reserve_snapshot(cache, need + HEARTH_SNAPSHOT_NODE_BYTES)
+                                  : hearth_store_reserve_page(cache, need + hearth_page_node_bytes(page->len), 0);
+    if (!room && !cache->restoring)
+        return;
+    item->blob = hearth_ram_put(cache->ram, &event->bytes, &event->checksum);
+    item->fetched = item->blob != NULL;
+    if (!item->is_snapshot)
+        hearth_item_page(item)->blob_p0 = item->copy.p0;
+    hearth_store_changed(cache, item, before);
 }
 
 /* The copy is gone, or cannot be read: what has no state in RAM either goes too, unless something hangs on it. */
-static void lose(struct hearth_cache *cache, struct hearth_copy *copy) {
-    size_t before = bytes_of(copy);
-    hearth_copy_forget(cache, copy);
-    changed(cache, copy, before);
-    if (!copy->is_snapshot && !page_of(copy)->blob)
-        hearth_store_drop_state(cache, page_of(copy));
-    else if (copy->is_snapshot && !snapshot_of(copy)->blob && snapshot_of(copy)->pins == 0)
-        hearth_store_drop_snapshot(cache, snapshot_of(copy));
+static void lose(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    size_t before = hearth_item_bytes(item);
+    hearth_copy_forget(cache, item);
+    hearth_store_changed(cache, item, before);
+    if (item->blob)
+        return;
+    if (!item->is_snapshot)
+        hearth_store_drop_state(cache, hearth_item_page(item));
+    else if (item->pins == 0)
+        hearth_store_drop_snapshot(cache, hearth_item_snapshot(item));
 }
 
-static void on_written(struct hearth_cache *cache, struct hearth_copy *copy) {
-    if (copy->state != HEARTH_COPY_WRITING)
+static void on_written(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    if (item->copy.state != HEARTH_COPY_WRITING)
         return;
-    size_t before = bytes_of(copy);
-    copy->state = HEARTH_COPY_THERE;
+    size_t before = hearth_item_bytes(item);
+    item->copy.state = HEARTH_COPY_THERE;
     cache->writing--;
-    if (!copy->is_snapshot) {
-        free(page_of(copy)->old);
-        page_of(copy)->old = NULL;
-    } else if (snapshot_of(copy)->superseded) {
-        touch_superseded(cache, snapshot_of(copy));
+    if (!item->is_snapshot) {
+        free(hearth_item_page(item)->old);
+        hearth_item_page(item)->old = NULL;
+    } else if (hearth_item_snapshot(item)->superseded) {
+        touch_superseded(cache, hearth_item_snapshot(item));
     }
-    changed(cache, copy, before);
+    hearth_store_changed(cache, item, before);
 }
 
-static void on_dropped(struct hearth_cache *cache, struct hearth_copy *copy) {
-    if (copy->state != HEARTH_COPY_WRITING)
+static void on_dropped(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    if (item->copy.state != HEARTH_COPY_WRITING)
         return;
-    size_t before = bytes_of(copy);
-    hearth_copy_forget(cache, copy);
-    changed(cache, copy, before);
+    size_t before = hearth_item_bytes(item);
+    hearth_copy_forget(cache, item);
+    hearth_store_changed(cache, item, before);
 }
 
-static void on_read(struct hearth_cache *cache, struct hearth_copy *copy, struct hearth_far_event *event) {
-    copy->reading = false;
+static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_far_event *event) {
+    item->copy.reading = false;
     if (event->err == HEARTH_OK) {
-        take_bytes(cache, copy, event);
-    } else if (copy->state == HEARTH_COPY_THERE) {
+        take_bytes(cache, item, event);
+    } else if (item->copy.state == HEARTH_COPY_THERE) {
         if (event->err == HEARTH_ERR_IO) /* it may be there after all: it is written again when it has been computed */
-            hearth_spare_copy(cache, copy);
-        lose(cache, copy);
+            hearth_spare_copy(cache, item);
+        lose(cache, item);
     }
 }
 
 /* What was put there again in the meantime may be gone, too: it is put once more. */
-static void on_removed(struct hearth_cache *cache, struct hearth_copy *copy, int err) {
+static void on_removed(struct hearth_cache *cache, struct hearth_cache_item *item, int err) {
     HEARTH_ASSERT(cache->removing > 0);
     cache->removing--;
     cache->remove_failed = cache->remove_failed || err != HEARTH_OK;
-    if (!copy || copy->state != HEARTH_COPY_THERE)
+    if (!item || item->copy.state != HEARTH_COPY_THERE)
         return;
-    if (lacks_blob(cache, copy)) {
-        lose(cache, copy);
+    if (lacks_blob(cache, item)) {
+        lose(cache, item);
         return;
     }
-    size_t before = bytes_of(copy);
-    hearth_copy_forget(cache, copy);
-    changed(cache, copy, before);
-    if (copy->is_snapshot)
-        put_snapshot(cache, snapshot_of(copy));
+    size_t before = hearth_item_bytes(item);
+    hearth_copy_forget(cache, item);
+    hearth_store_changed(cache, item, before);
+    if (item->is_snapshot)
+        put_snapshot(cache, hearth_item_snapshot(item));
     else
-        put_page(cache, page_of(copy));
+        put_page(cache, hearth_item_page(item));
 }
 
 bool hearth_copies_poll(struct hearth_cache *cache) {
     struct hearth_far_event event;
     if (!cache->far || !cache->far->ops->poll(cache->far, &event))
         return false;
-    struct hearth_copy *copy = event.type == HEARTH_FAR_SCANNED ? NULL : find(cache, event.name);
+    struct hearth_cache_item *item = event.type == HEARTH_FAR_SCANNED ? NULL : find(cache, event.name);
     switch (event.type) {
     case HEARTH_FAR_FOUND:
-        if (!copy) {
+        if (!item) {
             hearth_arrive(cache, event.record, event.hits);
             event.record = NULL;
         }
         break;
-    case HEARTH_FAR_REMOVED: on_removed(cache, copy, event.err); break;
+    case HEARTH_FAR_REMOVED: on_removed(cache, item, event.err); break;
     case HEARTH_FAR_LOST:
-        if (copy && copy->state == HEARTH_COPY_THERE)
-            lose(cache, copy);
+        if (item && item->copy.state == HEARTH_COPY_THERE)
+            lose(cache, item);
         break;
     case HEARTH_FAR_WRITTEN:
-        if (copy)
-            on_written(cache, copy);
+        if (item)
+            on_written(cache, item);
         break;
     case HEARTH_FAR_DROPPED:
-        if (copy)
-            on_dropped(cache, copy);
+        if (item)
+            on_dropped(cache, item);
         break;
     case HEARTH_FAR_READ:
-        if (copy)
-            on_read(cache, copy, &event);
+        if (item)
+            on_read(cache, item, &event);
         break;
     case HEARTH_FAR_SCANNED: cache->far_scanned = true; break;
     }

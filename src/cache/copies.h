@@ -24,19 +24,19 @@ void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *p
 void hearth_copies_supersede(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
 /* Asks for an item whose state is only in the far tier. False: it cannot be had. */
-bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_copy *copy);
+bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_cache_item *item);
 /* Asks for what [from, to) of the path and the snapshot (or NULL) need, as far as `limit_bytes` on their way allow.
  * Returns how many items have been asked for and have not come. */
 size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path *path, int32_t from, int32_t to,
                            struct hearth_snapshot *snapshot, size_t limit_bytes);
-/* Takes the copy out of the books; its item keeps what is in RAM. The caller counts the change. */
-void hearth_copy_forget(struct hearth_cache *cache, struct hearth_copy *copy);
-/* Has the copy removed from the tier and takes it out of the books. Likewise. */
-void hearth_copy_remove(struct hearth_cache *cache, struct hearth_copy *copy);
+/* Takes the item's copy out of the books; the item keeps what is in RAM. The caller counts the change. */
+void hearth_copy_forget(struct hearth_cache *cache, struct hearth_cache_item *item);
+/* Has the item's copy removed from the tier and takes it out of the books. Likewise. */
+void hearth_copy_remove(struct hearth_cache *cache, struct hearth_cache_item *item);
 /* The page, which ended at `end`, has grown: its copy is one of what it was. Likewise. */
 void hearth_copy_outgrown(struct hearth_cache *cache, struct hearth_page *page, int32_t end);
 /* The engine refused what came of the copy. Likewise. */
-void hearth_copy_reject(struct hearth_cache *cache, struct hearth_copy *copy, const char *why);
+void hearth_copy_reject(struct hearth_cache *cache, struct hearth_cache_item *item, const char *why);
 
 /* The path was used up to `resume`, with this snapshot (or NULL). */
 void hearth_copies_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume,
@@ -55,7 +55,7 @@ void hearth_far_remove(struct hearth_cache *cache, struct hearth_digest name, en
 void hearth_spare_add(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind,
                       struct hearth_digest base, int32_t base_pos, int32_t p0, int32_t p1);
 /* Likewise of what an item has for its copy, or a page for its old one. */
-void hearth_spare_copy(struct hearth_cache *cache, const struct hearth_copy *copy);
+void hearth_spare_copy(struct hearth_cache *cache, const struct hearth_cache_item *item);
 void hearth_spare_old(struct hearth_cache *cache, const struct hearth_page *page);
 void hearth_spares_finish(struct hearth_cache *cache);
 
@@ -71,6 +71,7 @@ void hearth_arrive_forget(struct hearth_cache *cache, struct hearth_digest base,
                           const hearth_token *tokens, int32_t from, int32_t to);
 void hearth_arrive_finish(struct hearth_cache *cache);
 /* Links an item to its copy. False: out of memory. */
-bool hearth_copy_found(struct hearth_cache *cache, struct hearth_copy *copy, struct hearth_digest name, int32_t p0);
+bool hearth_copy_found(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_digest name,
+                       int32_t p0);
 
 #endif

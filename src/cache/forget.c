@@ -17,7 +17,6 @@
 #include "cache/children.h"
 #include "cache/copies.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 
 #define SPARES_MAX 16384
@@ -51,19 +50,14 @@ void hearth_spare_add(struct hearth_cache *cache, struct hearth_digest name, enu
         free(spare);
 }
 
-void hearth_spare_copy(struct hearth_cache *cache, const struct hearth_copy *copy) {
+void hearth_spare_copy(struct hearth_cache *cache, const struct hearth_cache_item *item) {
+    const struct hearth_copy *copy = &item->copy;
     if (copy->state == HEARTH_COPY_NONE)
         return;
-    const struct hearth_page *page;
-    int32_t p0 = copy->p0, p1 = p0;
-    if (copy->is_snapshot) {
-        page = ((const struct hearth_snapshot *)((const char *)copy - offsetof(struct hearth_snapshot, copy)))->page;
-    } else {
-        page = (const struct hearth_page *)((const char *)copy - offsetof(struct hearth_page, copy));
-        p1 = page->p0 + page->len;
-    }
-    hearth_spare_add(cache, copy->link.key, copy->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE,
-                     hearth_tree_base(&cache->tree, page), hearth_tree_block_start(&cache->tree, p1), p0, p1);
+    const struct hearth_page *page = item->is_snapshot ? hearth_item_snapshot(item)->page : hearth_item_page(item);
+    int32_t p1 = item->is_snapshot ? copy->p0 : page->p0 + page->len;
+    hearth_spare_add(cache, copy->link.key, item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE,
+                     hearth_tree_base(&cache->tree, page), hearth_tree_block_start(&cache->tree, p1), copy->p0, p1);
 }
 
 void hearth_spare_old(struct hearth_cache *cache, const struct hearth_page *page) {
@@ -171,7 +165,7 @@ static void forget_path(struct hearth_cache *cache, struct hearth_path *path, in
     int32_t end = path->matched;
     while (path->n > 0 && path->pages[path->n - 1]->p0 >= stop) {
         struct hearth_page *page = path->pages[--path->n];
-        HEARTH_ASSERT(page->child_count == 0 && page->pins == 0);
+        HEARTH_ASSERT(page->child_count == 0 && page->item.pins == 0);
         end = page->p0;
         hearth_store_forget_page(cache, page);
     }

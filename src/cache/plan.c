@@ -46,14 +46,14 @@ int32_t hearth_plan_common(const struct hearth_live *live, const hearth_token *p
 
 /* Cost of one of the path's pages, wherever its state is. */
 static double page_us(const struct hearth_plan_input *in, const struct hearth_page *page) {
-    if (page->blob || page->copy.state != HEARTH_COPY_THERE)
+    if (page->item.blob || page->item.copy.state != HEARTH_COPY_THERE)
         return hearth_costs_restore_us(in->costs, (size_t)page->len * in->caps->page_bytes_per_token, 1);
     return hearth_costs_far_us(in->costs,
-                               (size_t)(page->p0 + page->len - page->copy.p0) * in->caps->page_bytes_per_token, 1);
+                               (size_t)(page->p0 + page->len - page->item.copy.p0) * in->caps->page_bytes_per_token, 1);
 }
 
 static double stored_snapshot_us(const struct hearth_plan_input *in, const struct hearth_snapshot *snapshot) {
-    return snapshot->blob ? hearth_costs_restore_us(in->costs, in->caps->snapshot_bytes, 1)
+    return snapshot->item.blob ? hearth_costs_restore_us(in->costs, in->caps->snapshot_bytes, 1)
                           : hearth_costs_far_us(in->costs, in->caps->snapshot_bytes, 1);
 }
 

@@ -12,7 +12,7 @@ static const double reuse[] = {
 };
 /* Most heads are shared as a whole or not at all, so that what is inside them goes first. One that a prompt has come
  * back to is like the end of a head. */
-static double reuse_of(const struct hearth_item *item) {
+static double reuse_of(const struct hearth_policy_item *item) {
     bool used = item->kind == HEARTH_SNAPSHOT_HEAD && item->hits > 1;
     return reuse[used ? HEARTH_SNAPSHOT_MARK : item->kind];
 }
@@ -20,7 +20,7 @@ static double reuse_of(const struct hearth_item *item) {
 /* Once the conversation has gone on, its earlier snapshots serve only forks and edits. */
 static const double reuse_superseded = 0.2;
 
-double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_costs *costs, double inflation) {
+double hearth_policy_gdsf(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation) {
     double again_us = hearth_costs_compute_us(costs, item->saved_tokens);
     double far_us = hearth_costs_far_us(costs, item->bytes, 1);
     if (item->copied && far_us < again_us)

@@ -24,7 +24,7 @@ struct hearth_costs {
 };
 
 /* What a policy may know about an item. */
-struct hearth_item {
+struct hearth_policy_item {
     bool is_snapshot;
     enum hearth_snapshot_kind kind; /* of a snapshot */
     bool superseded;                /* a snapshot that a later reply of the same conversation has replaced */
@@ -36,9 +36,9 @@ struct hearth_item {
 
 /* The value of keeping an item, on top of `inflation` (the priority of the last item evicted: what was not used since
  * ages by comparison). Higher stays longer. Pure. */
-typedef double hearth_policy_fn(const struct hearth_item *item, const struct hearth_costs *costs, double inflation);
+typedef double hearth_policy_fn(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation);
 
-double hearth_policy_gdsf(const struct hearth_item *item, const struct hearth_costs *costs, double inflation);
+double hearth_policy_gdsf(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation);
 
 /* Microseconds to restore an item of `bytes` in `pieces` blobs, and to compute `tokens`. Pure. */
 static inline double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {

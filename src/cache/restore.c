@@ -42,10 +42,10 @@ static void read_ahead(struct restore *r, int32_t from) {
 }
 
 /* Waits until an item's blob is in RAM. */
-static int await(struct restore *r, struct hearth_copy *copy, struct hearth_blob *const *blob) {
+static int await(struct restore *r, struct hearth_cache_item *item) {
     struct hearth_cache *cache = r->cache;
-    for (bool asked = false; !*blob; asked = true) {
-        if ((asked && !copy->reading) || !hearth_copy_fetch(cache, copy))
+    for (bool asked = false; !item->blob; asked = true) {
+        if ((asked && !item->copy.reading) || !hearth_copy_fetch(cache, item))
             return HEARTH_ERR_STATE; /* it came and could not be used, or cannot come */
         r->waited = true;
         if (!hearth_copies_poll(cache) && !hearth_cache_wait(cache, WAIT_US))
@@ -89,10 +89,10 @@ static int import_pages(struct restore *r) {
         struct hearth_page *page = path->pages[i];
         const void *bytes;
         size_t len = 0;
-        int err = await(r, &page->copy, &page->blob);
+        int err = await(r, &page->item);
         read_ahead(r, end);
         if (!err)
-            err = view(r, page->blob, page->fetched, &bytes, &len);
+            err = view(r, page->item.blob, page->item.fetched, &bytes, &len);
         if (!err)
             err = cache->engine->ops->page_import(cache->engine, r->target->seq, at, end, bytes, len, page->blob_p0,
                                                   page->p0 + page->len);
@@ -100,10 +100,10 @@ static int import_pages(struct restore *r) {
             r->bad_page = page;
             return err;
         }
-        if (page->fetched) {
+        if (page->item.fetched) {
             r->far_bytes += len;
             r->far_tokens += end - at;
-            page->fetched = false;
+            page->item.fetched = false;
         }
         at = end;
     }
@@ -148,15 +148,15 @@ static int resume_live_snapshot(struct restore *r) {
 
 static int import_stored_snapshot(struct restore *r) {
     struct hearth_snapshot *snapshot = r->plan->snapshot;
-    int err = await(r, &snapshot->copy, &snapshot->blob);
+    int err = await(r, &snapshot->item);
     if (!err)
-        err = import_snapshot(r, snapshot->blob, snapshot->fetched);
+        err = import_snapshot(r, snapshot->item.blob, snapshot->item.fetched);
     if (err)
         r->bad_snapshot = true;
-    else if (snapshot->fetched && !hearth_caps_has_pages(&r->cache->engine->caps))
+    else if (snapshot->item.fetched && !hearth_caps_has_pages(&r->cache->engine->caps))
         r->far_tokens = r->plan->resume;
     if (!err)
-        snapshot->fetched = false;
+        snapshot->item.fetched = false;
     return err;
 }
 
@@ -189,9 +189,9 @@ static void hold(struct restore *r) {
     if (r->plan->how != HEARTH_RESUME_STORED)
         return;
     cache->restoring = true;
-    hearth_store_pin(cache, cache->path.pages[cache->path.n - 1]);
+    hearth_store_pin(cache, &cache->path.pages[cache->path.n - 1]->item);
     if (r->plan->snapshot)
-        hearth_store_pin_snapshot(cache, r->plan->snapshot);
+        hearth_store_pin(cache, &r->plan->snapshot->item);
 }
 
 /* State that the engine refuses or that does not verify is not used again, nor is the copy that it came of. Pages go
@@ -203,19 +203,19 @@ static void let_go(struct restore *r, int err) {
     if (r->plan->how != HEARTH_RESUME_STORED)
         return;
     cache->restoring = false;
-    hearth_store_unpin(cache, cache->path.pages[cache->path.n - 1]);
+    hearth_store_unpin(cache, &cache->path.pages[cache->path.n - 1]->item);
     if (snapshot)
-        hearth_store_unpin_snapshot(cache, snapshot);
+        hearth_store_unpin(cache, &snapshot->item);
     if (bad && r->bad_page) {
-        size_t before = hearth_page_bytes(r->bad_page);
-        if (r->bad_page->fetched)
-            hearth_copy_reject(cache, &r->bad_page->copy, "the engine refused it");
-        hearth_store_page_changed(cache, r->bad_page, before);
+        size_t before = hearth_item_bytes(&r->bad_page->item);
+        if (r->bad_page->item.fetched)
+            hearth_copy_reject(cache, &r->bad_page->item, "the engine refused it");
+        hearth_store_changed(cache, &r->bad_page->item, before);
         hearth_store_drop_state(cache, r->bad_page);
     }
-    if (bad && r->bad_snapshot && snapshot->fetched)
-        hearth_copy_reject(cache, &snapshot->copy, "the engine refused it");
-    bool lost = snapshot && !snapshot->blob && snapshot->copy.state == HEARTH_COPY_NONE;
+    if (bad && r->bad_snapshot && snapshot->item.fetched)
+        hearth_copy_reject(cache, &snapshot->item, "the engine refused it");
+    bool lost = snapshot && !snapshot->item.blob && snapshot->item.copy.state == HEARTH_COPY_NONE;
     if ((bad && r->bad_snapshot) || lost)
         hearth_store_drop_snapshot(cache, snapshot);
     if (err == HEARTH_ERR_IO)

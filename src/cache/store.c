@@ -22,19 +22,28 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-size_t hearth_page_bytes(const struct hearth_page *page) {
-    if (!page->blob && page->copy.state == HEARTH_COPY_THERE)
-        return 0;
-    size_t blob = page->blob ? hearth_blob_bytes(page->blob) : 0;
-    return HEARTH_PAGE_NODE_BYTES + (size_t)page->len * sizeof *page->tokens + blob;
+static bool has_pages(const struct hearth_cache *cache) {
+    return hearth_caps_has_pages(&cache->engine->caps);
 }
 
-size_t hearth_snapshot_bytes(const struct hearth_snapshot *snapshot) {
-    return snapshot->blob ? HEARTH_SNAPSHOT_NODE_BYTES + hearth_blob_bytes(snapshot->blob) : 0;
+static struct hearth_pool *pool_of(struct hearth_cache *cache, const struct hearth_cache_item *item) {
+    return item->is_snapshot ? &cache->snapshots : &cache->pages;
+}
+
+static size_t blob_bytes(const struct hearth_cache_item *item) {
+    return item->blob ? hearth_blob_bytes(item->blob) : 0;
+}
+
+size_t hearth_item_bytes(const struct hearth_cache_item *item) {
+    if (item->is_snapshot)
+        return item->blob ? HEARTH_SNAPSHOT_NODE_BYTES + blob_bytes(item) : 0;
+    if (!item->blob && item->copy.state == HEARTH_COPY_THERE)
+        return 0;
+    return hearth_page_node_bytes(hearth_item_page(item)->len) + blob_bytes(item);
 }
 
 bool hearth_store_has_state(const struct hearth_cache *cache, const struct hearth_page *page) {
-    return page->blob || page->copy.state == HEARTH_COPY_THERE || !hearth_caps_has_pages(&cache->engine->caps);
+    return page->item.blob || page->item.copy.state == HEARTH_COPY_THERE || !has_pages(cache);
 }
 
 int32_t hearth_store_usable(const struct hearth_cache *cache, const struct hearth_path *path) {
@@ -45,142 +54,108 @@ int32_t hearth_store_usable(const struct hearth_cache *cache, const struct heart
 }
 
 /* The node is the first member of the promise. */
-static struct hearth_page *page_of(struct hearth_heap_node *node) {
-    return (struct hearth_page *)((char *)node - offsetof(struct hearth_page, promise));
-}
-
-static struct hearth_snapshot *snapshot_of(struct hearth_heap_node *node) {
-    return (struct hearth_snapshot *)((char *)node - offsetof(struct hearth_snapshot, promise));
+static struct hearth_cache_item *item_of(struct hearth_heap_node *node) {
+    return (struct hearth_cache_item *)((char *)node - offsetof(struct hearth_cache_item, promise));
 }
 
 /* ---- value ---- */
 
-static double page_value(const struct hearth_cache *cache, const struct hearth_page *page) {
-    struct hearth_item item = {
-        .hits = page->hits + 1,
-        .saved_tokens = page->len,
-        .bytes = hearth_page_bytes(page),
-        .copied = page->copy.state == HEARTH_COPY_THERE};
-    return cache->policy(&item, &cache->costs, cache->pages.inflation);
-}
-
-static double snapshot_value(const struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {
-    struct hearth_item item = {.is_snapshot = true,
-                               .kind = snapshot->kind,
-                               .superseded = snapshot->superseded,
-                               .copied = snapshot->copy.state == HEARTH_COPY_THERE,
-                               .hits = snapshot->hits + 1,
-                               .saved_tokens = snapshot->saved_tokens,
-                               .bytes = hearth_snapshot_bytes(snapshot)};
-    return cache->policy(&item, &cache->costs, cache->snapshots.inflation);
-}
-
-bool hearth_store_page_may_go(const struct hearth_cache *cache, const struct hearth_page *page) {
-    if (!page->parent || page->pins > 0)
-        return false;
-    switch (page->copy.state) {
-    case HEARTH_COPY_NONE: return page->child_count == 0;
-    case HEARTH_COPY_WRITING: return false;
-    case HEARTH_COPY_THERE: return page->blob && hearth_caps_has_pages(&cache->engine->caps);
+static double value_of(struct hearth_cache *cache, const struct hearth_cache_item *item) {
+    struct hearth_policy_item known = {.is_snapshot = item->is_snapshot,
+                                       .hits = item->hits + 1,
+                                       .bytes = hearth_item_bytes(item),
+                                       .copied = item->copy.state == HEARTH_COPY_THERE};
+    if (item->is_snapshot) {
+        const struct hearth_snapshot *snapshot = hearth_item_snapshot(item);
+        known.kind = snapshot->kind;
+        known.superseded = snapshot->superseded;
+        known.saved_tokens = snapshot->saved_tokens;
+    } else {
+        known.saved_tokens = hearth_item_page(item)->len;
     }
-    return false;
+    return cache->policy(&known, &cache->costs, pool_of(cache, item)->inflation);
 }
 
-bool hearth_store_snapshot_may_go(const struct hearth_snapshot *snapshot) {
-    return snapshot->blob && snapshot->pins == 0 && snapshot->copy.state != HEARTH_COPY_WRITING;
+bool hearth_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
+    if (item->pins > 0 || item->copy.state == HEARTH_COPY_WRITING)
+        return false;
+    if (item->is_snapshot)
+        return item->blob != NULL;
+    const struct hearth_page *page = hearth_item_page(item);
+    if (!page->parent)
+        return false;
+    return item->copy.state == HEARTH_COPY_THERE ? item->blob && has_pages(cache) : page->child_count == 0;
 }
 
-/* Values an item anew in the heap of what may go, where it is put if it is not there. Without memory for that it merely
- * stays longer. */
-static void place(struct hearth_pool *pool, struct hearth_promise *promise, double value) {
-    if (promise->heap.index != 0)
-        hearth_heap_update(&pool->heap, &promise->heap, value);
-    else
-        (void)hearth_heap_push(&pool->heap, &promise->heap, value);
-}
-
-/* Puts the page into the heap or takes it out, as its state demands. What was promised is in the other one. */
-static void settle(struct hearth_cache *cache, struct hearth_page *page) {
-    if (page->promise.until_us > 0)
+/* Puts the item into the heap of what may go, or takes it out, as its state demands, and values it anew. What was
+ * promised is in the other heap. Without memory for that it merely stays longer. */
+static void settle(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    struct hearth_heap *heap = &pool_of(cache, item)->heap;
+    struct hearth_heap_node *node = &item->promise.heap;
+    if (item->promise.until_us > 0)
         return;
-    if (hearth_store_page_may_go(cache, page))
-        place(&cache->pages, &page->promise, page_value(cache, page));
+    if (!hearth_store_may_go(cache, item))
+        hearth_heap_remove(heap, node);
+    else if (node->index != 0)
+        hearth_heap_update(heap, node, value_of(cache, item));
     else
-        hearth_heap_remove(&cache->pages.heap, &page->promise.heap);
-}
-
-static void settle_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
-    if (snapshot->promise.until_us > 0)
-        return;
-    if (hearth_store_snapshot_may_go(snapshot))
-        place(&cache->snapshots, &snapshot->promise, snapshot_value(cache, snapshot));
-    else
-        hearth_heap_remove(&cache->snapshots.heap, &snapshot->promise.heap);
+        (void)hearth_heap_push(heap, node, value_of(cache, item));
 }
 
 /* ---- promises ---- */
 
-static struct hearth_promise *first_promise(const struct hearth_pool *pool) {
-    return (struct hearth_promise *)hearth_heap_top(&pool->promises); /* the node is the first member */
+static struct hearth_cache_item *first_promised(const struct hearth_pool *pool) {
+    return item_of(hearth_heap_top(&pool->promises));
 }
 
-/* Makes, moves or (0) ends a promise for an item of `bytes`, which is to be settled then. */
-static void set_promise(struct hearth_pool *pool, struct hearth_promise *promise, size_t bytes, int64_t until_us,
-                        int32_t later_us) {
-    double end_us = (double)(until_us + later_us);
-    bool had = promise->until_us > 0;
+/* When the promise ends in the order of the heap: of those that end together the deepest page first, and the deepest
+ * snapshot last. */
+static double end_us(const struct hearth_cache_item *item, int64_t until_us) {
+    const struct hearth_page *page = hearth_item_page(item);
+    int32_t later_us = item->is_snapshot ? hearth_item_snapshot(item)->pos : -(page->p0 + page->len);
+    return (double)(until_us + later_us);
+}
+
+/* Makes, moves or (0) ends a promise. */
+static void promise(struct hearth_cache *cache, struct hearth_cache_item *item, int64_t until_us) {
+    struct hearth_pool *pool = pool_of(cache, item);
+    struct hearth_promise *made = &item->promise;
+    bool had = made->until_us > 0;
     if (had)
-        pool->promised_bytes -= bytes;
+        pool->promised_bytes -= hearth_item_bytes(item);
     if (had && until_us > 0)
-        hearth_heap_update(&pool->promises, &promise->heap, end_us);
+        hearth_heap_update(&pool->promises, &made->heap, end_us(item, until_us));
     else if (had || until_us > 0)
-        hearth_heap_remove(had ? &pool->promises : &pool->heap, &promise->heap);
-    if (!had && until_us > 0 && !hearth_heap_push(&pool->promises, &promise->heap, end_us))
+        hearth_heap_remove(had ? &pool->promises : &pool->heap, &made->heap);
+    if (!had && until_us > 0 && !hearth_heap_push(&pool->promises, &made->heap, end_us(item, until_us)))
         until_us = 0;
-    promise->until_us = until_us;
-    promise->durable = promise->durable && until_us > 0;
+    made->until_us = until_us;
+    made->durable = made->durable && until_us > 0;
     if (until_us > 0)
-        pool->promised_bytes += bytes;
-}
-
-static void promise_page(struct hearth_cache *cache, struct hearth_page *page, int64_t until_us) {
-    set_promise(&cache->pages, &page->promise, hearth_page_bytes(page), until_us, -(page->p0 + page->len));
-    settle(cache, page);
-}
-
-static void promise_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot, int64_t until_us) {
-    set_promise(&cache->snapshots, &snapshot->promise, hearth_snapshot_bytes(snapshot), until_us, snapshot->pos);
-    settle_snapshot(cache, snapshot);
-}
-
-static void end_first_promise(struct hearth_cache *cache, struct hearth_pool *pool) {
-    struct hearth_promise *first = first_promise(pool);
-    if (pool == &cache->pages)
-        promise_page(cache, page_of(&first->heap), 0);
-    else
-        promise_snapshot(cache, snapshot_of(&first->heap), 0);
+        pool->promised_bytes += hearth_item_bytes(item);
+    settle(cache, item);
 }
 
 static void end_promises(struct hearth_cache *cache, struct hearth_pool *pool) {
     int64_t now_us = pool->promises.n > 0 ? cache->engine->ops->now_us(cache->engine) : 0;
-    while (pool->promises.n > 0 && first_promise(pool)->until_us <= now_us)
-        end_first_promise(cache, pool);
+    while (pool->promises.n > 0 && first_promised(pool)->promise.until_us <= now_us)
+        promise(cache, first_promised(pool), 0);
     while (pool->promised_bytes > pool->budget_bytes / 2)
-        end_first_promise(cache, pool);
+        promise(cache, first_promised(pool), 0);
 }
 
 void hearth_store_promise(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
                           int snapshots, bool durable) {
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++)
-        if (path->pages[i]->promise.until_us < until_us)
-            promise_page(cache, path->pages[i], until_us);
+        if (path->pages[i]->item.promise.until_us < until_us)
+            promise(cache, &path->pages[i]->item, until_us);
     for (int32_t at = to; snapshots > 0; snapshots--) {
         struct hearth_snapshot *snapshot = hearth_path_snapshot(path, at);
         if (!snapshot)
             break;
-        if (snapshot->promise.until_us < until_us)
-            promise_snapshot(cache, snapshot, until_us);
-        snapshot->promise.durable = snapshot->promise.until_us > 0 && (durable || snapshot->promise.durable);
+        if (snapshot->item.promise.until_us < until_us)
+            promise(cache, &snapshot->item, until_us);
+        snapshot->item.promise.durable = snapshot->item.promise.until_us > 0 && (durable || snapshot->item.promise.durable);
         at = snapshot->pos - 1;
     }
     end_promises(cache, &cache->pages);
@@ -200,58 +175,44 @@ void hearth_store_promise_live(struct hearth_cache *cache, const struct hearth_p
 
 /* ---- changes ---- */
 
-void hearth_store_page_changed(struct hearth_cache *cache, struct hearth_page *page, size_t before) {
-    size_t after = hearth_page_bytes(page);
-    cache->pages.used_bytes += after - before;
-    if (page->promise.until_us > 0) {
-        cache->pages.promised_bytes += after - before;
-        end_promises(cache, &cache->pages);
+void hearth_store_changed(struct hearth_cache *cache, struct hearth_cache_item *item, size_t before) {
+    struct hearth_pool *pool = pool_of(cache, item);
+    size_t after = hearth_item_bytes(item);
+    pool->used_bytes += after - before;
+    if (item->promise.until_us > 0) {
+        pool->promised_bytes += after - before;
+        end_promises(cache, pool);
     }
-    settle(cache, page);
+    settle(cache, item);
 }
 
-void hearth_store_snapshot_changed(struct hearth_cache *cache, struct hearth_snapshot *snapshot, size_t before) {
-    size_t after = hearth_snapshot_bytes(snapshot);
-    cache->snapshots.used_bytes += after - before;
-    if (snapshot->promise.until_us > 0) {
-        cache->snapshots.promised_bytes += after - before;
-        end_promises(cache, &cache->snapshots);
-    }
-    settle_snapshot(cache, snapshot);
+void hearth_store_pin(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    item->pins++;
+    settle(cache, item);
 }
 
-void hearth_store_pin(struct hearth_cache *cache, struct hearth_page *page) {
-    page->pins++;
-    settle(cache, page);
-}
-
-void hearth_store_unpin(struct hearth_cache *cache, struct hearth_page *page) {
-    HEARTH_ASSERT(page->pins > 0);
-    page->pins--;
-    settle(cache, page);
-}
-
-void hearth_store_pin_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
-    snapshot->pins++;
-    settle_snapshot(cache, snapshot);
-}
-
-void hearth_store_unpin_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
-    HEARTH_ASSERT(snapshot->pins > 0);
-    snapshot->pins--;
-    settle_snapshot(cache, snapshot);
+void hearth_store_unpin(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    HEARTH_ASSERT(item->pins > 0);
+    item->pins--;
+    settle(cache, item);
 }
 
 /* ---- removal ---- */
 
+/* The item leaves its pool, its heap and the books, and its blob goes. */
+static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    struct hearth_pool *pool = pool_of(cache, item);
+    promise(cache, item, 0);
+    hearth_heap_remove(&pool->heap, &item->promise.heap);
+    pool->used_bytes -= hearth_item_bytes(item);
+    hearth_copy_forget(cache, item);
+    if (item->blob)
+        hearth_ram_drop(cache->ram, item->blob);
+}
+
 static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
-    promise_snapshot(cache, snapshot, 0);
-    hearth_heap_remove(&cache->snapshots.heap, &snapshot->promise.heap);
-    cache->snapshots.used_bytes -= hearth_snapshot_bytes(snapshot);
-    hearth_spare_copy(cache, &snapshot->copy);
-    hearth_copy_forget(cache, &snapshot->copy);
-    if (snapshot->blob)
-        hearth_ram_drop(cache->ram, snapshot->blob);
+    hearth_spare_copy(cache, &snapshot->item);
+    leave_pool(cache, &snapshot->item);
     hearth_tree_remove_snapshot(&cache->tree, snapshot);
 }
 
@@ -261,27 +222,22 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
         free_snapshot(cache, page->snapshots[page->snapshot_count - 1]);
     }
     struct hearth_page *parent = page->parent;
-    promise_page(cache, page, 0);
-    hearth_heap_remove(&cache->pages.heap, &page->promise.heap);
-    cache->pages.used_bytes -= hearth_page_bytes(page);
     cache->pages.evicted++;
     if (page->old)
         hearth_spare_old(cache, page);
-    hearth_copy_forget(cache, &page->copy);
-    if (page->blob)
-        hearth_ram_drop(cache->ram, page->blob);
+    leave_pool(cache, &page->item);
     hearth_tree_remove(&cache->tree, page);
-    settle(cache, parent);
+    settle(cache, &parent->item);
 }
 
 /* Nothing hangs on the page, and nothing else keeps it. */
 static bool is_bare(const struct hearth_page *page) {
-    return page->parent && page->child_count == 0 && page->pins == 0 && page->snapshot_count == 0 &&
-           page->copy.state == HEARTH_COPY_NONE;
+    return page->parent && page->child_count == 0 && page->item.pins == 0 && page->snapshot_count == 0 &&
+           page->item.copy.state == HEARTH_COPY_NONE;
 }
 
 void hearth_store_forget_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
-    hearth_copy_remove(cache, &snapshot->copy);
+    hearth_copy_remove(cache, &snapshot->item);
     free_snapshot(cache, snapshot);
 }
 
@@ -291,9 +247,9 @@ void hearth_store_forget_page(struct hearth_cache *cache, struct hearth_page *pa
     hearth_token first = page->first;
     while (page->snapshot_count > 0)
         hearth_store_forget_snapshot(cache, page->snapshots[page->snapshot_count - 1]);
-    size_t before = hearth_page_bytes(page);
-    hearth_copy_remove(cache, &page->copy);
-    hearth_store_page_changed(cache, page, before);
+    size_t before = hearth_item_bytes(&page->item);
+    hearth_copy_remove(cache, &page->item);
+    hearth_store_changed(cache, &page->item, before);
     if (page->old)
         hearth_far_remove(cache, page->old->name, HEARTH_RECORD_PAGE);
     free(page->old);
@@ -318,27 +274,19 @@ void hearth_store_drop_snapshot(struct hearth_cache *cache, struct hearth_snapsh
     hearth_store_prune(cache, page);
 }
 
-static void drop_page_blob(struct hearth_cache *cache, struct hearth_page *page) {
-    size_t before = hearth_page_bytes(page);
-    if (page->copy.state == HEARTH_COPY_WRITING)
-        hearth_copy_forget(cache, &page->copy);
-    hearth_ram_drop(cache->ram, page->blob);
-    page->blob = NULL;
-    page->fetched = false;
-    hearth_store_page_changed(cache, page, before);
-}
-
-static void drop_snapshot_blob(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
-    size_t before = hearth_snapshot_bytes(snapshot);
-    hearth_ram_drop(cache->ram, snapshot->blob);
-    snapshot->blob = NULL;
-    snapshot->fetched = false;
-    hearth_store_snapshot_changed(cache, snapshot, before);
+static void drop_blob(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    size_t before = hearth_item_bytes(item);
+    if (item->copy.state == HEARTH_COPY_WRITING)
+        hearth_copy_forget(cache, item);
+    hearth_ram_drop(cache->ram, item->blob);
+    item->blob = NULL;
+    item->fetched = false;
+    hearth_store_changed(cache, item, before);
 }
 
 void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *page) {
-    if (page->blob)
-        drop_page_blob(cache, page);
+    if (page->item.blob)
+        drop_blob(cache, &page->item);
     if (!hearth_store_has_state(cache, page) && is_bare(page)) {
         struct hearth_page *parent = page->parent;
         free_leaf(cache, page);
@@ -349,85 +297,74 @@ void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *pag
 /* ---- room ---- */
 
 /* What goes next: of what was promised only when there is nothing else. */
-static struct hearth_heap_node *next_victim(struct hearth_cache *cache, struct hearth_pool *pool) {
+static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct hearth_pool *pool) {
     end_promises(cache, pool);
     while (pool->heap.n == 0 && pool->promises.n > 0)
-        end_first_promise(cache, pool);
-    return hearth_heap_top(&pool->heap);
+        promise(cache, first_promised(pool), 0);
+    return pool->heap.n > 0 ? item_of(hearth_heap_top(&pool->heap)) : NULL;
 }
 
-static bool evict_page(struct hearth_cache *cache) {
-    struct hearth_heap_node *node = next_victim(cache, &cache->pages);
-    if (!node)
+/* False: nothing may go. */
+static bool evict(struct hearth_cache *cache, struct hearth_pool *pool) {
+    struct hearth_cache_item *item = next_victim(cache, pool);
+    if (!item)
         return false;
-    struct hearth_page *page = page_of(node), *parent = page->parent;
-    cache->pages.inflation = cache->pages.heap.v[0].priority;
-    if (page->copy.state == HEARTH_COPY_THERE) {
-        cache->pages.evicted++;
-        drop_page_blob(cache, page);
-        return true;
+    pool->inflation = pool->heap.v[0].priority;
+    if (item->copy.state == HEARTH_COPY_THERE) {
+        pool->evicted++;
+        drop_blob(cache, item);
+    } else if (item->is_snapshot) {
+        pool->evicted++;
+        hearth_store_drop_snapshot(cache, hearth_item_snapshot(item));
+    } else {
+        struct hearth_page *page = hearth_item_page(item), *parent = page->parent;
+        free_leaf(cache, page);
+        hearth_store_prune(cache, parent);
     }
-    free_leaf(cache, page);
-    hearth_store_prune(cache, parent);
     return true;
 }
 
-static bool evict_snapshot(struct hearth_cache *cache) {
-    struct hearth_heap_node *node = next_victim(cache, &cache->snapshots);
-    if (!node)
+static bool reserve(struct hearth_cache *cache, struct hearth_pool *pool, size_t bytes) {
+    if (bytes > pool->budget_bytes)
         return false;
-    cache->snapshots.inflation = cache->snapshots.heap.v[0].priority;
-    cache->snapshots.evicted++;
-    struct hearth_snapshot *snapshot = snapshot_of(node);
-    if (snapshot->copy.state == HEARTH_COPY_THERE)
-        drop_snapshot_blob(cache, snapshot);
-    else
-        hearth_store_drop_snapshot(cache, snapshot);
+    while (pool->used_bytes + bytes > pool->budget_bytes)
+        if (!evict(cache, pool))
+            return false;
     return true;
 }
 
 bool hearth_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes) {
-    struct hearth_pool *pool = &cache->pages;
-    if (pool->used_bytes + bytes <= pool->budget_bytes)
-        return true;
-    if (bytes > pool->budget_bytes || (!cache->far && path_bytes + bytes > pool->budget_bytes / 4 * 3))
+    const struct hearth_pool *pool = &cache->pages;
+    bool fits = pool->used_bytes + bytes <= pool->budget_bytes;
+    if (!fits && !cache->far && path_bytes + bytes > pool->budget_bytes / 4 * 3)
         return false;
-    while (pool->used_bytes + bytes > pool->budget_bytes)
-        if (!evict_page(cache))
-            return false;
-    return true;
+    return reserve(cache, &cache->pages, bytes);
 }
 
 bool hearth_store_reserve_snapshot(struct hearth_cache *cache, size_t bytes) {
-    struct hearth_pool *pool = &cache->snapshots;
-    if (bytes > pool->budget_bytes)
-        return false;
-    while (pool->used_bytes + bytes > pool->budget_bytes)
-        if (!evict_snapshot(cache))
-            return false;
-    return true;
+    return reserve(cache, &cache->snapshots, bytes);
 }
 
 void hearth_store_shrink(struct hearth_cache *cache) {
     end_promises(cache, &cache->snapshots);
     end_promises(cache, &cache->pages);
-    while (cache->snapshots.used_bytes > cache->snapshots.budget_bytes && evict_snapshot(cache)) {
+    while (cache->snapshots.used_bytes > cache->snapshots.budget_bytes && evict(cache, &cache->snapshots)) {
     }
-    while (cache->pages.used_bytes > cache->pages.budget_bytes && evict_page(cache)) {
+    while (cache->pages.used_bytes > cache->pages.budget_bytes && evict(cache, &cache->pages)) {
     }
 }
 
 /* ---- arrival and use ---- */
 
 void hearth_store_page_added(struct hearth_cache *cache, struct hearth_page *page) {
-    settle(cache, page->parent);
-    hearth_store_page_changed(cache, page, 0);
+    settle(cache, &page->parent->item);
+    hearth_store_changed(cache, &page->item, 0);
 }
 
 bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     cache->stored_snapshots++;
-    hearth_store_snapshot_changed(cache, snapshot, 0);
-    if (snapshot->promise.heap.index != 0)
+    hearth_store_changed(cache, &snapshot->item, 0);
+    if (snapshot->item.promise.heap.index != 0)
         return true;
     hearth_store_drop_snapshot(cache, snapshot); /* what cannot be evicted must not be kept */
     return false;
@@ -436,15 +373,15 @@ bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snaps
 void hearth_store_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume) {
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < resume; i++) {
         struct hearth_page *page = path->pages[i];
-        page->hits++;
+        page->item.hits++;
         if (page->dead > 0 && hearth_path_end(path, i) > page->dead)
             page->dead = 0; /* it has been said again */
-        settle(cache, page);
+        settle(cache, &page->item);
     }
     struct hearth_snapshot *snapshot = hearth_path_snapshot(path, resume);
     if (snapshot && snapshot->pos == resume) {
-        snapshot->hits++;
-        settle_snapshot(cache, snapshot);
+        snapshot->item.hits++;
+        settle(cache, &snapshot->item);
     } else {
         snapshot = NULL;
     }

@@ -49,11 +49,9 @@ struct hearth_cache {
     uint64_t restore_failures, stored_pages, stored_snapshots;
 };
 
-/* Bytes that a page counts with: tokens, node and blob. A page that is only in the far tier counts nothing: its tokens
- * are that tier's index. */
-size_t hearth_page_bytes(const struct hearth_page *page);
-/* Likewise. */
-size_t hearth_snapshot_bytes(const struct hearth_snapshot *snapshot);
+/* Bytes that an item counts with: node, blob, and the tokens of a page. What is only in the far tier counts nothing: the
+ * tokens of such a page are that tier's index. */
+size_t hearth_item_bytes(const struct hearth_cache_item *item);
 
 /* Whether the state of a page can be had: from RAM, or from its copy. A page without is a hole in its path until it is
  * captured again. */
@@ -72,15 +70,12 @@ void hearth_store_page_added(struct hearth_cache *cache, struct hearth_page *pag
 /* Counts a new snapshot. Returns false when it could not be kept; it is gone then. */
 bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
-/* A pinned page is not evicted (its ancestors are safe because they are no leaves). */
-void hearth_store_pin(struct hearth_cache *cache, struct hearth_page *page);
-void hearth_store_unpin(struct hearth_cache *cache, struct hearth_page *page);
-void hearth_store_pin_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
-void hearth_store_unpin_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
+/* A pinned item is not evicted (the ancestors of a page are safe because they are no leaves). */
+void hearth_store_pin(struct hearth_cache *cache, struct hearth_cache_item *item);
+void hearth_store_unpin(struct hearth_cache *cache, struct hearth_cache_item *item);
 
 /* The blob or the copy of an item has changed, which counted `before` bytes: every such change ends here. */
-void hearth_store_page_changed(struct hearth_cache *cache, struct hearth_page *page, size_t before);
-void hearth_store_snapshot_changed(struct hearth_cache *cache, struct hearth_snapshot *snapshot, size_t before);
+void hearth_store_changed(struct hearth_cache *cache, struct hearth_cache_item *item, size_t before);
 
 /* Promises [0, to) of a path until a time: its pages, and of its snapshots the last `snapshots` at or before `to`. A
  * later promise stands; a durable one says that copies are wanted, too. */
@@ -90,9 +85,9 @@ void hearth_store_promise(struct hearth_cache *cache, const struct hearth_path *
 void hearth_store_promise_live(struct hearth_cache *cache, const struct hearth_path *path,
                                const struct hearth_live *live);
 
-/* What may be evicted: a leaf that nobody pins; or, whatever hangs on it, a blob of which there is a copy. */
-bool hearth_store_page_may_go(const struct hearth_cache *cache, const struct hearth_page *page);
-bool hearth_store_snapshot_may_go(const struct hearth_snapshot *snapshot);
+/* Whether an item may be evicted: one that is not pinned nor on its way to the far tier, and is a snapshot, a leaf, or a
+ * blob of which there is a copy, whatever hangs on its page. */
+bool hearth_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item);
 
 /* The state of a page is not to be used: takes it away. A page that nothing hangs on goes altogether. */
 void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *page);

@@ -58,12 +58,12 @@ static void finish_root(struct hearth_page *root, void (*drop)(void *user, struc
             struct hearth_page *parent = page->parent;
             next = parent ? hearth_children_next(parent, page) : NULL;
             for (uint32_t i = 0; i < page->snapshot_count; i++) {
-                if (drop && page->snapshots[i]->blob)
-                    drop(user, page->snapshots[i]->blob);
+                if (drop && page->snapshots[i]->item.blob)
+                    drop(user, page->snapshots[i]->item.blob);
                 free(page->snapshots[i]);
             }
-            if (drop && page->blob)
-                drop(user, page->blob);
+            if (drop && page->item.blob)
+                drop(user, page->item.blob);
             free_page(page);
             page = parent;
         }
@@ -102,7 +102,7 @@ struct hearth_page *hearth_tree_add_root(struct hearth_tree *tree, struct hearth
         return NULL;
     }
     root->end.key = digest;
-    root->pins = 1;
+    root->item.pins = 1;
     if (!hearth_table_add(&tree->ends, &root->end)) {
         free(root);
         return NULL;
@@ -198,8 +198,8 @@ struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int
 
 /* Asks for the tokens of a page, and for what a plan wants to know of its copy. */
 static void prefetch(const struct hearth_page *page) {
-    if (!page->blob)
-        __builtin_prefetch(&page->copy.p0);
+    if (!page->item.blob)
+        __builtin_prefetch(&page->item.copy.p0);
     for (const char *at = (const char *)page->tokens, *end = (const char *)(page->tokens + page->len); at < end;
          at += CPU_LINE)
         __builtin_prefetch(at);
@@ -352,7 +352,7 @@ struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path
         free_page(page);
         return NULL;
     }
-    page->blob = blob;
+    page->item.blob = blob;
     path->pages[path->n++] = page;
     hearth_tree_forget_ghost(parent, p0 - parent->p0, page->first);
     path->matched = end;
@@ -385,8 +385,8 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
         return false;
     }
     page->tail_count = 0; /* what stood behind the end now branches off inside */
-    *old = page->blob;
-    page->blob = blob;
+    *old = page->item.blob;
+    page->item.blob = blob;
     path->matched = end;
     return true;
 }
@@ -394,7 +394,7 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page) {
     struct hearth_page *parent = page->parent;
     HEARTH_ASSERT(parent && page->child_count == 0 && page->snapshot_count == 0);
-    HEARTH_ASSERT(page->copy.state == HEARTH_COPY_NONE && page->promise.heap.index == 0);
+    HEARTH_ASSERT(page->item.copy.state == HEARTH_COPY_NONE && page->item.promise.heap.index == 0);
     hearth_children_remove(parent, page);
     leave_ghost(parent, page->p0 - parent->p0, page->first);
     tree->page_count--;
@@ -450,8 +450,7 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
         return NULL;
     }
     *snapshot = (struct hearth_snapshot){
-        .page = page, .blob = blob, .pos = pos, .kind = kind, .saved_tokens = pos - (before ? before->pos : 0)};
-    snapshot->copy.is_snapshot = true;
+        .page = page, .item = {.blob = blob, .is_snapshot = true}, .pos = pos, .kind = kind, .saved_tokens = pos - (before ? before->pos : 0)};
     memmove(page->snapshots + at + 1, page->snapshots + at, (page->snapshot_count - at) * sizeof *page->snapshots);
     page->snapshots[at] = snapshot;
     page->snapshot_count++;
@@ -463,7 +462,7 @@ void hearth_tree_remove_snapshot(struct hearth_tree *tree, struct hearth_snapsho
     struct hearth_page *page = snapshot->page;
     uint32_t at = snapshot_place(page, snapshot->pos);
     HEARTH_ASSERT(at < page->snapshot_count && page->snapshots[at] == snapshot);
-    HEARTH_ASSERT(snapshot->copy.state == HEARTH_COPY_NONE && snapshot->promise.heap.index == 0);
+    HEARTH_ASSERT(snapshot->item.copy.state == HEARTH_COPY_NONE && snapshot->item.promise.heap.index == 0);
     memmove(page->snapshots + at, page->snapshots + at + 1,
             (page->snapshot_count - at - 1) * sizeof *page->snapshots);
     page->snapshot_count--;
@@ -482,9 +481,9 @@ static void check_page(const struct hearth_tree *tree, const struct hearth_page 
         HEARTH_ASSERT(offset >= 0 && offset <= page->parent->len);
         HEARTH_ASSERT(offset == page->parent->len || page->parent->tokens[offset] != page->tokens[0]);
         HEARTH_ASSERT(page->first == page->tokens[0]);
-        HEARTH_ASSERT(page->blob_p0 <= page->p0 && (page->copy.state == HEARTH_COPY_NONE || page->copy.p0 <= page->p0));
+        HEARTH_ASSERT(page->blob_p0 <= page->p0 && (page->item.copy.state == HEARTH_COPY_NONE || page->item.copy.p0 <= page->p0));
     } else {
-        HEARTH_ASSERT(page->p0 == 0 && page->len == 0 && page->copy.state == HEARTH_COPY_NONE);
+        HEARTH_ASSERT(page->p0 == 0 && page->len == 0 && page->item.copy.state == HEARTH_COPY_NONE);
     }
     HEARTH_ASSERT(!ends_block(tree, page) || hearth_tree_end(tree, page->end.key, end) == page);
     uint32_t children = 0, tail = 0;

@@ -30,6 +30,7 @@
 #include "cache/heap.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct hearth_blob;
@@ -61,7 +62,6 @@ struct hearth_copy {
     struct hearth_link link; /* first, so that it converts; the key is the item's name; in a table unless NONE */
     int32_t p0;              /* of a page: the copy holds [p0, end of the page), which may begin before the page does */
     uint8_t state;           /* enum hearth_copy_state */
-    bool is_snapshot;        /* what it is a member of */
     bool reading;            /* was asked for and has not come */
 };
 
@@ -73,20 +73,26 @@ struct hearth_promise {
     int64_t until_us;             /* 0: nothing was promised */
 };
 
+/* What the store knows of a page and of a snapshot alike; its rules (cache/store.h) are written for items. */
+struct hearth_cache_item {
+    struct hearth_blob *blob; /* the state; NULL: only the copy is there, or the model has none */
+    uint32_t hits;            /* prompts that have used it */
+    uint32_t pins;            /* users that need it now: a restore, a capture */
+    bool is_snapshot;         /* what it is a member of */
+    bool fetched;             /* the blob was read from the copy and has not been used since */
+    struct hearth_copy copy;
+    struct hearth_promise promise;
+};
+
 /* Non-addressable state at exactly one position. */
 struct hearth_snapshot {
     struct hearth_page *page;
-    struct hearth_blob *blob; /* NULL: only the copy is there */
-    struct hearth_copy copy;
-    struct hearth_promise promise;
+    struct hearth_cache_item item;
     int32_t pos;
     int32_t saved_tokens; /* from the snapshot before it on the same path (one in a head has gone by then): what losing
                              it would cost */
-    uint32_t hits;
-    uint32_t pins;
     enum hearth_snapshot_kind kind;
     bool superseded; /* a later reply of the same conversation has its own */
-    bool fetched;    /* the blob was read from the copy and has not been used since */
 };
 
 /* Children that were evicted: enough to say so when they are asked for. */
@@ -117,32 +123,38 @@ struct hearth_page {
     int32_t p0, len;
     uint32_t child_count;
     hearth_token first;       /* tokens[0] */
-    struct hearth_blob *blob; /* state of [blob_p0, p0 + len); NULL: only the copy is there, or the model has none */
     struct hearth_snapshot **snapshots; /* ascending by pos; room for a power of two of them */
     uint32_t snapshot_count;
     uint8_t child_bits;       /* room of the table: a power of two */
-    bool fetched;             /* as a snapshot's */
     struct hearth_page *parent; /* NULL: a root */
+    struct hearth_cache_item item; /* its blob is the state of [blob_p0, p0 + len), and stands in the first line, too */
 
-    struct hearth_copy copy;
     struct hearth_link end;   /* of roots and of pages that end where a block does; the key is its digest */
-    struct hearth_promise promise;
     uint32_t tail_count;      /* of the children, those at the page's end */
     int32_t blob_p0;
     int32_t dead; /* what it holds from this position on was forgotten, and is in it for the sake of what stands before;
                      0: nothing was (cache/forget.c) */
-    uint32_t hits;
-    uint32_t pins;
     struct hearth_old *old;       /* NULL: none */
     struct hearth_ghosts *ghosts; /* NULL: none */
 };
 
-/* Bytes that a page and a snapshot count with in a budget beside their tokens and state: the node, and what the
+/* The page or the snapshot that an item is a member of. */
+static inline struct hearth_page *hearth_item_page(const struct hearth_cache_item *item) {
+    return (struct hearth_page *)((uintptr_t)item - offsetof(struct hearth_page, item));
+}
+static inline struct hearth_snapshot *hearth_item_snapshot(const struct hearth_cache_item *item) {
+    return (struct hearth_snapshot *)((uintptr_t)item - offsetof(struct hearth_snapshot, item));
+}
+
+/* Bytes that a page (of `len` tokens) and a snapshot count with in a budget beside their state: the node, and what the
  * allocator and the tables take for it. */
 #ifndef HEARTH_PAGE_NODE_BYTES
 #define HEARTH_PAGE_NODE_BYTES (sizeof(struct hearth_page) + 64)
 #define HEARTH_SNAPSHOT_NODE_BYTES (sizeof(struct hearth_snapshot) + 48)
 #endif
+static inline size_t hearth_page_node_bytes(int32_t len) {
+    return HEARTH_PAGE_NODE_BYTES + (size_t)len * sizeof(hearth_token);
+}
 
 struct hearth_tree {
     struct hearth_page **roots;

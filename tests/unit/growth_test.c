@@ -28,7 +28,7 @@ struct store {
 
 static uint64_t valued; /* calls of the policy */
 
-static double count_policy(const struct hearth_item *item, const struct hearth_costs *costs, double inflation) {
+static double count_policy(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation) {
     valued++;
     return hearth_policy_gdsf(item, costs, inflation);
 }

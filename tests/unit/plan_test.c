@@ -211,7 +211,7 @@ static void test_far(void **state) {
     size_t n = read_tokens("abcdefghijklm", prompt);
     assert_true(hearth_tree_match(f.root, prompt, n, &f.path));
     assert_int_equal(f.path.n, 3);
-    f.path.pages[1]->copy = (struct hearth_copy){.state = HEARTH_COPY_THERE, .p0 = 4};
+    f.path.pages[1]->item.copy = (struct hearth_copy){.state = HEARTH_COPY_THERE, .p0 = 4};
     struct hearth_plan_input input = {.prompt = prompt, .n = n, .path = &f.path, .usable = 12, .lives = f.list,
                                       .rewind_floors = f.floors,
                                       .commons = commons(&f, prompt, n, (struct hearth_digest){0}),
@@ -230,7 +230,7 @@ static void test_far(void **state) {
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 8);
     assert_int_equal(plan.reason, HEARTH_REASON_EVICTED);
-    f.path.pages[1]->copy = (struct hearth_copy){.state = HEARTH_COPY_NONE};
+    f.path.pages[1]->item.copy = (struct hearth_copy){.state = HEARTH_COPY_NONE};
     hearth_path_finish(&f.path);
     hearth_tree_finish(&f.tree, NULL, NULL);
 }
