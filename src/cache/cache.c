@@ -86,9 +86,9 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
     hearth_spares_finish(cache);
     hearth_table_finish(&cache->copies);
     hearth_heap_finish(&cache->pages.heap);
-    hearth_heap_finish(&cache->pages.promises);
+    hearth_heap_finish(&cache->pages.leases);
     hearth_heap_finish(&cache->snapshots.heap);
-    hearth_heap_finish(&cache->snapshots.promises);
+    hearth_heap_finish(&cache->snapshots.leases);
     hearth_path_finish(&cache->path);
     hearth_path_finish(&cache->scratch);
     free(cache->measures);
@@ -208,7 +208,8 @@ bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *pl
         return false;
     const struct hearth_caps *caps = &cache->engine->caps;
     size_t page_bytes = (size_t)(plan->resume - plan->live_tokens) * caps->page_bytes_per_token;
-    bool fits = (!plan->snapshot || plan->snapshot->item.blob || caps->snapshot_bytes < cache->snapshots.budget_bytes) &&
+    const struct hearth_snapshot *snapshot = plan->snapshot;
+    bool fits = (!snapshot || snapshot->item.blob || caps->snapshot_bytes < cache->snapshots.budget_bytes) &&
                 (!hearth_caps_has_pages(caps) || page_bytes < cache->pages.budget_bytes / 4 * 3);
     return fits && hearth_copies_fetch(cache, &cache->path, plan->live_tokens, plan->resume, plan->snapshot,
                                        SIZE_MAX) > 0;
@@ -275,7 +276,7 @@ void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_st
         .page_bytes = cache->pages.used_bytes,
         .snapshots = cache->tree.snapshot_count,
         .snapshot_bytes = cache->snapshots.used_bytes,
-        .pinned_bytes = cache->pages.promised_bytes + cache->snapshots.promised_bytes,
+        .pinned_bytes = cache->pages.leased_bytes + cache->snapshots.leased_bytes,
         .evicted_pages = cache->pages.evicted,
         .evicted_snapshots = cache->snapshots.evicted,
         .restore_failures = cache->restore_failures,
@@ -295,7 +296,7 @@ static void check_heap(const struct hearth_heap *heap) {
 
 /* What a walk over all items counts. */
 struct pool_count {
-    size_t bytes, in_heap, promised, promised_bytes;
+    size_t bytes, in_heap, leased, leased_bytes;
 };
 struct count {
     struct pool_count pages, snapshots;
@@ -316,17 +317,17 @@ static void check_copy(const struct hearth_cache *cache, const struct hearth_cac
 static void check_item(const struct hearth_cache *cache, const struct hearth_cache_item *item, struct count *count) {
     const struct hearth_pool *pool = item->is_snapshot ? &cache->snapshots : &cache->pages;
     struct pool_count *counted = item->is_snapshot ? &count->snapshots : &count->pages;
-    const struct hearth_promise *promise = &item->promise;
-    bool promised = promise->until_us > 0;
-    bool may_go = hearth_store_may_go(cache, item) && !promised;
-    HEARTH_ASSERT(hearth_heap_has(&pool->promises, &promise->heap) == promised);
-    HEARTH_ASSERT(hearth_heap_has(&pool->heap, &promise->heap) == may_go);
-    HEARTH_ASSERT(promise->heap.index == 0 || promised || may_go);
-    HEARTH_ASSERT(promised || !promise->durable);
+    const struct hearth_lease *lease = &item->lease;
+    bool leased = lease->until_us > 0;
+    bool may_go = hearth_store_may_go(cache, item) && !leased;
+    HEARTH_ASSERT(hearth_heap_has(&pool->leases, &lease->heap) == leased);
+    HEARTH_ASSERT(hearth_heap_has(&pool->heap, &lease->heap) == may_go);
+    HEARTH_ASSERT(lease->heap.index == 0 || leased || may_go);
+    HEARTH_ASSERT(leased || !lease->durable);
     counted->bytes += hearth_item_bytes(item);
     counted->in_heap += may_go;
-    counted->promised += promised;
-    counted->promised_bytes += promised ? hearth_item_bytes(item) : 0;
+    counted->leased += leased;
+    counted->leased_bytes += leased ? hearth_item_bytes(item) : 0;
     check_copy(cache, item, count);
 }
 
@@ -334,7 +335,7 @@ static void check_page(const struct hearth_cache *cache, const struct hearth_pag
     if (page->parent)
         check_item(cache, &page->item, count);
     else
-        HEARTH_ASSERT(page->item.promise.heap.index == 0);
+        HEARTH_ASSERT(page->item.lease.heap.index == 0);
     for (uint32_t i = 0; i < page->snapshot_count; i++) {
         const struct hearth_cache_item *item = &page->snapshots[i]->item;
         HEARTH_ASSERT(item->blob || item->copy.state == HEARTH_COPY_THERE);
@@ -344,9 +345,9 @@ static void check_page(const struct hearth_cache *cache, const struct hearth_pag
 
 static void check_pool(const struct hearth_pool *pool, const struct pool_count *count) {
     check_heap(&pool->heap);
-    check_heap(&pool->promises);
-    HEARTH_ASSERT(count->in_heap == pool->heap.n && count->promised == pool->promises.n);
-    HEARTH_ASSERT(count->promised_bytes == pool->promised_bytes && pool->promised_bytes <= pool->budget_bytes / 2);
+    check_heap(&pool->leases);
+    HEARTH_ASSERT(count->in_heap == pool->heap.n && count->leased == pool->leases.n);
+    HEARTH_ASSERT(count->leased_bytes == pool->leased_bytes && pool->leased_bytes <= pool->budget_bytes / 2);
     /* What live sequences have pending cannot be evicted: a budget that was lowered is met when they are captured. */
     HEARTH_ASSERT(pool->used_bytes <= pool->budget_bytes || pool->heap.n == 0);
 }

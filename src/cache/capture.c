@@ -248,7 +248,7 @@ bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct
     return live->dirty && (hearth_cache_stores(cache) || live->snapshot_count > 0);
 }
 
-/* Pins of what is stored have become promises. */
+/* Pins of what is stored have become leases. */
 static void drop_pins(struct hearth_live *live, int32_t stored) {
     int pins = live->pin_count;
     live->pin_count = 0;
@@ -268,7 +268,7 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
             attach(cache, path, n, blob, live->warm ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_REPLY_END);
     }
     live->dirty = false;
-    hearth_store_promise_live(cache, path, live);
+    hearth_store_lease_live(cache, path, live);
     drop_pins(live, path->matched);
     hearth_copies_write(cache, path, live);
 }
@@ -300,7 +300,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
     if (!more)
         finish_capture(cache, live, path, ok);
     else
-        hearth_store_promise_live(cache, path, live);
+        hearth_store_lease_live(cache, path, live);
     struct hearth_page *tail = path->n ? path->pages[path->n - 1] : root;
     if (tail)
         hearth_store_unpin(cache, &tail->item);

@@ -162,7 +162,7 @@ static void put_snapshot(struct hearth_cache *cache, struct hearth_snapshot *sna
  * pages. Once it has shown which of them it comes back to, the other kinds stay in RAM. */
 static bool worth_writing(const struct hearth_snapshot *snapshot, const struct hearth_live *live) {
     enum hearth_came_from came_from = live->came_from;
-    if (snapshot->item.promise.durable)
+    if (snapshot->item.lease.durable)
         return true;
     if (snapshot->superseded && snapshot->pos <= live->came_at)
         return false; /* an earlier turn's, which did without */

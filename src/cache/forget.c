@@ -238,11 +238,11 @@ void hearth_cache_pin(struct hearth_cache *cache, const struct hearth_prompt *pr
     if (count == 0 || !match(cache, prompt, prompt->n))
         return;
     for (size_t i = 0; i < count; i++)
-        hearth_store_promise(cache, &cache->scratch, pins[i].position, now_us + pins[i].ttl_us, 1, true);
+        hearth_store_lease(cache, &cache->scratch, pins[i].position, now_us + pins[i].ttl_us, 1, true);
 }
 
 void hearth_cache_expect(struct hearth_cache *cache, const struct hearth_prompt *prompt, int64_t until_us) {
     /* Behind the reply or before it: two snapshots. */
     if (match(cache, prompt, prompt->n))
-        hearth_store_promise(cache, &cache->scratch, (int32_t)prompt->n, until_us, 2, false);
+        hearth_store_lease(cache, &cache->scratch, (int32_t)prompt->n, until_us, 2, false);
 }

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* A promise to keep the state of the first `position` tokens, so that a prompt that begins with them can go on from
+/* A lease of the state of the first `position` tokens, so that a prompt that begins with them can go on from
  * there. Memory permitting: what is pinned goes after all that is not, and takes at most half of the cache's budget;
  * beyond, what ends first is let go early. What the far tier has of it outlasts that, but is not held there. */
 struct hearth_pin {

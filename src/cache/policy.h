@@ -36,7 +36,8 @@ struct hearth_policy_item {
 
 /* The value of keeping an item, on top of `inflation` (the priority of the last item evicted: what was not used since
  * ages by comparison). Higher stays longer. Pure. */
-typedef double hearth_policy_fn(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation);
+typedef double hearth_policy_fn(const struct hearth_policy_item *item, const struct hearth_costs *costs,
+                                double inflation);
 
 double hearth_policy_gdsf(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation);
 

@@ -7,11 +7,11 @@
  * Where there is a copy in the far tier, what is evicted is the blob alone: the page stays in the tree with its tokens,
  * whatever hangs on it, and is read when a prompt needs it.
  *
- * What was promised is in a heap of its own, ordered by when the promise ends: it is not asked to go while anything
- * else can, and promises of more than half of a pool are given up, those that end first. Of promises that end together
+ * A leased item is in a heap of its own, ordered by when the lease ends: it is no victim while the pool has another
+ * one, and leases of more than half of a pool end early, the earliest first. Of leases that end together
  * the deepest page ends first and the deepest snapshot last, so that what remains of a path can be used.
  *
- * Invariants: an item is in its heap exactly when it may go and nothing was promised; a pool's used_bytes is the sum
+ * Invariants: an item is in the heap of victims exactly when it may go and has no lease; a pool's used_bytes is the sum
  * over its items; used_bytes <= budget_bytes after every public call. What is on its way to the far tier stays until it
  * is there. */
 #include "cache/store.h"
@@ -53,9 +53,9 @@ int32_t hearth_store_usable(const struct hearth_cache *cache, const struct heart
     return path->matched;
 }
 
-/* The node is the first member of the promise. */
+/* The node is the first member of the lease. */
 static struct hearth_cache_item *item_of(struct hearth_heap_node *node) {
-    return (struct hearth_cache_item *)((char *)node - offsetof(struct hearth_cache_item, promise));
+    return (struct hearth_cache_item *)((char *)node - offsetof(struct hearth_cache_item, lease));
 }
 
 /* ---- value ---- */
@@ -87,12 +87,12 @@ bool hearth_store_may_go(const struct hearth_cache *cache, const struct hearth_c
     return item->copy.state == HEARTH_COPY_THERE ? item->blob && has_pages(cache) : page->child_count == 0;
 }
 
-/* Puts the item into the heap of what may go, or takes it out, as its state demands, and values it anew. What was
- * promised is in the other heap. Without memory for that it merely stays longer. */
+/* Puts the item into the heap of victims, or takes it out, as its state demands, and values it anew. A leased item is
+ * in the other heap. Without memory for the heap the item merely stays longer. */
 static void settle(struct hearth_cache *cache, struct hearth_cache_item *item) {
     struct hearth_heap *heap = &pool_of(cache, item)->heap;
-    struct hearth_heap_node *node = &item->promise.heap;
-    if (item->promise.until_us > 0)
+    struct hearth_heap_node *node = &item->lease.heap;
+    if (item->lease.until_us > 0)
         return;
     if (!hearth_store_may_go(cache, item))
         hearth_heap_remove(heap, node);
@@ -102,75 +102,75 @@ static void settle(struct hearth_cache *cache, struct hearth_cache_item *item) {
         (void)hearth_heap_push(heap, node, value_of(cache, item));
 }
 
-/* ---- promises ---- */
+/* ---- leases ---- */
 
-static struct hearth_cache_item *first_promised(const struct hearth_pool *pool) {
-    return item_of(hearth_heap_top(&pool->promises));
+static struct hearth_cache_item *first_leased(const struct hearth_pool *pool) {
+    return item_of(hearth_heap_top(&pool->leases));
 }
 
-/* When the promise ends in the order of the heap: of those that end together the deepest page first, and the deepest
- * snapshot last. */
+/* The order in which leases end: of those that end together the deepest page first, and the deepest snapshot last. */
 static double end_us(const struct hearth_cache_item *item, int64_t until_us) {
     const struct hearth_page *page = hearth_item_page(item);
     int32_t later_us = item->is_snapshot ? hearth_item_snapshot(item)->pos : -(page->p0 + page->len);
     return (double)(until_us + later_us);
 }
 
-/* Makes, moves or (0) ends a promise. */
-static void promise(struct hearth_cache *cache, struct hearth_cache_item *item, int64_t until_us) {
+/* Makes, moves or (0) ends the item's lease. */
+static void set_lease(struct hearth_cache *cache, struct hearth_cache_item *item, int64_t until_us) {
     struct hearth_pool *pool = pool_of(cache, item);
-    struct hearth_promise *made = &item->promise;
-    bool had = made->until_us > 0;
+    struct hearth_lease *lease = &item->lease;
+    bool had = lease->until_us > 0;
     if (had)
-        pool->promised_bytes -= hearth_item_bytes(item);
+        pool->leased_bytes -= hearth_item_bytes(item);
     if (had && until_us > 0)
-        hearth_heap_update(&pool->promises, &made->heap, end_us(item, until_us));
+        hearth_heap_update(&pool->leases, &lease->heap, end_us(item, until_us));
     else if (had || until_us > 0)
-        hearth_heap_remove(had ? &pool->promises : &pool->heap, &made->heap);
-    if (!had && until_us > 0 && !hearth_heap_push(&pool->promises, &made->heap, end_us(item, until_us)))
+        hearth_heap_remove(had ? &pool->leases : &pool->heap, &lease->heap);
+    if (!had && until_us > 0 && !hearth_heap_push(&pool->leases, &lease->heap, end_us(item, until_us)))
         until_us = 0;
-    made->until_us = until_us;
-    made->durable = made->durable && until_us > 0;
+    lease->until_us = until_us;
+    lease->durable = lease->durable && until_us > 0;
     if (until_us > 0)
-        pool->promised_bytes += hearth_item_bytes(item);
+        pool->leased_bytes += hearth_item_bytes(item);
     settle(cache, item);
 }
 
-static void end_promises(struct hearth_cache *cache, struct hearth_pool *pool) {
-    int64_t now_us = pool->promises.n > 0 ? cache->engine->ops->now_us(cache->engine) : 0;
-    while (pool->promises.n > 0 && first_promised(pool)->promise.until_us <= now_us)
-        promise(cache, first_promised(pool), 0);
-    while (pool->promised_bytes > pool->budget_bytes / 2)
-        promise(cache, first_promised(pool), 0);
+static void end_leases(struct hearth_cache *cache, struct hearth_pool *pool) {
+    int64_t now_us = pool->leases.n > 0 ? cache->engine->ops->now_us(cache->engine) : 0;
+    while (pool->leases.n > 0 && first_leased(pool)->lease.until_us <= now_us)
+        set_lease(cache, first_leased(pool), 0);
+    while (pool->leased_bytes > pool->budget_bytes / 2)
+        set_lease(cache, first_leased(pool), 0);
 }
 
-void hearth_store_promise(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
+void hearth_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
                           int snapshots, bool durable) {
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++)
-        if (path->pages[i]->item.promise.until_us < until_us)
-            promise(cache, &path->pages[i]->item, until_us);
+        if (path->pages[i]->item.lease.until_us < until_us)
+            set_lease(cache, &path->pages[i]->item, until_us);
     for (int32_t at = to; snapshots > 0; snapshots--) {
         struct hearth_snapshot *snapshot = hearth_path_snapshot(path, at);
         if (!snapshot)
             break;
-        if (snapshot->item.promise.until_us < until_us)
-            promise(cache, &snapshot->item, until_us);
-        snapshot->item.promise.durable = snapshot->item.promise.until_us > 0 && (durable || snapshot->item.promise.durable);
+        if (snapshot->item.lease.until_us < until_us)
+            set_lease(cache, &snapshot->item, until_us);
+        struct hearth_lease *lease = &snapshot->item.lease;
+        lease->durable = lease->until_us > 0 && (durable || lease->durable);
         at = snapshot->pos - 1;
     }
-    end_promises(cache, &cache->pages);
-    end_promises(cache, &cache->snapshots);
+    end_leases(cache, &cache->pages);
+    end_leases(cache, &cache->snapshots);
 }
 
-void hearth_store_promise_live(struct hearth_cache *cache, const struct hearth_path *path,
+void hearth_store_lease_live(struct hearth_cache *cache, const struct hearth_path *path,
                                const struct hearth_live *live) {
     if (live->pin_count == 0 && live->expected_until_us == 0)
         return;
     int64_t now_us = cache->engine->ops->now_us(cache->engine);
     for (int i = 0; i < live->pin_count; i++)
-        hearth_store_promise(cache, path, live->pins[i].position, now_us + live->pins[i].ttl_us, 1, true);
+        hearth_store_lease(cache, path, live->pins[i].position, now_us + live->pins[i].ttl_us, 1, true);
     if (live->expected_until_us > now_us)
-        hearth_store_promise(cache, path, path->matched, live->expected_until_us, 2, false);
+        hearth_store_lease(cache, path, path->matched, live->expected_until_us, 2, false);
 }
 
 /* ---- changes ---- */
@@ -179,9 +179,9 @@ void hearth_store_changed(struct hearth_cache *cache, struct hearth_cache_item *
     struct hearth_pool *pool = pool_of(cache, item);
     size_t after = hearth_item_bytes(item);
     pool->used_bytes += after - before;
-    if (item->promise.until_us > 0) {
-        pool->promised_bytes += after - before;
-        end_promises(cache, pool);
+    if (item->lease.until_us > 0) {
+        pool->leased_bytes += after - before;
+        end_leases(cache, pool);
     }
     settle(cache, item);
 }
@@ -202,8 +202,8 @@ void hearth_store_unpin(struct hearth_cache *cache, struct hearth_cache_item *it
 /* The item leaves its pool, its heap and the books, and its blob goes. */
 static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *item) {
     struct hearth_pool *pool = pool_of(cache, item);
-    promise(cache, item, 0);
-    hearth_heap_remove(&pool->heap, &item->promise.heap);
+    set_lease(cache, item, 0);
+    hearth_heap_remove(&pool->heap, &item->lease.heap);
     pool->used_bytes -= hearth_item_bytes(item);
     hearth_copy_forget(cache, item);
     if (item->blob)
@@ -296,11 +296,11 @@ void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *pag
 
 /* ---- room ---- */
 
-/* What goes next: of what was promised only when there is nothing else. */
+/* What goes next: a leased item only when there is no other. */
 static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct hearth_pool *pool) {
-    end_promises(cache, pool);
-    while (pool->heap.n == 0 && pool->promises.n > 0)
-        promise(cache, first_promised(pool), 0);
+    end_leases(cache, pool);
+    while (pool->heap.n == 0 && pool->leases.n > 0)
+        set_lease(cache, first_leased(pool), 0);
     return pool->heap.n > 0 ? item_of(hearth_heap_top(&pool->heap)) : NULL;
 }
 
@@ -346,8 +346,8 @@ bool hearth_store_reserve_snapshot(struct hearth_cache *cache, size_t bytes) {
 }
 
 void hearth_store_shrink(struct hearth_cache *cache) {
-    end_promises(cache, &cache->snapshots);
-    end_promises(cache, &cache->pages);
+    end_leases(cache, &cache->snapshots);
+    end_leases(cache, &cache->pages);
     while (cache->snapshots.used_bytes > cache->snapshots.budget_bytes && evict(cache, &cache->snapshots)) {
     }
     while (cache->pages.used_bytes > cache->pages.budget_bytes && evict(cache, &cache->pages)) {
@@ -364,7 +364,7 @@ void hearth_store_page_added(struct hearth_cache *cache, struct hearth_page *pag
 bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     cache->stored_snapshots++;
     hearth_store_changed(cache, &snapshot->item, 0);
-    if (snapshot->item.promise.heap.index != 0)
+    if (snapshot->item.lease.heap.index != 0)
         return true;
     hearth_store_drop_snapshot(cache, snapshot); /* what cannot be evicted must not be kept */
     return false;

@@ -6,10 +6,10 @@
 
 /* Bytes and victims of one kind of item. */
 struct hearth_pool {
-    struct hearth_heap heap; /* what may be evicted and was not promised */
-    struct hearth_heap promises; /* what was promised; what ends first is at the top */
+    struct hearth_heap heap; /* victims: what may be evicted and has no lease */
+    struct hearth_heap leases; /* what is leased; the lease that ends first is at the top */
     size_t used_bytes;
-    size_t promised_bytes;   /* of these; at most half of the budget */
+    size_t leased_bytes;   /* of these; at most half of the budget */
     size_t budget_bytes;
     double inflation;
     uint64_t evicted;
@@ -49,8 +49,8 @@ struct hearth_cache {
     uint64_t restore_failures, stored_pages, stored_snapshots;
 };
 
-/* Bytes that an item counts with: node, blob, and the tokens of a page. What is only in the far tier counts nothing: the
- * tokens of such a page are that tier's index. */
+/* Bytes that an item counts with: node, blob, and the tokens of a page. What is only in the far tier counts nothing:
+ * the tokens of such a page are that tier's index. */
 size_t hearth_item_bytes(const struct hearth_cache_item *item);
 
 /* Whether the state of a page can be had: from RAM, or from its copy. A page without is a hole in its path until it is
@@ -77,16 +77,16 @@ void hearth_store_unpin(struct hearth_cache *cache, struct hearth_cache_item *it
 /* The blob or the copy of an item has changed, which counted `before` bytes: every such change ends here. */
 void hearth_store_changed(struct hearth_cache *cache, struct hearth_cache_item *item, size_t before);
 
-/* Promises [0, to) of a path until a time: its pages, and of its snapshots the last `snapshots` at or before `to`. A
- * later promise stands; a durable one says that copies are wanted, too. */
-void hearth_store_promise(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
+/* Leases [0, to) of a path until a time: its pages, and of its snapshots the last `snapshots` at or before `to`. A
+ * lease that ends later stays; a durable one wants copies, too. */
+void hearth_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
                           int snapshots, bool durable);
 /* What a live sequence was asked to keep, as far as it is stored. */
-void hearth_store_promise_live(struct hearth_cache *cache, const struct hearth_path *path,
+void hearth_store_lease_live(struct hearth_cache *cache, const struct hearth_path *path,
                                const struct hearth_live *live);
 
-/* Whether an item may be evicted: one that is not pinned nor on its way to the far tier, and is a snapshot, a leaf, or a
- * blob of which there is a copy, whatever hangs on its page. */
+/* Whether an item may be evicted: it is neither pinned nor on its way to the far tier, and it is a snapshot, a leaf, or
+ * a blob of which there is a copy (whatever hangs on its page). */
 bool hearth_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item);
 
 /* The state of a page is not to be used: takes it away. A page that nothing hangs on goes altogether. */

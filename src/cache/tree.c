@@ -394,7 +394,7 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page) {
     struct hearth_page *parent = page->parent;
     HEARTH_ASSERT(parent && page->child_count == 0 && page->snapshot_count == 0);
-    HEARTH_ASSERT(page->item.copy.state == HEARTH_COPY_NONE && page->item.promise.heap.index == 0);
+    HEARTH_ASSERT(page->item.copy.state == HEARTH_COPY_NONE && page->item.lease.heap.index == 0);
     hearth_children_remove(parent, page);
     leave_ghost(parent, page->p0 - parent->p0, page->first);
     tree->page_count--;
@@ -449,8 +449,11 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
         free(snapshot);
         return NULL;
     }
-    *snapshot = (struct hearth_snapshot){
-        .page = page, .item = {.blob = blob, .is_snapshot = true}, .pos = pos, .kind = kind, .saved_tokens = pos - (before ? before->pos : 0)};
+    *snapshot = (struct hearth_snapshot){.page = page,
+                                         .item = {.blob = blob, .is_snapshot = true},
+                                         .pos = pos,
+                                         .kind = kind,
+                                         .saved_tokens = pos - (before ? before->pos : 0)};
     memmove(page->snapshots + at + 1, page->snapshots + at, (page->snapshot_count - at) * sizeof *page->snapshots);
     page->snapshots[at] = snapshot;
     page->snapshot_count++;
@@ -462,7 +465,7 @@ void hearth_tree_remove_snapshot(struct hearth_tree *tree, struct hearth_snapsho
     struct hearth_page *page = snapshot->page;
     uint32_t at = snapshot_place(page, snapshot->pos);
     HEARTH_ASSERT(at < page->snapshot_count && page->snapshots[at] == snapshot);
-    HEARTH_ASSERT(snapshot->item.copy.state == HEARTH_COPY_NONE && snapshot->item.promise.heap.index == 0);
+    HEARTH_ASSERT(snapshot->item.copy.state == HEARTH_COPY_NONE && snapshot->item.lease.heap.index == 0);
     memmove(page->snapshots + at, page->snapshots + at + 1,
             (page->snapshot_count - at - 1) * sizeof *page->snapshots);
     page->snapshot_count--;
@@ -481,7 +484,8 @@ static void check_page(const struct hearth_tree *tree, const struct hearth_page 
         HEARTH_ASSERT(offset >= 0 && offset <= page->parent->len);
         HEARTH_ASSERT(offset == page->parent->len || page->parent->tokens[offset] != page->tokens[0]);
         HEARTH_ASSERT(page->first == page->tokens[0]);
-        HEARTH_ASSERT(page->blob_p0 <= page->p0 && (page->item.copy.state == HEARTH_COPY_NONE || page->item.copy.p0 <= page->p0));
+        HEARTH_ASSERT(page->blob_p0 <= page->p0);
+        HEARTH_ASSERT(page->item.copy.state == HEARTH_COPY_NONE || page->item.copy.p0 <= page->p0);
     } else {
         HEARTH_ASSERT(page->p0 == 0 && page->len == 0 && page->item.copy.state == HEARTH_COPY_NONE);
     }

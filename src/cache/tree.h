@@ -65,12 +65,12 @@ struct hearth_copy {
     bool reading;            /* was asked for and has not come */
 };
 
-/* How long an item was promised to stay in RAM (cache/store.c). */
-struct hearth_promise {
-    struct hearth_heap_node heap; /* first, so that it converts; in the pool's heap of promises while there is one, else
-                                     in that of what may go while the item may */
+/* For how long an item stays in RAM while anything else can go (cache/store.c). */
+struct hearth_lease {
+    struct hearth_heap_node heap; /* first, so that it converts; in the pool's heap of leases while there is one, else
+                                     in that of victims while the item may go */
     bool durable;                 /* its copy is wanted, too */
-    int64_t until_us;             /* 0: nothing was promised */
+    int64_t until_us;             /* 0: no lease */
 };
 
 /* What the store knows of a page and of a snapshot alike; its rules (cache/store.h) are written for items. */
@@ -81,7 +81,7 @@ struct hearth_cache_item {
     bool is_snapshot;         /* what it is a member of */
     bool fetched;             /* the blob was read from the copy and has not been used since */
     struct hearth_copy copy;
-    struct hearth_promise promise;
+    struct hearth_lease lease;
 };
 
 /* Non-addressable state at exactly one position. */
