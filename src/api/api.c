@@ -267,7 +267,6 @@ void hearth_api_params_default(struct hearth_api_params *params) {
     *params = (struct hearth_api_params){.max_tokens = -1,
                                          .slots = true,
                                          .version = "hearth",
-                                         .tool_syntax_greedy = true,
                                          .transcript_bytes = 256u * 1024 * 1024,
                                          .reasoning_format = HEARTH_REASONING_AUTO,
                                          .reasoning_budget = -1,
@@ -327,7 +326,6 @@ static int copy_chat_params(struct hearth_api *api, const struct hearth_api_para
     api->keep_thinking = params->keep_thinking;
     api->allow_control_tokens = params->allow_control_tokens;
     api->strict_content = params->strict_content;
-    api->tool_syntax_greedy = params->tool_syntax_greedy;
     api->transcript_bytes = params->transcript_bytes;
     api->transcripts_seal = params->transcripts_seal;
     if (params->transcripts_path != NULL && (api->transcripts_path = copy_text(params->transcripts_path)) == NULL) {

@@ -74,7 +74,6 @@ struct hearth_api_params {
     bool keep_thinking;           /* reasoning of earlier turns stays as it was sampled, whatever the template does */
     bool allow_control_tokens;    /* texts of control tokens in a request become these; otherwise they stay text */
     bool strict_content;          /* images, sounds and files are refused; otherwise a note stands for them */
-    bool tool_syntax_greedy;      /* the syntax of a call is always the likeliest; default true */
     const char *const *strip_lines; /* regular expressions (POSIX, extended): lines of system and developer messages
                                        that match one are taken out */
     size_t strip_line_count;

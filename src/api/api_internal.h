@@ -124,7 +124,7 @@ struct hearth_api {
     size_t transcript_bytes;
     char *transcripts_path;                     /* or NULL */
     const struct hearth_seal *transcripts_seal; /* or NULL */
-    bool keep_thinking, tool_syntax_greedy, strict_content, allow_control_tokens;
+    bool keep_thinking, strict_content, allow_control_tokens;
     regex_t *strip_lines;         /* lines of system and developer messages that match are taken out */
     size_t strip_line_count;
     enum hearth_reasoning_format reasoning_format;

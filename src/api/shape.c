@@ -27,8 +27,6 @@ struct hearth_shape {
     const hearth_token **end_tokens;
     size_t *end_lens;
     size_t end_count;
-    bool greedy_syntax;
-    struct hearth_call_syntax syntax;
     const char **stops;            /* the client's, then the format's */
     size_t stop_count, client_stops;
 };
@@ -295,15 +293,6 @@ bool hearth_shape_chat(struct hearth_job *job) {
     if (shape == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    if (info->syntax.calls && job->api->tool_syntax_greedy) {
-        shape->greedy_syntax = true;
-        shape->syntax = (struct hearth_call_syntax){
-            .begin = info->syntax.begin,
-            .begin_count = info->syntax.begin_count,
-            .value_prefix = info->syntax.value_prefix != NULL ? info->syntax.value_prefix : "",
-            .value_suffix = info->syntax.value_suffix != NULL ? info->syntax.value_suffix : "",
-        };
-    }
     return add_prefill(job, shape, info->generation_prompt) && add_printed(job, shape, info) &&
            add_grammar(job, shape, info) && add_thinking(job, shape, info) &&
            add_stops(job, shape, info);
@@ -376,7 +365,6 @@ void hearth_choice_fill_request(struct hearth_choice *choice, struct hearth_requ
     } else if (shape != NULL) {
         request->sampling.grammar = shape->grammar.text != NULL ? &shape->grammar : NULL;
         request->thinking = shape->thinks ? &shape->thinking : NULL;
-        request->call_syntax = shape->greedy_syntax ? &shape->syntax : NULL;
     }
 }
 

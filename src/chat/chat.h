@@ -133,15 +133,6 @@ struct hearth_chat_trigger {
     const char *text; /* token: the word; else a regular expression as llama.cpp's lazy grammars take them */
 };
 
-/* How the syntax of a call can be told from its argument values, byte by byte, in the text of a reply. */
-struct hearth_chat_syntax {
-    bool calls;               /* the reply can hold calls; false: nothing else here is filled */
-    const char *const *begin; /* texts that begin a call (the lazy triggers' words); none: the reply is a call */
-    size_t begin_count;
-    const char *value_prefix; /* tagged arguments: what stands right before and right after a value */
-    const char *value_suffix; /* "" for both: arguments are JSON */
-};
-
 struct hearth_chat_format_info {
     const char *grammar; /* GBNF, or NULL */
     bool grammar_lazy;   /* applies only from a trigger on */
@@ -156,7 +147,7 @@ struct hearth_chat_format_info {
     const char *thinking_start;    /* "" when the template has no thinking */
     const char *const *thinking_ends;
     size_t thinking_end_count;
-    struct hearth_chat_syntax syntax;
+    const char *call_begin;        /* what a call begins with; NULL: not known, or there are none */
     bool generic_tools;            /* tools by generic.cpp */
     bool plain;                    /* a reply is its text: no calls, no reasoning */
 };

@@ -50,7 +50,7 @@ struct hearth_chat_format {
     bool short_ids = false; /* as the chat's */
     std::vector<std::string> texts; /* patterns of triggers, parts of the syntax; reserved once, never moved */
     std::vector<struct hearth_chat_trigger> triggers;
-    std::vector<const char *> preserved, stops, thinking_ends, begins;
+    std::vector<const char *> preserved, stops, thinking_ends;
 };
 
 /* Owns one reference. */

@@ -220,43 +220,14 @@ void fill_triggers(struct hearth_chat_format &format) {
     }
 }
 
-void begin_calls(struct hearth_chat_format &format, const std::string &begin, const std::string &value_prefix,
-                 const std::string &value_suffix) {
-    struct hearth_chat_syntax &syntax = format.info.syntax;
-    if (!begin.empty()) {
-        format.begins.push_back(keep(format, begin));
-    }
-    syntax.calls = true;
-    syntax.begin = format.begins.data();
-    syntax.begin_count = format.begins.size();
-    syntax.value_prefix = keep(format, value_prefix);
-    syntax.value_suffix = keep(format, value_suffix);
-}
-
-/* Where the values of a call's arguments begin and end, as far as the analysis of the template has found out. Parsers
- * that are code in `common` say nothing about it. */
-void fill_syntax(struct hearth_chat_format &format, const autoparser::analyze_tools &tools) {
-    std::string prefix, suffix;
-    if (tools.format.mode == autoparser::tool_format::NONE) {
-        return;
-    }
-    if (tools.format.mode == autoparser::tool_format::TAG_WITH_TAGGED) {
-        const autoparser::tool_arguments_analysis &arguments = tools.arguments;
-        prefix = arguments.value_prefix.empty() ? arguments.name_suffix : arguments.value_prefix;
-        suffix = arguments.value_suffix;
-        const std::string opening = tools.function.name_prefix + "\n" + tools.function.name_suffix;
-        if (prefix.empty() || suffix.empty() || opening.find(prefix) != std::string::npos) {
-            return; /* a name could be taken for a value */
-        }
-    }
-    begin_calls(format, tools.format.section_start.empty() ? tools.format.per_call_start : tools.format.section_start,
-                prefix, suffix);
+void begin_calls(struct hearth_chat_format &format, const std::string &begin) {
+    format.info.call_begin = begin.empty() ? nullptr : keep(format, begin);
 }
 
 void fill_info(struct hearth_chat_format &format, bool own_grammar) {
     struct hearth_chat_format_info &info = format.info;
     const common_chat_params &params = format.params;
-    format.texts.reserve(params.grammar_triggers.size() + 8);
+    format.texts.reserve(params.grammar_triggers.size() + 1);
     fill_triggers(format);
     format.preserved = pointers(params.preserved_tokens);
     format.stops = pointers(params.additional_stops);
@@ -274,7 +245,6 @@ void fill_info(struct hearth_chat_format &format, bool own_grammar) {
     info.thinking_start = params.thinking_start_tag.c_str();
     info.thinking_ends = format.thinking_ends.data();
     info.thinking_end_count = format.thinking_ends.size();
-    info.syntax.value_prefix = info.syntax.value_suffix = "";
 }
 
 /* ------------------------------------------------------------------------------------------------- making one */
@@ -505,10 +475,12 @@ format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_
     format->info.generic_tools = !chat.abilities.tools && has_tools(request);
     format->info.plain = is_plain(chat, request);
     if (can_call(request) && (!keeps_schema(request) || calls_or_schema(chat, request))) {
+        const autoparser::analyze_tools &tools = chat.analysis.tools;
         if (format->info.generic_tools) {
-            begin_calls(*format, generic_call_begin, "", "");
-        } else if (!chat.specialised) {
-            fill_syntax(*format, chat.analysis.tools);
+            begin_calls(*format, generic_call_begin);
+        } else if (!chat.specialised && tools.format.mode != autoparser::tool_format::NONE) {
+            begin_calls(*format, tools.format.section_start.empty() ? tools.format.per_call_start
+                                                                    : tools.format.section_start);
         }
     }
     return format;

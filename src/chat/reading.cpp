@@ -162,12 +162,10 @@ const delimiter_set *reply_reader::free_text(const common_peg_arena &arena, comm
 }
 
 void reply_reader::collect(const common_peg_arena &arena) {
-    const struct hearth_chat_syntax &syntax = format_.info.syntax;
-    const auto begins_call = [&syntax](const std::string &text) {
-        return std::any_of(syntax.begin, syntax.begin + syntax.begin_count, [&text](const char *begin) {
-            const size_t n = std::min(text.size(), strlen(begin));
-            return text.compare(0, n, begin, n) == 0;
-        });
+    const std::string_view begin = format_.info.call_begin != nullptr ? format_.info.call_begin : "";
+    const auto begins_call = [begin](const std::string_view text) {
+        const size_t n = std::min(text.size(), begin.size());
+        return !begin.empty() && text.substr(0, n) == begin.substr(0, n);
     };
     for (common_peg_parser_id id = 0; id < arena.size(); id++) {
         const common_peg_parser_variant &parser = arena.get(id);

@@ -342,7 +342,6 @@ static void fill_chat(const struct hearth_options *options, const struct hearth_
     params->keep_thinking = options->keep_thinking;
     params->allow_control_tokens = options->allow_control_tokens;
     params->strict_content = options->strict_content;
-    params->tool_syntax_greedy = options->tool_syntax_greedy;
     params->strip_lines = options->strip_line.v;
     params->strip_line_count = options->strip_line.n;
     params->transcript_bytes = (size_t)options->transcript_bytes;

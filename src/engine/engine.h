@@ -138,10 +138,9 @@ struct hearth_sampling {
 
 /* How one token is chosen, or shown to a sampler. */
 enum hearth_sample_flags {
-    HEARTH_SAMPLE_GREEDY = 1, /* the likeliest, whatever the temperature; penalties may be left out */
-    HEARTH_SAMPLE_FREE = 2,   /* not under the grammar, which does not see the token (reasoning) */
-    HEARTH_SAMPLE_PROMPT = 4, /* accept only: a token of the prompt: penalties see it, the grammar does not */
-    HEARTH_SAMPLE_GRAMMAR = 8, /* accept only: the grammar sees it, penalties do not */
+    HEARTH_SAMPLE_FREE = 1,    /* not under the grammar, which does not see the token (reasoning) */
+    HEARTH_SAMPLE_PROMPT = 2, /* accept only: a token of the prompt: penalties see it, the grammar does not */
+    HEARTH_SAMPLE_GRAMMAR = 4, /* accept only: the grammar sees it, penalties do not */
 };
 
 #define HEARTH_SEED_RANDOM 0xFFFFFFFFu

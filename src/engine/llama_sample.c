@@ -369,9 +369,9 @@ static size_t pick_allowed(struct hearth_llama *llama, struct hearth_sampler *sa
 
 /* The choice among what the grammar allows. */
 static llama_token choose_allowed(struct hearth_llama *llama, struct hearth_sampler *sampler, const float *logits,
-                                  int32_t n, bool greedy) {
+                                  int32_t n) {
     llama_token_data best[1];
-    greedy = greedy || sampler->chain == NULL;
+    bool greedy = sampler->chain == NULL;
     size_t wanted = greedy ? 1 : (size_t)sampler->pick;
     llama_token_data_array candidates = {greedy ? best : sampler->candidates, 0, -1, sampler->pick > 0};
     candidates.size = pick_allowed(llama, sampler, logits, n, wanted, candidates.data);
@@ -418,12 +418,11 @@ hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sam
     HEARTH_ASSERT(logits != NULL);
     int32_t n = (int32_t)engine->caps.vocab_tokens;
     biases_apply(sampler, logits);
-    bool greedy = (flags & HEARTH_SAMPLE_GREEDY) != 0;
     bool ruled = sampler->constraint != NULL && (flags & HEARTH_SAMPLE_FREE) == 0 &&
                  hearth_constraint_active(sampler->constraint);
-    llama_token token = greedy ? largest(logits, n) : choose(sampler, logits, n);
+    llama_token token = choose(sampler, logits, n);
     if (ruled && !hearth_constraint_allows(sampler->constraint, token)) {
-        token = choose_allowed(llama, sampler, logits, n, greedy);
+        token = choose_allowed(llama, sampler, logits, n);
     }
     biases_undo(sampler, logits);
     hearth_llama_sampler_accept(engine, sampler, token, flags);

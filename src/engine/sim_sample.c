@@ -341,7 +341,7 @@ hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampl
     HEARTH_ASSERT(index < sim->output_count && sim->output_wanted[index]);
     const struct hearth_sampling *s = &sampler->sampling;
     sim_state state = sim->outputs[index];
-    bool greedy = s->temperature <= 0.0f || (flags & HEARTH_SAMPLE_GREEDY) != 0;
+    bool greedy = s->temperature <= 0.0f;
     bool changed = s->logit_biases > 0 || s->ignore_eos || sampler->history.n > 0;
     hearth_token token = hearth_sim_draw(sim, state);
     struct candidates drawn;

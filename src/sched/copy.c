@@ -73,19 +73,6 @@ static const struct hearth_thinking *put_thinking(struct block *block, const str
     return put_copy;
 }
 
-static const struct hearth_call_syntax *put_syntax(struct block *block, const struct hearth_call_syntax *syntax) {
-    if (!syntax)
-        return NULL;
-    struct hearth_call_syntax copy = *syntax;
-    copy.begin = put_texts(block, syntax->begin, syntax->begin_count);
-    copy.value_prefix = put_text(block, syntax->value_prefix);
-    copy.value_suffix = put_text(block, syntax->value_suffix);
-    struct hearth_call_syntax *put_copy = put(block, syntax, sizeof *syntax);
-    if (block->base)
-        *put_copy = copy;
-    return put_copy;
-}
-
 static struct hearth_request walk(struct block *block, const struct hearth_request *request) {
     struct hearth_request copy = *request;
     copy.prompt = NULL;
@@ -99,7 +86,6 @@ static struct hearth_request walk(struct block *block, const struct hearth_reque
     copy.printed = put_tokens(block, request->printed, request->printed_count);
     copy.script = put_tokens(block, request->script, request->script_count);
     copy.thinking = put_thinking(block, request->thinking);
-    copy.call_syntax = put_syntax(block, request->call_syntax);
     return copy;
 }
 

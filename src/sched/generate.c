@@ -86,10 +86,9 @@ static bool whole_character(struct hearth_task *task, const char *text, size_t l
 
 /* How the next token is to be sampled, or shown to the sampler. */
 static unsigned sample_flags(const struct hearth_task *task) {
-    const struct hearth_sampling *sampling = &task->request.sampling;
-    if (hearth_thinker_inside(&task->thinker)) /* a lazy grammar must not be triggered by a thought */
-        return sampling->grammar && sampling->grammar->lazy ? HEARTH_SAMPLE_FREE : 0;
-    return sampling->temperature > 0 && hearth_syntax_next(&task->syntax) ? HEARTH_SAMPLE_GREEDY : 0;
+    const struct hearth_grammar *grammar = task->request.sampling.grammar;
+    bool inside = hearth_thinker_inside(&task->thinker); /* a lazy grammar must not be triggered by a thought */
+    return inside && grammar && grammar->lazy ? HEARTH_SAMPLE_FREE : 0;
 }
 
 /* The token that has to come next, whatever the model says: the end of a thought that is too long, or the next one of
@@ -106,13 +105,10 @@ static hearth_token forced_token(const struct hearth_service *service, const str
 static void follow(struct hearth_service *service, struct hearth_task *task, hearth_token token, const char *text,
                    size_t len) {
     struct hearth_engine *engine = service->engine;
-    bool inside = hearth_thinker_inside(&task->thinker);
     bool unseen = (sample_flags(task) & HEARTH_SAMPLE_FREE) != 0;
     struct hearth_thinking_end end = hearth_thinker_accept(&task->thinker, token, whole_character(task, text, len));
     for (size_t i = 0; i < end.count && unseen; i++)
         engine->ops->sampler_accept(engine, task->sampler, end.tokens[i], HEARTH_SAMPLE_GRAMMAR);
-    if (!inside)
-        hearth_syntax_feed(&task->syntax, text, len);
 }
 
 /* Adds the token's text to the reply; `*stop` as hearth_reply_feed. False: out of memory. */

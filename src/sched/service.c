@@ -258,7 +258,6 @@ static struct hearth_task *make_task(struct hearth_service *service, const struc
         task->pins[task->pin_count++] = request->pins[i];
     task->end_mark = end_mark(request);
     hearth_thinker_init(&task->thinker, task->request.thinking);
-    hearth_syntax_init(&task->syntax, task->request.call_syntax);
     task->lane = task->last_lane = -1;
     task->receipt.prompt_tokens = (uint32_t)request->prompt_tokens;
     return task;

@@ -82,13 +82,6 @@ struct hearth_thinking {
     size_t forced_count;
 };
 
-/* How the syntax of tool calls is told from their argument values, in the text of the reply; see chat/chat.h. */
-struct hearth_call_syntax {
-    const char *const *begin; /* texts that begin a call; none: the reply is a call from its first byte */
-    size_t begin_count;
-    const char *value_prefix, *value_suffix; /* around a tagged value; "" for both: arguments are JSON */
-};
-
 /* How much a request matters beside others. One rule orders them, in the queue and among prefills: a request counts as
  * arrived when it did, plus its class's patience, plus what its tenant has had more than its share (at most
  * HEARTH_DEBT_MAX_US). All of these are bounded, so that nobody starves.
@@ -157,7 +150,6 @@ struct hearth_request {
     const hearth_token *printed; /* control tokens that are printed all the same */
     size_t printed_count;
     const struct hearth_thinking *thinking;       /* NULL: none */
-    const struct hearth_call_syntax *call_syntax; /* sampled greedily outside of argument values; NULL: not */
     const hearth_token *script; /* a reply that was written beforehand: sampled as it stands, then an end token */
     size_t script_count;
     /* Called on the service's thread; takes the event and must not block. */

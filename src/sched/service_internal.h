@@ -10,7 +10,6 @@
 #include "sched/service.h"
 #include "sched/speculate.h"
 #include "sched/step.h"
-#include "sched/syntax.h"
 #include "sched/thinking.h"
 
 #include <pthread.h>
@@ -60,7 +59,6 @@ struct hearth_task {
     struct hearth_sampler *sampler;       /* from the first admission on */
     struct hearth_reply reply;
     struct hearth_thinker thinker;
-    struct hearth_syntax syntax;
     size_t scripted;              /* tokens of the script that came */
     uint8_t unfinished[4];        /* bytes of a character at the end of the text so far */
     size_t unfinished_len;

@@ -56,7 +56,6 @@ static void init_api(struct hearth_api *api) {
     hearth_sampling_default(&api->sampling);
     api->max_tokens = -1;
     api->reasoning_budget = -1;
-    api->tool_syntax_greedy = true;
     api->slots = true;
     api->model_name = strdup("sim");
     api->transcript_bytes = 1024 * 1024;

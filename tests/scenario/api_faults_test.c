@@ -133,10 +133,10 @@ static void formats_reach_the_service(void **state) {
     (void)state;
     json_decref(post(CHAT, "{\"grammar\":\"root ::= \\\"x\\\"\"," USER "}", 200));
     assert_string_equal(last->grammar, "root ::= \"x\"");
-    assert_false(last->lazy || last->thinks || last->greedy_syntax);
+    assert_false(last->lazy || last->thinks);
     snprintf(body, sizeof body, "{%s," USER "}", tools);
     json_decref(post(CHAT, body, 200));
-    assert_true(last->grammar[0] != '\0' && last->lazy && last->greedy_syntax);
+    assert_true(last->grammar[0] != '\0' && last->lazy);
     snprintf(body, sizeof body, "{\"tool_choice\":\"required\",%s," USER "}", tools);
     json_decref(post(CHAT, body, 200));
     assert_true(last->grammar[0] != '\0' && !last->lazy);
@@ -145,7 +145,6 @@ static void formats_reach_the_service(void **state) {
 
     stage_options_default(&options);
     options.chat_template = thinking;
-    options.api.tool_syntax_greedy = false;
     options.api.reasoning_budget = 9;
     options.api.reasoning_budget_message = "Enough.";
     stage_open(&other, &options);
@@ -162,7 +161,7 @@ static void formats_reach_the_service(void **state) {
     assert_non_null(strstr((const char *)forced.data, "</think>"));
     snprintf(body, sizeof body, "{\"thinking_budget_tokens\":3,%s," USER "}", tools);
     json_decref(stage_call(&other, "POST", CHAT, body, &status));
-    assert_true(last->budget_tokens == 3 && !last->greedy_syntax);
+    assert_true(last->budget_tokens == 3);
     hearth_buf_finish(&forced);
     stage_close(&other);
 }

@@ -211,7 +211,7 @@ static void remember(const struct hearth_request *request) {
                                  .cache_off = request->cache_off, .salt = request->salt,
                                  .mark_count = request->mark_count,
                                  .stop_count = request->stop_count, .prompt_tokens = request->prompt_tokens,
-                                 .thinks = request->thinking != NULL, .greedy_syntax = request->call_syntax != NULL,
+                                 .thinks = request->thinking != NULL,
                                  .script_count = request->script_count,
                                  .priority = request->priority,
                                  .tenant = request->tenant,

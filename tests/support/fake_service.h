@@ -47,7 +47,7 @@ struct fake_request {
     int64_t deadline_us;
     bool progress, speculate_off;
     char grammar[256]; /* its beginning; "" when there is none */
-    bool lazy, thinks, greedy_syntax;
+    bool lazy, thinks;
     int32_t budget_tokens;
     hearth_token forced[64];
     size_t forced_count, script_count;

@@ -129,7 +129,7 @@ static void test_plain(void **state) {
     const struct hearth_chat_format_info *info = hearth_chat_format_info(format);
     assert_true(info->plain);
     assert_null(info->grammar);
-    assert_false(info->grammar_lazy || info->grammar_prefill || info->generic_tools || info->syntax.calls);
+    assert_false(info->grammar_lazy || info->grammar_prefill || info->generic_tools || info->call_begin);
     assert_int_equal(info->trigger_count, 0);
     assert_string_equal(info->thinking_start, "");
     assert_string_equal(info->generation_prompt, "<|im_start|>assistant\n");
@@ -217,10 +217,7 @@ static void test_generic(void **state) {
         assert_int_equal(info->trigger_count, 1);
         assert_true(info->triggers[0].token);
         assert_string_equal(info->triggers[0].text, "<tool_call>");
-        assert_true(info->syntax.calls);
-        assert_int_equal(info->syntax.begin_count, 1);
-        assert_string_equal(info->syntax.begin[0], "<tool_call>");
-        assert_string_equal(info->syntax.value_prefix, "");
+        assert_string_equal(info->call_begin, "<tool_call>");
         assert_true(follows(format, LS, false));
         assert_true(follows(format, LS "\n" NOW, false));
         assert_true(follows(format, "<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>", false));
@@ -275,7 +272,7 @@ static void test_native(void **state) {
     bench.request.tools = bench.tools;
     struct hearth_chat_format *format = get(&bench);
     const struct hearth_chat_format_info *info = hearth_chat_format_info(format);
-    assert_true(info->grammar_lazy && !info->generic_tools && info->syntax.calls);
+    assert_true(info->grammar_lazy && !info->generic_tools && info->call_begin);
     assert_true(info->trigger_count > 0);
     assert_true(follows(format, LS, false));
     assert_false(follows(format, "<tool_call>\n{\"name\": \"rm\"", true));
@@ -317,7 +314,7 @@ static void test_schema_beside_tools(void **state) {
         bench.request.json_schema = schema;
         struct hearth_chat_format *format = get(&bench);
         const struct hearth_chat_format_info *info = hearth_chat_format_info(format);
-        assert_true(!info->grammar_lazy && info->trigger_count == 0 && info->syntax.calls);
+        assert_true(!info->grammar_lazy && info->trigger_count == 0 && info->call_begin);
         assert_true(follows(format, "{\"n\": 5}", false));
         assert_true(follows(format, LS, false));
         assert_true(follows(format, LS "\n" NOW, false));
@@ -380,9 +377,7 @@ static void test_tagged(void **state) {
     bench.request.tools = bench.tools;
     struct hearth_chat_format *format = get(&bench);
     const struct hearth_chat_format_info *info = hearth_chat_format_info(format);
-    assert_true(info->syntax.calls);
-    assert_string_equal(info->syntax.value_prefix, "<arg_value>");
-    assert_memory_equal(info->syntax.value_suffix, "</arg_value>", strlen("</arg_value>"));
+    assert_non_null(info->call_begin);
     hearth_chat_format_unref(format);
     bench_finish(&bench);
 }
@@ -397,7 +392,7 @@ static void test_none(void **state) {
         bench.request.tool_choice = HEARTH_TOOLS_NONE;
         struct hearth_chat_format *format = get(&bench);
         assert_null(hearth_chat_format_info(format)->grammar);
-        assert_false(hearth_chat_format_info(format)->syntax.calls);
+        assert_null(hearth_chat_format_info(format)->call_begin);
         hearth_chat_format_unref(format);
         bench_finish(&bench);
     }

@@ -57,7 +57,6 @@ static void test_defaults(void **state) {
     assert_true(options.temp > 0.79 && options.temp < 0.81);
     assert_true(options.metrics && options.slots && options.mmap && options.jinja);
     assert_false(options.hello);
-    assert_true(options.tool_syntax_greedy);
     assert_false(options.keep_thinking);
     assert_int_equal(options.transcript_bytes, 256 << 20);
     assert_int_equal(options.reasoning_budget, -1);

@@ -152,41 +152,6 @@ static void a_thought_that_is_too_long_is_ended(void **state) {
     close_stage(&stage);
 }
 
-/* ---- syntax ---- */
-
-/* A reply that is nothing but the syntax of a call is what a greedy one would be, whatever the temperature. */
-static void syntax_is_greedy(void **state) {
-    (void)state;
-    struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
-    static const char *const never[] = {"\x01\x02\x03"};
-    struct hearth_call_syntax all = {.value_prefix = "", .value_suffix = ""},
-                              none = {.begin = never, .begin_count = 1, .value_prefix = "", .value_suffix = ""};
-    struct hearth_tokens prompt = tokens_of(&stage, "hello");
-    struct reply greedy, hot, syntax, text;
-    struct hearth_request request = request_of(&prompt);
-    request.max_tokens = 20;
-    request.sampling.ignore_eos = true;
-    run(&stage, &request, &greedy);
-    request.sampling.temperature = 3;
-    request.sampling.seed = 7;
-    run(&stage, &request, &hot);
-    request.call_syntax = &all;
-    run(&stage, &request, &syntax);
-    request.call_syntax = &none;
-    run(&stage, &request, &text);
-    assert_int_equal(syntax.tokens.n, 20);
-    assert_memory_equal(syntax.tokens.v, greedy.tokens.v, 20 * sizeof(hearth_token));
-    assert_memory_equal(text.tokens.v, hot.tokens.v, 20 * sizeof(hearth_token));
-    assert_memory_not_equal(hot.tokens.v, greedy.tokens.v, 20 * sizeof(hearth_token));
-    reply_finish(&greedy);
-    reply_finish(&hot);
-    reply_finish(&syntax);
-    reply_finish(&text);
-    hearth_tokens_finish(&prompt);
-    close_stage(&stage);
-}
-
 /* ---- preemption ---- */
 
 /* A reply whose beginning lets another request come. */
@@ -426,7 +391,6 @@ int main(void) {
         cmocka_unit_test(printed_tokens_are_seen),
         cmocka_unit_test(tokens_are_checked),
         cmocka_unit_test(a_thought_that_is_too_long_is_ended),
-        cmocka_unit_test(syntax_is_greedy),
         cmocka_unit_test(preemption_keeps_everything),
         cmocka_unit_test(a_mark_near_the_end_stands_for_it),
         cmocka_unit_test(a_replys_end_is_kept_when_the_next_turn_comes_at_once),
