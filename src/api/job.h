@@ -117,7 +117,7 @@ struct hearth_job {
     /* The loop's. */
     struct hearth_choice *choices;
     size_t choice_count, open_choices;
-    bool reserved;   /* it has a seat of the service's, until its first choice takes it over */
+    bool reserved;   /* it has an admission slot of the service, until its first choice takes it over */
     bool posted;     /* under events_mutex */
     bool submitted;  /* is in the API's list */
     bool open;       /* the response has not ended: events are taken */

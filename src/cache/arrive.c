@@ -86,7 +86,8 @@ static struct hearth_page *place_page(struct hearth_cache *cache, struct hearth_
             (void)hearth_copy_found(cache, &last->item, record->name, record->p0);
             hearth_store_changed(cache, &last->item, before);
         } else {
-            hearth_spare_add(cache, record->name, record->kind, record->base, record->base_pos, record->p0, record->p1);
+            hearth_duplicate_add(cache, record->name, record->kind, record->base, record->base_pos, record->p0,
+                                 record->p1);
         }
         return last;
     }

@@ -83,7 +83,7 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
         return;
     hearth_tree_finish(&cache->tree, drop_blob, cache);
     hearth_arrive_finish(cache);
-    hearth_spares_finish(cache);
+    hearth_duplicates_finish(cache);
     hearth_table_finish(&cache->copies);
     hearth_heap_finish(&cache->pages.heap);
     hearth_heap_finish(&cache->pages.leases);

@@ -78,7 +78,7 @@ void hearth_copy_outgrown(struct hearth_cache *cache, struct hearth_page *page, 
     if (page->item.copy.state == HEARTH_COPY_NONE)
         return;
     if (page->old)
-        hearth_spare_old(cache, page);
+        hearth_duplicate_add_old(cache, page);
     else
         page->old = malloc(sizeof *page->old);
     if (page->old) /* else it is left where it is */
@@ -334,7 +334,7 @@ static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, 
         take_bytes(cache, item, event);
     } else if (item->copy.state == HEARTH_COPY_THERE) {
         if (event->err == HEARTH_ERR_IO) /* it may be there after all: it is written again when it has been computed */
-            hearth_spare_copy(cache, item);
+            hearth_duplicate_add_copy(cache, item);
         lose(cache, item);
     }
 }

@@ -5,9 +5,9 @@
  * are compared token by token. Behind it everything goes: what is live, then pages from the leaf, each with its
  * snapshots and copies, then what the far tier has besides.
  *
- * Besides: what hangs on nothing (orphans), and what lies on a path that has another copy there (spares): a page that
- * was cut in another way by another process, or what a page was before it grew. Of a spare only its name is kept, which
- * its tokens give: it lies on a path when the path's tokens give the same.
+ * Besides: what hangs on nothing (orphans), and what lies on a path that has another copy there (duplicates): a page
+ * that was cut in another way by another process, or what a page was before it grew. Of a duplicate only its name is
+ * kept, which its tokens give: it lies on a path when the path's tokens give the same.
  *
  * A page in the middle of which it stops stays whole: its beginning is needed. It remembers where what was forgotten
  * begins, so that this is not taken for somebody's when the rest is forgotten, too.
@@ -19,11 +19,11 @@
 
 #include <stdlib.h>
 
-#define SPARES_MAX 16384
+#define DUPLICATES_MAX 16384
 
-/* ---- spares ---- */
+/* ---- duplicates ---- */
 
-struct spare {
+struct duplicate {
     struct hearth_link link; /* by base */
     struct hearth_digest name;
     enum hearth_record_kind kind;
@@ -37,62 +37,63 @@ void hearth_far_remove(struct hearth_cache *cache, struct hearth_digest name, en
         cache->remove_failed = true;
 }
 
-void hearth_spare_add(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind,
+void hearth_duplicate_add(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind,
                       struct hearth_digest base, int32_t base_pos, int32_t p0, int32_t p1) {
-    for (struct hearth_link *link = hearth_table_find(&cache->spares, base); link; link = hearth_table_next(link))
-        if (hearth_digest_equal(((struct spare *)link)->name, name))
+    for (struct hearth_link *link = hearth_table_find(&cache->duplicates, base); link; link = hearth_table_next(link))
+        if (hearth_digest_equal(((struct duplicate *)link)->name, name))
             return;
-    struct spare *spare = cache->spares.count < SPARES_MAX ? malloc(sizeof *spare) : NULL;
-    if (!spare)
+    struct duplicate *duplicate = cache->duplicates.count < DUPLICATES_MAX ? malloc(sizeof *duplicate) : NULL;
+    if (!duplicate)
         return;
-    *spare = (struct spare){.link.key = base, .name = name, .kind = kind, .base_pos = base_pos, .p0 = p0, .p1 = p1};
-    if (!hearth_table_add(&cache->spares, &spare->link))
-        free(spare);
+    *duplicate = (struct duplicate){
+        .link.key = base, .name = name, .kind = kind, .base_pos = base_pos, .p0 = p0, .p1 = p1};
+    if (!hearth_table_add(&cache->duplicates, &duplicate->link))
+        free(duplicate);
 }
 
-void hearth_spare_copy(struct hearth_cache *cache, const struct hearth_cache_item *item) {
+void hearth_duplicate_add_copy(struct hearth_cache *cache, const struct hearth_cache_item *item) {
     const struct hearth_copy *copy = &item->copy;
     if (copy->state == HEARTH_COPY_NONE)
         return;
     const struct hearth_page *page = item->is_snapshot ? hearth_item_snapshot(item)->page : hearth_item_page(item);
     int32_t p1 = item->is_snapshot ? copy->p0 : page->p0 + page->len;
-    hearth_spare_add(cache, copy->link.key, item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE,
+    hearth_duplicate_add(cache, copy->link.key, item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE,
                      hearth_tree_base(&cache->tree, page), hearth_tree_block_start(&cache->tree, p1), copy->p0, p1);
 }
 
-void hearth_spare_old(struct hearth_cache *cache, const struct hearth_page *page) {
+void hearth_duplicate_add_old(struct hearth_cache *cache, const struct hearth_page *page) {
     const struct hearth_old *old = page->old;
-    hearth_spare_add(cache, old->name, HEARTH_RECORD_PAGE, hearth_tree_base(&cache->tree, page),
+    hearth_duplicate_add(cache, old->name, HEARTH_RECORD_PAGE, hearth_tree_base(&cache->tree, page),
                      hearth_tree_block_start(&cache->tree, old->p1), old->p0, old->p1);
 }
 
-/* Has removed from the far tier the spares of one block that lie on the path, wholly in [from, to). */
-static void forget_spares(struct hearth_cache *cache, struct hearth_digest base, int32_t base_pos,
+/* Has removed from the far tier the duplicates of one block that lie on the path, wholly in [from, to). */
+static void forget_duplicates(struct hearth_cache *cache, struct hearth_digest base, int32_t base_pos,
                           const hearth_token *tokens, int32_t from, int32_t to) {
-    for (struct hearth_link *link = hearth_table_find(&cache->spares, base), *next; link; link = next) {
-        struct spare *spare = (struct spare *)link;
+    for (struct hearth_link *link = hearth_table_find(&cache->duplicates, base), *next; link; link = next) {
+        struct duplicate *duplicate = (struct duplicate *)link;
         next = hearth_table_next(link);
-        if (spare->base_pos != base_pos || spare->p0 < from || spare->p1 <= from || spare->p1 > to)
+        if (duplicate->base_pos != base_pos || duplicate->p0 < from || duplicate->p1 <= from || duplicate->p1 > to)
             continue;
-        const struct hearth_record record = {.kind = spare->kind,
+        const struct hearth_record record = {.kind = duplicate->kind,
                                              .base = base,
                                              .base_pos = base_pos,
-                                             .p0 = spare->p0,
-                                             .p1 = spare->p1,
+                                             .p0 = duplicate->p0,
+                                             .p1 = duplicate->p1,
                                              .tokens = (hearth_token *)(uintptr_t)(tokens + base_pos)};
-        if (!hearth_digest_equal(hearth_record_name(&record), spare->name))
+        if (!hearth_digest_equal(hearth_record_name(&record), duplicate->name))
             continue;
-        hearth_far_remove(cache, spare->name, spare->kind);
-        hearth_table_remove(&cache->spares, link);
-        free(spare);
+        hearth_far_remove(cache, duplicate->name, duplicate->kind);
+        hearth_table_remove(&cache->duplicates, link);
+        free(duplicate);
     }
 }
 
-void hearth_spares_finish(struct hearth_cache *cache) {
+void hearth_duplicates_finish(struct hearth_cache *cache) {
     struct hearth_link *link;
-    for (size_t at = 0; (link = hearth_table_pop(&cache->spares, &at)) != NULL;)
+    for (size_t at = 0; (link = hearth_table_pop(&cache->duplicates, &at)) != NULL;)
         free(link);
-    hearth_table_finish(&cache->spares);
+    hearth_table_finish(&cache->duplicates);
 }
 
 /* ---- where to stop ---- */
@@ -187,10 +188,10 @@ static void forget_path(struct hearth_cache *cache, struct hearth_path *path, in
 static void forget_besides(struct hearth_cache *cache, const struct hearth_prompt *prompt, int32_t stop) {
     int32_t page = cache->tree.page_tokens, n = (int32_t)prompt->n;
     struct hearth_digest base = hearth_copies_root_digest(cache, prompt->salt);
-    for (int32_t pos = 0; pos < n && cache->orphans.count + cache->spares.count > 0; pos += page) {
+    for (int32_t pos = 0; pos < n && cache->orphans.count + cache->duplicates.count > 0; pos += page) {
         if (pos + page > stop) {
             hearth_arrive_forget(cache, base, pos, prompt->tokens, stop, n);
-            forget_spares(cache, base, pos, prompt->tokens, stop, n);
+            forget_duplicates(cache, base, pos, prompt->tokens, stop, n);
         }
         if (n - pos <= page)
             break;

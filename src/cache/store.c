@@ -211,7 +211,7 @@ static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *ite
 }
 
 static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
-    hearth_spare_copy(cache, &snapshot->item);
+    hearth_duplicate_add_copy(cache, &snapshot->item);
     leave_pool(cache, &snapshot->item);
     hearth_tree_remove_snapshot(&cache->tree, snapshot);
 }
@@ -224,7 +224,7 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
     struct hearth_page *parent = page->parent;
     cache->pages.evicted++;
     if (page->old)
-        hearth_spare_old(cache, page);
+        hearth_duplicate_add_old(cache, page);
     leave_pool(cache, &page->item);
     hearth_tree_remove(&cache->tree, page);
     settle(cache, &parent->item);

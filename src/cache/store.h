@@ -30,7 +30,7 @@ struct hearth_cache {
     struct hearth_tree tree;
     struct hearth_table copies;  /* what is in the far tier, or on its way there, by name */
     struct hearth_table orphans; /* what the far tier has and the tree has no place for yet (cache/arrive.c) */
-    struct hearth_table spares;  /* what the far tier has besides (cache/forget.c) */
+    struct hearth_table duplicates;  /* what the far tier has besides (cache/forget.c) */
     size_t writing;              /* copies on their way */
     size_t removing;             /* items that the far tier was asked to remove and has not answered for */
     bool remove_failed;          /* one of them may still be there */

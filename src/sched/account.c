@@ -20,7 +20,7 @@ static void advance(struct hearth_accounts *accounts, double us) {
         if (a->running > 0 && a->used_us > most_running)
             most_running = a->used_us;
     }
-    if (least < 0) { /* nobody waits */
+    if (least < 0) { /* no request waits */
         least = accounts->now_us + us < most_running ? accounts->now_us + us : most_running;
         least = least > least_running ? least : least_running;
     }
@@ -59,7 +59,7 @@ uint32_t hearth_accounts_wait(struct hearth_accounts *accounts, struct hearth_te
 
 void hearth_accounts_run(struct hearth_accounts *accounts, uint32_t account, int64_t now_us) {
     hearth_accounts_gone(accounts, account);
-    accounts->v[account].served_us = now_us;
+    accounts->v[account].last_run_us = now_us;
     accounts->v[account].running++;
 }
 
@@ -80,7 +80,7 @@ void hearth_accounts_charge(struct hearth_accounts *accounts, uint32_t account, 
     advance(accounts, virtual_us);
 }
 
-int64_t hearth_accounts_debt_us(const struct hearth_accounts *accounts, uint32_t account) {
+int64_t hearth_accounts_lead_us(const struct hearth_accounts *accounts, uint32_t account) {
     double ahead = accounts->v[account].used_us - accounts->now_us;
-    return ahead <= 0 ? 0 : ahead >= HEARTH_DEBT_MAX_US ? HEARTH_DEBT_MAX_US : (int64_t)ahead;
+    return ahead <= 0 ? 0 : ahead >= HEARTH_LEAD_MAX_US ? HEARTH_LEAD_MAX_US : (int64_t)ahead;
 }

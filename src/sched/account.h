@@ -1,12 +1,14 @@
-/* Accounts: what each tenant has had of the machine, and how much more than its share that is.
+/* Accounts: what each tenant has used of the machine, and how far that is ahead of its fair share.
  *
- * Weighted fair queueing in virtual time. A tenant has used so many microseconds of computing, each divided by its
- * weight. The machine's own virtual time is that of the tenant who has had least of those with a request that waits; it
- * never goes back. A tenant who comes to wait begins there at least, so that nobody saves up by sleeping; one who only
- * runs is short of nothing and holds nobody back. While nobody waits at all it goes on by what is computed, up to the
- * tenant who has had most: time that nobody else wanted is no debt.
+ * Weighted fair queueing with start tags (start-time fair queueing). A tenant's virtual time is the microseconds of
+ * computing that it has used, divided by its weight. The machine's virtual time is the smallest one of the tenants with
+ * a waiting request; it never goes back. A tenant whose first request begins to wait starts there at least, so that
+ * idle time is not saved up; a tenant that only runs lacks nothing and holds the machine's time for no other. While no
+ * request waits, the machine's time advances by what is computed, up to the largest of the running tenants: computing
+ * that no other tenant wanted is no lead.
  *
- * The debt is how far a tenant is ahead of the machine, at most HEARTH_DEBT_MAX_US.
+ * The lead is how far a tenant's virtual time is ahead of the machine's, at most HEARTH_LEAD_MAX_US. Example: two
+ * tenants of weight 1 wait; one has used 12 s, the other 9 s. The machine stands at 9 s, the leads are 3 s and 0.
  *
  * Source: A. Demers, S. Keshav, S. Shenker, "Analysis and Simulation of a Fair Queueing Algorithm", SIGCOMM 1989;
  * P. Goyal, H. Vin, H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996. Threads: the caller's. */
@@ -24,11 +26,11 @@ struct hearth_account {
     uint64_t tenant;
     double weight;
     double used_us; /* virtual: microseconds of computing by weight */
-    int64_t served_us; /* real: when a request of it was last given a lane */
+    int64_t last_run_us; /* real: when one of its requests last got a lane */
     uint32_t waiting, running; /* requests */
 };
 
-/* Zeroed: nobody has had anything. */
+/* Zeroed: nothing has been used. */
 struct hearth_accounts {
     struct hearth_account v[HEARTH_ACCOUNTS_MAX]; /* the first is tenant zero's */
     uint32_t count;
@@ -44,7 +46,7 @@ void hearth_accounts_gone(struct hearth_accounts *accounts, uint32_t account);
 void hearth_accounts_stop(struct hearth_accounts *accounts, uint32_t account);
 /* So much was computed for it. */
 void hearth_accounts_charge(struct hearth_accounts *accounts, uint32_t account, double us);
-/* 0 to HEARTH_DEBT_MAX_US. */
-int64_t hearth_accounts_debt_us(const struct hearth_accounts *accounts, uint32_t account);
+/* 0 to HEARTH_LEAD_MAX_US. */
+int64_t hearth_accounts_lead_us(const struct hearth_accounts *accounts, uint32_t account);
 
 #endif

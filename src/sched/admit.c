@@ -38,8 +38,8 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
         const struct hearth_task *leader = service->on_lane[i];
         if (!leader || service->step.lanes[i].state != HEARTH_LANE_PREFILL)
             continue;
-        if (hearth_task_warm(leader) && !hearth_task_warm(task))
-            continue; /* nobody waits for it */
+        if (hearth_task_is_prefetch(leader) && !hearth_task_is_prefetch(task))
+            continue; /* no request waits for it */
         const struct hearth_step_lane *lane = &service->step.lanes[leader->lane];
         if (!hearth_digest_equal(leader->request.salt, task->request.salt))
             continue;
@@ -61,7 +61,7 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
 /* Warm requests that compute what this prompt begins with: they give their lanes up, and it goes on from where they
  * are. */
 static void take_over(struct hearth_service *service, const struct hearth_task *task) {
-    for (uint32_t i = 0; i < service->lanes && !hearth_task_warm(task) && !task->request.cache_off; i++) {
+    for (uint32_t i = 0; i < service->lanes && !hearth_task_is_prefetch(task) && !task->request.cache_off; i++) {
         const struct hearth_step_lane *lane = &service->step.lanes[i];
         const struct hearth_live *live = &service->lives[i];
         if (lane->state == HEARTH_LANE_IDLE || lane->priority != HEARTH_CLASS_WARM ||
@@ -71,7 +71,7 @@ static void take_over(struct hearth_service *service, const struct hearth_task *
         int32_t fork =
             (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n, warm->tokens.v, (size_t)lane->target);
         if (fork >= lane->computed + WAIT_MIN_TOKENS)
-            hearth_lane_yield(service, (int)i, false);
+            hearth_lane_preempt(service, (int)i, false);
     }
 }
 
@@ -177,7 +177,7 @@ static void start(struct hearth_service *service, struct hearth_task *task, cons
     int32_t marks[HEARTH_MARKS_MAX];
     size_t mark_count = collect_marks(service, task, restored->resumed, marks);
     live->busy = true;
-    live->warm = hearth_task_warm(task);
+    live->warm = hearth_task_is_prefetch(task);
     live->expected_until_us = 0;
     pin(service, task);
     for (size_t i = 0; i < task->pin_count; i++)
@@ -203,7 +203,7 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
         ++*vain;
         return true;
     }
-    if (hearth_lane_make_room(service, plan->target) || hearth_lane_yield_cells(service, task))
+    if (hearth_lane_make_room(service, plan->target) || hearth_lane_preempt_for_cells(service, task))
         return true;
     if (!any_busy(service)) {
         ++*vain;
@@ -224,7 +224,7 @@ static bool wait_for_scan(const struct hearth_service *service, const struct hea
                           const struct hearth_plan *plan) {
     if (!hearth_cache_scanning(service->cache))
         return false;
-    if (hearth_task_warm(task))
+    if (hearth_task_is_prefetch(task))
         return true;
     int32_t rest = (int32_t)task->tokens.n - plan->resume;
     double most_us = hearth_costs_compute_us(hearth_cache_costs(service->cache), rest) / SCAN_WAIT_SHARE;
@@ -233,10 +233,11 @@ static bool wait_for_scan(const struct hearth_service *service, const struct hea
 }
 
 /* What the plan needs is read once while other lanes go on. What of it RAM could not keep, and everything when there is
- * nobody else to serve, is read as it is restored; but not for a warm request, as whoever comes then would wait. */
+ * no other request to serve, is read as it is restored; but not for a prefetch, as a request that arrives would
+ * wait. */
 static bool wait_for_reads(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     int64_t now_us = hearth_service_now_us(service);
-    if (!any_busy(service) && !hearth_task_warm(task))
+    if (!any_busy(service) && !hearth_task_is_prefetch(task))
         return false;
     if (task->fetch_us > 0)
         return now_us - task->fetch_us < FETCH_MAX_US && hearth_cache_fetching(service->cache, plan);
@@ -275,8 +276,8 @@ static void end_warm(struct hearth_service *service, struct hearth_task *task, c
     hearth_task_end(service, task, event);
 }
 
-/* Plans for somebody who goes on behind the whole prompt: nothing has to be computed when all of it can be had. True:
- * the task was held until it is in RAM, or has ended. */
+/* Plans for a prefetch, whose reader goes on behind the whole prompt: nothing has to be computed when all of it can be
+ * had. True: the task was held until it is in RAM, or has ended. */
 static bool warm_is_there(struct hearth_service *service, struct hearth_task *task) {
     int32_t n = (int32_t)task->tokens.n;
     if (task->request.cache_off || !hearth_tokens_push(&task->tokens, -1))
@@ -307,13 +308,13 @@ static bool passes_end(const struct hearth_service *service, const struct hearth
            !live->warm && hearth_cache_capture_pending(service->cache, live);
 }
 
-/* A plan is to run in the spare place, where no request runs. What it goes on from comes to a lane; for anything else
- * that place gives way as a lane would. Either changes lanes and what is stored: another plan has to be made. */
-static void leave_spare(struct hearth_service *service, const struct hearth_task *task, enum hearth_resume how) {
+/* A plan is to run on the parked sequence, where no request runs. What it goes on from comes to a lane; for anything
+ * else that place gives way as a lane would. Either changes lanes and what is stored: another plan has to be made. */
+static void leave_parked_place(struct hearth_service *service, const struct hearth_task *task, enum hearth_resume how) {
     if (how == HEARTH_RESUME_IN_PLACE)
-        hearth_spare_return(service, task);
+        hearth_parked_return(service, task);
     else
-        hearth_spare_clear(service);
+        hearth_parked_clear(service);
 }
 
 void hearth_task_admit(struct hearth_service *service, struct hearth_task *task) {
@@ -325,11 +326,11 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
                          nomem ? "out of memory" : msg.text);
         return;
     }
-    if (hearth_task_lacks_cells(service, task) && !hearth_lane_yield_cells(service, task)) {
+    if (hearth_task_lacks_cells(service, task) && !hearth_lane_preempt_for_cells(service, task)) {
         hold(service, task, true);
         return;
     }
-    if (hearth_task_warm(task) && warm_is_there(service, task))
+    if (hearth_task_is_prefetch(task) && warm_is_there(service, task))
         return;
     take_over(service, task);
     const int64_t admit_us = hearth_service_now_us(service);
@@ -355,7 +356,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             return;
         }
         if (plan.target == (int)service->lanes) {
-            leave_spare(service, task, plan.how);
+            leave_parked_place(service, task, plan.how);
             tried = 0;
             continue;
         }

@@ -13,7 +13,7 @@ static double urgency(const struct hearth_step *step, const struct hearth_step_l
     double left = (double)(lane->target - lane->computed);
     if (lane->priority == HEARTH_CLASS_WARM)
         return left + 1e12; /* behind all others */
-    double waited_s = (double)(now_us - hearth_step_lane_rank_us(step, lane)) / 1e6;
+    double waited_s = (double)(now_us - hearth_step_lane_start_us(step, lane)) / 1e6;
     return left - waited_s * step->params.ageing_tokens_per_s;
 }
 

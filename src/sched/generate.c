@@ -264,17 +264,18 @@ static void add_lane(struct hearth_service *service, struct batch *batch, uint32
         };
 }
 
-/* The KV cache is full: a warm request beside others is set aside, else an idle lane is emptied, else the request that
- * ranks last is set aside. Its state is captured, and it waits as hearth_lane_give_cells() says. */
+/* The KV cache is full: preempts a prefetch that runs beside others, else empties an idle lane, else preempts the
+ * request with the largest start tag. Its state is captured, and it waits as hearth_lane_preempt_without_cells()
+ * says. */
 static void relieve(struct hearth_service *service) {
     if (hearth_speculate_drop(service)) /* without what was guessed it may fit */
         return;
-    int lane = hearth_step_last_lane(&service->step), busy = 0;
+    int lane = hearth_step_cells_victim(&service->step), busy = 0;
     HEARTH_ASSERT(lane >= 0);
     for (uint32_t i = 0; i < service->lanes; i++)
         busy += service->on_lane[i] != NULL;
     struct hearth_task *task = lane_task(service, (uint32_t)lane);
-    bool warm = busy > 1 && hearth_task_warm(task);
+    bool warm = busy > 1 && hearth_task_is_prefetch(task);
     if (!warm && hearth_lane_make_room(service, -1))
         return;
     if (busy == 1) {
@@ -282,7 +283,7 @@ static void relieve(struct hearth_service *service) {
         return;
     }
     service->counters.preemptions++;
-    hearth_lane_give_cells(service, lane, false);
+    hearth_lane_preempt_without_cells(service, lane, false);
 }
 
 static void fail_batch(struct hearth_service *service, const struct batch *batch, int err) {
@@ -314,10 +315,10 @@ static bool pinned_end(const struct hearth_task *task) {
 }
 
 /* A long prompt or reply is stored on the way, so that a crash costs no more than an interval; that of a warm request
- * in any case, so that whoever needs its lane does not wait for more. */
+ * in any case, so that a request that needs its lane does not wait for more. */
 static void persist(struct hearth_service *service, struct hearth_task *task, struct hearth_live *live) {
     int32_t every = (int32_t)service->params.far_interval_tokens, n = (int32_t)live->tokens.n;
-    if ((!service->params.far && !hearth_task_warm(task)) || every == 0 || n / every == task->persisted / every)
+    if ((!service->params.far && !hearth_task_is_prefetch(task)) || every == 0 || n / every == task->persisted / every)
         return;
     task->persisted = n;
     (void)hearth_lane_snapshot(service, task->lane, HEARTH_SNAPSHOT_INTERVAL);
@@ -348,7 +349,7 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
 static void go_on(struct hearth_service *service, struct hearth_task *task, int lane, size_t index) {
     struct ending ending;
     bool wanted = !task->prefilled && (!task->end_kept || pinned_end(task));
-    if (hearth_task_warm(task)) /* others will leave it here, also before it is captured */
+    if (hearth_task_is_prefetch(task)) /* others will leave it here, also before it is captured */
         (void)hearth_lane_snapshot(service, lane, HEARTH_SNAPSHOT_DIVERGENCE);
     int64_t real_us = hearth_clock_us();
     bool goes_on = advance(service, task, index, &ending);
@@ -438,7 +439,7 @@ static void settle(struct hearth_service *service, int lane, const struct verifi
     if (verified->ended)
         end_task(service, task, &verified->ending);
     else if (pos < 0) /* its state is lost: it comes back */
-        hearth_lane_set_aside(service, task, false, true);
+        hearth_lane_requeue(service, task, false, true);
 }
 
 /* ---- a batch ---- */

@@ -19,7 +19,7 @@ static void ended_clear(struct hearth_ended *ended) {
 }
 
 void hearth_ended_note(struct hearth_service *service, struct hearth_task *task) {
-    if (task->last_lane < 0 || hearth_task_warm(task))
+    if (task->last_lane < 0 || hearth_task_is_prefetch(task))
         return;
     struct hearth_ended *place = &service->ended_ring[service->ended_at];
     service->ended_at = (service->ended_at + 1) % HEARTH_ENDED_MAX;

@@ -24,10 +24,10 @@
 #define WARM_ALONE_MIN 32
 
 /* A batch that only prefills is halved when it takes longer than half a second, and doubled again when four of its kind
- * would not: on two cores that is a matter of seconds for whoever comes, on a large machine it never happens. Several
- * in a row, so that a hiccup is none; rarely, so that the same prompts are split likewise from one time to the next.
- * Batches of 128 tokens are as fast per token as those of 512 (measured on two cores with models of 30 to 270 million
- * parameters, within 2 %); those of 64 are 5 % slower, those of 32 half as fast. */
+ * would not: on two cores that is a matter of seconds for a request that arrives, on a large machine it never happens.
+ * Several in a row, so that a hiccup is none; rarely, so that the same prompts are split likewise from one time to the
+ * next. Batches of 128 tokens are as fast per token as those of 512 (measured on two cores with models of 30 to 270
+ * million parameters, within 2 %); those of 64 are 5 % slower, those of 32 half as fast. */
 #define ALONE_SLOW_US 500000
 #define ALONE_FAST_US 125000
 #define ALONE_SLOW_COUNT 2

@@ -4,7 +4,7 @@
  * one by one and for four steps per octave above. The cost of a prefill token in a batch of its own; and what one adds
  * to a batch in which lanes decode. All are moving averages, since contexts grow and machines get busy. Of them follow
  * the sizes of batches: what warm requests may have, what a prefill may have beside lanes that decode, and what one may
- * have alone, as whoever comes waits for the batch to end.
+ * have alone, as a request that arrives waits for the batch to end.
  *
  * Threads: pure; the caller's. Units: tokens and microseconds; a time that is not known is negative. */
 #ifndef HEARTH_SCHED_PACE_H

@@ -60,9 +60,9 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
     while (*link != task)
         link = &(*link)->next;
     *link = task->next;
-    hearth_spare_ended(service, task);
+    hearth_parked_ended(service, task);
     service->ended += task->admitted;
-    bool warm = hearth_task_warm(task), seated = task->seated;
+    bool warm = hearth_task_is_prefetch(task), in_admission = task->in_admission;
     uint64_t tenant = task->request.tenant.id;
     double lane_us = warm ? 0 : (double)(task->prefill_us + task->decode_us);
     hearth_ended_note(service, task);
@@ -71,8 +71,8 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
     pthread_mutex_lock(&service->mutex);
     service->active--;
     service->warm -= warm;
-    if (seated)
-        hearth_seats_leave(&service->seats, tenant);
+    if (in_admission)
+        hearth_admission_leave(&service->admission, tenant);
     if (lane_us > 0)
         service->lane_us = service->lane_us > 0 ? (4 * service->lane_us + lane_us) / 5 : lane_us;
     pthread_cond_broadcast(&service->idle);
@@ -87,7 +87,7 @@ static void receipt_end(struct hearth_service *service, struct hearth_task *task
         receipt->queue_us = now_us - task->submitted_us;
     } else if (!task->prefilled) {
         uint32_t reused = receipt->prompt_tokens - receipt->computed_tokens;
-        uint32_t there = (uint32_t)(task->lane >= 0 ? service->step.lanes[task->lane].computed : task->aside_at);
+        uint32_t there = (uint32_t)(task->lane >= 0 ? service->step.lanes[task->lane].computed : task->preempted_at);
         receipt->computed_tokens = there > reused ? there - reused : 0;
         receipt->prefill_us = task->lane >= 0 ? now_us - task->started_us : task->prefill_us;
     }
@@ -123,7 +123,7 @@ static enum hearth_capture capture_slice(struct hearth_service *service, int lan
     } while (state == HEARTH_CAPTURE_MORE && spent_us < limit_us);
     hearth_service_captured(service, start_us, real_us);
     if (lane >= (int)service->lanes)
-        return state; /* the spare place: captured when it is needed, not in turn */
+        return state; /* the parked sequence: captured when it is needed, not in turn */
     if (state == HEARTH_CAPTURE_FULL)
         service->capture_full |= UINT64_C(1) << lane;
     if (state != HEARTH_CAPTURE_MORE && !service->lives[lane].busy)
@@ -285,7 +285,7 @@ static void take_inbox(struct hearth_service *service, bool wait, struct inbox *
 static void cancel_warm(struct hearth_service *service) {
     for (struct hearth_task *task = service->tasks, *next; task; task = next) {
         next = task->next;
-        if (hearth_task_warm(task))
+        if (hearth_task_is_prefetch(task))
             hearth_task_fail(service, task, HEARTH_ERR_CANCELLED, "the server is shutting down");
     }
 }
@@ -327,13 +327,13 @@ static void capture(struct hearth_service *service, const struct hearth_action *
         (void)capture_slice(service, action->lane, CAPTURE_SLICE_PAGES, service->batch_us / CAPTURE_SHARE);
 }
 
-/* A lane yields. Alone it is no help to a task that lacks cells: that takes its cells, too, or is held. */
+/* Preempts a lane. The lane alone is no help to a task that lacks cells: it takes the cells, too, or is held. */
 static void give_way(struct hearth_service *service, const struct hearth_action *action) {
     struct hearth_task *to = hearth_task_find(service, action->id);
     if (hearth_task_lacks_cells(service, to))
         hearth_task_admit(service, to);
     else
-        hearth_lane_yield(service, action->lane, action->anew);
+        hearth_lane_preempt(service, action->lane, action->loses_place);
 }
 
 void *hearth_service_run(void *user) {
@@ -350,7 +350,7 @@ void *hearth_service_run(void *user) {
         case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;
         case HEARTH_ACTION_COMPUTE: hearth_service_compute(service, action.shares); break;
         case HEARTH_ACTION_CAPTURE: capture(service, &action); break;
-        case HEARTH_ACTION_YIELD: give_way(service, &action); break;
+        case HEARTH_ACTION_PREEMPT: give_way(service, &action); break;
         case HEARTH_ACTION_SLEEP: break;
         }
         hearth_service_publish(service);

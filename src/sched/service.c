@@ -263,8 +263,8 @@ static struct hearth_task *make_task(struct hearth_service *service, const struc
     return task;
 }
 
-/* Warm ones have as many places, but of their own: they keep nobody out (once they are read: what is announced may be
- * anything). Under the mutex. */
+/* Prefetches have as many slots, but of their own: they keep no other request out (once they are read: what is
+ * announced may be anything). Under the mutex. */
 static bool warm_full(const struct hearth_service *service) {
     return service->params.queue > 0 && service->warm >= service->params.queue;
 }
@@ -279,13 +279,13 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
     task->submitted_us = hearth_service_now_us(service);
     task->deadline_us = request->deadline_us > 0 ? task->submitted_us + request->deadline_us : 0;
-    bool warm = hearth_task_warm(task);
+    bool warm = hearth_task_is_prefetch(task);
     pthread_mutex_lock(&service->mutex);
-    bool has_seat = request->joins || (!warm && request->reserved);
-    bool full = !has_seat && (warm ? warm_full(service) : hearth_service_full_locked(service, &request->tenant));
+    bool has_slot = request->joins || (!warm && request->reserved);
+    bool full = !has_slot && (warm ? warm_full(service) : hearth_service_full_locked(service, &request->tenant));
     if (service->draining || full) {
         bool draining = service->draining;
-        uint32_t waiting = warm ? service->warm : service->seats.taken;
+        uint32_t waiting = warm ? service->warm : service->admission.taken;
         service->refused += !draining;
         pthread_mutex_unlock(&service->mutex);
         hearth_task_destroy(service, task);
@@ -295,11 +295,11 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     }
     int64_t id = task->id = service->next_id++;
     service->warm += warm;
-    task->seated = !warm;
+    task->in_admission = !warm;
     if (!warm && !request->reserved)
-        hearth_seats_take(&service->seats, request->tenant.id);
+        hearth_admission_take(&service->admission, request->tenant.id);
     else if (warm && request->reserved)
-        hearth_seats_leave(&service->seats, request->tenant.id);
+        hearth_admission_leave(&service->admission, request->tenant.id);
     *service->inbox_tail = task;
     service->inbox_tail = &task->next;
     service->active++;

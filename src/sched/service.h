@@ -44,7 +44,7 @@ struct hearth_sampled {
     struct hearth_logprobs logprobs; /* filled when the request asked for them (sampling.logprobs >= 0) */
 };
 
-/* Heap-allocated; owned by whoever it was delivered to, freed with hearth_event_destroy(). */
+/* Heap-allocated; owned by the receiver, freed with hearth_event_destroy(). */
 struct hearth_event {
     enum hearth_event_type type;
     /* Valid UTF-8 that may be sent: whole characters, never a part of a stop string. NUL-terminated when len > 0. */
@@ -60,7 +60,7 @@ struct hearth_event {
     uint32_t prefilled_tokens; /* PROGRESS: tokens of the prompt that are reused or computed by now */
     bool late;                 /* DONE: the deadline cut the reply off (finish is LENGTH) */
     uint32_t drafted_tokens, accepted_tokens; /* DONE, FAILED: guessed ahead for this request, and kept */
-    uint32_t preemptions;      /* DONE, FAILED: how often it was set aside */
+    uint32_t preemptions;      /* DONE, FAILED: how often it was preempted */
     int err;
     struct hearth_errmsg message;
     struct hearth_event *next; /* for the receiver's queue */
@@ -83,22 +83,22 @@ struct hearth_thinking {
 };
 
 /* How much a request matters beside others. One rule orders them, in the queue and among prefills: a request counts as
- * arrived when it did, plus its class's patience, plus what its tenant has had more than its share (at most
- * HEARTH_DEBT_MAX_US). All of these are bounded, so that nobody starves.
+ * arrived when it did, plus the patience of its class, plus the lead of its tenant over its fair share (at most
+ * HEARTH_LEAD_MAX_US). All of these are bounded, so that no request starves.
  *
- * A lane that another request needs more is set aside: its state is kept, its request is queued again and goes on from
- * there later; it never fails for that. The rules are in sched/step.h.
+ * A request whose lane is needed more by another one is preempted: its state is kept, it is queued again and goes on
+ * from there later; it never fails for that. The rules are in sched/step.h.
  *
- * A warm request computes a prompt's state for later, when nobody else has anything to do: it starts while no other
- * request waits, is set aside as soon as another needs its lane or its cells (what it has got stays), and computes in
- * small pieces beside lanes that are busy. What is only on disk is read into RAM; when nothing has to be computed, that
+ * A warm request is a prefetch: it computes a prompt's state for later. It starts while no other request waits, is
+ * preempted as soon as another one needs its lane or its cells (what it has computed stays), and computes in small
+ * pieces beside lanes that are busy. What is only on disk is read into RAM; when nothing has to be computed, that
  * is all, and no lane is touched (then no PREFILLED comes). A conversation that RAM does not hold at once is left as it
- * is. When it has ended, whoever begins with its prompt goes on from there. A drain cancels it at once. */
+ * is. When it has ended, a request that begins with its prompt goes on from there. A drain cancels it at once. */
 /*    name         text           patience, seconds */
 #define HEARTH_CLASS_TABLE(X)                                        \
-    X(INTERACTIVE, "interactive", 0)  /* somebody waits for it */     \
+    X(INTERACTIVE, "interactive", 0)  /* a person or an agent waits for it */     \
     X(SIDE,        "side",        2)  /* titles, reviews, summaries */ \
-    X(BACKGROUND,  "background",  10) /* nobody looks at it now */    \
+    X(BACKGROUND,  "background",  10) /* its result is read later */    \
     X(WARM,        "warm",        0)
 
 enum hearth_class {
@@ -110,7 +110,7 @@ enum hearth_class {
 /* "interactive", … Any thread. */
 const char *hearth_class_text(enum hearth_class priority);
 
-#define HEARTH_DEBT_MAX_US 30000000
+#define HEARTH_LEAD_MAX_US 30000000
 
 /* On whose account a request computes: an API key, say. Tenants share what there is by weight while several of them
  * have work. */
@@ -126,7 +126,7 @@ struct hearth_request {
     int64_t deadline_us; /* from submitting to the last event; 0: none. Then a reply that has begun ends with what it
                             has (LENGTH, `late`), and one that has not fails (DEADLINE) */
     bool joins;          /* another choice of a request that has been taken: it waits however many do */
-    bool reserved;       /* it comes with a seat (hearth_service_reserve), and waits however many do. A warm one needs
+    bool reserved;       /* it has a slot (hearth_service_reserve), and waits however many do. A warm one needs
                             none: what it came with is given back when it is taken */
     bool progress;       /* deliver PROGRESS, after batches of the prefill */
     bool speculate_off;  /* compute one token at a time, whatever the service does otherwise */
@@ -171,7 +171,7 @@ struct hearth_service_params {
                                service */
     uint32_t far_min_tokens;           /* shorter sequences stay in RAM; default 256 */
     uint32_t far_interval_tokens;      /* a long prefill or reply is persisted every so often; default 8192 */
-    uint32_t queue;          /* most requests that wait for a lane (by tenant: seats.h), and as many warm ones;
+    uint32_t queue;          /* most requests that wait for a lane (by tenant: admission.h), and as many warm ones;
                                 0: no limit (default) */
     double min_decode_tps;   /* prefills leave each decoding lane at least so many tokens a second; 0: a few, less
                                 while more lanes are in a short prompt than decode (turns.c) */
@@ -192,13 +192,13 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
 int64_t hearth_service_submit(struct hearth_service *service, const struct hearth_request *request,
                               struct hearth_errmsg *msg);
 
-/* Whether another request of a tenant would be refused as OVERLOADED (NULL: of those who wait already), and in how many
- * seconds (1 to 60, from what the queue has taken lately) it is worth trying again. Any thread. */
+/* Whether another request of a tenant would be refused as OVERLOADED (NULL: of those that wait already), and in how
+ * many seconds (1 to 60, from what the queue has taken lately) it is worth trying again. Any thread. */
 bool hearth_service_overloaded(struct hearth_service *service, const struct hearth_tenant *tenant,
                                uint32_t *retry_after_s);
 
-/* A seat for a request that is still being read: it counts as one of the tenant's that wait. A request that is
- * submitted with it (`reserved`) and taken has it from then on; otherwise the caller gives it back. Any thread. */
+/* An admission slot for a request that is still being read: it counts as one of the tenant's that wait. A request that
+ * is submitted with it (`reserved`) and taken has it from then on; otherwise the caller gives it back. Any thread. */
 void hearth_service_reserve(struct hearth_service *service, const struct hearth_tenant *tenant);
 void hearth_service_unreserve(struct hearth_service *service, const struct hearth_tenant *tenant);
 
@@ -257,7 +257,7 @@ struct hearth_lane_info {
     enum hearth_class priority;
     uint64_t tenant;
     int64_t queue_us, prefill_us, decode_us; /* how long the request has spent in each, so far */
-    uint32_t preemptions;             /* how often it was set aside */
+    uint32_t preemptions;             /* how often it was preempted */
 };
 
 /* A request that waits for a lane. */
@@ -266,7 +266,7 @@ struct hearth_waiting_info {
     enum hearth_class priority;
     uint64_t tenant;
     uint32_t prompt_tokens, generated_tokens;
-    uint32_t preemptions; /* how often it was set aside */
+    uint32_t preemptions; /* how often it was preempted */
     int64_t waited_us;
     bool held; /* not for a lane, but for another prompt that begins alike, for cells, or for the disk */
 };
@@ -295,8 +295,8 @@ struct hearth_waiting_info {
     X(requests_refused, counter, "Requests refused because too many waited")                        \
     X(requests_late, counter, "Requests that their deadline ended")                                 \
     X(steps, counter, "Batches computed")                                                           \
-    X(preemptions, counter, "Lanes set aside because the KV cache was full")                        \
-    X(yields, counter, "Lanes set aside for a request that mattered more")                          \
+    X(preemptions, counter, "Requests preempted because the KV cache was full")                     \
+    X(yields, counter, "Requests preempted for one that mattered more")                             \
     X(forgets, counter, "Conversations forgotten")                                                  \
     X(restore_failures, counter, "Restores that failed and were recomputed")                        \
     X(pages, gauge, "Pages stored")                                                                 \

@@ -6,7 +6,7 @@
 #include "cache/cache.h"
 #include "sched/pace.h"
 #include "sched/reply.h"
-#include "sched/seats.h"
+#include "sched/admission.h"
 #include "sched/service.h"
 #include "sched/speculate.h"
 #include "sched/step.h"
@@ -64,7 +64,8 @@ struct hearth_task {
     size_t unfinished_len;
 
     int lane;                     /* -1: queued */
-    bool seated;                  /* it has a seat: waits, and is not warm; the thread's own once it is submitted */
+    bool in_admission;            /* it has an admission slot: it waits, and is no prefetch; the thread's own once it
+                                     is submitted */
     int last_lane;                /* where it ran last; -1: nowhere */
     int64_t expect_us;            /* for how long it is expected back once it has ended; 0: it is not */
     bool admitted;                /* it has had a lane, and the receipt's reuse is filled */
@@ -72,7 +73,7 @@ struct hearth_task {
     int64_t fetch_us;             /* when state began to be read for it; 0: it did not */
     int32_t persisted;            /* tokens of its sequence when that was last captured on the way */
     int32_t divergence;           /* where the prompt left a known path; 0 = nowhere */
-    uint64_t aside_steps;         /* batches that had been computed when it was last set aside */
+    uint64_t preempted_steps;         /* batches that had been computed when it was last preempted */
     uint32_t waits_for_ended;     /* no cells: held until so many tasks have ended that had a lane, no lane is busy, or
                                      one gives it its cells; 0 = no */
     uint32_t generated;
@@ -83,10 +84,10 @@ struct hearth_task {
     int64_t queued_us;            /* since when it waits, while it does */
     int64_t waited_us, prefill_us, decode_us; /* how long it has, before that or on lanes before this one */
     int32_t ahead;                /* positions that were captured on the way, in whole pages */
-    int32_t aside_at;             /* positions it had when it was set aside last */
-    int64_t aside_us;             /* what capturing them has taken */
+    int32_t preempted_at;             /* positions it had when it was preempted last */
+    int64_t preempt_cost_us;             /* what capturing them has taken */
     struct hearth_speculation spec;
-    uint32_t preemptions, lost;   /* how often it was set aside, and of these, lost much state */
+    uint32_t preemptions, lost;   /* how often it was preempted, and of these, lost much state */
 };
 
 struct hearth_service {
@@ -108,7 +109,7 @@ struct hearth_service {
     bool far_ready;               /* the far tier has events */
     int64_t next_id;
     size_t active;                /* accepted and not ended */
-    struct hearth_seats seats;    /* of these, that have no lane, but for warm ones; and who is announced */
+    struct hearth_admission admission;    /* of these, without a lane, except prefetches; with those announced */
     uint32_t on_lanes;            /* that have one, but for warm ones */
     uint32_t warm;                /* warm ones */
     uint64_t refused;             /* requests, because too many waited */
@@ -122,11 +123,11 @@ struct hearth_service {
     struct hearth_ram *ram;
     struct hearth_cache *cache;
     struct hearth_step step;
-    struct hearth_live lives[HEARTH_LANES_MAX + 1]; /* the lanes', and the spare one, if the engine has one */
+    struct hearth_live lives[HEARTH_LANES_MAX + 1]; /* of the lanes, and the parked one, if there is one */
     struct hearth_live *live_list[HEARTH_LANES_MAX + 1];
     uint32_t lanes;
     uint32_t places;              /* lives there are: as many, or one more */
-    int64_t aside_id;             /* the task whose state is in the spare place; 0: nobody's */
+    int64_t parked_id;             /* the task whose state is parked; 0: none */
     struct hearth_task *tasks;      /* active, newest first */
     struct hearth_task *on_lane[HEARTH_LANES_MAX];
     struct hearth_batch_item *items;
@@ -145,19 +146,19 @@ struct hearth_service {
     int64_t deadline_us;          /* no task's deadline is earlier; INT64_MAX: none has one */
     int64_t slept_until_us;       /* a sleep went on until then, even if the engine's clock stood still */
     int64_t cells_retry_us;       /* when tasks that are held for cells are asked again; 0: none is */
-    int64_t peeked_us;            /* when it was last looked what somebody who waits needs */
+    int64_t peeked_us;            /* when the prefill of a waiting request was last estimated */
     int64_t told_us;              /* real time of this turn of the loop that is in a counter already */
     int64_t listed_us;            /* when the waiting were last published */
     uint32_t listed_moves;        /* and of which state of the queue */
     uint64_t capture_full;        /* lanes (bits) whose capture waits for the far tier to write */
 };
 
-static inline bool hearth_task_warm(const struct hearth_task *task) {
+static inline bool hearth_task_is_prefetch(const struct hearth_task *task) {
     return task->request.priority == HEARTH_CLASS_WARM;
 }
 
-/* How many of the lives may hold something: the lanes', and the spare one while it does. No request runs on that one:
- * it holds what one left that was set aside, which comes back to a lane with its request. */
+/* How many of the lives may hold something: those of the lanes, and the parked one while it does. No request runs on
+ * the parked sequence: it holds the state of a preempted request, which comes back to a lane with that request. */
 static inline uint32_t hearth_service_lives(const struct hearth_service *service) {
     return service->lanes + (service->lives[service->lanes].tokens.n > 0);
 }
@@ -184,7 +185,7 @@ struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hear
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
 /* Takes a snapshot where a lane stands: hearth_cache_snapshot(), counted as capturing. */
 bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_snapshot_kind kind);
-/* Captures the state of a lane, or of the spare place, wholly, or what RAM has room for in a moment. */
+/* Captures the state of a lane, or of the parked sequence, wholly, or what RAM has room for in a moment. */
 void hearth_lane_capture(struct hearth_service *service, int lane);
 /* Likewise, but waits for nothing: what RAM has no room for now is captured later. */
 void hearth_lane_capture_now(struct hearth_service *service, int lane);
@@ -195,35 +196,37 @@ void hearth_service_poll(struct hearth_service *service, bool admitting);
  * False: there is nothing. */
 bool hearth_lane_make_room(struct hearth_service *service, int keep);
 
-/* ---- turns.c ---- */
+/* ---- preempt.c ---- */
 
 /* The step is told of a task that begins to wait. False: out of memory. */
 bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task, int64_t arrived_us);
 /* The task has got a lane, on which `computed` of its positions are there; its admission began at `admit_us`. */
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
                           const int32_t *marks, size_t mark_count, int64_t admit_us);
-/* The task gives its lane up and is queued again, in its old place or `anew`. Its state goes to the spare place, else
- * to RAM; that of a warm one stays on the lane and waits to be captured. Or RAM has it, and the lane is `empty`. */
-void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty);
-/* The request of a lane gives it up to one that matters more. */
-void hearth_lane_yield(struct hearth_service *service, int lane, bool anew);
-/* What stands in the spare place comes back to an idle lane, the one that is the first to be given away, which is
- * captured and emptied; likewise what stands there itself, unless `task` is the one that left it. */
-void hearth_spare_return(struct hearth_service *service, const struct hearth_task *task);
-/* What stands in the spare place goes to RAM. */
-void hearth_spare_clear(struct hearth_service *service);
-/* Likewise, when the task ends that left it there. */
-void hearth_spare_ended(struct hearth_service *service, const struct hearth_task *task);
-/* Some lane yields to a queued task, which could not use one that is free, and is emptied; its request waits for cells
- * then, and the task does no more. False: none does, or nothing was computed since the task was set aside. */
-bool hearth_lane_yield_cells(struct hearth_service *service, struct hearth_task *task);
-/* The request of a lane is set aside for want of cells, and the lane is emptied. It is held (waits_for_ended). */
-void hearth_lane_give_cells(struct hearth_service *service, int lane, bool anew);
-/* A batch took `us`: what it tells of speeds, and on whose account it goes. Before hearth_step_computed(). */
+/* The task leaves its lane and is queued again, in its old place or (`loses_place`) as if it arrived now. Its state
+ * goes to the parked sequence, else to RAM; that of a prefetch stays on the lane and waits to be captured. With `empty`
+ * all of it goes to RAM, and the lane is emptied. */
+void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *task, bool loses_place, bool empty);
+/* Preempts the request of a lane for one that matters more. */
+void hearth_lane_preempt(struct hearth_service *service, int lane, bool loses_place);
+/* The parked state comes back to an idle lane, the first one to be given away, which is captured and emptied; the
+ * parked state itself is captured, too, unless it is the task's. */
+void hearth_parked_return(struct hearth_service *service, const struct hearth_task *task);
+/* The parked state goes to RAM. */
+void hearth_parked_clear(struct hearth_service *service);
+/* Likewise, when the task that parked it ends. */
+void hearth_parked_ended(struct hearth_service *service, const struct hearth_task *task);
+/* Preempts a victim for a queued task that cannot use a free lane, for want of cells: the lane is emptied, its request
+ * waits for cells, and the task no longer does. False: there is no victim, or no batch has run since the task was
+ * preempted itself. */
+bool hearth_lane_preempt_for_cells(struct hearth_service *service, struct hearth_task *task);
+/* Preempts the request of a lane for want of cells and empties the lane. The request is held (waits_for_ended). */
+void hearth_lane_preempt_without_cells(struct hearth_service *service, int lane, bool loses_place);
+/* A batch took `us`: learns speeds from it and charges the tenants. Before hearth_step_computed(). */
 void hearth_service_charge(struct hearth_service *service, const int32_t *shares, int32_t decode_tokens,
                            int32_t prefill_tokens, int64_t us);
-/* Tells the step what it has to know before it decides: speeds, what those who wait need, whose state can be kept, what
- * is to be captured on the way. */
+/* Tells the step what it has to know before it decides: speeds, what waiting requests need, which state can be kept,
+ * what is to be captured on the way. */
 void hearth_service_prepare(struct hearth_service *service);
 /* Captures whole pages of a lane that goes on. */
 void hearth_lane_capture_ahead(struct hearth_service *service, int lane, int pages);
@@ -236,7 +239,7 @@ void hearth_task_progress(struct hearth_service *service, struct hearth_task *ta
 
 /* Counters, lanes and queue, for other threads. */
 void hearth_service_publish(struct hearth_service *service);
-/* Whether as many wait as may; `tenant` NULL: but for whom its part of the places is kept. */
+/* Whether as many requests wait as may; `tenant` NULL: without regard to a tenant's part of the slots. */
 bool hearth_service_full_locked(const struct hearth_service *service, const struct hearth_tenant *tenant);
 /* The time since `real_us` (the real clock) went into sampling. */
 void hearth_service_sampled(struct hearth_service *service, int64_t real_us);

@@ -1,7 +1,7 @@
 /* The step. Rules in step.h.
  *
  * Invariants: an idle lane has id 0; a queued request is on no lane; shares sum to at most batch_tokens; a share never
- * crosses a mark or the prefill's end; a tenant's account counts its requests that wait and run, but for warm ones. */
+ * crosses a mark or the prefill's end; a tenant's account counts its requests that wait and run, except prefetches. */
 #include "sched/step.h"
 
 #include "base/assert.h"
@@ -52,7 +52,7 @@ static bool lane_free(const struct hearth_step *step) {
     return false;
 }
 
-/* When a request counts as arrived among those of its tenant. */
+/* When a request counts as arrived among the requests of its tenant. */
 static int64_t came_us(enum hearth_class priority, int64_t arrived_us) {
     static const int64_t patience_s[] = {
 #define X(name, text, patience) [HEARTH_CLASS_##name] = (patience),
@@ -62,24 +62,25 @@ static int64_t came_us(enum hearth_class priority, int64_t arrived_us) {
     return arrived_us + patience_s[priority] * 1000000;
 }
 
-int64_t hearth_step_lane_rank_us(const struct hearth_step *step, const struct hearth_step_lane *lane) {
+int64_t hearth_step_lane_start_us(const struct hearth_step *step, const struct hearth_step_lane *lane) {
     if (lane->priority == HEARTH_CLASS_WARM)
         return INT64_MAX;
-    return came_us(lane->priority, lane->arrived_us) + hearth_accounts_debt_us(&step->accounts, lane->account);
+    return came_us(lane->priority, lane->arrived_us) + hearth_accounts_lead_us(&step->accounts, lane->account);
 }
 
-struct hearth_rank hearth_step_rank(const struct hearth_step *step, const struct hearth_step_request *request) {
+struct hearth_start_tag hearth_step_start_tag(const struct hearth_step *step,
+                                              const struct hearth_step_request *request) {
     if (request->priority == HEARTH_CLASS_WARM)
-        return (struct hearth_rank){INT64_MAX, request->arrived_us};
-    struct hearth_rank rank = {.came_us = came_us(request->priority, request->arrived_us)};
-    int64_t oldest_us = step->accounts.v[request->account].served_us - HEARTH_SENIOR_US;
-    rank.rank_us = (rank.came_us > oldest_us ? rank.came_us : oldest_us) +
-                   hearth_accounts_debt_us(&step->accounts, request->account);
-    return rank;
+        return (struct hearth_start_tag){INT64_MAX, request->arrived_us};
+    struct hearth_start_tag tag = {.came_us = came_us(request->priority, request->arrived_us)};
+    int64_t oldest_us = step->accounts.v[request->account].last_run_us - HEARTH_BACKLOG_US;
+    tag.virtual_us = (tag.came_us > oldest_us ? tag.came_us : oldest_us) +
+                     hearth_accounts_lead_us(&step->accounts, request->account);
+    return tag;
 }
 
-bool hearth_rank_before(struct hearth_rank a, struct hearth_rank b) {
-    return a.rank_us != b.rank_us ? a.rank_us < b.rank_us : a.came_us < b.came_us;
+bool hearth_start_tag_before(struct hearth_start_tag a, struct hearth_start_tag b) {
+    return a.virtual_us != b.virtual_us ? a.virtual_us < b.virtual_us : a.came_us < b.came_us;
 }
 
 static bool held(const struct hearth_step *step, const struct hearth_step_request *request) {
@@ -92,88 +93,90 @@ static bool shorter(const struct hearth_step *step, int32_t need, int32_t left) 
            (double)left * step->params.prefill_us >= HEARTH_SHORTER_MIN_US;
 }
 
-/* Those of the queue that are not held and for whom something may be done: all of them rank first among their like. */
+/* The queued requests, not held, that may be admitted or may preempt next: the first of each kind. */
 struct waiting {
     const struct hearth_step_request *best[HEARTH_CLASS_WARM + 1]; /* of each class */
-    const struct hearth_step_request *first; /* of all but warm ones */
-    const struct hearth_step_request *brief; /* of those whose rank has come, by class, then who needs least */
-    bool others; /* somebody waits, held or not, who is not warm */
+    const struct hearth_step_request *first; /* of all but prefetches */
+    const struct hearth_step_request *least_work; /* of those whose start tag has passed: by class, then by work */
+    bool others; /* a request waits, held or not, that is no prefetch */
 };
 
-static bool briefer(const struct hearth_step_request *a, const struct hearth_step_request *b) {
+static bool less_work(const struct hearth_step_request *a, const struct hearth_step_request *b) {
     return a->priority != b->priority ? a->priority < b->priority : a->need_tokens < b->need_tokens;
 }
 
-/* Whoever of a class ranks behind this is not admitted: somebody has lacked cells for long enough, and would forever
- * while others take those that become free. A better class is not kept from a free lane before that has lasted. */
-static void find_last(const struct hearth_step *step, int64_t now_us, struct hearth_rank last[HEARTH_CLASS_WARM]) {
+/* For each class the largest tag that is admitted: a request that has lacked cells for long enough stops those behind
+ * it, which would otherwise take every cell that becomes free. A better class is stopped only after a longer wait. */
+static void find_cutoffs(const struct hearth_step *step, int64_t now_us,
+                         struct hearth_start_tag last[HEARTH_CLASS_WARM]) {
     for (int c = 0; c < HEARTH_CLASS_WARM; c++)
-        last[c] = (struct hearth_rank){INT64_MAX, INT64_MAX};
+        last[c] = (struct hearth_start_tag){INT64_MAX, INT64_MAX};
     for (size_t i = 0; i < step->queued; i++) {
         const struct hearth_step_request *request = &step->queue[i];
         int64_t lacked_us = request->cells_us > 0 ? now_us - request->cells_us : 0;
         if (lacked_us < HEARTH_CELLS_WAIT_US)
             continue;
-        struct hearth_rank rank = hearth_step_rank(step, request);
+        struct hearth_start_tag tag = hearth_step_start_tag(step, request);
         for (int c = lacked_us < HEARTH_CELLS_LONG_US ? (int)request->priority : 0; c < HEARTH_CLASS_WARM; c++)
-            if (hearth_rank_before(rank, last[c]))
-                last[c] = rank;
+            if (hearth_start_tag_before(tag, last[c]))
+                last[c] = tag;
     }
 }
 
-static void look(const struct hearth_step *step, bool free, int64_t now_us, struct waiting *w) {
-    struct hearth_rank ranks[HEARTH_CLASS_WARM + 1] = {{0}}, last[HEARTH_CLASS_WARM];
-    find_last(step, now_us, last);
+static void scan_queue(const struct hearth_step *step, bool free, int64_t now_us, struct waiting *w) {
+    struct hearth_start_tag tags[HEARTH_CLASS_WARM + 1] = {{0}}, last[HEARTH_CLASS_WARM];
+    find_cutoffs(step, now_us, last);
     *w = (struct waiting){.others = false};
     for (size_t i = 0; i < step->queued; i++) {
         const struct hearth_step_request *request = &step->queue[i];
         bool warm = request->priority == HEARTH_CLASS_WARM;
         w->others = w->others || !warm;
-        if (held(step, request) || (!free && now_us < request->humble_until_us))
+        if (held(step, request) || (!free && now_us < request->preempt_backoff_until_us))
             continue;
-        struct hearth_rank rank = hearth_step_rank(step, request);
-        if (!warm && hearth_rank_before(last[request->priority], rank))
+        struct hearth_start_tag tag = hearth_step_start_tag(step, request);
+        if (!warm && hearth_start_tag_before(last[request->priority], tag))
             continue;
         const struct hearth_step_request **best = &w->best[request->priority];
-        if (!*best || hearth_rank_before(rank, ranks[request->priority])) {
+        if (!*best || hearth_start_tag_before(tag, tags[request->priority])) {
             *best = request;
-            ranks[request->priority] = rank;
+            tags[request->priority] = tag;
         }
-        if (!warm && request->need_tokens >= 0 && rank.rank_us <= now_us && (!w->brief || briefer(request, w->brief)))
-            w->brief = request;
+        bool passed = !warm && request->need_tokens >= 0 && tag.virtual_us <= now_us;
+        if (passed && (!w->least_work || less_work(request, w->least_work)))
+            w->least_work = request;
     }
     for (int c = 0; c < HEARTH_CLASS_WARM; c++)
-        if (w->best[c] && (!w->first || hearth_rank_before(ranks[c], ranks[w->first->priority])))
+        if (w->best[c] && (!w->first || hearth_start_tag_before(tags[c], tags[w->first->priority])))
             w->first = w->best[c];
 }
 
-static const struct hearth_step_request *favoured(const struct hearth_step *step) {
-    for (size_t i = 0; i < step->queued && step->favoured; i++)
-        if (step->queue[i].id == step->favoured)
+static const struct hearth_step_request *reserved_for(const struct hearth_step *step) {
+    for (size_t i = 0; i < step->queued && step->reserved_for; i++)
+        if (step->queue[i].id == step->reserved_for)
             return held(step, &step->queue[i]) ? NULL : &step->queue[i];
     return NULL;
 }
 
-/* Who is next when there is a lane; NULL: nobody. No warm one while others wait, who may well come to need the lane in
- * a moment. */
+/* The request that gets a free lane; NULL: none. No prefetch while other requests wait: one of them may need the lane
+ * in a moment. */
 static const struct hearth_step_request *next_request(const struct hearth_step *step, const struct waiting *w,
                                                       int64_t now_us) {
-    const struct hearth_step_request *first = favoured(step);
+    const struct hearth_step_request *first = reserved_for(step);
     if (first)
         return first;
     first = w->first;
     if (!w->others)
         return w->best[HEARTH_CLASS_WARM];
-    bool lets_pass = first && w->brief && w->brief->priority <= first->priority &&
+    bool lets_pass = first && w->least_work && w->least_work->priority <= first->priority &&
                      now_us - first->queued_us < HEARTH_SHORTER_WAIT_US && first->need_tokens >= 0 &&
-                     shorter(step, w->brief->need_tokens, first->need_tokens);
-    return lets_pass ? w->brief : first;
+                     shorter(step, w->least_work->need_tokens, first->need_tokens);
+    return lets_pass ? w->least_work : first;
 }
 
-/* ---- setting aside ---- */
+/* ---- preemption ---- */
 
-/* The warm lane that began last, or -1. */
-static int warm_lane(const struct hearth_step *step) {
+/* The prefetch that began last, or -1. */
+static int prefetch_lane(const struct hearth_step *step) {
     int best = -1;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         const struct hearth_step_lane *lane = &step->lanes[i];
@@ -185,9 +188,9 @@ static int warm_lane(const struct hearth_step *step) {
     return best;
 }
 
-/* Whether a lane may be taken from its request by now, for one of that class. */
-static bool ripe(const struct hearth_step_lane *lane, enum hearth_class class, int64_t now_us) {
-    if (lane->state == HEARTH_LANE_IDLE || lane->priority == HEARTH_CLASS_WARM || lane->stays)
+/* Whether the lane may be a victim of a request of that class by now. */
+static bool may_preempt(const struct hearth_step_lane *lane, enum hearth_class class, int64_t now_us) {
+    if (lane->state == HEARTH_LANE_IDLE || lane->priority == HEARTH_CLASS_WARM || lane->not_preemptible)
         return false;
     double held_us = (double)(now_us - lane->assigned_us);
     double had_us = lane->state == HEARTH_LANE_PREFILL ? lane->spent_us : held_us;
@@ -196,112 +199,114 @@ static bool ripe(const struct hearth_step_lane *lane, enum hearth_class class, i
     return had_us >= (double)lane->quantum_us;
 }
 
-/* Why a ripe lane yields to a request; the order is that of preference. */
-enum why { WHY_NOT, WHY_SLICE, WHY_SHARE, WHY_SHORTER, WHY_CLASS };
+/* Why a lane is a victim; the larger, the better. */
+enum preempt_reason { PREEMPT_NOT, PREEMPT_SLICE, PREEMPT_SHARE, PREEMPT_SHORTER, PREEMPT_CLASS };
 
-static bool queues_anew(enum why why) {
-    return why == WHY_SHARE || why == WHY_SLICE;
+static bool arrives_anew(enum preempt_reason reason) {
+    return reason == PREEMPT_SHARE || reason == PREEMPT_SLICE;
 }
 
-static enum why why_yield(const struct hearth_step *step, const struct hearth_step_lane *lane,
-                          const struct hearth_step_request *request, int64_t now_us) {
+static enum preempt_reason reason_to_preempt(const struct hearth_step *step, const struct hearth_step_lane *lane,
+                                             const struct hearth_step_request *request, int64_t now_us) {
     if (lane->priority > request->priority)
-        return WHY_CLASS;
-    if (hearth_step_rank(step, request).rank_us > now_us)
-        return WHY_NOT;
+        return PREEMPT_CLASS;
+    if (hearth_step_start_tag(step, request).virtual_us > now_us)
+        return PREEMPT_NOT;
     if (lane->state == HEARTH_LANE_PREFILL && lane->priority == request->priority &&
         shorter(step, request->need_tokens, lane->target - lane->computed))
-        return WHY_SHORTER;
-    int64_t ahead_us = hearth_accounts_debt_us(&step->accounts, lane->account) -
-                       hearth_accounts_debt_us(&step->accounts, request->account);
+        return PREEMPT_SHORTER;
+    int64_t ahead_us = hearth_accounts_lead_us(&step->accounts, lane->account) -
+                       hearth_accounts_lead_us(&step->accounts, request->account);
     if (ahead_us >= HEARTH_SHARE_US && lane->priority == request->priority)
-        return WHY_SHARE;
+        return PREEMPT_SHARE;
     if (lane->state == HEARTH_LANE_DECODE && now_us - lane->decodes_us >= HEARTH_SLICE_US &&
         now_us - request->queued_us >= HEARTH_SLICE_WAIT_US)
-        return WHY_SLICE;
-    return WHY_NOT;
+        return PREEMPT_SLICE;
+    return PREEMPT_NOT;
 }
 
-/* Of two lanes that yield for the same reason: whether to take the first. */
-static bool rather(const struct hearth_step *step, const struct hearth_step_lane *a, const struct hearth_step_lane *b,
-                   enum why why) {
-    switch (why) {
-    case WHY_CLASS:
+/* Of two victims for the same reason: whether the first is the better one. */
+static bool better_victim(const struct hearth_step *step, const struct hearth_step_lane *a,
+                          const struct hearth_step_lane *b, enum preempt_reason reason) {
+    switch (reason) {
+    case PREEMPT_CLASS:
         if (a->priority != b->priority)
             return a->priority > b->priority;
         return a->arrived_us > b->arrived_us;
-    case WHY_SHORTER: return a->target - a->computed > b->target - b->computed;
-    case WHY_SHARE:
-        return hearth_accounts_debt_us(&step->accounts, a->account) >
-               hearth_accounts_debt_us(&step->accounts, b->account);
-    case WHY_SLICE: return a->decodes_us < b->decodes_us;
-    case WHY_NOT: break;
+    case PREEMPT_SHORTER: return a->target - a->computed > b->target - b->computed;
+    case PREEMPT_SHARE:
+        return hearth_accounts_lead_us(&step->accounts, a->account) >
+               hearth_accounts_lead_us(&step->accounts, b->account);
+    case PREEMPT_SLICE: return a->decodes_us < b->decodes_us;
+    case PREEMPT_NOT: break;
     }
     return false;
 }
 
-/* The lane that yields to a request, or -1. */
-static int lane_for(const struct hearth_step *step, const struct hearth_step_request *request, int64_t now_us,
-                    enum why *reason) {
+/* The best victim for a request, or -1. */
+static int victim_for(const struct hearth_step *step, const struct hearth_step_request *request, int64_t now_us,
+                    enum preempt_reason *best_reason) {
     int best = -1;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         const struct hearth_step_lane *lane = &step->lanes[i];
-        enum why why = ripe(lane, request->priority, now_us) ? why_yield(step, lane, request, now_us) : WHY_NOT;
-        if (why == WHY_NOT || (best >= 0 && why < *reason))
+        enum preempt_reason reason = PREEMPT_NOT;
+        if (may_preempt(lane, request->priority, now_us))
+            reason = reason_to_preempt(step, lane, request, now_us);
+        if (reason == PREEMPT_NOT || (best >= 0 && reason < *best_reason))
             continue;
-        if (best < 0 || why > *reason || rather(step, lane, &step->lanes[best], why))
+        if (best < 0 || reason > *best_reason || better_victim(step, lane, &step->lanes[best], reason))
             best = (int)i;
-        *reason = why;
+        *best_reason = reason;
     }
     return best;
 }
 
-/* No lane is free: whether one yields. Asked for are those who rank first, of all and of each class, and the one that
- * needs least. */
-static bool yields(struct hearth_step *step, const struct waiting *w, int64_t now_us, struct hearth_action *action) {
+/* No lane is free: whether a request preempts one. Tried are the first of all, the first of each class, and the one
+ * with the least to compute. */
+static bool preempts(struct hearth_step *step, const struct waiting *w, int64_t now_us, struct hearth_action *action) {
     const struct hearth_step_request *asking[] = {w->first, w->best[HEARTH_CLASS_INTERACTIVE],
                                                   w->best[HEARTH_CLASS_SIDE], w->best[HEARTH_CLASS_BACKGROUND],
-                                                  w->brief};
-    enum why why = WHY_NOT;
-    action->lane = w->first ? warm_lane(step) : -1;
+                                                  w->least_work};
+    enum preempt_reason reason = PREEMPT_NOT;
+    action->lane = w->first ? prefetch_lane(step) : -1;
     action->id = w->first ? w->first->id : 0;
     for (size_t i = 0; i < sizeof asking / sizeof *asking && action->lane < 0; i++)
         if (asking[i]) {
-            action->lane = lane_for(step, asking[i], now_us, &why);
+            action->lane = victim_for(step, asking[i], now_us, &reason);
             action->id = asking[i]->id;
         }
     if (action->lane < 0)
         return false;
-    action->type = HEARTH_ACTION_YIELD;
-    action->anew = queues_anew(why);
-    step->favoured = action->id;
+    action->type = HEARTH_ACTION_PREEMPT;
+    action->loses_place = arrives_anew(reason);
+    step->reserved_for = action->id;
     return true;
 }
 
-int hearth_step_yields_to(const struct hearth_step *step, int64_t id, int64_t now_us, bool *anew) {
+int hearth_step_victim_for(const struct hearth_step *step, int64_t id, int64_t now_us, bool *loses_place) {
     const struct hearth_step_request *request = step->queue;
     while (request < step->queue + step->queued && request->id != id)
         request++;
     HEARTH_ASSERT(request < step->queue + step->queued);
-    enum why why = WHY_NOT;
-    int lane = request->priority == HEARTH_CLASS_WARM ? -1 : warm_lane(step);
+    enum preempt_reason reason = PREEMPT_NOT;
+    int lane = request->priority == HEARTH_CLASS_WARM ? -1 : prefetch_lane(step);
     if (lane < 0 && request->priority != HEARTH_CLASS_WARM)
-        lane = lane_for(step, request, now_us, &why);
-    *anew = queues_anew(why);
+        lane = victim_for(step, request, now_us, &reason);
+    *loses_place = arrives_anew(reason);
     return lane;
 }
 
-int hearth_step_last_lane(const struct hearth_step *step) {
+int hearth_step_cells_victim(const struct hearth_step *step) {
     int last = -1;
     int64_t last_us = 0;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         const struct hearth_step_lane *lane = &step->lanes[i];
         if (lane->state == HEARTH_LANE_IDLE)
             continue;
-        int64_t rank_us = hearth_step_lane_rank_us(step, lane);
-        if (last < 0 || rank_us > last_us || (rank_us == last_us && lane->id > step->lanes[last].id)) {
+        int64_t virtual_us = hearth_step_lane_start_us(step, lane);
+        if (last < 0 || virtual_us > last_us || (virtual_us == last_us && lane->id > step->lanes[last].id)) {
             last = (int)i;
-            last_us = rank_us;
+            last_us = virtual_us;
         }
     }
     return last;
@@ -330,14 +335,14 @@ void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_ac
     if (step->queued > 0) {
         struct waiting waiting;
         bool free = lane_free(step);
-        look(step, free, now_us, &waiting);
+        scan_queue(step, free, now_us, &waiting);
         const struct hearth_step_request *request = free ? next_request(step, &waiting, now_us) : NULL;
         if (request) {
             action->type = HEARTH_ACTION_ADMIT;
             action->id = request->id;
             return;
         }
-        if (!free && yields(step, &waiting, now_us, action))
+        if (!free && preempts(step, &waiting, now_us, action))
             return;
     }
     int capture = next_capture(step);
@@ -375,8 +380,8 @@ bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_reque
     *queued = *request;
     queued->held_at = 0;
     queued->cells_us = 0;
-    queued->humble_until_us = 0;
-    queued->humbled = 0;
+    queued->preempt_backoff_until_us = 0;
+    queued->preempt_backoffs = 0;
     queued->need_tokens = -1;
     if (queued->priority != HEARTH_CLASS_WARM)
         queued->account = hearth_accounts_wait(&step->accounts, queued->tenant);
@@ -392,8 +397,8 @@ static size_t queue_find(const struct hearth_step *step, int64_t id) {
 }
 
 static void queue_remove(struct hearth_step *step, size_t at) {
-    if (step->queue[at].id == step->favoured)
-        step->favoured = 0;
+    if (step->queue[at].id == step->reserved_for)
+        step->reserved_for = 0;
     memmove(step->queue + at, step->queue + at + 1, (step->queued - at - 1) * sizeof *step->queue);
     step->queued--;
     step->moves++;
@@ -422,19 +427,19 @@ void hearth_step_hold(struct hearth_step *step, int64_t id, bool cells, int64_t 
     if (cells && request->priority != HEARTH_CLASS_WARM && request->cells_us == 0)
         request->cells_us = now_us > 0 ? now_us : 1;
     step->moves++;
-    if (step->favoured == id) {
-        step->favoured = 0; /* others have waited long enough for it */
-        request->humble_until_us = now_us + ((int64_t)HEARTH_HUMBLE_US << request->humbled);
-        request->humbled += request->humbled < HEARTH_HUMBLE_TIMES;
+    if (step->reserved_for == id) {
+        step->reserved_for = 0; /* other requests have waited long enough for it */
+        request->preempt_backoff_until_us = now_us + ((int64_t)HEARTH_PREEMPT_BACKOFF_US << request->preempt_backoffs);
+        request->preempt_backoffs += request->preempt_backoffs < HEARTH_PREEMPT_BACKOFF_TIMES;
     }
 }
 
-/* How long a request has its lane at least. One that came to it at once has had no turn to lose. */
-static int64_t quantum_us(const struct hearth_step_request *request, int64_t aside_us, int64_t now_us) {
+/* How long a request has its lane at least. One that got it at once has waited for no turn that it could lose. */
+static int64_t quantum_us(const struct hearth_step_request *request, int64_t preempt_cost_us, int64_t now_us) {
     int64_t waited_us = now_us - request->queued_us, more_us = waited_us / HEARTH_QUANTUM_SHARE;
-    if (!request->aside)
+    if (!request->preempted)
         return waited_us < HEARTH_QUANTUM_US ? waited_us : HEARTH_QUANTUM_US;
-    int64_t quantum = aside_us * HEARTH_QUANTUM_TIMES;
+    int64_t quantum = preempt_cost_us * HEARTH_QUANTUM_TIMES;
     if (quantum > HEARTH_QUANTUM_US || request->lost > 0)
         quantum = (int64_t)HEARTH_QUANTUM_US << (request->lost < HEARTH_LOST_TIMES ? request->lost : HEARTH_LOST_TIMES);
     else if (quantum < HEARTH_QUANTUM_LEAST_US)
@@ -443,7 +448,7 @@ static int64_t quantum_us(const struct hearth_step_request *request, int64_t asi
 }
 
 void hearth_step_assign(struct hearth_step *step, int64_t id, int index, int32_t computed, int32_t target,
-                        const int32_t *marks, size_t mark_count, int64_t aside_us, int64_t now_us) {
+                        const int32_t *marks, size_t mark_count, int64_t preempt_cost_us, int64_t now_us) {
     struct hearth_step_lane *lane = &step->lanes[index];
     size_t at = queue_find(step, id);
     HEARTH_ASSERT(at < step->queued && lane->state == HEARTH_LANE_IDLE && computed < target);
@@ -454,7 +459,7 @@ void hearth_step_assign(struct hearth_step *step, int64_t id, int index, int32_t
                                       .account = request->account,
                                       .arrived_us = request->arrived_us,
                                       .assigned_us = now_us,
-                                      .quantum_us = quantum_us(request, aside_us, now_us),
+                                      .quantum_us = quantum_us(request, preempt_cost_us, now_us),
                                       .begun = computed,
                                       .computed = computed,
                                       .target = target};
@@ -501,7 +506,7 @@ bool hearth_step_computed(struct hearth_step *step, int index, int32_t tokens) {
     if (lane->state != HEARTH_LANE_PREFILL)
         return false;
     HEARTH_ASSERT(lane->computed <= lane->target);
-    hearth_step_changed(step); /* somebody may wait to share what was just computed */
+    hearth_step_changed(step); /* a held request may share what was just computed */
     if (lane->computed == lane->target) {
         lane->state = HEARTH_LANE_DECODE;
         lane->due = 1;

@@ -67,7 +67,7 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
     info.reused_tokens = task->receipt.reused_live_tokens + task->receipt.reused_ram_tokens +
                          task->receipt.reused_disk_tokens;
     if (info.reused_tokens > (uint32_t)lane->begun)
-        info.reused_tokens = (uint32_t)lane->begun; /* the rest was lost while the request was set aside */
+        info.reused_tokens = (uint32_t)lane->begun; /* the rest was lost while the request was preempted */
     info.computed_tokens = (uint32_t)lane->computed - info.reused_tokens;
     info.priority = task->request.priority;
     info.tenant = task->request.tenant.id;
@@ -80,26 +80,26 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
 
 /* A request that waits, and where it stands. */
 struct place {
-    struct hearth_rank rank;
+    struct hearth_start_tag tag;
     const struct hearth_step_request *request;
 };
 
-static int by_rank(const void *a, const void *b) {
+static int by_start_tag(const void *a, const void *b) {
     const struct place *x = a, *y = b;
-    if (hearth_rank_before(x->rank, y->rank) || hearth_rank_before(y->rank, x->rank))
-        return hearth_rank_before(x->rank, y->rank) ? -1 : 1;
+    if (hearth_start_tag_before(x->tag, y->tag) || hearth_start_tag_before(y->tag, x->tag))
+        return hearth_start_tag_before(x->tag, y->tag) ? -1 : 1;
     return x->request < y->request ? -1 : x->request > y->request;
 }
 
-/* Those who wait, in the order of admission: written into `list`, at most HEARTH_WAITING_MAX. */
+/* The waiting requests, in the order of admission: written into `list`, at most HEARTH_WAITING_MAX. */
 static size_t list_waiting(struct hearth_service *service, struct hearth_waiting_info *list, int64_t now_us) {
     const struct hearth_step *step = &service->step;
     struct place *places = calloc(step->queued, sizeof *places);
     size_t n = places ? step->queued : 0;
     for (size_t i = 0; i < n; i++)
-        places[i] = (struct place){hearth_step_rank(step, &step->queue[i]), &step->queue[i]};
+        places[i] = (struct place){hearth_step_start_tag(step, &step->queue[i]), &step->queue[i]};
     if (n > 1)
-        qsort(places, n, sizeof *places, by_rank);
+        qsort(places, n, sizeof *places, by_start_tag);
     n = n < HEARTH_WAITING_MAX ? n : HEARTH_WAITING_MAX;
     for (size_t i = 0; i < n; i++) {
         const struct hearth_step_request *request = places[i].request;
@@ -177,8 +177,8 @@ bool hearth_service_full_locked(const struct hearth_service *service, const stru
     uint32_t free_lanes = service->lanes > service->on_lanes ? service->lanes - service->on_lanes : 0;
     if (queue == 0)
         return false;
-    return tenant ? hearth_seats_full(&service->seats, tenant->id, queue, free_lanes)
-                  : service->seats.taken >= (uint64_t)queue + free_lanes;
+    return tenant ? hearth_admission_full(&service->admission, tenant->id, queue, free_lanes)
+                  : service->admission.taken >= (uint64_t)queue + free_lanes;
 }
 
 bool hearth_service_overloaded(struct hearth_service *service, const struct hearth_tenant *tenant,
@@ -193,13 +193,13 @@ bool hearth_service_overloaded(struct hearth_service *service, const struct hear
 
 void hearth_service_reserve(struct hearth_service *service, const struct hearth_tenant *tenant) {
     pthread_mutex_lock(&service->mutex);
-    hearth_seats_take(&service->seats, tenant->id);
+    hearth_admission_take(&service->admission, tenant->id);
     pthread_mutex_unlock(&service->mutex);
 }
 
 void hearth_service_unreserve(struct hearth_service *service, const struct hearth_tenant *tenant) {
     pthread_mutex_lock(&service->mutex);
-    hearth_seats_leave(&service->seats, tenant->id);
+    hearth_admission_leave(&service->admission, tenant->id);
     pthread_mutex_unlock(&service->mutex);
 }
 

@@ -43,7 +43,7 @@ struct world {
     size_t event_count;
     int32_t left[256];     /* tokens to generate, per name */
     int32_t computed[256]; /* per name: where it goes on after it was set aside */
-    bool aside[256], stays[256];
+    bool preempted[256], stays[256];
     bool needs, brief;
     int32_t cells; /* 0: as many as anybody needs */
     int64_t now_us;
@@ -133,7 +133,7 @@ static void submit(struct world *world, const struct event *event, int64_t arriv
                                                 .arrived_us = arrived_us,
                                                 .queued_us = queued_us,
                                                 .tokens = event->tokens,
-                                                .aside = world->aside[name]};
+                                                .preempted = world->preempted[name]};
     HEARTH_ASSERT(hearth_step_submit(&world->step, &request));
     if (world->needs)
         hearth_step_need(&world->step, name, event->tokens - world->computed[name]);
@@ -181,7 +181,7 @@ static void admit(struct world *world, int name) {
     say(world, text);
     hearth_step_assign(&world->step, name, lane, world->computed[name], event->tokens, &event->mark, event->mark > 0,
                        HEARTH_QUANTUM_US, world->now_us);
-    world->step.lanes[lane].stays = world->stays[name];
+    world->step.lanes[lane].not_preemptible = world->stays[name];
 }
 
 /* Set aside; it will go on from where it is. */
@@ -189,12 +189,12 @@ static void yield(struct world *world, const struct hearth_action *action) {
     const struct hearth_step_lane lane = world->step.lanes[action->lane];
     char text[64];
     snprintf(text, sizeof text, "%c yields to %c%s", (char)lane.id, (char)action->id,
-             action->anew ? " and queues anew" : "");
+             action->loses_place ? " and queues anew" : "");
     say(world, text);
     world->computed[lane.id] = lane.state == HEARTH_LANE_DECODE ? lane.target - 1 : lane.computed;
-    world->aside[lane.id] = true;
+    world->preempted[lane.id] = true;
     hearth_step_release(&world->step, action->lane, true, world->now_us);
-    submit(world, event_of(world, (char)lane.id), action->anew ? world->now_us : lane.arrived_us, world->now_us);
+    submit(world, event_of(world, (char)lane.id), action->loses_place ? world->now_us : lane.arrived_us, world->now_us);
 }
 
 static void compute(struct world *world, const struct hearth_action *action) {
@@ -253,7 +253,7 @@ static void play(struct world *world) {
         hearth_step_next(&world->step, world->now_us, &action);
         switch (action.type) {
         case HEARTH_ACTION_ADMIT: admit(world, (int)action.id); break;
-        case HEARTH_ACTION_YIELD: yield(world, &action); break;
+        case HEARTH_ACTION_PREEMPT: yield(world, &action); break;
         case HEARTH_ACTION_COMPUTE: compute(world, &action); break;
         case HEARTH_ACTION_CAPTURE:
             snprintf(text, sizeof text, "capture lane %d%s", action.lane, action.alone ? "" : " between batches");

@@ -210,7 +210,7 @@ static void sleeping_saves_nothing(void) {
  * (all others here), each with a lane for its prompt and a slice, one after another on each lane; and batches to the
  * end. For the next one the same begins when that one was served. */
 static double bound_s(int others, uint32_t lanes, double prefill_s) {
-    double rank_s = 10 + HEARTH_DEBT_MAX_US / 1e6, turn_s = prefill_s + HEARTH_SLICE_US / 1e6 + 1;
+    double rank_s = 10 + HEARTH_LEAD_MAX_US / 1e6, turn_s = prefill_s + HEARTH_SLICE_US / 1e6 + 1;
     return rank_s + ((double)others / lanes + 1) * turn_s;
 }
 

@@ -42,7 +42,7 @@ static void all_of_a_crowd_are_answered(void **state) {
 
 /* ---- few who do not fit beside each other ---- */
 
-/* One of a better class came so late that it ranks behind: it lacks cells, and takes the other's. Once, and not again
+/* One of a better class came so late that it tags behind: it lacks cells, and takes the other's. Once, and not again
  * for every token of the other's. */
 static void two_who_do_not_fit_take_turns_once(void **state) {
     (void)state;

@@ -169,7 +169,7 @@ static void who_cannot_be_kept_stays(void **state) {
 
 /* ---- how many may wait ---- */
 
-/* While requests are being read they count as waiting, for their own key before others; and they keep their seats. */
+/* While requests are being read they count as waiting, for their own key before others; and they keep their slots. */
 static void who_is_announced_has_a_seat(void **state) {
     (void)state;
     struct stage stage;
@@ -192,7 +192,7 @@ static void who_is_announced_has_a_seat(void **state) {
     (void)run(&stage, &request, &reply);
     assert_int_equal(reply.err, 0);
     reply_finish(&reply);
-    assert_false(hearth_service_overloaded(stage.service, &many, &retry_after_s)); /* the seat went with the request */
+    assert_false(hearth_service_overloaded(stage.service, &many, &retry_after_s)); /* the slot went with the request */
     hearth_service_reserve(stage.service, &many);
     assert_true(hearth_service_overloaded(stage.service, &many, &retry_after_s));
     request.prompt_tokens = 0;

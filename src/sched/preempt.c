@@ -1,26 +1,26 @@
-/* Turns: who gives way, and when. The step decides (sched/step.h); here its decisions are carried out, and it is told
- * what it has to know for them.
+/* Preemption, and what else the step decides about lanes (sched/step.h): here its decisions are carried out, and it is
+ * told what it needs to know for them.
  *
- * A request that is set aside loses nothing but its lane. Its state goes to the spare place, where it stays as it is;
- * when there is none, or another comes to it, to RAM, most of a long prompt's having been captured on the way. It is
- * expected back, so that RAM keeps it while it may; and everything else (sampler, thinker, text) is the task's own.
- * What RAM had to give up all the same is computed again, which the step counts against doing it often. A request whose
- * state RAM could not hold, or whose client wants nothing kept, stays on its lane until it ends; it is set aside only
- * when the KV cache is full, and then computes anew.
+ * A preempted request loses nothing but its lane. Its state goes to the parked sequence, where it stays as it is; where
+ * there is none, or the state of another request needs it, to RAM, most of a long prompt having been captured on the
+ * way. The request is expected back, so that RAM keeps its state while it can; everything else (sampler, thinker, text)
+ * belongs to the task. State that RAM had to evict all the same is computed again, which the step counts against
+ * preempting the request often. A request whose state RAM could not hold, or whose client wants nothing stored, keeps
+ * its lane until it ends; it is preempted only when the KV cache is full, and then computes anew.
  *
- * Deadlines are told by the engine's clock. While the thread sleeps sim's stands still: there the time that was slept
- * counts.
+ * Deadlines go by the engine's clock. While the thread sleeps the clock of sim stands still: there the time that was
+ * slept counts.
  *
- * Invariants: on_lane[i] is the task of lane i or NULL; the spare place is never busy, and empty until a request was
- * set aside; `seats` counts those without a lane (set aside, new or announced), `on_lanes` those with one. */
+ * Invariants: on_lane[i] is the task of lane i or NULL; the parked sequence is never busy, and empty until a request is
+ * preempted; `admission` counts the tasks without a lane (preempted, new or announced), `on_lanes` those with one. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "sched/service_internal.h"
 
-#define ASIDE_KEEP_US 120000000  /* how long RAM keeps what was set aside, while it may */
+#define PREEMPTED_KEEP_US 120000000  /* how long RAM keeps a preempted request's state, while it can */
 #define CELLS_RETRY_US 1000000   /* how often a task that is held for cells is asked again */
-#define DECODE_TPS 2.0           /* a reply is seen to go on */
-#define PEEK_US 1000000          /* how often it is looked again what somebody who waits needs */
+#define DECODE_TPS 2.0           /* a reader sees the reply go on */
+#define PEEK_US 1000000          /* how long the estimate of a waiting prompt holds */
 
 /* ---- the queue ---- */
 
@@ -33,30 +33,30 @@ bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task,
                                                 .queued_us = task->queued_us,
                                                 .tokens = (int32_t)task->tokens.n,
                                                 .lost = task->lost,
-                                                .aside = task->preemptions > 0};
+                                                .preempted = task->preemptions > 0};
     return hearth_step_submit(&service->step, &request);
 }
 
-/* From now on the task has a seat, or none; and so many lanes more are busy. */
-static void count(struct hearth_service *service, struct hearth_task *task, bool seated, int on_lanes) {
-    if (hearth_task_warm(task))
+/* From now on the task has an admission slot, or none; and so many lanes more are busy. */
+static void count(struct hearth_service *service, struct hearth_task *task, bool in_admission, int on_lanes) {
+    if (hearth_task_is_prefetch(task))
         return;
     pthread_mutex_lock(&service->mutex);
-    if (seated && !task->seated)
-        hearth_seats_take(&service->seats, task->request.tenant.id);
-    if (!seated && task->seated)
-        hearth_seats_leave(&service->seats, task->request.tenant.id);
-    task->seated = seated;
+    if (in_admission && !task->in_admission)
+        hearth_admission_take(&service->admission, task->request.tenant.id);
+    if (!in_admission && task->in_admission)
+        hearth_admission_leave(&service->admission, task->request.tenant.id);
+    task->in_admission = in_admission;
     service->on_lanes += (uint32_t)on_lanes;
     pthread_mutex_unlock(&service->mutex);
 }
 
-/* About what it takes to compute again what a task has lost while it was set aside. */
+/* About what it takes to compute again the state that a task has lost while it was preempted. */
 static int64_t lost_us(const struct hearth_service *service, const struct hearth_task *task, int32_t computed) {
     double each_us = service->step.params.prefill_us;
-    if (task->aside_at <= computed)
+    if (task->preempted_at <= computed)
         return 0;
-    return each_us > 0 ? (int64_t)(each_us * (task->aside_at - computed)) : HEARTH_QUANTUM_US;
+    return each_us > 0 ? (int64_t)(each_us * (task->preempted_at - computed)) : HEARTH_QUANTUM_US;
 }
 
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
@@ -64,12 +64,12 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
     int64_t now_us = hearth_service_now_us(service), again_us = lost_us(service, task, computed);
     task->lost += again_us >= HEARTH_QUANTUM_LEAST_US;
     hearth_step_assign(&service->step, task->id, lane, computed, (int32_t)task->tokens.n, marks, mark_count,
-                       task->aside_us + again_us + now_us - admit_us, now_us);
+                       task->preempt_cost_us + again_us + now_us - admit_us, now_us);
     task->lane = lane;
-    if (task->aside_at != computed || task->ahead > computed)
+    if (task->preempted_at != computed || task->ahead > computed)
         task->ahead = computed;
     task->persisted = computed;
-    task->aside_at = 0;
+    task->preempted_at = 0;
     task->waits_for_ended = 0;
     task->waited_us += now_us - task->queued_us;
     task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
@@ -94,116 +94,117 @@ void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task)
     count(service, task, false, -1);
 }
 
-/* ---- the spare place ---- */
+/* ---- the parked sequence ---- */
 
-static void swap_spare(struct hearth_service *service, int lane, int64_t aside_id) {
-    struct hearth_live *spare = &service->lives[service->lanes], held = *spare;
-    *spare = service->lives[lane];
+static void swap_parked(struct hearth_service *service, int lane, int64_t parked_id) {
+    struct hearth_live *parked = &service->lives[service->lanes], held = *parked;
+    *parked = service->lives[lane];
     service->lives[lane] = held;
     service->step.lanes[lane].capture = hearth_cache_capture_pending(service->cache, &held);
-    service->aside_id = aside_id;
+    service->parked_id = parked_id;
 }
 
-static void capture_spare(struct hearth_service *service) {
+static void capture_parked(struct hearth_service *service) {
     int64_t start_us = hearth_service_now_us(service);
-    struct hearth_task *task = service->aside_id ? hearth_task_find(service, service->aside_id) : NULL;
+    struct hearth_task *task = service->parked_id ? hearth_task_find(service, service->parked_id) : NULL;
     hearth_lane_capture(service, (int)service->lanes);
     if (task)
-        task->aside_us += hearth_service_now_us(service) - start_us;
+        task->preempt_cost_us += hearth_service_now_us(service) - start_us;
 }
 
-void hearth_spare_clear(struct hearth_service *service) {
-    capture_spare(service);
+void hearth_parked_clear(struct hearth_service *service) {
+    capture_parked(service);
     hearth_live_clear(service->cache, &service->lives[service->lanes]);
-    service->aside_id = 0;
+    service->parked_id = 0;
 }
 
-void hearth_spare_ended(struct hearth_service *service, const struct hearth_task *task) {
-    if (service->aside_id == task->id)
-        hearth_spare_clear(service);
+void hearth_parked_ended(struct hearth_service *service, const struct hearth_task *task) {
+    if (service->parked_id == task->id)
+        hearth_parked_clear(service);
 }
 
-void hearth_spare_return(struct hearth_service *service, const struct hearth_task *task) {
+void hearth_parked_return(struct hearth_service *service, const struct hearth_task *task) {
     const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
     int lane = hearth_live_first_to_go(lives, service->lanes, hearth_service_now_us(service));
     HEARTH_ASSERT(lane >= 0);
-    if (service->aside_id != task->id)
-        capture_spare(service);
+    if (service->parked_id != task->id)
+        capture_parked(service);
     hearth_lane_capture(service, lane);
     hearth_live_clear(service->cache, &service->lives[lane]);
-    swap_spare(service, lane, 0);
+    swap_parked(service, lane, 0);
 }
 
-/* A task's state goes from the lane it had to the spare place: whoever takes the lane costs it nothing. What stood
- * there comes to the lane, in RAM by then. False: there is no such place. */
-static bool stand_aside(struct hearth_service *service, const struct hearth_task *task, int lane) {
+/* A task's state goes from its lane to the parked sequence, so that giving the lane away costs the task nothing. The
+ * state that was parked before comes to the lane; RAM has it by then. False: the engine has no such sequence. */
+static bool park(struct hearth_service *service, const struct hearth_task *task, int lane) {
     if (service->places == service->lanes)
         return false;
-    capture_spare(service);
-    swap_spare(service, lane, task->id);
+    capture_parked(service);
+    swap_parked(service, lane, task->id);
     return true;
 }
 
-/* ---- setting aside ---- */
+/* ---- preempting ---- */
 
-void hearth_lane_set_aside(struct hearth_service *service, struct hearth_task *task, bool anew, bool empty) {
+void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *task, bool loses_place, bool empty) {
     int lane = task->lane;
-    bool warm = hearth_task_warm(task);
+    bool warm = hearth_task_is_prefetch(task);
     struct hearth_live *live = &service->lives[lane];
     int64_t arrived_us = service->step.lanes[lane].arrived_us;
     hearth_lane_leave(service, task);
     count(service, task, true, 0);
-    task->aside_at = (int32_t)live->tokens.n;
+    task->preempted_at = (int32_t)live->tokens.n;
     task->fetch_us = 0;
     task->preemptions++;
-    task->aside_steps = service->counters.steps;
+    task->preempted_steps = service->counters.steps;
     live->warm = live->warm || !task->prefilled;
     if (warm && empty)
         hearth_lane_capture_now(service, lane);
-    else if (!warm && !empty && live->tokens.n > 0 && stand_aside(service, task, lane))
+    else if (!warm && !empty && live->tokens.n > 0 && park(service, task, lane))
         live = &service->lives[service->lanes];
     else if (!warm)
         hearth_lane_capture(service, lane);
     if (!warm && live->tokens.n > 0) {
         const struct hearth_prompt prompt = {
             .tokens = live->tokens.v, .n = live->tokens.n, .salt = task->request.salt};
-        live->expected_until_us = live->used_us + ASIDE_KEEP_US;
+        live->expected_until_us = live->used_us + PREEMPTED_KEEP_US;
         hearth_cache_expect(service->cache, &prompt, live->expected_until_us);
     }
     if (empty)
         hearth_live_clear(service->cache, live);
-    task->aside_us = hearth_service_now_us(service) - live->used_us;
-    if (!hearth_task_queue(service, task, anew ? live->used_us : arrived_us))
+    task->preempt_cost_us = hearth_service_now_us(service) - live->used_us;
+    if (!hearth_task_queue(service, task, loses_place ? live->used_us : arrived_us))
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
 }
 
-void hearth_lane_yield(struct hearth_service *service, int lane, bool anew) {
+void hearth_lane_preempt(struct hearth_service *service, int lane, bool loses_place) {
     struct hearth_task *task = service->on_lane[lane];
     HEARTH_ASSERT(task && task->lane == lane);
     service->counters.yields++;
-    hearth_lane_set_aside(service, task, anew, false);
+    hearth_lane_requeue(service, task, loses_place, false);
 }
 
-void hearth_lane_give_cells(struct hearth_service *service, int lane, bool anew) {
+void hearth_lane_preempt_without_cells(struct hearth_service *service, int lane, bool loses_place) {
     struct hearth_task *task = service->on_lane[lane];
     HEARTH_ASSERT(task && task->lane == lane);
     task->waits_for_ended = service->ended + 1;
-    hearth_lane_set_aside(service, task, anew, true);
+    hearth_lane_requeue(service, task, loses_place, true);
 }
 
-/* Whoever was set aside takes nobody's cells before something was computed without him: two who do not fit beside each
- * other would go on throwing each other out. */
-bool hearth_lane_yield_cells(struct hearth_service *service, struct hearth_task *task) {
-    bool anew, may = task->preemptions == 0 || service->counters.steps != task->aside_steps;
-    int lane = may ? hearth_step_yields_to(&service->step, task->id, hearth_service_now_us(service), &anew) : -1;
+/* A preempted request may not preempt for KV cells until a batch has run; otherwise two requests that do not fit beside
+ * each other would evict each other forever. */
+bool hearth_lane_preempt_for_cells(struct hearth_service *service, struct hearth_task *task) {
+    bool loses_place, may = task->preemptions == 0 || service->counters.steps != task->preempted_steps;
+    int64_t now_us = hearth_service_now_us(service);
+    int lane = may ? hearth_step_victim_for(&service->step, task->id, now_us, &loses_place) : -1;
     if (lane < 0) {
         if (service->cells_retry_us == 0)
-            service->cells_retry_us = hearth_service_now_us(service) + CELLS_RETRY_US;
+            service->cells_retry_us = now_us + CELLS_RETRY_US;
         return false;
     }
     service->counters.yields++;
     task->waits_for_ended = 0; /* they are its own now */
-    hearth_lane_give_cells(service, lane, anew);
+    hearth_lane_preempt_without_cells(service, lane, loses_place);
     return true;
 }
 
@@ -221,8 +222,9 @@ void hearth_service_charge(struct hearth_service *service, const int32_t *shares
     }
 }
 
-/* What is known of speeds. Nobody asked for a rate: then each lane that decodes has DECODE_TPS, or, of many who came
- * together and of whom few decode yet, so much less as more wait for the others' prompts to end than for a token. */
+/* Speeds as measured. Without a rate on request each decoding lane gets DECODE_TPS; when many short prompts came
+ * together and few of them decode yet, the rate shrinks as more requests wait for the prompts to end than for a
+ * token. */
 static void tell_speeds(struct hearth_service *service) {
     struct hearth_step_params *params = &service->step.params;
     const struct hearth_pace *pace = &service->pace;
@@ -266,15 +268,15 @@ static void tell_lanes(struct hearth_service *service, bool all_busy) {
     for (uint32_t i = 0; i < service->lanes; i++) {
         const struct hearth_task *task = service->on_lane[i];
         struct hearth_step_lane *lane = &service->step.lanes[i];
-        lane->stays = task && !can_wait(service, task);
-        if (!hearth_step_is_long(lane) || lane->stays || !pages || lane->capture || !all_busy)
+        lane->not_preemptible = task && !can_wait(service, task);
+        if (!hearth_step_is_long(lane) || lane->not_preemptible || !pages || lane->capture || !all_busy)
             continue;
         lane->capture = lane->computed - 1 - task->ahead >= page;
         lane->capture_since_us = lane->assigned_us;
     }
 }
 
-/* What somebody who waits needs: first of those of whom it is not known, then, rarely, of one after another. */
+/* Estimates the prefill of waiting requests: unknown prompts first, then round-robin, one every PEEK_US. */
 static void tell_needs(struct hearth_service *service) {
     struct hearth_step *step = &service->step;
     int64_t now_us = hearth_service_now_us(service);
