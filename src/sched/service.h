@@ -174,7 +174,7 @@ struct hearth_service_params {
     uint32_t queue;          /* most requests that wait for a lane (by tenant: admission.h), and as many warm ones;
                                 0: no limit (default) */
     double min_decode_tps;   /* prefills leave each decoding lane at least so many tokens a second; 0: a few, less
-                                while more lanes are in a short prompt than decode (turns.c) */
+                                while more lanes are in a short prompt than decode (preempt.c) */
     enum hearth_speculate speculate; /* default AUTO */
     uint32_t draft_tokens;   /* most tokens guessed ahead for a lane, at most HEARTH_DRAFT_MAX; default 8 */
 };

@@ -1,5 +1,5 @@
 /* Inside the service: tasks, lanes and the inbox. Shared by service.c (the outside) and the files of its thread
- * (run.c, turns.c, admit.c, generate.c, keep.c, watch.c). */
+ * (run.c, preempt.c, admit.c, generate.c, keep.c, watch.c). */
 #ifndef HEARTH_SCHED_SERVICE_INTERNAL_H
 #define HEARTH_SCHED_SERVICE_INTERNAL_H
 
