@@ -20,6 +20,7 @@
     X("Expect")            \
     X("Host")              \
     X("Origin")            \
+    X("Sec-Fetch-Site")    \
     X("Transfer-Encoding") \
     X("X-Api-Key")
 
@@ -66,16 +67,29 @@ static bool check_singles(const struct hearth_http_conn *conn, struct hearth_htt
     return true;
 }
 
-/* Whether `text` can be the name or address of a host, with or without a port. */
+static bool is_plain(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+/* Whether `text` can be the name or address of a host, with or without a port: what is read as a host by one program
+ * must not be a port for another. */
 static bool is_authority(const char *text, size_t len) {
-    for (size_t i = 0; i < len; i++) {
-        const char c = text[i];
-        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!plain && (c == '\0' || strchr("-._~%!$&'()*+;=:[]", c) == NULL)) {
-            return false;
-        }
+    const bool bracket = len > 0 && *text == '[';
+    const char *others = bracket ? ":.%-_~" : "-._~%!$&'()*+;=";
+    size_t at = bracket, from = at;
+    while (at < len && (is_plain(text[at]) || (text[at] != '\0' && strchr(others, text[at]) != NULL))) {
+        at++;
     }
-    return len > 0;
+    if (at == from || (bracket && (at == len || text[at++] != ']'))) {
+        return false;
+    }
+    if (at < len && text[at++] != ':') {
+        return false;
+    }
+    while (at < len && text[at] >= '0' && text[at] <= '9') {
+        at++;
+    }
+    return at == len;
 }
 
 static bool check_host(const struct hearth_http_conn *conn, const struct hearth_http_target *target,
