@@ -4,6 +4,7 @@
 #include "cli/banner.h"
 
 #include "cli/version.h"
+#include "http/origin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,10 +49,6 @@ void hearth_progress_end(struct hearth_progress *progress) {
         (void)fputc('\n', stderr);
     }
     *progress = (struct hearth_progress){0};
-}
-
-static bool is_everywhere(const char *host) {
-    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
 }
 
 static void print_url(char *out, size_t cap, const struct hearth_banner *banner, const char *host) {
@@ -141,7 +138,7 @@ void hearth_banner_print(const struct hearth_banner *banner) {
     char url[320];
     print_url(url, sizeof(url), banner, banner->host);
     printf("hearth %s is listening on %s%s%s\n", HEARTH_VERSION, url,
-           is_everywhere(banner->host) ? " (every address of this machine)" : "",
+           hearth_http_host_is_everywhere(banner->host) ? " (every address of this machine)" : "",
            banner->needs_key || banner->is_local ? "" : ", without a key");
     printf("  model    %s (%s)\n", banner->model_name, caps->description);
     printf("  context  %u tokens (trained with %u), %u lanes\n", caps->ctx_tokens, caps->train_ctx_tokens, caps->lanes);
@@ -170,7 +167,7 @@ void hearth_banner_print(const struct hearth_banner *banner) {
         printf("  disk     off\n");
     }
     if (banner->hello) {
-        print_url(url, sizeof(url), banner, is_everywhere(banner->host) ? "127.0.0.1" : banner->host);
+        print_url(url, sizeof(url), banner, hearth_http_host_is_everywhere(banner->host) ? "127.0.0.1" : banner->host);
         print_hello(banner, url);
     }
     (void)fflush(stdout);

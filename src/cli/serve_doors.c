@@ -1,5 +1,5 @@
-/* See serve_doors.h. A name counts as local when every address that it has is: a name that cannot be found is not, and
- * listening on it fails with a clear line. */
+/* See serve_doors.h. A name counts as local when every address that it has is; one that cannot be found is not, and is
+ * said to be that. */
 #include "cli/serve_doors.h"
 
 #include "base/log.h"
@@ -17,20 +17,25 @@ static bool is_loopback(const struct addrinfo *at) {
            hearth_http_host_is_loopback(text);
 }
 
-bool hearth_serve_doors_is_local(const char *host) {
-    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+/* 0, or why it has no address, as getaddrinfo() says it. */
+static int look_up(const char *host, bool *local) {
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *list = NULL;
-    if (strncmp(host, "unix:", 5) == 0) {
-        return true;
+    *local = strncmp(host, "unix:", 5) == 0;
+    const int why = *local ? 0 : getaddrinfo(host, NULL, &hints, &list);
+    if (why == 0 && list != NULL) {
+        *local = true;
+        for (const struct addrinfo *at = list; at != NULL && *local; at = at->ai_next) {
+            *local = is_loopback(at);
+        }
+        freeaddrinfo(list);
     }
-    if (getaddrinfo(host, NULL, &hints, &list) != 0) {
-        return false;
-    }
-    bool local = list != NULL;
-    for (const struct addrinfo *at = list; at != NULL && local; at = at->ai_next) {
-        local = is_loopback(at);
-    }
-    freeaddrinfo(list);
+    return why;
+}
+
+bool hearth_serve_doors_is_local(const char *host) {
+    bool local;
+    (void)look_up(host, &local);
     return local;
 }
 
@@ -66,11 +71,11 @@ static int check_origin(const char *word, size_t len, bool keyed, struct hearth_
 
 static int check_host(const char *word, size_t len, bool keyed, struct hearth_errmsg *msg) {
     (void)keyed;
-    const bool bad = memchr(word, '/', len) || memchr(word, '*', len) || memchr(word, '[', len);
-    return bad ? hearth_fail(msg, HEARTH_ERR_INVALID,
+    return hearth_http_host_is_valid(word, len)
+               ? HEARTH_OK
+               : hearth_fail(msg, HEARTH_ERR_INVALID,
                              "--allow-host %.*s: a name or an address, without a scheme, a port or a '*'", (int)len,
-                             word)
-               : HEARTH_OK;
+                             word);
 }
 
 int hearth_serve_doors_check(const struct hearth_options *options, size_t key_count, struct hearth_errmsg *msg) {
@@ -81,8 +86,18 @@ int hearth_serve_doors_check(const struct hearth_options *options, size_t key_co
     }
     int err = check_words(&options->cors_origin, check_origin, keyed, msg);
     err = err == HEARTH_OK ? check_words(&options->allow_host, check_host, keyed, msg) : err;
-    if (err != HEARTH_OK || keyed || hearth_serve_doors_is_local(options->host)) {
+    if (err != HEARTH_OK || keyed) {
         return err;
+    }
+    bool local;
+    const int why = look_up(options->host, &local);
+    if (local) {
+        return HEARTH_OK;
+    }
+    if (why != 0) { /* it opens nothing, and --insecure is not what is missing */
+        return hearth_fail(msg, HEARTH_ERR_INVALID,
+                           "--host %s: %s (an address without brackets and port, a name, or unix:PATH)", options->host,
+                           gai_strerror(why));
     }
     if (!options->insecure) {
         return hearth_fail(msg, HEARTH_ERR_INVALID,

@@ -46,13 +46,17 @@ static bool words_take(struct words *words, const char *const *from, size_t coun
     return ok;
 }
 
-static bool words_have(const struct words *words, const char *word) {
+static bool words_have(const struct words *words, const char *word, bool (*same)(const char *one, const char *other)) {
     for (const char *at = words->text; *at != '\0'; at += strlen(at) + 1) {
-        if (strcasecmp(at, word) == 0) {
+        if (same(at, word)) {
             return true;
         }
     }
     return false;
+}
+
+static bool same_word(const char *one, const char *other) {
+    return strcasecmp(one, other) == 0;
 }
 
 /* ---- hosts ---- */
@@ -81,44 +85,74 @@ static bool is_loopback_name(const char *name) {
            (len > sizeof tail - 1 && strcasecmp(name + len - (sizeof tail - 1), tail) == 0);
 }
 
+/* An address of IPv4 as IPv6 maps it. False: it is a name. */
+static bool read_address(const char *text, struct in6_addr *out) {
+    *out = (struct in6_addr){.s6_addr = {[10] = 0xFF, [11] = 0xFF}};
+    return inet_pton(AF_INET, text, &out->s6_addr[12]) == 1 || inet_pton(AF_INET6, text, out) == 1;
+}
+
 bool hearth_http_host_is_loopback(const char *host) {
     char bare[HOST_BYTES_MAX];
-    struct in_addr v4;
-    struct in6_addr v6;
+    struct in6_addr address;
     if (!bare_host(host, bare)) {
         return false;
     }
-    if (inet_pton(AF_INET, bare, &v4) == 1) {
-        return ntohl(v4.s_addr) >> 24 == 127;
-    }
-    if (inet_pton(AF_INET6, bare, &v6) == 1) {
-        return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+    if (read_address(bare, &address)) {
+        return IN6_IS_ADDR_LOOPBACK(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
     }
     return is_loopback_name(bare);
 }
 
-/* The same address, however it is written. */
+/* The same name or address, however it is written. */
 static bool same_host(const char *a, const char *b) {
-    struct in6_addr one, other;
-    return strcasecmp(a, b) == 0 || (inet_pton(AF_INET6, a, &one) == 1 && inet_pton(AF_INET6, b, &other) == 1 &&
-                                     memcmp(&one, &other, sizeof one) == 0);
-}
-
-static bool is_everywhere(const char *host) {
-    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
-}
-
-static bool is_known_host(const struct hearth_http_origins *origins, const struct hearth_http_asker *asker) {
-    char bare[HOST_BYTES_MAX], listen[HOST_BYTES_MAX];
-    if (asker->host == NULL || *asker->local == '\0' || hearth_http_host_is_loopback(asker->host)) {
-        return true;
-    }
-    if (!bare_host(asker->host, bare)) {
+    char one[HOST_BYTES_MAX], other[HOST_BYTES_MAX];
+    struct in6_addr x, y;
+    if (!bare_host(a, one) || !bare_host(b, other)) {
         return false;
     }
-    return words_have(&origins->hosts, bare) || same_host(bare, asker->local) ||
-           (bare_host(origins->listen, listen) && same_host(bare, listen)) ||
-           (origins->everywhere && is_everywhere(bare));
+    return strcasecmp(one, other) == 0 ||
+           (read_address(one, &x) && read_address(other, &y) && memcmp(&x, &y, sizeof x) == 0);
+}
+
+bool hearth_http_host_is_valid(const char *text, size_t len) {
+    char word[HOST_BYTES_MAX];
+    struct in6_addr address;
+    if (len == 0 || len >= sizeof word) {
+        return false;
+    }
+    memcpy(word, text, len);
+    word[len] = '\0';
+    static const char name[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    return word[strspn(word, name)] == '\0' || read_address(word, &address);
+}
+
+bool hearth_http_host_is_everywhere(const char *host) {
+    const struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV};
+    static const uint8_t none[4] = {0};
+    struct addrinfo *list = NULL;
+    if (getaddrinfo(host, "0", &hints, &list) != 0) { /* a name */
+        return false;
+    }
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)(const void *)list->ai_addr;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)list->ai_addr;
+    const bool every = list->ai_family == AF_INET ? v4->sin_addr.s_addr == INADDR_ANY
+                                                  : IN6_IS_ADDR_UNSPECIFIED(&v6->sin6_addr) ||
+                                                        (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) &&
+                                                         memcmp(&v6->sin6_addr.s6_addr[12], none, sizeof none) == 0);
+    freeaddrinfo(list);
+    return every;
+}
+
+/* A socket in a file is judged like a port: what forwards a port to it (ssh -L, a proxy) is reached by browsers. */
+static bool is_known_host(const struct hearth_http_origins *origins, const struct hearth_http_asker *asker) {
+    const char *host = asker->host;
+    if (host == NULL || hearth_http_host_is_loopback(host)) {
+        return true;
+    }
+    return words_have(&origins->hosts, host, same_host) || same_host(host, asker->local) ||
+           (*asker->local != '\0' && same_host(host, origins->listen)) ||
+           (origins->everywhere && (same_host(host, "0.0.0.0") || same_host(host, "::")));
 }
 
 /* ---- origins ---- */
@@ -138,11 +172,20 @@ static bool is_web(const char *origin) {
     return has_scheme(origin, "http") || has_scheme(origin, "https");
 }
 
+/* The bytes of an origin without the port that its scheme has anyway, which browsers leave out. */
+static size_t length_without_port(const char *origin) {
+    const size_t len = strlen(origin), tail = strlen(has_scheme(origin, "https") ? ":443" : ":80");
+    const bool usual =
+        is_web(origin) && len > tail && strcmp(origin + len - tail, has_scheme(origin, "https") ? ":443" : ":80") == 0;
+    return usual ? len - tail : len;
+}
+
 /* "https://a.b:*" is every port of it. */
 static bool matches(const char *word, const char *origin) {
     const size_t len = strlen(word);
     if (len < 2 || strcmp(word + len - 2, ":*") != 0) {
-        return strcasecmp(word, origin) == 0;
+        const size_t most = length_without_port(word);
+        return most == length_without_port(origin) && strncasecmp(word, origin, most) == 0;
     }
     const char *rest = origin + len - 2;
     return strncasecmp(word, origin, len - 2) == 0 &&
@@ -172,6 +215,22 @@ static bool is_own(const char *origin, const char *host) {
            strcasecmp(authority_of(origin), host) == 0;
 }
 
+/* "a.b", "a.b:80", "[::1]:*": a host with a port, or with every port. */
+static bool is_host_with_port(const char *text) {
+    const bool bracket = *text == '[';
+    const size_t len = bracket ? strcspn(text, "]") + 1 : strcspn(text, ":");
+    char *end;
+    if (len == 0 || len > strlen(text) || memchr(text, '*', len) != NULL) {
+        return false;
+    }
+    const char *port = text + len;
+    if (*port == '\0' || strcmp(port, ":*") == 0) {
+        return true;
+    }
+    const bool digits = *port == ':' && port[1] != '\0' && port[1 + strspn(port + 1, "0123456789")] == '\0';
+    return digits && strtoul(port + 1, &end, 10) <= UINT16_MAX;
+}
+
 bool hearth_http_origin_is_valid(const char *text, size_t len) {
     char word[HOST_BYTES_MAX];
     if (len == 0 || len >= sizeof word) {
@@ -181,7 +240,7 @@ bool hearth_http_origin_is_valid(const char *text, size_t len) {
     word[len] = '\0';
     const char *authority = authority_of(word);
     return strcmp(word, "*") == 0 || strcmp(word, "localhost") == 0 ||
-           (authority != NULL && strpbrk(authority, "/?#@\\ ") == NULL);
+           (authority != NULL && strpbrk(authority, "/?#@\\ ") == NULL && is_host_with_port(authority));
 }
 
 /* ---- the whole ---- */
@@ -200,9 +259,9 @@ struct hearth_http_origins *hearth_http_origins_create(const char *listen, const
         hearth_http_origins_destroy(made);
         return NULL;
     }
-    made->any = words_have(&made->origins, "*");
-    made->local = words_have(&made->origins, "localhost");
-    made->everywhere = is_everywhere(listen);
+    made->any = words_have(&made->origins, "*", same_word);
+    made->local = words_have(&made->origins, "localhost", same_word);
+    made->everywhere = hearth_http_host_is_everywhere(listen);
     return made;
 }
 

@@ -59,6 +59,10 @@ bool hearth_http_origin_is_valid(const char *text, size_t len);
 /* A name or an address, with or without a port, that is always this machine: localhost, *.localhost, 127.0.0.0/8 and
  * ::1. */
 bool hearth_http_host_is_loopback(const char *host);
+/* An address that stands for every one of this machine, however it is written: 0.0.0.0, ::, 0. */
+bool hearth_http_host_is_everywhere(const char *host);
+/* A word of --allow-host that can be met: a name, or an address without brackets; neither has a port. */
+bool hearth_http_host_is_valid(const char *text, size_t len);
 
 /* Judges an exchange that has just been opened. True: it goes on, and its answer has the headers that its page needs.
  * False: it has been answered with 403. The loop's thread. */

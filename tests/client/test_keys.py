@@ -94,16 +94,18 @@ def test_an_empty_key_is_an_error():
     for flags, env in ((["--api-key", ""], {}), (["--api-key", ", "], {}), ([], {"HEARTH_API_KEY": ""}),
                        ([], {"LLAMA_API_KEY": "secret"}),
                        (["--api-key-file", "/dev/null"], {}), (["--host", "0.0.0.0"], {}),
-                       (["--host", "::"], {}), (["--host", ""], {}), (["--host", "0"], {}), (["--cors-origin", "*"], {})):
+                       (["--host", "::"], {}), (["--host", ""], {}), (["--host", "0"], {}), (["--cors-origin", "*"], {}),
+                       (["--allow-host", "llm.lan:8080"], {}), (["--cors-origin", "https://*.example"], {})):
         done = subprocess.run([servers.hearth_path(), "serve", "--engine", "sim", "--port", "0", *flags], timeout=60,
                               env=servers.surroundings(env), stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 1 and done.stderr.count("hearth: ") == 1, (flags, done.stderr)
 
 
-def test_a_network_address_without_a_key():
+@pytest.mark.parametrize("address", ["0.0.0.0", "0"])
+def test_a_network_address_without_a_key(address):
     """Only when it is said; the banner has the address as it is, and names that are not known stay outside."""
     port = servers.free_port()
-    command = [servers.hearth_path(), "serve", "--engine", "sim", "--host", "0.0.0.0", "--port", str(port), "--insecure"]
+    command = [servers.hearth_path(), "serve", "--engine", "sim", "--host", address, "--port", str(port), "--insecure"]
     with subprocess.Popen(command, env=servers.surroundings(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -112,7 +114,7 @@ def test_a_network_address_without_a_key():
                 lines.append(line)
                 if "listening" in line:
                     break
-            assert f"http://0.0.0.0:{port} (every address of this machine), without a key" in lines[-1]
+            assert f"http://{address}:{port} (every address of this machine), without a key" in lines[-1]
             assert any("warn" in line and "--insecure" in line for line in lines)
             for host, status in (("127.0.0.1", 200), (f"0.0.0.0:{port}", 200), ("llm.lan", 403), ("192.0.2.7", 403)):
                 answer = httpx.get(f"http://127.0.0.1:{port}/v1/models", headers={"Host": host}, timeout=60)
@@ -120,6 +122,15 @@ def test_a_network_address_without_a_key():
         finally:
             process.terminate()
             process.stdout.read()
+
+
+def test_a_host_that_is_none():
+    """What cannot be listened on is not said to be open to the network, which --insecure would not mend."""
+    for host in ("[::1]", "127.0.0.1:80", "http://127.0.0.1", "no.such.name.invalid"):
+        done = subprocess.run([servers.hearth_path(), "serve", "--engine", "sim", "--port", "0", "--host", host],
+                              env=servers.surroundings(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=60)
+        assert done.returncode == 1 and f"--host {host}: " in done.stderr and "insecure" not in done.stderr
 
 
 def test_a_name_owns_through_rotation(tmp_path):

@@ -242,6 +242,10 @@ def test_socket_in_the_file_system(tmp_path):
         health = subprocess.run(["curl", "-sS", "--unix-socket", str(path), "http://localhost/health"],
                                 capture_output=True, text=True, timeout=60, check=True)
         assert "ok" in health.stdout
+        # A port that is forwarded here (ssh -L, a proxy) is reached by pages whose name was rebound.
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://evil.example:8080") as page:
+            for headers in ({}, {"Origin": "http://evil.example:8080"}):
+                assert page.get("/v1/models", headers=headers).status_code == 403
         for tool in (["chat", "--url", url, "Hello!"], ["top", "--url", url, "--once"]):
             done = subprocess.run([servers.hearth_path(), *tool], capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, done.stderr
