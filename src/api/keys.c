@@ -7,9 +7,9 @@
  * No key is kept, only its hash, with the salt of its line or one of this process; what a request brings is hashed with
  * each salt and compared with every hash, in a time that tells nothing of them.
  *
- * A key with a name is its owner's, whatever the key is: as a tenant by a digest of the name, as a salt and in the
- * store by what the store has written down for the name (session/store_owner.c). One without a name is known by its own
- * digest. All of this is the same whatever stands beside it, and in whatever order. */
+ * A key with a name is its owner's, whatever the key is: as a tenant by a digest of the name; one without a name is
+ * known by its own digest. As a salt and in the store an owner is what the store has written down for it
+ * (session/store_owner.c). From the first request on all of this is the same, whatever stands beside the key. */
 #include "api/job.h"
 #include "api/key_hash.h"
 #include "api/quota.h"
@@ -139,14 +139,6 @@ void hearth_keys_finish(struct hearth_api *api) {
     pthread_mutex_destroy(&api->keys_mutex);
 }
 
-static bool all_named(const struct hearth_api_key *keys, size_t count) {
-    bool named = true;
-    for (size_t i = 0; i < count; i++) {
-        named = named && keys[i].name != NULL;
-    }
-    return named;
-}
-
 int hearth_api_set_keys(struct hearth_api *api, const struct hearth_api_key *keys, size_t count) {
     pthread_mutex_lock(&api->keys_mutex);
     struct hearth_keys *old = api->keys, *fresh = create(api, keys, count);
@@ -156,9 +148,9 @@ int hearth_api_set_keys(struct hearth_api *api, const struct hearth_api_key *key
         return HEARTH_ERR_NOMEM;
     }
     hearth_http_set_keyed(api->http, count > 0);
-    if ((old->count > 1) != (count > 1) && !all_named(keys, count)) {
-        hearth_log(HEARTH_LOG_WARN, "api: %s: what was cached and stored before belongs to nobody now",
-                   count > 1 ? "several keys, which share nothing" : "no longer several keys");
+    if (old->count == 0 && count > 1) {
+        hearth_log(HEARTH_LOG_WARN, "api: several keys, which share nothing: what was cached and stored without keys "
+                                    "belongs to nobody now");
     }
     free(old);
     return HEARTH_OK;
@@ -172,7 +164,7 @@ static void note_name(struct hearth_api *api, const struct hearth_caller *caller
     }
 }
 
-/* Whose a good key is. A named key that is alone has what everybody had before. */
+/* Whose a good key is. The first one that is alone has what there was without keys. */
 static bool identify(struct hearth_api *api, struct key *key, const char *given, struct hearth_caller *caller) {
     const bool alone = api->keys->count == 1;
     struct hearth_digest digest;
@@ -180,15 +172,12 @@ static bool identify(struct hearth_api *api, struct key *key, const char *given,
     if (!hearth_salt_of_key(given, &digest)) {
         return false;
     }
-    if (key->named && !key->settled) {
-        const struct hearth_digest earlier = alone ? (struct hearth_digest){0, 0} : digest;
-        struct hearth_digest owner;
-        if (hearth_store_owner(api->store, caller->salt, earlier, alone, &owner) == HEARTH_OK) {
-            key->caller.salt = caller->salt = owner;
-            key->settled = true;
-        }
-    } else if (!key->named) {
-        caller->salt = alone ? (struct hearth_digest){0, 0} : digest;
+    if (!key->settled) {
+        const struct hearth_digest who = key->named ? caller->salt : digest;
+        key->settled = hearth_store_owner(api->store, who, digest, alone, &caller->salt) == HEARTH_OK;
+        key->caller.salt = key->settled ? caller->salt : key->caller.salt;
+    }
+    if (!key->named) {
         memcpy(&caller->tenant.id, &digest, sizeof caller->tenant.id);
         snprintf(caller->name, sizeof caller->name, "key-%06x", (unsigned)(caller->tenant.id & 0xFFFFFF));
     }

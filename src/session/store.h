@@ -67,11 +67,12 @@ int hearth_store_secret(struct hearth_store *store, uint8_t out[32]);
 
 /* ---- owners (store_owner.c) ---- */
 
-/* Whose conversations a name's are, from the first time on that it is asked for: those of `earlier`, if that owns some
- * (or it is the name's `by_right`) and no other name has them, else those of `name` itself. Errors: IO, NOMEM; *out is
- * `name` then. */
-int hearth_store_owner(struct hearth_store *store, struct hearth_digest name, struct hearth_digest earlier,
-                       bool by_right, struct hearth_digest *out);
+/* By which digest the conversations of `who` (a name, or else a key) are found, from the first time on that it is asked
+ * for: what its `key` had, else what there was without keys (zero) when it is `alone` and nobody else has taken that,
+ * else `who` itself. Errors: IO, NOMEM; *out is the same then, as far as it could be read, and may be another one the
+ * next time. */
+int hearth_store_owner(struct hearth_store *store, struct hearth_digest who, struct hearth_digest key, bool alone,
+                       struct hearth_digest *out);
 /* What an owner may have; 0: any number. Nothing is added for one who has as much. What was deleted counts for as long
  * as something that goes on from it is there. */
 struct hearth_store_quota {

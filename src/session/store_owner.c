@@ -1,8 +1,10 @@
-/* Whose conversations they are: owners with a name, and how much an owner keeps.
+/* Whose conversations they are, and how much an owner keeps.
  *
- * A named owner stays the same whatever its key is. What it owns is found by a digest, which is written down (in meta)
- * the first time that the name is asked for: the digest that its conversations had before it was known by name, if
- * there are any and no other name has them, else one made of the name. */
+ * Conversations are found by a digest: zero where there are no keys, that of the key, or that of a name. What an owner
+ * has under another digest than its own is written down (in meta) the first time that it is asked for, in both
+ * directions: "owner WHO" is the digest, and "owned DIGEST" who has it. So the first key that is alone takes what there
+ * was without keys, and a name what its key had; nobody else gets at it later, whatever keys come and go. An entry
+ * counts when both directions agree: a name takes the place of its key. */
 #include "session/store_internal.h"
 
 #include <stdio.h>
@@ -41,45 +43,75 @@ static int put(struct store_conn *conn, const char *kind, struct hearth_digest o
     return hearth_store_run(conn, META_PUT, "bb", &key, &bytes);
 }
 
-/* Whether `earlier` may become the name's: no other name has it, and (unless it is its own by right) it owns something.
- */
-static int is_free(struct store_conn *conn, struct hearth_digest earlier, bool by_right) {
-    struct hearth_digest other;
-    int64_t row;
-    int found = get(conn, "owned", earlier, &other);
-    if (found != 0) {
-        return found < 0 ? found : 0;
+static const struct hearth_digest without_keys = {0, 0};
+
+/* 1 and what is written down for `who`, 0 or an error. */
+static int get_claim(struct store_conn *conn, struct hearth_digest who, struct hearth_digest *out) {
+    struct hearth_digest digest, by;
+    int found = get(conn, "owner", who, &digest);
+    found = found > 0 ? get(conn, "owned", digest, &by) : found;
+    if (found > 0 && !hearth_digest_equal(by, who)) {
+        return 0;
     }
-    return by_right ? 1 : hearth_store_number(conn, OWNER_ID, &row, "d", &earlier);
+    *out = found > 0 ? digest : *out;
+    return found;
 }
 
-static int settle_owner(struct store_conn *conn, struct hearth_digest name, struct hearth_digest earlier, bool by_right,
-                        struct hearth_digest *out) {
-    int found = is_free(conn, earlier, by_right);
-    *out = found > 0 ? earlier : name;
-    int err = found < 0 ? found : put(conn, "owner", name, *out);
-    return err == HEARTH_OK ? put(conn, "owned", *out, name) : err;
+/* 1 when nobody but `who` has it, 0 or an error. */
+static int is_free(struct store_conn *conn, struct hearth_digest digest, struct hearth_digest who) {
+    struct hearth_digest by;
+    const int found = get(conn, "owned", digest, &by);
+    return found < 0 ? found : found == 0 || hearth_digest_equal(by, who);
 }
 
-int hearth_store_owner(struct hearth_store *store, struct hearth_digest name, struct hearth_digest earlier,
-                       bool by_right, struct hearth_digest *out) {
-    *out = name;
+/* 1 and what may be written down for `who`, 0 when it is its own digest, or an error. */
+static int find_claim(struct store_conn *conn, struct hearth_digest who, struct hearth_digest key, bool alone,
+                      struct hearth_digest *out) {
+    int64_t row;
+    int found = get_claim(conn, key, out);
+    if (found != 0) {
+        return found;
+    }
+    found = hearth_store_number(conn, OWNER_ID, &row, "d", &key);
+    found = found > 0 ? is_free(conn, key, who) : found;
+    if (found != 0) {
+        *out = found > 0 ? key : *out;
+        return found;
+    }
+    found = alone ? is_free(conn, without_keys, who) : 0;
+    *out = found > 0 ? without_keys : *out;
+    return found;
+}
+
+static int write_claim(struct store_conn *conn, struct hearth_digest who, struct hearth_digest key, bool alone,
+                       struct hearth_digest *out) {
+    int found = get_claim(conn, who, out);
+    if (found != 0) {
+        return found < 0 ? found : HEARTH_OK;
+    }
+    found = find_claim(conn, who, key, alone, out);
+    int err = found < 0 ? found : put(conn, "owner", who, *out);
+    return err == HEARTH_OK ? put(conn, "owned", *out, who) : err;
+}
+
+int hearth_store_owner(struct hearth_store *store, struct hearth_digest who, struct hearth_digest key, bool alone,
+                       struct hearth_digest *out) {
+    *out = who;
     int err = hearth_store_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
-    int found = get(store->reader, "owner", name, out);
+    const int written = get_claim(store->reader, who, out);
+    const int found = written == 0 ? find_claim(store->reader, who, key, alone, out) : written;
     err = hearth_store_end_read(store, found < 0 ? found : HEARTH_OK);
-    if (err != HEARTH_OK || found > 0) {
+    const bool itself = hearth_digest_equal(who, key) && hearth_digest_equal(*out, key); /* nothing to be written */
+    if (err != HEARTH_OK || written > 0 || itself) {
         return err;
     }
     err = hearth_store_begin_write(store, NULL);
-    if (err != HEARTH_OK) {
-        return err;
-    }
-    found = get(&store->writer, "owner", name, out);
-    err = found != 0 ? found : settle_owner(&store->writer, name, earlier, by_right, out);
-    return hearth_store_end_write(store, err > 0 ? HEARTH_OK : err, false, NULL);
+    return err == HEARTH_OK
+               ? hearth_store_end_write(store, write_claim(&store->writer, who, key, alone, out), false, NULL)
+               : err;
 }
 
 /* ---- what an owner keeps ---- */

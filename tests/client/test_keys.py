@@ -161,6 +161,45 @@ def test_a_name_owns_through_rotation(tmp_path):
         assert not sees(server, "other")
 
 
+def test_what_a_key_has_alone_stays_its_own(tmp_path):
+    """Lines that come and go give nobody what another key has said and computed, named or not."""
+    flags = ("--session-db", str(tmp_path / "db"))
+
+    def has(server, key, name):
+        answer = ask(server, key, "GET", f"/v1/sessions/{name}").status_code
+        cached = chat(server, key, messages=[{"role": "user", "content": SECRET}]).json()["usage"]
+        assert answer in (200, 404)
+        assert (answer == 200) == (cached["prompt_tokens_details"]["cached_tokens"] > 0)
+        return answer == 200
+
+    def reload(server, *lines):
+        (tmp_path / "keys").write_text("\n".join(lines) + "\n")
+        before = server.log().count("reload: ")
+        server.process.send_signal(signal.SIGHUP)
+        while server.log().count("reload: ") == before:
+            time.sleep(0.05)
+
+    with keyed(tmp_path, "a-key name=ada", flags=flags) as server:
+        assert chat(server, "a-key", session_id="diary", messages=[{"role": "user", "content": SECRET}]).status_code == 200
+        assert has(server, "a-key", "diary")
+        reload(server, "a-key name=ada", "b-key")
+        assert has(server, "a-key", "diary") and ask(server, "b-key", "GET", "/v1/sessions/diary").status_code == 404
+        reload(server, "b-key")
+        assert not has(server, "b-key", "diary")
+        reload(server, "c-key name=cy")
+        assert not has(server, "c-key", "diary")
+        reload(server, "b2-key name=ada")
+        assert has(server, "b2-key", "diary")
+    (tmp_path / "db").unlink()
+    with keyed(tmp_path, "x-key", flags=flags) as server:
+        assert chat(server, "x-key", session_id="diary").status_code == 200
+    for lines in (("y-key",), ("z-key name=zed",), ("x-key", "y-key"), ("y-key",)):
+        with keyed(tmp_path, *lines, flags=flags) as server:
+            for key in (line.split()[0] for line in lines):
+                sees = ask(server, key, "GET", "/v1/sessions/diary").status_code
+                assert sees == (200 if key == "x-key" else 404), (lines, key)
+
+
 def test_requests_a_minute_with_the_sdks(tmp_path):
     """A minute's worth is there at once; whoever asks for more waits as long as the answer says, and succeeds."""
     with keyed(tmp_path, "fast rpm=60", "free") as server:

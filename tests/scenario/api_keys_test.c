@@ -142,7 +142,7 @@ static void keys_have_classes_and_weights(void **state) {
 }
 
 /* Who a request is from does not depend on what other keys there are, or in which order, and a name has its owner's
- * state whatever its key is; only a key without a name that is alone, and none, have no salt. */
+ * state whatever its key is; the first key that is alone has what there was without keys, and keeps it. */
 static void keys_are_the_same_in_any_order(void **state) {
     const struct hearth_api_key turned[] = {carol, alice, bob}, fewer[] = {bob, alice};
     (void)state;
@@ -171,7 +171,29 @@ static void keys_are_the_same_in_any_order(void **state) {
     assert_int_equal(hearth_api_set_keys(stage.api, &bob, 1), HEARTH_OK);
     assert_int_equal(status_of("b-key", ""), 200);
     assert_true(fake_last()->salt.lo == 0 && fake_last()->salt.hi == 0 && fake_last()->tenant.id != 0);
-    logged("no longer several keys", "belongs to nobody");
+    /* It keeps that beside others, and none of them has it later. */
+    assert_int_equal(hearth_api_set_keys(stage.api, turned, 3), HEARTH_OK);
+    assert_int_equal(status_of("b-key", ""), 200);
+    assert_true(fake_last()->salt.lo == 0 && fake_last()->salt.hi == 0);
+    const struct hearth_api_key other = {.key = "other-key"}, named = {.key = "last-key", .name = "lea"};
+    assert_int_equal(hearth_api_set_keys(stage.api, &other, 1), HEARTH_OK);
+    assert_int_equal(status_of("other-key", ""), 200);
+    assert_true(fake_last()->salt.lo != 0 || fake_last()->salt.hi != 0);
+    assert_int_equal(hearth_api_set_keys(stage.api, &named, 1), HEARTH_OK);
+    assert_int_equal(status_of("last-key", ""), 200);
+    assert_true(fake_last()->salt.lo != 0 || fake_last()->salt.hi != 0);
+    /* A name takes what its key has, and keeps it. */
+    const struct hearth_api_key bob_named = {.key = "b-key", .name = "bob"},
+                                bob_again = {.key = "b2-key", .name = "bob"};
+    assert_int_equal(hearth_api_set_keys(stage.api, &bob_named, 1), HEARTH_OK);
+    assert_int_equal(status_of("b-key", ""), 200);
+    assert_true(fake_last()->salt.lo == 0 && fake_last()->salt.hi == 0);
+    assert_int_equal(hearth_api_set_keys(stage.api, &bob_again, 1), HEARTH_OK);
+    assert_int_equal(status_of("b2-key", ""), 200);
+    assert_true(fake_last()->salt.lo == 0 && fake_last()->salt.hi == 0);
+    assert_int_equal(hearth_api_set_keys(stage.api, &bob, 1), HEARTH_OK);
+    assert_int_equal(status_of("b-key", ""), 200);
+    assert_true(fake_last()->salt.lo != 0 || fake_last()->salt.hi != 0);
     assert_int_equal(hearth_api_set_keys(stage.api, turned, 3), HEARTH_OK);
 }
 
