@@ -65,6 +65,12 @@ def test_scopes(tmp_path):
         assert chat(server, "both", session_id="diary").status_code == 200
         for more in ({"session_id": "diary"}, {"session_id": "mine"}):
             assert chat(server, "asks", **more).status_code == 403
+        asks = sdk(server, api_key="asks")
+        reply = asks.responses.create(model="any", input="Hello", max_output_tokens=2)
+        assert reply.output and reply.store is False  # what the key could not ask for again is not kept
+        for more in ({"store": True}, {"background": True}):
+            with pytest.raises(openai.PermissionDeniedError, match="sessions"):
+                asks.responses.create(model="any", input="Hello", max_output_tokens=2, **more)
         with pytest.raises(openai.PermissionDeniedError):
             sdk(server, api_key="keeps").chat.completions.create(model="any", messages=[USER])
         with anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key="keeps") as client:

@@ -238,10 +238,16 @@ static bool read_options(struct hearth_job *job, const json_t *body, struct hear
                                "prompt: prompt templates are kept by OpenAI only; use instructions and input");
     }
     response->truncates = word != NULL && strcmp(word, "auto") == 0;
+    /* A key that may keep nothing need not say so. */
+    response->stores = response->stores && (job->caller.scopes & HEARTH_SCOPE_SESSIONS) != 0;
     if (!read_bool(job, body, "store", &response->stores) ||
         !read_bool(job, body, "background", &response->background) ||
         !hearth_metadata_check(hearth_json_get(body, "metadata"), &job->error) || !read_include(job, body, response) ||
         !read_reasoning(job, body, response) || !read_caching(job, body)) {
+        return false;
+    }
+    if (response->locks && (response->stores || response->background) &&
+        !hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, &job->error)) {
         return false;
     }
     if (response->background && !response->stores) {
