@@ -6,6 +6,8 @@
 
 #include <stdbool.h>
 
+/* Nobody needs a longer key, and hashing one is work that strangers can ask for. */
+#define HEARTH_KEY_BYTES_MAX 4096
 #define HEARTH_KEY_HASH_BYTES 32
 #define HEARTH_KEY_HASH_SALT_MAX 64
 #define HEARTH_KEY_HASH_TEXT_MAX (8 + HEARTH_KEY_HASH_SALT_MAX + 2 * HEARTH_KEY_HASH_BYTES + 1)

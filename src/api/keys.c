@@ -26,9 +26,6 @@
 #include <strings.h>
 #include <sys/random.h>
 
-/* Nobody needs a longer one, and hashing one is work that strangers can ask for. */
-#define KEY_BYTES_MAX 4096
-
 struct key {
     struct hearth_key_hash hash;
     struct hearth_caller caller; /* of a key without a name: what does not depend on it */
@@ -215,7 +212,7 @@ bool hearth_api_authorize(struct hearth_api *api, const struct hearth_http_excha
     }
     pthread_mutex_lock(&api->keys_mutex);
     bool found = api->keys->count == 0;
-    if (!found && given != NULL && strnlen(given, KEY_BYTES_MAX) < KEY_BYTES_MAX) {
+    if (!found && given != NULL && strnlen(given, HEARTH_KEY_BYTES_MAX) < HEARTH_KEY_BYTES_MAX) {
         struct key *key = find(api->keys, given);
         found = key != NULL && identify(api, key, given, caller);
     }

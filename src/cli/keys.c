@@ -6,8 +6,8 @@
  * with the key as it is or hashed (api/key_hash.h). Keys of the file may do everything but what admin is for, unless
  * scope= says otherwise; those of --api-key may do everything.
  *
- * Invariants. No key is there twice: what the file says of one that --api-key has, too, is taken, and one that the file
- * has twice is an error, as one of the lines would be ignored. */
+ * Invariants. No key is there twice, hashed or not: what the file says of one that --api-key has, too, is taken, and one
+ * that the file has twice is an error, as one of the lines would be ignored; so is a setting that a line has twice. */
 #include "cli/keys.h"
 
 #include "api/key_hash.h"
@@ -20,15 +20,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #define WEIGHT_LEAST 0.01
 #define WEIGHT_MOST 1000.0
 #define NAME_BYTES_MAX 40
 
+/* Whether `hashed` is the hash of `plain`. */
+static bool is_hash_of(const char *hashed, const char *plain) {
+    struct hearth_key_hash hash, made;
+    return hearth_key_hash_read(hashed, &hash) && hearth_key_hash_make(hash.salt, plain, &made) &&
+           hearth_key_hash_equal(&hash, &made);
+}
+
+static bool same_key(const char *a, const char *b) {
+    const bool hashed = hearth_key_hash_is(a);
+    if (hashed == hearth_key_hash_is(b)) {
+        return (hashed ? strcasecmp : strcmp)(a, b) == 0;
+    }
+    return hashed ? is_hash_of(a, b) : is_hash_of(b, a);
+}
+
 static struct hearth_api_key *find(struct hearth_key_list *list, const char *text) {
     for (size_t i = 0; i < list->count; i++) {
-        if (strcmp(list->keys[i].key, text) == 0) {
+        if (same_key(list->keys[i].key, text)) {
             return &list->keys[i];
         }
     }
@@ -62,18 +78,37 @@ static char *trimmed(char *text) {
     return text;
 }
 
+/* What no client could send is not taken for a key. */
+static int check_key(const char *place, const char *key, struct hearth_errmsg *msg) {
+    struct hearth_key_hash hash;
+    size_t len = 0;
+    if (hearth_key_hash_is(key) && !hearth_key_hash_read(key, &hash)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID,
+                           "%s: a hashed key is sha256:SALT:HEX or sha256:HEX (hearth keys hash makes one)", place);
+    }
+    while (key[len] != '\0' && (unsigned char)key[len] >= ' ' && key[len] != 0x7F) {
+        len++;
+    }
+    return key[len] == '\0' && len < HEARTH_KEY_BYTES_MAX
+               ? HEARTH_OK
+               : hearth_fail(msg, HEARTH_ERR_INVALID, "%s: a key has less than %d bytes and no control characters",
+                             place, HEARTH_KEY_BYTES_MAX);
+}
+
 static int read_flag(struct hearth_key_list *list, const char *keys, struct hearth_errmsg *msg) {
     if (!hearth_buf_text(&list->flag_text, keys)) {
         return fail_nomem(msg);
     }
     char *rest = (char *)list->flag_text.data, *key;
-    while ((key = strtok_r(rest, ",\r\n", &rest)) != NULL) {
+    int err = HEARTH_OK;
+    while (err == HEARTH_OK && (key = strtok_r(rest, ",\r\n", &rest)) != NULL) {
         key = trimmed(key);
-        if (*key != '\0' && !find(list, key) && !add(list, key)) {
+        err = check_key("--api-key", key, msg);
+        if (err == HEARTH_OK && *key != '\0' && !find(list, key) && !add(list, key)) {
             return fail_nomem(msg);
         }
     }
-    return list->count > 0 ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_INVALID, "--api-key holds no key");
+    return err != HEARTH_OK || list->count > 0 ? err : hearth_fail(msg, HEARTH_ERR_INVALID, "--api-key holds no key");
 }
 
 /* Names are printed where a blank or a quote would be misread. */
@@ -189,8 +224,9 @@ static int read_limit(const char *place, const char *word, const char *value, st
     return HEARTH_OK;
 }
 
-/* "name=alice". `place`: the file and the line. */
-static int read_setting(const char *place, const char *word, struct hearth_api_key *key, struct hearth_errmsg *msg) {
+/* "name=alice". `place`: the file and the line. `seen`: which settings it has had. */
+static int read_setting(const char *place, const char *word, struct hearth_api_key *key, unsigned *seen,
+                        struct hearth_errmsg *msg) {
     static const struct {
         const char *name;
         int (*read)(const char *place, const char *word, const char *value, struct hearth_api_key *key,
@@ -203,21 +239,27 @@ static int read_setting(const char *place, const char *word, struct hearth_api_k
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
         const size_t len = strlen(settings[i].name);
         if (strncmp(word, settings[i].name, len) == 0) {
+            if ((*seen & 1u << i) != 0) {
+                return bad_setting(place, word, "it is there twice", msg);
+            }
+            *seen |= 1u << i;
             return settings[i].read(place, word, word + len, key, msg);
         }
     }
+    /* It is not shown: it may be the key. */
     return hearth_fail(msg, HEARTH_ERR_INVALID,
-                       "%s: '%.60s' is none of name=, weight=, class=, scope=, rpm=, tpm=, "
-                       "running=, stored=, stored-bytes=, stored-sessions=",
-                       place, word);
+                       "%s: behind the key may stand name=, weight=, class=, scope=, rpm=, tpm=, running=, stored=, "
+                       "stored-bytes= and stored-sessions=, and nothing else",
+                       place);
 }
 
 int hearth_key_settings_check(const char *place, char *words, struct hearth_errmsg *msg) {
     struct hearth_api_key key = {.key = "x"};
     char *rest = words, *word;
+    unsigned seen = 0;
     int err = HEARTH_OK;
     while (err == HEARTH_OK && (word = strtok_r(rest, " ", &rest)) != NULL) {
-        err = read_setting(place, word, &key, msg);
+        err = read_setting(place, word, &key, &seen, msg);
     }
     return err;
 }
@@ -232,22 +274,19 @@ static int read_line(struct hearth_key_list *list, size_t from_flag, const char 
     if (strchr(word, ',')) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: one key in a line, and no comma in it", place);
     }
-    struct hearth_key_hash hash;
-    if (hearth_key_hash_is(word) && !hearth_key_hash_read(word, &hash)) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID,
-                           "%s: a hashed key is sha256:SALT:HEX or sha256:HEX (hearth keys hash "
-                           "makes one)",
-                           place);
-    }
     *hashed = *hashed && hearth_key_hash_is(word);
+    int err = check_key(place, word, msg);
+    if (err != HEARTH_OK) {
+        return err;
+    }
     key = key ? key : add(list, word);
     if (!key) {
         return fail_nomem(msg);
     }
     key->scopes = HEARTH_SCOPE_INFER | HEARTH_SCOPE_SESSIONS;
-    int err = HEARTH_OK;
+    unsigned seen = 0;
     while (err == HEARTH_OK && (word = strtok_r(rest, " \t", &rest)) != NULL && *word != '#') {
-        err = read_setting(place, word, key, msg);
+        err = read_setting(place, word, key, &seen, msg);
     }
     return err;
 }

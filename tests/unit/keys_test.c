@@ -1,6 +1,8 @@
 /* Files of API keys: what their lines say, and the one line that a mistake gets. */
 #include "cli/keys.h"
 
+#include "api/key_hash.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,6 +86,32 @@ static void test_flags(void **state) {
     hearth_key_list_finish(&list);
 }
 
+/* The hash of a key is the key. */
+static void test_hashes(void **state) {
+    static const char line[] =
+        "sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b scope=infer name=bob";
+    struct hearth_key_list list;
+    struct hearth_errmsg msg;
+    char *longest = malloc(HEARTH_KEY_BYTES_MAX + 1);
+    (void)state;
+    assert_int_equal(read_keys("secret", line, &list, &msg), HEARTH_OK);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(list.keys[0].scopes, HEARTH_SCOPE_INFER);
+    assert_string_equal(list.keys[0].name, "bob");
+    hearth_key_list_finish(&list);
+    assert_int_equal(read_keys("sha256:abc", NULL, &list, &msg), HEARTH_ERR_INVALID);
+    hearth_key_list_finish(&list);
+    assert_non_null(longest);
+    memset(longest, 'k', HEARTH_KEY_BYTES_MAX);
+    longest[HEARTH_KEY_BYTES_MAX] = '\0';
+    assert_int_equal(read_keys(NULL, longest, &list, &msg), HEARTH_ERR_INVALID);
+    hearth_key_list_finish(&list);
+    longest[HEARTH_KEY_BYTES_MAX - 1] = '\0';
+    assert_int_equal(read_keys(NULL, longest, &list, &msg), HEARTH_OK);
+    hearth_key_list_finish(&list);
+    free(longest);
+}
+
 static void test_mistakes(void **state) {
     static const struct {
         const char *text, *says;
@@ -94,10 +122,10 @@ static void test_mistakes(void **state) {
         {"one weight=0", ":1: weight=0: a weight is a number from 0.01 to 1000"},
         {"one weight=nan", ":1: weight=nan: a weight is a number from 0.01 to 1000"},
         {"one class=warm", ":1: class=warm: a class is interactive, side or background"},
-        {"one colour=red", ":1: 'colour=red' is none of name=, weight=, class=, scope=, rpm=, tpm=, "
-                           "running=, stored=, stored-bytes=, stored-sessions="},
-        {"one two", ":1: 'two' is none of name=, weight=, class=, scope=, rpm=, tpm=, "
-                    "running=, stored=, stored-bytes=, stored-sessions="},
+        {"one colour=red", ":1: behind the key may stand name=, weight=, class=, scope=, rpm=, tpm=, running=, stored=, "
+                           "stored-bytes= and stored-sessions=, and nothing else"},
+        {"alice c2VjcmV0==", ":1: behind the key may stand name=, weight=, class=, scope=, rpm=, tpm=, running=, "
+                             "stored=, stored-bytes= and stored-sessions=, and nothing else"},
         {"one name=", ":1: a name is made of up to 40 letters, digits and . _ @ -"},
         {"one name=\"a\"", ":1: a name is made of up to 40 letters, digits and . _ @ -"},
         {"one\n\ntwo\none weight=2", ":4: this key is in the file twice"},
@@ -108,6 +136,16 @@ static void test_mistakes(void **state) {
         {"b running=-1", ":1: running=-1: a limit is a whole number from 1, such as 60, 100k, 2m or 1g"},
         {"b stored=x", ":1: stored=x: a limit is a whole number from 1, such as 60, 100k, 2m or 1g"},
         {"sha256:abc", ":1: a hashed key is sha256:SALT:HEX or sha256:HEX (hearth keys hash makes one)"},
+        {"sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\nsecret",
+         ":2: this key is in the file twice"},
+        {"secret\nsha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b",
+         ":2: this key is in the file twice"},
+        {"sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n"
+         "sha256:2BB80D537B1DA3E38BD30361AA855686BDE0EACD7162FEF6A25FE97BF527A25B",
+         ":2: this key is in the file twice"},
+        {"one scope=infer scope=admin", ":1: scope=admin: it is there twice"},
+        {"one name=a rpm=1 name=a", ":1: name=a: it is there twice"},
+        {"one\x01", ":1: a key has less than 4096 bytes and no control characters"},
         {"one,two", ":1: one key in a line, and no comma in it"},
     };
     (void)state;
@@ -151,6 +189,7 @@ int main(void) {
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_flags),
         cmocka_unit_test(test_scopes_and_limits),
+        cmocka_unit_test(test_hashes),
         cmocka_unit_test(test_mistakes),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
