@@ -6,6 +6,8 @@
  * comes from OpenSSL; a key with a passphrase is refused instead of asked for on a terminal. */
 #include "http/conn.h"
 
+#include "base/log.h"
+
 #include <event2/bufferevent_ssl.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -37,6 +39,16 @@ static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *o
     }
     *out = chosen;
     return SSL_TLSEXT_ERR_OK;
+}
+
+/* Clients refuse the certificate then, and tell their users only. */
+static void warn_of_times(SSL_CTX *ctx, const char *cert_path) {
+    const X509 *cert = SSL_CTX_get0_certificate(ctx);
+    if (X509_cmp_current_time(X509_get0_notAfter(cert)) < 0) {
+        hearth_log(HEARTH_LOG_WARN, "http: the certificate in %s has expired: clients refuse it", cert_path);
+    } else if (X509_cmp_current_time(X509_get0_notBefore(cert)) > 0) {
+        hearth_log(HEARTH_LOG_WARN, "http: the certificate in %s is not valid yet: clients refuse it", cert_path);
+    }
 }
 
 #define NOT_ITS_KEY "the key in %s is not that of the certificate in %s"
@@ -73,6 +85,8 @@ int hearth_http_tls_create(const char *cert_path, const char *key_path, struct s
         SSL_CTX_free(ctx);
         return rc;
     }
+    warn_of_times(ctx, cert_path);
+    ERR_clear_error();
     *out = ctx;
     return HEARTH_OK;
 }

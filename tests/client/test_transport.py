@@ -157,6 +157,27 @@ def test_reload(tmp_path):
         assert client.get("/health").status_code == 200
 
 
+def test_times_of_a_certificate(tmp_path):
+    """Clients refuse one that has expired and tell nobody else: so does the log, at the start and when it is read again."""
+    cert, key = make_certificate(tmp_path, "first")
+    request, expired = tmp_path / "request", tmp_path / "expired.pem"
+    subprocess.run(["openssl", "req", "-new", "-key", key, "-subj", "/CN=first", "-out", request], check=True,
+                   stdin=subprocess.DEVNULL, capture_output=True)
+    sign = ["openssl", "x509", "-req", "-in", request, "-signkey", key, "-out", expired]
+    for times in (["-days", "-1"], ["-not_before", "20200101000000Z", "-not_after", "20200201000000Z"]):
+        if subprocess.run([*sign, *times], stdin=subprocess.DEVNULL, capture_output=True).returncode == 0:
+            break
+    with tls(tmp_path, expired, key) as running:
+        assert running.log_says(f"the certificate in {expired} has expired")
+    again = tmp_path / "again"
+    again.mkdir()
+    with tls(again, cert, key) as running:
+        assert name_served(running, trusting(cert)) == "first" and "expired" not in running.log()
+        cert.write_bytes(expired.read_bytes())
+        running.process.send_signal(signal.SIGHUP)
+        assert running.log_says(f"the certificate in {cert} has expired")
+
+
 @pytest.mark.parametrize("case", ["missing", "no key", "no certificate", "other key", "passphrase", "not PEM"])
 def test_what_cannot_be_used_is_an_error(tmp_path, case):
     cert, key = make_certificate(tmp_path, "first")
