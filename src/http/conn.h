@@ -25,7 +25,9 @@
 #define HEARTH_HTTP_EXPOSED                                                                                     \
     "X-Request-Id, request-id, Retry-After, Retry-After-Ms, X-Should-Retry, Warning, x-ratelimit-limit-requests, " \
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "                    \
-    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, anthropic-ratelimit-requests-limit, "              \
+    "anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, "                              \
+    "anthropic-ratelimit-tokens-limit, anthropic-ratelimit-tokens-remaining, anthropic-ratelimit-tokens-reset"
 /* Connections over the limit that may wait for their 503; beyond them nothing is accepted. */
 #define HEARTH_HTTP_CONNECTIONS_OVER 64u
 

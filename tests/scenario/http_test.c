@@ -238,6 +238,8 @@ static void answers_the_pages_that_it_was_told_of(void **state) {
                                              {"POST", "Origin: null\r\n"},
                                              {"GET", "Sec-Fetch-Site: cross-site\r\n"},
                                              {"OPTIONS", "Origin: http://b.test\r\n"}};
+    static const char *const told[] = {"Retry-After", "x-ratelimit-remaining-requests",
+                                       "anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-tokens-reset"};
     struct fixture *f = *state;
     struct client client;
     struct response response;
@@ -262,6 +264,11 @@ static void answers_the_pages_that_it_was_told_of(void **state) {
     assert_true(response_header(&response, "Access-Control-Allow-Origin", value, sizeof value));
     assert_true(response_header(&response, "Vary", value, sizeof value));
     assert_string_equal(value, "Origin");
+    char exposed[1024];
+    assert_true(response_header(&response, "Access-Control-Expose-Headers", exposed, sizeof exposed));
+    for (size_t i = 0; i < sizeof told / sizeof told[0]; i++) {
+        assert_non_null(strstr(exposed, told[i]));
+    }
     response_finish(&response);
     client_close(&client);
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
