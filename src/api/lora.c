@@ -9,9 +9,13 @@
 
 void hearth_lora_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     json_t *list = json_array();
+    struct hearth_caller caller;
     if (api->lora_path != NULL) {
-        json_array_append_new(list, json_pack("{s:i, s:s, s:o}", "id", 0, "path", api->lora_path, "scale",
-                                              hearth_json_real(api->lora_scale)));
+        (void)hearth_api_authorize(api, exchange, &caller);
+        const char *slash = hearth_caller_sees(&caller, NULL) ? NULL : strrchr(api->lora_path, '/'); /* as in /props */
+        json_array_append_new(list,
+                              json_pack("{s:i, s:s, s:o}", "id", 0, "path", slash != NULL ? slash + 1 : api->lora_path,
+                                        "scale", hearth_json_real(api->lora_scale)));
     }
     hearth_json_respond(exchange, 200, list);
 }

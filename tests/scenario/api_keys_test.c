@@ -82,6 +82,7 @@ static int setup(void **state) {
     options.api.keys = keys;
     options.api.key_count = 3;
     options.api.speculates = true;
+    options.api.lora_path = "/adapters/polite.gguf";
     stage_open(&stage, &options);
     fake_set_plan(&quick);
     return 0;
@@ -429,6 +430,12 @@ static void keys_see_their_own(void **state) {
     assert_int_equal(json_num(slots, "1.id_task"), -1);
     assert_null(json_at(slots, "1.params"));
     json_decref(slots);
+    json_t *adapters = look_as("e-key", "/lora-adapters");
+    assert_string_equal(json_str(adapters, "0.path"), "polite.gguf");
+    json_decref(adapters);
+    adapters = look_as("a-key", "/lora-adapters");
+    assert_string_equal(json_str(adapters, "0.path"), "/adapters/polite.gguf");
+    json_decref(adapters);
     json_t *queue = look_as("e-key", "/queue");
     assert_int_equal(json_array_size(json_at(queue, "requests")), 0);
     assert_true(json_num(queue, "waiting") >= 0);
