@@ -439,7 +439,8 @@ struct hearth_body {
 
 /* The body with an empty array in the place of its messages, which are in `body` (zeroed before; it points into the
  * text). NULL: it could not be told apart, parse it as a whole; `body` is empty then. */
-json_t *hearth_body_parse_new(struct hearth_intern *intern, const char *text, size_t len, struct hearth_body *body);
+json_t *hearth_body_parse_new(struct hearth_intern *intern, struct hearth_digest salt, const char *text, size_t len,
+                              struct hearth_body *body);
 void hearth_body_finish(struct hearth_body *body);
 
 /* ---- messages.c, history.c: messages of a request, and their tokens ---- */

@@ -203,7 +203,7 @@ bool hearth_job_parse_body(struct hearth_job *job, json_t **out) {
         return false;
     }
     if ((job->route->flags & HEARTH_ROUTE_CHAT) != 0) {
-        body = hearth_body_parse_new(job->api->intern, text, job->body.len, &job->parts);
+        body = hearth_body_parse_new(job->api->intern, job->owner, text, job->body.len, &job->parts);
     }
     if (body == NULL) {
         body = hearth_json_parse(text, job->body.len, JSON_ALLOW_NUL, &at);

@@ -269,14 +269,14 @@ static struct hearth_message *read_message(const struct hearth_api *api, const j
 }
 
 /* The message of one element: known, or read and from now on known. */
-static struct hearth_message *message_of(const struct hearth_api *api, struct hearth_body_item *item, size_t index,
+static struct hearth_message *message_of(const struct hearth_job *job, struct hearth_body_item *item, size_t index,
                                          struct hearth_api_error *error) {
     if (item->known != NULL) {
         return hearth_message_ref(item->known);
     }
-    struct hearth_message *message = read_message(api, item->value, index, error);
+    struct hearth_message *message = read_message(job->api, item->value, index, error);
     if (message != NULL) {
-        hearth_intern_put(api->intern, item->bytes, item->len, message);
+        hearth_intern_put(job->api->intern, job->owner, item->bytes, item->len, message);
     }
     return message;
 }
@@ -306,7 +306,7 @@ bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hear
             return hearth_api_fail_err(error, hearth_cancel_check(), NULL);
         }
         struct hearth_message *message =
-            job->parts.count > 0 ? message_of(job->api, &job->parts.items[i], i, error)
+            job->parts.count > 0 ? message_of(job, &job->parts.items[i], i, error)
                                  : read_message(job->api, json_array_get(messages, i), i, error);
         if (message == NULL) {
             return false; /* hearth_history_finish() frees what was read */

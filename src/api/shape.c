@@ -31,7 +31,7 @@ struct hearth_shape {
     size_t stop_count, client_stops;
 };
 
-/* ---- grammars known to be good ---- */
+/* ---- grammars known to be good: to each owner those that it has sent ---- */
 
 struct hearth_grammars {
     pthread_mutex_t mutex;
@@ -72,7 +72,7 @@ static void keep(struct hearth_grammars *grammars, struct hearth_digest digest) 
 
 static bool check_grammar(struct hearth_job *job, const char *text) {
     struct hearth_engine *engine = job->api->engine;
-    struct hearth_digest digest = hearth_digest_bytes(text, strlen(text));
+    struct hearth_digest digest = hearth_digest_chain(job->owner, text, strlen(text));
     struct hearth_errmsg why = {{0}};
     if (engine->ops->grammar_check == NULL || is_known(job->api->grammars, digest)) {
         return true;

@@ -11,6 +11,7 @@
 struct entry {
     struct hearth_lru_entry lru; /* first, so that it converts */
     struct hearth_message *message;
+    struct hearth_digest salt;
     size_t len;
     char bytes[];
 };
@@ -37,11 +38,12 @@ static void evict(struct hearth_intern *intern, size_t budget_bytes) {
     }
 }
 
-static struct entry *find(const struct hearth_intern *intern, struct hearth_digest key, const char *bytes, size_t len) {
+static struct entry *find(const struct hearth_intern *intern, struct hearth_digest salt, struct hearth_digest key,
+                          const char *bytes, size_t len) {
     struct hearth_link *link = hearth_table_find(&intern->table, key);
     for (; link != NULL; link = hearth_table_next(link)) {
         struct entry *entry = (struct entry *)link;
-        if (entry->len == len && memcmp(entry->bytes, bytes, len) == 0) {
+        if (entry->len == len && hearth_digest_equal(entry->salt, salt) && memcmp(entry->bytes, bytes, len) == 0) {
             return entry;
         }
     }
@@ -66,11 +68,12 @@ void hearth_intern_destroy(struct hearth_intern *intern) {
     }
 }
 
-struct hearth_message *hearth_intern_get(struct hearth_intern *intern, const char *bytes, size_t len) {
-    struct hearth_digest key = hearth_digest_bytes(bytes, len);
+struct hearth_message *hearth_intern_get(struct hearth_intern *intern, struct hearth_digest salt, const char *bytes,
+                                         size_t len) {
+    struct hearth_digest key = hearth_digest_chain(salt, bytes, len);
     struct hearth_message *message = NULL;
     pthread_mutex_lock(&intern->mutex);
-    struct entry *entry = find(intern, key, bytes, len);
+    struct entry *entry = find(intern, salt, key, bytes, len);
     if (entry != NULL) {
         hearth_lru_touch(&intern->lru, &entry->lru);
         message = hearth_message_ref(entry->message);
@@ -79,16 +82,18 @@ struct hearth_message *hearth_intern_get(struct hearth_intern *intern, const cha
     return message;
 }
 
-void hearth_intern_put(struct hearth_intern *intern, const char *bytes, size_t len, struct hearth_message *message) {
+void hearth_intern_put(struct hearth_intern *intern, struct hearth_digest salt, const char *bytes, size_t len,
+                       struct hearth_message *message) {
     struct entry *entry = malloc(sizeof *entry + len);
     if (entry == NULL) {
         return;
     }
-    *entry = (struct entry){.lru.link.key = hearth_digest_bytes(bytes, len), .len = len};
+    *entry = (struct entry){.lru.link.key = hearth_digest_chain(salt, bytes, len), .salt = salt, .len = len};
     memcpy(entry->bytes, bytes, len);
     entry->message = hearth_message_ref(message);
     pthread_mutex_lock(&intern->mutex);
-    if (find(intern, entry->lru.link.key, bytes, len) != NULL || !hearth_table_add(&intern->table, &entry->lru.link)) {
+    if (find(intern, salt, entry->lru.link.key, bytes, len) != NULL ||
+        !hearth_table_add(&intern->table, &entry->lru.link)) {
         hearth_message_unref(message);
         free(entry);
     } else {

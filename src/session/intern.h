@@ -1,8 +1,10 @@
 /* Messages by the bytes they came as. An agent sends the same bytes with every request: what was read once is found
- * again without parsing. Bounded by bytes; what was unused for longest goes first. Threads: any. */
+ * again without parsing. Kept apart by salt: how soon a message is read tells no tenant what another one has sent. Bounded
+ * by bytes; what was unused for longest goes first. Threads: any. */
 #ifndef HEARTH_SESSION_INTERN_H
 #define HEARTH_SESSION_INTERN_H
 
+#include "base/digest.h"
 #include "session/message.h"
 
 struct hearth_intern;
@@ -12,8 +14,10 @@ struct hearth_intern *hearth_intern_create(size_t budget_bytes);
 void hearth_intern_destroy(struct hearth_intern *intern); /* NULL is allowed */
 
 /* A new reference to the message that these bytes were read as, or NULL. */
-struct hearth_message *hearth_intern_get(struct hearth_intern *intern, const char *bytes, size_t len);
+struct hearth_message *hearth_intern_get(struct hearth_intern *intern, struct hearth_digest salt, const char *bytes,
+                                         size_t len);
 /* Remembers what bytes were read as; takes a reference of its own. */
-void hearth_intern_put(struct hearth_intern *intern, const char *bytes, size_t len, struct hearth_message *message);
+void hearth_intern_put(struct hearth_intern *intern, struct hearth_digest salt, const char *bytes, size_t len,
+                       struct hearth_message *message);
 
 #endif

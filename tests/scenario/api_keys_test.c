@@ -1,7 +1,9 @@
 /* Keys and what is told of who uses them: weights and classes, other keys while the server runs, /slots, /queue, and
  * the log's line of every request; over a service that does what it is told. */
+#include "api/api_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "session/intern.h"
 #include "support/fake_service.h"
 #include "support/stage.h"
 
@@ -196,6 +198,22 @@ static void keys_are_the_same_in_any_order(void **state) {
     assert_int_equal(status_of("b-key", ""), 200);
     assert_true(fake_last()->salt.lo != 0 || fake_last()->salt.hi != 0);
     assert_int_equal(hearth_api_set_keys(stage.api, turned, 3), HEARTH_OK);
+}
+
+/* A message that one has sent is read anew for another: how soon it is read tells nothing. */
+static void what_was_read_is_known_to_its_owner(void **state) {
+    static const char body[] = "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"of alice\"}]}";
+    static const char message[] = "{\"role\":\"user\",\"content\":\"of alice\"}";
+    (void)state;
+    struct response response = http_call(stage.port, "POST", CHAT, "Authorization: Bearer a-key\r\n", body);
+    assert_int_equal(response.status, 200);
+    response_finish(&response);
+    const struct hearth_digest hers = fake_last()->salt;
+    assert_int_equal(status_of("b-key", ""), 200);
+    assert_null(hearth_intern_get(stage.api->intern, fake_last()->salt, message, strlen(message)));
+    struct hearth_message *known = hearth_intern_get(stage.api->intern, hers, message, strlen(message));
+    assert_non_null(known);
+    hearth_message_unref(known);
 }
 
 static int status_with(const char *key, const char *method, const char *path, const char *body, json_t **answer) {
@@ -556,6 +574,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_have_classes_and_weights),
         cmocka_unit_test(keys_are_the_same_in_any_order),
+        cmocka_unit_test(what_was_read_is_known_to_its_owner),
         cmocka_unit_test(what_is_stored_has_bounds),
         cmocka_unit_test(keys_change_while_requests_run),
         cmocka_unit_test(strangers_send_no_body),

@@ -42,10 +42,12 @@ static const struct row rows[] = {
     {"{\"messages\":[\"\\ud800\"]}", 0},
 };
 
+static const struct hearth_digest salt = {1, 2};
+
 static void assert_same(const char *text, size_t items) {
     struct hearth_intern *intern = hearth_intern_create(1 << 20);
     struct hearth_body body = {0};
-    json_t *rest = hearth_body_parse_new(intern, text, strlen(text), &body);
+    json_t *rest = hearth_body_parse_new(intern, salt, text, strlen(text), &body);
     json_t *whole = json_loads(text, JSON_ALLOW_NUL, NULL);
     assert_true(rest == NULL || whole != NULL); /* what is told apart is JSON */
     assert_int_equal(body.count, items);
@@ -84,7 +86,7 @@ static void damage_is_the_parsers(void **state) {
         }
         struct hearth_intern *intern = hearth_intern_create(1 << 20);
         struct hearth_body body = {0};
-        json_t *rest = hearth_body_parse_new(intern, text, len, &body);
+        json_t *rest = hearth_body_parse_new(intern, salt, text, len, &body);
         json_t *whole = json_loads(text, JSON_ALLOW_NUL, NULL);
         if (rest != NULL && whole == NULL) {
             fail_msg("%s", text);
