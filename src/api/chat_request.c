@@ -126,6 +126,7 @@ bool hearth_chat_request_read(struct hearth_job *job, const json_t *body) {
 bool hearth_chat_request_ready(struct hearth_job *job) {
     job->chat.request.messages = job->history.messages;
     job->chat.request.message_count = job->history.count;
+    job->chat.request.salt = job->owner;
     job->chat.request.specials =
         job->api->allow_control_tokens ? NULL : hearth_transcripts_specials(job->api->transcripts);
     print_tools_as_before(job);

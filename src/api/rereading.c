@@ -39,7 +39,8 @@ static struct hearth_chat_format *make(const struct hearth_rereading *rereading,
                                                 .parallel_calls = hearth_chat_abilities(chat)->parallel_calls,
                                                 .reasoning_format = places[which % AS_TEXTS / PLACE],
                                                 .thinking = (which & NO_THINKING) == 0,
-                                                .kwargs = rereading->request->kwargs};
+                                                .kwargs = rereading->request->kwargs,
+                                                .salt = rereading->job->owner};
     struct hearth_chat_format *format = NULL;
     struct hearth_errmsg msg;
     /* Without one, replies are taken as they are printed. */

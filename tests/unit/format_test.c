@@ -411,6 +411,11 @@ static void test_kept(void **state) {
     bench.request.tools = again;
     struct hearth_chat_format *second = get(&bench);
     assert_ptr_equal(first, second);
+    bench.request.salt = (struct hearth_digest){1, 2}; /* another tenant makes its own */
+    struct hearth_chat_format *theirs = get(&bench);
+    assert_ptr_not_equal(theirs, first);
+    hearth_chat_format_unref(theirs);
+    bench.request.salt = (struct hearth_digest){0, 0};
     hearth_chat_format_unref(second);
     bench.request.tool_choice = HEARTH_TOOLS_REQUIRED;
     second = get(&bench);
