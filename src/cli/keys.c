@@ -6,8 +6,8 @@
  * with the key as it is or hashed (api/key_hash.h). Keys of the file may do everything but what admin is for, unless
  * scope= says otherwise; those of --api-key may do everything.
  *
- * Invariants. No key is there twice, hashed or not: what the file says of one that --api-key has, too, is taken, and one
- * that the file has twice is an error, as one of the lines would be ignored; so is a setting that a line has twice. */
+ * Invariants. No key is there twice, hashed or not: what the file says of one that --api-key has, too, is taken, and
+ * one that the file has twice is an error, as one of the lines would be ignored; so is a setting twice in a line. */
 #include "cli/keys.h"
 
 #include "api/key_hash.h"

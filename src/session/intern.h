@@ -1,6 +1,6 @@
 /* Messages by the bytes they came as. An agent sends the same bytes with every request: what was read once is found
- * again without parsing. Kept apart by salt: how soon a message is read tells no tenant what another one has sent. Bounded
- * by bytes; what was unused for longest goes first. Threads: any. */
+ * again without parsing. Kept apart by salt: how soon a message is read tells no tenant what another one has sent.
+ * Bounded by bytes; what was unused for longest goes first. Threads: any. */
 #ifndef HEARTH_SESSION_INTERN_H
 #define HEARTH_SESSION_INTERN_H
 

@@ -122,8 +122,8 @@ static void test_mistakes(void **state) {
         {"one weight=0", ":1: weight=0: a weight is a number from 0.01 to 1000"},
         {"one weight=nan", ":1: weight=nan: a weight is a number from 0.01 to 1000"},
         {"one class=warm", ":1: class=warm: a class is interactive, side or background"},
-        {"one colour=red", ":1: behind the key may stand name=, weight=, class=, scope=, rpm=, tpm=, running=, stored=, "
-                           "stored-bytes= and stored-sessions=, and nothing else"},
+        {"one colour=red", ":1: behind the key may stand name=, weight=, class=, scope=, rpm=, tpm=, running=, "
+                           "stored=, stored-bytes= and stored-sessions=, and nothing else"},
         {"alice c2VjcmV0==", ":1: behind the key may stand name=, weight=, class=, scope=, rpm=, tpm=, running=, "
                              "stored=, stored-bytes= and stored-sessions=, and nothing else"},
         {"one name=", ":1: a name is made of up to 40 letters, digits and . _ @ -"},
