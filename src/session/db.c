@@ -4,6 +4,8 @@
  * deleted rows is given back in steps (auto_vacuum=INCREMENTAL). The file is made before SQLite opens it, so that
  * nobody else can ever read it; SQLite gives -wal and -shm the same mode.
  *
+ * What is refused stays as it is: until a database is known to be ours, closing it carries no log into it.
+ *
  * Versions: user_version counts the steps that were taken. A step and its number are one transaction, and the number is
  * looked at again inside it: another process may have been faster. The first step also writes the application_id.
  *
@@ -98,6 +100,7 @@ static int open_handle(const struct hearth_db_kind *kind, const char *path, int 
     if (rc == SQLITE_OK) {
         sqlite3_extended_result_codes(*handle, 1);
         rc = sqlite3_busy_timeout(*handle, busy_ms);
+        (void)sqlite3_db_config(*handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     }
     return rc == SQLITE_OK && sums ? hearth_db_ask_for_sums(*handle) : rc;
 }
@@ -155,6 +158,8 @@ int hearth_db_open(const struct hearth_db_kind *kind, const char *path, int busy
                           own.text[0] != '\0' ? own.text
                                               : hearth_db_text(rc)); /* the handle's may be of the rollback */
         hearth_db_close(kind, handle, statements);
+    } else {
+        (void)sqlite3_db_config(*handle, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
     }
     return rc;
 }

@@ -55,6 +55,9 @@ enum hearth_db_file {
     HEARTH_DB_FILE_OTHER,
 };
 enum hearth_db_file hearth_db_look(const struct hearth_db_kind *kind, const char *path);
+/* Nothing, or a file that may be opened; what cannot, or is somebody else's, is refused and stays as it is: a code, and
+ * `why` unless that says it all (HEARTH_DB_ALIEN). So is what stands beside it and is not of it. */
+int hearth_db_check_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *why);
 /* A file that is there, that only we can read and that is not somebody else's (HEARTH_DB_ALIEN). */
 int hearth_db_make_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *why);
 
@@ -81,6 +84,8 @@ int hearth_db_copy(sqlite3 *from, const char *path, bool replace, struct hearth_
 /* The copy that is kept of a database before it is brought up: PATH.before-v<version of this hearth>. */
 int hearth_db_copy_before(const struct hearth_db_kind *kind, sqlite3 *handle, const char *path, int64_t version,
                           struct hearth_errmsg *why);
+/* Makes a database that nobody uses one file, which no log belongs to: it can be carried about. */
+int hearth_db_part_from_log(const char *path);
 /* A new file gets sums; an old one when it is copied or rewritten. */
 int hearth_db_ask_for_sums(sqlite3 *handle);
 /* Rewrites a file that has no sums, if nobody else uses it now. */

@@ -17,6 +17,8 @@
 
 /* ---- copies ---- */
 
+#define LOGLESS "PRAGMA journal_mode = DELETE"
+
 static int copy_pages(sqlite3 *from, sqlite3 *to) {
     enum { PAGES = 1024, TRIES = 600, PAUSE_MS = 100 };
     sqlite3_backup *backup = sqlite3_backup_init(to, "main", from, "main");
@@ -32,14 +34,22 @@ static int copy_pages(sqlite3 *from, sqlite3 *to) {
     return rc == SQLITE_DONE ? end : rc;
 }
 
+int hearth_db_part_from_log(const char *path) {
+    sqlite3 *handle = NULL;
+    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE;
+    int rc = sqlite3_open_v2(path, &handle, flags, hearth_db_vfs());
+    rc = rc == SQLITE_OK ? sqlite3_exec(handle, LOGLESS, NULL, NULL, NULL) : rc;
+    const int closed = sqlite3_close(handle);
+    return rc == SQLITE_OK ? closed : rc;
+}
+
 static int write_copy(sqlite3 *from, const char *path) {
     sqlite3 *to = NULL;
     const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE;
     const int fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     int rc = fd >= 0 ? sqlite3_open_v2(path, &to, flags, hearth_db_vfs()) : SQLITE_CANTOPEN;
     rc = rc == SQLITE_OK ? copy_pages(from, to) : rc;
-    /* One file, which no log belongs to: it can be carried about. */
-    rc = rc == SQLITE_OK ? sqlite3_exec(to, "PRAGMA journal_mode = DELETE", NULL, NULL, NULL) : rc;
+    rc = rc == SQLITE_OK ? sqlite3_exec(to, LOGLESS, NULL, NULL, NULL) : rc;
     const int closed = sqlite3_close(to);
     rc = rc == SQLITE_OK ? closed : rc;
     if (fd >= 0) {
@@ -80,7 +90,13 @@ int hearth_db_copy_before(const struct hearth_db_kind *kind, sqlite3 *handle, co
     if (!hearth_buf_printf(&name, "%s.before-v%d", path, kind->version)) {
         return SQLITE_NOMEM;
     }
-    const int rc = hearth_db_copy(handle, (const char *)name.data, true, why);
+    const enum hearth_db_file there = hearth_db_look(kind, (const char *)name.data);
+    const bool free = there == HEARTH_DB_FILE_NONE || there == HEARTH_DB_FILE_OURS || there == HEARTH_DB_FILE_EMPTY;
+    const int rc = free ? hearth_db_copy(handle, (const char *)name.data, true, why) : SQLITE_CANTOPEN;
+    if (!free) {
+        (void)hearth_fail(why, HEARTH_ERR_IO, "it is to be copied to %s first, which is no file of hearth's",
+                          (const char *)name.data);
+    }
     if (rc == SQLITE_OK) {
         hearth_log(HEARTH_LOG_INFO, "%s: %s is brought from version %lld to %d; a copy of it as it was is kept as %s",
                    kind->label, path, (long long)version, kind->version, (const char *)name.data);
@@ -102,8 +118,8 @@ static bool has_sums(const char *path) {
     if (hearth_db_raw_open(path, &raw) != 0) {
         return false;
     }
-    const bool has = hearth_db_raw_read(&raw, head, sizeof head, 0) == (ssize_t)sizeof head &&
-                     hearth_db_head_has_sums(head);
+    const bool has =
+        hearth_db_raw_read(&raw, head, sizeof head, 0) == (ssize_t)sizeof head && hearth_db_head_has_sums(head);
     hearth_db_raw_close(&raw);
     return has;
 }

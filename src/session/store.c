@@ -34,6 +34,7 @@
 #define VACUUM_PAGES "4096" /* given back at once */
 #define TOUCH_US ((int64_t)3600 * 1000000)
 #define TOOLS_BEGIN ((int64_t)1 << 62) /* bytes of the lock file from here on are not of servers */
+#define LOCK_TEXT "h"
 #define END_AGE_US ((int64_t)60 * 1000000)
 
 static int random_bytes(void *out, size_t len) {
@@ -193,6 +194,13 @@ static int open_conn(struct hearth_store *store, struct store_conn *conn, struct
                            "%s is damaged (%s); it stays as it is: hearth sessions recover saves "
                            "what can be read",
                            path_of(store), why.text);
+    }
+    if (err != HEARTH_OK && conn->code == HEARTH_DB_ALIEN &&
+        hearth_db_look(&hearth_store_kind, path_of(store)) == HEARTH_DB_FILE_OURS) {
+        return hearth_fail(msg, err,
+                           "%s is hearth's, but the log beside it (its name and -wal) is another database's: "
+                           "move that away, and the file with -shm",
+                           path_of(store));
     }
     return err == HEARTH_OK                ? err
            : conn->code == HEARTH_DB_ALIEN ? hearth_fail(msg, err, "%s is no database of hearth's", path_of(store))
@@ -375,7 +383,16 @@ static int make_directory(const char *path) {
     return err;
 }
 
-/* Holds a byte of the lock file, as a sign of life that ends with the process whatever ends it. */
+/* The lock file holds nothing, or the one byte that open_store() writes. */
+static bool is_lock_file(int fd) {
+    struct stat st;
+    char byte;
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+           (st.st_size == 0 || (st.st_size == 1 && pread(fd, &byte, 1, 0) == 1 && byte == LOCK_TEXT[0]));
+}
+
+/* Holds a byte of the lock file, as a sign of life that ends with the process whatever ends it.
+ * Errors: INVALID (the file is another program's), NOMEM, IO with errno. */
 static int show_life(struct hearth_store *store) {
     struct hearth_buf name = {0};
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
@@ -383,8 +400,11 @@ static int show_life(struct hearth_store *store) {
         return HEARTH_ERR_NOMEM;
     }
     int rc = -1;
-    store->lock_fd = open((const char *)name.data, O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+    store->lock_fd = open((const char *)name.data, O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     hearth_buf_finish(&name);
+    if (store->lock_fd >= 0 && !is_lock_file(store->lock_fd)) {
+        return HEARTH_ERR_INVALID;
+    }
     while (store->lock_fd >= 0 && rc != 0) {
         const struct hearth_digest id = hearth_store_id();
         store->process = (int64_t)(id.lo >> 2) + 1 + (store->looks_only ? TOOLS_BEGIN : 0);
@@ -409,28 +429,44 @@ static bool was_emptied(const struct hearth_store *store) {
     return stat(store->path, &file) == 0 && file.st_size == 0 && fstat(store->lock_fd, &lock) == 0 && lock.st_size > 0;
 }
 
-static int open_store(struct hearth_store *store, struct hearth_errmsg *msg) {
-    int err = HEARTH_OK;
-    if (store->path != NULL) {
-        err = make_directory(store->path);
-        if (err == HEARTH_OK && hearth_db_look(&hearth_store_kind, store->path) == HEARTH_DB_FILE_OTHER) {
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "%s is no database of hearth's", store->path);
-        }
-        err = err == HEARTH_OK ? show_life(store) : err;
-        if (err == HEARTH_OK && was_emptied(store)) {
-            return hearth_fail(msg, HEARTH_ERR_STATE, "%s is empty, and it was not; remove %s.lock, too, to begin anew",
-                               store->path, store->path);
-        }
-        if (err != HEARTH_OK) {
-            return hearth_fail(msg, err, "%s: %s", store->path, strerror(errno));
-        }
+/* Whether the file may be used, and with what we show beside it that we do. */
+static int prepare_file(struct hearth_store *store, struct hearth_errmsg *msg) {
+    struct hearth_errmsg why = {.text = ""};
+    if (make_directory(store->path) != HEARTH_OK) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", store->path, strerror(errno));
     }
-    err = open_conn(store, &store->writer, msg);
+    const int code = hearth_db_check_file(&hearth_store_kind, store->path, &why);
+    if (code == HEARTH_DB_ALIEN) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s is no database of hearth's", store->path);
+    }
+    if (code != SQLITE_OK) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", store->path, why.text);
+    }
+    const int err = show_life(store);
+    if (err == HEARTH_ERR_INVALID) {
+        return hearth_fail(msg, err,
+                           "%s.lock, which would be written, is no file of hearth's: move it away, or give "
+                           "the database another name",
+                           store->path);
+    }
+    if (err != HEARTH_OK) {
+        return hearth_fail(msg, err, "%s.lock: %s", store->path, strerror(errno));
+    }
+    return was_emptied(store) ? hearth_fail(msg, HEARTH_ERR_STATE,
+                                            "%s is empty, and it was not; remove %s.lock, too, "
+                                            "to begin anew",
+                                            store->path, store->path)
+                              : HEARTH_OK;
+}
+
+static int open_store(struct hearth_store *store, struct hearth_errmsg *msg) {
+    int err = store->path != NULL ? prepare_file(store, msg) : HEARTH_OK;
+    err = err == HEARTH_OK ? open_conn(store, &store->writer, msg) : err;
     if (err == HEARTH_OK && store->reader != &store->writer) {
         err = open_conn(store, store->reader, msg);
     }
     if (err == HEARTH_OK && store->lock_fd >= 0) {
-        (void)pwrite(store->lock_fd, "h", 1, 0); /* the database was begun */
+        (void)pwrite(store->lock_fd, LOCK_TEXT, 1, 0); /* the database was begun */
     }
     return err;
 }

@@ -279,6 +279,9 @@ int hearth_store_recover_file(const struct hearth_recovery_params *params, struc
     }
     err = fill(store, params, out, msg);
     hearth_store_destroy(store);
+    if (err == HEARTH_OK && hearth_db_part_from_log(params->to) != SQLITE_OK) {
+        err = hearth_fail(msg, HEARTH_ERR_IO, "%s: it cannot be written", params->to);
+    }
     if (err != HEARTH_OK) {
         (void)unlink(params->to);
     }

@@ -3,6 +3,7 @@
 #include "store_stage.h"
 
 #include "session/store_internal.h"
+#include "session/store_recover.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -69,6 +70,119 @@ static void what_is_not_ours_is_left_alone(void **state) {
     assert_int_equal(fails_to_open("not a regular file"), HEARTH_ERR_IO);
 }
 
+static void write_file(const char *name, const char *text) {
+    int fd = open(name, O_CREAT | O_WRONLY | O_TRUNC, 0644);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+}
+
+static void assert_file(const char *name, const void *bytes, size_t len) {
+    char *there = malloc(len + 1);
+    int fd = open(name, O_RDONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(read(fd, there, len + 1), len);
+    close(fd);
+    assert_memory_equal(there, bytes, len);
+    free(there);
+}
+
+/* SQLite would delete some of these, and write others. */
+static void what_stands_beside_is_left_alone(void **state) {
+    (void)state;
+    static const char *const suffixes[] = {"-wal", "-journal", "-shm", ".lock"};
+    static const char text[] = "a diary of mine";
+    char beside[160];
+    hearth_store_destroy(open_plain());
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < 4; i++) {
+            snprintf(beside, sizeof beside, "%s%s", path, suffixes[i]);
+            write_file(beside, text);
+            assert_true(fails_to_open("is no file of hearth's") < 0);
+            assert_file(beside, text, sizeof text - 1);
+            assert_int_equal(remove(beside), 0);
+            assert_int_equal(mkdir(beside, 0700), 0);
+            assert_true(fails_to_open(i == 3 ? beside : "is no file of hearth's") < 0);
+            assert_int_equal(rmdir(beside), 0);
+        }
+        hearth_store_destroy(open_plain());
+        assert_int_equal(remove(path), 0); /* and once more without a database */
+        snprintf(beside, sizeof beside, "%s.lock", path);
+        assert_int_equal(remove(beside), 0);
+    }
+}
+
+/* Bytes of a file; *len is how many. */
+static char *bytes_of(const char *name, size_t *len) {
+    struct stat st;
+    int fd = open(name, O_RDONLY);
+    assert_int_equal(fstat(fd, &st), 0);
+    char *bytes = malloc((size_t)st.st_size + 1);
+    *len = (size_t)read(fd, bytes, (size_t)st.st_size);
+    close(fd);
+    return bytes;
+}
+
+/* A database as it stands in its log, which goes to `log`. */
+static void make_log(const char *at, const char *text, const char *log) {
+    sqlite3 *db;
+    char from[200];
+    assert_int_equal(sqlite3_open(at, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
+    snprintf(from, sizeof from, "%s-wal", at);
+    assert_int_equal(link(from, log), 0);
+    sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    sqlite3_close(db);
+}
+
+/* SQLite would carry it into the file, whatever it is the log of. */
+static void a_log_of_another_database_is_not_taken(void **state) {
+    (void)state;
+    char other[100], log[160], lock[160];
+    size_t file_len, log_len;
+    struct hearth_store *store = open_plain();
+    const struct hearth_digest at = say(store, none, "work", "one");
+    hearth_store_destroy(store);
+    snprintf(other, sizeof other, "%s/other.db", directory);
+    snprintf(log, sizeof log, "%s-wal", path);
+    make_log(other, "PRAGMA journal_mode = WAL; CREATE TABLE a (x); INSERT INTO a VALUES (randomblob(99999))", log);
+    char *file_bytes = bytes_of(path, &file_len), *log_bytes = bytes_of(log, &log_len);
+    assert_int_equal(fails_to_open("the log beside it"), HEARTH_ERR_INVALID);
+    assert_file(path, file_bytes, file_len);
+    assert_file(log, log_bytes, log_len);
+    free(file_bytes);
+    assert_int_equal(remove(log), 0);
+    snprintf(lock, sizeof lock, "%s-shm", path);
+    assert_int_equal(remove(lock), 0);
+    store = open_plain();
+    assert_text(store, at, "one");
+    /* What was recovered or copied, in the place of a database that left its log. */
+    struct hearth_errmsg msg;
+    char copy[2][160];
+    snprintf(copy[0], sizeof copy[0], "%s/saved.db", directory);
+    snprintf(copy[1], sizeof copy[1], "%s/backup.db", directory);
+    assert_int_equal(hearth_store_backup(store, copy[1], &msg), HEARTH_OK);
+    hearth_store_destroy(store);
+    const struct hearth_recovery_params recovery = {.from = path, .to = copy[0]};
+    struct hearth_recovery found;
+    assert_int_equal(hearth_store_recover_file(&recovery, &found, &msg), HEARTH_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(rename(copy[i], path), 0);
+        int fd = open(log, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+        assert_int_equal(write(fd, log_bytes, log_len), log_len);
+        close(fd);
+        file_bytes = bytes_of(path, &file_len);
+        assert_int_equal(fails_to_open("of the database that stood here before"), HEARTH_ERR_IO);
+        assert_file(path, file_bytes, file_len);
+        assert_file(log, log_bytes, log_len);
+        free(file_bytes);
+        assert_int_equal(remove(log), 0);
+        store = open_plain();
+        assert_text(store, at, "one");
+        hearth_store_destroy(store);
+    }
+    free(log_bytes);
+}
+
 static void an_emptied_file_is_not_begun(void **state) {
     (void)state;
     struct hearth_store *store = open_plain();
@@ -111,6 +225,12 @@ static void the_first_version_is_brought_up(void **state) {
     }
     sqlite3_free(filled);
     sqlite3_close(db);
+    snprintf(other, sizeof other, "%s.before-v3", path);
+    write_file(other, "notes");
+    assert_true(fails_to_open("is no file of hearth's") < 0); /* the copy would take its place */
+    assert_file(other, "notes", 5);
+    assert_int_equal(sql_number("PRAGMA user_version"), 1);
+    assert_int_equal(remove(other), 0);
     store = open_plain();
     assert_letters(store, two, "onetwo");
     assert_same(head_of(store, "work"), two);
@@ -189,6 +309,8 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(what_is_not_ours_is_left_alone),
+        TEST(what_stands_beside_is_left_alone),
+        TEST(a_log_of_another_database_is_not_taken),
         TEST(an_emptied_file_is_not_begun),
         TEST(the_first_version_is_brought_up),
         TEST(a_backup_is_a_database),
