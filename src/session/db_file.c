@@ -14,6 +14,7 @@
  * database is begun in the file and goes on in the log. An empty file is nobody's (a start that was ended at once
  * leaves one), and so is a database without a table. */
 #include "session/db.h"
+#include "session/db_log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,11 +24,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEAD = 108, WAL_HEAD = 32, FRAME_HEAD = 24, VERSION_AT = 60, APPLICATION_AT = 68, PAGES_AT = 28, MODE_AT = 19 };
-
-static uint32_t big32(const uint8_t *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
-}
+enum { HEAD = 108, VERSION_AT = 60, APPLICATION_AT = 68, PAGES_AT = 28, MODE_AT = 19 };
 
 static int open_beside(const char *path, const char *suffix) {
     char *name = NULL;
@@ -41,14 +38,15 @@ static int open_beside(const char *path, const char *suffix) {
 
 /* The beginning of the first page as it stands in the log, in place of what the file has. */
 static void read_log(const char *path, uint8_t head[HEAD]) {
-    uint8_t log[WAL_HEAD], frame[FRAME_HEAD], first[HEAD];
+    uint8_t log[HEARTH_DB_LOG_HEAD], frame[HEARTH_DB_LOG_FRAME], first[HEAD];
     const int fd = open_beside(path, "-wal");
-    if (fd >= 0 && pread(fd, log, sizeof log, 0) == WAL_HEAD && big32(log) >> 1 == 0x377F0682 >> 1) {
-        const uint32_t page = big32(log + 8);
-        for (off_t at = WAL_HEAD; page >= 512 && pread(fd, frame, sizeof frame, at) == FRAME_HEAD;
-             at += FRAME_HEAD + (off_t)page) {
+    if (fd >= 0 && pread(fd, log, sizeof log, 0) == HEARTH_DB_LOG_HEAD &&
+        hearth_db_big32(log) >> 1 == 0x377F0682 >> 1) {
+        const uint32_t page = hearth_db_big32(log + 8);
+        for (off_t at = HEARTH_DB_LOG_HEAD; page >= 512 && pread(fd, frame, sizeof frame, at) == HEARTH_DB_LOG_FRAME;
+             at += HEARTH_DB_LOG_FRAME + (off_t)page) {
             const bool current = memcmp(frame + 8, log + 16, 8) == 0; /* the salts: not left from an earlier log */
-            if (current && big32(frame) == 1 && pread(fd, first, HEAD, at + FRAME_HEAD) == HEAD) {
+            if (current && hearth_db_big32(frame) == 1 && pread(fd, first, HEAD, at + HEARTH_DB_LOG_FRAME) == HEAD) {
                 memcpy(head, first, HEAD);
             }
         }
@@ -59,8 +57,8 @@ static void read_log(const char *path, uint8_t head[HEAD]) {
 }
 
 static bool has_no_table(const uint8_t head[HEAD]) {
-    return big32(head + APPLICATION_AT) == 0 && big32(head + VERSION_AT) == 0 && big32(head + PAGES_AT) <= 1 &&
-           head[100] == 13 && head[103] == 0 && head[104] == 0;
+    return hearth_db_big32(head + APPLICATION_AT) == 0 && hearth_db_big32(head + VERSION_AT) == 0 &&
+           hearth_db_big32(head + PAGES_AT) <= 1 && head[100] == 13 && head[103] == 0 && head[104] == 0;
 }
 
 int hearth_db_raw_open(const char *path, struct hearth_db_raw *raw) {
@@ -131,12 +129,12 @@ enum hearth_db_file hearth_db_look(const struct hearth_db_kind *kind, const char
     if (n < HEAD || memcmp(head, "SQLite format 3", 16) != 0) {
         return HEARTH_DB_FILE_OTHER;
     }
-    if (big32(head + APPLICATION_AT) != (uint32_t)kind->application) {
+    if (hearth_db_big32(head + APPLICATION_AT) != (uint32_t)kind->application) {
         read_log(path, head);
     }
-    return big32(head + APPLICATION_AT) == (uint32_t)kind->application ? HEARTH_DB_FILE_OURS
-           : has_no_table(head)                                        ? HEARTH_DB_FILE_EMPTY
-                                                                       : HEARTH_DB_FILE_OTHER;
+    return hearth_db_big32(head + APPLICATION_AT) == (uint32_t)kind->application ? HEARTH_DB_FILE_OURS
+           : has_no_table(head)                                                  ? HEARTH_DB_FILE_EMPTY
+                                                                                 : HEARTH_DB_FILE_OTHER;
 }
 
 static int fault(struct hearth_errmsg *why, int rc, const char *what) {
@@ -216,7 +214,9 @@ int hearth_db_check_file(const struct hearth_db_kind *kind, const char *path, st
     if (kind->replaces_others) {
         return SQLITE_OK;
     }
-    return hearth_db_look(kind, path) == HEARTH_DB_FILE_OTHER ? HEARTH_DB_ALIEN : check_beside(path, why);
+    /* SQLite takes a file of one byte for an empty one. */
+    const bool other = st.st_size == 1 || hearth_db_look(kind, path) == HEARTH_DB_FILE_OTHER;
+    return other ? HEARTH_DB_ALIEN : check_beside(path, why);
 }
 
 int hearth_db_make_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *why) {

@@ -1,9 +1,11 @@
 /* Every page that looks like a leaf is read by itself: which tree it belongs to, and whether the way to it is still
  * there, does not matter. A cell says how long it is and where it goes on (overflow pages); all of that is bounded by
- * the size of the file. Pages that stand in the log, in a transaction that was committed, are taken from there. */
+ * the size of the file. Pages that stand in the log, in a transaction that was committed, are taken from there, whether
+ * what stands before them verifies or not: rows have sums of their own. */
 #include "session/db_scan.h"
 
 #include "base/buf.h"
+#include "session/db_log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +21,6 @@ enum {
     RESERVED_USUAL = 8,
     TABLE_LEAF = 13,
     INDEX_LEAF = 10,
-    WAL_HEAD = 32,
-    FRAME_HEAD = 24,
     CELL_MAX = 1 << 30,
 };
 
@@ -32,10 +32,6 @@ struct scan {
     uint8_t page[PAGE_MAX], overflow[PAGE_MAX];
     struct hearth_buf cell;
 };
-
-static uint32_t big32(const uint8_t *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
-}
 
 static uint32_t big16(const uint8_t *at) {
     return (uint32_t)at[0] << 8 | at[1];
@@ -87,41 +83,43 @@ static bool has_room(struct scan *scan, uint32_t pages) {
 }
 
 /* The frames from `begin` to `end` are of a transaction that was committed. */
-static int take_frames(struct scan *scan, off_t begin, off_t end, uint32_t pages_max) {
-    uint8_t frame[FRAME_HEAD];
-    for (off_t at = begin; at < end; at += FRAME_HEAD + (off_t)scan->page_bytes) {
-        if (pread(scan->log_fd, frame, sizeof frame, at) != FRAME_HEAD) {
+static int take_frames(struct scan *scan, off_t begin, off_t end, uint32_t pages_max,
+                       const uint8_t *salt) {
+    uint8_t frame[HEARTH_DB_LOG_FRAME];
+    for (off_t at = begin; at < end; at += HEARTH_DB_LOG_FRAME + (off_t)scan->page_bytes) {
+        if (pread(scan->log_fd, frame, sizeof frame, at) != HEARTH_DB_LOG_FRAME) {
             return HEARTH_ERR_IO;
         }
-        const uint32_t number = big32(frame);
-        if (number < 1 || number > pages_max) {
+        const uint32_t number = hearth_db_big32(frame);
+        if (number < 1 || number > pages_max || memcmp(frame + 8, salt, 8) != 0) {
             continue;
         }
         if (!has_room(scan, number)) {
             return HEARTH_ERR_NOMEM;
         }
-        scan->in_log[number - 1] = at + FRAME_HEAD;
+        scan->in_log[number - 1] = at + HEARTH_DB_LOG_FRAME;
     }
     return HEARTH_OK;
 }
 
 static int read_log(struct scan *scan) {
-    uint8_t head[WAL_HEAD], frame[FRAME_HEAD];
+    uint8_t head[HEARTH_DB_LOG_HEAD], frame[HEARTH_DB_LOG_FRAME];
     struct stat st;
     int err = HEARTH_OK;
-    if (scan->log_fd < 0 || fstat(scan->log_fd, &st) != 0 || pread(scan->log_fd, head, sizeof head, 0) != WAL_HEAD ||
-        big32(head + 8) != scan->page_bytes) {
+    if (scan->log_fd < 0 || fstat(scan->log_fd, &st) != 0 || pread(scan->log_fd, head, sizeof head, 0) != HEARTH_DB_LOG_HEAD ||
+        hearth_db_big32(head + 8) != scan->page_bytes) {
         return HEARTH_OK;
     }
     const uint32_t pages_max = scan->pages + (uint32_t)(st.st_size / scan->page_bytes);
-    off_t begin = WAL_HEAD;
-    for (off_t at = WAL_HEAD; err == HEARTH_OK && pread(scan->log_fd, frame, sizeof frame, at) == FRAME_HEAD;) {
-        if (memcmp(frame + 8, head + 16, 8) != 0) { /* left from before the log was begun anew */
-            break;
-        }
-        at += FRAME_HEAD + (off_t)scan->page_bytes;
-        if (big32(frame + 4) != 0 && at <= st.st_size) {
-            err = take_frames(scan, begin, at, pages_max);
+    if (!hearth_db_log_head_is_good(head) && pread(scan->log_fd, frame, sizeof frame, HEARTH_DB_LOG_HEAD) > 0) {
+        memcpy(head + 16, frame + 8, 8); /* the salt of what follows */
+    }
+    off_t begin = HEARTH_DB_LOG_HEAD;
+    for (off_t at = HEARTH_DB_LOG_HEAD; err == HEARTH_OK && pread(scan->log_fd, frame, sizeof frame, at) == HEARTH_DB_LOG_FRAME;) {
+        const bool current = memcmp(frame + 8, head + 16, 8) == 0; /* not left from before the log was begun anew */
+        at += HEARTH_DB_LOG_FRAME + (off_t)scan->page_bytes;
+        if (current && hearth_db_big32(frame + 4) != 0 && at <= st.st_size) {
+            err = take_frames(scan, begin, at, pages_max, head + 16);
             begin = at;
         }
     }
@@ -175,7 +173,7 @@ static bool gather(struct scan *scan, const uint8_t *at, const uint8_t *end, uin
     if ((uint64_t)(end - at) < here + (len > here ? 4 : 0) || !hearth_buf_append(&scan->cell, at, here)) {
         return false;
     }
-    uint32_t next = len > here ? big32(at + here) : 0;
+    uint32_t next = len > here ? hearth_db_big32(at + here) : 0;
     for (uint32_t i = 0; scan->cell.len < len; i++) {
         if (i >= scan->pages || !read_page(scan, next, scan->overflow)) {
             return false;
@@ -184,7 +182,7 @@ static bool gather(struct scan *scan, const uint8_t *at, const uint8_t *end, uin
         if (!hearth_buf_append(&scan->cell, scan->overflow + 4, part)) {
             return false;
         }
-        next = big32(scan->overflow);
+        next = hearth_db_big32(scan->overflow);
     }
     return true;
 }

@@ -14,6 +14,7 @@
  *
  * Deleting: secure_delete overwrites rows, and after the transaction the log, which holds them still, is emptied into
  * the database. Where another process reads at that moment this is tried again with the next deletion or sweep. */
+#include "session/db_log.h"
 #include "session/store_internal.h"
 
 #include "base/assert.h"
@@ -441,6 +442,12 @@ static int prepare_file(struct hearth_store *store, struct hearth_errmsg *msg) {
     }
     if (code != SQLITE_OK) {
         return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", store->path, why.text);
+    }
+    if (hearth_db_log_is_damaged(store->path)) {
+        return hearth_fail(msg, HEARTH_ERR_STATE,
+                           "%s-wal, the log with what was written last, is damaged; it stays as it is: hearth sessions "
+                           "recover saves what can be read",
+                           store->path);
     }
     const int err = show_life(store);
     if (err == HEARTH_ERR_INVALID) {

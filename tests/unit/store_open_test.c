@@ -42,6 +42,8 @@ static void what_is_not_ours_is_left_alone(void **state) {
     snprintf(path, sizeof path, "%s/deep/er/notes.txt", directory);
     write_text_file("my notes");
     assert_left_alone("notes.txt is no database of hearth's");
+    write_text_file("1");
+    assert_left_alone("notes.txt is no database of hearth's");
     char *long_text = malloc(9000);
     memset(long_text, 'x', 8999);
     long_text[8999] = '\0';
@@ -183,6 +185,68 @@ static void a_log_of_another_database_is_not_taken(void **state) {
     free(log_bytes);
 }
 
+static void put_bytes(const char *name, const char *bytes, size_t len) {
+    int fd = open(name, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    assert_int_equal(write(fd, bytes, len), len);
+    close(fd);
+}
+
+/* SQLite takes a frame that does not verify for the end of the log, and what was told behind it would be gone. */
+static void a_log_with_a_gap_is_an_error(void **state) {
+    (void)state;
+    enum { TURNS = 12, FRAME = 24 + 4096 };
+    char log[160], saved[100];
+    size_t file_len, log_len;
+    struct hearth_store *store = open_plain();
+    struct hearth_digest at[TURNS];
+    for (int i = 0; i < TURNS; i++) {
+        at[i] = say(store, i > 0 ? at[i - 1] : none, "work", "x");
+    }
+    snprintf(log, sizeof log, "%s-wal", path);
+    snprintf(saved, sizeof saved, "%s/saved.db", directory);
+    char *file_bytes = bytes_of(path, &file_len), *log_bytes = bytes_of(log, &log_len); /* as kill -9 leaves them */
+    hearth_store_destroy(store);
+    const size_t frames = (log_len - 32) / FRAME;
+    assert_true(frames > 2 * TURNS);
+    /* The salt of the head, its page size, its sum; then each part of a frame in the middle. */
+    const size_t middle = 32 + frames / 2 * FRAME;
+    const size_t places[] = {16, 9, 25, middle + 3, middle + 9, middle + 17, middle + 24 + 2000, 32 + 24 + 5};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        put_bytes(path, file_bytes, file_len);
+        log_bytes[places[i]] ^= 4;
+        put_bytes(log, log_bytes, log_len);
+        assert_int_equal(fails_to_open("is damaged; it stays as it is"), HEARTH_ERR_STATE);
+        assert_file(log, log_bytes, log_len);
+        assert_file(path, file_bytes, file_len);
+        const struct hearth_recovery_params recovery = {.from = path, .to = saved};
+        struct hearth_recovery found;
+        struct hearth_errmsg msg;
+        if (places[i] != 9) {
+            assert_int_equal(hearth_store_recover_file(&recovery, &found, &msg), HEARTH_OK);
+            assert_int_equal(found.turns + found.lost_turns, TURNS);
+            assert_true(found.turns >= TURNS - 2);
+            assert_int_equal(remove(saved), 0);
+        }
+        log_bytes[places[i]] ^= 4;
+    }
+    /* What a crash leaves is an end: the last transaction may be there in part. */
+    for (size_t cut = 1; cut < 3 * FRAME; cut += 1000) {
+        put_bytes(path, file_bytes, file_len);
+        put_bytes(log, log_bytes, log_len - cut);
+        store = open_plain();
+        assert_text(store, at[TURNS - 4], "x");
+        hearth_store_destroy(store);
+    }
+    put_bytes(path, file_bytes, file_len);
+    log_bytes[log_len - FRAME / 2] ^= 4;
+    put_bytes(log, log_bytes, log_len);
+    store = open_plain();
+    assert_text(store, at[TURNS - 2], "x");
+    hearth_store_destroy(store);
+    free(file_bytes);
+    free(log_bytes);
+}
+
 static void an_emptied_file_is_not_begun(void **state) {
     (void)state;
     struct hearth_store *store = open_plain();
@@ -311,6 +375,7 @@ int main(void) {
         TEST(what_is_not_ours_is_left_alone),
         TEST(what_stands_beside_is_left_alone),
         TEST(a_log_of_another_database_is_not_taken),
+        TEST(a_log_with_a_gap_is_an_error),
         TEST(an_emptied_file_is_not_begun),
         TEST(the_first_version_is_brought_up),
         TEST(a_backup_is_a_database),
