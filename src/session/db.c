@@ -129,8 +129,13 @@ static int set_up(const struct hearth_db_kind *kind, sqlite3 *handle, const char
     if (rc != SQLITE_OK) {
         return rc;
     }
+    /* Only for a new one: it writes, and what is there can be read on a disk that is full. */
+    rc = version == 0 ? sqlite3_exec(handle, "PRAGMA auto_vacuum = INCREMENTAL", NULL, NULL, NULL) : SQLITE_OK;
+    if (rc != SQLITE_OK) {
+        return rc;
+    }
     rc = sqlite3_exec(handle,
-                      "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
+                      "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
                       "PRAGMA journal_size_limit = 8388608; PRAGMA cache_size = -8192; PRAGMA foreign_keys = OFF;"
                       "PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY",
                       NULL, NULL, NULL);

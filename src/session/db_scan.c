@@ -83,8 +83,7 @@ static bool has_room(struct scan *scan, uint32_t pages) {
 }
 
 /* The frames from `begin` to `end` are of a transaction that was committed. */
-static int take_frames(struct scan *scan, off_t begin, off_t end, uint32_t pages_max,
-                       const uint8_t *salt) {
+static int take_frames(struct scan *scan, off_t begin, off_t end, uint32_t pages_max, const uint8_t *salt) {
     uint8_t frame[HEARTH_DB_LOG_FRAME];
     for (off_t at = begin; at < end; at += HEARTH_DB_LOG_FRAME + (off_t)scan->page_bytes) {
         if (pread(scan->log_fd, frame, sizeof frame, at) != HEARTH_DB_LOG_FRAME) {
@@ -106,7 +105,8 @@ static int read_log(struct scan *scan) {
     uint8_t head[HEARTH_DB_LOG_HEAD], frame[HEARTH_DB_LOG_FRAME];
     struct stat st;
     int err = HEARTH_OK;
-    if (scan->log_fd < 0 || fstat(scan->log_fd, &st) != 0 || pread(scan->log_fd, head, sizeof head, 0) != HEARTH_DB_LOG_HEAD ||
+    if (scan->log_fd < 0 || fstat(scan->log_fd, &st) != 0 ||
+        pread(scan->log_fd, head, sizeof head, 0) != HEARTH_DB_LOG_HEAD ||
         hearth_db_big32(head + 8) != scan->page_bytes) {
         return HEARTH_OK;
     }
@@ -115,7 +115,8 @@ static int read_log(struct scan *scan) {
         memcpy(head + 16, frame + 8, 8); /* the salt of what follows */
     }
     off_t begin = HEARTH_DB_LOG_HEAD;
-    for (off_t at = HEARTH_DB_LOG_HEAD; err == HEARTH_OK && pread(scan->log_fd, frame, sizeof frame, at) == HEARTH_DB_LOG_FRAME;) {
+    for (off_t at = HEARTH_DB_LOG_HEAD;
+         err == HEARTH_OK && pread(scan->log_fd, frame, sizeof frame, at) == HEARTH_DB_LOG_FRAME;) {
         const bool current = memcmp(frame + 8, head + 16, 8) == 0; /* not left from before the log was begun anew */
         at += HEARTH_DB_LOG_FRAME + (off_t)scan->page_bytes;
         if (current && hearth_db_big32(frame + 4) != 0 && at <= st.st_size) {
@@ -126,14 +127,17 @@ static int read_log(struct scan *scan) {
     return err;
 }
 
-static int open_scan(struct scan *scan, const char *path) {
+static int open_scan(struct scan *scan, const char *path, struct hearth_errmsg *msg) {
     uint8_t head[21];
     struct stat st;
     struct hearth_buf name = {0};
     scan->log_fd = -1;
     scan->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (scan->fd < 0 || fstat(scan->fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        return HEARTH_ERR_IO;
+    if (scan->fd < 0 || fstat(scan->fd, &st) != 0) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    if (!S_ISREG(st.st_mode)) {
+        return hearth_fail(msg, HEARTH_ERR_IO, "%s: it is not a regular file", path);
     }
     scan->page_bytes = PAGE_USUAL;
     uint32_t reserved = RESERVED_USUAL;
@@ -148,11 +152,13 @@ static int open_scan(struct scan *scan, const char *path) {
     scan->in_log = calloc(pages + 1, sizeof *scan->in_log);
     scan->pages = (uint32_t)pages;
     if (scan->in_log == NULL || pages > UINT32_MAX / 2 || !hearth_buf_printf(&name, "%s-wal", path)) {
-        return HEARTH_ERR_NOMEM;
+        hearth_buf_finish(&name);
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
     }
     scan->log_fd = open((const char *)name.data, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     hearth_buf_finish(&name);
-    return read_log(scan);
+    const int err = read_log(scan);
+    return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s-wal: %s", path, hearth_err_text(err));
 }
 
 /* ---- cells ---- */
@@ -259,10 +265,7 @@ int hearth_db_scan(const char *path, bool (*take)(void *user, const struct heart
     if (scan == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
     }
-    int err = open_scan(scan, path);
-    if (err != HEARTH_OK) {
-        (void)hearth_fail(msg, err, "%s: %s", path, errno != 0 ? strerror(errno) : hearth_err_text(err));
-    }
+    const int err = open_scan(scan, path, msg);
     for (uint32_t number = 1; err == HEARTH_OK && number <= scan->pages; number++) {
         if (read_page(scan, number, scan->page) && !scan_leaf(scan, number, take, user)) {
             break;

@@ -248,16 +248,21 @@ static int fill(struct hearth_store *store, const struct hearth_recovery_params 
     }
     for (int pass = 0; pass < 2 && err == HEARTH_OK; pass++, recovery.first = false) {
         err = hearth_db_scan(params->from, take, &recovery, msg);
-        err = err == HEARTH_OK && recovery.code != SQLITE_OK ? hearth_store_fail(&store->writer, recovery.code) : err;
+        if (err == HEARTH_OK && recovery.code != SQLITE_OK) {
+            err = hearth_store_fail(&store->writer, recovery.code);
+            (void)hearth_fail(msg, err, "%s: %s", params->to, hearth_db_text(recovery.code));
+        }
     }
-    err = err == HEARTH_OK ? finish(&store->writer, out) : err;
+    if (err == HEARTH_OK && (err = finish(&store->writer, out)) != HEARTH_OK) {
+        (void)hearth_fail(msg, err, "%s: %s", params->to, hearth_db_text(store->writer.code));
+    }
     if (err == HEARTH_OK && recovery.rows > 0 && out->turns + out->sessions == 0 && out->lost_turns > 0) {
         err = hearth_fail(msg, HEARTH_ERR_INVALID, "%s: nothing of it can be read%s", params->from,
                           params->seal == NULL ? " (without --key: is it encrypted?)" : " with this key");
     } else if (err == HEARTH_OK && recovery.rows == 0) {
         err = hearth_fail(msg, HEARTH_ERR_INVALID, "%s: there is nothing of hearth's in it", params->from);
     }
-    return hearth_store_end_write(store, err, false, msg);
+    return hearth_store_end_write(store, err, false, err == HEARTH_OK ? msg : NULL); /* a reason is there already */
 }
 
 int hearth_store_recover_file(const struct hearth_recovery_params *params, struct hearth_recovery *out,

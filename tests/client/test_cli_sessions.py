@@ -392,6 +392,7 @@ def test_backup_and_recover(db):
     assert db.read_bytes() == before
     assert "And Pozsony?" in run("show", "work", "--db", saved).stdout
     assert "there already" in complaint("recover", db, "--to", saved)
+    assert f"{db.parent}: it is not a regular file" in complaint("recover", db.parent, "--to", db.with_name("other.db"))
     assert not list(db.parent.glob("*.bad-*"))
 
 

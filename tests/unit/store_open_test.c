@@ -334,6 +334,26 @@ static void a_backup_is_a_database(void **state) {
     hearth_store_destroy(store);
 }
 
+/* So that what is there can be read on a disk that is full. */
+static void opening_writes_nothing(void **state) {
+    (void)state;
+    char log[160];
+    struct stat before, after;
+    struct hearth_store *store = open_plain(), *again;
+    const struct hearth_digest at = say(store, none, "work", "one");
+    snprintf(log, sizeof log, "%s-wal", path);
+    assert_int_equal(stat(log, &before), 0);
+    again = open_plain();
+    assert_text(again, at, "one");
+    hearth_store_destroy(again);
+    assert_int_equal(stat(log, &after), 0);
+    assert_int_equal(after.st_size, before.st_size);
+    assert_int_equal(after.st_mtim.tv_sec, before.st_mtim.tv_sec);
+    assert_int_equal(after.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
+    hearth_store_destroy(store);
+    assert_int_equal(sql_number("PRAGMA auto_vacuum"), 2);
+}
+
 static void a_quota_is_kept(void **state) {
     (void)state;
     struct hearth_store *store = open_plain();
@@ -379,6 +399,7 @@ int main(void) {
         TEST(an_emptied_file_is_not_begun),
         TEST(the_first_version_is_brought_up),
         TEST(a_backup_is_a_database),
+        TEST(opening_writes_nothing),
         TEST(a_quota_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
