@@ -14,14 +14,15 @@
  * Invariants. Lines are never changed but for `used`, under the mutex. */
 #include "api/api_internal.h"
 
-#include <errno.h>
+#include "base/infile.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 struct line {
-    json_t *value;                 /* owns the texts */
-    const char *last, *system;     /* NULL: any */
-    int tools;                     /* 0 or 1; -1: either */
+    json_t *value;             /* owns the texts */
+    const char *last, *system; /* NULL: any */
+    int tools;                 /* 0 or 1; -1: either */
     const char *reply;
     size_t reply_len;
     int64_t times, used;
@@ -95,25 +96,24 @@ static int add_line(struct hearth_script *script, const char *text, size_t numbe
 
 int hearth_script_load(const char *path, struct hearth_script **out, struct hearth_errmsg *msg) {
     *out = NULL;
-    FILE *file = fopen(path, "r");
-    if (file == NULL) {
-        return hearth_fail(msg, HEARTH_ERR_IO, "cannot read %s: %s", path, strerror(errno));
-    }
-    struct hearth_script *script = calloc(1, sizeof *script);
+    struct hearth_buf text = {0};
     struct hearth_errmsg why = {{0}};
-    int rc = HEARTH_OK;
-    char *text = NULL;
-    size_t size = 0;
-    if (script == NULL) {
-        rc = hearth_fail(&why, HEARTH_ERR_NOMEM, "out of memory");
-    } else {
-        pthread_mutex_init(&script->mutex, NULL);
+    int rc = hearth_infile_read(path, &text, msg);
+    struct hearth_script *script = rc == HEARTH_OK ? calloc(1, sizeof *script) : NULL;
+    if (rc == HEARTH_OK && script == NULL) {
+        rc = hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
     }
-    for (size_t number = 1; rc == HEARTH_OK && getline(&text, &size, file) >= 0; number++) {
-        rc = add_line(script, text, number, &why);
+    if (rc != HEARTH_OK) {
+        hearth_buf_finish(&text);
+        return rc;
     }
-    free(text);
-    fclose(file);
+    pthread_mutex_init(&script->mutex, NULL);
+    char *rest = (char *)text.data, *line;
+    unsigned number = 0;
+    while (rc == HEARTH_OK && (line = hearth_infile_line(&rest, &number)) != NULL) {
+        rc = add_line(script, line, number, &why);
+    }
+    hearth_buf_finish(&text);
     if (rc != HEARTH_OK) {
         hearth_script_destroy(script);
         return hearth_fail(msg, rc, "%s: %s", path, why.text);
@@ -162,8 +162,7 @@ static bool new_contains(const struct hearth_chat_request *request, const char *
 static bool is_for(const struct line *line, const struct hearth_chat_options *options) {
     const struct hearth_chat_request *request = &options->request;
     const bool tools = options->tools != NULL || options->deferred != NULL; /* what it was sent with */
-    return (line->tools < 0 || line->tools == tools) &&
-           (line->last == NULL || new_contains(request, line->last)) &&
+    return (line->tools < 0 || line->tools == tools) && (line->last == NULL || new_contains(request, line->last)) &&
            (line->system == NULL || system_contains(request, line->system));
 }
 

@@ -8,6 +8,8 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const struct err_row {
     int code;
@@ -44,21 +46,48 @@ int hearth_err_http(int err) {
     return row != NULL ? row->http : 500;
 }
 
+/* Shortens a line to what a message holds: its beginning and its end, and no part of a character. */
+static void keep_ends(const char *line, size_t len, char *out, size_t size) {
+    static const char gap[] = "…";
+    size_t head = size / 2, tail = len - (size - head - sizeof gap - 1);
+    while (head > 0 && ((unsigned char)line[head] & 0xC0) == 0x80) {
+        head--;
+    }
+    while (((unsigned char)line[tail] & 0xC0) == 0x80) {
+        tail++;
+    }
+    (void)snprintf(out, size, "%.*s%s%s", (int)head, line, gap, line + tail);
+}
+
 int hearth_fail(struct hearth_errmsg *msg, int err, const char *format, ...) {
     if (err == HEARTH_ERR_NOMEM) {
         hearth_memory_note();
     }
     if (msg != NULL) {
-        va_list args;
+        va_list args, again;
         va_start(args, format);
+        va_copy(again, args);
         int n = vsnprintf(msg->text, sizeof msg->text, format, args);
         va_end(args);
+        char *line = NULL;
         if (n < 0) {
             msg->text[0] = '\0';
+        } else if ((size_t)n >= sizeof msg->text && vasprintf(&line, format, again) == n) {
+            keep_ends(line, (size_t)n, msg->text, sizeof msg->text);
+            free(line);
         }
+        va_end(again);
         for (char *at = msg->text; *at != '\0'; at++) { /* what it quotes may be anything */
             *at = (unsigned char)*at < 0x20 || *at == 0x7F ? ' ' : *at;
         }
     }
     return err;
+}
+
+int hearth_fail_of(struct hearth_errmsg *msg, int err, const char *name) {
+    if (err == HEARTH_OK || msg == NULL || strstr(msg->text, name) != NULL) {
+        return err;
+    }
+    const struct hearth_errmsg what = *msg;
+    return hearth_fail(msg, err, "%s: %s", name, what.text[0] != '\0' ? what.text : hearth_err_text(err));
 }

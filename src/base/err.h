@@ -50,7 +50,11 @@ int hearth_err_http(int err);
 
 /* Writes context into `msg` (which may be NULL), with a space for each control character, and returns `err`, so that a
  * failure is one line:
- *     return hearth_fail(msg, HEARTH_ERR_INVALID, "top_p is %g", top_p); */
+ *     return hearth_fail(msg, HEARTH_ERR_INVALID, "top_p is %g", top_p);
+ * Of what is too long the middle is left out: a long path stands in front of the reason. */
 int hearth_fail(struct hearth_errmsg *msg, int err, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* After a failure: puts "NAME: " in front of the context, unless that holds NAME. Returns `err`; HEARTH_OK passes. */
+int hearth_fail_of(struct hearth_errmsg *msg, int err, const char *name);
 
 #endif

@@ -13,7 +13,7 @@
 #include "api/key_hash.h"
 #include "base/assert.h"
 #include "base/log.h"
-#include "cli/infile.h"
+#include "base/infile.h"
 
 #include <errno.h>
 #include <math.h>
@@ -327,7 +327,7 @@ int hearth_key_list_read(const struct hearth_options *options, struct hearth_key
                          struct hearth_errmsg *msg) {
     int err = options->api_key ? read_flag(list, options->api_key, msg) : HEARTH_OK;
     if (err == HEARTH_OK && options->api_key_file) {
-        err = read_file(list, options->api_key_file, msg);
+        err = hearth_fail_of(msg, read_file(list, options->api_key_file, msg), "--api-key-file");
     }
     return err;
 }

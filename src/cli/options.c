@@ -7,7 +7,7 @@
  * Invariants. A struct that was parsed without an error holds, for each row, a value within the row's limits. */
 #include "cli/options_internal.h"
 
-#include "cli/infile.h"
+#include "base/infile.h"
 #include "cli/llama_flags.h"
 
 #include <ctype.h>
@@ -166,7 +166,7 @@ static int set(const struct hearth_option_row *row, const char *origin, const ch
         *(const char **)value = *text ? text : NULL;
         return HEARTH_OK;
     case HEARTH_OPTION_IS_TEXT:
-        if (!*text && source == HEARTH_OPTION_FLAG && hearth_option_is_path(row)) {
+        if (!*text && (source == HEARTH_OPTION_FLAG || source == HEARTH_OPTION_CONFIG) && hearth_option_is_path(row)) {
             return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: the path is empty", origin);
         }
         *(const char **)value = *text ? text : NULL;
@@ -404,7 +404,7 @@ static int parse_config(struct hearth_options *options, const char *path, struct
     unsigned number = 0;
     int err = hearth_infile_read(path, &options->config_text, msg);
     if (err != HEARTH_OK) {
-        return err;
+        return hearth_fail_of(msg, err, "--config");
     }
     rest = (char *)options->config_text.data;
     while (err == HEARTH_OK && (line = hearth_infile_line(&rest, &number))) {

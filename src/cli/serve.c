@@ -13,7 +13,7 @@
 #include "base/warm.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
-#include "cli/infile.h"
+#include "base/infile.h"
 #include "cli/keys.h"
 #include "cli/options_moot.h"
 #include "cli/serve_confine.h"
@@ -175,7 +175,10 @@ static uint32_t u32(int64_t n) {
 }
 
 static int create_engine(struct server *server, struct hearth_errmsg *msg) {
-    return hearth_serve_engine_create(server->options, &server->engine, msg);
+    const struct hearth_options *options = server->options;
+    const int err = hearth_serve_engine_create(options, &server->engine, msg);
+    (void)hearth_serve_paths_name("--lora", options->lora, err, msg);
+    return hearth_serve_paths_name("--model", options->model, err, msg);
 }
 
 static int open_disk(struct server *server, struct hearth_errmsg *msg) {
@@ -191,6 +194,7 @@ static int open_sessions(struct server *server, struct hearth_errmsg *msg) {
     const int64_t day_us = (int64_t)24 * 3600 * 1000000;
     struct hearth_errmsg why = {""};
     int err = options->kv_key ? hearth_seal_create(options->kv_key, &server->seal, msg) : HEARTH_OK;
+    err = hearth_fail_of(msg, err, "--kv-key");
     if (err != HEARTH_OK || (options->session_db && strcmp(options->session_db, "none") == 0)) {
         return err;
     }
@@ -262,12 +266,22 @@ static int make_kwargs(struct server *server, struct hearth_errmsg *msg) {
     return ok ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
 }
 
+static int read_template(struct server *server, struct hearth_errmsg *msg) {
+    const char *path = server->options->chat_template_file;
+    int err = hearth_infile_read(path, &server->template_text, msg);
+    const char *text = (const char *)server->template_text.data;
+    if (err == HEARTH_OK && text[strspn(text, " \t\r\n")] == '\0') {
+        err = hearth_fail(msg, HEARTH_ERR_INVALID, "%s holds no template", path);
+    }
+    return hearth_fail_of(msg, err, "--chat-template-file");
+}
+
 static int create_chat(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     const struct hearth_caps *caps = &server->engine->caps;
     const char *text = options->chat_template ? options->chat_template : caps->chat_template;
     if (options->chat_template_file) {
-        const int err = hearth_infile_read(options->chat_template_file, &server->template_text, msg);
+        const int err = read_template(server, msg);
         if (err != HEARTH_OK) {
             return err;
         }
@@ -284,7 +298,8 @@ static int create_chat(struct server *server, struct hearth_errmsg *msg) {
                        : options->chat_template    ? "of --chat-template"
                                                    : "of the model";
     if (err != HEARTH_OK) {
-        return hearth_fail(msg, err, "the chat template %s cannot be used: %s", from, why.text);
+        (void)hearth_fail(msg, err, "the chat template %s cannot be used: %s", from, why.text);
+        return options->chat_template_file ? hearth_fail_of(msg, err, "--chat-template-file") : err;
     }
     const struct hearth_chat_abilities *abilities = hearth_chat_abilities(server->chat);
     if (abilities->failure) { /* no error: it may want arguments that requests bring */
@@ -403,7 +418,8 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.slots = options->slots;
     fill_chat(options, &server->disk, &params);
     params.template_kwargs = server->template_kwargs;
-    return hearth_api_create(&params, &server->api, msg);
+    const int err = hearth_api_create(&params, &server->api, msg);
+    return hearth_serve_paths_name("--script", options->script, err, msg);
 }
 
 /* A handler that is never asked: the server that has it never starts. */
@@ -436,7 +452,8 @@ static int try_address(struct server *server, struct hearth_errmsg *msg) {
     fill_http(options, &params);
     const int err = hearth_http_create(&params, &nobody, &http, msg);
     hearth_http_destroy(http);
-    return err;
+    (void)hearth_serve_paths_name("--ssl-key-file", options->ssl_key_file, err, msg);
+    return hearth_serve_paths_name("--ssl-cert-file", options->ssl_cert_file, err, msg);
 }
 
 /* ---------------------------------------------------------------------------------------------------- life */

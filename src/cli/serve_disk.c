@@ -82,7 +82,7 @@ int hearth_serve_disk_open(const struct hearth_options *options, const struct he
         hearth_serve_disk_close(disk);
     }
     if (disk->dir && options->kv_key) {
-        err = hearth_seal_create(options->kv_key, &disk->seal, msg);
+        err = hearth_fail_of(msg, hearth_seal_create(options->kv_key, &disk->seal, msg), "--kv-key");
     }
     if (err == HEARTH_OK && disk->dir) {
         err = create_far(options, caps, model_name, disk, msg);

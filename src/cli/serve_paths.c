@@ -19,7 +19,7 @@
 /* What a file is read for decides what it may be: text may come from a pipe, or from a terminal. */
 static bool must_be_plain(const struct hearth_option_row *row) {
     return strcmp(row->long_name, "--model") == 0 || strcmp(row->long_name, "--lora") == 0 ||
-           strcmp(row->long_name, "--kv-key") == 0;
+           strcmp(row->long_name, "--kv-key") == 0 || strncmp(row->long_name, "--ssl-", 6) == 0;
 }
 
 /* Why a file cannot be read; NULL: it can. */
@@ -85,9 +85,19 @@ int hearth_serve_paths_sessions(const struct hearth_options *options, char **out
         err = hearth_fail(msg, path ? HEARTH_ERR_IO : HEARTH_ERR_NOMEM, "--session-db: cannot use %s: %s",
                           options->session_db, why);
     } else {
-        hearth_health_raise(HEARTH_HEALTH_SESSION_DB, "sessions: cannot use %s: %s: they are kept in memory only "
-                            "(--session-db names another file, none is silent)", path ? path : "a file", why);
+        hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
+                            "sessions: cannot use %s: %s: they are kept in memory only "
+                            "(--session-db names another file, none is silent)",
+                            path ? path : "a file", why);
     }
     free(path);
     return err;
+}
+
+int hearth_serve_paths_name(const char *option, const char *path, int err, struct hearth_errmsg *msg) {
+    enum { END = 40 }; /* a long line has lost its middle */
+    const size_t len = path ? strlen(path) : 0;
+    const char *end = len > END ? path + len - END : path;
+    const bool is_in = path && strncmp(msg->text, "--", 2) != 0 && strstr(msg->text, end);
+    return is_in ? hearth_fail_of(msg, err, option) : err;
 }

@@ -12,4 +12,8 @@ int hearth_serve_paths_check(const struct hearth_options *options, struct hearth
  * cannot be used is told. Errors: IO (--session-db names a place that cannot be used), NOMEM. */
 int hearth_serve_paths_sessions(const struct hearth_options *options, char **out, struct hearth_errmsg *msg);
 
+/* After a failure: names the option that a path in the message is of, unless the message begins with one. `path` may be
+ * NULL. Returns `err`. */
+int hearth_serve_paths_name(const char *option, const char *path, int err, struct hearth_errmsg *msg);
+
 #endif

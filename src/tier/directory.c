@@ -229,7 +229,7 @@ int hearth_directory_make_path(const char *path) {
         errno = ENOMEM;
         return HEARTH_ERR_IO;
     }
-    int err = HEARTH_OK;
+    int err = HEARTH_OK, above = 0;
     for (char *end = copy + 1; err == HEARTH_OK; end++) {
         if (*end != '/' && *end != '\0') {
             continue;
@@ -240,6 +240,9 @@ int hearth_directory_make_path(const char *path) {
             err = chmod(copy, 0700) == 0 ? HEARTH_OK : HEARTH_ERR_IO;
         } else if (errno != EEXIST && was == '\0') {
             err = HEARTH_ERR_IO; /* further up, only the last one tells: it may be there without rights to look */
+            errno = errno == ENOENT && above != 0 ? above : errno; /* why what is above it was not made */
+        } else if (errno != EEXIST) {
+            above = above != 0 ? above : errno;
         }
         *end = was;
         if (was == '\0') {

@@ -63,7 +63,7 @@ def test_a_reload_that_points_outside_changes_nothing(tmp_path):
         if not is_confined(running):
             pytest.skip("this kernel or this build does not confine")
         (own / "hearth.conf").write_text(f"api-key-file = {secret}\n")
-        reload(running, f"reload: cannot read {secret}: Permission denied (the process is confined")
+        reload(running, f"reload: --api-key-file: cannot read {secret}: Permission denied (the process is confined")
         assert "nothing was changed" in running.log()
         assert ask(running)
 

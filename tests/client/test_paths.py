@@ -9,12 +9,18 @@ import pytest
 from conftest import serve
 from lib import server as servers
 from ondisk import wait_until
+from test_transport import make_certificate
 
 SIM = ["--engine", "sim", "-c", "4096"]
 
 # Files that are read, directories and files that are written; with what each needs besides.
 READ = ["--config", "--api-key-file", "--kv-key", "--script", "--chat-template-file"]
 LOADED = ["--model", "--lora"]
+CAUSES = {"--config": ("mine", "a line is an option"), "--api-key-file": ("# none", "holds no key"),
+          "--kv-key": ("short", "holds 5 bytes"), "--script": ("mine", "line 1"),
+          "--chat-template-file": (" ", "holds no template"), "--model": ("mine", "is not a GGUF file"),
+          "--lora": ("mine", "is not a GGUF file"), "--ssl-cert-file": ("mine", "no start line"),
+          "--ssl-key-file": ("mine", "cannot take the key")}
 WRITTEN = ["--kv-dir", "--session-db"]
 
 
@@ -55,6 +61,40 @@ def test_a_file_that_cannot_be_read(tmp_path, option):
             assert refusal(*flags, **{variable: str(path)}) == line, name
 
 
+@pytest.mark.parametrize("option", ["--config", "--api-key-file", "--script", "--chat-template-file"])
+def test_what_never_ends_and_what_never_begins(tmp_path, option):
+    """A device without an end, and a pipe that nothing writes into; one that something writes into is a file."""
+    assert refusal(*SIM, option, "/dev/zero") == (
+        f"hearth: {option}: cannot read /dev/zero: it is longer than 64 MiB: is it the right file?")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert refusal(*SIM, option, str(pipe)) == (
+        f"hearth: {option}: cannot read {pipe}: it is a pipe, and nothing writes into it")
+    with subprocess.Popen(["sh", "-c", 'sleep 1; exec 3> "$0"; sleep 1; printf "\\0" >&3', str(pipe)]) as writer:
+        assert refusal(*SIM, option, str(pipe)) == f"hearth: {option}: {pipe} is no text"
+        assert writer.wait(30) == 0
+
+
+@pytest.mark.parametrize("option", sorted(CAUSES))
+def test_what_a_file_holds_is_not_what_is_meant(tmp_path, option):
+    """The line names the option, the file and the cause, however long the path is."""
+    text, cause = CAUSES[option]
+    flags = ["-m", os.path.join(servers.models_dir(), "smollm2.gguf")] if option in LOADED else SIM
+    if option in ("--ssl-cert-file", "--ssl-key-file"):
+        certificate, key = make_certificate(tmp_path, "server")
+        flags = SIM + (["--ssl-key-file", key] if option == "--ssl-cert-file" else ["--ssl-cert-file", certificate])
+    folder = tmp_path.joinpath(*["d" * 200] * 5)
+    folder.mkdir(parents=True)
+    for path in tmp_path / "it", folder / "it":
+        path.write_text(text)
+        path.chmod(0o600)
+        line = refusal(*flags, option, str(path))
+        assert cause in line
+        assert option == "--config" or (line.startswith(f"hearth: {option}: ") and "/it" in line)
+    line = refusal(*flags, option, "/" + "x" * 5000)
+    assert line.startswith(f"hearth: {option}: ") and line.endswith("File name too long") and len(line) < 600
+
+
 @pytest.mark.parametrize("option", WRITTEN)
 def test_a_place_that_cannot_be_written(tmp_path, option):
     wrong = places(tmp_path)
@@ -65,6 +105,8 @@ def test_a_place_that_cannot_be_written(tmp_path, option):
             why in line for why in (reason, "not a regular file", "a symbolic link")), name
     line = refusal(*SIM, option, str(tmp_path / "file" / "deeper" / "still"))
     assert "Not a directory" in line or "No such file" in line
+    line = refusal(*SIM, option, "/sys/hearth/deeper/still")
+    assert "No such file" not in line  # which is only what follows from why it cannot be made
 
 
 @pytest.mark.parametrize("option", READ + LOADED + WRITTEN)
@@ -76,6 +118,8 @@ def test_an_empty_path(option):
 def test_a_path_in_a_file_is_meant_too(tmp_path):
     path, reason = places(tmp_path)["missing"]
     config = tmp_path / "hearth.conf"
+    config.write_text("kv-key =\n")
+    assert refusal(*SIM, "--config", str(config)) == f"hearth: {config}:1: kv-key: the path is empty"
     config.write_text(f"script = {path}\n")
     line = refusal(*SIM, "--config", str(config))
     assert line == f"hearth: --script: cannot read {path}: {reason}"

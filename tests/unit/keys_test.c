@@ -154,7 +154,7 @@ static void test_mistakes(void **state) {
         struct hearth_errmsg msg;
         char want[256];
         assert_int_equal(read_keys(NULL, cases[i].text, &list, &msg), HEARTH_ERR_INVALID);
-        (void)snprintf(want, sizeof want, "%s%s", path, cases[i].says);
+        (void)snprintf(want, sizeof want, "--api-key-file: %s%s", path, cases[i].says);
         assert_string_equal(msg.text, want);
         hearth_key_list_finish(&list);
     }

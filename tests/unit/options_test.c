@@ -230,7 +230,7 @@ static void test_config_mistakes(void **state) {
         hearth_options_finish(&options);
     }
     assert_int_equal(PARSE(&options, &msg, "--config", "/nowhere/at/all"), HEARTH_ERR_IO);
-    assert_string_equal(msg.text, "cannot read /nowhere/at/all: No such file or directory");
+    assert_string_equal(msg.text, "--config: cannot read /nowhere/at/all: No such file or directory");
     hearth_options_finish(&options);
     assert_int_equal(PARSE(&options, &msg, "--config", "/"), HEARTH_ERR_IO);
     hearth_options_finish(&options);

@@ -1,6 +1,6 @@
-/* Small text files that are read as a whole: settings, keys, templates. */
-#ifndef HEARTH_CLI_INFILE_H
-#define HEARTH_CLI_INFILE_H
+/* Small text files that are read as a whole: settings, keys, templates, scripts. */
+#ifndef HEARTH_BASE_INFILE_H
+#define HEARTH_BASE_INFILE_H
 
 #include "base/buf.h"
 #include "base/err.h"
@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Appends the file at `path` and a NUL. Errors: IO (it cannot be read), INVALID (it holds a NUL: it is no text), NOMEM;
+/* Appends the file at `path` and a NUL; it may be a pipe. Errors: IO (it cannot be read, is longer than 64 MiB, or is a
+ * pipe that nothing writes into for ten seconds), INVALID (it holds a NUL: it is no text), NOMEM;
  * `msg` holds one line. */
 int hearth_infile_read(const char *path, struct hearth_buf *out, struct hearth_errmsg *msg);
 
