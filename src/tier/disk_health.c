@@ -33,14 +33,18 @@ static void look_for_others(struct disk *disk) {
 void hearth_disk_health(struct disk *disk) {
     struct hearth_far_stats stats;
     look_for_others(disk);
+    const uint64_t room = hearth_directory_free_bytes(hearth_disk_directory(disk));
+    const bool own = disk->params.budget_bytes == 0;
     hearth_disk_lock(disk);
+    const uint64_t item = disk->params.item_bytes > disk->page_bytes ? disk->params.item_bytes : disk->page_bytes;
+    if (own && disk->stats.budget_bytes < item + HEARTH_FORMAT_BLOCK) { /* the disk was full at the start */
+        disk->stats.budget_bytes = (room + disk->stats.bytes) / 5;
+    }
     stats = disk->stats;
     char trouble[sizeof disk->failed_trouble];
     memcpy(trouble, disk->failed_trouble, sizeof trouble);
     const bool full = disk->failed_error == ENOSPC || disk->failed_error == EDQUOT;
-    const uint64_t item = disk->params.item_bytes > disk->page_bytes ? disk->params.item_bytes : disk->page_bytes;
     hearth_disk_unlock(disk);
-    const uint64_t room = hearth_directory_free_bytes(hearth_disk_directory(disk));
     const uint64_t want = stats.budget_bytes > stats.bytes ? stats.budget_bytes - stats.bytes : 0;
     const char *dir = disk->params.dir;
     if (!stats.failing || full) {
@@ -49,6 +53,11 @@ void hearth_disk_health(struct disk *disk) {
     if (stats.failing) {
         hearth_health_raise(full ? HEARTH_HEALTH_KV_DISK : HEARTH_HEALTH_KV_DIR,
                             "disk: %s; new state is kept in RAM only, writing is tried again by itself", trouble);
+    } else if (stats.budget_bytes < item + HEARTH_FORMAT_BLOCK && own) {
+        hearth_health_raise(HEARTH_HEALTH_KV_DISK,
+                            "disk: the file system of %s is full: a fifth of what is free cannot hold a page or "
+                            "snapshot of this model (%" PRIu64 " KiB), and nothing is kept there until there is room",
+                            dir, item / 1024 + 1);
     } else if (stats.budget_bytes < item + HEARTH_FORMAT_BLOCK) {
         hearth_health_raise(HEARTH_HEALTH_KV_DISK,
                             "disk: a budget of %" PRIu64 " MiB cannot hold a page or snapshot of this model (%" PRIu64

@@ -95,6 +95,16 @@ def test_a_nearly_full_disk(faulty_fs, tmp_path):
         wait_until(lambda: reasons(running) == {}, "it is over", 60)
 
 
+def test_a_disk_that_is_full_at_the_start(faulty_fs, tmp_path):
+    """A budget that nobody chose follows from what is free: nothing is kept until something is."""
+    faults = Faults(faulty_fs, tmp_path, tmp_path)
+    faults.set("space SHORT")
+    with serve(*SIM, "--kv-dir", str(tmp_path / "kv"), "--kv-io", "threads", env=faults.env) as running:
+        wait_until(lambda: "a fifth of what is free" in reasons(running).get("kv_disk", ""), "it is said")
+        faults.set()
+        wait_until(lambda: reasons(running) == {} and health(running)["disk"]["budget_bytes"] > 1 << 20, "it is over", 60)
+
+
 @pytest.mark.parametrize("error", ["EROFS", "ENOSPC"])
 def test_a_database_that_can_be_read_only(faulty_fs, tmp_path, error):
     """From some moment on nothing can be written. What needs no store works; what was stored can be read; what cannot
