@@ -11,6 +11,7 @@ struct hearth_option_facts {
     bool pages, snapshots; /* the model's state is kept in them */
     bool disk;             /* state is kept on disk */
     bool sessions;         /* in a file */
+    bool local;            /* --host is reached from this machine alone */
 };
 
 /* Appends a line for each: "--draft-tokens has no effect: --speculate is off". False: out of memory. */

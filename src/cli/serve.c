@@ -467,6 +467,7 @@ static int warn_of_options(struct server *server, struct hearth_errmsg *msg) {
                                               .pages = hearth_caps_has_pages(caps),
                                               .snapshots = hearth_caps_needs_snapshot(caps),
                                               .disk = server->disk.far != NULL,
+                                              .local = hearth_serve_doors_is_local(server->options->host),
                                               .sessions = server->store != NULL};
     struct hearth_buf lines = {0};
     const bool ok = hearth_options_moot(server->options, &facts, &lines);

@@ -340,62 +340,75 @@ static void test_texts(void **state) {
 }
 
 /* Each option that somebody gave and that changes nothing is told once; those that were not given never are. */
+static const struct hearth_option_facts no_gpu = {.computes = true, .pages = true, .disk = true, .sessions = true},
+                                        gpu = {.computes = true, .gpus = 1, .pages = true, .snapshots = true,
+                                               .disk = true, .sessions = true},
+                                        gpus = {.computes = true, .gpus = 2, .pages = true},
+                                        local = {.computes = true, .local = true}, none = {0};
+static const struct {
+    const struct hearth_option_facts *facts;
+    const char *flags[4];
+    const char *said; /* "": nothing */
+} moot[] = {
+    {&no_gpu, {"-ngl", "99"}, "--gpu-layers has no effect: there is no GPU"},
+    {&no_gpu, {"-ngl", "0"}, ""},
+    {&no_gpu, {"--deterministic"}, ""},
+    {&none, {"--deterministic"}, "--deterministic has no effect: the simulated engine always is"},
+    {&no_gpu, {"-ngl", "auto"}, ""},
+    {&gpu, {"-ngl", "99"}, ""},
+    {&none, {"-ngl", "99"}, "--gpu-layers has no effect: the simulated engine computes nothing"},
+    {&none, {"--mlock"}, "--mlock has no effect: the simulated engine computes nothing"},
+    {&none, {"--cache-type-k", "q8_0"}, "--cache-type-k has no effect: the simulated engine computes nothing"},
+    {&no_gpu, {"--no-kv-offload"}, "--kv-offload has no effect: there is no GPU"},
+    {&no_gpu, {"--n-cpu-moe", "3"}, "--n-cpu-moe has no effect: there is no GPU"},
+    {&gpu, {"--no-kv-offload"}, ""},
+    {&gpu, {"--cpu-strict", "1"}, "--cpu-strict has no effect: there is neither --cpu-mask nor --cpu-range"},
+    {&gpu, {"--cpu-strict", "1", "--cpu-mask", "f"}, ""},
+    {&gpu, {"--rope-scaling", "none", "--rope-scale", "2"}, "--rope-scale has no effect: --rope-scaling is none"},
+    {&gpu, {"--cache-ram", "0", "--page-tokens", "64"}, "--page-tokens has no effect: --cache-ram is 0"},
+    {&gpu, {"--main-gpu", "0"}, "--main-gpu has no effect: there are not several GPUs"},
+    {&gpus, {"--main-gpu", "0"}, ""},
+    {&no_gpu, {"--snapshot-interval", "64"}, "--snapshot-interval has no effect: this model"},
+    {&gpu, {"--snapshot-interval", "64"}, ""},
+    {&none, {"--page-tokens", "64"}, "--page-tokens has no effect: "},
+    {&none, {"--kv-disk", "100"}, "--kv-disk has no effect: "},
+    {&none, {"--kv-disk", "100", "--cache-ram", "0"}, "--kv-disk has no effect: --cache-ram is 0"},
+    {&none, {"--kv-disk", "0"}, ""},
+    {&none, {"--kv-dir", "none"}, ""},
+    {&none, {"--kv-dir", "/x", "--kv-disk", "0"}, "--kv-dir has no effect: "},
+    {&none, {"--kv-key", "/x"}, "--kv-key has no effect: "},
+    {&none, {"--session-ttl", "3"}, "--session-ttl has no effect: "},
+    {&gpu, {"--host-mode", "0666"}, "--host-mode has no effect: --host is no unix:PATH"},
+    {&gpu, {"--host-mode", "0666", "--host", "unix:/x"}, ""},
+    {&gpu, {"--port", "8081", "--host", "unix:/x"}, "--port has no effect: --host is a socket"},
+    {&gpu, {"--insecure", "--api-key", "k"}, "--insecure has no effect: there is a key"},
+    {&gpu, {"--insecure"}, ""},
+    {&local, {"--insecure"}, "--insecure has no effect: --host is of this machine alone"},
+    {&gpu, {"--allow-host", "llm.lan", "--api-key", "k"}, "--allow-host has no effect: there is a key"},
+    {&gpu, {"--allow-host", "llm.lan"}, ""},
+    {&gpu, {"--lora-scale", "2"}, "--lora-scale has no effect: there is no --lora"},
+    {&gpu, {"--lora-scale", "2", "--lora", "x"}, ""},
+    {&gpu, {"--draft-tokens", "2", "--speculate", "off"}, "--draft-tokens has no effect: --speculate is off"},
+    {&gpu, {"--mlock", "--load-mode", "none"}, "--mlock has no effect: --load-mode"},
+    {&gpu, {"--chat-template", "x", "--chat-template-file", "y"}, "--chat-template has no effect: "},
+    {&gpu, {"--rope-scaling", "linear", "--yarn-ext-factor", "1"}, "--yarn-ext-factor has no effect: "},
+};
+
 static void test_without_effect(void **state) {
     (void)state;
-    static const struct hearth_option_facts no_gpu = {.computes = true, .pages = true, .disk = true, .sessions = true},
-                                            gpu = {.computes = true, .gpus = 1, .pages = true, .snapshots = true,
-                                                   .disk = true, .sessions = true},
-                                            gpus = {.computes = true, .gpus = 2, .pages = true}, none = {0};
-    static const struct {
-        const struct hearth_option_facts *facts;
-        const char *flags[4];
-        const char *said; /* "": nothing */
-    } cases[] = {
-        {&no_gpu, {"-ngl", "99"}, "--gpu-layers has no effect: there is no GPU"},
-        {&no_gpu, {"-ngl", "0"}, ""},
-        {&no_gpu, {"--deterministic"}, ""},
-        {&none, {"--deterministic"}, "--deterministic has no effect: the simulated engine always is"},
-        {&no_gpu, {"-ngl", "auto"}, ""},
-        {&gpu, {"-ngl", "99"}, ""},
-        {&none, {"-ngl", "99"}, ""},
-        {&gpu, {"--main-gpu", "0"}, "--main-gpu has no effect: there are not several GPUs"},
-        {&gpus, {"--main-gpu", "0"}, ""},
-        {&no_gpu, {"--snapshot-interval", "64"}, "--snapshot-interval has no effect: this model"},
-        {&gpu, {"--snapshot-interval", "64"}, ""},
-        {&none, {"--page-tokens", "64"}, "--page-tokens has no effect: "},
-        {&none, {"--kv-disk", "100"}, "--kv-disk has no effect: "},
-        {&none, {"--kv-disk", "100", "--cache-ram", "0"}, "--kv-disk has no effect: --cache-ram is 0"},
-        {&none, {"--kv-disk", "0"}, ""},
-        {&none, {"--kv-dir", "none"}, ""},
-        {&none, {"--kv-dir", "/x", "--kv-disk", "0"}, "--kv-dir has no effect: "},
-        {&none, {"--kv-key", "/x"}, "--kv-key has no effect: "},
-        {&none, {"--session-ttl", "3"}, "--session-ttl has no effect: "},
-        {&gpu, {"--host-mode", "0666"}, "--host-mode has no effect: --host is no unix:PATH"},
-        {&gpu, {"--host-mode", "0666", "--host", "unix:/x"}, ""},
-        {&gpu, {"--port", "8081", "--host", "unix:/x"}, "--port has no effect: --host is a socket"},
-        {&gpu, {"--insecure", "--api-key", "k"}, "--insecure has no effect: there is a key"},
-        {&gpu, {"--insecure"}, ""},
-        {&gpu, {"--allow-host", "llm.lan", "--api-key", "k"}, "--allow-host has no effect: there is a key"},
-        {&gpu, {"--allow-host", "llm.lan"}, ""},
-        {&gpu, {"--lora-scale", "2"}, "--lora-scale has no effect: there is no --lora"},
-        {&gpu, {"--lora-scale", "2", "--lora", "x"}, ""},
-        {&gpu, {"--draft-tokens", "2", "--speculate", "off"}, "--draft-tokens has no effect: --speculate is off"},
-        {&gpu, {"--mlock", "--load-mode", "none"}, "--mlock has no effect: --load-mode"},
-        {&gpu, {"--chat-template", "x", "--chat-template-file", "y"}, "--chat-template has no effect: "},
-        {&gpu, {"--rope-scaling", "linear", "--yarn-ext-factor", "1"}, "--yarn-ext-factor has no effect: "},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof(moot) / sizeof(moot[0]); i++) {
         struct hearth_options options;
         struct hearth_errmsg msg = {""};
         struct hearth_buf lines = {0};
         int count = 0;
-        while (count < 4 && cases[i].flags[count]) {
+        while (count < 4 && moot[i].flags[count]) {
             count++;
         }
-        assert_int_equal(parse(&options, count, cases[i].flags, &msg), HEARTH_OK);
-        assert_true(hearth_options_moot(&options, cases[i].facts, &lines));
+        assert_int_equal(parse(&options, count, moot[i].flags, &msg), HEARTH_OK);
+        assert_true(hearth_options_moot(&options, moot[i].facts, &lines));
         const char *text = lines.data ? (const char *)lines.data : "";
-        assert_memory_equal(text, cases[i].said, strlen(cases[i].said));
+        assert_memory_equal(text, moot[i].said, strlen(moot[i].said));
+        assert_int_equal(*text == '\0', *moot[i].said == '\0');
         assert_int_equal(strcspn(text, "\n") + (*text != '\0'), lines.len); /* one line, or none */
         hearth_buf_finish(&lines);
         hearth_options_finish(&options);
