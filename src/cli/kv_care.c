@@ -366,7 +366,7 @@ static void remove_model(struct kv *kv, struct kv_model *model, struct removed *
                               "%.8s is in use: its transcripts stay, and its server will write again; stop it "
                               "and run this once more to remove them",
                               model->id.hex);
-    } else {
+    } else if (err != HEARTH_ERR_INVALID) { /* of what is no model's, files of items alone are ours */
         removed->error = removed->failed == 0 ? error : removed->error;
         removed->failed += removed->failed == 0;
     }

@@ -130,7 +130,8 @@ struct hearth_gc {
  * process holds nothing. Errors: IO (with errno), NOMEM. */
 int hearth_directory_gc(struct hearth_directory *directory, struct hearth_gc *gc);
 /* Removes a model with all that is in it, also what is not an item (transcripts), unless a server uses it. Errors: BUSY
- * (then nothing is removed), NOT_FOUND, IO (something is left; errno). */
+ * and INVALID (a directory of such a name that no server has made; then nothing is removed), NOT_FOUND, IO (something
+ * is left; errno). */
 int hearth_directory_remove_model(struct hearth_directory *directory, struct hearth_model_id model);
 
 /* What is there besides the files of items. */

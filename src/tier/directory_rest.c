@@ -104,6 +104,11 @@ int hearth_directory_remove_model(struct hearth_directory *directory, struct hea
         (void)close(fd);
         return HEARTH_ERR_BUSY;
     }
+    struct stat st;
+    if (fstatat(fd, "about", &st, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT) { /* a name like ours, and no more */
+        (void)close(fd);
+        return HEARTH_ERR_INVALID;
+    }
     int failed = 0;
     (void)clear(directory, model.hex, 4, &failed);
     if (unlinkat(directory->fd, model.hex, AT_REMOVEDIR) != 0 && errno != ENOENT && failed == 0) {

@@ -391,6 +391,19 @@ def on_a_terminal(answer, *arguments):
     return output.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def test_rm_all_leaves_what_only_has_such_a_name(three):
+    """Thumbnails and the like stand in directories that are named by a digest, too."""
+    album = three / ("0123456789abcdef" * 2)
+    (album / "ab").mkdir(parents=True)
+    for path in album / "picture.jpg", album / "ab" / "picture.jpg":
+        path.write_text("mine")
+    kv(three, "rm", "--all", "--yes")
+    kv(three, "gc", "--budget", "0")
+    assert {path.name for path in three.iterdir() if path.is_dir()} == {album.name}
+    for path in album / "picture.jpg", album / "ab" / "picture.jpg":
+        assert path.read_text() == "mine"
+
+
 def test_rm_asks_on_a_terminal(three):
     files = state_files(three)
     text, status = on_a_terminal(b"n\n", "rm", "--all", "--kv-dir", three)
