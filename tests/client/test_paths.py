@@ -115,11 +115,18 @@ def test_an_empty_path(option):
     assert line.startswith(f"hearth: {option}") and "empty" in line
 
 
+@pytest.mark.parametrize("variable", ["HEARTH_KV_KEY", "HEARTH_API_KEY_FILE", "HEARTH_SSL_CERT_FILE",
+                                      "HEARTH_SSL_KEY_FILE"])
+def test_what_protects_is_not_left_out_for_an_unset_variable(variable):
+    """Encryption, keys and TLS: a server without them is not what is meant."""
+    assert refusal(*SIM, **{variable: ""}) == f"hearth: {variable} is given and empty (an unset variable?)"
+
+
 def test_a_path_in_a_file_is_meant_too(tmp_path):
     path, reason = places(tmp_path)["missing"]
     config = tmp_path / "hearth.conf"
-    config.write_text("kv-key =\n")
-    assert refusal(*SIM, "--config", str(config)) == f"hearth: {config}:1: kv-key: the path is empty"
+    config.write_text("kv-dir =\n")
+    assert refusal(*SIM, "--config", str(config)) == f"hearth: {config}:1: kv-dir: the path is empty"
     config.write_text(f"script = {path}\n")
     line = refusal(*SIM, "--config", str(config))
     assert line == f"hearth: --script: cannot read {path}: {reason}"
