@@ -187,7 +187,13 @@ static int check_beside(const char *path, struct hearth_errmsg *why) {
                           other);
         return SQLITE_CANTOPEN;
     }
-    if (log > 0 && read_head(path, head, &n) && n == HEAD && head[MODE_AT] == 1) {
+    const bool there = log > 0 && read_head(path, head, &n);
+    if (log > 0 && n == 0 && (there || errno == ENOENT)) { /* SQLite would delete it and begin anew */
+        return fault(why, SQLITE_CANTOPEN,
+                     "the file is gone or empty, and the log beside it (its name and -wal) holds what was "
+                     "written last: put the file back, or move the log away to begin anew");
+    }
+    if (there && n == HEAD && head[MODE_AT] == 1) {
         return fault(why, SQLITE_CANTOPEN,
                      "the log beside it (its name and -wal) is of the database that stood here "
                      "before: move it away, and the file with -shm");

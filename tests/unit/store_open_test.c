@@ -191,6 +191,34 @@ static void put_bytes(const char *name, const char *bytes, size_t len) {
     close(fd);
 }
 
+/* SQLite would delete the log and begin anew. */
+static void a_log_without_its_file_is_an_error(void **state) {
+    (void)state;
+    char log[160];
+    size_t file_len, log_len;
+    struct hearth_store *store = open_plain();
+    const struct hearth_digest at = say(store, none, "work", "one");
+    snprintf(log, sizeof log, "%s-wal", path);
+    char *file_bytes = bytes_of(path, &file_len), *log_bytes = bytes_of(log, &log_len); /* as kill -9 leaves them */
+    hearth_store_destroy(store);
+    assert_true(log_len > 0);
+    for (int empty = 0; empty < 2; empty++) {
+        assert_int_equal(remove(path), 0);
+        if (empty) {
+            put_bytes(path, "", 0);
+        }
+        put_bytes(log, log_bytes, log_len);
+        assert_int_equal(fails_to_open("gone or empty"), HEARTH_ERR_IO);
+        assert_file(log, log_bytes, log_len);
+        put_bytes(path, file_bytes, file_len);
+        store = open_plain();
+        assert_text(store, at, "one");
+        hearth_store_destroy(store);
+    }
+    free(file_bytes);
+    free(log_bytes);
+}
+
 /* SQLite takes a frame that does not verify for the end of the log, and what was told behind it would be gone. */
 static void a_log_with_a_gap_is_an_error(void **state) {
     (void)state;
@@ -395,6 +423,7 @@ int main(void) {
         TEST(what_is_not_ours_is_left_alone),
         TEST(what_stands_beside_is_left_alone),
         TEST(a_log_of_another_database_is_not_taken),
+        TEST(a_log_without_its_file_is_an_error),
         TEST(a_log_with_a_gap_is_an_error),
         TEST(an_emptied_file_is_not_begun),
         TEST(the_first_version_is_brought_up),
