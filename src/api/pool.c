@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +28,7 @@
  * goes a level deeper for each letter of a long run (engine/llama_text.c): with the usual 8 MiB, 50,000 blanks would
  * end the process. */
 #define STACK_BYTES ((size_t)1 << 30)
+#define STACK_KEPT ((size_t)256 << 10) /* of what a job has used; the rest goes back to the system */
 #define LOOK_MAX 256        /* of the jobs that wait, looked at for the one to begin */
 #define STUCK_US 3000000    /* CPU time beyond what a job may take: it has passed no cancel point for so long */
 #define STUCK_END_US 5000000 /* at the end, for a job that has been told */
@@ -36,6 +38,7 @@ enum weight { SHORT, LONG, COUNTING };
 struct worker {
     struct hearth_pool *pool;
     pthread_t thread;
+    uintptr_t stack; /* its lowest byte; 0: not known */
     clockid_t cpu_clock;
     bool measured;         /* there is such a clock */
     struct hearth_job *job; /* on it, or NULL: only compared, it may be freed; and of it: */
@@ -112,9 +115,30 @@ static int64_t cpu_us(const struct worker *worker) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
+static uintptr_t own_stack(void) {
+    pthread_attr_t attr;
+    void *lowest = NULL;
+    size_t size;
+    if (pthread_getattr_np(pthread_self(), &attr) == 0) {
+        lowest = pthread_attr_getstack(&attr, &lowest, &size) == 0 ? lowest : NULL;
+        pthread_attr_destroy(&attr);
+    }
+    return (uintptr_t)lowest;
+}
+
+/* A stack keeps whatever it once took. What lies far below this frame holds nothing any more. */
+static void give_stack_back(const struct worker *worker) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t here = (uintptr_t)__builtin_frame_address(0) / page * page - STACK_KEPT;
+    if (worker->stack != 0 && here > worker->stack) {
+        (void)madvise((void *)worker->stack, here - worker->stack, MADV_DONTNEED);
+    }
+}
+
 static void *work(void *user) {
     struct worker *worker = user;
     struct hearth_pool *pool = worker->pool;
+    worker->stack = own_stack();
     pthread_mutex_lock(&pool->mutex);
     worker->measured = pthread_getcpuclockid(pthread_self(), &worker->cpu_clock) == 0;
     for (;;) {
@@ -134,6 +158,7 @@ static void *work(void *user) {
         worker->cpu_since_us = cpu_us(worker);
         pthread_mutex_unlock(&pool->mutex);
         job->pool_run(job); /* which may free it */
+        give_stack_back(worker);
         pthread_mutex_lock(&pool->mutex);
         worker->job = NULL;
         pthread_cond_signal(&pool->changed); /* one that could not begin beside it */

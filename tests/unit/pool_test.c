@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -111,6 +112,44 @@ static void a_worker_is_kept_for_another_key(void **state) {
     keeps_one(&(struct hearth_job){.route = &reply, .caller.tenant.id = 7}, THREADS - 1);
 }
 
+/* ---- stacks ---- */
+
+static uintptr_t deepest;
+
+/* Fills so many frames of 64 KiB. */
+static size_t dig(size_t depth) {
+    volatile char frame[65536];
+    for (size_t i = 0; i < sizeof frame; i += 1024) {
+        frame[i] = (char)depth;
+    }
+    deepest = (uintptr_t)__builtin_frame_address(0);
+    return depth > 0 ? dig(depth - 1) + (size_t)frame[1024] : 0;
+}
+
+static void dig_deep(struct hearth_job *job) {
+    (void)job;
+    (void)dig(256);
+}
+
+static unsigned char resident = 1;
+
+static void look_down(struct hearth_job *job) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    (void)job;
+    assert_int_equal(mincore((void *)(deepest / page * page), page, &resident), 0);
+}
+
+static void a_stack_that_was_deep_is_given_back(void **state) {
+    struct hearth_job jobs[] = {{.route = &reply, .pool_run = dig_deep}, {.route = &reply, .pool_run = look_down}};
+    struct hearth_pool *pool = hearth_pool_create(1);
+    (void)state;
+    assert_non_null(pool);
+    hearth_pool_push(pool, &jobs[0]);
+    hearth_pool_push(pool, &jobs[1]);
+    hearth_pool_destroy(pool);
+    assert_int_equal(resident & 1, 0);
+}
+
 static void health_tells_of_a_job_that_does_not_end(void **state) {
     struct hearth_job job = {.route = &reply, .pool_run = spin_on};
     struct hearth_pool *pool = hearth_pool_create(1);
@@ -179,6 +218,7 @@ int main(void) {
         cmocka_unit_test(a_worker_is_kept_for_what_is_short),
         cmocka_unit_test(two_are_kept_from_those_that_count),
         cmocka_unit_test(a_worker_is_kept_for_another_key),
+        cmocka_unit_test(a_stack_that_was_deep_is_given_back),
         cmocka_unit_test(health_tells_of_a_job_that_does_not_end),
         cmocka_unit_test(work_is_told_to_end_and_stays_told),
         cmocka_unit_test(work_ends_when_its_cpu_time_is_used_up),
