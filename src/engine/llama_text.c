@@ -7,26 +7,64 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* Byte-pair vocabularies take no more than this at once: some of them are split by std::regex, whose stack grows with
- * the longest run of letters or blanks, by about 400 bytes a letter (threads that tokenise have room for twice that:
- * api/pool.c). */
+/* Byte-pair vocabularies take no more than this at once. Some of them are split by regular expressions: their stack
+ * grows with what they match, by about 400 bytes a letter (threads that tokenise have room for twice a part: api/pool.c),
+ * and some look ahead from every digit to the end of the number. No expression in use but one or two goes from blanks to
+ * what follows them, so text without such a place is cut where it becomes too long, and so is a number: behind three
+ * times as many digits as a power of two, where those that count by threes cut, too. */
 #define PART_BYTES ((size_t)1 << 20)
 #define LINE_BYTES_MAX 65536
+#define RUN_BYTES 49152
+#define DIGITS_MAX 768
 /* Longer texts are cut where a control token begins, in pieces of so much and what there is to the next one. */
 #define CUT_BYTES ((size_t)8192)
 
-/* Where a part of a longer text ends: behind its last line, if that is not too long, or before a character. */
-static size_t part_end(const char *text) {
-    for (size_t end = PART_BYTES; end > PART_BYTES - LINE_BYTES_MAX; end--) {
+/* The beginning of the character that a byte belongs to. */
+static size_t character(const char *text, size_t at) {
+    size_t begin = at;
+    while (begin > 0 && at - begin < 3 && ((unsigned char)text[begin] & 0xC0) == 0x80) {
+        begin--;
+    }
+    return begin;
+}
+
+static bool is_blank(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Where the first run ends that is longer than it may be; `len`: there is none. */
+static size_t run_end(const char *text, size_t len) {
+    size_t begin = 0, digits = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (i > 0 && is_blank(text[i]) != is_blank(text[i - 1])) {
+            begin = i;
+        }
+        if (i - begin == RUN_BYTES) {
+            return character(text, i);
+        }
+        if (text[i] < '0' || text[i] > '9') {
+            digits = 0;
+        } else if (digits++ == DIGITS_MAX) {
+            return i;
+        }
+    }
+    return len;
+}
+
+/* Where the first part of a text ends: behind a run; of what is longer than a part, behind its last line, if that is
+ * not too long, or before a character. */
+static size_t part_end(const char *text, size_t len) {
+    const size_t most = len < PART_BYTES ? len : PART_BYTES;
+    const size_t run = run_end(text, most);
+    if (run < most || most == len) {
+        return run;
+    }
+    for (size_t end = most; end > most - LINE_BYTES_MAX; end--) {
         if (text[end - 1] == '\n') {
             return end;
         }
     }
-    size_t end = PART_BYTES;
-    while (end > PART_BYTES - 3 && ((unsigned char)text[end] & 0xC0) == 0x80) {
-        end--;
-    }
-    return end;
+    return character(text, most);
 }
 
 static int tokenize_part(const struct hearth_llama *llama, const char *text, size_t len, bool add_special,
@@ -55,8 +93,9 @@ static int tokenize_piece(const struct hearth_llama *llama, const char *text, si
                           bool parse_special, struct hearth_tokens *out) {
     const bool parts = llama_vocab_type(llama->vocab) == LLAMA_VOCAB_TYPE_BPE;
     int err = hearth_cancel_poll();
-    while (err == HEARTH_OK && parts && len > PART_BYTES && (err = hearth_cancel_check()) == HEARTH_OK) {
-        const size_t part = part_end(text);
+    size_t part = len;
+    while (err == HEARTH_OK && parts && (part = part_end(text, len)) < len &&
+           (err = hearth_cancel_check()) == HEARTH_OK) {
         err = tokenize_part(llama, text, part, add_special, parse_special, out);
         add_special = false;
         text += part;

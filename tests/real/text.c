@@ -1,7 +1,9 @@
 /* Text and sampling on a real vocabulary: tokens out of text and back, and the choice of the next token. */
+#include "base/cancel.h"
 #include "models.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,6 +106,92 @@ static void many_control_tokens(void **state) {
     hearth_tokens_finish(&many);
     hearth_buf_finish(&turn);
     hearth_buf_finish(&text);
+    real_close(engine);
+}
+
+static struct hearth_engine *open_as(const char *name, const char *const *metadata) {
+    struct hearth_llama_params params;
+    real_params(&params, name);
+    params.override_kv = metadata;
+    params.override_kvs = 1;
+    return real_open_with(&params);
+}
+
+static int not_wanted(void *user) {
+    (void)user;
+    return HEARTH_ERR_CANCELLED;
+}
+
+/* A vocabulary that looks from every digit to the end of the number takes hours for a long one. */
+static void a_long_number_can_be_cancelled(void **state) {
+    static const char *const metadata[] = {"tokenizer.ggml.pre=str:superbpe"};
+    struct hearth_engine *engine = open_as(*state, metadata);
+    struct hearth_cancel cancel = {.wanted = not_wanted};
+    struct hearth_tokens tokens = {0};
+    char digits[7000];
+    memset(digits, '7', sizeof digits);
+    assert_int_equal(engine->ops->tokenize(engine, "a", 1, false, false, &tokens), HEARTH_OK);
+    hearth_cancel_enter(&cancel);
+    (void)hearth_cancel_poll(); /* the next one passes it */
+    cancel.verdict = HEARTH_OK;
+    assert_int_equal(engine->ops->tokenize(engine, digits, sizeof digits, false, false, &tokens),
+                     HEARTH_ERR_CANCELLED);
+    hearth_cancel_leave();
+    assert_int_equal(tokens.n, 1);
+    /* Its parts end where the groups of three do. */
+    struct hearth_tokens whole = {0}, part = {0};
+    assert_int_equal(engine->ops->tokenize(engine, digits, 2304, false, false, &whole), HEARTH_OK);
+    assert_int_equal(engine->ops->tokenize(engine, digits, 768, false, false, &part), HEARTH_OK);
+    assert_int_equal(whole.n, 3 * part.n);
+    hearth_tokens_finish(&whole);
+    hearth_tokens_finish(&part);
+    hearth_tokens_finish(&tokens);
+    real_close(engine);
+}
+
+struct run {
+    struct hearth_engine *engine;
+    const char *unit;
+};
+
+static void *tokenize_run(void *user) {
+    enum { BYTES = 1 << 20 };
+    const struct run *run = user;
+    struct hearth_tokens tokens = {0};
+    struct hearth_buf text = {0}, back = {0};
+    while (text.len < BYTES) {
+        assert_true(hearth_buf_text(&text, run->unit));
+    }
+    assert_int_equal(run->engine->ops->tokenize(run->engine, (char *)text.data, text.len, false, false, &tokens),
+                     HEARTH_OK);
+    for (size_t i = 0; i < tokens.n; i++) {
+        char piece[512];
+        const size_t len = run->engine->ops->token_text(run->engine, tokens.v[i], false, piece, sizeof piece);
+        assert_true(len <= sizeof piece && hearth_buf_append(&back, piece, len));
+    }
+    assert_int_equal(back.len, text.len);
+    assert_memory_equal(back.data, text.data, text.len);
+    hearth_tokens_finish(&tokens);
+    hearth_buf_finish(&text);
+    hearth_buf_finish(&back);
+    return NULL;
+}
+
+/* A vocabulary that is split by std::regex goes a level deeper for each letter of a run. */
+static void a_long_run_takes_a_shallow_stack(void **state) {
+    static const char *const metadata[] = {"tokenizer.ggml.pre=str:tekken"};
+    struct hearth_engine *engine = open_as(*state, metadata);
+    static const char *const units[] = {"a", " ", " \n", "\xC3\xA9", "\xE4\xB8\xAD", "."};
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        struct run run = {engine, units[i]};
+        pthread_attr_t attr;
+        pthread_t thread;
+        assert_int_equal(pthread_attr_init(&attr), 0);
+        assert_int_equal(pthread_attr_setstacksize(&attr, (size_t)128 << 20), 0);
+        assert_int_equal(pthread_create(&thread, &attr, tokenize_run, &run), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        pthread_attr_destroy(&attr);
+    }
     real_close(engine);
 }
 
@@ -373,6 +461,8 @@ int main(void) {
         ON(dense_text, "smollm2"),
         ON(special_tokens, "smollm2"),
         ON(many_control_tokens, "smollm2"),
+        ON(a_long_number_can_be_cancelled, "smollm2"),
+        ON(a_long_run_takes_a_shallow_stack, "smollm2"),
         ON(special_tokens, "gemma3-270m"),
         ON(many_control_tokens, "gemma3-270m"),
         ON(greedy_takes_the_largest, "smollm2"),
