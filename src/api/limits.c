@@ -353,6 +353,10 @@ static enum hearth_limit passed(const size_t *found) {
     return (enum hearth_limit)i;
 }
 
+static size_t memory_most(size_t body_bytes) {
+    return HEARTH_LIMIT_MEMORY_TIMES * body_bytes + HEARTH_LIMIT_MEMORY_SPARE;
+}
+
 size_t hearth_limits_estimate(const char *text, size_t len) {
     struct pass pass = {.text = text, .len = len, .bytes = len};
     run(&pass);
@@ -366,10 +370,17 @@ bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *
     if (limit < HEARTH_LIMITS) {
         return hearth_limits_fail(limit, pass.found[limit], NULL, error);
     }
-    const size_t most = HEARTH_LIMIT_MEMORY_TIMES * len + HEARTH_LIMIT_MEMORY_SPARE;
-    return pass.bytes <= most ||
+    return pass.bytes <= memory_most(len) ||
            hearth_api_fail(error, 413, "request_too_large", NULL,
                            "the body has %zu bytes, but what it says would take %zu in memory: the limit is %d times "
                            "the body and %zu more (limit: memory)",
                            len, pass.bytes, HEARTH_LIMIT_MEMORY_TIMES, HEARTH_LIMIT_MEMORY_SPARE);
+}
+
+bool hearth_limits_answer(size_t body_bytes, size_t made, struct hearth_api_error *error) {
+    return made <= memory_most(body_bytes) ||
+           hearth_api_fail(error, 413, "request_too_large", NULL,
+                           "the body has %zu bytes, but its answer would take more memory than %d times the body and "
+                           "%zu more (limit: memory)",
+                           body_bytes, HEARTH_LIMIT_MEMORY_TIMES, HEARTH_LIMIT_MEMORY_SPARE);
 }

@@ -3,6 +3,7 @@
  * Source: llama-server's README. */
 #include "api/slots.h"
 
+#include "api/limits.h"
 #include "base/cancel.h"
 #include "base/health.h"
 #include "base/utf8.h"
@@ -10,6 +11,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* What is there at the same time: */
+enum {
+    ANSWER_COPIES = 2, /* of an answer, as it was made and as it is sent */
+    TEXT_COPIES = 4,   /* of a text whose answer is longer than it is, */
+    ID_BYTES = 48,     /* and of each id that it is made of */
+};
 
 /* The state on disk, in the words of what is to be done about it: nothing (ok, off), wait (scanning), look at `trouble`
  * (failing). */
@@ -169,14 +177,18 @@ static bool append_piece(const struct hearth_api *api, hearth_token token, struc
 }
 
 /* Printed as it goes: as JSON values millions of tokens would take a hundred times the memory. */
-static bool append_list(const struct hearth_api *api, const struct hearth_tokens *tokens, bool pieces,
-                        struct hearth_buf *out) {
+static bool respond_list(struct hearth_job *job, const struct hearth_tokens *tokens, bool pieces) {
+    const struct hearth_api *api = job->api;
+    struct hearth_buf *out = &job->response;
     bool ok = hearth_buf_text(out, "{\"tokens\":[");
     for (size_t i = 0; ok && i < tokens->n; i++) {
+        if (!hearth_limits_answer(job->body_bytes, ANSWER_COPIES * out->len, &job->error)) {
+            return false;
+        }
         ok = hearth_cancel_poll() == HEARTH_OK && (i == 0 || hearth_buf_text(out, ",")) &&
              (pieces ? append_piece(api, tokens->v[i], out) : hearth_buf_printf(out, "%" PRId32, tokens->v[i]));
     }
-    return ok && hearth_buf_text(out, "]}");
+    return (ok && hearth_buf_text(out, "]}")) || hearth_api_fail_nomem(&job->error);
 }
 
 static bool read_flag(const json_t *body, const char *name, bool otherwise, bool *out, struct hearth_api_error *error) {
@@ -204,7 +216,7 @@ bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body) {
     } else if (ok) {
         ok = append_ids(job, content, special, parse, &tokens);
     }
-    ok = ok && (append_list(job->api, &tokens, pieces, &job->response) || hearth_api_fail_nomem(&job->error));
+    ok = ok && respond_list(job, &tokens, pieces);
     hearth_tokens_finish(&tokens);
     return ok;
 }
@@ -218,6 +230,7 @@ bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
         return hearth_api_fail(&job->error, 400, tokens == NULL ? "missing_required_parameter" : "invalid_type",
                                "tokens", "tokens must be an array of token ids");
     }
+    const size_t ids_bytes = json_array_size(tokens) * ID_BYTES;
     bool ok = true;
     json_array_foreach(tokens, i, id) {
         hearth_token token;
@@ -228,6 +241,10 @@ bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
         }
         if (hearth_cancel_poll() != HEARTH_OK || !hearth_engine_append_text(job->api->engine, token, true, &text)) {
             ok = hearth_api_fail_nomem(&job->error);
+            break;
+        }
+        ok = hearth_limits_answer(job->body_bytes, ids_bytes + TEXT_COPIES * text.len, &job->error);
+        if (!ok) {
             break;
         }
     }

@@ -37,6 +37,7 @@ BODIES = {
     "a text": lambda size: (CHAT, json.dumps({"messages": [{"role": "user", "content": "word " * (size // 5)}]}).encode()),
     "escapes": lambda size: (CHAT, HEAD + b'"' + many(b"\\u00e9", size) + b'"}'),
     "long messages": lambda size: (CHAT, turns(size)),
+    "pieces": lambda size: ("/tokenize", b'{"with_pieces":true,"content":"' + many(b"~", size) + b'"}'),
     "tokens": lambda size: ("/detokenize", b'{"tokens":[' + many(b"1000,", size) + b"1]}"),
     "items": lambda size: ("/v1/responses", turns(size).replace(b"max_tokens", b"max_output_tokens")
                            .replace(b"messages", b"input")),
@@ -84,6 +85,16 @@ def test_a_body_takes_ten_times_its_bytes_and_gives_them_back(measured, name):
         # Transcripts and interned messages may stay, within their budgets.
         assert settle(measured, idle + SPARE) < idle + SPARE + len(body)
     assert measured.client.get("/health")["status"] == "ok"
+
+
+@pytest.mark.llama
+def test_text_of_ids_that_is_many_times_the_body_is_refused(server):
+    _, answer = post(server, "/tokenize", json.dumps({"content": " " * 64}))
+    longest = json.loads(answer)["tokens"][0]
+    status, answer = post(server, "/detokenize", json.dumps({"tokens": [longest] * 100}))
+    assert status == 200 and len(json.loads(answer)["content"]) == 6400
+    status, answer = post(server, "/detokenize", json.dumps({"tokens": [longest] * 1500000}))
+    assert status == 413 and "its answer would take more memory" in json.loads(answer)["error"]["message"]
 
 
 HEAVY = json.dumps({"content": "word " * (8 * MIB), "with_pieces": True}).encode()

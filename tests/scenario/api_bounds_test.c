@@ -246,11 +246,28 @@ static void the_page_has_every_limit(void **state) {
     assert_non_null(strstr(page, row));
 }
 
+/* Each byte of this is a token, whose number and piece take more than twenty. */
+static void an_answer_that_becomes_many_times_the_body_is_refused(void **state) {
+    enum { MANY = 8000000 };
+    static const char head[] = "{\"with_pieces\":true,\"content\":\"", tail[] = "\"}";
+    char *body = malloc(sizeof head + MANY + sizeof tail);
+    (void)state;
+    assert_non_null(body);
+    strcpy(body, head);
+    memset(body + sizeof head - 1, '~', MANY);
+    strcpy(body + sizeof head - 1 + MANY, tail);
+    json_t *answer = stage_want(&stage, "POST", "/tokenize", body, 413);
+    assert_non_null(strstr(json_str(answer, "error.message"), "its answer would take more memory"));
+    json_decref(answer);
+    free(body);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_more_than_a_limit_is_refused_by_its_name),
         cmocka_unit_test(as_much_as_a_limit_is_no_matter_of_it),
         cmocka_unit_test(a_body_that_becomes_many_times_its_size_is_refused),
+        cmocka_unit_test(an_answer_that_becomes_many_times_the_body_is_refused),
         cmocka_unit_test(a_text_is_no_matter_of_it),
         cmocka_unit_test(the_page_has_every_limit),
     };
