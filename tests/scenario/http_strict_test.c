@@ -120,6 +120,9 @@ static const struct row refused[] = {
     {"an address without its bracket", "GET /x HTTP/1.1\r\nHost: [::1\r\n\r\n", 400, NULL, 0},
     {"IPv6 without brackets", "GET /x HTTP/1.1\r\nHost: ::1\r\n\r\n", 400, NULL, 0},
     {"two Sec-Fetch-Sites", GET H "Sec-Fetch-Site: none\r\nSec-Fetch-Site: cross-site\r\n\r\n", 400, NULL, 0},
+    {"a port in Host that is no number", "GET /x HTTP/1.1\r\nHost: t:80a\r\n\r\n", 400, NULL, 0},
+    {"a port in Host that is none", "GET /x HTTP/1.1\r\nHost: t:65536\r\n\r\n", 400, NULL, 0},
+    {"a port in Host and no name", "GET /x HTTP/1.1\r\nHost: :80\r\n\r\n", 400, NULL, 0},
     {"a user in Host", "GET /x HTTP/1.1\r\nHost: u@t\r\n\r\n", 400, NULL, 0},
     /* headers that may stand once */
     {"two Authorizations", GET "Authorization: a\r\nAuthorization: b\r\n\r\n", 400, NULL, 0},
