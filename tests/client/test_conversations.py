@@ -219,3 +219,16 @@ def test_a_deleted_conversation_cannot_go_on(client, respond):
     respond("Hello.", conversation=made.id)
     client.conversations.delete(made.id)
     error_of(404, respond, "Go on.", conversation=made.id)
+
+
+def test_pages_of_large_items_are_shorter(client):
+    """The limit counts items, which may be as large as a body; a page of a hundred of them is not."""
+    conversation = client.conversations.create()
+    for mark in "abc":
+        client.conversations.items.create(conversation.id, items=[
+            {"type": "message", "role": "user", "content": mark * (9 << 20)}])
+    page = client.conversations.items.list(conversation.id, limit=100, order="asc")
+    assert [item.content[0].text[0] for item in page.data] == ["a", "b"] and page.has_more
+    rest = client.conversations.items.list(conversation.id, limit=100, order="asc", after=page.data[-1].id)
+    assert [item.content[0].text[0] for item in rest.data] == ["c"] and not rest.has_more
+    client.conversations.delete(conversation.id)

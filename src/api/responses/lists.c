@@ -54,8 +54,12 @@ static bool read_query(struct hearth_job *job, bool *ascending, size_t *limit) {
     return ok;
 }
 
+/* A page that has so much is complete, whatever its limit: items may be as large as a body. */
+#define PAGE_BYTES ((size_t)16 << 20)
+
 /* A page while it is collected: the turns are walked over from the one of `after` on. */
 struct page {
+    size_t bytes; /* of its items, printed */
     json_t *items;
     const char *after; /* of the turn that is walked over first; NULL: behind it, or there is none */
     size_t limit;
@@ -83,9 +87,10 @@ static bool take_turn(void *user, struct hearth_turn *turn, bool last) {
     const size_t count = json_array_size(list);
     const bool looked_for = page->after != NULL;
     for (size_t i = begin_behind(page, list); page->ok && i < count && !page->more; i++) {
-        page->more = json_array_size(page->items) == page->limit;
+        page->more = json_array_size(page->items) == page->limit || page->bytes >= PAGE_BYTES;
         json_t *item = json_array_get(list, page->ascending ? i : count - 1 - i);
         page->ok = page->more || json_array_append(page->items, item) == 0;
+        page->bytes += page->more ? 0 : json_dumpb(item, NULL, 0, JSON_COMPACT);
     }
     json_decref(list);
     return page->ok && !page->more && (!looked_for || page->found);
