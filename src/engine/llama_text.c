@@ -8,10 +8,10 @@
 #include <stdlib.h>
 
 /* Byte-pair vocabularies take no more than this at once. Some of them are split by regular expressions: their stack
- * grows with what they match, by about 400 bytes a letter (threads that tokenise have room for twice a part: api/pool.c),
- * and some look ahead from every digit to the end of the number. No expression in use but one or two goes from blanks to
- * what follows them, so text without such a place is cut where it becomes too long, and so is a number: behind three
- * times as many digits as a power of two, where those that count by threes cut, too. */
+ * grows with what they match, by about 400 bytes a letter (threads that tokenise have room for twice a part:
+ * api/pool.c), and some look ahead from every digit to the end of the number. Hardly any goes from blanks to what
+ * follows them, so text without such a place is cut where it becomes too long, and so is a number: behind three times
+ * as many digits as a power of two, where those that count by threes cut, too. */
 #define PART_BYTES ((size_t)1 << 20)
 #define LINE_BYTES_MAX 65536
 #define RUN_BYTES 49152
