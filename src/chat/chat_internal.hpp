@@ -85,6 +85,9 @@ struct hearth_chat {
     bool specialised = false;      /* `common` has a parser of its own for the template */
     bool rewrites = false;         /* and prints other messages than it was given */
     std::string seam;              /* what stands for a guard while a template runs (guard.cpp) */
+    std::string quoted_seam;       /* the same in JSON of nothing but ASCII */
+    std::vector<std::string> cut_words; /* that the template takes out of what it prints, or cuts it at */
+    std::vector<std::string> members;   /* that it asks for by their names; sorted */
     struct hearth_chat_abilities abilities = {};
     std::string failure; /* abilities.failure */
     common_chat_templates_ptr templates;         /* for common_chat_templates_apply(); null: built-in */
@@ -151,6 +154,7 @@ struct turn_list {
     std::deque<std::vector<struct hearth_call>> calls;
     bool generic = false;   /* tools are in the texts, and nothing about them is left to be printed */
     bool short_ids = false; /* HEARTH_CHAT_IDS_SHORT */
+    const struct hearth_chat *chat = nullptr;
     bool filled = false;    /* HEARTH_CHAT_SCHEMAS_FILLED */
     bool preambles = false; /* of the template */
 
@@ -256,9 +260,17 @@ struct guarded_request {
     }
 };
 std::string make_seam();
+std::string quoted_seam(const std::string &seam);
+/* Takes out seams, and one that was begun at the end; returns the new length. Allocates nothing. */
+size_t drop_seams(const struct hearth_chat &chat, char *text, size_t len);
 /* Makes guards of the seams in a prompt, where they are in the text of a special token, and moves the marks. */
 void settle_seams(const struct hearth_chat &chat, const struct hearth_specials *specials,
                   struct hearth_chat_prompt &prompt);
+
+/* names.cpp: the words that a template takes out of texts, or cuts them at; and the members that it may ask for. Both
+ * sorted. */
+std::vector<std::string> cut_words_of(const std::string &source);
+std::vector<std::string> members_of(const std::string &source);
 
 /* marks.cpp */
 void find_head(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out);

@@ -6,8 +6,11 @@
  * prompt the seams become guards, for which transcripts and tokenizer look (session/specials.h). What the template
  * prints itself has none, even where it prints the same.
  *
- * A text that ends with the beginning of such a token has a seam, too: it might go on with what the template prints.
- * Where it does not, the seam leaves no guard.
+ * What the template does may make such a token of a text that is none: print something in front of it or behind it,
+ * make capitals of it, or take words out of it. So seams also stand in a text that ends with the beginning of such a
+ * token, or begins as one goes on; in what is one in other letters; and, where a text has a word in it that the template
+ * takes out of texts, behind everything that a token may begin with. Where no token comes of it, the seam leaves no
+ * guard.
  *
  * Which texts. Control tokens, everywhere. Markup, which are the template's words that are no control tokens
  * ("<tool_response>"), where others than client and model have a say: in messages of users, results and tools. A system
@@ -33,53 +36,60 @@ size_t character_size(char first) {
     return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
-/* The seam as JSON without other characters than ASCII has it. */
-std::string escaped(const std::string &seam) {
-    std::string text;
-    for (size_t i = 0; i + 2 < seam.size(); i += 3) {
-        const auto part = [&seam, i](size_t k) { return static_cast<unsigned>(seam[i + k]); };
-        char code[8];
-        snprintf(code, sizeof code, "\\u%04x", (part(0) & 0x0F) << 12 | (part(1) & 0x3F) << 6 | (part(2) & 0x3F));
-        text += code;
-    }
-    return text;
-}
+/* Whether the template may print brackets around the names of members: it does not around those that it asks for by
+ * name, and it has to find them. */
+enum class framing { none, unless_asked_for, always };
 
 /* Puts seams into texts of one kind. */
 class seamer {
   public:
-    seamer(const struct hearth_chat &chat, const struct hearth_specials *specials, bool markup)
-        : seam(chat.seam), known(specials), with_markup(markup) {
+    seamer(const struct hearth_chat &owner, const struct hearth_specials *specials, bool markup)
+        : chat(owner), seam(owner.seam), known(specials), with_markup(markup) {
     }
 
-    /* A text that stays as it is, such as the mark of thinking. */
+    /* A text that stays as it is: a mark of thinking, which is a token or begins with one ("<|channel>thought"). */
     void spare(const char *text) {
         const std::string_view word = trimmed(text);
-        if (!word.empty()) {
+        size_t first = 0, other = 0;
+        if (!word.empty() && (find(word, 0, false, first) > 0 || find(word, first, false, other) == word.size())) {
             spared.push_back(word);
         }
     }
 
     /* False: the text has none of them. */
-    bool sew(std::string_view text, std::string &out) const {
+    bool sew(std::string_view text, std::string &out, framing name = framing::none) const {
+        const std::string_view said = trimmed(text); /* as most templates do */
+        const size_t lead = text.find(said), end = lead + said.size();
+        const bool cut = std::any_of(chat.cut_words.begin(), chat.cut_words.end(), [said](const std::string &word) {
+            return said.find(word) != std::string_view::npos;
+        });
         size_t copied = 0;
+        const auto put = [&](size_t at) {
+            if (at > copied) {
+                out.append(text, copied, at - copied);
+                out += seam;
+                copied = at;
+            }
+        };
         out.clear();
-        for (size_t at = 0, matched; (at = find(text, at, matched)) < text.size(); at++) {
+        if (continues(said, name)) {
+            put(lead + character_size(said[0]));
+        }
+        for (size_t at = lead, matched; (at = find(text.substr(0, end), at, cut, matched)) < end; at++) {
             const size_t first = at + character_size(text[at]);
             const bool whole = matched > 0 && matched == first - at; /* of one character: nothing stands in it */
-            if (whole || first > text.size() || is_spared(text.substr(at, matched))) {
-                continue;
+            if (whole || first > end || begins_with_one(spared, text.substr(at)) ||
+                (cut && matched == 0 && begins_with_one(chat.cut_words, text.substr(at)))) {
+                continue; /* the template is to find them */
             }
-            out.append(text, copied, first - copied);
-            out += seam;
-            copied = first;
+            put(first);
         }
         out.append(text, copied);
         return copied > 0;
     }
 
     /* Null: the value has none of them. */
-    json_ptr sew(const json_t *value) const {
+    json_ptr sew(const json_t *value, framing names) const {
         std::string text;
         if (json_is_string(value)) {
             return sew({json_string_value(value), json_string_length(value)}, text)
@@ -92,27 +102,36 @@ class seamer {
             return copy.get();
         };
         for (size_t i = 0; i < json_array_size(value); i++) {
-            json_ptr item = sew(json_array_get(value, i));
+            json_ptr item = sew(json_array_get(value, i), names);
             if (item != nullptr) {
                 check(json_array_set(changed(), i, item.get()));
             }
         }
-        return json_is_object(value) ? sew_members(value) : std::move(copy);
+        return json_is_object(value) ? sew_members(value, names) : std::move(copy);
     }
 
   private:
+    const struct hearth_chat &chat;
     const std::string &seam;
     const struct hearth_specials *known;
     bool with_markup;
     std::vector<std::string_view> spared;
 
-    size_t find(std::string_view text, size_t from, size_t &matched) const {
+    size_t find(std::string_view text, size_t from, bool any, size_t &matched) const {
         matched = 0;
-        return hearth_specials_find(known, with_markup, text.data(), text.size(), from, &matched);
+        return hearth_specials_find(known, with_markup, any, text.data(), text.size(), from, &matched);
     }
 
-    bool is_spared(std::string_view text) const {
-        return std::find(spared.begin(), spared.end(), text) != spared.end();
+    template <typename T> static bool begins_with_one(const std::vector<T> &words, std::string_view text) {
+        return std::any_of(words.begin(), words.end(), [text](std::string_view word) {
+            return text.substr(0, word.size()) == word;
+        });
+    }
+
+    bool continues(std::string_view text, framing name) const {
+        const bool asked_for = std::binary_search(chat.members.begin(), chat.members.end(), text);
+        const bool framed = name == framing::always || (name == framing::unless_asked_for && !asked_for);
+        return hearth_specials_continues(known, framed, text.data(), text.size());
     }
 
     static void check(int status) {
@@ -127,15 +146,15 @@ class seamer {
     }
 
     /* Keys are printed, too. The members keep their order. */
-    json_ptr sew_members(const json_t *value) const {
+    json_ptr sew_members(const json_t *value, framing names) const {
         json_ptr copy = owned(json_object());
         bool any = false;
         const char *name;
         json_t *member;
         std::string key;
         json_object_foreach(const_cast<json_t *>(value), name, member) {
-            const bool other_key = sew(name, key);
-            json_ptr other = sew(member);
+            const bool other_key = sew(name, key, names);
+            json_ptr other = sew(member, names);
             any = any || other_key || other != nullptr;
             check(json_object_set(copy.get(), other_key ? key.c_str() : name, other != nullptr ? other.get() : member));
         }
@@ -163,7 +182,9 @@ class copier {
         return text(seams, original, original != nullptr ? strlen(original) : 0);
     }
 
-    struct hearth_message *message(const seamer &seams, const seamer &thoughts, struct hearth_message *original) {
+    /* `ids`: those of a call and of its result are the same text. */
+    struct hearth_message *message(const seamer &seams, const seamer &thoughts, const seamer &ids,
+                                   struct hearth_message *original) {
         struct hearth_message copy = {}; /* not *original, whose count of references others change */
         copy.role = original->role;
         copy.unseen = original->unseen;
@@ -172,8 +193,8 @@ class copier {
         const size_t len = copy.content == original->content ? original->content_len : out.store.back().size();
         copy.reasoning = text(thoughts, original->reasoning);
         copy.name = text(thoughts, original->name);
-        copy.tool_call_id = text(thoughts, original->tool_call_id);
-        copy.calls = calls(thoughts, original->calls, original->call_count);
+        copy.tool_call_id = text(ids, original->tool_call_id);
+        copy.calls = calls(thoughts, ids, original->calls, original->call_count);
         if (copy.content == original->content && copy.reasoning == original->reasoning &&
             copy.name == original->name && copy.tool_call_id == original->tool_call_id &&
             copy.calls == original->calls) {
@@ -184,8 +205,8 @@ class copier {
     }
 
     /* Null stays null. */
-    const json_t *value(const seamer &seams, const json_t *original) {
-        json_ptr sewn = original != nullptr ? seams.sew(original) : nullptr;
+    const json_t *value(const seamer &seams, const json_t *original, framing names) {
+        json_ptr sewn = original != nullptr ? seams.sew(original, names) : nullptr;
         if (sewn == nullptr) {
             return original;
         }
@@ -196,15 +217,15 @@ class copier {
     guarded_request &out;
     bool rewrites;
 
-    struct hearth_call *calls(const seamer &seams, struct hearth_call *original, size_t count) {
+    struct hearth_call *calls(const seamer &seams, const seamer &ids, struct hearth_call *original, size_t count) {
         std::vector<struct hearth_call> copies(original, original + count);
         bool any = false;
         for (size_t i = 0; i < count; i++) {
             struct hearth_call &copy = copies[i];
-            copy.id = text(seams, original[i].id);
+            copy.id = text(ids, original[i].id);
             copy.name = text(seams, original[i].name);
             copy.arguments = text(seams, original[i].arguments);
-            copy.parsed = const_cast<json_t *>(value(seams, original[i].parsed));
+            copy.parsed = const_cast<json_t *>(value(seams, original[i].parsed, framing::always));
             if (copy.parsed != original[i].parsed && rewrites) { /* `common` parses the text once more */
                 copy.arguments = out.store.emplace_back(json_text(copy.parsed)).data();
             }
@@ -268,6 +289,18 @@ std::string make_seam() {
     return seam;
 }
 
+/* The seam as JSON without other characters than ASCII has it. */
+std::string quoted_seam(const std::string &seam) {
+    std::string text;
+    for (size_t i = 0; i + 2 < seam.size(); i += 3) {
+        const auto part = [&seam, i](size_t k) { return static_cast<unsigned>(seam[i + k]); };
+        char code[8];
+        snprintf(code, sizeof code, "\\u%04x", (part(0) & 0x0F) << 12 | (part(1) & 0x3F) << 6 | (part(2) & 0x3F));
+        text += code;
+    }
+    return text;
+}
+
 guarded_request::guarded_request(const struct hearth_chat &chat, const struct hearth_chat_request &original,
                                  const struct hearth_chat_format &format)
     : request(original) {
@@ -286,17 +319,38 @@ guarded_request::guarded_request(const struct hearth_chat &chat, const struct he
         struct hearth_message *message = original.messages[i];
         const bool reply = message->role == HEARTH_ROLE_ASSISTANT;
         const bool foreign = !reply && !is_system(message->role);
-        messages.push_back(into.message(reply ? replies : foreign ? theirs : ours, foreign ? theirs : ours, message));
+        messages.push_back(
+            into.message(reply ? replies : foreign ? theirs : ours, foreign ? theirs : ours, theirs, message));
     }
     request.messages = messages.data();
-    request.tools = into.value(theirs, original.tools);
-    request.kwargs = into.value(theirs, original.kwargs);
+    request.tools = into.value(theirs, original.tools, framing::unless_asked_for);
+    request.kwargs = into.value(theirs, original.kwargs, framing::none);
+}
+
+size_t drop_seams(const struct hearth_chat &chat, char *text, size_t len) {
+    const auto size_at = [&](size_t at) -> size_t {
+        const size_t room = len - at, size = std::min(chat.seam.size(), room); /* the last one may have been cut off */
+        if (size > 0 && memcmp(chat.seam.data(), text + at, size) == 0) {
+            return size;
+        }
+        const std::string &quoted = chat.quoted_seam;
+        return room >= quoted.size() && memcmp(quoted.data(), text + at, quoted.size()) == 0 ? quoted.size() : 0;
+    };
+    size_t n = 0;
+    for (size_t at = 0; at < len;) {
+        const size_t size = size_at(at);
+        if (size == 0) {
+            text[n++] = text[at];
+        }
+        at += std::max(size, size_t{1});
+    }
+    return n;
 }
 
 void settle_seams(const struct hearth_chat &chat, const struct hearth_specials *specials,
                   struct hearth_chat_prompt &prompt) {
     const std::string_view text(reinterpret_cast<const char *>(prompt.text.data), prompt.text.len);
-    const std::string quoted = escaped(chat.seam);
+    const std::string &quoted = chat.quoted_seam;
     size_t quoted_at = text.find(quoted), size = 0, from = 0;
     std::string plain;
     std::vector<size_t> seams; /* in `plain` */

@@ -503,6 +503,9 @@ int hearth_chat_create(const struct hearth_chat_params *params, struct hearth_ch
         auto chat = std::make_unique<hearth_chat>();
         chat->seam = make_seam();
         load_template(*chat, *params);
+        chat->quoted_seam = quoted_seam(chat->seam);
+        chat->cut_words = cut_words_of(chat->source);
+        chat->members = members_of(chat->source);
         find_abilities(*chat);
         if (hearth_memory_refused()) { /* some of it may have been found out wrongly */
             throw std::bad_alloc();
@@ -548,7 +551,9 @@ int hearth_chat_render(struct hearth_chat *chat, const struct hearth_chat_reques
         }
         return HEARTH_OK;
     } catch (...) {
-        return fail_in_flight(msg);
+        const int err = fail_in_flight(msg);
+        msg->text[drop_seams(*chat, msg->text, strlen(msg->text))] = '\0';
+        return err;
     }
 }
 

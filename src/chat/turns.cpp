@@ -117,10 +117,14 @@ void split_calls(turn_list &list) {
 
 constexpr size_t k_short_id = 9;
 
-std::string printed_id(const turn_list &list, const std::string &id) {
+std::string printed_id(const turn_list &list, const std::string &sent) {
     static constexpr char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    const bool fits = id.size() == k_short_id && id.find_first_not_of(letters) == std::string::npos;
-    if (!list.short_ids || fits) {
+    if (!list.short_ids) {
+        return sent;
+    }
+    std::string id = sent;
+    id.resize(drop_seams(*list.chat, id.data(), id.size()));
+    if (id.size() == k_short_id && id.find_first_not_of(letters) == std::string::npos) {
         return id;
     }
     const struct hearth_digest digest = hearth_digest_bytes(id.data(), id.size());
@@ -213,6 +217,7 @@ turn_list turns_of(const struct hearth_chat &chat, const struct hearth_chat_requ
     list.turns.reserve(count + 1);
     list.short_ids = (form & HEARTH_CHAT_IDS_SHORT) != 0;
     list.preambles = chat.preambles;
+    list.chat = &chat;
     list.filled = (form & HEARTH_CHAT_SCHEMAS_FILLED) != 0;
     for (size_t i = 0; i < count; i++) {
         list.turns.push_back(turn_of(chat, *request.messages[i]));

@@ -34,6 +34,7 @@ struct trie {
 struct hearth_specials {
     struct hearth_engine *engine;
     struct trie control, all; /* control tokens; these and markup */
+    struct trie tails;        /* of all: from the first letter or digit on, where there are brackets before that */
     char *turn_end;
     size_t turn_end_len;
     bool lines; /* cut between lines, not at control tokens */
@@ -113,6 +114,15 @@ static bool is_letter(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
+/* Where the first letter or digit stands. */
+static size_t first_word(const char *text, size_t len) {
+    size_t at = 0;
+    while (at < len && !is_letter(text[at]) && !(text[at] >= '0' && text[at] <= '9')) {
+        at++;
+    }
+    return at;
+}
+
 /* A user-defined token of the template's that looks like it: vocabularies have blanks, and words, as such tokens, too,
  * and what is written every day must not be touched. */
 static bool is_markup(struct hearth_engine *engine, hearth_token token, const char *template_text) {
@@ -145,7 +155,9 @@ static bool add_all(struct hearth_specials *specials, const char *template_text)
         if (len < 2 || len > sizeof text) {
             continue;
         }
-        if (!add(&specials->all, token, text, len) || (control && !add(&specials->control, token, text, len))) {
+        const size_t first = first_word(text, len);
+        if (!add(&specials->all, token, text, len) || (control && !add(&specials->control, token, text, len)) ||
+            (first > 0 && first < len && !add(&specials->tails, token, text + first, len - first))) {
             return false;
         }
     }
@@ -156,6 +168,7 @@ void hearth_specials_destroy(struct hearth_specials *specials) {
     if (specials != NULL) {
         free(specials->control.nodes);
         free(specials->all.nodes);
+        free(specials->tails.nodes);
         free(specials->turn_end);
         free((void *)specials->verdicts);
         free(specials);
@@ -281,7 +294,8 @@ struct hearth_specials *hearth_specials_create(struct hearth_engine *engine, con
         bool never = adds_end(engine);
         (void)node_new(&specials->control, 0, 0);
         (void)node_new(&specials->all, 0, 0);
-        ok = specials->control.count == 1 && specials->all.count == 1 &&
+        (void)node_new(&specials->tails, 0, 0);
+        ok = specials->control.count == 1 && specials->all.count == 1 && specials->tails.count == 1 &&
              (never || add_all(specials, can_be_severed(engine) ? template_text : NULL));
         if (ok && !never && specials->turn_end_len > 0 && !control_at(specials, turn_end, specials->turn_end_len, 0)) {
             specials->lines = lines_can_be_cut(engine);
@@ -350,21 +364,60 @@ size_t hearth_guards_strip(char *text, size_t len) {
     return n;
 }
 
-size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, const char *text, size_t len,
+static uint8_t other_case(uint8_t byte) {
+    return is_letter((char)byte) ? byte ^ 0x20 : byte;
+}
+
+/* As match(), in whatever letters, from a node that the text has led to before `end`: where the longest text ends, or
+ * 0. What templates make capitals of may become a token. */
+static size_t match_letters(const struct trie *trie, uint32_t node, const char *text, size_t len, size_t end,
+                            bool *open) {
+    size_t best = trie->nodes[node].token >= 0 ? end : 0;
+    *open = *open || (end == len && trie->nodes[node].child != 0);
+    for (uint32_t at = end < len ? trie->nodes[node].child : 0; at != 0; at = trie->nodes[at].sibling) {
+        const uint8_t byte = trie->nodes[at].byte;
+        if (byte == (uint8_t)text[end] || byte == other_case((uint8_t)text[end])) {
+            const size_t ends = match_letters(trie, at, text, len, end + 1, open);
+            best = ends > best ? ends : best;
+        }
+    }
+    return best;
+}
+
+/* The length of what matches at `at`. */
+static size_t match_any_case(const struct trie *trie, const char *text, size_t len, size_t at, bool *open) {
+    const uint8_t first = (uint8_t)text[at];
+    const uint32_t roots[] = {trie->roots[first], trie->roots[other_case(first)]};
+    size_t best = 0;
+    *open = false;
+    for (size_t i = 0; i < (roots[0] == roots[1] ? 1 : 2); i++) {
+        const size_t ends = roots[i] != 0 ? match_letters(trie, roots[i], text, len, at + 1, open) : 0;
+        best = ends > at + best ? ends - at : best;
+    }
+    return best;
+}
+
+size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, bool any, const char *text, size_t len,
                             size_t from, size_t *matched) {
     const struct trie *trie = markup ? &specials->all : &specials->control;
     for (size_t at = from; at < len; at++) {
-        hearth_token token;
         bool open;
-        if (trie->roots[(uint8_t)text[at]] == 0) {
+        if (trie->roots[(uint8_t)text[at]] == 0 && trie->roots[other_case((uint8_t)text[at])] == 0) {
             continue;
         }
-        *matched = match(trie, text, len, at, &token, &open);
-        if (*matched > 0 || open) {
+        *matched = match_any_case(trie, text, len, at, &open);
+        if (*matched > 0 || open || any) {
             return at;
         }
     }
     return len;
+}
+
+bool hearth_specials_continues(const struct hearth_specials *specials, bool name, const char *text, size_t len) {
+    const size_t first = first_word(text, len < TEXT_MAX ? len : TEXT_MAX);
+    bool open = false;
+    const size_t matched = first < len ? match_any_case(&specials->tails, text, len, first, &open) : 0;
+    return matched > 0 || (open && (name || first > 0));
 }
 
 /* A text of the trie that stands on both sides of `at`, of a user-defined token if so wanted. */

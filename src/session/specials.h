@@ -43,11 +43,14 @@ size_t hearth_specials_turn_end(const struct hearth_specials *specials, const ch
 
 /* ---- guards ---- */
 
-/* The first place at or behind `from` where the text of a control token (with `markup`: or of markup) begins, or one
- * that may go on behind the text; `len` when there is none. `*matched`: its length; 0: it is not complete. The text has
- * no guards. */
-size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, const char *text, size_t len,
+/* The first place at or behind `from` where the text of a control token (with `markup`: or of markup) begins, in capital
+ * or small letters, or one that may go on behind the text, or with `any` where the first byte of one stands; `len` when
+ * there is none. `*matched`: its length; 0: it is not complete. The text has no guards. */
+size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, bool any, const char *text, size_t len,
                             size_t from, size_t *matched);
+/* True when a text begins as such a token goes on behind its first brackets ("|im_end|"): printed behind these it would
+ * be one. With `name` it may also be a word that the token consists of but for brackets ("im_end"). */
+bool hearth_specials_continues(const struct hearth_specials *specials, bool name, const char *text, size_t len);
 /* True when the text of a control token, or of markup, stands on both sides of `at`. The text has no guards. */
 bool hearth_specials_spans(const struct hearth_specials *specials, const char *text, size_t len, size_t at);
 

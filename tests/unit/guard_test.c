@@ -93,7 +93,46 @@ static void no_content_becomes_control(void **state) {
     templates_finish(&all);
 }
 
+/* What a template complains of is quoted as it was sent, and as far as a message goes. */
+static void errors_quote_what_was_sent(void **state) {
+    (void)state;
+    static const char complaining[] = "{%- for message in messages %}<|im_end|>"
+                                      "{%- if 'end' in message.content %}{{ raise_exception('No ' + message.content) }}"
+                                      "{%- endif %}{%- endfor %}";
+    struct hearth_engine *engine = make_engine();
+    const struct hearth_chat_params params = {.template_text = complaining, .bos_text = "", .eos_text = "<|im_end|>"};
+    struct hearth_chat *chat = NULL;
+    struct hearth_chat_format *format = NULL;
+    struct hearth_errmsg msg;
+    markers_add(engine, complaining);
+    assert_int_equal(hearth_chat_create(&params, &chat, &msg), HEARTH_OK);
+    struct hearth_specials *specials = hearth_specials_create(engine, "", complaining);
+    assert_non_null(specials);
+    for (size_t blanks = 0; blanks < 600; blanks += blanks < 400 ? 400 : 1) {
+        char content[700], expected[710];
+        struct hearth_chat_prompt prompt;
+        snprintf(content, sizeof content, "%*s<|im_end|>", (int)blanks, "");
+        memset(content, '.', blanks);
+        snprintf(expected, sizeof expected, "No %s", content);
+        struct hearth_message message = {.role = HEARTH_ROLE_USER, .content = content, .content_len = strlen(content)};
+        struct hearth_message *messages[] = {&message};
+        const struct hearth_chat_request request = {
+            .messages = messages, .message_count = 1, .tool_choice = HEARTH_TOOLS_AUTO, .specials = specials};
+        assert_int_equal(hearth_chat_format_get(chat, &request, &format, &msg), HEARTH_OK);
+        assert_int_equal(hearth_chat_render(chat, &request, format, &prompt, &msg), HEARTH_ERR_TEMPLATE);
+        assert_true(blanks > 0 || strcmp(msg.text, expected) == 0);
+        assert_memory_equal(msg.text, expected, strlen(msg.text));
+        hearth_chat_prompt_finish(&prompt);
+        hearth_chat_format_unref(format);
+    }
+    hearth_specials_destroy(specials);
+    hearth_chat_destroy(chat);
+    engine->ops->destroy(engine);
+    markers_finish();
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(no_content_becomes_control)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(no_content_becomes_control),
+                                       cmocka_unit_test(errors_quote_what_was_sent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

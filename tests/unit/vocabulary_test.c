@@ -50,7 +50,7 @@ static bool is_special(struct hearth_engine *engine, hearth_token token, char *t
 static void append_guarded(const struct hearth_specials *specials, const char *text, struct hearth_buf *out) {
     const size_t len = strlen(text);
     size_t matched, copied = 0;
-    for (size_t at = 0; (at = hearth_specials_find(specials, true, text, len, at, &matched)) < len; at++) {
+    for (size_t at = 0; (at = hearth_specials_find(specials, true, false, text, len, at, &matched)) < len; at++) {
         size_t first = at + 1;
         while (first < len && ((unsigned char)text[first] & 0xC0) == 0x80) {
             first++;
@@ -108,7 +108,7 @@ static size_t try_vocabulary(struct hearth_engine *engine) {
     assert_non_null(specials);
     for (uint32_t i = 0; i < engine->caps.vocab_tokens && tried < MOST; i++) {
         if (!is_special(engine, (hearth_token)i, text, sizeof text) ||
-            hearth_specials_find(specials, true, text, strlen(text), 0, &matched) != 0 || matched != strlen(text)) {
+            hearth_specials_find(specials, true, false, text, strlen(text), 0, &matched) != 0 || matched != strlen(text)) {
             continue;
         }
         if (turn[0] == '\0') {
