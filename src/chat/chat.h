@@ -156,7 +156,7 @@ struct hearth_chat_format_info {
 };
 
 /* The format of replies to a request: derived from tools, tool choice, schema, grammar, reasoning and template
- * arguments, not from what the messages say. Kept for the last few, so a conversation pays once.
+ * arguments, not from what the messages say. Kept for the last few, under the salt, so that a conversation pays once.
  * Errors: TEMPLATE (the template refuses, or no parser can be made), INVALID (schema or grammar: `msg` says what). */
 int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_request *request,
                            struct hearth_chat_format **out, struct hearth_errmsg *msg);

@@ -158,7 +158,10 @@ struct hearth_digest key_of(const struct hearth_chat &chat, const struct hearth_
           int{flags.schema}, int{flags.grammar}, int{flags.tools}, int{flags.kwargs}}) {
         text += static_cast<char>('0' + number);
     }
-    struct hearth_digest key = hearth_digest_chain(request.salt, text.data(), text.size());
+    struct hearth_digest key = hearth_digest_bytes(text.data(), text.size());
+    if (flags.tools || flags.schema || flags.grammar || flags.kwargs) { /* the rest says nothing of a client */
+        key = hearth_digest_chain(key, &request.salt, sizeof request.salt);
+    }
     for (const json_t *value : {request.tools, request.json_schema, request.kwargs}) {
         text = value != nullptr ? json_text(value) : "";
         key = hearth_digest_chain(key, text.data(), text.size());

@@ -397,8 +397,8 @@ static size_t match_any_case(const struct trie *trie, const char *text, size_t l
     return best;
 }
 
-size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, bool any, const char *text, size_t len,
-                            size_t from, size_t *matched) {
+size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, bool any, const char *text,
+                            size_t len, size_t from, size_t *matched) {
     const struct trie *trie = markup ? &specials->all : &specials->control;
     for (size_t at = from; at < len; at++) {
         bool open;

@@ -1,6 +1,6 @@
 /* See poison.h. A history is JSON in which @ and a letter stand for the places; one of them has the poison at a time,
  * and the number of special tokens in the prompt must be that of the same history with harmless words. Markup
- * ("<tool_call>") is text in what users, tools and results say; a system text, and what the assistant said, may hold it. */
+ * ("<tool_call>") is text in what users, tools and results say; system texts and what the assistant said may hold it. */
 #include "support/poison.h"
 #include "support/markers.h"
 #include "support/messages.h"
@@ -32,12 +32,14 @@ enum telling {
 };
 static const char *const tellings[] = {"", ", cut", ", in other letters", ", framed"};
 
-static const struct place names[] = {{'q', false, true, "name in a parameter"}, {'z', false, true, "name of an argument"}};
+static const struct place names[] = {{'q', false, true, "name in a parameter"},
+                                     {'z', false, true, "name of an argument"}};
 
 static const char history[] =
     "[{'role':'system','content':'System @s'},{'role':'user','content':'@u question'},"
     "{'role':'assistant','content':'Words @a.','reasoning_content':'I think @t so','tool_calls':[{'id':'call00001@i',"
-    "'type':'function','function':{'name':'read@n','arguments':'{\\\"path@k\\\":\\\"a @v b\\\",\\\"@z\\\":\\\"c\\\"}'}}]},"
+    "'type':'function','function':{'name':'read@n',"
+    "'arguments':'{\\\"path@k\\\":\\\"a @v b\\\",\\\"@z\\\":\\\"c\\\"}'}}]},"
     "{'role':'tool','tool_call_id':'call00001@i','content':'Result @r'},"
     "{'role':'assistant','content':'@e Then.'},{'role':'user','content':'And @w?'},"
     "{'role':'assistant','content':'','tool_calls':[{'id':'call00002','type':'function','function':{'name':'read',"

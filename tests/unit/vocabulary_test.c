@@ -108,7 +108,8 @@ static size_t try_vocabulary(struct hearth_engine *engine) {
     assert_non_null(specials);
     for (uint32_t i = 0; i < engine->caps.vocab_tokens && tried < MOST; i++) {
         if (!is_special(engine, (hearth_token)i, text, sizeof text) ||
-            hearth_specials_find(specials, true, false, text, strlen(text), 0, &matched) != 0 || matched != strlen(text)) {
+            hearth_specials_find(specials, true, false, text, strlen(text), 0, &matched) != 0 ||
+            matched != strlen(text)) {
             continue;
         }
         if (turn[0] == '\0') {
