@@ -35,6 +35,7 @@ struct hearth_specials {
     struct hearth_engine *engine;
     struct trie control, all; /* control tokens; these and markup */
     struct trie tails;        /* of all: from the first letter or digit on, where there are brackets before that */
+    size_t longest;           /* bytes of all */
     char *turn_end;
     size_t turn_end_len;
     bool lines; /* cut between lines, not at control tokens */
@@ -156,6 +157,7 @@ static bool add_all(struct hearth_specials *specials, const char *template_text)
             continue;
         }
         const size_t first = first_word(text, len);
+        specials->longest = len > specials->longest ? len : specials->longest;
         if (!add(&specials->all, token, text, len) || (control && !add(&specials->control, token, text, len)) ||
             (first > 0 && first < len && !add(&specials->tails, token, text + first, len - first))) {
             return false;
@@ -423,7 +425,7 @@ bool hearth_specials_continues(const struct hearth_specials *specials, bool name
 /* A text of the trie that stands on both sides of `at`, of a user-defined token if so wanted. */
 static bool spans(const struct hearth_specials *specials, const char *text, size_t len, size_t at, bool user_defined) {
     struct hearth_engine *engine = specials->engine;
-    for (size_t from = at > TEXT_MAX ? at - TEXT_MAX : 0; from < at; from++) {
+    for (size_t from = at > specials->longest ? at - specials->longest : 0; from < at; from++) {
         hearth_token token = -1;
         bool open;
         if (match(&specials->all, text, len, from, &token, &open) > at - from &&
