@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -474,6 +475,34 @@ static void keys_see_their_own(void **state) {
 }
 
 /* A request that goes as planned is answered with a status, and logged. */
+static struct hearth_engine_ops counting;
+static atomic_int checks;
+
+static int count_check(struct hearth_engine *engine, const char *text, struct hearth_errmsg *msg) {
+    (void)engine, (void)text, (void)msg;
+    checks++;
+    return HEARTH_OK;
+}
+
+/* What is made of a request is kept for its owner alone: the time it takes would tell others that it was there. */
+static void what_is_prepared_is_the_owners(void **state) {
+    static const char grammar[] = ",\"grammar\":\"root ::= \\\"yes\\\"\"";
+    const struct hearth_api_key before[] = {alice, bob, carol};
+    const struct hearth_engine_ops *own = stage.engine->ops;
+    (void)state;
+    counting = *own;
+    counting.grammar_check = count_check;
+    assert_int_equal(hearth_api_set_keys(stage.api, before, 3), HEARTH_OK);
+    stage.engine->ops = &counting;
+    const char *const keys[] = {"a-key", "a-key", "b-key", "a-key", "b-key"};
+    const int expected[] = {1, 1, 2, 2, 2};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        assert_int_equal(status_of(keys[i], grammar), 200);
+        assert_int_equal(checks, expected[i]);
+    }
+    stage.engine->ops = own;
+}
+
 static void planned_and_logged(const struct fake_plan *plan, const char *more, int status, const char *text,
                                const char *other) {
     fake_set_plan(plan);
@@ -580,6 +609,7 @@ int main(void) {
         cmocka_unit_test(strangers_send_no_body),
         cmocka_unit_test(slots_say_what_runs_and_for_whom),
         cmocka_unit_test(keys_see_their_own),
+        cmocka_unit_test(what_is_prepared_is_the_owners),
         cmocka_unit_test(the_log_has_a_line_of_every_request),
         cmocka_unit_test(the_log_warns_of_what_is_the_servers_fault),
         cmocka_unit_test(the_log_is_not_the_clients),
