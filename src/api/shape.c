@@ -5,8 +5,8 @@
  * it: nothing is added in front, special tokens are recognised.
  *
  * A grammar is tried before the request is submitted, so that a bad one is refused with a status. The digests of the
- * last good ones are kept: an agent sends the same tools with every request. They begin with the salt, so that no tenant
- * is answered sooner because another one has sent the same grammar. */
+ * last good ones are kept: an agent sends the same tools with every request. They begin with the salt, so that no
+ * tenant is answered sooner because another one has sent the same grammar. */
 #include "api/job.h"
 
 #include <ctype.h>

@@ -8,9 +8,9 @@
  *
  * What the template does may make such a token of a text that is none: print something in front of it or behind it,
  * make capitals of it, or take words out of it. So seams also stand in a text that ends with the beginning of such a
- * token, or begins as one goes on; in what is one in other letters; and, where a text has a word in it that the template
- * takes out of texts, behind everything that a token may begin with. Where no token comes of it, the seam leaves no
- * guard.
+ * token, or begins as one goes on; in what is one in other letters; and, where a text has a word in it that the
+ * template takes out of texts, behind everything that a token may begin with. Where no token comes of it, the seam
+ * leaves no guard.
  *
  * Which texts. Control tokens, everywhere. Markup, which are the template's words that are no control tokens
  * ("<tool_response>"), where others than client and model have a say: in messages of users, results and tools. A system

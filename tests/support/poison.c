@@ -1,6 +1,6 @@
 /* See poison.h. A history is JSON in which @ and a letter stand for the places; one of them has the poison at a time,
  * and the number of special tokens in the prompt must be that of the same history with harmless words. Markup
- * ("<tool_call>") is text in what users, tools and results say; system texts and what the assistant said may hold it. */
+ * ("<tool_call>") is text in what users, tools and results say; system texts and the assistant's may hold it. */
 #include "support/poison.h"
 #include "support/markers.h"
 #include "support/messages.h"
