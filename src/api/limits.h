@@ -47,7 +47,7 @@ bool hearth_limits_fail(enum hearth_limit limit, size_t found, const char *param
  * tell. False: the error names the limit and what was found. Threads: any. */
 bool hearth_limits_check(const char *text, size_t len, struct hearth_api_error *error);
 
-/* The same for what a request that is small makes of itself, while it is made: `made` bytes, beside the values of a body
+/* The same for what a small request makes of itself, while it is made: `made` bytes, beside the values of a body
  * of so many bytes. False: the error names the limit. Threads: any. */
 bool hearth_limits_answer(size_t body_bytes, size_t made, struct hearth_api_error *error);
 
