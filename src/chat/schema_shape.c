@@ -411,10 +411,12 @@ static bool keep_number(struct schema_maker *m, const json_t *flat, struct objec
 /* An object whose names are free: values of one kind. */
 static json_t *map(struct schema_maker *m, const json_t *flat, size_t depth) {
     size_t min = 0, max = SCHEMA_MANY, i;
+    bool nameless = false;
     const json_t *schema;
     json_t *all = new_list(m);
     json_array_foreach(flat, i, schema) {
         const json_t *names = json_object_get(schema, "propertyNames"), *said = additional(schema);
+        nameless = nameless || json_is_false(names);
         static const char *const rules[] = {"dependentRequired", "dependentSchemas", "dependencies"};
         for (size_t k = 0; k < sizeof rules / sizeof rules[0]; k++) {
             if (json_object_size(json_object_get(schema, rules[k])) > 0) {
@@ -438,6 +440,7 @@ static json_t *map(struct schema_maker *m, const json_t *flat, size_t depth) {
         !hearth_schema_count(m, flat, "maxProperties", true, &max)) {
         return NULL;
     }
+    max = nameless ? 0 : max;
     size_t back = hearth_schema_enter(m, "additionalProperties");
     json_t *value = max > 0 ? hearth_schema_make(m, all, depth + 1) : hearth_schema_empty(m);
     hearth_schema_leave(m, back);

@@ -45,6 +45,7 @@ static const struct kept {
      "{'type':'object','properties':{'a':{'type':'null'}},'required':['a'],'additionalProperties':false}"},
     {"{'type':'object','propertyNames':{'enum':['x']},'additionalProperties':{'type':'null'}}",
      "{'type':'object','properties':{'x':{'type':'null'}},'additionalProperties':false}"},
+    {"{'type':'object','propertyNames':false}", "{'type':'object','additionalProperties':false}"},
     {"{'properties':{'a':{'type':'null'},'b':{'type':'null'}},'dependentRequired':{'a':['b'],'b':['z']}}", NULL},
     /* What stands beside anyOf, allOf, $ref, enum. */
     {"{'type':'object','properties':{'a':{'type':'null'},'b':{'type':'null'}},'anyOf':[{'required':['a']},"
