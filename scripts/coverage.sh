@@ -28,8 +28,9 @@ if [ "$what" != report ]; then
     export LLVM_PROFILE_FILE
     BUILD=$dir scripts/models.sh all >/dev/null
     HEARTH_MODELS=$HEARTH_CACHE/models
+    HEARTH_SUITE=$(scripts/deps.sh suite)
     HEARTH_BIN=$PWD/$dir/hearth
-    export HEARTH_MODELS HEARTH_BIN
+    export HEARTH_MODELS HEARTH_SUITE HEARTH_BIN
     say "inputs of the fuzz targets"
     for name in $("$dir/tests/fuzz/replay" --list); do
         "$dir/tests/fuzz/replay" "$name" "tests/fuzz/corpus/$name" >&2 || say "$name failed"

@@ -6,6 +6,7 @@
 #   scripts/deps.sh common    prints where the headers of llama.cpp's `common` are
 #   scripts/deps.sh peer      llama-server from the same source and flags; prints its path
 #   scripts/deps.sh archs     test-llama-archs from the same source; prints its path
+#   scripts/deps.sh suite     the JSON-Schema-Test-Suite, for tests; prints the folder of draft 2020-12, or nothing
 #   scripts/deps.sh templates prints where its collection of chat templates is; nothing where there is no source
 #
 # Environment: HEARTH_CACHE (default ~/.cache/hearth), HEARTH_LLAMA (an installed prefix to use
@@ -19,6 +20,7 @@ set -eu
 
 VERSION=0.3.36
 LLHTTP_VERSION=0.9.0 # of httptools, which holds llhttp 9.4.3
+SUITE_VERSION=4.26.0 # of jsonschema, which holds the suite
 CACHE=$HEARTH_CACHE
 JOBS=${HEARTH_JOBS:-$(nproc 2>/dev/null || echo 2)}
 
@@ -82,6 +84,25 @@ fetch_llhttp() {
     mv "$tmp"/httptools-*/vendor/llhttp "$llhttp"
     rm -rf "$tmp"
     touch "$llhttp/.complete"
+}
+
+# Only a test needs it: where it cannot be fetched, that test is skipped.
+fetch_suite() {
+    suite=$CACHE/src/json-schema-test-suite-$SUITE_VERSION
+    [ -e "$suite/.complete" ] && return 0
+    say "fetching the JSON-Schema-Test-Suite (inside the source of jsonschema $SUITE_VERSION)"
+    mkdir -p "$CACHE/src"
+    tmp=$(mktemp -d "$CACHE/src/fetch.XXXXXX")
+    if pip_cmd download --quiet --progress-bar off --no-deps --no-binary jsonschema -d "$tmp" \
+        "jsonschema==$SUITE_VERSION" >&2 && tar -xzf "$tmp"/jsonschema-*.tar.gz -C "$tmp"; then
+        rm -rf "$suite"
+        mv "$tmp"/jsonschema-*/json "$suite"
+        touch "$suite/.complete"
+    else
+        say "could not download jsonschema $SUITE_VERSION with pip: its test is left out"
+        suite=
+    fi
+    rm -rf "$tmp"
 }
 
 configure() {
@@ -175,12 +196,17 @@ archs)
     [ -x "$build/bin/test-llama-archs" ] || ninja_target test-llama-archs
     echo "$build/bin/test-llama-archs"
     ;;
+suite)
+    lock_cache
+    fetch_suite
+    [ -z "$suite" ] || echo "$suite/tests/draft2020-12"
+    ;;
 templates)
     dir=$CACHE/src/llama-cpp-python-$VERSION/llama.cpp/models/templates
     [ ! -d "$dir" ] || echo "$dir"
     ;;
 *)
-    sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,16s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -15,8 +15,9 @@ dir=$(scripts/build.sh)
 say "models"
 BUILD=$dir scripts/models.sh all >/dev/null
 HEARTH_MODELS=$HEARTH_CACHE/models
+HEARTH_SUITE=$(scripts/deps.sh suite)
 HEARTH_BIN=$PWD/$dir/hearth
-export HEARTH_MODELS HEARTH_BIN
+export HEARTH_MODELS HEARTH_SUITE HEARTH_BIN
 
 # Sanitizers slow everything down, and stop at the first finding. ThreadSanitizer does not see the barriers of ggml's
 # threads, which are built without it, so ggml gets one; and it wants addresses that are not randomised.
