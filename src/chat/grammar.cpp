@@ -13,7 +13,7 @@
 #include <utility>
 
 extern "C" {
-#include "engine/gbnf.h"
+#include "grammar/gbnf.h"
 }
 
 json_ptr or_any_object(const json_t *schema) {
@@ -100,10 +100,10 @@ void check_grammar(const std::string &grammar, const char *whose) {
     if (grammar.empty()) {
         return;
     }
-    struct hearth_gbnf *parsed = nullptr;
+    struct hearth_grammar_gbnf *parsed = nullptr;
     struct hearth_errmsg msg = {};
-    const int err = hearth_gbnf_parse(grammar.c_str(), any_token, nullptr, &parsed, &msg);
-    hearth_gbnf_destroy(parsed);
+    const int err = hearth_grammar_gbnf_parse(grammar.c_str(), any_token, nullptr, &parsed, &msg);
+    hearth_grammar_gbnf_destroy(parsed);
     if (err == HEARTH_ERR_NOMEM) {
         throw std::bad_alloc();
     }

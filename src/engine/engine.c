@@ -1,4 +1,5 @@
-/* What is the same for every engine: names of the memory classes and the defaults of sampling.
+/* What is the same for every engine: names of the memory classes, the defaults of sampling, and
+ * tokens as grammars ask for them.
  *
  * The defaults are those of llama-server, so that a client that names no parameters gets the same kind of text. */
 #include "engine/engine.h"
@@ -84,4 +85,42 @@ bool hearth_engine_append_text(struct hearth_engine *engine, hearth_token token,
     }
     out->len += engine->ops->token_text(engine, token, special, (char *)out->data + out->len, len);
     return true;
+}
+
+/* ---- tokens for grammars ---- */
+
+static size_t grammar_text(void *user, hearth_token token, char *out, size_t cap) {
+    struct hearth_engine *engine = user;
+    return engine->ops->token_text(engine, token, true, out, cap);
+}
+
+static bool grammar_ends(void *user, hearth_token token) {
+    struct hearth_engine *engine = user;
+    return engine->ops->token_is_end(engine, token);
+}
+
+static hearth_token grammar_named(void *user, const char *text, size_t len) {
+    struct hearth_engine *engine = user;
+    struct hearth_tokens tokens = {0};
+    hearth_token token = -1;
+    if (engine->ops->tokenize(engine, text, len, false, true, &tokens) == HEARTH_OK && tokens.n == 1) {
+        token = tokens.v[0];
+    }
+    hearth_tokens_finish(&tokens);
+    return token;
+}
+
+struct hearth_grammar_tokens hearth_engine_grammar_tokens(struct hearth_engine *engine) {
+    return (struct hearth_grammar_tokens){
+        .count = engine->caps.vocab_tokens,
+        .text = grammar_text,
+        .ends = grammar_ends,
+        .named = grammar_named,
+        .user = engine,
+    };
+}
+
+int hearth_engine_grammar_check(struct hearth_engine *engine, const char *text, struct hearth_errmsg *msg) {
+    const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(engine);
+    return hearth_grammar_check(&tokens, text, msg);
 }

@@ -22,6 +22,7 @@
 #include "base/buf.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "grammar/grammar.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -93,19 +94,6 @@ struct hearth_batch_item {
 struct hearth_logit_bias {
     hearth_token token;
     float bias;
-};
-
-/* A grammar that what is sampled must follow. */
-struct hearth_grammar {
-    const char *text;              /* GBNF, its start rule is "root" */
-    bool lazy;                     /* applies from a trigger on; until then anything goes */
-    const char *const *patterns;   /* triggers: regular expressions, matched against the text sampled so far; the
-                                      grammar takes over at the first group, else at the start of the match */
-    size_t pattern_count;
-    const hearth_token *tokens;    /* triggers: tokens */
-    size_t token_count;
-    const hearth_token *prefill;   /* tokens at the end of the prompt that the grammar begins with */
-    size_t prefill_count;
 };
 
 /* How to choose the next token. temperature <= 0 is greedy. Filled by hearth_sampling_default(). */
@@ -249,6 +237,11 @@ static inline bool hearth_caps_needs_snapshot(const struct hearth_caps *caps) {
 
 /* Appends the text of a token, however long; `special`: of control tokens, too. False: out of memory. Any thread. */
 bool hearth_engine_append_text(struct hearth_engine *engine, hearth_token token, bool special, struct hearth_buf *out);
+
+/* An engine's tokens, as grammars ask for them; lives no longer than the engine. */
+struct hearth_grammar_tokens hearth_engine_grammar_tokens(struct hearth_engine *engine);
+/* hearth_grammar_check() with the tokens of an engine: what grammar_check is in engines that follow grammars. */
+int hearth_engine_grammar_check(struct hearth_engine *engine, const char *text, struct hearth_errmsg *msg);
 
 /* The longest text of a token, in bytes, control tokens included: what caps.token_bytes is where tokens are pieces of
  * the text as it stands. */

@@ -105,7 +105,7 @@ static void llama_destroy(struct hearth_engine *engine) {
     batch_finish(llama);
     hearth_buf_finish(&llama->empty_partial);
     hearth_buf_finish(&llama->tiny_partial);
-    hearth_vocabulary_destroy(llama->vocabulary);
+    hearth_grammar_vocabulary_destroy(llama->vocabulary);
     free(llama->allowed);
     free(llama->ends);
     hearth_llama_cuts_destroy(llama->cuts);
@@ -124,7 +124,7 @@ static const struct hearth_engine_ops ops = {
     .sampler_accept = hearth_llama_sampler_accept,
     .sample = hearth_llama_sample,
     .token_logprobs = hearth_llama_token_logprobs,
-    .grammar_check = hearth_constraint_check,
+    .grammar_check = hearth_engine_grammar_check,
     .seq_clear = hearth_llama_seq_clear,
     .seq_rewind_floor = hearth_llama_seq_rewind_floor,
     .seq_rewind = hearth_llama_seq_rewind,

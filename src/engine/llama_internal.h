@@ -2,7 +2,6 @@
 #ifndef HEARTH_ENGINE_LLAMA_INTERNAL_H
 #define HEARTH_ENGINE_LLAMA_INTERNAL_H
 
-#include "engine/constraint.h"
 #include "engine/fingerprint.h"
 #include "engine/llama.h"
 
@@ -39,7 +38,7 @@ struct hearth_llama {
     struct hearth_buf tiny_partial;
 
     /* For grammars: made for the first one, and room for one answer per token. */
-    struct hearth_vocabulary *vocabulary;
+    struct hearth_grammar_vocabulary *vocabulary;
     uint8_t *allowed;
 
     struct hearth_llama_cuts *cuts; /* where long texts are cut */

@@ -39,7 +39,7 @@ struct hearth_sampler {
     struct bias *biases;
     size_t biases_n;
     llama_token_data *candidates;         /* room for PICK_MAX or for the vocabulary */
-    struct hearth_constraint *constraint; /* the grammar, or NULL */
+    struct hearth_grammar_constraint *constraint; /* the grammar, or NULL */
 };
 
 /* ---- creation ---- */
@@ -163,7 +163,8 @@ static bool make_chain(struct hearth_llama *llama, struct hearth_sampler *sample
 static int add_constraint(struct hearth_llama *llama, struct hearth_sampler *sampler,
                           const struct hearth_grammar *grammar, struct hearth_errmsg *msg) {
     if (llama->vocabulary == NULL) {
-        llama->vocabulary = hearth_vocabulary_create(&llama->head);
+        const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(&llama->head);
+        llama->vocabulary = hearth_grammar_vocabulary_create(&tokens);
     }
     if (llama->allowed == NULL) {
         llama->allowed = malloc(llama->head.caps.vocab_tokens);
@@ -171,7 +172,7 @@ static int add_constraint(struct hearth_llama *llama, struct hearth_sampler *sam
     if (llama->vocabulary == NULL || llama->allowed == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
-    return hearth_constraint_create(&llama->head, llama->vocabulary, grammar, &sampler->constraint, msg);
+    return hearth_grammar_constraint_create(llama->vocabulary, grammar, &sampler->constraint, msg);
 }
 
 struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *s,
@@ -218,7 +219,7 @@ void hearth_llama_sampler_destroy(struct hearth_engine *engine, struct hearth_sa
     if (sampler->chain != NULL) {
         llama_sampler_free(sampler->chain);
     }
-    hearth_constraint_destroy(sampler->constraint);
+    hearth_grammar_constraint_destroy(sampler->constraint);
     free(sampler->biases);
     free(sampler->candidates);
     free(sampler);
@@ -231,7 +232,7 @@ void hearth_llama_sampler_accept(struct hearth_engine *engine, struct hearth_sam
         llama_sampler_accept(sampler->chain, token);
     }
     if (sampler->constraint != NULL && (flags & (HEARTH_SAMPLE_FREE | HEARTH_SAMPLE_PROMPT)) == 0) {
-        hearth_constraint_accept(sampler->constraint, token);
+        hearth_grammar_constraint_accept(sampler->constraint, token);
     }
 }
 
@@ -344,7 +345,7 @@ static size_t pick_allowed(struct hearth_llama *llama, struct hearth_sampler *sa
         llama_token_data likely[PICK_MAX];
         size_t count = pick_largest(logits, n, NULL, PICK_MAX, likely), kept = 0;
         for (size_t i = 0; i < count && kept < wanted; i++) {
-            if (hearth_constraint_allows(sampler->constraint, likely[i].id)) {
+            if (hearth_grammar_constraint_allows(sampler->constraint, likely[i].id)) {
                 out[kept++] = likely[i];
             }
         }
@@ -352,7 +353,7 @@ static size_t pick_allowed(struct hearth_llama *llama, struct hearth_sampler *sa
             return kept;
         }
     }
-    if (hearth_constraint_mask(sampler->constraint, llama->allowed) == 0) {
+    if (hearth_grammar_constraint_mask(sampler->constraint, llama->allowed) == 0) {
         return 0;
     }
     if (wanted > 0) {
@@ -419,9 +420,9 @@ hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sam
     int32_t n = (int32_t)engine->caps.vocab_tokens;
     biases_apply(sampler, logits);
     bool ruled = sampler->constraint != NULL && (flags & HEARTH_SAMPLE_FREE) == 0 &&
-                 hearth_constraint_active(sampler->constraint);
+                 hearth_grammar_constraint_active(sampler->constraint);
     llama_token token = choose(sampler, logits, n);
-    if (ruled && !hearth_constraint_allows(sampler->constraint, token)) {
+    if (ruled && !hearth_grammar_constraint_allows(sampler->constraint, token)) {
         token = choose_allowed(llama, sampler, logits, n);
     }
     biases_undo(sampler, logits);

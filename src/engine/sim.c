@@ -164,7 +164,7 @@ static bool sim_token_is_user_defined(struct hearth_engine *engine, hearth_token
 static void sim_destroy(struct hearth_engine *engine) {
     struct sim *sim = hearth_sim_of(engine);
     hearth_sim_state_finish(sim);
-    hearth_vocabulary_destroy(sim->vocabulary);
+    hearth_grammar_vocabulary_destroy(sim->vocabulary);
     free(sim->outputs);
     free(sim->output_wanted);
     free(sim);
@@ -191,7 +191,7 @@ static const struct hearth_engine_ops sim_ops = {
     .token_text = sim_token_text,
     .token_is_end = sim_token_is_end,
     .token_is_user_defined = sim_token_is_user_defined,
-    .grammar_check = hearth_constraint_check,
+    .grammar_check = hearth_engine_grammar_check,
     .now_us = sim_now_us,
 };
 

@@ -8,7 +8,6 @@
 #define HEARTH_ENGINE_SIM_PARTS_H
 
 #include "base/assert.h"
-#include "engine/constraint.h"
 #include "engine/sim.h"
 
 /* A state digest: 56 bits that depend on every token before it, and a low byte whose first bit says whether the last of
@@ -109,7 +108,7 @@ struct sim {
     size_t output_count; /* size of the last batch that was computed */
 
     _Atomic int64_t now_ns; /* read by any thread, moved by the engine's */
-    struct hearth_vocabulary *vocabulary; /* made for the first grammar */
+    struct hearth_grammar_vocabulary *vocabulary; /* made for the first grammar */
     uint64_t seeds_drawn; /* a "random" seed is the next one of a fixed series */
     struct sim_fault faults[HEARTH_SIM_FAULTS];
     struct {

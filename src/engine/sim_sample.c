@@ -24,7 +24,7 @@ struct hearth_sampler {
     struct hearth_tokens history;    /* ring of the last tokens accepted, when a penalty is on */
     size_t history_next, history_most;
     uint64_t seed, draws;
-    struct hearth_constraint *constraint; /* the grammar, or NULL */
+    struct hearth_grammar_constraint *constraint; /* the grammar, or NULL */
     uint8_t *allowed;                     /* by token, under a grammar */
 };
 
@@ -138,14 +138,15 @@ static int sampling_check(const struct hearth_engine *engine, const struct heart
 static bool add_constraint(struct sim *sim, struct hearth_sampler *sampler, const struct hearth_grammar *grammar,
                            struct hearth_errmsg *msg) {
     if (sim->vocabulary == NULL) {
-        sim->vocabulary = hearth_vocabulary_create(&sim->base);
+        const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(&sim->base);
+        sim->vocabulary = hearth_grammar_vocabulary_create(&tokens);
     }
     sampler->allowed = malloc(sim->base.caps.vocab_tokens);
     if (sim->vocabulary == NULL || sampler->allowed == NULL) {
         (void)hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for a grammar");
         return false;
     }
-    return hearth_constraint_create(&sim->base, sim->vocabulary, grammar, &sampler->constraint, msg) == HEARTH_OK;
+    return hearth_grammar_constraint_create(sim->vocabulary, grammar, &sampler->constraint, msg) == HEARTH_OK;
 }
 
 struct hearth_sampler *hearth_sim_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *sampling,
@@ -191,7 +192,7 @@ nomem:
 void hearth_sim_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *sampler) {
     (void)engine;
     if (sampler != NULL) {
-        hearth_constraint_destroy(sampler->constraint);
+        hearth_grammar_constraint_destroy(sampler->constraint);
         hearth_tokens_finish(&sampler->history);
         free(sampler->allowed);
         free(sampler->biases);
@@ -203,7 +204,7 @@ void hearth_sim_sampler_accept(struct hearth_engine *engine, struct hearth_sampl
                                unsigned flags) {
     (void)engine;
     if (sampler->constraint != NULL && (flags & (HEARTH_SAMPLE_FREE | HEARTH_SAMPLE_PROMPT)) == 0) {
-        hearth_constraint_accept(sampler->constraint, token);
+        hearth_grammar_constraint_accept(sampler->constraint, token);
     }
     if (sampler->history_most == 0 || (flags & HEARTH_SAMPLE_GRAMMAR) != 0) {
         return;
@@ -321,7 +322,7 @@ static bool closes(const struct hearth_engine *engine, hearth_token token) {
 static hearth_token choose_allowed(const struct hearth_engine *engine, struct hearth_sampler *sampler, sim_state state,
                                    hearth_token token) {
     uint64_t h = sim_mix(sim_mix(state, sampler->seed), sampler->draws);
-    size_t n = hearth_constraint_mask(sampler->constraint, sampler->allowed), closing = 0;
+    size_t n = hearth_grammar_constraint_mask(sampler->constraint, sampler->allowed), closing = 0;
     for (uint32_t i = 0; i < engine->caps.vocab_tokens; i++) {
         closing += sampler->allowed[i] && closes(engine, (hearth_token)i);
     }
@@ -356,7 +357,8 @@ hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampl
         token = greedy ? all.v[0].token : choose(sampler, state, &all);
     }
     if (sampler->constraint != NULL && (flags & HEARTH_SAMPLE_FREE) == 0 &&
-        hearth_constraint_active(sampler->constraint) && !hearth_constraint_allows(sampler->constraint, token)) {
+        hearth_grammar_constraint_active(sampler->constraint) &&
+        !hearth_grammar_constraint_allows(sampler->constraint, token)) {
         token = choose_allowed(engine, sampler, state, token);
     }
     if (logprobs != NULL) {

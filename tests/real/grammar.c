@@ -2,7 +2,7 @@
  * asked; hostile grammars are refused or harmless; and replies sampled under a grammar follow it. */
 #include "models.h"
 
-#include "engine/constraint.h"
+#include "grammar/grammar.h"
 
 #include <llama.h>
 #include <stdio.h>
@@ -50,7 +50,7 @@ static bool whole_characters(const char *text, size_t len) {
 
 struct pair {
     struct hearth_engine *engine;
-    struct hearth_vocabulary *vocabulary;
+    struct hearth_grammar_vocabulary *vocabulary;
     struct llama_model *model;
     llama_token_data *data;
     uint8_t *allowed;
@@ -59,7 +59,8 @@ struct pair {
 
 static void pair_open(struct pair *p, const char *name) {
     p->engine = real_open(name);
-    p->vocabulary = hearth_vocabulary_create(p->engine);
+    const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(p->engine);
+    p->vocabulary = hearth_grammar_vocabulary_create(&tokens);
     struct llama_model_params params = llama_model_default_params();
     params.vocab_only = true;
     p->model = llama_model_load_from_file(real_path(name), params);
@@ -76,7 +77,7 @@ static void pair_open(struct pair *p, const char *name) {
 }
 
 static void pair_close(struct pair *p) {
-    hearth_vocabulary_destroy(p->vocabulary);
+    hearth_grammar_vocabulary_destroy(p->vocabulary);
     llama_model_free(p->model);
     free(p->data);
     free(p->allowed);
@@ -85,7 +86,7 @@ static void pair_close(struct pair *p) {
 }
 
 /* Compares the answers for every token; returns one that both allow and is no end, or -1. */
-static hearth_token compare_masks(struct pair *p, struct hearth_constraint *ours, struct llama_sampler *theirs,
+static hearth_token compare_masks(struct pair *p, struct hearth_grammar_constraint *ours, struct llama_sampler *theirs,
                                   const char *grammar, const char *so_far) {
     uint32_t n = p->engine->caps.vocab_tokens;
     for (uint32_t t = 0; t < n; t++) {
@@ -93,7 +94,7 @@ static hearth_token compare_masks(struct pair *p, struct hearth_constraint *ours
     }
     llama_token_data_array all = {p->data, n, -1, false};
     llama_sampler_apply(theirs, &all);
-    size_t count = hearth_constraint_mask(ours, p->allowed);
+    size_t count = hearth_grammar_constraint_mask(ours, p->allowed);
     hearth_token chosen = -1;
     uint32_t seen = 0, counted = 0;
     for (uint32_t t = 0; t < n; t++) {
@@ -105,7 +106,7 @@ static hearth_token compare_masks(struct pair *p, struct hearth_constraint *ours
             fail_msg("token %u \"%s\": llama.cpp says %d\nbehind: %s\ngrammar: %s", t, text, allowed, so_far, grammar);
         }
         if (rnd(16) == 0 && p->whole[t]) {
-            assert_int_equal(hearth_constraint_allows(ours, (hearth_token)t), p->allowed[t]);
+            assert_int_equal(hearth_grammar_constraint_allows(ours, (hearth_token)t), p->allowed[t]);
         }
         if (allowed && p->whole[t] && !p->engine->ops->token_is_end(p->engine, (hearth_token)t) && rnd(++seen) == 0) {
             chosen = (hearth_token)t;
@@ -117,9 +118,9 @@ static hearth_token compare_masks(struct pair *p, struct hearth_constraint *ours
 
 static void walk(struct pair *p, const char *grammar, int steps) {
     struct hearth_errmsg msg = {""};
-    struct hearth_constraint *ours;
+    struct hearth_grammar_constraint *ours;
     struct hearth_grammar g = {.text = grammar};
-    if (hearth_constraint_create(p->engine, p->vocabulary, &g, &ours, &msg) != HEARTH_OK) {
+    if (hearth_grammar_constraint_create(p->vocabulary, &g, &ours, &msg) != HEARTH_OK) {
         fail_msg("%s\n%s", msg.text, grammar);
     }
     struct llama_sampler *theirs = llama_sampler_init_grammar(llama_model_get_vocab(p->model), grammar, "root");
@@ -136,12 +137,12 @@ static void walk(struct pair *p, const char *grammar, int steps) {
         piece[len] = '\0';
         assert_true(hearth_buf_text(&text, piece));
         llama_sampler_accept(theirs, token);
-        hearth_constraint_accept(ours, token);
-        assert_true(hearth_constraint_active(ours));
+        hearth_grammar_constraint_accept(ours, token);
+        assert_true(hearth_grammar_constraint_active(ours));
     }
     hearth_buf_finish(&text);
     llama_sampler_free(theirs);
-    hearth_constraint_destroy(ours);
+    hearth_grammar_constraint_destroy(ours);
 }
 
 static const char *const grammars[] = {
@@ -289,7 +290,7 @@ static void grammars_are_checked(void **state) {
     char text[128];
     snprintf(text, sizeof text, "root ::= \"a\" %s", engine->caps.eos_text);
     assert_int_equal(engine->ops->grammar_check(engine, text, NULL), HEARTH_OK);
-    /* Behind a letter any token may come but one: llama.cpp's own grammars throw here (see engine/gbnf.h). */
+    /* Behind a letter any token may come but one: llama.cpp's own grammars throw here (see grammar/gbnf.h). */
     struct hearth_grammar grammar = {.text = "root ::= \"a\" !<[5]> !<[5]>"};
     struct hearth_sampling s;
     hearth_sampling_default(&s);

@@ -1,6 +1,6 @@
 /* Formats: which grammar, triggers and tags a request gets, and what is refused. Grammars are tried on texts. */
 #include "chat/chat.h"
-#include "engine/matcher.h"
+#include "grammar/matcher.h"
 #include "support/messages.h"
 
 #include <setjmp.h>
@@ -87,24 +87,24 @@ static struct hearth_chat_format *get(struct bench *bench) {
  * the grammar begins with that. */
 static bool follows(const struct hearth_chat_format *format, const char *text, bool prefix) {
     const struct hearth_chat_format_info *info = hearth_chat_format_info(format);
-    struct hearth_gbnf *gbnf = NULL;
-    struct hearth_matcher *matcher = NULL;
+    struct hearth_grammar_gbnf *gbnf = NULL;
+    struct hearth_grammar_matcher *matcher = NULL;
     struct hearth_errmsg msg = {""};
     assert_non_null(info->grammar);
-    if (hearth_gbnf_parse(info->grammar, NULL, NULL, &gbnf, &msg) != HEARTH_OK ||
-        hearth_matcher_create(gbnf, &matcher, &msg) != HEARTH_OK) {
+    if (hearth_grammar_gbnf_parse(info->grammar, NULL, NULL, &gbnf, &msg) != HEARTH_OK ||
+        hearth_grammar_matcher_create(gbnf, &matcher, &msg) != HEARTH_OK) {
         fail_msg("%s", msg.text);
     }
-    struct hearth_matcher_point point = hearth_matcher_start(matcher);
+    struct hearth_grammar_matcher_point point = hearth_grammar_matcher_start(matcher);
     bool alive = true;
     for (const char *c = info->grammar_prefill ? info->generation_prompt : ""; *c; c++) {
-        assert_true(hearth_matcher_byte(matcher, &point, (uint8_t)*c));
+        assert_true(hearth_grammar_matcher_byte(matcher, &point, (uint8_t)*c));
     }
     for (const char *c = text; *c && alive; c++) {
-        alive = hearth_matcher_byte(matcher, &point, (uint8_t)*c);
+        alive = hearth_grammar_matcher_byte(matcher, &point, (uint8_t)*c);
     }
-    alive = alive && (prefix || hearth_matcher_complete(matcher, &point));
-    hearth_matcher_destroy(matcher);
+    alive = alive && (prefix || hearth_grammar_matcher_complete(matcher, &point));
+    hearth_grammar_matcher_destroy(matcher);
     return alive;
 }
 

@@ -1,10 +1,10 @@
 /* Grammars without a model: the notation, following a text through rules, trigger patterns, and constraints on the
  * tokens of sim's vocabulary. That the same tokens are allowed as by llama.cpp is tested on real models. */
 #include "base/clock.h"
-#include "engine/constraint.h"
-#include "engine/matcher.h"
+#include "grammar/grammar.h"
+#include "grammar/matcher.h"
 #include "engine/sim.h"
-#include "engine/trigger.h"
+#include "grammar/trigger.h"
 
 #include <setjmp.h> /* cmocka needs these four before it */
 #include <stdarg.h>
@@ -18,12 +18,12 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-static struct hearth_matcher *matcher_of(const char *text) {
+static struct hearth_grammar_matcher *matcher_of(const char *text) {
     struct hearth_errmsg msg = {""};
-    struct hearth_gbnf *gbnf;
-    struct hearth_matcher *matcher = NULL;
-    if (hearth_gbnf_parse(text, NULL, NULL, &gbnf, &msg) == HEARTH_OK) {
-        (void)hearth_matcher_create(gbnf, &matcher, &msg);
+    struct hearth_grammar_gbnf *gbnf;
+    struct hearth_grammar_matcher *matcher = NULL;
+    if (hearth_grammar_gbnf_parse(text, NULL, NULL, &gbnf, &msg) == HEARTH_OK) {
+        (void)hearth_grammar_matcher_create(gbnf, &matcher, &msg);
     }
     if (matcher == NULL) {
         fail_msg("%s\n%s", msg.text, text);
@@ -32,15 +32,16 @@ static struct hearth_matcher *matcher_of(const char *text) {
 }
 
 /* 'y': the text follows the grammar; '-': it could be the beginning of one that does; 'n': neither. */
-static char follows(struct hearth_matcher *matcher, struct hearth_matcher_point start, const char *text) {
-    struct hearth_matcher_point point = start;
+static char follows(struct hearth_grammar_matcher *matcher, struct hearth_grammar_matcher_point start,
+                    const char *text) {
+    struct hearth_grammar_matcher_point point = start;
     for (; *text != '\0'; text++) {
-        if (!hearth_matcher_byte(matcher, &point, (uint8_t)*text)) {
-            assert_int_equal(point.state, HEARTH_MATCHER_DEAD);
+        if (!hearth_grammar_matcher_byte(matcher, &point, (uint8_t)*text)) {
+            assert_int_equal(point.state, HEARTH_GRAMMAR_MATCHER_DEAD);
             return 'n';
         }
     }
-    return hearth_matcher_complete(matcher, &point) ? 'y' : '-';
+    return hearth_grammar_matcher_complete(matcher, &point) ? 'y' : '-';
 }
 
 /* ---- texts ---- */
@@ -95,15 +96,15 @@ static const struct text_case text_cases[] = {
 static void texts(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT(text_cases); i++) {
-        struct hearth_matcher *matcher = matcher_of(text_cases[i].grammar);
-        struct hearth_matcher_point start = hearth_matcher_start(matcher);
+        struct hearth_grammar_matcher *matcher = matcher_of(text_cases[i].grammar);
+        struct hearth_grammar_matcher_point start = hearth_grammar_matcher_start(matcher);
         for (size_t k = 0; k < COUNT(text_cases[i].texts) && text_cases[i].texts[k].answer != 0; k++) {
             char answer = follows(matcher, start, text_cases[i].texts[k].text);
             if (answer != text_cases[i].texts[k].answer) {
                 fail_msg("%s\n\"%s\" is %c", text_cases[i].grammar, text_cases[i].texts[k].text, answer);
             }
         }
-        hearth_matcher_destroy(matcher);
+        hearth_grammar_matcher_destroy(matcher);
     }
 }
 
@@ -111,36 +112,36 @@ static void texts(void **state) {
 static void deep_texts(void **state) {
     (void)state;
     enum { DEPTH = 100000 };
-    struct hearth_matcher *matcher = matcher_of("root ::= \"[\" (root (\",\" root)*)? \"]\"");
-    struct hearth_matcher_point point = hearth_matcher_start(matcher);
+    struct hearth_grammar_matcher *matcher = matcher_of("root ::= \"[\" (root (\",\" root)*)? \"]\"");
+    struct hearth_grammar_matcher_point point = hearth_grammar_matcher_start(matcher);
     for (int i = 0; i < DEPTH; i++) {
-        assert_true(hearth_matcher_byte(matcher, &point, '['));
-        hearth_matcher_settle(matcher, &point);
+        assert_true(hearth_grammar_matcher_byte(matcher, &point, '['));
+        hearth_grammar_matcher_settle(matcher, &point);
     }
     for (int i = 0; i < DEPTH; i++) {
-        struct hearth_matcher_point other = point;
-        assert_false(hearth_matcher_complete(matcher, &point));
-        assert_false(hearth_matcher_byte(matcher, &other, 'x'));
-        assert_true(hearth_matcher_byte(matcher, &point, ']'));
-        hearth_matcher_settle(matcher, &point);
+        struct hearth_grammar_matcher_point other = point;
+        assert_false(hearth_grammar_matcher_complete(matcher, &point));
+        assert_false(hearth_grammar_matcher_byte(matcher, &other, 'x'));
+        assert_true(hearth_grammar_matcher_byte(matcher, &point, ']'));
+        hearth_grammar_matcher_settle(matcher, &point);
     }
-    assert_true(hearth_matcher_complete(matcher, &point));
-    assert_false(hearth_matcher_byte(matcher, &point, ']'));
-    hearth_matcher_destroy(matcher);
+    assert_true(hearth_grammar_matcher_complete(matcher, &point));
+    assert_false(hearth_grammar_matcher_byte(matcher, &point, ']'));
+    hearth_grammar_matcher_destroy(matcher);
 }
 
 /* Going round in a repetition comes back to the same state: what keeps large vocabularies cheap. */
 static void repetitions_add_no_states(void **state) {
     (void)state;
-    struct hearth_matcher *matcher = matcher_of("root ::= \"\\\"\" ( [^\"\\\\] | \"\\\\\" [\"n] )* \"\\\"\"");
-    struct hearth_matcher_point point = hearth_matcher_start(matcher), inside;
-    assert_true(hearth_matcher_byte(matcher, &point, '"'));
+    struct hearth_grammar_matcher *matcher = matcher_of("root ::= \"\\\"\" ( [^\"\\\\] | \"\\\\\" [\"n] )* \"\\\"\"");
+    struct hearth_grammar_matcher_point point = hearth_grammar_matcher_start(matcher), inside;
+    assert_true(hearth_grammar_matcher_byte(matcher, &point, '"'));
     inside = point;
     for (const char *c = "some text \\n and more é"; *c != '\0'; c++) {
-        assert_true(hearth_matcher_byte(matcher, &point, (uint8_t)*c));
+        assert_true(hearth_grammar_matcher_byte(matcher, &point, (uint8_t)*c));
     }
     assert_int_equal(point.state, inside.state);
-    hearth_matcher_destroy(matcher);
+    hearth_grammar_matcher_destroy(matcher);
 }
 
 /* ---- grammars that are refused, and hostile ones ---- */
@@ -179,17 +180,17 @@ static void refused(void **state) {
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
         struct hearth_errmsg msg = {""};
-        struct hearth_gbnf *gbnf;
-        struct hearth_matcher *matcher = NULL;
-        int err = hearth_gbnf_parse(bad[i].grammar, NULL, NULL, &gbnf, &msg);
+        struct hearth_grammar_gbnf *gbnf;
+        struct hearth_grammar_matcher *matcher = NULL;
+        int err = hearth_grammar_gbnf_parse(bad[i].grammar, NULL, NULL, &gbnf, &msg);
         if (err == HEARTH_OK) {
-            err = hearth_matcher_create(gbnf, &matcher, &msg);
+            err = hearth_grammar_matcher_create(gbnf, &matcher, &msg);
         }
         assert_int_equal(err, bad[i].message != NULL ? HEARTH_ERR_INVALID : HEARTH_OK);
         if (bad[i].message != NULL && strstr(msg.text, bad[i].message) == NULL) {
             fail_msg("%s: %s", bad[i].grammar, msg.text);
         }
-        hearth_matcher_destroy(matcher);
+        hearth_grammar_matcher_destroy(matcher);
     }
 }
 
@@ -239,17 +240,17 @@ static void hostile(void **state) {
         strdup("root ::= \"x\" root \"b\" | \"x\" root \"c\" | \"x\""),
     };
     for (size_t i = 0; i < COUNT(grammars); i++) {
-        struct hearth_gbnf *gbnf;
-        struct hearth_matcher *matcher = NULL;
+        struct hearth_grammar_gbnf *gbnf;
+        struct hearth_grammar_matcher *matcher = NULL;
         int64_t start_us = hearth_clock_us();
-        if (hearth_gbnf_parse(grammars[i], NULL, NULL, &gbnf, NULL) == HEARTH_OK &&
-            hearth_matcher_create(gbnf, &matcher, NULL) == HEARTH_OK) {
-            struct hearth_matcher_point point = hearth_matcher_start(matcher);
-            for (int k = 0; k < 40 && hearth_matcher_byte(matcher, &point, 'x'); k++) {
-                hearth_matcher_settle(matcher, &point);
+        if (hearth_grammar_gbnf_parse(grammars[i], NULL, NULL, &gbnf, NULL) == HEARTH_OK &&
+            hearth_grammar_matcher_create(gbnf, &matcher, NULL) == HEARTH_OK) {
+            struct hearth_grammar_matcher_point point = hearth_grammar_matcher_start(matcher);
+            for (int k = 0; k < 40 && hearth_grammar_matcher_byte(matcher, &point, 'x'); k++) {
+                hearth_grammar_matcher_settle(matcher, &point);
             }
         }
-        hearth_matcher_destroy(matcher);
+        hearth_grammar_matcher_destroy(matcher);
         int64_t us = hearth_clock_us() - start_us;
         if (us > 20000000) { /* a minute and more where it goes wrong; sanitizers and busy machines have their time */
             fail_msg("%.60s took %lld us", grammars[i], (long long)us);
@@ -275,23 +276,23 @@ static void random_grammars(void **state) {
             assert_true(hearth_buf_text(&text, parts[x % (i < 20 ? COUNT(parts) : 21)]));
             assert_true(hearth_buf_text(&text, " "));
         }
-        struct hearth_gbnf *gbnf;
-        struct hearth_matcher *matcher = NULL;
-        if (hearth_gbnf_parse((const char *)text.data, NULL, NULL, &gbnf, NULL) == HEARTH_OK) {
-            (void)hearth_matcher_create(gbnf, &matcher, NULL);
+        struct hearth_grammar_gbnf *gbnf;
+        struct hearth_grammar_matcher *matcher = NULL;
+        if (hearth_grammar_gbnf_parse((const char *)text.data, NULL, NULL, &gbnf, NULL) == HEARTH_OK) {
+            (void)hearth_grammar_matcher_create(gbnf, &matcher, NULL);
         }
-        struct hearth_matcher_point point = {0};
+        struct hearth_grammar_matcher_point point = {0};
         if (matcher != NULL) {
-            point = hearth_matcher_start(matcher);
+            point = hearth_grammar_matcher_start(matcher);
         }
         for (int i = 0; i < 20 && matcher != NULL; i++) {
-            struct hearth_matcher_point next = point;
-            if (hearth_matcher_byte(matcher, &next, (uint8_t) "xyzx"[(x >> i) % 4])) {
+            struct hearth_grammar_matcher_point next = point;
+            if (hearth_grammar_matcher_byte(matcher, &next, (uint8_t) "xyzx"[(x >> i) % 4])) {
                 point = next;
-                hearth_matcher_settle(matcher, &point);
+                hearth_grammar_matcher_settle(matcher, &point);
             }
         }
-        hearth_matcher_destroy(matcher);
+        hearth_grammar_matcher_destroy(matcher);
         hearth_buf_finish(&text);
     }
 }
@@ -331,23 +332,23 @@ static void triggers(void **state) {
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct hearth_errmsg msg = {""};
-        struct hearth_trigger *trigger;
-        if (hearth_trigger_create(cases[i].pattern, &trigger, &msg) != HEARTH_OK) {
+        struct hearth_grammar_trigger *trigger;
+        if (hearth_grammar_trigger_create(cases[i].pattern, &trigger, &msg) != HEARTH_OK) {
             fail_msg("%s", msg.text);
         }
         size_t start = 999;
-        bool found = hearth_trigger_find(trigger, cases[i].text, strlen(cases[i].text), 0, true, &start);
+        bool found = hearth_grammar_trigger_find(trigger, cases[i].text, strlen(cases[i].text), 0, true, &start);
         if (found != (cases[i].start >= 0) || (found && start != (size_t)cases[i].start)) {
             fail_msg("%s in %s: %d at %zu", cases[i].pattern, cases[i].text, found, start);
         }
-        hearth_trigger_destroy(trigger);
+        hearth_grammar_trigger_destroy(trigger);
     }
     static const char *const bad[] = {"(",   ")",   "a)",      "[",      "[a", "[z-a", "*",      "a**b(", "\\",   "(\\",
                                       "[\\", "\\q", "(?<a>b)", "a{2,1}", "a{", "a{x}", "(a{2,1", "[\\q",  "([\\q"};
     for (size_t i = 0; i < COUNT(bad); i++) {
         struct hearth_errmsg msg = {""};
-        struct hearth_trigger *trigger;
-        assert_int_equal(hearth_trigger_create(bad[i], &trigger, &msg), HEARTH_ERR_INVALID);
+        struct hearth_grammar_trigger *trigger;
+        assert_int_equal(hearth_grammar_trigger_create(bad[i], &trigger, &msg), HEARTH_ERR_INVALID);
         assert_null(trigger);
         assert_true(strlen(msg.text) > 0);
     }
@@ -357,7 +358,7 @@ static void triggers(void **state) {
 
 struct bench {
     struct hearth_engine *engine;
-    struct hearth_vocabulary *vocabulary;
+    struct hearth_grammar_vocabulary *vocabulary;
     uint8_t *allowed;
 };
 
@@ -366,7 +367,8 @@ static int bench_open(void **state) {
     struct hearth_sim_params params;
     hearth_sim_params_default(&params);
     assert_true(b != NULL && hearth_sim_create(&params, &b->engine, NULL) == HEARTH_OK);
-    b->vocabulary = hearth_vocabulary_create(b->engine);
+    const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(b->engine);
+    b->vocabulary = hearth_grammar_vocabulary_create(&tokens);
     b->allowed = malloc(b->engine->caps.vocab_tokens);
     assert_true(b->vocabulary != NULL && b->allowed != NULL);
     *state = b;
@@ -375,37 +377,37 @@ static int bench_open(void **state) {
 
 static int bench_close(void **state) {
     struct bench *b = *state;
-    hearth_vocabulary_destroy(b->vocabulary);
+    hearth_grammar_vocabulary_destroy(b->vocabulary);
     b->engine->ops->destroy(b->engine);
     free(b->allowed);
     free(b);
     return 0;
 }
 
-static struct hearth_constraint *constrain(struct bench *b, const struct hearth_grammar *grammar) {
+static struct hearth_grammar_constraint *constrain(struct bench *b, const struct hearth_grammar *grammar) {
     struct hearth_errmsg msg = {""};
-    struct hearth_constraint *c;
-    if (hearth_constraint_create(b->engine, b->vocabulary, grammar, &c, &msg) != HEARTH_OK) {
+    struct hearth_grammar_constraint *c;
+    if (hearth_grammar_constraint_create(b->vocabulary, grammar, &c, &msg) != HEARTH_OK) {
         fail_msg("%s", msg.text);
     }
     return c;
 }
 
 /* Shows a text, token by token. */
-static void say(struct bench *b, struct hearth_constraint *c, const char *text) {
+static void say(struct bench *b, struct hearth_grammar_constraint *c, const char *text) {
     struct hearth_tokens tokens = {0};
     assert_int_equal(b->engine->ops->tokenize(b->engine, text, strlen(text), false, true, &tokens), HEARTH_OK);
     for (size_t i = 0; i < tokens.n; i++) {
-        hearth_constraint_accept(c, tokens.v[i]);
+        hearth_grammar_constraint_accept(c, tokens.v[i]);
     }
     hearth_tokens_finish(&tokens);
 }
 
 /* The mask says the same as asking for each token. */
-static size_t mask(struct bench *b, struct hearth_constraint *c) {
-    size_t count = hearth_constraint_mask(c, b->allowed), counted = 0;
+static size_t mask(struct bench *b, struct hearth_grammar_constraint *c) {
+    size_t count = hearth_grammar_constraint_mask(c, b->allowed), counted = 0;
     for (uint32_t t = 0; t < b->engine->caps.vocab_tokens; t++) {
-        assert_int_equal(hearth_constraint_allows(c, (hearth_token)t), b->allowed[t]);
+        assert_int_equal(hearth_grammar_constraint_allows(c, (hearth_token)t), b->allowed[t]);
         counted += b->allowed[t];
     }
     assert_int_equal(count, counted);
@@ -415,9 +417,9 @@ static size_t mask(struct bench *b, struct hearth_constraint *c) {
 static void tokens_follow(void **state) {
     struct bench *b = *state;
     struct hearth_grammar grammar = {.text = "root ::= \"the\" (\" \" [a-z]+)* \".\""};
-    struct hearth_constraint *c = constrain(b, &grammar);
+    struct hearth_grammar_constraint *c = constrain(b, &grammar);
     hearth_token end = b->engine->caps.end_token;
-    assert_true(hearth_constraint_active(c));
+    assert_true(hearth_grammar_constraint_active(c));
     assert_true(mask(b, c) > 0);
     assert_true(b->allowed['t']);
     assert_false(b->allowed['x'] || b->allowed[end]);
@@ -431,41 +433,41 @@ static void tokens_follow(void **state) {
     for (uint32_t t = 0; t < b->engine->caps.vocab_tokens; t++) {
         assert_int_equal(b->allowed[t], b->engine->ops->token_is_end(b->engine, (hearth_token)t));
     }
-    hearth_constraint_accept(c, end);
-    assert_true(hearth_constraint_active(c));
+    hearth_grammar_constraint_accept(c, end);
+    assert_true(hearth_grammar_constraint_active(c));
     /* A token that does not follow ends the grammar's rule. */
-    hearth_constraint_accept(c, 'x');
-    assert_false(hearth_constraint_active(c));
-    hearth_constraint_accept(c, 'y');
-    hearth_constraint_destroy(c);
+    hearth_grammar_constraint_accept(c, 'x');
+    assert_false(hearth_grammar_constraint_active(c));
+    hearth_grammar_constraint_accept(c, 'y');
+    hearth_grammar_constraint_destroy(c);
 }
 
 static void named_tokens(void **state) {
     struct bench *b = *state;
     struct hearth_grammar grammar = {.text = "root ::= \"a\" !<[98]> <|im_start|> \"z\""};
-    struct hearth_constraint *c = constrain(b, &grammar);
+    struct hearth_grammar_constraint *c = constrain(b, &grammar);
     say(b, c, "a");
     (void)mask(b, c);
     assert_true(b->allowed['a'] && b->allowed['\n'] && !b->allowed['b'] && !b->allowed[b->engine->caps.end_token]);
-    hearth_constraint_accept(c, 'q');
+    hearth_grammar_constraint_accept(c, 'q');
     assert_int_equal(mask(b, c), 1);
     say(b, c, "<|im_start|>");
     assert_int_equal(mask(b, c), 1);
     assert_true(b->allowed['z']);
-    hearth_constraint_destroy(c);
+    hearth_grammar_constraint_destroy(c);
 }
 
 static void prefill(void **state) {
     struct bench *b = *state;
     hearth_token begin[] = {'a', 'b'};
     struct hearth_grammar grammar = {.text = "root ::= \"abc\"", .prefill = begin, .prefill_count = 2};
-    struct hearth_constraint *c = constrain(b, &grammar);
+    struct hearth_grammar_constraint *c = constrain(b, &grammar);
     assert_int_equal(mask(b, c), 1);
     assert_true(b->allowed['c']);
-    hearth_constraint_destroy(c);
+    hearth_grammar_constraint_destroy(c);
     struct hearth_errmsg msg = {""};
     begin[1] = 'x';
-    assert_int_equal(hearth_constraint_create(b->engine, b->vocabulary, &grammar, &c, &msg), HEARTH_ERR_INVALID);
+    assert_int_equal(hearth_grammar_constraint_create(b->vocabulary, &grammar, &c, &msg), HEARTH_ERR_INVALID);
     assert_null(c);
     assert_true(strlen(msg.text) > 0);
 }
@@ -486,39 +488,39 @@ static void lazy_grammars(void **state) {
     static const char *const said[] = {"some text, < and <cal> <call>", "hm see:f", "x<|im_start|>", "<call>",
                                        "<call>(4"};
     for (size_t i = 0; i < COUNT(said); i++) {
-        struct hearth_constraint *c = constrain(b, &grammar);
-        assert_false(hearth_constraint_active(c));
+        struct hearth_grammar_constraint *c = constrain(b, &grammar);
+        assert_false(hearth_grammar_constraint_active(c));
         say(b, c, said[i]);
-        assert_true(hearth_constraint_active(c));
+        assert_true(hearth_grammar_constraint_active(c));
         (void)mask(b, c);
         assert_int_equal(b->allowed['('], i < 4);
         assert_int_equal(b->allowed[')'], i == 4);
-        hearth_constraint_destroy(c);
+        hearth_grammar_constraint_destroy(c);
     }
     /* It still waits after much text, and costs the same. */
-    struct hearth_constraint *c = constrain(b, &grammar);
+    struct hearth_grammar_constraint *c = constrain(b, &grammar);
     for (int i = 0; i < 20000; i++) {
         say(b, c, "see and <cal ");
     }
-    assert_false(hearth_constraint_active(c));
+    assert_false(hearth_grammar_constraint_active(c));
     say(b, c, "<call>");
-    assert_true(hearth_constraint_active(c));
-    hearth_constraint_destroy(c);
+    assert_true(hearth_grammar_constraint_active(c));
+    hearth_grammar_constraint_destroy(c);
     /* A trigger whose text is not what the grammar begins with turns it off. */
     grammar.text = "root ::= \"x\"";
     c = constrain(b, &grammar);
     say(b, c, "<call>");
-    assert_false(hearth_constraint_active(c));
-    hearth_constraint_destroy(c);
+    assert_false(hearth_grammar_constraint_active(c));
+    hearth_grammar_constraint_destroy(c);
     struct hearth_errmsg msg = {""};
     grammar.pattern_count = grammar.token_count = 0;
-    assert_int_equal(hearth_constraint_create(b->engine, b->vocabulary, &grammar, &c, &msg), HEARTH_ERR_INVALID);
+    assert_int_equal(hearth_grammar_constraint_create(b->vocabulary, &grammar, &c, &msg), HEARTH_ERR_INVALID);
     static const char *const broken[] = {"ok", "("};
     grammar.patterns = broken;
     grammar.pattern_count = 2;
-    assert_int_equal(hearth_constraint_create(b->engine, b->vocabulary, &grammar, &c, &msg), HEARTH_ERR_INVALID);
-    assert_int_equal(hearth_constraint_check(b->engine, "root ::= <|im_end|>", &msg), HEARTH_OK);
-    assert_int_equal(hearth_constraint_check(b->engine, "root ::= <nothing>", &msg), HEARTH_ERR_INVALID);
+    assert_int_equal(hearth_grammar_constraint_create(b->vocabulary, &grammar, &c, &msg), HEARTH_ERR_INVALID);
+    assert_int_equal(hearth_engine_grammar_check(b->engine, "root ::= <|im_end|>", &msg), HEARTH_OK);
+    assert_int_equal(hearth_engine_grammar_check(b->engine, "root ::= <nothing>", &msg), HEARTH_ERR_INVALID);
     hearth_tokens_finish(&tokens);
 }
 

@@ -8,7 +8,7 @@
  * Environment: HEARTH_SUITE, the folder of the suite (scripts/deps.sh suite); HEARTH_PAGE, the page. */
 #include "base/buf.h"
 #include "chat/chat.h"
-#include "engine/matcher.h"
+#include "grammar/matcher.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -90,27 +90,28 @@ static void write_value(const json_t *value, size_t *order, struct hearth_buf *o
 /* ---- the engine ---- */
 
 /* NULL: refused, and `msg` says why. */
-static struct hearth_matcher *matcher_of(const json_t *schema, struct hearth_errmsg *msg) {
+static struct hearth_grammar_matcher *matcher_of(const json_t *schema, struct hearth_errmsg *msg) {
     struct hearth_buf grammar = {0};
-    struct hearth_gbnf *gbnf;
-    struct hearth_matcher *matcher = NULL;
+    struct hearth_grammar_gbnf *gbnf;
+    struct hearth_grammar_matcher *matcher = NULL;
     if (hearth_chat_schema_grammar(schema, &grammar, msg) == HEARTH_OK &&
-        hearth_gbnf_parse((const char *)grammar.data, NULL, NULL, &gbnf, msg) == HEARTH_OK) {
-        (void)hearth_matcher_create(gbnf, &matcher, msg);
+        hearth_grammar_gbnf_parse((const char *)grammar.data, NULL, NULL, &gbnf, msg) == HEARTH_OK) {
+        (void)hearth_grammar_matcher_create(gbnf, &matcher, msg);
     }
     hearth_buf_finish(&grammar);
     return matcher;
 }
 
-static bool follows(struct hearth_matcher *matcher, struct hearth_matcher_point start, const struct hearth_buf *text) {
-    struct hearth_matcher_point point = start;
+static bool follows(struct hearth_grammar_matcher *matcher, struct hearth_grammar_matcher_point start,
+                    const struct hearth_buf *text) {
+    struct hearth_grammar_matcher_point point = start;
     for (size_t i = 0; i < text->len; i++) {
-        if (!hearth_matcher_byte(matcher, &point, text->data[i])) {
-            assert_false(hearth_matcher_overflowed(matcher));
+        if (!hearth_grammar_matcher_byte(matcher, &point, text->data[i])) {
+            assert_false(hearth_grammar_matcher_overflowed(matcher));
             return false;
         }
     }
-    return hearth_matcher_complete(matcher, &point);
+    return hearth_grammar_matcher_complete(matcher, &point);
 }
 
 /* ---- the table ---- */
@@ -140,9 +141,9 @@ static void note_reason(struct row *row, const char *text) {
     }
 }
 
-static void try_instances(const json_t *group, struct hearth_matcher *matcher, struct row *row) {
+static void try_instances(const json_t *group, struct hearth_grammar_matcher *matcher, struct row *row) {
     const json_t *tests = json_object_get(group, "tests");
-    struct hearth_matcher_point start = hearth_matcher_start(matcher);
+    struct hearth_grammar_matcher_point start = hearth_grammar_matcher_start(matcher);
     for (size_t i = 0; i < json_array_size(tests); i++) {
         const json_t *test = json_array_get(tests, i), *data = json_object_get(test, "data");
         bool valid = json_is_true(json_object_get(test, "valid")), ok = false;
@@ -175,7 +176,7 @@ static void try_keyword(const char *path, struct row *row) {
     for (size_t i = 0; i < json_array_size(groups); i++) {
         const json_t *group = json_array_get(groups, i);
         struct hearth_errmsg msg = {""};
-        struct hearth_matcher *matcher = matcher_of(json_object_get(group, "schema"), &msg);
+        struct hearth_grammar_matcher *matcher = matcher_of(json_object_get(group, "schema"), &msg);
         row->schemas++;
         if (matcher == NULL) {
             assert_true(msg.text[0] != '\0');
@@ -184,7 +185,7 @@ static void try_keyword(const char *path, struct row *row) {
         } else {
             try_instances(group, matcher, row);
         }
-        hearth_matcher_destroy(matcher);
+        hearth_grammar_matcher_destroy(matcher);
     }
     json_decref(groups);
 }

@@ -2,10 +2,10 @@
  *
  *   matcher.c        following a text: closures, moves, bytes
  *   matcher_state.c  nodes and states: one number for equal ones, and forgetting */
-#ifndef HEARTH_ENGINE_MATCHER_PARTS_H
-#define HEARTH_ENGINE_MATCHER_PARTS_H
+#ifndef HEARTH_GRAMMAR_MATCHER_PARTS_H
+#define HEARTH_GRAMMAR_MATCHER_PARTS_H
 
-#include "engine/matcher.h"
+#include "grammar/matcher.h"
 
 #define MATCHER_NONE UINT32_MAX
 /* Looking at a head or a link is one unit of work, visiting a symbol this many. */
@@ -37,8 +37,8 @@ struct matcher_visit {
     uint32_t closure;
 };
 
-struct hearth_matcher {
-    struct hearth_gbnf *gbnf;
+struct hearth_grammar_matcher {
+    struct hearth_grammar_gbnf *gbnf;
     struct matcher_node *nodes;
     struct matcher_link *links;
     uint64_t *heads; /* symbol << 32 | node */
@@ -62,16 +62,17 @@ struct hearth_matcher {
     uint64_t work;
 };
 
-static inline uint64_t hearth_matcher_mix(uint64_t x) {
+static inline uint64_t hearth_grammar_matcher_mix(uint64_t x) {
     x = (x ^ x >> 31) * 0x9E3779B97F4A7C15u;
     return x ^ x >> 29;
 }
 
 /* Room for one more element; false, and the matcher has overflowed, when there is no memory. */
-bool hearth_matcher_grow(struct hearth_matcher *matcher, void **array, uint32_t *cap, uint32_t count, size_t size);
+bool hearth_grammar_matcher_grow(struct hearth_grammar_matcher *matcher, void **array, uint32_t *cap, uint32_t count,
+                                 size_t size);
 /* Counts work; false, and the matcher has overflowed, when it has become too much. */
-bool hearth_matcher_spend(struct hearth_matcher *matcher, uint64_t work);
+bool hearth_grammar_matcher_spend(struct hearth_grammar_matcher *matcher, uint64_t work);
 /* The state of what the last closure found. */
-uint32_t hearth_matcher_intern(struct hearth_matcher *matcher);
+uint32_t hearth_grammar_matcher_intern(struct hearth_grammar_matcher *matcher);
 
 #endif

@@ -1,4 +1,4 @@
-/* Grammars on tokens; see constraint.h.
+/* Grammars on tokens; see grammar.h.
  *
  * The mask goes through the vocabulary in the order of the texts' bytes, with the place in the grammar behind each
  * byte of the last text on a stack: a text begins where it leaves the last one, and where a byte is refused, all texts
@@ -6,13 +6,13 @@
  *
  * A waiting grammar keeps the end of the text, WINDOW_BYTES at least. A pattern is searched from LOOK_BACK_BYTES before
  * what is new, so waiting costs the same for every token. */
-#include "engine/constraint.h"
+#include "grammar/grammar.h"
 
 #include "base/assert.h"
 #include "base/memory.h"
 #include "base/log.h"
-#include "engine/matcher.h"
-#include "engine/trigger.h"
+#include "grammar/matcher.h"
+#include "grammar/trigger.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,8 @@ enum { WINDOW_BYTES = 8192, LOOK_BACK_BYTES = 1024, TEXT_MAX = 65535 };
 
 /* ---- vocabulary ---- */
 
-struct hearth_vocabulary {
+struct hearth_grammar_vocabulary {
+    struct hearth_grammar_tokens tokens;
     uint32_t count;
     uint8_t *bytes;
     uint32_t *offsets;   /* count + 1 */
@@ -31,7 +32,7 @@ struct hearth_vocabulary {
     size_t longest;
 };
 
-static size_t text_of(const struct hearth_vocabulary *v, hearth_token token, const uint8_t **text) {
+static size_t text_of(const struct hearth_grammar_vocabulary *v, hearth_token token, const uint8_t **text) {
     *text = v->bytes + v->offsets[token];
     return v->offsets[token + 1] - v->offsets[token];
 }
@@ -43,12 +44,12 @@ static int by_text(const void *a, const void *b, void *user) {
     return order != 0 ? order : (nx > ny) - (nx < ny);
 }
 
-static bool read_texts(struct hearth_vocabulary *v, struct hearth_engine *engine) {
+static bool read_texts(struct hearth_grammar_vocabulary *v) {
     struct hearth_buf texts = {0};
     for (uint32_t t = 0; t < v->count; t++) {
         v->offsets[t] = (uint32_t)texts.len;
         v->order[t] = (hearth_token)t;
-        v->ends[t] = engine->ops->token_is_end(engine, (hearth_token)t);
+        v->ends[t] = v->tokens.ends(v->tokens.user, (hearth_token)t);
         size_t room = 64, len;
         do {
             room *= 2;
@@ -56,7 +57,7 @@ static bool read_texts(struct hearth_vocabulary *v, struct hearth_engine *engine
                 hearth_buf_finish(&texts);
                 return false;
             }
-            len = engine->ops->token_text(engine, (hearth_token)t, true, (char *)texts.data + texts.len, room);
+            len = v->tokens.text(v->tokens.user, (hearth_token)t, (char *)texts.data + texts.len, room);
         } while (len > room);
         len = len < TEXT_MAX ? len : TEXT_MAX;
         v->longest = len > v->longest ? len : v->longest;
@@ -67,18 +68,19 @@ static bool read_texts(struct hearth_vocabulary *v, struct hearth_engine *engine
     return v->bytes != NULL;
 }
 
-struct hearth_vocabulary *hearth_vocabulary_create(struct hearth_engine *engine) {
-    struct hearth_vocabulary *v = hearth_memory_calloc(1, sizeof *v);
+struct hearth_grammar_vocabulary *hearth_grammar_vocabulary_create(const struct hearth_grammar_tokens *tokens) {
+    struct hearth_grammar_vocabulary *v = hearth_memory_calloc(1, sizeof *v);
     if (v == NULL) {
         return NULL;
     }
-    v->count = engine->caps.vocab_tokens;
+    v->tokens = *tokens;
+    v->count = tokens->count;
     v->offsets = hearth_memory_malloc((v->count + 1u) * sizeof *v->offsets);
     v->order = hearth_memory_malloc(v->count * sizeof *v->order);
     v->common = hearth_memory_malloc(v->count * sizeof *v->common);
     v->ends = hearth_memory_malloc(v->count);
-    if (v->offsets == NULL || v->order == NULL || v->common == NULL || v->ends == NULL || !read_texts(v, engine)) {
-        hearth_vocabulary_destroy(v);
+    if (v->offsets == NULL || v->order == NULL || v->common == NULL || v->ends == NULL || !read_texts(v)) {
+        hearth_grammar_vocabulary_destroy(v);
         return NULL;
     }
     qsort_r(v->order, v->count, sizeof *v->order, by_text, v);
@@ -96,7 +98,7 @@ struct hearth_vocabulary *hearth_vocabulary_create(struct hearth_engine *engine)
     return v;
 }
 
-void hearth_vocabulary_destroy(struct hearth_vocabulary *v) {
+void hearth_grammar_vocabulary_destroy(struct hearth_grammar_vocabulary *v) {
     if (v != NULL) {
         free(v->bytes);
         free(v->offsets);
@@ -109,13 +111,13 @@ void hearth_vocabulary_destroy(struct hearth_vocabulary *v) {
 
 /* ---- creation ---- */
 
-struct hearth_constraint {
-    const struct hearth_vocabulary *vocabulary;
-    struct hearth_matcher *matcher;
-    struct hearth_matcher_point point;
+struct hearth_grammar_constraint {
+    const struct hearth_grammar_vocabulary *vocabulary;
+    struct hearth_grammar_matcher *matcher;
+    struct hearth_grammar_matcher_point point;
     enum { WAITING, ACTIVE, OFF } phase;
-    struct hearth_matcher_point *places; /* the mask's stack: behind each byte of a text */
-    struct hearth_trigger **patterns;
+    struct hearth_grammar_matcher_point *places; /* the mask's stack: behind each byte of a text */
+    struct hearth_grammar_trigger **patterns;
     size_t pattern_count;
     struct hearth_tokens tokens; /* triggers */
     /* While waiting: the end of the text, its tokens, and where each begins. */
@@ -126,89 +128,78 @@ struct hearth_constraint {
     bool whole; /* nothing was cut off at the front of `text` */
 };
 
-/* "<think>" as the one token that it is. */
-static hearth_token token_named(void *user, const char *text, size_t len) {
-    struct hearth_engine *engine = user;
-    struct hearth_tokens tokens = {0};
-    hearth_token token = -1;
-    if (engine->ops->tokenize(engine, text, len, false, true, &tokens) == HEARTH_OK && tokens.n == 1) {
-        token = tokens.v[0];
-    }
-    hearth_tokens_finish(&tokens);
-    return token;
-}
-
-static int make_matcher(struct hearth_engine *engine, const char *text, struct hearth_matcher **out,
-                        struct hearth_errmsg *msg) {
-    struct hearth_gbnf *gbnf;
+static int make_matcher(const struct hearth_grammar_tokens *tokens, const char *text,
+                        struct hearth_grammar_matcher **out, struct hearth_errmsg *msg) {
+    struct hearth_grammar_gbnf *gbnf;
     *out = NULL;
-    int err = hearth_gbnf_parse(text, token_named, engine, &gbnf, msg);
-    return err == HEARTH_OK ? hearth_matcher_create(gbnf, out, msg) : err;
+    int err = hearth_grammar_gbnf_parse(text, tokens->named, tokens->user, &gbnf, msg);
+    return err == HEARTH_OK ? hearth_grammar_matcher_create(gbnf, out, msg) : err;
 }
 
-int hearth_constraint_check(struct hearth_engine *engine, const char *text, struct hearth_errmsg *msg) {
-    struct hearth_matcher *matcher;
-    int err = make_matcher(engine, text, &matcher, msg);
-    hearth_matcher_destroy(matcher);
+int hearth_grammar_check(const struct hearth_grammar_tokens *tokens, const char *text, struct hearth_errmsg *msg) {
+    struct hearth_grammar_matcher *matcher;
+    int err = make_matcher(tokens, text, &matcher, msg);
+    hearth_grammar_matcher_destroy(matcher);
     return err;
 }
 
-static int copy_triggers(struct hearth_constraint *c, const struct hearth_grammar *grammar, struct hearth_errmsg *msg) {
+static int copy_triggers(struct hearth_grammar_constraint *c, const struct hearth_grammar *grammar,
+                         struct hearth_errmsg *msg) {
     if (grammar->pattern_count + grammar->token_count == 0) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "a lazy grammar has no trigger");
     }
-    c->patterns = hearth_memory_calloc(grammar->pattern_count + 1, sizeof(struct hearth_trigger *));
+    c->patterns = hearth_memory_calloc(grammar->pattern_count + 1, sizeof(struct hearth_grammar_trigger *));
     if (c->patterns == NULL || !hearth_tokens_assign(&c->tokens, grammar->tokens, grammar->token_count)) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
     int err = HEARTH_OK;
     for (; c->pattern_count < grammar->pattern_count && err == HEARTH_OK; c->pattern_count++) {
-        err = hearth_trigger_create(grammar->patterns[c->pattern_count], &c->patterns[c->pattern_count], msg);
+        err = hearth_grammar_trigger_create(grammar->patterns[c->pattern_count], &c->patterns[c->pattern_count], msg);
     }
     return err;
 }
 
-int hearth_constraint_create(struct hearth_engine *engine, const struct hearth_vocabulary *vocabulary,
-                             const struct hearth_grammar *grammar, struct hearth_constraint **out,
-                             struct hearth_errmsg *msg) {
+int hearth_grammar_constraint_create(const struct hearth_grammar_vocabulary *vocabulary,
+                                     const struct hearth_grammar *grammar, struct hearth_grammar_constraint **out,
+                                     struct hearth_errmsg *msg) {
     *out = NULL;
-    struct hearth_constraint *c = hearth_memory_calloc(1, sizeof *c);
+    struct hearth_grammar_constraint *c = hearth_memory_calloc(1, sizeof *c);
     if (c == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
     c->vocabulary = vocabulary;
     c->whole = true;
     c->phase = grammar->lazy ? WAITING : ACTIVE;
-    int err = make_matcher(engine, grammar->text, &c->matcher, msg);
+    int err = make_matcher(&vocabulary->tokens, grammar->text, &c->matcher, msg);
     if (err == HEARTH_OK && grammar->lazy) {
         err = copy_triggers(c, grammar, msg);
     }
     if (err == HEARTH_OK) {
-        c->point = hearth_matcher_start(c->matcher);
+        c->point = hearth_grammar_matcher_start(c->matcher);
         c->places = hearth_memory_malloc((vocabulary->longest + 1) * sizeof *c->places);
         err = c->places != NULL ? HEARTH_OK : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
     for (size_t i = 0; err == HEARTH_OK && i < grammar->prefill_count; i++) {
-        hearth_constraint_accept(c, grammar->prefill[i]);
+        hearth_grammar_constraint_accept(c, grammar->prefill[i]);
         if (c->phase == OFF) {
             err = hearth_fail(msg, HEARTH_ERR_INVALID, "the grammar does not begin as the prompt ends");
         }
     }
     if (err != HEARTH_OK) {
-        hearth_constraint_destroy(c);
+        hearth_grammar_constraint_destroy(c);
         return err;
     }
     *out = c;
     return HEARTH_OK;
 }
 
-void hearth_constraint_destroy(struct hearth_constraint *c) {
+void hearth_grammar_constraint_destroy(struct hearth_grammar_constraint *c) {
     if (c == NULL) {
         return;
     }
-    hearth_matcher_destroy(c->matcher);
+    hearth_grammar_matcher_destroy(c->matcher);
     for (size_t i = 0; i < c->pattern_count; i++) {
-        hearth_trigger_destroy(c->patterns[i]);
+        hearth_grammar_trigger_destroy(c->patterns[i]);
     }
     free(c->patterns);
     free(c->places);
@@ -221,46 +212,47 @@ void hearth_constraint_destroy(struct hearth_constraint *c) {
 
 /* ---- what may come ---- */
 
-bool hearth_constraint_active(const struct hearth_constraint *c) {
+bool hearth_grammar_constraint_active(const struct hearth_grammar_constraint *c) {
     return c->phase == ACTIVE;
 }
 
 /* The place behind a token whose text is (or ends with) `text`; false: there is none. */
-static bool advance(struct hearth_constraint *c, hearth_token token, const uint8_t *text, size_t len,
-                    struct hearth_matcher_point *point) {
+static bool advance(struct hearth_grammar_constraint *c, hearth_token token, const uint8_t *text, size_t len,
+                    struct hearth_grammar_matcher_point *point) {
     if (len == 0 || text[0] == 0) {
         return false;
     }
-    uint32_t named = point->left == 0 && hearth_matcher_names_tokens(c->matcher, point->state)
-                         ? hearth_matcher_token(c->matcher, point->state, token)
-                         : HEARTH_MATCHER_DEAD;
+    uint32_t named = point->left == 0 && hearth_grammar_matcher_names_tokens(c->matcher, point->state)
+                         ? hearth_grammar_matcher_token(c->matcher, point->state, token)
+                         : HEARTH_GRAMMAR_MATCHER_DEAD;
     bool ok = true;
     for (size_t i = 0; i < len && ok; i++) {
-        ok = hearth_matcher_byte(c->matcher, point, text[i]);
+        ok = hearth_grammar_matcher_byte(c->matcher, point, text[i]);
     }
-    if (named != HEARTH_MATCHER_DEAD && (!ok || point->left == 0)) {
-        *point = (struct hearth_matcher_point){.state = hearth_matcher_union(c->matcher, point->state, named)};
+    if (named != HEARTH_GRAMMAR_MATCHER_DEAD && (!ok || point->left == 0)) {
+        *point = (struct hearth_grammar_matcher_point){
+            .state = hearth_grammar_matcher_union(c->matcher, point->state, named)};
     }
-    return point->state != HEARTH_MATCHER_DEAD;
+    return point->state != HEARTH_GRAMMAR_MATCHER_DEAD;
 }
 
-bool hearth_constraint_allows(struct hearth_constraint *c, hearth_token token) {
+bool hearth_grammar_constraint_allows(struct hearth_grammar_constraint *c, hearth_token token) {
     HEARTH_ASSERT(c->phase == ACTIVE && token >= 0 && (uint32_t)token < c->vocabulary->count);
     if (c->vocabulary->ends[token]) {
-        return hearth_matcher_complete(c->matcher, &c->point);
+        return hearth_grammar_matcher_complete(c->matcher, &c->point);
     }
     const uint8_t *text;
     size_t len = text_of(c->vocabulary, token, &text);
-    struct hearth_matcher_point point = c->point;
+    struct hearth_grammar_matcher_point point = c->point;
     return advance(c, token, text, len, &point);
 }
 
-size_t hearth_constraint_mask(struct hearth_constraint *c, uint8_t *allowed) {
+size_t hearth_grammar_constraint_mask(struct hearth_grammar_constraint *c, uint8_t *allowed) {
     HEARTH_ASSERT(c->phase == ACTIVE);
-    const struct hearth_vocabulary *v = c->vocabulary;
-    hearth_matcher_settle(c->matcher, &c->point);
-    bool complete = hearth_matcher_complete(c->matcher, &c->point);
-    bool named = c->point.left == 0 && hearth_matcher_names_tokens(c->matcher, c->point.state);
+    const struct hearth_grammar_vocabulary *v = c->vocabulary;
+    hearth_grammar_matcher_settle(c->matcher, &c->point);
+    bool complete = hearth_grammar_matcher_complete(c->matcher, &c->point);
+    bool named = c->point.left == 0 && hearth_grammar_matcher_names_tokens(c->matcher, c->point.state);
     size_t reached = 0, count = 0;
     c->places[0] = c->point;
     for (uint32_t i = 0; i < v->count; i++) {
@@ -271,7 +263,7 @@ size_t hearth_constraint_mask(struct hearth_constraint *c, uint8_t *allowed) {
         if (v->common[i] <= reached) { /* else it goes on with the byte that was refused in the text before */
             for (reached = v->common[i]; reached < len; reached++) {
                 c->places[reached + 1] = c->places[reached];
-                if (!hearth_matcher_byte(c->matcher, &c->places[reached + 1], text[reached])) {
+                if (!hearth_grammar_matcher_byte(c->matcher, &c->places[reached + 1], text[reached])) {
                     break;
                 }
             }
@@ -279,7 +271,7 @@ size_t hearth_constraint_mask(struct hearth_constraint *c, uint8_t *allowed) {
         }
         ok = v->ends[token] ? complete : ok;
         if (!ok && named && !v->ends[token] && len > 0 && text[0] != 0) {
-            ok = hearth_matcher_token(c->matcher, c->point.state, token) != HEARTH_MATCHER_DEAD;
+            ok = hearth_grammar_matcher_token(c->matcher, c->point.state, token) != HEARTH_GRAMMAR_MATCHER_DEAD;
         }
         allowed[token] = ok;
         count += ok;
@@ -289,14 +281,14 @@ size_t hearth_constraint_mask(struct hearth_constraint *c, uint8_t *allowed) {
 
 /* ---- what came ---- */
 
-static void turn_off(struct hearth_constraint *c, hearth_token token) {
+static void turn_off(struct hearth_grammar_constraint *c, hearth_token token) {
     hearth_log(HEARTH_LOG_DEBUG, "token %d does not follow the grammar%s: the rest of the reply is free", (int)token,
-               hearth_matcher_overflowed(c->matcher) ? " (too much work to tell)" : "");
+               hearth_grammar_matcher_overflowed(c->matcher) ? " (too much work to tell)" : "");
     c->phase = OFF;
 }
 
 /* The text follows the grammar from `start` on; so do tokens that begin before it and reach beyond. */
-static void trigger(struct hearth_constraint *c, size_t start) {
+static void trigger(struct hearth_grammar_constraint *c, size_t start) {
     c->phase = ACTIVE;
     for (size_t i = 0; i < c->seen.n && c->phase == ACTIVE; i++) {
         size_t begin = c->begins[i] > start ? c->begins[i] : start;
@@ -305,13 +297,13 @@ static void trigger(struct hearth_constraint *c, size_t start) {
             turn_off(c, c->seen.v[i]);
         }
     }
-    hearth_matcher_settle(c->matcher, &c->point);
+    hearth_grammar_matcher_settle(c->matcher, &c->point);
     hearth_buf_finish(&c->text);
     hearth_tokens_finish(&c->seen);
 }
 
 /* Keeps the end of a long text, from the beginning of a token on. */
-static void forget(struct hearth_constraint *c) {
+static void forget(struct hearth_grammar_constraint *c) {
     size_t first = 0;
     if (c->text.len < 2 * WINDOW_BYTES) {
         return;
@@ -330,7 +322,7 @@ static void forget(struct hearth_constraint *c) {
     c->whole = false;
 }
 
-static bool remember(struct hearth_constraint *c, hearth_token token, const uint8_t *text, size_t len) {
+static bool remember(struct hearth_grammar_constraint *c, hearth_token token, const uint8_t *text, size_t len) {
     if (c->seen.n == c->begins_cap) {
         size_t cap = c->begins_cap > 0 ? c->begins_cap * 2 : 256;
         size_t *begins = hearth_memory_realloc(c->begins, cap * sizeof *begins);
@@ -349,7 +341,7 @@ static bool remember(struct hearth_constraint *c, hearth_token token, const uint
     return true;
 }
 
-static void wait_for_trigger(struct hearth_constraint *c, hearth_token token, const uint8_t *text, size_t len) {
+static void wait_for_trigger(struct hearth_grammar_constraint *c, hearth_token token, const uint8_t *text, size_t len) {
     bool named = false;
     for (size_t i = 0; i < c->tokens.n; i++) {
         named = named || c->tokens.v[i] == token;
@@ -366,24 +358,25 @@ static void wait_for_trigger(struct hearth_constraint *c, hearth_token token, co
     size_t from = begin > LOOK_BACK_BYTES ? begin - LOOK_BACK_BYTES : 0;
     for (size_t i = 0; i < c->pattern_count; i++) {
         size_t start;
-        if (hearth_trigger_find(c->patterns[i], (const char *)c->text.data, c->text.len, from, c->whole, &start)) {
+        if (hearth_grammar_trigger_find(c->patterns[i], (const char *)c->text.data, c->text.len, from, c->whole,
+                                        &start)) {
             trigger(c, start);
             return;
         }
     }
 }
 
-void hearth_constraint_accept(struct hearth_constraint *c, hearth_token token) {
+void hearth_grammar_constraint_accept(struct hearth_grammar_constraint *c, hearth_token token) {
     HEARTH_ASSERT(token >= 0 && (uint32_t)token < c->vocabulary->count);
     const uint8_t *text;
     size_t len = text_of(c->vocabulary, token, &text);
     if (c->phase == WAITING) {
         wait_for_trigger(c, token, text, len);
     } else if (c->phase == ACTIVE && !c->vocabulary->ends[token]) {
-        hearth_matcher_settle(c->matcher, &c->point);
+        hearth_grammar_matcher_settle(c->matcher, &c->point);
         if (!advance(c, token, text, len, &c->point)) {
             turn_off(c, token);
         }
-        hearth_matcher_settle(c->matcher, &c->point);
+        hearth_grammar_matcher_settle(c->matcher, &c->point);
     }
 }

@@ -3,7 +3,7 @@
  *
  * Invariants: programs have at most CODE_MAX instructions, trees at most NODES_MAX nodes, nesting at most DEPTH_MAX;
  * one search takes at most STEPS_MAX steps and STACK_MAX choices, so no pattern can hang or exhaust anything. */
-#include "engine/trigger.h"
+#include "grammar/trigger.h"
 
 #include "base/memory.h"
 
@@ -38,7 +38,7 @@ struct class {
     uint8_t bits[32];
 };
 
-struct hearth_trigger {
+struct hearth_grammar_trigger {
     struct code *code;
     int32_t code_count;
     struct class *classes;
@@ -46,7 +46,7 @@ struct hearth_trigger {
 };
 
 struct compiler {
-    struct hearth_trigger *trigger;
+    struct hearth_grammar_trigger *trigger;
     const char *pattern, *at;
     struct node *nodes;
     int32_t node_count, class_cap;
@@ -103,7 +103,7 @@ static bool class_named(char name, struct class *class) {
 }
 
 static int32_t add_class(struct compiler *c, const struct class *class) {
-    struct hearth_trigger *t = c->trigger;
+    struct hearth_grammar_trigger *t = c->trigger;
     if (t->class_count == c->class_cap) {
         int32_t cap = c->class_cap > 0 ? c->class_cap * 2 : 8;
         struct class *classes = hearth_memory_realloc(t->classes, (size_t)cap * sizeof *classes);
@@ -312,7 +312,7 @@ static int32_t parse_either(struct compiler *c) {
 /* ---- compiling ---- */
 
 static int32_t emit(struct compiler *c, enum op op, int32_t a, int32_t b) {
-    struct hearth_trigger *t = c->trigger;
+    struct hearth_grammar_trigger *t = c->trigger;
     if (c->error != NULL || t->code_count == CODE_MAX) {
         fail(c, "it is too large");
         return 0;
@@ -391,9 +391,9 @@ static void compile(struct compiler *c, int32_t at) {
     }
 }
 
-int hearth_trigger_create(const char *pattern, struct hearth_trigger **out, struct hearth_errmsg *msg) {
+int hearth_grammar_trigger_create(const char *pattern, struct hearth_grammar_trigger **out, struct hearth_errmsg *msg) {
     *out = NULL;
-    struct hearth_trigger *trigger = hearth_memory_calloc(1, sizeof *trigger);
+    struct hearth_grammar_trigger *trigger = hearth_memory_calloc(1, sizeof *trigger);
     struct compiler c = {.trigger = trigger, .pattern = pattern, .at = pattern};
     c.nodes = hearth_memory_malloc(NODES_MAX * sizeof *c.nodes);
     if (trigger != NULL) {
@@ -401,7 +401,7 @@ int hearth_trigger_create(const char *pattern, struct hearth_trigger **out, stru
     }
     if (trigger == NULL || c.nodes == NULL || trigger->code == NULL) {
         free(c.nodes);
-        hearth_trigger_destroy(trigger);
+        hearth_grammar_trigger_destroy(trigger);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a trigger");
     }
     int32_t root = parse_either(&c);
@@ -412,7 +412,7 @@ int hearth_trigger_create(const char *pattern, struct hearth_trigger **out, stru
     emit(&c, OP_MATCH, 0, 0);
     free(c.nodes);
     if (c.error != NULL) {
-        hearth_trigger_destroy(trigger);
+        hearth_grammar_trigger_destroy(trigger);
         return hearth_fail(msg, HEARTH_ERR_INVALID, "the trigger pattern \"%.200s\" cannot be used: %s", pattern,
                            c.error);
     }
@@ -422,7 +422,7 @@ int hearth_trigger_create(const char *pattern, struct hearth_trigger **out, stru
     return HEARTH_OK;
 }
 
-void hearth_trigger_destroy(struct hearth_trigger *trigger) {
+void hearth_grammar_trigger_destroy(struct hearth_grammar_trigger *trigger) {
     if (trigger != NULL) {
         free(trigger->code);
         free(trigger->classes);
@@ -439,7 +439,7 @@ struct choice {
 };
 
 struct machine {
-    const struct hearth_trigger *trigger;
+    const struct hearth_grammar_trigger *trigger;
     const char *text;
     size_t len;
     bool whole;
@@ -500,8 +500,8 @@ static bool run(struct machine *m, int32_t pc, size_t pos, int looks) {
     return false;
 }
 
-bool hearth_trigger_find(const struct hearth_trigger *trigger, const char *text, size_t len, size_t from, bool whole,
-                         size_t *start) {
+bool hearth_grammar_trigger_find(const struct hearth_grammar_trigger *trigger, const char *text, size_t len,
+                                 size_t from, bool whole, size_t *start) {
     struct machine *m = hearth_memory_malloc(sizeof *m);
     if (m == NULL) {
         return false;

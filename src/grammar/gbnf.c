@@ -6,7 +6,7 @@
  *
  * Invariants: a rule's alternatives are contiguous; no input makes more than SYMBOLS_MAX symbols or nests deeper than
  * DEPTH_MAX. */
-#include "engine/gbnf.h"
+#include "grammar/gbnf.h"
 
 #include "base/memory.h"
 
@@ -25,12 +25,12 @@ struct name {
 };
 
 struct parser {
-    struct hearth_gbnf *gbnf;
+    struct hearth_grammar_gbnf *gbnf;
     const char *text, *at;
-    hearth_gbnf_token_fn *token;
+    hearth_grammar_gbnf_token_fn *token;
     void *user;
     struct hearth_errmsg *msg;
-    struct hearth_gbnf_symbol *work;
+    struct hearth_grammar_gbnf_symbol *work;
     uint32_t work_count, work_cap;
     uint32_t symbol_cap, range_cap, set_cap, rule_cap, alternative_cap;
     struct name *names; /* open addressing, a power of two */
@@ -76,23 +76,23 @@ static int push(struct parser *p, uint32_t kind, uint32_t value) {
     if (!grow((void **)&p->work, &p->work_cap, p->work_count, sizeof *p->work)) {
         return fail_memory(p);
     }
-    p->work[p->work_count++] = (struct hearth_gbnf_symbol){kind, value};
+    p->work[p->work_count++] = (struct hearth_grammar_gbnf_symbol){kind, value};
     return HEARTH_OK;
 }
 
 static int add_rule(struct parser *p, uint32_t *rule) {
-    struct hearth_gbnf *g = p->gbnf;
+    struct hearth_grammar_gbnf *g = p->gbnf;
     if (!grow((void **)&g->rules, &p->rule_cap, g->rule_count, sizeof *g->rules)) {
         return fail_memory(p);
     }
     *rule = g->rule_count;
-    g->rules[g->rule_count++] = (struct hearth_gbnf_rule){.first = UNDEFINED};
+    g->rules[g->rule_count++] = (struct hearth_grammar_gbnf_rule){.first = UNDEFINED};
     return HEARTH_OK;
 }
 
 /* The symbols of `work` from `begin` on, alternatives divided and ended by END, become the rule. */
 static int define(struct parser *p, uint32_t rule, uint32_t begin) {
-    struct hearth_gbnf *g = p->gbnf;
+    struct hearth_grammar_gbnf *g = p->gbnf;
     uint32_t first = g->alternative_count;
     bool starts = true;
     for (uint32_t i = begin; i < p->work_count; i++) {
@@ -106,7 +106,7 @@ static int define(struct parser *p, uint32_t rule, uint32_t begin) {
             return fail_memory(p);
         }
         g->symbols[g->symbol_count++] = p->work[i];
-        starts = p->work[i].kind == HEARTH_GBNF_END;
+        starts = p->work[i].kind == HEARTH_GRAMMAR_GBNF_END;
     }
     p->work_count = begin;
     g->rules[rule].first = first;
@@ -266,7 +266,7 @@ static int parse_literal(struct parser *p) {
         uint32_t code;
         int err = parse_char(p, &code);
         if (err == HEARTH_OK) {
-            err = push(p, HEARTH_GBNF_CHAR, code);
+            err = push(p, HEARTH_GRAMMAR_GBNF_CHAR, code);
         }
         if (err != HEARTH_OK) {
             return err;
@@ -277,13 +277,13 @@ static int parse_literal(struct parser *p) {
 }
 
 static int parse_set(struct parser *p) {
-    struct hearth_gbnf *g = p->gbnf;
+    struct hearth_grammar_gbnf *g = p->gbnf;
     uint32_t first = g->range_count;
     bool negated = p->at[1] == '^';
     p->at += negated ? 2 : 1;
     const char *begin = p->at;
     while (*p->at != ']') {
-        struct hearth_gbnf_range range;
+        struct hearth_grammar_gbnf_range range;
         int err = parse_char(p, &range.lo);
         range.hi = range.lo;
         if (err == HEARTH_OK && p->at[0] == '-' && p->at[1] != ']') {
@@ -306,13 +306,13 @@ static int parse_set(struct parser *p) {
     }
     p->at++;
     if (g->range_count > first) { /* else there may be no array yet */
-        g->range_count = first + hearth_gbnf_normalise(g->ranges + first, g->range_count - first);
+        g->range_count = first + hearth_grammar_gbnf_normalise(g->ranges + first, g->range_count - first);
     }
     if (!grow((void **)&g->sets, &p->set_cap, g->set_count, sizeof *g->sets)) {
         return fail_memory(p);
     }
-    g->sets[g->set_count] = (struct hearth_gbnf_set){first, g->range_count - first};
-    return push(p, negated ? HEARTH_GBNF_NOT_SET : HEARTH_GBNF_SET, g->set_count++);
+    g->sets[g->set_count] = (struct hearth_grammar_gbnf_set){first, g->range_count - first};
+    return push(p, negated ? HEARTH_GRAMMAR_GBNF_NOT_SET : HEARTH_GRAMMAR_GBNF_SET, g->set_count++);
 }
 
 /* <name>, <[number]>, and either with ! before it. */
@@ -346,7 +346,7 @@ static int parse_token(struct parser *p) {
         number = (uint32_t)token;
         p->at = end + 1;
     }
-    return push(p, negated ? HEARTH_GBNF_NOT_TOKEN : HEARTH_GBNF_TOKEN, number);
+    return push(p, negated ? HEARTH_GRAMMAR_GBNF_NOT_TOKEN : HEARTH_GRAMMAR_GBNF_TOKEN, number);
 }
 
 static int parse_alternatives(struct parser *p, uint32_t rule, bool nested);
@@ -370,23 +370,23 @@ static int parse_group(struct parser *p) {
     }
     p->at++;
     p->depth--;
-    return push(p, HEARTH_GBNF_RULE, rule);
+    return push(p, HEARTH_GRAMMAR_GBNF_RULE, rule);
 }
 
 /* ---- repetitions ---- */
 
 /* A rule of what is repeated, an optional rule behind it, or nothing. */
-static int optional_rule(struct parser *p, struct hearth_gbnf_symbol item, uint32_t rule, uint32_t behind) {
+static int optional_rule(struct parser *p, struct hearth_grammar_gbnf_symbol item, uint32_t rule, uint32_t behind) {
     uint32_t begin = p->work_count;
     int err = push(p, item.kind, item.value);
     if (err == HEARTH_OK && behind != UNDEFINED) {
-        err = push(p, HEARTH_GBNF_RULE, behind);
+        err = push(p, HEARTH_GRAMMAR_GBNF_RULE, behind);
     }
     if (err == HEARTH_OK) {
-        err = push(p, HEARTH_GBNF_END, 0);
+        err = push(p, HEARTH_GRAMMAR_GBNF_END, 0);
     }
     if (err == HEARTH_OK) {
-        err = push(p, HEARTH_GBNF_END, 0);
+        err = push(p, HEARTH_GRAMMAR_GBNF_END, 0);
     }
     return err == HEARTH_OK ? define(p, rule, begin) : err;
 }
@@ -402,12 +402,13 @@ static int repeat(struct parser *p, uint32_t item, uint32_t least, uint32_t most
         return fail(p, "a repetition has its limits in the wrong order");
     }
     if (p->work_count - item > 1) { /* a text: make it one symbol */
-        if ((err = push(p, HEARTH_GBNF_END, 0)) != HEARTH_OK || (err = add_rule(p, &rule)) != HEARTH_OK ||
-            (err = define(p, rule, item)) != HEARTH_OK || (err = push(p, HEARTH_GBNF_RULE, rule)) != HEARTH_OK) {
+        if ((err = push(p, HEARTH_GRAMMAR_GBNF_END, 0)) != HEARTH_OK || (err = add_rule(p, &rule)) != HEARTH_OK ||
+            (err = define(p, rule, item)) != HEARTH_OK ||
+            (err = push(p, HEARTH_GRAMMAR_GBNF_RULE, rule)) != HEARTH_OK) {
             return err;
         }
     }
-    struct hearth_gbnf_symbol symbol = p->work[item];
+    struct hearth_grammar_gbnf_symbol symbol = p->work[item];
     p->work_count = item;
     for (uint32_t i = 0; i < least && err == HEARTH_OK; i++) {
         err = push(p, symbol.kind, symbol.value);
@@ -420,7 +421,7 @@ static int repeat(struct parser *p, uint32_t item, uint32_t least, uint32_t most
         }
         behind = rule;
     }
-    return err == HEARTH_OK && behind != UNDEFINED ? push(p, HEARTH_GBNF_RULE, behind) : err;
+    return err == HEARTH_OK && behind != UNDEFINED ? push(p, HEARTH_GRAMMAR_GBNF_RULE, behind) : err;
 }
 
 static int parse_repeat(struct parser *p, uint32_t item) {
@@ -478,7 +479,7 @@ static int parse_sequence(struct parser *p, bool nested) {
             err = parse_group(p);
         } else if (c == '.') {
             p->at++;
-            err = push(p, HEARTH_GBNF_ANY, 0);
+            err = push(p, HEARTH_GRAMMAR_GBNF_ANY, 0);
         } else if (is_word(c)) {
             const char *begin = p->at;
             while (is_word(*p->at)) {
@@ -487,10 +488,10 @@ static int parse_sequence(struct parser *p, bool nested) {
             uint32_t rule;
             err = rule_named(p, begin, (size_t)(p->at - begin), &rule);
             if (err == HEARTH_OK) {
-                err = push(p, HEARTH_GBNF_RULE, rule);
+                err = push(p, HEARTH_GRAMMAR_GBNF_RULE, rule);
             }
         } else {
-            return push(p, HEARTH_GBNF_END, 0);
+            return push(p, HEARTH_GRAMMAR_GBNF_END, 0);
         }
         if (err != HEARTH_OK) {
             return err;
@@ -557,10 +558,10 @@ static int check_defined(struct parser *p) {
 
 /* ---- the whole ---- */
 
-int hearth_gbnf_parse(const char *text, hearth_gbnf_token_fn *token, void *user, struct hearth_gbnf **out,
-                      struct hearth_errmsg *msg) {
+int hearth_grammar_gbnf_parse(const char *text, hearth_grammar_gbnf_token_fn *token, void *user,
+                              struct hearth_grammar_gbnf **out, struct hearth_errmsg *msg) {
     *out = NULL;
-    struct hearth_gbnf *gbnf = hearth_memory_calloc(1, sizeof *gbnf);
+    struct hearth_grammar_gbnf *gbnf = hearth_memory_calloc(1, sizeof *gbnf);
     if (gbnf == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
@@ -573,13 +574,13 @@ int hearth_gbnf_parse(const char *text, hearth_gbnf_token_fn *token, void *user,
     if (err == HEARTH_OK) {
         err = check_defined(&p);
     }
-    if (err == HEARTH_OK && !hearth_gbnf_find_nullable(gbnf)) {
+    if (err == HEARTH_OK && !hearth_grammar_gbnf_find_nullable(gbnf)) {
         err = fail_memory(&p);
     }
     free(p.work);
     free(p.names);
     if (err != HEARTH_OK) {
-        hearth_gbnf_destroy(gbnf);
+        hearth_grammar_gbnf_destroy(gbnf);
         return err;
     }
     *out = gbnf;

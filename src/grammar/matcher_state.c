@@ -5,7 +5,7 @@
  *
  * Invariants: node 0 is the bottom of all stacks, state 0 is DEAD; the links of a node that has a name ascend; nothing
  * is removed but by settle(), which keeps what one state can reach. */
-#include "engine/matcher_parts.h"
+#include "grammar/matcher_parts.h"
 
 #include "base/memory.h"
 
@@ -18,7 +18,8 @@ enum { SETTLE_STATES = 1 << 14, SETTLE_MOVES = 1 << 18 };
 
 /* ---- memory ---- */
 
-bool hearth_matcher_grow(struct hearth_matcher *m, void **array, uint32_t *cap, uint32_t count, size_t size) {
+bool hearth_grammar_matcher_grow(struct hearth_grammar_matcher *m, void **array, uint32_t *cap, uint32_t count,
+                                 size_t size) {
     if (count < *cap) {
         return true;
     }
@@ -33,7 +34,7 @@ bool hearth_matcher_grow(struct hearth_matcher *m, void **array, uint32_t *cap, 
     return true;
 }
 
-bool hearth_matcher_spend(struct hearth_matcher *m, uint64_t work) {
+bool hearth_grammar_matcher_spend(struct hearth_grammar_matcher *m, uint64_t work) {
     m->work += work;
     if (m->work > WORK_MAX) {
         m->overflowed = true;
@@ -43,16 +44,16 @@ bool hearth_matcher_spend(struct hearth_matcher *m, uint64_t work) {
 
 /* ---- one node for equal stacks ---- */
 
-static uint64_t hash_node(const struct hearth_matcher *m, uint32_t node) {
-    uint64_t h = hearth_matcher_mix(m->nodes[node].symbol);
+static uint64_t hash_node(const struct hearth_grammar_matcher *m, uint32_t node) {
+    uint64_t h = hearth_grammar_matcher_mix(m->nodes[node].symbol);
     for (uint32_t l = m->nodes[node].links; l != MATCHER_NONE; l = m->links[l].next) {
-        h = hearth_matcher_mix(h + m->links[l].below + 1);
+        h = hearth_grammar_matcher_mix(h + m->links[l].below + 1);
     }
     return h;
 }
 
 /* Links in the same order. */
-static bool same_node(const struct hearth_matcher *m, uint32_t a, uint32_t b) {
+static bool same_node(const struct hearth_grammar_matcher *m, uint32_t a, uint32_t b) {
     uint32_t x = m->nodes[a].links, y = m->nodes[b].links;
     while (x != MATCHER_NONE && y != MATCHER_NONE && m->links[x].below == m->links[y].below) {
         x = m->links[x].next;
@@ -62,7 +63,7 @@ static bool same_node(const struct hearth_matcher *m, uint32_t a, uint32_t b) {
 }
 
 /* The slot of an equal node, or the free one where it belongs. */
-static uint32_t *node_slot(const struct hearth_matcher *m, uint32_t *slots, uint32_t cap, uint32_t node) {
+static uint32_t *node_slot(const struct hearth_grammar_matcher *m, uint32_t *slots, uint32_t cap, uint32_t node) {
     uint32_t at = (uint32_t)hash_node(m, node) & (cap - 1);
     while (slots[at] != 0 && !same_node(m, slots[at], node)) {
         at = (at + 1) & (cap - 1);
@@ -70,7 +71,7 @@ static uint32_t *node_slot(const struct hearth_matcher *m, uint32_t *slots, uint
     return &slots[at];
 }
 
-static bool node_slots_grow(struct hearth_matcher *m) {
+static bool node_slots_grow(struct hearth_grammar_matcher *m) {
     uint32_t cap = m->node_slot_cap > 0 ? m->node_slot_cap * 2 : 256;
     uint32_t *slots = hearth_memory_calloc(cap, sizeof *slots);
     if (slots == NULL) {
@@ -89,10 +90,11 @@ static bool node_slots_grow(struct hearth_matcher *m) {
 }
 
 /* Puts the links of a node in order, each once; they are few, usually one. */
-static bool sort_links(struct hearth_matcher *m, uint32_t node) {
+static bool sort_links(struct hearth_grammar_matcher *m, uint32_t node) {
     for (bool sorted = false; !sorted;) {
         sorted = true;
-        for (uint32_t l = m->nodes[node].links; m->links[l].next != MATCHER_NONE && hearth_matcher_spend(m, 1);) {
+        for (uint32_t l = m->nodes[node].links;
+             m->links[l].next != MATCHER_NONE && hearth_grammar_matcher_spend(m, 1);) {
             struct matcher_link *here = &m->links[l], *next = &m->links[here->next];
             if (here->below == next->below) {
                 here->next = next->next;
@@ -111,7 +113,7 @@ static bool sort_links(struct hearth_matcher *m, uint32_t node) {
 }
 
 /* Renames the links of a node and puts them in order; false when one leads to a node that has no name yet. */
-static bool rename_links(struct hearth_matcher *m, uint32_t node, const uint32_t *renamed) {
+static bool rename_links(struct hearth_grammar_matcher *m, uint32_t node, const uint32_t *renamed) {
     for (uint32_t l = m->nodes[node].links; l != MATCHER_NONE; l = m->links[l].next) {
         uint32_t below = m->links[l].below;
         if (below >= m->closure_nodes && renamed[below - m->closure_nodes] == MATCHER_NONE) {
@@ -126,10 +128,11 @@ static bool rename_links(struct hearth_matcher *m, uint32_t node, const uint32_t
 }
 
 /* Finds the names of the closure's nodes. Nodes of a cycle (left recursion) keep their own. */
-static bool rename_nodes(struct hearth_matcher *m) {
+static bool rename_nodes(struct hearth_grammar_matcher *m) {
     uint32_t count = m->node_count - m->closure_nodes, left = count;
     while (m->renamed_cap < count) {
-        if (!hearth_matcher_grow(m, (void **)&m->renamed, &m->renamed_cap, m->renamed_cap, sizeof *m->renamed)) {
+        if (!hearth_grammar_matcher_grow(m, (void **)&m->renamed, &m->renamed_cap, m->renamed_cap,
+                                         sizeof *m->renamed)) {
             return false;
         }
     }
@@ -171,17 +174,17 @@ static bool rename_nodes(struct hearth_matcher *m) {
 
 /* ---- states ---- */
 
-static void bounds(const struct hearth_gbnf *g, uint32_t symbol, uint32_t *lo, uint32_t *hi) {
-    const struct hearth_gbnf_symbol *s = &g->symbols[symbol];
+static void bounds(const struct hearth_grammar_gbnf *g, uint32_t symbol, uint32_t *lo, uint32_t *hi) {
+    const struct hearth_grammar_gbnf_symbol *s = &g->symbols[symbol];
     *lo = 0;
     *hi = UINT32_MAX;
-    if (s->kind == HEARTH_GBNF_CHAR) {
+    if (s->kind == HEARTH_GRAMMAR_GBNF_CHAR) {
         *lo = *hi = s->value;
-    } else if (s->kind == HEARTH_GBNF_SET) {
-        const struct hearth_gbnf_set *set = &g->sets[s->value];
+    } else if (s->kind == HEARTH_GRAMMAR_GBNF_SET) {
+        const struct hearth_grammar_gbnf_set *set = &g->sets[s->value];
         *lo = set->count > 0 ? g->ranges[set->first].lo : 1;
         *hi = set->count > 0 ? g->ranges[set->first + set->count - 1].hi : 0;
-    } else if (s->kind == HEARTH_GBNF_TOKEN || s->kind == HEARTH_GBNF_NOT_TOKEN) {
+    } else if (s->kind == HEARTH_GRAMMAR_GBNF_TOKEN || s->kind == HEARTH_GRAMMAR_GBNF_NOT_TOKEN) {
         *lo = UINT32_MAX;
         *hi = 0;
     }
@@ -190,12 +193,12 @@ static void bounds(const struct hearth_gbnf *g, uint32_t symbol, uint32_t *lo, u
 static uint64_t hash_heads(const uint64_t *heads, uint32_t count, bool accepts) {
     uint64_t h = count * 2u + accepts;
     for (uint32_t i = 0; i < count; i++) {
-        h = hearth_matcher_mix(h ^ heads[i]) + heads[i];
+        h = hearth_grammar_matcher_mix(h ^ heads[i]) + heads[i];
     }
-    return hearth_matcher_mix(h);
+    return hearth_grammar_matcher_mix(h);
 }
 
-static bool slots_grow(struct hearth_matcher *m) {
+static bool slots_grow(struct hearth_grammar_matcher *m) {
     uint32_t cap = m->slot_cap > 0 ? m->slot_cap * 2 : 256;
     uint32_t *slots = hearth_memory_calloc(cap, sizeof *slots);
     if (slots == NULL) {
@@ -220,37 +223,38 @@ static int by_value(const void *a, const void *b) {
     return (*(const uint64_t *)a > *(const uint64_t *)b) - (*(const uint64_t *)a < *(const uint64_t *)b);
 }
 
-static uint32_t state_add(struct hearth_matcher *m) {
-    if (!hearth_matcher_grow(m, (void **)&m->states, &m->state_cap, m->state_count, sizeof *m->states)) {
-        return HEARTH_MATCHER_DEAD;
+static uint32_t state_add(struct hearth_grammar_matcher *m) {
+    if (!hearth_grammar_matcher_grow(m, (void **)&m->states, &m->state_cap, m->state_count, sizeof *m->states)) {
+        return HEARTH_GRAMMAR_MATCHER_DEAD;
     }
     struct matcher_state state = {
         .first = m->head_count, .count = m->found_count, .lo = UINT32_MAX, .accepts = m->accepts};
     for (uint32_t i = 0; i < m->found_count; i++) {
-        if (!hearth_matcher_grow(m, (void **)&m->heads, &m->head_cap, m->head_count, sizeof *m->heads)) {
+        if (!hearth_grammar_matcher_grow(m, (void **)&m->heads, &m->head_cap, m->head_count, sizeof *m->heads)) {
             m->head_count = state.first;
-            return HEARTH_MATCHER_DEAD;
+            return HEARTH_GRAMMAR_MATCHER_DEAD;
         }
         uint32_t lo, hi, symbol = (uint32_t)(m->found[i] >> 32), kind = m->gbnf->symbols[symbol].kind;
         bounds(m->gbnf, symbol, &lo, &hi);
         state.lo = lo < state.lo ? lo : state.lo;
         state.hi = hi > state.hi ? hi : state.hi;
-        state.names_tokens = state.names_tokens || kind == HEARTH_GBNF_TOKEN || kind == HEARTH_GBNF_NOT_TOKEN;
+        state.names_tokens =
+            state.names_tokens || kind == HEARTH_GRAMMAR_GBNF_TOKEN || kind == HEARTH_GRAMMAR_GBNF_NOT_TOKEN;
         m->heads[m->head_count++] = m->found[i];
     }
     m->states[m->state_count] = state;
     return m->state_count++;
 }
 
-uint32_t hearth_matcher_intern(struct hearth_matcher *m) {
+uint32_t hearth_grammar_matcher_intern(struct hearth_grammar_matcher *m) {
     if ((m->found_count == 0 && !m->accepts) || (m->node_count > m->closure_nodes && !rename_nodes(m))) {
-        return HEARTH_MATCHER_DEAD;
+        return HEARTH_GRAMMAR_MATCHER_DEAD;
     }
     if (m->found_count > 1) {
         qsort(m->found, m->found_count, sizeof *m->found, by_value);
     }
     if ((m->state_count + 1) * 2 > m->slot_cap && !slots_grow(m)) {
-        return HEARTH_MATCHER_DEAD;
+        return HEARTH_GRAMMAR_MATCHER_DEAD;
     }
     uint32_t at = (uint32_t)hash_heads(m->found, m->found_count, m->accepts) & (m->slot_cap - 1);
     for (; m->state_slots[at] != 0; at = (at + 1) & (m->slot_cap - 1)) {
@@ -277,7 +281,7 @@ struct kept {
     uint32_t node_count, link_count;
 };
 
-static uint32_t keep_node(const struct hearth_matcher *m, struct kept *kept, uint32_t old) {
+static uint32_t keep_node(const struct hearth_grammar_matcher *m, struct kept *kept, uint32_t old) {
     if (kept->names[old] == MATCHER_NONE) {
         kept->names[old] = kept->node_count;
         kept->order[kept->node_count] = old;
@@ -287,7 +291,8 @@ static uint32_t keep_node(const struct hearth_matcher *m, struct kept *kept, uin
     return kept->names[old];
 }
 
-static void keep_reachable(const struct hearth_matcher *m, const struct matcher_state *state, struct kept *kept) {
+static void keep_reachable(const struct hearth_grammar_matcher *m, const struct matcher_state *state,
+                           struct kept *kept) {
     memset(kept->names, 0xFF, m->node_count * sizeof *kept->names);
     keep_node(m, kept, 0);
     for (uint32_t i = 0; i < state->count; i++) {
@@ -303,7 +308,7 @@ static void keep_reachable(const struct hearth_matcher *m, const struct matcher_
     }
 }
 
-static void settle_on(struct hearth_matcher *m, uint32_t state_index, struct kept *kept) {
+static void settle_on(struct hearth_grammar_matcher *m, uint32_t state_index, struct kept *kept) {
     struct matcher_state state = m->states[state_index];
     keep_reachable(m, &state, kept);
     memcpy(m->nodes, kept->nodes, kept->node_count * sizeof *m->nodes);
@@ -332,7 +337,7 @@ static void settle_on(struct hearth_matcher *m, uint32_t state_index, struct kep
     }
 }
 
-void hearth_matcher_settle(struct hearth_matcher *m, struct hearth_matcher_point *point) {
+void hearth_grammar_matcher_settle(struct hearth_grammar_matcher *m, struct hearth_grammar_matcher_point *point) {
     m->work = 0;
     m->overflowed = false;
     if (m->node_count < m->settle_nodes && m->state_count < SETTLE_STATES && m->move_count < SETTLE_MOVES) {
@@ -347,7 +352,7 @@ void hearth_matcher_settle(struct hearth_matcher *m, struct hearth_matcher_point
     };
     if (kept.names != NULL && kept.order != NULL && kept.nodes != NULL && kept.links != NULL && kept.heads != NULL) {
         settle_on(m, point->state, &kept);
-        point->state = hearth_matcher_intern(m);
+        point->state = hearth_grammar_matcher_intern(m);
         m->settle_nodes = m->node_count > MATCHER_SETTLE_NODES / 2 ? m->node_count * 2 : MATCHER_SETTLE_NODES;
     }
     free(kept.names);

@@ -14,7 +14,7 @@
  *
  * Invariants: a node's links are complete once the closure that made it is over, and all that is done with them before
  * is to collect them. What becomes of nodes and states then: matcher_state.c. */
-#include "engine/matcher_parts.h"
+#include "grammar/matcher_parts.h"
 
 #include "base/memory.h"
 
@@ -24,7 +24,7 @@
 
 /* ---- closure ---- */
 
-static bool visits_grow(struct hearth_matcher *m) {
+static bool visits_grow(struct hearth_grammar_matcher *m) {
     uint32_t cap = m->visit_cap > 0 ? m->visit_cap * 2 : 256;
     struct matcher_visit *visits = hearth_memory_calloc(cap, sizeof *visits);
     if (visits == NULL) {
@@ -33,7 +33,7 @@ static bool visits_grow(struct hearth_matcher *m) {
     }
     for (uint32_t i = 0; i < m->visit_cap; i++) {
         if (m->visits[i].closure == m->closure) {
-            uint32_t at = (uint32_t)hearth_matcher_mix(m->visits[i].head) & (cap - 1);
+            uint32_t at = (uint32_t)hearth_grammar_matcher_mix(m->visits[i].head) & (cap - 1);
             while (visits[at].closure == m->closure) {
                 at = (at + 1) & (cap - 1);
             }
@@ -47,19 +47,19 @@ static bool visits_grow(struct hearth_matcher *m) {
 }
 
 /* (symbol, node) is to be visited, unless it was. */
-static bool reach(struct hearth_matcher *m, uint32_t symbol, uint32_t node) {
+static bool reach(struct hearth_grammar_matcher *m, uint32_t symbol, uint32_t node) {
     uint64_t head = (uint64_t)symbol << 32 | node;
     if ((m->visit_count + 1) * 2 > m->visit_cap && !visits_grow(m)) {
         return false;
     }
-    uint32_t at = (uint32_t)hearth_matcher_mix(head) & (m->visit_cap - 1);
+    uint32_t at = (uint32_t)hearth_grammar_matcher_mix(head) & (m->visit_cap - 1);
     for (; m->visits[at].closure == m->closure; at = (at + 1) & (m->visit_cap - 1)) {
         if (m->visits[at].head == head) {
             return true;
         }
     }
-    if (!hearth_matcher_spend(m, MATCHER_VISIT_WORK) ||
-        !hearth_matcher_grow(m, (void **)&m->todo, &m->todo_cap, m->todo_count, sizeof *m->todo)) {
+    if (!hearth_grammar_matcher_spend(m, MATCHER_VISIT_WORK) ||
+        !hearth_grammar_matcher_grow(m, (void **)&m->todo, &m->todo_cap, m->todo_count, sizeof *m->todo)) {
         return false;
     }
     m->visits[at] = (struct matcher_visit){head, m->closure};
@@ -69,10 +69,10 @@ static bool reach(struct hearth_matcher *m, uint32_t symbol, uint32_t node) {
 }
 
 /* The node of this closure that returns to `symbol`, with `below` among its links; MATCHER_NONE: overflow. */
-static uint32_t call(struct hearth_matcher *m, uint32_t symbol, uint32_t below) {
+static uint32_t call(struct hearth_grammar_matcher *m, uint32_t symbol, uint32_t below) {
     uint32_t node = m->node_of[symbol];
     if (m->node_of_closure[symbol] != m->closure) {
-        if (!hearth_matcher_grow(m, (void **)&m->nodes, &m->node_cap, m->node_count, sizeof *m->nodes)) {
+        if (!hearth_grammar_matcher_grow(m, (void **)&m->nodes, &m->node_cap, m->node_count, sizeof *m->nodes)) {
             return MATCHER_NONE;
         }
         node = m->node_count++;
@@ -84,11 +84,11 @@ static uint32_t call(struct hearth_matcher *m, uint32_t symbol, uint32_t below) 
         if (m->links[l].below == below) {
             return node;
         }
-        if (!hearth_matcher_spend(m, 1)) {
+        if (!hearth_grammar_matcher_spend(m, 1)) {
             return MATCHER_NONE;
         }
     }
-    if (!hearth_matcher_grow(m, (void **)&m->links, &m->link_cap, m->link_count, sizeof *m->links)) {
+    if (!hearth_grammar_matcher_grow(m, (void **)&m->links, &m->link_cap, m->link_count, sizeof *m->links)) {
         return MATCHER_NONE;
     }
     m->links[m->link_count] = (struct matcher_link){below, m->nodes[node].links};
@@ -96,7 +96,7 @@ static uint32_t call(struct hearth_matcher *m, uint32_t symbol, uint32_t below) 
     return node;
 }
 
-static bool pop(struct hearth_matcher *m, uint32_t node) {
+static bool pop(struct hearth_grammar_matcher *m, uint32_t node) {
     if (node == 0) {
         m->accepts = true;
         return true;
@@ -112,11 +112,11 @@ static bool pop(struct hearth_matcher *m, uint32_t node) {
     return true;
 }
 
-static bool enter(struct hearth_matcher *m, uint32_t symbol, uint32_t node) {
-    const struct hearth_gbnf *g = m->gbnf;
-    const struct hearth_gbnf_rule *rule = &g->rules[g->symbols[symbol].value];
+static bool enter(struct hearth_grammar_matcher *m, uint32_t symbol, uint32_t node) {
+    const struct hearth_grammar_gbnf *g = m->gbnf;
+    const struct hearth_grammar_gbnf_rule *rule = &g->rules[g->symbols[symbol].value];
     uint32_t under = node;
-    if (g->symbols[symbol + 1].kind != HEARTH_GBNF_END) {
+    if (g->symbols[symbol + 1].kind != HEARTH_GRAMMAR_GBNF_END) {
         under = call(m, symbol + 1, node);
         if (under == MATCHER_NONE || (rule->nullable && !reach(m, symbol + 1, node))) {
             return false;
@@ -131,20 +131,20 @@ static bool enter(struct hearth_matcher *m, uint32_t symbol, uint32_t node) {
 }
 
 /* Visits everything in `todo` and what it leads to; the terminals are in `found` then. */
-static bool closure(struct hearth_matcher *m) {
+static bool closure(struct hearth_grammar_matcher *m) {
     while (m->todo_count > 0) {
         uint64_t head = m->todo[--m->todo_count];
         uint32_t symbol = (uint32_t)(head >> 32), node = (uint32_t)head;
         bool ok = true;
         switch (m->gbnf->symbols[symbol].kind) {
-        case HEARTH_GBNF_END:
+        case HEARTH_GRAMMAR_GBNF_END:
             ok = pop(m, node);
             break;
-        case HEARTH_GBNF_RULE:
+        case HEARTH_GRAMMAR_GBNF_RULE:
             ok = enter(m, symbol, node);
             break;
         default:
-            ok = hearth_matcher_grow(m, (void **)&m->found, &m->found_cap, m->found_count, sizeof *m->found);
+            ok = hearth_grammar_matcher_grow(m, (void **)&m->found, &m->found_cap, m->found_count, sizeof *m->found);
             if (ok) {
                 m->found[m->found_count++] = head;
             }
@@ -156,7 +156,7 @@ static bool closure(struct hearth_matcher *m) {
     return true;
 }
 
-static void closure_begin(struct hearth_matcher *m) {
+static void closure_begin(struct hearth_grammar_matcher *m) {
     m->closure++;
     m->closure_nodes = m->node_count;
     m->closure_links = m->link_count;
@@ -166,7 +166,7 @@ static void closure_begin(struct hearth_matcher *m) {
 
 /* ---- moves ---- */
 
-static bool moves_grow(struct hearth_matcher *m) {
+static bool moves_grow(struct hearth_grammar_matcher *m) {
     uint32_t cap = m->move_cap > 0 ? m->move_cap * 2 : 1024;
     struct matcher_move *moves = hearth_memory_calloc(cap, sizeof *moves);
     if (moves == NULL) {
@@ -175,7 +175,7 @@ static bool moves_grow(struct hearth_matcher *m) {
     }
     for (uint32_t i = 0; i < m->move_cap; i++) {
         if (m->moves[i].key != 0) {
-            uint32_t at = (uint32_t)hearth_matcher_mix(m->moves[i].key) & (cap - 1);
+            uint32_t at = (uint32_t)hearth_grammar_matcher_mix(m->moves[i].key) & (cap - 1);
             while (moves[at].key != 0) {
                 at = (at + 1) & (cap - 1);
             }
@@ -188,7 +188,7 @@ static bool moves_grow(struct hearth_matcher *m) {
     return true;
 }
 
-static bool set_holds(const struct hearth_gbnf *g, uint32_t set, uint32_t code) {
+static bool set_holds(const struct hearth_grammar_gbnf *g, uint32_t set, uint32_t code) {
     uint32_t lo = g->sets[set].first, hi = lo + g->sets[set].count;
     while (lo < hi) {
         uint32_t middle = lo + (hi - lo) / 2;
@@ -204,42 +204,43 @@ static bool set_holds(const struct hearth_gbnf *g, uint32_t set, uint32_t code) 
 }
 
 /* `what`: a code point, or TOKEN_KEY and a token. */
-static bool matches(const struct hearth_gbnf *g, uint32_t symbol, uint32_t what) {
-    const struct hearth_gbnf_symbol *s = &g->symbols[symbol];
+static bool matches(const struct hearth_grammar_gbnf *g, uint32_t symbol, uint32_t what) {
+    const struct hearth_grammar_gbnf_symbol *s = &g->symbols[symbol];
     bool token = (what & TOKEN_KEY) != 0;
     switch (s->kind) {
-    case HEARTH_GBNF_CHAR:
+    case HEARTH_GRAMMAR_GBNF_CHAR:
         return !token && s->value == what;
-    case HEARTH_GBNF_SET:
+    case HEARTH_GRAMMAR_GBNF_SET:
         return !token && set_holds(g, s->value, what);
-    case HEARTH_GBNF_NOT_SET:
+    case HEARTH_GRAMMAR_GBNF_NOT_SET:
         return !token && !set_holds(g, s->value, what);
-    case HEARTH_GBNF_ANY:
+    case HEARTH_GRAMMAR_GBNF_ANY:
         return !token;
-    case HEARTH_GBNF_TOKEN:
+    case HEARTH_GRAMMAR_GBNF_TOKEN:
         return token && s->value == (what & ~TOKEN_KEY);
     default:
         return token && s->value != (what & ~TOKEN_KEY);
     }
 }
 
-static uint32_t move(struct hearth_matcher *m, uint32_t from, uint32_t what) {
-    if (from == HEARTH_MATCHER_DEAD || m->overflowed || ((m->move_count + 1) * 2 > m->move_cap && !moves_grow(m))) {
-        return HEARTH_MATCHER_DEAD;
+static uint32_t move(struct hearth_grammar_matcher *m, uint32_t from, uint32_t what) {
+    if (from == HEARTH_GRAMMAR_MATCHER_DEAD || m->overflowed ||
+        ((m->move_count + 1) * 2 > m->move_cap && !moves_grow(m))) {
+        return HEARTH_GRAMMAR_MATCHER_DEAD;
     }
     struct matcher_state state = m->states[from];
     if ((what & TOKEN_KEY) != 0 ? !state.names_tokens : what < state.lo || what > state.hi) {
-        return HEARTH_MATCHER_DEAD;
+        return HEARTH_GRAMMAR_MATCHER_DEAD;
     }
     uint64_t key = (uint64_t)from << 32 | what;
-    uint32_t at = (uint32_t)hearth_matcher_mix(key) & (m->move_cap - 1);
+    uint32_t at = (uint32_t)hearth_grammar_matcher_mix(key) & (m->move_cap - 1);
     for (; m->moves[at].key != 0; at = (at + 1) & (m->move_cap - 1)) {
         if (m->moves[at].key == key) {
             return m->moves[at].state;
         }
     }
     closure_begin(m);
-    bool ok = hearth_matcher_spend(m, state.count);
+    bool ok = hearth_grammar_matcher_spend(m, state.count);
     for (uint32_t i = 0; ok && i < state.count; i++) {
         uint64_t head = m->heads[state.first + i];
         if (matches(m->gbnf, (uint32_t)(head >> 32), what)) {
@@ -247,7 +248,7 @@ static uint32_t move(struct hearth_matcher *m, uint32_t from, uint32_t what) {
         }
     }
     ok = ok && closure(m);
-    uint32_t to = ok ? hearth_matcher_intern(m) : HEARTH_MATCHER_DEAD;
+    uint32_t to = ok ? hearth_grammar_matcher_intern(m) : HEARTH_GRAMMAR_MATCHER_DEAD;
     if (!m->overflowed) {
         m->moves[at] = (struct matcher_move){key, to};
         m->move_count++;
@@ -258,22 +259,23 @@ static uint32_t move(struct hearth_matcher *m, uint32_t from, uint32_t what) {
 /* ---- bytes ---- */
 
 /* Whether a head matches some code point of [lo, hi]. */
-static bool feasible(struct hearth_matcher *m, uint32_t state_index, uint32_t lo, uint32_t hi) {
-    const struct hearth_gbnf *g = m->gbnf;
+static bool feasible(struct hearth_grammar_matcher *m, uint32_t state_index, uint32_t lo, uint32_t hi) {
+    const struct hearth_grammar_gbnf *g = m->gbnf;
     const struct matcher_state *state = &m->states[state_index];
-    if (!hearth_matcher_spend(m, state->count)) {
+    if (!hearth_grammar_matcher_spend(m, state->count)) {
         return false;
     }
     for (uint32_t i = 0; i < state->count; i++) {
-        const struct hearth_gbnf_symbol *s = &g->symbols[m->heads[state->first + i] >> 32];
-        bool negated = s->kind == HEARTH_GBNF_NOT_SET;
-        if (s->kind == HEARTH_GBNF_ANY || (s->kind == HEARTH_GBNF_CHAR && lo <= s->value && s->value <= hi)) {
+        const struct hearth_grammar_gbnf_symbol *s = &g->symbols[m->heads[state->first + i] >> 32];
+        bool negated = s->kind == HEARTH_GRAMMAR_GBNF_NOT_SET;
+        if (s->kind == HEARTH_GRAMMAR_GBNF_ANY ||
+            (s->kind == HEARTH_GRAMMAR_GBNF_CHAR && lo <= s->value && s->value <= hi)) {
             return true;
         }
-        if (!negated && s->kind != HEARTH_GBNF_SET) {
+        if (!negated && s->kind != HEARTH_GRAMMAR_GBNF_SET) {
             continue;
         }
-        const struct hearth_gbnf_set *set = &g->sets[s->value];
+        const struct hearth_grammar_gbnf_set *set = &g->sets[s->value];
         bool touched = false, covered = false;
         for (uint32_t r = set->first; r < set->first + set->count; r++) {
             touched = touched || (g->ranges[r].lo <= hi && lo <= g->ranges[r].hi);
@@ -286,19 +288,20 @@ static bool feasible(struct hearth_matcher *m, uint32_t state_index, uint32_t lo
     return false;
 }
 
-static bool first_byte(struct hearth_matcher_point *point, uint8_t byte) {
+static bool first_byte(struct hearth_grammar_matcher_point *point, uint8_t byte) {
     point->length = byte >= 0xC2 && byte <= 0xDF ? 2 : byte >= 0xE0 && byte <= 0xEF ? 3 : 4;
     point->left = (uint8_t)(point->length - 1);
     point->code = byte & (0xFFu >> (point->length + 1));
     return byte >= 0xC2 && byte <= 0xF4;
 }
 
-bool hearth_matcher_byte(struct hearth_matcher *m, struct hearth_matcher_point *point, uint8_t byte) {
+bool hearth_grammar_matcher_byte(struct hearth_grammar_matcher *m, struct hearth_grammar_matcher_point *point,
+                                 uint8_t byte) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* by length: shorter ones are written shorter */
-    bool ok = point->state != HEARTH_MATCHER_DEAD;
+    bool ok = point->state != HEARTH_GRAMMAR_MATCHER_DEAD;
     if (ok && point->left == 0 && byte < 0x80) {
         point->state = move(m, point->state, byte);
-        return point->state != HEARTH_MATCHER_DEAD;
+        return point->state != HEARTH_GRAMMAR_MATCHER_DEAD;
     }
     if (ok && point->left == 0) {
         ok = first_byte(point, byte);
@@ -309,8 +312,8 @@ bool hearth_matcher_byte(struct hearth_matcher *m, struct hearth_matcher_point *
     }
     if (ok && point->left == 0) {
         ok = point->code >= least[point->length] && point->code <= 0x10FFFF;
-        point->state = ok ? move(m, point->state, point->code) : HEARTH_MATCHER_DEAD;
-        return point->state != HEARTH_MATCHER_DEAD;
+        point->state = ok ? move(m, point->state, point->code) : HEARTH_GRAMMAR_MATCHER_DEAD;
+        return point->state != HEARTH_GRAMMAR_MATCHER_DEAD;
     }
     if (ok) {
         uint32_t lo = point->code << (6 * point->left), hi = lo | ((1u << (6 * point->left)) - 1);
@@ -319,20 +322,20 @@ bool hearth_matcher_byte(struct hearth_matcher *m, struct hearth_matcher_point *
         ok = lo <= hi && feasible(m, point->state, lo, hi);
     }
     if (!ok) {
-        *point = (struct hearth_matcher_point){.state = HEARTH_MATCHER_DEAD};
+        *point = (struct hearth_grammar_matcher_point){.state = HEARTH_GRAMMAR_MATCHER_DEAD};
     }
     return ok;
 }
 
-uint32_t hearth_matcher_token(struct hearth_matcher *m, uint32_t state, hearth_token token) {
+uint32_t hearth_grammar_matcher_token(struct hearth_grammar_matcher *m, uint32_t state, hearth_token token) {
     return move(m, state, TOKEN_KEY | (uint32_t)token);
 }
 
-uint32_t hearth_matcher_union(struct hearth_matcher *m, uint32_t a, uint32_t b) {
-    if (a == b || b == HEARTH_MATCHER_DEAD) {
+uint32_t hearth_grammar_matcher_union(struct hearth_grammar_matcher *m, uint32_t a, uint32_t b) {
+    if (a == b || b == HEARTH_GRAMMAR_MATCHER_DEAD) {
         return a;
     }
-    if (a == HEARTH_MATCHER_DEAD) {
+    if (a == HEARTH_GRAMMAR_MATCHER_DEAD) {
         return b;
     }
     closure_begin(m);
@@ -345,28 +348,30 @@ uint32_t hearth_matcher_union(struct hearth_matcher *m, uint32_t a, uint32_t b) 
         }
         m->accepts = m->accepts || state.accepts;
     }
-    return ok && closure(m) ? hearth_matcher_intern(m) : HEARTH_MATCHER_DEAD;
+    return ok && closure(m) ? hearth_grammar_matcher_intern(m) : HEARTH_GRAMMAR_MATCHER_DEAD;
 }
 
-bool hearth_matcher_complete(const struct hearth_matcher *m, const struct hearth_matcher_point *point) {
+bool hearth_grammar_matcher_complete(const struct hearth_grammar_matcher *m,
+                                     const struct hearth_grammar_matcher_point *point) {
     return point->left == 0 && m->states[point->state].accepts;
 }
 
-bool hearth_matcher_names_tokens(const struct hearth_matcher *m, uint32_t state) {
+bool hearth_grammar_matcher_names_tokens(const struct hearth_grammar_matcher *m, uint32_t state) {
     return m->states[state].names_tokens;
 }
 
-bool hearth_matcher_overflowed(const struct hearth_matcher *m) {
+bool hearth_grammar_matcher_overflowed(const struct hearth_grammar_matcher *m) {
     return m->overflowed;
 }
 
 /* ---- life ---- */
 
-int hearth_matcher_create(struct hearth_gbnf *gbnf, struct hearth_matcher **out, struct hearth_errmsg *msg) {
+int hearth_grammar_matcher_create(struct hearth_grammar_gbnf *gbnf, struct hearth_grammar_matcher **out,
+                                  struct hearth_errmsg *msg) {
     *out = NULL;
-    struct hearth_matcher *m = hearth_memory_calloc(1, sizeof *m);
+    struct hearth_grammar_matcher *m = hearth_memory_calloc(1, sizeof *m);
     if (m == NULL) {
-        hearth_gbnf_destroy(gbnf);
+        hearth_grammar_gbnf_destroy(gbnf);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
     m->gbnf = gbnf;
@@ -374,22 +379,22 @@ int hearth_matcher_create(struct hearth_gbnf *gbnf, struct hearth_matcher **out,
     m->node_of = hearth_memory_calloc(gbnf->symbol_count, sizeof *m->node_of);
     m->node_of_closure = hearth_memory_calloc(gbnf->symbol_count, sizeof *m->node_of_closure);
     bool ok = m->node_of != NULL && m->node_of_closure != NULL &&
-              hearth_matcher_grow(m, (void **)&m->nodes, &m->node_cap, 0, sizeof *m->nodes) &&
-              hearth_matcher_grow(m, (void **)&m->states, &m->state_cap, 0, sizeof *m->states);
+              hearth_grammar_matcher_grow(m, (void **)&m->nodes, &m->node_cap, 0, sizeof *m->nodes) &&
+              hearth_grammar_matcher_grow(m, (void **)&m->states, &m->state_cap, 0, sizeof *m->states);
     if (ok) {
         m->nodes[m->node_count++] = (struct matcher_node){.links = MATCHER_NONE};
         m->states[m->state_count++] = (struct matcher_state){.lo = UINT32_MAX};
         closure_begin(m);
-        const struct hearth_gbnf_rule *root = &gbnf->rules[gbnf->root];
+        const struct hearth_grammar_gbnf_rule *root = &gbnf->rules[gbnf->root];
         for (uint32_t a = root->first; ok && a < root->first + root->count; a++) {
             ok = reach(m, gbnf->alternatives[a], 0);
         }
         ok = ok && closure(m);
     }
-    m->start = ok ? hearth_matcher_intern(m) : HEARTH_MATCHER_DEAD;
-    if (m->start == HEARTH_MATCHER_DEAD) {
+    m->start = ok ? hearth_grammar_matcher_intern(m) : HEARTH_GRAMMAR_MATCHER_DEAD;
+    if (m->start == HEARTH_GRAMMAR_MATCHER_DEAD) {
         bool work = m->overflowed && m->node_of_closure != NULL;
-        hearth_matcher_destroy(m);
+        hearth_grammar_matcher_destroy(m);
         return ok     ? hearth_fail(msg, HEARTH_ERR_INVALID, "no text follows the grammar")
                : work ? hearth_fail(msg, HEARTH_ERR_INVALID, "the grammar is too large")
                       : hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
@@ -398,11 +403,11 @@ int hearth_matcher_create(struct hearth_gbnf *gbnf, struct hearth_matcher **out,
     return HEARTH_OK;
 }
 
-void hearth_matcher_destroy(struct hearth_matcher *m) {
+void hearth_grammar_matcher_destroy(struct hearth_grammar_matcher *m) {
     if (m == NULL) {
         return;
     }
-    hearth_gbnf_destroy(m->gbnf);
+    hearth_grammar_gbnf_destroy(m->gbnf);
     free(m->nodes);
     free(m->links);
     free(m->heads);
@@ -419,6 +424,6 @@ void hearth_matcher_destroy(struct hearth_matcher *m) {
     free(m);
 }
 
-struct hearth_matcher_point hearth_matcher_start(const struct hearth_matcher *m) {
-    return (struct hearth_matcher_point){.state = m->start};
+struct hearth_grammar_matcher_point hearth_grammar_matcher_start(const struct hearth_grammar_matcher *m) {
+    return (struct hearth_grammar_matcher_point){.state = m->start};
 }

@@ -1,5 +1,5 @@
 /* What does not need the text of a grammar any more: sets in order, rules that the empty text follows, the end. */
-#include "engine/gbnf.h"
+#include "grammar/gbnf.h"
 
 #include "base/memory.h"
 
@@ -8,11 +8,11 @@
 /* ---- sets ---- */
 
 static int by_lo(const void *a, const void *b) {
-    const struct hearth_gbnf_range *x = a, *y = b;
+    const struct hearth_grammar_gbnf_range *x = a, *y = b;
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-uint32_t hearth_gbnf_normalise(struct hearth_gbnf_range *ranges, uint32_t count) {
+uint32_t hearth_grammar_gbnf_normalise(struct hearth_grammar_gbnf_range *ranges, uint32_t count) {
     if (count == 0) {
         return 0;
     }
@@ -33,7 +33,7 @@ uint32_t hearth_gbnf_normalise(struct hearth_gbnf_range *ranges, uint32_t count)
 /* A rule is nullable when an alternative is made of nullable rules only. Each alternative counts those it still waits
  * for; `users` lists, rule by rule, the alternatives that name it. So every name is looked at twice, whatever the order
  * of the rules. */
-bool hearth_gbnf_find_nullable(struct hearth_gbnf *g) {
+bool hearth_grammar_gbnf_find_nullable(struct hearth_grammar_gbnf *g) {
     uint32_t *waits = hearth_memory_calloc(g->alternative_count + 1u, sizeof *waits);
     uint32_t *owner = hearth_memory_malloc((g->alternative_count + 1u) * sizeof *owner);
     uint32_t *begin = hearth_memory_calloc(g->rule_count + 2u, sizeof *begin);
@@ -44,8 +44,8 @@ bool hearth_gbnf_find_nullable(struct hearth_gbnf *g) {
         for (uint32_t r = 0; r < g->rule_count; r++) {
             for (uint32_t a = g->rules[r].first; a < g->rules[r].first + g->rules[r].count; a++) {
                 owner[a] = r;
-                for (uint32_t s = g->alternatives[a]; g->symbols[s].kind != HEARTH_GBNF_END; s++) {
-                    if (g->symbols[s].kind != HEARTH_GBNF_RULE) {
+                for (uint32_t s = g->alternatives[a]; g->symbols[s].kind != HEARTH_GRAMMAR_GBNF_END; s++) {
+                    if (g->symbols[s].kind != HEARTH_GRAMMAR_GBNF_RULE) {
                         waits[a] = UINT32_MAX / 2; /* for ever */
                     } else if (pass == 0) {
                         begin[g->symbols[s].value + 2]++;
@@ -83,7 +83,7 @@ bool hearth_gbnf_find_nullable(struct hearth_gbnf *g) {
 
 /* ---- the end ---- */
 
-void hearth_gbnf_destroy(struct hearth_gbnf *gbnf) {
+void hearth_grammar_gbnf_destroy(struct hearth_grammar_gbnf *gbnf) {
     if (gbnf == NULL) {
         return;
     }

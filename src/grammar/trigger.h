@@ -4,24 +4,24 @@
  * ( ) (?: ) (?= ) (?! ), |, * + ? {m,n} and their lazy forms, ^ and $ for the ends of the whole text. Bytes, not
  * characters. std::regex, which llama.cpp uses, looks at the whole text for every token and recurses with its length;
  * here the caller chooses where to look from. */
-#ifndef HEARTH_ENGINE_TRIGGER_H
-#define HEARTH_ENGINE_TRIGGER_H
+#ifndef HEARTH_GRAMMAR_TRIGGER_H
+#define HEARTH_GRAMMAR_TRIGGER_H
 
 #include "base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
-struct hearth_trigger;
+struct hearth_grammar_trigger;
 
 /* Errors: INVALID (the message shows the pattern), NOMEM. */
-int hearth_trigger_create(const char *pattern, struct hearth_trigger **out, struct hearth_errmsg *msg);
-void hearth_trigger_destroy(struct hearth_trigger *trigger); /* NULL is allowed */
+int hearth_grammar_trigger_create(const char *pattern, struct hearth_grammar_trigger **out, struct hearth_errmsg *msg);
+void hearth_grammar_trigger_destroy(struct hearth_grammar_trigger *trigger); /* NULL is allowed */
 
 /* The first match in `text` that begins at `from` or later. `whole`: the text begins at its true beginning, so that ^
  * can match at 0. `*start` is where the first group that is not empty begins, else where the match begins. A search
  * that takes too much work finds nothing. */
-bool hearth_trigger_find(const struct hearth_trigger *trigger, const char *text, size_t len, size_t from, bool whole,
-                         size_t *start);
+bool hearth_grammar_trigger_find(const struct hearth_grammar_trigger *trigger, const char *text, size_t len,
+                                 size_t from, bool whole, size_t *start);
 
 #endif
