@@ -2,7 +2,7 @@
  *
  * The mask goes through the vocabulary in the order of the texts' bytes, with the place in the grammar behind each
  * byte of the last text on a stack: a text begins where it leaves the last one, and where a byte is refused, all texts
- * that share it are skipped.
+ * that share it are leapt over.
  *
  * A waiting grammar keeps the end of the text, WINDOW_BYTES at least. A pattern is searched from LOOK_BACK_BYTES before
  * what is new, so waiting costs the same for every token. */
@@ -28,7 +28,9 @@ struct hearth_grammar_vocabulary {
     uint32_t *offsets;   /* count + 1 */
     hearth_token *order; /* by text */
     uint16_t *common;    /* bytes shared with the text before it in the order */
+    uint32_t *leap;      /* the next text in the order that shares less than this one with the text before it */
     uint8_t *ends;       /* token ends generation */
+    struct hearth_tokens end_tokens; /* those */
     size_t longest;
 };
 
@@ -46,10 +48,12 @@ static int by_text(const void *a, const void *b, void *user) {
 
 static bool read_texts(struct hearth_grammar_vocabulary *v) {
     struct hearth_buf texts = {0};
-    for (uint32_t t = 0; t < v->count; t++) {
+    bool ok = true;
+    for (uint32_t t = 0; t < v->count && ok; t++) {
         v->offsets[t] = (uint32_t)texts.len;
         v->order[t] = (hearth_token)t;
         v->ends[t] = v->tokens.ends(v->tokens.user, (hearth_token)t);
+        ok = !v->ends[t] || hearth_tokens_push(&v->end_tokens, (hearth_token)t);
         size_t room = 64, len;
         do {
             room *= 2;
@@ -65,7 +69,7 @@ static bool read_texts(struct hearth_grammar_vocabulary *v) {
     }
     v->offsets[v->count] = (uint32_t)texts.len;
     v->bytes = hearth_buf_take(&texts);
-    return v->bytes != NULL;
+    return ok && v->bytes != NULL;
 }
 
 struct hearth_grammar_vocabulary *hearth_grammar_vocabulary_create(const struct hearth_grammar_tokens *tokens) {
@@ -78,8 +82,10 @@ struct hearth_grammar_vocabulary *hearth_grammar_vocabulary_create(const struct 
     v->offsets = hearth_memory_malloc((v->count + 1u) * sizeof *v->offsets);
     v->order = hearth_memory_malloc(v->count * sizeof *v->order);
     v->common = hearth_memory_malloc(v->count * sizeof *v->common);
+    v->leap = hearth_memory_malloc(v->count * sizeof *v->leap);
     v->ends = hearth_memory_malloc(v->count);
-    if (v->offsets == NULL || v->order == NULL || v->common == NULL || v->ends == NULL || !read_texts(v)) {
+    if (v->offsets == NULL || v->order == NULL || v->common == NULL || v->leap == NULL || v->ends == NULL ||
+        !read_texts(v)) {
         hearth_grammar_vocabulary_destroy(v);
         return NULL;
     }
@@ -95,6 +101,13 @@ struct hearth_grammar_vocabulary *hearth_grammar_vocabulary_create(const struct 
         before = text;
         before_len = len;
     }
+    for (uint32_t i = v->count; i-- > 0;) {
+        uint32_t next = i + 1;
+        while (next < v->count && v->common[next] >= v->common[i]) {
+            next = v->leap[next];
+        }
+        v->leap[i] = next;
+    }
     return v;
 }
 
@@ -104,7 +117,9 @@ void hearth_grammar_vocabulary_destroy(struct hearth_grammar_vocabulary *v) {
         free(v->offsets);
         free(v->order);
         free(v->common);
+        free(v->leap);
         free(v->ends);
+        hearth_tokens_finish(&v->end_tokens);
         free(v);
     }
 }
@@ -247,36 +262,55 @@ bool hearth_grammar_constraint_allows(struct hearth_grammar_constraint *c, heart
     return advance(c, token, text, len, &point);
 }
 
+/* Tokens that do not come by their texts: those that end the reply, and those that the grammar names. */
+static size_t mask_others(struct hearth_grammar_constraint *c, uint8_t *allowed) {
+    const struct hearth_grammar_vocabulary *v = c->vocabulary;
+    size_t count = 0;
+    if (hearth_grammar_matcher_complete(c->matcher, &c->point)) {
+        for (; count < v->end_tokens.n; count++) {
+            allowed[v->end_tokens.v[count]] = 1;
+        }
+    }
+    if (c->point.left > 0 || !hearth_grammar_matcher_names_tokens(c->matcher, c->point.state)) {
+        return count;
+    }
+    for (uint32_t t = 0; t < v->count; t++) {
+        const uint8_t *text;
+        if (!allowed[t] && !v->ends[t] && text_of(v, (hearth_token)t, &text) > 0 && text[0] != 0) {
+            allowed[t] = hearth_grammar_matcher_token(c->matcher, c->point.state, (hearth_token)t) !=
+                         HEARTH_GRAMMAR_MATCHER_DEAD;
+            count += allowed[t];
+        }
+    }
+    return count;
+}
+
 size_t hearth_grammar_constraint_mask(struct hearth_grammar_constraint *c, uint8_t *allowed) {
     HEARTH_ASSERT(c->phase == ACTIVE);
     const struct hearth_grammar_vocabulary *v = c->vocabulary;
     hearth_grammar_matcher_settle(c->matcher, &c->point);
-    bool complete = hearth_grammar_matcher_complete(c->matcher, &c->point);
-    bool named = c->point.left == 0 && hearth_grammar_matcher_names_tokens(c->matcher, c->point.state);
-    size_t reached = 0, count = 0;
+    size_t count = 0;
+    memset(allowed, 0, v->count);
     c->places[0] = c->point;
-    for (uint32_t i = 0; i < v->count; i++) {
+    for (uint32_t i = 0; i < v->count;) {
         hearth_token token = v->order[i];
-        bool ok = false;
         const uint8_t *text;
-        size_t len = text_of(v, token, &text);
-        if (v->common[i] <= reached) { /* else it goes on with the byte that was refused in the text before */
-            for (reached = v->common[i]; reached < len; reached++) {
-                c->places[reached + 1] = c->places[reached];
-                if (!hearth_grammar_matcher_byte(c->matcher, &c->places[reached + 1], text[reached])) {
-                    break;
-                }
+        size_t len = text_of(v, token, &text), reached = v->common[i];
+        while (reached < len) {
+            c->places[reached + 1] = c->places[reached];
+            if (!hearth_grammar_matcher_byte(c->matcher, &c->places[reached + 1], text[reached])) {
+                break;
             }
-            ok = reached == len && len > 0 && text[0] != 0;
+            reached++;
         }
-        ok = v->ends[token] ? complete : ok;
-        if (!ok && named && !v->ends[token] && len > 0 && text[0] != 0) {
-            ok = hearth_grammar_matcher_token(c->matcher, c->point.state, token) != HEARTH_GRAMMAR_MATCHER_DEAD;
-        }
+        bool ok = reached == len && len > 0 && text[0] != 0 && !v->ends[token];
         allowed[token] = ok;
         count += ok;
+        for (i++; i < v->count && v->common[i] > reached;) { /* they go on with the byte that was refused */
+            i = v->leap[i];
+        }
     }
-    return count;
+    return count + mask_others(c, allowed);
 }
 
 /* ---- what came ---- */
