@@ -1,11 +1,18 @@
-/* A grammar applied to tokens: which may come next, and where the tokens that came have led.
+/* A grammar applied to tokens: which may come next, and where the tokens that came have led. The way into this room.
  *
  *     WAITING   lazy: anything goes, the text is watched for a trigger
  *     ACTIVE    the reply follows the grammar
  *     OFF       it was shown a token that does not follow: the grammar says no more
  *
  * An end token may come where the grammar is complete, and nowhere else. Texts of tokens are those with control tokens
- * printed, as llama.cpp's grammars see them. */
+ * printed, as llama.cpp's grammars see them.
+ *
+ *     grammar.h   tokens: masks, triggers, what came          over
+ *     trigger.h   regular expressions in a growing text
+ *     matcher.h   a text through the rules, byte by byte      over
+ *     gbnf.h      llama.cpp's notation, read into rules
+ *
+ * The room knows `base` and nothing else: no engine, no JSON, no schemas. */
 #ifndef HEARTH_GRAMMAR_GRAMMAR_H
 #define HEARTH_GRAMMAR_GRAMMAR_H
 
