@@ -49,7 +49,7 @@ int hearth_err_http(int err) {
 /* Shortens a line to what a message holds: its beginning and its end, and no part of a character. */
 static void keep_ends(const char *line, size_t len, char *out, size_t size) {
     static const char gap[] = "…";
-    size_t head = size / 2, tail = len - (size - head - sizeof gap - 1);
+    size_t head = size / 2, tail = len - (size - head - sizeof gap); /* with the zero behind it */
     while (head > 0 && ((unsigned char)line[head] & 0xC0) == 0x80) {
         head--;
     }

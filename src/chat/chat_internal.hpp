@@ -133,7 +133,7 @@ inline void check_cancel() {
 /* One line of what llama.cpp says, without the drawings of source text. */
 std::string one_line(const std::string &what);
 /* Called inside a catch block: the exception in flight becomes a code and one line of text. */
-int fail_in_flight(struct hearth_errmsg *msg);
+int fail_in_flight(struct hearth_errmsg *msg, const struct hearth_chat *guarded = nullptr);
 
 /* ---- turns (turns.cpp) ---- */
 

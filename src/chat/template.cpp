@@ -455,7 +455,12 @@ std::string one_line(const std::string &what) {
 }
 
 /* What was refused memory may have come here as something else: `common` catches and throws again. */
-int fail_in_flight(struct hearth_errmsg *msg) {
+int fail_in_flight(struct hearth_errmsg *msg, const struct hearth_chat *guarded) {
+    const auto line = [guarded](const std::exception &e) {
+        std::string text = one_line(e.what());
+        text.resize(guarded != nullptr ? drop_seams(*guarded, text.data(), text.size()) : text.size());
+        return text;
+    };
     if (hearth_memory_refused()) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory in the chat template");
     }
@@ -466,9 +471,9 @@ int fail_in_flight(struct hearth_errmsg *msg) {
     } catch (const interrupted &e) {
         return hearth_fail(msg, e.err, "%s", hearth_err_text(e.err));
     } catch (const invalid_request &e) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s", one_line(e.what()).c_str());
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s", line(e).c_str());
     } catch (const std::exception &e) {
-        return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "%s", one_line(e.what()).c_str());
+        return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "%s", line(e).c_str());
     } catch (...) {
         return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "the chat template failed");
     }
@@ -551,9 +556,7 @@ int hearth_chat_render(struct hearth_chat *chat, const struct hearth_chat_reques
         }
         return HEARTH_OK;
     } catch (...) {
-        const int err = fail_in_flight(msg);
-        msg->text[drop_seams(*chat, msg->text, strlen(msg->text))] = '\0';
-        return err;
+        return fail_in_flight(msg, chat);
     }
 }
 

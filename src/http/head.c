@@ -86,10 +86,11 @@ static bool is_authority(const char *text, size_t len) {
     if (at < len && text[at++] != ':') {
         return false;
     }
-    while (at < len && text[at] >= '0' && text[at] <= '9') {
-        at++;
+    unsigned port = 0;
+    while (at < len && text[at] >= '0' && text[at] <= '9' && port <= UINT16_MAX) {
+        port = 10 * port + (unsigned)(text[at++] - '0');
     }
-    return at == len;
+    return at == len && port <= UINT16_MAX;
 }
 
 static bool check_host(const struct hearth_http_conn *conn, const struct hearth_http_target *target,

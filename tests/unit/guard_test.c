@@ -120,8 +120,13 @@ static void errors_quote_what_was_sent(void **state) {
             .messages = messages, .message_count = 1, .tool_choice = HEARTH_TOOLS_AUTO, .specials = specials};
         assert_int_equal(hearth_chat_format_get(chat, &request, &format, &msg), HEARTH_OK);
         assert_int_equal(hearth_chat_render(chat, &request, format, &prompt, &msg), HEARTH_ERR_TEMPLATE);
-        assert_true(blanks > 0 || strcmp(msg.text, expected) == 0);
-        assert_memory_equal(msg.text, expected, strlen(msg.text));
+        const char *gap = strstr(msg.text, "…"); /* a long message keeps its beginning and its end */
+        const size_t head = gap != NULL ? (size_t)(gap - msg.text) : strlen(msg.text);
+        const char *tail = gap != NULL ? gap + strlen("…") : "";
+        assert_memory_equal(msg.text, expected, head);
+        assert_string_equal(tail, expected + strlen(expected) - strlen(tail));
+        assert_true(gap != NULL || head == strlen(expected));
+        assert_true(gap == NULL || strlen(msg.text) > sizeof msg.text - 5);
         hearth_chat_prompt_finish(&prompt);
         hearth_chat_format_unref(format);
     }

@@ -23,7 +23,8 @@ static void sql(const char *text) {
 
 static void assert_begun_anew(void) {
     struct hearth_transcripts *transcripts = open_plain();
-    assert_int_equal(files_like("transcripts.db.bad-*", false), 1);
+    /* Its log and shared memory (-wal, -shm), where there are some, go with it. */
+    assert_int_equal(files_like("transcripts.db.bad-*[!lm]", false), 1);
     assert_int_equal(warnings, 1);
     assert_known(ask(transcripts, "one", "the first", no_salt), false);
     teach(transcripts, "two", "the second", no_salt);
