@@ -18,7 +18,7 @@ class Beside(Case):
     A long prompt is sent, then short ones (ten words, two tokens of reply) at random times until it is read; on average
     two a second on hybrid, which reads more slowly, and six on pages.
     TTFT is that of the short ones that were due before the long one's first token, of all rounds together; with one
-    lane hearth sets the long one aside for each of them. *Long* is what the long prompt itself takes. hearth guesses
+    lane hearth preempts the long one for each of them. *Long* is what the long prompt itself takes. hearth guesses
     ahead, as by default.
     """
     name, group = "beside", "load"
