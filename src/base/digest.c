@@ -42,6 +42,10 @@ bool hearth_digest_equal(struct hearth_digest a, struct hearth_digest b) {
     return a.lo == b.lo && a.hi == b.hi;
 }
 
+bool hearth_digest_is_zero(struct hearth_digest digest) {
+    return digest.lo == 0 && digest.hi == 0;
+}
+
 void hearth_digest_hex(struct hearth_digest digest, char out[33]) {
     static const char digits[] = "0123456789abcdef";
     for (int i = 0; i < 16; i++) {

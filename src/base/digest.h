@@ -15,6 +15,8 @@ struct hearth_digest hearth_digest_bytes(const void *bytes, size_t len);
 /* Digest of `parent` followed by bytes: the links of a chain. */
 struct hearth_digest hearth_digest_chain(struct hearth_digest parent, const void *bytes, size_t len);
 bool hearth_digest_equal(struct hearth_digest a, struct hearth_digest b);
+/* Zero stands for "none" where a digest may be left out. */
+bool hearth_digest_is_zero(struct hearth_digest digest);
 /* 32 lower-case hex digits and a NUL. */
 void hearth_digest_hex(struct hearth_digest digest, char out[33]);
 /* 64-bit checksum of a payload (XXH3-64). */

@@ -165,14 +165,10 @@ json_t *hearth_sessions_json(const struct hearth_buf *text) {
                          : NULL;
 }
 
-bool hearth_sessions_is_zero(struct hearth_digest digest) {
-    return digest.lo == 0 && digest.hi == 0;
-}
-
 json_t *hearth_sessions_digest(struct hearth_digest digest) {
     char hex[33];
     hearth_digest_hex(digest, hex);
-    return hearth_sessions_is_zero(digest) ? json_null() : json_string(hex);
+    return hearth_digest_is_zero(digest) ? json_null() : json_string(hex);
 }
 
 bool hearth_sessions_read_digest(const char *hex, struct hearth_digest *out) {
@@ -297,7 +293,7 @@ bool hearth_sessions_find(struct sessions *sessions, const char *name, struct he
 
 bool hearth_sessions_line(struct sessions *sessions, const struct hearth_session *session, struct hearth_line *out) {
     *out = (struct hearth_line){0};
-    if (hearth_sessions_is_zero(session->head)) {
+    if (hearth_digest_is_zero(session->head)) {
         return true;
     }
     const int err = hearth_store_line(sessions->store, session->owner, session->head, out);

@@ -40,7 +40,7 @@ static json_t *place_config(struct export *export, const struct hearth_turn *tur
     hearth_digest_hex(turn->config_id, hex);
     json_t *known = json_object_get(export->places, hex);
     struct hearth_turn whole = {0};
-    if (known || hearth_sessions_is_zero(turn->config_id)) {
+    if (known || hearth_digest_is_zero(turn->config_id)) {
         return known ? json_incref(known) : json_null();
     }
     json_t *config = hearth_sessions_json(&turn->config);
@@ -75,7 +75,7 @@ static json_t *turn_json(struct export *export, const struct hearth_turn *turn) 
     json_t *one = json_pack("{s:o, s:s, s:I, s:o, s:o}", "id", hearth_sessions_digest(turn->id), "status",
                             hearth_turn_status_text(turn->status), "created_us", (json_int_t)turn->created_us, "config",
                             place_config(export, turn), "body", body);
-    if (one && !hearth_sessions_is_zero(turn->model) && turn->tokens.n > 0) {
+    if (one && !hearth_digest_is_zero(turn->model) && turn->tokens.n > 0) {
         (void)json_object_set_new(one, "model", hearth_sessions_digest(turn->model));
         (void)json_object_set_new(one, "base_tokens", json_integer(turn->base_tokens));
         (void)json_object_set_new(one, "tokens", tokens_json(&turn->tokens));
@@ -366,7 +366,7 @@ struct import_path {
 static bool follow(struct import *import, struct import_path *path, struct hearth_turn *turn, size_t index) {
     const bool follows =
         path->turns == index && turn->base_tokens <= path->tokens.n && hearth_digest_equal(path->model, turn->model);
-    if (hearth_sessions_is_zero(turn->model) || (turn->base_tokens > 0 && !follows)) {
+    if (hearth_digest_is_zero(turn->model) || (turn->base_tokens > 0 && !follows)) {
         return true;
     }
     path->tokens.n = turn->base_tokens;

@@ -57,7 +57,6 @@ struct sessions_name hearth_sessions_name(const char *name);
 
 /* JSON text, as far as it is some; NULL: none. The caller's reference. */
 json_t *hearth_sessions_json(const struct hearth_buf *text);
-bool hearth_sessions_is_zero(struct hearth_digest digest);
 /* 32 hex digits, or null for zero. */
 json_t *hearth_sessions_digest(struct hearth_digest digest);
 bool hearth_sessions_read_digest(const char *hex, struct hearth_digest *out);

@@ -36,7 +36,7 @@ static char *last_words_of_line(struct sessions *sessions, const struct hearth_s
 static char *last_words(struct sessions *sessions, const struct hearth_session *session) {
     struct hearth_digest id = session->head;
     char *text = NULL;
-    for (int i = 0; i < SEARCH_TURNS && !text && !hearth_sessions_is_zero(id); i++) {
+    for (int i = 0; i < SEARCH_TURNS && !text && !hearth_digest_is_zero(id); i++) {
         struct hearth_turn turn = {0};
         if (hearth_store_get(sessions->store, session->owner, id, &turn) != HEARTH_OK) {
             return last_words_of_line(sessions, session);
@@ -45,7 +45,7 @@ static char *last_words(struct sessions *sessions, const struct hearth_session *
         id = turn.parent;
         hearth_turn_finish(&turn);
     }
-    return text || hearth_sessions_is_zero(id) ? text : last_words_of_line(sessions, session);
+    return text || hearth_digest_is_zero(id) ? text : last_words_of_line(sessions, session);
 }
 
 static int ls_json(struct sessions *sessions, const struct hearth_session *list, size_t count) {
@@ -85,7 +85,7 @@ static void print_rows(struct sessions *sessions, const struct hearth_session *l
         hearth_digest_hex(list[i].owner, hex);
         const int shown = hearth_show_text(stdout, list[i].name, NAME_COLUMNS);
         int before = printf("%*s  ", max(name - shown, 0), "") + shown;
-        before += owners ? printf("%.8s  ", hearth_sessions_is_zero(list[i].owner) ? "-       " : hex) : 0;
+        before += owners ? printf("%.8s  ", hearth_digest_is_zero(list[i].owner) ? "-       " : hex) : 0;
         before += printf("%5s  %*s  %*s  ", hearth_show_count(list[i].turns).text, tokens,
                          list[i].tokens > 0 ? hearth_show_count(list[i].tokens).text : "-", used,
                          hearth_show_age(list[i].used_us).text);

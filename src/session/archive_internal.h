@@ -58,10 +58,6 @@ bool hearth_archive_db_set_aside(const char *path);
 
 /* ---- archive_rows.c ---- */
 
-/* Turns a payload into a body and back. False: the body is not what was written (or: no randomness). */
-bool hearth_archive_body_close(const struct hearth_seal *seal, struct hearth_archive_row *row);
-bool hearth_archive_body_open(const struct hearth_seal *seal, struct hearth_archive_row *row);
-
 /* Reads rows; bodies that fail their check are left out and counted. */
 int hearth_archive_rows_read(struct archive_db *db, const struct hearth_seal *seal, enum hearth_archive_query query,
                              struct hearth_digest key, struct hearth_archive_row *rows, size_t max, size_t *count,

@@ -1,7 +1,6 @@
 /* The archive's rows: what is asked, what is written, and what goes for the limit.
  *
- * A body is the payload and its checksum, or, with a key, nonce, tag and both encrypted. Checksum and tag cover kind,
- * key, parent and other as well, so that no row can stand in another's place.
+ * A body is a sealed row (sealed_row.h) about kind, key, parent and other.
  *
  * What goes: a leaf unused for longest, then what it hung on, upwards as long as nothing else hangs there and it was
  * not used later. An inner node is at least as much in use as what hangs on it, so only leaves need their time kept: a
@@ -10,10 +9,9 @@
 
 #include "base/clock.h"
 #include "session/db.h"
+#include "session/sealed_row.h"
 
 #include <string.h>
-
-#define SEAL_BYTES (HEARTH_SEAL_NONCE_BYTES + HEARTH_SEAL_TAG_BYTES)
 
 /* ---- bodies ---- */
 
@@ -26,74 +24,23 @@ static struct about about_row(const struct hearth_archive_row *row) {
     return (struct about){(uint64_t)row->kind, row->len, row->key, row->parent, row->other};
 }
 
-static uint64_t checksum(const struct about *about, const void *bytes, size_t len) {
-    return hearth_digest_chain(hearth_digest_bytes(about, sizeof *about), bytes, len).lo;
+static bool close_body(const struct hearth_seal *seal, struct hearth_archive_row *row) {
+    const struct about about = about_row(row);
+    const size_t len = row->body.len;
+    if (hearth_sealed_row_close(seal, &about, sizeof about, &row->body) == HEARTH_OK) {
+        return true;
+    }
+    row->body.len = len; /* it is tried again */
+    return false;
 }
 
-bool hearth_archive_body_close(const struct hearth_seal *seal, struct hearth_archive_row *row) {
+static bool open_body(const struct hearth_seal *seal, struct hearth_archive_row *row) {
     const struct about about = about_row(row);
-    uint64_t sum = checksum(&about, row->body.data, row->body.len);
-    if (!hearth_buf_append(&row->body, &sum, sizeof sum)) {
-        return false;
-    }
-    if (seal != NULL) {
-        uint8_t head[SEAL_BYTES];
-        size_t len = row->body.len;
-        if (!hearth_buf_reserve(&row->body, SEAL_BYTES) ||
-            !hearth_seal_close(seal, &about, sizeof about, row->body.data, len, head, head + HEARTH_SEAL_NONCE_BYTES)) {
-            row->body.len -= sizeof sum;
-            return false;
-        }
-        return hearth_buf_append(&row->body, head, sizeof head);
-    }
-    return true;
-}
-
-bool hearth_archive_body_open(const struct hearth_seal *seal, struct hearth_archive_row *row) {
-    const struct about about = about_row(row);
-    uint64_t sum;
-    if (seal != NULL) {
-        if (row->body.len < SEAL_BYTES) {
-            return false;
-        }
-        row->body.len -= SEAL_BYTES;
-        const uint8_t *head = row->body.data + row->body.len;
-        if (!hearth_seal_open(seal, &about, sizeof about, row->body.data, row->body.len, head,
-                              head + HEARTH_SEAL_NONCE_BYTES)) {
-            return false;
-        }
-    }
-    if (row->body.len < sizeof sum) {
-        return false;
-    }
-    row->body.len -= sizeof sum;
-    memcpy(&sum, row->body.data + row->body.len, sizeof sum);
-    return sum == checksum(&about, row->body.data, row->body.len);
+    return hearth_sealed_row_open(seal, &about, sizeof about, row->body.data, &row->body.len);
 }
 
 void hearth_archive_row_finish(struct hearth_archive_row *row) {
     hearth_buf_finish(&row->body);
-}
-
-/* ---- statements ---- */
-
-static bool is_zero(const struct hearth_digest *digest) {
-    return digest->lo == 0 && digest->hi == 0;
-}
-
-/* Zero is NULL. The digest stays where it is until the statement is done. */
-static int bind_digest(sqlite3_stmt *statement, int index, const struct hearth_digest *digest) {
-    return is_zero(digest) ? sqlite3_bind_null(statement, index)
-                           : sqlite3_bind_blob(statement, index, digest, sizeof *digest, SQLITE_STATIC);
-}
-
-static struct hearth_digest column_digest(sqlite3_stmt *statement, int index) {
-    struct hearth_digest digest = {0, 0};
-    const void *bytes = sqlite3_column_blob(statement, index);
-    if (bytes != NULL && sqlite3_column_bytes(statement, index) == sizeof digest) {
-        memcpy(&digest, bytes, sizeof digest);
-    }
-    return digest;
 }
 
 /* ---- reading ---- */
@@ -113,9 +60,9 @@ static enum hearth_archive_kind kind_of(enum hearth_archive_query query) {
 /* False: out of memory, or its body fails. */
 static bool take_row(sqlite3_stmt *statement, const struct hearth_seal *seal, struct hearth_archive_row *row,
                      uint64_t *damaged) {
-    row->key = column_digest(statement, 0);
-    row->parent = column_digest(statement, 1);
-    row->other = column_digest(statement, 2);
+    row->key = hearth_db_column_digest(statement, 0);
+    row->parent = hearth_db_column_digest(statement, 1);
+    row->other = hearth_db_column_digest(statement, 2);
     row->len = (uint64_t)sqlite3_column_int64(statement, 3);
     if (sqlite3_column_type(statement, 4) == SQLITE_NULL) {
         return true;
@@ -125,7 +72,7 @@ static bool take_row(sqlite3_stmt *statement, const struct hearth_seal *seal, st
     if (!hearth_buf_append(&row->body, bytes, len)) {
         return false;
     }
-    if (!hearth_archive_body_open(seal, row)) {
+    if (!open_body(seal, row)) {
         ++*damaged;
         hearth_archive_row_finish(row);
         return false;
@@ -138,7 +85,7 @@ int hearth_archive_rows_read(struct archive_db *db, const struct hearth_seal *se
                              uint64_t *damaged) {
     sqlite3_stmt *statement = db->statements[query];
     *count = 0;
-    int rc = bind_digest(statement, 1, &key);
+    int rc = hearth_db_bind_digest(statement, 1, &key);
     rc = rc == SQLITE_OK ? sqlite3_bind_int64(statement, 2, (sqlite3_int64)max) : rc;
     while (rc == SQLITE_OK && (rc = sqlite3_step(statement)) == SQLITE_ROW && *count < max) {
         struct hearth_archive_row *row = &rows[*count];
@@ -163,7 +110,7 @@ int hearth_archive_rows_bytes(struct archive_db *db, uint64_t *bytes) {
 /* Runs a statement about one key; *found: there was a row. */
 static int run_key(struct archive_db *db, enum archive_statement which, const struct hearth_digest *key, bool *found) {
     sqlite3_stmt *statement = db->statements[which];
-    int rc = bind_digest(statement, 1, key);
+    int rc = hearth_db_bind_digest(statement, 1, key);
     rc = rc == SQLITE_OK ? sqlite3_step(statement) : rc;
     if (found != NULL) {
         *found = rc == SQLITE_ROW;
@@ -173,7 +120,7 @@ static int run_key(struct archive_db *db, enum archive_statement which, const st
 
 static int touch(struct archive_db *db, const struct hearth_digest *key) {
     sqlite3_stmt *statement = db->statements[TOUCH_NODE];
-    int rc = bind_digest(statement, 1, key);
+    int rc = hearth_db_bind_digest(statement, 1, key);
     rc = rc == SQLITE_OK ? sqlite3_bind_int64(statement, 2, hearth_clock_unix()) : rc;
     return hearth_db_done(statement, rc == SQLITE_OK ? sqlite3_step(statement) : rc);
 }
@@ -184,10 +131,10 @@ static int put_row(struct archive_db *db, const struct hearth_archive_row *row) 
                                    : row->newest                        ? PUT_NEWEST_REPLY
                                                                         : PUT_REPLY;
     sqlite3_stmt *statement = db->statements[which];
-    int rc = bind_digest(statement, 1, &row->key);
+    int rc = hearth_db_bind_digest(statement, 1, &row->key);
     if (rc == SQLITE_OK && row->kind != HEARTH_ARCHIVE_RECORD) {
-        rc = bind_digest(statement, 2, &row->parent);
-        rc = rc == SQLITE_OK ? bind_digest(statement, 3, &row->other) : rc;
+        rc = hearth_db_bind_digest(statement, 2, &row->parent);
+        rc = rc == SQLITE_OK ? hearth_db_bind_digest(statement, 3, &row->other) : rc;
     }
     rc = rc == SQLITE_OK ? sqlite3_bind_blob64(statement, 4, row->body.data, row->body.len, SQLITE_STATIC) : rc;
     if (rc == SQLITE_OK && row->kind == HEARTH_ARCHIVE_NODE) {
@@ -221,7 +168,8 @@ static int delete_row(struct archive_db *db, const struct hearth_archive_row *ro
 static int hangs(struct archive_db *db, const struct hearth_archive_row *row, const struct hearth_digest *last,
                  bool *there) {
     const struct hearth_digest *on = row->kind == HEARTH_ARCHIVE_RECORD ? &row->key : &row->parent;
-    *there = (row->kind == HEARTH_ARCHIVE_NODE && is_zero(on)) || (last != NULL && hearth_digest_equal(*on, *last));
+    *there = (row->kind == HEARTH_ARCHIVE_NODE && hearth_digest_is_zero(*on)) ||
+             (last != NULL && hearth_digest_equal(*on, *last));
     return *there ? SQLITE_OK : run_key(db, HAS_NODE, on, there);
 }
 
@@ -241,7 +189,7 @@ static int write_all(struct archive_db *db, const struct hearth_seal *seal, stru
             *lost += rc == SQLITE_OK;
             continue;
         }
-        item->closed = item->closed || hearth_archive_body_close(seal, &item->row);
+        item->closed = item->closed || close_body(seal, &item->row);
         rc = item->closed ? put_row(db, &item->row) : SQLITE_NOMEM;
         last = item->row.kind == HEARTH_ARCHIVE_NODE ? &item->row.key : last;
     }
@@ -268,16 +216,17 @@ static int delete_up(struct archive_db *db, struct hearth_digest key, int64_t us
         bool has_child = true;
         int rc = delete_node(db, &key);
         ++*evicted;
-        if (rc != SQLITE_OK || is_zero(&parent) || (rc = run_key(db, HAS_CHILD, &parent, &has_child)) != SQLITE_OK ||
+        if (rc != SQLITE_OK || hearth_digest_is_zero(parent) ||
+            (rc = run_key(db, HAS_CHILD, &parent, &has_child)) != SQLITE_OK ||
             has_child) {
             return rc;
         }
         sqlite3_stmt *statement = db->statements[USED_AND_PARENT];
         key = parent;
-        rc = bind_digest(statement, 1, &key);
+        rc = hearth_db_bind_digest(statement, 1, &key);
         rc = rc == SQLITE_OK ? sqlite3_step(statement) : rc;
         bool goes = rc == SQLITE_ROW && sqlite3_column_int64(statement, 0) <= used;
-        parent = goes ? column_digest(statement, 1) : parent;
+        parent = goes ? hearth_db_column_digest(statement, 1) : parent;
         rc = hearth_db_done(statement, rc);
         if (rc != SQLITE_OK || !goes) {
             return rc;
@@ -290,7 +239,7 @@ static int delete_oldest(struct archive_db *db, bool *found, uint64_t *evicted) 
     sqlite3_stmt *statement = db->statements[OLDEST_LEAF];
     int rc = sqlite3_step(statement);
     *found = rc == SQLITE_ROW;
-    struct hearth_digest key = column_digest(statement, 0), parent = column_digest(statement, 2);
+    struct hearth_digest key = hearth_db_column_digest(statement, 0), parent = hearth_db_column_digest(statement, 2);
     int64_t used = *found ? sqlite3_column_int64(statement, 1) : 0;
     rc = hearth_db_done(statement, rc);
     return rc == SQLITE_OK && *found ? delete_up(db, key, used, parent, evicted) : rc;

@@ -183,6 +183,22 @@ bool hearth_db_has_moved(sqlite3 *handle) {
     return sqlite3_file_control(handle, NULL, SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved != 0;
 }
 
+/* ---- digests in statements ---- */
+
+int hearth_db_bind_digest(sqlite3_stmt *statement, int index, const struct hearth_digest *digest) {
+    return hearth_digest_is_zero(*digest) ? sqlite3_bind_null(statement, index)
+                                          : sqlite3_bind_blob(statement, index, digest, sizeof *digest, SQLITE_STATIC);
+}
+
+struct hearth_digest hearth_db_column_digest(sqlite3_stmt *statement, int index) {
+    struct hearth_digest digest = {0, 0};
+    const void *bytes = sqlite3_column_blob(statement, index);
+    if (bytes != NULL && sqlite3_column_bytes(statement, index) == sizeof digest) {
+        memcpy(&digest, bytes, sizeof digest);
+    }
+    return digest;
+}
+
 /* ---- setting aside ---- */
 
 const char *hearth_db_text(int rc) {

@@ -5,6 +5,7 @@
 #ifndef HEARTH_SESSION_DB_H
 #define HEARTH_SESSION_DB_H
 
+#include "base/digest.h"
 #include "base/err.h"
 
 #include <sqlite3.h>
@@ -70,6 +71,11 @@ int hearth_db_open(const struct hearth_db_kind *kind, const char *path, int busy
 void hearth_db_close(const struct hearth_db_kind *kind, sqlite3 **handle, sqlite3_stmt **statements);
 /* True when the file at the path is another one by now, or none. */
 bool hearth_db_has_moved(sqlite3 *handle);
+
+/* Binds a digest, zero as NULL; it stays where it is until the statement is done. A SQLite code. */
+int hearth_db_bind_digest(sqlite3_stmt *statement, int index, const struct hearth_digest *digest);
+/* The digest in a column; zero for NULL, and for what is none. */
+struct hearth_digest hearth_db_column_digest(sqlite3_stmt *statement, int index);
 /* A code in words. */
 const char *hearth_db_text(int rc);
 /* True for a code that says that memory was refused, to SQLite or to its layer for files. */

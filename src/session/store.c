@@ -48,7 +48,7 @@ static int random_bytes(void *out, size_t len) {
 
 struct hearth_digest hearth_store_id(void) {
     struct hearth_digest id = {0, 0};
-    while (hearth_store_is_zero(&id)) {
+    while (hearth_digest_is_zero(id)) {
         int err = random_bytes(&id, sizeof id); /* up to 256 bytes always come once the system has started */
         HEARTH_ASSERT(err == HEARTH_OK);
     }
@@ -98,8 +98,8 @@ static int meet_key(struct store_conn *conn, struct hearth_errmsg *msg) {
         err = HEARTH_OK;
         if (!hearth_digest_equal(other, mark)) {
             err = hearth_fail(msg, HEARTH_ERR_STATE, "%s",
-                              hearth_store_is_zero(&mark)    ? "it is encrypted, and no key is given"
-                              : hearth_store_is_zero(&other) ? "it is not encrypted, and a key is given"
+                              hearth_digest_is_zero(mark)    ? "it is encrypted, and no key is given"
+                              : hearth_digest_is_zero(other) ? "it is not encrypted, and a key is given"
                                                              : "it is encrypted with another key");
         }
     }

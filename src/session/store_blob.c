@@ -1,19 +1,16 @@
 /* The store's blobs: a body and tokens, packed, and checked or sealed.
  *
- *     blob   = packed | checksum (8)                        without a key
- *     blob   = encrypted (packed | checksum) | nonce | tag  with one
+ *     blob   = a sealed row (sealed_row.h) of what is packed, about what the blob belongs to (store_about)
  *     packed = body format | tokens format | body length | tokens count | body's packed length | body | tokens
  *
  * The three numbers are LEB128, and so are tokens. Formats say how what follows was made smaller: PLAIN not at all,
  * DICTn by zstd with the nth dictionary, FRAME by zstd without one. A zstd frame stands without its magic number, which
- * is always the same four bytes. New dictionaries get new numbers; an old one is never changed, since rows need it.
- *
- * Checksum and tag cover what the blob belongs to (store_about) as well: a flipped bit in a column shows, too. */
+ * is always the same four bytes. New dictionaries get new numbers; an old one is never changed, since rows need it. */
+#include "session/sealed_row.h"
 #include "session/store_internal.h"
 
 #include <string.h>
 
-#define SEAL_BYTES (HEARTH_SEAL_NONCE_BYTES + HEARTH_SEAL_TAG_BYTES)
 #define MAGIC_BYTES 4
 #define PLAIN_MAX ((uint64_t)1 << 30)
 #define NUMBER_BYTES_MAX 10
@@ -214,59 +211,22 @@ static int unpack_parts(struct store_conn *conn, const uint8_t *bytes, size_t le
 
 /* ---- blobs ---- */
 
-static uint64_t checksum(const struct store_about *about, const void *bytes, size_t len) {
-    return hearth_digest_chain(hearth_digest_bytes(about, sizeof *about), bytes, len).lo;
-}
-
 int hearth_store_pack(struct store_conn *conn, const struct store_about *about, const struct hearth_buf *body,
                       const struct hearth_tokens *tokens, struct hearth_buf *out) {
     out->len = 0;
-    if (!pack_parts(conn, body, tokens, out)) {
-        return HEARTH_ERR_NOMEM;
-    }
-    const uint64_t sum = checksum(about, out->data, out->len);
-    if (!hearth_buf_append(out, &sum, sizeof sum)) {
-        return HEARTH_ERR_NOMEM;
-    }
-    if (conn->seal != NULL) {
-        uint8_t head[SEAL_BYTES];
-        if (!hearth_buf_reserve(out, SEAL_BYTES)) {
-            return HEARTH_ERR_NOMEM;
-        }
-        if (!hearth_seal_close(conn->seal, about, sizeof *about, out->data, out->len, head,
-                               head + HEARTH_SEAL_NONCE_BYTES)) {
-            return HEARTH_ERR_IO;
-        }
-        (void)hearth_buf_append(out, head, sizeof head);
-    }
-    return HEARTH_OK;
+    return pack_parts(conn, body, tokens, out) ? hearth_sealed_row_close(conn->seal, about, sizeof *about, out)
+                                               : HEARTH_ERR_NOMEM;
 }
 
 int hearth_store_unpack(struct store_conn *conn, const struct store_about *about, const void *bytes, size_t len,
                         struct hearth_buf *body, struct hearth_tokens *tokens) {
-    struct hearth_buf open = {0};
-    uint64_t sum;
-    if (conn->seal != NULL) {
-        if (len < SEAL_BYTES) {
-            return HEARTH_ERR_STATE;
-        }
-        len -= SEAL_BYTES;
-        const uint8_t *head = (const uint8_t *)bytes + len;
-        if (!hearth_buf_append(&open, bytes, len)) {
-            return HEARTH_ERR_NOMEM;
-        }
-        if (!hearth_seal_open(conn->seal, about, sizeof *about, open.data, len, head, head + HEARTH_SEAL_NONCE_BYTES)) {
-            hearth_buf_finish(&open);
-            return HEARTH_ERR_STATE;
-        }
-        bytes = open.data;
+    struct hearth_buf row = {0};
+    if (!hearth_buf_append(&row, bytes, len)) {
+        return HEARTH_ERR_NOMEM;
     }
-    int err = HEARTH_ERR_STATE;
-    if (len >= sizeof sum) {
-        len -= sizeof sum;
-        memcpy(&sum, (const uint8_t *)bytes + len, sizeof sum);
-        err = sum == checksum(about, bytes, len) ? unpack_parts(conn, bytes, len, body, tokens) : HEARTH_ERR_STATE;
-    }
-    hearth_buf_finish(&open);
+    const int err = hearth_sealed_row_open(conn->seal, about, sizeof *about, row.data, &row.len)
+                        ? unpack_parts(conn, row.data, row.len, body, tokens)
+                        : HEARTH_ERR_STATE;
+    hearth_buf_finish(&row);
     return err;
 }

@@ -179,17 +179,11 @@ int hearth_store_fail(struct store_conn *conn, int code) {
     return hearth_db_is_nomem(code) ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
 }
 
-bool hearth_store_is_zero(const struct hearth_digest *digest) {
-    return digest->lo == 0 && digest->hi == 0;
-}
-
 static int bind(sqlite3_stmt *statement, int index, char type, va_list *args) {
     if (type == 'd' || type == 'z') {
         const struct hearth_digest *digest = va_arg(*args, const struct hearth_digest *);
-        if (type == 'z' && hearth_store_is_zero(digest)) {
-            return sqlite3_bind_null(statement, index);
-        }
-        return sqlite3_bind_blob(statement, index, digest, sizeof *digest, SQLITE_STATIC);
+        return type == 'z' ? hearth_db_bind_digest(statement, index, digest)
+                           : sqlite3_bind_blob(statement, index, digest, sizeof *digest, SQLITE_STATIC);
     }
     if (type == 'b') {
         const struct hearth_buf *buf = va_arg(*args, const struct hearth_buf *);
@@ -255,15 +249,6 @@ int hearth_store_number(struct store_conn *conn, enum store_statement which, int
         hearth_store_reset(conn, which);
     }
     return found;
-}
-
-struct hearth_digest hearth_store_column_digest(sqlite3_stmt *statement, int index) {
-    struct hearth_digest digest = {0, 0};
-    const void *bytes = sqlite3_column_blob(statement, index);
-    if (bytes != NULL && sqlite3_column_bytes(statement, index) == sizeof digest) {
-        memcpy(&digest, bytes, sizeof digest);
-    }
-    return digest;
 }
 
 struct hearth_digest hearth_store_name(const struct store_conn *conn, struct hearth_digest owner, const void *text,

@@ -41,7 +41,7 @@ static int find_what_stays(struct store_conn *conn, const struct store_walk *wal
     for (size_t i = 0; i < walk->count && found >= 0; i++) {
         const struct hearth_digest *path = &walk->turns[i].path;
         int64_t twin;
-        found = i >= first && !hearth_store_is_zero(path) ? hearth_store_number(conn, TURN_OF_PATH, &twin, "d", path)
+        found = i >= first && !hearth_digest_is_zero(*path) ? hearth_store_number(conn, TURN_OF_PATH, &twin, "d", path)
                                                           : i < first;
         walk->rows[i].stays = found > 0;
     }
@@ -132,7 +132,7 @@ static int add_forgets(struct store_conn *conn, const struct store_walk *walk, s
     for (size_t at = walk->count; at-- > first && err == HEARTH_OK;) {
         const struct hearth_turn *turn = &walk->turns[at], *next = turn + 1;
         bool last = at + 1 == walk->count;
-        if (!last && !hearth_store_is_zero(&next->model) && same_state(turn, next) && walk->rows[at].total > 0 &&
+        if (!last && !hearth_digest_is_zero(next->model) && same_state(turn, next) && walk->rows[at].total > 0 &&
             (int64_t)next->base_tokens == walk->rows[at].total) {
             continue; /* it is the beginning of what comes after it */
         }
@@ -158,8 +158,8 @@ int hearth_store_forget_next(struct hearth_store *store, struct hearth_digest mo
         }
         sqlite3_stmt *statement = conn->statements[FORGET_NEXT];
         out->id = sqlite3_column_int64(statement, 0);
-        out->model = hearth_store_column_digest(statement, 1);
-        out->salt = hearth_store_column_digest(statement, 2);
+        out->model = hearth_db_column_digest(statement, 1);
+        out->salt = hearth_db_column_digest(statement, 2);
         out->keep_tokens = (uint32_t)sqlite3_column_int64(statement, 3);
         const struct store_about about = about_forget(out);
         const void *blob = sqlite3_column_blob(statement, 4);

@@ -142,8 +142,6 @@ int hearth_store_run(struct store_conn *conn, enum store_statement which, const 
 /* The first column of the first row. 1, 0 (none; *out is 0) or an error. */
 int hearth_store_number(struct store_conn *conn, enum store_statement which, int64_t *out, const char *types, ...);
 
-bool hearth_store_is_zero(const struct hearth_digest *digest);
-struct hearth_digest hearth_store_column_digest(sqlite3_stmt *statement, int index);
 /* Names a text under an owner (equal names, equal rows); with a key it tells nothing to who lacks it. */
 struct hearth_digest hearth_store_name(const struct store_conn *conn, struct hearth_digest owner, const void *text,
                                        size_t len);

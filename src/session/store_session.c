@@ -76,9 +76,9 @@ static int take_session(struct store_conn *conn, sqlite3_stmt *statement, struct
     struct store_about about = {.kind = STORE_SESSION};
     struct hearth_buf body = {0};
     *out = (struct hearth_session){0};
-    about.key = hearth_store_column_digest(statement, 1);
-    out->owner = about.owner = hearth_store_column_digest(statement, 2);
-    out->head = hearth_store_column_digest(statement, 4);
+    about.key = hearth_db_column_digest(statement, 1);
+    out->owner = about.owner = hearth_db_column_digest(statement, 2);
+    out->head = hearth_db_column_digest(statement, 4);
     out->created_us = about.created = sqlite3_column_int64(statement, 5);
     out->used_us = sqlite3_column_int64(statement, 6);
     out->turns = (uint32_t)sqlite3_column_int64(statement, 7);
@@ -133,7 +133,7 @@ static int find_head(struct store_conn *conn, const struct hearth_session *sessi
                      struct hearth_errmsg *msg) {
     struct store_row row;
     *head = 0;
-    if (hearth_store_is_zero(&session->head)) {
+    if (hearth_digest_is_zero(session->head)) {
         return HEARTH_OK;
     }
     int found = hearth_store_find_end(conn, session->owner, session->head, &row);

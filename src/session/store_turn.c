@@ -50,7 +50,7 @@ static struct store_about about_turn(const struct hearth_turn *turn) {
                                 .parent = turn->parent,
                                 .config = turn->config_id,
                                 .model = turn->model,
-                                .salt = hearth_store_is_zero(&turn->model) ? none : turn->salt,
+                                .salt = hearth_digest_is_zero(turn->model) ? none : turn->salt,
                                 .path = turn->path};
 }
 
@@ -70,16 +70,16 @@ static void take_columns(sqlite3_stmt *statement, struct store_row *row, struct 
     if (turn == NULL) {
         return;
     }
-    turn->id = hearth_store_column_digest(statement, 1);
-    turn->owner = hearth_store_column_digest(statement, 3);
-    turn->parent = hearth_store_column_digest(statement, 5);
-    turn->config_id = hearth_store_column_digest(statement, 8);
-    turn->model = hearth_store_column_digest(statement, 10);
-    turn->salt = hearth_store_column_digest(statement, 11);
+    turn->id = hearth_db_column_digest(statement, 1);
+    turn->owner = hearth_db_column_digest(statement, 3);
+    turn->parent = hearth_db_column_digest(statement, 5);
+    turn->config_id = hearth_db_column_digest(statement, 8);
+    turn->model = hearth_db_column_digest(statement, 10);
+    turn->salt = hearth_db_column_digest(statement, 11);
     turn->status = (enum hearth_turn_status)sqlite3_column_int(statement, 12);
     turn->created_us = sqlite3_column_int64(statement, 14);
     turn->base_tokens = (uint32_t)sqlite3_column_int64(statement, 15);
-    turn->path = hearth_store_column_digest(statement, 19);
+    turn->path = hearth_db_column_digest(statement, 19);
 }
 
 int hearth_store_load(struct store_conn *conn, const struct hearth_digest *key, int64_t id, enum store_parts parts,
@@ -202,7 +202,7 @@ bool hearth_store_is_exact(const struct hearth_turn *turns, size_t i, size_t cov
     const bool follows = before != NULL && covered == i && turn->base_tokens <= n &&
                          hearth_digest_equal(turn->model, before->model) &&
                          hearth_digest_equal(turn->salt, before->salt);
-    return !hearth_store_is_zero(&turn->model) && (turn->base_tokens == 0 || follows) &&
+    return !hearth_digest_is_zero(turn->model) && (turn->base_tokens == 0 || follows) &&
            turn->base_tokens + turn->tokens.n > 0;
 }
 
@@ -321,7 +321,7 @@ int hearth_store_line_walk(struct hearth_store *store, struct hearth_digest owne
     err = found > 0 ? hearth_store_walk(conn, &row, STORE_COLUMNS, false, &walk)
                     : (found == 0 ? HEARTH_ERR_NOT_FOUND : found);
     size_t first = how->newest_first && walk.count > 0 ? walk.count - 1 : 0;
-    if (err == HEARTH_OK && !hearth_store_is_zero(&how->from)) {
+    if (err == HEARTH_OK && !hearth_digest_is_zero(how->from)) {
         for (first = 0; first < walk.count && !hearth_digest_equal(walk.turns[first].id, how->from);) {
             first++;
         }
@@ -388,7 +388,7 @@ static int find_place(struct store_conn *conn, struct hearth_turn *turn, struct 
         return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "it was deleted");
     }
     if (found > 0) {
-        if (hearth_store_is_zero(&turn->parent)) {
+        if (hearth_digest_is_zero(turn->parent)) {
             turn->parent = there.parent;
         }
         if (!hearth_digest_equal(there.owner, turn->owner) || !hearth_digest_equal(there.parent, turn->parent)) {
@@ -396,7 +396,7 @@ static int find_place(struct store_conn *conn, struct hearth_turn *turn, struct 
         }
         turn->created_us = turn->created_us != 0 ? turn->created_us : there.created_us;
     }
-    if (hearth_store_is_zero(&turn->parent)) {
+    if (hearth_digest_is_zero(turn->parent)) {
         return HEARTH_OK;
     }
     found = hearth_store_load(conn, &turn->parent, 0, STORE_COLUMNS, &put->parent, &parent);
@@ -442,7 +442,7 @@ static int64_t total_of(const struct hearth_turn *turn, const struct put *put) {
 static int write_row(struct hearth_store *store, struct hearth_turn *turn, struct put *put) {
     struct store_conn *conn = &store->writer;
     struct hearth_buf blob = {0};
-    if (hearth_store_is_zero(&turn->model)) {
+    if (hearth_digest_is_zero(turn->model)) {
         turn->path = (struct hearth_digest){0, 0};
     }
     const struct store_about about = about_turn(turn);
@@ -492,7 +492,7 @@ static int put_turn(struct hearth_store *store, struct hearth_turn *turn, struct
         err = hearth_store_check_quota(conn, turn->owner, &turn->quota, false, msg);
     }
     err = err == HEARTH_OK ? find_or_add(conn, OWNER_ID, OWNER_ADD, &turn->owner, NULL, &put.owner) : err;
-    if (err == HEARTH_OK && !hearth_store_is_zero(&turn->model)) {
+    if (err == HEARTH_OK && !hearth_digest_is_zero(turn->model)) {
         err = find_or_add(conn, MODEL_ID, MODEL_ADD, &turn->model, &turn->salt, &put.model);
     }
     err = err == HEARTH_OK ? put_config(conn, turn, put.owner, &put.config) : err;
@@ -510,7 +510,7 @@ static int put_turn(struct hearth_store *store, struct hearth_turn *turn, struct
 }
 
 int hearth_store_put(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
-    HEARTH_ASSERT(!hearth_store_is_zero(&turn->id));
+    HEARTH_ASSERT(!hearth_digest_is_zero(turn->id));
     int err = hearth_store_begin_write(store, msg);
     return err == HEARTH_OK ? hearth_store_end_write(store, put_turn(store, turn, msg), false, msg) : err;
 }
@@ -518,7 +518,7 @@ int hearth_store_put(struct hearth_store *store, struct hearth_turn *turn, struc
 struct hearth_digest hearth_store_path_id(const struct hearth_store *store, struct hearth_digest model,
                                           struct hearth_digest salt, const hearth_token *tokens, size_t count) {
     const struct hearth_digest of[] = {model, salt}, none = {0, 0};
-    return count == 0 || hearth_store_is_zero(&model)
+    return count == 0 || hearth_digest_is_zero(model)
                ? none
                : hearth_digest_chain(hearth_store_name(&store->writer, none, of, sizeof of), tokens,
                                      count * sizeof tokens[0]);

@@ -17,10 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_zero(struct hearth_digest digest) {
-    return digest.lo == 0 && digest.hi == 0;
-}
-
 static bool tokens_are_valid(const struct hearth_transcripts *transcripts, const hearth_token *tokens, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= transcripts->engine->caps.vocab_tokens) {
@@ -126,7 +122,7 @@ struct node *hearth_transcript_child(struct hearth_transcripts *transcripts, str
 
 struct node *hearth_transcript_start(struct hearth_transcripts *transcripts, struct hearth_digest salt) {
     struct node *root = &transcripts->root;
-    if (!is_zero(salt)) {
+    if (!hearth_digest_is_zero(salt)) {
         struct hearth_digest key = hearth_transcript_start_key(transcripts, salt);
         root = hearth_transcript_node(transcripts, key);
         if (root == NULL) {
@@ -145,7 +141,7 @@ static struct node *load_path(struct hearth_transcripts *transcripts, struct hea
     struct hearth_archive_row *rows = NULL;
     size_t count = 0, cap = 0;
     struct node *node = hearth_transcript_node(transcripts, key);
-    while (node == NULL && !is_zero(key)) {
+    while (node == NULL && !hearth_digest_is_zero(key)) {
         if (count == cap) {
             cap = cap > 0 ? 2 * cap : 64;
             struct hearth_archive_row *more = realloc(rows, cap * sizeof *rows);
@@ -238,7 +234,7 @@ void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struc
         return;
     }
     struct hearth_digest key = hearth_transcript_record_base(&row.body);
-    struct node *base = is_zero(key) ? NULL : node->parent;
+    struct node *base = hearth_digest_is_zero(key) ? NULL : node->parent;
     while (base != NULL && !hearth_digest_equal(base->link.key, key)) {
         base = base->parent;
     }

@@ -76,7 +76,7 @@ struct node *hearth_transcript_node(struct hearth_transcripts *transcripts, stru
 struct hearth_digest hearth_transcript_start_key(const struct hearth_transcripts *transcripts,
                                                  struct hearth_digest salt) {
     struct hearth_digest key = transcripts->root.link.key;
-    return salt.lo == 0 && salt.hi == 0 ? key : hearth_digest_chain(key, &salt, sizeof salt);
+    return hearth_digest_is_zero(salt) ? key : hearth_digest_chain(key, &salt, sizeof salt);
 }
 
 struct node *hearth_transcript_known_child(struct hearth_transcripts *transcripts, const struct node *parent,
