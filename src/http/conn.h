@@ -19,6 +19,8 @@
 #include <sys/types.h>
 
 #define HEARTH_HTTP_HEADERS_MAX 128
+/* What each answer begins with, whatever its status. */
+#define HEARTH_HTTP_VERSION "HTTP/1.1 "
 #define HEARTH_HTTP_REQUEST_ID_BYTES 40
 #define HEARTH_HTTP_PEER_BYTES 56
 /* What scripts of web pages may read of an answer, besides what they always may. */
@@ -133,6 +135,7 @@ struct hearth_http_conn {
 
     /* A client that has closed its side: when it was asked last, and how long until it is looked at. */
     int64_t asked_us, look_us;
+    size_t head_put; /* bytes of HEARTH_HTTP_VERSION that it was asked with */
 
     /* The reader: how much was written for it, and how much of that it had taken when the window began. */
     uint64_t written_bytes, window_bytes;

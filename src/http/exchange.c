@@ -218,7 +218,7 @@ static void put_head(struct hearth_http_conn *conn, int status, const char *requ
     const bool last = conn->eof && evbuffer_get_length(bufferevent_get_input(conn->bev)) == 0;
     conn->keep_alive = conn->keep_alive && !last && !atomic_load(&conn->server->closing);
     bool ok = hearth_buf_printf(&head,
-                                "HTTP/1.1 %d %s\r\nServer: hearth\r\nVary: Origin\r\n"
+                                HEARTH_HTTP_VERSION "%d %s\r\nServer: hearth\r\nVary: Origin\r\n"
                                 "Cross-Origin-Resource-Policy: same-origin\r\nX-Content-Type-Options: nosniff\r\n"
                                 "X-Request-Id: %s\r\n",
                                 status, status_text(status), request_id);
@@ -235,7 +235,8 @@ static void put_head(struct hearth_http_conn *conn, int status, const char *requ
     }
     ok = ok && hearth_buf_printf(&head, "%sConnection: %s\r\n\r\n", framing, conn->keep_alive ? "keep-alive" : "close");
     if (ok) {
-        hearth_http_put(conn, head.data, head.len);
+        hearth_http_put(conn, head.data + conn->head_put, head.len - conn->head_put);
+        conn->head_put = 0;
     } else {
         hearth_http_conn_doom(conn);
     }

@@ -7,10 +7,11 @@
  *
  * So such a client is asked, at once and every ASK_US, with what a client has to ignore: before the answer begins an
  * interim response, 100 (Continue), which may come before any final one (RFC 9110, section 15.2); in a stream of
- * events a comment. Between the questions the socket is looked at, soon and then less often. What cannot be asked
- * counts as gone: a client of HTTP/1.0 before its answer, one that has taken all of an answer that has begun, is no
- * stream of events and goes on, and one that has ended TLS, where nobody leaves one half open. A socket of the file
- * system tells by itself. Nothing is asked while output waits: that asks, too.
+ * events a comment. A client of HTTP/1.0 knows no interim responses: it gets, byte by byte, the nine with which every
+ * answer begins, whatever its status; after these the kernel goes on asking (TCP keep-alive). Between the questions the
+ * socket is looked at, soon and then less often. What cannot be asked counts as gone: a client that has taken all of an
+ * answer that has begun, is no stream of events and goes on, and one that has ended TLS, where no client leaves one
+ * half open. A socket of the file system tells by itself. Nothing is asked while output waits: that asks, too.
  *
  * Others choose one side: nginx and Go take the end for a cancellation (499, a cancelled context), Node for a half. */
 #include "base/clock.h"
@@ -33,7 +34,7 @@ static bool can_ask(const struct hearth_http_conn *conn) {
     if (conn->server->has_tls) {
         return false;
     }
-    return exchange->begun ? exchange->events || hearth_http_conn_unsent(conn) > 0 : conn->parser.http_minor >= 1;
+    return !exchange->begun || exchange->events || hearth_http_conn_unsent(conn) > 0;
 }
 
 static void ask(struct hearth_http_conn *conn) {
@@ -44,8 +45,10 @@ static void ask(struct hearth_http_conn *conn) {
     }
     if (conn->exchange->begun) {
         hearth_http_write(conn->exchange, comment, sizeof comment - 1);
-    } else {
+    } else if (conn->parser.http_minor >= 1) {
         hearth_http_put(conn, interim, sizeof interim - 1);
+    } else if (conn->head_put < sizeof HEARTH_HTTP_VERSION - 1) {
+        hearth_http_put(conn, &HEARTH_HTTP_VERSION[conn->head_put++], 1);
     }
 }
 

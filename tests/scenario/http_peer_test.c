@@ -136,6 +136,9 @@ static void half_closed_requests_are_answered(void **state) {
         {"POST /hold" HEAD "Content-Length: 3\r\n\r\nabc", "released|"},
         {"GET /events" HEAD "\r\n", "data: 2|"},
         {"GET /events-1" HEAD "\r\n", "data: 1|data: 2|"},
+        {"GET /hold HTTP/1.0\r\n\r\n", "released|"},
+        {"POST /hold HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc", "released|"},
+        {"GET /events HTTP/1.0\r\n\r\n", "data: 2|"},
         {"GET /events-1 HTTP/1.0\r\n\r\n", "data: 1|data: 2|"},
     };
     struct fixture *f = *state;
