@@ -150,6 +150,9 @@ struct hearth_http_conn {
     size_t head_bytes;
     size_t framing_bytes; /* of a chunked body: what is not its content */
     size_t protocol_len;  /* how much of its name in the request line was read */
+    const char *piece;    /* what the parser looks at: the input from byte piece_at of the request on */
+    uint64_t piece_at;
+    uint64_t word_end;    /* of the request line: behind the last word that was read, as such a byte */
     bool in_name;
     bool head_done;
     struct hearth_buf body; /* counted in server->bodies_bytes, also when it has been taken */

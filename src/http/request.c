@@ -37,6 +37,7 @@ void hearth_http_request_reset(struct hearth_http_conn *conn) {
     conn->headers = NULL;
     conn->header_count = conn->header_room = 0;
     conn->head_bytes = conn->framing_bytes = conn->protocol_len = 0;
+    conn->piece_at = conn->word_end = 0;
     conn->in_name = conn->head_done = conn->head_read = conn->complete = conn->resumed = false;
     conn->error_status = 0;
 }
@@ -72,9 +73,27 @@ static int on_message_begin(llhttp_t *parser) {
     return 0;
 }
 
+/* A part of the request line's next word, or of the one before: one space is between two (RFC 9112, section 3), while
+ * the parser would take any number. */
+static int take_word(struct hearth_http_conn *conn, bool first, const char *at, size_t len) {
+    const uint64_t from = conn->piece_at + (uint64_t)(at - conn->piece);
+    if (first && from != conn->word_end + 1) {
+        return parser_fail(conn, 400, "more than one space is between two words of the request line");
+    }
+    conn->word_end = from + len;
+    return 0;
+}
+
+static int on_method(llhttp_t *parser, const char *at, size_t len) {
+    return take_word(conn_of(parser), false, at, len);
+}
+
 static int on_url(llhttp_t *parser, const char *at, size_t len) {
     struct hearth_http_conn *conn = conn_of(parser);
     const struct hearth_http_params *params = &conn->server->params;
+    if (take_word(conn, conn->url.len == 0, at, len) != 0) {
+        return -1;
+    }
     if (conn->url.len + len > params->url_bytes || conn->url.len + len > params->header_bytes) {
         return parser_fail(conn, 414, "the request's URL is too long");
     }
@@ -88,6 +107,9 @@ static int on_url(llhttp_t *parser, const char *at, size_t len) {
 static int on_protocol(llhttp_t *parser, const char *at, size_t len) {
     static const char http[] = "HTTP";
     struct hearth_http_conn *conn = conn_of(parser);
+    if (take_word(conn, conn->protocol_len == 0, at, len) != 0) {
+        return -1;
+    }
     for (size_t i = 0; i < len; i++) {
         if (conn->protocol_len == sizeof http - 1 || at[i] != http[conn->protocol_len]) {
             return parser_fail(conn, 400, "the request is none of HTTP");
@@ -173,6 +195,14 @@ static int on_headers_complete(llhttp_t *parser) {
     return HPE_PAUSED;
 }
 
+/* The size of a chunk is here, the chunk is not. */
+static int on_chunk_header(llhttp_t *parser) {
+    struct hearth_http_conn *conn = conn_of(parser);
+    return parser->content_length > conn->server->params.body_bytes - conn->body.len
+               ? parser_fail(conn, 413, "the request's body is too large")
+               : 0;
+}
+
 static int on_body(llhttp_t *parser, const char *at, size_t len) {
     struct hearth_http_conn *conn = conn_of(parser);
     struct hearth_http_server *server = conn->server;
@@ -198,6 +228,7 @@ static int on_message_complete(llhttp_t *parser) {
 
 static const llhttp_settings_t parser_settings = {
     .on_message_begin = on_message_begin,
+    .on_method = on_method,
     .on_url = on_url,
     .on_url_complete = on_url_complete,
     .on_protocol = on_protocol,
@@ -206,6 +237,7 @@ static const llhttp_settings_t parser_settings = {
     .on_header_value = on_header_value,
     .on_header_value_complete = on_header_value_complete,
     .on_headers_complete = on_headers_complete,
+    .on_chunk_header = on_chunk_header,
     .on_body = on_body,
     .on_message_complete = on_message_complete,
 };
@@ -322,17 +354,35 @@ static void take_request(struct hearth_http_conn *conn) {
     }
 }
 
+/* Before a request one empty line may stand, such as old clients send behind a body (RFC 9112, section 2.2); the parser
+ * would take any number, of any ends. False: there is more. */
+static bool is_empty_line(struct hearth_http_conn *conn, const char *data, size_t len) {
+    static const char line[] = "\r\n";
+    uint64_t at = conn->piece_at;
+    size_t i = 0;
+    while (i < len && at < sizeof line - 1 && data[i] == line[at]) {
+        i++, at++;
+    }
+    return i == len || (at != 1 && data[i] != '\r' && data[i] != '\n');
+}
+
 /* Has the parser look at `len` bytes of the input, and takes those that it is done with. */
 static llhttp_errno_t execute(struct hearth_http_conn *conn, struct evbuffer *input, size_t len) {
     const char *data = len > 0 ? (const char *)evbuffer_pullup(input, (ev_ssize_t)len) : "";
     const size_t body_before = conn->body.len;
     conn->resumed = false;
+    conn->piece = data;
+    if (conn->word_end == 0 && !is_empty_line(conn, data, len)) {
+        parser_fail(conn, 400, "more than an empty line is before the request");
+        return HPE_USER;
+    }
     const llhttp_errno_t error = llhttp_execute(&conn->parser, data, len);
     const char *stopped_at = error != HPE_OK ? llhttp_get_error_pos(&conn->parser) : NULL;
     const size_t taken =
         stopped_at != NULL && stopped_at >= data && stopped_at <= data + len ? (size_t)(stopped_at - data) : len;
     evbuffer_drain(input, taken);
     conn->server->stats.read_bytes += taken;
+    conn->piece_at += taken;
     if (conn->state == HEARTH_HTTP_CONN_BODY && conn->error_status == 0) {
         conn->framing_bytes += taken - (conn->body.len - body_before);
         const size_t most = conn->server->params.header_bytes + FRAMING_PER_BYTE * conn->body.len;
