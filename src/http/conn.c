@@ -238,8 +238,8 @@ static void pause_or_go_on(struct hearth_http_conn *conn) {
 
 /* Nothing more comes, and what came is used up as far as it goes. */
 static void end_after_eof(struct hearth_http_conn *conn) {
-    const bool waits = evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0 && hearth_http_conn_unsent(conn) > 0;
-    if (conn->doomed || waits || conn->state == HEARTH_HTTP_CONN_BUSY || conn->state == HEARTH_HTTP_CONN_FLUSH) {
+    const bool more = evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0; /* when it is its turn again */
+    if (conn->doomed || more || conn->state == HEARTH_HTTP_CONN_BUSY || conn->state == HEARTH_HTTP_CONN_FLUSH) {
         return;
     }
     if (conn->exchange == NULL && hearth_http_conn_unsent(conn) > 0) {
@@ -265,6 +265,11 @@ static void on_readable(struct bufferevent *bev, void *user) {
     pump(conn);
 }
 
+static void on_turn(evutil_socket_t fd, short what, void *user) {
+    (void)fd, (void)what;
+    pump(user);
+}
+
 /* The output buffer has been taken by the kernel. */
 static void on_written(struct bufferevent *bev, void *user) {
     struct hearth_http_conn *conn = user;
@@ -272,8 +277,10 @@ static void on_written(struct bufferevent *bev, void *user) {
     if (conn->state == HEARTH_HTTP_CONN_IDLE) {
         hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_IDLE); /* it is from now on */
     }
-    if (conn->state != HEARTH_HTTP_CONN_FLUSH) {
-        pump(conn); /* it may have waited for the output */
+    if (conn->state != HEARTH_HTTP_CONN_FLUSH && evbuffer_get_length(bufferevent_get_input(bev)) > 0) {
+        event_active(conn->turn, EV_READ, 0); /* the next request may have waited for the output */
+    } else if (conn->state != HEARTH_HTTP_CONN_FLUSH) {
+        pump(conn);
     } else if (conn->linger && !conn->eof) {
         if (conn->server->has_tls) {
             hearth_http_tls_say_goodbye(bev);
@@ -348,6 +355,9 @@ static void free_parts(struct hearth_http_conn *conn) {
     if (conn->timer != NULL) {
         event_free(conn->timer);
     }
+    if (conn->turn != NULL) {
+        event_free(conn->turn);
+    }
     if (conn->address != NULL) {
         hearth_http_address_unref(conn->server, conn->address);
     }
@@ -367,8 +377,10 @@ static bool make_parts(struct hearth_http_conn *conn, evutil_socket_t fd) {
         return false;
     }
     conn->timer = event_new(server->base, -1, 0, on_timer, conn);
+    conn->turn = event_new(server->base, -1, 0, on_turn, conn);
     conn->address = hearth_http_address_ref(server, (const struct sockaddr *)&from);
-    return conn->timer != NULL && conn->address != NULL && hearth_http_unread_watch(conn);
+    return conn->timer != NULL && conn->turn != NULL && conn->address != NULL &&
+           event_priority_set(conn->turn, HEARTH_HTTP_PIPELINED) == 0 && hearth_http_unread_watch(conn);
 }
 
 struct hearth_http_conn *hearth_http_conn_create(struct hearth_http_server *server, evutil_socket_t fd) {
@@ -475,7 +487,7 @@ void hearth_http_conn_answered(struct hearth_http_conn *conn) {
         llhttp_resume(&conn->parser);
         hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_IDLE);
         if (!conn->pumping && evbuffer_get_length(input) > 0) {
-            bufferevent_trigger(conn->bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS | BEV_TRIG_IGNORE_WATERMARKS);
+            event_active(conn->turn, EV_READ, 0);
         }
         return;
     }

@@ -83,6 +83,12 @@ struct hearth_http_server {
     bool want_stop, want_abort, loop_ended;
 };
 
+/* The loop's priorities: what is not said to be of one of them is of the middle one. */
+enum {
+    HEARTH_HTTP_PIPELINED = 2, /* requests that are here already, behind others of their connection */
+    HEARTH_HTTP_PRIORITIES = 3,
+};
+
 /* What a connection waits for. */
 enum hearth_http_conn_state {
     HEARTH_HTTP_CONN_SHAKE,  /* the end of TLS's handshake */
@@ -113,6 +119,7 @@ struct hearth_http_conn {
     struct hearth_http_conn *quiet_prev, *quiet_next;
     struct bufferevent *bev;
     struct event *timer;
+    struct event *turn; /* for the next request, which is here already */
     struct hearth_http_address *address;
     struct evbuffer_cb_entry *output_watch;
     size_t unread_bytes; /* in the output buffer */

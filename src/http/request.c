@@ -2,8 +2,9 @@
  *
  * llhttp is paused twice in a request. At the end of its head, so that the handler can refuse it before its body
  * is read (outside of the parser's callbacks, from where it could not be answered), and at its end, so that the bytes
- * of a pipelined one stay in the input buffer until the response before it is written. A request without a body has its
- * head shown to the handler at its end: nothing is lost when it is refused, and the connection lives on.
+ * of a pipelined one stay in the input buffer until the response before it is written, and other connections have had
+ * their turn. A request without a body has its head shown to the handler at its end: nothing is lost when it is
+ * refused, and the connection lives on.
  *
  * While a request is being answered the connection goes on reading, for one reason: to see at once that the client has
  * closed its side.
@@ -393,7 +394,12 @@ static llhttp_errno_t execute(struct hearth_http_conn *conn, struct evbuffer *in
     return error;
 }
 
-/* Takes one piece of the input. False: there is nothing (more) to do. */
+/* A client that pipelines without reading the answers waits until it has read. */
+static bool reads_answers(const struct hearth_http_conn *conn) {
+    return hearth_http_conn_unsent(conn) <= PIPELINED_UNSENT_BYTES;
+}
+
+/* Takes one piece of the input. False: there is nothing (more) to do in this turn, which a request ends. */
 static bool parse_piece(struct hearth_http_conn *conn) {
     struct evbuffer *input = bufferevent_get_input(conn->bev);
     if (conn->state == HEARTH_HTTP_CONN_FLUSH || conn->state == HEARTH_HTTP_CONN_LINGER) {
@@ -401,11 +407,7 @@ static bool parse_piece(struct hearth_http_conn *conn) {
         evbuffer_drain(input, evbuffer_get_length(input));
         return false;
     }
-    if (conn->doomed || conn->state == HEARTH_HTTP_CONN_BUSY) {
-        return false;
-    }
-    /* A client that pipelines without reading the answers waits until it has read. */
-    if (hearth_http_conn_unsent(conn) > PIPELINED_UNSENT_BYTES) {
+    if (conn->doomed || conn->state == HEARTH_HTTP_CONN_BUSY || !reads_answers(conn)) {
         return false;
     }
     const size_t len = evbuffer_get_contiguous_space(input);
@@ -419,6 +421,7 @@ static bool parse_piece(struct hearth_http_conn *conn) {
         take_head(conn);
     } else if (conn->complete) {
         take_request(conn);
+        return conn->state != HEARTH_HTTP_CONN_IDLE;
     } else if (error != HPE_OK && error != HPE_PAUSED) {
         fail_parse(conn, error);
     }
@@ -433,4 +436,8 @@ void hearth_http_request_pump(struct hearth_http_conn *conn) {
     while (parse_piece(conn)) {
     }
     conn->pumping = false;
+    const bool more = evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0;
+    if (more && conn->state == HEARTH_HTTP_CONN_IDLE && reads_answers(conn)) {
+        event_active(conn->turn, EV_READ, 0);
+    }
 }

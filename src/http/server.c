@@ -27,6 +27,7 @@
 /* Descriptors for everything that is no connection: state on disk, databases, the log. */
 #define FILES_OTHER 512u
 #define CONNECTIONS_LEAST 16u
+#define PIPELINED_TURNS 32
 
 void hearth_http_params_default(struct hearth_http_params *params) {
     *params = (struct hearth_http_params){
@@ -186,8 +187,27 @@ static void *loop_main(void *user) {
     return NULL;
 }
 
+/* Between a few turns of connections that pipeline the loop looks whether something else has happened, which then goes
+ * first. */
+static struct event_base *create_base(void) {
+    struct event_config *config = event_config_new();
+    struct event_base *base = NULL;
+    if (config != NULL &&
+        event_config_set_max_dispatch_interval(config, NULL, PIPELINED_TURNS, HEARTH_HTTP_PIPELINED) == 0) {
+        base = event_base_new_with_config(config);
+    }
+    if (config != NULL) {
+        event_config_free(config);
+    }
+    if (base != NULL && event_base_priority_init(base, HEARTH_HTTP_PRIORITIES) != 0) {
+        event_base_free(base);
+        return NULL;
+    }
+    return base;
+}
+
 static int init_loop(struct hearth_http_server *server, int listen_fd) {
-    server->base = event_base_new();
+    server->base = create_base();
     if (server->base == NULL) {
         close(listen_fd);
         return HEARTH_ERR_NOMEM;

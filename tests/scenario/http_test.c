@@ -10,12 +10,14 @@
 
 #define OUT_BYTES (1024 * 1024)
 #define LARGE_BYTES (OUT_BYTES + OUT_BYTES / 2)
+#define PIPELINED 150
 #define PATIENT_US (60 * 1000000ll)
 
 struct fixture {
     struct hearth_http_server *server;
     uint16_t port;
     atomic_int holds, gone, ticks;
+    int answered; /* the loop's */
     struct hearth_http_exchange *held; /* the loop's: answered by posted work */
     struct hearth_http_work work;
 };
@@ -27,7 +29,7 @@ static void on_gone(void *user) {
 }
 
 /* /echo: method, path, query, body. /stream: three chunks. /hold: no answer until released. /flood: more than any
- * reader's share. /large: a share and a half at once. */
+ * reader's share. /large: a share and a half at once. /count: how many others were answered since the count began. */
 static void on_request(void *user, struct hearth_http_exchange *exchange) {
     struct fixture *f = user;
     const char *path = hearth_http_path(exchange);
@@ -54,7 +56,12 @@ static void on_request(void *user, struct hearth_http_exchange *exchange) {
             hearth_http_write(exchange, block, sizeof block);
         }
         f->held = exchange;
+    } else if (strcmp(path, "/count") == 0) {
+        char count[16];
+        snprintf(count, sizeof count, "%d", f->answered);
+        hearth_http_respond(exchange, 200, "text/plain", count, strlen(count));
     } else {
+        f->answered++;
         struct hearth_buf body = {0}, out = {0};
         hearth_http_take_body(exchange, &body);
         hearth_buf_printf(&out, "%s %s ?%s %.*s", hearth_http_method(exchange), path, hearth_http_query(exchange),
@@ -191,6 +198,46 @@ static void pipelines_behind_a_held_request(void **state) {
     expect_answer(&client, 200, "released");
     expect_answer(&client, 200, "GET /next ? ");
     client_close(&client);
+}
+
+/* Holds the loop up until requests of two clients are there. */
+static void wait_until_sent(struct hearth_http_work *work) {
+    struct fixture *f = (struct fixture *)(void *)((char *)work - offsetof(struct fixture, work));
+    f->answered = 0;
+    atomic_fetch_add(&f->ticks, 1);
+    (void)reaches(&f->ticks, 2);
+}
+
+/* Of many requests that are here already one is answered in a turn: another client's need not wait for them all. */
+static void those_that_pipeline_give_way(void **state) {
+    struct fixture *f = *state;
+    struct client clients[2];
+    struct hearth_buf all = {0};
+    struct response response;
+    for (int i = 0; i < 2; i++) {
+        assert_true(client_open(&clients[i], f->port));
+        assert_true(client_request(&clients[i], "GET", "/here", NULL, NULL));
+        expect_answer(&clients[i], 200, "GET /here ? ");
+    }
+    for (int i = 0; i < PIPELINED; i++) {
+        assert_true(hearth_buf_text(&all, "GET /1 HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    }
+    f->work.run = wait_until_sent;
+    hearth_http_post(f->server, &f->work);
+    assert_true(reaches(&f->ticks, 1));
+    assert_true(client_send(&clients[0], all.data, all.len));
+    assert_true(client_request(&clients[1], "GET", "/count", NULL, NULL));
+    atomic_fetch_add(&f->ticks, 1);
+    assert_true(client_response(&clients[1], false, &response));
+    assert_int_equal(response.status, 200);
+    assert_in_range(strtol((const char *)response.body.data, NULL, 10), 0, PIPELINED / 2);
+    response_finish(&response);
+    for (int i = 0; i < PIPELINED; i++) {
+        expect_answer(&clients[0], 200, "GET /1 ? ");
+    }
+    client_close(&clients[0]);
+    client_close(&clients[1]);
+    hearth_buf_finish(&all);
 }
 
 static void takes_requests_byte_by_byte(void **state) {
@@ -551,6 +598,7 @@ int main(void) {
         TEST(a_thousand_are_pipelined),
         TEST(large_writes_are_no_flood),
         TEST(pipelines_behind_a_held_request),
+        TEST(those_that_pipeline_give_way),
         TEST(takes_requests_byte_by_byte),
         TEST(answers_head_and_options),
         TEST(answers_the_pages_that_it_was_told_of),
