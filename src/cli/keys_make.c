@@ -1,6 +1,7 @@
 /* `hearth keys`: makes keys and the lines of --api-key-file for them. A key that is there already is read from standard
  * input, as arguments can be seen by every user of the machine. */
 #include "api/key_hash.h"
+#include "base/buf.h"
 #include "cli/keys.h"
 
 #include <stdio.h>
@@ -77,12 +78,17 @@ int hearth_keys_command(int argc, char *const argv[]) {
         const bool help = argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0);
         return fputs(usage, help ? stdout : stderr) < 0 || !help;
     }
-    for (int i = 1; i < argc; i++) {
-        char words[512];
-        (void)snprintf(words, sizeof(words), "%s", argv[i]);
-        if (strpbrk(words, " \t") || hearth_key_settings_check("settings", words, &msg) != HEARTH_OK) {
-            return complain(*msg.text ? msg.text : "one setting in an argument");
-        }
+    struct hearth_buf words = {0};
+    bool one_each = true, ok = hearth_buf_text(&words, "");
+    for (int i = 1; i < argc && ok; i++) {
+        one_each = one_each && strpbrk(argv[i], " \t") == NULL;
+        ok = hearth_buf_printf(&words, "%s ", argv[i]);
+    }
+    /* All together: what the line holds is read like this. */
+    ok = ok && one_each && hearth_key_settings_check("settings", (char *)words.data, &msg) == HEARTH_OK;
+    hearth_buf_finish(&words);
+    if (!ok) {
+        return complain(*msg.text ? msg.text : one_each ? "no memory" : "one setting in an argument");
     }
     return make ? make_key(argc - 1, argv + 1) : hash_key(argc - 1, argv + 1);
 }

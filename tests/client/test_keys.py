@@ -96,6 +96,14 @@ def test_hashed_keys(tmp_path):
         assert "key=ada" in server.log()
 
 
+def test_no_line_is_made_that_the_file_would_not_have():
+    for command in ("new", "hash"):
+        for settings in (("name=a", "name=b"), ("rpm=5", "name=a", "rpm=5"), ("rpm=0",), ("name=a b",), ("x" * 600,)):
+            made = subprocess.run([servers.hearth_path(), "keys", command, *settings], input="key\n", capture_output=True,
+                                  text=True)
+            assert made.returncode == 1 and made.stdout == "" and made.stderr.startswith("hearth keys: "), settings
+
+
 def test_an_empty_key_is_an_error():
     for flags, env in ((["--api-key", ""], {}), (["--api-key", ", "], {}), ([], {"HEARTH_API_KEY": ""}),
                        ([], {"LLAMA_API_KEY": "secret"}),
