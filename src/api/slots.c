@@ -24,6 +24,21 @@ const struct hearth_job *hearth_slots_find(const struct hearth_api *api, int64_t
     return NULL;
 }
 
+/* id_task: a number that tells nothing of other requests, made of the random one that answers carry. The service's own
+ * counts the requests of all. -1: none, or it has just ended. */
+static json_int_t task_of(const struct hearth_job *job, int64_t service_id) {
+    char digits[13]; /* 48 bits: what any reader of JSON keeps whole */
+    size_t choice = 0;
+    if (job == NULL) {
+        return -1;
+    }
+    while (choice + 1 < job->choice_count && job->choices[choice].service_id != service_id) {
+        choice++;
+    }
+    snprintf(digits, sizeof digits, "%.12s", job->request_id + strlen("req_"));
+    return (json_int_t)strtoll(digits, NULL, 16) + (json_int_t)choice;
+}
+
 /* Class, and whose it is: members of both answers. `job` may be NULL: it has just ended. */
 static json_t *who_json(const struct hearth_job *job, enum hearth_class priority) {
     json_t *who = json_pack("{s:s}", "class", hearth_class_text(priority));
@@ -92,7 +107,7 @@ static json_t *lane_json(const struct hearth_api *api, size_t id, const struct h
         "{s:I, s:I, s:b, s:b, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:[{s:b, s:I, s:I}], s:o}", "id", (json_int_t)id,
         "n_ctx", (json_int_t)api->engine->caps.ctx_tokens, "speculative",
         api->speculates && (generation == NULL || generation->speculate), "is_processing", busy, "id_task",
-        (json_int_t)lane->request_id, "state", hearth_lane_state_text(lane->state), "live_tokens",
+        task_of(job, lane->request_id), "state", hearth_lane_state_text(lane->state), "live_tokens",
         (json_int_t)lane->live_tokens, "n_prompt_tokens", (json_int_t)lane->prompt_tokens,
         "n_prompt_tokens_processed", (json_int_t)computed_of(lane), "n_prompt_tokens_cache",
         (json_int_t)lane->reused_tokens, "n_decoded", (json_int_t)lane->generated_tokens, "next_token",
@@ -211,7 +226,7 @@ bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
 static json_t *waiting_json(const struct hearth_api *api, const struct hearth_waiting_info *waiting) {
     const struct hearth_job *job = hearth_slots_find(api, waiting->request_id);
     const char *state = waiting->preemptions > 0 ? "preempted" : waiting->held ? "held" : "queued";
-    json_t *json = json_pack("{s:I, s:s, s:I, s:I, s:o}", "id_task", (json_int_t)waiting->request_id, "state", state,
+    json_t *json = json_pack("{s:I, s:s, s:I, s:I, s:o}", "id_task", task_of(job, waiting->request_id), "state", state,
                              "prompt_tokens", (json_int_t)waiting->prompt_tokens, "generated_tokens",
                              (json_int_t)waiting->generated_tokens, "waited_ms",
                              hearth_json_real((double)waiting->waited_us / 1000.0));
