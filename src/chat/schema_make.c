@@ -126,6 +126,8 @@ struct flat {
     json_t *schemas;
     json_t *choices; /* schemas with nothing but one anyOf or oneOf */
     size_t hops;     /* references followed */
+    const json_t *open[SCHEMA_DEPTH]; /* what they lead to, from the outermost that is being followed */
+    size_t open_count;
 };
 
 static bool append(struct schema_maker *m, json_t *list, const json_t *value) {
@@ -161,6 +163,28 @@ static bool settle_unevaluated(struct schema_maker *m, const json_t *schema, jso
     return true;
 }
 
+static bool flatten(struct schema_maker *m, struct flat *flat, const json_t *schema, bool alone);
+
+/* Flattens what a reference leads to. */
+static bool follow(struct schema_maker *m, struct flat *flat, const char *ref) {
+    const json_t *target = our_definition(m, ref) != NULL ? our_definition(m, ref) : resolve(m, ref);
+    bool again = json_is_null(target);
+    for (size_t i = 0; i < flat->open_count; i++) {
+        again = again || flat->open[i] == target;
+    }
+    if (target == NULL || again) {
+        return target == NULL ? false : hearth_schema_refuse(m, "$ref", "it leads to itself") != NULL;
+    }
+    if (++flat->hops > SCHEMA_DEPTH) {
+        static const char large[] = "too large when written out: more than %d references stand for one schema";
+        return hearth_schema_refuse(m, "$ref", large, SCHEMA_DEPTH) != NULL;
+    }
+    flat->open[flat->open_count++] = target;
+    const bool ok = flatten(m, flat, target, false);
+    flat->open_count--;
+    return ok;
+}
+
 static bool flatten(struct schema_maker *m, struct flat *flat, const json_t *schema, bool alone) {
     static const char *const resolved[] = {"$ref", "allOf", "anyOf", "oneOf", "$defs", "definitions"};
     const char *ref = json_string_value(json_object_get(schema, "$ref"));
@@ -174,14 +198,8 @@ static bool flatten(struct schema_maker *m, struct flat *flat, const json_t *sch
     if (!hearth_schema_check_form(m, schema) || ++m->visits > SCHEMA_VISITS) {
         return m->fate == SCHEMA_REFUSED ? false : hearth_schema_refuse(m, NULL, "the schema is too large") != NULL;
     }
-    if (ref != NULL) {
-        const json_t *target = our_definition(m, ref) != NULL ? our_definition(m, ref) : resolve(m, ref);
-        if (target == NULL || ++flat->hops > SCHEMA_DEPTH || json_is_null(target)) {
-            return target == NULL ? false : hearth_schema_refuse(m, "$ref", "it leads to itself") != NULL;
-        }
-        if (!flatten(m, flat, target, false)) {
-            return false;
-        }
+    if (ref != NULL && !follow(m, flat, ref)) {
+        return false;
     }
     for (size_t i = 0; i < json_array_size(all); i++) {
         if (!flatten(m, flat, json_array_get(all, i), false)) {
@@ -428,7 +446,7 @@ static const char *lone_reference(const json_t *all) {
 
 json_t *hearth_schema_make(struct schema_maker *m, const json_t *all, size_t depth) {
     const char *ref = lone_reference(all);
-    struct flat flat = {hearth_schema_keep(m, json_array()), hearth_schema_keep(m, json_array()), 0};
+    struct flat flat = {.schemas = hearth_schema_keep(m, json_array()), .choices = hearth_schema_keep(m, json_array())};
     size_t i;
     const json_t *schema;
     if (m->fate != SCHEMA_FINE) {

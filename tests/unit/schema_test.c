@@ -116,6 +116,8 @@ static const struct refused {
     {"{'$ref':'#/$defs/x'}", "$ref: \"#/$defs/x\" leads nowhere"},
     {"{'$ref':'https://example.com/s'}", "$ref: \"https://example.com/s\" does not lead into this schema"},
     {"{'$ref':'#/$defs/a','$defs':{'a':{'anyOf':[{'type':'null'},{'$ref':'#/$defs/a'}]}}}", "$ref: it leads to itself"},
+    {"{'$ref':'#/$defs/a','$defs':{'a':{'allOf':[{'$ref':'#/$defs/a'},{}]}}}",
+     "#/$defs/a.$ref: it leads to itself"},
     {"{'type':'object','properties':{'a':{'$ref':'#'}},'required':['a']}", "$ref: its values never end"},
     {"{'$dynamicRef':'#x'}", "$dynamicRef: only $ref"},
     {"{'type':'string','const':1}", "no value is valid by this schema"},
@@ -224,6 +226,18 @@ static void large_schemas_are_refused(void **state) {
     json_decref(deep);
     json_decref(wide);
     json_decref(doubled);
+    /* Each stands for two of the one before, and none leads to itself. */
+    json_t *twice = json_pack("{s:{s:s}}", "a0", "type", "string");
+    for (int i = 1; i < 20; i++) {
+        char name[16], ref[32];
+        snprintf(name, sizeof name, "a%d", i);
+        snprintf(ref, sizeof ref, "#/$defs/a%d", i - 1);
+        json_object_set_new(twice, name, json_pack("{s:[{s:s},{s:s}]}", "allOf", "$ref", ref, "$ref", ref));
+    }
+    json_t *schema = json_pack("{s:[{s:s},{}], s:o}", "allOf", "$ref", "#/$defs/a19", "$defs", twice);
+    assert_false(hearth_chat_schema_check(schema, &msg));
+    assert_string_equal(msg.text, "$ref: too large when written out: more than 64 references stand for one schema");
+    json_decref(schema);
 }
 
 static char *grammar_of(const char *text) {
