@@ -26,7 +26,8 @@ def test_a_command_line_of_llama_server():
     assert "info  --no-webui: accepted, " in log
     assert "info  --cache-reuse: accepted, " in log
     assert "info  --slot-prompt-similarity: accepted, " in log
-    assert "--mlock" not in log and "--metrics" not in log
+    assert "--mlock: " not in log and "--metrics" not in log
+    assert "warn  --mlock has no effect: the simulated engine computes nothing" in log
 
 
 def test_defaults_of_requests():
