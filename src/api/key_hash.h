@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-/* Nobody needs a longer key, and hashing one is work that strangers can ask for. */
+/* A longer key has no use, and hashing one is work that a client without a key can ask for. */
 #define HEARTH_KEY_BYTES_MAX 4096
 #define HEARTH_KEY_HASH_BYTES 32
 #define HEARTH_KEY_HASH_SALT_MAX 64

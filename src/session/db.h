@@ -56,10 +56,11 @@ enum hearth_db_file {
     HEARTH_DB_FILE_OTHER,
 };
 enum hearth_db_file hearth_db_look(const struct hearth_db_kind *kind, const char *path);
-/* Nothing, or a file that may be opened; what cannot, or is somebody else's, is refused and stays as it is: a code, and
- * `why` unless that says it all (HEARTH_DB_ALIEN). So is what stands beside it and is not of it. */
+/* Checks that PATH is free or a file of this kind that can be opened, and that every file beside it (log, journal,
+ * shared memory) belongs to it. Any other file is refused and stays as it is: a code, and `why` where the code
+ * (HEARTH_DB_ALIEN) does not say it all. */
 int hearth_db_check_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *why);
-/* A file that is there, that only we can read and that is not somebody else's (HEARTH_DB_ALIEN). */
+/* The same, and makes an empty file where there is none; only this user can read it then. */
 int hearth_db_make_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *why);
 
 /* Opens a connection with its statements. The file is created where it is missing, only ours to read; an older version
@@ -90,7 +91,7 @@ int hearth_db_copy(sqlite3 *from, const char *path, bool replace, struct hearth_
 /* The copy that is kept of a database before it is brought up: PATH.before-v<version of this hearth>. */
 int hearth_db_copy_before(const struct hearth_db_kind *kind, sqlite3 *handle, const char *path, int64_t version,
                           struct hearth_errmsg *why);
-/* Makes a database that nobody uses one file, which no log belongs to: it can be carried about. */
+/* Turns a database that no connection uses into one file without a log, which can be carried about. */
 int hearth_db_part_from_log(const char *path);
 /* A new file gets sums; an old one when it is copied or rewritten. */
 int hearth_db_ask_for_sums(sqlite3 *handle);

@@ -26,20 +26,10 @@
 
 enum { HEAD = 108, VERSION_AT = 60, APPLICATION_AT = 68, PAGES_AT = 28, MODE_AT = 19 };
 
-static int open_beside(const char *path, const char *suffix) {
-    char *name = NULL;
-    int fd = -1;
-    if (asprintf(&name, "%s%s", path, suffix) >= 0) {
-        fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-        free(name);
-    }
-    return fd;
-}
-
 /* The beginning of the first page as it stands in the log, in place of what the file has. */
 static void read_log(const char *path, uint8_t head[HEAD]) {
     uint8_t log[HEARTH_DB_LOG_HEAD], frame[HEARTH_DB_LOG_FRAME], first[HEAD];
-    const int fd = open_beside(path, "-wal");
+    const int fd = hearth_db_open_beside(path, "-wal");
     if (fd >= 0 && pread(fd, log, sizeof log, 0) == HEARTH_DB_LOG_HEAD &&
         hearth_db_big32(log) >> 1 == 0x377F0682 >> 1) {
         const uint32_t page = hearth_db_big32(log + 8);
@@ -146,7 +136,7 @@ static int fault(struct hearth_errmsg *why, int rc, const char *what) {
 static bool begins_like(const char *path, const char *suffix, const uint8_t *magic, size_t len) {
     static const uint8_t zeros[8];
     uint8_t head[8];
-    const int fd = open_beside(path, suffix);
+    const int fd = hearth_db_open_beside(path, suffix);
     const ssize_t n = fd >= 0 ? pread(fd, head, len, 0) : 0;
     if (fd >= 0) {
         (void)close(fd);

@@ -23,6 +23,16 @@ uint32_t hearth_db_big32(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
+int hearth_db_open_beside(const char *path, const char *suffix) {
+    char *name = NULL;
+    int fd = -1;
+    if (asprintf(&name, "%s%s", path, suffix) >= 0) {
+        fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        free(name);
+    }
+    return fd;
+}
+
 static uint32_t little32(const uint8_t *at) {
     return (uint32_t)at[3] << 24 | (uint32_t)at[2] << 16 | (uint32_t)at[1] << 8 | at[0];
 }
@@ -97,13 +107,10 @@ static bool has_lost_its_head(int fd) {
 }
 
 bool hearth_db_log_is_damaged(const char *path) {
-    char *name = NULL;
-    const int fd =
-        asprintf(&name, "%s-wal", path) < 0 ? -1 : open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const int fd = hearth_db_open_beside(path, "-wal");
     const bool damaged = fd >= 0 && (has_lost_its_head(fd) || has_gap(fd));
     if (fd >= 0) {
         (void)close(fd);
     }
-    free(name);
     return damaged;
 }

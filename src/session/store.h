@@ -67,10 +67,10 @@ int hearth_store_secret(struct hearth_store *store, uint8_t out[32]);
 
 /* ---- owners (store_owner.c) ---- */
 
-/* By which digest the conversations of `who` (a name, or else a key) are found, from the first time on that it is asked
- * for: what its `key` had, else what there was without keys (zero) when it is `alone` and nobody else has taken that,
- * else `who` itself. Errors: IO, NOMEM; *out is the same then, as far as it could be read, and may be another one the
- * next time. */
+/* The digest under which the conversations of `who` (the digest of a name, or of a key without one) are found. The
+ * first call decides and writes it down: the digest that its `key` had, else that of the time without keys (zero) when
+ * the key is `alone` and no other owner has taken it, else `who` itself. Errors: IO, NOMEM; *out is then decided from
+ * what could be read, and a later call may decide otherwise. */
 int hearth_store_owner(struct hearth_store *store, struct hearth_digest who, struct hearth_digest key, bool alone,
                        struct hearth_digest *out);
 /* What an owner may have; 0: any number. Nothing is added for one who has as much. What was deleted counts for as long
