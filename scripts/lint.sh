@@ -6,6 +6,7 @@
 #             that needs)
 #   words     nothing unfinished, no paths of one machine
 #   heads     every .c and .cpp opens with a comment
+#   format    the code is as clang-format 19 prints it (.clang-format; braces always). `scripts/lint.sh --format` does it
 #   promises  every promise in docs/security.md names a test, and every test that it names is there
 #   clang     the whole build with clang has no warnings
 set -eu
@@ -91,7 +92,28 @@ promises() {
         done
 }
 
-for check in layers lengths words heads promises; do
+# ---- format: another version prints some lines otherwise, so it has to be this one
+format() {
+    find src tests \( -name '*.[ch]' -o -name '*.[ch]pp' \) -print0 | xargs -0 -n 50 -P 2 clang-format-19 "$@" 2>&1
+}
+formatted() {
+    format --dry-run | sed -n 's/: warning: code should be clang-formatted.*/: not as clang-format prints it/p' | head -n 20
+}
+
+if [ "${1:-}" = --format ]; then
+    scripts/setup.sh format
+    format -i
+    exit
+fi
+
+checks="layers lengths words heads promises"
+if [ "${1:-}" != --quick ]; then
+    scripts/setup.sh format
+fi
+if command -v clang-format-19 >/dev/null 2>&1; then
+    checks="$checks formatted"
+fi
+for check in $checks; do
     found=$($check || true)
     [ -z "$found" ] || complain "$found"
 done

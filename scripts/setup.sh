@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh          compilers, build tools, libraries
 #   scripts/setup.sh browser  likewise, and the browser that tests/client/test_browser.py opens pages in
+#   scripts/setup.sh format   likewise, and the clang-format that `make lint` runs
 #   scripts/setup.sh clang    and clang with its run-time libraries and tools, for fuzzing and coverage
 #
 # What is there is found by trying it, so other ways of having installed it are as good. Without the right to install,
@@ -55,6 +56,7 @@ if [ "${1:-}" = clang ]; then
     need libclang-rt-dev clang_runs
     need llvm llvm_tools
 fi
+[ "${1:-}" != format ] || need clang-format-19 has clang-format-19
 need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
 
 browser() { [ -n "${HEARTH_CHROMIUM:-}" ] || has chromium || has chromium-browser; }

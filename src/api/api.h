@@ -16,8 +16,8 @@ struct hearth_api;
 
 /* What a key may do. Reading what the server does (models, /props, and of /slots, /queue and /metrics what is its own)
  * takes no scope. */
-#define HEARTH_SCOPE_TABLE(X)                                          \
-    X(INFER, infer, 1, "ask the model, count tokens")                  \
+#define HEARTH_SCOPE_TABLE(X)                                                      \
+    X(INFER, infer, 1, "ask the model, count tokens")                              \
     X(SESSIONS, sessions, 2, "what is stored: sessions, responses, conversations") \
     X(ADMIN, admin, 4, "see what everybody does; settings")
 
@@ -25,7 +25,7 @@ enum hearth_scope {
 #define X(constant, name, bit, help) HEARTH_SCOPE_##constant = (bit),
     HEARTH_SCOPE_TABLE(X)
 #undef X
-    HEARTH_SCOPE_ALL = 7,
+        HEARTH_SCOPE_ALL = 7,
 };
 
 /* Zero: no limit. */
@@ -51,41 +51,41 @@ struct hearth_api_params {
     struct hearth_engine *engine; /* its text operations and its caps are used */
     struct hearth_chat *chat;
     struct hearth_service *service;
-    struct hearth_far *far;       /* the service's, for its numbers; NULL: none */
+    struct hearth_far *far; /* the service's, for its numbers; NULL: none */
     struct hearth_http_params http;
     const struct hearth_api_key *keys; /* a request needs one of them. With two or more, requests share state with those
                                           of the same key only */
-    size_t key_count;             /* 0: no key is needed */
-    int64_t prepare_timeout_us;   /* CPU time that a request may take before its reply begins; 0: any */
-    int64_t request_timeout_us;   /* the longest deadline, and that of a request that brings none; 0: none */
-    int64_t ping_us;              /* a stream that is silent for so long says that it is alive; default 10 s */
-    bool speculates;              /* the service guesses tokens ahead: for /slots */
+    size_t key_count;                  /* 0: no key is needed */
+    int64_t prepare_timeout_us;        /* CPU time that a request may take before its reply begins; 0: any */
+    int64_t request_timeout_us;        /* the longest deadline, and that of a request that brings none; 0: none */
+    int64_t ping_us;                   /* a stream that is silent for so long says that it is alive; default 10 s */
+    bool speculates;                   /* the service guesses tokens ahead: for /slots */
     const char *model_path;
-    const char *lora_path;        /* of the adapter that is loaded; NULL: none */
+    const char *lora_path; /* of the adapter that is loaded; NULL: none */
     double lora_scale;
-    const char *alias;            /* the model's name; NULL: the last part of model_path */
-    const char *version;          /* for build_info and system_fingerprint, for example "hearth 0.1.0" */
+    const char *alias;   /* the model's name; NULL: the last part of model_path */
+    const char *version; /* for build_info and system_fingerprint, for example "hearth 0.1.0" */
     uint32_t lanes;
     struct hearth_sampling sampling; /* what a request does not say; logit_bias is ignored */
-    int32_t max_tokens;           /* likewise; -1: until the context is full */
-    bool metrics, slots;          /* serve /metrics, /slots; default false, true */
+    int32_t max_tokens;              /* likewise; -1: until the context is full */
+    bool metrics, slots;             /* serve /metrics, /slots; default false, true */
 
     /* Chat. */
-    bool keep_thinking;           /* reasoning of earlier turns stays as it was sampled, whatever the template does */
-    bool allow_control_tokens;    /* texts of control tokens in a request become these; otherwise they stay text */
-    bool strict_content;          /* images, sounds and files are refused; otherwise a note stands for them */
+    bool keep_thinking;             /* reasoning of earlier turns stays as it was sampled, whatever the template does */
+    bool allow_control_tokens;      /* texts of control tokens in a request become these; otherwise they stay text */
+    bool strict_content;            /* images, sounds and files are refused; otherwise a note stands for them */
     const char *const *strip_lines; /* regular expressions (POSIX, extended): lines of system and developer messages
                                        that match one are taken out */
     size_t strip_line_count;
-    size_t transcript_bytes;      /* memory for replies as they were sampled; default 256 MiB */
-    const char *transcripts_path; /* SQLite database in which they outlive the process; NULL: none */
+    size_t transcript_bytes;                    /* memory for replies as they were sampled; default 256 MiB */
+    const char *transcripts_path;               /* SQLite database in which they outlive the process; NULL: none */
     const struct hearth_seal *transcripts_seal; /* what is in it is encrypted with; borrowed; NULL: not at all */
-    struct hearth_store *store;   /* sessions and responses; borrowed; NULL: in memory */
+    struct hearth_store *store;                 /* sessions and responses; borrowed; NULL: in memory */
     enum hearth_reasoning_format reasoning_format;
-    int32_t reasoning_budget;     /* tokens of reasoning; -1: no limit (default) */
+    int32_t reasoning_budget;             /* tokens of reasoning; -1: no limit (default) */
     const char *reasoning_budget_message; /* put in when the budget is used up; NULL: none */
-    const char *template_kwargs;  /* a JSON object of template arguments; NULL: none */
-    const char *script_path;      /* a file of replies written beforehand (api/script.c); NULL: none */
+    const char *template_kwargs;          /* a JSON object of template arguments; NULL: none */
+    const char *script_path;              /* a file of replies written beforehand (api/script.c); NULL: none */
 };
 
 void hearth_api_params_default(struct hearth_api_params *params);
@@ -98,8 +98,7 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
 uint16_t hearth_api_port(const struct hearth_api *api);
 
 /* While it runs: another certificate; see hearth_http_load_tls(). */
-int hearth_api_load_tls(struct hearth_api *api, const char *cert_path, const char *key_path,
-                        struct hearth_errmsg *msg);
+int hearth_api_load_tls(struct hearth_api *api, const char *cert_path, const char *key_path, struct hearth_errmsg *msg);
 
 /* While it runs: other keys, for requests that arrive from now on (those in flight go on), and another timeout. None at
  * all open the server to everybody. Errors: NOMEM; the old keys stay. Any thread. */

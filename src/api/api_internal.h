@@ -98,14 +98,14 @@ struct hearth_api {
     bool metrics, slots;
     int64_t created_unix;
     atomic_bool stopping;
-    atomic_bool drained;          /* no reply will be computed any more, */
-    atomic_bool ended;            /* nor anything else */
-    int64_t prepare_timeout_us;   /* CPU time of a worker; 0: any */
+    atomic_bool drained;        /* no reply will be computed any more, */
+    atomic_bool ended;          /* nor anything else */
+    int64_t prepare_timeout_us; /* CPU time of a worker; 0: any */
     bool shut_down;
-    uint64_t mark_seed;         /* for texts that nobody else has written */
-    atomic_size_t jobs;         /* alive; 0 at the end */
-    bool trim_due;              /* the loop's: what large jobs have taken is still malloc()'s */
-    struct hearth_job *running; /* the loop's list of those that were submitted */
+    uint64_t mark_seed;                     /* for texts that nobody else has written */
+    atomic_size_t jobs;                     /* alive; 0 at the end */
+    bool trim_due;                          /* the loop's: what large jobs have taken is still malloc()'s */
+    struct hearth_job *running;             /* the loop's list of those that were submitted */
     struct hearth_store *store, *own_store; /* the second: in memory, where none was given */
     struct hearth_keeper *keeper;
     struct hearth_digest compacting[16]; /* the loop's ring of responses/overflow.c */
@@ -125,7 +125,7 @@ struct hearth_api {
     char *transcripts_path;                     /* or NULL */
     const struct hearth_seal *transcripts_seal; /* or NULL */
     bool keep_thinking, strict_content, allow_control_tokens;
-    regex_t *strip_lines;         /* lines of system and developer messages that match are taken out */
+    regex_t *strip_lines; /* lines of system and developer messages that match are taken out */
     size_t strip_line_count;
     enum hearth_reasoning_format reasoning_format;
     int32_t reasoning_budget; /* tokens; -1: no limit */

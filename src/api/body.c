@@ -163,8 +163,8 @@ json_t *hearth_body_parse_new(struct hearth_intern *intern, struct hearth_digest
     struct hearth_buf rest = {0};
     size_t begin = 0, end = 0;
     json_t *value = NULL;
-    if (split(&scan, body, &begin, &end) && parse_new(intern, salt, body) &&
-        hearth_buf_append(&rest, text, begin) && hearth_buf_append(&rest, text + end, len - end)) {
+    if (split(&scan, body, &begin, &end) && parse_new(intern, salt, body) && hearth_buf_append(&rest, text, begin) &&
+        hearth_buf_append(&rest, text + end, len - end)) {
         value = hearth_json_load((const char *)rest.data, rest.len, JSON_ALLOW_NUL, NULL);
     }
     hearth_buf_finish(&rest);

@@ -152,9 +152,8 @@ bool hearth_chat_completions_prepare(struct hearth_job *job, const json_t *body)
     struct hearth_api *api = job->api;
     struct hearth_generation *generation = &job->generation;
     if (!hearth_generation_read(api, body, false, generation, &job->error) ||
-        !read_logprobs(body, generation, &job->error) ||
-        !hearth_generation_alloc_prompts(generation, 1, &job->error) || !hearth_chat_request_read(job, body) ||
-        !hearth_chat_request_prompt(job)) {
+        !read_logprobs(body, generation, &job->error) || !hearth_generation_alloc_prompts(generation, 1, &job->error) ||
+        !hearth_chat_request_read(job, body) || !hearth_chat_request_prompt(job)) {
         return false;
     }
     job->dialect = &chat_form.dialect;

@@ -109,9 +109,9 @@ bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out) {
     if (ok && job->generation.include_usage) {
         struct hearth_tally tally;
         hearth_tally_job(job, &tally);
-        ok = hearth_sse(out, NULL,
-                        with_cost(with_tier(job, envelope(job, form_of(job)->chunk_object, json_array())), &tally,
-                                  true));
+        ok = hearth_sse(
+            out, NULL,
+            with_cost(with_tier(job, envelope(job, form_of(job)->chunk_object, json_array())), &tally, true));
     }
     return ok && hearth_buf_text(out, "data: [DONE]\n\n");
 }

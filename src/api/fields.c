@@ -51,9 +51,7 @@ static bool read_field(const json_t *value, const struct hearth_field *field, vo
         typed = hearth_json_integer(value, &integer);
         number = (double)integer;
         break;
-    case HEARTH_FIELD_BOOL:
-        typed = json_is_boolean(value);
-        break;
+    case HEARTH_FIELD_BOOL: typed = json_is_boolean(value); break;
     }
     if (!typed) {
         return hearth_api_fail(error, 400, "invalid_type", field->name, "%s must be %s", field->name,
@@ -102,8 +100,10 @@ bool hearth_metadata_check(const json_t *metadata, struct hearth_api_error *erro
                                    "metadata: a key may have at most 64 characters: \"%.80s\"", key);
         }
         if (!json_is_string(value)) {
-            return hearth_api_fail(error, 400, "invalid_type", "metadata", "metadata: the value of \"%s\" must be a "
-                                   "string", key);
+            return hearth_api_fail(error, 400, "invalid_type", "metadata",
+                                   "metadata: the value of \"%s\" must be a "
+                                   "string",
+                                   key);
         }
         if (json_string_length(value) > 512) {
             return hearth_api_fail(error, 400, "string_above_max_length", "metadata",

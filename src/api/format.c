@@ -196,8 +196,7 @@ static bool read_reasoning(const json_t *reasoning, struct hearth_chat_options *
 }
 
 /* {"type": "enabled" or "disabled", "budget_tokens"}, or true or false. */
-static bool read_thinking(const json_t *thinking, struct hearth_chat_options *options,
-                          struct hearth_api_error *error) {
+static bool read_thinking(const json_t *thinking, struct hearth_chat_options *options, struct hearth_api_error *error) {
     if (json_is_boolean(thinking)) {
         options->request.thinking = json_is_true(thinking);
         return true;
@@ -269,8 +268,8 @@ static void drop_unread(const struct hearth_api *api, json_t *kwargs) {
 bool hearth_reasoning_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
                            struct hearth_api_error *error) {
     static const char *const budgets[] = {"reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens"};
-    static const struct hearth_field thinking = {"enable_thinking", HEARTH_FIELD_BOOL, 0, 0, false,
-                                                 offsetof(struct hearth_chat_request, thinking)};
+    static const struct hearth_field thinking = {
+        "enable_thinking", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_chat_request, thinking)};
     options->request.reasoning_format = api->reasoning_format;
     options->reasoning_budget = api->reasoning_budget;
     if (api->reasoning_budget_message != NULL) {
@@ -279,8 +278,7 @@ bool hearth_reasoning_read(const struct hearth_api *api, const json_t *body, str
             return hearth_api_fail_nomem(error);
         }
     }
-    if (!read_kwargs(api, body, options, error) ||
-        !hearth_fields_read(body, &thinking, 1, &options->request, error) ||
+    if (!read_kwargs(api, body, options, error) || !hearth_fields_read(body, &thinking, 1, &options->request, error) ||
         !read_reasoning(hearth_json_get(body, "reasoning"), options, error) ||
         !read_thinking(hearth_json_get(body, "thinking"), options, error) ||
         !read_effort(hearth_json_get(body, "reasoning_effort"), "reasoning_effort", options, error) ||

@@ -45,9 +45,14 @@ static const struct {
     const char *name;
     enum json_kind kind;
 } ignored[] = {
-    {"model", KIND_STRING},            {"user", KIND_STRING},         {"prompt_cache_key", KIND_STRING},
-    {"safety_identifier", KIND_STRING}, {"service_tier", KIND_STRING},
-    {"metadata", KIND_OBJECT},         {"store", KIND_BOOL},          {"parallel_tool_calls", KIND_BOOL},
+    {"model", KIND_STRING},
+    {"user", KIND_STRING},
+    {"prompt_cache_key", KIND_STRING},
+    {"safety_identifier", KIND_STRING},
+    {"service_tier", KIND_STRING},
+    {"metadata", KIND_OBJECT},
+    {"store", KIND_BOOL},
+    {"parallel_tool_calls", KIND_BOOL},
 };
 
 static const char *const kind_names[] = {"a string", "true or false", "an object"};

@@ -452,8 +452,8 @@ void hearth_history_remember(struct hearth_choice *choice, struct hearth_message
     if (conversation == NULL) {
         return;
     }
-    struct hearth_message *whole = conversation->begun != NULL ? hearth_history_join(conversation->begun, message)
-                                                               : hearth_message_ref(message);
+    struct hearth_message *whole =
+        conversation->begun != NULL ? hearth_history_join(conversation->begun, message) : hearth_message_ref(message);
     size_t count = choice->sampled.n;
     if (whole != NULL) {
         hearth_tools_remember(job, whole);
@@ -488,12 +488,11 @@ const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth
 static json_t *divergence_json(const struct hearth_conversation *conversation) {
     const struct hearth_transcript_fork *fork = &conversation->fork;
     const struct hearth_diagnosis *diagnosis = &conversation->diagnosis;
-    json_t *json = json_pack(
-        "{s:I, s:o, s:s, s:o, s:o, s:s, s:s}", "token", (json_int_t)fork->token, "message",
-        diagnosis->message >= 0 ? json_integer(diagnosis->message) : json_null(), "field", diagnosis->field, "before",
-        hearth_json_text(fork->before, strlen(fork->before)), "after",
-        hearth_json_text(fork->after, strlen(fork->after)), "cause", hearth_cause_text(diagnosis->cause), "cause_text",
-        hearth_cause_help(diagnosis->cause));
+    json_t *json = json_pack("{s:I, s:o, s:s, s:o, s:o, s:s, s:s}", "token", (json_int_t)fork->token, "message",
+                             diagnosis->message >= 0 ? json_integer(diagnosis->message) : json_null(), "field",
+                             diagnosis->field, "before", hearth_json_text(fork->before, strlen(fork->before)), "after",
+                             hearth_json_text(fork->after, strlen(fork->after)), "cause",
+                             hearth_cause_text(diagnosis->cause), "cause_text", hearth_cause_help(diagnosis->cause));
     if (json != NULL && diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
         json_object_set_new(json, "line", hearth_json_text(conversation->line, strlen(conversation->line)));
     }
@@ -504,8 +503,8 @@ bool hearth_conversation_add_json(const struct hearth_conversation *conversation
     if (conversation == NULL) {
         return true;
     }
-    return json_object_set_new(receipt, "prepare_ms",
-                               hearth_json_real((double)conversation->prepare_us / 1000.0)) == 0 &&
+    return json_object_set_new(receipt, "prepare_ms", hearth_json_real((double)conversation->prepare_us / 1000.0)) ==
+               0 &&
            json_object_set_new(receipt, "known", json_integer((json_int_t)conversation->known_tokens)) == 0 &&
            json_object_set_new(receipt, "sampled", json_integer((json_int_t)conversation->sampled_tokens)) == 0 &&
            json_object_set_new(receipt, "divergence",

@@ -16,22 +16,22 @@ struct hearth_choice {
     uint32_t index;
     const struct hearth_prompt *prompt;
     int64_t service_id;
-    bool started;          /* its beginning has been printed */
-    bool ended;            /* no more events */
+    bool started;                                 /* its beginning has been printed */
+    bool ended;                                   /* no more events */
     struct hearth_event *queue_head, *queue_tail; /* under events_mutex */
     /* What it has come to. */
-    struct hearth_buf text;              /* of a plain completion that is not streamed */
-    struct hearth_tokens sampled;        /* of a chat: all sampled tokens; no end token once it has ended. With
-                                            return_tokens: those that have not been printed */
-    struct hearth_chat_stream *stream;   /* of a chat; NULL once it has ended */
-    struct hearth_message *message;      /* of a chat, once it has ended */
-    bool cut;                            /* it did not end by itself, or broke off within a call */
-    bool late;                           /* its deadline did that */
-    bool empty;                          /* before it had begun: it ends with nothing when other choices have ended */
-    char *stop;                          /* the client's stop string that ended it, or NULL */
+    struct hearth_buf text;            /* of a plain completion that is not streamed */
+    struct hearth_tokens sampled;      /* of a chat: all sampled tokens; no end token once it has ended. With
+                                          return_tokens: those that have not been printed */
+    struct hearth_chat_stream *stream; /* of a chat; NULL once it has ended */
+    struct hearth_message *message;    /* of a chat, once it has ended */
+    bool cut;                          /* it did not end by itself, or broke off within a call */
+    bool late;                         /* its deadline did that */
+    bool empty;                        /* before it had begun: it ends with nothing when other choices have ended */
+    char *stop;                        /* the client's stop string that ended it, or NULL */
     uint32_t reasoning_tokens;
-    json_t *logprobs;      /* array; in a stream, those that wait for text */
-    size_t text_chars;     /* characters of the text whose log-probabilities have been printed */
+    json_t *logprobs;  /* array; in a stream, those that wait for text */
+    size_t text_chars; /* characters of the text whose log-probabilities have been printed */
     enum hearth_finish finish;
     struct hearth_receipt receipt;
     uint32_t generated_tokens;
@@ -43,16 +43,16 @@ struct hearth_choice {
  * false when out of memory; any of them may be NULL. On the loop unless it says otherwise. */
 struct hearth_dialect {
     const char *id_prefix;
-    bool (*begin)(struct hearth_job *job, struct hearth_buf *out);      /* the stream begins; receipts may be empty */
+    bool (*begin)(struct hearth_job *job, struct hearth_buf *out);       /* the stream begins; receipts may be empty */
     bool (*start)(struct hearth_choice *choice, struct hearth_buf *out); /* its first event has come */
     bool (*delta)(struct hearth_choice *choice, const struct hearth_chat_delta *delta, struct hearth_buf *out);
-    bool (*end)(struct hearth_choice *choice, struct hearth_buf *out);  /* it is complete */
-    bool (*finish)(struct hearth_job *job, struct hearth_buf *out);     /* all are, and what is to be kept is kept */
+    bool (*end)(struct hearth_choice *choice, struct hearth_buf *out); /* it is complete */
+    bool (*finish)(struct hearth_job *job, struct hearth_buf *out);    /* all are, and what is to be kept is kept */
     bool (*fail)(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
     /* A prompt that is too long is told behind `begin` and ends the stream, for clients that know a full context by an
      * event alone; there are no choices then. NULL: a status tells it. */
     bool (*overflow)(struct hearth_job *job, struct hearth_buf *out);
-    bool (*ping)(struct hearth_job *job, struct hearth_buf *out);       /* a while without a word; NULL: a comment */
+    bool (*ping)(struct hearth_job *job, struct hearth_buf *out); /* a while without a word; NULL: a comment */
     /* A part of the prompt is computed, and the client wants to know; NULL: a comment. */
     bool (*progress)(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out);
     json_t *(*whole)(struct hearth_job *job); /* the body of a response that is not streamed; NULL: out of memory */
@@ -79,17 +79,17 @@ struct hearth_job {
     struct hearth_job *prev, *next; /* the loop's list of all that were submitted */
     void (*pool_run)(struct hearth_job *job);
     struct hearth_buf body;
-    size_t body_bytes; /* that the server still counts */
-    bool is_long;      /* there may be much to prepare */
-    char *path, *query;           /* of the request */
-    char *session_header;         /* x-session-id, or NULL */
+    size_t body_bytes;    /* that the server still counts */
+    bool is_long;         /* there may be much to prepare */
+    char *path, *query;   /* of the request */
+    char *session_header; /* x-session-id, or NULL */
     char request_id[48];
     const char *method;
     int64_t arrived_us;
     struct hearth_caller caller;
-    struct hearth_digest owner;   /* the salt of the key: whose turns and sessions it may see */
+    struct hearth_digest owner; /* the salt of the key: whose turns and sessions it may see */
     char priority_header[24], deadline_headers[HEARTH_DEADLINE_HEADERS][24]; /* "": not sent */
-    int64_t deadline_us;          /* from its arrival; 0: none */
+    int64_t deadline_us;                                                     /* from its arrival; 0: none */
     const char *tier;             /* OpenAI's service_tier, if the request names one */
     struct hearth_digest id_bits; /* of its id; that of its turn, if one is kept */
     char id[64];
@@ -97,22 +97,22 @@ struct hearth_job {
     /* Made by the worker. */
     bool failed;
     struct hearth_api_error error;
-    struct hearth_buf response;           /* a finished JSON body, when dialect is NULL; or the first answer of a
-                                             detached job */
+    struct hearth_buf response; /* a finished JSON body, when dialect is NULL; or the first answer of a
+                                   detached job */
     const struct hearth_dialect *dialect;
     void *dialect_state;
     struct hearth_generation generation;
-    struct hearth_chat_options chat;          /* of a chat: there format is not NULL, and replies are messages */
+    struct hearth_chat_options chat; /* of a chat: there format is not NULL, and replies are messages */
     int64_t prepare_start_us;
-    struct hearth_body parts;                 /* the messages of the body, where they were told apart */
+    struct hearth_body parts; /* the messages of the body, where they were told apart */
     struct hearth_history history;
     struct hearth_conversation *conversation; /* history.c's */
     struct hearth_shape *shape;               /* NULL: replies are free */
     struct hearth_tokens script;              /* the reply, when scripted */
     bool scripted;
-    struct hearth_kept *kept;                 /* kept.c's: the conversation in the store that it goes on from, and the
-                                                 turn that it becomes; NULL: neither */
-    atomic_bool detached;                     /* goes on without a client */
+    struct hearth_kept *kept; /* kept.c's: the conversation in the store that it goes on from, and the
+                                 turn that it becomes; NULL: neither */
+    atomic_bool detached;     /* goes on without a client */
 
     /* The loop's. */
     struct hearth_choice *choices;
@@ -124,8 +124,8 @@ struct hearth_job {
     bool begun;      /* the stream has */
     bool completing; /* the worker keeps its turn */
     struct hearth_job_end end;
-    bool cancelled;  /* by another request */
-    int answered;    /* the status of the response; 0: its client has not waited for one */
+    bool cancelled;     /* by another request */
+    int answered;       /* the status of the response; 0: its client has not waited for one */
     int64_t written_us; /* when something was last sent */
     int64_t created_unix;
 };
@@ -210,9 +210,9 @@ json_t *hearth_choices_whole(struct hearth_job *job);
 /* llama-server's account of a prompt that is being computed. */
 json_t *hearth_progress_json(const struct hearth_choice *choice, uint32_t prefilled_tokens);
 
-#define HEARTH_CHOICES_DIALECT(prefix)                                                                          \
-    .id_prefix = (prefix), .start = hearth_choices_begin_choice, .delta = hearth_choices_delta,                 \
-    .end = hearth_choices_end, .finish = hearth_choices_finish, .fail = hearth_choices_fail,                    \
+#define HEARTH_CHOICES_DIALECT(prefix)                                                          \
+    .id_prefix = (prefix), .start = hearth_choices_begin_choice, .delta = hearth_choices_delta, \
+    .end = hearth_choices_end, .finish = hearth_choices_finish, .fail = hearth_choices_fail,    \
     .progress = hearth_choices_progress, .whole = hearth_choices_whole
 
 /* ---- receipt.c ---- */

@@ -26,8 +26,8 @@ json_t *hearth_json_real(double value) {
 }
 
 bool hearth_json_write(json_t *value, struct hearth_buf *out) {
-    bool ok = value != NULL && !hearth_memory_refused() &&
-              hearth_json_print(value, HEARTH_JSON_DUMP | JSON_ENCODE_ANY, out);
+    bool ok =
+        value != NULL && !hearth_memory_refused() && hearth_json_print(value, HEARTH_JSON_DUMP | JSON_ENCODE_ANY, out);
     json_decref(value);
     return ok;
 }

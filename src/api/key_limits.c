@@ -35,7 +35,7 @@ bool hearth_key_limits_scope(const struct hearth_caller *caller, unsigned scope,
 }
 
 bool hearth_key_limits_route(const struct hearth_caller *caller, const struct hearth_route *route,
-                         struct hearth_api_error *error) {
+                             struct hearth_api_error *error) {
     return hearth_key_limits_scope(caller, scope_of(route), error);
 }
 
@@ -116,7 +116,7 @@ static bool fail_quota(struct hearth_quota *quota, enum hearth_quota_verdict ver
 }
 
 bool hearth_key_limits_ask(const struct hearth_caller *caller, const struct hearth_route *route, bool take,
-                       struct hearth_api_error *error) {
+                           struct hearth_api_error *error) {
     int64_t wait_us = 0;
     if (caller->quota == NULL) {
         return true;

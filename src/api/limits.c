@@ -35,8 +35,10 @@ size_t hearth_limit_most(enum hearth_limit limit) {
 }
 
 bool hearth_limits_fail(enum hearth_limit limit, size_t found, const char *param, struct hearth_api_error *error) {
-    return hearth_api_fail(error, 400, "limit_exceeded", param, "the request has %zu %s and at most %zu are allowed "
-                           "(limit: %s)", found, limits[limit].what, limits[limit].most, limits[limit].name);
+    return hearth_api_fail(error, 400, "limit_exceeded", param,
+                           "the request has %zu %s and at most %zu are allowed "
+                           "(limit: %s)",
+                           found, limits[limit].what, limits[limit].most, limits[limit].name);
 }
 
 /* ---- places ---- */
@@ -104,18 +106,18 @@ static bool inherits(enum place place) {
 /* ---- memory ---- */
 
 enum {
-    ARRAY_BYTES = 144,   /* with its slot in what it stands in, as all of these: */
+    ARRAY_BYTES = 144, /* with its slot in what it stands in, as all of these: */
     OBJECT_BYTES = 240,
     STRING_BYTES = 96,
     NUMBER_BYTES = 48,
     CONSTANT_BYTES = 16,
-    MEMBER_BYTES = 96,   /* the name's text comes on top */
+    MEMBER_BYTES = 96,    /* the name's text comes on top */
     MESSAGE_BYTES = 2500, /* what else is made of a message, */
-    PART_BYTES = 100,    /* of a part of one, */
-    CALL_BYTES = 900,    /* of a call */
-    VALUE_BYTES = 500,   /* and of a value that the template sees */
-    TOKEN_BYTES = 40,    /* copies of the text of a token, which may be longer than its id */
-    TEXT_TIMES = 6,      /* copies of a text that are there at the same time, from the body to the prompt */
+    PART_BYTES = 100,     /* of a part of one, */
+    CALL_BYTES = 900,     /* of a call */
+    VALUE_BYTES = 500,    /* and of a value that the template sees */
+    TOKEN_BYTES = 40,     /* copies of the text of a token, which may be longer than its id */
+    TEXT_TIMES = 6,       /* copies of a text that are there at the same time, from the body to the prompt */
 };
 
 /* How often a value is there at the same time. */
@@ -322,9 +324,7 @@ static void run(struct pass *pass) {
         case '\r':
         case '\n':
         case ',':
-        case ':':
-            pass->pos++;
-            break;
+        case ':': pass->pos++; break;
         case '{':
         case '[':
             open_frame(pass, c == '{');
@@ -335,11 +335,8 @@ static void run(struct pass *pass) {
             pass->depth -= pass->depth > 0;
             pass->pos++;
             break;
-        case '"':
-            read_string(pass);
-            break;
-        default:
-            read_scalar(pass);
+        case '"': read_string(pass); break;
+        default: read_scalar(pass);
         }
     }
 }

@@ -13,15 +13,15 @@ struct hearth_api_error;
 #define HEARTH_LIMIT_LEVELS_MOST 1024
 
 /*    constant, name, the most, what is counted */
-#define HEARTH_LIMIT_TABLE(X)                                                                      \
-    X(LEVELS, levels, HEARTH_LIMIT_LEVELS_MOST, "levels of arrays and objects in each other")      \
-    X(MESSAGES, messages, 100000, "messages, or items of an input or a conversation,")             \
-    X(PARTS, content_parts, 100000, "parts of content, all messages together,")                    \
-    X(CALLS, tool_calls, 100000, "tool calls, all messages together,")                             \
-    X(TOOLS, tools, 512, "tools")                                                                  \
-    X(TEMPLATE_VALUES, template_values, 4096, "values in chat_template_kwargs, of any kind,")      \
-    X(MEMBERS, members, 1024, "members in one object of tools, schemas or chat_template_kwargs")   \
-    X(ENUM_VALUES, enum_values, 10000, "values in the enums of tools and schemas, all together,")  \
+#define HEARTH_LIMIT_TABLE(X)                                                                     \
+    X(LEVELS, levels, HEARTH_LIMIT_LEVELS_MOST, "levels of arrays and objects in each other")     \
+    X(MESSAGES, messages, 100000, "messages, or items of an input or a conversation,")            \
+    X(PARTS, content_parts, 100000, "parts of content, all messages together,")                   \
+    X(CALLS, tool_calls, 100000, "tool calls, all messages together,")                            \
+    X(TOOLS, tools, 512, "tools")                                                                 \
+    X(TEMPLATE_VALUES, template_values, 4096, "values in chat_template_kwargs, of any kind,")     \
+    X(MEMBERS, members, 1024, "members in one object of tools, schemas or chat_template_kwargs")  \
+    X(ENUM_VALUES, enum_values, 10000, "values in the enums of tools and schemas, all together,") \
     X(SCHEMA_VALUES, schema_values, 200000, "values in tools and schemas, of any kind, together,")
 
 enum hearth_limit {

@@ -50,6 +50,5 @@ bool hearth_lora_check(const struct hearth_api *api, const json_t *wanted, struc
 }
 
 bool hearth_lora_set_prepare(struct hearth_job *job, const json_t *body) {
-    return hearth_lora_check(job->api, body, &job->error) &&
-           hearth_job_respond(job, json_pack("{s:b}", "success", 1));
+    return hearth_lora_check(job->api, body, &job->error) && hearth_job_respond(job, json_pack("{s:b}", "success", 1));
 }

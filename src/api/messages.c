@@ -30,7 +30,10 @@ static char *take_text(struct hearth_buf *text) {
 
 /* Types of parts that are text, and the member that holds it. */
 static const char *const part_texts[][2] = {
-    {"text", "text"}, {"input_text", "text"}, {"output_text", "text"}, {"refusal", "refusal"},
+    {"text", "text"},
+    {"input_text", "text"},
+    {"output_text", "text"},
+    {"refusal", "refusal"},
 };
 
 /* What a message's content is read into. */
@@ -305,9 +308,9 @@ bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hear
         if (hearth_cancel_poll() != HEARTH_OK) {
             return hearth_api_fail_err(error, hearth_cancel_check(), NULL);
         }
-        struct hearth_message *message =
-            job->parts.count > 0 ? message_of(job, &job->parts.items[i], i, error)
-                                 : read_message(job->api, json_array_get(messages, i), i, error);
+        struct hearth_message *message = job->parts.count > 0
+                                             ? message_of(job, &job->parts.items[i], i, error)
+                                             : read_message(job->api, json_array_get(messages, i), i, error);
         if (message == NULL) {
             return false; /* hearth_history_finish() frees what was read */
         }

@@ -28,8 +28,8 @@ static bool add_far(struct hearth_buf *out, const struct hearth_api *api) {
         return true;
     }
     api->far->ops->stats(api->far, &stats);
-#define X(field, kind, help)                                              \
-    (void)snprintf(name, sizeof name, "%s_" #field, api->far->name);      \
+#define X(field, kind, help)                                         \
+    (void)snprintf(name, sizeof name, "%s_" #field, api->far->name); \
     ok = ok && add(out, name, #kind, help, stats.field);
     HEARTH_FAR_STATS_TABLE(X)
     X(scanned, gauge, "1: everything that was there at the start is known")
@@ -67,8 +67,7 @@ static bool add_llamacpp(struct hearth_buf *out, const struct hearth_service_sta
         {"requests_deferred", "gauge", "Requests deferred", (double)stats->queued},
         {"n_decode_total", "counter", "Calls of llama_decode()", (double)stats->steps},
         {"spec_decode_num_draft_tokens_total", "counter", "Draft tokens generated", (double)stats->drafted_tokens},
-        {"spec_decode_num_accepted_tokens_total", "counter", "Draft tokens accepted",
-         (double)stats->accepted_tokens},
+        {"spec_decode_num_accepted_tokens_total", "counter", "Draft tokens accepted", (double)stats->accepted_tokens},
     };
     bool ok = true;
     for (size_t i = 0; ok && i < sizeof rows / sizeof rows[0]; i++) {
@@ -123,9 +122,8 @@ static bool add_group(struct hearth_buf *out, const struct groups *groups, const
         hearth_buf_printf(out, "# HELP hearth_%s Requests by class and key\n# TYPE hearth_%s gauge\n", name, name);
     for (size_t i = 0; ok && i < groups->n; i++) {
         const struct group *group = &groups->v[i];
-        ok = hearth_buf_printf(out, "hearth_%s{class=\"%s\",key=\"%s\"} %u\n", name,
-                               hearth_class_text(group->priority), group->key,
-                               waiting ? group->waiting : group->running);
+        ok = hearth_buf_printf(out, "hearth_%s{class=\"%s\",key=\"%s\"} %u\n", name, hearth_class_text(group->priority),
+                               group->key, waiting ? group->waiting : group->running);
     }
     return ok;
 }
@@ -221,10 +219,10 @@ static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
 #define X(name, kind, help) ok = ok && add(text, "http_" #name, #kind, help, http.name);
     HEARTH_HTTP_STATS_TABLE(X)
 #undef X
-    ok = ok && add(text, "requests_unauthorized", "counter", "Requests without a valid key",
-                   atomic_load(&api->unauthorized));
-    return ok && add_health(text) && add_far(text, api) && add_groups(text, api, NULL) &&
-           add_keys(text, api, NULL) && add_llamacpp(text, &stats);
+    ok = ok &&
+         add(text, "requests_unauthorized", "counter", "Requests without a valid key", atomic_load(&api->unauthorized));
+    return ok && add_health(text) && add_far(text, api) && add_groups(text, api, NULL) && add_keys(text, api, NULL) &&
+           add_llamacpp(text, &stats);
 }
 
 /* What one key sees: its own, and how full the server is. */

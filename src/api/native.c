@@ -42,8 +42,8 @@ static json_t *reasons_json(void) {
         char message[512];
         if (hearth_health_raised(condition, message, sizeof message)) {
             json_t *text = hearth_json_text(message, strlen(message));
-            json_array_append_new(
-                reasons, json_pack("{s:s, s:o}", "condition", hearth_health_name(condition), "message", text));
+            json_array_append_new(reasons,
+                                  json_pack("{s:s, s:o}", "condition", hearth_health_name(condition), "message", text));
         }
     }
     return reasons;
@@ -59,8 +59,8 @@ void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exch
     if (atomic_load(&api->stopping)) { /* whoever spreads requests sends no more */
         hearth_http_set_header(exchange, "Retry-After", "2");
         hearth_json_respond(exchange, 503,
-                            json_pack("{s:s, s:{s:i, s:s, s:s}}", "status", "draining", "error", "code", 503,
-                                      "message", "the server is shutting down", "type", "unavailable_error"));
+                            json_pack("{s:s, s:{s:i, s:s, s:s}}", "status", "draining", "error", "code", 503, "message",
+                                      "the server is shutting down", "type", "unavailable_error"));
         return;
     }
     json_t *reasons = reasons_json();
@@ -84,9 +84,12 @@ static bool add_rare_settings(json_t *out, const struct hearth_sampling *s) {
     const struct {
         const char *name;
         float value;
-    } rare[] = {{"top_n_sigma", s->top_n_sigma},       {"xtc_probability", s->xtc_probability},
-                {"xtc_threshold", s->xtc_threshold},   {"dynatemp_range", s->dynatemp_range},
-                {"dry_multiplier", s->dry_multiplier}, {"dynatemp_exponent", s->dynatemp_exponent},
+    } rare[] = {{"top_n_sigma", s->top_n_sigma},
+                {"xtc_probability", s->xtc_probability},
+                {"xtc_threshold", s->xtc_threshold},
+                {"dynatemp_range", s->dynatemp_range},
+                {"dry_multiplier", s->dry_multiplier},
+                {"dynatemp_exponent", s->dynatemp_exponent},
                 {"dry_base", s->dry_base}};
     bool ok = json_object_set_new(out, "dry_allowed_length", json_integer(s->dry_allowed_length)) == 0 &&
               json_object_set_new(out, "dry_penalty_last_n", json_integer(s->dry_last_tokens)) == 0;
@@ -97,15 +100,14 @@ static bool add_rare_settings(json_t *out, const struct hearth_sampling *s) {
 }
 
 json_t *hearth_sampling_json(const struct hearth_sampling *s, int32_t max_tokens) {
-    json_t *out =
-        json_pack("{s:I, s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:i, s:i, s:b}", "seed", (json_int_t)s->seed,
-                     "temperature", hearth_json_real((double)s->temperature), "top_k", (int)s->top_k, "top_p",
-                     hearth_json_real((double)s->top_p), "min_p", hearth_json_real((double)s->min_p), "typical_p",
-                     hearth_json_real((double)s->typical_p), "repeat_last_n", (int)s->penalty_last_tokens,
-                     "repeat_penalty", hearth_json_real((double)s->penalty_repeat), "presence_penalty",
-                     hearth_json_real((double)s->penalty_presence), "frequency_penalty",
-                     hearth_json_real((double)s->penalty_frequency), "max_tokens", (int)max_tokens, "n_predict",
-                     (int)max_tokens, "ignore_eos", s->ignore_eos);
+    json_t *out = json_pack(
+        "{s:I, s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:i, s:i, s:b}", "seed", (json_int_t)s->seed, "temperature",
+        hearth_json_real((double)s->temperature), "top_k", (int)s->top_k, "top_p", hearth_json_real((double)s->top_p),
+        "min_p", hearth_json_real((double)s->min_p), "typical_p", hearth_json_real((double)s->typical_p),
+        "repeat_last_n", (int)s->penalty_last_tokens, "repeat_penalty", hearth_json_real((double)s->penalty_repeat),
+        "presence_penalty", hearth_json_real((double)s->penalty_presence), "frequency_penalty",
+        hearth_json_real((double)s->penalty_frequency), "max_tokens", (int)max_tokens, "n_predict", (int)max_tokens,
+        "ignore_eos", s->ignore_eos);
     if (!add_rare_settings(out, s)) {
         json_decref(out);
         return NULL;
@@ -133,14 +135,14 @@ void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *excha
     (void)hearth_api_authorize(api, exchange, &caller);
     json_t *settings = json_pack("{s:I, s:o}", "n_ctx", (json_int_t)caps->ctx_tokens, "params",
                                  hearth_sampling_json(&api->sampling, api->max_tokens));
-    json_t *props = json_pack(
-        "{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}", "default_generation_settings",
-        settings, "total_slots", (json_int_t)api->lanes, "model_alias", api->model_name, "model_path",
-        hearth_caller_sees(&caller, NULL) ? api->model_path : api->model_file, "chat_template",
-        text_or_empty(hearth_chat_template(api->chat)), "chat_template_caps",
-        template_caps_json(hearth_chat_abilities(api->chat)), "bos_token", text_or_empty(caps->bos_text),
-        "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0, "audio", 0,
-        "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
+    json_t *props =
+        json_pack("{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}",
+                  "default_generation_settings", settings, "total_slots", (json_int_t)api->lanes, "model_alias",
+                  api->model_name, "model_path", hearth_caller_sees(&caller, NULL) ? api->model_path : api->model_file,
+                  "chat_template", text_or_empty(hearth_chat_template(api->chat)), "chat_template_caps",
+                  template_caps_json(hearth_chat_abilities(api->chat)), "bos_token", text_or_empty(caps->bos_text),
+                  "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0,
+                  "audio", 0, "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
     hearth_json_respond(exchange, 200, props);
 }
 

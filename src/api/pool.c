@@ -29,8 +29,8 @@
  * end the process. */
 #define STACK_BYTES ((size_t)1 << 30)
 #define STACK_KEPT ((size_t)256 << 10) /* of what a job has used; the rest goes back to the system */
-#define LOOK_MAX 256        /* of the jobs that wait, looked at for the one to begin */
-#define STUCK_US 3000000    /* CPU time beyond what a job may take: it has passed no cancel point for so long */
+#define LOOK_MAX 256                   /* of the jobs that wait, looked at for the one to begin */
+#define STUCK_US 3000000     /* CPU time beyond what a job may take: it has passed no cancel point for so long */
 #define STUCK_END_US 5000000 /* at the end, for a job that has been told */
 
 enum weight { SHORT, LONG, COUNTING };
@@ -40,7 +40,7 @@ struct worker {
     pthread_t thread;
     uintptr_t stack; /* its lowest byte; 0: not known */
     clockid_t cpu_clock;
-    bool measured;         /* there is such a clock */
+    bool measured;          /* there is such a clock */
     struct hearth_job *job; /* on it, or NULL: only compared, it may be freed; and of it: */
     uint64_t tenant;
     enum weight weight;
@@ -241,8 +241,7 @@ void hearth_pool_watch(struct hearth_pool *pool, int64_t cpu_most_us) {
 /* Nothing ends a thread that passes no cancel point: the process ends with it. */
 static void end_if_stuck(struct hearth_pool *pool, const struct worker *worker) {
     pthread_mutex_lock(&pool->mutex);
-    const bool stuck =
-        worker->job != NULL && worker->prepares && hearth_clock_us() - worker->since_us > STUCK_END_US;
+    const bool stuck = worker->job != NULL && worker->prepares && hearth_clock_us() - worker->since_us > STUCK_END_US;
     pthread_mutex_unlock(&pool->mutex);
     if (stuck) {
         hearth_log(HEARTH_LOG_ERROR, "a request that is being prepared does not end; the process ends without it");

@@ -79,13 +79,13 @@ json_t *hearth_timings_json(const struct hearth_tally *tally) {
     double prompt_ms = ms(receipt->plan_us + receipt->restore_us + receipt->prefill_us);
     double predicted_n = (double)tally->generated_tokens;
     double predicted_ms = ms(tally->generate_us);
-    json_t *json = json_pack(
-        "{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n", cached, "prompt_n",
-        (json_int_t)receipt->computed_tokens, "prompt_ms", hearth_json_real(prompt_ms), "prompt_per_token_ms",
-        hearth_json_real(prompt_ms / prompt_n), "prompt_per_second", hearth_json_real(prompt_n * 1000.0 / prompt_ms),
-        "predicted_n", (json_int_t)tally->generated_tokens, "predicted_ms", hearth_json_real(predicted_ms),
-        "predicted_per_token_ms", hearth_json_real(predicted_ms / predicted_n), "predicted_per_second",
-        hearth_json_real(predicted_n * 1000.0 / predicted_ms));
+    json_t *json = json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n", cached, "prompt_n",
+                             (json_int_t)receipt->computed_tokens, "prompt_ms", hearth_json_real(prompt_ms),
+                             "prompt_per_token_ms", hearth_json_real(prompt_ms / prompt_n), "prompt_per_second",
+                             hearth_json_real(prompt_n * 1000.0 / prompt_ms), "predicted_n",
+                             (json_int_t)tally->generated_tokens, "predicted_ms", hearth_json_real(predicted_ms),
+                             "predicted_per_token_ms", hearth_json_real(predicted_ms / predicted_n),
+                             "predicted_per_second", hearth_json_real(predicted_n * 1000.0 / predicted_ms));
     if (json != NULL && tally->drafted_tokens > 0) {
         json_object_set_new(json, "draft_n", json_integer((json_int_t)tally->drafted_tokens));
         json_object_set_new(json, "draft_n_accepted", json_integer((json_int_t)tally->accepted_tokens));
@@ -121,9 +121,9 @@ json_t *hearth_receipt_json(const struct hearth_tally *tally) {
                   hearth_json_real(ms(receipt->plan_us)), "restore_ms", hearth_json_real(ms(receipt->restore_us)),
                   "prefill_ms", hearth_json_real(ms(receipt->prefill_us)), "reason",
                   hearth_reason_text(receipt->reason), "reason_text", hearth_reason_help(receipt->reason));
-    if (json != NULL && (!add_notes(tally, json) || !add_warnings(tally, json) ||
-                         !hearth_conversation_add_json(tally->job->conversation, json) ||
-                         !hearth_kept_add_json(tally->job, json))) {
+    if (json != NULL &&
+        (!add_notes(tally, json) || !add_warnings(tally, json) ||
+         !hearth_conversation_add_json(tally->job->conversation, json) || !hearth_kept_add_json(tally->job, json))) {
         json_decref(json);
         return NULL;
     }

@@ -24,11 +24,11 @@ struct hearth_shape {
     bool thinks;
     struct hearth_thinking thinking;
     struct hearth_tokens think_start, forced;
-    struct hearth_tokens *ends;    /* end_count of them, and the same as two arrays */
+    struct hearth_tokens *ends; /* end_count of them, and the same as two arrays */
     const hearth_token **end_tokens;
     size_t *end_lens;
     size_t end_count;
-    const char **stops;            /* the client's, then the format's */
+    const char **stops; /* the client's, then the format's */
     size_t stop_count, client_stops;
 };
 
@@ -86,9 +86,7 @@ static bool check_grammar(struct hearth_job *job, const char *text) {
     if (rc == HEARTH_ERR_NOMEM) {
         return hearth_api_fail_nomem(&job->error);
     }
-    const char *param = job->chat.grammar != NULL  ? "grammar"
-                        : job->chat.schema != NULL ? "response_format"
-                                                   : "tools";
+    const char *param = job->chat.grammar != NULL ? "grammar" : job->chat.schema != NULL ? "response_format" : "tools";
     return hearth_api_fail(&job->error, 400, "invalid_grammar", param, "%s: %s", param,
                            why.text[0] != '\0' ? why.text : "the grammar does not parse");
 }
@@ -167,8 +165,7 @@ static bool add_printed(struct hearth_job *job, struct hearth_shape *shape,
                         const struct hearth_chat_format_info *info) {
     for (size_t i = 0; i < info->preserved_count; i++) {
         hearth_token token;
-        if (!single_token(job, info->preserved[i], &token) ||
-            (token >= 0 && !add_once(job, &shape->printed, token))) {
+        if (!single_token(job, info->preserved[i], &token) || (token >= 0 && !add_once(job, &shape->printed, token))) {
             return false;
         }
     }
@@ -268,8 +265,7 @@ static bool add_thinking(struct hearth_job *job, struct hearth_shape *shape,
     return true;
 }
 
-static bool add_stops(struct hearth_job *job, struct hearth_shape *shape,
-                      const struct hearth_chat_format_info *info) {
+static bool add_stops(struct hearth_job *job, struct hearth_shape *shape, const struct hearth_chat_format_info *info) {
     const struct hearth_generation *generation = &job->generation;
     shape->stops = calloc(generation->stop_count + info->stop_count + 1, sizeof *shape->stops);
     if (shape->stops == NULL) {
@@ -295,8 +291,7 @@ bool hearth_shape_chat(struct hearth_job *job) {
         return hearth_api_fail_nomem(&job->error);
     }
     return add_prefill(job, shape, info->generation_prompt) && add_printed(job, shape, info) &&
-           add_grammar(job, shape, info) && add_thinking(job, shape, info) &&
-           add_stops(job, shape, info);
+           add_grammar(job, shape, info) && add_thinking(job, shape, info) && add_stops(job, shape, info);
 }
 
 bool hearth_shape_text(struct hearth_job *job) {

@@ -72,10 +72,10 @@ static double rate(uint32_t tokens, int64_t us) {
 static json_t *lane_hearth_json(const struct hearth_job *job, const struct hearth_lane_info *lane) {
     const bool decodes = lane->state == HEARTH_LANE_DECODE;
     const uint32_t computed = computed_of(lane);
-    const double progress = decodes                    ? 1
-                            : lane->prompt_tokens == 0 ? 0
-                                                       : (double)(lane->reused_tokens + computed) /
-                                                             (double)lane->prompt_tokens;
+    const double progress = decodes ? 1
+                            : lane->prompt_tokens == 0
+                                ? 0
+                                : (double)(lane->reused_tokens + computed) / (double)lane->prompt_tokens;
     json_t *what = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "state",
         hearth_lane_state_text(lane->state), "prompt_tokens", (json_int_t)lane->prompt_tokens, "reused_tokens",
@@ -84,8 +84,7 @@ static json_t *lane_hearth_json(const struct hearth_job *job, const struct heart
         hearth_json_real((double)lane->queue_us / 1000.0), "prefill_ms",
         hearth_json_real((double)lane->prefill_us / 1000.0), "decode_ms",
         hearth_json_real((double)lane->decode_us / 1000.0), "tokens_per_second",
-        hearth_json_real(decodes ? rate(lane->generated_tokens, lane->decode_us)
-                                 : rate(computed, lane->prefill_us)),
+        hearth_json_real(decodes ? rate(lane->generated_tokens, lane->decode_us) : rate(computed, lane->prefill_us)),
         "drafted_tokens", (json_int_t)lane->drafted_tokens, "accepted_tokens", (json_int_t)lane->accepted_tokens,
         "preemptions", (json_int_t)lane->preemptions);
     json_t *who = who_json(job, lane->priority);
@@ -108,11 +107,10 @@ static json_t *lane_json(const struct hearth_api *api, size_t id, const struct h
         "n_ctx", (json_int_t)api->engine->caps.ctx_tokens, "speculative",
         api->speculates && (generation == NULL || generation->speculate), "is_processing", busy, "id_task",
         task_of(job, lane->request_id), "state", hearth_lane_state_text(lane->state), "live_tokens",
-        (json_int_t)lane->live_tokens, "n_prompt_tokens", (json_int_t)lane->prompt_tokens,
-        "n_prompt_tokens_processed", (json_int_t)computed_of(lane), "n_prompt_tokens_cache",
-        (json_int_t)lane->reused_tokens, "n_decoded", (json_int_t)lane->generated_tokens, "next_token",
-        "has_next_token", busy, "n_remain", remain, "n_decoded", (json_int_t)lane->generated_tokens, "hearth",
-        busy ? lane_hearth_json(job, lane) : json_null());
+        (json_int_t)lane->live_tokens, "n_prompt_tokens", (json_int_t)lane->prompt_tokens, "n_prompt_tokens_processed",
+        (json_int_t)computed_of(lane), "n_prompt_tokens_cache", (json_int_t)lane->reused_tokens, "n_decoded",
+        (json_int_t)lane->generated_tokens, "next_token", "has_next_token", busy, "n_remain", remain, "n_decoded",
+        (json_int_t)lane->generated_tokens, "hearth", busy ? lane_hearth_json(job, lane) : json_null());
     if (json != NULL && generation != NULL) {
         json_t *params = hearth_sampling_json(&generation->sampling, generation->max_tokens);
         if (json_object_set_new(params, "stream", json_boolean(generation->stream)) < 0 ||
@@ -189,7 +187,8 @@ void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *excha
 bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
     static const struct {
         const char *name, *tokens, *bytes, *time;
-    } actions[] = {{"save", "n_saved", "n_written", "save_ms"}, {"restore", "n_restored", "n_read", "restore_ms"},
+    } actions[] = {{"save", "n_saved", "n_written", "save_ms"},
+                   {"restore", "n_restored", "n_read", "restore_ms"},
                    {"erase", "n_erased", NULL, NULL}};
     static const char why[] = "nothing to do: the state of prompts is kept by itself, in RAM and in --kv-dir, and is "
                               "found by what they are; hearth kv looks after it";
@@ -204,8 +203,8 @@ bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
     }
     bool ok = known || hearth_api_fail(&job->error, 400, "invalid_value", "id_slot", "slots have numbers from 0 to %u",
                                        job->api->lanes - 1);
-    ok = ok && (i < count || hearth_api_fail(&job->error, 400, "invalid_value", "action",
-                                             "action must be save, restore or erase"));
+    ok = ok && (i < count ||
+                hearth_api_fail(&job->error, 400, "invalid_value", "action", "action must be save, restore or erase"));
     if (ok) {
         json_t *file = hearth_json_get(body, "filename");
         json_object_set_new(answer, actions[i].tokens, json_integer(0));

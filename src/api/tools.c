@@ -83,8 +83,7 @@ static bool add_function(const json_t *function, struct place place, bool nested
                          "strict must be true or false");
     }
     if (json_is_true(strict) && parameters != NULL && !hearth_chat_schema_check(parameters, &why)) {
-        return fail_tool(error, "unsupported_schema", place, nested ? ".function.parameters" : ".parameters",
-                         why.text);
+        return fail_tool(error, "unsupported_schema", place, nested ? ".function.parameters" : ".parameters", why.text);
     }
     json_t *copy = json_pack("{s:O, s:O*, s:O*}", "name", name, "description", description, "parameters", parameters);
     return append(deferred ? &options->deferred : &options->tools,
@@ -253,16 +252,17 @@ static bool is_single(const struct hearth_api *api, const json_t *body, const st
     const json_t *type = json_object_get(hearth_json_get(body, "tool_choice"), "type");
     bool named = json_is_string(type) && strcmp(json_string_value(type), "function") == 0;
     bool asked = json_is_true(hearth_json_get(body, "parallel_tool_calls"));
-    return options->functions || named || (!asked && options->request.tool_choice == HEARTH_TOOLS_REQUIRED &&
-                                           !hearth_chat_abilities(api->chat)->tools);
+    return options->functions || named ||
+           (!asked && options->request.tool_choice == HEARTH_TOOLS_REQUIRED &&
+            !hearth_chat_abilities(api->chat)->tools);
 }
 
 bool hearth_tools_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
                        struct hearth_api_error *error) {
     const json_t *tools = hearth_json_get(body, "tools");
     const json_t *functions = hearth_json_get(body, "functions");
-    const struct hearth_field parallel = {"parallel_tool_calls", HEARTH_FIELD_BOOL, 0, 0, false,
-                                          offsetof(struct hearth_chat_request, parallel_calls)};
+    const struct hearth_field parallel = {
+        "parallel_tool_calls", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_chat_request, parallel_calls)};
     struct hearth_chat_request *request = &options->request;
     request->tool_choice = HEARTH_TOOLS_AUTO;
     request->parallel_calls = hearth_chat_abilities(api->chat)->parallel_calls;

@@ -38,8 +38,7 @@ static bool render_trial(struct hearth_chat *chat, struct hearth_message **messa
 
 /* A call with this id and its result; with `more`, a reply to it and another message of the user. */
 static bool render_call(struct hearth_chat *chat, const char *id, bool more, struct hearth_chat_prompt *out) {
-    struct hearth_message *messages[] = {trial_message(HEARTH_ROLE_USER, "x"),
-                                         trial_message(HEARTH_ROLE_ASSISTANT, ""),
+    struct hearth_message *messages[] = {trial_message(HEARTH_ROLE_USER, "x"), trial_message(HEARTH_ROLE_ASSISTANT, ""),
                                          trial_message(HEARTH_ROLE_TOOL, "y"),
                                          more ? trial_message(HEARTH_ROLE_ASSISTANT, "z") : NULL,
                                          more ? trial_message(HEARTH_ROLE_USER, "x") : NULL};

@@ -69,7 +69,7 @@ static bool read_tier(struct hearth_job *job, const json_t *value, enum hearth_c
         const char *word;
         enum hearth_class priority;
         bool asks; /* the others leave it to the server */
-    } tiers[] = {{"auto", HEARTH_CLASS_INTERACTIVE, false},   {"default", HEARTH_CLASS_INTERACTIVE, false},
+    } tiers[] = {{"auto", HEARTH_CLASS_INTERACTIVE, false},    {"default", HEARTH_CLASS_INTERACTIVE, false},
                  {"priority", HEARTH_CLASS_INTERACTIVE, true}, {"scale", HEARTH_CLASS_INTERACTIVE, true},
                  {"flex", HEARTH_CLASS_BACKGROUND, true},      {"standard_only", HEARTH_CLASS_INTERACTIVE, false}};
     const char *word = json_string_value(value);
@@ -143,8 +143,7 @@ static void copy_header(const struct hearth_http_exchange *exchange, const char 
 void hearth_urgency_take_headers(struct hearth_job *job, const struct hearth_http_exchange *exchange) {
     copy_header(exchange, "x-hearth-priority", job->priority_header, sizeof job->priority_header);
     copy_header(exchange, "x-request-deadline-ms", job->deadline_headers[0], sizeof job->deadline_headers[0]);
-    copy_header(exchange, "x-envoy-expected-rq-timeout-ms", job->deadline_headers[1],
-                sizeof job->deadline_headers[1]);
+    copy_header(exchange, "x-envoy-expected-rq-timeout-ms", job->deadline_headers[1], sizeof job->deadline_headers[1]);
 }
 
 bool hearth_urgency_read(struct hearth_job *job, const json_t *body) {

@@ -98,9 +98,9 @@ uint8_t *hearth_buf_take(struct hearth_buf *buf) {
         hearth_buf_finish(buf);
         return NULL;
     }
-    if (buf->cap - len > buf->cap / 64 + 1) { /* a little too much is not worth a call of the system */
+    if (buf->cap - len > buf->cap / 64 + 1) {     /* a little too much is not worth a call of the system */
         uint8_t *shrunk = realloc(data, len + 1); /* with the NUL of a text */
-        data = shrunk != NULL ? shrunk : data; /* a block that could not shrink is still whole */
+        data = shrunk != NULL ? shrunk : data;    /* a block that could not shrink is still whole */
     }
     *buf = (struct hearth_buf){0};
     return data;

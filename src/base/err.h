@@ -8,27 +8,27 @@
 #include <stdarg.h>
 
 /*      name           code  HTTP  text */
-#define HEARTH_ERR_TABLE(X)                                              \
-    X(NOMEM,             -1,  503, "out of memory")                      \
-    X(INVALID,           -2,  400, "invalid argument")                   \
-    X(TOO_LONG,          -3,  400, "prompt is longer than the context")  \
-    X(NO_CELLS,          -4,  503, "no free cells in the KV cache")      \
-    X(ENGINE,            -5,  500, "the engine failed")                  \
-    X(STATE,             -6,  500, "stored state could not be restored") \
-    X(UNSUPPORTED,       -7,  400, "not supported")                      \
-    X(CANCELLED,         -8,  499, "cancelled")                          \
-    X(BUSY,              -9,  503, "the server is shutting down")        \
-    X(IO,               -10,  500, "input/output error")                 \
-    X(TEMPLATE,         -11,  400, "the chat template failed")           \
-    X(TOO_LARGE,        -12,  413, "too large")                          \
-    X(NOT_FOUND,        -13,  404, "not found")                          \
-    X(AUTH,             -14,  401, "invalid API key")                    \
-    X(METHOD,           -15,  405, "method not allowed")                 \
-    X(TIMEOUT,          -16,  408, "timed out")                          \
-    X(OVERLOADED,       -17,  429, "too many requests wait")             \
-    X(DEADLINE,         -18,  504, "the deadline has passed")            \
-    X(EFFORT,           -19,  400, "preparing the request takes more CPU time than it may (--prepare-timeout)") \
-    X(QUOTA,            -20,  429, "the key's quota of stored conversations is used up")
+#define HEARTH_ERR_TABLE(X)                                                                          \
+    X(NOMEM, -1, 503, "out of memory")                                                               \
+    X(INVALID, -2, 400, "invalid argument")                                                          \
+    X(TOO_LONG, -3, 400, "prompt is longer than the context")                                        \
+    X(NO_CELLS, -4, 503, "no free cells in the KV cache")                                            \
+    X(ENGINE, -5, 500, "the engine failed")                                                          \
+    X(STATE, -6, 500, "stored state could not be restored")                                          \
+    X(UNSUPPORTED, -7, 400, "not supported")                                                         \
+    X(CANCELLED, -8, 499, "cancelled")                                                               \
+    X(BUSY, -9, 503, "the server is shutting down")                                                  \
+    X(IO, -10, 500, "input/output error")                                                            \
+    X(TEMPLATE, -11, 400, "the chat template failed")                                                \
+    X(TOO_LARGE, -12, 413, "too large")                                                              \
+    X(NOT_FOUND, -13, 404, "not found")                                                              \
+    X(AUTH, -14, 401, "invalid API key")                                                             \
+    X(METHOD, -15, 405, "method not allowed")                                                        \
+    X(TIMEOUT, -16, 408, "timed out")                                                                \
+    X(OVERLOADED, -17, 429, "too many requests wait")                                                \
+    X(DEADLINE, -18, 504, "the deadline has passed")                                                 \
+    X(EFFORT, -19, 400, "preparing the request takes more CPU time than it may (--prepare-timeout)") \
+    X(QUOTA, -20, 429, "the key's quota of stored conversations is used up")
 
 enum hearth_err {
     HEARTH_OK = 0,

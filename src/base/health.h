@@ -8,14 +8,14 @@
 #include <stddef.h>
 
 /* Conditions: constant, name in /health and /metrics, help. */
-#define HEARTH_HEALTH_TABLE(X)                                                                        \
-    X(KV_DIR, kv_dir, "The cache directory cannot be used")                                           \
-    X(KV_DISK, kv_disk, "State does not reach the disk: it is full, or its budget is below one page") \
-    X(SESSION_DB, session_db, "Responses and conversations are not kept on disk, or not all of them") \
-    X(SESSION_DISK, session_disk, "The session database cannot be written, or its disk is nearly full")          \
-    X(SESSION_SHARED, session_shared, "Another process uses the session database")                    \
-    X(CLOCK, clock, "The clock has jumped; nothing is deleted by age until it can be trusted")        \
-    X(PREPARATION, preparation, "The preparation of a prompt takes far longer than it may")           \
+#define HEARTH_HEALTH_TABLE(X)                                                                          \
+    X(KV_DIR, kv_dir, "The cache directory cannot be used")                                             \
+    X(KV_DISK, kv_disk, "State does not reach the disk: it is full, or its budget is below one page")   \
+    X(SESSION_DB, session_db, "Responses and conversations are not kept on disk, or not all of them")   \
+    X(SESSION_DISK, session_disk, "The session database cannot be written, or its disk is nearly full") \
+    X(SESSION_SHARED, session_shared, "Another process uses the session database")                      \
+    X(CLOCK, clock, "The clock has jumped; nothing is deleted by age until it can be trusted")          \
+    X(PREPARATION, preparation, "The preparation of a prompt takes far longer than it may")             \
     X(CONFINEMENT, confinement, "The process is not confined as it was told to be")
 
 enum hearth_health_condition {

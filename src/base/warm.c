@@ -39,10 +39,12 @@ static bool fits(void *block, size_t len) {
 static void *fresh(size_t len) {
     const size_t rest = len % LARGE_PAGE, whole = len - rest + (rest > LARGE_PAGE / 4 * 3 ? LARGE_PAGE : 0);
     void *bytes = NULL;
-    if (len < BLOCK_MIN || whole == 0)
+    if (len < BLOCK_MIN || whole == 0) {
         return malloc(len > 0 ? len : 1);
-    if (posix_memalign(&bytes, LARGE_PAGE, len > whole ? len : whole) != 0)
+    }
+    if (posix_memalign(&bytes, LARGE_PAGE, len > whole ? len : whole) != 0) {
         return NULL;
+    }
     (void)madvise(bytes, whole, MADV_HUGEPAGE);
     return bytes;
 }
@@ -52,8 +54,9 @@ static void *remove_locked(size_t i) {
     void *block = warm.blocks[i];
     warm.bytes -= size_of(block);
     warm.count--;
-    for (; i < warm.count; i++)
+    for (; i < warm.count; i++) {
         warm.blocks[i] = warm.blocks[i + 1];
+    }
     return block;
 }
 
@@ -63,8 +66,9 @@ void hearth_warm_limit(size_t bytes) {
         warm.limit = bytes;
         void *block = warm.bytes > bytes ? remove_locked(0) : NULL;
         (void)pthread_mutex_unlock(&lock);
-        if (!block)
+        if (!block) {
             return;
+        }
         free(block);
     }
 }
@@ -72,9 +76,11 @@ void hearth_warm_limit(size_t bytes) {
 void *hearth_warm_take(size_t len) {
     void *block = NULL;
     (void)pthread_mutex_lock(&lock);
-    for (size_t i = warm.count; len >= BLOCK_MIN && i-- > 0 && !block;)
-        if (fits(warm.blocks[i], len))
+    for (size_t i = warm.count; len >= BLOCK_MIN && i-- > 0 && !block;) {
+        if (fits(warm.blocks[i], len)) {
             block = remove_locked(i);
+        }
+    }
     (void)pthread_mutex_unlock(&lock);
     return block ? block : fresh(len);
 }
@@ -93,8 +99,9 @@ static bool keep(void *block) {
 }
 
 void hearth_warm_give(void *block) {
-    if (block && !keep(block))
+    if (block && !keep(block)) {
         free(block);
+    }
 }
 
 bool hearth_warm_make(size_t len) {
@@ -102,12 +109,15 @@ bool hearth_warm_make(size_t len) {
     const bool room = len >= BLOCK_MIN && warm.count < BLOCKS_MAX && warm.bytes + len + len / 8 <= warm.limit;
     (void)pthread_mutex_unlock(&lock);
     uint8_t *block = room ? fresh(len) : NULL;
-    if (!block)
+    if (!block) {
         return false;
-    for (size_t at = 0; at < len; at += SMALL_PAGE)
+    }
+    for (size_t at = 0; at < len; at += SMALL_PAGE) {
         ((volatile uint8_t *)block)[at] = 0;
-    if (keep(block))
+    }
+    if (keep(block)) {
         return true;
+    }
     free(block); /* somebody was faster */
     return false;
 }

@@ -43,10 +43,12 @@ static void wake(struct hearth_cache *cache, struct hearth_digest base, struct o
 
 /* Those that hang on a page: inside of its block, and behind it. */
 static void wake_behind(struct hearth_cache *cache, const struct hearth_page *page, struct orphan **work) {
-    if (page->parent)
+    if (page->parent) {
         wake(cache, hearth_tree_base(&cache->tree, page), work);
-    if ((page->p0 + page->len) % cache->tree.page_tokens == 0)
+    }
+    if ((page->p0 + page->len) % cache->tree.page_tokens == 0) {
         wake(cache, page->end.key, work);
+    }
 }
 
 static bool sensible(const struct hearth_cache *cache, const struct hearth_record *record) {
@@ -66,10 +68,12 @@ static bool grow(struct hearth_cache *cache, struct hearth_path *path, const str
     struct hearth_blob *old;
     size_t before = hearth_item_bytes(&page->item);
     int32_t end = page->p0 + page->len;
-    if (!hearth_tree_extend(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL, &old))
+    if (!hearth_tree_extend(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL, &old)) {
         return false;
-    if (old)
+    }
+    if (old) {
         hearth_ram_drop(cache->ram, old);
+    }
     hearth_copy_outgrown(cache, page, end);
     page->item.fetched = false;
     (void)hearth_copy_found(cache, &page->item, record->name, record->p0);
@@ -92,12 +96,13 @@ static struct hearth_page *place_page(struct hearth_cache *cache, struct hearth_
         return last;
     }
     if (hearth_tree_can_extend(&cache->tree, path) && last->p0 == record->p0 && last->item.pins == 0 &&
-        last->item.copy.state != HEARTH_COPY_WRITING)
+        last->item.copy.state != HEARTH_COPY_WRITING) {
         return grow(cache, path, record) ? last : NULL;
-    struct hearth_page *page =
-        hearth_tree_add(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL);
-    if (!page)
+    }
+    struct hearth_page *page = hearth_tree_add(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL);
+    if (!page) {
         return NULL;
+    }
     (void)hearth_copy_found(cache, &page->item, record->name, record->p0);
     hearth_store_page_added(cache, page);
     return page;
@@ -106,11 +111,13 @@ static struct hearth_page *place_page(struct hearth_cache *cache, struct hearth_
 static struct hearth_page *place_snapshot(struct hearth_cache *cache, const struct hearth_path *path,
                                           const struct hearth_record *record) {
     struct hearth_snapshot *snapshot = hearth_path_snapshot(path, record->p1);
-    if (!snapshot || snapshot->pos != record->p1)
+    if (!snapshot || snapshot->pos != record->p1) {
         snapshot =
             hearth_tree_add_snapshot(&cache->tree, path, record->p1, NULL, (enum hearth_snapshot_kind)record->label);
-    if (!snapshot)
+    }
+    if (!snapshot) {
         return NULL;
+    }
     size_t before = hearth_item_bytes(&snapshot->item);
     if (snapshot->item.copy.state == HEARTH_COPY_NONE &&
         !hearth_copy_found(cache, &snapshot->item, record->name, record->p0) && !snapshot->item.blob) {
@@ -127,16 +134,20 @@ static bool place(struct hearth_cache *cache, const struct orphan *orphan, struc
     struct hearth_path *path = &cache->arrival;
     struct hearth_page *base = hearth_tree_end(&cache->tree, record->base, record->base_pos);
     *placed = NULL;
-    if (!base)
+    if (!base) {
         return false;
-    if (!hearth_tree_match_behind(base, record->tokens, hearth_record_tokens(record), path))
+    }
+    if (!hearth_tree_match_behind(base, record->tokens, hearth_record_tokens(record), path)) {
         return true; /* out of memory: found again at the next start */
-    if (path->matched < (record->kind == HEARTH_RECORD_PAGE ? record->p0 : record->p1))
+    }
+    if (path->matched < (record->kind == HEARTH_RECORD_PAGE ? record->p0 : record->p1)) {
         return false;
-    *placed = record->kind == HEARTH_RECORD_PAGE ? place_page(cache, path, record)
-                                                 : place_snapshot(cache, path, record);
-    if (*placed && (*placed)->item.hits < orphan->hits)
+    }
+    *placed =
+        record->kind == HEARTH_RECORD_PAGE ? place_page(cache, path, record) : place_snapshot(cache, path, record);
+    if (*placed && (*placed)->item.hits < orphan->hits) {
         (*placed)->item.hits = orphan->hits;
+    }
     return true;
 }
 
@@ -147,13 +158,15 @@ static void work_off(struct hearth_cache *cache, struct orphan *work) {
         struct hearth_page *page = NULL;
         if (place(cache, orphan, &page)) {
             orphan_destroy(orphan);
-            if (page)
+            if (page) {
                 wake_behind(cache, page, &work);
+            }
             continue;
         }
         orphan->link.key = orphan->record->base;
-        if (!hearth_table_add(&cache->orphans, &orphan->link))
+        if (!hearth_table_add(&cache->orphans, &orphan->link)) {
             orphan_destroy(orphan);
+        }
     }
 }
 
@@ -184,8 +197,9 @@ void hearth_arrive_forget(struct hearth_cache *cache, struct hearth_digest base,
         size_t n = hearth_record_tokens(record);
         next = hearth_table_next(link);
         if (record->base_pos != base_pos || record->p0 < from || record->p1 <= from || record->p1 > to ||
-            hearth_tokens_common(record->tokens, n, tokens + base_pos, n) < n)
+            hearth_tokens_common(record->tokens, n, tokens + base_pos, n) < n) {
             continue;
+        }
         hearth_far_remove(cache, record->name, record->kind);
         hearth_table_remove(&cache->orphans, link);
         orphan_destroy(orphan);
@@ -194,8 +208,9 @@ void hearth_arrive_forget(struct hearth_cache *cache, struct hearth_digest base,
 
 void hearth_arrive_finish(struct hearth_cache *cache) {
     struct hearth_link *link;
-    for (size_t at = 0; (link = hearth_table_pop(&cache->orphans, &at)) != NULL;)
+    for (size_t at = 0; (link = hearth_table_pop(&cache->orphans, &at)) != NULL;) {
         orphan_destroy((struct orphan *)link);
+    }
     hearth_table_finish(&cache->orphans);
     hearth_path_finish(&cache->arrival);
 }

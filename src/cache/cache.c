@@ -33,31 +33,35 @@ static void split_budget(struct hearth_cache *cache, size_t budget_bytes, size_t
     switch (cache->engine->caps.memory_class) {
     case HEARTH_MEMORY_PAGES: snapshot_bytes = 0; break;
     case HEARTH_MEMORY_PAGES_SNAPSHOT:
-        if (snapshot_bytes == 0)
+        if (snapshot_bytes == 0) {
             snapshot_bytes = budget_bytes / 2;
+        }
         break;
     case HEARTH_MEMORY_SNAPSHOT:
     case HEARTH_MEMORY_OPAQUE:
         /* Pages hold nothing but tokens here: a sixteenth is plenty. */
-        if (snapshot_bytes == 0)
+        if (snapshot_bytes == 0) {
             snapshot_bytes = budget_bytes - budget_bytes / 16;
+        }
         break;
     }
-    if (snapshot_bytes > budget_bytes)
+    if (snapshot_bytes > budget_bytes) {
         snapshot_bytes = budget_bytes;
+    }
     cache->snapshots.budget_bytes = snapshot_bytes;
     cache->pages.budget_bytes = budget_bytes - snapshot_bytes;
 }
 
-int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram,
-                        const struct hearth_cache_params *params, struct hearth_cache **out,
-                        struct hearth_errmsg *msg) {
+int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram, const struct hearth_cache_params *params,
+                        struct hearth_cache **out, struct hearth_errmsg *msg) {
     *out = NULL;
-    if (params->page_tokens <= 0)
+    if (params->page_tokens <= 0) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "a page holds at least one token, not %d", params->page_tokens);
+    }
     struct hearth_cache *cache = calloc(1, sizeof *cache);
-    if (!cache)
+    if (!cache) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for the cache");
+    }
     cache->engine = engine;
     cache->ram = ram;
     cache->policy = params->policy ? params->policy : hearth_policy_gdsf;
@@ -79,8 +83,9 @@ static void drop_blob(void *user, struct hearth_blob *blob) {
 }
 
 void hearth_cache_destroy(struct hearth_cache *cache) {
-    if (!cache)
+    if (!cache) {
         return;
+    }
     hearth_tree_finish(&cache->tree, drop_blob, cache);
     hearth_arrive_finish(cache);
     hearth_duplicates_finish(cache);
@@ -109,15 +114,18 @@ void hearth_cache_set_budget(struct hearth_cache *cache, size_t budget_bytes, si
 /* ---- plans ---- */
 
 static bool reserve_measures(struct hearth_cache *cache, size_t count) {
-    if (count <= cache->measure_cap)
+    if (count <= cache->measure_cap) {
         return true;
+    }
     int32_t *measures = realloc(cache->measures, 2 * count * sizeof *measures);
     cache->measures = measures ? measures : cache->measures;
     struct hearth_twin *twins = measures ? realloc(cache->twins, count * sizeof *twins) : NULL;
-    if (!twins)
+    if (!twins) {
         return false;
-    for (size_t i = cache->measure_cap; i < count; i++)
+    }
+    for (size_t i = cache->measure_cap; i < count; i++) {
         twins[i] = (struct hearth_twin){0};
+    }
     cache->twins = twins;
     cache->measure_cap = count;
     return true;
@@ -131,11 +139,12 @@ static int32_t common_tokens(const struct hearth_cache *cache, const struct hear
     const struct hearth_live *live = lives[i];
     const struct hearth_twin *twin = &cache->twins[i];
     if (twin->version == 0 || twin->version != live->version || twin->base_version != lives[twin->base]->version ||
-        !hearth_digest_equal(live->salt, prompt->salt) ||
-        !hearth_digest_equal(lives[twin->base]->salt, prompt->salt))
+        !hearth_digest_equal(live->salt, prompt->salt) || !hearth_digest_equal(lives[twin->base]->salt, prompt->salt)) {
         return hearth_plan_common(live, prompt->tokens, prompt->n, prompt->salt);
-    if (commons[twin->base] < twin->shared)
+    }
+    if (commons[twin->base] < twin->shared) {
         return commons[twin->base];
+    }
     size_t from = (size_t)twin->shared;
     return (int32_t)(from + hearth_tokens_common(prompt->tokens + from, prompt->n - from, live->tokens.v + from,
                                                  live->tokens.n - from));
@@ -144,8 +153,9 @@ static int32_t common_tokens(const struct hearth_cache *cache, const struct hear
 /* What a plan has to know about the live sequences. */
 static bool measure_lives(struct hearth_cache *cache, const struct hearth_prompt *prompt,
                           const struct hearth_live *const *lives, size_t count) {
-    if (!reserve_measures(cache, count))
+    if (!reserve_measures(cache, count)) {
         return false;
+    }
     int32_t *commons = cache->measures + count;
     size_t longest = 0;
     for (size_t i = 0; i < count; i++) {
@@ -156,10 +166,12 @@ static bool measure_lives(struct hearth_cache *cache, const struct hearth_prompt
         bool known = twin->version == live->version && twin->base_version == lives[twin->base]->version;
         int32_t shared = commons[i] < commons[longest] ? commons[i] : commons[longest];
         bool named = live->version != 0 && lives[longest]->version != 0;
-        if (i > 0 && shared > 0 && named && (!known || shared > twin->shared))
+        if (i > 0 && shared > 0 && named && (!known || shared > twin->shared)) {
             *twin = (struct hearth_twin){live->version, lives[longest]->version, longest, shared};
-        if (commons[i] > commons[longest])
+        }
+        if (commons[i] > commons[longest]) {
             longest = i;
+        }
     }
     return true;
 }
@@ -168,9 +180,9 @@ static bool measure_lives(struct hearth_cache *cache, const struct hearth_prompt
 static bool measure(struct hearth_cache *cache, const struct hearth_prompt *prompt, struct hearth_path *path,
                     const struct hearth_live *const *lives, size_t live_count, struct hearth_plan_input *input) {
     struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
-    if (!measure_lives(cache, prompt, lives, live_count) ||
-        !hearth_tree_match(root, prompt->tokens, prompt->n, path))
+    if (!measure_lives(cache, prompt, lives, live_count) || !hearth_tree_match(root, prompt->tokens, prompt->n, path)) {
         return false;
+    }
     int32_t matched = path->matched;
     *input = (struct hearth_plan_input){
         .prompt = prompt->tokens,
@@ -204,32 +216,38 @@ int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_prompt
 }
 
 bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan) {
-    if (!cache->far || plan->how != HEARTH_RESUME_STORED)
+    if (!cache->far || plan->how != HEARTH_RESUME_STORED) {
         return false;
+    }
     const struct hearth_caps *caps = &cache->engine->caps;
     size_t page_bytes = (size_t)(plan->resume - plan->live_tokens) * caps->page_bytes_per_token;
     const struct hearth_snapshot *snapshot = plan->snapshot;
     bool fits = (!snapshot || snapshot->item.blob || caps->snapshot_bytes < cache->snapshots.budget_bytes) &&
                 (!hearth_caps_has_pages(caps) || page_bytes < cache->pages.budget_bytes / 4 * 3);
-    return fits && hearth_copies_fetch(cache, &cache->path, plan->live_tokens, plan->resume, plan->snapshot,
-                                       SIZE_MAX) > 0;
+    return fits &&
+           hearth_copies_fetch(cache, &cache->path, plan->live_tokens, plan->resume, plan->snapshot, SIZE_MAX) > 0;
 }
 
 bool hearth_cache_fetching(const struct hearth_cache *cache, const struct hearth_plan *plan) {
     bool stored = plan->how == HEARTH_RESUME_STORED;
-    for (size_t i = 0; stored && i < cache->path.n && cache->path.pages[i]->p0 < plan->resume; i++)
-        if (cache->path.pages[i]->item.copy.reading)
+    for (size_t i = 0; stored && i < cache->path.n && cache->path.pages[i]->p0 < plan->resume; i++) {
+        if (cache->path.pages[i]->item.copy.reading) {
             return true;
+        }
+    }
     return stored && plan->snapshot && plan->snapshot->item.copy.reading;
 }
 
 bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_plan *plan) {
     bool pages = hearth_caps_has_pages(&cache->engine->caps);
-    if (plan->how != HEARTH_RESUME_STORED)
+    if (plan->how != HEARTH_RESUME_STORED) {
         return true;
-    for (size_t i = 0; pages && i < cache->path.n && cache->path.pages[i]->p0 < plan->resume; i++)
-        if (!cache->path.pages[i]->item.blob && hearth_path_end(&cache->path, i) > plan->live_tokens)
+    }
+    for (size_t i = 0; pages && i < cache->path.n && cache->path.pages[i]->p0 < plan->resume; i++) {
+        if (!cache->path.pages[i]->item.blob && hearth_path_end(&cache->path, i) > plan->live_tokens) {
             return false;
+        }
+    }
     return !plan->snapshot || plan->snapshot->item.blob;
 }
 
@@ -243,10 +261,12 @@ bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct he
 
 size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit) {
     size_t n = 0;
-    while (n < limit && hearth_copies_poll(cache))
+    while (n < limit && hearth_copies_poll(cache)) {
         n++;
-    if (n > 0)
+    }
+    if (n > 0) {
         hearth_store_shrink(cache); /* what lost its copy counts again */
+    }
     return n;
 }
 
@@ -262,8 +282,9 @@ bool hearth_cache_scanning(const struct hearth_cache *cache) {
 
 void hearth_cache_learn_prefill(struct hearth_cache *cache, int32_t tokens, int64_t us) {
     /* Small batches say little about prefill speed. */
-    if (tokens >= 32 && us > 0)
+    if (tokens >= 32 && us > 0) {
         hearth_costs_learn(&cache->costs.prefill_us_per_token, (double)us / (double)tokens);
+    }
 }
 
 const struct hearth_costs *hearth_cache_costs(const struct hearth_cache *cache) {
@@ -305,8 +326,9 @@ struct count {
 
 static void check_copy(const struct hearth_cache *cache, const struct hearth_cache_item *item, struct count *count) {
     const struct hearth_copy *copy = &item->copy;
-    if (copy->state == HEARTH_COPY_NONE)
+    if (copy->state == HEARTH_COPY_NONE) {
         return;
+    }
     bool stateful = item->is_snapshot || hearth_caps_has_pages(&cache->engine->caps);
     HEARTH_ASSERT(hearth_table_find(&cache->copies, copy->link.key) == &copy->link);
     HEARTH_ASSERT(copy->state != HEARTH_COPY_WRITING || item->blob || !stateful);
@@ -332,10 +354,11 @@ static void check_item(const struct hearth_cache *cache, const struct hearth_cac
 }
 
 static void check_page(const struct hearth_cache *cache, const struct hearth_page *page, struct count *count) {
-    if (page->parent)
+    if (page->parent) {
         check_item(cache, &page->item, count);
-    else
+    } else {
         HEARTH_ASSERT(page->item.lease.heap.index == 0);
+    }
     for (uint32_t i = 0; i < page->snapshot_count; i++) {
         const struct hearth_cache_item *item = &page->snapshots[i]->item;
         HEARTH_ASSERT(item->blob || item->copy.state == HEARTH_COPY_THERE);
@@ -355,9 +378,11 @@ static void check_pool(const struct hearth_pool *pool, const struct pool_count *
 void hearth_cache_check(const struct hearth_cache *cache) {
     struct count count = {.copies = 0};
     hearth_tree_check(&cache->tree);
-    for (uint32_t i = 0; i < cache->tree.root_count; i++)
-        for (const struct hearth_page *page = cache->tree.roots[i]; page; page = hearth_tree_next(page))
+    for (uint32_t i = 0; i < cache->tree.root_count; i++) {
+        for (const struct hearth_page *page = cache->tree.roots[i]; page; page = hearth_tree_next(page)) {
             check_page(cache, page, &count);
+        }
+    }
     check_pool(&cache->pages, &count.pages);
     check_pool(&cache->snapshots, &count.snapshots);
     HEARTH_ASSERT(count.pages.bytes == cache->pages.used_bytes);

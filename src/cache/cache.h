@@ -25,18 +25,17 @@
 struct hearth_cache;
 
 struct hearth_cache_params {
-    int32_t page_tokens;    /* most positions in a page */
-    size_t budget_bytes;    /* pages and snapshots together; 0: nothing is stored (live sequences are still reused) */
-    size_t snapshot_bytes;  /* the snapshots' part of it; 0: all for classes without pages, none for PAGES, half else */
+    int32_t page_tokens;   /* most positions in a page */
+    size_t budget_bytes;   /* pages and snapshots together; 0: nothing is stored (live sequences are still reused) */
+    size_t snapshot_bytes; /* the snapshots' part of it; 0: all for classes without pages, none for PAGES, half else */
     hearth_policy_fn *policy; /* NULL: hearth_policy_gdsf */
     struct hearth_far *far;   /* where state outlasts RAM (tier/far.h); NULL: nowhere */
     int32_t far_min_tokens;   /* shorter sequences are not put there */
 };
 
 /* The engine and the tiers stay the caller's and must outlive the cache. Errors: NOMEM, INVALID. */
-int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram,
-                        const struct hearth_cache_params *params, struct hearth_cache **out,
-                        struct hearth_errmsg *msg);
+int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram, const struct hearth_cache_params *params,
+                        struct hearth_cache **out, struct hearth_errmsg *msg);
 /* Live sequences must be finished before. */
 void hearth_cache_destroy(struct hearth_cache *cache);
 

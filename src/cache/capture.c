@@ -19,19 +19,20 @@
 
 static bool blob_export(struct hearth_cache *cache, struct hearth_live *live, int32_t p0, int32_t p1,
                         struct hearth_buf *out) {
-    if (!hearth_caps_has_pages(&cache->engine->caps))
+    if (!hearth_caps_has_pages(&cache->engine->caps)) {
         return true;
+    }
     size_t guess = (size_t)(p1 - p0) * cache->engine->caps.page_bytes_per_token;
     guess += guess / 256; /* with what a blob says about itself */
     *out = (struct hearth_buf){.data = hearth_warm_take(guess), .cap = guess};
-    return out->data &&
-           cache->engine->ops->page_export(cache->engine, live->seq, p0, p1, out) == HEARTH_OK;
+    return out->data && cache->engine->ops->page_export(cache->engine, live->seq, p0, p1, out) == HEARTH_OK;
 }
 
 static bool blob_put(struct hearth_cache *cache, struct hearth_buf *bytes, struct hearth_blob **out) {
     *out = NULL;
-    if (!hearth_caps_has_pages(&cache->engine->caps))
+    if (!hearth_caps_has_pages(&cache->engine->caps)) {
         return true;
+    }
     *out = hearth_ram_put(cache->ram, bytes, NULL);
     return *out != NULL;
 }
@@ -39,8 +40,9 @@ static bool blob_put(struct hearth_cache *cache, struct hearth_buf *bytes, struc
 /* Bytes of the path so far, about. */
 static size_t path_bytes(const struct hearth_cache *cache, const struct hearth_path *path) {
     size_t per_token = sizeof(hearth_token);
-    if (hearth_caps_has_pages(&cache->engine->caps))
+    if (hearth_caps_has_pages(&cache->engine->caps)) {
         per_token += cache->engine->caps.page_bytes_per_token;
+    }
     return (size_t)path->matched * per_token;
 }
 
@@ -55,19 +57,23 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
     size_t before = hearth_item_bytes(&page->item);
     size_t after = bytes_of(end - page->p0, bytes);
     struct hearth_blob *blob, *old;
-    if (!hearth_store_reserve_page(cache, after > before ? after - before : 0, path_bytes(cache, path)))
+    if (!hearth_store_reserve_page(cache, after > before ? after - before : 0, path_bytes(cache, path))) {
         return false;
-    if (!blob_put(cache, bytes, &blob))
+    }
+    if (!blob_put(cache, bytes, &blob)) {
         return false;
+    }
     before = hearth_item_bytes(&page->item); /* making room may have taken its blob */
     int32_t was = page->p0 + page->len;
     if (!hearth_tree_extend(&cache->tree, path, live->tokens.v, 0, end, blob, &old)) {
-        if (blob)
+        if (blob) {
             hearth_ram_drop(cache->ram, blob);
+        }
         return false;
     }
-    if (old)
+    if (old) {
         hearth_ram_drop(cache->ram, old);
+    }
     hearth_copy_outgrown(cache, page, was); /* the longer one will replace it */
     page->blob_p0 = page->p0;
     page->item.fetched = false;
@@ -80,12 +86,14 @@ static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struc
                      struct hearth_buf *bytes) {
     size_t need = bytes_of(end - path->matched, bytes);
     struct hearth_blob *blob;
-    if (!hearth_store_reserve_page(cache, need, path_bytes(cache, path)) || !blob_put(cache, bytes, &blob))
+    if (!hearth_store_reserve_page(cache, need, path_bytes(cache, path)) || !blob_put(cache, bytes, &blob)) {
         return false;
+    }
     struct hearth_page *page = hearth_tree_add(&cache->tree, path, live->tokens.v, 0, end, blob);
     if (!page) {
-        if (blob)
+        if (blob) {
             hearth_ram_drop(cache->ram, blob);
+        }
         return false;
     }
     page->item.pins++; /* the standing pin moves here; the parent's is given back below */
@@ -100,16 +108,18 @@ static bool fill_holes(struct hearth_cache *cache, struct hearth_live *live, con
     for (size_t i = 0; i < path->n && hearth_caps_has_pages(&cache->engine->caps); i++) {
         struct hearth_page *page = path->pages[i];
         int32_t end = page->p0 + page->len;
-        if (hearth_store_has_state(cache, page) || end > hearth_path_end(path, i))
+        if (hearth_store_has_state(cache, page) || end > hearth_path_end(path, i)) {
             continue; /* the live sequence has only a part of a page that the path leaves */
+        }
         struct hearth_buf bytes = {0};
         struct hearth_blob *blob = NULL;
         bool ok = blob_export(cache, live, page->p0, end, &bytes) &&
                   hearth_store_reserve_page(cache, bytes.len + HEARTH_BLOB_OVERHEAD_BYTES, path_bytes(cache, path)) &&
                   blob_put(cache, &bytes, &blob);
         hearth_buf_finish(&bytes);
-        if (!ok)
+        if (!ok) {
             return false;
+        }
         size_t before = hearth_item_bytes(&page->item);
         page->item.blob = blob;
         page->blob_p0 = page->p0;
@@ -148,13 +158,16 @@ void hearth_live_forget(struct hearth_cache *cache, struct hearth_live *live, in
         hearth_ram_drop(cache->ram, blob);
     }
     live->version = next_version();
-    if ((size_t)keep < live->tokens.n)
+    if ((size_t)keep < live->tokens.n) {
         live->tokens.n = (size_t)keep;
+    }
     int pins = live->pin_count;
     live->pin_count = 0;
-    for (int i = 0; i < pins; i++)
-        if (live->pins[i].position <= keep)
+    for (int i = 0; i < pins; i++) {
+        if (live->pins[i].position <= keep) {
             live->pins[live->pin_count++] = live->pins[i];
+        }
+    }
     live->expected_until_us = 0;
     live->dirty = live->snapshot_count > 0;
 }
@@ -164,10 +177,12 @@ static void supersede(struct hearth_cache *cache, const struct hearth_path *path
     int32_t at = pos - 1;
     for (int back = 0; back < 4; back++) {
         struct hearth_snapshot *before = hearth_path_snapshot(path, at);
-        if (!before)
+        if (!before) {
             return;
-        if (before->kind == HEARTH_SNAPSHOT_REPLY_END || before->kind == HEARTH_SNAPSHOT_PROMPT_END)
+        }
+        if (before->kind == HEARTH_SNAPSHOT_REPLY_END || before->kind == HEARTH_SNAPSHOT_PROMPT_END) {
             hearth_copies_supersede(cache, before);
+        }
         at = before->pos - 1;
     }
 }
@@ -176,14 +191,16 @@ static void attach(struct hearth_cache *cache, const struct hearth_path *path, i
                    enum hearth_snapshot_kind kind) {
     size_t bytes = HEARTH_SNAPSHOT_NODE_BYTES + hearth_blob_bytes(blob);
     struct hearth_snapshot *snapshot = NULL;
-    if (hearth_store_reserve_snapshot(cache, bytes))
+    if (hearth_store_reserve_snapshot(cache, bytes)) {
         snapshot = hearth_tree_add_snapshot(&cache->tree, path, pos, blob, kind);
+    }
     if (!snapshot) {
         hearth_ram_drop(cache->ram, blob);
         return;
     }
-    if (kind == HEARTH_SNAPSHOT_REPLY_END)
+    if (kind == HEARTH_SNAPSHOT_REPLY_END) {
         supersede(cache, path, pos);
+    }
     (void)hearth_store_snapshot_added(cache, snapshot);
 }
 
@@ -191,10 +208,11 @@ static void attach_pending(struct hearth_cache *cache, struct hearth_live *live,
     for (int i = 0; i < live->snapshot_count; i++) {
         struct hearth_live_snapshot *pending = &live->snapshots[i];
         cache->snapshots.used_bytes -= hearth_blob_bytes(pending->blob);
-        if (pending->pos <= path->matched && !hearth_tree_has_snapshot(path, pending->pos))
+        if (pending->pos <= path->matched && !hearth_tree_has_snapshot(path, pending->pos)) {
             attach(cache, path, pending->pos, pending->blob, pending->kind);
-        else
+        } else {
             hearth_ram_drop(cache->ram, pending->blob);
+        }
     }
     live->snapshot_count = 0;
 }
@@ -204,8 +222,9 @@ static struct hearth_blob *export_here(struct hearth_cache *cache, struct hearth
     struct hearth_buf bytes = {0};
     struct hearth_blob *blob = NULL;
     if (hearth_buf_reserve(&bytes, cache->engine->caps.snapshot_bytes) &&
-        cache->engine->ops->snapshot_export(cache->engine, live->seq, (int32_t)live->tokens.n, &bytes) == HEARTH_OK)
+        cache->engine->ops->snapshot_export(cache->engine, live->seq, (int32_t)live->tokens.n, &bytes) == HEARTH_OK) {
         blob = hearth_ram_put(cache->ram, &bytes, NULL);
+    }
     hearth_buf_finish(&bytes);
     return blob;
 }
@@ -217,20 +236,26 @@ bool hearth_cache_stores(const struct hearth_cache *cache) {
 bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live, enum hearth_snapshot_kind kind) {
     int32_t pos = (int32_t)live->tokens.n;
     if (!hearth_cache_stores(cache) || !hearth_caps_needs_snapshot(&cache->engine->caps) || pos == 0 ||
-        live->snapshot_count == HEARTH_LIVE_SNAPSHOTS_MAX)
+        live->snapshot_count == HEARTH_LIVE_SNAPSHOTS_MAX) {
         return false;
+    }
     /* Until they are captured they cannot be evicted, and where there is room for a few they would be in the way. */
-    if (kind == HEARTH_SNAPSHOT_HEAD && cache->engine->caps.snapshot_bytes > cache->snapshots.budget_bytes / HEAD_ROOM)
+    if (kind == HEARTH_SNAPSHOT_HEAD &&
+        cache->engine->caps.snapshot_bytes > cache->snapshots.budget_bytes / HEAD_ROOM) {
         return false;
-    if (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos >= pos)
+    }
+    if (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos >= pos) {
         return false;
+    }
     struct hearth_page *root = hearth_copies_root(cache, live->salt, false);
     if (!hearth_tree_match(root, live->tokens.v, live->tokens.n, &cache->scratch) ||
-        hearth_tree_has_snapshot(&cache->scratch, pos))
+        hearth_tree_has_snapshot(&cache->scratch, pos)) {
         return false;
+    }
     struct hearth_blob *blob = export_here(cache, live);
-    if (!blob)
+    if (!blob) {
         return false;
+    }
     if (!hearth_store_reserve_snapshot(cache, hearth_blob_bytes(blob))) {
         hearth_ram_drop(cache->ram, blob);
         return false;
@@ -252,9 +277,11 @@ bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct
 static void drop_pins(struct hearth_live *live, int32_t stored) {
     int pins = live->pin_count;
     live->pin_count = 0;
-    for (int i = 0; i < pins; i++)
-        if (live->pins[i].position > stored)
+    for (int i = 0; i < pins; i++) {
+        if (live->pins[i].position > stored) {
             live->pins[live->pin_count++] = live->pins[i];
+        }
+    }
 }
 
 /* Everything is stored, or cannot be: snapshots, then what the far tier lacks. */
@@ -264,8 +291,9 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
     attach_pending(cache, live, path);
     if (whole && n > 0 && hearth_caps_needs_snapshot(&cache->engine->caps) && !hearth_tree_has_snapshot(path, n)) {
         struct hearth_blob *blob = export_here(cache, live);
-        if (blob)
+        if (blob) {
             attach(cache, path, n, blob, live->warm ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_REPLY_END);
+        }
     }
     live->dirty = false;
     hearth_store_lease_live(cache, path, live);
@@ -283,31 +311,39 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
     }
     struct hearth_page *root = hearth_copies_root(cache, live->salt, true);
     bool ok = root && hearth_tree_match(root, live->tokens.v, live->tokens.n, path);
-    if (!ok)
+    if (!ok) {
         path->n = 0, path->matched = 0, path->root = root;
+    }
     struct hearth_page *base = path->n ? path->pages[path->n - 1] : root;
     size_t known = path->n;
-    if (base)
+    if (base) {
         hearth_store_pin(cache, &base->item);
+    }
     ok = ok && fill_holes(cache, live, path);
     bool grew = ok && hearth_tree_can_extend(&cache->tree, path);
-    while (ok && path->matched < n && pages-- > 0)
+    while (ok && path->matched < n && pages-- > 0) {
         ok = store_page(cache, live, path);
-    if (!ok) /* what is there goes to the far tier, and makes room when it has been written */
+    }
+    if (!ok) { /* what is there goes to the far tier, and makes room when it has been written */
         hearth_copies_write(cache, path, live);
+    }
     bool full = !ok && cache->writing > 0;
     bool more = ahead || (ok && path->matched < n) || full;
-    if (!more)
+    if (!more) {
         finish_capture(cache, live, path, ok);
-    else
+    } else {
         hearth_store_lease_live(cache, path, live);
+    }
     struct hearth_page *tail = path->n ? path->pages[path->n - 1] : root;
-    if (tail)
+    if (tail) {
         hearth_store_unpin(cache, &tail->item);
-    for (size_t i = known - (grew && known > 0); i < path->n; i++)
+    }
+    for (size_t i = known - (grew && known > 0); i < path->n; i++) {
         hearth_arrive_behind(cache, path->pages[i]);
-    if (!more && tail)
+    }
+    if (!more && tail) {
         hearth_store_prune(cache, tail);
+    }
     return !more ? HEARTH_CAPTURE_DONE : full ? HEARTH_CAPTURE_FULL : HEARTH_CAPTURE_MORE;
 }
 
@@ -323,8 +359,9 @@ void hearth_cache_capture_ahead(struct hearth_cache *cache, struct hearth_live *
 
 void hearth_live_pin(struct hearth_live *live, const struct hearth_pin *pin) {
     int at = 0;
-    while (at < live->pin_count && live->pins[at].position != pin->position)
+    while (at < live->pin_count && live->pins[at].position != pin->position) {
         at++;
+    }
     if (at < live->pin_count) {
         live->pins[at].ttl_us = live->pins[at].ttl_us > pin->ttl_us ? live->pins[at].ttl_us : pin->ttl_us;
         return;

@@ -26,8 +26,9 @@ static uint32_t home(uint8_t bits, int32_t offset, hearth_token first) {
 /* The slot with the key, or the empty one where it would go. */
 static uint32_t probe(const struct hearth_child *table, uint8_t bits, int32_t offset, hearth_token first) {
     uint32_t mask = (1u << bits) - 1, at = home(bits, offset, first);
-    while (table[at].page && (table[at].offset != offset || table[at].first != first))
+    while (table[at].page && (table[at].offset != offset || table[at].first != first)) {
         at = (at + 1) & mask;
+    }
     return at;
 }
 
@@ -41,16 +42,19 @@ struct hearth_page *hearth_children_lookup(const struct hearth_page *page, int32
 /* A table with the children of another one. NULL: out of memory. */
 static struct hearth_child *copy(const struct hearth_child *from, uint32_t count, uint8_t bits) {
     struct hearth_child *table = calloc((size_t)1 << bits, sizeof *table);
-    for (uint32_t i = 0; table && i < count; i++)
-        if (from[i].page)
+    for (uint32_t i = 0; table && i < count; i++) {
+        if (from[i].page) {
             table[probe(table, bits, from[i].offset, from[i].first)] = from[i];
+        }
+    }
     return table;
 }
 
 static bool resize(struct hearth_page *page, uint8_t bits) {
     struct hearth_child *table = copy(page->children.many, slots(page), bits);
-    if (!table)
+    if (!table) {
         return false;
+    }
     free(page->children.many);
     page->children.many = table;
     page->child_bits = bits;
@@ -70,16 +74,17 @@ bool hearth_children_add(struct hearth_page *page, struct hearth_page *child) {
     } else {
         if (page->child_count == 1) {
             struct hearth_child one = slot_of(page, page->children.one), *table = copy(&one, 1, BITS_MIN);
-            if (!table)
+            if (!table) {
                 return false;
+            }
             page->children.many = table;
             page->child_bits = BITS_MIN;
         } else if (page->child_count >= slots(page) / 4 * 3 &&
                    (page->child_bits >= BITS_MAX || !resize(page, (uint8_t)(page->child_bits + 1)))) {
             return false;
         }
-        struct hearth_child *at = &page->children.many[probe(page->children.many, page->child_bits, slot.offset,
-                                                             slot.first)];
+        struct hearth_child *at =
+            &page->children.many[probe(page->children.many, page->child_bits, slot.offset, slot.first)];
         HEARTH_ASSERT(!at->page);
         *at = slot;
     }
@@ -93,8 +98,9 @@ static void vacate(struct hearth_child *table, uint8_t bits, uint32_t hole) {
     uint32_t mask = (1u << bits) - 1;
     for (uint32_t at = (hole + 1) & mask; table[at].page; at = (at + 1) & mask) {
         uint32_t from = home(bits, table[at].offset, table[at].first);
-        if (((at - from) & mask) < ((at - hole) & mask))
+        if (((at - from) & mask) < ((at - hole) & mask)) {
             continue; /* its way does not lead over the hole */
+        }
         table[hole] = table[at];
         hole = at;
     }
@@ -113,8 +119,9 @@ void hearth_children_remove(struct hearth_page *page, const struct hearth_page *
     vacate(table, page->child_bits, probe(table, page->child_bits, offset, child->first));
     if (page->child_count == 1) {
         uint32_t at = 0;
-        while (!table[at].page)
+        while (!table[at].page) {
             at++;
+        }
         page->children.one = table[at].page;
         page->child_bits = 0;
         free(table);
@@ -124,17 +131,20 @@ void hearth_children_remove(struct hearth_page *page, const struct hearth_page *
 }
 
 struct hearth_page *hearth_children_next(const struct hearth_page *page, const struct hearth_page *child) {
-    if (page->child_count <= 1)
+    if (page->child_count <= 1) {
         return child || page->child_count == 0 ? NULL : page->children.one;
+    }
     const struct hearth_child *table = page->children.many;
     uint32_t at = child ? probe(table, page->child_bits, child->p0 - page->p0, child->first) + 1 : 0;
-    while (at < slots(page) && !table[at].page)
+    while (at < slots(page) && !table[at].page) {
         at++;
+    }
     return at < slots(page) ? table[at].page : NULL;
 }
 
 void hearth_children_finish(struct hearth_page *page) {
-    if (page->child_count > 1)
+    if (page->child_count > 1) {
         free(page->children.many);
+    }
     page->child_count = 0;
 }

@@ -21,8 +21,9 @@ struct hearth_page *hearth_children_lookup(const struct hearth_page *page, int32
 /* The child at an offset that begins with a token, or NULL. */
 static inline struct hearth_page *hearth_children_find(const struct hearth_page *page, int32_t offset,
                                                        hearth_token first) {
-    if (page->child_count != 1)
+    if (page->child_count != 1) {
         return page->child_count ? hearth_children_lookup(page, offset, first) : NULL;
+    }
     struct hearth_page *one = page->children.one;
     return one->first == first && one->p0 - page->p0 == offset ? one : NULL;
 }

@@ -53,7 +53,7 @@ void hearth_far_remove(struct hearth_cache *cache, struct hearth_digest name, en
 /* Notes an item of the tier that no page or snapshot has for its copy: it is looked for when its path is forgotten.
  * `base` and `base_pos` as a record has them. Out of memory, or with very many of them: it is not. */
 void hearth_duplicate_add(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind,
-                      struct hearth_digest base, int32_t base_pos, int32_t p0, int32_t p1);
+                          struct hearth_digest base, int32_t base_pos, int32_t p0, int32_t p1);
 /* Likewise of what an item has for its copy, or a page for its old one. */
 void hearth_duplicate_add_copy(struct hearth_cache *cache, const struct hearth_cache_item *item);
 void hearth_duplicate_add_old(struct hearth_cache *cache, const struct hearth_page *page);

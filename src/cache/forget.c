@@ -31,58 +31,66 @@ struct duplicate {
 };
 
 void hearth_far_remove(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind) {
-    if (cache->far->ops->remove(cache->far, name, kind))
+    if (cache->far->ops->remove(cache->far, name, kind)) {
         cache->removing++;
-    else
+    } else {
         cache->remove_failed = true;
+    }
 }
 
 void hearth_duplicate_add(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind,
-                      struct hearth_digest base, int32_t base_pos, int32_t p0, int32_t p1) {
-    for (struct hearth_link *link = hearth_table_find(&cache->duplicates, base); link; link = hearth_table_next(link))
-        if (hearth_digest_equal(((struct duplicate *)link)->name, name))
+                          struct hearth_digest base, int32_t base_pos, int32_t p0, int32_t p1) {
+    for (struct hearth_link *link = hearth_table_find(&cache->duplicates, base); link; link = hearth_table_next(link)) {
+        if (hearth_digest_equal(((struct duplicate *)link)->name, name)) {
             return;
+        }
+    }
     struct duplicate *duplicate = cache->duplicates.count < DUPLICATES_MAX ? malloc(sizeof *duplicate) : NULL;
-    if (!duplicate)
+    if (!duplicate) {
         return;
-    *duplicate = (struct duplicate){
-        .link.key = base, .name = name, .kind = kind, .base_pos = base_pos, .p0 = p0, .p1 = p1};
-    if (!hearth_table_add(&cache->duplicates, &duplicate->link))
+    }
+    *duplicate =
+        (struct duplicate){.link.key = base, .name = name, .kind = kind, .base_pos = base_pos, .p0 = p0, .p1 = p1};
+    if (!hearth_table_add(&cache->duplicates, &duplicate->link)) {
         free(duplicate);
+    }
 }
 
 void hearth_duplicate_add_copy(struct hearth_cache *cache, const struct hearth_cache_item *item) {
     const struct hearth_copy *copy = &item->copy;
-    if (copy->state == HEARTH_COPY_NONE)
+    if (copy->state == HEARTH_COPY_NONE) {
         return;
+    }
     const struct hearth_page *page = item->is_snapshot ? hearth_item_snapshot(item)->page : hearth_item_page(item);
     int32_t p1 = item->is_snapshot ? copy->p0 : page->p0 + page->len;
     hearth_duplicate_add(cache, copy->link.key, item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE,
-                     hearth_tree_base(&cache->tree, page), hearth_tree_block_start(&cache->tree, p1), copy->p0, p1);
+                         hearth_tree_base(&cache->tree, page), hearth_tree_block_start(&cache->tree, p1), copy->p0, p1);
 }
 
 void hearth_duplicate_add_old(struct hearth_cache *cache, const struct hearth_page *page) {
     const struct hearth_old *old = page->old;
     hearth_duplicate_add(cache, old->name, HEARTH_RECORD_PAGE, hearth_tree_base(&cache->tree, page),
-                     hearth_tree_block_start(&cache->tree, old->p1), old->p0, old->p1);
+                         hearth_tree_block_start(&cache->tree, old->p1), old->p0, old->p1);
 }
 
 /* Has removed from the far tier the duplicates of one block that lie on the path, wholly in [from, to). */
 static void forget_duplicates(struct hearth_cache *cache, struct hearth_digest base, int32_t base_pos,
-                          const hearth_token *tokens, int32_t from, int32_t to) {
+                              const hearth_token *tokens, int32_t from, int32_t to) {
     for (struct hearth_link *link = hearth_table_find(&cache->duplicates, base), *next; link; link = next) {
         struct duplicate *duplicate = (struct duplicate *)link;
         next = hearth_table_next(link);
-        if (duplicate->base_pos != base_pos || duplicate->p0 < from || duplicate->p1 <= from || duplicate->p1 > to)
+        if (duplicate->base_pos != base_pos || duplicate->p0 < from || duplicate->p1 <= from || duplicate->p1 > to) {
             continue;
+        }
         const struct hearth_record record = {.kind = duplicate->kind,
                                              .base = base,
                                              .base_pos = base_pos,
                                              .p0 = duplicate->p0,
                                              .p1 = duplicate->p1,
                                              .tokens = (hearth_token *)(uintptr_t)(tokens + base_pos)};
-        if (!hearth_digest_equal(hearth_record_name(&record), duplicate->name))
+        if (!hearth_digest_equal(hearth_record_name(&record), duplicate->name)) {
             continue;
+        }
         hearth_far_remove(cache, duplicate->name, duplicate->kind);
         hearth_table_remove(&cache->duplicates, link);
         free(duplicate);
@@ -91,8 +99,9 @@ static void forget_duplicates(struct hearth_cache *cache, struct hearth_digest b
 
 void hearth_duplicates_finish(struct hearth_cache *cache) {
     struct hearth_link *link;
-    for (size_t at = 0; (link = hearth_table_pop(&cache->duplicates, &at)) != NULL;)
+    for (size_t at = 0; (link = hearth_table_pop(&cache->duplicates, &at)) != NULL;) {
         free(link);
+    }
     hearth_table_finish(&cache->duplicates);
 }
 
@@ -118,18 +127,23 @@ static int32_t last_branch(const struct hearth_path *path) {
         const struct hearth_page *page = path->pages[i];
         const struct hearth_page *next = i + 1 < path->n ? path->pages[i + 1] : NULL;
         int32_t end = hearth_path_end(path, i);
-        if (end < page_end(page))
+        if (end < page_end(page)) {
             stop = larger(stop, end);
-        for (const struct hearth_page *child = NULL; stop < end && (child = hearth_children_next(page, child)) != NULL;)
-            if (child != next)
+        }
+        for (const struct hearth_page *child = NULL;
+             stop < end && (child = hearth_children_next(page, child)) != NULL;) {
+            if (child != next) {
                 stop = larger(stop, smaller(child->p0, end));
+            }
+        }
     }
     return stop;
 }
 
 static int32_t common_tokens(const struct hearth_prompt *prompt, const struct hearth_live *live) {
-    if (!hearth_digest_equal(live->salt, prompt->salt))
+    if (!hearth_digest_equal(live->salt, prompt->salt)) {
         return 0;
+    }
     return (int32_t)hearth_tokens_common(prompt->tokens, prompt->n, live->tokens.v, live->tokens.n);
 }
 
@@ -138,8 +152,9 @@ static int32_t last_live(const struct hearth_prompt *prompt, struct hearth_live 
     int32_t stop = 0;
     for (size_t i = 0; i < live_count; i++) {
         int32_t common = common_tokens(prompt, lives[i]);
-        if (lives[i]->busy || common < (int32_t)lives[i]->tokens.n)
+        if (lives[i]->busy || common < (int32_t)lives[i]->tokens.n) {
             stop = larger(stop, common);
+        }
     }
     return stop;
 }
@@ -173,13 +188,17 @@ static void forget_path(struct hearth_cache *cache, struct hearth_path *path, in
     struct hearth_page *last = path->n > 0 ? path->pages[path->n - 1] : NULL;
     path->matched = smaller(path->matched, end);
     bool whole = last && end == last->p0 + last->len;
-    for (uint32_t k = whole ? last->snapshot_count : 0; k-- > 0;)
-        if (last->snapshots[k]->pos > stop)
+    for (uint32_t k = whole ? last->snapshot_count : 0; k-- > 0;) {
+        if (last->snapshots[k]->pos > stop) {
             hearth_store_forget_snapshot(cache, last->snapshots[k]);
-    if (last && whole && stop > last->p0 && stop < end)
+        }
+    }
+    if (last && whole && stop > last->p0 && stop < end) {
         last->dead = stop;
-    if (last)
+    }
+    if (last) {
         hearth_store_prune(cache, last);
+    }
     cache->pages.evicted = evicted[0]; /* that was not for lack of room */
     cache->snapshots.evicted = evicted[1];
 }
@@ -193,8 +212,9 @@ static void forget_besides(struct hearth_cache *cache, const struct hearth_promp
             hearth_arrive_forget(cache, base, pos, prompt->tokens, stop, n);
             forget_duplicates(cache, base, pos, prompt->tokens, stop, n);
         }
-        if (n - pos <= page)
+        if (n - pos <= page) {
             break;
+        }
         base = hearth_record_next(base, prompt->tokens + pos, (size_t)page);
     }
 }
@@ -204,25 +224,31 @@ int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_prompt *
     struct hearth_path *path = &cache->scratch;
     struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
     *stop = (int32_t)prompt->n;
-    if (!hearth_tree_match(root, prompt->tokens, prompt->n, path))
+    if (!hearth_tree_match(root, prompt->tokens, prompt->n, path)) {
         return HEARTH_ERR_NOMEM;
+    }
     *stop = larger(larger(keep, last_branch(path)), last_live(prompt, lives, live_count));
-    if (*stop >= (int32_t)prompt->n)
+    if (*stop >= (int32_t)prompt->n) {
         return HEARTH_OK;
-    for (size_t i = 0; i < live_count; i++)
-        if (!lives[i]->busy && common_tokens(prompt, lives[i]) > *stop)
+    }
+    for (size_t i = 0; i < live_count; i++) {
+        if (!lives[i]->busy && common_tokens(prompt, lives[i]) > *stop) {
             cut_live(cache, lives[i], *stop);
+        }
+    }
     forget_path(cache, path, *stop);
-    if (cache->far)
+    if (cache->far) {
         forget_besides(cache, prompt, *stop);
+    }
     hearth_store_shrink(cache);
     return HEARTH_OK;
 }
 
 bool hearth_cache_removing(struct hearth_cache *cache, bool *failed) {
     *failed = cache->removing == 0 && cache->remove_failed;
-    if (cache->removing == 0)
+    if (cache->removing == 0) {
         cache->remove_failed = false;
+    }
     return cache->removing > 0;
 }
 
@@ -236,14 +262,17 @@ static bool match(struct hearth_cache *cache, const struct hearth_prompt *prompt
 void hearth_cache_pin(struct hearth_cache *cache, const struct hearth_prompt *prompt, const struct hearth_pin *pins,
                       size_t count) {
     int64_t now_us = cache->engine->ops->now_us(cache->engine);
-    if (count == 0 || !match(cache, prompt, prompt->n))
+    if (count == 0 || !match(cache, prompt, prompt->n)) {
         return;
-    for (size_t i = 0; i < count; i++)
+    }
+    for (size_t i = 0; i < count; i++) {
         hearth_store_lease(cache, &cache->scratch, pins[i].position, now_us + pins[i].ttl_us, 1, true);
+    }
 }
 
 void hearth_cache_expect(struct hearth_cache *cache, const struct hearth_prompt *prompt, int64_t until_us) {
     /* Behind the reply or before it: two snapshots. */
-    if (match(cache, prompt, prompt->n))
+    if (match(cache, prompt, prompt->n)) {
         hearth_store_lease(cache, &cache->scratch, (int32_t)prompt->n, until_us, 2, false);
+    }
 }

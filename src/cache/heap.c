@@ -21,8 +21,9 @@ static void sift_up(struct hearth_heap *heap, size_t i) {
     struct hearth_heap_entry entry = heap->v[i];
     while (i > 0) {
         size_t up = (i - 1) / 2;
-        if (heap->v[up].priority <= entry.priority)
+        if (heap->v[up].priority <= entry.priority) {
             break;
+        }
         place(heap, i, heap->v[up]);
         i = up;
     }
@@ -33,12 +34,15 @@ static void sift_down(struct hearth_heap *heap, size_t i) {
     struct hearth_heap_entry entry = heap->v[i];
     for (;;) {
         size_t down = 2 * i + 1;
-        if (down >= heap->n)
+        if (down >= heap->n) {
             break;
-        if (down + 1 < heap->n && heap->v[down + 1].priority < heap->v[down].priority)
+        }
+        if (down + 1 < heap->n && heap->v[down + 1].priority < heap->v[down].priority) {
             down++;
-        if (entry.priority <= heap->v[down].priority)
+        }
+        if (entry.priority <= heap->v[down].priority) {
             break;
+        }
         place(heap, i, heap->v[down]);
         i = down;
     }
@@ -50,8 +54,9 @@ bool hearth_heap_push(struct hearth_heap *heap, struct hearth_heap_node *node, d
     if (heap->n == heap->cap) {
         size_t cap = heap->cap ? heap->cap * 2 : 64;
         struct hearth_heap_entry *v = cap <= UINT32_MAX ? realloc(heap->v, cap * sizeof *v) : NULL;
-        if (!v)
+        if (!v) {
             return false;
+        }
         heap->v = v;
         heap->cap = cap;
     }
@@ -61,22 +66,25 @@ bool hearth_heap_push(struct hearth_heap *heap, struct hearth_heap_node *node, d
 }
 
 void hearth_heap_remove(struct hearth_heap *heap, struct hearth_heap_node *node) {
-    if (node->index == 0)
+    if (node->index == 0) {
         return;
+    }
     size_t i = node->index - 1;
     HEARTH_ASSERT(i < heap->n && heap->v[i].node == node);
     struct hearth_heap_entry last = heap->v[--heap->n];
     node->index = 0;
-    if (last.node == node)
+    if (last.node == node) {
         return;
+    }
     place(heap, i, last);
     sift_up(heap, i);
     sift_down(heap, last.node->index - 1);
 }
 
 void hearth_heap_update(struct hearth_heap *heap, struct hearth_heap_node *node, double priority) {
-    if (node->index == 0)
+    if (node->index == 0) {
         return;
+    }
     HEARTH_ASSERT(hearth_heap_has(heap, node));
     heap->v[node->index - 1].priority = priority;
     sift_up(heap, node->index - 1);

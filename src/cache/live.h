@@ -24,21 +24,21 @@ enum hearth_came_from { HEARTH_FROM_NOTHING, HEARTH_FROM_REPLY, HEARTH_FROM_PROM
 
 struct hearth_live {
     int32_t seq;
-    struct hearth_digest salt;    /* whose tokens they are: state is shared within a salt only */
-    struct hearth_tokens tokens;  /* tokens whose state the sequence holds: exactly [0, tokens.n) */
+    struct hearth_digest salt;   /* whose tokens they are: state is shared within a salt only */
+    struct hearth_tokens tokens; /* tokens whose state the sequence holds: exactly [0, tokens.n) */
     enum hearth_came_from came_from;
-    int32_t came_at;              /* the position it went on from: what is behind it is this turn's */
-    uint64_t version;             /* another one whenever tokens were dropped or replaced, and for every sequence; 0:
-                                     hearth_live_init() did not make it */
-    bool dirty;                   /* the tree may lack something of it: set by hearth_live_append() */
-    bool busy;                    /* a request runs on it: may be shared from, not overwritten */
-    int64_t used_us;              /* when it was last used, for choosing a victim */
+    int32_t came_at;  /* the position it went on from: what is behind it is this turn's */
+    uint64_t version; /* another one whenever tokens were dropped or replaced, and for every sequence; 0:
+                         hearth_live_init() did not make it */
+    bool dirty;       /* the tree may lack something of it: set by hearth_live_append() */
+    bool busy;        /* a request runs on it: may be shared from, not overwritten */
+    int64_t used_us;  /* when it was last used, for choosing a victim */
     struct hearth_live_snapshot snapshots[HEARTH_LIVE_SNAPSHOTS_MAX];
-    int snapshot_count;           /* ascending by pos */
+    int snapshot_count;                      /* ascending by pos */
     struct hearth_pin pins[HEARTH_PINS_MAX]; /* of what is not stored yet */
     int pin_count;
-    bool warm;                    /* it ends with a prompt that was computed ahead, or with a part of it */
-    int64_t expected_until_us;    /* its conversation is about to come back; 0: nothing is known */
+    bool warm;                 /* it ends with a prompt that was computed ahead, or with a part of it */
+    int64_t expected_until_us; /* its conversation is about to come back; 0: nothing is known */
 };
 
 /* Whether to give `a` away before `b`: first who is not expected, then who was unused for longest. */
@@ -51,12 +51,15 @@ static inline bool hearth_live_goes_first(const struct hearth_live *a, const str
 static inline int hearth_live_first_to_go(const struct hearth_live *const *lives, size_t count, int64_t now_us) {
     int first = -1;
     for (size_t i = 0; i < count; i++) {
-        if (lives[i]->busy)
+        if (lives[i]->busy) {
             continue;
-        if (lives[i]->tokens.n == 0)
+        }
+        if (lives[i]->tokens.n == 0) {
             return (int)i;
-        if (first < 0 || hearth_live_goes_first(lives[i], lives[first], now_us))
+        }
+        if (first < 0 || hearth_live_goes_first(lives[i], lives[first], now_us)) {
             first = (int)i;
+        }
     }
     return first;
 }

@@ -23,8 +23,8 @@ struct candidate {
 
 struct planner {
     const struct hearth_plan_input *in;
-    int32_t limit;     /* latest position to resume at */
-    int best_source;   /* live sequence with the longest common prefix, or -1 */
+    int32_t limit;   /* latest position to resume at */
+    int best_source; /* live sequence with the longest common prefix, or -1 */
     int32_t best_common;
     struct candidate best;
     bool any;
@@ -37,8 +37,9 @@ static int32_t smaller(int32_t a, int32_t b) {
 
 int32_t hearth_plan_common(const struct hearth_live *live, const hearth_token *prompt, size_t n,
                            struct hearth_digest salt) {
-    if (!hearth_digest_equal(live->salt, salt))
+    if (!hearth_digest_equal(live->salt, salt)) {
         return 0;
+    }
     return (int32_t)hearth_tokens_common(prompt, n, live->tokens.v, live->tokens.n);
 }
 
@@ -46,26 +47,30 @@ int32_t hearth_plan_common(const struct hearth_live *live, const hearth_token *p
 
 /* Cost of one of the path's pages, wherever its state is. */
 static double page_us(const struct hearth_plan_input *in, const struct hearth_page *page) {
-    if (page->item.blob || page->item.copy.state != HEARTH_COPY_THERE)
+    if (page->item.blob || page->item.copy.state != HEARTH_COPY_THERE) {
         return hearth_costs_restore_us(in->costs, (size_t)page->len * in->caps->page_bytes_per_token, 1);
+    }
     return hearth_costs_far_us(in->costs,
                                (size_t)(page->p0 + page->len - page->item.copy.p0) * in->caps->page_bytes_per_token, 1);
 }
 
 static double stored_snapshot_us(const struct hearth_plan_input *in, const struct hearth_snapshot *snapshot) {
     return snapshot->item.blob ? hearth_costs_restore_us(in->costs, in->caps->snapshot_bytes, 1)
-                          : hearth_costs_far_us(in->costs, in->caps->snapshot_bytes, 1);
+                               : hearth_costs_far_us(in->costs, in->caps->snapshot_bytes, 1);
 }
 
 /* Takes the candidate when it is cheaper than the best so far; candidates come in order of preference. */
 static void offer(struct planner *p, struct candidate candidate, double restore_us) {
-    if (candidate.resume <= 0 && candidate.how != HEARTH_RESUME_FRESH)
+    if (candidate.resume <= 0 && candidate.how != HEARTH_RESUME_FRESH) {
         return;
+    }
     candidate.cost_us = restore_us + hearth_costs_compute_us(p->in->costs, (int32_t)p->in->n - candidate.resume);
-    if (candidate.resume > p->reachable)
+    if (candidate.resume > p->reachable) {
         p->reachable = candidate.resume;
-    if (!p->any || candidate.cost_us < p->best.cost_us)
+    }
+    if (!p->any || candidate.cost_us < p->best.cost_us) {
         p->best = candidate;
+    }
     p->any = true;
 }
 
@@ -74,10 +79,12 @@ static void offer_in_place(struct planner *p, int live, int32_t common) {
     const struct hearth_live *l = p->in->lives[live];
     int32_t end = (int32_t)l->tokens.n;
     int32_t at = smaller(common, p->limit);
-    if (l->busy || at < p->in->rewind_floors[live])
+    if (l->busy || at < p->in->rewind_floors[live]) {
         return;
-    if (!p->in->caps->cache_ok && at != end)
+    }
+    if (!p->in->caps->cache_ok && at != end) {
         return;
+    }
     /* A rewind takes the end away from whoever comes back for it: on a class that cannot share, that restore is part of
      * the price. */
     double lost_us = at == end || !hearth_caps_needs_snapshot(p->in->caps)
@@ -91,8 +98,9 @@ static void offer_live(struct planner *p, int live, int32_t common) {
     const struct hearth_caps *caps = p->in->caps;
     const struct hearth_live *l = p->in->lives[live];
     int32_t at = smaller(common, p->limit);
-    if (!caps->cache_ok)
+    if (!caps->cache_ok) {
         return;
+    }
     if (!hearth_caps_needs_snapshot(caps)) {
         offer(p, (struct candidate){.how = HEARTH_RESUME_SHARE, .source = live, .resume = at, .live_tokens = at}, 0);
         return;
@@ -100,16 +108,16 @@ static void offer_live(struct planner *p, int live, int32_t common) {
     bool addressable = hearth_caps_has_pages(caps);
     double snapshot_us = hearth_costs_restore_us(p->in->costs, caps->snapshot_bytes, 1);
     int32_t end = (int32_t)l->tokens.n;
-    if (end == common && end <= p->limit)
+    if (end == common && end <= p->limit) {
         offer(p,
-              (struct candidate){.how = HEARTH_RESUME_LIVE_END,
-                                 .source = live,
-                                 .resume = end,
-                                 .live_tokens = addressable ? end : 0},
+              (struct candidate){
+                  .how = HEARTH_RESUME_LIVE_END, .source = live, .resume = end, .live_tokens = addressable ? end : 0},
               2 * snapshot_us);
+    }
     for (int i = l->snapshot_count; i-- > 0;) {
-        if (l->snapshots[i].pos > at)
+        if (l->snapshots[i].pos > at) {
             continue;
+        }
         offer(p,
               (struct candidate){.how = HEARTH_RESUME_LIVE_SNAPSHOT,
                                  .source = live,
@@ -131,10 +139,12 @@ struct place {
 static void consider(struct planner *p, struct place *best, int32_t resume, struct hearth_snapshot *snapshot,
                      double restore_us) {
     double cost_us = restore_us + hearth_costs_compute_us(p->in->costs, (int32_t)p->in->n - resume);
-    if (resume > p->reachable)
+    if (resume > p->reachable) {
         p->reachable = resume;
-    if (best->resume == 0 || cost_us < best->cost_us)
+    }
+    if (best->resume == 0 || cost_us < best->cost_us) {
         *best = (struct place){.resume = resume, .snapshot = snapshot, .restore_us = restore_us, .cost_us = cost_us};
+    }
 }
 
 /* Pages (and a snapshot) from the tree, behind whatever a live sequence already has of them. Every page's end, or every
@@ -150,16 +160,19 @@ static void offer_stored(struct planner *p) {
     for (size_t i = 0; caps->cache_ok && i < in->path->n && in->path->pages[i]->p0 < limit; i++) {
         const struct hearth_page *page = in->path->pages[i];
         int32_t end = smaller(i + 1 < in->path->n ? in->path->pages[i + 1]->p0 : in->path->matched, limit);
-        if (pages && end > p->best_common)
+        if (pages && end > p->best_common) {
             us += page_us(in, page);
-        if (!snapshots)
+        }
+        if (!snapshots) {
             consider(p, &best, end, NULL, us);
-        for (uint32_t k = 0; snapshots && k < page->snapshot_count && page->snapshots[k]->pos <= end; k++)
+        }
+        for (uint32_t k = 0; snapshots && k < page->snapshot_count && page->snapshots[k]->pos <= end; k++) {
             consider(p, &best, page->snapshots[k]->pos, page->snapshots[k],
                      us + stored_snapshot_us(in, page->snapshots[k]));
+        }
     }
     int32_t live = pages ? smaller(p->best_common, best.resume) : 0;
-    if (best.resume > 0)
+    if (best.resume > 0) {
         offer(p,
               (struct candidate){.how = HEARTH_RESUME_STORED,
                                  .source = live > 0 ? p->best_source : -1,
@@ -167,6 +180,7 @@ static void offer_stored(struct planner *p) {
                                  .live_tokens = live,
                                  .snapshot = best.snapshot},
               best.restore_us);
+    }
 }
 
 /* ---- target ---- */
@@ -183,34 +197,43 @@ static bool moves(const struct hearth_plan_input *in, const struct hearth_live *
 
 static void settle_target(const struct planner *p, struct hearth_plan *plan) {
     const struct hearth_plan_input *in = p->in;
-    if (plan->how != HEARTH_RESUME_IN_PLACE)
+    if (plan->how != HEARTH_RESUME_IN_PLACE) {
         return;
-    if (plan->target != plan->source && moves(in, in->lives[plan->source], in->lives[plan->target], plan->resume))
+    }
+    if (plan->target != plan->source && moves(in, in->lives[plan->source], in->lives[plan->target], plan->resume)) {
         plan->how = HEARTH_RESUME_SHARE;
-    else
+    } else {
         plan->target = plan->source;
+    }
 }
 
 /* ---- reasons ---- */
 
 static enum hearth_reason explain(const struct planner *p, const struct hearth_plan *plan) {
     const struct hearth_plan_input *in = p->in;
-    if (in->cache_off)
+    if (in->cache_off) {
         return HEARTH_REASON_CACHE_OFF;
-    if (plan->resume == p->limit)
+    }
+    if (plan->resume == p->limit) {
         return p->limit == 0 ? HEARTH_REASON_COLD : HEARTH_REASON_NONE;
-    if (plan->resume < p->reachable)
+    }
+    if (plan->resume < p->reachable) {
         return HEARTH_REASON_COMPUTE_CHEAPER;
+    }
     if (plan->resume < smaller(plan->matched, p->limit) && in->usable < smaller(in->path->matched, p->limit) &&
-        plan->matched == in->path->matched)
+        plan->matched == in->path->matched) {
         return HEARTH_REASON_EVICTED;
-    if (plan->resume < smaller(plan->matched, p->limit))
+    }
+    if (plan->resume < smaller(plan->matched, p->limit)) {
         return in->caps->cache_ok ? HEARTH_REASON_NO_SNAPSHOT : HEARTH_REASON_CACHE_OFF;
+    }
     bool live_knows_more = p->best_source >= 0 && p->best_common > in->path->matched;
-    if (!live_knows_more && in->edge == HEARTH_EDGE_EVICTED)
+    if (!live_knows_more && in->edge == HEARTH_EDGE_EVICTED) {
         return HEARTH_REASON_EVICTED;
-    if (plan->matched == 0)
+    }
+    if (plan->matched == 0) {
         return HEARTH_REASON_COLD;
+    }
     bool live_ends = p->best_source >= 0 && p->best_common == plan->matched &&
                      (size_t)p->best_common == in->lives[p->best_source]->tokens.n;
     bool tree_ends = !live_knows_more && in->edge == HEARTH_EDGE_END;
@@ -226,15 +249,18 @@ static void choose(struct planner *p) {
     p->limit = (int32_t)in->n - 1;
     p->best_source = -1;
     if (!in->cache_off) {
-        for (size_t i = 0; i < in->live_count; i++)
+        for (size_t i = 0; i < in->live_count; i++) {
             if (in->commons[i] > p->best_common) {
                 p->best_common = in->commons[i];
                 p->best_source = (int)i;
             }
-        for (size_t i = 0; i < in->live_count; i++)
+        }
+        for (size_t i = 0; i < in->live_count; i++) {
             offer_in_place(p, (int)i, in->commons[i]);
-        for (size_t i = 0; i < in->live_count; i++)
+        }
+        for (size_t i = 0; i < in->live_count; i++) {
             offer_live(p, (int)i, in->commons[i]);
+        }
         offer_stored(p);
     }
     offer(p, (struct candidate){.how = HEARTH_RESUME_FRESH, .source = -1}, 0);
@@ -250,8 +276,9 @@ bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *pl
     struct planner p = {.in = in};
     *plan = (struct hearth_plan){.source = -1, .how = HEARTH_RESUME_FRESH};
     plan->target = hearth_live_first_to_go(in->lives, in->live_count, in->now_us);
-    if (plan->target < 0)
+    if (plan->target < 0) {
         return false;
+    }
     choose(&p);
     plan->how = p.best.how;
     plan->source = p.best.source;
@@ -262,7 +289,8 @@ bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *pl
     plan->matched = p.best_common > in->path->matched ? p.best_common : in->path->matched;
     settle_target(&p, plan);
     plan->reason = explain(&p, plan);
-    if (smaller(plan->matched, p.limit) > plan->resume)
+    if (smaller(plan->matched, p.limit) > plan->resume) {
         plan->divergence = smaller(plan->matched, p.limit);
+    }
     return true;
 }

@@ -13,13 +13,13 @@
 #include "engine/engine.h"
 
 /* The ways to complete a sequence at the resume position, in order of preference. */
-#define HEARTH_RESUME_TABLE(X)                                                                         \
-    X(IN_PLACE, "in_place")         /* the target's own sequence, continued or rewound */              \
-    X(SHARE, "share")               /* another live sequence's addressable state, shared (PAGES) */     \
-    X(LIVE_END, "live_end")         /* another live sequence's end, copied by a snapshot */             \
-    X(LIVE_SNAPSHOT, "live_snapshot") /* a snapshot that a live sequence has pending */                 \
-    X(STORED, "stored")             /* pages and snapshot from the tree */                              \
-    X(FRESH, "fresh")               /* nothing: start empty */
+#define HEARTH_RESUME_TABLE(X)                                                                        \
+    X(IN_PLACE, "in_place")           /* the target's own sequence, continued or rewound */           \
+    X(SHARE, "share")                 /* another live sequence's addressable state, shared (PAGES) */ \
+    X(LIVE_END, "live_end")           /* another live sequence's end, copied by a snapshot */         \
+    X(LIVE_SNAPSHOT, "live_snapshot") /* a snapshot that a live sequence has pending */               \
+    X(STORED, "stored")               /* pages and snapshot from the tree */                          \
+    X(FRESH, "fresh")                 /* nothing: start empty */
 
 enum hearth_resume {
 #define X(name, text) HEARTH_RESUME_##name,
@@ -29,7 +29,7 @@ enum hearth_resume {
 
 struct hearth_plan_input {
     const hearth_token *prompt;
-    size_t n; /* > 0 */
+    size_t n;                       /* > 0 */
     const struct hearth_path *path; /* the tree's match of the prompt */
     int32_t usable;                 /* where the path's first page without state begins, or its end */
     enum hearth_tree_edge edge;     /* what stands behind the match */
@@ -49,10 +49,10 @@ struct hearth_plan {
     int source;          /* index into lives for addressable state, or -1; may be the target */
     int32_t resume;      /* [0, resume) is reused; < n, because the last token's logits are needed */
     int32_t live_tokens; /* of these, [0, live_tokens) comes from `source`, the rest from the path's pages */
-    struct hearth_snapshot *snapshot;          /* STORED on a class that needs one */
+    struct hearth_snapshot *snapshot;           /* STORED on a class that needs one */
     const struct hearth_live_snapshot *pending; /* LIVE_SNAPSHOT: of the live sequence `source` */
-    int32_t matched;     /* longest known prefix, in the tree or live */
-    int32_t divergence;  /* where the prompt leaves what is known, when that is worth a snapshot; else 0 */
+    int32_t matched;                            /* longest known prefix, in the tree or live */
+    int32_t divergence; /* where the prompt leaves what is known, when that is worth a snapshot; else 0 */
     enum hearth_reason reason;
 };
 

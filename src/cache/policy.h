@@ -18,7 +18,7 @@
 struct hearth_costs {
     double prefill_us_per_token;
     double import_us_per_byte;
-    double import_us; /* per page or snapshot */
+    double import_us;       /* per page or snapshot */
     double far_us_per_byte; /* reading from the far tier, which overlaps with importing */
     double far_us;          /* likewise, per page or snapshot */
 };
@@ -31,7 +31,7 @@ struct hearth_policy_item {
     uint32_t hits;                  /* prompts that used it, plus one */
     int32_t saved_tokens;           /* tokens that would be computed without it */
     size_t bytes;
-    bool copied;                    /* there is a copy in the far tier: what keeping it saves is the reading */
+    bool copied; /* there is a copy in the far tier: what keeping it saves is the reading */
 };
 
 /* The value of keeping an item, on top of `inflation` (the priority of the last item evicted: what was not used since

@@ -5,15 +5,15 @@
 #include <stdint.h>
 
 /* Why not more was reused. First match wins when a plan is explained (cache/plan.c). */
-#define HEARTH_REASON_TABLE(X)                                                                     \
-    X(NONE, "none", "everything but the last token was reused")                                    \
-    X(CACHE_OFF, "cache_off", "the cache is off for this server or this request")                  \
-    X(COLD, "cold", "no stored prompt begins like this one")                                       \
-    X(EXTENDED, "extended", "everything known was reused; the rest of the prompt is new")          \
-    X(DIVERGED, "diverged", "the prompt leaves every stored one at this token")                    \
+#define HEARTH_REASON_TABLE(X)                                                                       \
+    X(NONE, "none", "everything but the last token was reused")                                      \
+    X(CACHE_OFF, "cache_off", "the cache is off for this server or this request")                    \
+    X(COLD, "cold", "no stored prompt begins like this one")                                         \
+    X(EXTENDED, "extended", "everything known was reused; the rest of the prompt is new")            \
+    X(DIVERGED, "diverged", "the prompt leaves every stored one at this token")                      \
     X(NO_SNAPSHOT, "no_snapshot", "tokens match further, but no state was kept at a later position") \
-    X(EVICTED, "evicted", "the state of what follows was evicted")                                 \
-    X(COMPUTE_CHEAPER, "compute_cheaper", "computing the rest is faster than restoring it")        \
+    X(EVICTED, "evicted", "the state of what follows was evicted")                                   \
+    X(COMPUTE_CHEAPER, "compute_cheaper", "computing the rest is faster than restoring it")          \
     X(RESTORE_FAILED, "restore_failed", "stored state could not be restored and was dropped")
 
 enum hearth_reason {

@@ -24,9 +24,9 @@ struct restore {
     size_t bytes;               /* imported */
     size_t far_bytes;           /* of these, read from the far tier */
     int32_t far_tokens;
-    bool waited;                /* for some of it: it was not read before */
-    struct hearth_page *bad_page;         /* what to drop after a failure */
-    bool bad_snapshot;                    /* likewise, the plan's */
+    bool waited;                  /* for some of it: it was not read before */
+    struct hearth_page *bad_page; /* what to drop after a failure */
+    bool bad_snapshot;            /* likewise, the plan's */
 };
 
 /* ---- reading ---- */
@@ -36,20 +36,23 @@ struct restore {
 static void read_ahead(struct restore *r, int32_t from) {
     struct hearth_cache *cache = r->cache;
     size_t quarter = cache->pages.budget_bytes / 4;
-    if (cache->far)
+    if (cache->far) {
         hearth_copies_fetch(cache, &cache->path, from, r->plan->resume, r->plan->snapshot,
                             quarter < WINDOW_BYTES ? quarter : WINDOW_BYTES);
+    }
 }
 
 /* Waits until an item's blob is in RAM. */
 static int await(struct restore *r, struct hearth_cache_item *item) {
     struct hearth_cache *cache = r->cache;
     for (bool asked = false; !item->blob; asked = true) {
-        if ((asked && !item->copy.reading) || !hearth_copy_fetch(cache, item))
+        if ((asked && !item->copy.reading) || !hearth_copy_fetch(cache, item)) {
             return HEARTH_ERR_STATE; /* it came and could not be used, or cannot come */
+        }
         r->waited = true;
-        if (!hearth_copies_poll(cache) && !hearth_cache_wait(cache, WAIT_US))
+        if (!hearth_copies_poll(cache) && !hearth_cache_wait(cache, WAIT_US)) {
             return HEARTH_ERR_IO;
+        }
     }
     return HEARTH_OK;
 }
@@ -58,8 +61,9 @@ static int await(struct restore *r, struct hearth_cache_item *item) {
 static int take_live(struct restore *r) {
     const struct hearth_engine_ops *ops = r->cache->engine->ops;
     int32_t n = r->plan->live_tokens;
-    if (r->source == r->target)
+    if (r->source == r->target) {
         return ops->seq_keep(r->cache->engine, r->target->seq, n);
+    }
     ops->seq_clear(r->cache->engine, r->target->seq);
     return r->source && n > 0 ? ops->seq_share(r->cache->engine, r->source->seq, r->target->seq, 0, n) : HEARTH_OK;
 }
@@ -67,10 +71,11 @@ static int take_live(struct restore *r) {
 /* The bytes of a blob. What was verified when it was read, a moment ago, is not verified again. */
 static int view(struct restore *r, const struct hearth_blob *blob, bool fresh, const void **bytes, size_t *len) {
     int err = HEARTH_OK;
-    if (fresh)
+    if (fresh) {
         *bytes = hearth_blob_data(blob, len);
-    else
+    } else {
         err = hearth_ram_view(r->cache->ram, blob, bytes, len);
+    }
     r->bytes += *len;
     return err;
 }
@@ -82,20 +87,24 @@ static int import_pages(struct restore *r) {
     read_ahead(r, at);
     for (size_t i = 0; i < path->n && at < r->plan->resume; i++) {
         int32_t end = hearth_path_end(path, i);
-        if (end <= at)
+        if (end <= at) {
             continue;
-        if (end > r->plan->resume)
+        }
+        if (end > r->plan->resume) {
             end = r->plan->resume;
+        }
         struct hearth_page *page = path->pages[i];
         const void *bytes;
         size_t len = 0;
         int err = await(r, &page->item);
         read_ahead(r, end);
-        if (!err)
+        if (!err) {
             err = view(r, page->item.blob, page->item.fetched, &bytes, &len);
-        if (!err)
+        }
+        if (!err) {
             err = cache->engine->ops->page_import(cache->engine, r->target->seq, at, end, bytes, len, page->blob_p0,
                                                   page->p0 + page->len);
+        }
         if (err) {
             r->bad_page = page;
             return err;
@@ -117,15 +126,15 @@ static int import_snapshot(struct restore *r, const struct hearth_blob *blob, bo
     size_t len = 0;
     int err = view(r, blob, fresh, &bytes, &len);
     r->far_bytes += fresh ? len : 0;
-    return err ? err
-               : cache->engine->ops->snapshot_import(cache->engine, r->target->seq, r->plan->resume, bytes, len);
+    return err ? err : cache->engine->ops->snapshot_import(cache->engine, r->target->seq, r->plan->resume, bytes, len);
 }
 
 /* ---- one function per way to resume ---- */
 
 static int resume_in_place(struct restore *r) {
-    if (r->plan->resume == (int32_t)r->target->tokens.n)
+    if (r->plan->resume == (int32_t)r->target->tokens.n) {
         return HEARTH_OK;
+    }
     return r->cache->engine->ops->seq_rewind(r->cache->engine, r->target->seq, r->plan->resume);
 }
 
@@ -133,10 +142,12 @@ static int resume_live_end(struct restore *r) {
     struct hearth_engine *engine = r->cache->engine;
     struct hearth_buf state = {0};
     int err = engine->ops->snapshot_export(engine, r->source->seq, r->plan->resume, &state);
-    if (!err)
+    if (!err) {
         err = take_live(r);
-    if (!err)
+    }
+    if (!err) {
         err = engine->ops->snapshot_import(engine, r->target->seq, r->plan->resume, state.data, state.len);
+    }
     hearth_buf_finish(&state);
     return err;
 }
@@ -149,23 +160,28 @@ static int resume_live_snapshot(struct restore *r) {
 static int import_stored_snapshot(struct restore *r) {
     struct hearth_snapshot *snapshot = r->plan->snapshot;
     int err = await(r, &snapshot->item);
-    if (!err)
+    if (!err) {
         err = import_snapshot(r, snapshot->item.blob, snapshot->item.fetched);
-    if (err)
+    }
+    if (err) {
         r->bad_snapshot = true;
-    else if (snapshot->item.fetched && !hearth_caps_has_pages(&r->cache->engine->caps))
+    } else if (snapshot->item.fetched && !hearth_caps_has_pages(&r->cache->engine->caps)) {
         r->far_tokens = r->plan->resume;
-    if (!err)
+    }
+    if (!err) {
         snapshot->item.fetched = false;
+    }
     return err;
 }
 
 static int resume_stored(struct restore *r) {
     int err = take_live(r);
-    if (!err && hearth_caps_has_pages(&r->cache->engine->caps))
+    if (!err && hearth_caps_has_pages(&r->cache->engine->caps)) {
         err = import_pages(r);
-    if (!err && r->plan->snapshot)
+    }
+    if (!err && r->plan->snapshot) {
         err = import_stored_snapshot(r);
+    }
     return err;
 }
 
@@ -186,12 +202,14 @@ static int resume(struct restore *r) {
 /* Reading makes room in RAM: while a restore lasts, what it needs is pinned. */
 static void hold(struct restore *r) {
     struct hearth_cache *cache = r->cache;
-    if (r->plan->how != HEARTH_RESUME_STORED)
+    if (r->plan->how != HEARTH_RESUME_STORED) {
         return;
+    }
     cache->restoring = true;
     hearth_store_pin(cache, &cache->path.pages[cache->path.n - 1]->item);
-    if (r->plan->snapshot)
+    if (r->plan->snapshot) {
         hearth_store_pin(cache, &r->plan->snapshot->item);
+    }
 }
 
 /* State that the engine refuses or that does not verify is not used again, nor is the copy that it came of. Pages go
@@ -200,37 +218,46 @@ static void let_go(struct restore *r, int err) {
     struct hearth_cache *cache = r->cache;
     struct hearth_snapshot *snapshot = r->plan->snapshot;
     bool bad = err && err != HEARTH_ERR_NO_CELLS && err != HEARTH_ERR_IO;
-    if (r->plan->how != HEARTH_RESUME_STORED)
+    if (r->plan->how != HEARTH_RESUME_STORED) {
         return;
+    }
     cache->restoring = false;
     hearth_store_unpin(cache, &cache->path.pages[cache->path.n - 1]->item);
-    if (snapshot)
+    if (snapshot) {
         hearth_store_unpin(cache, &snapshot->item);
+    }
     if (bad && r->bad_page) {
         size_t before = hearth_item_bytes(&r->bad_page->item);
-        if (r->bad_page->item.fetched)
+        if (r->bad_page->item.fetched) {
             hearth_copy_reject(cache, &r->bad_page->item, "the engine refused it");
+        }
         hearth_store_changed(cache, &r->bad_page->item, before);
         hearth_store_drop_state(cache, r->bad_page);
     }
-    if (bad && r->bad_snapshot && snapshot->item.fetched)
+    if (bad && r->bad_snapshot && snapshot->item.fetched) {
         hearth_copy_reject(cache, &snapshot->item, "the engine refused it");
+    }
     bool lost = snapshot && !snapshot->item.blob && snapshot->item.copy.state == HEARTH_COPY_NONE;
-    if ((bad && r->bad_snapshot) || lost)
+    if ((bad && r->bad_snapshot) || lost) {
         hearth_store_drop_snapshot(cache, snapshot);
-    if (err == HEARTH_ERR_IO)
+    }
+    if (err == HEARTH_ERR_IO) {
         cache->costs.far_us_per_byte *= 8; /* it did not come in time: computing is likely to be faster */
-    if (err)
+    }
+    if (err) {
         hearth_store_shrink(cache);
+    }
 }
 
 /* Where the prompt goes on from. Only what is clear counts: the end of a reply, or the snapshot just before one. */
 static enum hearth_came_from came_from(const struct hearth_plan *plan, const struct restore *r) {
     if (plan->how == HEARTH_RESUME_LIVE_END ||
-        (plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)r->target->tokens.n))
+        (plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)r->target->tokens.n)) {
         return r->source->warm ? HEARTH_FROM_NOTHING : HEARTH_FROM_REPLY;
-    if (!plan->snapshot && !plan->pending)
+    }
+    if (!plan->snapshot && !plan->pending) {
         return HEARTH_FROM_NOTHING;
+    }
     switch (plan->snapshot ? plan->snapshot->kind : plan->pending->kind) {
     case HEARTH_SNAPSHOT_REPLY_END: return HEARTH_FROM_REPLY;
     case HEARTH_SNAPSHOT_PROMPT_END: return HEARTH_FROM_PROMPT;
@@ -240,10 +267,11 @@ static enum hearth_came_from came_from(const struct hearth_plan *plan, const str
 
 /* What the restore has taught about speeds. */
 static void learn(struct hearth_cache *cache, const struct restore *r, int64_t us) {
-    if (r->waited && r->far_bytes > 0)
+    if (r->waited && r->far_bytes > 0) {
         hearth_costs_learn(&cache->costs.far_us_per_byte, (double)us / (double)r->far_bytes);
-    else if (r->bytes > 0)
+    } else if (r->bytes > 0) {
         hearth_costs_learn(&cache->costs.import_us_per_byte, (double)us / (double)r->bytes);
+    }
 }
 
 void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *plan,
@@ -261,18 +289,21 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     int err = resume(&r);
     result->us = cache->engine->ops->now_us(cache->engine) - start_us;
     bool kept = plan->how == HEARTH_RESUME_IN_PLACE;
-    if (!err && !(kept && plan->resume == (int32_t)r.target->tokens.n))
+    if (!err && !(kept && plan->resume == (int32_t)r.target->tokens.n)) {
         hearth_live_forget(cache, r.target, kept ? plan->resume : 0);
-    if (!err && !kept && !hearth_tokens_assign(&r.target->tokens, prompt->tokens, (size_t)plan->resume))
+    }
+    if (!err && !kept && !hearth_tokens_assign(&r.target->tokens, prompt->tokens, (size_t)plan->resume)) {
         err = HEARTH_ERR_NOMEM;
+    }
     if (err) {
         hearth_live_clear(cache, r.target);
         result->no_cells = err == HEARTH_ERR_NO_CELLS;
         result->failed = !result->no_cells;
         cache->restore_failures += result->failed;
-        if (result->failed)
+        if (result->failed) {
             hearth_log(HEARTH_LOG_WARN, "restoring %d tokens failed (%s): computing instead", plan->resume,
                        hearth_err_text(err));
+        }
         let_go(&r, err);
         return;
     }

@@ -35,10 +35,12 @@ static size_t blob_bytes(const struct hearth_cache_item *item) {
 }
 
 size_t hearth_item_bytes(const struct hearth_cache_item *item) {
-    if (item->is_snapshot)
+    if (item->is_snapshot) {
         return item->blob ? HEARTH_SNAPSHOT_NODE_BYTES + blob_bytes(item) : 0;
-    if (!item->blob && item->copy.state == HEARTH_COPY_THERE)
+    }
+    if (!item->blob && item->copy.state == HEARTH_COPY_THERE) {
         return 0;
+    }
     return hearth_page_node_bytes(hearth_item_page(item)->len) + blob_bytes(item);
 }
 
@@ -47,9 +49,11 @@ bool hearth_store_has_state(const struct hearth_cache *cache, const struct heart
 }
 
 int32_t hearth_store_usable(const struct hearth_cache *cache, const struct hearth_path *path) {
-    for (size_t i = 0; i < path->n; i++)
-        if (!hearth_store_has_state(cache, path->pages[i]))
+    for (size_t i = 0; i < path->n; i++) {
+        if (!hearth_store_has_state(cache, path->pages[i])) {
             return path->pages[i]->p0;
+        }
+    }
     return path->matched;
 }
 
@@ -77,13 +81,16 @@ static double value_of(struct hearth_cache *cache, const struct hearth_cache_ite
 }
 
 bool hearth_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
-    if (item->pins > 0 || item->copy.state == HEARTH_COPY_WRITING)
+    if (item->pins > 0 || item->copy.state == HEARTH_COPY_WRITING) {
         return false;
-    if (item->is_snapshot)
+    }
+    if (item->is_snapshot) {
         return item->blob != NULL;
+    }
     const struct hearth_page *page = hearth_item_page(item);
-    if (!page->parent)
+    if (!page->parent) {
         return false;
+    }
     return item->copy.state == HEARTH_COPY_THERE ? item->blob && has_pages(cache) : page->child_count == 0;
 }
 
@@ -92,14 +99,16 @@ bool hearth_store_may_go(const struct hearth_cache *cache, const struct hearth_c
 static void settle(struct hearth_cache *cache, struct hearth_cache_item *item) {
     struct hearth_heap *heap = &pool_of(cache, item)->heap;
     struct hearth_heap_node *node = &item->lease.heap;
-    if (item->lease.until_us > 0)
+    if (item->lease.until_us > 0) {
         return;
-    if (!hearth_store_may_go(cache, item))
+    }
+    if (!hearth_store_may_go(cache, item)) {
         hearth_heap_remove(heap, node);
-    else if (node->index != 0)
+    } else if (node->index != 0) {
         hearth_heap_update(heap, node, value_of(cache, item));
-    else
+    } else {
         (void)hearth_heap_push(heap, node, value_of(cache, item));
+    }
 }
 
 /* ---- leases ---- */
@@ -120,40 +129,50 @@ static void set_lease(struct hearth_cache *cache, struct hearth_cache_item *item
     struct hearth_pool *pool = pool_of(cache, item);
     struct hearth_lease *lease = &item->lease;
     bool had = lease->until_us > 0;
-    if (had)
+    if (had) {
         pool->leased_bytes -= hearth_item_bytes(item);
-    if (had && until_us > 0)
+    }
+    if (had && until_us > 0) {
         hearth_heap_update(&pool->leases, &lease->heap, end_us(item, until_us));
-    else if (had || until_us > 0)
+    } else if (had || until_us > 0) {
         hearth_heap_remove(had ? &pool->leases : &pool->heap, &lease->heap);
-    if (!had && until_us > 0 && !hearth_heap_push(&pool->leases, &lease->heap, end_us(item, until_us)))
+    }
+    if (!had && until_us > 0 && !hearth_heap_push(&pool->leases, &lease->heap, end_us(item, until_us))) {
         until_us = 0;
+    }
     lease->until_us = until_us;
     lease->durable = lease->durable && until_us > 0;
-    if (until_us > 0)
+    if (until_us > 0) {
         pool->leased_bytes += hearth_item_bytes(item);
+    }
     settle(cache, item);
 }
 
 static void end_leases(struct hearth_cache *cache, struct hearth_pool *pool) {
     int64_t now_us = pool->leases.n > 0 ? cache->engine->ops->now_us(cache->engine) : 0;
-    while (pool->leases.n > 0 && first_leased(pool)->lease.until_us <= now_us)
+    while (pool->leases.n > 0 && first_leased(pool)->lease.until_us <= now_us) {
         set_lease(cache, first_leased(pool), 0);
-    while (pool->leased_bytes > pool->budget_bytes / 2)
+    }
+    while (pool->leased_bytes > pool->budget_bytes / 2) {
         set_lease(cache, first_leased(pool), 0);
+    }
 }
 
 void hearth_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
-                          int snapshots, bool durable) {
-    for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++)
-        if (path->pages[i]->item.lease.until_us < until_us)
+                        int snapshots, bool durable) {
+    for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++) {
+        if (path->pages[i]->item.lease.until_us < until_us) {
             set_lease(cache, &path->pages[i]->item, until_us);
+        }
+    }
     for (int32_t at = to; snapshots > 0; snapshots--) {
         struct hearth_snapshot *snapshot = hearth_path_snapshot(path, at);
-        if (!snapshot)
+        if (!snapshot) {
             break;
-        if (snapshot->item.lease.until_us < until_us)
+        }
+        if (snapshot->item.lease.until_us < until_us) {
             set_lease(cache, &snapshot->item, until_us);
+        }
         struct hearth_lease *lease = &snapshot->item.lease;
         lease->durable = lease->until_us > 0 && (durable || lease->durable);
         at = snapshot->pos - 1;
@@ -163,14 +182,17 @@ void hearth_store_lease(struct hearth_cache *cache, const struct hearth_path *pa
 }
 
 void hearth_store_lease_live(struct hearth_cache *cache, const struct hearth_path *path,
-                               const struct hearth_live *live) {
-    if (live->pin_count == 0 && live->expected_until_us == 0)
+                             const struct hearth_live *live) {
+    if (live->pin_count == 0 && live->expected_until_us == 0) {
         return;
+    }
     int64_t now_us = cache->engine->ops->now_us(cache->engine);
-    for (int i = 0; i < live->pin_count; i++)
+    for (int i = 0; i < live->pin_count; i++) {
         hearth_store_lease(cache, path, live->pins[i].position, now_us + live->pins[i].ttl_us, 1, true);
-    if (live->expected_until_us > now_us)
+    }
+    if (live->expected_until_us > now_us) {
         hearth_store_lease(cache, path, path->matched, live->expected_until_us, 2, false);
+    }
 }
 
 /* ---- changes ---- */
@@ -206,8 +228,9 @@ static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *ite
     hearth_heap_remove(&pool->heap, &item->lease.heap);
     pool->used_bytes -= hearth_item_bytes(item);
     hearth_copy_forget(cache, item);
-    if (item->blob)
+    if (item->blob) {
         hearth_ram_drop(cache->ram, item->blob);
+    }
 }
 
 static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
@@ -223,8 +246,9 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
     }
     struct hearth_page *parent = page->parent;
     cache->pages.evicted++;
-    if (page->old)
+    if (page->old) {
         hearth_duplicate_add_old(cache, page);
+    }
     leave_pool(cache, &page->item);
     hearth_tree_remove(&cache->tree, page);
     settle(cache, &parent->item);
@@ -245,13 +269,15 @@ void hearth_store_forget_page(struct hearth_cache *cache, struct hearth_page *pa
     struct hearth_page *parent = page->parent;
     int32_t offset = page->p0 - parent->p0;
     hearth_token first = page->first;
-    while (page->snapshot_count > 0)
+    while (page->snapshot_count > 0) {
         hearth_store_forget_snapshot(cache, page->snapshots[page->snapshot_count - 1]);
+    }
     size_t before = hearth_item_bytes(&page->item);
     hearth_copy_remove(cache, &page->item);
     hearth_store_changed(cache, &page->item, before);
-    if (page->old)
+    if (page->old) {
         hearth_far_remove(cache, page->old->name, HEARTH_RECORD_PAGE);
+    }
     free(page->old);
     page->old = NULL;
     free_leaf(cache, page);
@@ -259,8 +285,9 @@ void hearth_store_forget_page(struct hearth_cache *cache, struct hearth_page *pa
 }
 
 void hearth_store_prune(struct hearth_cache *cache, struct hearth_page *page) {
-    if (!hearth_caps_needs_snapshot(&cache->engine->caps))
+    if (!hearth_caps_needs_snapshot(&cache->engine->caps)) {
         return;
+    }
     while (is_bare(page)) {
         struct hearth_page *parent = page->parent;
         free_leaf(cache, page);
@@ -276,8 +303,9 @@ void hearth_store_drop_snapshot(struct hearth_cache *cache, struct hearth_snapsh
 
 static void drop_blob(struct hearth_cache *cache, struct hearth_cache_item *item) {
     size_t before = hearth_item_bytes(item);
-    if (item->copy.state == HEARTH_COPY_WRITING)
+    if (item->copy.state == HEARTH_COPY_WRITING) {
         hearth_copy_forget(cache, item);
+    }
     hearth_ram_drop(cache->ram, item->blob);
     item->blob = NULL;
     item->fetched = false;
@@ -285,8 +313,9 @@ static void drop_blob(struct hearth_cache *cache, struct hearth_cache_item *item
 }
 
 void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *page) {
-    if (page->item.blob)
+    if (page->item.blob) {
         drop_blob(cache, &page->item);
+    }
     if (!hearth_store_has_state(cache, page) && is_bare(page)) {
         struct hearth_page *parent = page->parent;
         free_leaf(cache, page);
@@ -299,16 +328,18 @@ void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *pag
 /* What goes next: a leased item only when there is no other. */
 static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct hearth_pool *pool) {
     end_leases(cache, pool);
-    while (pool->heap.n == 0 && pool->leases.n > 0)
+    while (pool->heap.n == 0 && pool->leases.n > 0) {
         set_lease(cache, first_leased(pool), 0);
+    }
     return pool->heap.n > 0 ? item_of(hearth_heap_top(&pool->heap)) : NULL;
 }
 
 /* False: nothing may go. */
 static bool evict(struct hearth_cache *cache, struct hearth_pool *pool) {
     struct hearth_cache_item *item = next_victim(cache, pool);
-    if (!item)
+    if (!item) {
         return false;
+    }
     pool->inflation = pool->heap.v[0].priority;
     if (item->copy.state == HEARTH_COPY_THERE) {
         pool->evicted++;
@@ -325,19 +356,23 @@ static bool evict(struct hearth_cache *cache, struct hearth_pool *pool) {
 }
 
 static bool reserve(struct hearth_cache *cache, struct hearth_pool *pool, size_t bytes) {
-    if (bytes > pool->budget_bytes)
+    if (bytes > pool->budget_bytes) {
         return false;
-    while (pool->used_bytes + bytes > pool->budget_bytes)
-        if (!evict(cache, pool))
+    }
+    while (pool->used_bytes + bytes > pool->budget_bytes) {
+        if (!evict(cache, pool)) {
             return false;
+        }
+    }
     return true;
 }
 
 bool hearth_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes) {
     const struct hearth_pool *pool = &cache->pages;
     bool fits = pool->used_bytes + bytes <= pool->budget_bytes;
-    if (!fits && !cache->far && path_bytes + bytes > pool->budget_bytes / 4 * 3)
+    if (!fits && !cache->far && path_bytes + bytes > pool->budget_bytes / 4 * 3) {
         return false;
+    }
     return reserve(cache, &cache->pages, bytes);
 }
 
@@ -364,8 +399,9 @@ void hearth_store_page_added(struct hearth_cache *cache, struct hearth_page *pag
 bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     cache->stored_snapshots++;
     hearth_store_changed(cache, &snapshot->item, 0);
-    if (snapshot->item.lease.heap.index != 0)
+    if (snapshot->item.lease.heap.index != 0) {
         return true;
+    }
     hearth_store_drop_snapshot(cache, snapshot); /* what cannot be evicted must not be kept */
     return false;
 }
@@ -374,8 +410,9 @@ void hearth_store_touch(struct hearth_cache *cache, const struct hearth_path *pa
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < resume; i++) {
         struct hearth_page *page = path->pages[i];
         page->item.hits++;
-        if (page->dead > 0 && hearth_path_end(path, i) > page->dead)
+        if (page->dead > 0 && hearth_path_end(path, i) > page->dead) {
             page->dead = 0; /* it has been said again */
+        }
         settle(cache, &page->item);
     }
     struct hearth_snapshot *snapshot = hearth_path_snapshot(path, resume);

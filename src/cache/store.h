@@ -6,10 +6,10 @@
 
 /* Bytes and victims of one kind of item. */
 struct hearth_pool {
-    struct hearth_heap heap; /* victims: what may be evicted and has no lease */
+    struct hearth_heap heap;   /* victims: what may be evicted and has no lease */
     struct hearth_heap leases; /* what is leased; the lease that ends first is at the top */
     size_t used_bytes;
-    size_t leased_bytes;   /* of these; at most half of the budget */
+    size_t leased_bytes; /* of these; at most half of the budget */
     size_t budget_bytes;
     double inflation;
     uint64_t evicted;
@@ -19,8 +19,8 @@ struct hearth_pool {
  * then, or nothing is known; tokens that were appended since change nothing. */
 struct hearth_twin {
     uint64_t version, base_version; /* 0: nothing is known */
-    size_t base;    /* index of the other one */
-    int32_t shared; /* at least so many tokens */
+    size_t base;                    /* index of the other one */
+    int32_t shared;                 /* at least so many tokens */
 };
 
 struct hearth_cache {
@@ -28,24 +28,24 @@ struct hearth_cache {
     struct hearth_ram *ram;
     struct hearth_far *far; /* NULL: state lives in RAM only */
     struct hearth_tree tree;
-    struct hearth_table copies;  /* what is in the far tier, or on its way there, by name */
-    struct hearth_table orphans; /* what the far tier has and the tree has no place for yet (cache/arrive.c) */
-    struct hearth_table duplicates;  /* what the far tier has besides (cache/forget.c) */
-    size_t writing;              /* copies on their way */
-    size_t removing;             /* items that the far tier was asked to remove and has not answered for */
-    bool remove_failed;          /* one of them may still be there */
+    struct hearth_table copies;     /* what is in the far tier, or on its way there, by name */
+    struct hearth_table orphans;    /* what the far tier has and the tree has no place for yet (cache/arrive.c) */
+    struct hearth_table duplicates; /* what the far tier has besides (cache/forget.c) */
+    size_t writing;                 /* copies on their way */
+    size_t removing;                /* items that the far tier was asked to remove and has not answered for */
+    bool remove_failed;             /* one of them may still be there */
     int32_t far_min_tokens;
     bool far_scanned;
-    bool restoring;              /* what is read is needed now: RAM may be exceeded for a moment */
+    bool restoring; /* what is read is needed now: RAM may be exceeded for a moment */
     struct hearth_pool pages, snapshots;
     struct hearth_costs costs;
     hearth_policy_fn *policy;
-    struct hearth_path path;     /* of the last plan */
-    struct hearth_path scratch;  /* of a capture */
-    struct hearth_path arrival;  /* of what the far tier found */
-    int32_t *measures;           /* of the last plan: rewind floors, then common tokens */
-    struct hearth_twin *twins;   /* per live sequence */
-    size_t measure_cap;          /* room for so many sequences */
+    struct hearth_path path;    /* of the last plan */
+    struct hearth_path scratch; /* of a capture */
+    struct hearth_path arrival; /* of what the far tier found */
+    int32_t *measures;          /* of the last plan: rewind floors, then common tokens */
+    struct hearth_twin *twins;  /* per live sequence */
+    size_t measure_cap;         /* room for so many sequences */
     uint64_t restore_failures, stored_pages, stored_snapshots;
 };
 
@@ -80,10 +80,10 @@ void hearth_store_changed(struct hearth_cache *cache, struct hearth_cache_item *
 /* Leases [0, to) of a path until a time: its pages, and of its snapshots the last `snapshots` at or before `to`. A
  * lease that ends later stays; a durable one wants copies, too. */
 void hearth_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
-                          int snapshots, bool durable);
+                        int snapshots, bool durable);
 /* What a live sequence was asked to keep, as far as it is stored. */
 void hearth_store_lease_live(struct hearth_cache *cache, const struct hearth_path *path,
-                               const struct hearth_live *live);
+                             const struct hearth_live *live);
 
 /* Whether an item may be evicted: it is neither pinned nor on its way to the far tier, and it is a snapshot, a leaf, or
  * a blob of which there is a copy (whatever hangs on its page). */

@@ -21,11 +21,13 @@
 
 /* Room for one more behind n: there always is for as many as the next power of two. */
 static bool grow(void **array, uint32_t n) {
-    if ((n & (n - 1)) != 0)
+    if ((n & (n - 1)) != 0) {
         return true;
+    }
     void *grown = realloc(*array, (n ? (size_t)2 * n : 1) * sizeof(void *));
-    if (grown)
+    if (grown) {
         *array = grown;
+    }
     return grown != NULL;
 }
 
@@ -51,19 +53,22 @@ static void finish_root(struct hearth_page *root, void (*drop)(void *user, struc
     /* Leaves first, without recursion: a long conversation is a deep tree. */
     struct hearth_page *page = root;
     while (page) {
-        for (struct hearth_page *child; (child = hearth_children_next(page, NULL)) != NULL;)
+        for (struct hearth_page *child; (child = hearth_children_next(page, NULL)) != NULL;) {
             page = child;
+        }
         struct hearth_page *next = NULL;
         while (page && !next) {
             struct hearth_page *parent = page->parent;
             next = parent ? hearth_children_next(parent, page) : NULL;
             for (uint32_t i = 0; i < page->snapshot_count; i++) {
-                if (drop && page->snapshots[i]->item.blob)
+                if (drop && page->snapshots[i]->item.blob) {
                     drop(user, page->snapshots[i]->item.blob);
+                }
                 free(page->snapshots[i]);
             }
-            if (drop && page->item.blob)
+            if (drop && page->item.blob) {
                 drop(user, page->item.blob);
+            }
             free_page(page);
             page = parent;
         }
@@ -72,8 +77,9 @@ static void finish_root(struct hearth_page *root, void (*drop)(void *user, struc
 }
 
 void hearth_tree_finish(struct hearth_tree *tree, void (*drop)(void *user, struct hearth_blob *blob), void *user) {
-    for (uint32_t i = 0; i < tree->root_count; i++)
+    for (uint32_t i = 0; i < tree->root_count; i++) {
         finish_root(tree->roots[i], drop, user);
+    }
     free(tree->roots);
     free(tree->block);
     hearth_table_finish(&tree->ends);
@@ -89,8 +95,9 @@ static struct hearth_page *page_of_end(struct hearth_link *link) {
 struct hearth_page *hearth_tree_end(const struct hearth_tree *tree, struct hearth_digest digest, int32_t pos) {
     for (struct hearth_link *link = hearth_table_find(&tree->ends, digest); link; link = hearth_table_next(link)) {
         struct hearth_page *page = page_of_end(link);
-        if (page->p0 + page->len == pos)
+        if (page->p0 + page->len == pos) {
             return page;
+        }
     }
     return NULL;
 }
@@ -134,15 +141,17 @@ static bool ends_block(const struct hearth_tree *tree, const struct hearth_page 
 
 /* A page inside of a block has its parent's base; one at its start has what the parent ends with. */
 struct hearth_digest hearth_tree_base(const struct hearth_tree *tree, const struct hearth_page *page) {
-    while (page->p0 % tree->page_tokens != 0)
+    while (page->p0 % tree->page_tokens != 0) {
         page = page->parent;
+    }
     return page->parent->end.key;
 }
 
 /* Makes a page that ends where a block does findable. False: out of memory. */
 static bool note_end(struct hearth_tree *tree, struct hearth_page *page) {
-    if (!ends_block(tree, page))
+    if (!ends_block(tree, page)) {
         return true;
+    }
     const hearth_token *block = hearth_tree_block(tree, page, page->p0 + page->len);
     page->end.key = hearth_record_next(hearth_tree_base(tree, page), block, (size_t)tree->page_tokens);
     return hearth_table_add(&tree->ends, &page->end);
@@ -157,20 +166,23 @@ void hearth_path_finish(struct hearth_path *path) {
 
 /* Room for a page at pages[at]. */
 static bool path_reserve(struct hearth_path *path, size_t at) {
-    if (at < path->cap)
+    if (at < path->cap) {
         return true;
+    }
     size_t cap = path->cap ? path->cap * 2 : 64;
     struct hearth_page **pages = realloc(path->pages, cap * sizeof *pages);
-    if (!pages)
+    if (!pages) {
         return false;
+    }
     path->pages = pages;
     path->cap = cap;
     return true;
 }
 
 static bool path_push(struct hearth_path *path, struct hearth_page *page) {
-    if (!path_reserve(path, path->n))
+    if (!path_reserve(path, path->n)) {
         return false;
+    }
     path->pages[path->n++] = page;
     return true;
 }
@@ -186,8 +198,9 @@ struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int
         int32_t end = hearth_path_end(path, i);
         for (uint32_t k = page->snapshot_count; k-- > 0;) {
             struct hearth_snapshot *snapshot = page->snapshots[k];
-            if (snapshot->pos <= end && snapshot->pos <= limit)
+            if (snapshot->pos <= end && snapshot->pos <= limit) {
                 return snapshot;
+            }
         }
     }
     return NULL;
@@ -198,11 +211,13 @@ struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int
 
 /* Asks for the tokens of a page, and for what a plan wants to know of its copy. */
 static void prefetch(const struct hearth_page *page) {
-    if (!page->item.blob)
+    if (!page->item.blob) {
         __builtin_prefetch(&page->item.copy.p0);
+    }
     for (const char *at = (const char *)page->tokens, *end = (const char *)(page->tokens + page->len); at < end;
-         at += CPU_LINE)
+         at += CPU_LINE) {
         __builtin_prefetch(at);
+    }
 }
 
 /* Where a match stands. The guesses are the path's pages from path->n to `guessed`; the last guess ends at `end`. */
@@ -219,10 +234,12 @@ static bool guess(struct matching *m, struct hearth_path *path) {
     while (m->guessed - path->n < m->ahead && (size_t)(m->end - m->start) < m->n) {
         struct hearth_page *next = hearth_children_find(m->last, m->end - m->last->p0, m->tokens[m->end - m->start]);
         path->visited++;
-        if (!next)
+        if (!next) {
             return true;
-        if (!path_reserve(path, m->guessed))
+        }
+        if (!path_reserve(path, m->guessed)) {
             return false;
+        }
         prefetch(next);
         path->pages[m->guessed++] = next;
         m->last = next;
@@ -242,10 +259,12 @@ static bool match_on(struct hearth_page *page, const hearth_token *tokens, size_
                          .last = page};
     path->visited = path->compared = 0;
     for (;;) {
-        if (!guess(&m, path))
+        if (!guess(&m, path)) {
             return false;
-        if (m.guessed == path->n)
+        }
+        if (m.guessed == path->n) {
             return true;
+        }
         page = path->pages[path->n++];
         size_t at = (size_t)(path->matched - m.start);
         size_t same = hearth_tokens_common(page->tokens, (size_t)page->len, tokens + at, n - at);
@@ -274,9 +293,11 @@ bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *toke
     path->n = 0;
     path->matched = page->p0 + page->len;
     struct hearth_page *at = page;
-    for (; at->parent; at = at->parent)
-        if (!path_push(path, at))
+    for (; at->parent; at = at->parent) {
+        if (!path_push(path, at)) {
             return false;
+        }
+    }
     path->root = at;
     for (size_t i = 0; i < path->n / 2; i++) {
         struct hearth_page *other = path->pages[path->n - 1 - i];
@@ -287,19 +308,23 @@ bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *toke
 }
 
 static struct hearth_ghost *find_ghost(const struct hearth_page *page, int32_t offset, hearth_token first) {
-    for (uint32_t i = 0; page->ghosts && i < page->ghosts->count && i < HEARTH_GHOSTS; i++)
-        if (page->ghosts->v[i].offset == offset && page->ghosts->v[i].first == first)
+    for (uint32_t i = 0; page->ghosts && i < page->ghosts->count && i < HEARTH_GHOSTS; i++) {
+        if (page->ghosts->v[i].offset == offset && page->ghosts->v[i].first == first) {
             return &page->ghosts->v[i];
+        }
+    }
     return NULL;
 }
 
 enum hearth_tree_edge hearth_tree_edge(const struct hearth_path *path, hearth_token next) {
     const struct hearth_page *page = path->n ? path->pages[path->n - 1] : path->root;
-    if (!page)
+    if (!page) {
         return HEARTH_EDGE_END;
+    }
     int32_t offset = path->matched - page->p0;
-    if (find_ghost(page, offset, next))
+    if (find_ghost(page, offset, next)) {
         return HEARTH_EDGE_EVICTED;
+    }
     return offset < page->len || page->tail_count > 0 ? HEARTH_EDGE_BRANCH : HEARTH_EDGE_END;
 }
 
@@ -311,17 +336,20 @@ int32_t hearth_tree_page_end(const struct hearth_tree *tree, int32_t pos, int32_
 }
 
 void hearth_tree_forget_ghost(const struct hearth_page *parent, int32_t offset, hearth_token first) {
-    for (struct hearth_ghost *ghost; (ghost = find_ghost(parent, offset, first)) != NULL;)
+    for (struct hearth_ghost *ghost; (ghost = find_ghost(parent, offset, first)) != NULL;) {
         ghost->offset = -1;
+    }
 }
 
 /* Remembers a child that goes; without memory, it does not. */
 static void leave_ghost(struct hearth_page *parent, int32_t offset, hearth_token first) {
-    if (!parent->ghosts)
+    if (!parent->ghosts) {
         parent->ghosts = calloc(1, sizeof *parent->ghosts);
-    if (parent->ghosts)
+    }
+    if (parent->ghosts) {
         parent->ghosts->v[parent->ghosts->count++ % HEARTH_GHOSTS] =
             (struct hearth_ghost){.offset = offset, .first = first};
+    }
 }
 
 struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens,
@@ -331,8 +359,9 @@ struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path
     struct hearth_page *parent = path->n ? path->pages[path->n - 1] : path->root;
     HEARTH_ASSERT(parent && p0 <= parent->p0 + parent->len);
     struct hearth_page *page = calloc(1, sizeof *page);
-    if (!page)
+    if (!page) {
         return NULL;
+    }
     page->len = end - p0;
     page->tokens = malloc((size_t)page->len * sizeof *page->tokens);
     if (!page->tokens || !path_reserve(path, path->n)) {
@@ -361,8 +390,9 @@ struct hearth_page *hearth_tree_add(struct hearth_tree *tree, struct hearth_path
 }
 
 bool hearth_tree_can_extend(const struct hearth_tree *tree, const struct hearth_path *path) {
-    if (path->n == 0)
+    if (path->n == 0) {
         return false;
+    }
     const struct hearth_page *page = path->pages[path->n - 1];
     int32_t end = page->p0 + page->len;
     return path->matched == end && end % tree->page_tokens != 0;
@@ -374,8 +404,9 @@ bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, cons
     struct hearth_page *page = path->pages[path->n - 1];
     int32_t len = end - page->p0;
     hearth_token *grown = realloc(page->tokens, (size_t)len * sizeof *grown);
-    if (!grown)
+    if (!grown) {
         return false;
+    }
     memcpy(grown + page->len, tokens + (path->matched - first), (size_t)(len - page->len) * sizeof *grown);
     int32_t before = page->len;
     page->tokens = grown;
@@ -398,8 +429,9 @@ void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page) {
     hearth_children_remove(parent, page);
     leave_ghost(parent, page->p0 - parent->p0, page->first);
     tree->page_count--;
-    if (ends_block(tree, page))
+    if (ends_block(tree, page)) {
         hearth_table_remove(&tree->ends, &page->end);
+    }
     free_page(page);
 }
 
@@ -411,10 +443,11 @@ static struct hearth_page *snapshot_page(const struct hearth_path *path, int32_t
     size_t low = 0, high = path->n; /* first page with p0 >= pos */
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (path->pages[middle]->p0 < pos)
+        if (path->pages[middle]->p0 < pos) {
             low = middle + 1;
-        else
+        } else {
             high = middle;
+        }
     }
     HEARTH_ASSERT(low > 0);
     return path->pages[low - 1];
@@ -422,14 +455,16 @@ static struct hearth_page *snapshot_page(const struct hearth_path *path, int32_t
 
 static uint32_t snapshot_place(const struct hearth_page *page, int32_t pos) {
     uint32_t i = 0;
-    while (i < page->snapshot_count && page->snapshots[i]->pos < pos)
+    while (i < page->snapshot_count && page->snapshots[i]->pos < pos) {
         i++;
+    }
     return i;
 }
 
 bool hearth_tree_has_snapshot(const struct hearth_path *path, int32_t pos) {
-    if (pos <= 0 || pos > path->matched)
+    if (pos <= 0 || pos > path->matched) {
         return false;
+    }
     const struct hearth_page *page = snapshot_page(path, pos);
     uint32_t i = snapshot_place(page, pos);
     return i < page->snapshot_count && page->snapshots[i]->pos == pos;
@@ -439,11 +474,13 @@ struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const
                                                  struct hearth_blob *blob, enum hearth_snapshot_kind kind) {
     struct hearth_page *page = snapshot_page(path, pos);
     uint32_t at = snapshot_place(page, pos);
-    if (at < page->snapshot_count && page->snapshots[at]->pos == pos)
+    if (at < page->snapshot_count && page->snapshots[at]->pos == pos) {
         return NULL;
+    }
     struct hearth_snapshot *before = hearth_path_snapshot(path, pos - 1);
-    while (before && before->kind == HEARTH_SNAPSHOT_HEAD)
+    while (before && before->kind == HEARTH_SNAPSHOT_HEAD) {
         before = hearth_path_snapshot(path, before->pos - 1);
+    }
     struct hearth_snapshot *snapshot = calloc(1, sizeof *snapshot);
     if (!snapshot || !grow((void **)&page->snapshots, page->snapshot_count)) {
         free(snapshot);
@@ -466,8 +503,7 @@ void hearth_tree_remove_snapshot(struct hearth_tree *tree, struct hearth_snapsho
     uint32_t at = snapshot_place(page, snapshot->pos);
     HEARTH_ASSERT(at < page->snapshot_count && page->snapshots[at] == snapshot);
     HEARTH_ASSERT(snapshot->item.copy.state == HEARTH_COPY_NONE && snapshot->item.lease.heap.index == 0);
-    memmove(page->snapshots + at, page->snapshots + at + 1,
-            (page->snapshot_count - at - 1) * sizeof *page->snapshots);
+    memmove(page->snapshots + at, page->snapshots + at + 1, (page->snapshot_count - at - 1) * sizeof *page->snapshots);
     page->snapshot_count--;
     tree->snapshot_count--;
     free(snapshot);
@@ -515,11 +551,12 @@ const struct hearth_page *hearth_tree_next(const struct hearth_page *page) {
 
 void hearth_tree_check(const struct hearth_tree *tree) {
     size_t pages = 0, snapshots = 0;
-    for (uint32_t i = 0; i < tree->root_count; i++)
+    for (uint32_t i = 0; i < tree->root_count; i++) {
         for (const struct hearth_page *page = tree->roots[i]; page; page = hearth_tree_next(page)) {
             check_page(tree, page);
             pages += page->parent != NULL;
             snapshots += page->snapshot_count;
         }
+    }
     HEARTH_ASSERT(pages == tree->page_count && snapshots == tree->snapshot_count);
 }

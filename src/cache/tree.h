@@ -36,13 +36,13 @@
 struct hearth_blob;
 
 /* Where a snapshot was taken, and so how likely a later prompt comes back to it (cache/policy.h). */
-#define HEARTH_SNAPSHOT_KIND_TABLE(X)                                  \
-    X(REPLY_END, "reply_end")       /* after the last token of a reply */ \
-    X(PROMPT_END, "prompt_end")     /* just before a reply */            \
-    X(MARK, "mark")                 /* end of the system prompt, start of the last user or tool message */ \
-    X(DIVERGENCE, "divergence")     /* where a prompt left a known path */ \
-    X(INTERVAL, "interval")         /* every so often in a long prefill */ \
-    X(HEAD, "head")                 /* in front of the end of the system prompt: between its texts, or its tools */
+#define HEARTH_SNAPSHOT_KIND_TABLE(X)                                                                  \
+    X(REPLY_END, "reply_end")   /* after the last token of a reply */                                  \
+    X(PROMPT_END, "prompt_end") /* just before a reply */                                              \
+    X(MARK, "mark")             /* end of the system prompt, start of the last user or tool message */ \
+    X(DIVERGENCE, "divergence") /* where a prompt left a known path */                                 \
+    X(INTERVAL, "interval")     /* every so often in a long prefill */                                 \
+    X(HEAD, "head")             /* in front of the end of the system prompt: between its texts, or its tools */
 
 enum hearth_snapshot_kind {
 #define X(name, text) HEARTH_SNAPSHOT_##name,
@@ -117,20 +117,20 @@ struct hearth_old {
 struct hearth_page {
     hearth_token *tokens;
     union {
-        struct hearth_page *one;    /* the only one */
-        struct hearth_child *many;  /* a table (cache/children.h) */
+        struct hearth_page *one;   /* the only one */
+        struct hearth_child *many; /* a table (cache/children.h) */
     } children;
     int32_t p0, len;
     uint32_t child_count;
-    hearth_token first;       /* tokens[0] */
+    hearth_token first;                 /* tokens[0] */
     struct hearth_snapshot **snapshots; /* ascending by pos; room for a power of two of them */
     uint32_t snapshot_count;
-    uint8_t child_bits;       /* room of the table: a power of two */
-    struct hearth_page *parent; /* NULL: a root */
+    uint8_t child_bits;            /* room of the table: a power of two */
+    struct hearth_page *parent;    /* NULL: a root */
     struct hearth_cache_item item; /* its blob is the state of [blob_p0, p0 + len), and stands in the first line, too */
 
-    struct hearth_link end;   /* of roots and of pages that end where a block does; the key is its digest */
-    uint32_t tail_count;      /* of the children, those at the page's end */
+    struct hearth_link end; /* of roots and of pages that end where a block does; the key is its digest */
+    uint32_t tail_count;    /* of the children, those at the page's end */
     int32_t blob_p0;
     int32_t dead; /* what it holds from this position on was forgotten, and is in it for the sake of what stands before;
                      0: nothing was (cache/forget.c) */
@@ -202,8 +202,7 @@ struct hearth_snapshot *hearth_path_snapshot(const struct hearth_path *path, int
  * stored: a child is found by its hash, however many there are. False: out of memory. */
 bool hearth_tree_match(struct hearth_page *root, const hearth_token *tokens, size_t n, struct hearth_path *path);
 /* The path to the end of a page, then as far as tokens (from there on) match. False: out of memory. */
-bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *tokens, size_t n,
-                              struct hearth_path *path);
+bool hearth_tree_match_behind(struct hearth_page *page, const hearth_token *tokens, size_t n, struct hearth_path *path);
 
 /* What stands behind the end of a match. */
 enum hearth_tree_edge {

@@ -35,7 +35,7 @@ struct hearth_chat_params {
     const char *template_text; /* Jinja, or the name of one of llama.cpp's built-in templates ("chatml"); NULL or ""
                                   stands for chatml */
     const char *bos_text, *eos_text; /* "" when the vocabulary has none */
-    bool add_bos;              /* the tokenizer adds BOS itself: one printed by the template is removed */
+    bool add_bos;                    /* the tokenizer adds BOS itself: one printed by the template is removed */
 };
 
 /* Errors: TEMPLATE (it does not parse; the message says where), NOMEM. */
@@ -48,17 +48,17 @@ const char *hearth_chat_template(const struct hearth_chat *chat);
 /* What hearth does to a history for a template that refuses it, loses words of it, or prints them in another place.
  * Found by trying the template at creation, and the same for every request: a longer history begins with the text of a
  * shorter one. Name in /props, and what the log says. */
-#define HEARTH_CHAT_FORM_TABLE(X)                                                                         \
-    X(IDS_SHORT, "ids_short", "ids of calls become nine letters and digits")                              \
-    X(WORDS_SPLIT, "words_split", "words beside a call become a message of their own")                    \
-    X(SYSTEM_MERGED, "system_merged", "system text stands in front of the first user message")            \
-    X(SYSTEM_JOINED, "system_joined", "system messages in front are joined")                              \
-    X(USERS_JOINED, "users_joined", "user messages in a row are joined")                                  \
-    X(REPLIES_JOINED, "replies_joined", "assistant messages in a row are joined")                         \
-    X(USER_FIRST, "user_first", "a user message is put in front of a conversation that has none there")   \
-    X(USER_FOLDED, "user_folded", "a user message behind a tool's result is added to the result")         \
-    X(SYSTEM_MARKED, "system_marked", "later system messages become <system-reminder> in user messages")  \
-    X(RESULTS_QUOTED, "results_quoted", "results of calls that are not there become user messages")       \
+#define HEARTH_CHAT_FORM_TABLE(X)                                                                        \
+    X(IDS_SHORT, "ids_short", "ids of calls become nine letters and digits")                             \
+    X(WORDS_SPLIT, "words_split", "words beside a call become a message of their own")                   \
+    X(SYSTEM_MERGED, "system_merged", "system text stands in front of the first user message")           \
+    X(SYSTEM_JOINED, "system_joined", "system messages in front are joined")                             \
+    X(USERS_JOINED, "users_joined", "user messages in a row are joined")                                 \
+    X(REPLIES_JOINED, "replies_joined", "assistant messages in a row are joined")                        \
+    X(USER_FIRST, "user_first", "a user message is put in front of a conversation that has none there")  \
+    X(USER_FOLDED, "user_folded", "a user message behind a tool's result is added to the result")        \
+    X(SYSTEM_MARKED, "system_marked", "later system messages become <system-reminder> in user messages") \
+    X(RESULTS_QUOTED, "results_quoted", "results of calls that are not there become user messages")      \
     X(SCHEMAS_FILLED, "schemas_filled", "schemas of tools that do not say a type are given one")
 
 enum hearth_chat_form_bit {
@@ -96,7 +96,10 @@ bool hearth_chat_reads(const struct hearth_chat *chat, const char *argument);
 enum hearth_tool_choice { HEARTH_TOOLS_NONE, HEARTH_TOOLS_AUTO, HEARTH_TOOLS_REQUIRED };
 
 /* auto is deepseek: reasoning is taken out of the content, into reasoning_content. */
-#define HEARTH_REASONING_FORMAT_TABLE(X) X(AUTO, "auto") X(NONE, "none") X(DEEPSEEK, "deepseek") \
+#define HEARTH_REASONING_FORMAT_TABLE(X) \
+    X(AUTO, "auto")                      \
+    X(NONE, "none")                      \
+    X(DEEPSEEK, "deepseek")              \
     X(DEEPSEEK_LEGACY, "deepseek-legacy")
 
 enum hearth_reasoning_format {
@@ -137,22 +140,22 @@ struct hearth_chat_trigger {
 };
 
 struct hearth_chat_format_info {
-    const char *grammar; /* GBNF, or NULL */
-    bool grammar_lazy;   /* applies only from a trigger on */
+    const char *grammar;  /* GBNF, or NULL */
+    bool grammar_lazy;    /* applies only from a trigger on */
     bool grammar_prefill; /* must be shown the tokens of generation_prompt first */
     const struct hearth_chat_trigger *triggers;
     size_t trigger_count;
     const char *const *preserved; /* texts of special tokens to be printed when sampled, where they are one token */
     size_t preserved_count;
-    const char *const *stops;     /* more stop strings */
+    const char *const *stops; /* more stop strings */
     size_t stop_count;
     const char *generation_prompt; /* what the prompt ends with, as the parser sees it */
     const char *thinking_start;    /* "" when the template has no thinking */
     const char *const *thinking_ends;
     size_t thinking_end_count;
-    const char *call_begin;        /* what a call begins with; NULL: not known, or there are none */
-    bool generic_tools;            /* tools by generic.cpp */
-    bool plain;                    /* a reply is its text: no calls, no reasoning */
+    const char *call_begin; /* what a call begins with; NULL: not known, or there are none */
+    bool generic_tools;     /* tools by generic.cpp */
+    bool plain;             /* a reply is its text: no calls, no reasoning */
 };
 
 /* The format of replies to a request: derived from tools, tool choice, schema, grammar, reasoning and template
@@ -176,7 +179,7 @@ const struct hearth_chat_format_info *hearth_chat_format_info(const struct heart
 /* A rendered prompt. The marks are byte offsets into the text where other prompts are likely to leave this one, or
  * HEARTH_CHAT_NO_MARK: */
 struct hearth_chat_prompt {
-    struct hearth_buf text;  /* NUL-terminated; with guards (session/specials.h) */
+    struct hearth_buf text; /* NUL-terminated; with guards (session/specials.h) */
     /* Where the texts of the first system messages begin and end, and where some of the tools begin, ascending: prompts
      * of one client may share what is in front of any of these. An end is that of the text but for its last byte, for
      * what follows decides which token that is part of. */
@@ -217,7 +220,7 @@ struct hearth_chat_stream;
 struct hearth_chat_delta {
     const char *reasoning, *content; /* NULL when none */
     size_t reasoning_len, content_len;
-    size_t call; /* HEARTH_CHAT_NO_CALL when none */
+    size_t call;                     /* HEARTH_CHAT_NO_CALL when none */
     const char *call_id, *call_name; /* first delta of a call, else NULL */
     const char *arguments;           /* or NULL */
     size_t arguments_len;
@@ -232,8 +235,8 @@ void hearth_chat_stream_destroy(struct hearth_chat_stream *stream);
 
 /* Adds text (whole characters; stop strings already taken out). Total cost over a stream is linear in its length.
  * Errors: NOMEM. */
-int hearth_chat_stream_feed(struct hearth_chat_stream *stream, const char *text, size_t len,
-                            hearth_chat_delta_fn *each, void *user);
+int hearth_chat_stream_feed(struct hearth_chat_stream *stream, const char *text, size_t len, hearth_chat_delta_fn *each,
+                            void *user);
 
 /* The end. `cut`: the reply did not end by itself. What is complete of a reply that does not parse becomes calls, the
  * rest content; in a stream whose deltas have been sent, what was sent stays. `*out` is the sealed message with the

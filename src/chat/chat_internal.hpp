@@ -47,7 +47,7 @@ struct hearth_chat_format {
     /* Every pointer in it points into `params` or into the arrays below. */
     struct hearth_chat_format_info info = {};
     common_chat_params params;
-    bool short_ids = false; /* as the chat's */
+    bool short_ids = false;         /* as the chat's */
     std::vector<std::string> texts; /* patterns of triggers, parts of the syntax; reserved once, never moved */
     std::vector<struct hearth_chat_trigger> triggers;
     std::vector<const char *> preserved, stops, thinking_ends;
@@ -79,21 +79,21 @@ struct hearth_chat {
     std::string builtin; /* name of a built-in format that is code in llama.cpp; empty for Jinja */
     std::string bos;
     bool add_bos = false;
-    bool native_developer = false; /* the template knows the developer role */
-    bool trim_contents = false;    /* the model was trained without white space around contents */
-    bool preambles = false;        /* words in front of a call are a message of their own channel (gpt-oss) */
-    bool specialised = false;      /* `common` has a parser of its own for the template */
-    bool rewrites = false;         /* and prints other messages than it was given */
-    std::string seam;              /* what stands for a guard while a template runs (guard.cpp) */
-    std::string quoted_seam;       /* the same in JSON of nothing but ASCII */
+    bool native_developer = false;      /* the template knows the developer role */
+    bool trim_contents = false;         /* the model was trained without white space around contents */
+    bool preambles = false;             /* words in front of a call are a message of their own channel (gpt-oss) */
+    bool specialised = false;           /* `common` has a parser of its own for the template */
+    bool rewrites = false;              /* and prints other messages than it was given */
+    std::string seam;                   /* what stands for a guard while a template runs (guard.cpp) */
+    std::string quoted_seam;            /* the same in JSON of nothing but ASCII */
     std::vector<std::string> cut_words; /* that the template takes out of what it prints, or cuts it at */
     std::vector<std::string> members;   /* that it asks for by their names; sorted */
     struct hearth_chat_abilities abilities = {};
-    std::string failure; /* abilities.failure */
-    common_chat_templates_ptr templates;         /* for common_chat_templates_apply(); null: built-in */
-    std::unique_ptr<common_chat_template> jinja; /* the same, to be run here; null: built-in */
+    std::string failure;                            /* abilities.failure */
+    common_chat_templates_ptr templates;            /* for common_chat_templates_apply(); null: built-in */
+    std::unique_ptr<common_chat_template> jinja;    /* the same, to be run here; null: built-in */
     std::unique_ptr<common_chat_template> analysed; /* the template without an end token, see analyse() */
-    autoparser::autoparser analysis;             /* of the template; not complete: built-in or not to be analysed */
+    autoparser::autoparser analysis;                /* of the template; not complete: built-in or not to be analysed */
     std::mutex lock;
     std::list<cached_format> formats; /* latest first */
 };
@@ -149,7 +149,7 @@ struct turn {
 
 struct turn_list {
     std::vector<turn> turns;
-    std::deque<std::string> store; /* does not move what it holds, nor do these: */
+    std::deque<std::string> store;              /* does not move what it holds, nor do these: */
     std::deque<struct hearth_message> messages; /* made here; what they point to is another message's or the store's */
     std::deque<std::vector<struct hearth_call>> calls;
     bool generic = false;   /* tools are in the texts, and nothing about them is left to be printed */
@@ -188,7 +188,8 @@ std::vector<common_chat_tool> common_tools(const json_t *tools);
 void form_before(turn_list &list, unsigned form);
 void form_behind(turn_list &list, unsigned form);
 /* The form for a template whose other abilities are known. `render`: what a request prints in a form; empty when the
- * template refuses. `*prints_schemas`: false when it refuses tools that are nothing out of the ordinary all the same. */
+ * template refuses. `*prints_schemas`: false when it refuses tools that are nothing out of the ordinary all the same.
+ */
 using render_fn = std::function<std::string(const struct hearth_chat_request &request, unsigned form)>;
 unsigned find_form(const render_fn &render, bool *prints_schemas);
 
@@ -279,8 +280,8 @@ size_t find_last_input(const rendered &prompt, const turn_list &list);
 
 /* ---- grammar.cpp ---- */
 
-/* The schema that stands for one in the grammar; the schema itself when there is none. What has to be kept to the letter
- * has been refused before; an ordinary tool's parameters are then kept as well as the grammar builder can. */
+/* The schema that stands for one in the grammar; the schema itself when there is none. What has to be kept to the
+ * letter has been refused before; an ordinary tool's parameters are then kept as well as the grammar builder can. */
 json_ptr strengthened(const json_t *schema);
 /* The schema itself if the builder takes it, else a stronger one. Throws when there is none. */
 json_ptr buildable(const json_t *schema, const std::string &where);

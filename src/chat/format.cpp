@@ -27,13 +27,10 @@ common_chat_tool_choice choice_of(const struct hearth_chat_request &request) {
 
 common_reasoning_format reasoning_of(const struct hearth_chat_request &request) {
     switch (request.reasoning_format) {
-    case HEARTH_REASONING_NONE:
-        return COMMON_REASONING_FORMAT_NONE;
-    case HEARTH_REASONING_DEEPSEEK_LEGACY:
-        return COMMON_REASONING_FORMAT_DEEPSEEK_LEGACY;
+    case HEARTH_REASONING_NONE: return COMMON_REASONING_FORMAT_NONE;
+    case HEARTH_REASONING_DEEPSEEK_LEGACY: return COMMON_REASONING_FORMAT_DEEPSEEK_LEGACY;
     case HEARTH_REASONING_AUTO:
-    case HEARTH_REASONING_DEEPSEEK:
-        break;
+    case HEARTH_REASONING_DEEPSEEK: break;
     }
     return COMMON_REASONING_FORMAT_DEEPSEEK;
 }
@@ -482,8 +479,8 @@ format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_
         if (format->info.generic_tools) {
             begin_calls(*format, generic_call_begin);
         } else if (!chat.specialised && tools.format.mode != autoparser::tool_format::NONE) {
-            begin_calls(*format, tools.format.section_start.empty() ? tools.format.per_call_start
-                                                                    : tools.format.section_start);
+            begin_calls(*format,
+                        tools.format.section_start.empty() ? tools.format.per_call_start : tools.format.section_start);
         }
     }
     return format;

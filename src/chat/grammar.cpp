@@ -77,9 +77,8 @@ json_ptr strengthened_tools(const json_t *tools, const json_t *otherwise) {
         const json_t *tool = json_array_get(tools, i);
         const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
         json_ptr stronger = json_is_object(parameters) ? strengthened(parameters) : nullptr;
-        json_ptr changed = stronger.get() != parameters
-                               ? with_parameters(tool, stronger.get())
-                               : with_parameters(json_array_get(otherwise, i), nullptr);
+        json_ptr changed = stronger.get() != parameters ? with_parameters(tool, stronger.get())
+                                                        : with_parameters(json_array_get(otherwise, i), nullptr);
         if (json_array_append(strong.get(), changed.get()) < 0) {
             throw std::bad_alloc();
         }

@@ -123,9 +123,8 @@ class seamer {
     }
 
     template <typename T> static bool begins_with_one(const std::vector<T> &words, std::string_view text) {
-        return std::any_of(words.begin(), words.end(), [text](std::string_view word) {
-            return text.substr(0, word.size()) == word;
-        });
+        return std::any_of(words.begin(), words.end(),
+                           [text](std::string_view word) { return text.substr(0, word.size()) == word; });
     }
 
     bool continues(std::string_view text, framing name) const {
@@ -165,8 +164,7 @@ class seamer {
 /* Makes a request's copies. */
 class copier {
   public:
-    copier(guarded_request &request, const struct hearth_chat &chat)
-        : out(request), rewrites(chat.rewrites) {
+    copier(guarded_request &request, const struct hearth_chat &chat) : out(request), rewrites(chat.rewrites) {
     }
 
     /* The text itself, or one of the store's with seams. */
@@ -195,9 +193,8 @@ class copier {
         copy.name = text(thoughts, original->name);
         copy.tool_call_id = text(ids, original->tool_call_id);
         copy.calls = calls(thoughts, ids, original->calls, original->call_count);
-        if (copy.content == original->content && copy.reasoning == original->reasoning &&
-            copy.name == original->name && copy.tool_call_id == original->tool_call_id &&
-            copy.calls == original->calls) {
+        if (copy.content == original->content && copy.reasoning == original->reasoning && copy.name == original->name &&
+            copy.tool_call_id == original->tool_call_id && copy.calls == original->calls) {
             return original;
         }
         copy.content_len = len;
@@ -319,8 +316,10 @@ guarded_request::guarded_request(const struct hearth_chat &chat, const struct he
         struct hearth_message *message = original.messages[i];
         const bool reply = message->role == HEARTH_ROLE_ASSISTANT;
         const bool foreign = !reply && !is_system(message->role);
-        messages.push_back(
-            into.message(reply ? replies : foreign ? theirs : ours, foreign ? theirs : ours, theirs, message));
+        messages.push_back(into.message(reply     ? replies
+                                        : foreign ? theirs
+                                                  : ours,
+                                        foreign ? theirs : ours, theirs, message));
     }
     request.messages = messages.data();
     request.tools = into.value(theirs, original.tools, framing::unless_asked_for);

@@ -155,10 +155,10 @@ struct walk {
         json_object_foreach(const_cast<json_t *>(source), name, member) {
             const bool data = strcmp(name, "enum") == 0 || strcmp(name, "const") == 0 || strcmp(name, "default") == 0 ||
                               strcmp(name, "examples") == 0;
-            const bool map = json_is_object(member) &&
-                             (strcmp(name, "properties") == 0 || strcmp(name, "$defs") == 0 ||
-                              strcmp(name, "definitions") == 0 || strcmp(name, "patternProperties") == 0 ||
-                              strcmp(name, "dependentSchemas") == 0);
+            const bool map =
+                json_is_object(member) &&
+                (strcmp(name, "properties") == 0 || strcmp(name, "$defs") == 0 || strcmp(name, "definitions") == 0 ||
+                 strcmp(name, "patternProperties") == 0 || strcmp(name, "dependentSchemas") == 0);
             if (data) {
                 value(member, depth + 1);
             } else if (map) {

@@ -34,17 +34,12 @@ value key(const char *name) {
 value json_value(const json_t *source) {
     poll_cancel();
     switch (json_typeof(source)) {
-    case JSON_NULL:
-        return mk_val<jinja::value_none>();
+    case JSON_NULL: return mk_val<jinja::value_none>();
     case JSON_TRUE:
-    case JSON_FALSE:
-        return mk_val<jinja::value_bool>(json_is_true(source));
-    case JSON_INTEGER:
-        return mk_val<jinja::value_int>(json_integer_value(source));
-    case JSON_REAL:
-        return mk_val<jinja::value_float>(json_real_value(source));
-    case JSON_STRING:
-        return text_value({json_string_value(source), json_string_length(source)});
+    case JSON_FALSE: return mk_val<jinja::value_bool>(json_is_true(source));
+    case JSON_INTEGER: return mk_val<jinja::value_int>(json_integer_value(source));
+    case JSON_REAL: return mk_val<jinja::value_float>(json_real_value(source));
+    case JSON_STRING: return text_value({json_string_value(source), json_string_length(source)});
     case JSON_ARRAY: {
         auto array = mk_val<jinja::value_array>();
         for (size_t i = 0; i < json_array_size(source); i++) {
@@ -52,8 +47,7 @@ value json_value(const json_t *source) {
         }
         return array;
     }
-    case JSON_OBJECT:
-        break;
+    case JSON_OBJECT: break;
     }
     auto object = mk_val<jinja::value_object>();
     const char *name;

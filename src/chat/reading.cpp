@@ -268,12 +268,9 @@ bool begins_json(const common_peg_ast_arena &ast, const common_peg_ast_node &nod
 
 std::unique_ptr<common_chat_peg_mapper> mapper_for(common_chat_format format, common_chat_msg &message) {
     switch (format) {
-    case COMMON_CHAT_FORMAT_PEG_GEMMA4:
-        return std::make_unique<common_chat_peg_gemma4_mapper>(message);
-    case COMMON_CHAT_FORMAT_PEG_MINIMAX_M3:
-        return std::make_unique<common_chat_peg_minimax_m3_mapper>(message);
-    default:
-        return std::make_unique<common_chat_peg_mapper>(message);
+    case COMMON_CHAT_FORMAT_PEG_GEMMA4: return std::make_unique<common_chat_peg_gemma4_mapper>(message);
+    case COMMON_CHAT_FORMAT_PEG_MINIMAX_M3: return std::make_unique<common_chat_peg_minimax_m3_mapper>(message);
+    default: return std::make_unique<common_chat_peg_mapper>(message);
     }
 }
 

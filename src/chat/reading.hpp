@@ -91,10 +91,13 @@ constexpr size_t k_max_nesting = 256;
  * front of or inside of what looks like a string; so all ways to read the text are followed at once, by state. */
 class nesting_guard {
   public:
-    explicit nesting_guard(bool gemma) : gemma_(gemma) {}
+    explicit nesting_guard(bool gemma) : gemma_(gemma) {
+    }
     /* Reads on to the end of the text. True: it nests too deep, at at(). */
     bool too_deep(std::string_view text);
-    size_t at() const { return at_; }
+    size_t at() const {
+        return at_;
+    }
 
   private:
     void step(std::string_view text);

@@ -79,17 +79,48 @@ void hearth_schema_leave(struct schema_maker *m, size_t len) {
 /* ------------------------------------------------------------------------------------------- keywords */
 
 /* What the value of a keyword must be for it to mean anything. */
-#define KEYWORD_TABLE(X)                                                                                               \
-    X("$ref", STRING) X("allOf", SCHEMAS) X("anyOf", SCHEMAS) X("oneOf", SCHEMAS) X("not", SCHEMA)                     \
-    X("if", SCHEMA) X("then", SCHEMA) X("else", SCHEMA) X("enum", LIST) X("minimum", NUMBER) X("maximum", NUMBER)      \
-    X("exclusiveMinimum", NUMBER) X("exclusiveMaximum", NUMBER) X("multipleOf", STEP) X("minLength", COUNT)            \
-    X("maxLength", COUNT) X("pattern", STRING) X("format", STRING) X("prefixItems", SCHEMAS) X("items", ITEMS)         \
-    X("additionalItems", SCHEMA) X("unevaluatedItems", SCHEMA) X("contains", SCHEMA) X("minItems", COUNT)              \
-    X("maxItems", COUNT) X("minContains", COUNT) X("maxContains", COUNT) X("uniqueItems", BOOLEAN)                     \
-    X("properties", MEMBERS) X("patternProperties", MEMBERS) X("additionalProperties", SCHEMA)                         \
-    X("unevaluatedProperties", SCHEMA) X("propertyNames", SCHEMA) X("required", NAMES) X("minProperties", COUNT)       \
-    X("maxProperties", COUNT) X("dependentRequired", OBJECT) X("dependentSchemas", OBJECT) X("dependencies", OBJECT)   \
-    X("$defs", DEFINITIONS) X("definitions", DEFINITIONS)
+#define KEYWORD_TABLE(X)               \
+    X("$ref", STRING)                  \
+    X("allOf", SCHEMAS)                \
+    X("anyOf", SCHEMAS)                \
+    X("oneOf", SCHEMAS)                \
+    X("not", SCHEMA)                   \
+    X("if", SCHEMA)                    \
+    X("then", SCHEMA)                  \
+    X("else", SCHEMA)                  \
+    X("enum", LIST)                    \
+    X("minimum", NUMBER)               \
+    X("maximum", NUMBER)               \
+    X("exclusiveMinimum", NUMBER)      \
+    X("exclusiveMaximum", NUMBER)      \
+    X("multipleOf", STEP)              \
+    X("minLength", COUNT)              \
+    X("maxLength", COUNT)              \
+    X("pattern", STRING)               \
+    X("format", STRING)                \
+    X("prefixItems", SCHEMAS)          \
+    X("items", ITEMS)                  \
+    X("additionalItems", SCHEMA)       \
+    X("unevaluatedItems", SCHEMA)      \
+    X("contains", SCHEMA)              \
+    X("minItems", COUNT)               \
+    X("maxItems", COUNT)               \
+    X("minContains", COUNT)            \
+    X("maxContains", COUNT)            \
+    X("uniqueItems", BOOLEAN)          \
+    X("properties", MEMBERS)           \
+    X("patternProperties", MEMBERS)    \
+    X("additionalProperties", SCHEMA)  \
+    X("unevaluatedProperties", SCHEMA) \
+    X("propertyNames", SCHEMA)         \
+    X("required", NAMES)               \
+    X("minProperties", COUNT)          \
+    X("maxProperties", COUNT)          \
+    X("dependentRequired", OBJECT)     \
+    X("dependentSchemas", OBJECT)      \
+    X("dependencies", OBJECT)          \
+    X("$defs", DEFINITIONS)            \
+    X("definitions", DEFINITIONS)
 
 enum form { STRING, SCHEMA, SCHEMAS, ITEMS, MEMBERS, LIST, NAMES, NUMBER, STEP, COUNT, BOOLEAN, OBJECT, DEFINITIONS };
 
@@ -139,34 +170,24 @@ static bool all_members(const json_t *members) {
 static const char *wrong_form(const json_t *value, enum form form) {
     double number = json_number_value(value);
     switch (form) {
-    case STRING:
-        return json_is_string(value) ? NULL : "must be a string";
-    case SCHEMA:
-        return is_schema(value) ? NULL : "must be a schema: an object, true or false";
-    case SCHEMAS:
-        return all_schemas(value) ? NULL : "must be a list of schemas, with at least one";
+    case STRING: return json_is_string(value) ? NULL : "must be a string";
+    case SCHEMA: return is_schema(value) ? NULL : "must be a schema: an object, true or false";
+    case SCHEMAS: return all_schemas(value) ? NULL : "must be a list of schemas, with at least one";
     case ITEMS:
         return is_schema(value) || (json_is_array(value) && (json_array_size(value) == 0 || all_schemas(value)))
                    ? NULL
                    : "must be a schema or a list of schemas";
-    case MEMBERS:
-        return all_members(value) ? NULL : "must be an object of schemas, none of them with an empty name";
-    case LIST:
-        return json_array_size(value) > 0 ? NULL : "must be a list of values, with at least one";
-    case NAMES:
-        return all_names(value) ? NULL : "must be a list of names";
-    case NUMBER:
-        return json_is_number(value) ? NULL : "must be a number";
-    case STEP:
-        return json_is_number(value) && number > 0 ? NULL : "must be a number above zero";
+    case MEMBERS: return all_members(value) ? NULL : "must be an object of schemas, none of them with an empty name";
+    case LIST: return json_array_size(value) > 0 ? NULL : "must be a list of values, with at least one";
+    case NAMES: return all_names(value) ? NULL : "must be a list of names";
+    case NUMBER: return json_is_number(value) ? NULL : "must be a number";
+    case STEP: return json_is_number(value) && number > 0 ? NULL : "must be a number above zero";
     case COUNT:
         return json_is_number(value) && number >= 0 && number == floor(number) ? NULL
-                                                                              : "must be a whole number, not negative";
-    case BOOLEAN:
-        return json_is_boolean(value) ? NULL : "must be true or false";
+                                                                               : "must be a whole number, not negative";
+    case BOOLEAN: return json_is_boolean(value) ? NULL : "must be true or false";
     case OBJECT:
-    case DEFINITIONS:
-        return json_is_object(value) ? NULL : "must be an object";
+    case DEFINITIONS: return json_is_object(value) ? NULL : "must be an object";
     }
     return NULL;
 }
@@ -372,8 +393,8 @@ json_t *hearth_chat_schema_strengthen(const json_t *schema, struct hearth_errmsg
         hearth_fail(msg, HEARTH_ERR_INVALID, "%.480s", ok ? (char *)why.data : hearth_err_text(HEARTH_ERR_NOMEM));
         hearth_buf_finish(&why);
     } else if (out == NULL) {
-        hearth_fail(msg, HEARTH_ERR_INVALID, "%s", m.fate == SCHEMA_EMPTY ? "no value is valid by this schema"
-                                                                         : hearth_err_text(HEARTH_ERR_NOMEM));
+        hearth_fail(msg, HEARTH_ERR_INVALID, "%s",
+                    m.fate == SCHEMA_EMPTY ? "no value is valid by this schema" : hearth_err_text(HEARTH_ERR_NOMEM));
     }
     hearth_buf_finish(&m.path);
     json_decref(m.names);

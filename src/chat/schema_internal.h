@@ -18,10 +18,10 @@ enum schema_fate {
 /* One schema being made stronger. Every value made on the way belongs to `keep`, so nothing is freed one by one. */
 struct schema_maker {
     const json_t *root;
-    json_t *keep;  /* array */
-    json_t *defs;  /* object: our name → stronger form; null while it is being made */
-    json_t *names; /* object: reference → our name */
-    json_t *lists; /* object: enum → object of its strings; null until one is searched. Borrowed from `keep` */
+    json_t *keep;           /* array */
+    json_t *defs;           /* object: our name → stronger form; null while it is being made */
+    json_t *names;          /* object: reference → our name */
+    json_t *lists;          /* object: enum → object of its strings; null until one is searched. Borrowed from `keep` */
     struct hearth_buf path; /* where we are: "properties.tags" */
     enum schema_fate fate;
     size_t visits;

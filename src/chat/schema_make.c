@@ -70,7 +70,7 @@ static const json_t *resolve(struct schema_maker *m, const char *ref) {
         size_t len = strcspn(++part, "/");
         unescape(part, len, name, sizeof name);
         at = json_is_array(at) && name[0] >= '0' && name[0] <= '9' ? json_array_get(at, strtoul(name, NULL, 10))
-                                                                  : json_object_get(at, name);
+                                                                   : json_object_get(at, name);
         part += len;
     }
     return json_is_object(at) || json_is_boolean(at) ? at
@@ -124,8 +124,8 @@ static json_t *make_reference(struct schema_maker *m, const char *ref, size_t de
 /* A list of schemas without references, allOf and choices, and those choices. */
 struct flat {
     json_t *schemas;
-    json_t *choices; /* schemas with nothing but one anyOf or oneOf */
-    size_t hops;     /* references followed */
+    json_t *choices;                  /* schemas with nothing but one anyOf or oneOf */
+    size_t hops;                      /* references followed */
     const json_t *open[SCHEMA_DEPTH]; /* what they lead to, from the outermost that is being followed */
     size_t open_count;
 };
@@ -230,15 +230,31 @@ static unsigned implied_types(const json_t *schema) {
     static const struct {
         const char *name;
         unsigned bits;
-    } keywords[] = {{"properties", OBJECTS}, {"required", OBJECTS}, {"additionalProperties", OBJECTS},
-                    {"patternProperties", OBJECTS}, {"propertyNames", OBJECTS}, {"minProperties", OBJECTS},
-                    {"maxProperties", OBJECTS}, {"dependentRequired", OBJECTS}, {"dependentSchemas", OBJECTS},
-                    {"dependencies", OBJECTS}, {HEARTH_SCHEMA_REST, OBJECTS},
-                    {"items", ARRAYS}, {"prefixItems", ARRAYS}, {"minItems", ARRAYS}, {"maxItems", ARRAYS},
-                    {"uniqueItems", ARRAYS}, {"contains", ARRAYS},
-                    {"minLength", STRINGS}, {"maxLength", STRINGS}, {"pattern", STRINGS}, {"format", STRINGS},
-                    {"minimum", WHOLES | FRACTIONS}, {"maximum", WHOLES | FRACTIONS},
-                    {"exclusiveMinimum", WHOLES | FRACTIONS}, {"exclusiveMaximum", WHOLES | FRACTIONS},
+    } keywords[] = {{"properties", OBJECTS},
+                    {"required", OBJECTS},
+                    {"additionalProperties", OBJECTS},
+                    {"patternProperties", OBJECTS},
+                    {"propertyNames", OBJECTS},
+                    {"minProperties", OBJECTS},
+                    {"maxProperties", OBJECTS},
+                    {"dependentRequired", OBJECTS},
+                    {"dependentSchemas", OBJECTS},
+                    {"dependencies", OBJECTS},
+                    {HEARTH_SCHEMA_REST, OBJECTS},
+                    {"items", ARRAYS},
+                    {"prefixItems", ARRAYS},
+                    {"minItems", ARRAYS},
+                    {"maxItems", ARRAYS},
+                    {"uniqueItems", ARRAYS},
+                    {"contains", ARRAYS},
+                    {"minLength", STRINGS},
+                    {"maxLength", STRINGS},
+                    {"pattern", STRINGS},
+                    {"format", STRINGS},
+                    {"minimum", WHOLES | FRACTIONS},
+                    {"maximum", WHOLES | FRACTIONS},
+                    {"exclusiveMinimum", WHOLES | FRACTIONS},
+                    {"exclusiveMaximum", WHOLES | FRACTIONS},
                     {"multipleOf", WHOLES | FRACTIONS}};
     unsigned bits = 0;
     for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
@@ -251,7 +267,7 @@ static unsigned implied_types(const json_t *schema) {
 static bool apply_not(struct schema_maker *m, const json_t *schema, unsigned *types) {
     const json_t *not = json_object_get(schema, "not");
     const json_t *type = json_object_get(not, "type"), *required = json_object_get(not, "required");
-    if (not == NULL || json_is_false(not)) {
+    if (not== NULL || json_is_false(not)) {
         return true;
     }
     if (json_is_true(not) || json_object_size(not) == 0) {
@@ -306,9 +322,9 @@ static json_t *collect_values(struct schema_maker *m, const json_t *flat, unsign
     json_t *values = list != NULL ? hearth_schema_keep(m, json_array()) : NULL;
     for (k = 0; values != NULL && k < json_array_size(list); k++) {
         const json_t *value = json_array_get(list, k);
-        const unsigned bits[] = {[JSON_OBJECT] = OBJECTS, [JSON_ARRAY] = ARRAYS, [JSON_STRING] = STRINGS,
-                                 [JSON_INTEGER] = WHOLES, [JSON_REAL] = WHOLES | FRACTIONS, [JSON_TRUE] = BOOLEANS,
-                                 [JSON_FALSE] = BOOLEANS, [JSON_NULL] = NULLS};
+        const unsigned bits[] = {
+            [JSON_OBJECT] = OBJECTS,          [JSON_ARRAY] = ARRAYS,  [JSON_STRING] = STRINGS, [JSON_INTEGER] = WHOLES,
+            [JSON_REAL] = WHOLES | FRACTIONS, [JSON_TRUE] = BOOLEANS, [JSON_FALSE] = BOOLEANS, [JSON_NULL] = NULLS};
         enum schema_verdict verdict = (bits[json_typeof(value)] & types) != 0 ? SCHEMA_YES : SCHEMA_NO;
         json_array_foreach(flat, i, schema) {
             enum schema_verdict one = verdict != SCHEMA_NO ? hearth_schema_holds(m, value, k, schema) : SCHEMA_NO;
@@ -346,9 +362,9 @@ static json_t *make_types(struct schema_maker *m, const json_t *flat, unsigned t
         if (bit == FRACTIONS && (types & WHOLES) == 0) {
             return hearth_schema_refuse(m, "not", "numbers that are not whole cannot be kept apart");
         }
-        form = bit == OBJECTS    ? hearth_schema_object(m, flat, depth)
-               : bit == ARRAYS   ? hearth_schema_array(m, flat, depth)
-               : bit == STRINGS  ? hearth_schema_string(m, flat)
+        form = bit == OBJECTS   ? hearth_schema_object(m, flat, depth)
+               : bit == ARRAYS  ? hearth_schema_array(m, flat, depth)
+               : bit == STRINGS ? hearth_schema_string(m, flat)
                : bit == FRACTIONS || bit == WHOLES
                    ? hearth_schema_number(m, flat, bit == WHOLES)
                    : hearth_schema_keep(m, json_pack("{s:s}", "type", bit == BOOLEANS ? "boolean" : "null"));

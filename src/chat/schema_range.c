@@ -64,8 +64,7 @@ static bool digits(struct hearth_buf *out, const char *low, const char *high, bo
             first = false;
         }
         if (high_part) {
-            ok = ok && hearth_buf_printf(out, first ? "[%c]" : " | [%c]", *high) &&
-                 digits(out, zeros, high + 1, exact);
+            ok = ok && hearth_buf_printf(out, first ? "[%c]" : " | [%c]", *high) && digits(out, zeros, high + 1, exact);
             to--;
             first = false;
         }

@@ -123,8 +123,7 @@ static json_t *subsets(struct schema_maker *m, const json_t *values, size_t min,
             return NULL;
         }
     }
-    return json_array_size(all) == 0 ? hearth_schema_empty(m)
-                                     : hearth_schema_keep(m, json_pack("{s:O}", "enum", all));
+    return json_array_size(all) == 0 ? hearth_schema_empty(m) : hearth_schema_keep(m, json_pack("{s:O}", "enum", all));
 }
 
 static bool is_unique(const json_t *flat) {
@@ -301,8 +300,8 @@ static json_t *make_property(struct schema_maker *m, const json_t *flat, const c
         }
         /* {"not": {"required": [name]}}: it must not be there. */
         const json_t *absent = json_object_get(json_object_get(schema, "not"), "required");
-        allowed = allowed && !(json_array_size(absent) == 1 &&
-                               strcmp(json_string_value(json_array_get(absent, 0)), name) == 0);
+        allowed = allowed &&
+                  !(json_array_size(absent) == 1 && strcmp(json_string_value(json_array_get(absent, 0)), name) == 0);
     }
     if (!allowed) {
         return hearth_schema_empty(m);
@@ -451,10 +450,10 @@ static json_t *map(struct schema_maker *m, const json_t *flat, size_t depth) {
     if (value != NULL && (min > 0 || max != SCHEMA_MANY)) {
         return hearth_schema_refuse(m, min > 0 ? "minProperties" : "maxProperties", "not for free names");
     }
-    return value == NULL                ? NULL
-           : json_object_size(value) == 0 ? hearth_schema_keep(m, json_pack("{s:s}", "type", "object"))
-                                          : hearth_schema_keep(m, json_pack("{s:s, s:O}", "type", "object",
-                                                                            "additionalProperties", value));
+    return value == NULL ? NULL
+           : json_object_size(value) == 0
+               ? hearth_schema_keep(m, json_pack("{s:s}", "type", "object"))
+               : hearth_schema_keep(m, json_pack("{s:s, s:O}", "type", "object", "additionalProperties", value));
 }
 
 json_t *hearth_schema_object(struct schema_maker *m, const json_t *flat, size_t depth) {

@@ -66,22 +66,19 @@ static bool set_has(const struct set *set, uint32_t c) {
 
 /* Adds what \d, \w, \s stand for and, in capitals, what is surely not in them. */
 static bool add_shorthand(struct set *set, char letter) {
-    static const struct range spaces[] = {{9, 13},         {28, 32},         {0x85, 0x85},     {0xA0, 0xA0},
+    static const struct range spaces[] = {{9, 13},          {28, 32},         {0x85, 0x85},     {0xA0, 0xA0},
                                           {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
                                           {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
     struct set spaced = {.n = 0};
     switch (letter) {
-    case 'd':
-        return set_add(set, '0', '9');
-    case 'D':
-        return set_add(set, 0, '0' - 1) && set_add(set, '9' + 1, 0x7F);
+    case 'd': return set_add(set, '0', '9');
+    case 'D': return set_add(set, 0, '0' - 1) && set_add(set, '9' + 1, 0x7F);
     case 'w':
         return set_add(set, '0', '9') && set_add(set, 'A', 'Z') && set_add(set, 'a', 'z') && set_add(set, '_', '_');
     case 'W':
         return set_add(set, 0, '0' - 1) && set_add(set, '9' + 1, 'A' - 1) && set_add(set, 'Z' + 1, '_' - 1) &&
                set_add(set, '`', '`') && set_add(set, 'z' + 1, 0x7F);
-    case 's':
-        return set_add(set, 9, 13) && set_add(set, ' ', ' ');
+    case 's': return set_add(set, 9, 13) && set_add(set, ' ', ' ');
     default: /* 'S' */
         for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++) {
             set_add(&spaced, spaces[i].from, spaces[i].to);
@@ -119,8 +116,8 @@ static bool print_set(struct hearth_buf *out, const struct set *set, bool *none)
         ok = ok && hearth_buf_text(out, "[");
         for (size_t i = 0; i < plain.n; i++) {
             ok = ok && print_char(out, plain.r[i].from);
-            ok = ok && (plain.r[i].from == plain.r[i].to ||
-                        (hearth_buf_text(out, "-") && print_char(out, plain.r[i].to)));
+            ok = ok &&
+                 (plain.r[i].from == plain.r[i].to || (hearth_buf_text(out, "-") && print_char(out, plain.r[i].to)));
         }
         ok = ok && hearth_buf_text(out, "]");
     }

@@ -110,11 +110,11 @@ static bool has_any(const json_t *schema, const char *const *keywords) {
 }
 
 static enum schema_verdict scalar_holds(const json_t *value, const json_t *schema) {
-    static const char *const array_keywords[] = {"items", "prefixItems", "additionalItems", "contains",
-                                                 "uniqueItems", "unevaluatedItems", NULL};
-    static const char *const object_keywords[] = {"properties", "required", "additionalProperties", "patternProperties",
-                                                  "propertyNames", "dependentRequired", "dependentSchemas",
-                                                  "dependencies", "unevaluatedProperties", NULL};
+    static const char *const array_keywords[] = {
+        "items", "prefixItems", "additionalItems", "contains", "uniqueItems", "unevaluatedItems", NULL};
+    static const char *const object_keywords[] = {
+        "properties",        "required",         "additionalProperties", "patternProperties",     "propertyNames",
+        "dependentRequired", "dependentSchemas", "dependencies",         "unevaluatedProperties", NULL};
     bool ok = true;
     if (json_is_number(value)) {
         double n = json_number_value(value), step = json_number_value(json_object_get(schema, "multipleOf"));
@@ -244,8 +244,8 @@ static json_t *whole_numbers(struct schema_maker *m, const struct bounds *b) {
     if (stepped) {
         return list_multiples(m, from, to, (int64_t)b->step);
     }
-    return hearth_schema_keep(m, json_pack("{s:s, s:I, s:I}", "type", "integer", "minimum", (json_int_t)from, "maximum",
-                                           (json_int_t)to));
+    return hearth_schema_keep(
+        m, json_pack("{s:s, s:I, s:I}", "type", "integer", "minimum", (json_int_t)from, "maximum", (json_int_t)to));
 }
 
 json_t *hearth_schema_number(struct schema_maker *m, const json_t *flat, bool integers) {
@@ -303,7 +303,7 @@ json_t *hearth_schema_stand_in(struct schema_maker *m, const json_t *form) {
 static const struct {
     const char *name;
     size_t min, max;
-} formats[] = {{"date", 10, 10},  {"time", 9, 18},   {"date-time", 20, 29}, {"uuid", 36, 36},  {"uuid1", 36, 36},
+} formats[] = {{"date", 10, 10},  {"time", 9, 18},   {"date-time", 20, 29}, {"uuid", 36, 36}, {"uuid1", 36, 36},
                {"uuid2", 36, 36}, {"uuid3", 36, 36}, {"uuid4", 36, 36},     {"uuid5", 36, 36}};
 
 /* The one text of a keyword over all schemas; NULL: none. False: there are two. */
@@ -327,9 +327,10 @@ static json_t *pattern_of(struct schema_maker *m, const char *regex, size_t min,
     const char *error = regex != NULL                             ? hearth_schema_pattern(regex, min, max, &text)
                         : hearth_schema_any_text(min, max, &text) ? NULL
                                                                   : "out of memory";
-    json_t *out = error != NULL ? hearth_schema_refuse(m, regex != NULL ? "pattern" : "minLength", "%s", error)
-                                : hearth_schema_keep(m, json_pack("{s:s, s:s}", "type", "string", "pattern",
-                                                                  (const char *)text.data));
+    json_t *out =
+        error != NULL
+            ? hearth_schema_refuse(m, regex != NULL ? "pattern" : "minLength", "%s", error)
+            : hearth_schema_keep(m, json_pack("{s:s, s:s}", "type", "string", "pattern", (const char *)text.data));
     hearth_buf_finish(&text);
     return out;
 }
@@ -364,7 +365,7 @@ json_t *hearth_schema_string(struct schema_maker *m, const json_t *flat) {
     if (min > 0 || (max != SCHEMA_MANY && max > SCHEMA_REPEATS)) {
         return pattern_of(m, NULL, min, max);
     }
-    return hearth_schema_keep(m, max == SCHEMA_MANY ? json_pack("{s:s}", "type", "string")
-                                                    : json_pack("{s:s, s:I}", "type", "string", "maxLength",
-                                                                (json_int_t)max));
+    return hearth_schema_keep(m, max == SCHEMA_MANY
+                                     ? json_pack("{s:s}", "type", "string")
+                                     : json_pack("{s:s, s:I}", "type", "string", "maxLength", (json_int_t)max));
 }

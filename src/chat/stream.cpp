@@ -126,7 +126,9 @@ struct hearth_chat_stream {
     void finish(bool cut, const sink &to);
     /* Owned by the caller. */
     struct hearth_message *message(bool ids) const;
-    bool repaired() const { return repaired_; }
+    bool repaired() const {
+        return repaired_;
+    }
     /* Reads it all at once, strictly. False: it is not a reply of the format. */
     bool read_whole(std::string_view reply);
 
@@ -147,12 +149,12 @@ struct hearth_chat_stream {
     reply_reader reader_;
     nesting_guard nesting_;
     bool deltas_, plain_;
-    bool raw_ = false;      /* the rest is content, whatever it is */
+    bool raw_ = false; /* the rest is content, whatever it is */
     bool repaired_ = false;
-    std::string text_;      /* generation prompt and reply */
-    size_t base_;           /* length of the generation prompt */
-    size_t parsed_ = 0;     /* length of the text at the last parse */
-    common_chat_msg sent_;  /* what the client has: `prompt_` and the deltas */
+    std::string text_;       /* generation prompt and reply */
+    size_t base_;            /* length of the generation prompt */
+    size_t parsed_ = 0;      /* length of the text at the last parse */
+    common_chat_msg sent_;   /* what the client has: `prompt_` and the deltas */
     common_chat_msg prompt_; /* what the generation prompt says that the client has sent itself */
     open_end end_;
     json_scanner json_;
@@ -387,11 +389,9 @@ std::string_view hearth_chat_stream::take_rest(reading &now, bool fits) const {
         now.message.reasoning_content += text.substr(from); /* half a closing tag may be something else */
         return {};
     }
-    case part::call:
-        return text.substr(reader_.skip_closers(text, from, fits));
+    case part::call: return text.substr(reader_.skip_closers(text, from, fits));
     case part::content:
-    case part::none:
-        break;
+    case part::none: break;
     }
     return text.substr(from);
 }
@@ -485,8 +485,8 @@ void hearth_chat_stream_destroy(struct hearth_chat_stream *stream) {
     delete stream;
 }
 
-int hearth_chat_stream_feed(struct hearth_chat_stream *stream, const char *text, size_t len,
-                            hearth_chat_delta_fn *each, void *user) {
+int hearth_chat_stream_feed(struct hearth_chat_stream *stream, const char *text, size_t len, hearth_chat_delta_fn *each,
+                            void *user) {
     try {
         stream->feed({text, len}, sink{each, user});
         return HEARTH_OK;

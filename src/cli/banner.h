@@ -31,9 +31,9 @@ struct hearth_banner {
     size_t cache_bytes;
     const char *disk_dir; /* NULL: nothing is kept on disk */
     uint64_t disk_bytes;  /* what it may take there */
-    bool is_local;  /* nobody else reaches it */
-    bool needs_key; /* clients must send an API key */
-    bool hello;     /* print commands to try */
+    bool is_local;        /* nobody else reaches it */
+    bool needs_key;       /* clients must send an API key */
+    bool hello;           /* print commands to try */
 };
 
 /* Appends what agents (Codex, Claude Code, Hermes) cannot do with a context of this size and what to type instead;

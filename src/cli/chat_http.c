@@ -232,16 +232,13 @@ static int complain_of(const struct chat_client *client, CURLcode result, const 
     const char *why = *client->why ? client->why : curl_easy_strerror(result);
     switch (result) {
     case CURLE_COULDNT_CONNECT:
-        return hearth_complain(
-            1, "no server answers at %s (hearth serve -m MODEL.gguf starts one; --url names another)",
-            hearth_chat_client_url(client));
+        return hearth_complain(1,
+                               "no server answers at %s (hearth serve -m MODEL.gguf starts one; --url names another)",
+                               hearth_chat_client_url(client));
     case CURLE_COULDNT_RESOLVE_HOST:
-    case CURLE_OPERATION_TIMEDOUT:
-        return hearth_complain(1, "%s cannot be reached: %s", client->base, why);
-    case CURLE_OUT_OF_MEMORY:
-        return hearth_complain(1, "out of memory");
-    default:
-        break;
+    case CURLE_OPERATION_TIMEDOUT: return hearth_complain(1, "%s cannot be reached: %s", client->base, why);
+    case CURLE_OUT_OF_MEMORY: return hearth_complain(1, "out of memory");
+    default: break;
     }
     if (transfer->refused) {
         return hearth_complain(1, "what %s sends is no reply", client->base);

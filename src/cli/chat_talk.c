@@ -371,23 +371,17 @@ static enum chat_outcome print_commands(void) {
 
 static enum chat_outcome run_command(struct chat_talk *talk, int which, const char *argument, bool *quit) {
     switch (which) {
-    case NEW:
-        return new_conversation(talk);
+    case NEW: return new_conversation(talk);
     case SESSION:
         if (*argument) {
             return hearth_chat_talk_enter(talk, argument, true);
         }
         note(talk->session ? talk->session : "no session: the history is kept here");
         return CHAT_DONE;
-    case FORK:
-        return fork_session(talk, argument);
-    case HISTORY:
-        return print_history(talk);
-    case QUIT:
-        *quit = true;
-        return CHAT_DONE;
-    default:
-        return print_commands();
+    case FORK: return fork_session(talk, argument);
+    case HISTORY: return print_history(talk);
+    case QUIT: *quit = true; return CHAT_DONE;
+    default: return print_commands();
     }
 }
 

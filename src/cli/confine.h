@@ -36,7 +36,7 @@ void hearth_confine_paths_finish(struct hearth_confine_paths *paths);
 
 struct hearth_confine_params {
     const struct hearth_confine_paths *paths;
-    uint16_t port;      /* the TCP port that may be listened on; 0: one that the kernel chooses */
+    uint16_t port; /* the TCP port that may be listened on; 0: one that the kernel chooses */
     bool looks_up; /* names of hosts are still to be resolved: datagrams and connect() stay possible, TCP does not */
 };
 

@@ -71,15 +71,9 @@ static bool verify_file(void *user, const struct hearth_file *file) {
                                                                  : KV_DAMAGED;
         }
         switch (state) {
-        case KV_READABLE:
-            verify->good++;
-            break;
-        case KV_SEALED:
-            verify->sealed++;
-            break;
-        case KV_OTHER_VERSION:
-            verify->other_version++;
-            break;
+        case KV_READABLE: verify->good++; break;
+        case KV_SEALED: verify->sealed++; break;
+        case KV_OTHER_VERSION: verify->other_version++; break;
         case KV_DAMAGED:
             verify->damaged++;
             hearth_file_set_aside(verify->kv->directory, &file->id, why);

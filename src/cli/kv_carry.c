@@ -166,9 +166,9 @@ static void report_export(const struct export *export, const struct kv_conversat
                       complete ? "" : "; a part of it was evicted before");
         return;
     }
-    json_t *root = json_pack("{s:i, s:I, s:I, s:b}", "tokens", (int)conversation->leaf->record.p1, "files",
-                             (json_int_t)export->n, "bytes", (json_int_t)export->total_bytes, "complete",
-                             (int)complete);
+    json_t *root =
+        json_pack("{s:i, s:I, s:I, s:b}", "tokens", (int)conversation->leaf->record.p1, "files", (json_int_t) export->n,
+                  "bytes", (json_int_t) export->total_bytes, "complete", (int)complete);
     (void)(root && json_dumpf(root, out, JSON_INDENT(2)) == 0 && fputc('\n', out));
     json_decref(root);
 }

@@ -98,19 +98,14 @@ enum kv_state hearth_kv_state(const struct kv_head *head) {
         return head->err == HEARTH_ERR_STATE ? KV_DAMAGED : KV_UNREADABLE;
     }
     switch (head->verdict) {
-    case HEARTH_FORMAT_GOOD:
-        return head->info.readable ? KV_READABLE : KV_SEALED;
-    case HEARTH_FORMAT_WRONG_KEY:
-        return KV_SEALED;
-    case HEARTH_FORMAT_NEWER:
-        return KV_OTHER_VERSION;
-    case HEARTH_FORMAT_NOMEM:
-        return KV_UNREADABLE;
+    case HEARTH_FORMAT_GOOD: return head->info.readable ? KV_READABLE : KV_SEALED;
+    case HEARTH_FORMAT_WRONG_KEY: return KV_SEALED;
+    case HEARTH_FORMAT_NEWER: return KV_OTHER_VERSION;
+    case HEARTH_FORMAT_NOMEM: return KV_UNREADABLE;
     case HEARTH_FORMAT_SHORT:
     case HEARTH_FORMAT_NOT_OURS:
     case HEARTH_FORMAT_DAMAGED:
-    case HEARTH_FORMAT_WRONG_PAYLOAD:
-        break;
+    case HEARTH_FORMAT_WRONG_PAYLOAD: break;
     }
     return KV_DAMAGED;
 }

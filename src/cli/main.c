@@ -69,8 +69,8 @@ static int run_serve(int argc, char *const argv[]) {
 }
 
 int main(int argc, char *argv[]) {
-    static const char *const commands[] = {"serve", "chat",    "sessions", "keys", "kv", "top",
-                                           "options", "help", "version"};
+    static const char *const commands[] = {"serve", "chat",    "sessions", "keys",   "kv",
+                                           "top",   "options", "help",     "version"};
     const char *command = argc > 1 ? argv[1] : "--help";
     (void)umask(077); /* whatever is written is the user's own */
     if (strcmp(command, "serve") == 0) {

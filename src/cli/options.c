@@ -171,21 +171,14 @@ static int set(const struct hearth_option_row *row, const char *origin, const ch
         }
         *(const char **)value = *text ? text : NULL;
         return HEARTH_OK;
-    case HEARTH_OPTION_IS_LIST:
-        return add_to_list(origin, text, source, value, msg);
-    case HEARTH_OPTION_IS_CHOICE:
-        return set_choice(row, origin, text, value, msg);
-    case HEARTH_OPTION_IS_SIZE:
-        return set_size(row, origin, text, value, msg);
+    case HEARTH_OPTION_IS_LIST: return add_to_list(origin, text, source, value, msg);
+    case HEARTH_OPTION_IS_CHOICE: return set_choice(row, origin, text, value, msg);
+    case HEARTH_OPTION_IS_SIZE: return set_size(row, origin, text, value, msg);
     case HEARTH_OPTION_IS_WHOLE:
     case HEARTH_OPTION_IS_TOKENS:
-    case HEARTH_OPTION_IS_REAL:
-        return set_number(row, origin, text, value, msg);
-    case HEARTH_OPTION_IS_SWITCH:
-        return set_switch(origin, text, value, msg);
-    case HEARTH_OPTION_IS_ALWAYS:
-        *(bool *)value = true;
-        return HEARTH_OK;
+    case HEARTH_OPTION_IS_REAL: return set_number(row, origin, text, value, msg);
+    case HEARTH_OPTION_IS_SWITCH: return set_switch(origin, text, value, msg);
+    case HEARTH_OPTION_IS_ALWAYS: *(bool *)value = true; return HEARTH_OK;
     }
     return HEARTH_ERR_INVALID;
 }
@@ -328,9 +321,8 @@ static bool warn_of_own(struct hearth_buf *out, const char *name) {
     if (near) {
         hearth_option_env_name(hearth_option_find(near, strlen(near), &negated), own);
     }
-    return hearth_buf_printf(out, "environment: %s is not an option%s%s%s\n", name,
-                             near ? ": did you mean " : "", near ? own : "",
-                             near ? "?" : " (docs/options.md lists them)");
+    return hearth_buf_printf(out, "environment: %s is not an option%s%s%s\n", name, near ? ": did you mean " : "",
+                             near ? own : "", near ? "?" : " (docs/options.md lists them)");
 }
 
 /* A variable of llama-server. */
@@ -481,19 +473,14 @@ static bool same_value(const struct hearth_option_row *row, const void *a, const
     switch (row->type) {
     case HEARTH_OPTION_IS_TEXT:
     case HEARTH_OPTION_IS_FILLED:
-    case HEARTH_OPTION_IS_CHOICE:
-        return same_text(*(const char *const *)a, *(const char *const *)b);
-    case HEARTH_OPTION_IS_LIST:
-        return same_list(a, b);
+    case HEARTH_OPTION_IS_CHOICE: return same_text(*(const char *const *)a, *(const char *const *)b);
+    case HEARTH_OPTION_IS_LIST: return same_list(a, b);
     case HEARTH_OPTION_IS_WHOLE:
     case HEARTH_OPTION_IS_TOKENS:
-    case HEARTH_OPTION_IS_SIZE:
-        return *(const int64_t *)a == *(const int64_t *)b;
-    case HEARTH_OPTION_IS_REAL:
-        return memcmp(a, b, sizeof(double)) == 0;
+    case HEARTH_OPTION_IS_SIZE: return *(const int64_t *)a == *(const int64_t *)b;
+    case HEARTH_OPTION_IS_REAL: return memcmp(a, b, sizeof(double)) == 0;
     case HEARTH_OPTION_IS_SWITCH:
-    case HEARTH_OPTION_IS_ALWAYS:
-        break;
+    case HEARTH_OPTION_IS_ALWAYS: break;
     }
     return *(const bool *)a == *(const bool *)b;
 }

@@ -51,9 +51,9 @@ enum {
 
 /* Texts are borrowed from the arguments, the environment, the table or config_text. */
 struct hearth_options {
-    struct hearth_buf config_text; /* of --config, cut into strings */
-    struct hearth_buf notes;       /* lines for the log: flags that change nothing here */
-    struct hearth_buf warnings;    /* likewise: variables that look like an option's and are none */
+    struct hearth_buf config_text;             /* of --config, cut into strings */
+    struct hearth_buf notes;                   /* lines for the log: flags that change nothing here */
+    struct hearth_buf warnings;                /* likewise: variables that look like an option's and are none */
     unsigned char sources[HEARTH_OPTION_ROWS]; /* enum hearth_option_source, where each row's value comes from */
 #define SECTION(title)
 #define OPTION(field, type, long_name, names, argument, preset, least, most, help) HEARTH_OPTION_TYPE_##type field;

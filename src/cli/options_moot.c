@@ -132,8 +132,7 @@ static bool any_key(OPTIONS, FACTS) {
     return o->api_key != NULL || o->api_key_file != NULL;
 }
 
-#define ROW(field, when, why) \
-    { offsetof(struct hearth_options, field), (when), (why) }
+#define ROW(field, when, why) {offsetof(struct hearth_options, field), (when), (why)}
 
 static const struct {
     size_t offset;

@@ -126,14 +126,10 @@ static bool append_honouring(struct hearth_buf *out, const struct hearth_llama_f
 
 static bool append_verdict(struct hearth_buf *out, const struct hearth_llama_flag *flag) {
     switch (flag->verdict) {
-    case HEARTH_LLAMA_HONOURED:
-        return append_honouring(out, flag);
-    case HEARTH_LLAMA_SAME:
-        return hearth_buf_printf(out, "honoured: the same as `%s`", flag->text);
-    case HEARTH_LLAMA_ACCEPTED:
-        return hearth_buf_text(out, "accepted: ") && append_escaped(out, flag->text);
-    case HEARTH_LLAMA_REFUSED:
-        break;
+    case HEARTH_LLAMA_HONOURED: return append_honouring(out, flag);
+    case HEARTH_LLAMA_SAME: return hearth_buf_printf(out, "honoured: the same as `%s`", flag->text);
+    case HEARTH_LLAMA_ACCEPTED: return hearth_buf_text(out, "accepted: ") && append_escaped(out, flag->text);
+    case HEARTH_LLAMA_REFUSED: break;
     }
     return hearth_buf_text(out, "**refused**: ") && append_escaped(out, flag->text);
 }

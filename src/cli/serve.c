@@ -486,8 +486,8 @@ static int obey_signals(struct server *server, struct hearth_errmsg *msg) {
 
 static int start(struct server *server, struct hearth_errmsg *msg) {
     int (*const stages[])(struct server *, struct hearth_errmsg *) = {
-        read_keys, try_address, name_model, find_places, confine, create_engine, open_disk, open_sessions,
-        warn_of_options, create_service, create_chat, obey_signals, make_kwargs, create_api};
+        read_keys,     try_address,     name_model,     find_places, confine,      create_engine, open_disk,
+        open_sessions, warn_of_options, create_service, create_chat, obey_signals, make_kwargs,   create_api};
     int err = hearth_serve_paths_check(server->options, msg);
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]) && err == HEARTH_OK; i++) {
         err = stages[i](server, msg);

@@ -27,44 +27,42 @@ static bool confined;
 static const struct {
     enum hearth_confine_use use;
     const char *path;
-} system_paths[] = {
-    /* libraries that are loaded late, locales, time zones */
-    {HEARTH_CONFINE_READ, "/usr"},
-    {HEARTH_CONFINE_READ, "/lib"},
-    {HEARTH_CONFINE_READ, "/lib64"},
-    {HEARTH_CONFINE_FETCH, "/etc/ld.so.cache"},
-    {HEARTH_CONFINE_FETCH, "/etc/localtime"},
-    {HEARTH_CONFINE_FETCH, "/etc/ssl/openssl.cnf"},
-    /* names of hosts and users */
-    {HEARTH_CONFINE_FETCH, "/etc/nsswitch.conf"},
-    {HEARTH_CONFINE_FETCH, "/etc/host.conf"},
-    {HEARTH_CONFINE_FETCH, "/etc/hosts"},
-    {HEARTH_CONFINE_FETCH, "/etc/resolv.conf"},
-    {HEARTH_CONFINE_FETCH, "/etc/gai.conf"},
-    {HEARTH_CONFINE_FETCH, "/etc/services"},
-    {HEARTH_CONFINE_FETCH, "/etc/passwd"},
-    /* processors and memory */
-    {HEARTH_CONFINE_READ, "/proc/self"},
-    {HEARTH_CONFINE_FETCH, "/proc/cpuinfo"},
-    {HEARTH_CONFINE_FETCH, "/proc/meminfo"},
-    {HEARTH_CONFINE_FETCH, "/proc/stat"},
-    {HEARTH_CONFINE_FETCH, "/proc/sys/vm"},
-    {HEARTH_CONFINE_FETCH, "/proc/sys/kernel"},
-    {HEARTH_CONFINE_READ, "/sys/devices/system"},
-    {HEARTH_CONFINE_READ, "/sys/fs/cgroup"},
-    {HEARTH_CONFINE_READ, "/sys/kernel/mm"},
-    /* devices; the terminal is only looked for */
-    {HEARTH_CONFINE_DEVICE, "/dev/null"},
-    {HEARTH_CONFINE_FETCH, "/dev/tty"},
-    {HEARTH_CONFINE_FETCH, "/dev/urandom"},
-    {HEARTH_CONFINE_FETCH, "/dev/random"},
-}, gpu_paths[] = {
-    {HEARTH_CONFINE_DEVICE, "/dev"},
-    {HEARTH_CONFINE_READ, "/proc"},
-    {HEARTH_CONFINE_READ, "/sys"},
-    {HEARTH_CONFINE_READ, "/etc"},
-    {HEARTH_CONFINE_READ, "/opt"},
-    {HEARTH_CONFINE_READ, "/run"},
+} system_paths[] =
+    {
+        /* libraries that are loaded late, locales, time zones */
+        {HEARTH_CONFINE_READ, "/usr"},
+        {HEARTH_CONFINE_READ, "/lib"},
+        {HEARTH_CONFINE_READ, "/lib64"},
+        {HEARTH_CONFINE_FETCH, "/etc/ld.so.cache"},
+        {HEARTH_CONFINE_FETCH, "/etc/localtime"},
+        {HEARTH_CONFINE_FETCH, "/etc/ssl/openssl.cnf"},
+        /* names of hosts and users */
+        {HEARTH_CONFINE_FETCH, "/etc/nsswitch.conf"},
+        {HEARTH_CONFINE_FETCH, "/etc/host.conf"},
+        {HEARTH_CONFINE_FETCH, "/etc/hosts"},
+        {HEARTH_CONFINE_FETCH, "/etc/resolv.conf"},
+        {HEARTH_CONFINE_FETCH, "/etc/gai.conf"},
+        {HEARTH_CONFINE_FETCH, "/etc/services"},
+        {HEARTH_CONFINE_FETCH, "/etc/passwd"},
+        /* processors and memory */
+        {HEARTH_CONFINE_READ, "/proc/self"},
+        {HEARTH_CONFINE_FETCH, "/proc/cpuinfo"},
+        {HEARTH_CONFINE_FETCH, "/proc/meminfo"},
+        {HEARTH_CONFINE_FETCH, "/proc/stat"},
+        {HEARTH_CONFINE_FETCH, "/proc/sys/vm"},
+        {HEARTH_CONFINE_FETCH, "/proc/sys/kernel"},
+        {HEARTH_CONFINE_READ, "/sys/devices/system"},
+        {HEARTH_CONFINE_READ, "/sys/fs/cgroup"},
+        {HEARTH_CONFINE_READ, "/sys/kernel/mm"},
+        /* devices; the terminal is only looked for */
+        {HEARTH_CONFINE_DEVICE, "/dev/null"},
+        {HEARTH_CONFINE_FETCH, "/dev/tty"},
+        {HEARTH_CONFINE_FETCH, "/dev/urandom"},
+        {HEARTH_CONFINE_FETCH, "/dev/random"},
+},
+  gpu_paths[] = {
+      {HEARTH_CONFINE_DEVICE, "/dev"}, {HEARTH_CONFINE_READ, "/proc"}, {HEARTH_CONFINE_READ, "/sys"},
+      {HEARTH_CONFINE_READ, "/etc"},   {HEARTH_CONFINE_READ, "/opt"},  {HEARTH_CONFINE_READ, "/run"},
 };
 
 /* ---- places ---- */
@@ -147,8 +145,10 @@ static void allow_state(const struct hearth_options *options, const char *kv_dir
     if (session_db && parent(session_db, directory)) {
         hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s", directory);
         if (is_wide(directory)) {
-            hearth_log(HEARTH_LOG_WARN, "confine: all of %s stays open, as --session-db is a file in it: give it a "
-                                        "directory of its own", directory);
+            hearth_log(HEARTH_LOG_WARN,
+                       "confine: all of %s stays open, as --session-db is a file in it: give it a "
+                       "directory of its own",
+                       directory);
         }
     }
 }

@@ -18,8 +18,10 @@ static int give_up(const struct hearth_options *options, const char *why, struct
     if (options->kv_dir) {
         return hearth_fail(msg, HEARTH_ERR_IO, "--kv-dir: %s", why);
     }
-    hearth_health_raise(HEARTH_HEALTH_KV_DIR, "disk: %s: nothing is kept on disk (--kv-dir names another directory, "
-                        "none is silent)", why);
+    hearth_health_raise(HEARTH_HEALTH_KV_DIR,
+                        "disk: %s: nothing is kept on disk (--kv-dir names another directory, "
+                        "none is silent)",
+                        why);
     return HEARTH_OK;
 }
 
@@ -28,8 +30,7 @@ int hearth_serve_disk_prepare(const struct hearth_options *options, struct heart
     struct hearth_directory *directory = NULL;
     struct hearth_errmsg why = {""};
     *disk = (struct hearth_serve_disk){0};
-    if (options->kv_disk == 0 || options->cache_ram == 0 ||
-        (options->kv_dir && strcmp(options->kv_dir, "none") == 0)) {
+    if (options->kv_disk == 0 || options->cache_ram == 0 || (options->kv_dir && strcmp(options->kv_dir, "none") == 0)) {
         return HEARTH_OK;
     }
     disk->dir = options->kv_dir ? strdup(options->kv_dir) : hearth_kv_default_dir();

@@ -10,14 +10,10 @@
 
 enum hearth_log_level hearth_serve_log_level(const char *name) {
     switch (name[0]) {
-    case 'd':
-        return HEARTH_LOG_DEBUG;
-    case 'w':
-        return HEARTH_LOG_WARN;
-    case 'e':
-        return HEARTH_LOG_ERROR;
-    default:
-        return HEARTH_LOG_INFO;
+    case 'd': return HEARTH_LOG_DEBUG;
+    case 'w': return HEARTH_LOG_WARN;
+    case 'e': return HEARTH_LOG_ERROR;
+    default: return HEARTH_LOG_INFO;
     }
 }
 

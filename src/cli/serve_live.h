@@ -9,10 +9,10 @@
 
 struct hearth_serve_live {
     int argc;
-    char *const *argv;             /* the command line, read again each time */
+    char *const *argv; /* the command line, read again each time */
     struct hearth_api *api;
     struct hearth_service *service;
-    size_t key_count; /* that are in force; 0: clients need none */
+    size_t key_count;                     /* that are in force; 0: clients need none */
     const struct hearth_options *options; /* those that hold now: the first ones, or `taken` */
     struct hearth_options taken;
 };

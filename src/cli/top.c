@@ -133,8 +133,8 @@ static int look(struct chat_client *client, const struct top_options *chosen) {
     const char *url = hearth_chat_client_url(client);
     const bool twice = chosen->interval_s > 0;
     int status = 1;
-    if ((!twice || hearth_top_read(client, &before) == CHAT_DONE) &&
-        (!twice || wait_s(chosen->interval_s)) && hearth_top_read(client, &now) == CHAT_DONE) {
+    if ((!twice || hearth_top_read(client, &before) == CHAT_DONE) && (!twice || wait_s(chosen->interval_s)) &&
+        hearth_top_read(client, &now) == CHAT_DONE) {
         if (chosen->json) {
             status = hearth_show_json(hearth_top_json(url, twice ? &before : NULL, &now));
         } else {

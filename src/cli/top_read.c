@@ -79,8 +79,8 @@ enum chat_outcome hearth_top_read(struct chat_client *client, struct top_sample 
         bool must;
         json_t **to;
     } parts[] = {
-        {"/props", JSON_OBJECT, true, &out->props},      {"/slots", JSON_ARRAY, false, &out->slots},
-        {"/queue", JSON_OBJECT, false, &out->queue},     {"/metrics", JSON_OBJECT, false, &out->metrics},
+        {"/props", JSON_OBJECT, true, &out->props},    {"/slots", JSON_ARRAY, false, &out->slots},
+        {"/queue", JSON_OBJECT, false, &out->queue},   {"/metrics", JSON_OBJECT, false, &out->metrics},
         {"/health", JSON_OBJECT, false, &out->health},
     };
     enum chat_outcome outcome = CHAT_DONE;

@@ -115,9 +115,9 @@ static void print_requests(FILE *out, const struct top_sample *now) {
 
 static void print_prompts(FILE *out, const struct top_sample *before, const struct top_sample *now) {
     const double computed = metric(now, "prompt_computed_tokens_total");
-    const double reused = reused_of(metric(now, "prompt_reused_live_tokens_total"),
-                                    metric(now, "prompt_reused_ram_tokens_total"),
-                                    metric(now, "prompt_reused_disk_tokens_total"));
+    const double reused =
+        reused_of(metric(now, "prompt_reused_live_tokens_total"), metric(now, "prompt_reused_ram_tokens_total"),
+                  metric(now, "prompt_reused_disk_tokens_total"));
     const double computed_now = growth(before, now, "prompt_computed_tokens_total");
     const double reused_now = reused_of(growth(before, now, "prompt_reused_live_tokens_total"),
                                         growth(before, now, "prompt_reused_ram_tokens_total"),
@@ -175,9 +175,9 @@ static void print_connections(FILE *out, const struct top_sample *now) {
                   "clients   %s connections (%s idle, %s sending, %s waiting for replies); %s cut off as too slow, "
                   "%s too late, %s refused\n",
                   count(metric(now, "http_connections")).text, count(metric(now, "http_connections_idle")).text,
-                  count(metric(now, "http_connections_reading")).text,
-                  count(metric(now, "http_connections_busy")).text, count(metric(now, "http_stalled_total")).text,
-                  count(metric(now, "http_timeouts_total")).text, count(metric(now, "http_refused_total")).text);
+                  count(metric(now, "http_connections_reading")).text, count(metric(now, "http_connections_busy")).text,
+                  count(metric(now, "http_stalled_total")).text, count(metric(now, "http_timeouts_total")).text,
+                  count(metric(now, "http_refused_total")).text);
 }
 
 /* ---- lanes and what waits ---- */
@@ -199,9 +199,8 @@ static void print_lane(FILE *out, const json_t *slot) {
         cell(out, text(more, "key"), 10);
         cell(out, conversation(more), NAME_COLUMNS);
         (void)fprintf(out, "%9s  %6s  %5s  %7s  %7s  %9s", count(prompt).text,
-                      percent(part(number(more, "reused_tokens"), prompt)).text,
-                      percent(number(more, "progress")).text, count(number(more, "generated_tokens")).text,
-                      rate(number(more, "tokens_per_second")).text,
+                      percent(part(number(more, "reused_tokens"), prompt)).text, percent(number(more, "progress")).text,
+                      count(number(more, "generated_tokens")).text, rate(number(more, "tokens_per_second")).text,
                       duration(number(more, decodes ? "decode_ms" : "prefill_ms")).text);
     }
     (void)fputc('\n', out);
@@ -259,8 +258,7 @@ static void print_waiting(FILE *out, const struct top_sample *now) {
         cell(out, text(waiting, "class"), 11);
         cell(out, text(waiting, "key"), 10);
         cell(out, conversation(waiting), NAME_COLUMNS);
-        (void)fprintf(out, "%9s  %s\n", count(number(waiting, "prompt_tokens")).text,
-                      why(waiting, has_idle_lane(now)));
+        (void)fprintf(out, "%9s  %s\n", count(number(waiting, "prompt_tokens")).text, why(waiting, has_idle_lane(now)));
     }
     if (all > (double)n) {
         (void)fprintf(out, "and %s more\n", count(all - (double)n).text);

@@ -18,16 +18,18 @@ int hearth_checkpoint_take(struct hearth_checkpoint *checkpoint, struct hearth_e
     checkpoint->pos = 0;
     checkpoint->blob.len = 0;
     int err = engine->ops->snapshot_export(engine, seq, pos, &checkpoint->blob);
-    if (err == HEARTH_OK)
+    if (err == HEARTH_OK) {
         checkpoint->pos = pos;
+    }
     return err;
 }
 
 int32_t hearth_checkpoint_return(const struct hearth_checkpoint *checkpoint, struct hearth_engine *engine, int32_t seq,
                                  int32_t end, int32_t n) {
     HEARTH_ASSERT(n > 0 && n <= end);
-    if (n == end)
+    if (n == end) {
         return n;
+    }
     int err;
     if (n >= engine->ops->seq_rewind_floor(engine, seq, end)) {
         err = engine->ops->seq_rewind(engine, seq, n);
@@ -39,7 +41,8 @@ int32_t hearth_checkpoint_return(const struct hearth_checkpoint *checkpoint, str
         return HEARTH_ERR_STATE;
     }
     err = engine->ops->seq_keep(engine, seq, pos);
-    if (!err)
+    if (!err) {
         err = engine->ops->snapshot_import(engine, seq, pos, checkpoint->blob.data, checkpoint->blob.len);
+    }
     return err ? err : pos;
 }

@@ -50,9 +50,9 @@ static bool is_dry(const struct hearth_sampling *sampling) {
 static bool is_penalised(const struct hearth_sampling *sampling) {
     /* Exact comparisons: the neutral values are exactly representable, and anything else is on. */
     return sampling->penalty_last_tokens != 0 &&
-           (sampling->penalty_repeat < 1.0f || sampling->penalty_repeat > 1.0f ||
-            sampling->penalty_frequency < 0.0f || sampling->penalty_frequency > 0.0f ||
-            sampling->penalty_presence < 0.0f || sampling->penalty_presence > 0.0f);
+           (sampling->penalty_repeat < 1.0f || sampling->penalty_repeat > 1.0f || sampling->penalty_frequency < 0.0f ||
+            sampling->penalty_frequency > 0.0f || sampling->penalty_presence < 0.0f ||
+            sampling->penalty_presence > 0.0f);
 }
 
 bool hearth_sampling_penalises(const struct hearth_sampling *sampling) {

@@ -54,18 +54,18 @@ struct hearth_fim {
  * owned by the engine. */
 struct hearth_caps {
     enum hearth_memory_class memory_class;
-    bool cache_ok;               /* the self-test at load passed; false: state must not be reused */
-    uint32_t lanes;              /* sequences that may be in one batch, whichever these are */
-    uint32_t seqs;               /* sequences: as many, and spare ones for state that stands still */
-    uint32_t ctx_tokens;         /* cells, and at the same time the longest sequence */
-    uint32_t train_ctx_tokens;   /* context size the model was trained with */
-    uint32_t batch_tokens;       /* most tokens in one decode */
-    uint32_t ubatch_tokens;      /* tokens computed at once inside a decode: the natural prefill chunk */
-    uint32_t outputs;            /* most outputs of one batch; at least one for each sequence */
-    int32_t rewind_tokens;       /* so many tokens of the last decode can always be taken back with seq_rewind() */
-    bool batch_exact;            /* a token's logits and state are the same, to the bit, whether it is decoded alone or
-                                  * together with up to HEARTH_DRAFT_MAX others of its sequence; while nothing else is
-                                  * in the batch */
+    bool cache_ok;             /* the self-test at load passed; false: state must not be reused */
+    uint32_t lanes;            /* sequences that may be in one batch, whichever these are */
+    uint32_t seqs;             /* sequences: as many, and spare ones for state that stands still */
+    uint32_t ctx_tokens;       /* cells, and at the same time the longest sequence */
+    uint32_t train_ctx_tokens; /* context size the model was trained with */
+    uint32_t batch_tokens;     /* most tokens in one decode */
+    uint32_t ubatch_tokens;    /* tokens computed at once inside a decode: the natural prefill chunk */
+    uint32_t outputs;          /* most outputs of one batch; at least one for each sequence */
+    int32_t rewind_tokens;     /* so many tokens of the last decode can always be taken back with seq_rewind() */
+    bool batch_exact;          /* a token's logits and state are the same, to the bit, whether it is decoded alone or
+                                * together with up to HEARTH_DRAFT_MAX others of its sequence; while nothing else is
+                                * in the batch */
     uint32_t vocab_tokens;
     size_t token_bytes;          /* most bytes of text that one token stands for; 0: not known */
     size_t page_bytes_per_token; /* addressable state, about */
@@ -73,12 +73,12 @@ struct hearth_caps {
     uint64_t model_bytes;        /* size of the weights */
     uint64_t model_params;
     struct hearth_digest fingerprint; /* equal fingerprints can exchange state; see engine/fingerprint.h */
-    hearth_token end_token;      /* a token that ends generation; -1: the vocabulary has none */
+    hearth_token end_token;           /* a token that ends generation; -1: the vocabulary has none */
     struct hearth_fim fim;
-    bool add_bos;                /* the tokenizer puts a BOS token in front when add_special is set */
-    const char *description;     /* for example "llama 135M Q4_1" */
-    const char *engine_version;  /* for example "llama.cpp 0.5.0" */
-    const char *chat_template;   /* Jinja text from the model, or NULL */
+    bool add_bos;                    /* the tokenizer puts a BOS token in front when add_special is set */
+    const char *description;         /* for example "llama 135M Q4_1" */
+    const char *engine_version;      /* for example "llama.cpp 0.5.0" */
+    const char *chat_template;       /* Jinja text from the model, or NULL */
     const char *bos_text, *eos_text; /* "" when the vocabulary has none */
 };
 
@@ -98,12 +98,12 @@ struct hearth_logit_bias {
 
 /* How to choose the next token. temperature <= 0 is greedy. Filled by hearth_sampling_default(). */
 struct hearth_sampling {
-    float temperature; /* 0.8 */
-    float top_p;       /* 0.95; 1 = off */
-    float min_p;       /* 0.05; 0 = off */
-    float typical_p;   /* 1 = off */
-    int32_t top_k;     /* 40; 0 = off */
-    uint32_t seed;     /* HEARTH_SEED_RANDOM: a random one */
+    float temperature;           /* 0.8 */
+    float top_p;                 /* 0.95; 1 = off */
+    float min_p;                 /* 0.05; 0 = off */
+    float typical_p;             /* 1 = off */
+    int32_t top_k;               /* 40; 0 = off */
+    uint32_t seed;               /* HEARTH_SEED_RANDOM: a random one */
     int32_t penalty_last_tokens; /* 64 */
     float penalty_repeat;        /* 1 = off */
     float penalty_frequency;     /* 0 = off */
@@ -117,7 +117,7 @@ struct hearth_sampling {
     float dry_base;              /* 1.75 */
     int32_t dry_allowed_length;  /* 2 */
     int32_t dry_last_tokens;     /* 64 */
-    int32_t logprobs;  /* alternatives to report per token; -1 = no logprobs */
+    int32_t logprobs;            /* alternatives to report per token; -1 = no logprobs */
     bool ignore_eos;
     const struct hearth_logit_bias *logit_bias; /* borrowed until the sampler is created */
     size_t logit_biases;
@@ -127,7 +127,7 @@ struct hearth_sampling {
 /* How one token is chosen, or shown to a sampler. */
 enum hearth_sample_flags {
     HEARTH_SAMPLE_FREE = 1,    /* not under the grammar, which does not see the token (reasoning) */
-    HEARTH_SAMPLE_PROMPT = 2, /* accept only: a token of the prompt: penalties see it, the grammar does not */
+    HEARTH_SAMPLE_PROMPT = 2,  /* accept only: a token of the prompt: penalties see it, the grammar does not */
     HEARTH_SAMPLE_GRAMMAR = 4, /* accept only: the grammar sees it, penalties do not */
 };
 

@@ -39,8 +39,8 @@ struct hearth_fingerprint_parts {
     int32_t rope_scaling; /* -1 = the model's own */
     int32_t type_k, type_v;
     int32_t flash_attn;
-    float yarn[4];          /* extrapolation, attention, slow and fast beta; -1 = the model's own */
-    uint32_t yarn_orig_ctx; /* 0 = the model's own */
+    float yarn[4];                  /* extrapolation, attention, slow and fast beta; -1 = the model's own */
+    uint32_t yarn_orig_ctx;         /* 0 = the model's own */
     const char *const *override_kv; /* of the metadata */
     size_t override_kvs;
     const char *memory_class; /* another class stores other blobs */

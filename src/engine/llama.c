@@ -58,14 +58,10 @@ static int llama_decode_items(struct hearth_engine *engine, const struct hearth_
     HEARTH_ASSERT(outputs <= engine->caps.outputs); /* llama.cpp reserved room for no more and would abort */
     batch->n_tokens = (int32_t)n;
     switch (decode_batch(llama, items, n)) {
-    case 0:
-        return HEARTH_OK;
-    case 1:
-        return HEARTH_ERR_NO_CELLS;
-    case 2:
-        return HEARTH_ERR_CANCELLED;
-    default:
-        return HEARTH_ERR_ENGINE;
+    case 0: return HEARTH_OK;
+    case 1: return HEARTH_ERR_NO_CELLS;
+    case 2: return HEARTH_ERR_CANCELLED;
+    default: return HEARTH_ERR_ENGINE;
     }
 }
 

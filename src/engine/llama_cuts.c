@@ -24,7 +24,7 @@ struct special {
 struct hearth_llama_cuts {
     struct special *specials; /* sorted by text */
     size_t count, cap, longest;
-    bool first[256];          /* the bytes that they begin with */
+    bool first[256]; /* the bytes that they begin with */
 };
 
 static int compare(const void *a, const void *b) {
@@ -50,8 +50,8 @@ static bool add(struct hearth_llama_cuts *cuts, const struct special *special) {
 }
 
 struct hearth_llama_cuts *hearth_llama_cuts_create(const struct llama_vocab *vocab) {
-    const enum llama_token_attr special = LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_USER_DEFINED |
-                                          LLAMA_TOKEN_ATTR_UNKNOWN;
+    const enum llama_token_attr special =
+        LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_USER_DEFINED | LLAMA_TOKEN_ATTR_UNKNOWN;
     struct hearth_llama_cuts *cuts = calloc(1, sizeof *cuts);
     bool ok = cuts != NULL;
     for (llama_token token = 0; ok && token < llama_vocab_n_tokens(vocab); token++) {
@@ -59,7 +59,7 @@ struct hearth_llama_cuts *hearth_llama_cuts_create(const struct llama_vocab *voc
         const char *text = (attr & special) != 0 ? llama_vocab_get_text(vocab, token) : NULL;
         if (text != NULL && *text != '\0') {
             ok = add(cuts, &(struct special){text, strlen(text), (attr & LLAMA_TOKEN_ATTR_LSTRIP) == 0,
-                                           (attr & LLAMA_TOKEN_ATTR_USER_DEFINED) != 0});
+                                             (attr & LLAMA_TOKEN_ATTR_USER_DEFINED) != 0});
         }
     }
     if (!ok) {

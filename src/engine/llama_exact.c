@@ -109,8 +109,7 @@ bool __wrap_ggml_compute_forward_mul_mat_tiled(const struct ggml_compute_params 
 
 bool __wrap_ggml_compute_forward_mul_mat_id_tiled(const struct ggml_compute_params *params, struct ggml_tensor *dst,
                                                   int64_t expert, int64_t rows, const int32_t *map, char *scratch) {
-    return !rows_apart(0) &&
-           __real_ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, rows, map, scratch);
+    return !rows_apart(0) && __real_ggml_compute_forward_mul_mat_id_tiled(params, dst, expert, rows, map, scratch);
 }
 
 bool __wrap_llamafile_sgemm(const struct ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *a,

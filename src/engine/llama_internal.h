@@ -27,9 +27,9 @@ struct hearth_llama {
      * pages. */
     llama_seq_id scratch;
     bool deterministic; /* hearth_llama_params.deterministic */
-    bool recurrent; /* purely */
-    bool hybrid;    /* attention and recurrent layers */
-    int32_t n_swa;  /* sliding window, 0 = none */
+    bool recurrent;     /* purely */
+    bool hybrid;        /* attention and recurrent layers */
+    int32_t n_swa;      /* sliding window, 0 = none */
     /* The partial blob (header and P) of an empty sequence. Importing it into a sequence empties the recurrent part;
      * its P ends every page. */
     struct hearth_buf empty_partial;
@@ -42,7 +42,7 @@ struct hearth_llama {
     uint8_t *allowed;
 
     struct hearth_llama_cuts *cuts; /* where long texts are cut */
-    llama_token *ends; /* every token that ends generation */
+    llama_token *ends;              /* every token that ends generation */
     size_t ends_n;
 
     char *description;

@@ -38,7 +38,7 @@ struct hearth_sampler {
     int32_t logprobs; /* -1 = none */
     struct bias *biases;
     size_t biases_n;
-    llama_token_data *candidates;         /* room for PICK_MAX or for the vocabulary */
+    llama_token_data *candidates;                 /* room for PICK_MAX or for the vocabulary */
     struct hearth_grammar_constraint *constraint; /* the grammar, or NULL */
 };
 

@@ -118,9 +118,9 @@ int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t
     const size_t before = out->n;
     int err = len > INT32_MAX / 2 ? HEARTH_ERR_TOO_LARGE : HEARTH_OK;
     for (size_t at = 0; err == HEARTH_OK && (at < len || at == 0);) {
-        const size_t end =
-            cut && len - at > CUT_BYTES ? hearth_llama_cuts_next(llama->cuts, text, len, at + CUT_BYTES, parse_special)
-                                        : len;
+        const size_t end = cut && len - at > CUT_BYTES
+                               ? hearth_llama_cuts_next(llama->cuts, text, len, at + CUT_BYTES, parse_special)
+                               : len;
         err = tokenize_piece(llama, text + at, end - at, add_special && at == 0, parse_special, out);
         at = end > at ? end : SIZE_MAX;
     }

@@ -291,8 +291,8 @@ static bool compute_split(struct hearth_engine *engine, const hearth_token *toke
         }
         for (int32_t i = 0; i < split->most && at < SPLIT_TOKENS; i++, at++) {
             last = (int32_t)n;
-            items[n++] = (struct hearth_batch_item){
-                .token = tokens[at], .seq = 0, .pos = at, .output = at == SPLIT_TOKENS - 1};
+            items[n++] =
+                (struct hearth_batch_item){.token = tokens[at], .seq = 0, .pos = at, .output = at == SPLIT_TOKENS - 1};
         }
         err = engine->ops->decode(engine, items, n);
     }

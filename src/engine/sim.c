@@ -113,8 +113,8 @@ static int sim_decode(struct hearth_engine *engine, const struct hearth_batch_it
         sim->outputs[i] = hearth_sim_state_extend(sim, &sim->seqs[items[i].seq], items[i].token);
         sim->output_wanted[i] = items[i].output;
     }
-    hearth_sim_spend_ns(sim, 1e9 * fmax((double)n / sim->params.prefill_tokens_per_s,
-                                        1.0 / sim->params.decode_tokens_per_s));
+    hearth_sim_spend_ns(
+        sim, 1e9 * fmax((double)n / sim->params.prefill_tokens_per_s, 1.0 / sim->params.decode_tokens_per_s));
     if (fails) {
         for (size_t i = 0; i < n; i++) {
             sim->seqs[items[i].seq].broken = true;
@@ -307,8 +307,8 @@ int hearth_sim_create(const struct hearth_sim_params *params, struct hearth_engi
     }
     sim->base.ops = &sim_ops;
     sim->params = *params;
-    sim->origin = (sim_mix(params->seed, 0x0121611) & ~(uint64_t)SIM_STATE_LOW) |
-                  (params->repeats ? SIM_STATE_REPEATS : 0);
+    sim->origin =
+        (sim_mix(params->seed, 0x0121611) & ~(uint64_t)SIM_STATE_LOW) | (params->repeats ? SIM_STATE_REPEATS : 0);
     hearth_sim_text_init(&sim->text);
     caps_fill(sim);
     sim->outputs = calloc(params->batch_tokens, sizeof sim->outputs[0]);

@@ -10,24 +10,24 @@
 
 struct hearth_sim_params {
     enum hearth_memory_class memory_class;
-    uint32_t ctx_tokens;       /* cells; default 8192 */
-    uint32_t lanes;            /* default 4 */
-    uint32_t spare_seqs;       /* default 0: caps.seqs - caps.lanes */
-    uint32_t batch_tokens;     /* default 2048 */
-    uint32_t ubatch_tokens;    /* default 512 */
+    uint32_t ctx_tokens;    /* cells; default 8192 */
+    uint32_t lanes;         /* default 4 */
+    uint32_t spare_seqs;    /* default 0: caps.seqs - caps.lanes */
+    uint32_t batch_tokens;  /* default 2048 */
+    uint32_t ubatch_tokens; /* default 512 */
     /* Positions behind the end that a PAGES_SNAPSHOT sequence can be rewound without a snapshot (as a sliding
      * window that still holds older cells). Default 0, as a hybrid. */
     uint32_t rewind_tokens;
     /* Cost model. */
-    double prefill_tokens_per_s;   /* default 1000 */
-    double decode_tokens_per_s;    /* one lane; default 50 */
-    size_t page_bytes_per_token;   /* default 64: blobs really have this size */
-    size_t snapshot_bytes;         /* default 4096 */
-    double import_bytes_per_s;     /* default 1e9 */
-    double export_bytes_per_s;     /* default 1e9 */
+    double prefill_tokens_per_s; /* default 1000 */
+    double decode_tokens_per_s;  /* one lane; default 50 */
+    size_t page_bytes_per_token; /* default 64: blobs really have this size */
+    size_t snapshot_bytes;       /* default 4096 */
+    double import_bytes_per_s;   /* default 1e9 */
+    double export_bytes_per_s;   /* default 1e9 */
     /* Real time: sleep what the clock advances (for trying the server without a model). */
     bool real_time;
-    uint64_t seed;             /* part of the fingerprint: another seed is another model */
+    uint64_t seed; /* part of the fingerprint: another seed is another model */
     /* Mean length of a reply before the end token is drawn; default 40. */
     uint32_t reply_tokens;
     /* The bytes 1, 2, 3 mark the code before a gap, behind it, and the gap; 4 marks a file. Default off: no marks. */
@@ -46,9 +46,16 @@ int hearth_sim_create(const struct hearth_sim_params *params, struct hearth_engi
 /* Fault injection for tests: the n-th call (1 = the next) of an operation fails with the error its declaration
  * allows and, for imports, leaves the sequence empty; 0 turns it off. `every` repeats it. Any
  * thread. */
-enum hearth_sim_fault { HEARTH_SIM_FAULT_PAGE_EXPORT, HEARTH_SIM_FAULT_PAGE_IMPORT, HEARTH_SIM_FAULT_SNAPSHOT_EXPORT,
-                        HEARTH_SIM_FAULT_SNAPSHOT_IMPORT, HEARTH_SIM_FAULT_DECODE_NO_CELLS, HEARTH_SIM_FAULT_DECODE,
-                        HEARTH_SIM_FAULT_SEQ_REWIND, HEARTH_SIM_FAULTS };
+enum hearth_sim_fault {
+    HEARTH_SIM_FAULT_PAGE_EXPORT,
+    HEARTH_SIM_FAULT_PAGE_IMPORT,
+    HEARTH_SIM_FAULT_SNAPSHOT_EXPORT,
+    HEARTH_SIM_FAULT_SNAPSHOT_IMPORT,
+    HEARTH_SIM_FAULT_DECODE_NO_CELLS,
+    HEARTH_SIM_FAULT_DECODE,
+    HEARTH_SIM_FAULT_SEQ_REWIND,
+    HEARTH_SIM_FAULTS
+};
 void hearth_sim_fault(struct hearth_engine *engine, enum hearth_sim_fault fault, uint32_t nth, bool every);
 
 /* What a cache-less run would generate: the greedy token after `tokens`. Any thread. */

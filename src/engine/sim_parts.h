@@ -77,13 +77,13 @@ struct sim_cell {
 /* A sequence holds [0, n). Arrays have ctx_tokens + 1 entries. */
 struct sim_seq {
     int32_t n;
-    bool broken;        /* a decode failed half way: nothing but clearing is allowed */
-    bool complete;      /* the non-addressable state is that of n (always so without one) */
-    int32_t since;      /* the non-addressable state was computed here from this position on … */
-    int32_t high;       /* … up to here at the most */
-    uint32_t *cells;    /* [i]: the cell of position i */
-    sim_state *attn;    /* [i]: digest of cells [0, i) as attention sees them */
-    sim_state *rec;     /* [i]: non-addressable state at i; entries in [floor, n] are what a window still holds */
+    bool broken;     /* a decode failed half way: nothing but clearing is allowed */
+    bool complete;   /* the non-addressable state is that of n (always so without one) */
+    int32_t since;   /* the non-addressable state was computed here from this position on … */
+    int32_t high;    /* … up to here at the most */
+    uint32_t *cells; /* [i]: the cell of position i */
+    sim_state *attn; /* [i]: digest of cells [0, i) as attention sees them */
+    sim_state *rec;  /* [i]: non-addressable state at i; entries in [floor, n] are what a window still holds */
 };
 
 /* Set by tests from any thread. */
@@ -99,17 +99,17 @@ struct sim {
     sim_state origin; /* state of the empty sequence */
 
     struct sim_cell *cells;
-    uint32_t *free_cells; /* stack */
+    uint32_t *free_cells;        /* stack */
     _Atomic uint32_t free_count; /* read by any thread, as `counted` is */
     struct sim_seq *seqs;
 
-    sim_state *outputs;  /* by batch index, of the last decode */
+    sim_state *outputs; /* by batch index, of the last decode */
     bool *output_wanted;
     size_t output_count; /* size of the last batch that was computed */
 
-    _Atomic int64_t now_ns; /* read by any thread, moved by the engine's */
+    _Atomic int64_t now_ns;                       /* read by any thread, moved by the engine's */
     struct hearth_grammar_vocabulary *vocabulary; /* made for the first grammar */
-    uint64_t seeds_drawn; /* a "random" seed is the next one of a fixed series */
+    uint64_t seeds_drawn;                         /* a "random" seed is the next one of a fixed series */
     struct sim_fault faults[HEARTH_SIM_FAULTS];
     struct {
         _Atomic uint64_t decoded_tokens, page_exports, page_imports, snapshot_exports, snapshot_imports, shared_tokens;

@@ -21,11 +21,11 @@ _Static_assert(CANDIDATES > HEARTH_LOGPROBS_MAX, "as many alternatives as can be
 struct hearth_sampler {
     struct hearth_sampling sampling; /* logit_bias: our own copy */
     struct hearth_logit_bias *biases;
-    struct hearth_tokens history;    /* ring of the last tokens accepted, when a penalty is on */
+    struct hearth_tokens history; /* ring of the last tokens accepted, when a penalty is on */
     size_t history_next, history_most;
     uint64_t seed, draws;
     struct hearth_grammar_constraint *constraint; /* the grammar, or NULL */
-    uint8_t *allowed;                     /* by token, under a grammar */
+    uint8_t *allowed;                             /* by token, under a grammar */
 };
 
 struct candidate {
@@ -113,9 +113,12 @@ static int sampling_check(const struct hearth_engine *engine, const struct heart
         const char *name;
         float value;
     } finite[] = {
-        {"temperature", s->temperature},       {"top_p", s->top_p},
-        {"min_p", s->min_p},                   {"typical_p", s->typical_p},
-        {"repeat_penalty", s->penalty_repeat}, {"frequency_penalty", s->penalty_frequency},
+        {"temperature", s->temperature},
+        {"top_p", s->top_p},
+        {"min_p", s->min_p},
+        {"typical_p", s->typical_p},
+        {"repeat_penalty", s->penalty_repeat},
+        {"frequency_penalty", s->penalty_frequency},
         {"presence_penalty", s->penalty_presence},
     };
     for (size_t i = 0; i < sizeof finite / sizeof finite[0]; i++) {

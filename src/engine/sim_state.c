@@ -28,11 +28,11 @@ enum { PAGE_MAGIC = 0x47505348, SNAPSHOT_MAGIC = 0x4E535348 };
 /* A page: head, one record per position, padding to page_bytes_per_token × positions. A snapshot: head, padding. */
 struct blob_head {
     uint32_t magic;
-    int32_t p0, p1;     /* positions of a page; of a snapshot, p1 is its position */
+    int32_t p0, p1; /* positions of a page; of a snapshot, p1 is its position */
     uint32_t records;
-    uint64_t seed;      /* of the engine that wrote it */
-    sim_state state;    /* of a snapshot */
-    uint64_t checksum;  /* of everything behind the head */
+    uint64_t seed;     /* of the engine that wrote it */
+    sim_state state;   /* of a snapshot */
+    uint64_t checksum; /* of everything behind the head */
 };
 struct page_record {
     sim_state before, after;
@@ -48,8 +48,7 @@ static size_t page_bytes(const struct sim *sim, int64_t tokens) {
 
 /* Opaque state is a blob of the whole sequence. */
 static size_t snapshot_bytes(const struct sim *sim, int32_t pos) {
-    return sim->params.snapshot_bytes +
-           (sim->params.memory_class == HEARTH_MEMORY_OPAQUE ? page_bytes(sim, pos) : 0);
+    return sim->params.snapshot_bytes + (sim->params.memory_class == HEARTH_MEMORY_OPAQUE ? page_bytes(sim, pos) : 0);
 }
 
 /* Completes a blob that was reserved at `blob`: padding, checksum, head. */

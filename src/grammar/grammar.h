@@ -25,14 +25,14 @@
 
 /* A grammar that what is sampled must follow. */
 struct hearth_grammar {
-    const char *text;              /* GBNF, its start rule is "root" */
-    bool lazy;                     /* applies from a trigger on; until then anything goes */
-    const char *const *patterns;   /* triggers: regular expressions, matched against the text sampled so far; the
-                                      grammar takes over at the first group, else at the start of the match */
+    const char *text;            /* GBNF, its start rule is "root" */
+    bool lazy;                   /* applies from a trigger on; until then anything goes */
+    const char *const *patterns; /* triggers: regular expressions, matched against the text sampled so far; the
+                                    grammar takes over at the first group, else at the start of the match */
     size_t pattern_count;
-    const hearth_token *tokens;    /* triggers: tokens */
+    const hearth_token *tokens; /* triggers: tokens */
     size_t token_count;
-    const hearth_token *prefill;   /* tokens at the end of the prompt that the grammar begins with */
+    const hearth_token *prefill; /* tokens at the end of the prompt that the grammar begins with */
     size_t prefill_count;
 };
 

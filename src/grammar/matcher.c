@@ -137,12 +137,8 @@ static bool closure(struct hearth_grammar_matcher *m) {
         uint32_t symbol = (uint32_t)(head >> 32), node = (uint32_t)head;
         bool ok = true;
         switch (m->gbnf->symbols[symbol].kind) {
-        case HEARTH_GRAMMAR_GBNF_END:
-            ok = pop(m, node);
-            break;
-        case HEARTH_GRAMMAR_GBNF_RULE:
-            ok = enter(m, symbol, node);
-            break;
+        case HEARTH_GRAMMAR_GBNF_END: ok = pop(m, node); break;
+        case HEARTH_GRAMMAR_GBNF_RULE: ok = enter(m, symbol, node); break;
         default:
             ok = hearth_grammar_matcher_grow(m, (void **)&m->found, &m->found_cap, m->found_count, sizeof *m->found);
             if (ok) {
@@ -208,18 +204,12 @@ static bool matches(const struct hearth_grammar_gbnf *g, uint32_t symbol, uint32
     const struct hearth_grammar_gbnf_symbol *s = &g->symbols[symbol];
     bool token = (what & TOKEN_KEY) != 0;
     switch (s->kind) {
-    case HEARTH_GRAMMAR_GBNF_CHAR:
-        return !token && s->value == what;
-    case HEARTH_GRAMMAR_GBNF_SET:
-        return !token && set_holds(g, s->value, what);
-    case HEARTH_GRAMMAR_GBNF_NOT_SET:
-        return !token && !set_holds(g, s->value, what);
-    case HEARTH_GRAMMAR_GBNF_ANY:
-        return !token;
-    case HEARTH_GRAMMAR_GBNF_TOKEN:
-        return token && s->value == (what & ~TOKEN_KEY);
-    default:
-        return token && s->value != (what & ~TOKEN_KEY);
+    case HEARTH_GRAMMAR_GBNF_CHAR: return !token && s->value == what;
+    case HEARTH_GRAMMAR_GBNF_SET: return !token && set_holds(g, s->value, what);
+    case HEARTH_GRAMMAR_GBNF_NOT_SET: return !token && !set_holds(g, s->value, what);
+    case HEARTH_GRAMMAR_GBNF_ANY: return !token;
+    case HEARTH_GRAMMAR_GBNF_TOKEN: return token && s->value == (what & ~TOKEN_KEY);
+    default: return token && s->value != (what & ~TOKEN_KEY);
     }
 }
 

@@ -24,11 +24,11 @@
 #define HEARTH_HTTP_REQUEST_ID_BYTES 40
 #define HEARTH_HTTP_PEER_BYTES 56
 /* What scripts of web pages may read of an answer, besides what they always may. */
-#define HEARTH_HTTP_EXPOSED                                                                                     \
+#define HEARTH_HTTP_EXPOSED                                                                                        \
     "X-Request-Id, request-id, Retry-After, Retry-After-Ms, X-Should-Retry, Warning, x-ratelimit-limit-requests, " \
-    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "                    \
-    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, anthropic-ratelimit-requests-limit, "              \
-    "anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, "                              \
+    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "                       \
+    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, anthropic-ratelimit-requests-limit, "                 \
+    "anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, "                                 \
     "anthropic-ratelimit-tokens-limit, anthropic-ratelimit-tokens-remaining, anthropic-ratelimit-tokens-reset"
 /* Connections over the limit that may wait for their 503; beyond them nothing is accepted. */
 #define HEARTH_HTTP_CONNECTIONS_OVER 64u
@@ -51,7 +51,7 @@ struct hearth_http_server {
     struct hearth_http_origins *origins;
     struct event_base *base;
     struct evconnlistener *listener;
-    struct event *wake;         /* wake_fd is readable: posted work */
+    struct event *wake; /* wake_fd is readable: posted work */
     struct event *tick;
     struct event *accept_again; /* after accept() ran out of descriptors, or connections out of room */
     int wake_fd;
@@ -123,21 +123,21 @@ struct hearth_http_conn {
     struct hearth_http_address *address;
     struct evbuffer_cb_entry *output_watch;
     size_t unread_bytes; /* in the output buffer */
-    int64_t since_us; /* in this state */
-    int64_t heard_us; /* when bytes came last, or the state began */
+    int64_t since_us;    /* in this state */
+    int64_t heard_us;    /* when bytes came last, or the state began */
     enum hearth_http_conn_state state;
-    bool pumping;      /* inside the read loop: ending an exchange must not start another one */
-    bool eof;          /* the client has closed its side; whether it is gone is peer.c's question */
-    bool paused;       /* so much has arrived ahead of its turn that no more is read */
-    bool linger;       /* close by way of LINGER */
-    bool doomed;       /* to be closed by the timer's callback, from the loop */
-    bool surplus;      /* accepted when there were as many as may be */
-    bool quiet;        /* in the list of those */
-    bool head_read;    /* the parser stands at the end of a head */
-    bool complete;     /* the parser stands at the end of a request */
-    bool resumed;      /* it goes on from the end of a head, even if no bytes follow */
-    bool keep_alive;   /* of the request being read or answered */
-    int error_status;  /* found in a parser callback; answered when the parser has returned */
+    bool pumping;     /* inside the read loop: ending an exchange must not start another one */
+    bool eof;         /* the client has closed its side; whether it is gone is peer.c's question */
+    bool paused;      /* so much has arrived ahead of its turn that no more is read */
+    bool linger;      /* close by way of LINGER */
+    bool doomed;      /* to be closed by the timer's callback, from the loop */
+    bool surplus;     /* accepted when there were as many as may be */
+    bool quiet;       /* in the list of those */
+    bool head_read;   /* the parser stands at the end of a head */
+    bool complete;    /* the parser stands at the end of a request */
+    bool resumed;     /* it goes on from the end of a head, even if no bytes follow */
+    bool keep_alive;  /* of the request being read or answered */
+    int error_status; /* found in a parser callback; answered when the parser has returned */
     const char *error_message;
 
     /* A client that has closed its side: when it was asked last, and how long until it is looked at. */
@@ -159,7 +159,7 @@ struct hearth_http_conn {
     size_t protocol_len;  /* how much of its name in the request line was read */
     const char *piece;    /* what the parser looks at: the input from byte piece_at of the request on */
     uint64_t piece_at;
-    uint64_t word_end;    /* of the request line: behind the last word that was read, as such a byte */
+    uint64_t word_end; /* of the request line: behind the last word that was read, as such a byte */
     bool in_name;
     bool head_done;
     struct hearth_buf body; /* counted in server->bodies_bytes, also when it has been taken */
@@ -173,10 +173,10 @@ struct hearth_http_exchange {
     char *path; /* one allocation with the query */
     char *query;
     char request_id[HEARTH_HTTP_REQUEST_ID_BYTES];
-    bool head_only;  /* HEAD */
+    bool head_only; /* HEAD */
     bool begun;
     bool chunked;
-    bool events;     /* a stream of server-sent events */
+    bool events;             /* a stream of server-sent events */
     struct hearth_buf extra; /* header lines set by the handler */
     void (*gone)(void *user);
     void *gone_user;

@@ -218,7 +218,8 @@ static void put_head(struct hearth_http_conn *conn, int status, const char *requ
     const bool last = conn->eof && evbuffer_get_length(bufferevent_get_input(conn->bev)) == 0;
     conn->keep_alive = conn->keep_alive && !last && !atomic_load(&conn->server->closing);
     bool ok = hearth_buf_printf(&head,
-                                HEARTH_HTTP_VERSION "%d %s\r\nServer: hearth\r\nVary: Origin\r\n"
+                                HEARTH_HTTP_VERSION
+                                "%d %s\r\nServer: hearth\r\nVary: Origin\r\n"
                                 "Cross-Origin-Resource-Policy: same-origin\r\nX-Content-Type-Options: nosniff\r\n"
                                 "X-Request-Id: %s\r\n",
                                 status, status_text(status), request_id);

@@ -58,8 +58,8 @@ static void name_peer(const struct hearth_http_conn *conn, char out[HEARTH_HTTP_
     if (conn->server->unix_path != NULL) {
         snprintf(out, HEARTH_HTTP_PEER_BYTES, "a client of this machine");
     } else if (getpeername(bufferevent_getfd(conn->bev), (struct sockaddr *)&address, &len) != 0 ||
-        getnameinfo((const struct sockaddr *)&address, len, out, HEARTH_HTTP_PEER_BYTES, NULL, 0, NI_NUMERICHOST) !=
-            0) {
+               getnameinfo((const struct sockaddr *)&address, len, out, HEARTH_HTTP_PEER_BYTES, NULL, 0,
+                           NI_NUMERICHOST) != 0) {
         snprintf(out, HEARTH_HTTP_PEER_BYTES, "a client");
     }
 }

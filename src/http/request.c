@@ -261,12 +261,8 @@ const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const c
 
 static void fail_parse(struct hearth_http_conn *conn, llhttp_errno_t error) {
     switch (error) {
-    case HPE_INVALID_METHOD:
-        hearth_http_conn_fail(conn, 501, "unknown request method");
-        break;
-    case HPE_PAUSED_H2_UPGRADE:
-        hearth_http_conn_fail(conn, 505, NOT_SPOKEN);
-        break;
+    case HPE_INVALID_METHOD: hearth_http_conn_fail(conn, 501, "unknown request method"); break;
+    case HPE_PAUSED_H2_UPGRADE: hearth_http_conn_fail(conn, 505, NOT_SPOKEN); break;
     case HPE_INVALID_VERSION:
         if (conn->parser.http_major != 1 || conn->parser.http_minor > 1) {
             hearth_http_conn_fail(conn, 505, NOT_SPOKEN);
@@ -274,9 +270,7 @@ static void fail_parse(struct hearth_http_conn *conn, llhttp_errno_t error) {
         }
         hearth_http_conn_fail(conn, 400, "the request line does not end behind its version");
         break;
-    default:
-        hearth_http_conn_fail(conn, 400, llhttp_get_error_reason(&conn->parser));
-        break;
+    default: hearth_http_conn_fail(conn, 400, llhttp_get_error_reason(&conn->parser)); break;
     }
 }
 

@@ -259,8 +259,8 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
     }
     int listen_fd = -1;
     server->has_tls = params->tls_cert_path != NULL;
-    int rc = server->has_tls ? hearth_http_load_tls(server, params->tls_cert_path, params->tls_key_path, msg)
-                             : HEARTH_OK;
+    int rc =
+        server->has_tls ? hearth_http_load_tls(server, params->tls_cert_path, params->tls_key_path, msg) : HEARTH_OK;
     rc = rc == HEARTH_OK ? hearth_http_listen(server, &listen_fd, msg) : rc;
     server->params.host = server->params.tls_cert_path = server->params.tls_key_path = NULL; /* the caller's */
     server->origins = hearth_http_origins_create(params->host, params->cors_origins, params->cors_origin_count,

@@ -80,25 +80,25 @@ struct hearth_http_params {
     size_t cors_origin_count;
     const char *const *allow_hosts; /* other names of the server, likewise */
     size_t allow_host_count;
-    const char *host;              /* a name, an address, or unix:PATH; default "127.0.0.1" */
-    uint32_t unix_mode;            /* of that path; default 0600 */
-    const char *tls_cert_path;     /* a chain of certificates, PEM; default NULL: no TLS */
-    const char *tls_key_path;      /* the key of the first, PEM */
-    uint16_t port;                 /* 0: any free one, see hearth_http_port(); default 8080 */
-    size_t url_bytes;              /* most bytes of a request's target; default 8 KiB; else 414 */
-    size_t header_bytes;           /* most bytes of a request's head, at most 64 KiB; default 32 KiB; else 431 */
-    size_t body_bytes;             /* most bytes of a request's body; default 64 MiB; else 413 */
-    size_t bodies_bytes;           /* of all bodies that are here; default 512 MiB; else 503 */
-    size_t out_bytes;              /* most bytes of a stream that a slow reader may leave unread; default 16 MiB */
-    size_t unread_bytes;           /* of all answers that wait to be read; default 256 MiB */
+    const char *host;                 /* a name, an address, or unix:PATH; default "127.0.0.1" */
+    uint32_t unix_mode;               /* of that path; default 0600 */
+    const char *tls_cert_path;        /* a chain of certificates, PEM; default NULL: no TLS */
+    const char *tls_key_path;         /* the key of the first, PEM */
+    uint16_t port;                    /* 0: any free one, see hearth_http_port(); default 8080 */
+    size_t url_bytes;                 /* most bytes of a request's target; default 8 KiB; else 414 */
+    size_t header_bytes;              /* most bytes of a request's head, at most 64 KiB; default 32 KiB; else 431 */
+    size_t body_bytes;                /* most bytes of a request's body; default 64 MiB; else 413 */
+    size_t bodies_bytes;              /* of all bodies that are here; default 512 MiB; else 503 */
+    size_t out_bytes;                 /* most bytes of a stream that a slow reader may leave unread; default 16 MiB */
+    size_t unread_bytes;              /* of all answers that wait to be read; default 256 MiB */
     uint32_t connections_per_address; /* default 0: half of all, and for this machine's own no limit */
-    uint32_t connections;          /* most connections; default 4096; see hearth_http_start() */
-    uint32_t rate;                 /* least bytes a second of bodies and readers; default 1024 */
-    int64_t idle_us;               /* a kept connection without a request is closed; default 120 s */
-    int64_t head_us;               /* from the first byte of a request to the end of its head; default 30 s; else 408 */
-    int64_t body_us;               /* from there to the end of its body; default 300 s; else 408 */
-    int64_t trickle_us;            /* from there until `rate` counts; default 20 s */
-    int64_t stall_us;              /* over which a reader's `rate` is taken; default 60 s */
+    uint32_t connections;             /* most connections; default 4096; see hearth_http_start() */
+    uint32_t rate;                    /* least bytes a second of bodies and readers; default 1024 */
+    int64_t idle_us;                  /* a kept connection without a request is closed; default 120 s */
+    int64_t head_us;    /* from the first byte of a request to the end of its head; default 30 s; else 408 */
+    int64_t body_us;    /* from there to the end of its body; default 300 s; else 408 */
+    int64_t trickle_us; /* from there until `rate` counts; default 20 s */
+    int64_t stall_us;   /* over which a reader's `rate` is taken; default 60 s */
 };
 
 void hearth_http_params_default(struct hearth_http_params *params);
@@ -195,23 +195,23 @@ void hearth_http_break(struct hearth_http_exchange *exchange);
 bool hearth_http_may_report(const struct hearth_http_exchange *exchange);
 
 /* Numbers for /metrics: name, kind, help. */
-#define HEARTH_HTTP_STATS_TABLE(X)                                                                      \
-    X(connections, gauge, "Connections open")                                                           \
-    X(connections_idle, gauge, "Of these, waiting for a request")                                       \
-    X(connections_reading, gauge, "Of these, reading a request")                                        \
-    X(connections_busy, gauge, "Of these, with a request that is being answered")                       \
-    X(connections_closing, gauge, "Of these, being closed")                                             \
-    X(accepted, counter, "Connections accepted")                                                        \
-    X(requests, counter, "HTTP requests, each with its body")                                           \
-    X(dropped, counter, "Clients gone before the end of their response, or cut off")                    \
-    X(refused, counter, "Requests refused because there were too many connections or bodies")           \
-    X(evicted, counter, "Idle and slow connections closed in favour of new ones")                       \
-    X(timeouts, counter, "Requests that did not arrive in time")                                        \
-    X(forbidden, counter, "Requests of web pages that may not use the server")                          \
-    X(malformed, counter, "Requests that are no HTTP or exceed a limit")                                \
-    X(stalled, counter, "Clients cut off because they read too slowly")                                 \
-    X(unread_bytes, gauge, "Bytes of answers that wait for their readers")                              \
-    X(read_bytes, counter, "Bytes received")                                                            \
+#define HEARTH_HTTP_STATS_TABLE(X)                                                            \
+    X(connections, gauge, "Connections open")                                                 \
+    X(connections_idle, gauge, "Of these, waiting for a request")                             \
+    X(connections_reading, gauge, "Of these, reading a request")                              \
+    X(connections_busy, gauge, "Of these, with a request that is being answered")             \
+    X(connections_closing, gauge, "Of these, being closed")                                   \
+    X(accepted, counter, "Connections accepted")                                              \
+    X(requests, counter, "HTTP requests, each with its body")                                 \
+    X(dropped, counter, "Clients gone before the end of their response, or cut off")          \
+    X(refused, counter, "Requests refused because there were too many connections or bodies") \
+    X(evicted, counter, "Idle and slow connections closed in favour of new ones")             \
+    X(timeouts, counter, "Requests that did not arrive in time")                              \
+    X(forbidden, counter, "Requests of web pages that may not use the server")                \
+    X(malformed, counter, "Requests that are no HTTP or exceed a limit")                      \
+    X(stalled, counter, "Clients cut off because they read too slowly")                       \
+    X(unread_bytes, gauge, "Bytes of answers that wait for their readers")                    \
+    X(read_bytes, counter, "Bytes received")                                                  \
     X(written_bytes, counter, "Bytes sent, or waiting to be")
 
 struct hearth_http_stats {

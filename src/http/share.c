@@ -93,9 +93,7 @@ static double speed(const struct hearth_http_conn *conn, int64_t now_us) {
     int64_t since_us = conn->since_us;
     uint64_t bytes = 0;
     switch (conn->state) {
-    case HEARTH_HTTP_CONN_BODY:
-        bytes = conn->body.len;
-        break;
+    case HEARTH_HTTP_CONN_BODY: bytes = conn->body.len; break;
     case HEARTH_HTTP_CONN_IDLE:
     case HEARTH_HTTP_CONN_HEAD:
     case HEARTH_HTTP_CONN_FLUSH:
@@ -104,8 +102,7 @@ static double speed(const struct hearth_http_conn *conn, int64_t now_us) {
         bytes = conn->written_bytes - unsent - conn->window_bytes;
         break;
     case HEARTH_HTTP_CONN_SHAKE:
-    case HEARTH_HTTP_CONN_BUSY:
-        return -1;
+    case HEARTH_HTTP_CONN_BUSY: return -1;
     }
     return now_us - since_us < SLOW_LEAST_US ? -1 : (double)bytes * 1e6 / (double)(now_us - since_us);
 }

@@ -13,47 +13,58 @@ static bool has_work(const struct hearth_account *account) {
 static void advance(struct hearth_accounts *accounts, double us) {
     double least = -1, least_running = -1, most_running = -1;
     for (const struct hearth_account *a = accounts->v; a < accounts->v + accounts->count; a++) {
-        if (a->waiting > 0 && (least < 0 || a->used_us < least))
+        if (a->waiting > 0 && (least < 0 || a->used_us < least)) {
             least = a->used_us;
-        if (a->running > 0 && (least_running < 0 || a->used_us < least_running))
+        }
+        if (a->running > 0 && (least_running < 0 || a->used_us < least_running)) {
             least_running = a->used_us;
-        if (a->running > 0 && a->used_us > most_running)
+        }
+        if (a->running > 0 && a->used_us > most_running) {
             most_running = a->used_us;
+        }
     }
     if (least < 0) { /* no request waits */
         least = accounts->now_us + us < most_running ? accounts->now_us + us : most_running;
         least = least > least_running ? least : least_running;
     }
-    if (least > accounts->now_us)
+    if (least > accounts->now_us) {
         accounts->now_us = least;
+    }
 }
 
 /* The account of a tenant; a new one takes the place of one without work when there is no other. */
 static uint32_t open_account(struct hearth_accounts *accounts, uint64_t tenant) {
     uint32_t idle = 0;
-    if (accounts->count == 0)
+    if (accounts->count == 0) {
         accounts->v[accounts->count++] = (struct hearth_account){.weight = 1};
+    }
     for (uint32_t i = 0; i < accounts->count; i++) {
         const struct hearth_account *a = &accounts->v[i];
-        if (a->tenant == tenant)
+        if (a->tenant == tenant) {
             return i;
-        if (i > 0 && !has_work(a) && (idle == 0 || a->used_us < accounts->v[idle].used_us))
+        }
+        if (i > 0 && !has_work(a) && (idle == 0 || a->used_us < accounts->v[idle].used_us)) {
             idle = i;
+        }
     }
-    if (accounts->count < HEARTH_ACCOUNTS_MAX)
+    if (accounts->count < HEARTH_ACCOUNTS_MAX) {
         idle = accounts->count++;
-    if (idle > 0)
+    }
+    if (idle > 0) {
         accounts->v[idle] = (struct hearth_account){.tenant = tenant, .weight = 1};
+    }
     return idle;
 }
 
 uint32_t hearth_accounts_wait(struct hearth_accounts *accounts, struct hearth_tenant tenant) {
     uint32_t index = open_account(accounts, tenant.id);
     struct hearth_account *account = &accounts->v[index];
-    if (account->tenant == tenant.id)
+    if (account->tenant == tenant.id) {
         account->weight = tenant.weight > 0 ? tenant.weight : 1;
-    if (account->waiting++ == 0 && account->used_us < accounts->now_us)
+    }
+    if (account->waiting++ == 0 && account->used_us < accounts->now_us) {
         account->used_us = accounts->now_us;
+    }
     return index;
 }
 

@@ -25,8 +25,8 @@
 struct hearth_account {
     uint64_t tenant;
     double weight;
-    double used_us; /* virtual: microseconds of computing by weight */
-    int64_t last_run_us; /* real: when one of its requests last got a lane */
+    double used_us;            /* virtual: microseconds of computing by weight */
+    int64_t last_run_us;       /* real: when one of its requests last got a lane */
     uint32_t waiting, running; /* requests */
 };
 

@@ -9,13 +9,16 @@
 static struct hearth_admission_tenant *entry_of(struct hearth_admission *admission, uint64_t tenant) {
     struct hearth_admission_tenant *free = NULL;
     for (size_t i = 0; i < admission->count; i++) {
-        if (admission->of[i].taken > 0 && admission->of[i].tenant == tenant)
+        if (admission->of[i].taken > 0 && admission->of[i].tenant == tenant) {
             return &admission->of[i];
-        if (admission->of[i].taken == 0)
+        }
+        if (admission->of[i].taken == 0) {
             free = &admission->of[i];
+        }
     }
-    if (!free && admission->count < HEARTH_ADMISSION_TENANTS)
+    if (!free && admission->count < HEARTH_ADMISSION_TENANTS) {
         free = &admission->of[admission->count++];
+    }
     return free;
 }
 
@@ -31,11 +34,12 @@ void hearth_admission_take(struct hearth_admission *admission, uint64_t tenant) 
 void hearth_admission_leave(struct hearth_admission *admission, uint64_t tenant) {
     HEARTH_ASSERT(admission->taken > 0);
     admission->taken--;
-    for (size_t i = 0; i < admission->count; i++)
+    for (size_t i = 0; i < admission->count; i++) {
         if (admission->of[i].taken > 0 && admission->of[i].tenant == tenant) {
             admission->of[i].taken--;
             return;
         }
+    }
 }
 
 bool hearth_admission_full(const struct hearth_admission *admission, uint64_t tenant, uint32_t slots,
@@ -45,10 +49,11 @@ bool hearth_admission_full(const struct hearth_admission *admission, uint64_t te
     bool room = admission->count < HEARTH_ADMISSION_TENANTS; /* to tell the tenant apart */
     for (size_t i = 0; i < admission->count; i++) {
         const struct hearth_admission_tenant *of = &admission->of[i];
-        if (of->taken > 0 && of->tenant == tenant)
+        if (of->taken > 0 && of->tenant == tenant) {
             own = of->taken;
-        else
+        } else {
             tenants += of->taken > 0;
+        }
         room = room || of->taken == 0 || of->tenant == tenant;
     }
     return admission->taken >= (uint64_t)slots + free_lanes && (!room || own * tenants >= slots);

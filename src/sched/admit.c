@@ -32,28 +32,36 @@ static void hold(struct hearth_service *service, const struct hearth_task *task,
 static bool wait_for_leader(struct hearth_service *service, const struct hearth_task *task, int32_t resume) {
     bool needs_snapshot = hearth_caps_needs_snapshot(&service->engine->caps);
     if (task->request.cache_off || !service->engine->caps.cache_ok ||
-        (needs_snapshot && !hearth_cache_stores(service->cache)))
+        (needs_snapshot && !hearth_cache_stores(service->cache))) {
         return false;
+    }
     for (uint32_t i = 0; i < service->lanes; i++) {
         const struct hearth_task *leader = service->on_lane[i];
-        if (!leader || service->step.lanes[i].state != HEARTH_LANE_PREFILL)
+        if (!leader || service->step.lanes[i].state != HEARTH_LANE_PREFILL) {
             continue;
-        if (hearth_task_is_prefetch(leader) && !hearth_task_is_prefetch(task))
+        }
+        if (hearth_task_is_prefetch(leader) && !hearth_task_is_prefetch(task)) {
             continue; /* no request waits for it */
+        }
         const struct hearth_step_lane *lane = &service->step.lanes[leader->lane];
-        if (!hearth_digest_equal(leader->request.salt, task->request.salt))
+        if (!hearth_digest_equal(leader->request.salt, task->request.salt)) {
             continue;
-        int32_t fork = (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n - 1, leader->tokens.v,
-                                                     (size_t)lane->target);
-        if (fork < resume + WAIT_MIN_TOKENS || fork <= lane->computed)
+        }
+        int32_t fork =
+            (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n - 1, leader->tokens.v, (size_t)lane->target);
+        if (fork < resume + WAIT_MIN_TOKENS || fork <= lane->computed) {
             continue;
-        if (!needs_snapshot)
+        }
+        if (!needs_snapshot) {
             return true;
+        }
         /* At the leader's very end its own snapshot comes too late for a prompt that is the same: fork one earlier. */
-        if (fork == lane->target)
+        if (fork == lane->target) {
             fork--;
-        if (fork > lane->computed && hearth_step_mark(&service->step, leader->lane, fork))
+        }
+        if (fork > lane->computed && hearth_step_mark(&service->step, leader->lane, fork)) {
             return true;
+        }
     }
     return false;
 }
@@ -65,33 +73,48 @@ static void take_over(struct hearth_service *service, const struct hearth_task *
         const struct hearth_step_lane *lane = &service->step.lanes[i];
         const struct hearth_live *live = &service->lives[i];
         if (lane->state == HEARTH_LANE_IDLE || lane->priority != HEARTH_CLASS_WARM ||
-            !hearth_digest_equal(live->salt, task->request.salt))
+            !hearth_digest_equal(live->salt, task->request.salt)) {
             continue;
+        }
         const struct hearth_task *warm = service->on_lane[i];
         int32_t fork =
             (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n, warm->tokens.v, (size_t)lane->target);
-        if (fork >= lane->computed + WAIT_MIN_TOKENS)
+        if (fork >= lane->computed + WAIT_MIN_TOKENS) {
             hearth_lane_preempt(service, (int)i, false);
+        }
     }
 }
 
 /* ---- sampler ---- */
 
-static bool ensure_sampler(struct hearth_service *service, struct hearth_task *task, struct hearth_errmsg *msg) {
-    struct hearth_engine *engine = service->engine;
-    if (task->sampler)
-        return true;
-    hearth_memory_begin();
+static bool make_sampler(struct hearth_engine *engine, struct hearth_task *task, struct hearth_errmsg *msg) {
     task->sampler = engine->ops->sampler_create(engine, &task->request.sampling, msg);
-    if (!task->sampler)
+    if (!task->sampler) {
         return false;
+    }
     if (hearth_sampling_penalises(&task->request.sampling)) {
         const int32_t lookback = hearth_sampling_lookback(&task->request.sampling);
         const size_t n = task->tokens.n, last = lookback < 0 ? n : (size_t)lookback;
-        for (size_t i = n > last ? n - last : 0; i < n; i++)
+        for (size_t i = n > last ? n - last : 0; i < n; i++) {
             engine->ops->sampler_accept(engine, task->sampler, task->tokens.v[i], HEARTH_SAMPLE_PROMPT);
+        }
     }
     return !hearth_memory_refused();
+}
+
+/* False: there is none, and the task has failed. */
+static bool ensure_sampler(struct hearth_service *service, struct hearth_task *task) {
+    struct hearth_errmsg msg;
+    if (task->sampler) {
+        return true;
+    }
+    hearth_memory_begin();
+    if (make_sampler(service->engine, task, &msg)) {
+        return true;
+    }
+    const bool nomem = hearth_memory_refused();
+    hearth_task_fail(service, task, nomem ? HEARTH_ERR_NOMEM : HEARTH_ERR_INVALID, nomem ? "out of memory" : msg.text);
+    return false;
 }
 
 /* ---- start ---- */
@@ -101,9 +124,11 @@ static int by_position(const void *a, const void *b) {
 }
 
 static bool is_pinned(const struct hearth_task *task, int32_t pos) {
-    for (size_t i = 0; i < task->pin_count; i++)
-        if (task->pins[i].position == pos)
+    for (size_t i = 0; i < task->pin_count; i++) {
+        if (task->pins[i].position == pos) {
             return true;
+        }
+    }
     return false;
 }
 
@@ -113,29 +138,36 @@ static bool is_pinned(const struct hearth_task *task, int32_t pos) {
  * prompt's end. */
 static size_t collect_marks(const struct hearth_service *service, const struct hearth_task *task, int32_t resumed,
                             int32_t marks[HEARTH_MARKS_MAX]) {
-    if (!hearth_caps_needs_snapshot(&service->engine->caps) || !hearth_cache_stores(service->cache))
+    if (!hearth_caps_needs_snapshot(&service->engine->caps) || !hearth_cache_stores(service->cache)) {
         return 0;
+    }
     size_t n = 0;
-    if (task->end_mark > 0)
+    if (task->end_mark > 0) {
         marks[n++] = task->end_mark;
-    if (task->divergence > 0)
+    }
+    if (task->divergence > 0) {
         marks[n++] = task->divergence;
-    for (size_t i = 0; i < task->pin_count; i++)
+    }
+    for (size_t i = 0; i < task->pin_count; i++) {
         marks[n++] = task->pins[i].position;
-    for (size_t i = 0; i < task->mark_count && n < HEARTH_MARKS_MAX; i++)
+    }
+    for (size_t i = 0; i < task->mark_count && n < HEARTH_MARKS_MAX; i++) {
         marks[n++] = task->marks[i];
+    }
     int32_t every = (int32_t)service->params.snapshot_interval_tokens;
     for (int64_t at = every > 0 ? ((int64_t)resumed / every + 1) * every : INT64_MAX;
-         at < (int64_t)task->tokens.n && n < HEARTH_MARKS_MAX; at += every)
+         at < (int64_t)task->tokens.n && n < HEARTH_MARKS_MAX; at += every) {
         marks[n++] = (int32_t)at;
+    }
     qsort(marks, n, sizeof *marks, by_position);
     size_t kept = 0;
     int32_t before = resumed;
     for (size_t i = 0; i < n; i++) {
         bool end = (marks[i] == task->end_mark || is_pinned(task, marks[i])) && marks[i] > resumed;
         bool near = marks[i] < before + (marks[i] == task->divergence ? FORK_MIN_TOKENS : HEARTH_MARK_MIN_GAP_TOKENS);
-        if (marks[i] >= (int32_t)task->tokens.n || (near && !end) || marks[i] == before)
+        if (marks[i] >= (int32_t)task->tokens.n || (near && !end) || marks[i] == before) {
             continue;
+        }
         before = marks[kept++] = marks[i];
     }
     return kept;
@@ -143,16 +175,18 @@ static size_t collect_marks(const struct hearth_service *service, const struct h
 
 static void fill_receipt(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
                          const struct hearth_restore *restored) {
-    if (task->admitted)
+    if (task->admitted) {
         return; /* back after a preemption: the receipt tells of the first start */
+    }
     struct hearth_receipt *receipt = &task->receipt;
     receipt->reused_live_tokens = (uint32_t)restored->live_tokens;
     receipt->reused_ram_tokens = (uint32_t)restored->ram_tokens;
     receipt->reused_disk_tokens = (uint32_t)restored->far_tokens;
     receipt->computed_tokens = receipt->prompt_tokens - (uint32_t)restored->resumed;
     receipt->matched_tokens = (uint32_t)plan->matched;
-    if (receipt->reason != HEARTH_REASON_RESTORE_FAILED)
+    if (receipt->reason != HEARTH_REASON_RESTORE_FAILED) {
         receipt->reason = plan->reason;
+    }
     service->counters.prompt_reused_live_tokens += receipt->reused_live_tokens;
     service->counters.prompt_reused_ram_tokens += receipt->reused_ram_tokens;
     service->counters.prompt_reused_disk_tokens += receipt->reused_disk_tokens;
@@ -180,17 +214,20 @@ static void start(struct hearth_service *service, struct hearth_task *task, cons
     live->warm = hearth_task_is_prefetch(task);
     live->expected_until_us = 0;
     pin(service, task);
-    for (size_t i = 0; i < task->pin_count; i++)
+    for (size_t i = 0; i < task->pin_count; i++) {
         hearth_live_pin(live, &task->pins[i]);
+    }
     hearth_task_assigned(service, task, plan->target, restored->resumed, marks, mark_count, admit_us);
 }
 
 /* ---- admission ---- */
 
 static bool any_busy(const struct hearth_service *service) {
-    for (uint32_t i = 0; i < service->lanes; i++)
-        if (service->lives[i].busy)
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        if (service->lives[i].busy) {
             return true;
+        }
+    }
     return false;
 }
 
@@ -203,8 +240,9 @@ static bool after_failure(struct hearth_service *service, struct hearth_task *ta
         ++*vain;
         return true;
     }
-    if (hearth_lane_make_room(service, plan->target) || hearth_lane_preempt_for_cells(service, task))
+    if (hearth_lane_make_room(service, plan->target) || hearth_lane_preempt_for_cells(service, task)) {
         return true;
+    }
     if (!any_busy(service)) {
         ++*vain;
         return true;
@@ -222,10 +260,12 @@ bool hearth_task_lacks_cells(const struct hearth_service *service, const struct 
 /* The far tier has not looked everywhere yet, and computing would take much longer than waiting for that. */
 static bool wait_for_scan(const struct hearth_service *service, const struct hearth_task *task,
                           const struct hearth_plan *plan) {
-    if (!hearth_cache_scanning(service->cache))
+    if (!hearth_cache_scanning(service->cache)) {
         return false;
-    if (hearth_task_is_prefetch(task))
+    }
+    if (hearth_task_is_prefetch(task)) {
         return true;
+    }
     int32_t rest = (int32_t)task->tokens.n - plan->resume;
     double most_us = hearth_costs_compute_us(hearth_cache_costs(service->cache), rest) / SCAN_WAIT_SHARE;
     int64_t waited_us = hearth_service_now_us(service) - task->submitted_us;
@@ -237,17 +277,20 @@ static bool wait_for_scan(const struct hearth_service *service, const struct hea
  * wait. */
 static bool wait_for_reads(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     int64_t now_us = hearth_service_now_us(service);
-    if (!any_busy(service) && !hearth_task_is_prefetch(task))
+    if (!any_busy(service) && !hearth_task_is_prefetch(task)) {
         return false;
-    if (task->fetch_us > 0)
+    }
+    if (task->fetch_us > 0) {
         return now_us - task->fetch_us < FETCH_MAX_US && hearth_cache_fetching(service->cache, plan);
+    }
     task->fetch_us = now_us > 0 ? now_us : 1;
     return hearth_cache_fetch(service->cache, plan);
 }
 
 static bool wait_for_far(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
-    if (!wait_for_scan(service, task, plan) && !wait_for_reads(service, task, plan))
+    if (!wait_for_scan(service, task, plan) && !wait_for_reads(service, task, plan)) {
         return false;
+    }
     service->far_retry_us = hearth_clock_us() + FAR_PATIENCE_US;
     return true;
 }
@@ -280,21 +323,24 @@ static void end_warm(struct hearth_service *service, struct hearth_task *task, c
  * had. True: the task was held until it is in RAM, or has ended. */
 static bool warm_is_there(struct hearth_service *service, struct hearth_task *task) {
     int32_t n = (int32_t)task->tokens.n;
-    if (task->request.cache_off || !hearth_tokens_push(&task->tokens, -1))
+    if (task->request.cache_off || !hearth_tokens_push(&task->tokens, -1)) {
         return false;
+    }
     task->tokens.n = (size_t)n;
     const struct hearth_prompt prompt = {.tokens = task->tokens.v, .n = (size_t)n + 1, .salt = task->request.salt};
     const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
     struct hearth_plan plan;
-    if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), &plan))
+    if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), &plan)) {
         return false;
+    }
     bool waits = wait_for_far(service, task, &plan);
-    if (waits)
+    if (waits) {
         hold(service, task, false);
-    else if (plan.resume == n || !hearth_cache_in_ram(service->cache, &plan))
+    } else if (plan.resume == n || !hearth_cache_in_ram(service->cache, &plan)) {
         end_warm(service, task, &plan, plan.resume);
-    else
+    } else {
         return false;
+    }
     return true;
 }
 
@@ -311,32 +357,31 @@ static bool passes_end(const struct hearth_service *service, const struct hearth
 /* A plan is to run on the parked sequence, where no request runs. What it goes on from comes to a lane; for anything
  * else that place gives way as a lane would. Either changes lanes and what is stored: another plan has to be made. */
 static void leave_parked_place(struct hearth_service *service, const struct hearth_task *task, enum hearth_resume how) {
-    if (how == HEARTH_RESUME_IN_PLACE)
+    if (how == HEARTH_RESUME_IN_PLACE) {
         hearth_parked_return(service, task);
-    else
+    } else {
         hearth_parked_clear(service);
+    }
 }
 
 void hearth_task_admit(struct hearth_service *service, struct hearth_task *task) {
     HEARTH_ASSERT(task && task->lane < 0);
-    struct hearth_errmsg msg;
-    if (!ensure_sampler(service, task, &msg)) {
-        const bool nomem = hearth_memory_refused();
-        hearth_task_fail(service, task, nomem ? HEARTH_ERR_NOMEM : HEARTH_ERR_INVALID,
-                         nomem ? "out of memory" : msg.text);
+    if (!ensure_sampler(service, task)) {
         return;
     }
     if (hearth_task_lacks_cells(service, task) && !hearth_lane_preempt_for_cells(service, task)) {
         hold(service, task, true);
         return;
     }
-    if (hearth_task_is_prefetch(task) && warm_is_there(service, task))
+    if (hearth_task_is_prefetch(task) && warm_is_there(service, task)) {
         return;
+    }
     take_over(service, task);
     const int64_t admit_us = hearth_service_now_us(service);
     int64_t start_us = admit_us;
-    if (!task->admitted)
+    if (!task->admitted) {
         task->receipt.queue_us = start_us - task->submitted_us;
+    }
     uint64_t tried = 0; /* lanes that were captured: what RAM did not take is given up */
     uint32_t vain = 0;
     for (bool first = true;; first = false) {
@@ -372,8 +417,9 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         int64_t real_us = hearth_clock_us();
         bool passes = passes_end(service, task, &plan);
         hearth_cache_restore(service->cache, &plan, &prompt, service->live_list, &restored);
-        if (passes && !restored.failed)
+        if (passes && !restored.failed) {
             (void)hearth_cache_snapshot(service->cache, &service->lives[plan.target], HEARTH_SNAPSHOT_REPLY_END);
+        }
         service->told_us += hearth_clock_us() - real_us;
         task->receipt.plan_us += planned_us - start_us;
         task->receipt.restore_us += restored.us;
@@ -382,8 +428,9 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             start(service, task, &plan, &restored, admit_us);
             return;
         }
-        if (!after_failure(service, task, &plan, &restored, &vain))
+        if (!after_failure(service, task, &plan, &restored, &vain)) {
             return;
+        }
         start_us = hearth_service_now_us(service);
     }
 }

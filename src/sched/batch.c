@@ -11,17 +11,20 @@ static int32_t until_mark(const struct hearth_step_lane *lane) {
 
 static double urgency(const struct hearth_step *step, const struct hearth_step_lane *lane, int64_t now_us) {
     double left = (double)(lane->target - lane->computed);
-    if (lane->priority == HEARTH_CLASS_WARM)
+    if (lane->priority == HEARTH_CLASS_WARM) {
         return left + 1e12; /* behind all others */
+    }
     double waited_s = (double)(now_us - hearth_step_lane_start_us(step, lane)) / 1e6;
     return left - waited_s * step->params.ageing_tokens_per_s;
 }
 
 /* Prefill tokens that warm requests may have in a batch. */
 static int32_t warm_room(const struct hearth_step *step) {
-    for (uint32_t i = 0; i < step->params.lanes; i++)
-        if (step->lanes[i].state != HEARTH_LANE_IDLE && step->lanes[i].priority != HEARTH_CLASS_WARM)
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        if (step->lanes[i].state != HEARTH_LANE_IDLE && step->lanes[i].priority != HEARTH_CLASS_WARM) {
             return step->params.warm_chunk_tokens;
+        }
+    }
     return step->params.warm_alone_tokens > 0 ? step->params.warm_alone_tokens : INT32_MAX;
 }
 
@@ -29,13 +32,17 @@ static int32_t warm_room(const struct hearth_step *step) {
 static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, int32_t room) {
     int32_t chunk = step->params.chunk_tokens - decoding;
     int32_t most = decoding > 0 ? step->params.beside_tokens : 0;
-    for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++)
-        if (hearth_step_is_long(&step->lanes[i]))
+    for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++) {
+        if (hearth_step_is_long(&step->lanes[i])) {
             most = step->params.alone_tokens;
-    if (most > 0 && chunk > most)
+        }
+    }
+    if (most > 0 && chunk > most) {
         chunk = most;
-    if (chunk < HEARTH_PREFILL_LEAST)
+    }
+    if (chunk < HEARTH_PREFILL_LEAST) {
         chunk = HEARTH_PREFILL_LEAST;
+    }
     return chunk < room ? chunk : room;
 }
 
@@ -45,8 +52,9 @@ static int32_t shortest_left(const struct hearth_step *step, bool warm) {
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         const struct hearth_step_lane *lane = &step->lanes[i];
         if (lane->state == HEARTH_LANE_PREFILL && (warm || lane->priority != HEARTH_CLASS_WARM) &&
-            lane->target - lane->computed < shortest)
+            lane->target - lane->computed < shortest) {
             shortest = lane->target - lane->computed;
+        }
     }
     return shortest;
 }
@@ -56,8 +64,9 @@ static int32_t short_left(const struct hearth_step *step) {
     int32_t all = 0;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         const struct hearth_step_lane *lane = &step->lanes[i];
-        if (hearth_step_is_short(lane))
+        if (hearth_step_is_short(lane)) {
             all += lane->target - lane->computed;
+        }
     }
     return all;
 }
@@ -65,12 +74,13 @@ static int32_t short_left(const struct hearth_step *step) {
 int32_t hearth_batch_fill(const struct hearth_step *step, int64_t now_us, int32_t *shares, bool *passed) {
     int32_t room = step->params.batch_tokens, total = 0;
     int32_t warm = warm_room(step);
-    for (uint32_t i = 0; i < step->params.lanes && room > 0; i++)
+    for (uint32_t i = 0; i < step->params.lanes && room > 0; i++) {
         if (step->lanes[i].state == HEARTH_LANE_DECODE) {
             shares[i] = step->lanes[i].due < room ? step->lanes[i].due : room;
             room -= shares[i];
             total += shares[i];
         }
+    }
     int32_t chunk = prefill_room(step, total, room);
     uint64_t out = 0; /* long prefills that are left out */
     int32_t beside = short_left(step);
@@ -79,13 +89,16 @@ int32_t hearth_batch_fill(const struct hearth_step *step, int64_t now_us, int32_
         for (uint32_t i = 0; i < step->params.lanes; i++) {
             const struct hearth_step_lane *lane = &step->lanes[i];
             if (lane->state != HEARTH_LANE_PREFILL || shares[i] > 0 || (out >> i & 1) ||
-                (lane->priority == HEARTH_CLASS_WARM && warm <= 0))
+                (lane->priority == HEARTH_CLASS_WARM && warm <= 0)) {
                 continue;
-            if (!best || urgency(step, lane, now_us) < urgency(step, best, now_us))
+            }
+            if (!best || urgency(step, lane, now_us) < urgency(step, best, now_us)) {
                 best = lane;
+            }
         }
-        if (!best)
+        if (!best) {
             break;
+        }
         int32_t share = until_mark(best), left = best->target - best->computed;
         if (hearth_step_is_long(best) && step->passed < HEARTH_PASS_MOST &&
             shortest_left(step, best->priority == HEARTH_CLASS_WARM) <= left / HEARTH_SHORTER_TIMES) {
@@ -93,12 +106,14 @@ int32_t hearth_batch_fill(const struct hearth_step *step, int64_t now_us, int32_
             continue;
         }
         int32_t most = chunk;
-        if (hearth_step_is_long(best)) /* the others come along: they would wait for its batch in any case */
+        if (hearth_step_is_long(best)) { /* the others come along: they would wait for its batch in any case */
             most -= beside < chunk / 2 ? beside : chunk / 2;
-        else if (best->priority != HEARTH_CLASS_WARM)
+        } else if (best->priority != HEARTH_CLASS_WARM) {
             beside -= left;
-        if (share > most)
+        }
+        if (share > most) {
             share = most;
+        }
         if (best->priority == HEARTH_CLASS_WARM) {
             share = share < warm ? share : warm;
             warm -= share;

@@ -15,8 +15,9 @@ struct block {
 static void *put(struct block *block, const void *bytes, size_t len) {
     size_t at = block->used;
     block->used += (len + 15) / 16 * 16;
-    if (!block->base || len == 0)
+    if (!block->base || len == 0) {
         return (void *)bytes;
+    }
     return memcpy(block->base + at, bytes, len);
 }
 
@@ -32,29 +33,33 @@ static const char *const *put_texts(struct block *block, const char *const *text
     const char **copy = put(block, texts, count * sizeof *texts);
     for (size_t i = 0; i < count; i++) {
         const char *text = put_text(block, texts[i]);
-        if (block->base)
+        if (block->base) {
             copy[i] = text;
+        }
     }
     return copy;
 }
 
 static const struct hearth_grammar *put_grammar(struct block *block, const struct hearth_grammar *grammar) {
-    if (!grammar)
+    if (!grammar) {
         return NULL;
+    }
     struct hearth_grammar copy = *grammar;
     copy.text = put_text(block, grammar->text);
     copy.patterns = put_texts(block, grammar->patterns, grammar->pattern_count);
     copy.tokens = put_tokens(block, grammar->tokens, grammar->token_count);
     copy.prefill = put_tokens(block, grammar->prefill, grammar->prefill_count);
     struct hearth_grammar *put_copy = put(block, grammar, sizeof *grammar);
-    if (block->base)
+    if (block->base) {
         *put_copy = copy;
+    }
     return put_copy;
 }
 
 static const struct hearth_thinking *put_thinking(struct block *block, const struct hearth_thinking *thinking) {
-    if (!thinking)
+    if (!thinking) {
         return NULL;
+    }
     struct hearth_thinking copy = *thinking;
     copy.start = put_tokens(block, thinking->start, thinking->start_count);
     copy.prefill = put_tokens(block, thinking->prefill, thinking->prefill_count);
@@ -63,13 +68,15 @@ static const struct hearth_thinking *put_thinking(struct block *block, const str
     const hearth_token **ends = put(block, thinking->ends, thinking->end_count * sizeof *ends);
     for (size_t i = 0; i < thinking->end_count; i++) {
         const hearth_token *end = put_tokens(block, thinking->ends[i], thinking->end_counts[i]);
-        if (block->base)
+        if (block->base) {
             ends[i] = end;
+        }
     }
     copy.ends = ends;
     struct hearth_thinking *put_copy = put(block, thinking, sizeof *thinking);
-    if (block->base)
+    if (block->base) {
         *put_copy = copy;
+    }
     return put_copy;
 }
 
@@ -80,8 +87,8 @@ static struct hearth_request walk(struct block *block, const struct hearth_reque
     copy.pins = NULL;
     copy.stops = NULL;
     copy.prompt_tokens = copy.mark_count = copy.stop_count = 0;
-    copy.sampling.logit_bias = put(block, request->sampling.logit_bias,
-                                   request->sampling.logit_biases * sizeof *request->sampling.logit_bias);
+    copy.sampling.logit_bias =
+        put(block, request->sampling.logit_bias, request->sampling.logit_biases * sizeof *request->sampling.logit_bias);
     copy.sampling.grammar = put_grammar(block, request->sampling.grammar);
     copy.printed = put_tokens(block, request->printed, request->printed_count);
     copy.script = put_tokens(block, request->script, request->script_count);
@@ -93,8 +100,9 @@ void *hearth_request_copy(const struct hearth_request *request, struct hearth_re
     struct block block = {0};
     (void)walk(&block, request);
     block.base = malloc(block.used + 1);
-    if (!block.base)
+    if (!block.base) {
         return NULL;
+    }
     block.used = 0;
     *copy = walk(&block, request);
     return block.base;

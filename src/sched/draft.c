@@ -32,8 +32,9 @@ static size_t phrase_hash(const hearth_token *end, size_t room) {
 
 static bool grow(struct hearth_draft *draft, size_t n) {
     size_t room = draft->room ? draft->room : ROOM_MIN;
-    while (room <= n)
+    while (room <= n) {
         room *= 2;
+    }
     uint32_t *prev = malloc(room * sizeof *prev), *head = calloc(room, sizeof *head);
     if (!prev || !head) {
         free(prev);
@@ -46,8 +47,9 @@ static bool grow(struct hearth_draft *draft, size_t n) {
 }
 
 bool hearth_draft_index(struct hearth_draft *draft, const hearth_token *tokens, size_t n, size_t limit) {
-    if (n > UINT32_MAX || (n >= draft->room && !grow(draft, n)))
+    if (n > UINT32_MAX || (n >= draft->room && !grow(draft, n))) {
         return false;
+    }
     for (; draft->next < n && limit > 0; draft->next++, limit--) {
         uint32_t *head = &draft->head[phrase_hash(tokens + draft->next, draft->room)];
         draft->prev[draft->next] = *head;
@@ -58,29 +60,32 @@ bool hearth_draft_index(struct hearth_draft *draft, const hearth_token *tokens, 
 
 static int match_length(const hearth_token *a, const hearth_token *b, size_t most) {
     size_t n = 0;
-    while (n < most && a[-1 - (ptrdiff_t)n] == b[-1 - (ptrdiff_t)n])
+    while (n < most && a[-1 - (ptrdiff_t)n] == b[-1 - (ptrdiff_t)n]) {
         n++;
+    }
     return (int)n;
 }
 
 size_t hearth_draft_find(const struct hearth_draft *draft, const hearth_token *tokens, size_t n, hearth_token *out,
                          size_t most, int *match) {
     *match = 0;
-    if (n <= HEARTH_DRAFT_PHRASE || !draft->head)
+    if (n <= HEARTH_DRAFT_PHRASE || !draft->head) {
         return 0;
+    }
     HEARTH_ASSERT(draft->next >= n && n <= draft->room);
     size_t best = 0;
     size_t at = draft->head[phrase_hash(tokens + n, draft->room)];
     for (int step = 0; step < STEPS_MAX && at > 0 && *match < HEARTH_DRAFT_MATCH_MAX; step++, at = draft->prev[at]) {
-        int length = match_length(tokens + n, tokens + at,
-                                  at < HEARTH_DRAFT_MATCH_MAX ? at : HEARTH_DRAFT_MATCH_MAX);
-        if (length < HEARTH_DRAFT_PHRASE || length <= *match)
+        int length = match_length(tokens + n, tokens + at, at < HEARTH_DRAFT_MATCH_MAX ? at : HEARTH_DRAFT_MATCH_MAX);
+        if (length < HEARTH_DRAFT_PHRASE || length <= *match) {
             continue;
+        }
         *match = length;
         best = at;
     }
     /* What goes on beyond the end goes on with itself: a period. */
-    for (size_t i = 0; best > 0 && i < most; i++)
+    for (size_t i = 0; best > 0 && i < most; i++) {
         out[i] = best + i < n ? tokens[best + i] : out[best + i - n];
+    }
     return best > 0 ? most : 0;
 }

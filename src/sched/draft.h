@@ -8,8 +8,8 @@
 
 #include "base/buf.h"
 
-#define HEARTH_DRAFT_PHRASE 3      /* shorter repetitions say nothing */
-#define HEARTH_DRAFT_MATCH_MAX 32  /* longer ones are not told apart */
+#define HEARTH_DRAFT_PHRASE 3     /* shorter repetitions say nothing */
+#define HEARTH_DRAFT_MATCH_MAX 32 /* longer ones are not told apart */
 
 /* Zeroed: an empty index. */
 struct hearth_draft {

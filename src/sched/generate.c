@@ -34,7 +34,7 @@ static struct hearth_task *lane_task(struct hearth_service *service, uint32_t la
 
 /* Delivers the last event. `event` carries what came with the last token. */
 static void finish_task(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event,
-                       enum hearth_finish finish, const char *stop) {
+                        enum hearth_finish finish, const char *stop) {
     bool ok = hearth_reply_flush(&task->reply, &event->text);
     if (ok && stop) {
         event->stop_string = strdup(stop);
@@ -60,15 +60,18 @@ static const char *token_text(struct hearth_service *service, const struct heart
                               char small[TEXT_SMALL], char **large, size_t *len) {
     struct hearth_engine *engine = service->engine;
     bool special = task->request.special_text;
-    for (size_t i = 0; i < task->request.printed_count && !special; i++)
+    for (size_t i = 0; i < task->request.printed_count && !special; i++) {
         special = task->request.printed[i] == token;
+    }
     *len = engine->ops->token_text(engine, token, special, small, TEXT_SMALL);
     *large = NULL;
-    if (*len <= TEXT_SMALL)
+    if (*len <= TEXT_SMALL) {
         return small;
+    }
     *large = malloc(*len);
-    if (*large)
+    if (*large) {
         (void)engine->ops->token_text(engine, token, special, *large, *len);
+    }
     return *large;
 }
 
@@ -95,8 +98,9 @@ static unsigned sample_flags(const struct hearth_task *task) {
  * a script. -1: none. */
 static hearth_token forced_token(const struct hearth_service *service, const struct hearth_task *task) {
     hearth_token token = hearth_thinker_forced(&task->thinker);
-    if (token >= 0 || task->request.script_count == 0)
+    if (token >= 0 || task->request.script_count == 0) {
         return token;
+    }
     return task->scripted < task->request.script_count ? task->request.script[task->scripted]
                                                        : service->engine->caps.end_token;
 }
@@ -107,8 +111,9 @@ static void follow(struct hearth_service *service, struct hearth_task *task, hea
     struct hearth_engine *engine = service->engine;
     bool unseen = (sample_flags(task) & HEARTH_SAMPLE_FREE) != 0;
     struct hearth_thinking_end end = hearth_thinker_accept(&task->thinker, token, whole_character(task, text, len));
-    for (size_t i = 0; i < end.count && unseen; i++)
+    for (size_t i = 0; i < end.count && unseen; i++) {
         engine->ops->sampler_accept(engine, task->sampler, end.tokens[i], HEARTH_SAMPLE_GRAMMAR);
+    }
 }
 
 /* Adds the token's text to the reply; `*stop` as hearth_reply_feed. False: out of memory. */
@@ -118,8 +123,9 @@ static bool feed_text(struct hearth_service *service, struct hearth_task *task, 
     size_t len;
     const char *text = token_text(service, task, token, small, &large, &len);
     bool ok = text && hearth_reply_feed(&task->reply, text, len, out, stop);
-    if (ok)
+    if (ok) {
         follow(service, task, token, text, len);
+    }
     free(large);
     return ok;
 }
@@ -130,11 +136,13 @@ static hearth_token choose(struct hearth_service *service, struct hearth_task *t
     struct hearth_engine *engine = service->engine;
     unsigned flags = sample_flags(task);
     hearth_token token = forced_token(service, task);
-    if (token < 0)
+    if (token < 0) {
         return engine->ops->sample(engine, task->sampler, index, flags, logprobs);
+    }
     task->scripted += task->request.script_count > 0 && hearth_thinker_forced(&task->thinker) < 0;
-    if (logprobs && engine->ops->token_logprobs)
+    if (logprobs && engine->ops->token_logprobs) {
         engine->ops->token_logprobs(engine, task->sampler, index, token, logprobs);
+    }
     engine->ops->sampler_accept(engine, task->sampler, token, flags);
     return token;
 }
@@ -142,8 +150,9 @@ static hearth_token choose(struct hearth_service *service, struct hearth_task *t
 /* An event with the sampled token in it; NULL: out of memory. */
 static struct hearth_event *token_event(struct hearth_service *service, struct hearth_task *task, size_t index) {
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_TEXT);
-    if (!event)
+    if (!event) {
         return NULL;
+    }
     event->sampled = calloc(1, sizeof *event->sampled);
     if (!event->sampled) {
         hearth_event_destroy(event);
@@ -161,8 +170,9 @@ static bool deliver_prefilled(struct hearth_service *service, struct hearth_task
     task->first_us = task->last_us = hearth_service_now_us(service);
     task->receipt.prefill_us = task->first_us - task->started_us;
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_PREFILLED);
-    if (!event)
+    if (!event) {
         return false;
+    }
     task->request.deliver(task->request.user, event);
     return true;
 }
@@ -181,10 +191,11 @@ struct ending {
 };
 
 static void end_task(struct hearth_service *service, struct hearth_task *task, const struct ending *ending) {
-    if (ending->event)
+    if (ending->event) {
         finish_task(service, task, ending->event, ending->finish, ending->stop);
-    else
+    } else {
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+    }
 }
 
 /* Samples the next token of a lane and sends it on. Returns true while the task goes on; else `ending` says how it is
@@ -200,8 +211,9 @@ static bool advance(struct hearth_service *service, struct hearth_task *task, si
         return false;
     }
     ending->event = ok ? token_event(service, task, index) : NULL;
-    if (!ending->event)
+    if (!ending->event) {
         return false;
+    }
     hearth_token token = ending->event->sampled[0].token;
     task->generated++;
     service->counters.generated_tokens++;
@@ -215,8 +227,9 @@ static bool advance(struct hearth_service *service, struct hearth_task *task, si
         ending->event = NULL;
         return false;
     }
-    if (end)
+    if (end) {
         return false;
+    }
     bool full = task->tokens.n >= service->engine->caps.ctx_tokens;
     bool most = task->request.max_tokens > 0 && task->generated >= (uint32_t)task->request.max_tokens;
     if (ending->stop || full || most) {
@@ -255,29 +268,33 @@ static void add_lane(struct hearth_service *service, struct batch *batch, uint32
     batch->shares[i] = share < due ? share : due;
     batch->has_output[i] = batch->shares[i] == due;
     batch->output[i] = batch->n + (size_t)batch->shares[i] - 1;
-    for (int32_t pos = begin; pos < begin + batch->shares[i] + batch->ahead[i]; pos++)
+    for (int32_t pos = begin; pos < begin + batch->shares[i] + batch->ahead[i]; pos++) {
         service->items[batch->n++] = (struct hearth_batch_item){
             .token = pos < held ? task->tokens.v[pos] : guess->tokens[pos - held],
             .seq = service->lives[i].seq,
             .pos = pos,
             .output = pos + 1 >= held,
         };
+    }
 }
 
 /* The KV cache is full: preempts a prefetch that runs beside others, else empties an idle lane, else preempts the
  * request with the largest start tag. Its state is captured, and it waits as hearth_lane_preempt_without_cells()
  * says. */
 static void relieve(struct hearth_service *service) {
-    if (hearth_speculate_drop(service)) /* without what was guessed it may fit */
+    if (hearth_speculate_drop(service)) { /* without what was guessed it may fit */
         return;
+    }
     int lane = hearth_step_cells_victim(&service->step), busy = 0;
     HEARTH_ASSERT(lane >= 0);
-    for (uint32_t i = 0; i < service->lanes; i++)
+    for (uint32_t i = 0; i < service->lanes; i++) {
         busy += service->on_lane[i] != NULL;
+    }
     struct hearth_task *task = lane_task(service, (uint32_t)lane);
     bool warm = busy > 1 && hearth_task_is_prefetch(task);
-    if (!warm && hearth_lane_make_room(service, -1))
+    if (!warm && hearth_lane_make_room(service, -1)) {
         return;
+    }
     if (busy == 1) {
         hearth_task_fail(service, task, HEARTH_ERR_NO_CELLS, "the KV cache has no room for this request alone");
         return;
@@ -289,8 +306,9 @@ static void relieve(struct hearth_service *service) {
 static void fail_batch(struct hearth_service *service, const struct batch *batch, int err) {
     hearth_log(HEARTH_LOG_ERROR, "computing a batch of %zu tokens failed: %s", batch->n, hearth_err_text(err));
     for (uint32_t i = 0; i < service->lanes; i++) {
-        if (batch->shares[i] == 0)
+        if (batch->shares[i] == 0) {
             continue;
+        }
         struct hearth_task *task = lane_task(service, i);
         hearth_live_clear(service->cache, &service->lives[i]);
         hearth_task_fail(service, task, err == HEARTH_ERR_NOMEM ? err : HEARTH_ERR_ENGINE,
@@ -301,11 +319,14 @@ static void fail_batch(struct hearth_service *service, const struct batch *batch
 
 static enum hearth_snapshot_kind mark_kind(const struct hearth_service *service, const struct hearth_task *task,
                                            int32_t pos) {
-    if (pos == task->end_mark)
+    if (pos == task->end_mark) {
         return HEARTH_SNAPSHOT_PROMPT_END;
-    for (size_t i = 0; i < task->mark_count; i++)
-        if (task->marks[i] == pos)
+    }
+    for (size_t i = 0; i < task->mark_count; i++) {
+        if (task->marks[i] == pos) {
             return pos < task->request.head_tokens ? HEARTH_SNAPSHOT_HEAD : HEARTH_SNAPSHOT_MARK;
+        }
+    }
     int32_t every = (int32_t)service->params.snapshot_interval_tokens;
     return every > 0 && pos % every == 0 ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_DIVERGENCE;
 }
@@ -318,8 +339,10 @@ static bool pinned_end(const struct hearth_task *task) {
  * in any case, so that a request that needs its lane does not wait for more. */
 static void persist(struct hearth_service *service, struct hearth_task *task, struct hearth_live *live) {
     int32_t every = (int32_t)service->params.far_interval_tokens, n = (int32_t)live->tokens.n;
-    if ((!service->params.far && !hearth_task_is_prefetch(task)) || every == 0 || n / every == task->persisted / every)
+    if ((!service->params.far && !hearth_task_is_prefetch(task)) || every == 0 ||
+        n / every == task->persisted / every) {
         return;
+    }
     task->persisted = n;
     (void)hearth_lane_snapshot(service, task->lane, HEARTH_SNAPSHOT_INTERVAL);
     hearth_lane_capture_now(service, task->lane); /* all lanes would wait for a slow disk */
@@ -340,8 +363,9 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
         task->end_kept = task->end_kept || (taken && pos == task->end_mark);
     }
     persist(service, task, live);
-    if (service->step.lanes[lane].state == HEARTH_LANE_PREFILL)
+    if (service->step.lanes[lane].state == HEARTH_LANE_PREFILL) {
         hearth_task_progress(service, task);
+    }
     return true;
 }
 
@@ -349,17 +373,20 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
 static void go_on(struct hearth_service *service, struct hearth_task *task, int lane, size_t index) {
     struct ending ending;
     bool wanted = !task->prefilled && (!task->end_kept || pinned_end(task));
-    if (hearth_task_is_prefetch(task)) /* others will leave it here, also before it is captured */
+    if (hearth_task_is_prefetch(task)) { /* others will leave it here, also before it is captured */
         (void)hearth_lane_snapshot(service, lane, HEARTH_SNAPSHOT_DIVERGENCE);
+    }
     int64_t real_us = hearth_clock_us();
     bool goes_on = advance(service, task, index, &ending);
-    if (goes_on)
+    if (goes_on) {
         (void)hearth_speculate_observe(service, task, lane, 0, task->tokens.v[task->tokens.n - 1]);
-    else
+    } else {
         end_task(service, task, &ending);
+    }
     hearth_service_sampled(service, real_us);
-    if (goes_on && wanted)
+    if (goes_on && wanted) {
         (void)hearth_lane_snapshot(service, lane, HEARTH_SNAPSHOT_PROMPT_END);
+    }
 }
 
 /* ---- what was guessed ---- */
@@ -397,9 +424,10 @@ static void verify(struct hearth_service *service, const struct batch *batch, in
 static void complete(struct hearth_service *service, struct hearth_task *task, int lane, int32_t keep) {
     struct hearth_live *live = &service->lives[lane];
     int32_t begin = (int32_t)live->tokens.n;
-    for (int32_t pos = begin; pos < keep; pos++)
+    for (int32_t pos = begin; pos < keep; pos++) {
         service->items[pos - begin] =
             (struct hearth_batch_item){.token = task->tokens.v[pos], .seq = live->seq, .pos = pos};
+    }
     int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     int err = service->engine->ops->decode(service->engine, service->items, (size_t)(keep - begin));
     int64_t us = hearth_service_now_us(service) - start_us;
@@ -412,8 +440,9 @@ static void complete(struct hearth_service *service, struct hearth_task *task, i
                    (long long)task->id, hearth_err_text(err));
         hearth_live_clear(service->cache, live);
     }
-    if (!err && !hearth_live_append(live, task->tokens.v + begin, (size_t)(keep - begin)))
+    if (!err && !hearth_live_append(live, task->tokens.v + begin, (size_t)(keep - begin))) {
         hearth_live_clear(service->cache, live);
+    }
 }
 
 /* Takes a lane back to what it keeps, books that, and ends its task if that has ended. */
@@ -434,12 +463,14 @@ static void settle(struct hearth_service *service, int lane, const struct verifi
         hearth_event_destroy(verified->ending.event);
         return;
     }
-    if (verified->ended && pos >= 0 && pos < verified->keep)
+    if (verified->ended && pos >= 0 && pos < verified->keep) {
         complete(service, task, lane, verified->keep);
-    if (verified->ended)
+    }
+    if (verified->ended) {
         end_task(service, task, &verified->ending);
-    else if (pos < 0) /* its state is lost: it comes back */
+    } else if (pos < 0) { /* its state is lost: it comes back */
         hearth_lane_requeue(service, task, false, true);
+    }
 }
 
 /* ---- a batch ---- */
@@ -448,22 +479,27 @@ static void count_batch(struct hearth_service *service, const struct batch *batc
     int32_t shares[HEARTH_LANES_MAX];
     service->counters.steps++;
     service->batch_us = us;
-    if (batch->prefill_tokens > 0)
+    if (batch->prefill_tokens > 0) {
         service->counters.prefill_us += (uint64_t)us;
-    else
+    } else {
         service->counters.decode_us += (uint64_t)us;
-    if ((size_t)batch->prefill_tokens == batch->n)
+    }
+    if ((size_t)batch->prefill_tokens == batch->n) {
         hearth_cache_learn_prefill(service->cache, batch->prefill_tokens, us);
-    for (uint32_t i = 0; i < service->lanes; i++)
+    }
+    for (uint32_t i = 0; i < service->lanes; i++) {
         shares[i] = batch->shares[i] + batch->ahead[i];
+    }
     hearth_service_charge(service, shares, (int32_t)batch->n - batch->prefill_tokens, batch->prefill_tokens, us);
 }
 
 void hearth_service_compute(struct hearth_service *service, const int32_t *shares) {
     struct batch batch = {0};
-    for (uint32_t i = 0; i < service->lanes; i++)
-        if (shares[i] > 0)
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        if (shares[i] > 0) {
             add_lane(service, &batch, i, shares[i]);
+        }
+    }
     int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     int err = service->engine->ops->decode(service->engine, service->items, batch.n);
     int64_t us = hearth_service_now_us(service) - start_us;
@@ -479,16 +515,20 @@ void hearth_service_compute(struct hearth_service *service, const int32_t *share
     count_batch(service, &batch, us);
     bool goes_on[HEARTH_LANES_MAX] = {false};
     struct verified verified[HEARTH_LANES_MAX];
-    for (uint32_t i = 0; i < service->lanes; i++)
-        goes_on[i] = batch.shares[i] > 0 && (batch.ahead[i] > 0 || book_share(service, i, batch.shares[i]));
     for (uint32_t i = 0; i < service->lanes; i++) {
-        if (goes_on[i] && batch.ahead[i] > 0)
-            verify(service, &batch, (int)i, &verified[i]);
-        else if (goes_on[i] && batch.has_output[i])
-            go_on(service, lane_task(service, i), (int)i, batch.output[i]);
+        goes_on[i] = batch.shares[i] > 0 && (batch.ahead[i] > 0 || book_share(service, i, batch.shares[i]));
     }
-    for (uint32_t i = 0; i < service->lanes; i++) /* logits are not needed any more */
-        if (goes_on[i] && batch.ahead[i] > 0)
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        if (goes_on[i] && batch.ahead[i] > 0) {
+            verify(service, &batch, (int)i, &verified[i]);
+        } else if (goes_on[i] && batch.has_output[i]) {
+            go_on(service, lane_task(service, i), (int)i, batch.output[i]);
+        }
+    }
+    for (uint32_t i = 0; i < service->lanes; i++) { /* logits are not needed any more */
+        if (goes_on[i] && batch.ahead[i] > 0) {
             settle(service, (int)i, &verified[i]);
+        }
+    }
     hearth_speculate_plan(service);
 }

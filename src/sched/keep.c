@@ -19,8 +19,9 @@ static void ended_clear(struct hearth_ended *ended) {
 }
 
 void hearth_ended_note(struct hearth_service *service, struct hearth_task *task) {
-    if (task->last_lane < 0 || hearth_task_is_prefetch(task))
+    if (task->last_lane < 0 || hearth_task_is_prefetch(task)) {
         return;
+    }
     struct hearth_ended *place = &service->ended_ring[service->ended_at];
     service->ended_at = (service->ended_at + 1) % HEARTH_ENDED_MAX;
     ended_clear(place);
@@ -29,14 +30,16 @@ void hearth_ended_note(struct hearth_service *service, struct hearth_task *task)
         struct hearth_ended *ended =
             &service->ended_ring[(service->ended_at + 2 * HEARTH_ENDED_MAX - 1 - back) % HEARTH_ENDED_MAX];
         total += ended->tokens.n;
-        if (total > HEARTH_ENDED_TOKENS)
+        if (total > HEARTH_ENDED_TOKENS) {
             ended_clear(ended);
+        }
     }
     *place = (struct hearth_ended){
         .id = task->id, .salt = task->request.salt, .tokens = task->tokens, .lane = task->last_lane};
     task->tokens = (struct hearth_tokens){0};
-    if (task->expect_us > 0)
+    if (task->expect_us > 0) {
         hearth_service_expect_back(service, (struct hearth_expectation){.id = place->id, .within_us = task->expect_us});
+    }
 }
 
 void hearth_service_expect_back(struct hearth_service *service, struct hearth_expectation expectation) {
@@ -46,24 +49,28 @@ void hearth_service_expect_back(struct hearth_service *service, struct hearth_ex
         return;
     }
     size_t at = 0;
-    while (at < HEARTH_ENDED_MAX && service->ended_ring[at].id != expectation.id)
+    while (at < HEARTH_ENDED_MAX && service->ended_ring[at].id != expectation.id) {
         at++;
-    if (at == HEARTH_ENDED_MAX)
+    }
+    if (at == HEARTH_ENDED_MAX) {
         return;
+    }
     const struct hearth_ended *ended = &service->ended_ring[at];
     int64_t until_us = hearth_service_now_us(service) + expectation.within_us;
     struct hearth_live *live = &service->lives[ended->lane];
     size_t n = live->tokens.n;
     if (!live->busy && n > 0 && hearth_digest_equal(live->salt, ended->salt) &&
-        hearth_tokens_common(live->tokens.v, n, ended->tokens.v, ended->tokens.n) == n)
+        hearth_tokens_common(live->tokens.v, n, ended->tokens.v, ended->tokens.n) == n) {
         live->expected_until_us = until_us;
+    }
     const struct hearth_prompt prompt = {.tokens = ended->tokens.v, .n = ended->tokens.n, .salt = ended->salt};
     hearth_cache_expect(service->cache, &prompt, until_us);
 }
 
 void hearth_service_expect(struct hearth_service *service, int64_t id, int64_t within_us) {
-    if (id <= 0 || within_us <= 0)
+    if (id <= 0 || within_us <= 0) {
         return;
+    }
     pthread_mutex_lock(&service->mutex);
     if (service->expectation_count == service->expectation_cap) {
         size_t cap = service->expectation_cap ? service->expectation_cap * 2 : 16;
@@ -73,8 +80,9 @@ void hearth_service_expect(struct hearth_service *service, int64_t id, int64_t w
             service->expectation_cap = cap;
         }
     }
-    if (service->expectation_count < service->expectation_cap) /* else it is not expected: that costs only time */
+    if (service->expectation_count < service->expectation_cap) { /* else it is not expected: that costs only time */
         service->expectations[service->expectation_count++] = (struct hearth_expectation){id, within_us};
+    }
     pthread_cond_signal(&service->wake);
     pthread_mutex_unlock(&service->mutex);
 }
@@ -105,34 +113,38 @@ int hearth_service_forget(struct hearth_service *service, const struct hearth_fo
         pthread_cond_signal(&service->wake);
     }
     pthread_mutex_unlock(&service->mutex);
-    if (stopping)
+    if (stopping) {
         forget_destroy(forget);
+    }
     return stopping ? HEARTH_ERR_BUSY : HEARTH_OK;
 }
 
 static int32_t common_tokens(const struct hearth_forget_task *forget, struct hearth_digest salt,
                              const struct hearth_tokens *tokens) {
-    if (!hearth_digest_equal(forget->salt, salt))
+    if (!hearth_digest_equal(forget->salt, salt)) {
         return 0;
+    }
     return (int32_t)hearth_tokens_common(forget->tokens.v, forget->tokens.n, tokens->v, tokens->n);
 }
 
 /* What requests that run or wait begin with is kept. */
 static int begin(struct hearth_service *service, const struct hearth_forget_task *forget) {
-    if (forget->tokens.n == 0)
+    if (forget->tokens.n == 0) {
         return HEARTH_OK;
+    }
     int32_t keep = forget->keep, stop;
     for (const struct hearth_task *task = service->tasks; task; task = task->next) {
         int32_t common = common_tokens(forget, task->request.salt, &task->tokens);
         keep = common > keep ? common : keep;
     }
     const struct hearth_prompt prompt = {.tokens = forget->tokens.v, .n = forget->tokens.n, .salt = forget->salt};
-    int err = hearth_cache_forget(service->cache, &prompt, keep, service->live_list,
-                                  hearth_service_lives(service), &stop);
+    int err =
+        hearth_cache_forget(service->cache, &prompt, keep, service->live_list, hearth_service_lives(service), &stop);
     for (size_t i = 0; i < HEARTH_ENDED_MAX && !err; i++) {
         struct hearth_ended *ended = &service->ended_ring[i];
-        if (ended->id > 0 && common_tokens(forget, ended->salt, &ended->tokens) > stop)
+        if (ended->id > 0 && common_tokens(forget, ended->salt, &ended->tokens) > stop) {
             ended_clear(ended);
+        }
     }
     service->counters.forgets += err == HEARTH_OK;
     return err;
@@ -144,16 +156,19 @@ void hearth_service_forget_due(struct hearth_service *service) {
         int err = HEARTH_OK;
         bool failed = false;
         if (!forget->begun) {
-            if (hearth_cache_scanning(service->cache))
+            if (hearth_cache_scanning(service->cache)) {
                 return;
+            }
             err = begin(service, forget);
             forget->begun = true;
         }
-        if (!err && hearth_cache_removing(service->cache, &failed))
+        if (!err && hearth_cache_removing(service->cache, &failed)) {
             return;
+        }
         service->forgets = forget->next;
-        if (forget->done)
+        if (forget->done) {
             forget->done(forget->user, err ? err : failed ? HEARTH_ERR_IO : HEARTH_OK);
+        }
         forget_destroy(forget);
     }
 }
@@ -161,8 +176,9 @@ void hearth_service_forget_due(struct hearth_service *service) {
 static void cancel_all(struct hearth_forget_task *forget) {
     while (forget) {
         struct hearth_forget_task *next = forget->next;
-        if (forget->done)
+        if (forget->done) {
             forget->done(forget->user, HEARTH_ERR_CANCELLED);
+        }
         forget_destroy(forget);
         forget = next;
     }
@@ -177,6 +193,7 @@ void hearth_service_keep_finish(struct hearth_service *service) {
     cancel_all(service->forgets);
     service->forgets = NULL;
     cancel_all(inbox);
-    for (size_t i = 0; i < HEARTH_ENDED_MAX; i++)
+    for (size_t i = 0; i < HEARTH_ENDED_MAX; i++) {
         ended_clear(&service->ended_ring[i]);
+    }
 }

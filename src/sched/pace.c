@@ -11,11 +11,11 @@
 #define EXACT_SIZES 8
 #define PREFILL_MIN_TOKENS 32 /* smaller batches say little about the speed of a prefill */
 
-#define BESIDE_MIN_TOKENS 8  /* a prefill always gets on */
-#define BESIDE_SHARE 0.9     /* of the time there is: captures and sampling come between two batches */
-#define BESIDE_LEAST 0.5     /* of what decoding takes: prefills do not pay for a rate that it would not reach alone */
-#define BESIDE_UNKNOWN 64    /* a first batch beside lanes that decode, when their rate matters */
-#define BESIDE_STEP 32       /* kernels work on so many at a time: what is between costs nearly as much */
+#define BESIDE_MIN_TOKENS 8 /* a prefill always gets on */
+#define BESIDE_SHARE 0.9    /* of the time there is: captures and sampling come between two batches */
+#define BESIDE_LEAST 0.5    /* of what decoding takes: prefills do not pay for a rate that it would not reach alone */
+#define BESIDE_UNKNOWN 64   /* a first batch beside lanes that decode, when their rate matters */
+#define BESIDE_STEP 32      /* kernels work on so many at a time: what is between costs nearly as much */
 
 #define WARM_SHARE 5 /* of a batch that decodes: what a warm request may add to it */
 #define WARM_UNKNOWN 8
@@ -36,8 +36,9 @@
 #define ALONE_MOST_TOKENS 256 /* twice as many are a whole batch of most engines: as many as may be */
 
 static int slot_of(int32_t tokens) {
-    if (tokens <= EXACT_SIZES)
+    if (tokens <= EXACT_SIZES) {
         return tokens - 1;
+    }
     int octave = 31 - __builtin_clz((unsigned)tokens);
     int slot = EXACT_SIZES + (octave - 3) * 4 + ((tokens >> (octave - 2)) & 3);
     return slot < HEARTH_PACE_SIZES ? slot : HEARTH_PACE_SIZES - 1;
@@ -48,8 +49,9 @@ static void average(double *value, double sample) {
 }
 
 static int32_t between(double value, int32_t low, int32_t high) {
-    if (high < low)
+    if (high < low) {
         high = low;
+    }
     return value < low ? low : value > high ? high : (int32_t)value;
 }
 
@@ -58,20 +60,23 @@ static void learn_alone(struct hearth_pace *pace, int32_t tokens, int64_t us) {
     pace->slow = us > ALONE_SLOW_US ? pace->slow + 1 : 0;
     pace->fast = us < ALONE_FAST_US ? pace->fast + 1 : 0;
     int32_t size = pace->alone_tokens, half = tokens / 2 > ALONE_MIN_TOKENS ? tokens / 2 : ALONE_MIN_TOKENS;
-    if (pace->slow >= ALONE_SLOW_COUNT && (size == 0 || half < size))
+    if (pace->slow >= ALONE_SLOW_COUNT && (size == 0 || half < size)) {
         size = half;
-    else if (pace->fast >= ALONE_FAST_COUNT && size > 0)
+    } else if (pace->fast >= ALONE_FAST_COUNT && size > 0) {
         size = size < ALONE_MOST_TOKENS ? size * 2 : 0;
-    if (size == pace->alone_tokens)
+    }
+    if (size == pace->alone_tokens) {
         return;
+    }
     pace->alone_tokens = size;
     pace->slow = pace->fast = 0;
 }
 
 void hearth_pace_learn(struct hearth_pace *pace, int32_t decode_tokens, int32_t prefill_tokens, int64_t us) {
     HEARTH_ASSERT(decode_tokens >= 0 && prefill_tokens >= 0 && decode_tokens + prefill_tokens > 0);
-    if (us <= 0)
+    if (us <= 0) {
         return;
+    }
     if (prefill_tokens == 0) {
         struct hearth_pace_size *size = &pace->decode[slot_of(decode_tokens)];
         average(&size->tokens, decode_tokens);
@@ -80,34 +85,42 @@ void hearth_pace_learn(struct hearth_pace *pace, int32_t decode_tokens, int32_t 
         return;
     }
     if (decode_tokens == 0) {
-        if (prefill_tokens >= PREFILL_MIN_TOKENS)
+        if (prefill_tokens >= PREFILL_MIN_TOKENS) {
             average(&pace->prefill_us, (double)us / prefill_tokens);
-        if (prefill_tokens >= ALONE_MIN_TOKENS && prefill_tokens >= pace->alone_tokens)
+        }
+        if (prefill_tokens >= ALONE_MIN_TOKENS && prefill_tokens >= pace->alone_tokens) {
             learn_alone(pace, prefill_tokens, us);
+        }
         return;
     }
     double decode_us = hearth_pace_decode_us(pace, decode_tokens), rest_us = (double)us - decode_us;
-    if (decode_us >= 0)
+    if (decode_us >= 0) {
         average(&pace->beside_us, rest_us > 1 ? rest_us / prefill_tokens : 1.0 / prefill_tokens);
-    else if (pace->prefill_us > 0 && (double)us > pace->prefill_us * prefill_tokens) /* until there is better */
+    } else if (pace->prefill_us > 0 && (double)us > pace->prefill_us * prefill_tokens) { /* until there is better */
         average(&pace->decode_us, (double)us - pace->prefill_us * prefill_tokens);
+    }
 }
 
 double hearth_pace_decode_us(const struct hearth_pace *pace, int32_t tokens) {
     const struct hearth_pace_size *below = NULL, *above = NULL;
     for (int slot = 0; slot < HEARTH_PACE_SIZES && !above; slot++) {
         const struct hearth_pace_size *size = &pace->decode[slot];
-        if (size->us <= 0)
+        if (size->us <= 0) {
             continue;
-        if (size->tokens <= tokens)
+        }
+        if (size->tokens <= tokens) {
             below = size;
-        if (size->tokens >= tokens)
+        }
+        if (size->tokens >= tokens) {
             above = size;
+        }
     }
-    if (!above)
+    if (!above) {
         return -1;
-    if (!below || below == above)
+    }
+    if (!below || below == above) {
         return above->us;
+    }
     return below->us + (above->us - below->us) * (tokens - below->tokens) / (above->tokens - below->tokens);
 }
 
@@ -121,8 +134,9 @@ void hearth_pace_split(const struct hearth_pace *pace, int32_t decode_tokens, in
                        double *decode_each_us, double *prefill_each_us) {
     *decode_each_us = *prefill_each_us = (double)us / (decode_tokens + prefill_tokens);
     double decode_us = about_us(pace, decode_tokens);
-    if (decode_tokens == 0 || prefill_tokens == 0 || decode_us < 0)
+    if (decode_tokens == 0 || prefill_tokens == 0 || decode_us < 0) {
         return;
+    }
     decode_us = decode_us < (double)us ? decode_us : (double)us;
     *decode_each_us = decode_us / decode_tokens;
     *prefill_each_us = ((double)us - decode_us) / prefill_tokens;
@@ -131,13 +145,16 @@ void hearth_pace_split(const struct hearth_pace *pace, int32_t decode_tokens, in
 int32_t hearth_pace_beside(const struct hearth_pace *pace, int32_t decode_tokens, double tps, int32_t most) {
     double decode_us = about_us(pace, decode_tokens);
     double each_us = pace->beside_us > 0 ? pace->beside_us : pace->prefill_us;
-    if (tps <= 0 || decode_tokens == 0)
+    if (tps <= 0 || decode_tokens == 0) {
         return most;
-    if (decode_us < 0 || each_us <= 0)
+    }
+    if (decode_us < 0 || each_us <= 0) {
         return most < BESIDE_UNKNOWN ? most : BESIDE_UNKNOWN;
+    }
     double room_us = BESIDE_SHARE * 1e6 / tps - decode_us;
-    if (room_us < BESIDE_LEAST * decode_us)
+    if (room_us < BESIDE_LEAST * decode_us) {
         room_us = BESIDE_LEAST * decode_us;
+    }
     int32_t tokens = between(room_us / each_us, most < BESIDE_MIN_TOKENS ? most : BESIDE_MIN_TOKENS, most);
     return tokens > BESIDE_STEP && tokens < most ? tokens / BESIDE_STEP * BESIDE_STEP : tokens;
 }
@@ -147,8 +164,9 @@ int32_t hearth_pace_alone(const struct hearth_pace *pace, int32_t most) {
 }
 
 int32_t hearth_pace_warm_beside(const struct hearth_pace *pace) {
-    if (pace->decode_us <= 0 || pace->prefill_us <= 0)
+    if (pace->decode_us <= 0 || pace->prefill_us <= 0) {
         return WARM_UNKNOWN;
+    }
     return between(pace->decode_us / WARM_SHARE / pace->prefill_us, 1, WARM_CHUNK_MAX);
 }
 

@@ -17,10 +17,10 @@
 #include "base/clock.h"
 #include "sched/service_internal.h"
 
-#define PREEMPTED_KEEP_US 120000000  /* how long RAM keeps a preempted request's state, while it can */
-#define CELLS_RETRY_US 1000000   /* how often a task that is held for cells is asked again */
-#define DECODE_TPS 2.0           /* a reader sees the reply go on */
-#define PEEK_US 1000000          /* how long the estimate of a waiting prompt holds */
+#define PREEMPTED_KEEP_US 120000000 /* how long RAM keeps a preempted request's state, while it can */
+#define CELLS_RETRY_US 1000000      /* how often a task that is held for cells is asked again */
+#define DECODE_TPS 2.0              /* a reader sees the reply go on */
+#define PEEK_US 1000000             /* how long the estimate of a waiting prompt holds */
 
 /* ---- the queue ---- */
 
@@ -39,13 +39,16 @@ bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task,
 
 /* From now on the task has an admission slot, or none; and so many lanes more are busy. */
 static void count(struct hearth_service *service, struct hearth_task *task, bool in_admission, int on_lanes) {
-    if (hearth_task_is_prefetch(task))
+    if (hearth_task_is_prefetch(task)) {
         return;
+    }
     pthread_mutex_lock(&service->mutex);
-    if (in_admission && !task->in_admission)
+    if (in_admission && !task->in_admission) {
         hearth_admission_take(&service->admission, task->request.tenant.id);
-    if (!in_admission && task->in_admission)
+    }
+    if (!in_admission && task->in_admission) {
         hearth_admission_leave(&service->admission, task->request.tenant.id);
+    }
     task->in_admission = in_admission;
     service->on_lanes += (uint32_t)on_lanes;
     pthread_mutex_unlock(&service->mutex);
@@ -54,8 +57,9 @@ static void count(struct hearth_service *service, struct hearth_task *task, bool
 /* About what it takes to compute again the state that a task has lost while it was preempted. */
 static int64_t lost_us(const struct hearth_service *service, const struct hearth_task *task, int32_t computed) {
     double each_us = service->step.params.prefill_us;
-    if (task->preempted_at <= computed)
+    if (task->preempted_at <= computed) {
         return 0;
+    }
     return each_us > 0 ? (int64_t)(each_us * (task->preempted_at - computed)) : HEARTH_QUANTUM_US;
 }
 
@@ -66,8 +70,9 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
     hearth_step_assign(&service->step, task->id, lane, computed, (int32_t)task->tokens.n, marks, mark_count,
                        task->preempt_cost_us + again_us + now_us - admit_us, now_us);
     task->lane = lane;
-    if (task->preempted_at != computed || task->ahead > computed)
+    if (task->preempted_at != computed || task->ahead > computed) {
         task->ahead = computed;
+    }
     task->persisted = computed;
     task->preempted_at = 0;
     task->waits_for_ended = 0;
@@ -75,8 +80,9 @@ void hearth_task_assigned(struct hearth_service *service, struct hearth_task *ta
     task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
     service->on_lane[lane] = task;
     count(service, task, false, 1);
-    if (task->request.progress)
+    if (task->request.progress) {
         hearth_task_progress(service, task);
+    }
 }
 
 void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task) {
@@ -108,8 +114,9 @@ static void capture_parked(struct hearth_service *service) {
     int64_t start_us = hearth_service_now_us(service);
     struct hearth_task *task = service->parked_id ? hearth_task_find(service, service->parked_id) : NULL;
     hearth_lane_capture(service, (int)service->lanes);
-    if (task)
+    if (task) {
         task->preempt_cost_us += hearth_service_now_us(service) - start_us;
+    }
 }
 
 void hearth_parked_clear(struct hearth_service *service) {
@@ -119,16 +126,18 @@ void hearth_parked_clear(struct hearth_service *service) {
 }
 
 void hearth_parked_ended(struct hearth_service *service, const struct hearth_task *task) {
-    if (service->parked_id == task->id)
+    if (service->parked_id == task->id) {
         hearth_parked_clear(service);
+    }
 }
 
 void hearth_parked_return(struct hearth_service *service, const struct hearth_task *task) {
     const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
     int lane = hearth_live_first_to_go(lives, service->lanes, hearth_service_now_us(service));
     HEARTH_ASSERT(lane >= 0);
-    if (service->parked_id != task->id)
+    if (service->parked_id != task->id) {
         capture_parked(service);
+    }
     hearth_lane_capture(service, lane);
     hearth_live_clear(service->cache, &service->lives[lane]);
     swap_parked(service, lane, 0);
@@ -137,8 +146,9 @@ void hearth_parked_return(struct hearth_service *service, const struct hearth_ta
 /* A task's state goes from its lane to the parked sequence, so that giving the lane away costs the task nothing. The
  * state that was parked before comes to the lane; RAM has it by then. False: the engine has no such sequence. */
 static bool park(struct hearth_service *service, const struct hearth_task *task, int lane) {
-    if (service->places == service->lanes)
+    if (service->places == service->lanes) {
         return false;
+    }
     capture_parked(service);
     swap_parked(service, lane, task->id);
     return true;
@@ -158,23 +168,25 @@ void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *tas
     task->preemptions++;
     task->preempted_steps = service->counters.steps;
     live->warm = live->warm || !task->prefilled;
-    if (warm && empty)
+    if (warm && empty) {
         hearth_lane_capture_now(service, lane);
-    else if (!warm && !empty && live->tokens.n > 0 && park(service, task, lane))
+    } else if (!warm && !empty && live->tokens.n > 0 && park(service, task, lane)) {
         live = &service->lives[service->lanes];
-    else if (!warm)
+    } else if (!warm) {
         hearth_lane_capture(service, lane);
+    }
     if (!warm && live->tokens.n > 0) {
-        const struct hearth_prompt prompt = {
-            .tokens = live->tokens.v, .n = live->tokens.n, .salt = task->request.salt};
+        const struct hearth_prompt prompt = {.tokens = live->tokens.v, .n = live->tokens.n, .salt = task->request.salt};
         live->expected_until_us = live->used_us + PREEMPTED_KEEP_US;
         hearth_cache_expect(service->cache, &prompt, live->expected_until_us);
     }
-    if (empty)
+    if (empty) {
         hearth_live_clear(service->cache, live);
+    }
     task->preempt_cost_us = hearth_service_now_us(service) - live->used_us;
-    if (!hearth_task_queue(service, task, loses_place ? live->used_us : arrived_us))
+    if (!hearth_task_queue(service, task, loses_place ? live->used_us : arrived_us)) {
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+    }
 }
 
 void hearth_lane_preempt(struct hearth_service *service, int lane, bool loses_place) {
@@ -198,8 +210,9 @@ bool hearth_lane_preempt_for_cells(struct hearth_service *service, struct hearth
     int64_t now_us = hearth_service_now_us(service);
     int lane = may ? hearth_step_victim_for(&service->step, task->id, now_us, &loses_place) : -1;
     if (lane < 0) {
-        if (service->cells_retry_us == 0)
+        if (service->cells_retry_us == 0) {
             service->cells_retry_us = now_us + CELLS_RETRY_US;
+        }
         return false;
     }
     service->counters.yields++;
@@ -217,8 +230,9 @@ void hearth_service_charge(struct hearth_service *service, const int32_t *shares
     hearth_pace_split(&service->pace, decode_tokens, prefill_tokens, us, &decode_us, &prefill_us);
     for (uint32_t i = 0; i < service->lanes; i++) {
         bool prefills = service->step.lanes[i].state == HEARTH_LANE_PREFILL;
-        if (shares[i] > 0)
+        if (shares[i] > 0) {
             hearth_step_charge(&service->step, (int)i, shares[i] * (prefills ? prefill_us : decode_us));
+        }
     }
 }
 
@@ -238,8 +252,9 @@ static void tell_speeds(struct hearth_service *service) {
         short_prompts += hearth_step_is_short(lane);
     }
     double tps = service->min_decode_tps;
-    if (tps <= 0)
+    if (tps <= 0) {
         tps = short_prompts > lanes ? DECODE_TPS * lanes / short_prompts : DECODE_TPS;
+    }
     params->warm_chunk_tokens = hearth_pace_warm_beside(pace);
     params->warm_alone_tokens = hearth_pace_warm_alone(pace, params->chunk_tokens);
     params->beside_tokens = hearth_pace_beside(pace, decoding, tps, params->chunk_tokens);
@@ -251,12 +266,14 @@ static void tell_speeds(struct hearth_service *service) {
 static bool can_wait(const struct hearth_service *service, const struct hearth_task *task) {
     const struct hearth_caps *caps = &service->engine->caps;
     bool pages = hearth_caps_has_pages(caps), snapshots = hearth_caps_needs_snapshot(caps);
-    if (task->request.cache_off || !hearth_cache_stores(service->cache))
+    if (task->request.cache_off || !hearth_cache_stores(service->cache)) {
         return false;
+    }
     size_t page_bytes, snapshot_bytes;
     hearth_cache_budget(service->cache, &page_bytes, &snapshot_bytes);
-    if (snapshots && caps->snapshot_bytes > snapshot_bytes / 2)
+    if (snapshots && caps->snapshot_bytes > snapshot_bytes / 2) {
         return false;
+    }
     return !pages || task->tokens.n * caps->page_bytes_per_token <= page_bytes / 2;
 }
 
@@ -269,8 +286,9 @@ static void tell_lanes(struct hearth_service *service, bool all_busy) {
         const struct hearth_task *task = service->on_lane[i];
         struct hearth_step_lane *lane = &service->step.lanes[i];
         lane->not_preemptible = task && !can_wait(service, task);
-        if (!hearth_step_is_long(lane) || lane->not_preemptible || !pages || lane->capture || !all_busy)
+        if (!hearth_step_is_long(lane) || lane->not_preemptible || !pages || lane->capture || !all_busy) {
             continue;
+        }
         lane->capture = lane->computed - 1 - task->ahead >= page;
         lane->capture_since_us = lane->assigned_us;
     }
@@ -281,11 +299,13 @@ static void tell_needs(struct hearth_service *service) {
     struct hearth_step *step = &service->step;
     int64_t now_us = hearth_service_now_us(service);
     size_t at = 0;
-    while (at < step->queued && (step->queue[at].need_tokens >= 0 || step->queue[at].priority == HEARTH_CLASS_WARM))
+    while (at < step->queued && (step->queue[at].need_tokens >= 0 || step->queue[at].priority == HEARTH_CLASS_WARM)) {
         at++;
+    }
     if (at == step->queued) {
-        if (now_us - service->peeked_us < PEEK_US)
+        if (now_us - service->peeked_us < PEEK_US) {
             return;
+        }
         at = (size_t)(now_us / PEEK_US) % step->queued;
     }
     service->peeked_us = now_us;
@@ -305,12 +325,15 @@ void hearth_service_prepare(struct hearth_service *service) {
         service->cells_retry_us = 0;
         hearth_step_changed(&service->step);
     }
-    for (uint32_t i = 0; i < service->lanes; i++)
+    for (uint32_t i = 0; i < service->lanes; i++) {
         all_busy = all_busy && service->on_lane[i];
-    if (service->step.queued > 0 || all_busy)
+    }
+    if (service->step.queued > 0 || all_busy) {
         tell_lanes(service, all_busy);
-    if (service->step.queued > 0 && (all_busy || cells))
+    }
+    if (service->step.queued > 0 && (all_busy || cells)) {
         tell_needs(service);
+    }
 }
 
 void hearth_lane_capture_ahead(struct hearth_service *service, int lane, int pages) {
@@ -320,8 +343,9 @@ void hearth_lane_capture_ahead(struct hearth_service *service, int lane, int pag
     int whole = ((int32_t)live->tokens.n - 1 - task->ahead) / page;
     int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     pages = pages < whole ? pages : whole;
-    if (pages > 0)
+    if (pages > 0) {
         hearth_cache_capture_ahead(service->cache, &service->lives[lane], pages);
+    }
     task->ahead += (pages > 0 ? pages : 1) * page; /* also of what RAM did not take: that is not tried again */
     hearth_service_captured(service, start_us, real_us);
     hearth_step_captured(&service->step, lane);
@@ -341,27 +365,31 @@ static void expire(struct hearth_service *service, struct hearth_task *task) {
     event->finish = HEARTH_FINISH_LENGTH;
     event->late = true;
     service->counters.requests_done++;
-    if (task->lane >= 0)
+    if (task->lane >= 0) {
         hearth_lane_leave(service, task);
-    else
+    } else {
         hearth_step_withdraw(&service->step, task->id);
+    }
     hearth_task_end(service, task, event);
 }
 
 void hearth_service_expire(struct hearth_service *service) {
     int64_t now_us = hearth_service_now_us(service);
-    if (service->slept_until_us > now_us)
+    if (service->slept_until_us > now_us) {
         now_us = service->slept_until_us;
+    }
     service->slept_until_us = 0;
-    if (now_us < service->deadline_us)
+    if (now_us < service->deadline_us) {
         return;
+    }
     service->deadline_us = INT64_MAX;
     for (struct hearth_task *task = service->tasks, *next; task; task = next) {
         next = task->next;
-        if (task->deadline_us > 0 && task->deadline_us <= now_us)
+        if (task->deadline_us > 0 && task->deadline_us <= now_us) {
             expire(service, task);
-        else if (task->deadline_us > 0 && task->deadline_us < service->deadline_us)
+        } else if (task->deadline_us > 0 && task->deadline_us < service->deadline_us) {
             service->deadline_us = task->deadline_us;
+        }
     }
 }
 
@@ -369,11 +397,13 @@ void hearth_service_expire(struct hearth_service *service) {
 
 void hearth_task_progress(struct hearth_service *service, struct hearth_task *task) {
     size_t there = service->lives[task->lane].tokens.n;
-    if (!task->request.progress || task->prefilled)
+    if (!task->request.progress || task->prefilled) {
         return;
+    }
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_PROGRESS);
-    if (!event)
+    if (!event) {
         return; /* the next one tells it */
+    }
     event->receipt.prefill_us = hearth_service_now_us(service) - task->started_us;
     event->prefilled_tokens = (uint32_t)(there < task->prompt_tokens ? there : task->prompt_tokens);
     task->request.deliver(task->request.user, event);

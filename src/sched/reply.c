@@ -11,22 +11,26 @@
 
 bool hearth_reply_init(struct hearth_reply *reply, const char *const *stops, size_t stop_count) {
     *reply = (struct hearth_reply){0};
-    if (stop_count == 0)
+    if (stop_count == 0) {
         return true;
+    }
     reply->stops = calloc(stop_count, sizeof *reply->stops);
-    if (!reply->stops)
+    if (!reply->stops) {
         return false;
+    }
     for (; reply->stop_count < stop_count; reply->stop_count++) {
         reply->stops[reply->stop_count] = strdup(stops[reply->stop_count]);
-        if (!reply->stops[reply->stop_count])
+        if (!reply->stops[reply->stop_count]) {
             return false;
+        }
     }
     return true;
 }
 
 void hearth_reply_finish(struct hearth_reply *reply) {
-    for (size_t i = 0; i < reply->stop_count; i++)
+    for (size_t i = 0; i < reply->stop_count; i++) {
         free(reply->stops[i]);
+    }
     free(reply->stops);
     hearth_buf_finish(&reply->held);
     *reply = (struct hearth_reply){0};
@@ -52,22 +56,26 @@ static size_t possible_stop(const struct hearth_reply *reply) {
     size_t longest = 0;
     for (size_t i = 0; i < reply->stop_count; i++) {
         size_t len = strlen(reply->stops[i]) - 1;
-        if (len > reply->held.len)
+        if (len > reply->held.len) {
             len = reply->held.len;
-        for (; len > longest; len--)
+        }
+        for (; len > longest; len--) {
             if (memcmp(reply->held.data + reply->held.len - len, reply->stops[i], len) == 0) {
                 longest = len;
                 break;
             }
+        }
     }
     return longest;
 }
 
 static bool release(struct hearth_reply *reply, size_t len, struct hearth_buf *out) {
-    if (len == 0)
+    if (len == 0) {
         return true;
-    if (!hearth_utf8_append(out, (const char *)reply->held.data, len))
+    }
+    if (!hearth_utf8_append(out, (const char *)reply->held.data, len)) {
         return false;
+    }
     memmove(reply->held.data, reply->held.data + len, reply->held.len - len);
     reply->held.len -= len;
     return true;
@@ -76,10 +84,12 @@ static bool release(struct hearth_reply *reply, size_t len, struct hearth_buf *o
 bool hearth_reply_feed(struct hearth_reply *reply, const char *piece, size_t len, struct hearth_buf *out,
                        const char **stop) {
     *stop = NULL;
-    if (!hearth_buf_append(&reply->held, piece, len))
+    if (!hearth_buf_append(&reply->held, piece, len)) {
         return false;
-    if (reply->held.len == 0)
+    }
+    if (reply->held.len == 0) {
         return true;
+    }
     size_t end = find_stop(reply, stop);
     if (*stop) {
         bool ok = release(reply, end, out);

@@ -12,23 +12,25 @@
 
 #define CAPTURE_SLICE_PAGES 1
 #define CAPTURE_ALONE_PAGES 8
-#define CAPTURE_AHEAD_PAGES 4     /* of a lane that goes on: more than a batch computes, in most cases */
-#define CAPTURE_SHARE 10          /* between two batches: a tenth of a batch's time, but at least one page */
-#define CAPTURE_FULL_US 500000    /* how long a lane that is needed waits for the far tier to make room */
+#define CAPTURE_AHEAD_PAGES 4  /* of a lane that goes on: more than a batch computes, in most cases */
+#define CAPTURE_SHARE 10       /* between two batches: a tenth of a batch's time, but at least one page */
+#define CAPTURE_FULL_US 500000 /* how long a lane that is needed waits for the far tier to make room */
 #define POLL_EVENTS 512
 
 /* ---- tasks ---- */
 
 struct hearth_task *hearth_task_find(struct hearth_service *service, int64_t id) {
     struct hearth_task *task = service->tasks;
-    while (task && task->id != id)
+    while (task && task->id != id) {
         task = task->next;
+    }
     return task;
 }
 
 void hearth_task_destroy(struct hearth_service *service, struct hearth_task *task) {
-    if (task->sampler)
+    if (task->sampler) {
         service->engine->ops->sampler_destroy(service->engine, task->sampler);
+    }
     hearth_reply_finish(&task->reply);
     hearth_draft_finish(&task->spec.index);
     hearth_tokens_finish(&task->tokens);
@@ -48,8 +50,9 @@ void hearth_event_fill(struct hearth_event *event, const struct hearth_task *tas
 
 struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hearth_event_type type) {
     struct hearth_event *event = calloc(1, sizeof *event);
-    if (!event)
+    if (!event) {
         return NULL;
+    }
     event->type = type;
     hearth_event_fill(event, task);
     return event;
@@ -57,8 +60,9 @@ struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hear
 
 void hearth_task_end(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event) {
     struct hearth_task **link = &service->tasks;
-    while (*link != task)
+    while (*link != task) {
         link = &(*link)->next;
+    }
     *link = task->next;
     hearth_parked_ended(service, task);
     service->ended += task->admitted;
@@ -71,10 +75,12 @@ void hearth_task_end(struct hearth_service *service, struct hearth_task *task, s
     pthread_mutex_lock(&service->mutex);
     service->active--;
     service->warm -= warm;
-    if (in_admission)
+    if (in_admission) {
         hearth_admission_leave(&service->admission, tenant);
-    if (lane_us > 0)
+    }
+    if (lane_us > 0) {
         service->lane_us = service->lane_us > 0 ? (4 * service->lane_us + lane_us) / 5 : lane_us;
+    }
     pthread_cond_broadcast(&service->idle);
     pthread_mutex_unlock(&service->mutex);
 }
@@ -95,14 +101,16 @@ static void receipt_end(struct hearth_service *service, struct hearth_task *task
 
 void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, int err, const char *text) {
     receipt_end(service, task);
-    if (task->lane >= 0)
+    if (task->lane >= 0) {
         hearth_lane_leave(service, task);
-    else
+    } else {
         hearth_step_withdraw(&service->step, task->id);
-    if (err == HEARTH_ERR_CANCELLED)
+    }
+    if (err == HEARTH_ERR_CANCELLED) {
         service->counters.requests_cancelled++;
-    else
+    } else {
         service->counters.requests_failed++;
+    }
     struct hearth_event *event = task->failure;
     task->failure = NULL;
     event->type = HEARTH_EVENT_FAILED;
@@ -122,12 +130,15 @@ static enum hearth_capture capture_slice(struct hearth_service *service, int lan
         spent_us = hearth_service_now_us(service) - start_us;
     } while (state == HEARTH_CAPTURE_MORE && spent_us < limit_us);
     hearth_service_captured(service, start_us, real_us);
-    if (lane >= (int)service->lanes)
+    if (lane >= (int)service->lanes) {
         return state; /* the parked sequence: captured when it is needed, not in turn */
-    if (state == HEARTH_CAPTURE_FULL)
+    }
+    if (state == HEARTH_CAPTURE_FULL) {
         service->capture_full |= UINT64_C(1) << lane;
-    if (state != HEARTH_CAPTURE_MORE && !service->lives[lane].busy)
+    }
+    if (state != HEARTH_CAPTURE_MORE && !service->lives[lane].busy) {
         hearth_step_captured(&service->step, lane);
+    }
     return state;
 }
 
@@ -142,18 +153,22 @@ void hearth_lane_capture(struct hearth_service *service, int lane) {
     int64_t give_up_us = 0;
     for (;;) {
         enum hearth_capture state = capture_slice(service, lane, CAPTURE_ALONE_PAGES, 0);
-        if (state == HEARTH_CAPTURE_DONE)
+        if (state == HEARTH_CAPTURE_DONE) {
             return;
-        if (state == HEARTH_CAPTURE_MORE)
+        }
+        if (state == HEARTH_CAPTURE_MORE) {
             continue;
+        }
         int64_t now_us = hearth_clock_us();
         give_up_us = give_up_us > 0 ? give_up_us : now_us + CAPTURE_FULL_US;
-        if (now_us >= give_up_us)
+        if (now_us >= give_up_us) {
             break;
+        }
         (void)hearth_cache_wait(service->cache, give_up_us - now_us);
         service->told_us += hearth_clock_us() - now_us;
-        if (hearth_cache_poll(service->cache, POLL_EVENTS) > 0)
+        if (hearth_cache_poll(service->cache, POLL_EVENTS) > 0) {
             service->far_news = true; /* others may have waited for it, too */
+        }
     }
     service->lives[lane].dirty = service->lives[lane].snapshot_count > 0;
 }
@@ -166,16 +181,19 @@ void hearth_lane_capture_now(struct hearth_service *service, int lane) {
 void hearth_service_poll(struct hearth_service *service, bool admitting) {
     size_t events = hearth_cache_poll(service->cache, POLL_EVENTS);
     service->far_more = events == POLL_EVENTS;
-    service->far_news = events > 0 || service->far_news ||
-                        (service->far_retry_us > 0 && hearth_clock_us() >= service->far_retry_us);
-    if (!service->far_news || admitting)
+    service->far_news =
+        events > 0 || service->far_news || (service->far_retry_us > 0 && hearth_clock_us() >= service->far_retry_us);
+    if (!service->far_news || admitting) {
         return;
+    }
     service->far_news = false;
     service->far_retry_us = 0;
     hearth_step_changed(&service->step);
-    for (uint32_t i = 0; i < service->lanes; i++)
-        if (service->capture_full >> i & 1 && service->step.lanes[i].state == HEARTH_LANE_IDLE)
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        if (service->capture_full >> i & 1 && service->step.lanes[i].state == HEARTH_LANE_IDLE) {
             service->step.lanes[i].capture = hearth_cache_capture_pending(service->cache, &service->lives[i]);
+        }
+    }
     service->capture_full = 0;
 }
 
@@ -184,13 +202,16 @@ bool hearth_lane_make_room(struct hearth_service *service, int keep) {
     int64_t now_us = hearth_service_now_us(service);
     for (uint32_t i = 0; i < service->places; i++) {
         const struct hearth_live *live = &service->lives[i];
-        if (live->busy || (int)i == keep || live->tokens.n == 0)
+        if (live->busy || (int)i == keep || live->tokens.n == 0) {
             continue;
-        if (victim < 0 || hearth_live_goes_first(live, &service->lives[victim], now_us))
+        }
+        if (victim < 0 || hearth_live_goes_first(live, &service->lives[victim], now_us)) {
             victim = (int)i;
+        }
     }
-    if (victim < 0)
+    if (victim < 0) {
         return false;
+    }
     hearth_lane_capture(service, victim);
     hearth_live_clear(service->cache, &service->lives[victim]);
     return true;
@@ -203,16 +224,19 @@ static void take_task(struct hearth_service *service, struct hearth_task *task) 
     service->tasks = task;
     service->counters.requests++;
     service->counters.prompt_tokens += task->prompt_tokens;
-    if (task->deadline_us > 0 && task->deadline_us < service->deadline_us)
+    if (task->deadline_us > 0 && task->deadline_us < service->deadline_us) {
         service->deadline_us = task->deadline_us;
-    if (!hearth_task_queue(service, task, task->submitted_us))
+    }
+    if (!hearth_task_queue(service, task, task->submitted_us)) {
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
+    }
 }
 
 static void cancel_task(struct hearth_service *service, int64_t id) {
     struct hearth_task *task = hearth_task_find(service, id);
-    if (task)
+    if (task) {
         hearth_task_fail(service, task, HEARTH_ERR_CANCELLED, "the request was cancelled");
+    }
 }
 
 /* Sleeps until another thread has something; for a moment only, when a task is held for the far tier, and never beyond
@@ -222,20 +246,23 @@ static void sleep_locked(struct hearth_service *service) {
     int64_t until_us = service->far_retry_us > 0 ? service->far_retry_us : INT64_MAX;
     int64_t left_us = service->deadline_us > now_us ? service->deadline_us - now_us : 0;
     bool deadline = service->deadline_us < INT64_MAX && left_us < until_us - real_us;
-    if (deadline)
+    if (deadline) {
         until_us = real_us + left_us;
+    }
     if (until_us == INT64_MAX) {
         pthread_cond_wait(&service->wake, &service->mutex);
         return;
     }
     struct timespec until = {.tv_sec = until_us / 1000000,
                              .tv_nsec = until_us % 1000000 * 1000}; /* on the same clock */
-    if (pthread_cond_timedwait(&service->wake, &service->mutex, &until) == 0)
+    if (pthread_cond_timedwait(&service->wake, &service->mutex, &until) == 0) {
         return;
-    if (deadline)
+    }
+    if (deadline) {
         service->slept_until_us = service->deadline_us;
-    else
+    } else {
         service->far_ready = true;
+    }
 }
 
 /* What other threads left, taken out under the mutex. */
@@ -257,8 +284,9 @@ static bool nothing_locked(const struct hearth_service *service) {
 
 static void take_inbox(struct hearth_service *service, bool wait, struct inbox *in) {
     pthread_mutex_lock(&service->mutex);
-    while (wait && nothing_locked(service))
+    while (wait && nothing_locked(service)) {
         sleep_locked(service);
+    }
     service->far_ready = false;
     service->min_decode_tps = service->params.min_decode_tps;
     *in = (struct inbox){.tasks = service->inbox,
@@ -285,8 +313,9 @@ static void take_inbox(struct hearth_service *service, bool wait, struct inbox *
 static void cancel_warm(struct hearth_service *service) {
     for (struct hearth_task *task = service->tasks, *next; task; task = next) {
         next = task->next;
-        if (hearth_task_is_prefetch(task))
+        if (hearth_task_is_prefetch(task)) {
             hearth_task_fail(service, task, HEARTH_ERR_CANCELLED, "the server is shutting down");
+        }
     }
 }
 
@@ -299,19 +328,24 @@ static bool drain_inbox(struct hearth_service *service, bool wait) {
         in.tasks = task->next;
         take_task(service, task);
     }
-    for (size_t i = 0; i < in.expectation_count; i++)
+    for (size_t i = 0; i < in.expectation_count; i++) {
         hearth_service_expect_back(service, in.expectations[i]);
+    }
     free(in.expectations);
-    for (size_t i = 0; i < in.cancel_count; i++)
+    for (size_t i = 0; i < in.cancel_count; i++) {
         cancel_task(service, in.cancels[i]);
+    }
     free(in.cancels);
-    if (in.cancel_warm)
+    if (in.cancel_warm) {
         cancel_warm(service);
-    while (in.cancel_all && service->tasks)
+    }
+    while (in.cancel_all && service->tasks) {
         cancel_task(service, service->tasks->id);
+    }
     struct hearth_forget_task **end = &service->forgets;
-    while (*end)
+    while (*end) {
         end = &(*end)->next;
+    }
     *end = in.forgets;
     return !in.stopping;
 }
@@ -319,21 +353,23 @@ static bool drain_inbox(struct hearth_service *service, bool wait) {
 /* ---- the loop ---- */
 
 static void capture(struct hearth_service *service, const struct hearth_action *action) {
-    if (service->on_lane[action->lane])
+    if (service->on_lane[action->lane]) {
         hearth_lane_capture_ahead(service, action->lane, CAPTURE_AHEAD_PAGES);
-    else if (action->alone)
+    } else if (action->alone) {
         (void)capture_slice(service, action->lane, CAPTURE_ALONE_PAGES, 0);
-    else
+    } else {
         (void)capture_slice(service, action->lane, CAPTURE_SLICE_PAGES, service->batch_us / CAPTURE_SHARE);
+    }
 }
 
 /* Preempts a lane. The lane alone is no help to a task that lacks cells: it takes the cells, too, or is held. */
 static void give_way(struct hearth_service *service, const struct hearth_action *action) {
     struct hearth_task *to = hearth_task_find(service, action->id);
-    if (hearth_task_lacks_cells(service, to))
+    if (hearth_task_lacks_cells(service, to)) {
         hearth_task_admit(service, to);
-    else
+    } else {
         hearth_lane_preempt(service, action->lane, action->loses_place);
+    }
 }
 
 void *hearth_service_run(void *user) {
@@ -356,8 +392,9 @@ void *hearth_service_run(void *user) {
         hearth_service_publish(service);
         hearth_service_worked(service, real_us);
     }
-    for (uint32_t i = 0; i < service->places; i++)
+    for (uint32_t i = 0; i < service->places; i++) {
         hearth_lane_capture(service, (int)i);
+    }
     hearth_service_keep_finish(service);
     return NULL;
 }

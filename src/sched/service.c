@@ -23,8 +23,9 @@ const char *hearth_finish_text(enum hearth_finish finish) {
 }
 
 void hearth_event_destroy(struct hearth_event *event) {
-    if (!event)
+    if (!event) {
         return;
+    }
     hearth_buf_finish(&event->text);
     free(event->sampled);
     free(event->stop_string);
@@ -32,25 +33,27 @@ void hearth_event_destroy(struct hearth_event *event) {
 }
 
 void hearth_service_params_default(struct hearth_service_params *params) {
-    *params = (struct hearth_service_params){
-        .page_tokens = 256,
-                                                .cache_bytes = (size_t)1 << 30,
-                                                .snapshot_interval_tokens = 8192,
-                                                .far_min_tokens = 256,
-                                                .far_interval_tokens = 8192,
-                                                .draft_tokens = 8};
+    *params = (struct hearth_service_params){.page_tokens = 256,
+                                             .cache_bytes = (size_t)1 << 30,
+                                             .snapshot_interval_tokens = 8192,
+                                             .far_min_tokens = 256,
+                                             .far_interval_tokens = 8192,
+                                             .draft_tokens = 8};
 }
 
 /* ---- life ---- */
 
 static void free_service(struct hearth_service *service) {
-    if (service->params.far)
+    if (service->params.far) {
         service->params.far->ops->set_wake(service->params.far, NULL, NULL);
-    for (uint32_t i = 0; service->cache && i < service->places; i++)
+    }
+    for (uint32_t i = 0; service->cache && i < service->places; i++) {
         hearth_live_finish(service->cache, &service->lives[i]);
+    }
     hearth_cache_destroy(service->cache);
-    if (service->ram)
+    if (service->ram) {
         hearth_ram_destroy(service->ram);
+    }
     hearth_step_finish(&service->step);
     pthread_cond_destroy(&service->wake);
     pthread_cond_destroy(&service->idle);
@@ -87,19 +90,23 @@ static void on_far_event(void *user) {
 int hearth_service_create(struct hearth_engine *engine, const struct hearth_service_params *params,
                           struct hearth_service **out, struct hearth_errmsg *msg) {
     *out = NULL;
-    if (engine->caps.lanes == 0 || engine->caps.lanes > HEARTH_LANES_MAX)
+    if (engine->caps.lanes == 0 || engine->caps.lanes > HEARTH_LANES_MAX) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%u lanes: 1 to %d are possible", engine->caps.lanes,
                            HEARTH_LANES_MAX);
-    if (params->page_tokens == 0 || params->page_tokens > engine->caps.ctx_tokens)
+    }
+    if (params->page_tokens == 0 || params->page_tokens > engine->caps.ctx_tokens) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "a page of %u tokens does not fit a context of %u",
                            params->page_tokens, engine->caps.ctx_tokens);
+    }
     struct hearth_service *service = calloc(1, sizeof *service);
-    if (!service)
+    if (!service) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    }
     service->engine = engine;
     service->params = *params;
-    if (service->params.draft_tokens > HEARTH_DRAFT_MAX)
+    if (service->params.draft_tokens > HEARTH_DRAFT_MAX) {
         service->params.draft_tokens = HEARTH_DRAFT_MAX;
+    }
     service->lanes = engine->caps.lanes;
     service->places = service->lanes + (engine->caps.seqs > service->lanes);
     service->inbox_tail = &service->inbox;
@@ -118,18 +125,21 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     int err = HEARTH_ERR_NOMEM;
     service->items = calloc(engine->caps.batch_tokens, sizeof *service->items);
     service->ram = hearth_ram_create();
-    if (!service->items || !service->ram)
+    if (!service->items || !service->ram) {
         goto fail;
+    }
     struct hearth_cache_params cache_params = {.page_tokens = (int32_t)params->page_tokens,
                                                .budget_bytes = params->cache_bytes,
                                                .snapshot_bytes = params->snapshot_bytes,
                                                .far = params->far,
                                                .far_min_tokens = (int32_t)params->far_min_tokens};
     err = hearth_cache_create(engine, service->ram, &cache_params, &service->cache, msg);
-    if (err)
+    if (err) {
         goto fail;
-    if (params->far)
+    }
+    if (params->far) {
         params->far->ops->set_wake(params->far, on_far_event, service);
+    }
     for (uint32_t i = 0; i < service->places; i++) {
         hearth_live_init(&service->lives[i], (int32_t)i);
         service->live_list[i] = &service->lives[i];
@@ -146,8 +156,9 @@ fail:
 }
 
 void hearth_service_destroy(struct hearth_service *service) {
-    if (!service)
+    if (!service) {
         return;
+    }
     pthread_mutex_lock(&service->mutex);
     service->stopping = service->draining = true;
     pthread_cond_signal(&service->wake);
@@ -160,20 +171,24 @@ void hearth_service_destroy(struct hearth_service *service) {
 
 static int check_tokens(const struct hearth_caps *caps, const char *what, const hearth_token *tokens, size_t count,
                         struct hearth_errmsg *msg) {
-    for (size_t i = 0; i < count; i++)
-        if (tokens[i] < 0 || (uint32_t)tokens[i] >= caps->vocab_tokens)
+    for (size_t i = 0; i < count; i++) {
+        if (tokens[i] < 0 || (uint32_t)tokens[i] >= caps->vocab_tokens) {
             return hearth_fail(msg, HEARTH_ERR_INVALID, "token %d at position %zu of %s is not in the vocabulary of %u",
                                tokens[i], i, what, caps->vocab_tokens);
+        }
+    }
     return HEARTH_OK;
 }
 
 static int check_thinking(const struct hearth_caps *caps, const struct hearth_thinking *thinking,
                           struct hearth_errmsg *msg) {
     int err = check_tokens(caps, "the start of reasoning", thinking->start, thinking->start_count, msg);
-    for (size_t i = 0; i < thinking->end_count && !err; i++)
+    for (size_t i = 0; i < thinking->end_count && !err; i++) {
         err = check_tokens(caps, "an end of reasoning", thinking->ends[i], thinking->end_counts[i], msg);
-    if (!err)
+    }
+    if (!err) {
         err = check_tokens(caps, "the generation prompt", thinking->prefill, thinking->prefill_count, msg);
+    }
     return err ? err : check_tokens(caps, "the forced end of reasoning", thinking->forced, thinking->forced_count, msg);
 }
 
@@ -184,20 +199,24 @@ static int check_grammar(const struct hearth_caps *caps, const struct hearth_gra
 }
 
 static int check_class(const struct hearth_request *request, struct hearth_errmsg *msg) {
-    if (request->priority > HEARTH_CLASS_WARM)
+    if (request->priority > HEARTH_CLASS_WARM) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "there is no class of requests number %d", (int)request->priority);
-    if (request->priority == HEARTH_CLASS_WARM && request->max_tokens != 0)
+    }
+    if (request->priority == HEARTH_CLASS_WARM && request->max_tokens != 0) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "a warm request generates nothing, not %d tokens",
                            request->max_tokens);
-    if (request->pin_count > HEARTH_PINS_MAX)
+    }
+    if (request->pin_count > HEARTH_PINS_MAX) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "at most %d pins", HEARTH_PINS_MAX);
+    }
     for (size_t i = 0; i < request->pin_count; i++) {
         const struct hearth_pin *pin = &request->pins[i];
         if (pin->position <= (i > 0 ? request->pins[i - 1].position : 0) ||
-            (size_t)pin->position > request->prompt_tokens || pin->ttl_us <= 0)
+            (size_t)pin->position > request->prompt_tokens || pin->ttl_us <= 0) {
             return hearth_fail(msg, HEARTH_ERR_INVALID,
                                "pins ascend, lie in the prompt and last for some time: not %d for %lld us",
                                pin->position, (long long)pin->ttl_us);
+        }
     }
     return HEARTH_OK;
 }
@@ -205,30 +224,41 @@ static int check_class(const struct hearth_request *request, struct hearth_errms
 static int check_request(const struct hearth_service *service, const struct hearth_request *request,
                          struct hearth_errmsg *msg) {
     const struct hearth_caps *caps = &service->engine->caps;
-    if (request->prompt_tokens == 0)
+    if (request->prompt_tokens == 0) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "the prompt is empty");
-    if (request->prompt_tokens >= caps->ctx_tokens)
+    }
+    if (request->prompt_tokens >= caps->ctx_tokens) {
         return hearth_fail(msg, HEARTH_ERR_TOO_LONG,
                            "the prompt has %zu tokens, but the context holds %u and a reply needs at least one",
                            request->prompt_tokens, caps->ctx_tokens);
+    }
     int err = check_class(request, msg);
-    if (!err)
+    if (!err) {
         err = check_tokens(caps, "the prompt", request->prompt, request->prompt_tokens, msg);
-    if (!err)
+    }
+    if (!err) {
         err = check_tokens(caps, "the script", request->script, request->script_count, msg);
-    if (!err)
+    }
+    if (!err) {
         err = check_tokens(caps, "the printed tokens", request->printed, request->printed_count, msg);
-    if (!err && request->thinking)
+    }
+    if (!err && request->thinking) {
         err = check_thinking(caps, request->thinking, msg);
-    if (!err && request->sampling.grammar)
+    }
+    if (!err && request->sampling.grammar) {
         err = check_grammar(caps, request->sampling.grammar, msg);
-    if (err)
+    }
+    if (err) {
         return err;
-    for (size_t i = 0; i < request->stop_count; i++)
-        if (request->stops[i][0] == '\0')
+    }
+    for (size_t i = 0; i < request->stop_count; i++) {
+        if (request->stops[i][0] == '\0') {
             return hearth_fail(msg, HEARTH_ERR_INVALID, "a stop string is empty");
-    if (request->sampling.logprobs > HEARTH_LOGPROBS_MAX)
+        }
+    }
+    if (request->sampling.logprobs > HEARTH_LOGPROBS_MAX) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "at most %d logprobs per token", HEARTH_LOGPROBS_MAX);
+    }
     return HEARTH_OK;
 }
 
@@ -242,8 +272,9 @@ static int32_t end_mark(const struct hearth_request *request) {
 
 static struct hearth_task *make_task(struct hearth_service *service, const struct hearth_request *request) {
     struct hearth_task *task = calloc(1, sizeof *task);
-    if (!task)
+    if (!task) {
         return NULL;
+    }
     if (!hearth_tokens_assign(&task->tokens, request->prompt, request->prompt_tokens) ||
         !(task->block = hearth_request_copy(request, &task->request)) ||
         !(task->failure = calloc(1, sizeof *task->failure)) ||
@@ -252,10 +283,12 @@ static struct hearth_task *make_task(struct hearth_service *service, const struc
         return NULL;
     }
     task->prompt_tokens = request->prompt_tokens;
-    for (size_t i = 0; i < request->mark_count && task->mark_count < HEARTH_MARKS_MAX; i++)
+    for (size_t i = 0; i < request->mark_count && task->mark_count < HEARTH_MARKS_MAX; i++) {
         task->marks[task->mark_count++] = request->marks[i];
-    for (size_t i = 0; i < request->pin_count; i++)
+    }
+    for (size_t i = 0; i < request->pin_count; i++) {
         task->pins[task->pin_count++] = request->pins[i];
+    }
     task->end_mark = end_mark(request);
     hearth_thinker_init(&task->thinker, task->request.thinking);
     task->lane = task->last_lane = -1;
@@ -272,11 +305,13 @@ static bool warm_full(const struct hearth_service *service) {
 int64_t hearth_service_submit(struct hearth_service *service, const struct hearth_request *request,
                               struct hearth_errmsg *msg) {
     int err = check_request(service, request, msg);
-    if (err)
+    if (err) {
         return err;
+    }
     struct hearth_task *task = make_task(service, request);
-    if (!task)
+    if (!task) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    }
     task->submitted_us = hearth_service_now_us(service);
     task->deadline_us = request->deadline_us > 0 ? task->submitted_us + request->deadline_us : 0;
     bool warm = hearth_task_is_prefetch(task);
@@ -289,17 +324,19 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
         service->refused += !draining;
         pthread_mutex_unlock(&service->mutex);
         hearth_task_destroy(service, task);
-        if (draining)
+        if (draining) {
             return hearth_fail(msg, HEARTH_ERR_BUSY, "the server is shutting down");
+        }
         return hearth_fail(msg, HEARTH_ERR_OVERLOADED, "%u requests wait already", waiting);
     }
     int64_t id = task->id = service->next_id++;
     service->warm += warm;
     task->in_admission = !warm;
-    if (!warm && !request->reserved)
+    if (!warm && !request->reserved) {
         hearth_admission_take(&service->admission, request->tenant.id);
-    else if (warm && request->reserved)
+    } else if (warm && request->reserved) {
         hearth_admission_leave(&service->admission, request->tenant.id);
+    }
     *service->inbox_tail = task;
     service->inbox_tail = &task->next;
     service->active++;
@@ -318,8 +355,9 @@ void hearth_service_cancel(struct hearth_service *service, int64_t id) {
             service->cancel_cap = cap;
         }
     }
-    if (service->cancel_count < service->cancel_cap)
+    if (service->cancel_count < service->cancel_cap) {
         service->cancels[service->cancel_count++] = id;
+    }
     pthread_cond_signal(&service->wake);
     pthread_mutex_unlock(&service->mutex);
 }
@@ -337,13 +375,15 @@ void hearth_service_drain(struct hearth_service *service, int64_t grace_us) {
     service->draining = service->cancel_warm = true;
     pthread_cond_signal(&service->wake);
     int late = 0;
-    while (service->active > 0 && !late)
+    while (service->active > 0 && !late) {
         late = pthread_cond_timedwait(&service->idle, &service->mutex, &deadline);
+    }
     if (service->active > 0) {
         service->cancel_all = true;
         pthread_cond_signal(&service->wake);
-        while (service->active > 0)
+        while (service->active > 0) {
             pthread_cond_wait(&service->idle, &service->mutex);
+        }
     }
     pthread_mutex_unlock(&service->mutex);
 }

@@ -18,7 +18,7 @@
 
 struct hearth_service;
 
-#define HEARTH_FINISH_TABLE(X)                                             \
+#define HEARTH_FINISH_TABLE(X)                                              \
     X(STOP, "stop")     /* the model ended, or a stop string was reached */ \
     X(LENGTH, "length") /* max_tokens or the context was reached */
 
@@ -55,12 +55,12 @@ struct hearth_event {
     enum hearth_finish finish;
     char *stop_string; /* the stop string that ended the reply, or NULL */
     struct hearth_receipt receipt;
-    uint32_t generated_tokens; /* an end token counts */
-    int64_t generate_us;       /* from the first sampled token to the last */
-    uint32_t prefilled_tokens; /* PROGRESS: tokens of the prompt that are reused or computed by now */
-    bool late;                 /* DONE: the deadline cut the reply off (finish is LENGTH) */
+    uint32_t generated_tokens;                /* an end token counts */
+    int64_t generate_us;                      /* from the first sampled token to the last */
+    uint32_t prefilled_tokens;                /* PROGRESS: tokens of the prompt that are reused or computed by now */
+    bool late;                                /* DONE: the deadline cut the reply off (finish is LENGTH) */
     uint32_t drafted_tokens, accepted_tokens; /* DONE, FAILED: guessed ahead for this request, and kept */
-    uint32_t preemptions;      /* DONE, FAILED: how often it was preempted */
+    uint32_t preemptions;                     /* DONE, FAILED: how often it was preempted */
     int err;
     struct hearth_errmsg message;
     struct hearth_event *next; /* for the receiver's queue */
@@ -77,8 +77,8 @@ struct hearth_thinking {
     size_t end_count;
     const hearth_token *prefill; /* tokens of the generation prompt: the reply may begin inside of reasoning */
     size_t prefill_count;
-    int32_t budget_tokens;       /* < 0: no limit; 0: ends at once */
-    const hearth_token *forced;  /* what is put in when the budget is used up: a message, then an end */
+    int32_t budget_tokens;      /* < 0: no limit; 0: ends at once */
+    const hearth_token *forced; /* what is put in when the budget is used up: a message, then an end */
     size_t forced_count;
 };
 
@@ -95,11 +95,11 @@ struct hearth_thinking {
  * is all, and no lane is touched (then no PREFILLED comes). A conversation that RAM does not hold at once is left as it
  * is. When it has ended, a request that begins with its prompt goes on from there. A drain cancels it at once. */
 /*    name         text           patience, seconds */
-#define HEARTH_CLASS_TABLE(X)                                        \
-    X(INTERACTIVE, "interactive", 0)  /* a person or an agent waits for it */     \
-    X(SIDE,        "side",        2)  /* titles, reviews, summaries */ \
-    X(BACKGROUND,  "background",  10) /* its result is read later */    \
-    X(WARM,        "warm",        0)
+#define HEARTH_CLASS_TABLE(X)                                                \
+    X(INTERACTIVE, "interactive", 0) /* a person or an agent waits for it */ \
+    X(SIDE, "side", 2)               /* titles, reviews, summaries */        \
+    X(BACKGROUND, "background", 10)  /* its result is read later */          \
+    X(WARM, "warm", 0)
 
 enum hearth_class {
 #define X(name, text, patience) HEARTH_CLASS_##name,
@@ -144,12 +144,12 @@ struct hearth_request {
     int32_t max_tokens; /* < 0: until the context is full; 0: only the prefill (so for a warm request) */
     const char *const *stops;
     size_t stop_count;
-    bool cache_off;     /* cache_prompt: false */
-    struct hearth_digest salt; /* state is shared among requests of one salt only; zero: no salt */
-    bool special_text;  /* print control tokens in the text */
+    bool cache_off;              /* cache_prompt: false */
+    struct hearth_digest salt;   /* state is shared among requests of one salt only; zero: no salt */
+    bool special_text;           /* print control tokens in the text */
     const hearth_token *printed; /* control tokens that are printed all the same */
     size_t printed_count;
-    const struct hearth_thinking *thinking;       /* NULL: none */
+    const struct hearth_thinking *thinking; /* NULL: none */
     const hearth_token *script; /* a reply that was written beforehand: sampled as it stands, then an end token */
     size_t script_count;
     /* Called on the service's thread; takes the event and must not block. */
@@ -163,20 +163,20 @@ struct hearth_request {
 enum hearth_speculate { HEARTH_SPECULATE_AUTO, HEARTH_SPECULATE_ON, HEARTH_SPECULATE_OFF };
 
 struct hearth_service_params {
-    uint32_t page_tokens;          /* default 256 */
-    size_t cache_bytes;            /* pages and snapshots in RAM; 0 turns the cache off */
-    size_t snapshot_bytes;         /* the part of cache_bytes that snapshots may take; 0: by memory class */
+    uint32_t page_tokens;              /* default 256 */
+    size_t cache_bytes;                /* pages and snapshots in RAM; 0 turns the cache off */
+    size_t snapshot_bytes;             /* the part of cache_bytes that snapshots may take; 0: by memory class */
     uint32_t snapshot_interval_tokens; /* default 8192 */
-    struct hearth_far *far; /* where state outlasts RAM; NULL: nowhere. The caller's, to be destroyed after the
-                               service */
-    uint32_t far_min_tokens;           /* shorter sequences stay in RAM; default 256 */
-    uint32_t far_interval_tokens;      /* a long prefill or reply is persisted every so often; default 8192 */
-    uint32_t queue;          /* most requests that wait for a lane (by tenant: admission.h), and as many warm ones;
-                                0: no limit (default) */
-    double min_decode_tps;   /* prefills leave each decoding lane at least so many tokens a second; 0: a few, less
-                                while more lanes are in a short prompt than decode (preempt.c) */
+    struct hearth_far *far;       /* where state outlasts RAM; NULL: nowhere. The caller's, to be destroyed after the
+                                     service */
+    uint32_t far_min_tokens;      /* shorter sequences stay in RAM; default 256 */
+    uint32_t far_interval_tokens; /* a long prefill or reply is persisted every so often; default 8192 */
+    uint32_t queue;               /* most requests that wait for a lane (by tenant: admission.h), and as many warm ones;
+                                     0: no limit (default) */
+    double min_decode_tps;        /* prefills leave each decoding lane at least so many tokens a second; 0: a few, less
+                                     while more lanes are in a short prompt than decode (preempt.c) */
     enum hearth_speculate speculate; /* default AUTO */
-    uint32_t draft_tokens;   /* most tokens guessed ahead for a lane, at most HEARTH_DRAFT_MAX; default 8 */
+    uint32_t draft_tokens;           /* most tokens guessed ahead for a lane, at most HEARTH_DRAFT_MAX; default 8 */
 };
 
 void hearth_service_params_default(struct hearth_service_params *params);
@@ -249,15 +249,15 @@ const char *hearth_lane_state_text(enum hearth_lane_state state);
 
 struct hearth_lane_info {
     enum hearth_lane_state state;
-    int64_t request_id;   /* 0 when idle */
-    uint32_t live_tokens; /* tokens whose state the lane's sequence holds */
+    int64_t request_id;                                        /* 0 when idle */
+    uint32_t live_tokens;                                      /* tokens whose state the lane's sequence holds */
     uint32_t prompt_tokens, computed_tokens, generated_tokens; /* computed: of the prompt and of what was generated */
-    uint32_t reused_tokens;           /* of the prompt */
-    uint32_t drafted_tokens, accepted_tokens; /* guessed ahead for this request, and kept */
+    uint32_t reused_tokens;                                    /* of the prompt */
+    uint32_t drafted_tokens, accepted_tokens;                  /* guessed ahead for this request, and kept */
     enum hearth_class priority;
     uint64_t tenant;
     int64_t queue_us, prefill_us, decode_us; /* how long the request has spent in each, so far */
-    uint32_t preemptions;             /* how often it was preempted */
+    uint32_t preemptions;                    /* how often it was preempted */
 };
 
 /* A request that waits for a lane. */
@@ -273,40 +273,40 @@ struct hearth_waiting_info {
 
 /* Monotonic counters (suffix _total in /metrics) and gauges; name, kind, help. All uint64_t, so that any thread can
  * read them without a lock. */
-#define HEARTH_SERVICE_STATS_TABLE(X)                                                               \
-    X(requests, counter, "Requests accepted")                                                       \
-    X(requests_done, counter, "Requests that ended with a reply")                                   \
-    X(requests_failed, counter, "Requests that failed")                                             \
-    X(requests_cancelled, counter, "Requests whose client went away")                               \
-    X(prompt_tokens, counter, "Prompt tokens received")                                             \
-    X(prompt_computed_tokens, counter, "Prompt tokens computed")                                    \
-    X(prompt_reused_live_tokens, counter, "Prompt tokens reused from live sequences")               \
-    X(prompt_reused_ram_tokens, counter, "Prompt tokens restored from RAM")                         \
-    X(prompt_reused_disk_tokens, counter, "Prompt tokens restored from disk")                       \
-    X(generated_tokens, counter, "Tokens sampled")                                                  \
-    X(prefill_us, counter, "Microseconds spent in steps that prefilled")                            \
-    X(decode_us, counter, "Microseconds spent in steps that only decoded")                          \
-    X(restore_us, counter, "Microseconds spent restoring state")                                    \
-    X(capture_us, counter, "Microseconds spent capturing state")                                    \
-    X(sample_us, counter, "Microseconds spent choosing tokens and delivering them")                 \
-    X(sched_us, counter, "Microseconds of the service's thread that are none of these")             \
-    X(drafted_tokens, counter, "Tokens guessed ahead")                                              \
-    X(accepted_tokens, counter, "Of these, tokens that were kept")                                  \
-    X(requests_refused, counter, "Requests refused because too many waited")                        \
-    X(requests_late, counter, "Requests that their deadline ended")                                 \
-    X(steps, counter, "Batches computed")                                                           \
-    X(preemptions, counter, "Requests preempted because the KV cache was full")                     \
-    X(yields, counter, "Requests preempted for one that mattered more")                             \
-    X(forgets, counter, "Conversations forgotten")                                                  \
-    X(restore_failures, counter, "Restores that failed and were recomputed")                        \
-    X(pages, gauge, "Pages stored")                                                                 \
-    X(page_bytes, gauge, "Bytes of pages in RAM")                                                   \
-    X(snapshots, gauge, "Snapshots stored")                                                         \
-    X(snapshot_bytes, gauge, "Bytes of snapshots in RAM")                                           \
-    X(pinned_bytes, gauge, "Bytes in RAM that are pinned")                                          \
-    X(evicted_pages, counter, "Pages evicted")                                                      \
-    X(evicted_snapshots, counter, "Snapshots evicted")                                              \
-    X(queued, gauge, "Requests that wait for a lane")                                               \
+#define HEARTH_SERVICE_STATS_TABLE(X)                                                   \
+    X(requests, counter, "Requests accepted")                                           \
+    X(requests_done, counter, "Requests that ended with a reply")                       \
+    X(requests_failed, counter, "Requests that failed")                                 \
+    X(requests_cancelled, counter, "Requests whose client went away")                   \
+    X(prompt_tokens, counter, "Prompt tokens received")                                 \
+    X(prompt_computed_tokens, counter, "Prompt tokens computed")                        \
+    X(prompt_reused_live_tokens, counter, "Prompt tokens reused from live sequences")   \
+    X(prompt_reused_ram_tokens, counter, "Prompt tokens restored from RAM")             \
+    X(prompt_reused_disk_tokens, counter, "Prompt tokens restored from disk")           \
+    X(generated_tokens, counter, "Tokens sampled")                                      \
+    X(prefill_us, counter, "Microseconds spent in steps that prefilled")                \
+    X(decode_us, counter, "Microseconds spent in steps that only decoded")              \
+    X(restore_us, counter, "Microseconds spent restoring state")                        \
+    X(capture_us, counter, "Microseconds spent capturing state")                        \
+    X(sample_us, counter, "Microseconds spent choosing tokens and delivering them")     \
+    X(sched_us, counter, "Microseconds of the service's thread that are none of these") \
+    X(drafted_tokens, counter, "Tokens guessed ahead")                                  \
+    X(accepted_tokens, counter, "Of these, tokens that were kept")                      \
+    X(requests_refused, counter, "Requests refused because too many waited")            \
+    X(requests_late, counter, "Requests that their deadline ended")                     \
+    X(steps, counter, "Batches computed")                                               \
+    X(preemptions, counter, "Requests preempted because the KV cache was full")         \
+    X(yields, counter, "Requests preempted for one that mattered more")                 \
+    X(forgets, counter, "Conversations forgotten")                                      \
+    X(restore_failures, counter, "Restores that failed and were recomputed")            \
+    X(pages, gauge, "Pages stored")                                                     \
+    X(page_bytes, gauge, "Bytes of pages in RAM")                                       \
+    X(snapshots, gauge, "Snapshots stored")                                             \
+    X(snapshot_bytes, gauge, "Bytes of snapshots in RAM")                               \
+    X(pinned_bytes, gauge, "Bytes in RAM that are pinned")                              \
+    X(evicted_pages, counter, "Pages evicted")                                          \
+    X(evicted_snapshots, counter, "Snapshots evicted")                                  \
+    X(queued, gauge, "Requests that wait for a lane")                                   \
     X(lanes_busy, gauge, "Lanes with a request")
 
 struct hearth_service_stats {

@@ -43,51 +43,51 @@ struct hearth_forget_task {
 
 /* A request from arrival to its last event. Owned by the service's thread once it left the inbox. */
 struct hearth_task {
-    struct hearth_task *next;      /* in the inbox, then in the list of active tasks */
+    struct hearth_task *next; /* in the inbox, then in the list of active tasks */
     int64_t id;
-    struct hearth_tokens tokens;  /* prompt, then what was generated */
+    struct hearth_tokens tokens; /* prompt, then what was generated */
     size_t prompt_tokens;
     int32_t marks[HEARTH_MARKS_MAX];
     size_t mark_count;
     struct hearth_pin pins[HEARTH_PINS_MAX];
     size_t pin_count;
-    int32_t end_mark;             /* the mark that stands for the prompt's end, or 0 */
-    bool end_kept;                /* a snapshot was taken there */
+    int32_t end_mark;              /* the mark that stands for the prompt's end, or 0 */
+    bool end_kept;                 /* a snapshot was taken there */
     struct hearth_request request; /* as it came, without prompt, marks and stops; points into `block` */
     void *block;
-    struct hearth_event *failure;         /* kept ready, so that its end can always be told */
-    struct hearth_sampler *sampler;       /* from the first admission on */
+    struct hearth_event *failure;   /* kept ready, so that its end can always be told */
+    struct hearth_sampler *sampler; /* from the first admission on */
     struct hearth_reply reply;
     struct hearth_thinker thinker;
-    size_t scripted;              /* tokens of the script that came */
-    uint8_t unfinished[4];        /* bytes of a character at the end of the text so far */
+    size_t scripted;       /* tokens of the script that came */
+    uint8_t unfinished[4]; /* bytes of a character at the end of the text so far */
     size_t unfinished_len;
 
-    int lane;                     /* -1: queued */
-    bool in_admission;            /* it has an admission slot: it waits, and is no prefetch; the thread's own once it
-                                     is submitted */
-    int last_lane;                /* where it ran last; -1: nowhere */
-    int64_t expect_us;            /* for how long it is expected back once it has ended; 0: it is not */
-    bool admitted;                /* it has had a lane, and the receipt's reuse is filled */
-    bool prefilled;               /* the first token was sampled, or there is none to sample */
-    int64_t fetch_us;             /* when state began to be read for it; 0: it did not */
-    int32_t persisted;            /* tokens of its sequence when that was last captured on the way */
-    int32_t divergence;           /* where the prompt left a known path; 0 = nowhere */
-    uint64_t preempted_steps;         /* batches that had been computed when it was last preempted */
-    uint32_t waits_for_ended;     /* no cells: held until so many tasks have ended that had a lane, no lane is busy, or
-                                     one gives it its cells; 0 = no */
+    int lane;                 /* -1: queued */
+    bool in_admission;        /* it has an admission slot: it waits, and is no prefetch; the thread's own once it
+                                 is submitted */
+    int last_lane;            /* where it ran last; -1: nowhere */
+    int64_t expect_us;        /* for how long it is expected back once it has ended; 0: it is not */
+    bool admitted;            /* it has had a lane, and the receipt's reuse is filled */
+    bool prefilled;           /* the first token was sampled, or there is none to sample */
+    int64_t fetch_us;         /* when state began to be read for it; 0: it did not */
+    int32_t persisted;        /* tokens of its sequence when that was last captured on the way */
+    int32_t divergence;       /* where the prompt left a known path; 0 = nowhere */
+    uint64_t preempted_steps; /* batches that had been computed when it was last preempted */
+    uint32_t waits_for_ended; /* no cells: held until so many tasks have ended that had a lane, no lane is busy, or
+                                 one gives it its cells; 0 = no */
     uint32_t generated;
     int64_t submitted_us, started_us, first_us, last_us;
     struct hearth_receipt receipt;
 
-    int64_t deadline_us;          /* the engine's clock; 0: none */
-    int64_t queued_us;            /* since when it waits, while it does */
+    int64_t deadline_us;                      /* the engine's clock; 0: none */
+    int64_t queued_us;                        /* since when it waits, while it does */
     int64_t waited_us, prefill_us, decode_us; /* how long it has, before that or on lanes before this one */
-    int32_t ahead;                /* positions that were captured on the way, in whole pages */
-    int32_t preempted_at;             /* positions it had when it was preempted last */
-    int64_t preempt_cost_us;             /* what capturing them has taken */
+    int32_t ahead;                            /* positions that were captured on the way, in whole pages */
+    int32_t preempted_at;                     /* positions it had when it was preempted last */
+    int64_t preempt_cost_us;                  /* what capturing them has taken */
     struct hearth_speculation spec;
-    uint32_t preemptions, lost;   /* how often it was preempted, and of these, lost much state */
+    uint32_t preemptions, lost; /* how often it was preempted, and of these, lost much state */
 };
 
 struct hearth_service {
@@ -97,8 +97,8 @@ struct hearth_service {
 
     /* Shared with other threads, under the mutex. */
     pthread_mutex_t mutex;
-    pthread_cond_t wake;          /* the inbox has something */
-    pthread_cond_t idle;          /* a task ended */
+    pthread_cond_t wake; /* the inbox has something */
+    pthread_cond_t idle; /* a task ended */
     struct hearth_task *inbox, **inbox_tail;
     int64_t *cancels;
     size_t cancel_count, cancel_cap;
@@ -106,15 +106,15 @@ struct hearth_service {
     struct hearth_expectation *expectations;
     size_t expectation_count, expectation_cap;
     struct hearth_forget_task *forget_inbox, **forget_inbox_tail;
-    bool far_ready;               /* the far tier has events */
+    bool far_ready; /* the far tier has events */
     int64_t next_id;
-    size_t active;                /* accepted and not ended */
-    struct hearth_admission admission;    /* of these, without a lane, except prefetches; with those announced */
-    uint32_t on_lanes;            /* that have one, but for warm ones */
-    uint32_t warm;                /* warm ones */
-    uint64_t refused;             /* requests, because too many waited */
-    double lane_us;               /* how long a request has had its lane lately; 0: none has ended */
-    struct hearth_service_stats stats;             /* as of the last step */
+    size_t active;                     /* accepted and not ended */
+    struct hearth_admission admission; /* of these, without a lane, except prefetches; with those announced */
+    uint32_t on_lanes;                 /* that have one, but for warm ones */
+    uint32_t warm;                     /* warm ones */
+    uint64_t refused;                  /* requests, because too many waited */
+    double lane_us;                    /* how long a request has had its lane lately; 0: none has ended */
+    struct hearth_service_stats stats; /* as of the last step */
     struct hearth_lane_info lane_info[HEARTH_LANES_MAX];
     struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
     size_t waiting_count;
@@ -126,31 +126,31 @@ struct hearth_service {
     struct hearth_live lives[HEARTH_LANES_MAX + 1]; /* of the lanes, and the parked one, if there is one */
     struct hearth_live *live_list[HEARTH_LANES_MAX + 1];
     uint32_t lanes;
-    uint32_t places;              /* lives there are: as many, or one more */
-    int64_t parked_id;             /* the task whose state is parked; 0: none */
-    struct hearth_task *tasks;      /* active, newest first */
+    uint32_t places;           /* lives there are: as many, or one more */
+    int64_t parked_id;         /* the task whose state is parked; 0: none */
+    struct hearth_task *tasks; /* active, newest first */
     struct hearth_task *on_lane[HEARTH_LANES_MAX];
     struct hearth_batch_item *items;
     struct hearth_service_stats counters;
-    uint32_t ended;               /* tasks that ended so far and had a lane */
-    int64_t batch_us;             /* how long the last batch took */
-    bool far_news;                /* the far tier has said something since held tasks were last asked */
-    int64_t far_retry_us;         /* when a task that is held for the far tier is asked anyway; 0: none is */
-    bool far_more;                /* and may have more to say */
+    uint32_t ended;       /* tasks that ended so far and had a lane */
+    int64_t batch_us;     /* how long the last batch took */
+    bool far_news;        /* the far tier has said something since held tasks were last asked */
+    int64_t far_retry_us; /* when a task that is held for the far tier is asked anyway; 0: none is */
+    bool far_more;        /* and may have more to say */
     struct hearth_ended ended_ring[HEARTH_ENDED_MAX];
-    size_t ended_at;              /* place of the oldest, the next to go */
+    size_t ended_at;                    /* place of the oldest, the next to go */
     struct hearth_forget_task *forgets; /* in order of arrival */
-    struct hearth_pace pace;      /* how long batches take */
+    struct hearth_pace pace;            /* how long batches take */
     struct hearth_speculator spec;
-    double min_decode_tps;        /* as it was tuned last */
-    int64_t deadline_us;          /* no task's deadline is earlier; INT64_MAX: none has one */
-    int64_t slept_until_us;       /* a sleep went on until then, even if the engine's clock stood still */
-    int64_t cells_retry_us;       /* when tasks that are held for cells are asked again; 0: none is */
-    int64_t peeked_us;            /* when the prefill of a waiting request was last estimated */
-    int64_t told_us;              /* real time of this turn of the loop that is in a counter already */
-    int64_t listed_us;            /* when the waiting were last published */
-    uint32_t listed_moves;        /* and of which state of the queue */
-    uint64_t capture_full;        /* lanes (bits) whose capture waits for the far tier to write */
+    double min_decode_tps;  /* as it was tuned last */
+    int64_t deadline_us;    /* no task's deadline is earlier; INT64_MAX: none has one */
+    int64_t slept_until_us; /* a sleep went on until then, even if the engine's clock stood still */
+    int64_t cells_retry_us; /* when tasks that are held for cells are asked again; 0: none is */
+    int64_t peeked_us;      /* when the prefill of a waiting request was last estimated */
+    int64_t told_us;        /* real time of this turn of the loop that is in a counter already */
+    int64_t listed_us;      /* when the waiting were last published */
+    uint32_t listed_moves;  /* and of which state of the queue */
+    uint64_t capture_full;  /* lanes (bits) whose capture waits for the far tier to write */
 };
 
 static inline bool hearth_task_is_prefetch(const struct hearth_task *task) {

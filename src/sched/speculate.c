@@ -24,7 +24,7 @@
 #define INDEX_SLICE 8192  /* positions indexed per batch: some hundred microseconds */
 #define RATE_DECAY 0.97F  /* a rate remembers some thirty guesses */
 #define TASK_PRIOR 4.0F   /* how many guesses of its own outweigh those of all tasks */
-#define GAIN_MIN 1.15 /* times are noisy, and the best of many numbers is the one that looks too good */
+#define GAIN_MIN 1.15     /* times are noisy, and the best of many numbers is the one that looks too good */
 #define UNKNOWN_SLOPE 0.1 /* of a batch without guesses: least that a token more is taken to cost while not known */
 #define PROBE_EVERY 400   /* batches: a probe of three times a batch's cost is below 1 % of the time */
 #define PROBE_GAIN 1.5    /* how much a probe would have to promise if tokens ahead were cheap */
@@ -37,8 +37,9 @@ _Static_assert(sizeof((struct hearth_speculator){0}.guesses) / sizeof(struct hea
 static int grade_of(int match) {
     static const int least[HEARTH_GUESS_GRADES] = {3, 4, 5, 7, 10, 15, 24};
     int grade = 0;
-    while (grade + 1 < HEARTH_GUESS_GRADES && match >= least[grade + 1])
+    while (grade + 1 < HEARTH_GUESS_GRADES && match >= least[grade + 1]) {
         grade++;
+    }
     return grade;
 }
 
@@ -59,8 +60,9 @@ static double rate_of(const struct hearth_service *service, const struct hearth_
 bool hearth_speculate_observe(struct hearth_service *service, struct hearth_task *task, int lane, int at,
                               hearth_token token) {
     const struct hearth_guess *guess = &service->spec.guesses[lane];
-    if (at >= guess->count)
+    if (at >= guess->count) {
         return false;
+    }
     bool right = guess->tokens[at] == token;
     rate_learn(&task->spec.rates, grade_of(guess->match + at), right);
     rate_learn(&service->spec.rates, grade_of(guess->match + at), right);
@@ -72,8 +74,9 @@ bool hearth_speculate_observe(struct hearth_service *service, struct hearth_task
 /* Most tokens that may be computed ahead for a task. */
 static int32_t task_room(const struct hearth_service *service, const struct hearth_task *task) {
     const struct hearth_request *request = &task->request;
-    if (request->speculate_off || request->script_count > 0 || request->max_tokens == 0 || !task->prefilled)
+    if (request->speculate_off || request->script_count > 0 || request->max_tokens == 0 || !task->prefilled) {
         return 0;
+    }
     int64_t room = service->params.draft_tokens;
     int64_t context = (int64_t)service->engine->caps.ctx_tokens - (int64_t)task->tokens.n - 1;
     int64_t left = (int64_t)request->max_tokens - task->generated - 1;
@@ -90,21 +93,23 @@ static int32_t due_tokens(const struct hearth_service *service, int lane) {
 static void guess_make(struct hearth_service *service, struct hearth_task *task, int32_t due,
                        struct hearth_guess *guess) {
     int32_t room = task_room(service, task);
-    if (room > 1 + HEARTH_DRAFT_MAX - due) /* batches are exact up to there, and ways back end */
+    if (room > 1 + HEARTH_DRAFT_MAX - due) { /* batches are exact up to there, and ways back end */
         room = 1 + HEARTH_DRAFT_MAX - due;
+    }
     guess->count = guess->ahead = 0;
-    if (room > 0 && hearth_draft_index(&task->spec.index, task->tokens.v, task->tokens.n, INDEX_SLICE))
+    if (room > 0 && hearth_draft_index(&task->spec.index, task->tokens.v, task->tokens.n, INDEX_SLICE)) {
         guess->count = (int)hearth_draft_find(&task->spec.index, task->tokens.v, task->tokens.n, guess->tokens,
                                               (size_t)room, &guess->match);
+    }
 }
 
 /* ---- how many ---- */
 
 struct offer {
     int lane;
-    double next;    /* probability that the next token ahead is kept */
-    double whole;   /* that all so far are */
-    double kept;    /* expected number of those */
+    double next;  /* probability that the next token ahead is kept */
+    double whole; /* that all so far are */
+    double kept;  /* expected number of those */
     int taken;
 };
 
@@ -119,13 +124,16 @@ struct choice {
 /* Expected time of a batch; `cheap`: as if a token more cost next to nothing. */
 static double batch_us(const struct hearth_service *service, const struct choice *choice, int32_t ahead, bool cheap) {
     double least = hearth_pace_decode_us(&service->pace, choice->tokens);
-    if (least <= 0)
+    if (least <= 0) {
         return 0;
-    if (cheap)
+    }
+    if (cheap) {
         return least * (1 + UNKNOWN_SLOPE * ahead);
+    }
     double us = hearth_pace_decode_us(&service->pace, choice->tokens + ahead);
-    if (us > 0)
+    if (us > 0) {
         return us;
+    }
     double each_us = least * UNKNOWN_SLOPE;
     return least + ahead * (service->pace.prefill_us > each_us ? service->pace.prefill_us : each_us);
 }
@@ -135,8 +143,9 @@ static double returns_us(const struct hearth_service *service, const struct choi
     double us = 0;
     for (int i = 0; i < choice->count; i++) {
         const struct offer *offer = &choice->offers[i];
-        if (offer->taken == 0 || !hearth_checkpoint_needed(&service->engine->caps, offer->taken))
+        if (offer->taken == 0 || !hearth_checkpoint_needed(&service->engine->caps, offer->taken)) {
             continue;
+        }
         const struct hearth_live *live = &service->lives[offer->lane];
         bool there = service->spec.guesses[offer->lane].checkpoint.pos == (int32_t)live->tokens.n;
         us += there ? 0 : service->spec.take_us;
@@ -151,38 +160,45 @@ static bool take_next(const struct hearth_service *service, struct choice *choic
     struct offer *best = NULL;
     for (int i = 0; i < choice->count; i++) {
         struct offer *offer = &choice->offers[i];
-        if (offer->taken < service->spec.guesses[offer->lane].count && (!best || offer->next > best->next))
+        if (offer->taken < service->spec.guesses[offer->lane].count && (!best || offer->next > best->next)) {
             best = offer;
+        }
     }
-    if (!best)
+    if (!best) {
         return false;
+    }
     best->taken++;
     best->whole = best->next;
     best->kept += best->whole;
-    best->next = best->whole * rate_of(service, service->on_lane[best->lane],
-                                       service->spec.guesses[best->lane].match + best->taken);
+    best->next = best->whole *
+                 rate_of(service, service->on_lane[best->lane], service->spec.guesses[best->lane].match + best->taken);
     return true;
 }
 
 /* Fills `ahead` of the guesses with what promises most; returns how many times as fast that is as no guess. */
 static double choose(struct hearth_service *service, struct choice *choice, bool cheap) {
     double alone_us = batch_us(service, choice, 0, cheap);
-    if (alone_us <= 0)
+    if (alone_us <= 0) {
         return 0;
+    }
     double plain = choice->lanes / alone_us, best = plain * GAIN_MIN, kept = choice->lanes;
     for (int32_t ahead = 1; ahead <= choice->room; ahead++) {
-        if (!take_next(service, choice))
+        if (!take_next(service, choice)) {
             break;
+        }
         kept = choice->lanes;
-        for (int i = 0; i < choice->count; i++)
+        for (int i = 0; i < choice->count; i++) {
             kept += choice->offers[i].kept;
+        }
         double us = batch_us(service, choice, ahead, cheap);
         double rate = kept / (us + returns_us(service, choice, (us - alone_us) / ahead));
-        if (rate <= best)
+        if (rate <= best) {
             continue;
+        }
         best = rate;
-        for (int i = 0; i < choice->count; i++)
+        for (int i = 0; i < choice->count; i++) {
             service->spec.guesses[choice->offers[i].lane].ahead = choice->offers[i].taken;
+        }
     }
     return best / plain;
 }
@@ -190,37 +206,42 @@ static double choose(struct hearth_service *service, struct choice *choice, bool
 /* All there is, one token of each lane after the other. */
 static void take_all(struct hearth_service *service, const struct choice *choice) {
     int32_t room = choice->room;
-    for (int k = 1; k <= HEARTH_DRAFT_MAX; k++)
+    for (int k = 1; k <= HEARTH_DRAFT_MAX; k++) {
         for (int i = 0; i < choice->count && room > 0; i++) {
             struct hearth_guess *guess = &service->spec.guesses[choice->offers[i].lane];
-            if (guess->count < k)
+            if (guess->count < k) {
                 continue;
+            }
             guess->ahead = k;
             room--;
         }
+    }
 }
 
 static void offers_reset(const struct hearth_service *service, struct choice *choice) {
     for (int i = 0; i < choice->count; i++) {
         int lane = choice->offers[i].lane;
-        choice->offers[i] = (struct offer){
-            .lane = lane,
-            .whole = 1,
-            .next = rate_of(service, service->on_lane[lane], service->spec.guesses[lane].match)};
+        choice->offers[i] =
+            (struct offer){.lane = lane,
+                           .whole = 1,
+                           .next = rate_of(service, service->on_lane[lane], service->spec.guesses[lane].match)};
     }
 }
 
 /* Rarely, a batch that would pay if tokens ahead were cheap, and seems not to: so that what is known of its cost is not
  * for ever what it once was. */
 static void probe(struct hearth_service *service, struct choice *choice) {
-    if (++service->spec.since_probe < PROBE_EVERY)
+    if (++service->spec.since_probe < PROBE_EVERY) {
         return;
+    }
     offers_reset(service, choice);
     double gain = choose(service, choice, true);
-    if (gain >= PROBE_GAIN)
+    if (gain >= PROBE_GAIN) {
         service->spec.since_probe = 0;
-    for (int i = 0; i < choice->count && gain < PROBE_GAIN; i++)
+    }
+    for (int i = 0; i < choice->count && gain < PROBE_GAIN; i++) {
         service->spec.guesses[choice->offers[i].lane].ahead = 0;
+    }
 }
 
 static void decide(struct hearth_service *service, struct choice *choice) {
@@ -231,43 +252,51 @@ static void decide(struct hearth_service *service, struct choice *choice) {
     offers_reset(service, choice);
     (void)choose(service, choice, false);
     bool any = false;
-    for (int i = 0; i < choice->count; i++)
+    for (int i = 0; i < choice->count; i++) {
         any = any || service->spec.guesses[choice->offers[i].lane].ahead > 0;
-    if (any)
+    }
+    if (any) {
         service->spec.since_probe = 0;
-    else
+    } else {
         probe(service, choice);
+    }
 }
 
 void hearth_speculate_plan(struct hearth_service *service) {
     const struct hearth_caps *caps = &service->engine->caps;
     enum hearth_speculate speculate = service->params.speculate;
     if (speculate == HEARTH_SPECULATE_OFF || !caps->cache_ok ||
-        (speculate == HEARTH_SPECULATE_AUTO && !caps->batch_exact))
+        (speculate == HEARTH_SPECULATE_AUTO && !caps->batch_exact)) {
         return;
+    }
     struct choice choice = {0};
     bool prefills = false;
     for (uint32_t i = 0; i < service->lanes; i++) {
         struct hearth_guess *guess = &service->spec.guesses[i];
         guess->count = guess->ahead = 0;
         prefills = prefills || service->step.lanes[i].state == HEARTH_LANE_PREFILL;
-        if (service->step.lanes[i].state != HEARTH_LANE_DECODE)
+        if (service->step.lanes[i].state != HEARTH_LANE_DECODE) {
             continue;
+        }
         int32_t due = due_tokens(service, (int)i);
         guess_make(service, service->on_lane[i], due, guess);
         choice.lanes++;
         choice.tokens += due;
-        if (guess->count > 0)
+        if (guess->count > 0) {
             choice.offers[choice.count++].lane = (int)i;
+        }
     }
     int32_t outputs = (int32_t)caps->outputs - (int32_t)service->lanes;
     choice.room = (int32_t)caps->batch_tokens - choice.tokens - (prefills ? HEARTH_PREFILL_LEAST : 0);
     choice.room = outputs < choice.room ? outputs : choice.room;
-    if (choice.count > 0 && choice.room > 0)
+    if (choice.count > 0 && choice.room > 0) {
         decide(service, &choice);
-    for (uint32_t i = 0; i < service->lanes; i++)
-        if (service->step.lanes[i].state == HEARTH_LANE_DECODE)
+    }
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        if (service->step.lanes[i].state == HEARTH_LANE_DECODE) {
             hearth_step_due(&service->step, (int)i, due_tokens(service, (int)i) + service->spec.guesses[i].ahead);
+        }
+    }
 }
 
 /* ---- there and back ---- */
@@ -281,11 +310,13 @@ void hearth_speculate_prepare(struct hearth_service *service, int lane) {
     const struct hearth_live *live = &service->lives[lane];
     int32_t n = (int32_t)live->tokens.n;
     if (guess->ahead == 0 || !hearth_checkpoint_needed(&service->engine->caps, guess->ahead) ||
-        guess->checkpoint.pos == n)
+        guess->checkpoint.pos == n) {
         return;
+    }
     int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
-    if (hearth_checkpoint_take(&guess->checkpoint, service->engine, live->seq, n))
+    if (hearth_checkpoint_take(&guess->checkpoint, service->engine, live->seq, n)) {
         guess->ahead = 0;
+    }
     service->told_us += hearth_clock_us() - real_us;
     learn_us(&service->spec.take_us, hearth_service_now_us(service) - start_us);
 }
@@ -294,29 +325,34 @@ bool hearth_speculate_drop(struct hearth_service *service) {
     bool any = false;
     for (uint32_t i = 0; i < service->lanes; i++) {
         struct hearth_guess *guess = &service->spec.guesses[i];
-        if (guess->ahead == 0)
+        if (guess->ahead == 0) {
             continue;
+        }
         any = true;
         guess->count = guess->ahead = 0;
-        if (service->step.lanes[i].state == HEARTH_LANE_DECODE)
+        if (service->step.lanes[i].state == HEARTH_LANE_DECODE) {
             hearth_step_due(&service->step, (int)i, due_tokens(service, (int)i));
+        }
     }
     return any;
 }
 
 int32_t hearth_speculate_return(struct hearth_service *service, int lane, int32_t end, int32_t n) {
-    if (n == end)
+    if (n == end) {
         return n;
+    }
     const struct hearth_guess *guess = &service->spec.guesses[lane];
     int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
     int32_t pos = hearth_checkpoint_return(&guess->checkpoint, service->engine, service->lives[lane].seq, end, n);
     service->told_us += hearth_clock_us() - real_us;
-    if (guess->checkpoint.pos > 0 && pos == guess->checkpoint.pos)
+    if (guess->checkpoint.pos > 0 && pos == guess->checkpoint.pos) {
         learn_us(&service->spec.return_us, hearth_service_now_us(service) - start_us);
+    }
     return pos;
 }
 
 void hearth_speculate_finish(struct hearth_service *service) {
-    for (size_t i = 0; i < HEARTH_LANES_MAX; i++)
+    for (size_t i = 0; i < HEARTH_LANES_MAX; i++) {
         hearth_checkpoint_finish(&service->spec.guesses[i].checkpoint);
+    }
 }

@@ -32,9 +32,9 @@ struct hearth_speculation {
 /* What a lane keeps. */
 struct hearth_guess {
     hearth_token tokens[HEARTH_DRAFT_MAX];
-    int count;   /* tokens guessed */
-    int ahead;   /* of these, to be computed with the next batch; 0 unless the lane decodes */
-    int match;   /* length of the phrase before the first */
+    int count; /* tokens guessed */
+    int ahead; /* of these, to be computed with the next batch; 0 unless the lane decodes */
+    int match; /* length of the phrase before the first */
     struct hearth_checkpoint checkpoint;
 };
 

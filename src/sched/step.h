@@ -80,27 +80,27 @@
 #define HEARTH_MARK_MIN_GAP_TOKENS 32
 
 /*    name                   value      without it */
-#define HEARTH_STEP_TABLE(X)                                                                                          \
-    X(QUANTUM_TIMES,         5)        /* preempting and coming back would cost more than a fifth of a turn */         \
-    X(QUANTUM_LEAST_US,      50000)    /* turns would be too short to matter, */                                       \
-    X(QUANTUM_US,            1500000)  /* or too long; also the turn after much state was lost, */                     \
-    X(LOST_TIMES,            10)       /* doubled each time, at most so many times */                                  \
-    X(QUANTUM_SHARE,         4)        /* a request that waited for long would be preempted at once: one part of it */ \
-    X(QUANTUM_MORE_US,       5000000)  /* at most this, or the next waiter waits as long */                            \
-    X(SHORTER_TIMES,         4)        /* estimates would decide between prompts of about equal length */              \
-    X(SHORTER_MIN_US,        100000)   /* prompts would be preempted that end sooner than preempting takes */          \
-    X(SHORTER_WAIT_US,       5000000)  /* short prompts would pass a long one forever */                               \
-    X(SHARE_US,              10000000) /* tenants that differ by a few replies would preempt each other */             \
-    X(BACKLOG_US,            5000000)  /* a tenant with an old backlog would keep new ones waiting */                  \
-    X(SLICE_US,              20000000) /* replies of a few hundred tokens would be cut */                              \
-    X(SLICE_WAIT_US,         5000000)  /* replies would be cut for a request that has hardly waited */                 \
-    X(CELLS_WAIT_US,         5000000)  /* requests that need fewer cells would pass one that needs many forever, */    \
-    X(CELLS_LONG_US,         30000000) /* and those of a better class, too */                                          \
-    X(PREEMPT_BACKOFF_US,    1000000)  /* lanes would be preempted in vain for a request that lacks something else, */ \
-    X(PREEMPT_BACKOFF_TIMES, 4)        /* doubled each time, at most so many times */                                  \
-    X(LONG_TOKENS,           2048)     /* equal prompts of medium length would be split differently */                 \
-    X(PASS_MOST,             3)        /* short prompts would leave a long one out of all batches; one needs two */    \
-    X(PREFILL_LEAST,         8)        /* prefills would stop beside a full batch of generating lanes */
+#define HEARTH_STEP_TABLE(X)                                                                                       \
+    X(QUANTUM_TIMES, 5)            /* preempting and coming back would cost more than a fifth of a turn */         \
+    X(QUANTUM_LEAST_US, 50000)     /* turns would be too short to matter, */                                       \
+    X(QUANTUM_US, 1500000)         /* or too long; also the turn after much state was lost, */                     \
+    X(LOST_TIMES, 10)              /* doubled each time, at most so many times */                                  \
+    X(QUANTUM_SHARE, 4)            /* a request that waited for long would be preempted at once: one part of it */ \
+    X(QUANTUM_MORE_US, 5000000)    /* at most this, or the next waiter waits as long */                            \
+    X(SHORTER_TIMES, 4)            /* estimates would decide between prompts of about equal length */              \
+    X(SHORTER_MIN_US, 100000)      /* prompts would be preempted that end sooner than preempting takes */          \
+    X(SHORTER_WAIT_US, 5000000)    /* short prompts would pass a long one forever */                               \
+    X(SHARE_US, 10000000)          /* tenants that differ by a few replies would preempt each other */             \
+    X(BACKLOG_US, 5000000)         /* a tenant with an old backlog would keep new ones waiting */                  \
+    X(SLICE_US, 20000000)          /* replies of a few hundred tokens would be cut */                              \
+    X(SLICE_WAIT_US, 5000000)      /* replies would be cut for a request that has hardly waited */                 \
+    X(CELLS_WAIT_US, 5000000)      /* requests that need fewer cells would pass one that needs many forever, */    \
+    X(CELLS_LONG_US, 30000000)     /* and those of a better class, too */                                          \
+    X(PREEMPT_BACKOFF_US, 1000000) /* lanes would be preempted in vain for a request that lacks something else, */ \
+    X(PREEMPT_BACKOFF_TIMES, 4)    /* doubled each time, at most so many times */                                  \
+    X(LONG_TOKENS, 2048)           /* equal prompts of medium length would be split differently */                 \
+    X(PASS_MOST, 3)                /* short prompts would leave a long one out of all batches; one needs two */    \
+    X(PREFILL_LEAST, 8)            /* prefills would stop beside a full batch of generating lanes */
 
 enum {
 #define X(name, value) HEARTH_##name = (value),
@@ -110,21 +110,21 @@ enum {
 
 struct hearth_step_lane {
     enum hearth_lane_state state;
-    int64_t id;           /* request; 0 when idle */
+    int64_t id; /* request; 0 when idle */
     enum hearth_class priority;
-    uint32_t account;     /* of its tenant */
-    int64_t arrived_us;   /* its place in the order */
+    uint32_t account;                /* of its tenant */
+    int64_t arrived_us;              /* its place in the order */
     int64_t assigned_us, decodes_us; /* since when it has the lane, and generates on it */
-    int64_t quantum_us;   /* before it has had that much, it is no victim */
-    double spent_us;      /* computing for it since it was assigned */
-    int32_t begun;        /* positions the sequence held when it was assigned */
-    int32_t computed;     /* positions the sequence holds */
-    int32_t target;       /* prefill ends here: prompt length (with generated tokens after a preemption) */
+    int64_t quantum_us;              /* before it has had that much, it is no victim */
+    double spent_us;                 /* computing for it since it was assigned */
+    int32_t begun;                   /* positions the sequence held when it was assigned */
+    int32_t computed;                /* positions the sequence holds */
+    int32_t target;                  /* prefill ends here: prompt length (with generated tokens after a preemption) */
     int32_t marks[HEARTH_MARKS_MAX]; /* ascending positions where a share has to end */
     int mark_count;
     int32_t due;          /* while it decodes: tokens it computes in the next batch */
     bool not_preemptible; /* its state could not be kept: no victim, unless it is a prefetch */
-    bool capture; /* state waits to be captured */
+    bool capture;         /* state waits to be captured */
     int64_t capture_since_us;
 };
 
@@ -132,30 +132,30 @@ struct hearth_step_request {
     int64_t id;
     enum hearth_class priority;
     struct hearth_tenant tenant;
-    int64_t arrived_us;   /* its place in the order */
-    int64_t queued_us;    /* since when it waits: later than that once it was preempted */
+    int64_t arrived_us; /* its place in the order */
+    int64_t queued_us;  /* since when it waits: later than that once it was preempted */
     int32_t tokens;
-    uint32_t lost;        /* how often it lost much state while it was preempted */
-    bool preempted;       /* it has had a lane */
+    uint32_t lost;  /* how often it lost much state while it was preempted */
+    bool preempted; /* it has had a lane */
     /* The step's own. */
     uint32_t account;
-    int32_t need_tokens;  /* about what has to be computed of its prompt; negative: not known */
+    int32_t need_tokens;              /* about what has to be computed of its prompt; negative: not known */
     int64_t preempt_backoff_until_us; /* until then it may not preempt */
-    uint32_t preempt_backoffs; /* how often a lane was preempted for it in vain */
-    int64_t cells_us; /* since when it has lacked cells; 0: it has not */
+    uint32_t preempt_backoffs;        /* how often a lane was preempted for it in vain */
+    int64_t cells_us;                 /* since when it has lacked cells; 0: it has not */
     uint32_t held_at; /* change counter when it was held; retried when the counter moves on; 0 = not held */
 };
 
 struct hearth_step_params {
     uint32_t lanes;
-    int32_t batch_tokens;         /* most tokens in one batch */
-    int32_t chunk_tokens;         /* prefill tokens per batch: what is computed at once anyway */
-    int32_t beside_tokens;        /* of these, most while a lane generates; 0: no fewer */
-    int32_t alone_tokens;         /* and while none does, and a long prefill runs; 0: no fewer */
-    int32_t warm_chunk_tokens;    /* of these, most for prefetches while lanes of other requests are busy */
-    int32_t warm_alone_tokens;    /* and while none is: a request that arrives waits for the batch; 0: no limit */
-    double ageing_tokens_per_s;   /* remaining tokens forgiven per second of waiting */
-    double prefill_us;            /* about what a prompt's token takes; 0: not known, length is no reason to preempt */
+    int32_t batch_tokens;       /* most tokens in one batch */
+    int32_t chunk_tokens;       /* prefill tokens per batch: what is computed at once anyway */
+    int32_t beside_tokens;      /* of these, most while a lane generates; 0: no fewer */
+    int32_t alone_tokens;       /* and while none does, and a long prefill runs; 0: no fewer */
+    int32_t warm_chunk_tokens;  /* of these, most for prefetches while lanes of other requests are busy */
+    int32_t warm_alone_tokens;  /* and while none is: a request that arrives waits for the batch; 0: no limit */
+    double ageing_tokens_per_s; /* remaining tokens forgiven per second of waiting */
+    double prefill_us;          /* about what a prompt's token takes; 0: not known, length is no reason to preempt */
 };
 
 struct hearth_step {
@@ -165,10 +165,10 @@ struct hearth_step {
     size_t queued, queue_cap;
     struct hearth_accounts accounts;
     int64_t reserved_for; /* the request for which a lane was preempted: it is the next; 0: none */
-    uint32_t changes;  /* moves whenever a held request may find things different */
-    uint32_t moves;    /* moves with the queue */
-    uint32_t passed;    /* how many batches in a row a long prefill has been left out of */
-    bool captured_last; /* the last action was a capture slice: compute before the next */
+    uint32_t changes;     /* moves whenever a held request may find things different */
+    uint32_t moves;       /* moves with the queue */
+    uint32_t passed;      /* how many batches in a row a long prefill has been left out of */
+    bool captured_last;   /* the last action was a capture slice: compute before the next */
 };
 
 enum hearth_action_type {
@@ -181,10 +181,10 @@ enum hearth_action_type {
 
 struct hearth_action {
     enum hearth_action_type type;
-    int64_t id;  /* ADMIT; PREEMPT: the request that gets the lane */
-    int lane;    /* CAPTURE; PREEMPT: the victim */
+    int64_t id;       /* ADMIT; PREEMPT: the request that gets the lane */
+    int lane;         /* CAPTURE; PREEMPT: the victim */
     bool loses_place; /* PREEMPT: the victim queues as if it arrived now */
-    bool alone;  /* CAPTURE: nothing else waits, take all the time you need until an event arrives */
+    bool alone;       /* CAPTURE: nothing else waits, take all the time you need until an event arrives */
     int32_t shares[HEARTH_LANES_MAX]; /* COMPUTE: tokens per lane */
 };
 

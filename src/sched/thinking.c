@@ -40,17 +40,20 @@ static bool ends_with(const struct hearth_thinker *thinker, const hearth_token *
 static struct hearth_thinking_end find_end(const struct hearth_thinker *thinker) {
     const struct hearth_thinking *thinking = thinker->thinking;
     struct hearth_thinking_end end = {0};
-    for (size_t i = 0; i < thinking->end_count; i++)
-        if (thinking->end_counts[i] > end.count && ends_with(thinker, thinking->ends[i], thinking->end_counts[i]))
+    for (size_t i = 0; i < thinking->end_count; i++) {
+        if (thinking->end_counts[i] > end.count && ends_with(thinker, thinking->ends[i], thinking->end_counts[i])) {
             end = (struct hearth_thinking_end){thinking->ends[i], thinking->end_counts[i]};
+        }
+    }
     return end;
 }
 
 static void begin(struct hearth_thinker *thinker) {
     enter(thinker, HEARTH_THINKING_INSIDE);
     thinker->left = limited(thinker->thinking) ? thinker->thinking->budget_tokens : INT32_MAX;
-    if (thinker->left == 0)
+    if (thinker->left == 0) {
         enter(thinker, HEARTH_THINKING_FORCING);
+    }
 }
 
 static struct hearth_thinking_end inside(struct hearth_thinker *thinker, bool whole) {
@@ -59,10 +62,12 @@ static struct hearth_thinking_end inside(struct hearth_thinker *thinker, bool wh
         enter(thinker, HEARTH_THINKING_DONE);
         return end;
     }
-    if (thinker->left > 0 && limited(thinker->thinking))
+    if (thinker->left > 0 && limited(thinker->thinking)) {
         thinker->left--;
-    if (thinker->left == 0 && whole)
+    }
+    if (thinker->left == 0 && whole) {
         enter(thinker, HEARTH_THINKING_FORCING);
+    }
     return end;
 }
 
@@ -81,8 +86,9 @@ void hearth_thinker_init(struct hearth_thinker *thinker, const struct hearth_thi
         thinker->thinking = NULL;
         return;
     }
-    for (size_t i = 0; i < thinking->prefill_count; i++)
+    for (size_t i = 0; i < thinking->prefill_count; i++) {
         (void)hearth_thinker_accept(thinker, thinking->prefill[i], true);
+    }
 }
 
 bool hearth_thinker_inside(const struct hearth_thinker *thinker) {
@@ -95,16 +101,18 @@ hearth_token hearth_thinker_forced(const struct hearth_thinker *thinker) {
 
 struct hearth_thinking_end hearth_thinker_accept(struct hearth_thinker *thinker, hearth_token token, bool whole) {
     struct hearth_thinking_end none = {0};
-    if (!thinker->thinking)
+    if (!thinker->thinking) {
         return none;
+    }
     remember(thinker, token);
     switch (thinker->phase) {
     case HEARTH_THINKING_INSIDE: return inside(thinker, whole);
     case HEARTH_THINKING_FORCING: return forcing(thinker);
     case HEARTH_THINKING_IDLE:
     case HEARTH_THINKING_DONE:
-        if (ends_with(thinker, thinker->thinking->start, thinker->thinking->start_count))
+        if (ends_with(thinker, thinker->thinking->start, thinker->thinking->start_count)) {
             begin(thinker);
+        }
     }
     return none;
 }

@@ -14,8 +14,12 @@
 
 #include <stdbool.h>
 
-enum hearth_thinking_phase { HEARTH_THINKING_IDLE, HEARTH_THINKING_INSIDE, HEARTH_THINKING_FORCING,
-                             HEARTH_THINKING_DONE };
+enum hearth_thinking_phase {
+    HEARTH_THINKING_IDLE,
+    HEARTH_THINKING_INSIDE,
+    HEARTH_THINKING_FORCING,
+    HEARTH_THINKING_DONE
+};
 
 /* The longest start or end that is looked for; of longer ones the last tokens count. */
 #define HEARTH_THINKING_SEQUENCE_MAX 32
@@ -23,8 +27,8 @@ enum hearth_thinking_phase { HEARTH_THINKING_IDLE, HEARTH_THINKING_INSIDE, HEART
 struct hearth_thinker {
     const struct hearth_thinking *thinking; /* borrowed; NULL: the reply cannot think */
     enum hearth_thinking_phase phase;
-    int32_t left;           /* tokens of the budget; INSIDE with none left waits for the end of a character */
-    size_t forced;          /* tokens of `thinking->forced` that were put in */
+    int32_t left;  /* tokens of the budget; INSIDE with none left waits for the end of a character */
+    size_t forced; /* tokens of `thinking->forced` that were put in */
     hearth_token last[HEARTH_THINKING_SEQUENCE_MAX]; /* since the phase began */
     size_t last_count;
 };

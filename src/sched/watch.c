@@ -54,20 +54,21 @@ static void fill_counters(struct hearth_service *service) {
 static struct hearth_lane_info lane_info(const struct hearth_service *service, uint32_t index, int64_t now_us) {
     const struct hearth_step_lane *lane = &service->step.lanes[index];
     const struct hearth_task *task = service->on_lane[index];
-    struct hearth_lane_info info = {.state = lane->state,
-                                    .request_id = lane->id,
-                                    .live_tokens = (uint32_t)service->lives[index].tokens.n};
-    if (!task)
+    struct hearth_lane_info info = {
+        .state = lane->state, .request_id = lane->id, .live_tokens = (uint32_t)service->lives[index].tokens.n};
+    if (!task) {
         return info;
+    }
     int64_t decodes_us = lane->decodes_us > 0 ? lane->decodes_us : now_us;
     info.prompt_tokens = (uint32_t)task->prompt_tokens;
     info.generated_tokens = task->generated;
     info.drafted_tokens = task->spec.drafted;
     info.accepted_tokens = task->spec.accepted;
-    info.reused_tokens = task->receipt.reused_live_tokens + task->receipt.reused_ram_tokens +
-                         task->receipt.reused_disk_tokens;
-    if (info.reused_tokens > (uint32_t)lane->begun)
+    info.reused_tokens =
+        task->receipt.reused_live_tokens + task->receipt.reused_ram_tokens + task->receipt.reused_disk_tokens;
+    if (info.reused_tokens > (uint32_t)lane->begun) {
         info.reused_tokens = (uint32_t)lane->begun; /* the rest was lost while the request was preempted */
+    }
     info.computed_tokens = (uint32_t)lane->computed - info.reused_tokens;
     info.priority = task->request.priority;
     info.tenant = task->request.tenant.id;
@@ -86,8 +87,9 @@ struct place {
 
 static int by_start_tag(const void *a, const void *b) {
     const struct place *x = a, *y = b;
-    if (hearth_start_tag_before(x->tag, y->tag) || hearth_start_tag_before(y->tag, x->tag))
+    if (hearth_start_tag_before(x->tag, y->tag) || hearth_start_tag_before(y->tag, x->tag)) {
         return hearth_start_tag_before(x->tag, y->tag) ? -1 : 1;
+    }
     return x->request < y->request ? -1 : x->request > y->request;
 }
 
@@ -96,10 +98,12 @@ static size_t list_waiting(struct hearth_service *service, struct hearth_waiting
     const struct hearth_step *step = &service->step;
     struct place *places = calloc(step->queued, sizeof *places);
     size_t n = places ? step->queued : 0;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         places[i] = (struct place){hearth_step_start_tag(step, &step->queue[i]), &step->queue[i]};
-    if (n > 1)
+    }
+    if (n > 1) {
         qsort(places, n, sizeof *places, by_start_tag);
+    }
     n = n < HEARTH_WAITING_MAX ? n : HEARTH_WAITING_MAX;
     for (size_t i = 0; i < n; i++) {
         const struct hearth_step_request *request = places[i].request;
@@ -157,8 +161,9 @@ void hearth_service_stats(struct hearth_service *service, struct hearth_service_
 
 size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_info *lanes, size_t cap) {
     pthread_mutex_lock(&service->mutex);
-    for (size_t i = 0; i < service->lanes && i < cap; i++)
+    for (size_t i = 0; i < service->lanes && i < cap; i++) {
         lanes[i] = service->lane_info[i];
+    }
     pthread_mutex_unlock(&service->mutex);
     return service->lanes;
 }
@@ -166,8 +171,9 @@ size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_i
 size_t hearth_service_waiting(struct hearth_service *service, struct hearth_waiting_info *waiting, size_t cap) {
     pthread_mutex_lock(&service->mutex);
     size_t n = service->waiting_count;
-    for (size_t i = 0; i < n && i < cap; i++)
+    for (size_t i = 0; i < n && i < cap; i++) {
         waiting[i] = service->waiting[i];
+    }
     pthread_mutex_unlock(&service->mutex);
     return n;
 }
@@ -175,8 +181,9 @@ size_t hearth_service_waiting(struct hearth_service *service, struct hearth_wait
 bool hearth_service_full_locked(const struct hearth_service *service, const struct hearth_tenant *tenant) {
     uint32_t queue = service->params.queue;
     uint32_t free_lanes = service->lanes > service->on_lanes ? service->lanes - service->on_lanes : 0;
-    if (queue == 0)
+    if (queue == 0) {
         return false;
+    }
     return tenant ? hearth_admission_full(&service->admission, tenant->id, queue, free_lanes)
                   : service->admission.taken >= (uint64_t)queue + free_lanes;
 }

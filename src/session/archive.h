@@ -97,7 +97,7 @@ struct hearth_archive_stats {
     uint64_t damaged; /* rows that failed their check */
     uint64_t bytes;   /* of the database, what is free in it left out */
     size_t queued_bytes;
-    bool failing;     /* it cannot be read or written now */
+    bool failing; /* it cannot be read or written now */
 };
 void hearth_archive_stats(struct hearth_archive *archive, struct hearth_archive_stats *stats);
 

@@ -39,7 +39,7 @@ struct archive_db {
 struct archive_item {
     struct archive_item *next;
     struct hearth_archive_row row;
-    bool closed; /* its body is as it will stand in the database */
+    bool closed;  /* its body is as it will stand in the database */
     size_t bytes; /* memory that it is counted with */
 };
 

@@ -47,13 +47,10 @@ void hearth_archive_row_finish(struct hearth_archive_row *row) {
 
 static enum hearth_archive_kind kind_of(enum hearth_archive_query query) {
     switch (query) {
-    case HEARTH_ARCHIVE_GET_RECORD:
-        return HEARTH_ARCHIVE_RECORD;
+    case HEARTH_ARCHIVE_GET_RECORD: return HEARTH_ARCHIVE_RECORD;
     case HEARTH_ARCHIVE_REPLIES:
-    case HEARTH_ARCHIVE_SAID:
-        return HEARTH_ARCHIVE_REPLY;
-    default:
-        return HEARTH_ARCHIVE_NODE;
+    case HEARTH_ARCHIVE_SAID: return HEARTH_ARCHIVE_REPLY;
+    default: return HEARTH_ARCHIVE_NODE;
     }
 }
 
@@ -217,8 +214,7 @@ static int delete_up(struct archive_db *db, struct hearth_digest key, int64_t us
         int rc = delete_node(db, &key);
         ++*evicted;
         if (rc != SQLITE_OK || hearth_digest_is_zero(parent) ||
-            (rc = run_key(db, HAS_CHILD, &parent, &has_child)) != SQLITE_OK ||
-            has_child) {
+            (rc = run_key(db, HAS_CHILD, &parent, &has_child)) != SQLITE_OK || has_child) {
             return rc;
         }
         sqlite3_stmt *statement = db->statements[USED_AND_PARENT];

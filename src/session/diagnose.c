@@ -98,8 +98,7 @@ void hearth_diagnose(const struct hearth_transcript_fork *fork, const struct hea
     struct sides sides = {fork->said, prompt->messages, fork->said_count, prompt->message_count};
     size_t i = common(&sides);
     *diagnosis = (struct hearth_diagnosis){.cause = HEARTH_CAUSE_OTHER, .message = -1, .field = "messages"};
-    if (sides.then_count == 0 || (i == 0 && !related(&sides, 0) &&
-                                  !one_line_differs(fork->before, fork->after))) {
+    if (sides.then_count == 0 || (i == 0 && !related(&sides, 0) && !one_line_differs(fork->before, fork->after))) {
         return;
     }
     if (!hearth_digest_equal(fork->root.tools, prompt->root.tools)) {

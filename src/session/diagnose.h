@@ -4,15 +4,15 @@
 
 #include "session/transcript.h"
 
-#define HEARTH_CAUSE_TABLE(X)                                                                                       \
-    X(EDITED, "edited", "this message said something else before")                                                  \
-    X(TRUNCATED, "truncated", "messages that came next are gone from the end")                                      \
-    X(DROPPED, "dropped", "messages that came next are gone")                                                       \
-    X(INSERTED, "inserted", "messages have come in before one that was known")                                      \
-    X(TOOLS, "tools_changed", "the tools are not those of the earlier request")                                     \
-    X(ARGUMENTS, "template_arguments_changed", "the template's arguments are not those of the earlier request")     \
-    X(VOLATILE, "volatile_line", "one line of the system text has changed: --strip-line takes such lines out")      \
-    X(RENDERED, "rendered_differently", "the messages say the same, but the template prints them differently now")  \
+#define HEARTH_CAUSE_TABLE(X)                                                                                      \
+    X(EDITED, "edited", "this message said something else before")                                                 \
+    X(TRUNCATED, "truncated", "messages that came next are gone from the end")                                     \
+    X(DROPPED, "dropped", "messages that came next are gone")                                                      \
+    X(INSERTED, "inserted", "messages have come in before one that was known")                                     \
+    X(TOOLS, "tools_changed", "the tools are not those of the earlier request")                                    \
+    X(ARGUMENTS, "template_arguments_changed", "the template's arguments are not those of the earlier request")    \
+    X(VOLATILE, "volatile_line", "one line of the system text has changed: --strip-line takes such lines out")     \
+    X(RENDERED, "rendered_differently", "the messages say the same, but the template prints them differently now") \
     X(OTHER, "other_conversation", "only its beginning is shared with an earlier prompt")
 
 enum hearth_cause {

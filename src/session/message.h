@@ -16,10 +16,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define HEARTH_ROLE_TABLE(X) \
-    X(SYSTEM, "system")      \
+#define HEARTH_ROLE_TABLE(X)  \
+    X(SYSTEM, "system")       \
     X(DEVELOPER, "developer") \
-    X(USER, "user")          \
+    X(USER, "user")           \
     X(ASSISTANT, "assistant") \
     X(TOOL, "tool")
 
@@ -35,7 +35,7 @@ bool hearth_role_from_text(const char *text, enum hearth_role *out);
 
 /* A call of a tool by the model. Strings are NUL-terminated UTF-8 and never NULL but for `id`. */
 struct hearth_call {
-    char *id;        /* or NULL */
+    char *id; /* or NULL */
     char *name;
     char *arguments; /* JSON text, as the model wrote it or as the client sent it */
     json_t *parsed;  /* the same as a value; NULL when it is not JSON (a call that was cut short) */

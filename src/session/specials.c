@@ -38,7 +38,7 @@ struct hearth_specials {
     size_t longest;           /* bytes of all */
     char *turn_end;
     size_t turn_end_len;
-    bool lines; /* cut between lines, not at control tokens */
+    bool lines;                /* cut between lines, not at control tokens */
     _Atomic uint8_t *verdicts; /* by token */
 };
 
@@ -399,8 +399,8 @@ static size_t match_any_case(const struct trie *trie, const char *text, size_t l
     return best;
 }
 
-size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, bool any, const char *text,
-                            size_t len, size_t from, size_t *matched) {
+size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, bool any, const char *text, size_t len,
+                            size_t from, size_t *matched) {
     const struct trie *trie = markup ? &specials->all : &specials->control;
     for (size_t at = from; at < len; at++) {
         bool open;
@@ -527,8 +527,7 @@ int hearth_specials_tokenize(const struct hearth_specials *specials, const char 
     }
     const size_t before = out->n;
     struct plain plain = {.add_special = add_special};
-    const int err =
-        plain_init(&plain, text, len) ? tokenize_plain(specials, &plain, out) : HEARTH_ERR_NOMEM;
+    const int err = plain_init(&plain, text, len) ? tokenize_plain(specials, &plain, out) : HEARTH_ERR_NOMEM;
     free(plain.text);
     free(plain.guards);
     out->n = err == HEARTH_OK ? out->n : before;

@@ -46,8 +46,8 @@ size_t hearth_specials_turn_end(const struct hearth_specials *specials, const ch
 /* The first place at or behind `from` where the text of a control token (with `markup`: or of markup) begins, in
  * capital or small letters, or one that may go on behind the text, or with `any` where the first byte of one stands;
  * `len` when there is none. `*matched`: its length; 0: it is not complete. The text has no guards. */
-size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, bool any, const char *text,
-                            size_t len, size_t from, size_t *matched);
+size_t hearth_specials_find(const struct hearth_specials *specials, bool markup, bool any, const char *text, size_t len,
+                            size_t from, size_t *matched);
 /* True when a text begins as such a token goes on behind its first brackets ("|im_end|"): printed behind these it would
  * be one. With `name` it may also be a word that the token consists of but for brackets ("im_end"). */
 bool hearth_specials_continues(const struct hearth_specials *specials, bool name, const char *text, size_t len);

@@ -42,7 +42,7 @@ static int find_what_stays(struct store_conn *conn, const struct store_walk *wal
         const struct hearth_digest *path = &walk->turns[i].path;
         int64_t twin;
         found = i >= first && !hearth_digest_is_zero(*path) ? hearth_store_number(conn, TURN_OF_PATH, &twin, "d", path)
-                                                          : i < first;
+                                                            : i < first;
         walk->rows[i].stays = found > 0;
     }
     return found < 0 ? found : HEARTH_OK;

@@ -18,8 +18,8 @@ struct hearth_toolset {
     size_t held;             /* entries that hold it */
     size_t refs;             /* atomic */
     size_t bytes;            /* memory it takes, about */
-    json_t *head; /* array of tools */
-    json_t *late; /* array of [index of the message that describes them, [tools]], by index */
+    json_t *head;            /* array of tools */
+    json_t *late;            /* array of [index of the message that describes them, [tools]], by index */
 };
 
 /* Takes references of both. NULL: out of memory. */

@@ -145,8 +145,8 @@ static void place_marks(struct walk *walk, size_t pos, size_t end, size_t first,
         }
         size_t token = first;
         if ((walk->starts && pos == 0) || (offset - pos > HEADER_BYTES_MAX && !sampled)) {
-            token += hearth_transcript_tokens_before(walk, result->tokens.v + first, result->tokens.n - first, pos,
-                                                     offset);
+            token +=
+                hearth_transcript_tokens_before(walk, result->tokens.v + first, result->tokens.n - first, pos, offset);
         }
         result->placed[i] = (int32_t)token;
         int32_t last = result->mark_count > 0 ? result->marks[result->mark_count - 1] : 0;
@@ -189,8 +189,8 @@ static struct node *known_reply(const struct walk *walk) {
                 !hearth_specials_ends(walk->transcripts->specials, prompt->text, prompt->len, end)) {
                 continue;
             }
-            struct node *node = hearth_transcript_child(walk->transcripts, walk->at, prompt->text + walk->pos,
-                                                        reply->variants[i]);
+            struct node *node =
+                hearth_transcript_child(walk->transcripts, walk->at, prompt->text + walk->pos, reply->variants[i]);
             if (node != NULL) {
                 return node;
             }
@@ -288,9 +288,9 @@ static struct node *new_print(struct walk *walk) {
     for (struct reply *reply = walk->at->replies; reply != NULL; reply = reply->next) {
         size_t end = end_of_reply(walk, reply);
         if (end > walk->pos && reply->variant_count < VARIANTS_MAX) {
-            struct node *node = hearth_transcript_add(walk->transcripts, walk->at, walk->prompt->text + walk->pos,
-                                                      end - walk->pos, reply->tokens,
-                                                      reply->head_tokens + reply->sampled, reply->sampled);
+            struct node *node =
+                hearth_transcript_add(walk->transcripts, walk->at, walk->prompt->text + walk->pos, end - walk->pos,
+                                      reply->tokens, reply->head_tokens + reply->sampled, reply->sampled);
             if (node != NULL) {
                 node->print_of = reply->id;
                 reply->variants[reply->variant_count++] = node->len;
@@ -309,9 +309,9 @@ static bool walk_known(struct walk *walk) {
         struct node *node = known_reply(walk);
         if (node == NULL) {
             size_t end = hearth_specials_next(specials, prompt->text, prompt->len, walk->pos + 1);
-            node = end < prompt->len ? hearth_transcript_child(walk->transcripts, walk->at, prompt->text + walk->pos,
-                                                               end - walk->pos)
-                                     : NULL;
+            node = end < prompt->len
+                       ? hearth_transcript_child(walk->transcripts, walk->at, prompt->text + walk->pos, end - walk->pos)
+                       : NULL;
         }
         if (node == NULL) {
             node = new_print(walk);
@@ -420,8 +420,8 @@ static bool add_pieces(struct walk *walk, const struct pieces *pieces) {
         size_t len = piece->end - piece->pos;
         struct node *node = hearth_transcript_known_child(walk->transcripts, walk->at, text, len);
         if (node == NULL) {
-            node = hearth_transcript_add(walk->transcripts, walk->at, text, len,
-                                         walk->result->tokens.v + piece->first, piece->count, 0);
+            node = hearth_transcript_add(walk->transcripts, walk->at, text, len, walk->result->tokens.v + piece->first,
+                                         piece->count, 0);
         }
         if (node == NULL) {
             return false;
@@ -492,10 +492,7 @@ static bool settle(struct walk *walk, const struct pieces *pieces) {
 int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
                                 struct hearth_transcript_result *result) {
     *result = (struct hearth_transcript_result){0};
-    struct walk walk = {.transcripts = transcripts,
-                        .prompt = prompt,
-                        .result = result,
-                        .starts = prompt->keep == 0};
+    struct walk walk = {.transcripts = transcripts, .prompt = prompt, .result = result, .starts = prompt->keep == 0};
     struct pieces pieces = {0};
     pthread_mutex_lock(&transcripts->mutex);
     walk.at = hearth_transcript_start(transcripts, prompt->root.salt);

@@ -117,12 +117,12 @@ struct hearth_said {
 
 /* Where a prompt left what was known, and what had stood there. */
 struct hearth_transcript_fork {
-    bool known;          /* false: it went on where something known ended, or nothing like it was known */
-    size_t offset;       /* byte of the prompt's text at which it parts */
-    int32_t token;       /* token of the prompt that this byte is in */
+    bool known;                   /* false: it went on where something known ended, or nothing like it was known */
+    size_t offset;                /* byte of the prompt's text at which it parts */
+    int32_t token;                /* token of the prompt that this byte is in */
     char before[512], after[512]; /* text from there on, then and now; whole characters, NUL-terminated */
     struct hearth_transcript_root root; /* of the earlier prompt */
-    struct hearth_said *said;     /* its messages; the caller's to free */
+    struct hearth_said *said;           /* its messages; the caller's to free */
     size_t said_count;
 };
 
@@ -130,13 +130,13 @@ struct hearth_transcript_fork {
 struct hearth_transcript_place;
 
 struct hearth_transcript_result {
-    struct hearth_tokens tokens; /* the caller's to finish */
+    struct hearth_tokens tokens;                /* the caller's to finish */
     int32_t marks[HEARTH_TRANSCRIPT_MARKS_MAX]; /* token positions, ascending, inside the prompt */
     size_t mark_count;
     int32_t placed[HEARTH_TRANSCRIPT_MARKS_MAX]; /* where each of the prompt's marks is, two may be in one place; 0:
                                                     nowhere */
-    size_t known_tokens;   /* of these, found without tokenising */
-    size_t sampled_tokens; /* of these, tokens that were sampled here */
+    size_t known_tokens;                         /* of these, found without tokenising */
+    size_t sampled_tokens;                       /* of these, tokens that were sampled here */
     struct hearth_transcript_fork fork;
     struct hearth_transcript_place *place;
 };
@@ -164,9 +164,9 @@ void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct he
 
 struct hearth_transcripts_stats {
     size_t nodes, replies, bytes;
-    uint64_t evicted;        /* nodes, since the start */
-    uint64_t replies_found;  /* replies that stood in a history, since the start */
-    uint64_t replies_lost;   /* of these, rendered as they stand: the template rewrote them */
+    uint64_t evicted;                    /* nodes, since the start */
+    uint64_t replies_found;              /* replies that stood in a history, since the start */
+    uint64_t replies_lost;               /* of these, rendered as they stand: the template rewrote them */
     struct hearth_archive_stats archive; /* all zero without a path */
 };
 void hearth_transcripts_stats(struct hearth_transcripts *transcripts, struct hearth_transcripts_stats *stats);

@@ -16,7 +16,7 @@ static size_t common_bytes(const char *a, size_t na, const char *b, size_t nb) {
 /* Whole characters, from the beginning of one on, without guards. */
 static void excerpt(char *out, size_t cap, const char *text, size_t len) {
     struct hearth_buf repaired = {0};
-    char plain[sizeof ((struct hearth_transcript_fork *)NULL)->before];
+    char plain[sizeof((struct hearth_transcript_fork *)NULL)->before];
     len = len < cap / 2 ? len : cap / 2;
     memcpy(plain, text, len);
     len = hearth_utf8_complete(plain, hearth_guards_strip(plain, len));

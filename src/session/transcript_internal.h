@@ -19,27 +19,27 @@
 #include <pthread.h>
 
 #define REPLIES_MAX HEARTH_ARCHIVE_REPLIES_MAX /* of one node */
-#define VARIANTS_MAX 4 /* texts that one reply was printed as */
+#define VARIANTS_MAX 4                         /* texts that one reply was printed as */
 
 struct node {
     struct hearth_link link; /* first, so that it converts */
     struct node *parent;
-    struct node *newer, *older; /* LRU list */
-    struct node *child;         /* the child used last, or NULL; then by use: */
+    struct node *newer, *older;   /* LRU list */
+    struct node *child;           /* the child used last, or NULL; then by use: */
     struct node *next, *previous; /* siblings used before and after this one */
     size_t children, pins;
     char *text;
     size_t len;
     hearth_token *tokens;
     size_t token_count;
-    size_t sampled; /* of its tokens, the last so many were sampled; 0: tokenised */
-    struct reply *replies; /* newest first: to prompts that end a little behind this node */
+    size_t sampled;                     /* of its tokens, the last so many were sampled; 0: tokenised */
+    struct reply *replies;              /* newest first: to prompts that end a little behind this node */
     struct hearth_transcript_root root; /* of the prompt that ended here */
-    struct hearth_said *said;  /* its messages, or NULL */
+    struct hearth_said *said;           /* its messages, or NULL */
     size_t said_count;
-    bool start;  /* of a salt */
-    bool loaded; /* a start: its replies are here */
-    struct hearth_digest print_of; /* the reply that this is a print of, or zero */
+    bool start;                     /* of a salt */
+    bool loaded;                    /* a start: its replies are here */
+    struct hearth_digest print_of;  /* the reply that this is a print of, or zero */
     uint64_t stored, record_stored; /* generation of the archive that has it; 0: none */
 };
 

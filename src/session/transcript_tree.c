@@ -63,8 +63,7 @@ void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct node
 /* ---- nodes ---- */
 
 static size_t node_bytes(const struct node *node) {
-    return sizeof *node + node->len + node->token_count * sizeof *node->tokens +
-           node->said_count * sizeof *node->said;
+    return sizeof *node + node->len + node->token_count * sizeof *node->tokens + node->said_count * sizeof *node->said;
 }
 
 struct node *hearth_transcript_node(struct hearth_transcripts *transcripts, struct hearth_digest key) {
@@ -380,9 +379,9 @@ void hearth_transcripts_check(struct hearth_transcripts *transcripts) {
     size_t bytes = transcripts->root.said_count * sizeof *transcripts->root.said;
     size_t replies = check_replies(transcripts, &transcripts->root, &bytes);
     for (struct node *node = transcripts->newest; node != NULL; node = node->older) {
-        HEARTH_ASSERT((node->start ? hearth_transcript_node(transcripts, node->link.key)
-                                   : hearth_transcript_known_child(transcripts, node->parent, node->text, node->len)) ==
-                      node);
+        HEARTH_ASSERT((node->start
+                           ? hearth_transcript_node(transcripts, node->link.key)
+                           : hearth_transcript_known_child(transcripts, node->parent, node->text, node->len)) == node);
         HEARTH_ASSERT(node->older != NULL ? node->older->newer == node : transcripts->oldest == node);
         size_t siblings = 0;
         for (const struct node *child = node->child; child != NULL; child = child->next) {

@@ -61,8 +61,8 @@ struct hearth_file_id {
 
 struct hearth_file {
     struct hearth_file_id id;
-    uint64_t bytes;    /* on disk: the size, rounded up to 4096 */
-    int64_t stamp_us;  /* modification time, Unix microseconds */
+    uint64_t bytes;   /* on disk: the size, rounded up to 4096 */
+    int64_t stamp_us; /* modification time, Unix microseconds */
     int64_t inode;
 };
 
@@ -110,8 +110,8 @@ uint64_t hearth_directory_bad(const struct hearth_directory *directory);
  * is a snapshot that was superseded. */
 struct timespec hearth_file_stamp(int64_t used_us, int32_t pos, bool superseded);
 /* Sets the stamp and adds to the hits. */
-int hearth_file_touch(struct hearth_directory *directory, const struct hearth_file_id *id,
-                      const struct timespec *stamp, uint32_t hits);
+int hearth_file_touch(struct hearth_directory *directory, const struct hearth_file_id *id, const struct timespec *stamp,
+                      uint32_t hits);
 
 /* ---- the budget ---- */
 

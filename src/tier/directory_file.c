@@ -51,16 +51,13 @@ static int open_plain(struct hearth_directory *directory, const char *path, int 
     if (fd < 0) {
         switch (errno) {
         case ENOENT:
-        case ENOTDIR:
-            return HEARTH_ERR_NOT_FOUND;
+        case ENOTDIR: return HEARTH_ERR_NOT_FOUND;
         case ELOOP:  /* a link */
         case ENXIO:  /* a socket, a device that is not there */
         case EACCES: /* another user's, or rights that we never give */
         case EPERM:
-        case ENODEV:
-            return HEARTH_ERR_STATE;
-        default:
-            return HEARTH_ERR_IO;
+        case ENODEV: return HEARTH_ERR_STATE;
+        default: return HEARTH_ERR_IO;
         }
     }
     int err = HEARTH_OK;
@@ -202,8 +199,8 @@ void hearth_file_set_aside(struct hearth_directory *directory, const struct hear
     /* A link, a pipe or a socket holds nothing to look at; and confined, a process may not give one a name (renaming it
      * into another directory is that to Landlock). */
     struct stat st;
-    const bool holds = fstatat(directory->fd, from.text, &st, AT_SYMLINK_NOFOLLOW) != 0 || S_ISREG(st.st_mode) ||
-                       S_ISDIR(st.st_mode);
+    const bool holds =
+        fstatat(directory->fd, from.text, &st, AT_SYMLINK_NOFOLLOW) != 0 || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
     const char *what = "set aside in bad/";
     if (!holds && unlinkat(directory->fd, from.text, 0) == 0) {
         what = "removed";
@@ -333,16 +330,11 @@ int hearth_file_publish(struct hearth_directory *directory, struct hearth_file_d
         switch (errno) {
         case ENOENT: /* the first file of its shard */
         case ENOTDIR:
-        case ELOOP:
-            failed = make_shard(directory, id) != HEARTH_OK;
-            break;
+        case ELOOP: failed = make_shard(directory, id) != HEARTH_OK; break;
         case EISDIR: /* somebody's directory has the name */
         case EEXIST:
-        case ENOTEMPTY:
-            hearth_file_set_aside(directory, id, "a directory");
-            break;
-        default:
-            failed = true;
+        case ENOTEMPTY: hearth_file_set_aside(directory, id, "a directory"); break;
+        default: failed = true;
         }
     }
     if (!done) {

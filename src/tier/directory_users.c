@@ -49,8 +49,8 @@ void hearth_directory_leave(struct hearth_directory *directory) {
 bool hearth_directory_is_shared(struct hearth_directory *directory) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     (void)pthread_mutex_lock(&directory->mutex);
-    const bool shared = directory->users_fd >= 0 && fcntl(directory->users_fd, F_OFD_GETLK, &lock) == 0 &&
-                        lock.l_type != F_UNLCK;
+    const bool shared =
+        directory->users_fd >= 0 && fcntl(directory->users_fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     (void)pthread_mutex_unlock(&directory->mutex);
     return shared;
 }

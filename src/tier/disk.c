@@ -38,8 +38,9 @@ void hearth_disk_unlock(struct disk *disk) {
     (void)pthread_mutex_unlock(&disk->lock);
     if (due) {
         (void)pthread_mutex_lock(&disk->wake_lock);
-        if (disk->wake)
+        if (disk->wake) {
             disk->wake(disk->wake_user);
+        }
         (void)pthread_mutex_unlock(&disk->wake_lock);
     }
 }
@@ -85,8 +86,7 @@ bool hearth_disk_reopen(struct disk *disk) {
     return true;
 }
 
-struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name,
-                                     enum hearth_record_kind kind) {
+struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name, enum hearth_record_kind kind) {
     return (struct hearth_file_id){.model = disk->model, .name = name, .kind = kind};
 }
 
@@ -104,8 +104,9 @@ void hearth_disk_post_locked(struct disk *disk, struct disk_event *ev) {
 
 bool hearth_disk_tell_locked(struct disk *disk, enum hearth_far_event_type type, struct hearth_digest name) {
     struct disk_event *ev = calloc(1, sizeof *ev);
-    if (!ev)
+    if (!ev) {
         return false;
+    }
     ev->event = (struct hearth_far_event){.type = type, .name = name};
     hearth_disk_post_locked(disk, ev);
     return true;
@@ -129,18 +130,21 @@ static bool disk_poll(struct hearth_far *far, struct hearth_far_event *event) {
     struct disk_event *ev = disk->events;
     if (ev) {
         disk->events = ev->next;
-        if (!disk->events)
+        if (!disk->events) {
             disk->events_end = &disk->events;
-        if (--disk->event_count == DISK_EVENTS_WAITING / 2)
+        }
+        if (--disk->event_count == DISK_EVENTS_WAITING / 2) {
             (void)pthread_cond_broadcast(&disk->room_cond);
+        }
         if (ev->charge > 0) {
             disk->read_bytes -= ev->charge;
             (void)pthread_cond_broadcast(&disk->read_cond);
         }
     }
     hearth_disk_unlock(disk);
-    if (!ev)
+    if (!ev) {
         return false;
+    }
     *event = ev->event;
     free(ev);
     return true;
@@ -150,8 +154,9 @@ static bool disk_wait(struct hearth_far *far, int64_t timeout_us) {
     struct disk *disk = disk_of(far);
     const int64_t until = hearth_clock_us() + timeout_us;
     hearth_disk_lock(disk);
-    while (!disk->events && hearth_disk_wait_locked(disk, &disk->event_cond, until))
+    while (!disk->events && hearth_disk_wait_locked(disk, &disk->event_cond, until)) {
         continue;
+    }
     const bool there = disk->events != NULL;
     hearth_disk_unlock(disk);
     return there;
@@ -165,8 +170,9 @@ struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_diges
 
 bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, uint64_t bytes, int64_t touched_us) {
     struct disk_file *file = malloc(sizeof *file);
-    if (!file)
+    if (!file) {
         return false;
+    }
     struct disk_file *ring = &disk->shards[hearth_disk_shard(id->name)].ring;
     *file = (struct disk_file){.link.key = id->name,
                                .prev = ring->prev,
@@ -199,8 +205,9 @@ void hearth_disk_set_aside(struct disk *disk, const struct hearth_file_id *id, c
     hearth_file_set_aside(hearth_disk_directory(disk), id, why);
     hearth_disk_lock(disk);
     struct disk_file *file = hearth_disk_find_locked(disk, id->name);
-    if (file)
+    if (file) {
         hearth_disk_forget_locked(disk, file, true);
+    }
     hearth_disk_unlock(disk);
 }
 
@@ -208,13 +215,15 @@ void hearth_disk_set_aside(struct disk *disk, const struct hearth_file_id *id, c
 
 /* Notes that a file has something to tell. Out of memory: its next use will tell. */
 static void note_touch_locked(struct disk *disk, struct disk_file *file) {
-    if (file->touching)
+    if (file->touching) {
         return;
+    }
     if (disk->touched_n == disk->touched_cap) {
         const size_t cap = disk->touched_cap > 0 ? 2 * disk->touched_cap : 256;
         struct hearth_digest *touched = realloc(disk->touched, cap * sizeof *touched);
-        if (!touched)
+        if (!touched) {
             return;
+        }
         disk->touched = touched;
         disk->touched_cap = cap;
     }
@@ -228,10 +237,12 @@ static void disk_touch(struct hearth_far *far, const struct hearth_far_touch *to
     hearth_disk_lock(disk);
     for (size_t i = 0; i < n; i++) {
         struct disk_file *file = hearth_disk_find_locked(disk, touches[i].name);
-        if (!file)
+        if (!file) {
             continue;
-        if (touches[i].superseded != file->superseded)
+        }
+        if (touches[i].superseded != file->superseded) {
             file->touched_us = 0; /* that is worth telling at once */
+        }
         file->used_us = now;
         file->pos = touches[i].pos;
         file->superseded = touches[i].superseded;
@@ -248,8 +259,9 @@ static void disk_reject(struct hearth_far *far, struct hearth_digest name, const
     const bool there = file != NULL;
     const enum hearth_record_kind kind = there ? file->kind : HEARTH_RECORD_PAGE;
     hearth_disk_unlock(disk);
-    if (!there)
+    if (!there) {
         return;
+    }
     const struct hearth_file_id id = hearth_disk_id(disk, name, kind);
     hearth_disk_set_aside(disk, &id, why);
     hearth_disk_lock(disk);
@@ -262,8 +274,9 @@ static void disk_stats(struct hearth_far *far, struct hearth_far_stats *stats) {
     hearth_disk_lock(disk);
     *stats = disk->stats;
     stats->bad = hearth_directory_bad(disk->directory);
-    for (const struct disk_retired *retired = disk->retired; retired; retired = retired->next)
+    for (const struct disk_retired *retired = disk->retired; retired; retired = retired->next) {
         stats->bad += hearth_directory_bad(retired->directory);
+    }
     hearth_disk_unlock(disk);
 }
 
@@ -281,11 +294,14 @@ static void free_all(struct disk *disk) {
         hearth_far_event_finish(&ev->event);
         free(ev);
     }
-    for (int i = 0; i < DISK_SHARDS; i++)
-        while (disk->shards[i].ring.next != &disk->shards[i].ring)
+    for (int i = 0; i < DISK_SHARDS; i++) {
+        while (disk->shards[i].ring.next != &disk->shards[i].ring) {
             hearth_disk_forget_locked(disk, disk->shards[i].ring.next, false);
-    for (int i = 0; i < DISK_GROUPS; i++)
+        }
+    }
+    for (int i = 0; i < DISK_GROUPS; i++) {
         hearth_tokens_finish(&disk->groups[i].tokens);
+    }
     while (disk->retired) {
         struct disk_retired *retired = disk->retired;
         disk->retired = retired->next;
@@ -298,8 +314,9 @@ static void free_all(struct disk *disk) {
     hearth_seal_destroy(disk->seal);
     pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond, &disk->read_cond,
                                &disk->write_cond, &disk->keep_cond, &disk->gc_cond};
-    for (size_t i = 0; i < sizeof conds / sizeof *conds; i++)
+    for (size_t i = 0; i < sizeof conds / sizeof *conds; i++) {
         (void)pthread_cond_destroy(conds[i]);
+    }
     (void)pthread_mutex_destroy(&disk->lock);
     (void)pthread_mutex_destroy(&disk->wake_lock);
     free(disk->touched);
@@ -317,18 +334,21 @@ static void disk_destroy(struct hearth_far *far) {
     disk->deadline_us = hearth_clock_us() + END_US;
     (void)pthread_cond_broadcast(&disk->write_cond);
     hearth_disk_unlock(disk);
-    if (disk->has_writer)
+    if (disk->has_writer) {
         (void)pthread_join(disk->writer, NULL);
+    }
     hearth_disk_lock(disk);
     disk->stop = true;
     (void)pthread_cond_broadcast(&disk->read_cond);
     (void)pthread_cond_broadcast(&disk->keep_cond);
     (void)pthread_cond_broadcast(&disk->room_cond);
     hearth_disk_unlock(disk);
-    for (unsigned i = 0; i < disk->reader_count; i++)
+    for (unsigned i = 0; i < disk->reader_count; i++) {
         (void)pthread_join(disk->readers[i], NULL);
-    if (disk->has_keeper)
+    }
+    if (disk->has_keeper) {
         (void)pthread_join(disk->keeper, NULL);
+    }
     free_all(disk);
 }
 
@@ -350,8 +370,9 @@ static void init(struct disk *disk) {
     HEARTH_ASSERT(pthread_condattr_init(&attr) == 0 && pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
     pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond, &disk->read_cond,
                                &disk->write_cond, &disk->keep_cond, &disk->gc_cond};
-    for (size_t i = 0; i < sizeof conds / sizeof *conds; i++)
+    for (size_t i = 0; i < sizeof conds / sizeof *conds; i++) {
         HEARTH_ASSERT(pthread_cond_init(conds[i], &attr) == 0);
+    }
     HEARTH_ASSERT(pthread_mutex_init(&disk->lock, NULL) == 0 && pthread_mutex_init(&disk->wake_lock, NULL) == 0);
     (void)pthread_condattr_destroy(&attr);
     disk->base = (struct hearth_far){.ops = &disk_ops, .name = "disk"};
@@ -359,8 +380,9 @@ static void init(struct disk *disk) {
     disk->reads_end = &disk->reads;
     disk->removals_end = &disk->removals;
     disk->queue.prev = disk->queue.next = &disk->queue;
-    for (int i = 0; i < DISK_SHARDS; i++)
+    for (int i = 0; i < DISK_SHARDS; i++) {
         disk->shards[i].ring.prev = disk->shards[i].ring.next = &disk->shards[i].ring;
+    }
     disk->tick = 1;
     disk->head_guess = HEARTH_FORMAT_BLOCK;
 }
@@ -370,20 +392,24 @@ static int set_params(struct disk *disk, const struct hearth_disk_params *params
     disk->params.key_file = NULL;
     disk->params.dir = strdup(params->dir);
     disk->params.about = strdup(params->about ? params->about : "");
-    if (!disk->params.dir || !disk->params.about)
+    if (!disk->params.dir || !disk->params.about) {
         return HEARTH_ERR_NOMEM;
-    if (disk->params.queue_bytes == 0)
+    }
+    if (disk->params.queue_bytes == 0) {
         disk->params.queue_bytes = QUEUE_BYTES;
-    if (disk->params.look_us <= 0)
+    }
+    if (disk->params.look_us <= 0) {
         disk->params.look_us = LOOK_US;
+    }
     disk->model = hearth_model_id(params->fingerprint, params->page_tokens);
     return HEARTH_OK;
 }
 
 static bool start_threads(struct disk *disk) {
     while (disk->reader_count < DISK_READERS &&
-           pthread_create(&disk->readers[disk->reader_count], NULL, hearth_disk_reader, disk) == 0)
+           pthread_create(&disk->readers[disk->reader_count], NULL, hearth_disk_reader, disk) == 0) {
         disk->reader_count++;
+    }
     disk->has_writer = pthread_create(&disk->writer, NULL, hearth_disk_writer, disk) == 0;
     disk->has_keeper = pthread_create(&disk->keeper, NULL, hearth_disk_keeper, disk) == 0;
     return disk->reader_count > 0 && disk->has_writer && disk->has_keeper;
@@ -392,25 +418,30 @@ static bool start_threads(struct disk *disk) {
 int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_far **out, struct hearth_errmsg *msg) {
     *out = NULL;
     struct disk *disk = calloc(1, sizeof *disk);
-    if (!disk)
+    if (!disk) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
+    }
     init(disk);
     int err = set_params(disk, params);
-    if (err != HEARTH_OK)
+    if (err != HEARTH_OK) {
         (void)hearth_fail(msg, err, "out of memory");
-    else if (params->key_file)
+    } else if (params->key_file) {
         err = hearth_seal_create(params->key_file, &disk->seal, msg);
-    if (err == HEARTH_OK)
+    }
+    if (err == HEARTH_OK) {
         err = hearth_directory_open(disk->params.dir, true, &disk->directory, msg);
+    }
     if (err == HEARTH_OK) {
         err = hearth_directory_add_model(disk->directory, disk->model, disk->params.about);
-        if (err != HEARTH_OK)
+        if (err != HEARTH_OK) {
             (void)hearth_fail(msg, err, "cannot write in %s: %s", disk->params.dir, strerror(errno));
+        }
     }
     if (err == HEARTH_OK) {
         hearth_directory_enter(disk->directory);
-        if (disk->seal)
+        if (disk->seal) {
             disk->base.key = hearth_seal_id(disk->seal);
+        }
         disk->stats.budget_bytes =
             params->budget_bytes > 0 ? params->budget_bytes : hearth_directory_free_bytes(disk->directory) / 5;
         if (!start_threads(disk)) {

@@ -66,7 +66,8 @@ void hearth_disk_health(struct disk *disk) {
     } else if (room < LITTLE_ROOM && room < want) {
         hearth_health_raise(HEARTH_HEALTH_KV_DISK,
                             "disk: the file system of %s is nearly full, there is no room for its budget: make "
-                            "some, or give a smaller one (--kv-disk)", dir);
+                            "some, or give a smaller one (--kv-disk)",
+                            dir);
     } else {
         hearth_health_clear(HEARTH_HEALTH_KV_DISK);
     }

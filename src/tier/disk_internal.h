@@ -26,7 +26,7 @@
 #define DISK_SHARDS 256
 #define DISK_READERS 2
 #define DISK_GROUPS 64
-#define DISK_EVENTS_WAITING 4096           /* the scan pauses beyond */
+#define DISK_EVENTS_WAITING 4096              /* the scan pauses beyond */
 #define DISK_READ_BYTES ((uint64_t)256 << 20) /* of results that are not polled yet; reading pauses beyond */
 #define DISK_KEEPER_NICE 10
 #define DISK_WRITER_NICE 5 /* what bounds its cost is its pace: at 19 a turn waits a second for a busy processor */
@@ -40,15 +40,15 @@ struct disk_event {
 
 /* A file of our model that is there, as far as we know. */
 struct disk_file {
-    struct hearth_link link;        /* disk->files */
-    struct disk_file *prev, *next;  /* ring of its shard */
+    struct hearth_link link;       /* disk->files */
+    struct disk_file *prev, *next; /* ring of its shard */
     enum hearth_record_kind kind;
-    uint64_t bytes;                 /* rounded up to blocks */
-    uint64_t born, seen;            /* ticks of looking */
-    int64_t used_us, touched_us;    /* Unix: last use; last use that the file itself says */
+    uint64_t bytes;              /* rounded up to blocks */
+    uint64_t born, seen;         /* ticks of looking */
+    int64_t used_us, touched_us; /* Unix: last use; last use that the file itself says */
     int32_t pos;
-    uint32_t hits; /* since touched_us */
-    bool superseded, touching;      /* touching: its name is in disk->touched */
+    uint32_t hits;             /* since touched_us */
+    bool superseded, touching; /* touching: its name is in disk->touched */
 };
 
 struct disk_shard {
@@ -66,8 +66,8 @@ struct disk_read {
     /* the reader's own */
     int fd;
     uint64_t size;
-    bool direct;          /* past the page cache */
-    uint8_t *head;        /* the first head_len bytes */
+    bool direct;   /* past the page cache */
+    uint8_t *head; /* the first head_len bytes */
     size_t head_len;
     struct hearth_buf body; /* the rest */
     struct hearth_io_op op;
@@ -76,13 +76,13 @@ struct disk_read {
 enum disk_fate { DISK_OPEN, DISK_THERE, DISK_WRITTEN, DISK_FAILED, DISK_REFUSED };
 
 struct disk_job {
-    struct disk_event ev;        /* first */
-    struct hearth_link link;     /* disk->jobs, until it is answered */
+    struct disk_event ev;         /* first */
+    struct hearth_link link;      /* disk->jobs, until it is answered */
     struct disk_job *prev, *next; /* ring of the queue */
     int group;
     struct hearth_record *record;
-    struct hearth_blob *blob;    /* NULL: no state */
-    uint64_t bytes;              /* what it holds of the queue */
+    struct hearth_blob *blob; /* NULL: no state */
+    uint64_t bytes;           /* what it holds of the queue */
     bool replaces;
     struct hearth_digest replaced;
     /* the writer's own */
@@ -156,7 +156,7 @@ struct disk {
     struct hearth_table jobs;
     struct disk_group groups[DISK_GROUPS];
     uint64_t puts;
-    bool writing; /* a batch is being written */
+    bool writing;                /* a batch is being written */
     int64_t allowance, paced_us; /* bytes that may be written now, below 0: later; when that was reckoned */
     int64_t backoff_us, retry_at_us, probe_bytes;
     int failed_error; /* errno of what made it fail, and what was said of it */
@@ -168,8 +168,8 @@ struct disk {
     bool removals_due; /* some of them may be carried out now */
 
     /* the budget */
-    bool counted;           /* stats.files and .bytes are known, the budget is kept */
-    uint64_t published;     /* bytes written by us since the last count */
+    bool counted;       /* stats.files and .bytes are known, the budget is kept */
+    uint64_t published; /* bytes written by us since the last count */
     bool gc_wanted, gc_busy;
     bool gc_tight; /* the file system is full, whatever the budget says */
     uint64_t gc_need;
@@ -204,8 +204,7 @@ bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, 
 void hearth_disk_forget_locked(struct disk *disk, struct disk_file *file, bool counts);
 /* Sets a file aside and forgets it. */
 void hearth_disk_set_aside(struct disk *disk, const struct hearth_file_id *id, const char *why);
-struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name,
-                                     enum hearth_record_kind kind);
+struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name, enum hearth_record_kind kind);
 int64_t hearth_disk_unix_us(void);
 static inline unsigned hearth_disk_shard(struct hearth_digest name) {
     return (unsigned)(name.hi >> 56);

@@ -52,8 +52,9 @@ static struct hearth_io_op *pop(struct hearth_io_op **head, struct hearth_io_op 
     struct hearth_io_op *op = *head;
     if (op) {
         *head = op->next;
-        if (!*head)
+        if (!*head) {
             *end = head;
+        }
     }
     return op;
 }
@@ -71,8 +72,9 @@ static bool advance(struct hearth_io_op *op, uint64_t bytes) {
         bytes -= op->parts[0].iov_len;
         op->parts[0] = op->parts[1];
         op->parts[1] = (struct iovec){0};
-        if (op->parts[0].iov_len == 0)
+        if (op->parts[0].iov_len == 0) {
             return true;
+        }
     }
     op->parts[0].iov_base = (char *)op->parts[0].iov_base + bytes;
     op->parts[0].iov_len -= (size_t)bytes;
@@ -81,14 +83,16 @@ static bool advance(struct hearth_io_op *op, uint64_t bytes) {
 
 /* `result`: bytes or -errno. False: the call must be made again. */
 static bool settle(struct hearth_io_op *op, int64_t result) {
-    if (result == -EINTR || result == -EAGAIN)
+    if (result == -EINTR || result == -EAGAIN) {
         return false;
+    }
     if (result < 0) {
         op->error = (int)-result;
         return true;
     }
-    if (op->kind == HEARTH_IO_SYNC)
+    if (op->kind == HEARTH_IO_SYNC) {
         return true;
+    }
     if (result == 0) {
         op->error = op->kind == HEARTH_IO_WRITE ? EIO : 0; /* nothing moved and no reason: do not try for ever */
         return true;
@@ -101,12 +105,13 @@ static bool settle(struct hearth_io_op *op, int64_t result) {
 static void run_plain(struct hearth_io_op *op) {
     int64_t result;
     do {
-        if (op->kind == HEARTH_IO_SYNC)
+        if (op->kind == HEARTH_IO_SYNC) {
             result = fdatasync(op->fd);
-        else if (op->kind == HEARTH_IO_READ)
+        } else if (op->kind == HEARTH_IO_READ) {
             result = preadv(op->fd, op->parts, part_count(op), (off_t)(op->offset + op->done));
-        else
+        } else {
             result = pwritev(op->fd, op->parts, part_count(op), (off_t)(op->offset + op->done));
+        }
     } while (!settle(op, result < 0 ? -(int64_t)errno : result));
 }
 
@@ -135,8 +140,9 @@ static void *pool_main(void *arg) {
 static struct hearth_io_op *pool_reap(struct hearth_io *io, bool wait) {
     (void)pthread_mutex_lock(&io->lock);
     struct hearth_io_op *op;
-    while (!(op = pop(&io->ended, &io->ended_end)) && wait && io->in_flight > 0)
+    while (!(op = pop(&io->ended, &io->ended_end)) && wait && io->in_flight > 0) {
         (void)pthread_cond_wait(&io->news, &io->lock);
+    }
     (void)pthread_mutex_unlock(&io->lock);
     return op;
 }
@@ -154,12 +160,13 @@ static void pool_submit(struct hearth_io *io, struct hearth_io_op *op) {
 static void ring_submit(struct hearth_io *io, struct hearth_io_op *op) {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
     HEARTH_ASSERT(sqe != NULL); /* the ring has `depth` places */
-    if (op->kind == HEARTH_IO_SYNC)
+    if (op->kind == HEARTH_IO_SYNC) {
         io_uring_prep_fsync(sqe, op->fd, IORING_FSYNC_DATASYNC);
-    else if (op->kind == HEARTH_IO_READ)
+    } else if (op->kind == HEARTH_IO_READ) {
         io_uring_prep_readv(sqe, op->fd, op->parts, (unsigned)part_count(op), op->offset + op->done);
-    else
+    } else {
         io_uring_prep_writev(sqe, op->fd, op->parts, (unsigned)part_count(op), op->offset + op->done);
+    }
     io_uring_sqe_set_data(sqe, op);
     int rc;
     do {
@@ -172,15 +179,18 @@ static struct hearth_io_op *ring_reap(struct hearth_io *io, bool wait) {
     while (io->in_flight > 0) {
         struct io_uring_cqe *cqe = NULL;
         const int rc = wait ? io_uring_wait_cqe(&io->ring, &cqe) : io_uring_peek_cqe(&io->ring, &cqe);
-        if (rc == -EINTR || (wait && rc == -EAGAIN))
+        if (rc == -EINTR || (wait && rc == -EAGAIN)) {
             continue;
-        if (rc < 0 || !cqe)
+        }
+        if (rc < 0 || !cqe) {
             return NULL;
+        }
         struct hearth_io_op *op = io_uring_cqe_get_data(cqe);
         const int64_t result = cqe->res;
         io_uring_cqe_seen(&io->ring, cqe);
-        if (settle(op, result))
+        if (settle(op, result)) {
             return op;
+        }
         ring_submit(io, op);
     }
     return NULL;
@@ -191,8 +201,9 @@ static struct hearth_io_op *ring_reap(struct hearth_io *io, bool wait) {
 
 struct hearth_io *hearth_io_create(unsigned depth, bool no_uring, int nice) {
     struct hearth_io *io = calloc(1, sizeof *io);
-    if (!io)
+    if (!io) {
         return NULL;
+    }
     io->depth = depth;
     io->nice = nice;
     io->ended_end = &io->ended;
@@ -205,8 +216,9 @@ struct hearth_io *hearth_io_create(unsigned depth, bool no_uring, int nice) {
     (void)no_uring;
 #endif
     while (!io->uring && io->thread_count < POOL_THREADS &&
-           pthread_create(&io->threads[io->thread_count], NULL, pool_main, io) == 0)
+           pthread_create(&io->threads[io->thread_count], NULL, pool_main, io) == 0) {
         io->thread_count++;
+    }
     if (!io->uring && io->thread_count == 0) {
         hearth_io_destroy(io);
         return NULL;
@@ -215,18 +227,21 @@ struct hearth_io *hearth_io_create(unsigned depth, bool no_uring, int nice) {
 }
 
 void hearth_io_destroy(struct hearth_io *io) {
-    if (!io)
+    if (!io) {
         return;
+    }
     HEARTH_ASSERT(io->in_flight == 0);
     (void)pthread_mutex_lock(&io->lock);
     io->stop = true;
     (void)pthread_cond_broadcast(&io->work);
     (void)pthread_mutex_unlock(&io->lock);
-    for (unsigned i = 0; i < io->thread_count; i++)
+    for (unsigned i = 0; i < io->thread_count; i++) {
         (void)pthread_join(io->threads[i], NULL);
+    }
 #ifdef HEARTH_HAVE_URING
-    if (io->uring)
+    if (io->uring) {
         io_uring_queue_exit(&io->ring);
+    }
 #endif
     (void)pthread_cond_destroy(&io->news);
     (void)pthread_cond_destroy(&io->work);
@@ -259,8 +274,9 @@ struct hearth_io_op *hearth_io_reap(struct hearth_io *io, bool wait) {
 #else
     op = pool_reap(io, wait);
 #endif
-    if (op)
+    if (op) {
         io->in_flight--;
+    }
     return op;
 }
 
@@ -292,8 +308,9 @@ static int64_t cached_pages(int fd, uint64_t size) {
 
 bool hearth_io_cached(int fd, uint64_t size) {
     const int64_t pages = cached_pages(fd, size);
-    if (pages >= 0)
+    if (pages >= 0) {
         return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) >= size / 2;
+    }
     char byte;
     struct iovec part = {.iov_base = &byte, .iov_len = 1};
     return size == 0 || preadv2(fd, &part, 1, (off_t)(size / 2), RWF_NOWAIT) == 1;
@@ -328,8 +345,9 @@ void hearth_io_close(int fd) {
 
 void hearth_io_step_back(int nice) {
     enum { WHO_PROCESS = 1, CLASS_BEST_EFFORT = 2, CLASS_SHIFT = 13, LOWEST = 7 };
-    if (nice <= 0)
+    if (nice <= 0) {
         return;
+    }
     /* On Linux both are a thread's own, in spite of the names. Where they are refused, all is only a little slower. */
     (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), nice);
     (void)syscall(SYS_ioprio_set, WHO_PROCESS, 0, CLASS_BEST_EFFORT << CLASS_SHIFT | LOWEST);

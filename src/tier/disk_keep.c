@@ -28,8 +28,9 @@
 void hearth_disk_published_locked(struct disk *disk, uint64_t bytes) {
     const uint64_t budget = disk->stats.budget_bytes;
     disk->published += bytes;
-    if (!disk->counted || (disk->stats.bytes + budget / 32 <= budget && disk->published <= budget / 16))
+    if (!disk->counted || (disk->stats.bytes + budget / 32 <= budget && disk->published <= budget / 16)) {
         return;
+    }
     disk->gc_wanted = true;
     (void)pthread_cond_signal(&disk->keep_cond);
 }
@@ -43,8 +44,9 @@ bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t
         disk->gc_tight = disk->gc_tight || tight;
         disk->gc_need = disk->gc_need > need ? disk->gc_need : need;
         (void)pthread_cond_signal(&disk->keep_cond);
-        while ((disk->gc_wanted || disk->gc_busy) && hearth_disk_wait_locked(disk, &disk->gc_cond, until))
+        while ((disk->gc_wanted || disk->gc_busy) && hearth_disk_wait_locked(disk, &disk->gc_cond, until)) {
             continue;
+        }
         over = disk->counted && disk->stats.bytes + need > disk->stats.budget_bytes;
     }
     hearth_disk_unlock(disk);
@@ -87,9 +89,10 @@ static void evict(struct disk *disk) {
         files += gc.removed_files;
         bytes += gc.removed_bytes;
     }
-    if (files > 0)
+    if (files > 0) {
         hearth_log(HEARTH_LOG_INFO, "disk: %" PRIu64 " files (%" PRIu64 " MiB) that were unused for longest made way%s",
                    files, bytes / MIB, tight ? ", as the file system is full" : "");
+    }
     hearth_disk_lock(disk);
     if (err == HEARTH_OK) {
         disk->stats.files = gc.files;
@@ -106,10 +109,12 @@ void hearth_disk_chores(struct disk *disk) {
     hearth_disk_lock(disk);
     const bool wanted = disk->gc_wanted, removals = disk->removals_due;
     hearth_disk_unlock(disk);
-    if (removals)
+    if (removals) {
         hearth_disk_removals(disk);
-    if (wanted)
+    }
+    if (wanted) {
         evict(disk);
+    }
 }
 
 /* ---- looking ---- */
@@ -124,18 +129,20 @@ static void compare(struct disk *disk, int shard, uint64_t tick, const struct di
     hearth_disk_lock(disk);
     for (size_t i = 0; i < seen->n; i++) {
         struct disk_file *file = hearth_disk_find_locked(disk, seen->v[i].id.name);
-        if (file)
+        if (file) {
             file->seen = tick;
-        else if (hearth_table_find(&disk->jobs, seen->v[i].id.name))
+        } else if (hearth_table_find(&disk->jobs, seen->v[i].id.name)) {
             disk->shards[shard].again = true; /* the writer sees to it; otherwise next time */
-        else
+        } else {
             (void)hearth_disk_files_add(new_ones, &seen->v[i]);
+        }
     }
     struct disk_file *ring = &disk->shards[shard].ring;
     for (struct disk_file *file = ring->next, *next; file != ring; file = next) {
         next = file->next;
-        if (file->born >= tick || file->seen == tick)
+        if (file->born >= tick || file->seen == tick) {
             continue;
+        }
         const struct hearth_digest name = file->link.key;
         hearth_disk_forget_locked(disk, file, true);
         (void)hearth_disk_tell_locked(disk, HEARTH_FAR_LOST, name);
@@ -147,8 +154,9 @@ static void look_at(struct disk *disk, int shard, struct disk_files *new_ones) {
     struct hearth_directory *directory = hearth_disk_directory(disk);
     struct disk_shard *state = &disk->shards[shard];
     const int64_t time = hearth_directory_shard_time(directory, disk->model, shard);
-    if (time == state->time && !state->again)
+    if (time == state->time && !state->again) {
         return;
+    }
     hearth_disk_lock(disk);
     const uint64_t tick = ++disk->tick;
     hearth_disk_unlock(disk);
@@ -174,8 +182,9 @@ static void look(struct disk *disk) {
         look_at(disk, shard, &new_ones);
         hearth_disk_chores(disk);
     }
-    if (new_ones.n > 0)
+    if (new_ones.n > 0) {
         hearth_disk_examine_all(disk, &new_ones, NULL);
+    }
     free(new_ones.v);
 }
 
@@ -196,8 +205,9 @@ static struct telling *take_due(struct disk *disk, bool all, size_t *n) {
     struct telling *due = disk->touched_n > 0 ? malloc(disk->touched_n * sizeof *due) : NULL;
     for (size_t i = 0; due && i < disk->touched_n; i++) {
         struct disk_file *file = hearth_disk_find_locked(disk, disk->touched[i]);
-        if (!file || !file->touching)
+        if (!file || !file->touching) {
             continue;
+        }
         const int64_t since = now - file->touched_us;
         if (!all && since >= 0 && since < TOUCH_US) {
             disk->touched[kept++] = disk->touched[i];
@@ -210,8 +220,9 @@ static struct telling *take_due(struct disk *disk, bool all, size_t *n) {
         file->touched_us = now;
         file->touching = false;
     }
-    if (due)
+    if (due) {
         disk->touched_n = kept;
+    }
     hearth_disk_unlock(disk);
     return due;
 }
@@ -220,8 +231,9 @@ static void tell_touches(struct disk *disk, bool all) {
     size_t n;
     struct telling *due = take_due(disk, all, &n);
     struct hearth_directory *directory = hearth_disk_directory(disk);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         (void)hearth_file_touch(directory, &due[i].id, &due[i].stamp, due[i].hits); /* gone: the next look says so */
+    }
     free(due);
 }
 
@@ -245,12 +257,14 @@ void *hearth_disk_keeper(void *arg) {
     while (!stopped(disk)) {
         hearth_disk_lock(disk);
         while (!disk->stop && !disk->gc_wanted && !disk->removals_due &&
-               hearth_disk_wait_locked(disk, &disk->keep_cond, next))
+               hearth_disk_wait_locked(disk, &disk->keep_cond, next)) {
             continue;
+        }
         hearth_disk_unlock(disk);
         hearth_disk_chores(disk);
-        if (hearth_clock_us() < next)
+        if (hearth_clock_us() < next) {
             continue;
+        }
         look(disk);
         hearth_disk_removals(disk);
         warm_up(disk);

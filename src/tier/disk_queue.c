@@ -21,11 +21,13 @@
 void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hearth_far_event_type type) {
     hearth_table_remove(&disk->jobs, &job->link);
     disk->stats.queued_bytes -= job->bytes;
-    if (type == HEARTH_FAR_DROPPED)
+    if (type == HEARTH_FAR_DROPPED) {
         disk->stats.dropped++;
+    }
     hearth_record_destroy(job->record);
-    if (job->blob)
+    if (job->blob) {
         hearth_blob_unref(job->blob);
+    }
     hearth_buf_finish(&job->header);
     hearth_buf_finish(&job->payload);
     job->ev.event = (struct hearth_far_event){.type = type, .name = job->link.key};
@@ -48,27 +50,32 @@ static void drop_locked(struct disk *disk, struct disk_job *job) {
 }
 
 void hearth_disk_drop_jobs_locked(struct disk *disk, struct hearth_digest name) {
-    if (!hearth_table_find(&disk->jobs, name))
+    if (!hearth_table_find(&disk->jobs, name)) {
         return;
+    }
     for (struct disk_job *job = disk->queue.next, *next; job != &disk->queue; job = next) {
         next = job->next;
-        if (hearth_digest_equal(job->link.key, name))
+        if (hearth_digest_equal(job->link.key, name)) {
             drop_locked(disk, job);
+        }
     }
 }
 
 bool hearth_disk_writes_locked(struct disk *disk, struct hearth_digest name) {
     size_t jobs = 0;
-    for (struct hearth_link *link = hearth_table_find(&disk->jobs, name); link; link = hearth_table_next(link))
+    for (struct hearth_link *link = hearth_table_find(&disk->jobs, name); link; link = hearth_table_next(link)) {
         jobs++;
-    for (struct disk_job *job = disk->queue.next; jobs > 0 && job != &disk->queue; job = job->next)
+    }
+    for (struct disk_job *job = disk->queue.next; jobs > 0 && job != &disk->queue; job = job->next) {
         jobs -= hearth_digest_equal(job->link.key, name);
+    }
     return jobs > 0;
 }
 
 void hearth_disk_drop_queue_locked(struct disk *disk) {
-    while (disk->queue.next != &disk->queue)
+    while (disk->queue.next != &disk->queue) {
         drop_locked(disk, disk->queue.next);
+    }
 }
 
 /* ---- groups ---- */
@@ -80,8 +87,9 @@ static bool agrees(const struct disk_group *group, const struct hearth_record *r
 }
 
 static bool continues(const struct disk_group *group, const struct hearth_record *record) {
-    if (group->last_put == 0)
+    if (group->last_put == 0) {
         return false;
+    }
     return hearth_digest_equal(group->base, record->base) ? agrees(group, record)
                                                           : hearth_digest_equal(group->end, record->base);
 }
@@ -92,18 +100,21 @@ static int group_of(struct disk *disk, const struct hearth_record *record) {
     int best = -1, spare = 0;
     for (int i = 0; i < DISK_GROUPS; i++) {
         const struct disk_group *group = &disk->groups[i], *than = &disk->groups[spare];
-        if (continues(group, record) && (best < 0 || group->last_put > disk->groups[best].last_put))
+        if (continues(group, record) && (best < 0 || group->last_put > disk->groups[best].last_put)) {
             best = i;
+        }
         if ((group->queued > 0) < (than->queued > 0) ||
-            ((group->queued > 0) == (than->queued > 0) && group->last_put < than->last_put))
+            ((group->queued > 0) == (than->queued > 0) && group->last_put < than->last_put)) {
             spare = i;
+        }
     }
     struct disk_group *group = &disk->groups[best >= 0 ? best : spare];
     const size_t n = hearth_record_tokens(record);
     group->last_put = ++disk->puts;
     group->base = group->end = record->base;
-    if (n == (size_t)disk->params.page_tokens)
+    if (n == (size_t)disk->params.page_tokens) {
         group->end = hearth_record_next(record->base, record->tokens, n);
+    }
     (void)hearth_tokens_assign(&group->tokens, record->tokens, n); /* or the group is found a little less well */
     return (int)(group - disk->groups);
 }
@@ -112,17 +123,23 @@ static int group_of(struct disk *disk, const struct hearth_record *record) {
 static void shed_locked(struct disk *disk) {
     while (disk->stats.queued_bytes > disk->params.queue_bytes && disk->queue.next != &disk->queue) {
         int oldest = -1;
-        for (int i = 0; i < DISK_GROUPS; i++)
-            if (disk->groups[i].queued > 0 && (oldest < 0 || disk->groups[i].last_put < disk->groups[oldest].last_put))
+        for (int i = 0; i < DISK_GROUPS; i++) {
+            if (disk->groups[i].queued > 0 &&
+                (oldest < 0 || disk->groups[i].last_put < disk->groups[oldest].last_put)) {
                 oldest = i;
+            }
+        }
         HEARTH_ASSERT(oldest >= 0);
         struct disk_job *deepest = NULL;
-        for (struct disk_job *job = disk->queue.next; job != &disk->queue; job = job->next)
-            if (job->group == oldest && (!deepest || job->record->p1 >= deepest->record->p1))
+        for (struct disk_job *job = disk->queue.next; job != &disk->queue; job = job->next) {
+            if (job->group == oldest && (!deepest || job->record->p1 >= deepest->record->p1)) {
                 deepest = job;
+            }
+        }
         HEARTH_ASSERT(deepest != NULL);
-        if (deepest->prev == &disk->queue && deepest->next == &disk->queue && !disk->writing)
+        if (deepest->prev == &disk->queue && deepest->next == &disk->queue && !disk->writing) {
             break; /* alone it may be as large as it likes */
+        }
         drop_locked(disk, deepest);
     }
 }
@@ -141,8 +158,9 @@ static struct disk_job *make_job(const struct hearth_record *record, struct hear
     job->draft.fd = -1;
     job->link.key = record->name;
     job->bytes = JOB_BYTES + hearth_record_tokens(record) * sizeof(hearth_token);
-    if (blob)
+    if (blob) {
         job->bytes += hearth_blob_bytes(blob);
+    }
     if (replaces && !hearth_digest_equal(*replaces, record->name)) {
         job->replaces = true;
         job->replaced = *replaces;
@@ -151,8 +169,9 @@ static struct disk_job *make_job(const struct hearth_record *record, struct hear
 }
 
 static bool accepts_locked(const struct disk *disk, const struct disk_job *job) {
-    if (disk->stop_writer || job->bytes > disk->stats.budget_bytes)
+    if (disk->stop_writer || job->bytes > disk->stats.budget_bytes) {
         return false;
+    }
     return !disk->stats.failing || hearth_clock_us() >= disk->retry_at_us;
 }
 
@@ -160,8 +179,9 @@ bool hearth_disk_put(struct hearth_far *far, const struct hearth_record *record,
                      const struct hearth_digest *replaces) {
     struct disk *disk = (struct disk *)far;
     struct disk_job *job = make_job(record, blob, replaces);
-    if (!job)
+    if (!job) {
         return false;
+    }
     hearth_disk_lock(disk);
     const bool accepted = accepts_locked(disk, job) && hearth_table_add(&disk->jobs, &job->link);
     if (accepted) {

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEPTH 16 /* files that one thread has under way */
+#define DEPTH 16         /* files that one thread has under way */
 #define DIRECT_MIN 65536 /* bytes of a file */
 
 /* ---- the queue ---- */
@@ -25,15 +25,17 @@
 bool hearth_disk_get(struct hearth_far *far, struct hearth_digest name) {
     struct disk *disk = (struct disk *)far;
     struct disk_read *read = calloc(1, sizeof *read);
-    if (!read)
+    if (!read) {
         return false;
+    }
     read->fd = -1;
     read->ev.event = (struct hearth_far_event){.type = HEARTH_FAR_READ, .name = name};
     hearth_disk_lock(disk);
     *disk->reads_end = read;
     disk->reads_end = &read->next;
-    if (!disk->read_next)
+    if (!disk->read_next) {
         disk->read_next = read;
+    }
     (void)pthread_cond_signal(&disk->read_cond);
     hearth_disk_unlock(disk);
     return true;
@@ -43,8 +45,9 @@ bool hearth_disk_get(struct hearth_far *far, struct hearth_digest name) {
 static struct disk_read *take(struct disk *disk, bool wait) {
     struct disk_read *read = NULL;
     hearth_disk_lock(disk);
-    while (wait && !disk->stop && (!disk->read_next || disk->read_bytes >= DISK_READ_BYTES))
+    while (wait && !disk->stop && (!disk->read_next || disk->read_bytes >= DISK_READ_BYTES)) {
         (void)pthread_cond_wait(&disk->read_cond, &disk->lock);
+    }
     if (!disk->stop && disk->read_next && disk->read_bytes < DISK_READ_BYTES) {
         read = disk->read_next;
         disk->read_next = read->next;
@@ -66,8 +69,9 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
     free(read->head);
     read->head = NULL;
     hearth_buf_finish(&read->body);
-    if (read->fd >= 0)
+    if (read->fd >= 0) {
         hearth_io_close(read->fd);
+    }
     read->fd = -1;
     read->ev.event.err = err;
     hearth_disk_lock(disk);
@@ -78,8 +82,9 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
         disk->stats.io_errors++;
     } else if (err == HEARTH_ERR_NOT_FOUND) { /* whatever was known of it */
         struct disk_file *file = hearth_disk_find_locked(disk, read->ev.event.name);
-        if (file)
+        if (file) {
             hearth_disk_forget_locked(disk, file, true);
+        }
     }
     if (err != HEARTH_OK) {
         disk->read_bytes -= read->ev.charge;
@@ -90,16 +95,18 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
     while (disk->reads && disk->reads->done) {
         struct disk_read *first = disk->reads;
         disk->reads = first->next;
-        if (!disk->reads)
+        if (!disk->reads) {
             disk->reads_end = &disk->reads;
+        }
         hearth_disk_post_locked(disk, &first->ev);
     }
     hearth_disk_unlock(disk);
 }
 
 void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record *record) {
-    if (record->kind == HEARTH_RECORD_PAGE && record->p1 - record->p0 == disk->params.page_tokens)
+    if (record->kind == HEARTH_RECORD_PAGE && record->p1 - record->p0 == disk->params.page_tokens) {
         disk->page_bytes = record->state_bytes;
+    }
 }
 
 void hearth_disk_drop_reads(struct disk *disk) {
@@ -132,8 +139,9 @@ static void aim(struct disk_read *read) {
 
 /* True when the file system refused to read past the page cache after all: it is to be read as others are. */
 static bool refused(struct disk_read *read) {
-    if (!read->direct || read->op.error != EINVAL || !hearth_io_direct(read->fd, false))
+    if (!read->direct || read->op.error != EINVAL || !hearth_io_direct(read->fd, false)) {
         return false;
+    }
     read->direct = false;
     aim(read);
     return true;
@@ -141,34 +149,43 @@ static bool refused(struct disk_read *read) {
 
 /* Opens the file and fills the operation. Errors: the answer. */
 static int begin(struct disk *disk, struct disk_read *read) {
-    if (read->known_bytes == 0)
+    if (read->known_bytes == 0) {
         return HEARTH_ERR_NOT_FOUND;
+    }
     const int err = hearth_file_open(hearth_disk_directory(disk), &read->id, &read->fd);
-    if (err == HEARTH_ERR_STATE)
+    if (err == HEARTH_ERR_STATE) {
         return set_aside(disk, read, "not a plain file of this user");
-    if (err != HEARTH_OK)
+    }
+    if (err != HEARTH_OK) {
         return err == HEARTH_ERR_NOT_FOUND ? err : HEARTH_ERR_IO;
+    }
     const int64_t size = hearth_io_size(read->fd);
-    if (size < 0)
+    if (size < 0) {
         return HEARTH_ERR_IO;
+    }
     read->size = (uint64_t)size;
     /* A file never changes; and what somebody blew up is not given memory. */
-    if (hearth_disk_blocks(read->size) != read->known_bytes)
+    if (hearth_disk_blocks(read->size) != read->known_bytes) {
         return set_aside(disk, read, "its length has changed");
+    }
     if (!hearth_io_cached(read->fd, read->size)) {
         read->direct = read->size >= DIRECT_MIN && hearth_io_direct(read->fd, true);
-        if (!read->direct)
+        if (!read->direct) {
             hearth_io_expect(read->fd, read->size);
+        }
     }
-    if (read->head_len > read->size)
+    if (read->head_len > read->size) {
         read->head_len = (size_t)read->size;
+    }
     const size_t rest = (size_t)read->size - read->head_len, room = (size_t)hearth_disk_blocks(rest);
     void *head = NULL;
-    if (posix_memalign(&head, HEARTH_FORMAT_BLOCK, read->head_len > 0 ? read->head_len : 1) != 0)
+    if (posix_memalign(&head, HEARTH_FORMAT_BLOCK, read->head_len > 0 ? read->head_len : 1) != 0) {
         return HEARTH_ERR_NOMEM;
+    }
     read->head = head;
-    if (rest > 0)
+    if (rest > 0) {
         read->body = (struct hearth_buf){.data = hearth_warm_take(room), .len = rest, .cap = room};
+    }
     if (rest > 0 && !read->body.data) {
         read->body = (struct hearth_buf){0};
         return HEARTH_ERR_NOMEM;
@@ -184,8 +201,9 @@ static void gather(const struct disk_read *read, size_t from, uint8_t *to, size_
         n = read->head_len - from < len ? read->head_len - from : len;
         memcpy(to, read->head + from, n);
     }
-    if (n < len)
+    if (n < len) {
         memcpy(to + n, read->body.data + (from + n - read->head_len), len - n);
+    }
 }
 
 /* Moves the border between the blocks to where the header ends. Rare. */
@@ -215,24 +233,27 @@ static enum hearth_format_verdict read_header(struct disk *disk, struct disk_rea
     if (verdict == HEARTH_FORMAT_SHORT && info->header_bytes > read->head_len && info->header_bytes <= read->size) {
         const size_t want = info->header_bytes;
         hearth_format_info_finish(info);
-        if (reshape(read, want) != HEARTH_OK)
+        if (reshape(read, want) != HEARTH_OK) {
             return HEARTH_FORMAT_NOMEM;
+        }
         verdict = hearth_format_read(read->head, read->head_len, disk->seal, info);
     }
-    if (verdict != HEARTH_FORMAT_GOOD)
+    if (verdict != HEARTH_FORMAT_GOOD) {
         return verdict;
-    if (info->header_bytes + info->payload_bytes != read->size)
+    }
+    if (info->header_bytes + info->payload_bytes != read->size) {
         return info->header_bytes + info->payload_bytes > read->size ? HEARTH_FORMAT_SHORT : HEARTH_FORMAT_DAMAGED;
-    if (info->header_bytes != read->head_len && reshape(read, info->header_bytes) != HEARTH_OK)
+    }
+    if (info->header_bytes != read->head_len && reshape(read, info->header_bytes) != HEARTH_OK) {
         return HEARTH_FORMAT_NOMEM;
+    }
     return HEARTH_FORMAT_GOOD;
 }
 
 static bool is_what_was_asked(const struct disk *disk, const struct disk_read *read,
                               const struct hearth_format_info *info) {
     return info->readable && hearth_digest_equal(info->record.name, read->id.name) &&
-           info->record.kind == read->id.kind &&
-           hearth_digest_equal(info->fingerprint, disk->params.fingerprint) &&
+           info->record.kind == read->id.kind && hearth_digest_equal(info->fingerprint, disk->params.fingerprint) &&
            info->page_tokens == disk->params.page_tokens;
 }
 
@@ -242,8 +263,9 @@ static int finish(struct disk *disk, struct disk_read *read) {
         hearth_log(HEARTH_LOG_WARN, "disk: a state file could not be read: %s", strerror(read->op.error));
         return HEARTH_ERR_IO;
     }
-    if (read->op.done != read->size)
+    if (read->op.done != read->size) {
         return set_aside(disk, read, hearth_format_verdict_text(HEARTH_FORMAT_SHORT));
+    }
     struct hearth_format_info info = {0};
     struct hearth_far_event *event = &read->ev.event;
     enum hearth_format_verdict verdict = read_header(disk, read, &info);
@@ -263,15 +285,11 @@ static int finish(struct disk *disk, struct disk_read *read) {
     }
     hearth_format_info_finish(&info);
     switch (verdict) {
-    case HEARTH_FORMAT_GOOD:
-        return HEARTH_OK;
-    case HEARTH_FORMAT_NOMEM:
-        return HEARTH_ERR_NOMEM;
+    case HEARTH_FORMAT_GOOD: return HEARTH_OK;
+    case HEARTH_FORMAT_NOMEM: return HEARTH_ERR_NOMEM;
     case HEARTH_FORMAT_NEWER:
-    case HEARTH_FORMAT_WRONG_KEY:
-        return HEARTH_ERR_NOT_FOUND;
-    default:
-        return set_aside(disk, read, hearth_format_verdict_text(verdict));
+    case HEARTH_FORMAT_WRONG_KEY: return HEARTH_ERR_NOT_FOUND;
+    default: return set_aside(disk, read, hearth_format_verdict_text(verdict));
     }
 }
 
@@ -284,12 +302,15 @@ void *hearth_disk_reader(void *arg) {
     for (;;) {
         struct hearth_io_op *op = io ? hearth_io_reap(io, false) : NULL;
         struct disk_read *read = NULL;
-        if (!op && under_way < DEPTH)
+        if (!op && under_way < DEPTH) {
             read = take(disk, under_way == 0);
-        if (!op && !read && under_way == 0)
+        }
+        if (!op && !read && under_way == 0) {
             break;
-        if (!op && !read)
+        }
+        if (!op && !read) {
             op = hearth_io_reap(io, true);
+        }
         if (op) {
             under_way--;
             read = op->user;

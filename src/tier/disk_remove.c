@@ -19,8 +19,9 @@
 bool hearth_disk_remove(struct hearth_far *far, struct hearth_digest name, enum hearth_record_kind kind) {
     struct disk *disk = (struct disk *)far;
     struct disk_removal *removal = calloc(1, sizeof *removal);
-    if (!removal)
+    if (!removal) {
         return false;
+    }
     removal->id = hearth_disk_id(disk, name, kind);
     removal->ev.event = (struct hearth_far_event){.type = HEARTH_FAR_REMOVED, .name = name};
     hearth_disk_lock(disk);
@@ -38,18 +39,21 @@ static bool carry_out(struct disk *disk, struct disk_removal *removal) {
     hearth_disk_lock(disk);
     const bool being_written = hearth_disk_writes_locked(disk, removal->id.name);
     struct disk_file *file = hearth_disk_find_locked(disk, removal->id.name);
-    if (file && !being_written)
+    if (file && !being_written) {
         hearth_disk_forget_locked(disk, file, true);
+    }
     hearth_disk_unlock(disk);
-    if (being_written)
+    if (being_written) {
         return false; /* due again when the writer has answered */
+    }
     if (hearth_file_remove(hearth_disk_directory(disk), &removal->id) == HEARTH_ERR_IO) {
         const int error = errno;
         hearth_disk_lock(disk);
         disk->stats.io_errors++;
         hearth_disk_unlock(disk);
-        if (++removal->tries < TRIES)
+        if (++removal->tries < TRIES) {
             return false;
+        }
         hearth_log(HEARTH_LOG_WARN, "disk: a state file that is to be forgotten cannot be removed: %s",
                    strerror(error));
         removal->ev.event.err = HEARTH_ERR_IO;
@@ -81,12 +85,14 @@ void hearth_disk_removals(struct disk *disk) {
         }
         removal = next;
     }
-    if (!kept)
+    if (!kept) {
         return;
+    }
     hearth_disk_lock(disk);
     *kept_end = disk->removals;
-    if (!disk->removals)
+    if (!disk->removals) {
         disk->removals_end = kept_end;
+    }
     disk->removals = kept;
     hearth_disk_unlock(disk);
 }

@@ -28,8 +28,9 @@ bool hearth_disk_files_add(struct disk_files *files, const struct hearth_file *f
     if (files->n == files->cap) {
         const size_t cap = files->cap > 0 ? 2 * files->cap : 64;
         struct hearth_file *v = realloc(files->v, cap * sizeof *v);
-        if (!v)
+        if (!v) {
             return false;
+        }
         files->v = v;
         files->cap = cap;
     }
@@ -52,19 +53,22 @@ static void read_header(const struct disk *disk, int fd, struct look *look) {
     hearth_io_expect_little(fd);
     look->size = hearth_io_size(fd);
     int64_t got = look->size < 0 ? look->size : hearth_io_read_now(fd, block, sizeof block);
-    if (got >= 0)
+    if (got >= 0) {
         look->verdict = hearth_format_read(block, (size_t)got, disk->seal, &look->info);
+    }
     const size_t want = look->info.header_bytes;
     if (got == (int64_t)sizeof block && look->verdict == HEARTH_FORMAT_SHORT && want > sizeof block &&
         want <= HEARTH_FORMAT_HEADER_MAX && (int64_t)want <= look->size) {
         hearth_format_info_finish(&look->info);
         bytes = malloc(want);
         got = bytes ? hearth_io_read_now(fd, bytes, want) : -ENOMEM;
-        if (got >= 0)
+        if (got >= 0) {
             look->verdict = hearth_format_read(bytes, (size_t)got, disk->seal, &look->info);
+        }
     }
-    if (bytes != block)
+    if (bytes != block) {
         free(bytes);
+    }
     look->error = got < 0 ? (int)-got : 0;
 }
 
@@ -72,12 +76,14 @@ static void read_header(const struct disk *disk, int fd, struct look *look) {
 static const char *mismatch(const struct disk *disk, const struct hearth_file_id *id, const struct look *look) {
     const struct hearth_format_info *info = &look->info;
     const uint64_t whole = info->header_bytes + info->payload_bytes;
-    if ((uint64_t)look->size != whole)
+    if ((uint64_t)look->size != whole) {
         return (uint64_t)look->size < whole ? hearth_format_verdict_text(HEARTH_FORMAT_SHORT) : "its length is wrong";
+    }
     if (!hearth_digest_equal(info->record.name, id->name) || info->record.kind != id->kind ||
         !hearth_digest_equal(info->fingerprint, disk->params.fingerprint) ||
-        info->page_tokens != disk->params.page_tokens)
+        info->page_tokens != disk->params.page_tokens) {
         return "it holds something else than its name says";
+    }
     return NULL;
 }
 
@@ -93,8 +99,9 @@ static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id 
         free(record);
         return DISK_GOOD;
     }
-    if (tell && hearth_table_find(&disk->jobs, id->name))
+    if (tell && hearth_table_find(&disk->jobs, id->name)) {
         tell = false; /* the writer sees to it */
+    }
     const uint64_t bytes = hearth_disk_blocks((uint64_t)look->size);
     added = added && hearth_disk_add_locked(disk, id, bytes, 0);
     if (added && disk->stats.scanned) { /* the scan counts by itself */
@@ -105,8 +112,8 @@ static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id 
         *record = look->info.record;
         look->info.record.tokens = NULL;
         hearth_disk_note_size_locked(disk, record);
-        ev->event = (struct hearth_far_event){
-            .type = HEARTH_FAR_FOUND, .name = id->name, .record = record, .hits = look->hits};
+        ev->event =
+            (struct hearth_far_event){.type = HEARTH_FAR_FOUND, .name = id->name, .record = record, .hits = look->hits};
         hearth_disk_post_locked(disk, ev);
         told = true;
     }
@@ -127,10 +134,12 @@ enum disk_verdict hearth_disk_examine(struct disk *disk, const struct hearth_fil
     struct hearth_directory *directory = hearth_disk_directory(disk);
     int fd;
     const int err = hearth_file_open(directory, id, &fd);
-    if (err == HEARTH_ERR_STATE)
+    if (err == HEARTH_ERR_STATE) {
         return bad(disk, id, "not a plain file of this user");
-    if (err != HEARTH_OK)
+    }
+    if (err != HEARTH_OK) {
         return err == HEARTH_ERR_NOT_FOUND ? DISK_GONE : DISK_UNREADABLE;
+    }
     struct look look = {.verdict = HEARTH_FORMAT_SHORT};
     read_header(disk, fd, &look);
     hearth_io_close(fd);
@@ -144,13 +153,15 @@ enum disk_verdict hearth_disk_examine(struct disk *disk, const struct hearth_fil
         hearth_log(HEARTH_LOG_DEBUG, "disk: a file is left alone: %s", hearth_format_verdict_text(look.verdict));
         verdict = DISK_ALIEN;
     } else if (look.verdict != HEARTH_FORMAT_GOOD) {
-        if (look.verdict != HEARTH_FORMAT_NOMEM)
+        if (look.verdict != HEARTH_FORMAT_NOMEM) {
             verdict = bad(disk, id, hearth_format_verdict_text(look.verdict));
+        }
     } else {
         const char *why = mismatch(disk, id, &look);
         struct hearth_file file;
-        if (!why && tell)
+        if (!why && tell) {
             (void)hearth_file_stat(directory, id, &file, &look.hits);
+        }
         verdict = why ? bad(disk, id, why) : take_in(disk, id, &look, tell);
     }
     hearth_format_info_finish(&look.info);
@@ -183,8 +194,9 @@ static bool stopped(struct disk *disk) {
 static void *pool_main(void *arg) {
     struct pool *pool = arg;
     hearth_io_step_back(DISK_KEEPER_NICE);
-    for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !stopped(pool->disk);)
+    for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !stopped(pool->disk);) {
         pool->step(pool, i, false);
+    }
     if (atomic_fetch_sub(&pool->running, 1) == 1) {
         hearth_disk_lock(pool->disk);
         (void)pthread_cond_broadcast(&pool->disk->keep_cond);
@@ -221,12 +233,14 @@ static void pool_finish(struct pool *pool) {
     while (atomic_load(&pool->running) > 0) {
         hearth_disk_chores(disk);
         hearth_disk_lock(disk);
-        if (atomic_load(&pool->running) > 0)
+        if (atomic_load(&pool->running) > 0) {
             (void)hearth_disk_wait_locked(disk, &disk->keep_cond, hearth_clock_us() + PAUSE_US);
+        }
         hearth_disk_unlock(disk);
     }
-    for (size_t i = 0; i < pool->thread_count; i++)
+    for (size_t i = 0; i < pool->thread_count; i++) {
         (void)pthread_join(pool->threads[i], NULL);
+    }
 }
 
 /* Waits until the cache has read some of the events. The keeper itself goes on with its chores meanwhile. */
@@ -235,11 +249,13 @@ static void wait_for_room(struct disk *disk, bool keeper) {
     while (full) {
         hearth_disk_lock(disk);
         full = disk->event_count > DISK_EVENTS_WAITING && !disk->stop;
-        if (full)
+        if (full) {
             (void)hearth_disk_wait_locked(disk, &disk->room_cond, hearth_clock_us() + PAUSE_US);
+        }
         hearth_disk_unlock(disk);
-        if (full && keeper)
+        if (full && keeper) {
             hearth_disk_chores(disk);
+        }
     }
 }
 
@@ -250,15 +266,17 @@ static void examine_step(struct pool *pool, size_t i, bool keeper) {
 
 void hearth_disk_examine_all(struct disk *disk, const struct disk_files *files, void (*also)(struct disk *disk)) {
     struct pool *pool = calloc(1, sizeof *pool);
-    if (!pool)
+    if (!pool) {
         return;
+    }
     pool->disk = disk;
     pool->step = examine_step;
     pool->n = files->n;
     pool->files = files;
     pool_start(pool, files->n > FEW ? THREADS : 0);
-    if (also)
+    if (also) {
         also(disk);
+    }
     pool_finish(pool);
     free(pool);
 }
@@ -296,8 +314,9 @@ static bool count_file(void *user, const struct hearth_file *file) {
 
 static bool count_model(void *user, struct hearth_model_id model) {
     struct count *count = user;
-    if (strcmp(model.hex, count->disk->model.hex) != 0)
+    if (strcmp(model.hex, count->disk->model.hex) != 0) {
         (void)hearth_directory_walk(count->directory, model, -1, count_file, count);
+    }
     return !stopped(count->disk);
 }
 
@@ -309,8 +328,9 @@ static void count_others(struct disk *disk) {
     hearth_disk_lock(disk);
     disk->stats.files += count.files;
     disk->stats.bytes += count.bytes;
-    if (disk->params.budget_bytes == 0)
+    if (disk->params.budget_bytes == 0) {
         disk->stats.budget_bytes = (room + disk->stats.bytes) / 5;
+    }
     hearth_disk_unlock(disk);
 }
 
@@ -326,8 +346,9 @@ static void gather(struct disk *disk, struct pool *pool, struct disk_files *all)
         disk->shards[i].time = pool->times[i];
         disk->shards[i].again = true;
     }
-    if (all->n > 0)
+    if (all->n > 0) {
         qsort(all->v, all->n, sizeof *all->v, newest_first);
+    }
     hearth_disk_lock(disk);
     disk->stats.files += count.files;
     disk->stats.bytes += count.bytes;

@@ -48,8 +48,9 @@ static void fail(struct disk *disk, const char *step, int error, uint64_t bytes)
     hearth_disk_lock(disk);
     const bool began = !disk->stats.failing;
     disk->backoff_us = disk->backoff_us == 0 ? BACKOFF_MIN_US : 2 * disk->backoff_us;
-    if (disk->backoff_us > BACKOFF_MAX_US)
+    if (disk->backoff_us > BACKOFF_MAX_US) {
         disk->backoff_us = BACKOFF_MAX_US;
+    }
     disk->retry_at_us = hearth_clock_us() + disk->backoff_us;
     disk->probe_bytes = (int64_t)(bytes < PROBE_MAX ? bytes : PROBE_MAX);
     disk->stats.failing = true;
@@ -61,8 +62,9 @@ static void fail(struct disk *disk, const char *step, int error, uint64_t bytes)
         memcpy(disk->failed_trouble, disk->stats.trouble, sizeof disk->failed_trouble);
     }
     hearth_disk_unlock(disk);
-    if (began)
+    if (began) {
         hearth_disk_health(disk);
+    }
 }
 
 static void recover(struct disk *disk, bool for_good) {
@@ -70,8 +72,9 @@ static void recover(struct disk *disk, bool for_good) {
     const bool ended = disk->stats.failing;
     disk->stats.failing = false;
     disk->stats.trouble[0] = '\0';
-    if (for_good)
+    if (for_good) {
         disk->backoff_us = 0; /* a probe alone proves little: the next failure waits longer */
+    }
     hearth_disk_unlock(disk);
     if (ended) {
         hearth_log(HEARTH_LOG_INFO, "disk: writing to %s works again", disk->params.dir);
@@ -83,15 +86,11 @@ static void recover(struct disk *disk, bool for_good) {
 static bool remedy(struct disk *disk, int error, uint64_t bytes) {
     switch (error) {
     case ENOSPC:
-    case EDQUOT:
-        (void)hearth_disk_make_room(disk, bytes + bytes / 4, true, ROOM_PATIENCE_US);
-        return true;
+    case EDQUOT: (void)hearth_disk_make_room(disk, bytes + bytes / 4, true, ROOM_PATIENCE_US); return true;
     case ENOENT: /* removed */
     case ENOTDIR:
-    case ESTALE:
-        return hearth_disk_reopen(disk);
-    default:
-        return false;
+    case ESTALE: return hearth_disk_reopen(disk);
+    default: return false;
     }
 }
 
@@ -110,26 +109,29 @@ static void probe(struct disk *disk) {
         error = ENOMEM;
     } else if (hearth_file_create(directory, disk->model, &draft) != HEARTH_OK) {
         error = errno;
-        if (remedy(disk, error, 0) && hearth_file_create(hearth_disk_directory(disk), disk->model, &draft) == HEARTH_OK)
+        if (remedy(disk, error, 0) &&
+            hearth_file_create(hearth_disk_directory(disk), disk->model, &draft) == HEARTH_OK) {
             error = 0;
+        }
         directory = hearth_disk_directory(disk);
     }
     for (int kind = HEARTH_IO_WRITE; error == 0 && kind <= HEARTH_IO_SYNC; kind++) {
-        struct hearth_io_op op = {.kind = (enum hearth_io_kind)kind,
-                                  .fd = draft.fd,
-                                  .parts = {{.iov_base = zeros, .iov_len = len}}};
+        struct hearth_io_op op = {
+            .kind = (enum hearth_io_kind)kind, .fd = draft.fd, .parts = {{.iov_base = zeros, .iov_len = len}}};
         hearth_io_submit(io, &op);
         (void)hearth_io_reap(io, true);
         error = op.error;
     }
-    if (draft.fd >= 0)
+    if (draft.fd >= 0) {
         hearth_file_discard(directory, &draft);
+    }
     free(zeros);
     hearth_io_destroy(io);
-    if (error == 0)
+    if (error == 0) {
         recover(disk, false);
-    else
+    } else {
         fail(disk, step, error, len);
+    }
 }
 
 /* ---- one batch ---- */
@@ -185,10 +187,11 @@ static void prepare(struct disk *disk, struct batch *batch, struct disk_job *job
     job->state_len = job->payload.len > 0 ? job->payload.len : len;
     job->file_bytes = job->header.len + job->state_len;
     job->error = 0;
-    if (hearth_file_create(hearth_disk_directory(disk), disk->model, &job->draft) != HEARTH_OK)
+    if (hearth_file_create(hearth_disk_directory(disk), disk->model, &job->draft) != HEARTH_OK) {
         job_failed(batch, job, "make files in", errno);
-    else
+    } else {
         job->direct = job->file_bytes >= DIRECT_MIN && hearth_io_direct(job->draft.fd, true);
+    }
 }
 
 /* ---- the bytes ---- */
@@ -196,7 +199,7 @@ static void prepare(struct disk *disk, struct batch *batch, struct disk_job *job
 struct writer {
     struct disk *disk;
     struct hearth_io *io;
-    uint8_t *blocks; /* BLOCKS of BLOCK_BYTES; NULL: no memory, everything is written plainly */
+    uint8_t *blocks;                 /* BLOCKS of BLOCK_BYTES; NULL: no memory, everything is written plainly */
     struct hearth_io_op ops[BLOCKS]; /* of the blocks; one with an fd below 0 is free */
     size_t under_way;
 };
@@ -206,10 +209,12 @@ static void reap(struct writer *writer) {
     struct hearth_io_op *op = hearth_io_reap(writer->io, true);
     struct disk_job *job = op->user;
     writer->under_way--;
-    if (op->error != 0 && job->error == 0)
+    if (op->error != 0 && job->error == 0) {
         job->error = op->error;
-    if (op >= writer->ops && op < writer->ops + BLOCKS)
+    }
+    if (op >= writer->ops && op < writer->ops + BLOCKS) {
         op->fd = -1;
+    }
 }
 
 static void submit(struct writer *writer, struct hearth_io_op *op) {
@@ -227,8 +232,9 @@ static void fill(const struct disk_job *job, uint64_t from, uint8_t *to, size_t 
     }
     const size_t at = (size_t)(from + n) - header, rest = job->state_len - at;
     const size_t more = len - n < rest ? len - n : rest;
-    if (more > 0)
+    if (more > 0) {
         memcpy(to + n, (const uint8_t *)job->state + at, more);
+    }
     memset(to + n + more, 0, len - n - more);
 }
 
@@ -236,8 +242,9 @@ static void write_direct(struct writer *writer, struct disk_job *job) {
     const uint64_t end = hearth_disk_blocks(job->file_bytes);
     for (uint64_t at = 0; at < end && job->error == 0;) {
         size_t i = 0;
-        while (i < BLOCKS && writer->ops[i].fd >= 0)
+        while (i < BLOCKS && writer->ops[i].fd >= 0) {
             i++;
+        }
         if (i == BLOCKS) {
             reap(writer);
             continue;
@@ -270,8 +277,9 @@ static void write_plain(struct writer *writer, struct disk_job *job) {
 static void give_up(struct writer *writer, struct batch *batch, const char *step) {
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
-        if (job->fate != DISK_OPEN || job->error == 0)
+        if (job->fate != DISK_OPEN || job->error == 0) {
             continue;
+        }
         hearth_file_discard(hearth_disk_directory(writer->disk), &job->draft);
         job_failed(batch, job, step, job->error);
     }
@@ -280,30 +288,36 @@ static void give_up(struct writer *writer, struct batch *batch, const char *step
 static void write_all(struct writer *writer, struct batch *batch) {
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
-        if (job->fate != DISK_OPEN)
+        if (job->fate != DISK_OPEN) {
             continue;
-        if (job->direct && writer->blocks)
+        }
+        if (job->direct && writer->blocks) {
             write_direct(writer, job);
-        else
+        } else {
             write_plain(writer, job);
+        }
     }
-    while (writer->under_way > 0)
+    while (writer->under_way > 0) {
         reap(writer);
+    }
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
-        if (job->fate != DISK_OPEN || !job->direct)
+        if (job->fate != DISK_OPEN || !job->direct) {
             continue;
+        }
         if (job->error == EINVAL && hearth_io_direct(job->draft.fd, false)) { /* not so after all */
             job->error = 0;
             write_plain(writer, job);
         }
     }
-    while (writer->under_way > 0)
+    while (writer->under_way > 0) {
         reap(writer);
+    }
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
-        if (job->fate == DISK_OPEN && job->error == 0 && job->file_bytes % HEARTH_FORMAT_BLOCK != 0)
+        if (job->fate == DISK_OPEN && job->error == 0 && job->file_bytes % HEARTH_FORMAT_BLOCK != 0) {
             job->error = -hearth_io_cut(job->draft.fd, job->file_bytes);
+        }
     }
     give_up(writer, batch, "write in");
 }
@@ -311,13 +325,15 @@ static void write_all(struct writer *writer, struct batch *batch) {
 static void sync_all(struct writer *writer, struct batch *batch) {
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
-        if (job->fate != DISK_OPEN)
+        if (job->fate != DISK_OPEN) {
             continue;
+        }
         job->op = (struct hearth_io_op){.kind = HEARTH_IO_SYNC, .fd = job->draft.fd, .user = job};
         submit(writer, &job->op);
     }
-    while (writer->under_way > 0)
+    while (writer->under_way > 0) {
         reap(writer);
+    }
     give_up(writer, batch, "sync files in");
 }
 
@@ -328,26 +344,31 @@ static void publish_all(struct disk *disk, struct batch *batch) {
     const int64_t now = hearth_disk_unix_us();
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
-        if (job->fate != DISK_OPEN)
+        if (job->fate != DISK_OPEN) {
             continue;
+        }
         const struct timespec stamp = hearth_file_stamp(now, job->record->p1, false);
-        if (hearth_file_publish(directory, &job->draft, &job->id, &stamp) != HEARTH_OK)
+        if (hearth_file_publish(directory, &job->draft, &job->id, &stamp) != HEARTH_OK) {
             job_failed(batch, job, "name files in", errno);
+        }
     }
     bool settled[DISK_SHARDS] = {false};
     int errors[DISK_SHARDS] = {0};
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
-        if (job->fate != DISK_OPEN)
+        if (job->fate != DISK_OPEN) {
             continue;
+        }
         const unsigned shard = hearth_disk_shard(job->id.name);
-        if (!settled[shard] && hearth_file_settle(directory, &job->id) != HEARTH_OK)
+        if (!settled[shard] && hearth_file_settle(directory, &job->id) != HEARTH_OK) {
             errors[shard] = errno != 0 ? errno : EIO;
+        }
         settled[shard] = true;
-        if (errors[shard] != 0)
+        if (errors[shard] != 0) {
             job_failed(batch, job, "sync", errors[shard]); /* should it be there all the same, it will be found */
-        else
+        } else {
             job->fate = DISK_WRITTEN;
+        }
     }
 }
 
@@ -357,11 +378,13 @@ static void write_once(struct writer *writer, struct batch *batch) {
     batch->failed_bytes = 0;
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
-        if (job->fate != DISK_OPEN && job->fate != DISK_FAILED)
+        if (job->fate != DISK_OPEN && job->fate != DISK_FAILED) {
             continue;
+        }
         job->fate = is_there(disk, job);
-        if (job->fate == DISK_OPEN)
+        if (job->fate == DISK_OPEN) {
             prepare(disk, batch, job);
+        }
     }
     write_all(writer, batch);
     sync_all(writer, batch);
@@ -375,8 +398,9 @@ static void remove_replaced(struct disk *disk, const struct disk_job *job) {
     const bool there = file != NULL;
     const struct hearth_file_id id = hearth_disk_id(disk, job->replaced, there ? file->kind : job->id.kind);
     hearth_disk_unlock(disk);
-    if (!there || hearth_file_remove(hearth_disk_directory(disk), &id) == HEARTH_ERR_IO)
+    if (!there || hearth_file_remove(hearth_disk_directory(disk), &id) == HEARTH_ERR_IO) {
         return;
+    }
     hearth_disk_lock(disk);
     struct disk_file *gone = hearth_disk_find_locked(disk, job->replaced);
     if (gone) {
@@ -395,25 +419,29 @@ static void answer(struct disk *disk, struct disk_job *job) {
         disk->stats.written_bytes += job->file_bytes;
         disk->stats.files++;
         disk->stats.bytes += bytes;
-        if (!hearth_disk_find_locked(disk, job->id.name))
+        if (!hearth_disk_find_locked(disk, job->id.name)) {
             (void)hearth_disk_add_locked(disk, &job->id, bytes, hearth_disk_unix_us()); /* or the next look finds it */
+        }
         hearth_disk_published_locked(disk, bytes);
     }
-    if (job->fate == DISK_FAILED)
+    if (job->fate == DISK_FAILED) {
         disk->stats.io_errors++;
+    }
     struct disk_job replacing = {.replaced = job->replaced, .id = job->id};
     const bool replaces = there && job->replaces;
     hearth_disk_answer_locked(disk, job, there ? HEARTH_FAR_WRITTEN : HEARTH_FAR_DROPPED);
     hearth_disk_unlock(disk);
-    if (replaces)
+    if (replaces) {
         remove_replaced(disk, &replacing);
+    }
 }
 
 /* The budget has no room, and what is there cannot be evicted. */
 static void refuse(struct batch *batch) {
     hearth_log(HEARTH_LOG_DEBUG, "disk: %zu files are not written: the budget has no room", batch->n);
-    for (size_t i = 0; i < batch->n; i++)
+    for (size_t i = 0; i < batch->n; i++) {
         batch->jobs[i]->fate = DISK_REFUSED;
+    }
 }
 
 static void write_batch(struct writer *writer, struct batch *batch) {
@@ -425,22 +453,27 @@ static void write_batch(struct writer *writer, struct batch *batch) {
         bytes += hearth_disk_blocks(job->bytes) + HEARTH_FORMAT_BLOCK;
     }
     batch->error = 0;
-    if (hearth_disk_make_room(disk, bytes, false, ROOM_PATIENCE_US))
+    if (hearth_disk_make_room(disk, bytes, false, ROOM_PATIENCE_US)) {
         write_once(writer, batch);
-    else
+    } else {
         refuse(batch);
-    if (batch->error != 0 && remedy(disk, batch->error, batch->failed_bytes))
+    }
+    if (batch->error != 0 && remedy(disk, batch->error, batch->failed_bytes)) {
         write_once(writer, batch);
+    }
     const int error = batch->error;
     bool written = false;
-    for (size_t i = 0; i < batch->n; i++)
+    for (size_t i = 0; i < batch->n; i++) {
         written = written || batch->jobs[i]->fate == DISK_WRITTEN;
-    if (error != 0)
+    }
+    if (error != 0) {
         fail(disk, batch->step, error, batch->failed_bytes);
-    else if (written)
+    } else if (written) {
         recover(disk, true);
-    for (size_t i = 0; i < batch->n; i++)
+    }
+    for (size_t i = 0; i < batch->n; i++) {
         answer(disk, batch->jobs[i]);
+    }
 }
 
 /* ---- the thread ---- */
@@ -452,8 +485,9 @@ static bool paced_locked(struct disk *disk, int64_t *until) {
     const int64_t since = now - disk->paced_us < 10000000 ? now - disk->paced_us : 10000000;
     disk->paced_us = now;
     disk->allowance += since * (rate / 1000000);
-    if (disk->allowance > BURST_BYTES)
+    if (disk->allowance > BURST_BYTES) {
         disk->allowance = BURST_BYTES;
+    }
     *until = now - disk->allowance / (rate / 1000000) + 1;
     return disk->allowance < 0 && !disk->stop_writer;
 }
@@ -468,24 +502,28 @@ static bool collect(struct disk *disk, struct batch *batch) {
     int64_t until = 0;
     for (;;) {
         const bool paced = paced_locked(disk, &until), idle = disk->queue.next == &disk->queue;
-        if (!paced && (!idle || disk->stop_writer || due))
+        if (!paced && (!idle || disk->stop_writer || due)) {
             break;
-        if (paced)
+        }
+        if (paced) {
             (void)hearth_disk_wait_locked(disk, &disk->write_cond, until);
-        else if (disk->stats.failing)
+        } else if (disk->stats.failing) {
             due = !hearth_disk_wait_locked(disk, &disk->write_cond, disk->retry_at_us);
-        else
+        } else {
             (void)pthread_cond_wait(&disk->write_cond, &disk->lock);
+        }
     }
     const uint64_t most = disk->stats.budget_bytes / 8 < BATCH_BYTES ? disk->stats.budget_bytes / 8 : BATCH_BYTES;
     const bool late = disk->stop_writer && hearth_clock_us() >= disk->deadline_us;
     while (!late && disk->queue.next != &disk->queue && batch->n < BATCH_FILES) {
         struct disk_job *job = disk->queue.next;
         bool twice = false;
-        for (size_t i = 0; i < batch->n; i++)
+        for (size_t i = 0; i < batch->n; i++) {
             twice = twice || hearth_digest_equal(batch->jobs[i]->link.key, job->link.key);
-        if (twice || (batch->n > 0 && bytes + job->bytes > most))
+        }
+        if (twice || (batch->n > 0 && bytes + job->bytes > most)) {
             break;
+        }
         hearth_disk_unqueue_locked(disk, job);
         batch->jobs[batch->n++] = job;
         bytes += job->bytes;
@@ -500,8 +538,9 @@ static bool collect(struct disk *disk, struct batch *batch) {
 /* Makes the queue. The threads of the pool, or the kernel's, inherit the low priority. */
 static bool start(struct writer *writer) {
     const bool no_uring = writer->disk->params.no_uring;
-    if (!writer->io)
+    if (!writer->io) {
         writer->io = hearth_io_create(BATCH_FILES + BLOCKS, no_uring, DISK_WRITER_NICE);
+    }
     return writer->io != NULL;
 }
 
@@ -509,8 +548,9 @@ void *hearth_disk_writer(void *arg) {
     struct disk *disk = arg;
     struct writer writer = {.disk = disk, .blocks = hearth_warm_take(BLOCKS * BLOCK_BYTES)};
     struct batch batch = {.n = 0};
-    for (size_t i = 0; i < BLOCKS; i++)
+    for (size_t i = 0; i < BLOCKS; i++) {
         writer.ops[i].fd = -1;
+    }
     hearth_io_step_back(DISK_WRITER_NICE);
     while (collect(disk, &batch)) {
         if (batch.n == 0) {

@@ -50,28 +50,28 @@ struct hearth_far_touch {
 };
 
 /* Numbers that /metrics prints too, counters with the suffix _total; name, kind, help. */
-#define HEARTH_FAR_STATS_TABLE(X)                                                                      \
-    X(files, gauge, "Files in the directory, all models")                                              \
-    X(bytes, gauge, "Bytes that they take on disk")                                                    \
-    X(budget_bytes, gauge, "Bytes that they may take")                                                 \
-    X(written, counter, "Pages and snapshots written")                                                 \
-    X(written_bytes, counter, "Bytes written")                                                         \
-    X(read, counter, "Pages and snapshots read")                                                       \
-    X(read_bytes, counter, "Bytes read")                                                               \
-    X(queued_bytes, gauge, "Bytes that wait to be written")                                            \
-    X(dropped, counter, "Pages and snapshots not written because of a full queue or a failure")        \
-    X(evicted, counter, "Files removed to keep the budget")                                            \
-    X(bad, counter, "Files set aside because they did not verify")                                     \
+#define HEARTH_FAR_STATS_TABLE(X)                                                               \
+    X(files, gauge, "Files in the directory, all models")                                       \
+    X(bytes, gauge, "Bytes that they take on disk")                                             \
+    X(budget_bytes, gauge, "Bytes that they may take")                                          \
+    X(written, counter, "Pages and snapshots written")                                          \
+    X(written_bytes, counter, "Bytes written")                                                  \
+    X(read, counter, "Pages and snapshots read")                                                \
+    X(read_bytes, counter, "Bytes read")                                                        \
+    X(queued_bytes, gauge, "Bytes that wait to be written")                                     \
+    X(dropped, counter, "Pages and snapshots not written because of a full queue or a failure") \
+    X(evicted, counter, "Files removed to keep the budget")                                     \
+    X(bad, counter, "Files set aside because they did not verify")                              \
     X(io_errors, counter, "Calls of the file system that failed")
 
 struct hearth_far_stats {
 #define X(name, kind, help) uint64_t name;
     HEARTH_FAR_STATS_TABLE(X)
 #undef X
-    bool scanned;                        /* the first scan has ended */
-    bool failing;                        /* writing is suspended after errors; it is tried again by itself */
-    bool shared;                         /* another process uses the same files */
-    char trouble[160];                   /* why, one line; "" while all is well */
+    bool scanned;      /* the first scan has ended */
+    bool failing;      /* writing is suspended after errors; it is tried again by itself */
+    bool shared;       /* another process uses the same files */
+    char trouble[160]; /* why, one line; "" while all is well */
 };
 
 struct hearth_far_ops {
@@ -105,7 +105,7 @@ struct hearth_far_ops {
 
 struct hearth_far {
     const struct hearth_far_ops *ops;
-    const char *name; /* "disk" */
+    const char *name;         /* "disk" */
     struct hearth_digest key; /* for hearth_record_root(); zero without encryption */
 };
 

@@ -418,14 +418,9 @@ enum hearth_format_verdict hearth_format_open(const struct hearth_format_info *i
         return HEARTH_FORMAT_GOOD;
     }
     switch (hearth_unpack(taken.data, taken.len, info->record.state_bytes, out)) {
-    case HEARTH_PACK_OK:
-        verdict = HEARTH_FORMAT_GOOD;
-        break;
-    case HEARTH_PACK_USELESS:
-        break;
-    case HEARTH_PACK_NOMEM:
-        verdict = HEARTH_FORMAT_NOMEM;
-        break;
+    case HEARTH_PACK_OK: verdict = HEARTH_FORMAT_GOOD; break;
+    case HEARTH_PACK_USELESS: break;
+    case HEARTH_PACK_NOMEM: verdict = HEARTH_FORMAT_NOMEM; break;
     }
 done:
     hearth_buf_finish(&taken);

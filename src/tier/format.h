@@ -18,13 +18,13 @@ struct hearth_seal; /* a key (base/seal.h) */
 
 /* What a header says. */
 struct hearth_format_info {
-    struct hearth_record record;   /* tokens owned: hearth_format_info_finish(). Without the key of a sealed file: no
-                                      tokens, no text, no base, and `readable` is false */
+    struct hearth_record record; /* tokens owned: hearth_format_info_finish(). Without the key of a sealed file: no
+                                    tokens, no text, no base, and `readable` is false */
     struct hearth_digest fingerprint;
     int32_t page_tokens;
-    uint64_t payload_bytes;        /* as stored, behind the header: the file is header_bytes + payload_bytes long */
+    uint64_t payload_bytes; /* as stored, behind the header: the file is header_bytes + payload_bytes long */
     size_t header_bytes;
-    uint64_t created_us;           /* Unix time */
+    uint64_t created_us; /* Unix time */
     bool encrypted, compressed, readable;
     /* the rest is for hearth_format_open() */
     uint64_t payload_checksum;
@@ -34,14 +34,14 @@ struct hearth_format_info {
 };
 
 /* Why a file is not used. */
-#define HEARTH_FORMAT_VERDICT_TABLE(X)                                                        \
-    X(GOOD, "")                                                                               \
-    X(SHORT, "cut short")                                                                     \
-    X(NOT_OURS, "not a file of hearth")                                                       \
-    X(DAMAGED, "its header is damaged")                                                       \
-    X(NEWER, "written by another version of hearth")      /* whole, and not for us: left alone */ \
-    X(WRONG_PAYLOAD, "its payload is damaged")                                                \
-    X(WRONG_KEY, "sealed with another key")               /* likewise left alone */           \
+#define HEARTH_FORMAT_VERDICT_TABLE(X)                                                       \
+    X(GOOD, "")                                                                              \
+    X(SHORT, "cut short")                                                                    \
+    X(NOT_OURS, "not a file of hearth")                                                      \
+    X(DAMAGED, "its header is damaged")                                                      \
+    X(NEWER, "written by another version of hearth") /* whole, and not for us: left alone */ \
+    X(WRONG_PAYLOAD, "its payload is damaged")                                               \
+    X(WRONG_KEY, "sealed with another key") /* likewise left alone */                        \
     X(NOMEM, "out of memory")
 
 enum hearth_format_verdict {

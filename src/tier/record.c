@@ -41,8 +41,9 @@ struct hearth_record *hearth_record_copy(const struct hearth_record *record) {
 }
 
 void hearth_record_destroy(struct hearth_record *record) {
-    if (!record)
+    if (!record) {
         return;
+    }
     free(record->tokens);
     free(record);
 }

@@ -35,7 +35,7 @@ struct hearth_record {
     hearth_token *tokens;      /* [base_pos, p1) */
     size_t state_bytes;        /* as the engine exported it; 0: an item that is nothing but its tokens */
     char text[HEARTH_RECORD_TEXT_BYTES]; /* first words of [p0, p1): UTF-8, NUL-terminated; for people */
-    struct hearth_digest name; /* hearth_record_name() of the above */
+    struct hearth_digest name;           /* hearth_record_name() of the above */
 };
 
 /* The root of all chains of one engine, cache salt and, when what is stored is encrypted, key (`key` is zero

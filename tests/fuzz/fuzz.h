@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* FUZZ_TARGET(name) { … `data` and `size` … } */
-#define FUZZ_TARGET(name)                               \
+#define FUZZ_TARGET(name)                                      \
     void fuzz_target_##name(const uint8_t *data, size_t size); \
     void fuzz_target_##name(const uint8_t *data, size_t size)
 

@@ -30,8 +30,8 @@ FUZZ_TARGET(stream) {
     HEARTH_ASSERT(input.left == 0 || hearth_chat_reply_feed(&whole, text, input.left) == ok);
     HEARTH_ASSERT(same(&pieces.content, &whole.content) && same(&pieces.reasoning, &whole.reasoning));
     HEARTH_ASSERT(same(&pieces.error, &whole.error) && pieces.done == whole.done);
-    HEARTH_ASSERT(strcmp(pieces.finish, whole.finish) == 0 && json_equal(pieces.receipt, whole.receipt) ==
-                  (pieces.receipt != NULL));
+    HEARTH_ASSERT(strcmp(pieces.finish, whole.finish) == 0 &&
+                  json_equal(pieces.receipt, whole.receipt) == (pieces.receipt != NULL));
     HEARTH_ASSERT(same(&sums[CHAT_CONTENT], &pieces.content) && same(&sums[CHAT_REASONING], &pieces.reasoning));
     HEARTH_ASSERT(hearth_chat_reply_status(&pieces, 0, "s", &line) && line.len > 0);
     HEARTH_ASSERT(hearth_chat_error_text(text, input.left, 500, &line));

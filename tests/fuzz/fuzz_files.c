@@ -85,7 +85,9 @@ FUZZ_TARGET(options) {
     HEARTH_ASSERT((double)(value) >= (double)(least) && (double)(value) <= (double)(most));
 #define CHECK_TOKENS(value, least, most) CHECK_WHOLE(value, least, most)
 #define CHECK_SIZE(value, least, most) CHECK_WHOLE(value, least, most)
-#define CHECK_REAL(value, least, most) HEARTH_ASSERT(isfinite(value)); CHECK_WHOLE(value, least, most)
+#define CHECK_REAL(value, least, most) \
+    HEARTH_ASSERT(isfinite(value));    \
+    CHECK_WHOLE(value, least, most)
 #define CHECK_SWITCH(value, least, most)
 #define CHECK_ALWAYS(value, least, most)
 #define OPTION(field, type, long_name, names, argument, preset, least, most, help) \

@@ -65,8 +65,7 @@ FUZZ_TARGET(guard) {
     char *first = fuzz_part(&input, &len);
     HEARTH_ASSERT(hearth_utf8_append(&said, first, len));
     HEARTH_ASSERT(hearth_utf8_append(&note, (const char *)input.at, input.left));
-    struct hearth_message message = {
-        .role = HEARTH_ROLE_USER, .content = (char *)said.data, .content_len = said.len};
+    struct hearth_message message = {.role = HEARTH_ROLE_USER, .content = (char *)said.data, .content_len = said.len};
     struct hearth_message reply = message, *messages[] = {&message, &reply};
     reply.role = HEARTH_ROLE_ASSISTANT;
     json_t *kwargs = json_object();

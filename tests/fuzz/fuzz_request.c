@@ -164,8 +164,13 @@ static void request(const uint8_t *data, size_t size, const char *const words[])
     if (!ours || route->prepare == NULL) {
         return;
     }
-    struct hearth_job job = {.api = &api, .route = route, .id_bits = hearth_store_id(), .path = path, .query = query,
-                             .method = line, .generation = {.speculate = true}};
+    struct hearth_job job = {.api = &api,
+                             .route = route,
+                             .id_bits = hearth_store_id(),
+                             .path = path,
+                             .query = query,
+                             .method = line,
+                             .generation = {.speculate = true}};
     HEARTH_ASSERT(hearth_buf_append(&job.body, data + len, size - len)); /* a newline in front of JSON is nothing */
     if (end == NULL || size - len == 1) {
         job.body.len = 0;

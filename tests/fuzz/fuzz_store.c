@@ -21,8 +21,11 @@ static struct hearth_buf database; /* the file, as it was written */
 static void put_turns(struct hearth_store *store, const char *name, size_t turns, struct hearth_digest parent) {
     struct hearth_errmsg msg;
     for (size_t i = 0; i < turns; i++) {
-        struct hearth_turn turn = {.id = hearth_store_id(), .parent = parent, .status = HEARTH_TURN_COMPLETED,
-                                   .model = {5, 6}, .base_tokens = (uint32_t)i * 3};
+        struct hearth_turn turn = {.id = hearth_store_id(),
+                                   .parent = parent,
+                                   .status = HEARTH_TURN_COMPLETED,
+                                   .model = {5, 6},
+                                   .base_tokens = (uint32_t)i * 3};
         turn.session = strdup(name);
         HEARTH_ASSERT(hearth_buf_text(&turn.body, "{\"input\":[],\"output\":[]}"));
         HEARTH_ASSERT(hearth_buf_text(&turn.config, "{\"system\":[],\"tools\":[]}"));
@@ -221,14 +224,9 @@ FUZZ_TARGET(row) {
     const uint8_t kind = fuzz_byte(&input);
     HEARTH_ASSERT(hearth_buf_append(&body, input.at, input.left));
     switch (kind % 3) {
-    case 0:
-        read_node(&body);
-        break;
-    case 1:
-        read_reply(&body);
-        break;
-    default:
-        read_record(&body);
+    case 0: read_node(&body); break;
+    case 1: read_reply(&body); break;
+    default: read_record(&body);
     }
     hearth_buf_finish(&body);
 }

@@ -181,9 +181,7 @@ static void change(struct bytes *input, const struct list *corpus, const struct 
         byte = odd[rng_below(chance, (uint32_t)(sizeof odd))];
         replace(input, at, rng_below(chance, 2) && left > 0, &byte, 1);
         break;
-    case 2: /* less */
-        replace(input, at, some, NULL, 0);
-        break;
+    case 2: /* less */ replace(input, at, some, NULL, 0); break;
     case 3: /* twice */
         memcpy(piece, input->v + at, some);
         replace(input, at, 0, piece, some);
@@ -201,8 +199,7 @@ static void change(struct bytes *input, const struct list *corpus, const struct 
     default: /* a word */
         if (words->n > 0) {
             const struct bytes *word = &words->v[rng_below(chance, (uint32_t)(words->n))];
-            replace(input, at, rng_below(chance, 2) ? (word->len < left ? word->len : left) : 0, word->v,
-                   word->len);
+            replace(input, at, rng_below(chance, 2) ? (word->len < left ? word->len : left) : 0, word->v, word->len);
         }
     }
 }

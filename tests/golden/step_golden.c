@@ -51,9 +51,11 @@ struct world {
 };
 
 static struct event *event_of(struct world *world, char name) {
-    for (size_t i = 0; i < world->event_count; i++)
-        if (world->events[i].name == name && !world->events[i].cancel)
+    for (size_t i = 0; i < world->event_count; i++) {
+        if (world->events[i].name == name && !world->events[i].cancel) {
             return &world->events[i];
+        }
+    }
     return NULL;
 }
 
@@ -79,10 +81,12 @@ static bool read_script(struct world *world, FILE *file) {
         double at_ms;
         int lanes, batch, chunk;
         char name;
-        if (line[0] == '#' || line[0] == '\n')
+        if (line[0] == '#' || line[0] == '\n') {
             continue;
-        if (read_setting(world, line))
+        }
+        if (read_setting(world, line)) {
             continue;
+        }
         if (sscanf(line, "stays %c", &name) == 1) {
             world->stays[(int)name] = true;
             continue;
@@ -96,21 +100,24 @@ static bool read_script(struct world *world, FILE *file) {
             hearth_step_init(&world->step, &params);
             continue;
         }
-        if (world->event_count == EVENTS_MAX)
+        if (world->event_count == EVENTS_MAX) {
             return false;
-        if (sscanf(line, "at %lf cancel %c", &at_ms, &event.name) == 2)
+        }
+        if (sscanf(line, "at %lf cancel %c", &at_ms, &event.name) == 2) {
             event.cancel = true;
-        else if (sscanf(line, "at %lf %c %d gen %d mark %d", &at_ms, &event.name, &event.tokens, &event.generate,
-                        &event.mark) < 4)
+        } else if (sscanf(line, "at %lf %c %d gen %d mark %d", &at_ms, &event.name, &event.tokens, &event.generate,
+                          &event.mark) < 4) {
             return false;
+        }
         event.priority = strstr(line, " warm")         ? HEARTH_CLASS_WARM
                          : strstr(line, " background") ? HEARTH_CLASS_BACKGROUND
                          : strstr(line, " side")       ? HEARTH_CLASS_SIDE
                                                        : HEARTH_CLASS_INTERACTIVE;
         const char *tenant = strstr(line, "tenant ");
         unsigned long long tenant_id = 0;
-        if (tenant && sscanf(tenant, "tenant %llu weight %lf", &tenant_id, &event.tenant.weight) < 1)
+        if (tenant && sscanf(tenant, "tenant %llu weight %lf", &tenant_id, &event.tenant.weight) < 1) {
             return false;
+        }
         event.tenant.id = tenant_id;
         event.at_us = (int64_t)(at_ms * 1000);
         world->events[world->event_count++] = event;
@@ -135,8 +142,9 @@ static void submit(struct world *world, const struct event *event, int64_t arriv
                                                 .tokens = event->tokens,
                                                 .preempted = world->preempted[name]};
     HEARTH_ASSERT(hearth_step_submit(&world->step, &request));
-    if (world->needs)
+    if (world->needs) {
         hearth_step_need(&world->step, name, event->tokens - world->computed[name]);
+    }
 }
 
 static void arrive(struct world *world, struct event *event) {
@@ -149,19 +157,21 @@ static void arrive(struct world *world, struct event *event) {
         submit(world, event, event->at_us, event->at_us);
         return;
     }
-    for (uint32_t i = 0; i < world->step.params.lanes; i++)
+    for (uint32_t i = 0; i < world->step.params.lanes; i++) {
         if (world->step.lanes[i].id == event->name) {
             release(world, (int)i, "cancelled");
             return;
         }
+    }
     snprintf(text, sizeof text, "cancelled %c", event->name);
     say(world, text);
     hearth_step_withdraw(&world->step, event->name);
 }
 
 static bool fits(const struct world *world, int32_t tokens) {
-    for (uint32_t i = 0; i < world->step.params.lanes; i++)
+    for (uint32_t i = 0; i < world->step.params.lanes; i++) {
         tokens += world->step.lanes[i].target;
+    }
     return world->cells == 0 || tokens <= world->cells;
 }
 
@@ -169,8 +179,9 @@ static void admit(struct world *world, int name) {
     const struct event *event = event_of(world, (char)name);
     char text[64];
     int lane = 0;
-    while (world->step.lanes[lane].state != HEARTH_LANE_IDLE)
+    while (world->step.lanes[lane].state != HEARTH_LANE_IDLE) {
         lane++;
+    }
     if (!fits(world, event->tokens)) {
         snprintf(text, sizeof text, "no cells for %c", (char)name);
         say(world, text);
@@ -201,11 +212,13 @@ static void compute(struct world *world, const struct hearth_action *action) {
     char text[512] = "compute";
     double each_us[HEARTH_LANES_MAX] = {0}, us = 0;
     uint32_t decodes = 0;
-    for (uint32_t i = 0; i < world->step.params.lanes; i++)
-        decodes += action->shares[i] > 0 && world->step.lanes[i].state == HEARTH_LANE_DECODE;
     for (uint32_t i = 0; i < world->step.params.lanes; i++) {
-        if (action->shares[i] == 0)
+        decodes += action->shares[i] > 0 && world->step.lanes[i].state == HEARTH_LANE_DECODE;
+    }
+    for (uint32_t i = 0; i < world->step.params.lanes; i++) {
+        if (action->shares[i] == 0) {
             continue;
+        }
         const struct hearth_step_lane *lane = &world->step.lanes[i];
         size_t used = strlen(text);
         snprintf(text + used, sizeof text - used, " %c:%d%s", (char)lane->id, action->shares[i],
@@ -214,32 +227,39 @@ static void compute(struct world *world, const struct hearth_action *action) {
                                                        : action->shares[i] / world->prefill_tokens_per_s * 1e6;
         us += each_us[i];
     }
-    if (!world->brief || strchr(text, 'd') == NULL || us > 1e6 / world->decode_tokens_per_s + 1)
+    if (!world->brief || strchr(text, 'd') == NULL || us > 1e6 / world->decode_tokens_per_s + 1) {
         say(world, text);
+    }
     world->now_us += (int64_t)(us + 0.5);
     for (uint32_t i = 0; i < world->step.params.lanes; i++) {
-        if (action->shares[i] == 0)
+        if (action->shares[i] == 0) {
             continue;
+        }
         struct hearth_step_lane *lane = &world->step.lanes[i];
         hearth_step_charge(&world->step, (int)i, each_us[i]);
         if (hearth_step_computed(&world->step, (int)i, action->shares[i])) {
             snprintf(text, sizeof text, "mark %c at %d", (char)lane->id, lane->computed);
             say(world, text);
         }
-        if (lane->state == HEARTH_LANE_DECODE && world->left[lane->id]-- <= 1)
+        if (lane->state == HEARTH_LANE_DECODE && world->left[lane->id]-- <= 1) {
             release(world, (int)i, "done");
+        }
     }
 }
 
 static bool next_arrival(struct world *world, bool wait) {
     struct event *first = NULL;
-    for (size_t i = 0; i < world->event_count; i++)
-        if (!world->events[i].done && (!first || world->events[i].at_us < first->at_us))
+    for (size_t i = 0; i < world->event_count; i++) {
+        if (!world->events[i].done && (!first || world->events[i].at_us < first->at_us)) {
             first = &world->events[i];
-    if (!first || (!wait && first->at_us > world->now_us))
+        }
+    }
+    if (!first || (!wait && first->at_us > world->now_us)) {
         return false;
-    if (first->at_us > world->now_us)
+    }
+    if (first->at_us > world->now_us) {
         world->now_us = first->at_us;
+    }
     arrive(world, first);
     return true;
 }
@@ -263,8 +283,9 @@ static void play(struct world *world) {
             break;
         case HEARTH_ACTION_SLEEP:
             say(world, "sleep");
-            if (!next_arrival(world, true))
+            if (!next_arrival(world, true)) {
                 return;
+            }
             break;
         }
     }
@@ -313,8 +334,9 @@ static int check_file(const char *path, bool update) {
         failed = 0;
     }
     printf("%s %s\n", failed ? "not ok" : "ok", path);
-    if (failed)
+    if (failed) {
         fprintf(stderr, "%s: expected\n%s\ngot\n%s", path, expected, trace);
+    }
     free(trace);
     free(whole);
     return failed;
@@ -323,7 +345,8 @@ static int check_file(const char *path, bool update) {
 int main(int argc, char **argv) {
     bool update = argc > 1 && strcmp(argv[1], "--update") == 0;
     int failed = 0;
-    for (int i = update ? 2 : 1; i < argc; i++)
+    for (int i = update ? 2 : 1; i < argc; i++) {
         failed += check_file(argv[i], update);
+    }
     return failed > 0;
 }

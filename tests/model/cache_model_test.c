@@ -113,11 +113,8 @@ static void random_tokens(struct game *g, struct hearth_tokens *out, uint32_t n)
 static void next_prompt(struct game *g, struct hearth_tokens *history) {
     uint32_t room = g->sim.ctx_tokens * 3 / 4;
     switch (rng_below(&g->rng, 10)) {
-    case 0: /* the same again, or its beginning */
-        break;
-    case 1: /* cut back */
-        history->n = rng_below(&g->rng, (uint32_t)history->n + 1);
-        break;
+    case 0: /* the same again, or its beginning */ break;
+    case 1: /* cut back */ history->n = rng_below(&g->rng, (uint32_t)history->n + 1); break;
     case 2: /* an edit in the middle; what follows stays */
         if (history->n > 0) {
             history->v[rng_below(&g->rng, (uint32_t)history->n)] = (hearth_token)rng_below(&g->rng, g->alphabet);
@@ -136,9 +133,7 @@ static void next_prompt(struct game *g, struct hearth_tokens *history) {
         random_tokens(g, history, 1 + rng_below(&g->rng, 20));
         break;
     }
-    default: /* a new turn */
-        random_tokens(g, history, 1 + rng_below(&g->rng, 60));
-        break;
+    default: /* a new turn */ random_tokens(g, history, 1 + rng_below(&g->rng, 60)); break;
     }
     if (history->n > room) {
         HEARTH_ASSERT(hearth_tokens_assign(history, g->system.v, g->system.n));
@@ -177,15 +172,9 @@ static void check_commons(const struct game *g, const struct hearth_prompt *prom
 }
 
 static void note_plan(const struct hearth_plan *plan) {
-    const int32_t said[] = {(int32_t)plan->how,
-                            plan->target,
-                            plan->source,
-                            plan->resume,
-                            plan->live_tokens,
-                            plan->snapshot != NULL ? plan->snapshot->pos : 0,
-                            plan->matched,
-                            plan->divergence,
-                            plan->pending != NULL ? plan->pending->pos : 0,
+    const int32_t said[] = {(int32_t)plan->how,   plan->target,      plan->source,
+                            plan->resume,         plan->live_tokens, plan->snapshot != NULL ? plan->snapshot->pos : 0,
+                            plan->matched,        plan->divergence,  plan->pending != NULL ? plan->pending->pos : 0,
                             (int32_t)plan->reason};
     totals.plans = hearth_digest_chain(totals.plans, said, sizeof said);
 }
@@ -308,10 +297,8 @@ static bool advance(struct game *g, int lane, size_t n, bool output) {
     struct hearth_live *live = &g->lives[lane];
     const hearth_token *from = g->flights[lane].all.v + live->tokens.n;
     for (size_t i = 0; i < n; i++) {
-        items[i] = (struct hearth_batch_item){.token = from[i],
-                                              .seq = live->seq,
-                                              .pos = (int32_t)(live->tokens.n + i),
-                                              .output = output && i + 1 == n};
+        items[i] = (struct hearth_batch_item){
+            .token = from[i], .seq = live->seq, .pos = (int32_t)(live->tokens.n + i), .output = output && i + 1 == n};
     }
     for (;;) {
         int err = g->engine->ops->decode(g->engine, items, n);
@@ -583,8 +570,8 @@ int main(void) {
            "%llu evictions, %llu failed restores, %llu without cells\n",
            (unsigned long long)totals.requests, (unsigned long long)totals.prompt_tokens,
            (unsigned long long)totals.resumed_tokens, (unsigned long long)totals.tokens_sampled,
-           (unsigned long long)totals.captures, (unsigned long long)totals.evicted,
-           (unsigned long long)totals.failures, (unsigned long long)totals.no_cells);
+           (unsigned long long)totals.captures, (unsigned long long)totals.evicted, (unsigned long long)totals.failures,
+           (unsigned long long)totals.no_cells);
     printf("%llu tokens read from afar, %llu restarts, %llu copies at the end, %llu waits for writing\n",
            (unsigned long long)totals.far_tokens, (unsigned long long)totals.restarts,
            (unsigned long long)totals.copies, (unsigned long long)totals.full);

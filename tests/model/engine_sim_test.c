@@ -137,9 +137,8 @@ static void op_decode(struct model *m) {
     if (n == 0) {
         return;
     }
-    bool fits = !too_long && (!has_pages(m) && m->params.memory_class == HEARTH_MEMORY_SNAPSHOT
-                                  ? true
-                                  : ref_cells(m) + n <= CTX);
+    bool fits = !too_long &&
+                (!has_pages(m) && m->params.memory_class == HEARTH_MEMORY_SNAPSHOT ? true : ref_cells(m) + n <= CTX);
     int fault = rng_once_in(&m->rng, 40) ? 1 + (int)rng_below(&m->rng, 2) : 0;
     hearth_sim_fault(m->engine, HEARTH_SIM_FAULT_DECODE_NO_CELLS, fault == 1, false);
     hearth_sim_fault(m->engine, HEARTH_SIM_FAULT_DECODE, fault == 2, false);
@@ -326,31 +325,17 @@ static void check(struct model *m) {
 static void step(struct model *m) {
     int s = (int)rng_below(&m->rng, SEQS);
     switch (rng_below(&m->rng, 12)) {
-    case 0:
-        op_clear(m, s);
-        break;
-    case 1:
-        op_rewind(m, s);
-        break;
-    case 2:
-        op_keep(m, s);
-        break;
+    case 0: op_clear(m, s); break;
+    case 1: op_rewind(m, s); break;
+    case 2: op_keep(m, s); break;
     case 3:
-    case 4:
-        op_share(m, s);
-        break;
+    case 4: op_share(m, s); break;
     case 5:
-    case 6:
-        op_export(m, s);
-        break;
+    case 6: op_export(m, s); break;
     case 7:
     case 8:
-    case 9:
-        op_import(m, s);
-        break;
-    default:
-        op_decode(m);
-        break;
+    case 9: op_import(m, s); break;
+    default: op_decode(m); break;
     }
     check(m);
 }

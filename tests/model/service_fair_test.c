@@ -21,11 +21,11 @@ struct client {
     struct hearth_tenant tenant;
     size_t prompt_tokens;
     int32_t max_tokens;
-    int64_t pause_us;  /* 0: the next request at once; negative: there is none */
+    int64_t pause_us;                   /* 0: the next request at once; negative: there is none */
     int64_t sent_us, wait_us, worst_us; /* to the first token */
     uint64_t turns, generated;
     bool begun;
-    bool same;         /* it asks the same again and again, and finds it stored */
+    bool same; /* it asks the same again and again, and finds it stored */
 };
 
 struct arena {
@@ -132,8 +132,9 @@ static void begin(void *user, struct hearth_event *event) {
     HEARTH_ASSERT(event->type != HEARTH_EVENT_FAILED);
     if (event->type == HEARTH_EVENT_DONE) {
         arena->until_us = now_us(arena) + arena->for_us;
-        for (int i = 0; i < arena->client_count; i++)
+        for (int i = 0; i < arena->client_count; i++) {
             send_next(&arena->clients[i]);
+        }
     }
     hearth_event_destroy(event);
 }
@@ -141,8 +142,8 @@ static void begin(void *user, struct hearth_event *event) {
 /* Everybody sends for so long, and what runs then ends. */
 static void play(struct arena *arena, int64_t us) {
     const hearth_token token = 1;
-    struct hearth_request request = {.prompt = &token, .prompt_tokens = 1, .max_tokens = 1, .deliver = begin,
-                                     .user = arena};
+    struct hearth_request request = {
+        .prompt = &token, .prompt_tokens = 1, .max_tokens = 1, .deliver = begin, .user = arena};
     hearth_sampling_default(&request.sampling);
     pthread_mutex_lock(&mutex);
     running = arena->client_count;
@@ -150,8 +151,9 @@ static void play(struct arena *arena, int64_t us) {
     arena->for_us = us;
     HEARTH_ASSERT(hearth_service_submit(arena->service, &request, NULL) > 0);
     pthread_mutex_lock(&mutex);
-    while (running > 0)
+    while (running > 0) {
         pthread_cond_wait(&quiet, &mutex);
+    }
     pthread_mutex_unlock(&mutex);
 }
 
@@ -163,8 +165,9 @@ static void close_arena(struct arena *arena) {
 static void check(bool ok, const char *what, double got, double low, double high) {
     printf("%s %s: %.2f, between %.2f and %.2f\n", ok ? "ok" : "not ok", what, got, low, high);
     fflush(stdout);
-    if (!ok)
+    if (!ok) {
         abort();
+    }
 }
 
 /* ---- tenants ---- */
@@ -172,13 +175,15 @@ static void check(bool ok, const char *what, double got, double low, double high
 static void tenants_share_by_weight(uint32_t lanes, size_t prompt_tokens, int32_t max_tokens) {
     struct arena arena;
     open_arena(&arena, 16384, lanes, HEARTH_MEMORY_PAGES, 256);
-    for (int i = 0; i < 12; i++)
+    for (int i = 0; i < 12; i++) {
         (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 1 + (uint64_t)(i % 2), i % 2 ? 3 : 1, prompt_tokens,
                          max_tokens);
+    }
     play(&arena, (int64_t)1200 * SECOND_US);
     double turns[2] = {0};
-    for (int i = 0; i < 12; i++)
+    for (int i = 0; i < 12; i++) {
         turns[i % 2] += (double)arena.clients[i].turns;
+    }
     double share = turns[1] / turns[0];
     check(share > 2.6 && share < 3.4, "share of the heavier tenant", share, 2.6, 3.4);
     close_arena(&arena);
@@ -188,17 +193,21 @@ static void tenants_share_by_weight(uint32_t lanes, size_t prompt_tokens, int32_
 static void sleeping_saves_nothing(void) {
     struct arena arena;
     open_arena(&arena, 16384, 1, HEARTH_MEMORY_PAGES, 256);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
         (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 1, 1, 400, 20);
+    }
     play(&arena, (int64_t)600 * SECOND_US);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
         arena.clients[i].turns = 0;
-    for (int i = 0; i < 4; i++)
+    }
+    for (int i = 0; i < 4; i++) {
         (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 2, 1, 400, 20);
+    }
     play(&arena, (int64_t)600 * SECOND_US);
     double turns[2] = {0};
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++) {
         turns[i / 4] += (double)arena.clients[i].turns;
+    }
     double share = turns[1] / turns[0];
     check(share > 0.9 && share < 1.12, "share of who slept", share, 0.9, 1.12);
     close_arena(&arena);
@@ -217,11 +226,13 @@ static double bound_s(int others, uint32_t lanes, double prefill_s) {
 static void nobody_starves(uint32_t lanes, size_t prompt_tokens, int32_t max_tokens, enum hearth_memory_class memory) {
     struct arena arena;
     open_arena(&arena, 16384, lanes, memory, 256);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++) {
         (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 1 + (uint64_t)i % 2, 1, prompt_tokens, max_tokens);
+    }
     /* Much work of a tenant of little weight, in the background. */
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         (void)add_client(&arena, HEARTH_CLASS_BACKGROUND, 3, 0.01, 700, 50);
+    }
     play(&arena, (int64_t)1800 * SECOND_US);
     double most = bound_s(9, lanes, (double)(prompt_tokens > 700 ? prompt_tokens : 700) / 1000);
     for (int i = 0; i < 10; i++) {
@@ -255,8 +266,9 @@ static void a_long_conversation_gets_its_cells(enum hearth_memory_class memory) 
     open_arena(&arena, 4096, 6, memory, 256);
     struct client *whale = add_client(&arena, HEARTH_CLASS_INTERACTIVE, 0, 1, 3000, 5);
     whale->same = true;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++) {
         (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 0, 1, 300, 60);
+    }
     play(&arena, (int64_t)600 * SECOND_US);
     double worst = (double)whale->worst_us / SECOND_US, most = HEARTH_CELLS_WAIT_US / 1e6 + 25;
     check(worst <= most && whale->turns >= 10, "a long conversation's longest wait", worst, 0, most);

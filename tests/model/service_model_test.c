@@ -51,8 +51,9 @@ static void deliver(void *user, struct hearth_event *event) {
     struct flight *flight = user;
     pthread_mutex_lock(&mutex);
     HEARTH_ASSERT(!flight->done);
-    for (size_t i = 0; i < event->sampled_count; i++)
+    for (size_t i = 0; i < event->sampled_count; i++) {
         HEARTH_ASSERT(hearth_tokens_push(&flight->reply, event->sampled[i].token));
+    }
     if (event->type == HEARTH_EVENT_PREFILLED) {
         HEARTH_ASSERT(!flight->prefilled && flight->reply.n == 0);
         flight->prefilled = true;
@@ -82,8 +83,9 @@ static void launch(struct hearth_service *service, struct flight *flight, bool m
                                      : HEARTH_CLASS_INTERACTIVE;
     flight->progress = rnd(2);
     flight->deadline_us = rnd(6) == 0 ? 1 + rnd(60) * 1000000 / (1 + rnd(10)) : 0;
-    if (flight->priority == HEARTH_CLASS_WARM)
+    if (flight->priority == HEARTH_CLASS_WARM) {
         flight->max_tokens = 0;
+    }
     struct hearth_request request = {.prompt = flight->prompt.v,
                                      .prompt_tokens = flight->prompt.n,
                                      .marks = marks,
@@ -111,8 +113,9 @@ static void launch(struct hearth_service *service, struct flight *flight, bool m
 
 static void await(struct flight *flight) {
     pthread_mutex_lock(&mutex);
-    while (!flight->done)
+    while (!flight->done) {
         pthread_cond_wait(&progress, &mutex);
+    }
     pthread_mutex_unlock(&mutex);
 }
 
@@ -152,19 +155,21 @@ static void check(struct hearth_engine *engine, const struct flight *flight, boo
 /* ---- rounds ---- */
 
 static void random_tokens(struct hearth_tokens *tokens, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         HEARTH_ASSERT(hearth_tokens_push(tokens, (hearth_token)(1 + rnd(6))));
+    }
 }
 
 /* What a client does to its history before the next request. */
 static void change(struct hearth_tokens *history, const struct hearth_tokens *system, uint32_t limit) {
     uint32_t what = rnd(10);
-    if (history->n < system->n || history->n > limit || what == 0)
+    if (history->n < system->n || history->n > limit || what == 0) {
         HEARTH_ASSERT(hearth_tokens_assign(history, system->v, system->n));
-    else if (what == 1)
+    } else if (what == 1) {
         history->n = system->n + rnd((uint32_t)(history->n - system->n) + 1); /* cut back */
-    else if (what == 2)
+    } else if (what == 2) {
         history->v[rnd((uint32_t)history->n)] = 7; /* edited somewhere */
+    }
     random_tokens(history, 1 + rnd(60));
 }
 
@@ -235,8 +240,9 @@ static void stop(struct server *server, const struct hearth_sim_params *sim,
     late += stats.requests_late;
     hearth_service_destroy(server->service);
     HEARTH_ASSERT(forgets_answered == forgets_asked);
-    if (server->far)
+    if (server->far) {
         server->far->ops->destroy(server->far);
+    }
     server->engine->ops->destroy(server->engine);
 }
 
@@ -263,8 +269,9 @@ static void play(struct hearth_sim_params sim, struct hearth_service_params para
             stop(&server, &sim, &params);
             start(&server, &sim, params, dir);
         }
-        if (faults)
+        if (faults) {
             hearth_sim_fault(server.engine, (enum hearth_sim_fault)rnd(HEARTH_SIM_FAULTS), 1 + rnd(6), rnd(8) == 0);
+        }
         for (uint32_t i = 0; i < n; i++) {
             struct hearth_tokens *history = &histories[rnd(CONVERSATIONS)];
             change(history, &system, sim.ctx_tokens / 2);
@@ -273,20 +280,24 @@ static void play(struct hearth_sim_params sim, struct hearth_service_params para
             launch(server.service, &flights[i], params.queue > 0);
             refused += flights[i].refused;
         }
-        for (uint32_t i = 0; i < n; i++)
+        for (uint32_t i = 0; i < n; i++) {
             if (rnd(6) == 0 && !flights[i].refused) {
                 flights[i].cancelled = true;
                 hearth_service_cancel(server.service, flights[i].id);
             }
-        if (rnd(8) == 0) /* 0: no limit */
+        }
+        if (rnd(8) == 0) { /* 0: no limit */
             hearth_service_tune(server.service, params.queue > 0 ? 1 + rnd(6) : 0, rnd(3));
-        if (rnd(4) == 0)
+        }
+        if (rnd(4) == 0) {
             forget(server.service, &histories[rnd(CONVERSATIONS)]);
+        }
         for (uint32_t i = 0; i < n; i++) {
             await(&flights[i]);
             check(server.engine, &flights[i], faults);
-            if (rnd(4) == 0 && !flights[i].refused)
+            if (rnd(4) == 0 && !flights[i].refused) {
                 hearth_service_expect(server.service, flights[i].id - (rnd(8) == 0), 1 + rnd(3000000));
+            }
             if (flights[i].err == 0 && rnd(2)) {
                 struct hearth_tokens *history = &histories[rnd(CONVERSATIONS)];
                 HEARTH_ASSERT(hearth_tokens_assign(history, flights[i].prompt.v, flights[i].prompt.n));
@@ -297,11 +308,13 @@ static void play(struct hearth_sim_params sim, struct hearth_service_params para
         }
     }
     stop(&server, &sim, &params);
-    for (int i = 0; i < CONVERSATIONS; i++)
+    for (int i = 0; i < CONVERSATIONS; i++) {
         hearth_tokens_finish(&histories[i]);
+    }
     hearth_tokens_finish(&system);
-    if (on_disk)
+    if (on_disk) {
         (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    }
 }
 
 int main(void) {
@@ -311,8 +324,8 @@ int main(void) {
     rng_state = seed ? strtoull(seed, NULL, 10) : 20240501;
     printf("seed %llu\n", (unsigned long long)rng_state);
     static const uint32_t page_sizes[] = {1, 7, 32, 256}, contexts[] = {256, 1024, 4096}, lanes[] = {1, 2, 4};
-    for (int memory_class = 0; memory_class < 4; memory_class++)
-        for (int faults = 0; faults < 2; faults++)
+    for (int memory_class = 0; memory_class < 4; memory_class++) {
+        for (int faults = 0; faults < 2; faults++) {
             for (int variant = 0; variant < 6; variant++) {
                 struct hearth_sim_params sim;
                 hearth_sim_params_default(&sim);
@@ -341,6 +354,8 @@ int main(void) {
                 play(sim, params, on_disk ? rounds / 3 : rounds, faults, on_disk);
                 games++;
             }
+        }
+    }
     HEARTH_ASSERT(rounds < 10 || (disk_tokens > 0 && forgets_done > 0 && yields > 0 && preemptions > 0));
     HEARTH_ASSERT(rounds < 10 || (refused > 0 && late > 0));
     printf("%llu lanes yielded, %llu were set aside for cells, %llu requests refused, %llu late\n",

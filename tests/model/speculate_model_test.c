@@ -44,8 +44,9 @@ static bool state_stands(const struct flight *flight) {
     HEARTH_ASSERT(hearth_tokens_append(&all, flight->prompt.v, flight->prompt.n));
     HEARTH_ASSERT(hearth_tokens_append(&all, flight->reply.v, flight->reply.n - 1));
     bool stands = false;
-    for (uint32_t i = 0; i < flight->engine->caps.seqs && !stands; i++)
+    for (uint32_t i = 0; i < flight->engine->caps.seqs && !stands; i++) {
         stands = hearth_sim_intact(flight->engine, (int32_t)i, all.v, all.n);
+    }
     hearth_tokens_finish(&all);
     return stands;
 }
@@ -54,8 +55,9 @@ static void deliver(void *user, struct hearth_event *event) {
     struct flight *flight = user;
     pthread_mutex_lock(&mutex);
     HEARTH_ASSERT(!flight->done);
-    for (size_t i = 0; i < event->sampled_count; i++)
+    for (size_t i = 0; i < event->sampled_count; i++) {
         HEARTH_ASSERT(hearth_tokens_push(&flight->reply, event->sampled[i].token));
+    }
     HEARTH_ASSERT(hearth_buf_append(&flight->text, event->text.data, event->text.len));
     if (event->type == HEARTH_EVENT_DONE || event->type == HEARTH_EVENT_FAILED) {
         flight->err = event->type == HEARTH_EVENT_FAILED ? event->err : 0;
@@ -77,8 +79,9 @@ static void deliver(void *user, struct hearth_event *event) {
 
 static void await(struct flight *flight) {
     pthread_mutex_lock(&mutex);
-    while (!flight->done)
+    while (!flight->done) {
         pthread_cond_wait(&progress, &mutex);
+    }
     pthread_mutex_unlock(&mutex);
 }
 
@@ -93,8 +96,9 @@ static void write_prompt(struct hearth_tokens *prompt, uint32_t n) {
     while (prompt->n < n) {
         size_t copy = prompt->n > 12 && rnd(3) > 0 ? 4 + rnd(8) : 0;
         size_t from = copy ? rnd((uint32_t)(prompt->n - copy)) : 0;
-        for (size_t i = 0; i < copy; i++)
+        for (size_t i = 0; i < copy; i++) {
             HEARTH_ASSERT(hearth_tokens_push(prompt, prompt->v[from + i]));
+        }
         HEARTH_ASSERT(hearth_tokens_push(prompt, (hearth_token)(1 + rnd(40))));
     }
 }
@@ -158,9 +162,11 @@ static void open_pair(struct pair *pair, enum hearth_memory_class memory_class) 
         HEARTH_ASSERT(hearth_service_create(pair->engine[i], &params, &pair->service[i], &msg) == HEARTH_OK);
     }
     pair->faults = rnd(3) == 0;
-    for (int fault = 0; fault < HEARTH_SIM_FAULTS && pair->faults; fault++)
-        if (fault != HEARTH_SIM_FAULT_DECODE)
+    for (int fault = 0; fault < HEARTH_SIM_FAULTS && pair->faults; fault++) {
+        if (fault != HEARTH_SIM_FAULT_DECODE) {
             hearth_sim_fault(pair->engine[0], (enum hearth_sim_fault)fault, 3 + rnd(30), true);
+        }
+    }
 }
 
 static void round_of(struct pair *pair) {
@@ -180,8 +186,9 @@ static void round_of(struct pair *pair) {
             flight->id = hearth_service_submit(pair->service[k], &request, &msg);
             HEARTH_ASSERT(flight->id > 0);
         }
-        if (cancels)
+        if (cancels) {
             hearth_service_cancel(pair->service[0], on->id);
+        }
     }
     for (int i = 0; i < PARALLEL; i++) {
         await(&flights[i][0]);
@@ -203,8 +210,9 @@ int main(void) {
         rng_state = start * 0x9E3779B97F4A7C15u + 1;
         struct pair pair;
         open_pair(&pair, classes[round % 4]);
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 4; i++) {
             round_of(&pair);
+        }
         for (int i = 0; i < 2; i++) {
             hearth_service_destroy(pair.service[i]);
             pair.engine[i]->ops->destroy(pair.engine[i]);

@@ -48,7 +48,9 @@ static float *copy_row(struct hearth_engine *engine, const float *row) {
 }
 
 static void splits_are_one(void **state) {
-    static const struct { int32_t most, beside; } splits[] = {{37, 0}, {64, 3}};
+    static const struct {
+        int32_t most, beside;
+    } splits[] = {{37, 0}, {64, 3}};
     struct hearth_engine *engine = open_deterministic(*state);
     hearth_token tokens[PROMPT];
     int32_t other = 0;

@@ -251,8 +251,7 @@ static void parameters_that_cannot_be(void **state) {
     assert_refused(&params, HEARTH_ERR_NOMEM, "not enough memory");
 }
 
-#define ON(test, model) \
-    { #test " on " model, test, NULL, NULL, (void *)(uintptr_t)model }
+#define ON(test, model) {#test " on " model, test, NULL, NULL, (void *)(uintptr_t)model}
 
 /* Texts that say where a model goes: a mistake is told in the words of the option, before anything is loaded. */
 static void placement_mistakes(void **state) {

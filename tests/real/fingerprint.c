@@ -292,8 +292,7 @@ static void adapters_count(void **state) {
     }
 }
 
-#define ON(test, model) \
-    { #test " on " model, test, NULL, NULL, (void *)(uintptr_t)model }
+#define ON(test, model) {#test " on " model, test, NULL, NULL, (void *)(uintptr_t)model}
 
 int main(void) {
     const struct CMUnitTest tests[] = {

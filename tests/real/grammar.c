@@ -300,17 +300,13 @@ static void grammars_are_checked(void **state) {
     real_close(engine);
 }
 
-#define ON(test, model) \
-    { #test " on " model, test, NULL, NULL, (void *)(uintptr_t)model }
+#define ON(test, model) {#test " on " model, test, NULL, NULL, (void *)(uintptr_t)model}
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ON(masks_are_those_of_llama, "smollm2"),
-        ON(masks_are_those_of_llama, "gemma3-270m"),
-        ON(replies_follow, "smollm2"),
-        ON(replies_follow, "gemma3-270m"),
-        ON(flags_of_accept, "smollm2"),
-        ON(grammars_are_checked, "smollm2"),
+        ON(masks_are_those_of_llama, "smollm2"), ON(masks_are_those_of_llama, "gemma3-270m"),
+        ON(replies_follow, "smollm2"),           ON(replies_follow, "gemma3-270m"),
+        ON(flags_of_accept, "smollm2"),          ON(grammars_are_checked, "smollm2"),
     };
     return real_exit(cmocka_run_group_tests(tests, NULL, NULL), names, sizeof names / sizeof names[0]);
 }

@@ -75,8 +75,8 @@ static void pieces_are_the_whole(struct hearth_engine *engine, const char *turn_
     for (int i = 0; i < 150; i++) {
         append_random(&rng, &text);
         whole.n = parts.n = 0;
-        assert_int_equal(
-            engine->ops->tokenize(engine, (const char *)text.data, text.len, true, true, &whole), HEARTH_OK);
+        assert_int_equal(engine->ops->tokenize(engine, (const char *)text.data, text.len, true, true, &whole),
+                         HEARTH_OK);
         pieces += tokens_in_pieces(engine, specials, (const char *)text.data, text.len, &parts);
         assert_int_equal(parts.n, whole.n);
         assert_memory_equal(parts.v, whole.v, whole.n * sizeof *whole.v);
@@ -100,8 +100,7 @@ static void on_gemma(void **state) {
     real_close(engine);
 }
 
-#define ON(test, model) \
-    { #test " with " model, test, NULL, NULL, (void *)(uintptr_t)model }
+#define ON(test, model) {#test " with " model, test, NULL, NULL, (void *)(uintptr_t)model}
 
 int main(void) {
     const struct CMUnitTest tests[] = {

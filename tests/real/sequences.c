@@ -271,8 +271,7 @@ static void lanes_decode_together(void **state) {
     real_close(engine);
 }
 
-#define ON(test, model) \
-    { #test " on " model, test, NULL, NULL, (void *)(uintptr_t)model }
+#define ON(test, model) {#test " on " model, test, NULL, NULL, (void *)(uintptr_t)model}
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -36,22 +36,25 @@ static float *logits_of(struct hearth_engine *engine, const hearth_token *tokens
     assert_non_null(rows);
     for (int32_t at = 0; at < AHEAD; at += step) {
         struct hearth_batch_item items[AHEAD];
-        for (int32_t i = 0; i < step; i++)
-            items[i] = (struct hearth_batch_item){
-                .token = tokens[PROMPT + at + i], .pos = PROMPT + at + i, .output = true};
+        for (int32_t i = 0; i < step; i++) {
+            items[i] =
+                (struct hearth_batch_item){.token = tokens[PROMPT + at + i], .pos = PROMPT + at + i, .output = true};
+        }
         assert_int_equal(engine->ops->decode(engine, items, (size_t)step), HEARTH_OK);
-        for (int32_t i = 0; i < step; i++)
+        for (int32_t i = 0; i < step; i++) {
             memcpy(rows + (size_t)(at + i) * vocab, engine->ops->logits(engine, (size_t)i), vocab * sizeof *rows);
+        }
     }
     return rows;
 }
 
 static void assert_rows_equal(struct hearth_engine *engine, float *want, float *got) {
     size_t row = engine->caps.vocab_tokens;
-    for (size_t i = 0; i < AHEAD; i++)
-        if (memcmp(want + i * row, got + i * row, row * sizeof *want) != 0)
-            fail_msg("row %zu differs by up to %g", i,
-                     (double)real_difference(engine, want + i * row, got + i * row));
+    for (size_t i = 0; i < AHEAD; i++) {
+        if (memcmp(want + i * row, got + i * row, row * sizeof *want) != 0) {
+            fail_msg("row %zu differs by up to %g", i, (double)real_difference(engine, want + i * row, got + i * row));
+        }
+    }
     free(got);
 }
 
@@ -68,8 +71,9 @@ static void together_is_alone(void **state) {
     struct hearth_checkpoint checkpoint = {0};
     bool needed = hearth_checkpoint_needed(&engine->caps, AHEAD);
     assert_int_equal(needed, strcmp(*state, "hybrid") == 0 || strcmp(*state, "mamba") == 0);
-    if (needed)
+    if (needed) {
         assert_int_equal(hearth_checkpoint_take(&checkpoint, engine, 0, PROMPT), HEARTH_OK);
+    }
     assert_rows_equal(engine, alone, logits_of(engine, tokens, AHEAD));
 
     /* Back, computed with other tokens, and back again: nothing of them is left. */
@@ -78,12 +82,14 @@ static void together_is_alone(void **state) {
         assert_int_equal(hearth_checkpoint_return(&checkpoint, engine, 0, pos, keep), keep);
         hearth_token others[PROMPT + AHEAD];
         memcpy(others, tokens, sizeof others);
-        for (int32_t k = keep; k < PROMPT + AHEAD; k++)
+        for (int32_t k = keep; k < PROMPT + AHEAD; k++) {
             others[k] = tokens[k - PROMPT + 100];
+        }
         real_decode(engine, 0, others, keep, PROMPT + AHEAD);
         assert_int_equal(hearth_checkpoint_return(&checkpoint, engine, 0, pos, keep), keep);
-        if (keep > PROMPT)
+        if (keep > PROMPT) {
             assert_int_equal(hearth_checkpoint_return(&checkpoint, engine, 0, keep, PROMPT), PROMPT);
+        }
         assert_rows_equal(engine, alone, logits_of(engine, tokens, AHEAD));
     }
     free(alone);
@@ -106,8 +112,9 @@ static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
 static void deliver(void *user, struct hearth_event *event) {
     struct reply *reply = user;
     pthread_mutex_lock(&mutex);
-    for (size_t i = 0; i < event->sampled_count; i++)
+    for (size_t i = 0; i < event->sampled_count; i++) {
         HEARTH_ASSERT(hearth_tokens_push(&reply->tokens, event->sampled[i].token));
+    }
     HEARTH_ASSERT(event->type != HEARTH_EVENT_FAILED);
     if (event->type == HEARTH_EVENT_DONE) {
         reply->drafted = event->drafted_tokens;
@@ -143,8 +150,9 @@ static struct reply generate(struct hearth_service *service, const struct hearth
     }
     HEARTH_ASSERT(hearth_service_submit(service, &request, &msg) > 0);
     pthread_mutex_lock(&mutex);
-    while (!reply.done)
+    while (!reply.done) {
         pthread_cond_wait(&ended, &mutex);
+    }
     pthread_mutex_unlock(&mutex);
     return reply;
 }
@@ -160,8 +168,9 @@ static const char *const texts[] = {
 
 static void assert_same(const struct reply *want, const struct reply *got, const char *what) {
     size_t common = hearth_tokens_common(want->tokens.v, want->tokens.n, got->tokens.v, got->tokens.n);
-    if (common != want->tokens.n || common != got->tokens.n)
+    if (common != want->tokens.n || common != got->tokens.n) {
         fail_msg("%s: differs at token %zu of %zu", what, common, want->tokens.n);
+    }
 }
 
 static struct hearth_service *open_service(struct hearth_engine *engine, enum hearth_speculate speculate) {

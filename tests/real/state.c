@@ -181,8 +181,7 @@ static void forced_opaque_comes_back(void **state) {
     real_close(engine);
 }
 
-#define ON(test, model) \
-    { #test " on " model, test, NULL, NULL, (void *)(uintptr_t)model }
+#define ON(test, model) {#test " on " model, test, NULL, NULL, (void *)(uintptr_t)model}
 #define EACH(test) \
     ON(test, "smollm2"), ON(test, "gemma3-270m"), ON(test, "hybrid"), ON(test, "mamba"), ON(test, "opaque")
 

@@ -134,8 +134,7 @@ static void a_long_number_can_be_cancelled(void **state) {
     hearth_cancel_enter(&cancel);
     (void)hearth_cancel_poll(); /* the next one passes it */
     cancel.verdict = HEARTH_OK;
-    assert_int_equal(engine->ops->tokenize(engine, digits, sizeof digits, false, false, &tokens),
-                     HEARTH_ERR_CANCELLED);
+    assert_int_equal(engine->ops->tokenize(engine, digits, sizeof digits, false, false, &tokens), HEARTH_ERR_CANCELLED);
     hearth_cancel_leave();
     assert_int_equal(tokens.n, 1);
     /* Its parts end where the groups of three do. */
@@ -451,8 +450,7 @@ static void parameters_are_checked(void **state) {
     real_close(engine);
 }
 
-#define ON(test, model) \
-    { #test " on " model, test, NULL, NULL, (void *)(uintptr_t)model }
+#define ON(test, model) {#test " on " model, test, NULL, NULL, (void *)(uintptr_t)model}
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -179,8 +179,8 @@ static void too_long_prompts_say_how_long(void **state) {
     assert_true(hearth_buf_text(&body, "\"}]}"));
     json_t *answer = post(MESSAGES, (const char *)body.data, 400);
     assert_string_equal(json_str(answer, "error.type"), "invalid_request_error");
-    assert_int_equal(sscanf(json_str(answer, "error.message"), "prompt is too long: %d tokens > %d maximum", &tokens,
-                            &most), 2);
+    assert_int_equal(
+        sscanf(json_str(answer, "error.message"), "prompt is too long: %d tokens > %d maximum", &tokens, &most), 2);
     assert_true(tokens > most && most == 8192 - 8);
     json_decref(answer);
     answer = post("/v1/messages/count_tokens", (const char *)body.data, 200);

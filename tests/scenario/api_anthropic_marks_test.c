@@ -12,15 +12,20 @@
 #include <cmocka.h>
 
 #define MESSAGES "/v1/messages"
-#define MINUTES(n) ((int64_t)(n)*60 * 1000000)
+#define MINUTES(n) ((int64_t)(n) * 60 * 1000000)
 #define MARK ",\"cache_control\":{\"type\":\"ephemeral\"}"
 #define MARK_1H ",\"cache_control\":{\"type\":\"ephemeral\",\"ttl\":\"1h\"}"
 #define TEXT(text, mark) "{\"type\":\"text\",\"text\":\"" text "\"" mark "}"
 #define TALK(system_mark, first_mark, reply_mark, last_mark)                                                           \
-    "\"system\":[" TEXT("Be a fire that burns for long", system_mark) "," TEXT("And be warm.", "") "],\"messages\":[" \
-    "{\"role\":\"user\",\"content\":[" TEXT("First question", first_mark) "]},"                                        \
-    "{\"role\":\"assistant\",\"content\":[" TEXT("Yes, it is.", reply_mark) "]},"                                      \
-    "{\"role\":\"user\",\"content\":[" TEXT("Second question", last_mark) "]}]"
+    "\"system\":[" TEXT("Be a fire that burns for long", system_mark) "," TEXT(                                        \
+        "And be warm.", "") "],\"messages\":["                                                                         \
+                            "{\"role\":\"user\",\"content\":[" TEXT(                                                   \
+                                "First question", first_mark) "]},"                                                    \
+                                                              "{\"role\":\"assistant\",\"content\":[" TEXT(            \
+                                                                  "Yes, it is.",                                       \
+                                                                  reply_mark) "]},"                                    \
+                                                                              "{\"role\":\"user\",\"content\":[" TEXT( \
+                                                                                  "Second question", last_mark) "]}]"
 
 static struct stage stage;
 static const struct fake_plan quick = {.pieces = 3, .piece = "ab "};
@@ -124,7 +129,8 @@ static void breakpoints_follow_results_and_prefills(void **state) {
     assert_behind(last->pins[0].position, "</tool_call>");
     assert_true(last->pins[1].position > last->pins[0].position);
     json_decref(post("{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\","
-                     "\"content\":[" TEXT("It is", MARK) "]}]}", 200));
+                     "\"content\":[" TEXT("It is", MARK) "]}]}",
+                     200));
     assert_int_equal(last->pin_count, 1);
     assert_behind(last->pins[0].position, "It is");
     assert_int_equal((size_t)last->pins[0].position, last->prompt_tokens);
@@ -150,7 +156,9 @@ static void usage_tells_three_parts(void **state) {
         {"{\"max_tokens\":9," TALK("", "", "", "") "}", 3, (int32_t)prompt - 3, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        plan.receipt = (struct hearth_receipt){.prompt_tokens = prompt, .reused_ram_tokens = 1, .reused_disk_tokens = 1,
+        plan.receipt = (struct hearth_receipt){.prompt_tokens = prompt,
+                                               .reused_ram_tokens = 1,
+                                               .reused_disk_tokens = 1,
                                                .reused_live_tokens = cases[i].cached - 2,
                                                .computed_tokens = prompt - cases[i].cached};
         fake_set_plan(&plan);
@@ -209,8 +217,8 @@ static void parameters_reach_the_service(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(breakpoints_become_pins),  cmocka_unit_test(breakpoints_follow_results_and_prefills),
-        cmocka_unit_test(usage_tells_three_parts),  cmocka_unit_test(failures_have_their_form),
+        cmocka_unit_test(breakpoints_become_pins),      cmocka_unit_test(breakpoints_follow_results_and_prefills),
+        cmocka_unit_test(usage_tells_three_parts),      cmocka_unit_test(failures_have_their_form),
         cmocka_unit_test(parameters_reach_the_service),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

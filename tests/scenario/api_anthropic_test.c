@@ -12,36 +12,32 @@
 #define MESSAGES "/v1/messages"
 #define USER(text) "{\"role\":\"user\",\"content\":\"" text "\"}"
 #define ASK(text) "\"max_tokens\":4000,\"messages\":[" USER(text) "]"
-#define TOOL(name, more)                                                                                               \
-    "{\"name\":\"" name "\",\"description\":\"d\",\"input_schema\":{\"type\":\"object\",\"properties\":{\"n\":"        \
+#define TOOL(name, more)                                                                                        \
+    "{\"name\":\"" name "\",\"description\":\"d\",\"input_schema\":{\"type\":\"object\",\"properties\":{\"n\":" \
     "{\"type\":\"integer\"}},\"required\":[\"n\"],\"additionalProperties\":false}" more "}"
 #define TOOLS "\"tools\":[" TOOL("look", "") "," TOOL("lend", ",\"type\":\"custom\"") "]"
-#define CALL(name, arguments)                                                                                          \
+#define CALL(name, arguments) \
     "<tool_call>\\n{\\\"name\\\": \\\"" name "\\\", \\\"arguments\\\": " arguments "}\\n</tool_call>"
 #define LINE(last, reply) "{\"when\":{\"last\":\"" last "\"},\"times\":0,\"bytes\":true,\"reply\":\"" reply "\"}\n"
 #define LOOK_4 CALL("look", "{\\\"n\\\": 4}")
 
-static const char script[] =
-    LINE("look it up", "<think>\\nNumber 4.\\n</think>\\n\\nI look.\\n" LOOK_4 "\\n" CALL("lend", "{\\\"n\\\": 5}"))
-    LINE("just call", LOOK_4)
-    LINE("think", "<think>\\nThree and four.\\n</think>\\n\\nSeven.")
-    LINE("plain", "All is well.")
-    LINE("say nothing", "\\n\\n")
-    LINE("a vase of 4", "It is a vase.")
-    LINE("Result of a call", "Thank you.")
-    LINE("afterwards", "The text was last.")
-    "{\"when\":{\"last\":\"who\",\"system\":\"royal\\nplural\"},\"reply\":\"We.\",\"times\":0}\n"
-    "{\"when\":{\"last\":\"who\",\"tools\":true},\"reply\":\"With tools.\",\"times\":0}\n"
-    "{\"when\":{\"last\":\"who\"},\"reply\":\"I.\",\"times\":0}\n"
-    "{\"when\":{\"last\":\"one\\ntwo\\n\\nthree\"},\"reply\":\"Joined.\",\"times\":0}\n";
+static const char script[] = LINE("look it up", "<think>\\nNumber 4.\\n</think>\\n\\nI look.\\n" LOOK_4
+                                                "\\n" CALL("lend", "{\\\"n\\\": 5}")) LINE("just call", LOOK_4)
+    LINE("think", "<think>\\nThree and four.\\n</think>\\n\\nSeven.") LINE("plain", "All is well.")
+        LINE("say nothing", "\\n\\n") LINE("a vase of 4", "It is a vase.") LINE("Result of a call", "Thank you.") LINE(
+            "afterwards",
+            "The text was last.") "{\"when\":{\"last\":\"who\",\"system\":\"royal\\nplural\"},\"reply\":\"We.\","
+                                  "\"times\":0}\n"
+                                  "{\"when\":{\"last\":\"who\",\"tools\":true},\"reply\":\"With tools.\",\"times\":0}\n"
+                                  "{\"when\":{\"last\":\"who\"},\"reply\":\"I.\",\"times\":0}\n"
+                                  "{\"when\":{\"last\":\"one\\ntwo\\n\\nthree\"},\"reply\":\"Joined.\",\"times\":0}\n";
 
 /* Prints thinking, and knows no tools: hearth describes them itself. */
-static const char thinks[] =
-    "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}"
-    "{%- if m.role == 'assistant' and m.reasoning_content %}"
-    "{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}"
-    "{{- m.content + '<|im_end|>\\n' }}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
+static const char thinks[] = "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}"
+                             "{%- if m.role == 'assistant' and m.reasoning_content %}"
+                             "{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}"
+                             "{{- m.content + '<|im_end|>\\n' }}{%- endfor %}"
+                             "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
 static struct stage stage;
 
@@ -207,13 +203,17 @@ static void a_stream_says_the_same(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof asks / sizeof asks[0]; i++) {
         char body[2048];
-        snprintf(body, sizeof body, "{" TOOLS ",\"stream\":%s,\"max_tokens\":4000,\"messages\":[{\"role\":\"user\","
-                                    "\"content\":\"%s\"}]}", "true", asks[i]);
+        snprintf(body, sizeof body,
+                 "{" TOOLS ",\"stream\":%s,\"max_tokens\":4000,\"messages\":[{\"role\":\"user\","
+                 "\"content\":\"%s\"}]}",
+                 "true", asks[i]);
         json_t *events = stream(body);
         size_t last = json_array_size(events) - 1;
         json_t *content = gather(events), *start = json_array_get(events, 0);
-        snprintf(body, sizeof body, "{" TOOLS ",\"stream\":%s,\"max_tokens\":4000,\"messages\":[{\"role\":\"user\","
-                                    "\"content\":\"%s\"}]}", "false", asks[i]);
+        snprintf(body, sizeof body,
+                 "{" TOOLS ",\"stream\":%s,\"max_tokens\":4000,\"messages\":[{\"role\":\"user\","
+                 "\"content\":\"%s\"}]}",
+                 "false", asks[i]);
         json_t *whole = post(MESSAGES, body, 200);
         drop_ids(content);
         drop_ids(json_at(whole, "content"));
@@ -308,8 +308,10 @@ static void blocks_become_messages(void **state) {
         }
         json_decref(answer);
     }
-    json_t *answer = post(MESSAGES, "{\"system\":[{\"type\":\"text\",\"text\":\"royal\"},{\"type\":\"text\",\"text\":"
-                                    "\"plural\"}]," ASK("who") "}", 200);
+    json_t *answer = post(MESSAGES,
+                          "{\"system\":[{\"type\":\"text\",\"text\":\"royal\"},{\"type\":\"text\",\"text\":"
+                          "\"plural\"}]," ASK("who") "}",
+                          200);
     assert_string_equal(json_str(answer, "content.0.text"), "We.");
     json_decref(answer);
 }
@@ -340,8 +342,8 @@ static void strings_and_blocks_alternate(void **state) {
         const json_int_t all = prompt_tokens(answer), read = json_num(answer, "usage.cache_read_input_tokens");
         assert_true(read >= before - 1);
         before = all + json_num(answer, "usage.output_tokens") - 1;
-        json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "assistant", "content",
-                                                  json_at(answer, "content")));
+        json_array_append_new(messages,
+                              json_pack("{s:s, s:O}", "role", "assistant", "content", json_at(answer, "content")));
         json_decref(answer);
     }
     json_decref(messages);
@@ -411,8 +413,11 @@ static void a_last_reply_goes_on(void **state) {
     json_decref(count);
     json_decref(ended);
     json_decref(asked);
-    json_t *answer = post(MESSAGES, "{\"max_tokens\":4,\"messages\":[" USER("x") ",{\"role\":\"assistant\",\"content\":"
-                                    "[{\"type\":\"text\",\"text\":\"The answer\"}]}]}", 200);
+    json_t *answer =
+        post(MESSAGES,
+             "{\"max_tokens\":4,\"messages\":[" USER("x") ",{\"role\":\"assistant\",\"content\":"
+                                                          "[{\"type\":\"text\",\"text\":\"The answer\"}]}]}",
+             200);
     json_decref(answer);
     answer = post(MESSAGES, "{\"max_tokens\":0,\"messages\":[" USER("Warm this") "]}", 200);
     assert_string_equal(json_str(answer, "stop_reason"), "max_tokens");
@@ -436,8 +441,7 @@ static void tools_are_chosen(void **state) {
     stage_open(&stage, &options);
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
         char body[2048];
-        snprintf(body, sizeof body, "{\"seed\":%zu," TOOLS ",\"tool_choice\":%s,"
-                                    ASK("Hello") "}", i, choices[i][0]);
+        snprintf(body, sizeof body, "{\"seed\":%zu," TOOLS ",\"tool_choice\":%s," ASK("Hello") "}", i, choices[i][0]);
         json_t *answer = post(MESSAGES, body, 200);
         json_t *content = json_at(answer, "content");
         json_t *block = json_array_get(content, json_array_size(content) - 1);
@@ -452,8 +456,10 @@ static void tools_are_chosen(void **state) {
     stage_close(&stage);
     stage = thinking;
     /* Tools without a schema are left out, and may not be alone in being chosen. */
-    json_t *answer = post(MESSAGES, "{\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"},{\"type\":"
-                                    "\"web_search_20250305\",\"name\":\"web_search\"}]," ASK("who") "}", 200);
+    json_t *answer = post(MESSAGES,
+                          "{\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"},{\"type\":"
+                          "\"web_search_20250305\",\"name\":\"web_search\"}]," ASK("who") "}",
+                          200);
     assert_string_equal(json_str(answer, "content.0.text"), "I.");
     json_decref(answer);
     answer = post(MESSAGES,
@@ -506,8 +512,9 @@ static void a_session_goes_on(void **state) {
  * than once. */
 static void a_thread_goes_on(void **state) {
     (void)state;
-    json_t *first = post(MESSAGES, "{\"thread\":{\"type\":\"create\"},\"system\":\"royal\\nplural\"," TOOLS
-                                   "," ASK("just call") "}", 200);
+    json_t *first =
+        post(MESSAGES,
+             "{\"thread\":{\"type\":\"create\"},\"system\":\"royal\\nplural\"," TOOLS "," ASK("just call") "}", 200);
     const json_int_t before = prompt_tokens(first) + json_num(first, "usage.output_tokens");
     for (int i = 0; i < 2; i++) {
         json_t *next =
@@ -530,8 +537,9 @@ static void a_thread_goes_on(void **state) {
     };
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         char body[512];
-        snprintf(body, sizeof body, "{\"thread\":{\"type\":\"continue\",\"previous_message_id\":\"%s\"},%s,"
-                                    ASK("who") "}", json_str(first, "id"), refused[i].more);
+        snprintf(body, sizeof body,
+                 "{\"thread\":{\"type\":\"continue\",\"previous_message_id\":\"%s\"},%s," ASK("who") "}",
+                 json_str(first, "id"), refused[i].more);
         json_t *answer = post(MESSAGES, body, refused[i].status);
         assert_string_equal(json_str(answer, "error.details.error_code"), refused[i].code);
         json_decref(answer);
@@ -539,8 +547,8 @@ static void a_thread_goes_on(void **state) {
     static const char *const gone[] = {"msg_00000000000000000000000000000000", "msg_", ""};
     for (size_t i = 0; i < sizeof gone / sizeof gone[0]; i++) {
         char body[512];
-        snprintf(body, sizeof body, "{\"thread\":{\"type\":\"continue\",\"previous_message_id\":\"%s\"}," ASK("who")
-                                    "}", gone[i]);
+        snprintf(body, sizeof body,
+                 "{\"thread\":{\"type\":\"continue\",\"previous_message_id\":\"%s\"}," ASK("who") "}", gone[i]);
         json_t *answer = post(MESSAGES, body, 404);
         assert_string_equal(json_str(answer, "error.type"), "not_found_error");
         assert_string_equal(json_str(answer, "error.details.error_code"), "thread_not_found");
@@ -572,13 +580,13 @@ static void the_billing_line_is_no_prompt(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_message_has_its_members),   cmocka_unit_test(calls_and_thinking_are_blocks),
-        cmocka_unit_test(a_stream_says_the_same),      cmocka_unit_test(stop_sequences_are_named),
-        cmocka_unit_test(blocks_become_messages),      cmocka_unit_test(strings_and_blocks_alternate),
-        cmocka_unit_test(signatures_are_checked),      cmocka_unit_test(thinking_can_be_left_out),
-        cmocka_unit_test(a_last_reply_goes_on),        cmocka_unit_test(tools_are_chosen),
-        cmocka_unit_test(replies_keep_to_a_schema),    cmocka_unit_test(a_session_goes_on),
-        cmocka_unit_test(a_thread_goes_on),            cmocka_unit_test(the_billing_line_is_no_prompt),
+        cmocka_unit_test(a_message_has_its_members), cmocka_unit_test(calls_and_thinking_are_blocks),
+        cmocka_unit_test(a_stream_says_the_same),    cmocka_unit_test(stop_sequences_are_named),
+        cmocka_unit_test(blocks_become_messages),    cmocka_unit_test(strings_and_blocks_alternate),
+        cmocka_unit_test(signatures_are_checked),    cmocka_unit_test(thinking_can_be_left_out),
+        cmocka_unit_test(a_last_reply_goes_on),      cmocka_unit_test(tools_are_chosen),
+        cmocka_unit_test(replies_keep_to_a_schema),  cmocka_unit_test(a_session_goes_on),
+        cmocka_unit_test(a_thread_goes_on),          cmocka_unit_test(the_billing_line_is_no_prompt),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -89,7 +89,8 @@ static const struct {
      "}}}]}", 0},
     {HEARTH_LIMIT_MEMBERS, "/v1/responses",
      "{\"input\":\"hi\",\"max_output_tokens\":1,\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\","
-     "\"schema\":{\"type\":\"object\",\"x\":{", "\"k#\":1", "}}}}}", 0},
+     "\"schema\":{\"type\":\"object\",\"x\":{",
+     "\"k#\":1", "}}}}}", 0},
     {HEARTH_LIMIT_TEMPLATE_VALUES, CHAT, KWARGS_HEAD "{\"a\":[", "1", "]}}", 2},
     {HEARTH_LIMIT_ENUM_VALUES, CHAT, SCHEMA_HEAD "{\"enum\":[", "\"v#\"", "]}}}}", 0},
     {HEARTH_LIMIT_ENUM_VALUES, CHAT, SCHEMA_HEAD "{\"\\u0065num\":[", "#", "]}}}}", 0},
@@ -172,8 +173,10 @@ static void a_body_that_becomes_many_times_its_size_is_refused(void **state) {
         {CHAT, UNKNOWN("["), "1", "]}"},
         {CHAT, UNKNOWN("{"), "\"#\":1", "}}"},
         {CHAT, "{" ASK ",", "\"x\":1", "}"},
-        {CHAT, "{\"max_tokens\":1,\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
-               "\"arguments\":\"{\\\"a\\\":[", "[]", "]}\"}}]}]}"},
+        {CHAT,
+         "{\"max_tokens\":1,\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+         "\"arguments\":\"{\\\"a\\\":[",
+         "[]", "]}\"}}]}]}"},
         {"/v1/messages", "{" ASK ",\"x\":[", "[]", "]}"},
         {"/v1/responses", "{\"input\":\"hi\",\"x\":[", "{}", "]}"},
         {"/v1/completions", "{\"prompt\":\"hi\",\"x\":[", "{}", "]}"},
@@ -207,8 +210,10 @@ static void a_text_is_no_matter_of_it(void **state) {
     } bodies[] = {
         {"/tokenize", "{\"content\":\"", "[]{}\\\"", "\"}"},
         {CHAT, UNKNOWN("\""), "[]{}", "\"}"},
-        {CHAT, "{\"max_tokens\":1,\"messages\":[" HI ",{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":"
-               "\"f\",\"arguments\":\"{\\\"a\\\":\\\"", "[]\\\\\\\"{}\\\\", "\\\"}\"}}]}]}"},
+        {CHAT,
+         "{\"max_tokens\":1,\"messages\":[" HI ",{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":"
+         "\"f\",\"arguments\":\"{\\\"a\\\":\\\"",
+         "[]\\\\\\\"{}\\\\", "\\\"}\"}}]}]}"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {

@@ -140,8 +140,8 @@ static void what_runs_alone_is_kept_at_the_end(void **state) {
     options.sim.real_time = true; /* the reply would take minutes */
     assert_int_equal(hearth_store_create(&memory, &options.api.store, &msg), HEARTH_OK);
     stage_open(&other, &options);
-    json_t *made = stage_call(&other, "POST", RESPONSES,
-                              "{\"input\":\"go on\",\"background\":true,\"ignore_eos\":true}", &status);
+    json_t *made =
+        stage_call(&other, "POST", RESPONSES, "{\"input\":\"go on\",\"background\":true,\"ignore_eos\":true}", &status);
     assert_int_equal(status, 200);
     assert_true(hearth_id_parse(json_str(made, "id"), &id, &index));
     stage_close(&other);
@@ -199,7 +199,8 @@ static void conversations_hold_items(void **state) {
     (void)state;
     json_t *made = call("POST", "/v1/conversations",
                         "{\"items\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"}],"
-                        "\"metadata\":{\"k\":\"v\"}}", 200);
+                        "\"metadata\":{\"k\":\"v\"}}",
+                        200);
     const char *id = json_str(made, "id");
     json_t *reply = call("POST", RESPONSES, with("{\"input\":\"say\",\"conversation\":\"%s\"}", id), 200);
     assert_string_equal(json_str(reply, "conversation.id"), id);

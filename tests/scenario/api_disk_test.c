@@ -136,8 +136,11 @@ static void the_receipt_counts_the_disk(void **state) {
     struct fake_plan plan = quick;
     (void)state;
     open_stage(&stage, &far, NULL, 0);
-    plan.receipt = (struct hearth_receipt){.prompt_tokens = 60, .reused_live_tokens = 1, .reused_ram_tokens = 10,
-                                           .reused_disk_tokens = 40, .computed_tokens = 9};
+    plan.receipt = (struct hearth_receipt){.prompt_tokens = 60,
+                                           .reused_live_tokens = 1,
+                                           .reused_ram_tokens = 10,
+                                           .reused_disk_tokens = 40,
+                                           .computed_tokens = 9};
     fake_set_plan(&plan);
     json_t *answer = post(&stage, CHAT, NULL, "{" USER "}", 200);
     assert_int_equal(json_num(answer, "hearth.reused.live"), 1);
@@ -167,8 +170,11 @@ static void cache_salt_is_a_text(void **state) {
     static const char *const paths[] = {CHAT, "/chat/completions", "/v1/completions"};
     static const struct {
         const char *value, *code;
-    } wrong[] = {{"7", "invalid_type"}, {"true", "invalid_type"},   {"{}", "invalid_type"},
-                 {"[\"a\"]", "invalid_type"}, {"\"\"", "invalid_value"}};
+    } wrong[] = {{"7", "invalid_type"},
+                 {"true", "invalid_type"},
+                 {"{}", "invalid_type"},
+                 {"[\"a\"]", "invalid_type"},
+                 {"\"\"", "invalid_value"}};
     struct stage stage;
     char body[256];
     (void)state;
@@ -182,13 +188,13 @@ static void cache_salt_is_a_text(void **state) {
             assert_string_equal(json_str(answer, "error.type"), "invalid_request_error");
             json_decref(answer);
         }
-        struct hearth_digest none = salt_of(&stage, paths[i], NULL, "{\"prompt\":\"Hello\",\"cache_salt\":null," USER
-                                                                    "}");
+        struct hearth_digest none =
+            salt_of(&stage, paths[i], NULL, "{\"prompt\":\"Hello\",\"cache_salt\":null," USER "}");
         assert_true(hearth_digest_equal(none, (struct hearth_digest){0, 0}));
-        struct hearth_digest first = salt_of(&stage, paths[i], NULL, "{\"prompt\":\"Hello\",\"cache_salt\":\"a\"," USER
-                                                                     "}");
-        struct hearth_digest other = salt_of(&stage, paths[i], NULL, "{\"prompt\":\"Hello\",\"cache_salt\":\"b\"," USER
-                                                                     "}");
+        struct hearth_digest first =
+            salt_of(&stage, paths[i], NULL, "{\"prompt\":\"Hello\",\"cache_salt\":\"a\"," USER "}");
+        struct hearth_digest other =
+            salt_of(&stage, paths[i], NULL, "{\"prompt\":\"Hello\",\"cache_salt\":\"b\"," USER "}");
         assert_false(hearth_digest_equal(first, none));
         assert_false(hearth_digest_equal(first, other));
         other = salt_of(&stage, CHAT, NULL, "{\"cache_salt\":\"a\"," USER "}"); /* whatever the endpoint */

@@ -97,8 +97,8 @@ static void marks_stand_before_messages(void **state) {
                      200));
     const struct fake_request *last = fake_last();
     static const char before[] = "<|im_end|>\n";
-    static const char *const after[] = {
-        "<|im_start|>user\nFirst", "<|im_start|>user\nSecond", "<|im_start|>assistant\n"};
+    static const char *const after[] = {"<|im_start|>user\nFirst", "<|im_start|>user\nSecond",
+                                        "<|im_start|>assistant\n"};
     assert_int_equal(last->mark_count, 3);
     for (size_t i = 0; i < 3; i++) {
         struct hearth_buf head = {0}, tail = {0};
@@ -116,12 +116,11 @@ static void marks_stand_before_messages(void **state) {
 
 /* The texts of a format reach the service as tokens: what a reply must look like, and how long it may think. */
 static void formats_reach_the_service(void **state) {
-    static const char thinking[] =
-        "{%- for m in messages -%}{{- '<|im_start|>' + m.role + '\n' -}}"
-        "{%- if m.role == 'assistant' and m.reasoning_content -%}"
-        "{{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' -}}{%- endif -%}"
-        "{{- m.content + '<|im_end|>\n' -}}{%- endfor -%}"
-        "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}";
+    static const char thinking[] = "{%- for m in messages -%}{{- '<|im_start|>' + m.role + '\n' -}}"
+                                   "{%- if m.role == 'assistant' and m.reasoning_content -%}"
+                                   "{{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' -}}{%- endif -%}"
+                                   "{{- m.content + '<|im_end|>\n' -}}{%- endfor -%}"
+                                   "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}";
     static const char tools[] =
         "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}}]";
     const struct fake_request *last = fake_last();

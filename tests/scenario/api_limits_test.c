@@ -57,8 +57,7 @@ static void chat_and_completions_say_what_their_clients_look_for(void **state) {
         const char *path, *body, *param;
     } cases[] = {
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", "messages"},
-        {"/v1/chat/completions", "{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
-         "messages"},
+        {"/v1/chat/completions", "{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}", "messages"},
         {"/v1/completions", "{\"prompt\":\"%s\"}", "prompt"},
         {"/v1/responses", "{\"input\":\"%s\"}", "input"},
     };
@@ -93,7 +92,8 @@ static void a_prompt_leaves_room_for_the_reply(void **state) {
         json_t *answer = call("/v1/messages", format, 3000, 400);
         assert_string_equal(json_str(answer, "error.type"), "invalid_request_error");
         assert_int_equal(sscanf(json_str(answer, "error.message"), "prompt is too long: %llu tokens > %llu maximum",
-                                &tokens, &maximum), 2);
+                                &tokens, &maximum),
+                         2);
         assert_int_equal(maximum, most > 1 ? CTX - ROOM : CTX - 1);
         json_decref(answer);
         answer = call("/v1/messages/count_tokens", format, 3000, 200);
@@ -153,16 +153,16 @@ static void a_stream_fails_by_an_event(void **state) {
     assert_string_equal(json_str(events, "2.response.status"), "failed");
     assert_string_equal(json_str(events, "2.response.error.code"), "context_length_exceeded");
     json_decref(events);
-    json_decref(call("/v1/responses", "{\"stream\":true,\"input\":[{\"role\":\"nobody\",\"content\":\"%s\"}]}", 1,
-                     400));
+    json_decref(
+        call("/v1/responses", "{\"stream\":true,\"input\":[{\"role\":\"nobody\",\"content\":\"%s\"}]}", 1, 400));
 }
 
 /* What Codex sends of itself. */
-#define CODEX(window, kind)                                                                              \
-    "\"client_metadata\":{\"x-codex-window-id\":\"" window "\",\"x-codex-turn-metadata\":"               \
+#define CODEX(window, kind)                                                                \
+    "\"client_metadata\":{\"x-codex-window-id\":\"" window "\",\"x-codex-turn-metadata\":" \
     "\"{\\\"request_kind\\\":\\\"" kind "\\\"}\"}"
-#define REPLIED                                                                                          \
-    "\"stream\":true,\"input\":[{\"role\":\"assistant\",\"content\":\"%s\"},"                             \
+#define REPLIED                                                               \
+    "\"stream\":true,\"input\":[{\"role\":\"assistant\",\"content\":\"%s\"}," \
     "{\"role\":\"user\",\"content\":\"hi\"}]"
 
 static const char *ends_with(const char *format) {
@@ -195,7 +195,8 @@ static void codex_fails_where_compaction_does_not_help(void **state) {
     assert_string_equal(ends_with("{" REPLIED ",\"client_metadata\":{\"x-codex-window-id\":\"u:2\"}}"),
                         "response.failed");
     assert_string_equal(ends_with("{" REPLIED ",\"client_metadata\":{\"x-codex-window-id\":5,"
-                                  "\"x-codex-turn-metadata\":\"no JSON\"}}"), "response.failed");
+                                  "\"x-codex-turn-metadata\":\"no JSON\"}}"),
+                        "response.failed");
 }
 
 /* ---- the size of the context ---- */

@@ -40,11 +40,10 @@ static void what_is_not_there_says_what_to_do(void **state) {
         const char *method, *path;
         int status;
     } cases[] = {
-        {"POST", "/embedding", 501},     {"POST", "/v1/embeddings", 501},   {"POST", "/v1/rerank", 501},
-        {"POST", "/reranking", 501},     {"POST", "/models/load", 501},     {"DELETE", "/models", 501},
-        {"POST", "/props", 501},         {"GET", "/models/sse", 501},       {"POST", "/v1/audio/transcriptions", 501},
-        {"GET", "/v1/stream", 501},      {"GET", "/tools", 501},
-        {"POST", "/v1/chat/completions/control", 501},
+        {"POST", "/embedding", 501},    {"POST", "/v1/embeddings", 501}, {"POST", "/v1/rerank", 501},
+        {"POST", "/reranking", 501},    {"POST", "/models/load", 501},   {"DELETE", "/models", 501},
+        {"POST", "/props", 501},        {"GET", "/models/sse", 501},     {"POST", "/v1/audio/transcriptions", 501},
+        {"GET", "/v1/stream", 501},     {"GET", "/tools", 501},          {"POST", "/v1/chat/completions/control", 501},
         {"GET", "/api/v1/models", 404}, /* a 200 would be another server's */
         {"DELETE", "/props", 405},
     };
@@ -135,8 +134,8 @@ static void an_adapter_keeps_its_scale(void **state) {
     json_decref(call("POST", "/lora-adapters", "{}", 400));
     json_decref(call("POST", "/v1/completions",
                      "{\"prompt\":\"a\",\"max_tokens\":1,\"lora\":[{\"id\":0,\"scale\":0.5}]}", 200));
-    json_decref(call("POST", "/v1/completions",
-                     "{\"prompt\":\"a\",\"max_tokens\":1,\"lora\":[{\"id\":0,\"scale\":1}]}", 400));
+    json_decref(
+        call("POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1,\"lora\":[{\"id\":0,\"scale\":1}]}", 400));
 }
 
 /* ---- the native shape ---- */
@@ -145,7 +144,8 @@ static void completions_have_the_native_shape(void **state) {
     (void)state;
     json_t *answer = call("POST", "/completion",
                           "{\"prompt\":\"Once upon\",\"n_predict\":6,\"temperature\":0,\"n_probs\":2,"
-                          "\"return_tokens\":true,\"ignore_eos\":true}", 200);
+                          "\"return_tokens\":true,\"ignore_eos\":true}",
+                          200);
     assert_true(json_is_true(json_at(answer, "stop")));
     assert_string_equal(json_str(answer, "stop_type"), "limit");
     assert_string_equal(json_str(answer, "stopping_word"), "");
@@ -278,13 +278,18 @@ static void gaps_are_marked(void **state) {
     (void)state;
     json_t *answer = call("POST", "/infill",
                           "{\"input_prefix\":\"int a = \",\"input_suffix\":\";\\n\",\"prompt\":\"4\","
-                          "\"n_predict\":4}", 200);
+                          "\"n_predict\":4}",
+                          200);
     assert_string_equal(json_str(answer, "prompt"), "\x01int a = 4\x02;\n\x03");
     json_decref(answer);
     answer = call("POST", "/infill",
                   "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"n_predict\":4,\"input_extra\":["
-                  "{\"filename\":\"x.c\",\"text\":\"int x;\"},{\"text\":\"y\"}]}", 200);
-    assert_string_equal(json_str(answer, "prompt"), "\x04x.c\nint x;\x04tmp\ny\x04" "filename\n\x01" "a\x02" "b\x03");
+                  "{\"filename\":\"x.c\",\"text\":\"int x;\"},{\"text\":\"y\"}]}",
+                  200);
+    assert_string_equal(json_str(answer, "prompt"), "\x04x.c\nint x;\x04tmp\ny\x04"
+                                                    "filename\n\x01"
+                                                    "a\x02"
+                                                    "b\x03");
     json_decref(answer);
     json_decref(call("POST", "/infill", "{\"input_prefix\":\"a\"}", 400));
     json_decref(call("POST", "/infill", "{\"input_prefix\":\"a\",\"input_suffix\":1}", 400));
@@ -306,8 +311,12 @@ static void the_oldest_files_make_room(void **state) {
     }
     assert_true(hearth_buf_text(&body, "]}") && hearth_buf_append(&body, "", 1));
     json_t *answer = call("POST", "/infill", (const char *)body.data, 200);
-    assert_memory_equal(json_str(answer, "prompt"), "\x04" "2\n", 3); /* two of four fit, whole */
-    assert_non_null(strstr(json_str(answer, "prompt"), "\x04" "3\n"));
+    assert_memory_equal(json_str(answer, "prompt"),
+                        "\x04"
+                        "2\n",
+                        3); /* two of four fit, whole */
+    assert_non_null(strstr(json_str(answer, "prompt"), "\x04"
+                                                       "3\n"));
     json_decref(answer);
     hearth_buf_finish(&body);
 }

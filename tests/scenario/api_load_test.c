@@ -265,10 +265,14 @@ static void late_replies_are_cut_off(void **state) {
 static void choices_that_never_began_end_empty(void **state) {
     static const char *const texts[] = {"choices.0.message.content", "choices.0.text"};
     (void)state;
-    for (int dialect = 0; dialect < 2; dialect++)
+    for (int dialect = 0; dialect < 2; dialect++) {
         for (int late = 1; late <= 2; late++) {
-            const struct fake_plan plan = {.fail_err = HEARTH_ERR_DEADLINE, .fail_after = -1, .fail_only = late,
-                                           .pieces = 3, .piece = "a", .finish = HEARTH_FINISH_STOP};
+            const struct fake_plan plan = {.fail_err = HEARTH_ERR_DEADLINE,
+                                           .fail_after = -1,
+                                           .fail_only = late,
+                                           .pieces = 3,
+                                           .piece = "a",
+                                           .finish = HEARTH_FINISH_STOP};
             char text[32], finish[32], other[32];
             snprintf(text, sizeof text, "%.8s%d%s", texts[dialect], 2 - late, texts[dialect] + 9);
             snprintf(finish, sizeof finish, "choices.%d.finish_reason", late - 1);
@@ -291,6 +295,7 @@ static void choices_that_never_began_end_empty(void **state) {
             assert_true(holds(&response, "data: [DONE]") && !holds(&response, "deadline_exceeded"));
             response_finish(&response);
         }
+    }
     static const struct fake_plan all = {.fail_err = HEARTH_ERR_DEADLINE, .fail_after = -1};
     fake_set_plan(&all);
     struct response response = ask(&dialects[0], NULL, ",\"n\":2,\"stream\":true,\"deadline_ms\":50000");

@@ -175,7 +175,9 @@ static void results_need_their_calls(void **state) {
     json_t *made = call("POST", RESPONSES, "{\"input\":\"work\"," TOOLS "}", 200);
     json_t *wrong = call("POST", RESPONSES,
                          with("{\"previous_response_id\":\"%s\",\"input\":[{\"type\":\"function_call_output\","
-                              "\"call_id\":\"call_zork\",\"output\":\"x\"}]}", json_str(made, "id")), 400);
+                              "\"call_id\":\"call_zork\",\"output\":\"x\"}]}",
+                              json_str(made, "id")),
+                         400);
     assert_string_equal(json_str(wrong, "error.param"), "input[0].call_id");
     assert_non_null(strstr(json_str(wrong, "error.message"), "No tool call found"));
     json_decref(wrong);

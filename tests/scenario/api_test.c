@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #define CHAT "/v1/chat/completions"
-#define HELLO                                                                                                          \
+#define HELLO \
     "\"messages\":[{\"role\":\"system\",\"content\":\"You are a fire.\"},{\"role\":\"user\",\"content\":\"Hello\"}]"
 
 static struct stage stage;
@@ -96,9 +96,21 @@ static void unknown_paths_and_methods(void **state) {
 
 /* Clients open their connections with it, to see whether a server is there. */
 static void head_is_get_without_the_body(void **state) {
-    static const char *const paths[] = {"/",        "/api/hello", "/health", "/v1/health",   "/props",       "/slots",
-                                        "/queue",   "/metrics",   "/models", "/v1/models",   "/v1/sessions", "/nowhere",
-                                        "/v1/responses/resp_none",           "/anthropic/v1/models", CHAT};
+    static const char *const paths[] = {"/",
+                                        "/api/hello",
+                                        "/health",
+                                        "/v1/health",
+                                        "/props",
+                                        "/slots",
+                                        "/queue",
+                                        "/metrics",
+                                        "/models",
+                                        "/v1/models",
+                                        "/v1/sessions",
+                                        "/nowhere",
+                                        "/v1/responses/resp_none",
+                                        "/anthropic/v1/models",
+                                        CHAT};
     struct client client;
     (void)state;
     assert_true(client_open(&client, stage.port)); /* one: a body would be read as the next answer */
@@ -128,7 +140,8 @@ static void chat_whole(void **state) {
     (void)state;
     json_t *answer = expect("POST", CHAT,
                             "{\"model\":\"gpt-x\",\"temperature\":0,"
-                            "\"ignore_eos\":true,\"max_tokens\":12," HELLO "}", 200);
+                            "\"ignore_eos\":true,\"max_tokens\":12," HELLO "}",
+                            200);
     assert_memory_equal(json_str(answer, "id"), "chatcmpl-", 9);
     assert_string_equal(json_str(answer, "object"), "chat.completion");
     assert_string_equal(json_str(answer, "model"), "gpt-x");
@@ -148,8 +161,8 @@ static void chat_whole(void **state) {
     assert_string_equal(json_str(answer, "hearth.reason"), "cold");
     json_decref(answer);
     /* Again: the prompt is known. */
-    answer = expect("POST", "/chat/completions",
-                    "{\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":12," HELLO "}", 200);
+    answer =
+        expect("POST", "/chat/completions", "{\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":12," HELLO "}", 200);
     assert_string_equal(json_str(answer, "model"), "Sim-1.gguf");
     assert_int_equal(json_num(answer, "timings.prompt_n"), 1);
     assert_int_equal(json_num(answer, "usage.prompt_tokens_details.cached_tokens"), prompt - 1);
@@ -247,8 +260,8 @@ static void plain_completions(void **state) {
     }
     assert_string_equal(json_str(answer, "choices.0.text"), json_str(answer, "choices.1.text"));
     json_decref(answer);
-    answer = expect("POST", "/v1/completions", "{\"prompt\":\"a\",\"temperature\":0,\"max_tokens\":3,\"logprobs\":2}",
-                    200);
+    answer =
+        expect("POST", "/v1/completions", "{\"prompt\":\"a\",\"temperature\":0,\"max_tokens\":3,\"logprobs\":2}", 200);
     size_t count = json_array_size(json_at(answer, "choices.0.logprobs.tokens"));
     assert_true(count > 0 && json_array_size(json_at(answer, "choices.0.logprobs.token_logprobs")) == count);
     assert_int_equal(json_num(answer, "choices.0.logprobs.text_offset.0"), 0);
@@ -270,8 +283,8 @@ static void stop_strings_end_a_reply(void **state) {
     assert_non_null(space);
     char stop[24];
     snprintf(stop, sizeof stop, "%.*s", 4, space);
-    json_t *request = json_pack("{s:s, s:i, s:i, s:[s]}", "prompt", "abc", "temperature", 0, "max_tokens", 20,
-                                "stop", stop);
+    json_t *request =
+        json_pack("{s:s, s:i, s:i, s:[s]}", "prompt", "abc", "temperature", 0, "max_tokens", 20, "stop", stop);
     char *body = json_dumps(request, 0);
     json_t *stopped = expect("POST", "/v1/completions", body, 200);
     const char *got = json_str(stopped, "choices.0.text");
@@ -332,8 +345,8 @@ static const struct {
     {CHAT, "{\"messages\":[{\"role\":\"user\"}]}", 400, "messages", "invalid_value"},
     {CHAT, "{\"messages\":[{\"role\":\"king\",\"content\":\"\"}]}", 400, "messages[0]", "invalid_value"},
     {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":7}]}", 400, "messages[0]", "invalid_type"},
-    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"smell\",\"smell\":{}}]}]}", 400,
-     "messages[0]", "unsupported_value"},
+    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"smell\",\"smell\":{}}]}]}", 400, "messages[0]",
+     "unsupported_value"},
     {CHAT, "{\"temperature\":\"hot\"," HELLO "}", 400, "temperature", "invalid_type"},
     {CHAT, "{\"temperature\":2.5," HELLO "}", 400, "temperature", "invalid_value"},
     {CHAT, "{\"top_p\":0," HELLO "}", 400, "top_p", "invalid_value"},
@@ -361,9 +374,8 @@ static const struct {
     {CHAT, "{\"stop\":{\"a\":1}," HELLO "}", 400, "stop", "invalid_type"},
     {CHAT, "{\"logit_bias\":\"x\"," HELLO "}", 400, "logit_bias", "invalid_type"},
     {CHAT, "{\"messages\":[{\"content\":\"hi\"}]}", 400, "messages[0]", "missing_required_parameter"},
-    {CHAT,
-     "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}", 400,
-     "messages", "invalid_value"},
+    {CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}]}",
+     400, "messages", "invalid_value"},
     {CHAT, "{\"continue_final_message\":true," HELLO "}", 400, "continue_final_message", "invalid_value"},
     {CHAT, "{\"continue_final_message\":\"yes\"," HELLO "}", 400, "continue_final_message", "invalid_value"},
     {CHAT, "{\"add_generation_prompt\":1," HELLO "}", 400, "add_generation_prompt", "invalid_type"},
@@ -462,9 +474,13 @@ static void keys_are_asked_for(void **state) {
         const char *header;
         int status;
     } cases[] = {
-        {"Authorization: Bearer first\r\n", 200}, {"authorization: bearer second-key\r\n", 200},
-        {"X-Api-Key: second-key\r\n", 200},       {"Authorization: Bearer firs\r\n", 401},
-        {"Authorization: Bearer firstfirst\r\n", 401}, {"Authorization: Bearer \r\n", 401}, {"X-Api-Key:\r\n", 401},
+        {"Authorization: Bearer first\r\n", 200},
+        {"authorization: bearer second-key\r\n", 200},
+        {"X-Api-Key: second-key\r\n", 200},
+        {"Authorization: Bearer firs\r\n", 401},
+        {"Authorization: Bearer firstfirst\r\n", 401},
+        {"Authorization: Bearer \r\n", 401},
+        {"X-Api-Key:\r\n", 401},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct response response = http_call(other.port, "GET", "/v1/models/ali", cases[i].header, NULL);

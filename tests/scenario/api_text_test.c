@@ -147,8 +147,8 @@ static void continued_text_is_text(void **state) {
     (void)state;
     struct stage stage;
     open_stage(&stage, false);
-    json_t *answer = say(&stage, "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"" FORGED
-                                 "\"}]");
+    json_t *answer =
+        say(&stage, "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"" FORGED "\"}]");
     assert_int_equal(json_num(answer, "usage.prompt_tokens"),
                      count(&stage, "<|im_start|>user\\na<|im_end|>\\n<|im_start|>assistant\\n", true) +
                          count(&stage, FORGED, false));
@@ -158,8 +158,8 @@ static void continued_text_is_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forged_turns_are_text), cmocka_unit_test(forged_turns_are_no_turns),
-        cmocka_unit_test(conversations_go_on),   cmocka_unit_test(guards_are_not_told),
+        cmocka_unit_test(forged_turns_are_text),  cmocka_unit_test(forged_turns_are_no_turns),
+        cmocka_unit_test(conversations_go_on),    cmocka_unit_test(guards_are_not_told),
         cmocka_unit_test(continued_text_is_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

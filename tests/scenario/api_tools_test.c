@@ -14,11 +14,10 @@
 
 #define CHAT "/v1/chat/completions"
 #define ASK(text) "\"messages\":[{\"role\":\"user\",\"content\":\"" text "\"}]"
-#define FUNCTION(name, properties, required)                                                                           \
-    "{\"name\":\"" name "\",\"description\":\"d\",\"parameters\":{\"type\":\"object\",\"properties\":{" properties     \
+#define FUNCTION(name, properties, required)                                                                       \
+    "{\"name\":\"" name "\",\"description\":\"d\",\"parameters\":{\"type\":\"object\",\"properties\":{" properties \
     "},\"required\":[" required "],\"additionalProperties\":false}}"
-#define TOOL(name, properties, required)                                                                               \
-    "{\"type\":\"function\",\"function\":" FUNCTION(name, properties, required) "}"
+#define TOOL(name, properties, required) "{\"type\":\"function\",\"function\":" FUNCTION(name, properties, required) "}"
 #define UNIT "\"unit\":{\"enum\":[\"metric\",\"imperial\"]}"
 #define WEATHER TOOL("get_weather", "\"city\":{\"type\":\"string\"}," UNIT, "\"city\"")
 #define SWITCH TOOL("switch", "\"on\":{\"type\":\"boolean\"}", "\"on\"")
@@ -29,25 +28,25 @@
 #define ALLOWED(tools) "{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"required\",\"tools\":[" tools "]}}"
 
 /* Raw replies, as they stand in a JSON string. */
-#define CALL(name, arguments)                                                                                          \
+#define CALL(name, arguments) \
     "<tool_call>\\n{\\\"name\\\": \\\"" name "\\\", \\\"arguments\\\": " arguments "}\\n</tool_call>"
 #define OSLO CALL("get_weather", "{\\\"unit\\\":  \\\"metric\\\", \\\"city\\\": \\\"Troms\\u00f8\\\"}")
 #define ON CALL("switch", "{\\\"on\\\": true}")
 #define LINE(last, rest) "{\"when\":{\"last\":\"" last "\"}," rest "}\n"
 
-static const char script[] =
-    LINE("one call", "\"times\":0,\"reply\":\"" OSLO "\"")
-    LINE("by the byte", "\"times\":0,\"bytes\":true,\"reply\":\"Let me see.\\n" OSLO "\"")
-    LINE("two calls", "\"times\":0,\"reply\":\"" OSLO "\\n" ON "\"")
-    LINE("two bytewise", "\"times\":0,\"bytes\":true,\"reply\":\"" OSLO "\\n" ON "\"")
-    LINE("plain", "\"times\":0,\"reply\":\"No tool is needed, 1 < 2.\"")
-    LINE("think", "\"times\":0,\"reply\":\"<think>\\nThree and four.\\n</think>\\n\\nSeven.\"")
-    LINE("first then", "\"reply\":\"first\"")
-    LINE("first then", "\"reply\":\"then\"")
-    "{\"when\":{\"last\":\"who\",\"tools\":true},\"reply\":\"with tools\",\"times\":0}\n"
-    "\n"
-    "{\"when\":{\"last\":\"who\",\"system\":\"royal\"},\"reply\":\"we\",\"times\":0}\n"
-    "{\"when\":{\"last\":\"who\"},\"reply\":\"I\",\"times\":0}\n";
+static const char script[] = LINE("one call", "\"times\":0,\"reply\":\"" OSLO "\"") LINE(
+    "by the byte",
+    "\"times\":0,\"bytes\":true,\"reply\":\"Let me see.\\n" OSLO
+    "\"") LINE("two calls", "\"times\":0,\"reply\":\"" OSLO "\\n" ON
+                            "\"") LINE("two bytewise", "\"times\":0,\"bytes\":true,\"reply\":\"" OSLO "\\n" ON "\"")
+    LINE("plain", "\"times\":0,\"reply\":\"No tool is needed, 1 < 2.\"") LINE(
+        "think", "\"times\":0,\"reply\":\"<think>\\nThree and four.\\n</think>\\n\\nSeven.\"")
+        LINE("first then", "\"reply\":\"first\"") LINE(
+            "first then",
+            "\"reply\":\"then\"") "{\"when\":{\"last\":\"who\",\"tools\":true},\"reply\":\"with tools\",\"times\":0}\n"
+                                  "\n"
+                                  "{\"when\":{\"last\":\"who\",\"system\":\"royal\"},\"reply\":\"we\",\"times\":0}\n"
+                                  "{\"when\":{\"last\":\"who\"},\"reply\":\"I\",\"times\":0}\n";
 
 static struct stage stage;
 
@@ -210,8 +209,8 @@ static void logprobs_go_with_calls(void **state) {
     json_t *whole = post(CHAT, "{\"logprobs\":true," ASK("one call") "," TOOLS "}", 200);
     size_t want = json_array_size(json_at(whole, "choices.0.logprobs.content"));
     size_t count = 0, i;
-    struct response response = http_call(stage.port, "POST", CHAT, NULL,
-                                         "{\"logprobs\":true,\"stream\":true," ASK("one call") "," TOOLS "}");
+    struct response response =
+        http_call(stage.port, "POST", CHAT, NULL, "{\"logprobs\":true,\"stream\":true," ASK("one call") "," TOOLS "}");
     json_t *events = sse_events((const char *)response.body.data);
     json_t *event;
     json_array_foreach(events, i, event) {
@@ -234,8 +233,10 @@ static void calls_can_be_forced(void **state) {
     (void)state;
     for (size_t i = 0; i < 12; i++) {
         char body[2048];
-        snprintf(body, sizeof body, "{\"seed\":%zu,\"max_tokens\":4000,\"tools\":[" SWITCH
-                                    "," UNITS "],\"tool_choice\":%s," ASK("Hello") "}", i, choices[i % 3]);
+        snprintf(body, sizeof body,
+                 "{\"seed\":%zu,\"max_tokens\":4000,\"tools\":[" SWITCH "," UNITS
+                 "],\"tool_choice\":%s," ASK("Hello") "}",
+                 i, choices[i % 3]);
         json_t *answer = post(CHAT, body, 200);
         assert_string_equal(json_str(answer, "choices.0.finish_reason"), "tool_calls");
         assert_int_equal(json_array_size(json_at(answer, "choices.0.message.tool_calls")), 1);
@@ -258,8 +259,8 @@ static void calls_can_be_forced(void **state) {
 
 /* The prompt is the same whatever the choice, so that it costs nothing to change it. */
 static void the_choice_is_not_in_the_prompt(void **state) {
-    static const char *const choices[] = {
-        "\"auto\"", "\"none\"", "\"required\"", "{\"type\":\"function\",\"function\":{\"name\":\"switch\"}}"};
+    static const char *const choices[] = {"\"auto\"", "\"none\"", "\"required\"",
+                                          "{\"type\":\"function\",\"function\":{\"name\":\"switch\"}}"};
     char *first = NULL;
     (void)state;
     for (size_t i = 0; i < 4; i++) {
@@ -320,15 +321,14 @@ static void results_go_back(void **state) {
     (void)state;
     json_t *first = post(CHAT, "{" ASK("by the byte") "," TOOLS "}", 200);
     json_t *message = json_at(first, "choices.0.message");
-    json_t *calls = json_pack("[{s:s, s:s, s:{s:s, s:s}}]", "id", json_str(message, "tool_calls.0.id"), "type",
-                              "function", "function", "name", "get_weather", "arguments",
-                              "{\"city\":\"Troms\xC3\xB8\",\"unit\":\"metric\"}");
+    json_t *calls =
+        json_pack("[{s:s, s:s, s:{s:s, s:s}}]", "id", json_str(message, "tool_calls.0.id"), "type", "function",
+                  "function", "name", "get_weather", "arguments", "{\"city\":\"Troms\xC3\xB8\",\"unit\":\"metric\"}");
     json_t *tools = json_loads("[" WEATHER "," SWITCH "," UNITS "]", 0, NULL);
-    json_t *request = json_pack("{s:[{s:s, s:s}, {s:s, s:O, s:o}, {s:s, s:s, s:s}], s:o, s:i}", "messages", "role",
-                                "user", "content", "by the byte", "role", "assistant", "content",
-                                json_at(message, "content"), "tool_calls", calls, "role", "tool", "tool_call_id",
-                                json_str(message, "tool_calls.0.id"), "content", "7 degrees", "tools", tools,
-                                "max_tokens", 1);
+    json_t *request = json_pack(
+        "{s:[{s:s, s:s}, {s:s, s:O, s:o}, {s:s, s:s, s:s}], s:o, s:i}", "messages", "role", "user", "content",
+        "by the byte", "role", "assistant", "content", json_at(message, "content"), "tool_calls", calls, "role", "tool",
+        "tool_call_id", json_str(message, "tool_calls.0.id"), "content", "7 degrees", "tools", tools, "max_tokens", 1);
     char *body = json_dumps(request, 0);
     json_t *second = post(CHAT, body, 200);
     json_int_t known = json_num(first, "usage.total_tokens");
@@ -342,8 +342,10 @@ static void results_go_back(void **state) {
 
 static void functions_are_tools(void **state) {
     (void)state;
-    json_t *answer = post(CHAT, "{" ASK("one call") ",\"function_call\":\"auto\",\"functions\":["
-                          FUNCTION("get_weather", "\"city\":{\"type\":\"string\"}", "\"city\"") "]}", 200);
+    json_t *answer = post(CHAT,
+                          "{" ASK("one call") ",\"function_call\":\"auto\",\"functions\":[" FUNCTION(
+                              "get_weather", "\"city\":{\"type\":\"string\"}", "\"city\"") "]}",
+                          200);
     assert_string_equal(json_str(answer, "choices.0.finish_reason"), "function_call");
     assert_string_equal(json_str(answer, "choices.0.message.function_call.name"), "get_weather");
     assert_null(json_at(answer, "choices.0.message.tool_calls"));
@@ -387,12 +389,11 @@ static void output_follows_a_schema(void **state) {
 }
 
 static void reasoning_stands_apart(void **state) {
-    static const char thinking[] =
-        "{%- for m in messages -%}{{- '<|im_start|>' + m.role + '\n' -}}"
-        "{%- if m.role == 'assistant' and m.reasoning_content -%}"
-        "{{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' -}}{%- endif -%}"
-        "{{- m.content + '<|im_end|>\n' -}}{%- endfor -%}"
-        "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}";
+    static const char thinking[] = "{%- for m in messages -%}{{- '<|im_start|>' + m.role + '\n' -}}"
+                                   "{%- if m.role == 'assistant' and m.reasoning_content -%}"
+                                   "{{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' -}}{%- endif -%}"
+                                   "{{- m.content + '<|im_end|>\n' -}}{%- endfor -%}"
+                                   "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}";
     struct stage plain = stage;
     struct stage_options options;
     struct gathered got;
@@ -502,8 +503,8 @@ static void refuses_what_it_cannot_keep(void **state) {
         assert_string_equal(json_str(answer, "error.code"), refusals[i].code);
         json_decref(answer);
     }
-    json_decref(post(CHAT, "{\"max_tokens\":1,\"tool_choice\":\"none\",\"parallel_tool_calls\":false," ASK("Hello") "}",
-                     200));
+    json_decref(
+        post(CHAT, "{\"max_tokens\":1,\"tool_choice\":\"none\",\"parallel_tool_calls\":false," ASK("Hello") "}", 200));
 }
 
 /* Options that cannot be used are one clear line at the start. */

@@ -21,27 +21,27 @@
 
 #include <cmocka.h>
 
-#define SHARE 60               /* tries of one scenario, unless all are wanted */
-#define BURST 3                /* allocations that fail in each second try */
-#define STUCK_US 15000000      /* longer than any answer takes, under a sanitizer, too */
-#define LEFT_SHARE 16          /* one block in so many tries may stay with the C library */
+#define SHARE 60          /* tries of one scenario, unless all are wanted */
+#define BURST 3           /* allocations that fail in each second try */
+#define STUCK_US 15000000 /* longer than any answer takes, under a sanitizer, too */
+#define LEFT_SHARE 16     /* one block in so many tries may stay with the C library */
 
 #define CHAT "/v1/chat/completions"
 #define START "{\"temperature\":0,\"seed\":7,"
-#define FUNCTION(n)                                                                                                   \
-    "{\"type\":\"function\",\"function\":{\"name\":\"look_up_" n "\",\"description\":\"Looks it up.\","                \
+#define FUNCTION(n)                                                                                                 \
+    "{\"type\":\"function\",\"function\":{\"name\":\"look_up_" n "\",\"description\":\"Looks it up.\","             \
     "\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"},\"unit\":{\"enum\":[\"m\"," \
     "\"imperial\"]}},\"required\":[\"city\"],\"additionalProperties\":false}}}"
-#define TALK(n)                                                                                                       \
-    "\"messages\":[{\"role\":\"system\",\"content\":\"You answer question " n " in few words.\"},"                     \
-    "{\"role\":\"user\",\"content\":\"What is the weather like in \\u00c5lesund, " n "?\"},"                           \
-    "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":"      \
-    "{\"name\":\"look_up_" n "\",\"arguments\":\"{\\\"city\\\": \\\"\\u00c5lesund\\\"}\"}}]},"                         \
+#define TALK(n)                                                                                                   \
+    "\"messages\":[{\"role\":\"system\",\"content\":\"You answer question " n " in few words.\"},"                \
+    "{\"role\":\"user\",\"content\":\"What is the weather like in \\u00c5lesund, " n "?\"},"                      \
+    "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":" \
+    "{\"name\":\"look_up_" n "\",\"arguments\":\"{\\\"city\\\": \\\"\\u00c5lesund\\\"}\"}}]},"                    \
     "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"rain, " n " degrees\"}]"
 
 #define LONG_TEXT                                                                                                     \
-    "Of the weather in @ there is much to say: it rains there, it snows there, it is warm and cold and neither, the "  \
-    "wind comes from the west or from the east, and those who live in @ carry umbrellas, coats, hats and boots, in "   \
+    "Of the weather in @ there is much to say: it rains there, it snows there, it is warm and cold and neither, the " \
+    "wind comes from the west or from the east, and those who live in @ carry umbrellas, coats, hats and boots, in "  \
     "every season that @ has, which are four, or five for those who count the one in which nothing happens at all."
 #define ASK(text) "\"messages\":[{\"role\":\"user\",\"content\":\"" text "\"}]"
 #define PLAIN(rest) START "\"max_tokens\":24," rest "}"
@@ -106,14 +106,14 @@ static const struct scenario {
 static struct stage faulty, sound;
 static struct hearth_far *far; /* of the first */
 static char dir[] = "/tmp/hearth-faults-XXXXXX";
-static int wrong;   /* findings of a scenario: all are printed */
+static int wrong;  /* findings of a scenario: all are printed */
 static long tried; /* likewise */
 
 /* ---- what an answer says ---- */
 
-static const char *const fleeting[] = {"id",         "created", "created_at", "completed_at", "system_fingerprint",
-                                       "timings",    "hearth",  "usage",      "item_id",      "sequence_number",
-                                       "id_slot",    "tokens_cached", "tokens_evaluated", "call_id", "obfuscation"};
+static const char *const fleeting[] = {
+    "id",      "created",         "created_at", "completed_at",  "system_fingerprint", "timings", "hearth",     "usage",
+    "item_id", "sequence_number", "id_slot",    "tokens_cached", "tokens_evaluated",   "call_id", "obfuscation"};
 
 static void drop_fleeting(json_t *value) {
     const char *key;
@@ -207,8 +207,7 @@ static json_t *ask(const struct stage *stage, const struct scenario *scenario, c
             found("%s: %s%s", scenario->name, response.head, (const char *)response.body.data);
         }
         json_decref(error);
-    } else if (response.status != 0 && response.status != 200 &&
-               !(response.status == 404 && scenario->again == GONE)) {
+    } else if (response.status != 0 && response.status != 200 && !(response.status == 404 && scenario->again == GONE)) {
         found("%s: %d: %s", scenario->name, response.status, (const char *)response.body.data);
     }
     response_finish(&response);
@@ -353,7 +352,8 @@ int main(void) {
     faulty_alloc_spare();
     assert_non_null(mkdtemp(dir));
     for (size_t i = 0; i < count; i++) {
-        tests[i] = (struct CMUnitTest){.name = scenarios[i].name, .test_func = a_refused_allocation_is_an_answer,
+        tests[i] = (struct CMUnitTest){.name = scenarios[i].name,
+                                       .test_func = a_refused_allocation_is_an_answer,
                                        .initial_state = (void *)(uintptr_t)&scenarios[i]};
     }
     cmocka_set_test_filter(getenv("HEARTH_FAULTS_TEST"));

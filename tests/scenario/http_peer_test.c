@@ -277,8 +277,7 @@ static void only_stale_sockets_are_replaced(void **state) {
 }
 
 #define TCP(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-#define PATH(name) \
-    { #name " over a path", name, setup_path, teardown, NULL }
+#define PATH(name) {#name " over a path", name, setup_path, teardown, NULL}
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -297,12 +297,8 @@ static void misbehave(struct fixture *f, struct client *client, int kind) {
         return;
     }
     switch (kind) {
-    case SLOW_HEAD:
-        (void)client_text(client, "POST /x HTTP/1.1\r\nHost: localhost\r\nA: ");
-        break;
-    case SLOW_BODY:
-        (void)client_text(client, "POST /x" HEAD "Content-Length: 1000000\r\n\r\nabc");
-        break;
+    case SLOW_HEAD: (void)client_text(client, "POST /x HTTP/1.1\r\nHost: localhost\r\nA: "); break;
+    case SLOW_BODY: (void)client_text(client, "POST /x" HEAD "Content-Length: 1000000\r\n\r\nabc"); break;
     case HALF_CLOSED:
         (void)client_text(client, "GET /hold" HEAD "\r\n");
         shutdown(client->fd, SHUT_WR);
@@ -322,8 +318,7 @@ static void misbehave(struct fixture *f, struct client *client, int kind) {
             (void)client_text(client, "GET /large" HEAD "\r\n");
         }
         break;
-    default:
-        break;
+    default: break;
     }
 }
 

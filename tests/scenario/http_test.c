@@ -17,7 +17,7 @@ struct fixture {
     struct hearth_http_server *server;
     uint16_t port;
     atomic_int holds, gone, ticks;
-    int answered; /* the loop's */
+    int answered;                      /* the loop's */
     struct hearth_http_exchange *held; /* the loop's: answered by posted work */
     struct hearth_http_work work;
 };
@@ -138,13 +138,12 @@ static void keeps_alive_and_pipelines(void **state) {
     assert_true(client_open(&client, f->port));
     assert_true(client_request(&client, "GET", "/a%20b?x=%20y", NULL, NULL));
     expect_answer(&client, 200, "GET /a b ?x=%20y ");
-    assert_true(client_text(&client,
-                            "POST /1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"
-                            "GET /2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
-                            "POST /3 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-                            "3\r\nfoo\r\n3;x=y\r\nbar\r\n"
-                            "0\r\nTrailer: t\r\n\r\nGET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
-                            "GET /5 HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    assert_true(client_text(&client, "POST /1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"
+                                     "GET /2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                                     "POST /3 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                     "3\r\nfoo\r\n3;x=y\r\nbar\r\n"
+                                     "0\r\nTrailer: t\r\n\r\nGET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                                     "GET /5 HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     expect_answer(&client, 200, "POST /1 ? abc");
     expect_answer(&client, 200, "GET /2 ? ");
     expect_answer(&client, 200, "POST /3 ? foobar");
@@ -294,7 +293,8 @@ static void answers_the_pages_that_it_was_told_of(void **state) {
     assert_true(client_open(&client, f->port));
     assert_true(client_request(&client, "OPTIONS", "/x",
                                "Origin: http://a.test\r\nAccess-Control-Request-Headers: authorization\r\n"
-                               "Access-Control-Request-Private-Network: true\r\n", NULL));
+                               "Access-Control-Request-Private-Network: true\r\n",
+                               NULL));
     assert_true(client_response(&client, false, &response));
     assert_int_equal(response.status, 204);
     assert_true(response_header(&response, "Access-Control-Allow-Origin", value, sizeof value));

@@ -14,8 +14,9 @@
 #include <cmocka.h>
 
 #define RESPONSES "/v1/responses"
-#define LOOK "{\"type\":\"function\",\"name\":\"look\",\"description\":null,\"parameters\":{\"type\":\"object\"," \
-             "\"properties\":{\"q\":{\"type\":\"integer\"}}},\"strict\":false}"
+#define LOOK                                                                                             \
+    "{\"type\":\"function\",\"name\":\"look\",\"description\":null,\"parameters\":{\"type\":\"object\"," \
+    "\"properties\":{\"q\":{\"type\":\"integer\"}}},\"strict\":false}"
 #define PATCH "{\"type\":\"custom\",\"name\":\"patch\",\"description\":\"p\"}"
 #define TOOLS "\"tools\":[{\"type\":\"web_search\"}," LOOK "," PATCH "]"
 #define LINE(last, reply) "{\"when\":{\"last\":\"" last "\"},\"times\":0,\"reply\":\"" reply "\"}\n"

@@ -42,10 +42,10 @@ static void write_script(char *out, size_t cap) {
 }
 
 enum manner {
-    REWRITTEN,     /* answers are sent back as they came */
-    KEPT,          /* likewise, with --keep-thinking */
-    NAMED,         /* in a session, only what is new is sent */
-    NAMED_WHOLE,   /* in a session, everything is sent */
+    REWRITTEN,       /* answers are sent back as they came */
+    KEPT,            /* likewise, with --keep-thinking */
+    NAMED,           /* in a session, only what is new is sent */
+    NAMED_WHOLE,     /* in a session, everything is sent */
     NAMED_FORGOTTEN, /* as NAMED, and the transcripts remember nothing: the store's tokens stand alone */
 };
 
@@ -206,8 +206,7 @@ static void lines_can_be_stripped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_template_wins), cmocka_unit_test(thinking_can_be_kept),
-                                       cmocka_unit_test(a_session_knows_its_tokens),
-                                       cmocka_unit_test(ends_may_change),
+                                       cmocka_unit_test(a_session_knows_its_tokens), cmocka_unit_test(ends_may_change),
                                        cmocka_unit_test(lines_can_be_stripped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

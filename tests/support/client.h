@@ -15,10 +15,10 @@ struct client {
 };
 
 struct response {
-    int status;              /* 0: none came */
-    char *head;              /* status line and headers */
-    struct hearth_buf body;  /* decoded; NUL-terminated */
-    bool complete;           /* the body ended as its framing says */
+    int status;             /* 0: none came */
+    char *head;             /* status line and headers */
+    struct hearth_buf body; /* decoded; NUL-terminated */
+    bool complete;          /* the body ended as its framing says */
     bool chunked;
 };
 

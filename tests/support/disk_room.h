@@ -67,10 +67,12 @@ static inline struct hearth_far *open_with(const char *dir, void (*change)(struc
                                         .look_us = 20000};
     struct hearth_far *far = NULL;
     struct hearth_errmsg msg = {""};
-    if (change)
+    if (change) {
         change(&params);
-    if (hearth_disk_create(&params, &far, &msg) != HEARTH_OK)
+    }
+    if (hearth_disk_create(&params, &far, &msg) != HEARTH_OK) {
         fail_msg("%s", msg.text);
+    }
     return far;
 }
 
@@ -89,10 +91,12 @@ static inline void make_item(struct item *item, enum hearth_record_kind kind, in
     const struct hearth_digest none = {0, 0};
     struct hearth_digest base = hearth_record_root(fingerprint, none, none);
     for (int k = 0; k <= page; k++) {
-        for (int i = 0; i < PAGE; i++)
+        for (int i = 0; i < PAGE; i++) {
             item->tokens[i] = conv * 1000 + k * PAGE + i;
-        if (k < page)
+        }
+        if (k < page) {
             base = hearth_record_next(base, item->tokens, PAGE);
+        }
     }
     item->bytes = bytes;
     item->record = (struct hearth_record){.kind = kind,
@@ -113,14 +117,16 @@ static inline uint8_t byte_of(const struct item *item, size_t i) {
 static inline bool put(struct hearth_far *far, const struct item *item, const struct hearth_digest *replaces) {
     struct hearth_buf bytes = {0};
     assert_true(hearth_buf_reserve(&bytes, item->bytes + 1));
-    for (size_t i = 0; i < item->bytes; i++)
+    for (size_t i = 0; i < item->bytes; i++) {
         bytes.data[i] = byte_of(item, i);
+    }
     bytes.len = item->bytes;
     struct hearth_blob *blob = item->bytes > 0 ? hearth_ram_put(ram, &bytes, NULL) : NULL;
     hearth_buf_finish(&bytes);
     const bool accepted = far->ops->put(far, &item->record, blob, replaces);
-    if (blob)
+    if (blob) {
         hearth_ram_drop(ram, blob); /* the tier holds a reference of its own */
+    }
     return accepted;
 }
 
@@ -131,8 +137,9 @@ static inline struct hearth_far_event next(struct hearth_far *far) {
     struct hearth_far_event event;
     const int64_t until = hearth_clock_us() + PATIENCE_S * INT64_C(1000000);
     while (!far->ops->poll(far, &event)) {
-        if (hearth_clock_us() > until)
+        if (hearth_clock_us() > until) {
             fail_msg("no event in %d s", PATIENCE_S);
+        }
         (void)far->ops->wait(far, 100000);
     }
     return event;
@@ -140,11 +147,12 @@ static inline struct hearth_far_event next(struct hearth_far *far) {
 
 /* Waits for an event of a type (and of a name, if not NULL); others are dropped. */
 static inline struct hearth_far_event until(struct hearth_far *far, enum hearth_far_event_type type,
-                                     const struct hearth_digest *name) {
+                                            const struct hearth_digest *name) {
     for (;;) {
         struct hearth_far_event event = next(far);
-        if (event.type == type && (!name || hearth_digest_equal(event.name, *name)))
+        if (event.type == type && (!name || hearth_digest_equal(event.name, *name))) {
             return event;
+        }
         hearth_far_event_finish(&event);
     }
 }
@@ -161,8 +169,9 @@ static inline int scanned(struct hearth_far *far) {
         const bool over = event.type == HEARTH_FAR_SCANNED;
         found += event.type == HEARTH_FAR_FOUND;
         hearth_far_event_finish(&event);
-        if (over)
+        if (over) {
             return found;
+        }
     }
 }
 
@@ -173,8 +182,9 @@ static inline int get(struct hearth_far *far, const struct item *item) {
     const int err = event.err;
     if (err == HEARTH_OK) {
         assert_int_equal(event.bytes.len, item->bytes);
-        for (size_t i = 0; i < item->bytes; i++)
+        for (size_t i = 0; i < item->bytes; i++) {
             assert_int_equal(event.bytes.data[i], byte_of(item, i));
+        }
         assert_true(event.checksum == hearth_checksum(event.bytes.data, event.bytes.len));
     } else {
         assert_int_equal(event.bytes.len, 0);
@@ -194,10 +204,12 @@ static inline void wait_stats(struct hearth_far *far, bool (*good)(const struct 
     const int64_t end = hearth_clock_us() + PATIENCE_S * INT64_C(1000000);
     for (struct hearth_far_stats now = stats(far); !good(&now); now = stats(far)) {
         struct hearth_far_event event;
-        if (hearth_clock_us() > end)
+        if (hearth_clock_us() > end) {
             fail_msg("the stats never came to what was waited for (trouble: \"%s\")", now.trouble);
-        while (far->ops->poll(far, &event))
+        }
+        while (far->ops->poll(far, &event)) {
             hearth_far_event_finish(&event);
+        }
         (void)far->ops->wait(far, 10000);
     }
 }

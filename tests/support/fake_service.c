@@ -83,10 +83,16 @@ static struct hearth_event *make_event(const struct flight *flight, enum hearth_
     struct hearth_event *event = calloc(1, sizeof *event);
     HEARTH_ASSERT(event != NULL);
     event->type = type;
-    event->receipt = (struct hearth_receipt){.prompt_tokens = flight->prompt_tokens, .reused_live_tokens = 2,
-                                             .reused_ram_tokens = 3, .computed_tokens = flight->prompt_tokens - 5,
-                                             .matched_tokens = 5, .queue_us = 1000, .plan_us = 2000, .restore_us = 3000,
-                                             .prefill_us = 5000, .reason = HEARTH_REASON_EXTENDED};
+    event->receipt = (struct hearth_receipt){.prompt_tokens = flight->prompt_tokens,
+                                             .reused_live_tokens = 2,
+                                             .reused_ram_tokens = 3,
+                                             .computed_tokens = flight->prompt_tokens - 5,
+                                             .matched_tokens = 5,
+                                             .queue_us = 1000,
+                                             .plan_us = 2000,
+                                             .restore_us = 3000,
+                                             .prefill_us = 5000,
+                                             .reason = HEARTH_REASON_EXTENDED};
     if (flight->plan.receipt.prompt_tokens > 0) {
         event->receipt = flight->plan.receipt;
     }
@@ -101,8 +107,8 @@ static struct hearth_event *make_text(const struct flight *flight) {
     event->sampled_count = 1;
     event->sampled[0].token = 256; /* " the" in sim's vocabulary */
     if (flight->logprobs) {
-        event->sampled[0].logprobs = (struct hearth_logprobs){
-            .chosen = -0.5f, .n = 2, .token = {256, 257}, .logprob = {-0.5f, -1.5f}};
+        event->sampled[0].logprobs =
+            (struct hearth_logprobs){.chosen = -0.5f, .n = 2, .token = {256, 257}, .logprob = {-0.5f, -1.5f}};
     }
     return event;
 }
@@ -207,10 +213,13 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
 }
 
 static void remember(const struct hearth_request *request) {
-    last = (struct fake_request){.sampling = request->sampling, .max_tokens = request->max_tokens,
-                                 .cache_off = request->cache_off, .salt = request->salt,
+    last = (struct fake_request){.sampling = request->sampling,
+                                 .max_tokens = request->max_tokens,
+                                 .cache_off = request->cache_off,
+                                 .salt = request->salt,
                                  .mark_count = request->mark_count,
-                                 .stop_count = request->stop_count, .prompt_tokens = request->prompt_tokens,
+                                 .stop_count = request->stop_count,
+                                 .prompt_tokens = request->prompt_tokens,
                                  .thinks = request->thinking != NULL,
                                  .script_count = request->script_count,
                                  .priority = request->priority,
@@ -259,9 +268,14 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     } else {
         struct flight *flight = calloc(1, sizeof *flight);
         HEARTH_ASSERT(flight != NULL);
-        *flight = (struct flight){.next = flights, .id = next_id++, .plan = current, .deliver = request->deliver,
-                                  .user = request->user, .prompt_tokens = (uint32_t)request->prompt_tokens,
-                                  .logprobs = request->sampling.logprobs >= 0, .progress = request->progress};
+        *flight = (struct flight){.next = flights,
+                                  .id = next_id++,
+                                  .plan = current,
+                                  .deliver = request->deliver,
+                                  .user = request->user,
+                                  .prompt_tokens = (uint32_t)request->prompt_tokens,
+                                  .logprobs = request->sampling.logprobs >= 0,
+                                  .progress = request->progress};
         planned++;
         if (current.fail_only > 0 && current.fail_only != planned) {
             flight->plan.fail_err = 0;
@@ -337,10 +351,16 @@ size_t hearth_service_lanes(struct hearth_service *service, struct hearth_lane_i
         lanes[i] = (struct hearth_lane_info){.state = HEARTH_LANE_DECODE, .request_id = 7, .live_tokens = 11};
     }
     if (cap > 1 && flights != NULL) {
-        lanes[1] = (struct hearth_lane_info){
-            .state = HEARTH_LANE_PREFILL, .request_id = flights->id, .prompt_tokens = 100, .reused_tokens = 20,
-            .computed_tokens = 30, .priority = last.priority, .tenant = last.tenant.id, .queue_us = 1000,
-            .prefill_us = 500000, .preemptions = 2};
+        lanes[1] = (struct hearth_lane_info){.state = HEARTH_LANE_PREFILL,
+                                             .request_id = flights->id,
+                                             .prompt_tokens = 100,
+                                             .reused_tokens = 20,
+                                             .computed_tokens = 30,
+                                             .priority = last.priority,
+                                             .tenant = last.tenant.id,
+                                             .queue_us = 1000,
+                                             .prefill_us = 500000,
+                                             .preemptions = 2};
     }
     pthread_mutex_unlock(&mutex);
     return 2;

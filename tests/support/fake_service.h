@@ -7,16 +7,16 @@
 
 /* What every request from now on does. */
 struct fake_plan {
-    int submit_err;     /* refuse at submission */
-    int fail_err;       /* end with FAILED … */
-    int fail_after;     /* … after this many pieces; -1: before PREFILLED */
-    int fail_only;      /* of the requests under this plan only the one of this number, from 1; 0: each */
-    int pieces;         /* then DONE; -1: go on until cancelled */
+    int submit_err; /* refuse at submission */
+    int fail_err;   /* end with FAILED … */
+    int fail_after; /* … after this many pieces; -1: before PREFILLED */
+    int fail_only;  /* of the requests under this plan only the one of this number, from 1; 0: each */
+    int pieces;     /* then DONE; -1: go on until cancelled */
     const char *piece;
-    int wait_ms;        /* before each piece */
-    bool hold;          /* nothing at all until cancelled */
-    int progress;       /* so many PROGRESS events before PREFILLED, when they are asked for */
-    bool late;          /* DONE: the deadline cut it off */
+    int wait_ms;  /* before each piece */
+    bool hold;    /* nothing at all until cancelled */
+    int progress; /* so many PROGRESS events before PREFILLED, when they are asked for */
+    bool late;    /* DONE: the deadline cut it off */
     uint32_t preemptions, drafted_tokens, accepted_tokens; /* told at the end */
     enum hearth_finish finish;
     struct hearth_receipt receipt; /* told of every request; without prompt_tokens one that is made up */

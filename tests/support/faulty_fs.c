@@ -59,8 +59,8 @@ static const struct {
     const char *name;
     int error;
 } errors[] = {{"EIO", EIO},       {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS}, {"EACCES", EACCES},
-              {"EMFILE", EMFILE}, {"ENOMEM", ENOMEM}, {"EINTR", EINTR},   {"SHORT", SHORT},   {"ENFILE", ENFILE},
-              {"ELOOP", ELOOP},   {"EFBIG", EFBIG},   {"EXDEV", EXDEV},   {"EPERM", EPERM},   {"ENOLCK", ENOLCK},
+              {"EMFILE", EMFILE}, {"ENOMEM", ENOMEM}, {"EINTR", EINTR},   {"SHORT", SHORT}, {"ENFILE", ENFILE},
+              {"ELOOP", ELOOP},   {"EFBIG", EFBIG},   {"EXDEV", EXDEV},   {"EPERM", EPERM}, {"ENOLCK", ENOLCK},
               {"EAGAIN", EAGAIN}, {"ENOSYS", ENOSYS}, {"ENODEV", ENODEV}};
 
 static int error_named(const char *name) {
@@ -195,24 +195,24 @@ static bool fails(bool watched, const char *class, size_t *count) {
 
 /* ---- calls ---- */
 
-#define OPEN_MODE(mode, flags, last)                             \
-    mode_t mode = 0;                                             \
+#define OPEN_MODE(mode, flags, last)                                 \
+    mode_t mode = 0;                                                 \
     if (((flags) & O_CREAT) || ((flags) & O_TMPFILE) == O_TMPFILE) { \
-        va_list args;                                            \
-        va_start(args, last);                                    \
-        mode = va_arg(args, mode_t);                             \
-        va_end(args);                                            \
+        va_list args;                                                \
+        va_start(args, last);                                        \
+        mode = va_arg(args, mode_t);                                 \
+        va_end(args);                                                \
     }
 
-#define OPEN(name)                                                                                       \
-    int name(const char *path, int flags, ...) {                                                         \
-        OPEN_MODE(mode, flags, flags)                                                                    \
-        return fails(path_watched(AT_FDCWD, path), "open", NULL) ? -1 : REAL(name)(path, flags, mode);   \
+#define OPEN(name)                                                                                     \
+    int name(const char *path, int flags, ...) {                                                       \
+        OPEN_MODE(mode, flags, flags)                                                                  \
+        return fails(path_watched(AT_FDCWD, path), "open", NULL) ? -1 : REAL(name)(path, flags, mode); \
     }
-#define OPENAT(name)                                                                                     \
-    int name(int fd, const char *path, int flags, ...) {                                                 \
-        OPEN_MODE(mode, flags, flags)                                                                    \
-        return fails(path_watched(fd, path), "open", NULL) ? -1 : REAL(name)(fd, path, flags, mode);     \
+#define OPENAT(name)                                                                                 \
+    int name(int fd, const char *path, int flags, ...) {                                             \
+        OPEN_MODE(mode, flags, flags)                                                                \
+        return fails(path_watched(fd, path), "open", NULL) ? -1 : REAL(name)(fd, path, flags, mode); \
     }
 OPEN(open)
 OPEN(open64)
@@ -227,13 +227,13 @@ ssize_t write(int fd, const void *bytes, size_t n) {
     return fails(fd_watched(fd), "write", &n) ? -1 : REAL(write)(fd, bytes, n);
 }
 
-#define PREAD(name, offset)                                                                   \
-    ssize_t name(int fd, void *bytes, size_t n, offset at) {                                  \
-        return fails(fd_watched(fd), "read", &n) ? -1 : REAL(name)(fd, bytes, n, at);         \
+#define PREAD(name, offset)                                                           \
+    ssize_t name(int fd, void *bytes, size_t n, offset at) {                          \
+        return fails(fd_watched(fd), "read", &n) ? -1 : REAL(name)(fd, bytes, n, at); \
     }
-#define PWRITE(name, offset)                                                                  \
-    ssize_t name(int fd, const void *bytes, size_t n, offset at) {                            \
-        return fails(fd_watched(fd), "write", &n) ? -1 : REAL(name)(fd, bytes, n, at);        \
+#define PWRITE(name, offset)                                                           \
+    ssize_t name(int fd, const void *bytes, size_t n, offset at) {                     \
+        return fails(fd_watched(fd), "write", &n) ? -1 : REAL(name)(fd, bytes, n, at); \
     }
 PREAD(pread, off_t)
 PREAD(pread64, off64_t)
@@ -241,15 +241,15 @@ PWRITE(pwrite, off_t)
 PWRITE(pwrite64, off64_t)
 
 /* The first part alone stands for a short one. */
-#define VECTOR(name, class)                                                                   \
-    ssize_t name(int fd, const struct iovec *parts, int count) {                              \
-        size_t n = (size_t)count;                                                             \
-        return fails(fd_watched(fd), class, &n) ? -1 : REAL(name)(fd, parts, (int)n);         \
+#define VECTOR(name, class)                                                           \
+    ssize_t name(int fd, const struct iovec *parts, int count) {                      \
+        size_t n = (size_t)count;                                                     \
+        return fails(fd_watched(fd), class, &n) ? -1 : REAL(name)(fd, parts, (int)n); \
     }
-#define PVECTOR(name, class, offset)                                                          \
-    ssize_t name(int fd, const struct iovec *parts, int count, offset at) {                   \
-        size_t n = (size_t)count;                                                             \
-        return fails(fd_watched(fd), class, &n) ? -1 : REAL(name)(fd, parts, (int)n, at);     \
+#define PVECTOR(name, class, offset)                                                      \
+    ssize_t name(int fd, const struct iovec *parts, int count, offset at) {               \
+        size_t n = (size_t)count;                                                         \
+        return fails(fd_watched(fd), class, &n) ? -1 : REAL(name)(fd, parts, (int)n, at); \
     }
 VECTOR(readv, "read")
 VECTOR(writev, "write")
@@ -350,9 +350,9 @@ int fstat64(int fd, struct stat64 *out) {
     return fails(fd_watched(fd), "stat", NULL) ? -1 : REAL(fstat64)(fd, out);
 }
 
-#define STAT(name, type)                                                                                 \
-    int name(const char *path, struct type *out) {                                                       \
-        return fails(path_watched(AT_FDCWD, path), "stat", NULL) ? -1 : REAL(name)(path, out);           \
+#define STAT(name, type)                                                                       \
+    int name(const char *path, struct type *out) {                                             \
+        return fails(path_watched(AT_FDCWD, path), "stat", NULL) ? -1 : REAL(name)(path, out); \
     }
 STAT(stat, stat)
 STAT(stat64, stat64)
@@ -368,15 +368,15 @@ int fstatat64(int fd, const char *path, struct stat64 *out, int flags) {
 }
 
 /* SHORT: there is little room left. */
-#define SPACE(name, type, argument, watched)                      \
-    int name(argument, struct type *out) {                        \
-        size_t blocks = 2;                                        \
-        if (fails(watched, "space", &blocks)) {                   \
-            return -1;                                            \
-        }                                                         \
-        int rc = REAL(name)(at, out);                             \
+#define SPACE(name, type, argument, watched)                        \
+    int name(argument, struct type *out) {                          \
+        size_t blocks = 2;                                          \
+        if (fails(watched, "space", &blocks)) {                     \
+            return -1;                                              \
+        }                                                           \
+        int rc = REAL(name)(at, out);                               \
         out->f_bavail = rc == 0 && blocks == 1 ? 1 : out->f_bavail; \
-        return rc;                                                \
+        return rc;                                                  \
     }
 SPACE(statvfs, statvfs, const char *at, path_watched(AT_FDCWD, at))
 SPACE(statvfs64, statvfs64, const char *at, path_watched(AT_FDCWD, at))
@@ -401,14 +401,13 @@ static bool locks(int command) {
     return command == F_SETLK || command == F_SETLKW || command == F_OFD_SETLK || command == F_OFD_SETLKW;
 }
 
-#define FCNTL(name)                                                                                      \
-    int name(int fd, int command, ...) {                                                                 \
-        va_list args;                                                                                    \
-        va_start(args, command);                                                                         \
-        void *argument = va_arg(args, void *);                                                           \
-        va_end(args);                                                                                    \
-        return locks(command) && fails(fd_watched(fd), "lock", NULL) ? -1                                \
-                                                                     : REAL(name)(fd, command, argument); \
+#define FCNTL(name)                                                                                            \
+    int name(int fd, int command, ...) {                                                                       \
+        va_list args;                                                                                          \
+        va_start(args, command);                                                                               \
+        void *argument = va_arg(args, void *);                                                                 \
+        va_end(args);                                                                                          \
+        return locks(command) && fails(fd_watched(fd), "lock", NULL) ? -1 : REAL(name)(fd, command, argument); \
     }
 FCNTL(fcntl)
 FCNTL(fcntl64)

@@ -25,7 +25,7 @@ static inline uint16_t start_http(const struct hearth_http_params *params, const
 
 /* A handler's error body: "400 /path: message". */
 static inline void fill_error(void *user, int status, const char *message, const char *path, const char *request_id,
-                               struct hearth_buf *body) {
+                              struct hearth_buf *body) {
     (void)user, (void)request_id;
     hearth_buf_printf(body, "%d %s: %s", status, path, message);
 }

@@ -144,20 +144,11 @@ int main(int argc, char *argv[]) {
             }
             key = hearth_seal_id(seal);
             break;
-        case 'z':
-            maker.params.compress = true;
-            break;
-        case 'n':
-            maker.other_version = true;
-            break;
-        case 'p':
-            maker.params.page_tokens = atoi(optarg);
-            break;
-        case 'm':
-            model = optarg;
-            break;
-        default:
-            fail("unknown option");
+        case 'z': maker.params.compress = true; break;
+        case 'n': maker.other_version = true; break;
+        case 'p': maker.params.page_tokens = atoi(optarg); break;
+        case 'm': model = optarg; break;
+        default: fail("unknown option");
         }
     }
     if (argc - optind < 2 || argc - optind - 1 > CONVERSATIONS_MAX) {

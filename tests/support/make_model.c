@@ -168,12 +168,9 @@ static const struct value tiny_window[] = {
 };
 
 static const struct kind kinds[] = {
-    {"hybrid", "qwen35", hybrid},
-    {"mamba", "mamba", mamba},
-    {"opaque", "deepseek4", opaque},
-    {"tiny", "llama", tiny},
-    {"tiny-hybrid", "qwen35", tiny_hybrid},
-    {"tiny-window", "gemma3", tiny_window},
+    {"hybrid", "qwen35", hybrid},           {"mamba", "mamba", mamba},
+    {"opaque", "deepseek4", opaque},        {"tiny", "llama", tiny},
+    {"tiny-hybrid", "qwen35", tiny_hybrid}, {"tiny-window", "gemma3", tiny_window},
 };
 
 /* ---- random numbers ---- */
@@ -308,20 +305,11 @@ static struct gguf_context *make_metadata(const char *path, const struct kind *k
     for (const struct value *v = kind->values; v->type != END; v++) {
         snprintf(key, sizeof key, "%s.%s", kind->architecture, v->key);
         switch (v->type) {
-        case U32:
-            gguf_set_val_u32(gguf, key, (uint32_t)v->number);
-            break;
-        case F32:
-            gguf_set_val_f32(gguf, key, (float)v->number);
-            break;
-        case BOOL:
-            gguf_set_val_bool(gguf, key, v->number > 0.0);
-            break;
-        case U32_ARRAY:
-            gguf_set_arr_data(gguf, key, GGUF_TYPE_UINT32, v->array, (size_t)v->number);
-            break;
-        case END:
-            break;
+        case U32: gguf_set_val_u32(gguf, key, (uint32_t)v->number); break;
+        case F32: gguf_set_val_f32(gguf, key, (float)v->number); break;
+        case BOOL: gguf_set_val_bool(gguf, key, v->number > 0.0); break;
+        case U32_ARRAY: gguf_set_arr_data(gguf, key, GGUF_TYPE_UINT32, v->array, (size_t)v->number); break;
+        case END: break;
         }
     }
     return gguf;

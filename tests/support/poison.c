@@ -13,14 +13,14 @@ static const struct place {
     char letter;
     bool reply, markup; /* the marks of thinking stay; markup is text */
     const char *what;
-} places[] = {{'s', false, false, "system"},       {'u', false, true, "user"},
-              {'a', true, false, "assistant"},     {'t', false, false, "reasoning"},
-              {'v', false, false, "argument"},     {'k', false, false, "argument's name"},
-              {'n', false, false, "call's name"},  {'r', false, true, "result"},
-              {'l', false, true, "last result"},   {'d', false, true, "tool's description"},
-              {'p', false, true, "parameter"},     {'f', false, true, "tool's name"},
+} places[] = {{'s', false, false, "system"},           {'u', false, true, "user"},
+              {'a', true, false, "assistant"},         {'t', false, false, "reasoning"},
+              {'v', false, false, "argument"},         {'k', false, false, "argument's name"},
+              {'n', false, false, "call's name"},      {'r', false, true, "result"},
+              {'l', false, true, "last result"},       {'d', false, true, "tool's description"},
+              {'p', false, true, "parameter"},         {'f', false, true, "tool's name"},
               {'x', false, true, "template argument"}, {'e', true, false, "later reply"},
-              {'w', false, true, "question"},      {'i', false, true, "call's id"}};
+              {'w', false, true, "question"},          {'i', false, true, "call's id"}};
 
 /* How a text of a special token is told. */
 enum telling {
@@ -135,8 +135,11 @@ static struct rendering render(struct hearth_chat *chat, const struct hearth_spe
     struct hearth_errmsg msg;
     struct hearth_message question = {.role = HEARTH_ROLE_USER, .content = (char *)(uintptr_t)"x", .content_len = 1};
     struct hearth_message *first[] = {&question};
-    struct hearth_chat_request request = {.messages = first, .message_count = 1, .tool_choice = HEARTH_TOOLS_AUTO,
-                                          .thinking = true, .parallel_calls = true};
+    struct hearth_chat_request request = {.messages = first,
+                                          .message_count = 1,
+                                          .tool_choice = HEARTH_TOOLS_AUTO,
+                                          .thinking = true,
+                                          .parallel_calls = true};
     HEARTH_ASSERT(hearth_chat_format_get(chat, &request, &format, &msg) == HEARTH_OK);
     char *poison = make_poison(format, place, telling, which, harmless);
     char *filled[] = {fill(history, place, poison), fill(tools_text, place, poison), fill(kwargs_text, place, poison)};

@@ -18,10 +18,10 @@
 #define THOUGHTS "zqthoughts, and a line.\nThen another one."
 #define WORDS "zqwords: **one**, \\'two\\' and é.\n\n- three"
 #define AWKWARD                                                                                                      \
-    "{\"path\": \"a \\\"b\\\" \\\\ c/d.txt\", \"text\": \"zqtext é 日本\\n\\tline <b>two</b>\", \"count\": 3, "   \
+    "{\"path\": \"a \\\"b\\\" \\\\ c/d.txt\", \"text\": \"zqtext é 日本\\n\\tline <b>two</b>\", \"count\": 3, "      \
     "\"ratio\": 0.1, \"whole\": 1.0, \"yes\": true, \"no\": false, \"nothing\": null, \"list\": [1, [], {}, null], " \
     "\"object\": {\"z\": {\"b\": 1, \"a\": [true, null]}}, \"empty\": \"\"}"
-#define PLAIN                                                                                                      \
+#define PLAIN                                                                                                   \
     "{\"path\": \"a \\\"b\\\" \\\\ c/d.txt\", \"text\": \"zqtext é 日本\\n\\tline <b>two</b>\", \"count\": 3, " \
     "\"ratio\": 0.1, \"whole\": 1.0, \"yes\": true, \"no\": false}"
 #define BIG "{\"path\": \"x\", \"count\": 12345678901234567890123}"

@@ -73,7 +73,7 @@ struct stage_options {
     uint32_t ctx_tokens, lanes, spare, queue;
     double prefill_tokens_per_s, decode_tokens_per_s, import_bytes_per_s; /* 0: the default, as for the sizes */
     size_t cache_bytes, snapshot_bytes;
-    const char *dir; /* of a disk tier; NULL: none */
+    const char *dir;                          /* of a disk tier; NULL: none */
     void (*far_made)(struct hearth_far *far); /* before the service has that tier; may be NULL */
 };
 

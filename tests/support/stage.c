@@ -37,8 +37,10 @@ void stage_open(struct stage *stage, const struct stage_options *options) {
         options->markers(stage->engine, options->chat_template);
     }
     const struct hearth_caps *caps = &stage->engine->caps;
-    const struct hearth_chat_params chat = {.template_text = options->chat_template, .bos_text = caps->bos_text,
-                                            .eos_text = caps->eos_text, .add_bos = caps->add_bos};
+    const struct hearth_chat_params chat = {.template_text = options->chat_template,
+                                            .bos_text = caps->bos_text,
+                                            .eos_text = caps->eos_text,
+                                            .add_bos = caps->add_bos};
     HEARTH_ASSERT(hearth_chat_create(&chat, &stage->chat, &msg) == HEARTH_OK);
     HEARTH_ASSERT(hearth_service_create(stage->engine, &options->service, &stage->service, &msg) == HEARTH_OK);
     struct hearth_api_params api = options->api;
@@ -118,7 +120,7 @@ json_t *sse_events(const char *text) {
         if (end != NULL && strncmp(text, "data: ", 6) == 0) {
             size_t len = (size_t)(end - text) - 6;
             event = len == 6 && memcmp(text + 6, "[DONE]", 6) == 0 ? json_string("[DONE]")
-                                                                  : json_loadb(text + 6, len, JSON_ALLOW_NUL, NULL);
+                                                                   : json_loadb(text + 6, len, JSON_ALLOW_NUL, NULL);
         }
         if (event == NULL) {
             json_decref(events);

@@ -40,8 +40,8 @@ json_t *stage_want(const struct stage *stage, const char *method, const char *pa
 
 /* A member by path, with '.' between keys and array indices: "choices.0.message.content". NULL when it is not there. */
 json_t *json_at(json_t *value, const char *path);
-const char *json_str(json_t *value, const char *path);   /* "" when it is no string */
-json_int_t json_num(json_t *value, const char *path);    /* -1 when it is no integer */
+const char *json_str(json_t *value, const char *path); /* "" when it is no string */
+json_int_t json_num(json_t *value, const char *path);  /* -1 when it is no integer */
 
 /* Splits an event stream: the JSON of every `data:` line, in an array; "[DONE]" is a string. NULL: it is no event
  * stream. */

@@ -41,8 +41,8 @@ static void fill_tensor(struct ggml_tensor *tensor) {
 }
 
 static float at(const struct ggml_tensor *tensor, int64_t i, int64_t j, int64_t k) {
-    const char *place = (const char *)tensor->data + (size_t)i * tensor->nb[0] + (size_t)j * tensor->nb[1] +
-                        (size_t)k * tensor->nb[2];
+    const char *place =
+        (const char *)tensor->data + (size_t)i * tensor->nb[0] + (size_t)j * tensor->nb[1] + (size_t)k * tensor->nb[2];
     return tensor->type == GGML_TYPE_F16 ? ggml_fp16_to_fp32(*(const ggml_fp16_t *)place) : *(const float *)place;
 }
 
@@ -141,7 +141,7 @@ static void check_shape(const struct shape *shape) {
 
 static void attention_is_what_it_is_by_definition(void **state) {
     static const struct shape shapes[] = {
-        {64, 64, 9, 3, 57, 600, 0, false, false, 2, 0, 0},    /* filled up */
+        {64, 64, 9, 3, 57, 600, 0, false, false, 2, 0, 0}, /* filled up */
         {64, 64, 9, 3, 18, 400, 0, false, false, 1, 0, 0},
         {64, 64, 4, 4, 63, 513, 0, false, false, 3, 0, 0},    /* more units for one thread than for another */
         {128, 128, 8, 2, 40, 356, 20, false, false, 2, 0, 0}, /* capped */
@@ -154,10 +154,10 @@ static void attention_is_what_it_is_by_definition(void **state) {
         {64, 64, 2, 1, 64, 300, 0, false, false, 2, 0, 0},    /* a tile of itself */
         {64, 64, 9, 3, 16, 4096, 0, false, false, 2, 16, 16}, /* sixteen lanes decode */
         {64, 64, 9, 3, 16, 9600, 0, true, false, 4, 16, 16},
-        {64, 64, 4, 2, 240, 1024, 0, false, false, 2, 4, 0},  /* four prompts of no whole tiles */
+        {64, 64, 4, 2, 240, 1024, 0, false, false, 2, 4, 0}, /* four prompts of no whole tiles */
         {64, 64, 4, 2, 200, 2048, 0, true, false, 3, 2, 0},
-        {64, 32, 4, 2, 128, 1500, 20, false, true, 2, 4, 3},  /* a prompt beside three lanes that decode */
-        {64, 64, 4, 4, 40, 1280, 0, false, false, 2, 2, 0},   /* two prompts of few rows */
+        {64, 32, 4, 2, 128, 1500, 20, false, true, 2, 4, 3}, /* a prompt beside three lanes that decode */
+        {64, 64, 4, 4, 40, 1280, 0, false, false, 2, 2, 0},  /* two prompts of few rows */
         {64, 64, 4, 1, 63, 1290, 0, false, false, 2, 3, 2},
     };
     (void)state;

@@ -141,7 +141,7 @@ static void digests(void **state) {
 
 static const struct utf8_row {
     const char *text;
-    size_t complete;      /* bytes that may be shown */
+    size_t complete; /* bytes that may be shown */
     bool valid;
     const char *repaired;
 } utf8_rows[] = {
@@ -155,19 +155,27 @@ static const struct utf8_row {
     {"x\xF0\x9F\x98", 1, false, "x\xEF\xBF\xBD"},
     {"x\xF0\x9F", 1, false, "x\xEF\xBF\xBD"},
     {"x\xF0", 1, false, "x\xEF\xBF\xBD"},
-    {"\x80", 1, false, "\xEF\xBF\xBD"},                                        /* a stray continuation */
+    {"\x80", 1, false, "\xEF\xBF\xBD"}, /* a stray continuation */
     {"\x80\x80\x80\x80", 4, false, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
-    {"\xC0\xAF", 2, false, "\xEF\xBF\xBD\xEF\xBF\xBD"},                        /* overlong */
-    {"\xE0\x80\x80", 3, false, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},        /* overlong */
-    {"\xE0\x80", 2, false, "\xEF\xBF\xBD\xEF\xBF\xBD"},                        /* never becomes a character */
-    {"\xED\xA0\x80", 3, false, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},        /* a surrogate */
+    {"\xC0\xAF", 2, false, "\xEF\xBF\xBD\xEF\xBF\xBD"},                 /* overlong */
+    {"\xE0\x80\x80", 3, false, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"}, /* overlong */
+    {"\xE0\x80", 2, false, "\xEF\xBF\xBD\xEF\xBF\xBD"},                 /* never becomes a character */
+    {"\xED\xA0\x80", 3, false, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"}, /* a surrogate */
     {"\xED\x9F\xBF", 3, true, "\xED\x9F\xBF"},
     {"\xF4\x8F\xBF\xBF", 4, true, "\xF4\x8F\xBF\xBF"},
     {"\xF4\x90\x80\x80", 4, false, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"}, /* above U+10FFFF */
     {"\xF5", 1, false, "\xEF\xBF\xBD"},
     {"\xFF", 1, false, "\xEF\xBF\xBD"},
-    {"\xE2\x82" "a", 3, false, "\xEF\xBF\xBD" "a"},                            /* one mark for one broken character */
-    {"\xF0\x9F\x98" "b", 4, false, "\xEF\xBF\xBD" "b"},
+    {"\xE2\x82"
+     "a",
+     3, false,
+     "\xEF\xBF\xBD"
+     "a"}, /* one mark for one broken character */
+    {"\xF0\x9F\x98"
+     "b",
+     4, false,
+     "\xEF\xBF\xBD"
+     "b"},
     {"\xC3\xA9\xC3", 2, false, "\xC3\xA9\xEF\xBF\xBD"},
 };
 
@@ -310,12 +318,19 @@ static void clocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buf_grows),     cmocka_unit_test(buf_text),
+        cmocka_unit_test(buf_grows),
+        cmocka_unit_test(buf_text),
         cmocka_unit_test(a_text_is_taken_with_its_end),
         cmocka_unit_test(growth_refuses_overflow),
-        cmocka_unit_test(tokens),        cmocka_unit_test(common_prefix),   cmocka_unit_test(digests),
-        cmocka_unit_test(utf8_table),    cmocka_unit_test(utf8_stream),     cmocka_unit_test(errors),
-        cmocka_unit_test(assertions_stop), cmocka_unit_test(logging),       cmocka_unit_test(clocks),
+        cmocka_unit_test(tokens),
+        cmocka_unit_test(common_prefix),
+        cmocka_unit_test(digests),
+        cmocka_unit_test(utf8_table),
+        cmocka_unit_test(utf8_stream),
+        cmocka_unit_test(errors),
+        cmocka_unit_test(assertions_stop),
+        cmocka_unit_test(logging),
+        cmocka_unit_test(clocks),
         cmocka_unit_test(health),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,16 +45,15 @@ static const char *const as_json =
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] | tojson }}\n{% endfor %}";
 
 /* Knows tools; the arguments of calls are printed as JSON. */
-#define NATIVE(calls_check)                                                                                        \
-    "{% if tools %}[TOOLS]{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}[/TOOLS]{% endif %}"             \
-    "{% for message in messages %}"                                                                                \
-    "{% if message.role == 'tool' %}{{ '<|im_start|>tool\n' + message.content + '<|im_end|>\n' }}"                 \
-    "{% else %}{{ '<|im_start|>' + message.role + '\n' + message.content }}"                                       \
-    "{% if message.tool_calls %}" calls_check                                                                      \
-    "{% for call in message.tool_calls %}"                                                                         \
-    "{{ '\n<tool_call>\n{\"name\": \"' + call.function.name + '\", \"arguments\": ' }}"                            \
-    "{{ call.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}{% endif %}"                         \
-    "{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"                                                                  \
+#define NATIVE(calls_check)                                                                            \
+    "{% if tools %}[TOOLS]{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}[/TOOLS]{% endif %}" \
+    "{% for message in messages %}"                                                                    \
+    "{% if message.role == 'tool' %}{{ '<|im_start|>tool\n' + message.content + '<|im_end|>\n' }}"     \
+    "{% else %}{{ '<|im_start|>' + message.role + '\n' + message.content }}"                           \
+    "{% if message.tool_calls %}" calls_check "{% for call in message.tool_calls %}"                   \
+    "{{ '\n<tool_call>\n{\"name\": \"' + call.function.name + '\", \"arguments\": ' }}"                \
+    "{{ call.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}{% endif %}"             \
+    "{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"                                                      \
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
 static const char *const native_tools = NATIVE("");
@@ -144,9 +143,8 @@ static void expect(struct hearth_chat *chat, const char *messages, const char *t
 
 static void test_chatml(void **state) {
     (void)state;
-    static const char *const messages =
-        "[{'role':'system','content':'Be brief.'},{'role':'user','content':'Hi'},"
-        "{'role':'assistant','content':'Hello'},{'role':'user','content':'Bye'}]";
+    static const char *const messages = "[{'role':'system','content':'Be brief.'},{'role':'user','content':'Hi'},"
+                                        "{'role':'assistant','content':'Hello'},{'role':'user','content':'Bye'}]";
     static const char *const text = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
                                     "<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n"
                                     "<|im_start|>assistant\n";
@@ -338,8 +336,7 @@ static void test_nul_in_content(void **state) {
     struct hearth_chat *chat = make(NULL, "", false);
     struct hearth_chat_prompt prompt;
     assert_int_equal(render(chat, "[{'role':'user','content':'a\\u0000b'}]", NULL, NULL, &prompt, NULL), HEARTH_OK);
-    assert_int_equal(prompt.text.len,
-                     strlen("<|im_start|>user\n") + 3 + strlen("<|im_end|>\n<|im_start|>assistant\n"));
+    assert_int_equal(prompt.text.len, strlen("<|im_start|>user\n") + 3 + strlen("<|im_end|>\n<|im_start|>assistant\n"));
     assert_int_equal(prompt.text.data[prompt.text.len], 0);
     hearth_chat_prompt_finish(&prompt);
     hearth_chat_destroy(chat);
@@ -349,12 +346,28 @@ static void test_nul_in_content(void **state) {
 
 static const char *const loop_messages =
     "[{'role':'system','content':'S'},{'role':'user','content':'What is here?'},"
-    "{'role':'assistant','content':'','tool_calls':[" CALL("a1", "{ \\\"path\\\":\\\"/\\\" }") "]},"
-    "{'role':'tool','tool_call_id':'a1','content':'bin etc'},"
-    "{'role':'assistant','content':'Two.'},{'role':'user','content':'And below?'},"
-    "{'role':'assistant','content':'I look.','tool_calls':[" CALL("b1", "{\\\"path\\\": \\\"/bin\\\"}") ","
-    CALL("b2", "{\\\"path\\\": \\\"/etc\\\"}") "]},"
-    "{'role':'tool','tool_call_id':'b2','content':'hosts'},{'role':'tool','tool_call_id':'b1','content':'sh'}]";
+    "{'role':'assistant','content':'','tool_calls':[" CALL(
+        "a1", "{ \\\"path\\\":\\\"/\\\" }") "]},"
+                                            "{'role':'tool','tool_call_id':'a1','content':'bin etc'},"
+                                            "{'role':'assistant','content':'Two.'},{'role':'user','content':'And "
+                                            "below?'},"
+                                            "{'role':'assistant','content':'I look.','tool_calls':[" CALL(
+                                                "b1",
+                                                "{\\\"path\\\": \\\"/bin\\\"}") "," CALL("b2",
+                                                                                         "{\\\"path\\\": "
+                                                                                         "\\\"/etc\\\"}") "]},"
+                                                                                                          "{'role':'"
+                                                                                                          "tool','"
+                                                                                                          "tool_call_"
+                                                                                                          "id':'b2','"
+                                                                                                          "content':'"
+                                                                                                          "hosts'},{'"
+                                                                                                          "role':'"
+                                                                                                          "tool','"
+                                                                                                          "tool_call_"
+                                                                                                          "id':'b1','"
+                                                                                                          "content':'"
+                                                                                                          "sh'}]";
 
 static void test_native_tools(void **state) {
     (void)state;
@@ -442,8 +455,9 @@ static void test_generic_alternating(void **state) {
     json_t *tools = messages_json("[" TOOL "]");
     struct hearth_chat_prompt prompt;
     static const char *const messages =
-        "[{'role':'user','content':'Look'},{'role':'assistant','content':'','tool_calls':[" CALL("a1", "{}") "]},"
-        "{'role':'tool','tool_call_id':'a1','content':'bin'},{'role':'user','content':'Stop'}]";
+        "[{'role':'user','content':'Look'},{'role':'assistant','content':'','tool_calls':[" CALL(
+            "a1", "{}") "]},"
+                        "{'role':'tool','tool_call_id':'a1','content':'bin'},{'role':'user','content':'Stop'}]";
     assert_int_equal(render(chat, messages, tools, NULL, &prompt, NULL), HEARTH_OK);
     assert_begins(text_of(&prompt), "<start_of_turn>user\nThese tools");
     assert_non_null(strstr(text_of(&prompt), "<start_of_turn>user\n<tool_response>\nbin\n</tool_response>\n\n"
@@ -501,8 +515,8 @@ static void test_locate(void **state) {
     assert_int_equal(render_request(chat, &request, &prompt, NULL), HEARTH_OK);
     size_t offsets[16];
     hearth_chat_locate(&request, &prompt, offsets);
-    static const char *const at[] = {"S<|",  "What",       "ls\"",    "bin etc",
-                                     "Two.", "And below?", "I look.", "hosts", "sh\n"};
+    static const char *const at[] = {"S<|",        "What",    "ls\"",  "bin etc", "Two.",
+                                     "And below?", "I look.", "hosts", "sh\n"};
     for (size_t i = 0; i < list.n; i++) {
         assert_begins(behind(&prompt, offsets[i]), at[i]);
     }
@@ -523,10 +537,8 @@ static void *render_many(void *arg) {
     struct renderer *renderer = arg;
     for (int i = 0; i < 50; i++) {
         json_t *kwargs = json_pack("{s:i}", "n", i % 40);
-        const struct hearth_chat_request request = {.messages = renderer->list->v,
-                                                    .message_count = renderer->list->n,
-                                                    .thinking = true,
-                                                    .kwargs = kwargs};
+        const struct hearth_chat_request request = {
+            .messages = renderer->list->v, .message_count = renderer->list->n, .thinking = true, .kwargs = kwargs};
         struct hearth_chat_prompt prompt;
         const int err = render_request(renderer->chat, &request, &prompt, NULL);
         renderer->bad += err != HEARTH_OK || strstr(text_of(&prompt), "user\nHi<|im_end|>") == NULL;
@@ -584,16 +596,26 @@ static void test_bad_templates(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chatml), cmocka_unit_test(test_builtin_format),
-        cmocka_unit_test(test_default_system), cmocka_unit_test(test_merged_system),
-        cmocka_unit_test(test_alternating), cmocka_unit_test(test_without_system_role),
-        cmocka_unit_test(test_marks), cmocka_unit_test(test_generation_mark),
-        cmocka_unit_test(test_no_generation_prompt), cmocka_unit_test(test_continuation),
-        cmocka_unit_test(test_kwargs), cmocka_unit_test(test_nul_in_content),
-        cmocka_unit_test(test_native_tools), cmocka_unit_test(test_one_call_at_a_time),
-        cmocka_unit_test(test_generic_tools), cmocka_unit_test(test_generic_alternating),
-        cmocka_unit_test(test_prefixes), cmocka_unit_test(test_locate),
-        cmocka_unit_test(test_threads), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_chatml),
+        cmocka_unit_test(test_builtin_format),
+        cmocka_unit_test(test_default_system),
+        cmocka_unit_test(test_merged_system),
+        cmocka_unit_test(test_alternating),
+        cmocka_unit_test(test_without_system_role),
+        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_generation_mark),
+        cmocka_unit_test(test_no_generation_prompt),
+        cmocka_unit_test(test_continuation),
+        cmocka_unit_test(test_kwargs),
+        cmocka_unit_test(test_nul_in_content),
+        cmocka_unit_test(test_native_tools),
+        cmocka_unit_test(test_one_call_at_a_time),
+        cmocka_unit_test(test_generic_tools),
+        cmocka_unit_test(test_generic_alternating),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_locate),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_bad_templates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,8 +55,9 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-    static const char *const names[] = {"outside/key", "outside/new", "readable/model", "readable/new", "outside",
-                                        "readable", "inside/sub", "inside", ""};
+    static const char *const names[] = {"outside/key",  "outside/new", "readable/model",
+                                        "readable/new", "outside",     "readable",
+                                        "inside/sub",   "inside",      ""};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[256];
@@ -234,7 +235,7 @@ static int try_confined(int (*action)(void), enum needs needs, bool looks_up) {
             (report.landlock_abi == 0 && report.missing[0] == '\0')) {
             _exit(255);
         }
-        const bool there = needs == LANDLOCK ? report.landlock_abi > 0
+        const bool there = needs == LANDLOCK       ? report.landlock_abi > 0
                            : needs == LANDLOCK_TCP ? report.tcp
                            : needs == SECCOMP      ? report.refused_calls > 0
                                                    : true;

@@ -83,8 +83,9 @@ static void a_full_queue_drops_the_oldest(void **state) {
     assert_int_equal(close(lock), 0);
     expect(far, HEARTH_FAR_WRITTEN, &large);
     expect(far, HEARTH_FAR_WRITTEN, &items[1][0]);
-    for (int p = 0; p < PAGES; p++)
+    for (int p = 0; p < PAGES; p++) {
         expect(far, HEARTH_FAR_WRITTEN, &items[2][p]);
+    }
     assert_int_equal(stats(far).queued_bytes, 0);
     assert_true(stats(far).evicted > 0 && stats(far).bytes <= 400000);
     far->ops->destroy(far);
@@ -164,8 +165,9 @@ static void touched_files_stay(void **state) {
             assert_int_equal(event.hits, 1);
             hearth_far_event_finish(&event);
         }
-        if (i == 60) /* the first ones have gone since */
+        if (i == 60) { /* the first ones have gone since */
             assert_true(exists(room, &old));
+        }
     }
     make_item(&item, HEARTH_RECORD_PAGE, 0, 0, PAGE, 30000);
     assert_false(exists(room, &item));
@@ -195,8 +197,9 @@ static void recovers_when_files_cannot_grow(void **state) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
     for (int i = 0; i < 3; i++) {
         make_item(&item, HEARTH_RECORD_PAGE, 1, i, PAGE, 50000);
-        if (put(far, &item, NULL))
+        if (put(far, &item, NULL)) {
             expect(far, HEARTH_FAR_DROPPED, &item);
+        }
     }
     wait_stats(far, failing);
     assert_true(stats(far).trouble[0] != '\0' && stats(far).io_errors > 0 && stats(far).dropped > 0);

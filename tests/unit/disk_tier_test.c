@@ -23,12 +23,15 @@ static void round_trip_with(const struct room *room, void (*change)(struct heart
                   sizes[i / 2]);
         assert_int_equal(get(far, &items[i]), HEARTH_ERR_NOT_FOUND);
     }
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N; i++) {
         assert_true(put(far, &items[i], NULL));
-    for (int i = 0; i < N; i++)
+    }
+    for (int i = 0; i < N; i++) {
         expect(far, HEARTH_FAR_WRITTEN, &items[i]);
-    for (int i = 0; i < N; i++)
+    }
+    for (int i = 0; i < N; i++) {
         assert_int_equal(get(far, &items[i]), HEARTH_OK);
+    }
     assert_int_equal(stats(far).files, N);
     assert_int_equal(stats(far).written, N);
     assert_int_equal(stats(far).queued_bytes, 0);
@@ -40,8 +43,9 @@ static void round_trip_with(const struct room *room, void (*change)(struct heart
         struct hearth_far_event event = next(far);
         over = event.type == HEARTH_FAR_SCANNED;
         for (int i = 0; event.type == HEARTH_FAR_FOUND && i < N; i++) {
-            if (!hearth_digest_equal(event.name, items[i].record.name))
+            if (!hearth_digest_equal(event.name, items[i].record.name)) {
                 continue;
+            }
             assert_int_equal(event.record->kind, items[i].record.kind);
             assert_int_equal(event.record->p1, items[i].record.p1);
             assert_int_equal(event.record->state_bytes, items[i].bytes);
@@ -53,8 +57,9 @@ static void round_trip_with(const struct room *room, void (*change)(struct heart
         hearth_far_event_finish(&event);
     }
     assert_int_equal(found, N);
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N; i++) {
         assert_true(far->ops->get(far, items[i].record.name));
+    }
     for (int i = 0; i < N; i++) { /* in the order of the calls */
         struct hearth_far_event event = until(far, HEARTH_FAR_READ, NULL);
         assert_true(hearth_digest_equal(event.name, items[i].record.name));
@@ -139,27 +144,16 @@ static void damage(const char *path, int how) {
         assert_int_equal(pwrite(fd, &byte, 1, at), 1);
         break;
     }
-    case 2:
-        assert_int_equal(ftruncate(fd, 8192), 0);
-        break;
-    case 3:
-        assert_int_equal(ftruncate(fd, 0), 0);
-        break;
-    case 4: /* blown up */
-        assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0);
-        break;
-    case 5:
-        assert_true(unlink(path) == 0 && mkdir(path, 0700) == 0);
-        break;
-    case 6:
-        assert_true(rename(path, other) == 0 && symlink(other, path) == 0);
-        break;
-    default:
-        assert_true(unlink(path) == 0 && mkfifo(path, 0600) == 0);
-        break;
+    case 2: assert_int_equal(ftruncate(fd, 8192), 0); break;
+    case 3: assert_int_equal(ftruncate(fd, 0), 0); break;
+    case 4: /* blown up */ assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0); break;
+    case 5: assert_true(unlink(path) == 0 && mkdir(path, 0700) == 0); break;
+    case 6: assert_true(rename(path, other) == 0 && symlink(other, path) == 0); break;
+    default: assert_true(unlink(path) == 0 && mkfifo(path, 0600) == 0); break;
     }
-    if (fd >= 0)
+    if (fd >= 0) {
         assert_int_equal(close(fd), 0);
+    }
 }
 
 enum { DAMAGES = 8 };
@@ -178,10 +172,12 @@ static void damaged_files_are_misses(void **state) {
             make_item(&items[i], HEARTH_RECORD_PAGE, 5 + (i < DAMAGES ? restart : 0), i, PAGE, 20000);
             assert_true(put(far, &items[i], NULL));
         }
-        for (int i = 0; i <= DAMAGES; i++)
+        for (int i = 0; i <= DAMAGES; i++) {
             expect(far, HEARTH_FAR_WRITTEN, &items[i]);
-        if (restart)
+        }
+        if (restart) {
             far->ops->destroy(far);
+        }
         for (int i = 0; i < DAMAGES; i++) {
             char path[256];
             path_of(room, &items[i], path, sizeof path);
@@ -191,8 +187,9 @@ static void damaged_files_are_misses(void **state) {
             far = open_plain(room->dir);
             assert_int_equal(scanned(far), 2); /* what only the payload tells is found out by reading */
         }
-        for (int i = 0; i <= DAMAGES; i++)
+        for (int i = 0; i <= DAMAGES; i++) {
             assert_int_equal(get(far, &items[i]), i == DAMAGES ? HEARTH_OK : HEARTH_ERR_NOT_FOUND);
+        }
         wait_stats(far, all_set_aside); /* a look may have seen the gap between file and directory */
         for (int i = 0; i < DAMAGES; i++) {
             assert_false(exists(room, &items[i]));
@@ -236,14 +233,17 @@ static void writes_what_is_queued_at_the_end(void **state) {
         make_item(&items[i], HEARTH_RECORD_PAGE, 1, i, PAGE, 200000);
         assert_true(put(far, &items[i], NULL));
     }
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N; i++) {
         assert_true(far->ops->get(far, items[i].record.name));
+    }
     far->ops->destroy(far); /* with answers that nobody polls */
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N; i++) {
         assert_true(exists(room, &items[i]));
+    }
     far = open_plain(room->dir);
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N; i++) {
         assert_true(far->ops->get(far, items[i].record.name));
+    }
     far->ops->destroy(far); /* in the middle of the scan and of reading */
     far = open_plain(room->dir);
     assert_int_equal(scanned(far), N);
@@ -263,20 +263,24 @@ static void wakes_once_per_empty_queue(void **state) {
     struct hearth_far *far = open_plain(room->dir);
     far->ops->set_wake(far, count_wakes, &wakes);
     assert_false(far->ops->wait(far, 0) && far->ops->poll(far, &event) && event.type != HEARTH_FAR_SCANNED);
-    while (!stats(far).scanned)
+    while (!stats(far).scanned) {
         (void)usleep(1000);
-    while (far->ops->poll(far, &event))
+    }
+    while (far->ops->poll(far, &event)) {
         hearth_far_event_finish(&event);
+    }
     const int before = atomic_load(&wakes);
     for (int i = 0; i < 3; i++) {
         make_item(&items[i], HEARTH_RECORD_PAGE, 1, i, PAGE, 10);
         assert_true(put(far, &items[i], NULL));
     }
-    while (stats(far).queued_bytes > 0 || atomic_load(&wakes) == before)
+    while (stats(far).queued_bytes > 0 || atomic_load(&wakes) == before) {
         (void)usleep(1000);
+    }
     assert_in_range(atomic_load(&wakes), before + 1, before + 2); /* one may still have been on its way */
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
         expect(far, HEARTH_FAR_WRITTEN, &items[i]);
+    }
     assert_false(far->ops->poll(far, &event));
     assert_false(far->ops->wait(far, 0));
     far->ops->destroy(far);

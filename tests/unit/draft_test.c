@@ -14,8 +14,9 @@
 
 static struct hearth_tokens text_of(const char *text) {
     struct hearth_tokens tokens = {0};
-    for (const char *c = text; *c != '\0'; c++)
+    for (const char *c = text; *c != '\0'; c++) {
         assert_true(hearth_tokens_push(&tokens, *c));
+    }
     return tokens;
 }
 
@@ -28,8 +29,9 @@ static void assert_guess(const char *text, const char *want, int want_match) {
     int match;
     assert_true(hearth_draft_index(&draft, tokens.v, tokens.n, SIZE_MAX));
     size_t n = hearth_draft_find(&draft, tokens.v, tokens.n, out, strlen(want) > 0 ? strlen(want) : 4, &match);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         got[i] = (char)out[i];
+    }
     assert_string_equal(got, want);
     assert_int_equal(match, want_match);
     hearth_draft_finish(&draft);
@@ -43,11 +45,11 @@ static void phrases(void **state) {
     assert_guess("abc", "", 0);
     assert_guess("abcdefg", "", 0);
     assert_guess("abcde-abc", "de-a", 3);
-    assert_guess("xabc1.yabc2.xabc", "1.ya", 4);  /* the longer phrase */
-    assert_guess("xabc1yabc2zabc", "2zab", 3);    /* among equals the last */
-    assert_guess("+++++", "++++", 4);             /* a period goes on */
+    assert_guess("xabc1.yabc2.xabc", "1.ya", 4); /* the longer phrase */
+    assert_guess("xabc1yabc2zabc", "2zab", 3);   /* among equals the last */
+    assert_guess("+++++", "++++", 4);            /* a period goes on */
     assert_guess("1,2,3,1,2,3,1,2,", "3,1,2,3,1,", 10);
-    assert_guess("ab.ab", "", 0);                 /* two tokens say nothing */
+    assert_guess("ab.ab", "", 0); /* two tokens say nothing */
 }
 
 /* The longest phrase before the end that stood before; no bound on how far back. */
@@ -56,8 +58,9 @@ static int naive_match(const hearth_token *tokens, size_t n, size_t *at) {
     for (size_t i = n - 1; i >= HEARTH_DRAFT_PHRASE; i--) {
         int length = 0;
         while (length < HEARTH_DRAFT_MATCH_MAX && (size_t)length < i &&
-               tokens[i - 1 - (size_t)length] == tokens[n - 1 - (size_t)length])
+               tokens[i - 1 - (size_t)length] == tokens[n - 1 - (size_t)length]) {
             length++;
+        }
         if (length > best) {
             best = length;
             *at = i;
@@ -76,22 +79,26 @@ static void as_a_search_finds(void **state) {
         for (int i = 0; i < 1500; i++) {
             size_t copy = tokens.n > 40 && rng_below(&rng, 8) == 0 ? 3 + rng_below(&rng, 40) : 0;
             size_t from = copy > 0 && copy < tokens.n ? rng_below(&rng, (uint32_t)(tokens.n - copy)) : 0;
-            for (size_t k = 0; k < copy && copy < tokens.n; k++)
+            for (size_t k = 0; k < copy && copy < tokens.n; k++) {
                 assert_true(hearth_tokens_push(&tokens, tokens.v[from + k]));
+            }
             assert_true(hearth_tokens_push(&tokens, (hearth_token)rng_below(&rng, kinds)));
             bool all = hearth_draft_index(&draft, tokens.v, tokens.n, round % 2 ? SIZE_MAX : 100);
             assert_true(all || round % 2 == 0);
-            if (!all || i % 16 != 0 || tokens.n < 5)
+            if (!all || i % 16 != 0 || tokens.n < 5) {
                 continue;
+            }
             hearth_token out[8];
             int match;
             size_t at = 0, n = hearth_draft_find(&draft, tokens.v, tokens.n, out, 8, &match);
             int want = naive_match(tokens.v, tokens.n, &at);
             assert_true(match <= want);
             assert_true((match > 0) == (want > 0) && (n > 0) == (match > 0));
-            if (match == want && n > 0)
-                for (size_t k = 0; k < 8 && at + k < tokens.n; k++)
+            if (match == want && n > 0) {
+                for (size_t k = 0; k < 8 && at + k < tokens.n; k++) {
                     assert_int_equal(out[k], tokens.v[at + k]);
+                }
+            }
         }
         hearth_draft_finish(&draft);
         hearth_tokens_finish(&tokens);

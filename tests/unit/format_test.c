@@ -357,8 +357,7 @@ static void test_schema_beside_tagged_tools(void **state) {
     bench.request.tools = bench.tools;
     bench.request.json_schema = schema;
     struct hearth_chat_format *format = get(&bench);
-    static const char call[] =
-        "<tool_call>ls\n<arg_key>path</arg_key>\n<arg_value>/tmp</arg_value>\n</tool_call>";
+    static const char call[] = "<tool_call>ls\n<arg_key>path</arg_key>\n<arg_value>/tmp</arg_value>\n</tool_call>";
     assert_true(follows(format, "{\"n\": 5}", false));
     assert_true(follows(format, call, false));
     assert_false(follows(format, "", false));
@@ -563,14 +562,22 @@ static void test_large_schemas(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),       cmocka_unit_test(test_thinking),
-        cmocka_unit_test(test_schema),      cmocka_unit_test(test_own_grammar),
-        cmocka_unit_test(test_generic),     cmocka_unit_test(test_generic_required),
-        cmocka_unit_test(test_native),      cmocka_unit_test(test_tagged),
-        cmocka_unit_test(test_none),        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_continued),   cmocka_unit_test(test_contradictions),
-        cmocka_unit_test(test_bad_schemas), cmocka_unit_test(test_large_schemas),
-        cmocka_unit_test(test_schema_beside_tools), cmocka_unit_test(test_schema_beside_tagged_tools),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_thinking),
+        cmocka_unit_test(test_schema),
+        cmocka_unit_test(test_own_grammar),
+        cmocka_unit_test(test_generic),
+        cmocka_unit_test(test_generic_required),
+        cmocka_unit_test(test_native),
+        cmocka_unit_test(test_tagged),
+        cmocka_unit_test(test_none),
+        cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_continued),
+        cmocka_unit_test(test_contradictions),
+        cmocka_unit_test(test_bad_schemas),
+        cmocka_unit_test(test_large_schemas),
+        cmocka_unit_test(test_schema_beside_tools),
+        cmocka_unit_test(test_schema_beside_tagged_tools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

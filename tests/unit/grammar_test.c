@@ -287,7 +287,7 @@ static void random_grammars(void **state) {
         }
         for (int i = 0; i < 20 && matcher != NULL; i++) {
             struct hearth_grammar_matcher_point next = point;
-            if (hearth_grammar_matcher_byte(matcher, &next, (uint8_t) "xyzx"[(x >> i) % 4])) {
+            if (hearth_grammar_matcher_byte(matcher, &next, (uint8_t)"xyzx"[(x >> i) % 4])) {
                 point = next;
                 hearth_grammar_matcher_settle(matcher, &point);
             }

@@ -38,8 +38,7 @@ static void open_store(struct store *store) {
     hearth_sim_params_default(&sim);
     sim.memory_class = HEARTH_MEMORY_PAGES;
     sim.ctx_tokens = 4 * PAGE * PATH;
-    struct hearth_cache_params params = {
-        .page_tokens = PAGE, .budget_bytes = (size_t)8 << 30, .policy = count_policy};
+    struct hearth_cache_params params = {.page_tokens = PAGE, .budget_bytes = (size_t)8 << 30, .policy = count_policy};
     *store = (struct store){0};
     assert_int_equal(hearth_sim_create(&sim, &store->engine, NULL), HEARTH_OK);
     store->ram = hearth_ram_create();
@@ -69,14 +68,16 @@ static void fill(struct store *store, size_t pages) {
     struct hearth_page *root = hearth_tree_end(&store->cache->tree, (struct hearth_digest){1, 1}, 0);
     struct hearth_tokens tokens = {0};
     struct hearth_path path = {0};
-    if (!root)
+    if (!root) {
         root = hearth_tree_add_root(&store->cache->tree, (struct hearth_digest){1, 1});
+    }
     assert_non_null(root);
     while (store->cache->tree.page_count < pages) {
         tell(&tokens, store->conversations++, PAGE * PATH);
         assert_true(hearth_tree_match(root, tokens.v, tokens.n, &path));
-        while (path.matched < PAGE * PATH)
+        while (path.matched < PAGE * PATH) {
             assert_non_null(hearth_tree_add(&store->cache->tree, &path, tokens.v, 0, path.matched + PAGE, NULL));
+        }
     }
     hearth_tokens_finish(&tokens);
     hearth_path_finish(&path);
@@ -93,8 +94,9 @@ static struct work match_work(struct store *store, uint32_t conversation, int32_
     struct hearth_tokens tokens = {0};
     struct hearth_path path = {0};
     tell(&tokens, conversation, known);
-    while (tokens.n < (size_t)n)
+    while (tokens.n < (size_t)n) {
         assert_true(hearth_tokens_push(&tokens, 60000));
+    }
     assert_true(hearth_tree_match(root, tokens.v, tokens.n, &path));
     assert_int_equal(path.matched, known);
     struct work work = {path.visited, path.compared};
@@ -136,15 +138,18 @@ static void branches_stay_linear(void **state) {
     for (int32_t fork = 0; fork < PAGE * PATH; fork++) {
         /* 1 up to the fork, then 0: so each path goes on for long behind what a later one leaves. */
         tokens.n = 0;
-        for (int32_t i = 0; i < n; i++)
+        for (int32_t i = 0; i < n; i++) {
             assert_true(hearth_tokens_push(&tokens, i < fork));
+        }
         assert_true(hearth_tree_match(root, tokens.v, (size_t)(fork + 3 * PAGE), &path));
-        while (path.matched < fork + 3 * PAGE)
+        while (path.matched < fork + 3 * PAGE) {
             assert_non_null(hearth_tree_add(tree, &path, tokens.v, 0,
                                             hearth_tree_page_end(tree, path.matched, fork + 3 * PAGE), NULL));
+        }
     }
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
         tokens.v[i] = i < PAGE * PATH - 1;
+    }
     assert_true(hearth_tree_match(root, tokens.v, (size_t)n, &path));
     assert_int_equal(path.matched, PAGE * PATH - 1 + 3 * PAGE);
     assert_true(path.n > PAGE * PATH / 2); /* it did leave pages early */
@@ -179,8 +184,9 @@ static void eviction_values_few(void **state) {
     uint64_t per_insert[2], per_evict[2];
     open_store(&store);
     for (int size = 0; size < 2; size++) {
-        for (uint32_t i = 0; i < (size ? 300u : 10u); i++)
+        for (uint32_t i = 0; i < (size ? 300u : 10u); i++) {
             capture(&store, store.conversations++, PAGE * PATH / 2);
+        }
         valued = 0;
         capture(&store, store.conversations++, PAGE * PATH / 2);
         per_insert[size] = valued;
@@ -217,15 +223,18 @@ static void children_under_growth(void **state) {
         assert_null(hearth_children_find(&parent, child[i].p0 - 9, i));
     }
     assert_int_equal(parent.tail_count, (COUNT + 6) / 7);
-    for (int round = 0; round < 2; round++) /* first the odd ones go, then the others, so that the table shrinks */
+    for (int round = 0; round < 2; round++) { /* first the odd ones go, then the others, so that the table shrinks */
         for (int i = 1 - round; i < COUNT; i += 2) {
             hearth_children_remove(&parent, &child[i]);
             assert_null(hearth_children_find(&parent, child[i].p0 - 10, i));
             uint32_t seen = 0;
-            for (struct hearth_page *at = NULL; i % 97 == 0 && (at = hearth_children_next(&parent, at)) != NULL; seen++)
+            for (struct hearth_page *at = NULL; i % 97 == 0 && (at = hearth_children_next(&parent, at)) != NULL;
+                 seen++) {
                 assert_ptr_equal(hearth_children_find(&parent, at->p0 - 10, at->first), at);
+            }
             assert_true(i % 97 != 0 || seen == parent.child_count);
         }
+    }
     assert_int_equal(parent.child_count, 0);
     assert_int_equal(parent.tail_count, 0);
     hearth_children_finish(&parent);
@@ -248,11 +257,13 @@ static void table_under_growth(void **state) {
         }
         assert_int_equal(newest, i % KEYS - KEYS);
     }
-    for (size_t i = 0; i < COUNT; i += 3)
+    for (size_t i = 0; i < COUNT; i += 3) {
         hearth_table_remove(&table, &links[i]);
+    }
     size_t left = 0;
-    for (size_t at = 0; hearth_table_pop(&table, &at) != NULL;)
+    for (size_t at = 0; hearth_table_pop(&table, &at) != NULL;) {
         left++;
+    }
     assert_int_equal(left, COUNT - (COUNT + 2) / 3);
     assert_int_equal(table.count, 0);
     hearth_table_finish(&table);

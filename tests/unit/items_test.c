@@ -138,7 +138,8 @@ static void what_clients_leave_ends_no_session(void **state) {
     static const struct reading cases[] = {
         /* Messages that say nothing; a reply that said nothing, and a result, are there. */
         {USER("") ",{\"role\":\"user\"},{\"role\":\"system\",\"content\":[]},{\"role\":\"developer\",\"content\":null},"
-         "{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"\"}]}," USER("x"), "user:x|"},
+                  "{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"\"}]}," USER("x"),
+         "user:x|"},
         {USER("x") "," TEXT("") "," USER("y"), "user:x|assistant:|user:y|"},
         {CALL("c", "f") "," USER("") "," RESULT("c", ""), "assistant: c=f{}|tool:<-c|"},
         /* What another server has left: a part of a reply, and a summary that it alone can read. */
@@ -301,9 +302,11 @@ static void sealed_items_are_read(void **state) {
     char *thought = hearth_sealed_close(&api, HEARTH_SEALED_REASONING, "deep\n", 5);
     char *summary = hearth_sealed_close(&api, HEARTH_SEALED_SUMMARY, "all of it", 9);
     (void)state;
-    assert_true(read(&job, json_pack("[{s:s, s:s}, {s:s, s:[], s:s}, {s:s, s:s}]", "type", "compaction",
-                                     "encrypted_content", summary, "type", "reasoning", "summary", "encrypted_content",
-                                     thought, "role", "assistant", "content", "so"), false));
+    assert_true(read(&job,
+                     json_pack("[{s:s, s:s}, {s:s, s:[], s:s}, {s:s, s:s}]", "type", "compaction", "encrypted_content",
+                               summary, "type", "reasoning", "summary", "encrypted_content", thought, "role",
+                               "assistant", "content", "so"),
+                     false));
     print(&job, text, sizeof text);
     assert_string_equal(text, "user:" HEARTH_SUMMARY_HEAD "all of it|assistant:[deep\n]so|");
     clear(&job);
@@ -343,11 +346,10 @@ static void items_are_stored_in_one_form(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_become_messages),
-        cmocka_unit_test(what_clients_leave_ends_no_session),        cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(the_store_is_trusted),         cmocka_unit_test(messages_survive_their_items),
-        cmocka_unit_test(sealed_text_comes_back),       cmocka_unit_test(sealed_items_are_read),
-        cmocka_unit_test(items_are_stored_in_one_form),
+        cmocka_unit_test(items_become_messages),        cmocka_unit_test(what_clients_leave_ends_no_session),
+        cmocka_unit_test(what_is_wrong_is_named),       cmocka_unit_test(the_store_is_trusted),
+        cmocka_unit_test(messages_survive_their_items), cmocka_unit_test(sealed_text_comes_back),
+        cmocka_unit_test(sealed_items_are_read),        cmocka_unit_test(items_are_stored_in_one_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -186,11 +186,8 @@ static void test_scopes_and_limits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_scopes_and_limits),
-        cmocka_unit_test(test_hashes),
-        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_lines),  cmocka_unit_test(test_flags),    cmocka_unit_test(test_scopes_and_limits),
+        cmocka_unit_test(test_hashes), cmocka_unit_test(test_mistakes),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }

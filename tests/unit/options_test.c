@@ -340,11 +340,10 @@ static void test_texts(void **state) {
 }
 
 /* Each option that somebody gave and that changes nothing is told once; those that were not given never are. */
-static const struct hearth_option_facts no_gpu = {.computes = true, .pages = true, .disk = true, .sessions = true},
-                                        gpu = {.computes = true, .gpus = 1, .pages = true, .snapshots = true,
-                                               .disk = true, .sessions = true},
-                                        gpus = {.computes = true, .gpus = 2, .pages = true},
-                                        local = {.computes = true, .local = true}, none = {0};
+static const struct hearth_option_facts
+    no_gpu = {.computes = true, .pages = true, .disk = true, .sessions = true},
+    gpu = {.computes = true, .gpus = 1, .pages = true, .snapshots = true, .disk = true, .sessions = true},
+    gpus = {.computes = true, .gpus = 2, .pages = true}, local = {.computes = true, .local = true}, none = {0};
 static const struct {
     const struct hearth_option_facts *facts;
     const char *flags[4];
@@ -417,11 +416,10 @@ static void test_without_effect(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_forms), cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_mistakes), cmocka_unit_test(test_asks),  cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_config),   cmocka_unit_test(test_config_mistakes),
-        cmocka_unit_test(test_compare),  cmocka_unit_test(test_without_effect),
+        cmocka_unit_test(test_defaults),        cmocka_unit_test(test_forms),   cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_mistakes),        cmocka_unit_test(test_asks),    cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_sizes),           cmocka_unit_test(test_lists),   cmocka_unit_test(test_config),
+        cmocka_unit_test(test_config_mistakes), cmocka_unit_test(test_compare), cmocka_unit_test(test_without_effect),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }

@@ -29,36 +29,186 @@ struct row {
 
 static const struct row rows[] = {
     {"nothing known", PAGES, {0}, {0}, {"", ""}, "abcdef", HEARTH_RESUME_FRESH, 0, 0, 0, 0, HEARTH_REASON_COLD},
-    {"live continued", PAGES, {0}, {0}, {"xyz", "abc"}, "abcdef", HEARTH_RESUME_IN_PLACE, 1, 3, 3, 0,
+    {"live continued",
+     PAGES,
+     {0},
+     {0},
+     {"xyz", "abc"},
+     "abcdef",
+     HEARTH_RESUME_IN_PLACE,
+     1,
+     3,
+     3,
+     0,
      HEARTH_REASON_EXTENDED},
-    {"live wins over stored", PAGES, {"abcd"}, {0}, {"abcd", ""}, "abcdef", HEARTH_RESUME_IN_PLACE, 0, 4, 4, 0,
+    {"live wins over stored",
+     PAGES,
+     {"abcd"},
+     {0},
+     {"abcd", ""},
+     "abcdef",
+     HEARTH_RESUME_IN_PLACE,
+     0,
+     4,
+     4,
+     0,
      HEARTH_REASON_EXTENDED},
-    {"a branch leaves the other alive", PAGES, {0}, {0}, {"abcX", ""}, "abcdef", HEARTH_RESUME_SHARE, 1, 3, 3, 0,
+    {"a branch leaves the other alive",
+     PAGES,
+     {0},
+     {0},
+     {"abcX", ""},
+     "abcdef",
+     HEARTH_RESUME_SHARE,
+     1,
+     3,
+     3,
+     0,
      HEARTH_REASON_DIVERGED},
-    {"a branch leaves the other alive where little is lost for it", PAGES, {0}, {0}, {"pqrs", "abcX"}, "abcdef",
-     HEARTH_RESUME_SHARE, 0, 3, 3, 0, HEARTH_REASON_DIVERGED},
-    {"a request again rewinds where it stands", PAGES, {0}, {0}, {"pqrstuvwxyz01234", "abcdef"}, "abcdef",
-     HEARTH_RESUME_IN_PLACE, 1, 5, 5, 0, HEARTH_REASON_NONE},
-    {"a branch with one lane rewinds it", PAGES, {0}, {0}, {"abcX"}, "abcdef", HEARTH_RESUME_IN_PLACE, 0, 3, 3, 0,
+    {"a branch leaves the other alive where little is lost for it",
+     PAGES,
+     {0},
+     {0},
+     {"pqrs", "abcX"},
+     "abcdef",
+     HEARTH_RESUME_SHARE,
+     0,
+     3,
+     3,
+     0,
      HEARTH_REASON_DIVERGED},
-    {"a busy sequence is shared from", PAGES, {0}, {0}, {"*abcd", ""}, "abcdef", HEARTH_RESUME_SHARE, 1, 4, 4, 0,
+    {"a request again rewinds where it stands",
+     PAGES,
+     {0},
+     {0},
+     {"pqrstuvwxyz01234", "abcdef"},
+     "abcdef",
+     HEARTH_RESUME_IN_PLACE,
+     1,
+     5,
+     5,
+     0,
+     HEARTH_REASON_NONE},
+    {"a branch with one lane rewinds it",
+     PAGES,
+     {0},
+     {0},
+     {"abcX"},
+     "abcdef",
+     HEARTH_RESUME_IN_PLACE,
+     0,
+     3,
+     3,
+     0,
+     HEARTH_REASON_DIVERGED},
+    {"a busy sequence is shared from",
+     PAGES,
+     {0},
+     {0},
+     {"*abcd", ""},
+     "abcdef",
+     HEARTH_RESUME_SHARE,
+     1,
+     4,
+     4,
+     0,
      HEARTH_REASON_EXTENDED},
-    {"stored behind live", PAGES, {"abcdef"}, {0}, {"*abX", ""}, "abcdefgh", HEARTH_RESUME_STORED, 1, 6, 2, 0,
+    {"stored behind live",
+     PAGES,
+     {"abcdef"},
+     {0},
+     {"*abX", ""},
+     "abcdefgh",
+     HEARTH_RESUME_STORED,
+     1,
+     6,
+     2,
+     0,
      HEARTH_REASON_EXTENDED},
-    {"the last token is computed", PAGES, {"abcdef"}, {0}, {""}, "abcdef", HEARTH_RESUME_STORED, 0, 5, 0, 0,
+    {"the last token is computed",
+     PAGES,
+     {"abcdef"},
+     {0},
+     {""},
+     "abcdef",
+     HEARTH_RESUME_STORED,
+     0,
+     5,
+     0,
+     0,
      HEARTH_REASON_NONE},
     {"half a page", PAGES, {"abcdef"}, {0}, {""}, "abcxyz", HEARTH_RESUME_STORED, 0, 3, 0, 0, HEARTH_REASON_DIVERGED},
-    {"hybrid continues its end", HYBRID, {"abc"}, {0}, {"abc"}, "abcdef", HEARTH_RESUME_IN_PLACE, 0, 3, 3, 0,
+    {"hybrid continues its end",
+     HYBRID,
+     {"abc"},
+     {0},
+     {"abc"},
+     "abcdef",
+     HEARTH_RESUME_IN_PLACE,
+     0,
+     3,
+     3,
+     0,
      HEARTH_REASON_EXTENDED},
-    {"hybrid without a snapshot", HYBRID, {"abcdef"}, {0}, {""}, "abcdxy", HEARTH_RESUME_FRESH, 0, 0, 0, 4,
+    {"hybrid without a snapshot",
+     HYBRID,
+     {"abcdef"},
+     {0},
+     {""},
+     "abcdxy",
+     HEARTH_RESUME_FRESH,
+     0,
+     0,
+     0,
+     4,
      HEARTH_REASON_NO_SNAPSHOT},
-    {"hybrid takes the latest snapshot", HYBRID, {"abcdef"}, {2, 3, 6}, {""}, "abcdxy", HEARTH_RESUME_STORED, 0, 3, 0,
-     4, HEARTH_REASON_NO_SNAPSHOT},
-    {"hybrid copies another's end", HYBRID, {0}, {0}, {"*abc", ""}, "abcdef", HEARTH_RESUME_LIVE_END, 1, 3, 3, 0,
+    {"hybrid takes the latest snapshot",
+     HYBRID,
+     {"abcdef"},
+     {2, 3, 6},
+     {""},
+     "abcdxy",
+     HEARTH_RESUME_STORED,
+     0,
+     3,
+     0,
+     4,
+     HEARTH_REASON_NO_SNAPSHOT},
+    {"hybrid copies another's end",
+     HYBRID,
+     {0},
+     {0},
+     {"*abc", ""},
+     "abcdef",
+     HEARTH_RESUME_LIVE_END,
+     1,
+     3,
+     3,
+     0,
      HEARTH_REASON_EXTENDED},
-    {"hybrid snapshot over shared pages", HYBRID, {"abcdef"}, {3}, {"*abcdX", ""}, "abcdef", HEARTH_RESUME_STORED, 1, 3,
-     3, 5, HEARTH_REASON_NO_SNAPSHOT},
-    {"recurrent needs the exact position", RECURRENT, {"abcdef"}, {4}, {""}, "abcdef", HEARTH_RESUME_STORED, 0, 4, 0, 5,
+    {"hybrid snapshot over shared pages",
+     HYBRID,
+     {"abcdef"},
+     {3},
+     {"*abcdX", ""},
+     "abcdef",
+     HEARTH_RESUME_STORED,
+     1,
+     3,
+     3,
+     5,
+     HEARTH_REASON_NO_SNAPSHOT},
+    {"recurrent needs the exact position",
+     RECURRENT,
+     {"abcdef"},
+     {4},
+     {""},
+     "abcdef",
+     HEARTH_RESUME_STORED,
+     0,
+     4,
+     0,
+     5,
      HEARTH_REASON_NO_SNAPSHOT},
 };
 
@@ -74,8 +224,9 @@ struct fixture {
 
 static size_t read_tokens(const char *text, hearth_token *tokens) {
     size_t n = strlen(text);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         tokens[i] = (unsigned char)text[i];
+    }
     return n;
 }
 
@@ -83,11 +234,13 @@ static void store(struct fixture *f, const char *text, const int32_t *snapshots)
     hearth_token tokens[64];
     int32_t n = (int32_t)read_tokens(text, tokens);
     assert_true(hearth_tree_match(f->root, tokens, (size_t)n, &f->path));
-    while (f->path.matched < n)
+    while (f->path.matched < n) {
         assert_non_null(
             hearth_tree_add(&f->tree, &f->path, tokens, 0, hearth_tree_page_end(&f->tree, f->path.matched, n), NULL));
-    for (int i = 0; snapshots && i < 3 && snapshots[i] > 0; i++)
+    }
+    for (int i = 0; snapshots && i < 3 && snapshots[i] > 0; i++) {
         assert_non_null(hearth_tree_add_snapshot(&f->tree, &f->path, snapshots[i], NULL, HEARTH_SNAPSHOT_MARK));
+    }
     hearth_tree_check(&f->tree);
 }
 
@@ -105,8 +258,9 @@ static void go_live(struct fixture *f, const char *text, bool rewinds) {
 
 /* What the live sequences have in common with a prompt. */
 static const int32_t *commons(struct fixture *f, const hearth_token *prompt, size_t n, struct hearth_digest salt) {
-    for (size_t i = 0; i < f->live_count; i++)
+    for (size_t i = 0; i < f->live_count; i++) {
         f->commons[i] = hearth_plan_common(f->list[i], prompt, n, salt);
+    }
     return f->commons;
 }
 
@@ -119,10 +273,12 @@ static void init(struct fixture *f) {
 static void check_row(const struct row *row) {
     struct fixture f = {.live_count = 0};
     init(&f);
-    for (int i = 0; i < 3 && row->stored[i]; i++)
+    for (int i = 0; i < 3 && row->stored[i]; i++) {
         store(&f, row->stored[i], i == 0 ? row->snapshots : NULL);
-    for (int i = 0; i < 3 && row->live[i]; i++)
+    }
+    for (int i = 0; i < 3 && row->live[i]; i++) {
         go_live(&f, row->live[i], row->memory_class == PAGES);
+    }
     struct hearth_caps caps = {.memory_class = row->memory_class, .cache_ok = true, .page_bytes_per_token = 10};
     struct hearth_costs costs;
     hearth_costs_init(&costs);
@@ -147,19 +303,22 @@ static void check_row(const struct row *row) {
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(hearth_plan_resume(&input), plan.resume);
     if (plan.how != row->how || plan.target != row->target || plan.resume != row->resume ||
-        plan.live_tokens != row->live_tokens || plan.divergence != row->divergence || plan.reason != row->reason)
+        plan.live_tokens != row->live_tokens || plan.divergence != row->divergence || plan.reason != row->reason) {
         fail_msg("%s: how %d target %d resume %d live %d divergence %d reason %s", row->name, plan.how, plan.target,
                  plan.resume, plan.live_tokens, plan.divergence, hearth_reason_text(plan.reason));
-    for (size_t i = 0; i < f.live_count; i++)
+    }
+    for (size_t i = 0; i < f.live_count; i++) {
         hearth_tokens_finish(&f.lives[i].tokens);
+    }
     hearth_path_finish(&f.path);
     hearth_tree_finish(&f.tree, NULL, NULL);
 }
 
 static void test_table(void **state) {
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         check_row(&rows[i]);
+    }
 }
 
 /* With a slow tier and a fast engine, computing wins and the reason says so. */
@@ -212,10 +371,16 @@ static void test_far(void **state) {
     assert_true(hearth_tree_match(f.root, prompt, n, &f.path));
     assert_int_equal(f.path.n, 3);
     f.path.pages[1]->item.copy = (struct hearth_copy){.state = HEARTH_COPY_THERE, .p0 = 4};
-    struct hearth_plan_input input = {.prompt = prompt, .n = n, .path = &f.path, .usable = 12, .lives = f.list,
+    struct hearth_plan_input input = {.prompt = prompt,
+                                      .n = n,
+                                      .path = &f.path,
+                                      .usable = 12,
+                                      .lives = f.list,
                                       .rewind_floors = f.floors,
                                       .commons = commons(&f, prompt, n, (struct hearth_digest){0}),
-                                      .live_count = 1, .caps = &caps, .costs = &costs};
+                                      .live_count = 1,
+                                      .caps = &caps,
+                                      .costs = &costs};
     struct hearth_plan plan;
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 4); /* reading 4 tokens takes longer than computing 8 */
@@ -248,9 +413,15 @@ static void test_salt(void **state) {
     size_t n = read_tokens("abcdef", prompt);
     assert_true(hearth_tree_match(NULL, prompt, n, &f.path));
     struct hearth_digest salt = {1, 2};
-    struct hearth_plan_input input = {.prompt = prompt, .n = n, .path = &f.path, .lives = f.list,
-                                      .rewind_floors = f.floors, .commons = commons(&f, prompt, n, salt),
-                                      .live_count = 1, .caps = &caps, .costs = &costs};
+    struct hearth_plan_input input = {.prompt = prompt,
+                                      .n = n,
+                                      .path = &f.path,
+                                      .lives = f.list,
+                                      .rewind_floors = f.floors,
+                                      .commons = commons(&f, prompt, n, salt),
+                                      .live_count = 1,
+                                      .caps = &caps,
+                                      .costs = &costs};
     struct hearth_plan plan;
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 0);

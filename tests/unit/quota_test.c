@@ -82,7 +82,12 @@ static void requests_at_once(void **state) {
 }
 
 static void hashes(void **state) {
-    static const char *const bad[] = {"", "sha256:", "sha256:00", "sha256::2bb80d53", "sha1:00", "sha256:a:b:c",
+    static const char *const bad[] = {"",
+                                      "sha256:",
+                                      "sha256:00",
+                                      "sha256::2bb80d53",
+                                      "sha1:00",
+                                      "sha256:a:b:c",
                                       "sha256:salt:zz8b0d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"};
     struct hearth_key_hash made, read;
     char text[HEARTH_KEY_HASH_TEXT_MAX];

@@ -116,8 +116,7 @@ static const struct refused {
     {"{'$ref':'#/$defs/x'}", "$ref: \"#/$defs/x\" leads nowhere"},
     {"{'$ref':'https://example.com/s'}", "$ref: \"https://example.com/s\" does not lead into this schema"},
     {"{'$ref':'#/$defs/a','$defs':{'a':{'anyOf':[{'type':'null'},{'$ref':'#/$defs/a'}]}}}", "$ref: it leads to itself"},
-    {"{'$ref':'#/$defs/a','$defs':{'a':{'allOf':[{'$ref':'#/$defs/a'},{}]}}}",
-     "#/$defs/a.$ref: it leads to itself"},
+    {"{'$ref':'#/$defs/a','$defs':{'a':{'allOf':[{'$ref':'#/$defs/a'},{}]}}}", "#/$defs/a.$ref: it leads to itself"},
     {"{'type':'object','properties':{'a':{'$ref':'#'}},'required':['a']}", "$ref: its values never end"},
     {"{'$dynamicRef':'#x'}", "$dynamicRef: only $ref"},
     {"{'type':'string','const':1}", "no value is valid by this schema"},
@@ -259,8 +258,7 @@ static void ranges_are_filled_in(void **state) {
         const char *schema, *rule;
     } ranges[] = {
         {"{'type':'integer','minimum':-1,'exclusiveMaximum':3}", "root ::= (\"-\" ( ([1])) | ( ([0-2])))\n"},
-        {"{'type':'integer','minimum':105,'maximum':110}",
-         "root ::= (( ([1] ([0] ([5-9]) | [1] ([0])))))\n"},
+        {"{'type':'integer','minimum':105,'maximum':110}", "root ::= (( ([1] ([0] ([5-9]) | [1] ([0])))))\n"},
         {"{'type':'number','minimum':0,'maximum':1}", "root ::= ((\"1\" | ( ([0])) (\".\" [0-9]{1,6})?))\n"},
         {"{'type':'array','items':{'type':'number','minimum':9,'maximum':9}}", "item ::= ((\"9\"))\n"},
     };
@@ -285,8 +283,8 @@ static void every_form_becomes_a_grammar(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kept_in_a_stronger_form),   cmocka_unit_test(refused_with_the_keyword),
-        cmocka_unit_test(large_schemas_are_refused), cmocka_unit_test(ranges_are_filled_in),
+        cmocka_unit_test(kept_in_a_stronger_form),      cmocka_unit_test(refused_with_the_keyword),
+        cmocka_unit_test(large_schemas_are_refused),    cmocka_unit_test(ranges_are_filled_in),
         cmocka_unit_test(every_form_becomes_a_grammar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -51,11 +51,8 @@ static void two_who_do_not_fit_take_turns_once(void **state) {
     struct hearth_tokens old = tokens_like(1, 1000), late = tokens_like(2, 1400);
     for (uint32_t i = 0; i < 6; i++) {
         struct stage stage;
-        const struct stage_options options = {.memory_class = classes[i % 3],
-                                              .ctx_tokens = 2048,
-                                              .lanes = 2,
-                                              .spare = i / 3,
-                                              .decode_tokens_per_s = 2};
+        const struct stage_options options = {
+            .memory_class = classes[i % 3], .ctx_tokens = 2048, .lanes = 2, .spare = i / 3, .decode_tokens_per_s = 2};
         open_load(&stage, &options);
         struct hearth_request first = request_for(&old, 60), second = request_for(&late, 5);
         struct gate gate;

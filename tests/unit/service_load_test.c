@@ -83,10 +83,8 @@ static void the_spare_place_is_given_on(void **state) {
     for (int memory_class = 0; memory_class < 8; memory_class++) {
         struct stage stage;
         bool cancel = memory_class >= 4;
-        const struct stage_options options = {.memory_class = (enum hearth_memory_class)(memory_class % 4),
-                                              .ctx_tokens = 32768,
-                                              .lanes = 1,
-                                              .spare = 1};
+        const struct stage_options options = {
+            .memory_class = (enum hearth_memory_class)(memory_class % 4), .ctx_tokens = 32768, .lanes = 1, .spare = 1};
         open_load(&stage, &options);
         struct gate gates[2];
         struct hearth_request requests[3];

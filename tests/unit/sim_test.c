@@ -51,7 +51,7 @@ static void tokenizer_loses_nothing(void **state) {
     (void)state;
     struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 1);
     struct rng rng = {seed_announced(1)};
-    static const char *const bits[] = {" the", "{\"",           "\": \"", "<|im_end|>", "<|",
+    static const char *const bits[] = {" the",  "{\"",          "\": \"", "<|im_end|>", "<|",
                                        "hello", "\xF0\x9F\x98", "\x80",   "\n"};
     for (int round = 0; round < 3000; round++) {
         struct hearth_buf text = {0}, back = {0};
@@ -348,32 +348,32 @@ static void misuse(void **state) {
     struct hearth_buf out = {0};
     struct hearth_batch_item items[65] = {{0}};
     assert_int_equal(feed(engine, 0, 0, "abcdef"), HEARTH_OK);
-    assert_stops((void)feed(engine, 0, 7, "x"));                   /* a gap */
-    assert_stops((void)feed(engine, 0, 5, "x"));                   /* a position twice */
-    assert_stops((void)ops->decode(engine, items, 65));            /* more than a batch */
+    assert_stops((void)feed(engine, 0, 7, "x"));        /* a gap */
+    assert_stops((void)feed(engine, 0, 5, "x"));        /* a position twice */
+    assert_stops((void)ops->decode(engine, items, 65)); /* more than a batch */
     assert_stops((void)ops->decode(engine, items, 0));
-    assert_stops((void)feed(engine, 4, 0, "x"));                   /* no such sequence */
-    assert_stops((void)ops->seq_rewind(engine, 0, 5));             /* below its floor */
-    assert_stops((void)ops->snapshot_export(engine, 0, 5, &out));  /* not where it stands */
-    assert_stops((void)ops->page_export(engine, 0, 0, 7, &out));   /* more than it holds */
-    assert_stops((void)ops->seq_share(engine, 0, 1, 2, 4));        /* not at the end of the other one */
+    assert_stops((void)feed(engine, 4, 0, "x"));                  /* no such sequence */
+    assert_stops((void)ops->seq_rewind(engine, 0, 5));            /* below its floor */
+    assert_stops((void)ops->snapshot_export(engine, 0, 5, &out)); /* not where it stands */
+    assert_stops((void)ops->page_export(engine, 0, 0, 7, &out));  /* more than it holds */
+    assert_stops((void)ops->seq_share(engine, 0, 1, 2, 4));       /* not at the end of the other one */
     assert_int_equal(ops->seq_keep(engine, 0, 4), HEARTH_OK);
-    assert_stops((void)feed(engine, 0, 4, "x"));                   /* incomplete */
+    assert_stops((void)feed(engine, 0, 4, "x")); /* incomplete */
     assert_stops((void)ops->snapshot_export(engine, 0, 4, &out));
     hearth_sim_fault(engine, HEARTH_SIM_FAULT_DECODE, 1, false);
     assert_int_equal(feed(engine, 1, 0, "abc"), HEARTH_ERR_ENGINE);
-    assert_stops((void)feed(engine, 1, 0, "x"));                   /* to be cleared first */
+    assert_stops((void)feed(engine, 1, 0, "x")); /* to be cleared first */
     ops->seq_clear(engine, 1);
     assert_int_equal(feed(engine, 1, 0, "x"), HEARTH_OK);
     ops->destroy(engine);
 
     engine = engine_make(HEARTH_MEMORY_PAGES, 5);
     assert_int_equal(feed(engine, 0, 0, "abc"), HEARTH_OK);
-    assert_stops((void)ops->snapshot_export(engine, 0, 3, &out));  /* it has none */
+    assert_stops((void)ops->snapshot_export(engine, 0, 3, &out)); /* it has none */
     struct hearth_sampling s;
     hearth_sampling_default(&s);
     struct hearth_sampler *sampler = ops->sampler_create(engine, &s, NULL);
-    assert_stops((void)ops->sample(engine, sampler, 1, 0, NULL));     /* no output was asked for */
+    assert_stops((void)ops->sample(engine, sampler, 1, 0, NULL)); /* no output was asked for */
     ops->sampler_destroy(engine, sampler);
     ops->destroy(engine);
 }

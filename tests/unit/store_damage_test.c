@@ -75,25 +75,19 @@ static size_t spoil(struct rng *rng, uint8_t *bytes) {
     const uint32_t pages = (uint32_t)(whole_len / PAGE);
     uint8_t *page = bytes + PAGE * rng_below(rng, pages), *other = bytes + PAGE * rng_below(rng, pages), keep[PAGE];
     switch (rng_below(rng, 8)) {
-    case 0:
-        bytes[rng_below(rng, (uint32_t)whole_len)] ^= (uint8_t)(1u << rng_below(rng, 8));
-        break;
+    case 0: bytes[rng_below(rng, (uint32_t)whole_len)] ^= (uint8_t)(1u << rng_below(rng, 8)); break;
     case 1:
         for (uint32_t i = 0, n = 1 + rng_below(rng, 60); i < n; i++) {
             page[rng_below(rng, PAGE)] = (uint8_t)rng_next(rng);
         }
         break;
-    case 2:
-        memset(page, 0, PAGE);
-        break;
+    case 2: memset(page, 0, PAGE); break;
     case 3:
         memcpy(keep, page, PAGE);
         memcpy(page, other, PAGE);
         memcpy(other, keep, PAGE);
         break;
-    case 4:
-        memcpy(page, other, PAGE);
-        break;
+    case 4: memcpy(page, other, PAGE); break;
     case 5:
         for (uint32_t i = 0; i < PAGE; i++) {
             page[i] = (uint8_t)rng_next(rng);
@@ -102,8 +96,7 @@ static size_t spoil(struct rng *rng, uint8_t *bytes) {
     case 6:
         memset(page + rng_below(rng, PAGE / 2), 0, PAGE / 2); /* half of a write */
         break;
-    default:
-        return rng_once_in(rng, 2) ? PAGE * rng_below(rng, pages) : rng_below(rng, (uint32_t)whole_len);
+    default: return rng_once_in(rng, 2) ? PAGE * rng_below(rng, pages) : rng_below(rng, (uint32_t)whole_len);
     }
     return whole_len;
 }

@@ -278,7 +278,7 @@ static void tokens_are_known_as_far_as_they_fit(void **state) {
 static void sessions_are_made_changed_and_listed(void **state) {
     (void)state;
     struct hearth_store *store = open_plain();
-    struct hearth_session session = {.name = (char *)(uintptr_t) "caf\xC3\xA9", .owner = alice}, got, *list;
+    struct hearth_session session = {.name = (char *)(uintptr_t)"caf\xC3\xA9", .owner = alice}, got, *list;
     size_t count;
     assert_true(hearth_buf_text(&session.metadata, "{\"a\":1}"));
     assert_int_equal(hearth_store_session_put(store, &session, true, NULL), HEARTH_ERR_NOT_FOUND);

@@ -432,9 +432,9 @@ static void deep_nesting_is_content(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deltas_add_up_for_any_pieces),     cmocka_unit_test(whole_texts_are_read),
-        cmocka_unit_test(cut_replies_lose_nothing),         cmocka_unit_test(what_is_no_reply_becomes_content),
-        cmocka_unit_test(long_replies_take_linear_time),    cmocka_unit_test(deep_nesting_is_content),
+        cmocka_unit_test(deltas_add_up_for_any_pieces),  cmocka_unit_test(whole_texts_are_read),
+        cmocka_unit_test(cut_replies_lose_nothing),      cmocka_unit_test(what_is_no_reply_becomes_content),
+        cmocka_unit_test(long_replies_take_linear_time), cmocka_unit_test(deep_nesting_is_content),
     };
     return cmocka_run_group_tests(tests, make_shapes, free_shapes);
 }

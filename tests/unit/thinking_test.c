@@ -13,8 +13,14 @@ static const hearth_token *const ends[] = {end_short, end_long};
 static const size_t end_counts[] = {1, 2};
 
 static struct hearth_thinking thinking(int32_t budget) {
-    return (struct hearth_thinking){.start = start, .start_count = 2, .ends = ends, .end_counts = end_counts,
-                                    .end_count = 2, .budget_tokens = budget, .forced = forced, .forced_count = 4};
+    return (struct hearth_thinking){.start = start,
+                                    .start_count = 2,
+                                    .ends = ends,
+                                    .end_counts = end_counts,
+                                    .end_count = 2,
+                                    .budget_tokens = budget,
+                                    .forced = forced,
+                                    .forced_count = 4};
 }
 
 /* Shows tokens until one that is negative. */
@@ -68,8 +74,8 @@ static void a_sequence_does_not_cross_a_change(void **state) {
     static const hearth_token same[] = {7, 7};
     static const hearth_token *const same_ends[] = {same};
     static const size_t two[] = {2};
-    struct hearth_thinking all = {.start = same, .start_count = 2, .ends = same_ends, .end_counts = two,
-                                  .end_count = 1, .budget_tokens = -1};
+    struct hearth_thinking all = {
+        .start = same, .start_count = 2, .ends = same_ends, .end_counts = two, .end_count = 1, .budget_tokens = -1};
     struct hearth_thinker t;
     hearth_thinker_init(&t, &all);
     SHOW(&t, 7, 7);

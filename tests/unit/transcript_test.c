@@ -198,9 +198,8 @@ static void an_edited_reply_is_text(void **state) {
     assert_tokens_of(&f, &result.tokens, text);
     assert_int_equal(result.sampled_tokens, 0);
     assert_true(result.fork.known);
-    struct hearth_transcript_prompt prompt = {.root = hearth_transcript_root(NULL, NULL, no_salt),
-                                              .messages = history,
-                                              .message_count = 3};
+    struct hearth_transcript_prompt prompt = {
+        .root = hearth_transcript_root(NULL, NULL, no_salt), .messages = history, .message_count = 3};
     struct hearth_diagnosis diagnosis;
     hearth_diagnose(&result.fork, &prompt, &diagnosis);
     assert_string_equal(result.fork.before, " the end");

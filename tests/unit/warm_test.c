@@ -35,19 +35,22 @@ static void blocks_are_made_up_to_the_limit(void **state) {
     const size_t len = 5902056; /* a page of a small model */
     int made = 0;
     hearth_warm_limit(32 * MIB);
-    while (made < 100 && hearth_warm_make(len))
+    while (made < 100 && hearth_warm_make(len)) {
         made++;
+    }
     assert_in_range(made, 3, 8); /* how much of a block counts depends on where it came to lie */
     void *blocks[8];
     for (int i = 0; i < made; i++) {
         blocks[i] = hearth_warm_take(len);
         assert_non_null(blocks[i]);
-        for (int k = 0; k < i; k++)
+        for (int k = 0; k < i; k++) {
             assert_ptr_not_equal(blocks[i], blocks[k]);
+        }
     }
     assert_true(hearth_warm_make(len)); /* what was taken makes room */
-    for (int i = 0; i < made; i++)
+    for (int i = 0; i < made; i++) {
         hearth_warm_give(blocks[i]);
+    }
     hearth_warm_limit(0);
 }
 

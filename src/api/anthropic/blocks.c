@@ -25,10 +25,10 @@ struct reader {
     struct hearth_history *history;
     /* The message that is being put together; open is NULL between two. */
     struct hearth_message *open;
-    size_t open_index;                 /* the message of the body that has added to it last */
+    size_t open_index; /* the message of the body that has added to it last */
     struct hearth_buf text, reasoning, unseen;
-    bool kept_empty;                   /* it is a reply that said nothing */
-    json_t *calls;                     /* tool_use blocks */
+    bool kept_empty;                    /* it is a reply that said nothing */
+    json_t *calls;                      /* tool_use blocks */
     const struct hearth_message *asked; /* the assistant's last message: results answer its calls */
     const struct hearth_message *noted; /* the one whose calls these are: */
     json_t *call_ids;
@@ -47,8 +47,9 @@ static char *take_text(struct hearth_buf *text) {
 
 static bool append(struct reader *reader, struct hearth_buf *text, const char *between, const json_t *string) {
     const size_t len = json_string_length(string);
-    return len == 0 || ((text->len == 0 || hearth_buf_append(text, between, strlen(between))) &&
-                        hearth_buf_append(text, json_string_value(string), len)) ||
+    return len == 0 ||
+           ((text->len == 0 || hearth_buf_append(text, between, strlen(between))) &&
+            hearth_buf_append(text, json_string_value(string), len)) ||
            fail_nomem(reader);
 }
 
@@ -325,9 +326,9 @@ static bool read_media(struct reader *reader, const json_t *block) {
         return fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_result'");
     }
     if (reader->job->api->strict_content) {
-        return strcmp(type, "image") == 0 ? FAIL("image: this model has no vision, it reads text only")
-                                          : FAIL("%s: this model reads no files; documents of type \"text\" are read",
-                                                 type);
+        return strcmp(type, "image") == 0
+                   ? FAIL("image: this model has no vision, it reads text only")
+                   : FAIL("%s: this model reads no files; documents of type \"text\" are read", type);
     }
     return add_note(reader, block);
 }
@@ -369,12 +370,9 @@ static bool read_thinking(struct reader *reader, const json_t *block) {
     const size_t len = json_string_length(thinking);
     switch (signature != NULL ? hearth_signature_check(reader->job->api, text, len, signature)
                               : HEARTH_SIGNATURE_FOREIGN) {
-    case HEARTH_SIGNATURE_VALID:
-        return append(reader, &reader->reasoning, "\n", thinking);
-    case HEARTH_SIGNATURE_WRONG:
-        return FAIL("Invalid `signature` in `thinking` block");
-    case HEARTH_SIGNATURE_FOREIGN:
-        break;
+    case HEARTH_SIGNATURE_VALID: return append(reader, &reader->reasoning, "\n", thinking);
+    case HEARTH_SIGNATURE_WRONG: return FAIL("Invalid `signature` in `thinking` block");
+    case HEARTH_SIGNATURE_FOREIGN: break;
     }
     hearth_log(HEARTH_LOG_DEBUG, "api: %s: thinking that was signed elsewhere is left out", reader->reading->place);
     return true;
@@ -472,10 +470,10 @@ static bool read_blocks(struct reader *reader, const json_t *content, enum heart
     const json_t *block;
     json_array_foreach(content, i, block) {
         snprintf(place + len, sizeof reader->reading->place - len, ".content.%zu", i);
-        const bool ok = role == HEARTH_ROLE_USER     ? read_user_block(reader, block, index)
-                        : role == HEARTH_ROLE_SYSTEM ? read_system_block(reader, block, index)
-                                                     : open_message(reader, role, index) &&
-                                                           read_assistant_block(reader, block);
+        const bool ok = role == HEARTH_ROLE_USER ? read_user_block(reader, block, index)
+                        : role == HEARTH_ROLE_SYSTEM
+                            ? read_system_block(reader, block, index)
+                            : open_message(reader, role, index) && read_assistant_block(reader, block);
         if (!ok) {
             return false;
         }
@@ -579,7 +577,7 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
     const size_t count = json_array_size(messages);
     snprintf(reading->place, sizeof reading->place, "messages");
     if (count == 0) {
-        return FAIL("%s", messages == NULL           ? "Field required"
+        return FAIL("%s", messages == NULL          ? "Field required"
                           : json_is_array(messages) ? "at least one message is required"
                                                     : "Input should be a list");
     }

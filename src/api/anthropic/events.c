@@ -19,7 +19,7 @@ enum block { BLOCK_NONE, BLOCK_THINKING, BLOCK_TEXT, BLOCK_CALL };
 struct hearth_anthropic_state {
     bool omits_thinking; /* thinking.display: "omitted" */
     bool diagnoses;
-    char *previous_id;   /* diagnostics.previous_message_id, or NULL */
+    char *previous_id; /* diagnostics.previous_message_id, or NULL */
     char *request_id;
     uint32_t prompt_tokens;
     /* Of a stream. */
@@ -131,9 +131,8 @@ static json_t *content_json(const struct hearth_job *job) {
         ok = json_array_append_new(content, thinking_json(job, message->reasoning)) == 0;
     }
     if (ok && !all_space(message->content, message->content_len)) {
-        ok = json_array_append_new(content,
-                                   json_pack("{s:s, s:o}", "type", "text", "text",
-                                             hearth_json_text(message->content, message->content_len))) == 0;
+        ok = json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text",
+                                                      hearth_json_text(message->content, message->content_len))) == 0;
     }
     for (size_t i = 0; ok && i < message->call_count; i++) {
         ok = json_array_append_new(content, call_json(&message->calls[i])) == 0;
@@ -151,8 +150,8 @@ static json_t *whole(struct hearth_job *job) {
     if (json_object_set_new(message, "content", content_json(job)) < 0 ||
         json_object_set_new(message, "stop_reason", json_string(stop_reason(choice))) < 0 ||
         json_object_set_new(message, "stop_sequence",
-                            choice->stop != NULL ? hearth_json_text(choice->stop, strlen(choice->stop))
-                                                 : json_null()) < 0 ||
+                            choice->stop != NULL ? hearth_json_text(choice->stop, strlen(choice->stop)) : json_null()) <
+            0 ||
         json_object_set_new(message, "usage", hearth_anthropic_usage(job, 0, true)) < 0 ||
         json_object_set_new(message, "hearth", receipt_json(job)) < 0) {
         json_decref(message);
@@ -186,9 +185,9 @@ static bool begin(struct hearth_job *job, struct hearth_buf *out) {
 
 /* A delta of the open block; given up. */
 static bool print_delta(const struct hearth_anthropic_state *state, json_t *delta, struct hearth_buf *out) {
-    return hearth_sse(out, "content_block_delta",
-                      json_pack("{s:s, s:I, s:o}", "type", "content_block_delta", "index", state->index, "delta",
-                                delta));
+    return hearth_sse(
+        out, "content_block_delta",
+        json_pack("{s:s, s:I, s:o}", "type", "content_block_delta", "index", state->index, "delta", delta));
 }
 
 static bool print_signature(const struct hearth_job *job, struct hearth_buf *out) {
@@ -215,9 +214,9 @@ static bool close_block(const struct hearth_job *job, struct hearth_buf *out) {
 static bool open_block(const struct hearth_job *job, enum block kind, json_t *content, struct hearth_buf *out) {
     struct hearth_anthropic_state *state = job->dialect_state;
     state->open = kind;
-    return hearth_sse(out, "content_block_start",
-                      json_pack("{s:s, s:I, s:o}", "type", "content_block_start", "index", state->index,
-                                "content_block", content));
+    return hearth_sse(
+        out, "content_block_start",
+        json_pack("{s:s, s:I, s:o}", "type", "content_block_start", "index", state->index, "content_block", content));
 }
 
 static bool print_thinking(const struct hearth_job *job, const char *text, size_t len, struct hearth_buf *out) {
@@ -293,10 +292,10 @@ static bool end(struct hearth_choice *choice, struct hearth_buf *out) {
 
 static bool finish(struct hearth_job *job, struct hearth_buf *out) {
     const struct hearth_choice *choice = &job->choices[0];
-    json_t *event = json_pack(
-        "{s:s, s:{s:s, s:o}, s:o, s:o}", "type", "message_delta", "delta", "stop_reason", stop_reason(choice),
-        "stop_sequence", choice->stop != NULL ? hearth_json_text(choice->stop, strlen(choice->stop)) : json_null(),
-        "usage", hearth_anthropic_usage(job, 0, false), "hearth", receipt_json(job));
+    json_t *event = json_pack("{s:s, s:{s:s, s:o}, s:o, s:o}", "type", "message_delta", "delta", "stop_reason",
+                              stop_reason(choice), "stop_sequence",
+                              choice->stop != NULL ? hearth_json_text(choice->stop, strlen(choice->stop)) : json_null(),
+                              "usage", hearth_anthropic_usage(job, 0, false), "hearth", receipt_json(job));
     return hearth_sse(out, "message_delta", event) &&
            hearth_sse(out, "message_stop", json_pack("{s:s}", "type", "message_stop"));
 }

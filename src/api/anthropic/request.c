@@ -142,8 +142,7 @@ static bool translate_thinking(struct hearth_anthropic_reading *reading, const j
     if (strcmp(type, "between_tools") == 0) {
         type = "adaptive";
     }
-    return set(reading, neutral, "thinking",
-               json_pack("{s:s, s:O*}", "type", type, "budget_tokens", given));
+    return set(reading, neutral, "thinking", json_pack("{s:s, s:O*}", "type", type, "budget_tokens", given));
 }
 
 static bool translate_stops(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral) {
@@ -180,9 +179,19 @@ static bool check_max_tokens(struct hearth_anthropic_reading *reading, const jso
 
 /* A chat request with everything of this one but its messages. NULL: job->error is filled. */
 static json_t *translate(struct hearth_anthropic_reading *reading, const json_t *body) {
-    static const char *const same[] = {"model", "max_tokens", "temperature",  "top_p",      "top_k",
-                                       "min_p", "stream",     "seed",         "ignore_eos", "logit_bias",
-                                       "cache_prompt",        "cache_salt",   "chat_template_kwargs"};
+    static const char *const same[] = {"model",
+                                       "max_tokens",
+                                       "temperature",
+                                       "top_p",
+                                       "top_k",
+                                       "min_p",
+                                       "stream",
+                                       "seed",
+                                       "ignore_eos",
+                                       "logit_bias",
+                                       "cache_prompt",
+                                       "cache_salt",
+                                       "chat_template_kwargs"};
     json_t *neutral = json_object();
     bool ok = neutral != NULL || hearth_api_fail_nomem(&reading->job->error);
     for (size_t i = 0; ok && i < sizeof same / sizeof same[0]; i++) {
@@ -275,15 +284,15 @@ static bool read_thread(struct hearth_anthropic_reading *reading, const json_t *
 
 static bool read_all(struct hearth_anthropic_reading *reading, const json_t *body) {
     struct hearth_job *job = reading->job;
-    return read_thread(reading, body) && read_options(reading, body) &&
-           hearth_anthropic_read_messages(reading, body) && settle_breakpoints(reading, body) &&
+    return read_thread(reading, body) && read_options(reading, body) && hearth_anthropic_read_messages(reading, body) &&
+           settle_breakpoints(reading, body) &&
            (reading->threads ? hearth_kept_keep(job, NULL, true) : hearth_kept_attach_session(job, body));
 }
 
 /* Everything up to the prompt. A last message of the assistant's is continued. */
 static bool prepare(struct hearth_job *job, const json_t *body) {
-    struct hearth_anthropic_reading reading = {.job = job, .session = hearth_json_get(body, "session_id") != NULL ||
-                                                                      job->session_header != NULL};
+    struct hearth_anthropic_reading reading = {
+        .job = job, .session = hearth_json_get(body, "session_id") != NULL || job->session_header != NULL};
     const bool ok = read_all(&reading, body);
     json_decref(reading.thread);
     if (!ok) {

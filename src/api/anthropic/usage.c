@@ -30,11 +30,10 @@ json_t *hearth_anthropic_usage(const struct hearth_job *job, uint32_t known_toke
     const bool known = receipt->prompt_tokens > 0;
     const json_int_t created = known ? written(job, cached, 1) : 0;
     const json_int_t created_1h = known ? written(job, cached, HOUR_US) : 0;
-    json_t *usage =
-        json_pack("{s:I, s:I, s:I, s:I, s:{s:I}}", "input_tokens", prompt - (json_int_t)cached - created,
-                  "cache_creation_input_tokens", created, "cache_read_input_tokens", (json_int_t)cached,
-                  "output_tokens", (json_int_t)choice->generated_tokens, "output_tokens_details", "thinking_tokens",
-                  (json_int_t)choice->reasoning_tokens);
+    json_t *usage = json_pack("{s:I, s:I, s:I, s:I, s:{s:I}}", "input_tokens", prompt - (json_int_t)cached - created,
+                              "cache_creation_input_tokens", created, "cache_read_input_tokens", (json_int_t)cached,
+                              "output_tokens", (json_int_t)choice->generated_tokens, "output_tokens_details",
+                              "thinking_tokens", (json_int_t)choice->reasoning_tokens);
     if (total && usage != NULL &&
         (json_object_set_new(usage, "cache_creation",
                              json_pack("{s:I, s:I}", "ephemeral_5m_input_tokens", created - created_1h,

@@ -85,10 +85,9 @@ static bool fail_store(struct hearth_job *job, int err, const char *name, const 
 }
 
 static json_t *conversation_json(const struct hearth_session *session) {
-    json_t *metadata = session->metadata.len > 0
-                           ? hearth_json_load((const char *)session->metadata.data, session->metadata.len,
-                                              JSON_ALLOW_NUL, NULL)
-                           : json_object();
+    json_t *metadata = session->metadata.len > 0 ? hearth_json_load((const char *)session->metadata.data,
+                                                                    session->metadata.len, JSON_ALLOW_NUL, NULL)
+                                                 : json_object();
     return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_json_text(session->name, strlen(session->name)), "object",
                      "conversation", "created_at", (json_int_t)(session->created_us / 1000000), "metadata", metadata);
 }
@@ -153,8 +152,12 @@ static json_t *read_items(struct hearth_job *job, const json_t *body) {
 static bool put_items(struct hearth_job *job, const struct hearth_session *session, json_t *items,
                       struct hearth_turn *turn) {
     struct hearth_errmsg msg = {{0}};
-    *turn = (struct hearth_turn){.id = job->id_bits, .owner = job->owner, .parent = session->head,
-                                 .status = HEARTH_TURN_COMPLETED, .session = strdup(session->name), .joins = true,
+    *turn = (struct hearth_turn){.id = job->id_bits,
+                                 .owner = job->owner,
+                                 .parent = session->head,
+                                 .status = HEARTH_TURN_COMPLETED,
+                                 .session = strdup(session->name),
+                                 .joins = true,
                                  .quota = job->caller.stored};
     if (!hearth_json_write(json_pack("{s:o, s:[], s:{}}", "input", items, "output", "response"), &turn->body) ||
         turn->session == NULL) {
@@ -281,10 +284,9 @@ bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body
     if (ok && job->kept->line.count > 0) { /* by now it may be another one */
         session.head = job->kept->line.turns[job->kept->line.count - 1].id;
     }
-    ok = ok && items != NULL &&
-         (json_array_size(items) == 0 || put_items(job, &session, json_incref(items), &turn)) &&
-         (json_array_size(items) == 0 || hearth_list_add_turn(list, &turn, false) ||
-          hearth_api_fail_nomem(&job->error));
+    ok =
+        ok && items != NULL && (json_array_size(items) == 0 || put_items(job, &session, json_incref(items), &turn)) &&
+        (json_array_size(items) == 0 || hearth_list_add_turn(list, &turn, false) || hearth_api_fail_nomem(&job->error));
     hearth_conversation_unlock(&lock);
     json_decref(items);
     hearth_turn_finish(&turn);
@@ -313,9 +315,8 @@ static bool find_item(struct hearth_job *job, const struct hearth_line *line, si
             }
         }
     }
-    const bool ok = *turn < line->count ||
-                    hearth_api_fail(&job->error, 404, "not_found", "item_id", "Item with id '%.100s' not found.",
-                                    id != NULL ? id : "");
+    const bool ok = *turn < line->count || hearth_api_fail(&job->error, 404, "not_found", "item_id",
+                                                           "Item with id '%.100s' not found.", id != NULL ? id : "");
     free(id);
     return ok;
 }

@@ -21,8 +21,7 @@ static bool begin_background(struct hearth_job *job) {
     if (record == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    if (!job->generation.stream &&
-        !hearth_job_respond(job, hearth_response_json(job, HEARTH_TURN_QUEUED, false))) {
+    if (!job->generation.stream && !hearth_job_respond(job, hearth_response_json(job, HEARTH_TURN_QUEUED, false))) {
         json_decref(record);
         return false;
     }
@@ -199,6 +198,6 @@ bool hearth_responses_tokens_prepare(struct hearth_job *job, const json_t *body)
     hearth_response_destroy(job->dialect_state);
     job->dialect_state = NULL;
     job->dialect = NULL;
-    return hearth_job_respond(job, json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
-                                             (json_int_t)tokens));
+    return hearth_job_respond(
+        job, json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens", (json_int_t)tokens));
 }

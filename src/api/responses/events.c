@@ -22,7 +22,7 @@ struct hearth_response_item {
     enum kind kind;
     size_t index; /* in the output */
     char id[64];
-    size_t call;  /* of a call: as deltas count them */
+    size_t call; /* of a call: as deltas count them */
     char *call_id, *name;
     bool custom;
     struct hearth_buf text; /* so far: text, reasoning, arguments */
@@ -83,8 +83,7 @@ static json_t *empty_item(const struct hearth_response_item *item) {
     case MESSAGE:
         return json_pack("{s:s, s:s, s:s, s:s, s:[]}", "id", item->id, "type", "message", "status", "in_progress",
                          "role", "assistant", "content");
-    case CALL:
-        break;
+    case CALL: break;
     }
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:s}", "id", item->id, "type",
                      item->custom ? "custom_tool_call" : "function_call", "status", "in_progress", "call_id",
@@ -199,8 +198,8 @@ static json_t *extra_of(const struct hearth_job *job, const struct hearth_respon
     const struct hearth_response *response = job->dialect_state;
     json_t *extra = json_object();
     if (item->kind == REASONING && response->encrypts) {
-        char *sealed = hearth_sealed_close(job->api, HEARTH_SEALED_REASONING, (const char *)item->text.data,
-                                           item->text.len);
+        char *sealed =
+            hearth_sealed_close(job->api, HEARTH_SEALED_REASONING, (const char *)item->text.data, item->text.len);
         json_object_set_new(extra, "encrypted_content", sealed != NULL ? json_string(sealed) : NULL);
         free(sealed);
     }
@@ -229,8 +228,7 @@ static bool close_item(struct hearth_job *job, bool cut, struct hearth_buf *out)
                                                          job->id_bits, response->first_index + item->index)
                                   : NULL;
     json_decref(stored);
-    const bool ok = json_array_append_new(response->extras, extra) == 0 && done != NULL &&
-                    send_texts(job, done, out) &&
+    const bool ok = json_array_append_new(response->extras, extra) == 0 && done != NULL && send_texts(job, done, out) &&
                     send(job, out, "response.output_item.done",
                          json_pack("{s:I, s:O}", "output_index", (json_int_t)item->index, "item", done)) &&
                     json_array_append(response->output, done) == 0;
@@ -277,8 +275,8 @@ static bool add_content(struct hearth_choice *choice, const struct hearth_chat_d
     return hearth_buf_append(&item->text, delta->content, delta->content_len) &&
            send(job, out, "response.output_text.delta",
                 json_pack("{s:s, s:I, s:i, s:o, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index,
-                          "content_index", 0, "delta", hearth_json_text(delta->content, delta->content_len),
-                          "logprobs", take_logprobs(choice, item)));
+                          "content_index", 0, "delta", hearth_json_text(delta->content, delta->content_len), "logprobs",
+                          take_logprobs(choice, item)));
 }
 
 static bool add_reasoning(struct hearth_job *job, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
@@ -306,10 +304,10 @@ static bool add_call(struct hearth_job *job, const struct hearth_chat_delta *del
         return true;
     }
     return hearth_buf_append(&item->text, delta->arguments, delta->arguments_len) &&
-           (item->custom || send(job, out, "response.function_call_arguments.delta",
-                                 json_pack("{s:s, s:I, s:o}", "item_id", item->id, "output_index",
-                                           (json_int_t)item->index, "delta",
-                                           hearth_json_text(delta->arguments, delta->arguments_len))));
+           (item->custom ||
+            send(job, out, "response.function_call_arguments.delta",
+                 json_pack("{s:s, s:I, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index, "delta",
+                           hearth_json_text(delta->arguments, delta->arguments_len))));
 }
 
 bool hearth_response_events_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta,

@@ -33,8 +33,7 @@ static json_t *item_of(const struct hearth_turn *turn, int index) {
 }
 
 /* What a reference means; its length is added to `bytes`. */
-static json_t *follow(struct hearth_job *job, const json_t *reference, const char *param, size_t index,
-                      size_t *bytes) {
+static json_t *follow(struct hearth_job *job, const json_t *reference, const char *param, size_t index, size_t *bytes) {
     const char *id = json_string_value(hearth_json_get(reference, "id"));
     struct hearth_digest digest;
     struct hearth_turn turn = {0};
@@ -69,8 +68,8 @@ static json_t *follow(struct hearth_job *job, const json_t *reference, const cha
 
 json_t *hearth_inputs_get(struct hearth_job *job, const json_t *value, const char *param) {
     if (json_is_string(value)) {
-        json_t *one = json_pack("[o]", hearth_item_text(HEARTH_ROLE_USER, json_string_value(value),
-                                                        json_string_length(value)));
+        json_t *one =
+            json_pack("[o]", hearth_item_text(HEARTH_ROLE_USER, json_string_value(value), json_string_length(value)));
         if (one == NULL) {
             hearth_api_fail_nomem(&job->error);
         }
@@ -203,8 +202,9 @@ json_t *hearth_inputs_clean(const json_t *items) {
 
 static const char *prefix_of(const json_t *item) {
     static const char *const prefixes[][2] = {
-        {"message", "msg_"},          {"reasoning", "rs_"},          {"function_call", "fc_"},
-        {"function_call_output", "fco_"}, {"custom_tool_call", "ctc_"}, {"custom_tool_call_output", "ctco_"},
+        {"message", "msg_"},          {"reasoning", "rs_"},
+        {"function_call", "fc_"},     {"function_call_output", "fco_"},
+        {"custom_tool_call", "ctc_"}, {"custom_tool_call_output", "ctco_"},
         {"compaction", "cmp_"},
     };
     const char *type = json_string_value(json_object_get(item, "type"));

@@ -92,8 +92,8 @@ static bool need_reply(struct reader *reader, const json_t *item, bool follows) 
         turn = (struct hearth_digest){0, 0};
     }
     const bool known = turn.lo != 0 || turn.hi != 0;
-    const bool other = known && (reader->turn.lo != 0 || reader->turn.hi != 0) &&
-                       !hearth_digest_equal(turn, reader->turn);
+    const bool other =
+        known && (reader->turn.lo != 0 || reader->turn.hi != 0) && !hearth_digest_equal(turn, reader->turn);
     if (reader->reply != NULL && (!follows || other) && !flush(reader)) {
         return false;
     }
@@ -219,8 +219,8 @@ static bool read_message(struct reader *reader, const json_t *item) {
         return reader->reply->name != NULL || copy_text(reader, item, "name", &reader->reply->name);
     }
     struct hearth_buf text = {0};
-    const bool ok = flush(reader) && add_text(reader, content, ".content", &text) &&
-                    append_text(reader, role, item, &text);
+    const bool ok =
+        flush(reader) && add_text(reader, content, ".content", &text) && append_text(reader, role, item, &text);
     hearth_buf_finish(&text);
     return ok;
 }
@@ -479,8 +479,8 @@ static json_t *text_json(const char *text) {
 json_t *hearth_item_text(enum hearth_role role, const char *text, size_t len) {
     if (role == HEARTH_ROLE_ASSISTANT) {
         return json_pack("{s:s, s:s, s:s, s:[{s:s, s:o, s:[], s:[]}]}", "type", "message", "role", "assistant",
-                         "status", "completed", "content", "type", "output_text", "text",
-                         hearth_json_text(text, len), "annotations", "logprobs");
+                         "status", "completed", "content", "type", "output_text", "text", hearth_json_text(text, len),
+                         "annotations", "logprobs");
     }
     return json_pack("{s:s, s:s, s:s, s:[{s:s, s:o}]}", "type", "message", "role", hearth_role_text(role), "status",
                      "completed", "content", "type", "input_text", "text", hearth_json_text(text, len));

@@ -21,7 +21,9 @@ struct row {
     size_t count;
 };
 
-static const char *const usage_keys[] = {"input_tokens", "output_tokens", "total_tokens",
+static const char *const usage_keys[] = {"input_tokens",
+                                         "output_tokens",
+                                         "total_tokens",
                                          "input_tokens_details.cached_tokens",
                                          "input_tokens_details.cache_write_tokens",
                                          "output_tokens_details.reasoning_tokens"};
@@ -31,8 +33,8 @@ static const char *const receipt_keys[] = {"reused.live", "reused.ram", "reused.
                                            "known",       "sampled",    "reason"};
 
 #define KEYS(keys) (keys), sizeof(keys) / sizeof(keys)[0]
-static const struct row rows[] = {{"u", "usage", KEYS(usage_keys)}, {"t", "timings", KEYS(timing_keys)},
-                                  {"h", "hearth", KEYS(receipt_keys)}};
+static const struct row rows[] = {
+    {"u", "usage", KEYS(usage_keys)}, {"t", "timings", KEYS(timing_keys)}, {"h", "hearth", KEYS(receipt_keys)}};
 
 /* What follows from tokens and milliseconds: left out of the record, and worked out again. */
 static const struct {
@@ -360,8 +362,9 @@ json_t *hearth_response_of_turn(const struct hearth_turn *turn, const char *mode
     json_t *object = json_copy(json_object_get(body, "response")), *most = usual(), *printed = NULL;
     object = object != NULL ? object : json_object();
     if (turn->status == HEARTH_TURN_FAILED && json_object_get(object, "error") == NULL) {
-        json_object_set_new(object, "error", json_pack("{s:s, s:s}", "code", "server_error", "message",
-                                                       "the server ended while the response was running"));
+        json_object_set_new(object, "error",
+                            json_pack("{s:s, s:s}", "code", "server_error", "message",
+                                      "the server ended while the response was running"));
     }
     if (object != NULL && most != NULL && unrefer(object, turn) &&
         json_object_set_new(most, "model", json_string(model)) == 0 && json_object_update_missing(object, most) == 0) {
@@ -371,8 +374,8 @@ json_t *hearth_response_of_turn(const struct hearth_turn *turn, const char *mode
         }
         json_object_del(object, "names");
         json_object_del(object, "extras");
-        printed = hearth_response_finished(json_incref(object), turn->id, turn->created_us / 1000000, turn->status,
-                                           output);
+        printed =
+            hearth_response_finished(json_incref(object), turn->id, turn->created_us / 1000000, turn->status, output);
     }
     json_decref(most);
     json_decref(object);

@@ -47,9 +47,11 @@ static bool put_format(struct hearth_job *job, const json_t *body, json_t *chat)
 
 /* Names that mean something else in a chat, or that only chats have. */
 static const char *const not_chats[] = {
-    "messages",   "functions",             "function_call", "response_format", "json_schema",  "grammar",
-    "max_tokens", "max_completion_tokens", "n_predict",     "n",               "logprobs",     "top_logprobs",
-    "text",       "tools",                 "tool_choice",   "background",      "instructions", "input",
+    "messages",     "functions", "function_call", "response_format",
+    "json_schema",  "grammar",   "max_tokens",    "max_completion_tokens",
+    "n_predict",    "n",         "logprobs",      "top_logprobs",
+    "text",         "tools",     "tool_choice",   "background",
+    "instructions", "input",
 };
 
 /* The body in the chat's form, without tools. NULL: job->error is filled. */
@@ -80,7 +82,7 @@ static json_t *chat_body(struct hearth_job *job, const json_t *body) {
 
 /* Puts `to` in the place of `from` at the beginning of a text. */
 static void exchange(char *text, size_t cap, const char *from, const char *to) {
-    char rest[sizeof ((struct hearth_errmsg *)NULL)->text];
+    char rest[sizeof((struct hearth_errmsg *)NULL)->text];
     if (strncmp(text, from, strlen(from)) == 0) {
         snprintf(rest, sizeof rest, "%s", text + strlen(from));
         snprintf(text, cap, "%s%.*s", to, (int)(cap - strlen(to) - 1), rest);
@@ -195,8 +197,8 @@ static bool read_caching(struct hearth_job *job, const json_t *body) {
     static const struct {
         const char *word;
         int64_t seconds;
-    } times[] = {{"24h", 86400}, {"12h", 43200}, {"1h", 3600}, {"30m", 1800}, {"5m", 300},
-                 {"in_memory", 0}, {"in-memory", 0}};
+    } times[] = {{"24h", 86400}, {"12h", 43200},   {"1h", 3600},    {"30m", 1800},
+                 {"5m", 300},    {"in_memory", 0}, {"in-memory", 0}};
     const json_t *retention = hearth_json_get(body, "prompt_cache_retention");
     const json_t *options = hearth_json_get(body, "prompt_cache_options");
     const json_t *asked[] = {retention, hearth_json_get(options, "ttl")};
@@ -360,13 +362,15 @@ static json_t *text_json(const json_t *body) {
 static bool make_echo(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
     /* Members that are printed as they came, null where they did not. */
     static const char *const same[] = {
-        "instructions",           "max_output_tokens",    "max_tool_calls", "previous_response_id", "prompt_cache_key",
-        "prompt_cache_retention", "prompt_cache_options", "safety_identifier", "user",              "top_logprobs",
+        "instructions",         "max_output_tokens", "max_tool_calls",
+        "previous_response_id", "prompt_cache_key",  "prompt_cache_retention",
+        "prompt_cache_options", "safety_identifier", "user",
+        "top_logprobs",
     };
     const struct hearth_sampling *sampling = &job->generation.sampling;
     const json_t *reasoning = hearth_json_get(body, "reasoning"), *tier = hearth_json_get(body, "service_tier");
-    const char *conversation = job->kept != NULL && hearth_json_get(body, "conversation") != NULL
-                                   ? job->kept->session : NULL;
+    const char *conversation =
+        job->kept != NULL && hearth_json_get(body, "conversation") != NULL ? job->kept->session : NULL;
     json_t *echo = json_pack(
         "{s:s, s:b, s:o, s:o, s:o, s:{s:O?, s:O?}, s:s, s:b, s:o, s:o, s:o, s:o, s:s}", "model",
         job->generation.model != NULL ? job->generation.model : job->api->model_name, "background",
@@ -461,11 +465,10 @@ bool hearth_responses_read(struct hearth_job *job, const json_t *body, const str
         return hearth_api_fail_nomem(&job->error);
     }
     json_t *items = hearth_inputs_get(job, hearth_json_get(body, "input"), "input");
-    const bool ok = items != NULL && read_chat(job, body, items, response->names) &&
-                    read_options(job, body, response) && read_instructions(job, body) &&
-                    read_past(job, body, response) && read_items(job, items, response) &&
-                    (make_echo(job, body, response) || hearth_api_fail_nomem(&job->error)) &&
-                    make_prompt(job, response);
+    const bool ok =
+        items != NULL && read_chat(job, body, items, response->names) && read_options(job, body, response) &&
+        read_instructions(job, body) && read_past(job, body, response) && read_items(job, items, response) &&
+        (make_echo(job, body, response) || hearth_api_fail_nomem(&job->error)) && make_prompt(job, response);
     json_decref(items);
     return ok;
 }

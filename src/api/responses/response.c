@@ -40,8 +40,8 @@ static bool summarise(json_t *item) {
     size_t i;
     json_t *part, *summary = json_array();
     json_array_foreach(json_object_get(item, "content"), i, part) {
-        json_array_append_new(summary, json_pack("{s:s, s:O}", "type", "summary_text", "text",
-                                                 json_object_get(part, "text")));
+        json_array_append_new(summary,
+                              json_pack("{s:s, s:O}", "type", "summary_text", "text", json_object_get(part, "text")));
     }
     return json_object_set_new(item, "summary", summary) == 0;
 }
@@ -174,8 +174,8 @@ json_t *hearth_response_finished(json_t *object, struct hearth_digest id, int64_
                                  enum hearth_turn_status status, json_t *output) {
     char text[64];
     hearth_id_print(text, sizeof text, "resp_", id, -1);
-    json_t *incomplete = status == HEARTH_TURN_INCOMPLETE ? json_pack("{s:s}", "reason", "max_output_tokens")
-                                                          : json_null();
+    json_t *incomplete =
+        status == HEARTH_TURN_INCOMPLETE ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null();
     json_t *fixed = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "id", text, "object", "response", "created_at",
                               (json_int_t)created_unix, "status", hearth_turn_status_text(status), "output", output,
                               "incomplete_details", incomplete);

@@ -40,10 +40,10 @@ json_t *hearth_item_printed(const json_t *item, struct hearth_digest turn, size_
 
 /* Where the tools of the chat's form come from. */
 struct hearth_offers {
-    json_t *tools;               /* in the chat's form; never NULL */
+    json_t *tools;                  /* in the chat's form; never NULL */
     size_t from[HEARTH_OFFERS_MAX]; /* place of each in the request's list */
     size_t count;
-    bool of_items;               /* those of the request are there, items' follow */
+    bool of_items; /* those of the request are there, items' follow */
 };
 
 /* Tools and tool_choice of a request, and tools among its items, put into the chat's form and into `chat`. Names that
@@ -55,19 +55,19 @@ bool hearth_offers_read(struct hearth_job *job, const json_t *body, const json_t
 
 /* A response on its way: job->dialect_state. */
 struct hearth_response {
-    json_t *echo;   /* what the response says of its request */
-    json_t *names;  /* as of hearth_offers_read() */
-    json_t *output; /* array of printed items; whole once the reply is */
-    json_t *extras; /* array: of each item of the output, what is not in the store's items; null: nothing */
-    size_t first_index;   /* of the output's items in their ids */
+    json_t *echo;       /* what the response says of its request */
+    json_t *names;      /* as of hearth_offers_read() */
+    json_t *output;     /* array of printed items; whole once the reply is */
+    json_t *extras;     /* array: of each item of the output, what is not in the store's items; null: nothing */
+    size_t first_index; /* of the output's items in their ids */
     int64_t completed_unix;
-    uint64_t sequence;    /* events sent */
+    uint64_t sequence;                 /* events sent */
     struct hearth_response_item *open; /* events.c's: the item that grows */
     struct hearth_conversation_lock *lock;
     struct hearth_digest window; /* overflow.c's, with `compacts` */
     bool stores, background, encrypts, summarises, logprobs, truncates;
     bool compacts; /* its client does that when it is told so */
-    bool locks; /* its conversation, as long as it runs */
+    bool locks;    /* its conversation, as long as it runs */
 };
 
 /* Everything up to the prompt, which is made. job->dialect and job->dialect_state are filled, also when it fails.

@@ -16,7 +16,7 @@
 
 /* A tool's type, as far as it goes: web_search, web_search_preview_2025_03_11, … */
 static const char *const hosted[] = {
-    "web_search",  "file_search", "computer",    "mcp",     "code_interpreter",          "image_generation",
+    "web_search",  "file_search", "computer",    "mcp",         "code_interpreter",          "image_generation",
     "local_shell", "shell",       "apply_patch", "tool_search", "programmatic_tool_calling", "browser",
 };
 

@@ -39,8 +39,7 @@ static void leave_out(struct hearth_job *job, size_t system, size_t cut) {
     for (size_t i = system; i < cut; i++) {
         hearth_message_unref(history->messages[i]);
     }
-    memmove(&history->messages[system], &history->messages[cut],
-            (history->count - cut) * sizeof *history->messages);
+    memmove(&history->messages[system], &history->messages[cut], (history->count - cut) * sizeof *history->messages);
     history->count -= cut - system;
     job->chat.request.messages = history->messages;
     job->chat.request.message_count = history->count;

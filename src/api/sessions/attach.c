@@ -130,10 +130,9 @@ static bool put_together(struct hearth_job *job, const struct past *past, struct
                          const struct reading *reading) {
     struct hearth_kept *kept = job->kept;
     const size_t stays = reading->turns > 0 ? past->ends[reading->turns - 1] : 0;
-    const bool ok = (lead > 0 ? append(&job->history, sent, 0, lead)
-                              : hearth_kept_add_system(&job->history, past->config)) &&
-                    append(&job->history, &past->history, 0, stays) &&
-                    append(&job->history, sent, reading->first_new, sent->count);
+    const bool ok =
+        (lead > 0 ? append(&job->history, sent, 0, lead) : hearth_kept_add_system(&job->history, past->config)) &&
+        append(&job->history, &past->history, 0, stays) && append(&job->history, sent, reading->first_new, sent->count);
     const size_t system = job->history.count - stays - (sent->count - reading->first_new);
     kept->line_messages = stays;
     kept->first_new = system + stays;

@@ -9,7 +9,7 @@ static json_t *session_json(const struct hearth_session *session) {
     char head[64];
     const bool begun = !hearth_digest_equal(session->head, (struct hearth_digest){0, 0});
     json_t *metadata = session->metadata.len > 0 ? hearth_json_load((const char *)session->metadata.data,
-                                                              session->metadata.len, JSON_ALLOW_NUL, NULL)
+                                                                    session->metadata.len, JSON_ALLOW_NUL, NULL)
                                                  : json_object();
     hearth_id_print(head, sizeof head, "turn_", session->head, -1);
     return json_pack("{s:o, s:s, s:I, s:I, s:o, s:I, s:I, s:o}", "id",
@@ -32,8 +32,8 @@ static bool fail_session(struct hearth_job *job, int err, const char *name, cons
 
 static bool respond_session(struct hearth_job *job, const char *name) {
     struct hearth_session session;
-    const int err = name != NULL ? hearth_store_session_get(job->api->store, job->owner, name, &session)
-                                 : HEARTH_ERR_NOMEM;
+    const int err =
+        name != NULL ? hearth_store_session_get(job->api->store, job->owner, name, &session) : HEARTH_ERR_NOMEM;
     if (err != HEARTH_OK) {
         return fail_session(job, err, name, NULL);
     }
@@ -96,7 +96,7 @@ static json_t *stored_json(const struct hearth_job *job, const struct hearth_sto
     const struct {
         const char *name;
         uint64_t value;
-    } rows[] = {{"tokens", has->tokens},         {"bytes", has->bytes},         {"sessions", has->sessions},
+    } rows[] = {{"tokens", has->tokens},        {"bytes", has->bytes},        {"sessions", has->sessions},
                 {"tokens_limit", most->tokens}, {"bytes_limit", most->bytes}, {"sessions_limit", most->sessions}};
     json_t *value = json_object();
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -113,16 +113,19 @@ bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
     char *limit = hearth_job_query(job, "limit"), *after = hearth_job_query(job, "after"), *end = limit;
     const long most = limit != NULL ? strtol(limit, &end, 10) : PAGE;
     const bool bad = most < 1 || most > PAGE_MAX || (limit != NULL && (end == limit || *end != '\0'));
-    struct hearth_session_query query = {.owner = job->owner, .limit = (size_t)most, .bytes_max = METADATA_BYTES,
-                                         .after = after != NULL && *after != '\0' ? after : NULL, .more = &more};
+    struct hearth_session_query query = {.owner = job->owner,
+                                         .limit = (size_t)most,
+                                         .bytes_max = METADATA_BYTES,
+                                         .after = after != NULL && *after != '\0' ? after : NULL,
+                                         .more = &more};
     struct hearth_session *sessions = NULL;
     size_t count = 0;
     (void)body;
     struct hearth_store_quota has = {0};
     int err = bad ? HEARTH_OK : hearth_store_owner_usage(job->api->store, job->owner, &has);
     err = bad || err != HEARTH_OK ? err : hearth_store_sessions(job->api->store, &query, &sessions, &count);
-    bool ok = !bad || hearth_api_fail(&job->error, 400, "invalid_value", "limit",
-                                      "limit must be a number from 1 to %d", PAGE_MAX);
+    bool ok = !bad || hearth_api_fail(&job->error, 400, "invalid_value", "limit", "limit must be a number from 1 to %d",
+                                      PAGE_MAX);
     if (err == HEARTH_ERR_NOT_FOUND) {
         ok = hearth_api_fail(&job->error, 400, "invalid_value", "after", "after: there is no session '%.100s'", after);
     } else if (err != HEARTH_OK) {
@@ -200,8 +203,8 @@ bool hearth_sessions_fork_prepare(struct hearth_job *job, const json_t *body) {
     char *from = hearth_job_param(job, 0);
     char name[HEARTH_SESSION_NAME_MAX + 1];
     struct hearth_session session;
-    const int err = from != NULL ? hearth_store_session_get(job->api->store, job->owner, from, &session)
-                                 : HEARTH_ERR_NOMEM;
+    const int err =
+        from != NULL ? hearth_store_session_get(job->api->store, job->owner, from, &session) : HEARTH_ERR_NOMEM;
     bool ok = err == HEARTH_OK || fail_session(job, err, from, NULL);
     free(from);
     if (!ok) {
@@ -264,8 +267,8 @@ bool hearth_sessions_warm_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_generation *generation = &job->generation;
     char *name = hearth_job_param(job, 0);
     (void)body;
-    bool ok = name != NULL ? hearth_kept_from_session(job, name, true, "session_id")
-                           : hearth_api_fail_nomem(&job->error);
+    bool ok =
+        name != NULL ? hearth_kept_from_session(job, name, true, "session_id") : hearth_api_fail_nomem(&job->error);
     free(name);
     if (!ok || !hearth_generation_read(job->api, NULL, false, generation, &job->error) ||
         !hearth_generation_alloc_prompts(generation, 1, &job->error)) {
@@ -273,8 +276,8 @@ bool hearth_sessions_warm_prepare(struct hearth_job *job, const json_t *body) {
     }
     const struct hearth_line *line = &job->kept->line;
     if (line->count == 0) {
-        return hearth_job_respond(job, json_pack("{s:s, s:s, s:i}", "id", job->kept->session, "object", "session.warm",
-                                                 "tokens", 0));
+        return hearth_job_respond(
+            job, json_pack("{s:s, s:s, s:i}", "id", job->kept->session, "object", "session.warm", "tokens", 0));
     }
     generation->max_tokens = 0;
     const struct hearth_turn *last = &line->turns[line->count - 1];
@@ -284,8 +287,7 @@ bool hearth_sessions_warm_prepare(struct hearth_job *job, const json_t *body) {
     if (line->tokens_turns == line->count && hearth_digest_equal(line->model, job->api->engine->caps.fingerprint)) {
         ok = hearth_tokens_append(&generation->prompts[0].tokens, line->tokens.v, line->tokens.n) ||
              hearth_api_fail_nomem(&job->error);
-        ok = ok && hearth_prompt_check_length(job->api, &generation->prompts[0], 1, "session_id",
-                                               &job->error);
+        ok = ok && hearth_prompt_check_length(job->api, &generation->prompts[0], 1, "session_id", &job->error);
     } else {
         ok = warm_rendered(job);
     }
