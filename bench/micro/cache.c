@@ -17,7 +17,7 @@
 #define PARAMS "\"class\": \"%s\", \"page_tokens\": %d, \"state\": \"%s\", \"pages\": %zu"
 #define PARAMS_OF(world)                                                                             \
     hearth_memory_class_text((world)->params.memory_class), (world)->params.page_tokens,              \
-        world_far_names[(world)->params.far], (world)->params.pages
+        world_backing_names[(world)->params.backing], (world)->params.pages
 
 enum mode { WARM, RANDOM, COLD, MODES };
 static const char *const mode_names[MODES] = {"warm", "random", "cold"};
@@ -139,7 +139,7 @@ static void measure(struct micro *micro, const struct world_params *params) {
             prompts(micro, &world, lengths[i]);
     turns(micro, &world, 4000);
     turns(micro, &world, 32000);
-    if (params->far != WORLD_FAR)
+    if (params->backing != WORLD_BACKING)
         evict(micro, &world);
     world_close(&world);
 }
@@ -147,8 +147,8 @@ static void measure(struct micro *micro, const struct world_params *params) {
 void micro_cache(struct micro *micro) {
     static const struct world_params kinds[] = {
         {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256},
-        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256, .far = WORLD_COPIED},
-        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256, .far = WORLD_FAR},
+        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256, .backing = WORLD_COPIED},
+        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256, .backing = WORLD_BACKING},
         {.memory_class = HEARTH_MEMORY_PAGES_SNAPSHOT, .page_tokens = 256},
         {.memory_class = HEARTH_MEMORY_SNAPSHOT, .page_tokens = 256},
         {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 64},

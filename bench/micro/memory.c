@@ -38,7 +38,7 @@ static void measure(struct micro *micro, const struct world_params *params) {
     "\"class\": \"%s\", \"page_tokens\": %d, \"pages\": %zu, \"snapshots\": %zu, \"state\": \"%s\""
 #define VALUES                                                                                                    \
     hearth_memory_class_text(params->memory_class), params->page_tokens, pages, snapshots,                        \
-        world_far_names[params->far]
+        world_backing_names[params->backing]
     double nodes = (double)bytes - (double)(tokens * sizeof(hearth_token));
     micro_value(micro, "node", "bytes/page", nodes / (double)pages, PARAMS, VALUES);
     micro_value(micro, "node+tokens", "bytes/page", (double)bytes / (double)pages, PARAMS, VALUES);
@@ -49,7 +49,7 @@ static void measure(struct micro *micro, const struct world_params *params) {
 void micro_memory(struct micro *micro) {
     static const struct world_params kinds[] = {
         {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256},
-        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256, .far = WORLD_COPIED},
+        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256, .backing = WORLD_COPIED},
         {.memory_class = HEARTH_MEMORY_PAGES_SNAPSHOT, .page_tokens = 256},
         {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 16},
     };

@@ -1,4 +1,4 @@
-/* The engine and the far tier of world.h: what the cache has around it, at no cost and of no size. */
+/* The engine and the backing tier of world.h: what the cache has around it, at no cost and of no size. */
 #include "world.h"
 
 #include "base/assert.h"
@@ -77,78 +77,78 @@ struct hearth_engine *nothing_engine(enum hearth_memory_class memory_class) {
     return engine;
 }
 
-/* ---- far tier ---- */
+/* ---- backing tier ---- */
 
-struct far {
-    struct hearth_far base;
-    struct hearth_far_event *events; /* a queue in an array that is emptied before it grows long */
+struct backing {
+    struct hearth_backing base;
+    struct hearth_backing_event *events; /* a queue in an array that is emptied before it grows long */
     size_t first, n, cap;
 };
 
-static bool tell(struct hearth_far *base, enum hearth_far_event_type type, struct hearth_digest name) {
-    struct far *far = (struct far *)base;
-    if (far->n == far->cap) {
-        far->cap = far->cap > 0 ? 2 * far->cap : 1024;
-        far->events = realloc(far->events, far->cap * sizeof *far->events);
-        HEARTH_ASSERT(far->events != NULL);
+static bool tell(struct hearth_backing *base, enum hearth_backing_event_type type, struct hearth_digest name) {
+    struct backing *backing = (struct backing *)base;
+    if (backing->n == backing->cap) {
+        backing->cap = backing->cap > 0 ? 2 * backing->cap : 1024;
+        backing->events = realloc(backing->events, backing->cap * sizeof *backing->events);
+        HEARTH_ASSERT(backing->events != NULL);
     }
-    far->events[far->n++] = (struct hearth_far_event){.type = type, .name = name};
+    backing->events[backing->n++] = (struct hearth_backing_event){.type = type, .name = name};
     return true;
 }
 
-static void far_destroy(struct hearth_far *base) {
-    free(((struct far *)base)->events);
+static void backing_destroy(struct hearth_backing *base) {
+    free(((struct backing *)base)->events);
     free(base);
 }
 
-static bool far_put(struct hearth_far *base, const struct hearth_record *record, struct hearth_blob *blob,
+static bool backing_put(struct hearth_backing *base, const struct hearth_record *record, struct hearth_blob *blob,
                     const struct hearth_digest *replaces) {
     (void)blob, (void)replaces;
-    return tell(base, HEARTH_FAR_WRITTEN, record->name);
+    return tell(base, HEARTH_BACKING_WRITTEN, record->name);
 }
 
-static bool far_get(struct hearth_far *base, struct hearth_digest name) {
+static bool backing_get(struct hearth_backing *base, struct hearth_digest name) {
     (void)base, (void)name;
     return false; /* nobody restores here */
 }
 
-static void far_touch(struct hearth_far *base, const struct hearth_far_touch *touches, size_t n) {
+static void backing_touch(struct hearth_backing *base, const struct hearth_backing_touch *touches, size_t n) {
     (void)base, (void)touches, (void)n;
 }
 
-static void far_reject(struct hearth_far *base, struct hearth_digest name, const char *why) {
+static void backing_reject(struct hearth_backing *base, struct hearth_digest name, const char *why) {
     (void)base, (void)name, (void)why;
 }
 
-static bool far_remove(struct hearth_far *base, struct hearth_digest name, enum hearth_record_kind kind) {
+static bool backing_remove(struct hearth_backing *base, struct hearth_digest name, enum hearth_record_kind kind) {
     (void)kind;
-    return tell(base, HEARTH_FAR_REMOVED, name);
+    return tell(base, HEARTH_BACKING_REMOVED, name);
 }
 
-static bool far_poll(struct hearth_far *base, struct hearth_far_event *event) {
-    struct far *far = (struct far *)base;
-    if (far->first == far->n)
+static bool backing_poll(struct hearth_backing *base, struct hearth_backing_event *event) {
+    struct backing *backing = (struct backing *)base;
+    if (backing->first == backing->n)
         return false;
-    *event = far->events[far->first++];
-    if (far->first == far->n)
-        far->first = far->n = 0;
+    *event = backing->events[backing->first++];
+    if (backing->first == backing->n)
+        backing->first = backing->n = 0;
     return true;
 }
 
-static const struct hearth_far_ops far_ops = {
-    .destroy = far_destroy,
-    .put = far_put,
-    .get = far_get,
-    .touch = far_touch,
-    .reject = far_reject,
-    .remove = far_remove,
-    .poll = far_poll,
+static const struct hearth_backing_ops backing_ops = {
+    .destroy = backing_destroy,
+    .put = backing_put,
+    .get = backing_get,
+    .touch = backing_touch,
+    .reject = backing_reject,
+    .remove = backing_remove,
+    .poll = backing_poll,
 };
 
-struct hearth_far *nothing_far(void) {
-    struct far *far = calloc(1, sizeof *far);
-    HEARTH_ASSERT(far != NULL);
-    far->base.ops = &far_ops;
-    far->base.name = "nothing";
-    return &far->base;
+struct hearth_backing *nothing_backing(void) {
+    struct backing *backing = calloc(1, sizeof *backing);
+    HEARTH_ASSERT(backing != NULL);
+    backing->base.ops = &backing_ops;
+    backing->base.name = "nothing";
+    return &backing->base;
 }

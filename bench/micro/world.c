@@ -19,7 +19,7 @@
 #define ACTIVE 16
 #define ROOM_BYTES ((size_t)1 << 50)
 
-const char *const world_far_names[WORLD_FARS] = {"ram", "copied", "far"};
+const char *const world_backing_names[WORLD_BACKINGS] = {"ram", "copied", "backing"};
 
 static uint64_t mix(uint64_t x) {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
@@ -182,9 +182,9 @@ void world_open(struct world *world, const struct world_params *params) {
     world->engine = nothing_engine(params->memory_class);
     world->ram = hearth_ram_create();
     HEARTH_ASSERT(world->ram != NULL);
-    world->far = params->far == WORLD_RAM ? NULL : nothing_far();
+    world->backing = params->backing == WORLD_RAM ? NULL : nothing_backing();
     struct hearth_cache_params cache = {
-        .page_tokens = params->page_tokens, .budget_bytes = ROOM_BYTES, .far = world->far};
+        .page_tokens = params->page_tokens, .budget_bytes = ROOM_BYTES, .backing = world->backing};
     HEARTH_ASSERT(hearth_cache_create(world->engine, world->ram, &cache, &world->cache, NULL) == HEARTH_OK);
     hearth_live_init(&world->live, 0);
     for (int i = 0; i < SYSTEMS; i++)
@@ -193,7 +193,7 @@ void world_open(struct world *world, const struct world_params *params) {
     /* The systems are known as parts of the others, so nobody asks for them by themselves. */
     for (int i = 0; i < SYSTEMS; i++)
         world->conversations[i].n = 0;
-    if (params->far == WORLD_FAR) {
+    if (params->backing == WORLD_BACKING) {
         hearth_cache_set_budget(world->cache, 0, 0);
         hearth_cache_set_budget(world->cache, ROOM_BYTES, 0);
     }
@@ -202,8 +202,8 @@ void world_open(struct world *world, const struct world_params *params) {
 void world_close(struct world *world) {
     hearth_live_finish(world->cache, &world->live);
     hearth_cache_destroy(world->cache);
-    if (world->far)
-        world->far->ops->destroy(world->far);
+    if (world->backing)
+        world->backing->ops->destroy(world->backing);
     hearth_ram_destroy(world->ram);
     world->engine->ops->destroy(world->engine);
     free(world->conversations);

@@ -13,21 +13,21 @@ struct conversation {
     int32_t fork, n;  /* it leaves the parent at `fork`; its tokens in all */
 };
 
-enum world_far { WORLD_RAM, WORLD_COPIED, WORLD_FAR, WORLD_FARS };
-extern const char *const world_far_names[WORLD_FARS]; /* in RAM alone; there and in the far tier; only there */
+enum world_backing { WORLD_RAM, WORLD_COPIED, WORLD_BACKING, WORLD_BACKINGS };
+extern const char *const world_backing_names[WORLD_BACKINGS]; /* in RAM alone; there and in the backing tier; only there */
 
 struct world_params {
     enum hearth_memory_class memory_class;
     int32_t page_tokens;
     size_t pages;
-    enum world_far far;
+    enum world_backing backing;
 };
 
 struct world {
     struct world_params params;
     struct hearth_engine *engine;
     struct hearth_ram *ram;
-    struct hearth_far *far;
+    struct hearth_backing *backing;
     struct hearth_cache *cache;
     struct hearth_live live; /* what captures go through */
     struct conversation *conversations;
@@ -47,16 +47,16 @@ void world_tokens(struct world *world, const struct conversation *conversation, 
 const struct conversation *world_pick(struct world *world, int32_t n);
 /* The live sequence, which is empty, now holds these tokens. */
 void world_hold(struct world *world, const struct hearth_tokens *tokens);
-/* Captures it wholly, the far tier's answers included. */
+/* Captures it wholly, the backing tier's answers included. */
 void world_capture(struct world *world);
-/* Deals with what the far tier says. */
+/* Deals with what the backing tier says. */
 void world_settle(struct world *world);
 
 /* ---- nothing.c ---- */
 
 /* An engine without state: it exports a byte and imports anything. */
 struct hearth_engine *nothing_engine(enum hearth_memory_class memory_class);
-/* A far tier that has everything it was ever given, and keeps none of it. */
-struct hearth_far *nothing_far(void);
+/* A backing tier that has everything it was ever given, and keeps none of it. */
+struct hearth_backing *nothing_backing(void);
 
 #endif

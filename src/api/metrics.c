@@ -1,6 +1,6 @@
-/* GET /metrics: the service's table of numbers, the far tier's and the HTTP server's, as Prometheus text; some of them
- * once more under llama-server's names.
- * Source: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4) */
+/* GET /metrics: the service's table of numbers, the backing tier's and the HTTP server's, as Prometheus text; some of
+ * them once more under llama-server's names. Source: https://prometheus.io/docs/instrumenting/exposition_formats/ (text
+ * format 0.0.4) */
 #include "api/quota.h"
 #include "api/slots.h"
 
@@ -20,18 +20,18 @@ static bool add(struct hearth_buf *out, const char *name, const char *kind, cons
 }
 
 /* hearth_disk_…, after the tier's name. */
-static bool add_far(struct hearth_buf *out, const struct hearth_api *api) {
-    struct hearth_far_stats stats;
+static bool add_backing(struct hearth_buf *out, const struct hearth_api *api) {
+    struct hearth_backing_stats stats;
     char name[96];
     bool ok = true;
-    if (api->far == NULL) {
+    if (api->backing == NULL) {
         return true;
     }
-    api->far->ops->stats(api->far, &stats);
-#define X(field, kind, help)                                         \
-    (void)snprintf(name, sizeof name, "%s_" #field, api->far->name); \
+    api->backing->ops->stats(api->backing, &stats);
+#define X(field, kind, help)                                             \
+    (void)snprintf(name, sizeof name, "%s_" #field, api->backing->name); \
     ok = ok && add(out, name, #kind, help, stats.field);
-    HEARTH_FAR_STATS_TABLE(X)
+    HEARTH_BACKING_STATS_TABLE(X)
     X(scanned, gauge, "1: everything that was there at the start is known")
     X(failing, gauge, "1: writing is suspended after errors")
     X(shared, gauge, "1: another server uses the directory")
@@ -221,8 +221,8 @@ static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
 #undef X
     ok = ok &&
          add(text, "requests_unauthorized", "counter", "Requests without a valid key", atomic_load(&api->unauthorized));
-    return ok && add_health(text) && add_far(text, api) && add_groups(text, api, NULL) && add_keys(text, api, NULL) &&
-           add_llamacpp(text, &stats);
+    return ok && add_health(text) && add_backing(text, api) && add_groups(text, api, NULL) &&
+           add_keys(text, api, NULL) && add_llamacpp(text, &stats);
 }
 
 /* What one key sees: its own, and how full the server is. */

@@ -22,11 +22,11 @@ enum {
 /* The state on disk, in the words of what is to be done about it: nothing (ok, off), wait (scanning), look at `trouble`
  * (failing). */
 static json_t *disk_json(const struct hearth_api *api) {
-    struct hearth_far_stats stats;
-    if (api->far == NULL) {
+    struct hearth_backing_stats stats;
+    if (api->backing == NULL) {
         return json_pack("{s:s}", "state", "off");
     }
-    api->far->ops->stats(api->far, &stats);
+    api->backing->ops->stats(api->backing, &stats);
     const char *state = stats.failing ? "failing" : !stats.scanned ? "scanning" : "ok";
     json_t *trouble = *stats.trouble != '\0' ? hearth_json_text(stats.trouble, strlen(stats.trouble)) : json_null();
     return json_pack("{s:s, s:o, s:I, s:I, s:I, s:b}", "state", state, "trouble", trouble, "bytes",

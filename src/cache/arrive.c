@@ -1,4 +1,4 @@
-/* What the far tier found: a place in the tree for each item.
+/* What the backing tier found: a place in the tree for each item.
  *
  * An item says the digest of the whole blocks before it, and the tokens from there on. The page that ends with that
  * digest is where it hangs; from its end the item's tokens are matched like a prompt's. Then, for an item that ends at
@@ -200,7 +200,7 @@ void hearth_arrive_forget(struct hearth_cache *cache, struct hearth_digest base,
             hearth_tokens_common(record->tokens, n, tokens + base_pos, n) < n) {
             continue;
         }
-        hearth_far_remove(cache, record->name, record->kind);
+        hearth_backing_remove(cache, record->name, record->kind);
         hearth_table_remove(&cache->orphans, link);
         orphan_destroy(orphan);
     }

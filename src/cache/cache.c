@@ -65,8 +65,8 @@ int hearth_cache_create(struct hearth_engine *engine, struct hearth_ram *ram, co
     cache->engine = engine;
     cache->ram = ram;
     cache->policy = params->policy ? params->policy : hearth_policy_gdsf;
-    cache->far = params->far;
-    cache->far_min_tokens = params->far_min_tokens;
+    cache->backing = params->backing;
+    cache->backing_min_tokens = params->backing_min_tokens;
     if (!hearth_tree_init(&cache->tree, params->page_tokens)) {
         free(cache);
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for the cache");
@@ -216,7 +216,7 @@ int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_prompt
 }
 
 bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan) {
-    if (!cache->far || plan->how != HEARTH_RESUME_STORED) {
+    if (!cache->backing || plan->how != HEARTH_RESUME_STORED) {
         return false;
     }
     const struct hearth_caps *caps = &cache->engine->caps;
@@ -257,7 +257,7 @@ bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct he
     return !continues && hearth_cache_capture_pending(cache, target);
 }
 
-/* ---- the far tier ---- */
+/* ---- the backing tier ---- */
 
 size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit) {
     size_t n = 0;
@@ -271,11 +271,11 @@ size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit) {
 }
 
 bool hearth_cache_wait(struct hearth_cache *cache, int64_t timeout_us) {
-    return cache->far && cache->far->ops->wait(cache->far, timeout_us);
+    return cache->backing && cache->backing->ops->wait(cache->backing, timeout_us);
 }
 
 bool hearth_cache_scanning(const struct hearth_cache *cache) {
-    return cache->far && !cache->far_scanned;
+    return cache->backing && !cache->backing_scanned;
 }
 
 /* ---- measuring and watching ---- */

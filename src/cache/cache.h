@@ -19,7 +19,7 @@
 #include "cache/policy.h"
 #include "cache/tree.h"
 #include "engine/engine.h"
-#include "tier/far.h"
+#include "tier/backing.h"
 #include "tier/ram.h"
 
 struct hearth_cache;
@@ -28,9 +28,9 @@ struct hearth_cache_params {
     int32_t page_tokens;   /* most positions in a page */
     size_t budget_bytes;   /* pages and snapshots together; 0: nothing is stored (live sequences are still reused) */
     size_t snapshot_bytes; /* the snapshots' part of it; 0: all for classes without pages, none for PAGES, half else */
-    hearth_policy_fn *policy; /* NULL: hearth_policy_gdsf */
-    struct hearth_far *far;   /* where state outlasts RAM (tier/far.h); NULL: nowhere */
-    int32_t far_min_tokens;   /* shorter sequences are not put there */
+    hearth_policy_fn *policy;       /* NULL: hearth_policy_gdsf */
+    struct hearth_backing *backing; /* where state outlasts RAM (tier/backing.h); NULL: nowhere */
+    int32_t backing_min_tokens;     /* shorter sequences are not put there */
 };
 
 /* The engine and the tiers stay the caller's and must outlive the cache. Errors: NOMEM, INVALID. */
@@ -70,12 +70,12 @@ bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *p
 int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_prompt *prompt,
                           const struct hearth_live *const *lives, size_t live_count);
 
-/* Begins to read into RAM what the last plan needs from the far tier. False: everything is here, or RAM does not hold
- * it at once (restoring then reads as it goes). True: come back with a new plan when events have come. */
+/* Begins to read into RAM what the last plan needs from the backing tier. False: everything is here, or RAM does not
+ * hold it at once (restoring then reads as it goes). True: come back with a new plan when events have come. */
 bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan);
 /* True while something that the last plan needs has been asked for and has not come. */
 bool hearth_cache_fetching(const struct hearth_cache *cache, const struct hearth_plan *plan);
-/* True when nothing of what the last plan needs has to be read from the far tier. */
+/* True when nothing of what the last plan needs has to be read from the backing tier. */
 bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_plan *plan);
 
 /* What must be captured before the plan may be restored: the target holds state that would be lost. Capture it wholly
@@ -84,13 +84,13 @@ bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct he
                                const struct hearth_live *target);
 
 struct hearth_restore {
-    int32_t resumed;     /* the target holds prompt[0, resumed) */
-    int32_t live_tokens; /* of these, taken from live sequences */
-    int32_t ram_tokens;  /* of these, imported from stored pages (or with a stored snapshot) */
-    int32_t far_tokens;  /* likewise, read from the far tier for it */
-    bool failed;         /* state could not be restored: it was dropped, the target is empty; plan again */
-    bool no_cells;       /* the KV cache is full: the target is empty; free cells and plan again */
-    int64_t us;          /* how long it took, by the engine's clock */
+    int32_t resumed;        /* the target holds prompt[0, resumed) */
+    int32_t live_tokens;    /* of these, taken from live sequences */
+    int32_t ram_tokens;     /* of these, imported from stored pages (or with a stored snapshot) */
+    int32_t backing_tokens; /* likewise, read from the backing tier for it */
+    bool failed;            /* state could not be restored: it was dropped, the target is empty; plan again */
+    bool no_cells;          /* the KV cache is full: the target is empty; free cells and plan again */
+    int64_t us;             /* how long it took, by the engine's clock */
 };
 
 /* Carries a plan out, waiting for what has to be read: page k + 1 is read while page k is imported. The target's
@@ -137,21 +137,21 @@ void hearth_cache_expect(struct hearth_cache *cache, const struct hearth_prompt 
 /* Forgets the state of the prompt's tokens behind the first `keep`, as far as it serves nothing else that is stored or
  * live: from the end backwards, up to where another path goes on, a sequence is busy, or one that is idle went another
  * way; a page that holds both stays. Idle sequences that hold no more than the path are cut, or emptied. `*stop`: what
- * is behind it is gone. The far tier is asked to remove it: hearth_cache_removing(). To be called when the far tier
- * has told what it has, or what it tells later will be there again. Errors: NOMEM (nothing was forgotten). */
+ * is behind it is gone. The backing tier is asked to remove it: hearth_cache_removing(). To be called when the backing
+ * tier has told what it has, or what it tells later will be there again. Errors: NOMEM (nothing was forgotten). */
 int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_prompt *prompt, int32_t keep,
                         struct hearth_live *const *lives, size_t live_count, int32_t *stop);
-/* True while the far tier has not answered for all that it was asked to remove. `*failed`, once it is false: some of it
- * could not be removed (told once). */
+/* True while the backing tier has not answered for all that it was asked to remove. `*failed`, once it is false: some
+ * of it could not be removed (told once). */
 bool hearth_cache_removing(struct hearth_cache *cache, bool *failed);
 
-/* ---- the far tier ---- */
+/* ---- the backing tier ---- */
 
-/* Deals with what the far tier has to tell, at most `limit` events. Returns how many there were. */
+/* Deals with what the backing tier has to tell, at most `limit` events. Returns how many there were. */
 size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit);
 /* Waits for an event; false: none came. */
 bool hearth_cache_wait(struct hearth_cache *cache, int64_t timeout_us);
-/* True while the far tier still finds what was there at the start. */
+/* True while the backing tier still finds what was there at the start. */
 bool hearth_cache_scanning(const struct hearth_cache *cache);
 
 /* ---- measuring and watching ---- */
@@ -164,7 +164,7 @@ struct hearth_cache_stats {
     size_t pinned_bytes; /* of these */
     uint64_t evicted_pages, evicted_snapshots, restore_failures;
     uint64_t stored_pages, stored_snapshots;
-    size_t copies, orphans; /* items known to the far tier; of these, without a place in the tree */
+    size_t copies, orphans; /* items known to the backing tier; of these, without a place in the tree */
 };
 void hearth_cache_stats(const struct hearth_cache *cache, struct hearth_cache_stats *stats);
 const struct hearth_costs *hearth_cache_costs(const struct hearth_cache *cache);

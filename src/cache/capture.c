@@ -4,7 +4,7 @@
  * last known page grows when it was captured short, then new pages follow. Snapshots that were taken on the way are
  * attached, and one is taken at the end.
  *
- * Where there is a far tier, a capture that has ended puts what the tier lacks of the path.
+ * Where there is a backing tier, a capture that has ended puts what the tier lacks of the path.
  *
  * Invariant: the page that capture stands on is pinned, so making room never takes the path away below it. */
 #include "cache/copies.h"
@@ -284,7 +284,7 @@ static void drop_pins(struct hearth_live *live, int32_t stored) {
     }
 }
 
-/* Everything is stored, or cannot be: snapshots, then what the far tier lacks. */
+/* Everything is stored, or cannot be: snapshots, then what the backing tier lacks. */
 static void finish_capture(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path,
                            bool whole) {
     int32_t n = (int32_t)live->tokens.n;
@@ -324,7 +324,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
     while (ok && path->matched < n && pages-- > 0) {
         ok = store_page(cache, live, path);
     }
-    if (!ok) { /* what is there goes to the far tier, and makes room when it has been written */
+    if (!ok) { /* what is there goes to the backing tier, and makes room when it has been written */
         hearth_copies_write(cache, path, live);
     }
     bool full = !ok && cache->writing > 0;

@@ -22,7 +22,7 @@ static struct hearth_cache_item *find(const struct hearth_cache *cache, struct h
 }
 
 struct hearth_digest hearth_copies_root_digest(const struct hearth_cache *cache, struct hearth_digest salt) {
-    struct hearth_digest key = cache->far ? cache->far->key : (struct hearth_digest){0};
+    struct hearth_digest key = cache->backing ? cache->backing->key : (struct hearth_digest){0};
     return hearth_record_root(cache->engine->caps.fingerprint, key, salt);
 }
 
@@ -76,7 +76,7 @@ void hearth_copy_remove(struct hearth_cache *cache, struct hearth_cache_item *it
     if (item->copy.state == HEARTH_COPY_NONE) {
         return;
     }
-    hearth_far_remove(cache, item->copy.link.key, item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE);
+    hearth_backing_remove(cache, item->copy.link.key, item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE);
     hearth_copy_forget(cache, item);
 }
 
@@ -99,7 +99,7 @@ void hearth_copy_reject(struct hearth_cache *cache, struct hearth_cache_item *it
     if (item->copy.state != HEARTH_COPY_THERE) {
         return;
     }
-    cache->far->ops->reject(cache->far, item->copy.link.key, why);
+    cache->backing->ops->reject(cache->backing, item->copy.link.key, why);
     hearth_copy_forget(cache, item);
 }
 
@@ -139,7 +139,7 @@ static void put(struct hearth_cache *cache, struct hearth_cache_item *item, stru
         return;
     }
     item->copy.p0 = record->p0;
-    if (!cache->far->ops->put(cache->far, record, blob, replaces)) {
+    if (!cache->backing->ops->put(cache->backing, record, blob, replaces)) {
         hearth_copy_forget(cache, item);
     }
     hearth_store_changed(cache, item, before);
@@ -194,7 +194,7 @@ static bool worth_writing(const struct hearth_snapshot *snapshot, const struct h
 }
 
 void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *path, const struct hearth_live *live) {
-    if (!cache->far || path->matched < cache->far_min_tokens) {
+    if (!cache->backing || path->matched < cache->backing_min_tokens) {
         return;
     }
     bool stateless = !hearth_caps_has_pages(&cache->engine->caps);
@@ -223,7 +223,7 @@ bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_cache_item *ite
         return false;
     }
     if (!item->copy.reading) {
-        item->copy.reading = cache->far->ops->get(cache->far, item->copy.link.key);
+        item->copy.reading = cache->backing->ops->get(cache->backing, item->copy.link.key);
     }
     return item->copy.reading;
 }
@@ -267,32 +267,33 @@ size_t hearth_copies_fetch(struct hearth_cache *cache, const struct hearth_path 
 
 void hearth_copies_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume,
                          const struct hearth_snapshot *snapshot) {
-    if (!cache->far) {
+    if (!cache->backing) {
         return;
     }
-    struct hearth_far_touch *touches = calloc(path->n + 1, sizeof *touches);
+    struct hearth_backing_touch *touches = calloc(path->n + 1, sizeof *touches);
     size_t n = 0;
     for (size_t i = 0; touches && i < path->n && path->pages[i]->p0 < resume; i++) {
         const struct hearth_copy *copy = &path->pages[i]->item.copy;
         int32_t end = hearth_path_end(path, i);
         if (copy->state == HEARTH_COPY_THERE) {
-            touches[n++] = (struct hearth_far_touch){.name = copy->link.key, .pos = end < resume ? end : resume};
+            touches[n++] = (struct hearth_backing_touch){.name = copy->link.key, .pos = end < resume ? end : resume};
         }
     }
     if (touches && snapshot && snapshot->item.copy.state == HEARTH_COPY_THERE) {
-        touches[n++] = (struct hearth_far_touch){
+        touches[n++] = (struct hearth_backing_touch){
             .name = snapshot->item.copy.link.key, .pos = snapshot->pos, .superseded = snapshot->superseded};
     }
     if (n > 0) {
-        cache->far->ops->touch(cache->far, touches, n);
+        cache->backing->ops->touch(cache->backing, touches, n);
     }
     free(touches);
 }
 
 static void touch_superseded(struct hearth_cache *cache, const struct hearth_snapshot *snapshot) {
-    struct hearth_far_touch touch = {.name = snapshot->item.copy.link.key, .pos = snapshot->pos, .superseded = true};
+    struct hearth_backing_touch touch = {
+        .name = snapshot->item.copy.link.key, .pos = snapshot->pos, .superseded = true};
     if (snapshot->item.copy.state == HEARTH_COPY_THERE) {
-        cache->far->ops->touch(cache->far, &touch, 1);
+        cache->backing->ops->touch(cache->backing, &touch, 1);
     }
 }
 
@@ -307,7 +308,7 @@ void hearth_copies_supersede(struct hearth_cache *cache, struct hearth_snapshot 
 /* ---- events ---- */
 
 /* Bytes of an item came: they become its blob, if there is room. */
-static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_far_event *event) {
+static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_backing_event *event) {
     if (!lacks_blob(cache, item)) {
         return;
     }
@@ -367,7 +368,7 @@ static void on_dropped(struct hearth_cache *cache, struct hearth_cache_item *ite
     hearth_store_changed(cache, item, before);
 }
 
-static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_far_event *event) {
+static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_backing_event *event) {
     item->copy.reading = false;
     if (event->err == HEARTH_OK) {
         take_bytes(cache, item, event);
@@ -403,41 +404,41 @@ static void on_removed(struct hearth_cache *cache, struct hearth_cache_item *ite
 }
 
 bool hearth_copies_poll(struct hearth_cache *cache) {
-    struct hearth_far_event event;
-    if (!cache->far || !cache->far->ops->poll(cache->far, &event)) {
+    struct hearth_backing_event event;
+    if (!cache->backing || !cache->backing->ops->poll(cache->backing, &event)) {
         return false;
     }
-    struct hearth_cache_item *item = event.type == HEARTH_FAR_SCANNED ? NULL : find(cache, event.name);
+    struct hearth_cache_item *item = event.type == HEARTH_BACKING_SCANNED ? NULL : find(cache, event.name);
     switch (event.type) {
-    case HEARTH_FAR_FOUND:
+    case HEARTH_BACKING_FOUND:
         if (!item) {
             hearth_arrive(cache, event.record, event.hits);
             event.record = NULL;
         }
         break;
-    case HEARTH_FAR_REMOVED: on_removed(cache, item, event.err); break;
-    case HEARTH_FAR_LOST:
+    case HEARTH_BACKING_REMOVED: on_removed(cache, item, event.err); break;
+    case HEARTH_BACKING_LOST:
         if (item && item->copy.state == HEARTH_COPY_THERE) {
             lose(cache, item);
         }
         break;
-    case HEARTH_FAR_WRITTEN:
+    case HEARTH_BACKING_WRITTEN:
         if (item) {
             on_written(cache, item);
         }
         break;
-    case HEARTH_FAR_DROPPED:
+    case HEARTH_BACKING_DROPPED:
         if (item) {
             on_dropped(cache, item);
         }
         break;
-    case HEARTH_FAR_READ:
+    case HEARTH_BACKING_READ:
         if (item) {
             on_read(cache, item, &event);
         }
         break;
-    case HEARTH_FAR_SCANNED: cache->far_scanned = true; break;
+    case HEARTH_BACKING_SCANNED: cache->backing_scanned = true; break;
     }
-    hearth_far_event_finish(&event);
+    hearth_backing_event_finish(&event);
     return true;
 }

@@ -1,11 +1,11 @@
-/* Copies in the far tier, as the cache keeps them: what is written, what is read back, and what the tier tells.
+/* Copies in the backing tier, as the cache keeps them: what is written, what is read back, and what the tier tells.
  *
  * An item (page or snapshot) has at most one copy. It is put when a capture has ended, read when a prompt needs it and
  * RAM does not have it, and known from the start of the process on, because the tier finds what is there.
  *
  *     NONE --put--> WRITING --written--> THERE        WRITING --dropped--> NONE      THERE --lost, unreadable--> NONE
  *
- * Inside the cache; without a far tier nothing here does anything. */
+ * Inside the cache; without a backing tier nothing here does anything. */
 #ifndef HEARTH_CACHE_COPIES_H
 #define HEARTH_CACHE_COPIES_H
 
@@ -23,7 +23,7 @@ void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *p
 /* A later reply of its conversation has made the snapshot less likely to be asked for. */
 void hearth_copies_supersede(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
-/* Asks for an item whose state is only in the far tier. False: it cannot be had. */
+/* Asks for an item whose state is only in the backing tier. False: it cannot be had. */
 bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_cache_item *item);
 /* Asks for what [from, to) of the path and the snapshot (or NULL) need, as far as `limit_bytes` on their way allow.
  * Returns how many items have been asked for and have not come. */
@@ -49,7 +49,7 @@ bool hearth_copies_poll(struct hearth_cache *cache);
 /* ---- forget.c ---- */
 
 /* Asks the tier to remove an item; counted in cache->removing until it answers. */
-void hearth_far_remove(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind);
+void hearth_backing_remove(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind);
 /* Notes an item of the tier that no page or snapshot has for its copy: it is looked for when its path is forgotten.
  * `base` and `base_pos` as a record has them. Out of memory, or with very many of them: it is not. */
 void hearth_duplicate_add(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind,

@@ -3,7 +3,7 @@
  * Forgetting walks the path of the tokens and finds the position that it has to stop at: the last one that anything
  * else begins with. Other paths hang on this one at a page's child or go on in a page that this one leaves; sequences
  * are compared token by token. Behind it everything goes: what is live, then pages from the leaf, each with its
- * snapshots and copies, then what the far tier has besides.
+ * snapshots and copies, then what the backing tier has besides.
  *
  * Besides: what hangs on nothing (orphans), and what lies on a path that has another copy there (duplicates): a page
  * that was cut in another way by another process, or what a page was before it grew. Of a duplicate only its name is
@@ -30,8 +30,8 @@ struct duplicate {
     int32_t base_pos, p0, p1;
 };
 
-void hearth_far_remove(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind) {
-    if (cache->far->ops->remove(cache->far, name, kind)) {
+void hearth_backing_remove(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind) {
+    if (cache->backing->ops->remove(cache->backing, name, kind)) {
         cache->removing++;
     } else {
         cache->remove_failed = true;
@@ -73,7 +73,7 @@ void hearth_duplicate_add_old(struct hearth_cache *cache, const struct hearth_pa
                          hearth_tree_block_start(&cache->tree, old->p1), old->p0, old->p1);
 }
 
-/* Has removed from the far tier the duplicates of one block that lie on the path, wholly in [from, to). */
+/* Has removed from the backing tier the duplicates of one block that lie on the path, wholly in [from, to). */
 static void forget_duplicates(struct hearth_cache *cache, struct hearth_digest base, int32_t base_pos,
                               const hearth_token *tokens, int32_t from, int32_t to) {
     for (struct hearth_link *link = hearth_table_find(&cache->duplicates, base), *next; link; link = next) {
@@ -91,7 +91,7 @@ static void forget_duplicates(struct hearth_cache *cache, struct hearth_digest b
         if (!hearth_digest_equal(hearth_record_name(&record), duplicate->name)) {
             continue;
         }
-        hearth_far_remove(cache, duplicate->name, duplicate->kind);
+        hearth_backing_remove(cache, duplicate->name, duplicate->kind);
         hearth_table_remove(&cache->duplicates, link);
         free(duplicate);
     }
@@ -203,7 +203,7 @@ static void forget_path(struct hearth_cache *cache, struct hearth_path *path, in
     cache->snapshots.evicted = evicted[1];
 }
 
-/* What the far tier has besides, block by block. */
+/* What the backing tier has besides, block by block. */
 static void forget_besides(struct hearth_cache *cache, const struct hearth_prompt *prompt, int32_t stop) {
     int32_t page = cache->tree.page_tokens, n = (int32_t)prompt->n;
     struct hearth_digest base = hearth_copies_root_digest(cache, prompt->salt);
@@ -237,7 +237,7 @@ int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_prompt *
         }
     }
     forget_path(cache, path, *stop);
-    if (cache->far) {
+    if (cache->backing) {
         forget_besides(cache, prompt, *stop);
     }
     hearth_store_shrink(cache);

@@ -6,7 +6,7 @@
 
 /* A lease of the state of the first `position` tokens, so that a prompt that begins with them can go on from
  * there. Memory permitting: what is pinned goes after all that is not, and takes at most half of the cache's budget;
- * beyond, what ends first is let go early. What the far tier has of it outlasts that, but is not held there. */
+ * beyond, what ends first is let go early. What the backing tier has of it outlasts that, but is not held there. */
 struct hearth_pin {
     int32_t position; /* > 0 */
     int64_t ttl_us;   /* > 0; from when the prompt begins to be computed, and again from when its state is stored */

@@ -18,9 +18,9 @@ static const double reuse_superseded = 0.2;
 
 double hearth_policy_gdsf(const struct hearth_policy_item *item, const struct hearth_costs *costs, double inflation) {
     double again_us = hearth_costs_compute_us(costs, item->saved_tokens);
-    double far_us = hearth_costs_far_us(costs, item->bytes, 1);
-    if (item->copied && far_us < again_us) {
-        again_us = far_us;
+    double backing_us = hearth_costs_backing_us(costs, item->bytes, 1);
+    if (item->copied && backing_us < again_us) {
+        again_us = backing_us;
     }
     double saved_us = again_us - hearth_costs_restore_us(costs, item->bytes, 1);
     if (saved_us <= 0) {
@@ -34,8 +34,8 @@ void hearth_costs_init(struct hearth_costs *costs) {
     *costs = (struct hearth_costs){.prefill_us_per_token = 500,
                                    .import_us_per_byte = 1.0 / 2000,
                                    .import_us = 50,
-                                   .far_us_per_byte = 1.0 / 500,
-                                   .far_us = 200};
+                                   .backing_us_per_byte = 1.0 / 500,
+                                   .backing_us = 200};
 }
 
 void hearth_costs_learn(double *cost, double sample) {

@@ -18,9 +18,9 @@
 struct hearth_costs {
     double prefill_us_per_token;
     double import_us_per_byte;
-    double import_us;       /* per page or snapshot */
-    double far_us_per_byte; /* reading from the far tier, which overlaps with importing */
-    double far_us;          /* likewise, per page or snapshot */
+    double import_us;           /* per page or snapshot */
+    double backing_us_per_byte; /* reading from the backing tier, which overlaps with importing */
+    double backing_us;          /* likewise, per page or snapshot */
 };
 
 /* What a policy may know about an item. */
@@ -31,7 +31,7 @@ struct hearth_policy_item {
     uint32_t hits;                  /* prompts that used it, plus one */
     int32_t saved_tokens;           /* tokens that would be computed without it */
     size_t bytes;
-    bool copied; /* there is a copy in the far tier: what keeping it saves is the reading */
+    bool copied; /* there is a copy in the backing tier: what keeping it saves is the reading */
 };
 
 /* The value of keeping an item, on top of `inflation` (the priority of the last item evicted: what was not used since
@@ -45,9 +45,9 @@ double hearth_policy_gdsf(const struct hearth_policy_item *item, const struct he
 static inline double hearth_costs_restore_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
     return (double)bytes * costs->import_us_per_byte + (double)pieces * costs->import_us;
 }
-/* Likewise of what is in the far tier. */
-static inline double hearth_costs_far_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
-    double read_us = (double)bytes * costs->far_us_per_byte + (double)pieces * costs->far_us;
+/* Likewise of what is in the backing tier. */
+static inline double hearth_costs_backing_us(const struct hearth_costs *costs, size_t bytes, size_t pieces) {
+    double read_us = (double)bytes * costs->backing_us_per_byte + (double)pieces * costs->backing_us;
     double import_us = hearth_costs_restore_us(costs, bytes, pieces);
     return read_us > import_us ? read_us : import_us;
 }

@@ -3,8 +3,8 @@
  * Order matters to the engine: addressable state first (shared from a live sequence, then imported page by page), the
  * snapshot last, because sharing replaces the target's non-addressable state.
  *
- * What is only in the far tier is asked for ahead of its turn, a window of bytes at a time, and becomes a blob in RAM
- * when it comes: page k + 1 is read while page k is imported.
+ * What is only in the backing tier is asked for ahead of its turn, a window of bytes at a time, and becomes a blob in
+ * RAM when it comes: page k + 1 is read while page k is imported.
  *
  * Invariant: when a step fails the target ends empty, in the engine and in its token list, and what failed is dropped
  * from the store, so that the next plan cannot choose it again. */
@@ -13,7 +13,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 
-#define WINDOW_BYTES ((size_t)128 << 20) /* on their way from the far tier; in a small RAM, a quarter of it */
+#define WINDOW_BYTES ((size_t)128 << 20) /* on their way from the backing tier; in a small RAM, a quarter of it */
 #define WAIT_US 30000000                 /* for one item; a tier that takes longer is as good as none */
 
 struct restore {
@@ -22,8 +22,8 @@ struct restore {
     struct hearth_live *target;
     struct hearth_live *source; /* NULL when nothing live is used */
     size_t bytes;               /* imported */
-    size_t far_bytes;           /* of these, read from the far tier */
-    int32_t far_tokens;
+    size_t backing_bytes;       /* of these, read from the backing tier */
+    int32_t backing_tokens;
     bool waited;                  /* for some of it: it was not read before */
     struct hearth_page *bad_page; /* what to drop after a failure */
     bool bad_snapshot;            /* likewise, the plan's */
@@ -36,7 +36,7 @@ struct restore {
 static void read_ahead(struct restore *r, int32_t from) {
     struct hearth_cache *cache = r->cache;
     size_t quarter = cache->pages.budget_bytes / 4;
-    if (cache->far) {
+    if (cache->backing) {
         hearth_copies_fetch(cache, &cache->path, from, r->plan->resume, r->plan->snapshot,
                             quarter < WINDOW_BYTES ? quarter : WINDOW_BYTES);
     }
@@ -110,8 +110,8 @@ static int import_pages(struct restore *r) {
             return err;
         }
         if (page->item.fetched) {
-            r->far_bytes += len;
-            r->far_tokens += end - at;
+            r->backing_bytes += len;
+            r->backing_tokens += end - at;
             page->item.fetched = false;
         }
         at = end;
@@ -125,7 +125,7 @@ static int import_snapshot(struct restore *r, const struct hearth_blob *blob, bo
     const void *bytes;
     size_t len = 0;
     int err = view(r, blob, fresh, &bytes, &len);
-    r->far_bytes += fresh ? len : 0;
+    r->backing_bytes += fresh ? len : 0;
     return err ? err : cache->engine->ops->snapshot_import(cache->engine, r->target->seq, r->plan->resume, bytes, len);
 }
 
@@ -166,7 +166,7 @@ static int import_stored_snapshot(struct restore *r) {
     if (err) {
         r->bad_snapshot = true;
     } else if (snapshot->item.fetched && !hearth_caps_has_pages(&r->cache->engine->caps)) {
-        r->far_tokens = r->plan->resume;
+        r->backing_tokens = r->plan->resume;
     }
     if (!err) {
         snapshot->item.fetched = false;
@@ -242,7 +242,7 @@ static void let_go(struct restore *r, int err) {
         hearth_store_drop_snapshot(cache, snapshot);
     }
     if (err == HEARTH_ERR_IO) {
-        cache->costs.far_us_per_byte *= 8; /* it did not come in time: computing is likely to be faster */
+        cache->costs.backing_us_per_byte *= 8; /* it did not come in time: computing is likely to be faster */
     }
     if (err) {
         hearth_store_shrink(cache);
@@ -267,8 +267,8 @@ static enum hearth_came_from came_from(const struct hearth_plan *plan, const str
 
 /* What the restore has taught about speeds. */
 static void learn(struct hearth_cache *cache, const struct restore *r, int64_t us) {
-    if (r->waited && r->far_bytes > 0) {
-        hearth_costs_learn(&cache->costs.far_us_per_byte, (double)us / (double)r->far_bytes);
+    if (r->waited && r->backing_bytes > 0) {
+        hearth_costs_learn(&cache->costs.backing_us_per_byte, (double)us / (double)r->backing_bytes);
     } else if (r->bytes > 0) {
         hearth_costs_learn(&cache->costs.import_us_per_byte, (double)us / (double)r->bytes);
     }
@@ -315,8 +315,8 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     learn(cache, &r, result->us);
     result->resumed = plan->resume;
     result->live_tokens = plan->how == HEARTH_RESUME_STORED ? plan->live_tokens : plan->resume;
-    result->far_tokens = r.far_tokens;
-    result->ram_tokens = plan->resume - result->live_tokens - result->far_tokens;
+    result->backing_tokens = r.backing_tokens;
+    result->ram_tokens = plan->resume - result->live_tokens - result->backing_tokens;
     hearth_store_touch(cache, &cache->path, plan->resume);
     hearth_store_shrink(cache);
 }

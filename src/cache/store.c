@@ -4,16 +4,16 @@
  * from the leaves: a page with children stays, because what is below it would be useless without it. On classes that
  * need snapshots a leaf page behind the last snapshot is useless too and goes with it.
  *
- * Where there is a copy in the far tier, what is evicted is the blob alone: the page stays in the tree with its tokens,
- * whatever hangs on it, and is read when a prompt needs it.
+ * Where there is a copy in the backing tier, what is evicted is the blob alone: the page stays in the tree with its
+ * tokens, whatever hangs on it, and is read when a prompt needs it.
  *
  * A leased item is in a heap of its own, ordered by when the lease ends: it is no victim while the pool has another
  * one, and leases of more than half of a pool end early, the earliest first. Of leases that end together
  * the deepest page ends first and the deepest snapshot last, so that what remains of a path can be used.
  *
  * Invariants: an item is in the heap of victims exactly when it may go and has no lease; a pool's used_bytes is the sum
- * over its items; used_bytes <= budget_bytes after every public call. What is on its way to the far tier stays until it
- * is there. */
+ * over its items; used_bytes <= budget_bytes after every public call. What is on its way to the backing tier stays
+ * until it is there. */
 #include "cache/store.h"
 
 #include "base/assert.h"
@@ -276,7 +276,7 @@ void hearth_store_forget_page(struct hearth_cache *cache, struct hearth_page *pa
     hearth_copy_remove(cache, &page->item);
     hearth_store_changed(cache, &page->item, before);
     if (page->old) {
-        hearth_far_remove(cache, page->old->name, HEARTH_RECORD_PAGE);
+        hearth_backing_remove(cache, page->old->name, HEARTH_RECORD_PAGE);
     }
     free(page->old);
     page->old = NULL;
@@ -370,7 +370,7 @@ static bool reserve(struct hearth_cache *cache, struct hearth_pool *pool, size_t
 bool hearth_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes) {
     const struct hearth_pool *pool = &cache->pages;
     bool fits = pool->used_bytes + bytes <= pool->budget_bytes;
-    if (!fits && !cache->far && path_bytes + bytes > pool->budget_bytes / 4 * 3) {
+    if (!fits && !cache->backing && path_bytes + bytes > pool->budget_bytes / 4 * 3) {
         return false;
     }
     return reserve(cache, &cache->pages, bytes);

@@ -26,31 +26,31 @@ struct hearth_twin {
 struct hearth_cache {
     struct hearth_engine *engine;
     struct hearth_ram *ram;
-    struct hearth_far *far; /* NULL: state lives in RAM only */
+    struct hearth_backing *backing; /* NULL: state lives in RAM only */
     struct hearth_tree tree;
-    struct hearth_table copies;     /* what is in the far tier, or on its way there, by name */
-    struct hearth_table orphans;    /* what the far tier has and the tree has no place for yet (cache/arrive.c) */
-    struct hearth_table duplicates; /* what the far tier has besides (cache/forget.c) */
+    struct hearth_table copies;     /* what is in the backing tier, or on its way there, by name */
+    struct hearth_table orphans;    /* what the backing tier has and the tree has no place for yet (cache/arrive.c) */
+    struct hearth_table duplicates; /* what the backing tier has besides (cache/forget.c) */
     size_t writing;                 /* copies on their way */
-    size_t removing;                /* items that the far tier was asked to remove and has not answered for */
+    size_t removing;                /* items that the backing tier was asked to remove and has not answered for */
     bool remove_failed;             /* one of them may still be there */
-    int32_t far_min_tokens;
-    bool far_scanned;
+    int32_t backing_min_tokens;
+    bool backing_scanned;
     bool restoring; /* what is read is needed now: RAM may be exceeded for a moment */
     struct hearth_pool pages, snapshots;
     struct hearth_costs costs;
     hearth_policy_fn *policy;
     struct hearth_path path;    /* of the last plan */
     struct hearth_path scratch; /* of a capture */
-    struct hearth_path arrival; /* of what the far tier found */
+    struct hearth_path arrival; /* of what the backing tier found */
     int32_t *measures;          /* of the last plan: rewind floors, then common tokens */
     struct hearth_twin *twins;  /* per live sequence */
     size_t measure_cap;         /* room for so many sequences */
     uint64_t restore_failures, stored_pages, stored_snapshots;
 };
 
-/* Bytes that an item counts with: node, blob, and the tokens of a page. What is only in the far tier counts nothing:
- * the tokens of such a page are that tier's index. */
+/* Bytes that an item counts with: node, blob, and the tokens of a page. What is only in the backing tier counts
+ * nothing: the tokens of such a page are that tier's index. */
 size_t hearth_item_bytes(const struct hearth_cache_item *item);
 
 /* Whether the state of a page can be had: from RAM, or from its copy. A page without is a hole in its path until it is
@@ -59,8 +59,8 @@ bool hearth_store_has_state(const struct hearth_cache *cache, const struct heart
 /* The position up to which the path can be used: its first hole, or its end. */
 int32_t hearth_store_usable(const struct hearth_cache *cache, const struct hearth_path *path);
 
-/* Makes room; false when that would take more than it may. Without a far tier a page's path may push others out only
- * while it holds less than three quarters of the budget itself, so that one huge conversation never empties the
+/* Makes room; false when that would take more than it may. Without a backing tier a page's path may push others out
+ * only while it holds less than three quarters of the budget itself, so that one huge conversation never empties the
  * cache. */
 bool hearth_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes);
 bool hearth_store_reserve_snapshot(struct hearth_cache *cache, size_t bytes);
@@ -85,8 +85,8 @@ void hearth_store_lease(struct hearth_cache *cache, const struct hearth_path *pa
 void hearth_store_lease_live(struct hearth_cache *cache, const struct hearth_path *path,
                              const struct hearth_live *live);
 
-/* Whether an item may be evicted: it is neither pinned nor on its way to the far tier, and it is a snapshot, a leaf, or
- * a blob of which there is a copy (whatever hangs on its page). */
+/* Whether an item may be evicted: it is neither pinned nor on its way to the backing tier, and it is a snapshot, a
+ * leaf, or a blob of which there is a copy (whatever hangs on its page). */
 bool hearth_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item);
 
 /* The state of a page is not to be used: takes it away. A page that nothing hangs on goes altogether. */

@@ -55,7 +55,7 @@ enum { HEARTH_SNAPSHOT_KINDS = 0 HEARTH_SNAPSHOT_KIND_TABLE(X) };
 
 struct hearth_page;
 
-/* The copy of an item in the far tier (cache/copies.h). */
+/* The copy of an item in the backing tier (cache/copies.h). */
 enum hearth_copy_state { HEARTH_COPY_NONE, HEARTH_COPY_WRITING, HEARTH_COPY_THERE };
 
 struct hearth_copy {

@@ -232,9 +232,9 @@ static int create_service(struct server *server, struct hearth_errmsg *msg) {
     params.cache_bytes = server->cache_bytes;
     params.snapshot_bytes = mib(options->cache_ram_snapshots);
     params.snapshot_interval_tokens = u32(options->snapshot_interval);
-    params.far = server->disk.far;
-    params.far_min_tokens = u32(options->kv_min_tokens);
-    params.far_interval_tokens = u32(options->kv_interval_tokens);
+    params.backing = server->disk.backing;
+    params.backing_min_tokens = u32(options->kv_min_tokens);
+    params.backing_interval_tokens = u32(options->kv_interval_tokens);
     params.queue = u32(options->queue);
     params.min_decode_tps = options->min_decode_tps;
     params.speculate = speculation(options->speculate);
@@ -399,7 +399,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.engine = server->engine;
     params.chat = server->chat;
     params.service = server->service;
-    params.far = server->disk.far;
+    params.backing = server->disk.backing;
     params.store = server->store;
     params.keys = server->keys.keys;
     params.key_count = server->keys.count;
@@ -466,7 +466,7 @@ static int warn_of_options(struct server *server, struct hearth_errmsg *msg) {
                                               .gpus = computes ? hearth_llama_gpus() : 0,
                                               .pages = hearth_caps_has_pages(caps),
                                               .snapshots = hearth_caps_needs_snapshot(caps),
-                                              .disk = server->disk.far != NULL,
+                                              .disk = server->disk.backing != NULL,
                                               .local = hearth_serve_doors_is_local(server->options->host),
                                               .sessions = server->store != NULL};
     struct hearth_buf lines = {0};
@@ -521,9 +521,9 @@ static void finish(struct server *server) {
 }
 
 static uint64_t disk_budget(const struct server *server) {
-    struct hearth_far_stats stats = {0};
-    if (server->disk.far) {
-        server->disk.far->ops->stats(server->disk.far, &stats);
+    struct hearth_backing_stats stats = {0};
+    if (server->disk.backing) {
+        server->disk.backing->ops->stats(server->disk.backing, &stats);
     }
     return stats.budget_bytes;
 }

@@ -53,8 +53,8 @@ static size_t item_bytes(const struct hearth_caps *caps, size_t page_tokens) {
     return page > snapshot ? page : snapshot;
 }
 
-static int create_far(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
-                      struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
+static int create_backing(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
+                          struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
     char about[256];
     struct hearth_errmsg why = {""};
     (void)snprintf(about, sizeof(about), "%s (%s)", model_name, caps->description);
@@ -69,7 +69,7 @@ static int create_far(const struct hearth_options *options, const struct hearth_
         .compress = strcmp(options->kv_compress, "zstd") == 0,
         .no_uring = strcmp(options->kv_io, "threads") == 0,
     };
-    const int err = hearth_disk_create(&params, &disk->far, &why);
+    const int err = hearth_disk_create(&params, &disk->backing, &why);
     if (err == HEARTH_ERR_IO) {
         return give_up(options, why.text, msg);
     }
@@ -86,24 +86,24 @@ int hearth_serve_disk_open(const struct hearth_options *options, const struct he
         err = hearth_fail_of(msg, hearth_seal_create(options->kv_key, &disk->seal, msg), "--kv-key");
     }
     if (err == HEARTH_OK && disk->dir) {
-        err = create_far(options, caps, model_name, disk, msg);
+        err = create_backing(options, caps, model_name, disk, msg);
     }
-    if (err == HEARTH_OK && disk->far) {
+    if (err == HEARTH_OK && disk->backing) {
         const struct hearth_model_id model = hearth_model_id(caps->fingerprint, (int32_t)options->page_tokens);
         if (asprintf(&disk->transcripts, "%s/%s/transcripts.db", disk->dir, model.hex) < 0) {
             disk->transcripts = NULL;
             err = hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
         }
     }
-    if (err != HEARTH_OK || !disk->far) {
+    if (err != HEARTH_OK || !disk->backing) {
         hearth_serve_disk_close(disk);
     }
     return err;
 }
 
 void hearth_serve_disk_close(struct hearth_serve_disk *disk) {
-    if (disk->far) {
-        disk->far->ops->destroy(disk->far);
+    if (disk->backing) {
+        disk->backing->ops->destroy(disk->backing);
     }
     hearth_seal_destroy(disk->seal);
     free(disk->dir);

@@ -1,17 +1,17 @@
-/* What a server keeps on disk: the far tier, and where its transcripts go. */
+/* What a server keeps on disk: the backing tier, and where its transcripts go. */
 #ifndef HEARTH_CLI_SERVE_DISK_H
 #define HEARTH_CLI_SERVE_DISK_H
 
 #include "base/seal.h"
 #include "cli/options.h"
 #include "engine/engine.h"
-#include "tier/far.h"
+#include "tier/backing.h"
 
 struct hearth_serve_disk {
-    struct hearth_far *far;   /* NULL: nothing is kept on disk */
-    char *dir;                /* NULL: likewise */
-    char *transcripts;        /* path of the file */
-    struct hearth_seal *seal; /* for the transcripts; NULL: not encrypted */
+    struct hearth_backing *backing; /* NULL: nothing is kept on disk */
+    char *dir;                      /* NULL: likewise */
+    char *transcripts;              /* path of the file */
+    struct hearth_seal *seal;       /* for the transcripts; NULL: not encrypted */
 };
 
 /* Finds and makes the directory that the options name (`dir`). A default one that cannot be used is told, and the

@@ -17,8 +17,9 @@
 #define WAIT_MIN_TOKENS 32
 #define RESTORE_ATTEMPTS 16 /* in vain: then the prompt is computed from nothing */
 #define FETCH_MAX_US 30000000
-#define FAR_PATIENCE_US 100000 /* how often a task that is held for the far tier is asked anyway */
-/* While the far tier is still looking what it has, a prompt waits for it up to this share of what computing takes. */
+#define BACKING_PATIENCE_US 100000 /* how often a task that is held for the backing tier is asked anyway */
+/* While the backing tier is still looking what it has, a prompt waits for it up to this share of what computing takes.
+ */
 #define SCAN_WAIT_SHARE 4
 #define SCAN_WAIT_MAX_US 10000000
 
@@ -181,7 +182,7 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
     struct hearth_receipt *receipt = &task->receipt;
     receipt->reused_live_tokens = (uint32_t)restored->live_tokens;
     receipt->reused_ram_tokens = (uint32_t)restored->ram_tokens;
-    receipt->reused_disk_tokens = (uint32_t)restored->far_tokens;
+    receipt->reused_disk_tokens = (uint32_t)restored->backing_tokens;
     receipt->computed_tokens = receipt->prompt_tokens - (uint32_t)restored->resumed;
     receipt->matched_tokens = (uint32_t)plan->matched;
     if (receipt->reason != HEARTH_REASON_RESTORE_FAILED) {
@@ -257,7 +258,7 @@ bool hearth_task_lacks_cells(const struct hearth_service *service, const struct 
     return !over && any_busy(service);
 }
 
-/* The far tier has not looked everywhere yet, and computing would take much longer than waiting for that. */
+/* The backing tier has not looked everywhere yet, and computing would take much longer than waiting for that. */
 static bool wait_for_scan(const struct hearth_service *service, const struct hearth_task *task,
                           const struct hearth_plan *plan) {
     if (!hearth_cache_scanning(service->cache)) {
@@ -287,11 +288,11 @@ static bool wait_for_reads(struct hearth_service *service, struct hearth_task *t
     return hearth_cache_fetch(service->cache, plan);
 }
 
-static bool wait_for_far(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
+static bool wait_for_backing(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan) {
     if (!wait_for_scan(service, task, plan) && !wait_for_reads(service, task, plan)) {
         return false;
     }
-    service->far_retry_us = hearth_clock_us() + FAR_PATIENCE_US;
+    service->backing_retry_us = hearth_clock_us() + BACKING_PATIENCE_US;
     return true;
 }
 
@@ -333,7 +334,7 @@ static bool warm_is_there(struct hearth_service *service, struct hearth_task *ta
     if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), &plan)) {
         return false;
     }
-    bool waits = wait_for_far(service, task, &plan);
+    bool waits = wait_for_backing(service, task, &plan);
     if (waits) {
         hold(service, task, false);
     } else if (plan.resume == n || !hearth_cache_in_ram(service->cache, &plan)) {
@@ -396,7 +397,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             return;
         }
         if (first && (wait_for_leader(service, task, plan.resume) ||
-                      (!prompt.cache_off && wait_for_far(service, task, &plan)))) {
+                      (!prompt.cache_off && wait_for_backing(service, task, &plan)))) {
             hold(service, task, false);
             return;
         }

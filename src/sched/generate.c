@@ -338,8 +338,8 @@ static bool pinned_end(const struct hearth_task *task) {
 /* A long prompt or reply is stored on the way, so that a crash costs no more than an interval; that of a warm request
  * in any case, so that a request that needs its lane does not wait for more. */
 static void persist(struct hearth_service *service, struct hearth_task *task, struct hearth_live *live) {
-    int32_t every = (int32_t)service->params.far_interval_tokens, n = (int32_t)live->tokens.n;
-    if ((!service->params.far && !hearth_task_is_prefetch(task)) || every == 0 ||
+    int32_t every = (int32_t)service->params.backing_interval_tokens, n = (int32_t)live->tokens.n;
+    if ((!service->params.backing && !hearth_task_is_prefetch(task)) || every == 0 ||
         n / every == task->persisted / every) {
         return;
     }

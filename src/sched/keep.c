@@ -1,8 +1,8 @@
 /* What callers say about conversations between requests: that one will come back, or that one is to be forgotten.
  *
  * Requests that have ended are remembered for a while, with their tokens: which lane still holds them is known by
- * comparing. Forgets are carried out one after another, each when the far tier has told what it has; the next begins
- * when all that the one before had to be removed there is gone.
+ * comparing. Forgets are carried out one after another, each when the backing tier has told what it has; the next
+ * begins when all that the one before had to be removed there is gone.
  *
  * Invariant: a forget's `done` is called exactly once; from the service's thread. */
 #include "base/assert.h"

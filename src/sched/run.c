@@ -14,7 +14,7 @@
 #define CAPTURE_ALONE_PAGES 8
 #define CAPTURE_AHEAD_PAGES 4  /* of a lane that goes on: more than a batch computes, in most cases */
 #define CAPTURE_SHARE 10       /* between two batches: a tenth of a batch's time, but at least one page */
-#define CAPTURE_FULL_US 500000 /* how long a lane that is needed waits for the far tier to make room */
+#define CAPTURE_FULL_US 500000 /* how long a lane that is needed waits for the backing tier to make room */
 #define POLL_EVENTS 512
 
 /* ---- tasks ---- */
@@ -167,7 +167,7 @@ void hearth_lane_capture(struct hearth_service *service, int lane) {
         (void)hearth_cache_wait(service->cache, give_up_us - now_us);
         service->told_us += hearth_clock_us() - now_us;
         if (hearth_cache_poll(service->cache, POLL_EVENTS) > 0) {
-            service->far_news = true; /* others may have waited for it, too */
+            service->backing_news = true; /* others may have waited for it, too */
         }
     }
     service->lives[lane].dirty = service->lives[lane].snapshot_count > 0;
@@ -180,14 +180,14 @@ void hearth_lane_capture_now(struct hearth_service *service, int lane) {
 
 void hearth_service_poll(struct hearth_service *service, bool admitting) {
     size_t events = hearth_cache_poll(service->cache, POLL_EVENTS);
-    service->far_more = events == POLL_EVENTS;
-    service->far_news =
-        events > 0 || service->far_news || (service->far_retry_us > 0 && hearth_clock_us() >= service->far_retry_us);
-    if (!service->far_news || admitting) {
+    service->backing_more = events == POLL_EVENTS;
+    service->backing_news = events > 0 || service->backing_news ||
+                            (service->backing_retry_us > 0 && hearth_clock_us() >= service->backing_retry_us);
+    if (!service->backing_news || admitting) {
         return;
     }
-    service->far_news = false;
-    service->far_retry_us = 0;
+    service->backing_news = false;
+    service->backing_retry_us = 0;
     hearth_step_changed(&service->step);
     for (uint32_t i = 0; i < service->lanes; i++) {
         if (service->capture_full >> i & 1 && service->step.lanes[i].state == HEARTH_LANE_IDLE) {
@@ -239,11 +239,11 @@ static void cancel_task(struct hearth_service *service, int64_t id) {
     }
 }
 
-/* Sleeps until another thread has something; for a moment only, when a task is held for the far tier, and never beyond
- * a deadline. */
+/* Sleeps until another thread has something; for a moment only, when a task is held for the backing tier, and never
+ * beyond a deadline. */
 static void sleep_locked(struct hearth_service *service) {
     int64_t now_us = hearth_service_now_us(service), real_us = hearth_clock_us();
-    int64_t until_us = service->far_retry_us > 0 ? service->far_retry_us : INT64_MAX;
+    int64_t until_us = service->backing_retry_us > 0 ? service->backing_retry_us : INT64_MAX;
     int64_t left_us = service->deadline_us > now_us ? service->deadline_us - now_us : 0;
     bool deadline = service->deadline_us < INT64_MAX && left_us < until_us - real_us;
     if (deadline) {
@@ -261,7 +261,7 @@ static void sleep_locked(struct hearth_service *service) {
     if (deadline) {
         service->slept_until_us = service->deadline_us;
     } else {
-        service->far_ready = true;
+        service->backing_ready = true;
     }
 }
 
@@ -278,7 +278,7 @@ struct inbox {
 
 static bool nothing_locked(const struct hearth_service *service) {
     return !service->inbox && service->cancel_count == 0 && !service->cancel_all && !service->cancel_warm &&
-           !service->stopping && !service->far_ready && !service->far_news && !service->far_more &&
+           !service->stopping && !service->backing_ready && !service->backing_news && !service->backing_more &&
            service->expectation_count == 0 && !service->forget_inbox && service->slept_until_us == 0;
 }
 
@@ -287,7 +287,7 @@ static void take_inbox(struct hearth_service *service, bool wait, struct inbox *
     while (wait && nothing_locked(service)) {
         sleep_locked(service);
     }
-    service->far_ready = false;
+    service->backing_ready = false;
     service->min_decode_tps = service->params.min_decode_tps;
     *in = (struct inbox){.tasks = service->inbox,
                          .cancels = service->cancels,

@@ -36,16 +36,16 @@ void hearth_service_params_default(struct hearth_service_params *params) {
     *params = (struct hearth_service_params){.page_tokens = 256,
                                              .cache_bytes = (size_t)1 << 30,
                                              .snapshot_interval_tokens = 8192,
-                                             .far_min_tokens = 256,
-                                             .far_interval_tokens = 8192,
+                                             .backing_min_tokens = 256,
+                                             .backing_interval_tokens = 8192,
                                              .draft_tokens = 8};
 }
 
 /* ---- life ---- */
 
 static void free_service(struct hearth_service *service) {
-    if (service->params.far) {
-        service->params.far->ops->set_wake(service->params.far, NULL, NULL);
+    if (service->params.backing) {
+        service->params.backing->ops->set_wake(service->params.backing, NULL, NULL);
     }
     for (uint32_t i = 0; service->cache && i < service->places; i++) {
         hearth_live_finish(service->cache, &service->lives[i]);
@@ -78,11 +78,11 @@ static void init_step(struct hearth_service *service) {
     hearth_step_init(&service->step, &params);
 }
 
-/* Wakes the service's thread: the far tier has something to tell. */
-static void on_far_event(void *user) {
+/* Wakes the service's thread: the backing tier has something to tell. */
+static void on_backing_event(void *user) {
     struct hearth_service *service = user;
     pthread_mutex_lock(&service->mutex);
-    service->far_ready = true;
+    service->backing_ready = true;
     pthread_cond_signal(&service->wake);
     pthread_mutex_unlock(&service->mutex);
 }
@@ -131,14 +131,14 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     struct hearth_cache_params cache_params = {.page_tokens = (int32_t)params->page_tokens,
                                                .budget_bytes = params->cache_bytes,
                                                .snapshot_bytes = params->snapshot_bytes,
-                                               .far = params->far,
-                                               .far_min_tokens = (int32_t)params->far_min_tokens};
+                                               .backing = params->backing,
+                                               .backing_min_tokens = (int32_t)params->backing_min_tokens};
     err = hearth_cache_create(engine, service->ram, &cache_params, &service->cache, msg);
     if (err) {
         goto fail;
     }
-    if (params->far) {
-        params->far->ops->set_wake(params->far, on_far_event, service);
+    if (params->backing) {
+        params->backing->ops->set_wake(params->backing, on_backing_event, service);
     }
     for (uint32_t i = 0; i < service->places; i++) {
         hearth_live_init(&service->lives[i], (int32_t)i);

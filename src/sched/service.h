@@ -10,7 +10,7 @@
 #include "cache/pin.h"
 #include "cache/receipt.h"
 #include "engine/engine.h"
-#include "tier/far.h"
+#include "tier/backing.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -167,14 +167,14 @@ struct hearth_service_params {
     size_t cache_bytes;                /* pages and snapshots in RAM; 0 turns the cache off */
     size_t snapshot_bytes;             /* the part of cache_bytes that snapshots may take; 0: by memory class */
     uint32_t snapshot_interval_tokens; /* default 8192 */
-    struct hearth_far *far;       /* where state outlasts RAM; NULL: nowhere. The caller's, to be destroyed after the
-                                     service */
-    uint32_t far_min_tokens;      /* shorter sequences stay in RAM; default 256 */
-    uint32_t far_interval_tokens; /* a long prefill or reply is persisted every so often; default 8192 */
-    uint32_t queue;               /* most requests that wait for a lane (by tenant: admission.h), and as many warm ones;
-                                     0: no limit (default) */
-    double min_decode_tps;        /* prefills leave each decoding lane at least so many tokens a second; 0: a few, less
-                                     while more lanes are in a short prompt than decode (preempt.c) */
+    struct hearth_backing *backing; /* where state outlasts RAM; NULL: nowhere. The caller's, to be destroyed after the
+                               service */
+    uint32_t backing_min_tokens;    /* shorter sequences stay in RAM; default 256 */
+    uint32_t backing_interval_tokens; /* a long prefill or reply is persisted every so often; default 8192 */
+    uint32_t queue;        /* most requests that wait for a lane (by tenant: admission.h), and as many warm ones;
+                              0: no limit (default) */
+    double min_decode_tps; /* prefills leave each decoding lane at least so many tokens a second; 0: a few, less
+                              while more lanes are in a short prompt than decode (preempt.c) */
     enum hearth_speculate speculate; /* default AUTO */
     uint32_t draft_tokens;           /* most tokens guessed ahead for a lane, at most HEARTH_DRAFT_MAX; default 8 */
 };
@@ -219,14 +219,14 @@ struct hearth_forget_request {
     size_t count;
     size_t keep_tokens;
     struct hearth_digest salt;
-    /* Called once, on the service's thread, and must not block. OK: it is gone, in RAM and in the far tier. IO: the far
-     * tier could not remove some of it, though it tried again. CANCELLED: the service ended first. */
+    /* Called once, on the service's thread, and must not block. OK: it is gone, in RAM and in the backing tier. IO: the
+     * backing tier could not remove some of it, though it tried again. CANCELLED: the service ended first. */
     void (*done)(void *user, int err);
     void *user;
 };
 
-/* Takes a forget; it waits until the far tier knows what it has. Errors: BUSY (the service ends), NOMEM: `done` is not
- * called then. Any thread. */
+/* Takes a forget; it waits until the backing tier knows what it has. Errors: BUSY (the service ends), NOMEM: `done` is
+ * not called then. Any thread. */
 int hearth_service_forget(struct hearth_service *service, const struct hearth_forget_request *request);
 
 /* No new requests; running ones finish for at most `grace_us`, then are cancelled. Returns when none is left. Any

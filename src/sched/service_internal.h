@@ -106,7 +106,7 @@ struct hearth_service {
     struct hearth_expectation *expectations;
     size_t expectation_count, expectation_cap;
     struct hearth_forget_task *forget_inbox, **forget_inbox_tail;
-    bool far_ready; /* the far tier has events */
+    bool backing_ready; /* the backing tier has events */
     int64_t next_id;
     size_t active;                     /* accepted and not ended */
     struct hearth_admission admission; /* of these, without a lane, except prefetches; with those announced */
@@ -132,11 +132,11 @@ struct hearth_service {
     struct hearth_task *on_lane[HEARTH_LANES_MAX];
     struct hearth_batch_item *items;
     struct hearth_service_stats counters;
-    uint32_t ended;       /* tasks that ended so far and had a lane */
-    int64_t batch_us;     /* how long the last batch took */
-    bool far_news;        /* the far tier has said something since held tasks were last asked */
-    int64_t far_retry_us; /* when a task that is held for the far tier is asked anyway; 0: none is */
-    bool far_more;        /* and may have more to say */
+    uint32_t ended;           /* tasks that ended so far and had a lane */
+    int64_t batch_us;         /* how long the last batch took */
+    bool backing_news;        /* the backing tier has said something since held tasks were last asked */
+    int64_t backing_retry_us; /* when a task that is held for the backing tier is asked anyway; 0: none is */
+    bool backing_more;        /* and may have more to say */
     struct hearth_ended ended_ring[HEARTH_ENDED_MAX];
     size_t ended_at;                    /* place of the oldest, the next to go */
     struct hearth_forget_task *forgets; /* in order of arrival */
@@ -150,7 +150,7 @@ struct hearth_service {
     int64_t told_us;        /* real time of this turn of the loop that is in a counter already */
     int64_t listed_us;      /* when the waiting were last published */
     uint32_t listed_moves;  /* and of which state of the queue */
-    uint64_t capture_full;  /* lanes (bits) whose capture waits for the far tier to write */
+    uint64_t capture_full;  /* lanes (bits) whose capture waits for the backing tier to write */
 };
 
 static inline bool hearth_task_is_prefetch(const struct hearth_task *task) {
@@ -189,8 +189,8 @@ bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_
 void hearth_lane_capture(struct hearth_service *service, int lane);
 /* Likewise, but waits for nothing: what RAM has no room for now is captured later. */
 void hearth_lane_capture_now(struct hearth_service *service, int lane);
-/* Deals with what the far tier has to tell. Tasks that are held for it are asked again, but not when the last action
- * was to ask one: lanes get their turn in between. */
+/* Deals with what the backing tier has to tell. Tasks that are held for it are asked again, but not when the last
+ * action was to ask one: lanes get their turn in between. */
 void hearth_service_poll(struct hearth_service *service, bool admitting);
 /* Frees cells: what no request runs on and is the first to be given away (never lane `keep`) is captured and emptied.
  * False: there is nothing. */

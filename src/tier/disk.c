@@ -22,8 +22,8 @@
 #define LOOK_US 2000000
 #define END_US 10000000 /* how long destroy waits for what is queued */
 
-static struct disk *disk_of(struct hearth_far *far) {
-    return (struct disk *)far;
+static struct disk *disk_of(struct hearth_backing *backing) {
+    return (struct disk *)backing;
 }
 
 /* ---- lock, time ---- */
@@ -102,18 +102,18 @@ void hearth_disk_post_locked(struct disk *disk, struct disk_event *ev) {
     }
 }
 
-bool hearth_disk_tell_locked(struct disk *disk, enum hearth_far_event_type type, struct hearth_digest name) {
+bool hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name) {
     struct disk_event *ev = calloc(1, sizeof *ev);
     if (!ev) {
         return false;
     }
-    ev->event = (struct hearth_far_event){.type = type, .name = name};
+    ev->event = (struct hearth_backing_event){.type = type, .name = name};
     hearth_disk_post_locked(disk, ev);
     return true;
 }
 
-static void disk_set_wake(struct hearth_far *far, void (*wake)(void *user), void *user) {
-    struct disk *disk = disk_of(far);
+static void disk_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
+    struct disk *disk = disk_of(backing);
     (void)pthread_mutex_lock(&disk->wake_lock);
     disk->wake = wake;
     disk->wake_user = user;
@@ -123,8 +123,8 @@ static void disk_set_wake(struct hearth_far *far, void (*wake)(void *user), void
     hearth_disk_unlock(disk);
 }
 
-static bool disk_poll(struct hearth_far *far, struct hearth_far_event *event) {
-    struct disk *disk = disk_of(far);
+static bool disk_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
+    struct disk *disk = disk_of(backing);
     hearth_disk_lock(disk);
     disk->wake_due = false; /* it is awake */
     struct disk_event *ev = disk->events;
@@ -150,8 +150,8 @@ static bool disk_poll(struct hearth_far *far, struct hearth_far_event *event) {
     return true;
 }
 
-static bool disk_wait(struct hearth_far *far, int64_t timeout_us) {
-    struct disk *disk = disk_of(far);
+static bool disk_wait(struct hearth_backing *backing, int64_t timeout_us) {
+    struct disk *disk = disk_of(backing);
     const int64_t until = hearth_clock_us() + timeout_us;
     hearth_disk_lock(disk);
     while (!disk->events && hearth_disk_wait_locked(disk, &disk->event_cond, until)) {
@@ -231,8 +231,8 @@ static void note_touch_locked(struct disk *disk, struct disk_file *file) {
     file->touching = true;
 }
 
-static void disk_touch(struct hearth_far *far, const struct hearth_far_touch *touches, size_t n) {
-    struct disk *disk = disk_of(far);
+static void disk_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
+    struct disk *disk = disk_of(backing);
     const int64_t now = hearth_disk_unix_us();
     hearth_disk_lock(disk);
     for (size_t i = 0; i < n; i++) {
@@ -252,8 +252,8 @@ static void disk_touch(struct hearth_far *far, const struct hearth_far_touch *to
     hearth_disk_unlock(disk);
 }
 
-static void disk_reject(struct hearth_far *far, struct hearth_digest name, const char *why) {
-    struct disk *disk = disk_of(far);
+static void disk_reject(struct hearth_backing *backing, struct hearth_digest name, const char *why) {
+    struct disk *disk = disk_of(backing);
     hearth_disk_lock(disk);
     const struct disk_file *file = hearth_disk_find_locked(disk, name);
     const bool there = file != NULL;
@@ -265,12 +265,12 @@ static void disk_reject(struct hearth_far *far, struct hearth_digest name, const
     const struct hearth_file_id id = hearth_disk_id(disk, name, kind);
     hearth_disk_set_aside(disk, &id, why);
     hearth_disk_lock(disk);
-    (void)hearth_disk_tell_locked(disk, HEARTH_FAR_LOST, name);
+    (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, name);
     hearth_disk_unlock(disk);
 }
 
-static void disk_stats(struct hearth_far *far, struct hearth_far_stats *stats) {
-    struct disk *disk = disk_of(far);
+static void disk_stats(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
+    struct disk *disk = disk_of(backing);
     hearth_disk_lock(disk);
     *stats = disk->stats;
     stats->bad = hearth_directory_bad(disk->directory);
@@ -291,7 +291,7 @@ static void free_all(struct disk *disk) {
     hearth_disk_drop_removals(disk);
     for (struct disk_event *ev = disk->events, *next; ev; ev = next) {
         next = ev->next;
-        hearth_far_event_finish(&ev->event);
+        hearth_backing_event_finish(&ev->event);
         free(ev);
     }
     for (int i = 0; i < DISK_SHARDS; i++) {
@@ -326,9 +326,9 @@ static void free_all(struct disk *disk) {
 }
 
 /* The writer ends first, while the keeper can still make room for what is queued. */
-static void disk_destroy(struct hearth_far *far) {
-    struct disk *disk = disk_of(far);
-    disk_set_wake(far, NULL, NULL);
+static void disk_destroy(struct hearth_backing *backing) {
+    struct disk *disk = disk_of(backing);
+    disk_set_wake(backing, NULL, NULL);
     hearth_disk_lock(disk);
     disk->stop_writer = true;
     disk->deadline_us = hearth_clock_us() + END_US;
@@ -352,7 +352,7 @@ static void disk_destroy(struct hearth_far *far) {
     free_all(disk);
 }
 
-static const struct hearth_far_ops disk_ops = {
+static const struct hearth_backing_ops disk_ops = {
     .destroy = disk_destroy,
     .put = hearth_disk_put,
     .get = hearth_disk_get,
@@ -375,7 +375,7 @@ static void init(struct disk *disk) {
     }
     HEARTH_ASSERT(pthread_mutex_init(&disk->lock, NULL) == 0 && pthread_mutex_init(&disk->wake_lock, NULL) == 0);
     (void)pthread_condattr_destroy(&attr);
-    disk->base = (struct hearth_far){.ops = &disk_ops, .name = "disk"};
+    disk->base = (struct hearth_backing){.ops = &disk_ops, .name = "disk"};
     disk->events_end = &disk->events;
     disk->reads_end = &disk->reads;
     disk->removals_end = &disk->removals;
@@ -415,7 +415,8 @@ static bool start_threads(struct disk *disk) {
     return disk->reader_count > 0 && disk->has_writer && disk->has_keeper;
 }
 
-int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_far **out, struct hearth_errmsg *msg) {
+int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_backing **out,
+                       struct hearth_errmsg *msg) {
     *out = NULL;
     struct disk *disk = calloc(1, sizeof *disk);
     if (!disk) {

@@ -1,8 +1,8 @@
-/* The disk tier: a far tier over a directory of content-addressed files. Format: docs/disk-format.md. */
+/* The disk tier: a backing tier over a directory of content-addressed files. Format: docs/disk-format.md. */
 #ifndef HEARTH_TIER_DISK_H
 #define HEARTH_TIER_DISK_H
 
-#include "tier/far.h"
+#include "tier/backing.h"
 
 struct hearth_disk_params {
     const char *dir;                  /* made if it is not there (0700) */
@@ -21,6 +21,6 @@ struct hearth_disk_params {
 
 /* Opens the directory and starts the threads; the scan runs beside. Strings are copied. Errors: IO (the directory
  * cannot be made or written, or belongs to somebody else), INVALID (the key file), NOMEM; one clear line in `msg`. */
-int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_far **out, struct hearth_errmsg *msg);
+int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_backing **out, struct hearth_errmsg *msg);
 
 #endif

@@ -31,7 +31,7 @@ static void look_for_others(struct disk *disk) {
 }
 
 void hearth_disk_health(struct disk *disk) {
-    struct hearth_far_stats stats;
+    struct hearth_backing_stats stats;
     look_for_others(disk);
     const uint64_t room = hearth_directory_free_bytes(hearth_disk_directory(disk));
     const bool own = disk->params.budget_bytes == 0;

@@ -35,7 +35,7 @@
 struct disk_event {
     struct disk_event *next;
     uint64_t charge; /* READ: bytes that it holds of DISK_READ_BYTES */
-    struct hearth_far_event event;
+    struct hearth_backing_event event;
 };
 
 /* A file of our model that is there, as far as we know. */
@@ -119,7 +119,7 @@ struct disk_retired {
 };
 
 struct disk {
-    struct hearth_far base;
+    struct hearth_backing base;
     struct hearth_disk_params params; /* strings are ours */
     struct hearth_model_id model;
     struct hearth_seal *seal;
@@ -160,7 +160,7 @@ struct disk {
     int64_t allowance, paced_us; /* bytes that may be written now, below 0: later; when that was reckoned */
     int64_t backoff_us, retry_at_us, probe_bytes;
     int failed_error; /* errno of what made it fail, and what was said of it */
-    char failed_trouble[sizeof((struct hearth_far_stats *)0)->trouble];
+    char failed_trouble[sizeof((struct hearth_backing_stats *)0)->trouble];
     pthread_cond_t write_cond;
 
     /* removing */
@@ -175,8 +175,8 @@ struct disk {
     uint64_t gc_need;
     pthread_cond_t keep_cond, gc_cond; /* something to do; an eviction has ended */
 
-    struct hearth_far_stats stats; /* but bad */
-    bool stop;                     /* readers and keeper end */
+    struct hearth_backing_stats stats; /* but bad */
+    bool stop;                         /* readers and keeper end */
     bool stop_writer;
     int64_t deadline_us; /* of stop_writer */
     pthread_t readers[DISK_READERS], writer, keeper;
@@ -195,7 +195,7 @@ bool hearth_disk_reopen(struct disk *disk);
 bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us);
 void hearth_disk_post_locked(struct disk *disk, struct disk_event *ev);
 /* An event of its own. False: out of memory. */
-bool hearth_disk_tell_locked(struct disk *disk, enum hearth_far_event_type type, struct hearth_digest name);
+bool hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name);
 struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_digest name);
 /* Adds a file that is not there yet. `touched_us`: Unix time of the last use that it tells, 0: unknown. False: out of
  * memory. */
@@ -216,17 +216,17 @@ static inline uint64_t hearth_disk_blocks(uint64_t bytes) {
 /* ---- disk_read.c ---- */
 
 void *hearth_disk_reader(void *disk);
-bool hearth_disk_get(struct hearth_far *far, struct hearth_digest name);
+bool hearth_disk_get(struct hearth_backing *backing, struct hearth_digest name);
 /* Learns how large the state of a whole page is. */
 void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record *record);
 void hearth_disk_drop_reads(struct disk *disk);
 
 /* ---- disk_queue.c ---- */
 
-bool hearth_disk_put(struct hearth_far *far, const struct hearth_record *record, struct hearth_blob *blob,
+bool hearth_disk_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
                      const struct hearth_digest *replaces);
 /* Answers a job and gives its memory away. */
-void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hearth_far_event_type type);
+void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hearth_backing_event_type type);
 /* Answers the jobs of this name that are queued by DROPPED. */
 void hearth_disk_drop_jobs_locked(struct disk *disk, struct hearth_digest name);
 /* Whether one of this name is being written. */
@@ -258,7 +258,7 @@ void hearth_disk_health(struct disk *disk);
 
 /* ---- disk_remove.c ---- */
 
-bool hearth_disk_remove(struct hearth_far *far, struct hearth_digest name, enum hearth_record_kind kind);
+bool hearth_disk_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind);
 /* Carries out what can be carried out now. The keeper's. */
 void hearth_disk_removals(struct disk *disk);
 void hearth_disk_drop_removals(struct disk *disk);

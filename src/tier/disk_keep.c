@@ -61,7 +61,7 @@ static void removed(void *user, const struct hearth_file *file) {
         strcmp(file->id.model.hex, disk->model.hex) == 0 ? hearth_disk_find_locked(disk, file->id.name) : NULL;
     if (known) {
         hearth_disk_forget_locked(disk, known, false);
-        (void)hearth_disk_tell_locked(disk, HEARTH_FAR_LOST, file->id.name);
+        (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, file->id.name);
     }
     hearth_disk_unlock(disk);
 }
@@ -145,7 +145,7 @@ static void compare(struct disk *disk, int shard, uint64_t tick, const struct di
         }
         const struct hearth_digest name = file->link.key;
         hearth_disk_forget_locked(disk, file, true);
-        (void)hearth_disk_tell_locked(disk, HEARTH_FAR_LOST, name);
+        (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, name);
     }
     hearth_disk_unlock(disk);
 }

@@ -18,10 +18,10 @@
 
 /* ---- answers ---- */
 
-void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hearth_far_event_type type) {
+void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hearth_backing_event_type type) {
     hearth_table_remove(&disk->jobs, &job->link);
     disk->stats.queued_bytes -= job->bytes;
-    if (type == HEARTH_FAR_DROPPED) {
+    if (type == HEARTH_BACKING_DROPPED) {
         disk->stats.dropped++;
     }
     hearth_record_destroy(job->record);
@@ -30,7 +30,7 @@ void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hea
     }
     hearth_buf_finish(&job->header);
     hearth_buf_finish(&job->payload);
-    job->ev.event = (struct hearth_far_event){.type = type, .name = job->link.key};
+    job->ev.event = (struct hearth_backing_event){.type = type, .name = job->link.key};
     hearth_disk_post_locked(disk, &job->ev);
     if (disk->removals) { /* one may have waited for it */
         disk->removals_due = true;
@@ -46,7 +46,7 @@ void hearth_disk_unqueue_locked(struct disk *disk, struct disk_job *job) {
 
 static void drop_locked(struct disk *disk, struct disk_job *job) {
     hearth_disk_unqueue_locked(disk, job);
-    hearth_disk_answer_locked(disk, job, HEARTH_FAR_DROPPED);
+    hearth_disk_answer_locked(disk, job, HEARTH_BACKING_DROPPED);
 }
 
 void hearth_disk_drop_jobs_locked(struct disk *disk, struct hearth_digest name) {
@@ -175,9 +175,9 @@ static bool accepts_locked(const struct disk *disk, const struct disk_job *job) 
     return !disk->stats.failing || hearth_clock_us() >= disk->retry_at_us;
 }
 
-bool hearth_disk_put(struct hearth_far *far, const struct hearth_record *record, struct hearth_blob *blob,
+bool hearth_disk_put(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
                      const struct hearth_digest *replaces) {
-    struct disk *disk = (struct disk *)far;
+    struct disk *disk = (struct disk *)backing;
     struct disk_job *job = make_job(record, blob, replaces);
     if (!job) {
         return false;

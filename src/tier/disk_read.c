@@ -22,14 +22,14 @@
 
 /* ---- the queue ---- */
 
-bool hearth_disk_get(struct hearth_far *far, struct hearth_digest name) {
-    struct disk *disk = (struct disk *)far;
+bool hearth_disk_get(struct hearth_backing *backing, struct hearth_digest name) {
+    struct disk *disk = (struct disk *)backing;
     struct disk_read *read = calloc(1, sizeof *read);
     if (!read) {
         return false;
     }
     read->fd = -1;
-    read->ev.event = (struct hearth_far_event){.type = HEARTH_FAR_READ, .name = name};
+    read->ev.event = (struct hearth_backing_event){.type = HEARTH_BACKING_READ, .name = name};
     hearth_disk_lock(disk);
     *disk->reads_end = read;
     disk->reads_end = &read->next;
@@ -112,7 +112,7 @@ void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record 
 void hearth_disk_drop_reads(struct disk *disk) {
     for (struct disk_read *read = disk->reads, *next; read; read = next) {
         next = read->next;
-        hearth_far_event_finish(&read->ev.event);
+        hearth_backing_event_finish(&read->ev.event);
         free(read);
     }
     disk->reads = NULL;
@@ -267,7 +267,7 @@ static int finish(struct disk *disk, struct disk_read *read) {
         return set_aside(disk, read, hearth_format_verdict_text(HEARTH_FORMAT_SHORT));
     }
     struct hearth_format_info info = {0};
-    struct hearth_far_event *event = &read->ev.event;
+    struct hearth_backing_event *event = &read->ev.event;
     enum hearth_format_verdict verdict = read_header(disk, read, &info);
     if (verdict == HEARTH_FORMAT_GOOD) {
         if (!is_what_was_asked(disk, read, &info)) {

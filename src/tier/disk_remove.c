@@ -16,14 +16,14 @@
 
 #define TRIES 3
 
-bool hearth_disk_remove(struct hearth_far *far, struct hearth_digest name, enum hearth_record_kind kind) {
-    struct disk *disk = (struct disk *)far;
+bool hearth_disk_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind) {
+    struct disk *disk = (struct disk *)backing;
     struct disk_removal *removal = calloc(1, sizeof *removal);
     if (!removal) {
         return false;
     }
     removal->id = hearth_disk_id(disk, name, kind);
-    removal->ev.event = (struct hearth_far_event){.type = HEARTH_FAR_REMOVED, .name = name};
+    removal->ev.event = (struct hearth_backing_event){.type = HEARTH_BACKING_REMOVED, .name = name};
     hearth_disk_lock(disk);
     hearth_disk_drop_jobs_locked(disk, name);
     *disk->removals_end = removal;

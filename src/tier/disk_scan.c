@@ -112,8 +112,8 @@ static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id 
         *record = look->info.record;
         look->info.record.tokens = NULL;
         hearth_disk_note_size_locked(disk, record);
-        ev->event =
-            (struct hearth_far_event){.type = HEARTH_FAR_FOUND, .name = id->name, .record = record, .hits = look->hits};
+        ev->event = (struct hearth_backing_event){
+            .type = HEARTH_BACKING_FOUND, .name = id->name, .record = record, .hits = look->hits};
         hearth_disk_post_locked(disk, ev);
         told = true;
     }
@@ -373,7 +373,7 @@ void hearth_disk_scan(struct disk *disk) {
     disk->stats.scanned = true;
     disk->counted = true; /* from now on the budget is kept; not before what is damaged is out of the way */
     hearth_disk_published_locked(disk, 0);
-    (void)hearth_disk_tell_locked(disk, HEARTH_FAR_SCANNED, (struct hearth_digest){0});
+    (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_SCANNED, (struct hearth_digest){0});
     const size_t found = disk->files.count;
     hearth_disk_unlock(disk);
     hearth_log(HEARTH_LOG_DEBUG, "disk: %zu of %zu files are ours, found in %" PRId64 " ms", found, all.n,

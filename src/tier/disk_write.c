@@ -405,7 +405,7 @@ static void remove_replaced(struct disk *disk, const struct disk_job *job) {
     struct disk_file *gone = hearth_disk_find_locked(disk, job->replaced);
     if (gone) {
         hearth_disk_forget_locked(disk, gone, true);
-        (void)hearth_disk_tell_locked(disk, HEARTH_FAR_LOST, job->replaced);
+        (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, job->replaced);
     }
     hearth_disk_unlock(disk);
 }
@@ -429,7 +429,7 @@ static void answer(struct disk *disk, struct disk_job *job) {
     }
     struct disk_job replacing = {.replaced = job->replaced, .id = job->id};
     const bool replaces = there && job->replaces;
-    hearth_disk_answer_locked(disk, job, there ? HEARTH_FAR_WRITTEN : HEARTH_FAR_DROPPED);
+    hearth_disk_answer_locked(disk, job, there ? HEARTH_BACKING_WRITTEN : HEARTH_BACKING_DROPPED);
     hearth_disk_unlock(disk);
     if (replaces) {
         remove_replaced(disk, &replacing);

@@ -1,5 +1,5 @@
-/* The RAM tier: the bytes of pages and snapshots in this process's memory. What outlasts RAM is a far tier
- * (tier/far.h).
+/* The RAM tier: the bytes of pages and snapshots in this process's memory. What outlasts RAM is a backing tier
+ * (tier/backing.h).
  *
  * It stores blobs and gives them back verified; it knows nothing of tokens or trees. It keeps no budget of its own: the
  * cache decides what goes (cache/policy.h), the tier says how many bytes it holds.

@@ -2,7 +2,7 @@
  *
  * Design. A forget may stop only where something else goes on that was ever captured or is live: roomy games remember
  * all of it. Afterwards no sequence holds more of the path, no plan finds more (but the rest of a page that is shared),
- * and no item of the far tier lies behind. */
+ * and no item of the backing tier lies behind. */
 #include "model/cache_game.h"
 
 #include <string.h>
@@ -108,7 +108,7 @@ void game_forget(struct game *g) {
     }
     HEARTH_ASSERT(hearth_tokens_assign(&path, from->v, from->n));
     int32_t keep = rng_once_in(&g->rng, 2) ? 0 : rng_range(&g->rng, 0, (int32_t)path.n), stop;
-    while (g->far != NULL && hearth_cache_scanning(g->cache)) {
+    while (g->backing != NULL && hearth_cache_scanning(g->cache)) {
         HEARTH_ASSERT(hearth_cache_wait(g->cache, 1));
         (void)hearth_cache_poll(g->cache, 8);
     }
@@ -122,7 +122,7 @@ void game_forget(struct game *g) {
     /* Where a snapshot is needed, what is behind the last one that is left goes, too. */
     bool whole = !hearth_caps_needs_snapshot(&g->engine->caps);
     cut(g->known, g->known_salt, g->known_count, &path, salt, whole ? (size_t)stop : 0);
-    bool wait = g->far != NULL && rng_once_in(&g->rng, 2);
+    bool wait = g->backing != NULL && rng_once_in(&g->rng, 2);
     if (wait) {
         bool failed;
         while (hearth_cache_removing(g->cache, &failed)) {
@@ -131,11 +131,11 @@ void game_forget(struct game *g) {
         }
         HEARTH_ASSERT(!failed || g->faults);
         const struct hearth_caps *caps = &g->engine->caps;
-        struct hearth_digest root = hearth_record_root(caps->fingerprint, memory_far_tier(g->far)->key, salt);
-        size_t left = memory_far_on_path(g->far, root, g->params.page_tokens, &path, stop);
+        struct hearth_digest root = hearth_record_root(caps->fingerprint, memory_backing_tier(g->backing)->key, salt);
+        size_t left = memory_backing_on_path(g->backing, root, g->params.page_tokens, &path, stop);
         HEARTH_ASSERT(left == 0 || g->faults);
     }
-    if (wait || g->far == NULL) { /* else a restart may come first */
+    if (wait || g->backing == NULL) { /* else a restart may come first */
         cut(g->seen, g->seen_salt, g->seen_count, &path, salt, ((size_t)stop + page - 1) / page * page);
     }
     totals.forgets++;

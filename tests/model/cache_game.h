@@ -6,7 +6,7 @@
 
 #include "base/assert.h"
 #include "engine/sim.h"
-#include "support/memory_far.h"
+#include "support/memory_backing.h"
 #include "support/random.h"
 #include "support/shaky_ram.h"
 
@@ -34,7 +34,7 @@ struct game {
     struct flight flights[LANES_MAX];
     struct hearth_tokens system, histories[CONVERSATIONS];
     bool roomy, faults, salted;
-    struct memory_far *far; /* NULL: RAM only */
+    struct memory_backing *backing; /* NULL: RAM only */
     uint32_t alphabet;
     struct hearth_digest known_salt[KNOWN_MAX];
     struct hearth_tokens known[KNOWN_MAX]; /* roomy: every token list ever captured */
@@ -46,7 +46,7 @@ struct game {
 
 /* What all games did, so that a test that does nothing is noticed. */
 struct totals {
-    uint64_t requests, tokens_sampled, prompt_tokens, resumed_tokens, far_tokens, full, restarts, copies, how[16],
+    uint64_t requests, tokens_sampled, prompt_tokens, resumed_tokens, backing_tokens, full, restarts, copies, how[16],
         failures, no_cells, evicted, captures, pinned, forgets, forgotten_tokens;
     struct hearth_digest plans; /* all plans, chained: two builds that plan alike print the same */
 };

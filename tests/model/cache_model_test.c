@@ -16,11 +16,11 @@
  * pages than the new tokens need.
  *
  * Pins are made and lapse, within half of a budget. Paths are forgotten: afterwards nothing of them is left behind the
- * place where another one goes on, in the tree, in the sequences and, when nothing fails, in the far tier; and in roomy
- * games nothing else is gone.
+ * place where another one goes on, in the tree, in the sequences and, when nothing fails, in the backing tier; and in
+ * roomy games nothing else is gone.
  *
- * Half of the games have a far tier: it answers late and in any order, loses items and fails, and outlives restarts of
- * the cache. In salted games conversations take turns with two salts, and are held to the same knowledge per salt.
+ * Half of the games have a backing tier: it answers late and in any order, loses items and fails, and outlives restarts
+ * of the cache. In salted games conversations take turns with two salts, and are held to the same knowledge per salt.
  *
  * HEARTH_SEED repeats a run, HEARTH_MODEL_OPS sets its length in steps, HEARTH_MODEL_GAME plays only one game of it. */
 #include "model/cache_game.h"
@@ -82,12 +82,12 @@ static void capture_wholly(struct game *g, struct hearth_live *live) {
     while ((state = hearth_cache_capture(g->cache, live, rng_range(&g->rng, 1, 8))) != HEARTH_CAPTURE_DONE) {
         HEARTH_ASSERT(limit-- > 0);
         if (state == HEARTH_CAPTURE_FULL) { /* what is on its way arrives, or is dropped */
-            HEARTH_ASSERT(g->far != NULL && hearth_cache_wait(g->cache, 1));
+            HEARTH_ASSERT(g->backing != NULL && hearth_cache_wait(g->cache, 1));
             HEARTH_ASSERT(hearth_cache_poll(g->cache, 1) == 1);
             limit = live->tokens.n + 2; /* and something may have been lost */
             totals.full++;
             if (++full == 5000) {
-                memory_far_faults(g->far, 0); /* losses that keep step with writing would go on for ever */
+                memory_backing_faults(g->backing, 0); /* losses that keep step with writing would go on for ever */
             }
         }
     }
@@ -158,7 +158,8 @@ static void check_plan(const struct game *g, const struct hearth_plan *plan, con
     if (plan->how == HEARTH_RESUME_STORED && hearth_caps_has_pages(&g->engine->caps)) {
         HEARTH_ASSERT(plan->live_tokens == smaller((int32_t)live, plan->resume)); /* what is live is not imported */
     }
-    if (g->sim.memory_class == HEARTH_MEMORY_PAGES && g->far == NULL && plan->reason != HEARTH_REASON_COMPUTE_CHEAPER) {
+    if (g->sim.memory_class == HEARTH_MEMORY_PAGES && g->backing == NULL &&
+        plan->reason != HEARTH_REASON_COMPUTE_CHEAPER) {
         HEARTH_ASSERT(plan->resume == smaller(plan->matched, limit));
     }
 }
@@ -191,26 +192,27 @@ static bool restore(struct game *g, const struct hearth_plan *plan, const struct
     hearth_cache_stats(g->cache, &after);
     if (result.failed || result.no_cells) {
         HEARTH_ASSERT(target->tokens.n == 0 && hearth_sim_intact(g->engine, target->seq, NULL, 0));
-        HEARTH_ASSERT(result.failed != result.no_cells && (g->faults || result.no_cells || g->far != NULL));
+        HEARTH_ASSERT(result.failed != result.no_cells && (g->faults || result.no_cells || g->backing != NULL));
         /* What could not be restored is gone, or the next plan would choose it again. */
-        HEARTH_ASSERT(!result.failed || how != HEARTH_RESUME_STORED || g->far != NULL ||
+        HEARTH_ASSERT(!result.failed || how != HEARTH_RESUME_STORED || g->backing != NULL ||
                       after.page_bytes + after.snapshot_bytes < before.page_bytes + before.snapshot_bytes);
         totals.failures += result.failed;
         totals.no_cells += result.no_cells;
         return false;
     }
-    HEARTH_ASSERT(result.resumed == resume && result.live_tokens + result.ram_tokens + result.far_tokens == resume);
-    HEARTH_ASSERT(result.far_tokens >= 0 && result.ram_tokens >= 0 && (g->far != NULL || result.far_tokens == 0));
+    HEARTH_ASSERT(result.resumed == resume && result.live_tokens + result.ram_tokens + result.backing_tokens == resume);
+    HEARTH_ASSERT(result.backing_tokens >= 0 && result.ram_tokens >= 0 &&
+                  (g->backing != NULL || result.backing_tokens == 0));
     HEARTH_ASSERT((size_t)resume == target->tokens.n);
     HEARTH_ASSERT(resume == 0 ||
                   memcmp(target->tokens.v, prompt->tokens, (size_t)resume * sizeof prompt->tokens[0]) == 0);
     HEARTH_ASSERT(hearth_sim_intact(g->engine, target->seq, prompt->tokens, (size_t)resume));
-    if (g->far == NULL) { /* loading never consumes */
+    if (g->backing == NULL) { /* loading never consumes */
         HEARTH_ASSERT(after.pages == before.pages && after.page_bytes == before.page_bytes);
         HEARTH_ASSERT(after.snapshots == before.snapshots);
     }
     totals.how[how]++;
-    totals.far_tokens += (uint64_t)result.far_tokens;
+    totals.backing_tokens += (uint64_t)result.backing_tokens;
     totals.resumed_tokens += (uint64_t)resume;
     return true;
 }
@@ -253,7 +255,7 @@ static void step_request(struct game *g) {
         note_plan(&plan);
         int32_t rest = (int32_t)prompt->n - plan.resume;
         HEARTH_ASSERT(hearth_cache_peek(g->cache, &asked, lives, g->sim.lanes) == rest);
-        if (g->far != NULL && rng_once_in(&g->rng, 4) && hearth_cache_fetch(g->cache, &plan)) {
+        if (g->backing != NULL && rng_once_in(&g->rng, 4) && hearth_cache_fetch(g->cache, &plan)) {
             (void)hearth_cache_poll(g->cache, rng_below(&g->rng, 4)); /* read ahead; some of it comes later */
             continue;
         }
@@ -361,12 +363,13 @@ static void step_fault(struct game *g) {
     enum hearth_sim_fault fault = (enum hearth_sim_fault)rng_below(&g->rng, HEARTH_SIM_FAULTS);
     hearth_sim_fault(g->engine, fault, rng_below(&g->rng, 6), rng_once_in(&g->rng, 4));
     shaky_ram_fail(&g->rng, rng_once_in(&g->rng, 4) ? 1 + rng_below(&g->rng, 20) : 0);
-    if (g->far != NULL) {
-        memory_far_faults(g->far, rng_once_in(&g->rng, 3) ? 2 + rng_below(&g->rng, 40) : 0);
+    if (g->backing != NULL) {
+        memory_backing_faults(g->backing, rng_once_in(&g->rng, 3) ? 2 + rng_below(&g->rng, 40) : 0);
     }
 }
 
-/* The process ends, in order or not, and another one begins: lanes and RAM are empty, the far tier is what it was. */
+/* The process ends, in order or not, and another one begins: lanes and RAM are empty, the backing tier is what it was.
+ */
 static void step_restart(struct game *g) {
     bool in_order = rng_once_in(&g->rng, 2);
     for (uint32_t i = 0; i < g->sim.lanes; i++) {
@@ -384,11 +387,11 @@ static void step_restart(struct game *g) {
     }
     hearth_cache_destroy(g->cache);
     HEARTH_ASSERT(g->ram->used_bytes == 0);
-    memory_far_restart(g->far);
+    memory_backing_restart(g->backing);
     HEARTH_ASSERT(hearth_cache_create(g->engine, g->ram, &g->params, &g->cache, NULL) == HEARTH_OK);
     size_t kept = 0; /* what was captured, long enough and written is known again */
     for (size_t i = 0; i < g->known_count; i++) {
-        if (whole && g->known[i].n >= (size_t)g->params.far_min_tokens) {
+        if (whole && g->known[i].n >= (size_t)g->params.backing_min_tokens) {
             struct hearth_tokens tokens = g->known[i];
             g->known[i] = (struct hearth_tokens){0};
             g->known_salt[kept] = g->known_salt[i];
@@ -409,10 +412,10 @@ static void step(struct game *g) {
     int lane = (int)rng_below(&g->rng, g->sim.lanes);
     struct hearth_live *live = &g->lives[lane];
     uint32_t what = rng_below(&g->rng, 100);
-    if (g->far != NULL && rng_once_in(&g->rng, 3)) {
+    if (g->backing != NULL && rng_once_in(&g->rng, 3)) {
         (void)hearth_cache_poll(g->cache, rng_below(&g->rng, 20));
     }
-    if (g->far != NULL && rng_once_in(&g->rng, 150)) {
+    if (g->backing != NULL && rng_once_in(&g->rng, 150)) {
         step_restart(g);
     } else if (rng_once_in(&g->rng, 30)) {
         game_pin(g);
@@ -447,7 +450,7 @@ static void check(struct game *g) {
     hearth_cache_check(g->cache);
     hearth_cache_stats(g->cache, &stats);
     HEARTH_ASSERT(g->ram->used_bytes <= stats.page_bytes + stats.snapshot_bytes);
-    HEARTH_ASSERT(!g->roomy || g->far != NULL || stats.evicted_pages + stats.evicted_snapshots == 0);
+    HEARTH_ASSERT(!g->roomy || g->backing != NULL || stats.evicted_pages + stats.evicted_snapshots == 0);
     for (uint32_t i = 0; i < g->sim.lanes; i++) {
         const struct hearth_live *live = &g->lives[i];
         HEARTH_ASSERT(hearth_sim_intact(g->engine, live->seq, live->tokens.v, live->tokens.n));
@@ -478,9 +481,9 @@ static void deal(struct game *g) {
     g->params.page_tokens = (int32_t)pick(rng, pages, 8);
     g->params.budget_bytes = random_budget(g);
     if (rng_once_in(rng, 2)) {
-        g->far = memory_far_create(rng);
-        g->params.far = memory_far_tier(g->far);
-        g->params.far_min_tokens = rng_once_in(rng, 2) ? 0 : rng_range(rng, 0, 60);
+        g->backing = memory_backing_create(rng);
+        g->params.backing = memory_backing_tier(g->backing);
+        g->params.backing_min_tokens = rng_once_in(rng, 2) ? 0 : rng_range(rng, 0, 60);
     }
 }
 
@@ -511,7 +514,7 @@ static void play(struct game *g, uint64_t steps) {
         hearth_tokens_finish(&g->flights[i].all);
     }
     hearth_cache_destroy(g->cache);
-    memory_far_destroy(g->far);
+    memory_backing_destroy(g->backing);
     HEARTH_ASSERT(g->ram->used_bytes == 0); /* nothing was lost track of */
     hearth_ram_destroy(g->ram);
     g->engine->ops->sampler_destroy(g->engine, g->greedy);
@@ -542,7 +545,7 @@ static void on_abort(int signal_number) {
                 (unsigned long long)seed_now, (unsigned long long)g->number, (unsigned long long)g->step,
                 hearth_memory_class_text(g->sim.memory_class), (int)g->params.page_tokens, g->sim.ctx_tokens,
                 g->sim.lanes, g->roomy ? "roomy" : "tight", g->faults ? "faults" : "no faults",
-                g->far != NULL ? "far" : "RAM");
+                g->backing != NULL ? "backing" : "RAM");
     }
 }
 
@@ -573,7 +576,7 @@ int main(void) {
            (unsigned long long)totals.captures, (unsigned long long)totals.evicted, (unsigned long long)totals.failures,
            (unsigned long long)totals.no_cells);
     printf("%llu tokens read from afar, %llu restarts, %llu copies at the end, %llu waits for writing\n",
-           (unsigned long long)totals.far_tokens, (unsigned long long)totals.restarts,
+           (unsigned long long)totals.backing_tokens, (unsigned long long)totals.restarts,
            (unsigned long long)totals.copies, (unsigned long long)totals.full);
     printf("%llu pins, %llu forgets of %llu tokens\n", (unsigned long long)totals.pinned,
            (unsigned long long)totals.forgets, (unsigned long long)totals.forgotten_tokens);

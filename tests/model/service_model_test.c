@@ -198,7 +198,7 @@ static void forget(struct hearth_service *service, const struct hearth_tokens *t
 /* One server's life. */
 struct server {
     struct hearth_engine *engine;
-    struct hearth_far *far;
+    struct hearth_backing *backing;
     struct hearth_service *service;
 };
 
@@ -213,8 +213,8 @@ static void start(struct server *server, const struct hearth_sim_params *sim, st
                                       .about = "sim",
                                       .budget_bytes = (uint64_t)(1 + rnd(64)) << 20,
                                       .queue_bytes = (uint64_t)4096 << rnd(12)};
-    HEARTH_ASSERT(dir == NULL || hearth_disk_create(&disk, &server->far, &msg) == 0);
-    params.far = server->far;
+    HEARTH_ASSERT(dir == NULL || hearth_disk_create(&disk, &server->backing, &msg) == 0);
+    params.backing = server->backing;
     HEARTH_ASSERT(hearth_service_create(server->engine, &params, &server->service, &msg) == 0);
 }
 
@@ -240,8 +240,8 @@ static void stop(struct server *server, const struct hearth_sim_params *sim,
     late += stats.requests_late;
     hearth_service_destroy(server->service);
     HEARTH_ASSERT(forgets_answered == forgets_asked);
-    if (server->far) {
-        server->far->ops->destroy(server->far);
+    if (server->backing) {
+        server->backing->ops->destroy(server->backing);
     }
     server->engine->ops->destroy(server->engine);
 }
@@ -349,8 +349,8 @@ int main(void) {
                 params.page_tokens = page_sizes[on_disk ? 2 + rnd(2) : rnd(4)];
                 params.cache_bytes = variant == 0 ? 0 : (size_t)1 << (12 + rnd(10));
                 params.snapshot_interval_tokens = 1 + rnd(500);
-                params.far_min_tokens = rnd(100);
-                params.far_interval_tokens = 1 + rnd(2000);
+                params.backing_min_tokens = rnd(100);
+                params.backing_interval_tokens = 1 + rnd(2000);
                 play(sim, params, on_disk ? rounds / 3 : rounds, faults, on_disk);
                 games++;
             }

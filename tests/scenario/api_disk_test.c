@@ -1,5 +1,5 @@
 /* What the API says of state on disk (receipt, /health, /metrics), and who shares state with whom, over a scripted
- * service and a far tier that has nothing but numbers. */
+ * service and a backing tier that has nothing but numbers. */
 #include "base/health.h"
 #include "support/fake_service.h"
 #include "support/stage.h"
@@ -15,22 +15,22 @@
 #define CHAT "/v1/chat/completions"
 #define USER "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]"
 
-static struct hearth_far_stats numbers;
+static struct hearth_backing_stats numbers;
 
-static void give_numbers(struct hearth_far *far, struct hearth_far_stats *stats) {
-    (void)far;
+static void give_numbers(struct hearth_backing *backing, struct hearth_backing_stats *stats) {
+    (void)backing;
     *stats = numbers;
 }
 
-static const struct hearth_far_ops ops = {.stats = give_numbers};
-static struct hearth_far far = {.ops = &ops, .name = "disk"};
+static const struct hearth_backing_ops ops = {.stats = give_numbers};
+static struct hearth_backing backing = {.ops = &ops, .name = "disk"};
 static const struct fake_plan quick = {.pieces = 3, .piece = "ab "};
 
-static void open_stage(struct stage *stage, struct hearth_far *tier, const struct hearth_api_key *keys,
+static void open_stage(struct stage *stage, struct hearth_backing *tier, const struct hearth_api_key *keys,
                        size_t key_count) {
     struct stage_options options;
     stage_options_default(&options);
-    options.api.far = tier;
+    options.api.backing = tier;
     options.api.keys = keys;
     options.api.key_count = key_count;
     stage_open(stage, &options);
@@ -67,8 +67,8 @@ static void without_a_disk(void **state) {
 static void the_disk_says_how_it_is(void **state) {
     struct stage stage;
     (void)state;
-    open_stage(&stage, &far, NULL, 0);
-    numbers = (struct hearth_far_stats){.files = 3, .bytes = 12288, .budget_bytes = 1 << 20, .written_bytes = 4096};
+    open_stage(&stage, &backing, NULL, 0);
+    numbers = (struct hearth_backing_stats){.files = 3, .bytes = 12288, .budget_bytes = 1 << 20, .written_bytes = 4096};
     json_t *answer = health(&stage);
     assert_string_equal(json_str(answer, "disk.state"), "scanning");
     assert_true(json_is_null(json_at(answer, "disk.trouble")));
@@ -96,7 +96,7 @@ static void the_disk_says_how_it_is(void **state) {
     assert_string_equal(json_str(answer, "disk.trouble"), "writing to /kv\xef\xbf\xbd: No space left on device");
     json_decref(answer);
     assert_true(metrics_hold(&stage, "\nhearth_disk_failing 1\n"));
-    numbers = (struct hearth_far_stats){0};
+    numbers = (struct hearth_backing_stats){0};
     stage_close(&stage);
 }
 
@@ -135,7 +135,7 @@ static void the_receipt_counts_the_disk(void **state) {
     struct stage stage;
     struct fake_plan plan = quick;
     (void)state;
-    open_stage(&stage, &far, NULL, 0);
+    open_stage(&stage, &backing, NULL, 0);
     plan.receipt = (struct hearth_receipt){.prompt_tokens = 60,
                                            .reused_live_tokens = 1,
                                            .reused_ram_tokens = 10,

@@ -104,7 +104,7 @@ static const struct scenario {
 };
 
 static struct stage faulty, sound;
-static struct hearth_far *far; /* of the first */
+static struct hearth_backing *backing; /* of the first */
 static char dir[] = "/tmp/hearth-faults-XXXXXX";
 static int wrong;  /* findings of a scenario: all are printed */
 static long tried; /* likewise */
@@ -315,16 +315,16 @@ static void open_stages(void) {
                                       .page_tokens = 32,
                                       .about = "sim",
                                       .budget_bytes = (uint64_t)1 << 28};
-    assert_int_equal(hearth_disk_create(&disk, &far, NULL), HEARTH_OK);
-    options.service.far = options.api.far = far;
-    options.service.far_min_tokens = 0;
+    assert_int_equal(hearth_disk_create(&disk, &backing, NULL), HEARTH_OK);
+    options.service.backing = options.api.backing = backing;
+    options.service.backing_min_tokens = 0;
     stage_open(&faulty, &options);
 }
 
 static void close_stages(void) {
     stage_close(&faulty);
     stage_close(&sound);
-    far->ops->destroy(far);
+    backing->ops->destroy(backing);
 }
 
 static void a_refused_allocation_is_an_answer(void **state) {

@@ -58,25 +58,25 @@ static inline int leave(void **state) {
     return system(command);
 }
 
-static inline struct hearth_far *open_with(const char *dir, void (*change)(struct hearth_disk_params *params)) {
+static inline struct hearth_backing *open_with(const char *dir, void (*change)(struct hearth_disk_params *params)) {
     struct hearth_disk_params params = {.dir = dir,
                                         .fingerprint = fingerprint,
                                         .page_tokens = PAGE,
                                         .about = "a model",
                                         .budget_bytes = (uint64_t)1 << 30,
                                         .look_us = 20000};
-    struct hearth_far *far = NULL;
+    struct hearth_backing *backing = NULL;
     struct hearth_errmsg msg = {""};
     if (change) {
         change(&params);
     }
-    if (hearth_disk_create(&params, &far, &msg) != HEARTH_OK) {
+    if (hearth_disk_create(&params, &backing, &msg) != HEARTH_OK) {
         fail_msg("%s", msg.text);
     }
-    return far;
+    return backing;
 }
 
-static inline struct hearth_far *open_plain(const char *dir) {
+static inline struct hearth_backing *open_plain(const char *dir) {
     return open_with(dir, NULL);
 }
 
@@ -114,7 +114,7 @@ static inline uint8_t byte_of(const struct item *item, size_t i) {
     return (uint8_t)(item->record.name.lo >> (i % 8 * 8)) ^ (uint8_t)(i >> 3);
 }
 
-static inline bool put(struct hearth_far *far, const struct item *item, const struct hearth_digest *replaces) {
+static inline bool put(struct hearth_backing *backing, const struct item *item, const struct hearth_digest *replaces) {
     struct hearth_buf bytes = {0};
     assert_true(hearth_buf_reserve(&bytes, item->bytes + 1));
     for (size_t i = 0; i < item->bytes; i++) {
@@ -123,7 +123,7 @@ static inline bool put(struct hearth_far *far, const struct item *item, const st
     bytes.len = item->bytes;
     struct hearth_blob *blob = item->bytes > 0 ? hearth_ram_put(ram, &bytes, NULL) : NULL;
     hearth_buf_finish(&bytes);
-    const bool accepted = far->ops->put(far, &item->record, blob, replaces);
+    const bool accepted = backing->ops->put(backing, &item->record, blob, replaces);
     if (blob) {
         hearth_ram_drop(ram, blob); /* the tier holds a reference of its own */
     }
@@ -133,42 +133,43 @@ static inline bool put(struct hearth_far *far, const struct item *item, const st
 /* ---- events ---- */
 
 /* The next event, whatever it is. */
-static inline struct hearth_far_event next(struct hearth_far *far) {
-    struct hearth_far_event event;
+static inline struct hearth_backing_event next(struct hearth_backing *backing) {
+    struct hearth_backing_event event;
     const int64_t until = hearth_clock_us() + PATIENCE_S * INT64_C(1000000);
-    while (!far->ops->poll(far, &event)) {
+    while (!backing->ops->poll(backing, &event)) {
         if (hearth_clock_us() > until) {
             fail_msg("no event in %d s", PATIENCE_S);
         }
-        (void)far->ops->wait(far, 100000);
+        (void)backing->ops->wait(backing, 100000);
     }
     return event;
 }
 
 /* Waits for an event of a type (and of a name, if not NULL); others are dropped. */
-static inline struct hearth_far_event until(struct hearth_far *far, enum hearth_far_event_type type,
-                                            const struct hearth_digest *name) {
+static inline struct hearth_backing_event until(struct hearth_backing *backing, enum hearth_backing_event_type type,
+                                                const struct hearth_digest *name) {
     for (;;) {
-        struct hearth_far_event event = next(far);
+        struct hearth_backing_event event = next(backing);
         if (event.type == type && (!name || hearth_digest_equal(event.name, *name))) {
             return event;
         }
-        hearth_far_event_finish(&event);
+        hearth_backing_event_finish(&event);
     }
 }
 
-static inline void expect(struct hearth_far *far, enum hearth_far_event_type type, const struct item *item) {
-    struct hearth_far_event event = until(far, type, &item->record.name);
-    hearth_far_event_finish(&event);
+static inline void expect(struct hearth_backing *backing, enum hearth_backing_event_type type,
+                          const struct item *item) {
+    struct hearth_backing_event event = until(backing, type, &item->record.name);
+    hearth_backing_event_finish(&event);
 }
 
-static inline int scanned(struct hearth_far *far) {
+static inline int scanned(struct hearth_backing *backing) {
     int found = 0;
     for (;;) {
-        struct hearth_far_event event = next(far);
-        const bool over = event.type == HEARTH_FAR_SCANNED;
-        found += event.type == HEARTH_FAR_FOUND;
-        hearth_far_event_finish(&event);
+        struct hearth_backing_event event = next(backing);
+        const bool over = event.type == HEARTH_BACKING_SCANNED;
+        found += event.type == HEARTH_BACKING_FOUND;
+        hearth_backing_event_finish(&event);
         if (over) {
             return found;
         }
@@ -176,9 +177,9 @@ static inline int scanned(struct hearth_far *far) {
 }
 
 /* Reads an item; the error, or OK when it is exactly what was put. */
-static inline int get(struct hearth_far *far, const struct item *item) {
-    assert_true(far->ops->get(far, item->record.name));
-    struct hearth_far_event event = until(far, HEARTH_FAR_READ, &item->record.name);
+static inline int get(struct hearth_backing *backing, const struct item *item) {
+    assert_true(backing->ops->get(backing, item->record.name));
+    struct hearth_backing_event event = until(backing, HEARTH_BACKING_READ, &item->record.name);
     const int err = event.err;
     if (err == HEARTH_OK) {
         assert_int_equal(event.bytes.len, item->bytes);
@@ -189,28 +190,28 @@ static inline int get(struct hearth_far *far, const struct item *item) {
     } else {
         assert_int_equal(event.bytes.len, 0);
     }
-    hearth_far_event_finish(&event);
+    hearth_backing_event_finish(&event);
     return err;
 }
 
-static inline struct hearth_far_stats stats(struct hearth_far *far) {
-    struct hearth_far_stats stats;
-    far->ops->stats(far, &stats);
+static inline struct hearth_backing_stats stats(struct hearth_backing *backing) {
+    struct hearth_backing_stats stats;
+    backing->ops->stats(backing, &stats);
     return stats;
 }
 
 /* Waits for a number or flag in the stats; events are dropped meanwhile. */
-static inline void wait_stats(struct hearth_far *far, bool (*good)(const struct hearth_far_stats *stats)) {
+static inline void wait_stats(struct hearth_backing *backing, bool (*good)(const struct hearth_backing_stats *stats)) {
     const int64_t end = hearth_clock_us() + PATIENCE_S * INT64_C(1000000);
-    for (struct hearth_far_stats now = stats(far); !good(&now); now = stats(far)) {
-        struct hearth_far_event event;
+    for (struct hearth_backing_stats now = stats(backing); !good(&now); now = stats(backing)) {
+        struct hearth_backing_event event;
         if (hearth_clock_us() > end) {
             fail_msg("the stats never came to what was waited for (trouble: \"%s\")", now.trouble);
         }
-        while (far->ops->poll(far, &event)) {
-            hearth_far_event_finish(&event);
+        while (backing->ops->poll(backing, &event)) {
+            hearth_backing_event_finish(&event);
         }
-        (void)far->ops->wait(far, 10000);
+        (void)backing->ops->wait(backing, 10000);
     }
 }
 

@@ -21,7 +21,7 @@
 struct stage {
     struct hearth_engine *engine;
     struct hearth_service *service;
-    struct hearth_far *far;
+    struct hearth_backing *backing;
 };
 
 /* What a request gave. */
@@ -73,8 +73,8 @@ struct stage_options {
     uint32_t ctx_tokens, lanes, spare, queue;
     double prefill_tokens_per_s, decode_tokens_per_s, import_bytes_per_s; /* 0: the default, as for the sizes */
     size_t cache_bytes, snapshot_bytes;
-    const char *dir;                          /* of a disk tier; NULL: none */
-    void (*far_made)(struct hearth_far *far); /* before the service has that tier; may be NULL */
+    const char *dir;                                      /* of a disk tier; NULL: none */
+    void (*backing_made)(struct hearth_backing *backing); /* before the service has that tier; may be NULL */
 };
 
 static inline void stage_set(double *value, double wanted) {
@@ -106,13 +106,13 @@ static inline void open_stage_with(struct stage *stage, const struct stage_optio
                                       .budget_bytes = (uint64_t)1 << 30,
                                       .look_us = 20000};
     if (options->dir != NULL) {
-        assert_int_equal(hearth_disk_create(&disk, &stage->far, NULL), HEARTH_OK);
-        if (options->far_made != NULL) {
-            options->far_made(stage->far);
+        assert_int_equal(hearth_disk_create(&disk, &stage->backing, NULL), HEARTH_OK);
+        if (options->backing_made != NULL) {
+            options->backing_made(stage->backing);
         }
     }
-    params.far = stage->far;
-    params.far_min_tokens = 0;
+    params.backing = stage->backing;
+    params.backing_min_tokens = 0;
     assert_int_equal(hearth_service_create(stage->engine, &params, &stage->service, NULL), HEARTH_OK);
 }
 
@@ -123,8 +123,8 @@ static inline void open_stage(struct stage *stage, enum hearth_memory_class memo
 
 static inline void close_stage(struct stage *stage) {
     hearth_service_destroy(stage->service);
-    if (stage->far != NULL) {
-        stage->far->ops->destroy(stage->far);
+    if (stage->backing != NULL) {
+        stage->backing->ops->destroy(stage->backing);
     }
     stage->engine->ops->destroy(stage->engine);
 }

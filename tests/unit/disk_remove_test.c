@@ -19,13 +19,13 @@ int unlinkat(int fd, const char *path, int flags) {
     return (int)syscall(SYS_unlinkat, fd, path, flags);
 }
 
-static int removed(struct hearth_far *far, const struct item *item) {
-    struct hearth_far_event event = until(far, HEARTH_FAR_REMOVED, &item->record.name);
+static int removed(struct hearth_backing *backing, const struct item *item) {
+    struct hearth_backing_event event = until(backing, HEARTH_BACKING_REMOVED, &item->record.name);
     return event.err;
 }
 
-static void remove_it(struct hearth_far *far, const struct item *item) {
-    assert_true(far->ops->remove(far, item->record.name, item->record.kind));
+static void remove_it(struct hearth_backing *backing, const struct item *item) {
+    assert_true(backing->ops->remove(backing, item->record.name, item->record.kind));
 }
 
 static void what_is_there_goes(void **state) {
@@ -34,28 +34,28 @@ static void what_is_there_goes(void **state) {
     make_item(&page, HEARTH_RECORD_PAGE, 1, 0, PAGE, 3000);
     make_item(&snapshot, HEARTH_RECORD_SNAPSHOT, 1, 0, PAGE, 5000);
     make_item(&other, HEARTH_RECORD_PAGE, 2, 0, PAGE, 3000);
-    struct hearth_far *far = open_plain(room->dir);
-    (void)scanned(far);
-    assert_true(put(far, &page, NULL) && put(far, &snapshot, NULL) && put(far, &other, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &page);
-    expect(far, HEARTH_FAR_WRITTEN, &snapshot);
-    expect(far, HEARTH_FAR_WRITTEN, &other);
-    remove_it(far, &page);
-    assert_int_equal(removed(far, &page), HEARTH_OK);
+    struct hearth_backing *backing = open_plain(room->dir);
+    (void)scanned(backing);
+    assert_true(put(backing, &page, NULL) && put(backing, &snapshot, NULL) && put(backing, &other, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &page);
+    expect(backing, HEARTH_BACKING_WRITTEN, &snapshot);
+    expect(backing, HEARTH_BACKING_WRITTEN, &other);
+    remove_it(backing, &page);
+    assert_int_equal(removed(backing, &page), HEARTH_OK);
     assert_true(!exists(room, &page) && exists(room, &snapshot) && exists(room, &other));
-    remove_it(far, &snapshot);
-    assert_int_equal(removed(far, &snapshot), HEARTH_OK);
+    remove_it(backing, &snapshot);
+    assert_int_equal(removed(backing, &snapshot), HEARTH_OK);
     assert_false(exists(room, &snapshot));
-    assert_int_equal(stats(far).files, 1);
-    assert_int_equal(get(far, &page), HEARTH_ERR_NOT_FOUND);
-    assert_int_equal(get(far, &other), HEARTH_OK);
-    remove_it(far, &page); /* gone already */
-    assert_int_equal(removed(far, &page), HEARTH_OK);
-    assert_true(put(far, &page, NULL)); /* and it may come back */
-    expect(far, HEARTH_FAR_WRITTEN, &page);
-    assert_int_equal(get(far, &page), HEARTH_OK);
-    assert_int_equal(stats(far).bad, 0);
-    far->ops->destroy(far);
+    assert_int_equal(stats(backing).files, 1);
+    assert_int_equal(get(backing, &page), HEARTH_ERR_NOT_FOUND);
+    assert_int_equal(get(backing, &other), HEARTH_OK);
+    remove_it(backing, &page); /* gone already */
+    assert_int_equal(removed(backing, &page), HEARTH_OK);
+    assert_true(put(backing, &page, NULL)); /* and it may come back */
+    expect(backing, HEARTH_BACKING_WRITTEN, &page);
+    assert_int_equal(get(backing, &page), HEARTH_OK);
+    assert_int_equal(stats(backing).bad, 0);
+    backing->ops->destroy(backing);
 }
 
 /* Every put is answered before its removal is, and nothing is left, whatever the writer was about to do. */
@@ -63,64 +63,64 @@ static void what_is_to_be_written_goes(void **state) {
     const struct room *room = *state;
     enum { ITEMS = 60 };
     static struct item items[ITEMS];
-    struct hearth_far *far = open_plain(room->dir);
-    (void)scanned(far);
+    struct hearth_backing *backing = open_plain(room->dir);
+    (void)scanned(backing);
     for (int i = 0; i < ITEMS; i++) {
         make_item(&items[i], HEARTH_RECORD_PAGE, i, 0, PAGE, 20000);
-        assert_true(put(far, &items[i], NULL));
+        assert_true(put(backing, &items[i], NULL));
         if (i % 3 == 0) {
             (void)usleep(300);
         }
     }
     for (int i = 0; i < ITEMS; i++) {
-        remove_it(far, &items[i]);
+        remove_it(backing, &items[i]);
     }
     bool answered[ITEMS] = {false};
     for (int left = ITEMS; left > 0;) {
-        struct hearth_far_event event = next(far);
+        struct hearth_backing_event event = next(backing);
         int i = 0;
         while (i < ITEMS && !hearth_digest_equal(event.name, items[i].record.name)) {
             i++;
         }
         assert_true(i < ITEMS);
-        if (event.type == HEARTH_FAR_REMOVED) {
+        if (event.type == HEARTH_BACKING_REMOVED) {
             assert_true(answered[i] && event.err == HEARTH_OK && !exists(room, &items[i]));
             left--;
         } else {
-            assert_true(event.type == HEARTH_FAR_WRITTEN || event.type == HEARTH_FAR_DROPPED);
+            assert_true(event.type == HEARTH_BACKING_WRITTEN || event.type == HEARTH_BACKING_DROPPED);
             answered[i] = true;
         }
-        hearth_far_event_finish(&event);
+        hearth_backing_event_finish(&event);
     }
-    far->ops->destroy(far);
-    far = open_plain(room->dir);
-    assert_int_equal(scanned(far), 0);
-    far->ops->destroy(far);
+    backing->ops->destroy(backing);
+    backing = open_plain(room->dir);
+    assert_int_equal(scanned(backing), 0);
+    backing->ops->destroy(backing);
 }
 
 static void it_is_tried_again(void **state) {
     const struct room *room = *state;
     struct item page;
     make_item(&page, HEARTH_RECORD_PAGE, 1, 0, PAGE, 3000);
-    struct hearth_far *far = open_plain(room->dir);
-    (void)scanned(far);
-    assert_true(put(far, &page, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &page);
+    struct hearth_backing *backing = open_plain(room->dir);
+    (void)scanned(backing);
+    assert_true(put(backing, &page, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &page);
     atomic_store(&failing, 1);
-    remove_it(far, &page);
-    assert_int_equal(removed(far, &page), HEARTH_OK);
+    remove_it(backing, &page);
+    assert_int_equal(removed(backing, &page), HEARTH_OK);
     assert_false(exists(room, &page));
-    assert_true(put(far, &page, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &page);
+    assert_true(put(backing, &page, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &page);
     atomic_store(&failing, -1);
-    remove_it(far, &page);
-    assert_int_equal(removed(far, &page), HEARTH_ERR_IO);
+    remove_it(backing, &page);
+    assert_int_equal(removed(backing, &page), HEARTH_ERR_IO);
     atomic_store(&failing, 0);
     assert_true(exists(room, &page));
-    remove_it(far, &page);
-    assert_int_equal(removed(far, &page), HEARTH_OK);
+    remove_it(backing, &page);
+    assert_int_equal(removed(backing, &page), HEARTH_OK);
     assert_false(exists(room, &page));
-    far->ops->destroy(far);
+    backing->ops->destroy(backing);
 }
 
 /* A tier that ends carries out what it was asked for. */
@@ -128,11 +128,11 @@ static void the_end_does_not_keep_it(void **state) {
     const struct room *room = *state;
     struct item page;
     make_item(&page, HEARTH_RECORD_PAGE, 1, 0, PAGE, 3000);
-    struct hearth_far *far = open_plain(room->dir);
-    assert_true(put(far, &page, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &page);
-    remove_it(far, &page);
-    far->ops->destroy(far);
+    struct hearth_backing *backing = open_plain(room->dir);
+    assert_true(put(backing, &page, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &page);
+    remove_it(backing, &page);
+    backing->ops->destroy(backing);
     assert_false(exists(room, &page));
 }
 

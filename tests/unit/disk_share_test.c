@@ -8,28 +8,28 @@ static void replaces_and_knows_what_is_there(void **state) {
     struct item brief, whole;
     make_item(&brief, HEARTH_RECORD_PAGE, 1, 0, 7, 3000);
     make_item(&whole, HEARTH_RECORD_PAGE, 1, 0, PAGE, 6000);
-    struct hearth_far *far = open_plain(room->dir);
-    assert_true(put(far, &brief, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &brief);
-    assert_true(put(far, &whole, &brief.record.name));
-    expect(far, HEARTH_FAR_WRITTEN, &whole);
-    expect(far, HEARTH_FAR_LOST, &brief);
+    struct hearth_backing *backing = open_plain(room->dir);
+    assert_true(put(backing, &brief, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &brief);
+    assert_true(put(backing, &whole, &brief.record.name));
+    expect(backing, HEARTH_BACKING_WRITTEN, &whole);
+    expect(backing, HEARTH_BACKING_LOST, &brief);
     assert_true(exists(room, &whole) && !exists(room, &brief));
     char path[256];
     struct stat before, after;
     path_of(room, &whole, path, sizeof path);
     assert_int_equal(stat(path, &before), 0);
-    assert_true(put(far, &whole, NULL) && put(far, &whole, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &whole);
-    expect(far, HEARTH_FAR_WRITTEN, &whole);
-    far->ops->destroy(far);
-    far = open_plain(room->dir);
-    assert_true(put(far, &whole, NULL)); /* perhaps before the scan came to it */
-    expect(far, HEARTH_FAR_WRITTEN, &whole);
+    assert_true(put(backing, &whole, NULL) && put(backing, &whole, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &whole);
+    expect(backing, HEARTH_BACKING_WRITTEN, &whole);
+    backing->ops->destroy(backing);
+    backing = open_plain(room->dir);
+    assert_true(put(backing, &whole, NULL)); /* perhaps before the scan came to it */
+    expect(backing, HEARTH_BACKING_WRITTEN, &whole);
     assert_int_equal(stat(path, &after), 0);
     assert_true(before.st_ino == after.st_ino);
-    assert_int_equal(stats(far).written, 0);
-    far->ops->destroy(far);
+    assert_int_equal(stats(backing).written, 0);
+    backing->ops->destroy(backing);
 }
 
 static void small_queue(struct hearth_disk_params *params) {
@@ -46,7 +46,7 @@ static int lock_directory(const struct room *room) {
     return fd;
 }
 
-static bool over_half(const struct hearth_far_stats *stats) {
+static bool over_half(const struct hearth_backing_stats *stats) {
     return stats->bytes > 200000;
 }
 
@@ -55,40 +55,40 @@ static void a_full_queue_drops_the_oldest(void **state) {
     const struct room *room = *state;
     enum { CONVS = 3, PAGES = 8, FIT = 9 };
     struct item fill[12], large, items[CONVS][PAGES];
-    struct hearth_far *far = open_with(room->dir, small_queue);
-    (void)scanned(far);
+    struct hearth_backing *backing = open_with(room->dir, small_queue);
+    (void)scanned(backing);
     const int lock = lock_directory(room);
     for (int i = 0; i < 12; i++) {
         make_item(&fill[i], HEARTH_RECORD_PAGE, 8, i, PAGE, 20000);
-        assert_true(put(far, &fill[i], NULL));
-        expect(far, HEARTH_FAR_WRITTEN, &fill[i]);
+        assert_true(put(backing, &fill[i], NULL));
+        expect(backing, HEARTH_BACKING_WRITTEN, &fill[i]);
     }
-    wait_stats(far, over_half);
+    wait_stats(backing, over_half);
     make_item(&large, HEARTH_RECORD_PAGE, 9, 0, PAGE, 110000);
-    assert_true(put(far, &large, NULL));
-    (void)far->ops->wait(far, 1000000); /* the writer takes it and waits */
+    assert_true(put(backing, &large, NULL));
+    (void)backing->ops->wait(backing, 1000000); /* the writer takes it and waits */
     for (int c = 0; c < CONVS; c++) {
         for (int p = 0; p < PAGES; p++) {
             make_item(&items[c][p], HEARTH_RECORD_PAGE, c, p, PAGE, 20000);
-            assert_true(put(far, &items[c][p], NULL));
+            assert_true(put(backing, &items[c][p], NULL));
         }
     }
     for (int i = 0; i < CONVS * PAGES - FIT; i++) { /* the oldest conversation, from its end */
-        struct hearth_far_event event = until(far, HEARTH_FAR_DROPPED, NULL);
+        struct hearth_backing_event event = until(backing, HEARTH_BACKING_DROPPED, NULL);
         const struct item *item = &items[i / PAGES][PAGES - 1 - i % PAGES];
         assert_true(hearth_digest_equal(event.name, item->record.name));
     }
-    assert_int_equal(stats(far).dropped, CONVS * PAGES - FIT);
-    assert_true(stats(far).queued_bytes <= 300000);
+    assert_int_equal(stats(backing).dropped, CONVS * PAGES - FIT);
+    assert_true(stats(backing).queued_bytes <= 300000);
     assert_int_equal(close(lock), 0);
-    expect(far, HEARTH_FAR_WRITTEN, &large);
-    expect(far, HEARTH_FAR_WRITTEN, &items[1][0]);
+    expect(backing, HEARTH_BACKING_WRITTEN, &large);
+    expect(backing, HEARTH_BACKING_WRITTEN, &items[1][0]);
     for (int p = 0; p < PAGES; p++) {
-        expect(far, HEARTH_FAR_WRITTEN, &items[2][p]);
+        expect(backing, HEARTH_BACKING_WRITTEN, &items[2][p]);
     }
-    assert_int_equal(stats(far).queued_bytes, 0);
-    assert_true(stats(far).evicted > 0 && stats(far).bytes <= 400000);
-    far->ops->destroy(far);
+    assert_int_equal(stats(backing).queued_bytes, 0);
+    assert_true(stats(backing).evicted > 0 && stats(backing).bytes <= 400000);
+    backing->ops->destroy(backing);
 }
 
 /* ---- several at one directory ---- */
@@ -113,32 +113,32 @@ static void two_share_a_directory(void **state) {
     const struct room *room = *state;
     enum { N = 200 };
     struct item item;
-    struct hearth_far *far[2] = {open_with(room->dir, tight_budget), open_with(room->dir, tight_budget)};
-    (void)scanned(far[0]);
-    (void)scanned(far[1]);
-    assert_true(stats(far[1]).shared);
+    struct hearth_backing *backing[2] = {open_with(room->dir, tight_budget), open_with(room->dir, tight_budget)};
+    (void)scanned(backing[0]);
+    (void)scanned(backing[1]);
+    assert_true(stats(backing[1]).shared);
     for (int i = 0; i < 2; i++) { /* what one writes the other finds and reads */
         make_item(&item, HEARTH_RECORD_PAGE, 90 + i, 0, PAGE, 30000);
-        assert_true(put(far[i], &item, NULL));
-        expect(far[i], HEARTH_FAR_WRITTEN, &item);
-        expect(far[1 - i], HEARTH_FAR_FOUND, &item);
-        assert_int_equal(get(far[1 - i], &item), HEARTH_OK);
+        assert_true(put(backing[i], &item, NULL));
+        expect(backing[i], HEARTH_BACKING_WRITTEN, &item);
+        expect(backing[1 - i], HEARTH_BACKING_FOUND, &item);
+        assert_int_equal(get(backing[1 - i], &item), HEARTH_OK);
     }
-    far[0]->ops->reject(far[0], item.record.name, "for the test");
-    expect(far[0], HEARTH_FAR_LOST, &item);
-    expect(far[1], HEARTH_FAR_LOST, &item); /* and what one loses the other does */
-    assert_int_equal(get(far[1], &item), HEARTH_ERR_NOT_FOUND);
+    backing[0]->ops->reject(backing[0], item.record.name, "for the test");
+    expect(backing[0], HEARTH_BACKING_LOST, &item);
+    expect(backing[1], HEARTH_BACKING_LOST, &item); /* and what one loses the other does */
+    assert_int_equal(get(backing[1], &item), HEARTH_ERR_NOT_FOUND);
     for (int i = 0; i < N; i++) {
         make_item(&item, HEARTH_RECORD_PAGE, i, 0, PAGE, 30000);
-        assert_true(put(far[i % 2], &item, NULL));
-        expect(far[i % 2], HEARTH_FAR_WRITTEN, &item);
+        assert_true(put(backing[i % 2], &item, NULL));
+        expect(backing[i % 2], HEARTH_BACKING_WRITTEN, &item);
     }
-    assert_int_equal(get(far[(N - 1) % 2], &item), HEARTH_OK); /* the newest stays */
+    assert_int_equal(get(backing[(N - 1) % 2], &item), HEARTH_OK); /* the newest stays */
     make_item(&item, HEARTH_RECORD_PAGE, 0, 0, PAGE, 30000);
     assert_false(exists(room, &item)); /* the oldest does not */
-    assert_true(stats(far[0]).evicted + stats(far[1]).evicted > N / 2);
-    far[0]->ops->destroy(far[0]);
-    far[1]->ops->destroy(far[1]);
+    assert_true(stats(backing[0]).evicted + stats(backing[1]).evicted > N / 2);
+    backing[0]->ops->destroy(backing[0]);
+    backing[1]->ops->destroy(backing[1]);
     assert_in_range(bytes_in(room), 500000, 2000000 + 2000000 / 8);
 }
 
@@ -146,24 +146,24 @@ static void touched_files_stay(void **state) {
     const struct room *room = *state;
     enum { N = 100 };
     struct item old, item;
-    struct hearth_far *far = open_with(room->dir, tight_budget);
+    struct hearth_backing *backing = open_with(room->dir, tight_budget);
     make_item(&old, HEARTH_RECORD_PAGE, 900, 0, PAGE, 30000);
-    assert_true(put(far, &old, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &old);
-    far->ops->destroy(far);
-    far = open_with(room->dir, tight_budget);
-    assert_int_equal(scanned(far), 1);
+    assert_true(put(backing, &old, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &old);
+    backing->ops->destroy(backing);
+    backing = open_with(room->dir, tight_budget);
+    assert_int_equal(scanned(backing), 1);
     for (int i = 0; i < N; i++) {
         make_item(&item, HEARTH_RECORD_PAGE, i, 0, PAGE, 30000);
-        assert_true(put(far, &item, NULL));
-        expect(far, HEARTH_FAR_WRITTEN, &item);
+        assert_true(put(backing, &item, NULL));
+        expect(backing, HEARTH_BACKING_WRITTEN, &item);
         if (i == 20) {
-            far->ops->touch(far, &(struct hearth_far_touch){.name = old.record.name, .pos = PAGE}, 1);
-            far->ops->destroy(far); /* tells it to the file */
-            far = open_with(room->dir, tight_budget);
-            struct hearth_far_event event = until(far, HEARTH_FAR_FOUND, &old.record.name);
+            backing->ops->touch(backing, &(struct hearth_backing_touch){.name = old.record.name, .pos = PAGE}, 1);
+            backing->ops->destroy(backing); /* tells it to the file */
+            backing = open_with(room->dir, tight_budget);
+            struct hearth_backing_event event = until(backing, HEARTH_BACKING_FOUND, &old.record.name);
             assert_int_equal(event.hits, 1);
-            hearth_far_event_finish(&event);
+            hearth_backing_event_finish(&event);
         }
         if (i == 60) { /* the first ones have gone since */
             assert_true(exists(room, &old));
@@ -171,16 +171,16 @@ static void touched_files_stay(void **state) {
     }
     make_item(&item, HEARTH_RECORD_PAGE, 0, 0, PAGE, 30000);
     assert_false(exists(room, &item));
-    far->ops->destroy(far);
+    backing->ops->destroy(backing);
 }
 
 /* ---- failure ---- */
 
-static bool failing(const struct hearth_far_stats *stats) {
+static bool failing(const struct hearth_backing_stats *stats) {
     return stats->failing;
 }
 
-static bool well(const struct hearth_far_stats *stats) {
+static bool well(const struct hearth_backing_stats *stats) {
     return !stats->failing;
 }
 
@@ -189,29 +189,29 @@ static void recovers_when_files_cannot_grow(void **state) {
     struct item item;
     struct rlimit before, none;
     (void)signal(SIGXFSZ, SIG_IGN);
-    struct hearth_far *far = open_plain(room->dir);
-    (void)scanned(far);
+    struct hearth_backing *backing = open_plain(room->dir);
+    (void)scanned(backing);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     none = before;
     none.rlim_cur = 5000;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
     for (int i = 0; i < 3; i++) {
         make_item(&item, HEARTH_RECORD_PAGE, 1, i, PAGE, 50000);
-        if (put(far, &item, NULL)) {
-            expect(far, HEARTH_FAR_DROPPED, &item);
+        if (put(backing, &item, NULL)) {
+            expect(backing, HEARTH_BACKING_DROPPED, &item);
         }
     }
-    wait_stats(far, failing);
-    assert_true(stats(far).trouble[0] != '\0' && stats(far).io_errors > 0 && stats(far).dropped > 0);
-    assert_false(put(far, &item, NULL)); /* not now */
+    wait_stats(backing, failing);
+    assert_true(stats(backing).trouble[0] != '\0' && stats(backing).io_errors > 0 && stats(backing).dropped > 0);
+    assert_false(put(backing, &item, NULL)); /* not now */
     assert_int_equal(atomic_load(&warnings), 1);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    wait_stats(far, well); /* without being asked */
-    assert_string_equal(stats(far).trouble, "");
-    assert_true(put(far, &item, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &item);
-    assert_int_equal(get(far, &item), HEARTH_OK);
-    far->ops->destroy(far);
+    wait_stats(backing, well); /* without being asked */
+    assert_string_equal(stats(backing).trouble, "");
+    assert_true(put(backing, &item, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &item);
+    assert_int_equal(get(backing, &item), HEARTH_OK);
+    backing->ops->destroy(backing);
 }
 
 static void recovers_when_the_directory_is_gone(void **state) {
@@ -222,27 +222,27 @@ static void recovers_when_the_directory_is_gone(void **state) {
     (void)snprintf(command, sizeof command, "rm -rf %s", dir);
     make_item(&a, HEARTH_RECORD_PAGE, 1, 0, PAGE, 5000);
     make_item(&b, HEARTH_RECORD_PAGE, 2, 0, PAGE, 5000);
-    struct hearth_far *far = open_plain(dir);
-    assert_true(put(far, &a, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &a);
+    struct hearth_backing *backing = open_plain(dir);
+    assert_true(put(backing, &a, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &a);
     assert_int_equal(system(command), 0);
-    expect(far, HEARTH_FAR_LOST, &a);
-    assert_true(put(far, &b, NULL)); /* it is made again */
-    expect(far, HEARTH_FAR_WRITTEN, &b);
-    assert_int_equal(get(far, &b), HEARTH_OK);
+    expect(backing, HEARTH_BACKING_LOST, &a);
+    assert_true(put(backing, &b, NULL)); /* it is made again */
+    expect(backing, HEARTH_BACKING_WRITTEN, &b);
+    assert_int_equal(get(backing, &b), HEARTH_OK);
     assert_int_equal(atomic_load(&warnings), 0);
     assert_int_equal(system(command), 0);
     const int fd = open(dir, O_WRONLY | O_CREAT | O_EXCL, 0600); /* now that is in the way */
     assert_true(fd >= 0 && close(fd) == 0);
-    assert_true(put(far, &a, NULL));
-    expect(far, HEARTH_FAR_DROPPED, &a);
-    assert_true(stats(far).failing);
+    assert_true(put(backing, &a, NULL));
+    expect(backing, HEARTH_BACKING_DROPPED, &a);
+    assert_true(stats(backing).failing);
     assert_int_equal(unlink(dir), 0);
-    wait_stats(far, well);
-    assert_true(put(far, &a, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &a);
-    assert_int_equal(get(far, &a), HEARTH_OK);
-    far->ops->destroy(far);
+    wait_stats(backing, well);
+    assert_true(put(backing, &a, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &a);
+    assert_int_equal(get(backing, &a), HEARTH_OK);
+    backing->ops->destroy(backing);
 }
 
 int main(void) {

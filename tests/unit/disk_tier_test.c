@@ -1,5 +1,5 @@
 /* The disk tier: what is put is there, also for the next one who opens it; what is damaged is a miss; and the rest of
- * the far tier's contract. */
+ * the backing tier's contract. */
 #include "support/disk_room.h"
 
 /* ---- there and back ---- */
@@ -16,33 +16,33 @@ static void round_trip_with(const struct room *room, void (*change)(struct heart
     const size_t sizes[] = {0, 1, 4095, 4096, 100000, 5 << 20};
     enum { N = 12 };
     struct item items[N];
-    struct hearth_far *far = open_with(room->dir, change);
-    assert_int_equal(scanned(far), 0);
+    struct hearth_backing *backing = open_with(room->dir, change);
+    assert_int_equal(scanned(backing), 0);
     for (int i = 0; i < N; i++) {
         make_item(&items[i], i % 2 ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE, 1, i / 2, i == 10 ? 5 : PAGE,
                   sizes[i / 2]);
-        assert_int_equal(get(far, &items[i]), HEARTH_ERR_NOT_FOUND);
+        assert_int_equal(get(backing, &items[i]), HEARTH_ERR_NOT_FOUND);
     }
     for (int i = 0; i < N; i++) {
-        assert_true(put(far, &items[i], NULL));
+        assert_true(put(backing, &items[i], NULL));
     }
     for (int i = 0; i < N; i++) {
-        expect(far, HEARTH_FAR_WRITTEN, &items[i]);
+        expect(backing, HEARTH_BACKING_WRITTEN, &items[i]);
     }
     for (int i = 0; i < N; i++) {
-        assert_int_equal(get(far, &items[i]), HEARTH_OK);
+        assert_int_equal(get(backing, &items[i]), HEARTH_OK);
     }
-    assert_int_equal(stats(far).files, N);
-    assert_int_equal(stats(far).written, N);
-    assert_int_equal(stats(far).queued_bytes, 0);
-    far->ops->destroy(far);
+    assert_int_equal(stats(backing).files, N);
+    assert_int_equal(stats(backing).written, N);
+    assert_int_equal(stats(backing).queued_bytes, 0);
+    backing->ops->destroy(backing);
 
-    far = open_with(room->dir, change); /* and after a restart */
+    backing = open_with(room->dir, change); /* and after a restart */
     int found = 0;
     for (bool over = false; !over;) {
-        struct hearth_far_event event = next(far);
-        over = event.type == HEARTH_FAR_SCANNED;
-        for (int i = 0; event.type == HEARTH_FAR_FOUND && i < N; i++) {
+        struct hearth_backing_event event = next(backing);
+        over = event.type == HEARTH_BACKING_SCANNED;
+        for (int i = 0; event.type == HEARTH_BACKING_FOUND && i < N; i++) {
             if (!hearth_digest_equal(event.name, items[i].record.name)) {
                 continue;
             }
@@ -54,23 +54,23 @@ static void round_trip_with(const struct room *room, void (*change)(struct heart
             assert_string_equal(event.record->text, "first words");
             found++;
         }
-        hearth_far_event_finish(&event);
+        hearth_backing_event_finish(&event);
     }
     assert_int_equal(found, N);
     for (int i = 0; i < N; i++) {
-        assert_true(far->ops->get(far, items[i].record.name));
+        assert_true(backing->ops->get(backing, items[i].record.name));
     }
     for (int i = 0; i < N; i++) { /* in the order of the calls */
-        struct hearth_far_event event = until(far, HEARTH_FAR_READ, NULL);
+        struct hearth_backing_event event = until(backing, HEARTH_BACKING_READ, NULL);
         assert_true(hearth_digest_equal(event.name, items[i].record.name));
         assert_int_equal(event.err, HEARTH_OK);
         assert_int_equal(event.bytes.len, items[i].bytes);
-        hearth_far_event_finish(&event);
+        hearth_backing_event_finish(&event);
     }
-    assert_int_equal(stats(far).files, N);
-    assert_int_equal(stats(far).bad, 0);
-    assert_true(stats(far).scanned && !stats(far).failing);
-    far->ops->destroy(far);
+    assert_int_equal(stats(backing).files, N);
+    assert_int_equal(stats(backing).bad, 0);
+    assert_true(stats(backing).scanned && !stats(backing).failing);
+    backing->ops->destroy(backing);
 }
 
 static void round_trip(void **state) {
@@ -105,25 +105,25 @@ static void other_key_is_a_miss(void **state) {
     struct item item;
     make_item(&item, HEARTH_RECORD_PAGE, 1, 0, PAGE, 5000);
     write_key("one key that is long enough");
-    struct hearth_far *far = open_with(dir, with_key);
-    assert_true(far->key.lo != 0 || far->key.hi != 0);
-    assert_true(put(far, &item, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &item);
-    assert_int_equal(get(far, &item), HEARTH_OK);
-    far->ops->destroy(far);
+    struct hearth_backing *backing = open_with(dir, with_key);
+    assert_true(backing->key.lo != 0 || backing->key.hi != 0);
+    assert_true(put(backing, &item, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &item);
+    assert_int_equal(get(backing, &item), HEARTH_OK);
+    backing->ops->destroy(backing);
     for (int i = 0; i < 2; i++) { /* another key, no key */
         write_key("another key, just as long");
-        far = open_with(dir, i == 0 ? with_key : NULL);
-        assert_int_equal(scanned(far), 0);
-        assert_int_equal(get(far, &item), HEARTH_ERR_NOT_FOUND);
-        assert_int_equal(stats(far).bad, 0); /* left alone */
-        far->ops->destroy(far);
+        backing = open_with(dir, i == 0 ? with_key : NULL);
+        assert_int_equal(scanned(backing), 0);
+        assert_int_equal(get(backing, &item), HEARTH_ERR_NOT_FOUND);
+        assert_int_equal(stats(backing).bad, 0); /* left alone */
+        backing->ops->destroy(backing);
     }
     write_key("one key that is long enough");
-    far = open_with(dir, with_key);
-    assert_int_equal(scanned(far), 1);
-    assert_int_equal(get(far, &item), HEARTH_OK);
-    far->ops->destroy(far);
+    backing = open_with(dir, with_key);
+    assert_int_equal(scanned(backing), 1);
+    assert_int_equal(get(backing, &item), HEARTH_OK);
+    backing->ops->destroy(backing);
 }
 
 /* ---- damage ---- */
@@ -158,7 +158,7 @@ static void damage(const char *path, int how) {
 
 enum { DAMAGES = 8 };
 
-static bool all_set_aside(const struct hearth_far_stats *stats) {
+static bool all_set_aside(const struct hearth_backing_stats *stats) {
     return stats->bad == DAMAGES;
 }
 
@@ -166,17 +166,17 @@ static void damaged_files_are_misses(void **state) {
     const struct room *room = *state;
     for (int restart = 0; restart < 2; restart++) {
         struct item items[DAMAGES + 1];
-        struct hearth_far *far = open_plain(room->dir);
-        assert_int_equal(scanned(far), restart); /* the one that stayed good */
+        struct hearth_backing *backing = open_plain(room->dir);
+        assert_int_equal(scanned(backing), restart); /* the one that stayed good */
         for (int i = 0; i <= DAMAGES; i++) {
             make_item(&items[i], HEARTH_RECORD_PAGE, 5 + (i < DAMAGES ? restart : 0), i, PAGE, 20000);
-            assert_true(put(far, &items[i], NULL));
+            assert_true(put(backing, &items[i], NULL));
         }
         for (int i = 0; i <= DAMAGES; i++) {
-            expect(far, HEARTH_FAR_WRITTEN, &items[i]);
+            expect(backing, HEARTH_BACKING_WRITTEN, &items[i]);
         }
         if (restart) {
-            far->ops->destroy(far);
+            backing->ops->destroy(backing);
         }
         for (int i = 0; i < DAMAGES; i++) {
             char path[256];
@@ -184,23 +184,23 @@ static void damaged_files_are_misses(void **state) {
             damage(path, i);
         }
         if (restart) {
-            far = open_plain(room->dir);
-            assert_int_equal(scanned(far), 2); /* what only the payload tells is found out by reading */
+            backing = open_plain(room->dir);
+            assert_int_equal(scanned(backing), 2); /* what only the payload tells is found out by reading */
         }
         for (int i = 0; i <= DAMAGES; i++) {
-            assert_int_equal(get(far, &items[i]), i == DAMAGES ? HEARTH_OK : HEARTH_ERR_NOT_FOUND);
+            assert_int_equal(get(backing, &items[i]), i == DAMAGES ? HEARTH_OK : HEARTH_ERR_NOT_FOUND);
         }
-        wait_stats(far, all_set_aside); /* a look may have seen the gap between file and directory */
+        wait_stats(backing, all_set_aside); /* a look may have seen the gap between file and directory */
         for (int i = 0; i < DAMAGES; i++) {
             assert_false(exists(room, &items[i]));
-            assert_true(put(far, &items[i], NULL)); /* not taken for written */
-            expect(far, HEARTH_FAR_WRITTEN, &items[i]);
-            assert_int_equal(get(far, &items[i]), HEARTH_OK);
-            far->ops->reject(far, items[i].record.name, "the engine refused it");
-            expect(far, HEARTH_FAR_LOST, &items[i]);
-            assert_int_equal(get(far, &items[i]), HEARTH_ERR_NOT_FOUND);
+            assert_true(put(backing, &items[i], NULL)); /* not taken for written */
+            expect(backing, HEARTH_BACKING_WRITTEN, &items[i]);
+            assert_int_equal(get(backing, &items[i]), HEARTH_OK);
+            backing->ops->reject(backing, items[i].record.name, "the engine refused it");
+            expect(backing, HEARTH_BACKING_LOST, &items[i]);
+            assert_int_equal(get(backing, &items[i]), HEARTH_ERR_NOT_FOUND);
         }
-        far->ops->destroy(far);
+        backing->ops->destroy(backing);
     }
 }
 
@@ -210,16 +210,16 @@ static void swapped_files_are_misses(void **state) {
     char path_a[256], path_b[256];
     make_item(&a, HEARTH_RECORD_PAGE, 1, 0, PAGE, 9000);
     make_item(&b, HEARTH_RECORD_PAGE, 2, 0, PAGE, 9000);
-    struct hearth_far *far = open_plain(room->dir);
-    assert_true(put(far, &a, NULL) && put(far, &b, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &b);
+    struct hearth_backing *backing = open_plain(room->dir);
+    assert_true(put(backing, &a, NULL) && put(backing, &b, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &b);
     path_of(room, &a, path_a, sizeof path_a);
     path_of(room, &b, path_b, sizeof path_b);
     assert_int_equal(rename(path_a, path_b), 0);
-    assert_int_equal(get(far, &b), HEARTH_ERR_NOT_FOUND);
-    assert_int_equal(get(far, &a), HEARTH_ERR_NOT_FOUND);
-    assert_int_equal(stats(far).bad, 1);
-    far->ops->destroy(far);
+    assert_int_equal(get(backing, &b), HEARTH_ERR_NOT_FOUND);
+    assert_int_equal(get(backing, &a), HEARTH_ERR_NOT_FOUND);
+    assert_int_equal(stats(backing).bad, 1);
+    backing->ops->destroy(backing);
 }
 
 /* ---- the rest of the contract ---- */
@@ -228,26 +228,26 @@ static void writes_what_is_queued_at_the_end(void **state) {
     const struct room *room = *state;
     enum { N = 30 };
     struct item items[N];
-    struct hearth_far *far = open_plain(room->dir);
+    struct hearth_backing *backing = open_plain(room->dir);
     for (int i = 0; i < N; i++) {
         make_item(&items[i], HEARTH_RECORD_PAGE, 1, i, PAGE, 200000);
-        assert_true(put(far, &items[i], NULL));
+        assert_true(put(backing, &items[i], NULL));
     }
     for (int i = 0; i < N; i++) {
-        assert_true(far->ops->get(far, items[i].record.name));
+        assert_true(backing->ops->get(backing, items[i].record.name));
     }
-    far->ops->destroy(far); /* with answers that nobody polls */
+    backing->ops->destroy(backing); /* with answers that nobody polls */
     for (int i = 0; i < N; i++) {
         assert_true(exists(room, &items[i]));
     }
-    far = open_plain(room->dir);
+    backing = open_plain(room->dir);
     for (int i = 0; i < N; i++) {
-        assert_true(far->ops->get(far, items[i].record.name));
+        assert_true(backing->ops->get(backing, items[i].record.name));
     }
-    far->ops->destroy(far); /* in the middle of the scan and of reading */
-    far = open_plain(room->dir);
-    assert_int_equal(scanned(far), N);
-    far->ops->destroy(far);
+    backing->ops->destroy(backing); /* in the middle of the scan and of reading */
+    backing = open_plain(room->dir);
+    assert_int_equal(scanned(backing), N);
+    backing->ops->destroy(backing);
 }
 
 static void count_wakes(void *user) {
@@ -259,31 +259,32 @@ static void wakes_once_per_empty_queue(void **state) {
     const struct room *room = *state;
     atomic_int wakes = 0;
     struct item items[3];
-    struct hearth_far_event event;
-    struct hearth_far *far = open_plain(room->dir);
-    far->ops->set_wake(far, count_wakes, &wakes);
-    assert_false(far->ops->wait(far, 0) && far->ops->poll(far, &event) && event.type != HEARTH_FAR_SCANNED);
-    while (!stats(far).scanned) {
+    struct hearth_backing_event event;
+    struct hearth_backing *backing = open_plain(room->dir);
+    backing->ops->set_wake(backing, count_wakes, &wakes);
+    assert_false(backing->ops->wait(backing, 0) && backing->ops->poll(backing, &event) &&
+                 event.type != HEARTH_BACKING_SCANNED);
+    while (!stats(backing).scanned) {
         (void)usleep(1000);
     }
-    while (far->ops->poll(far, &event)) {
-        hearth_far_event_finish(&event);
+    while (backing->ops->poll(backing, &event)) {
+        hearth_backing_event_finish(&event);
     }
     const int before = atomic_load(&wakes);
     for (int i = 0; i < 3; i++) {
         make_item(&items[i], HEARTH_RECORD_PAGE, 1, i, PAGE, 10);
-        assert_true(put(far, &items[i], NULL));
+        assert_true(put(backing, &items[i], NULL));
     }
-    while (stats(far).queued_bytes > 0 || atomic_load(&wakes) == before) {
+    while (stats(backing).queued_bytes > 0 || atomic_load(&wakes) == before) {
         (void)usleep(1000);
     }
     assert_in_range(atomic_load(&wakes), before + 1, before + 2); /* one may still have been on its way */
     for (int i = 0; i < 3; i++) {
-        expect(far, HEARTH_FAR_WRITTEN, &items[i]);
+        expect(backing, HEARTH_BACKING_WRITTEN, &items[i]);
     }
-    assert_false(far->ops->poll(far, &event));
-    assert_false(far->ops->wait(far, 0));
-    far->ops->destroy(far);
+    assert_false(backing->ops->poll(backing, &event));
+    assert_false(backing->ops->wait(backing, 0));
+    backing->ops->destroy(backing);
 }
 
 static void tiny_budget(struct hearth_disk_params *params) {
@@ -293,14 +294,14 @@ static void tiny_budget(struct hearth_disk_params *params) {
 static void refuses_what_cannot_fit(void **state) {
     const struct room *room = *state;
     struct item item;
-    struct hearth_far *far = open_with(room->dir, tiny_budget);
+    struct hearth_backing *backing = open_with(room->dir, tiny_budget);
     make_item(&item, HEARTH_RECORD_PAGE, 1, 0, PAGE, 40000);
-    assert_false(put(far, &item, NULL));
+    assert_false(put(backing, &item, NULL));
     make_item(&item, HEARTH_RECORD_PAGE, 1, 0, PAGE, 10000);
-    assert_true(put(far, &item, NULL));
-    expect(far, HEARTH_FAR_WRITTEN, &item);
-    far->ops->destroy(far);
-    struct hearth_far *none;
+    assert_true(put(backing, &item, NULL));
+    expect(backing, HEARTH_BACKING_WRITTEN, &item);
+    backing->ops->destroy(backing);
+    struct hearth_backing *none;
     struct hearth_errmsg msg;
     const struct hearth_disk_params nowhere = {.dir = "/proc/nothing/here", .page_tokens = PAGE};
     assert_int_equal(hearth_disk_create(&nowhere, &none, &msg), HEARTH_ERR_IO);

@@ -356,16 +356,16 @@ static void test_compute_cheaper(void **state) {
     hearth_tree_finish(&f.tree, NULL, NULL);
 }
 
-/* What is only in the far tier is read as far as that is faster than computing; a page without state ends what can be
- * used. */
-static void test_far(void **state) {
+/* What is only in the backing tier is read as far as that is faster than computing; a page without state ends what can
+ * be used. */
+static void test_backing(void **state) {
     (void)state;
     struct fixture f = {.live_count = 0};
     init(&f);
     store(&f, "abcdefghijkl", NULL);
     go_live(&f, "", true);
     struct hearth_caps caps = {.memory_class = PAGES, .cache_ok = true, .page_bytes_per_token = 1};
-    struct hearth_costs costs = {.prefill_us_per_token = 10, .far_us = 100, .far_us_per_byte = 1};
+    struct hearth_costs costs = {.prefill_us_per_token = 10, .backing_us = 100, .backing_us_per_byte = 1};
     hearth_token prompt[64];
     size_t n = read_tokens("abcdefghijklm", prompt);
     assert_true(hearth_tree_match(f.root, prompt, n, &f.path));
@@ -385,13 +385,13 @@ static void test_far(void **state) {
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 4); /* reading 4 tokens takes longer than computing 8 */
     assert_int_equal(plan.reason, HEARTH_REASON_COMPUTE_CHEAPER);
-    costs.far_us = 50;
+    costs.backing_us = 50;
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 12); /* what is behind is in RAM */
     input.usable = 8;
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 4);
-    costs.far_us = 10;
+    costs.backing_us = 10;
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 8);
     assert_int_equal(plan.reason, HEARTH_REASON_EVICTED);
@@ -439,7 +439,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_compute_cheaper),
-        cmocka_unit_test(test_far),
+        cmocka_unit_test(test_backing),
         cmocka_unit_test(test_salt),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);

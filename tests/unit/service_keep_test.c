@@ -251,19 +251,19 @@ static void a_warm_request_reads_ahead(void **state) {
 }
 
 /* A disk tier whose events do not come before they are let through. */
-static const struct hearth_far_ops *disk_ops;
-static struct hearth_far_ops held_ops;
+static const struct hearth_backing_ops *disk_ops;
+static struct hearth_backing_ops held_ops;
 static atomic_bool let_through;
 
-static bool held_poll(struct hearth_far *far, struct hearth_far_event *event) {
-    return atomic_load(&let_through) && disk_ops->poll(far, event);
+static bool held_poll(struct hearth_backing *backing, struct hearth_backing_event *event) {
+    return atomic_load(&let_through) && disk_ops->poll(backing, event);
 }
 
-static void hold_events(struct hearth_far *far) {
-    disk_ops = far->ops;
+static void hold_events(struct hearth_backing *backing) {
+    disk_ops = backing->ops;
     held_ops = *disk_ops;
     held_ops.poll = held_poll;
-    far->ops = &held_ops;
+    backing->ops = &held_ops;
     atomic_store(&let_through, false);
 }
 
@@ -279,7 +279,7 @@ static void a_prompt_waits_for_the_scan(void **state) {
     (void)ask(&stage, &prompt, 2);
     close_stage(&stage);
 
-    options.far_made = hold_events;
+    options.backing_made = hold_events;
     open_stage_with(&stage, &options);
     struct hearth_request request = request_of(&prompt);
     struct reply reply;

@@ -1,38 +1,38 @@
-/* A far tier: where state lives that outlasts RAM (`disk` today), behind one vtable.
+/* A backing tier: where state lives that outlasts RAM (`disk` today), behind one vtable.
  *
  * Everything is asynchronous. The cache asks, the tier works on threads of its own, and what came of it is an event
- * that the cache polls for. A far tier finds its own content: what was there before, or what another process puts
+ * that the cache polls for. A backing tier finds its own content: what was there before, or what another process puts
  * there, arrives as FOUND; what it evicts or loses, as LOST. Nothing here ever blocks but wait() and destroy().
  *
  * Loading never consumes. State that does not verify is never handed out: it is set aside, counted, logged, and the
  * read is a miss.
  *
  * Threads: the one thread that drives the engine, unless a declaration says otherwise. */
-#ifndef HEARTH_TIER_FAR_H
-#define HEARTH_TIER_FAR_H
+#ifndef HEARTH_TIER_BACKING_H
+#define HEARTH_TIER_BACKING_H
 
 #include "base/err.h"
 #include "tier/record.h"
 #include "tier/ram.h"
 
-struct hearth_far;
+struct hearth_backing;
 
-enum hearth_far_event_type {
-    HEARTH_FAR_FOUND,   /* an item is there; `record` is filled. Parents may come after what hangs on them */
-    HEARTH_FAR_LOST,    /* an item is no longer there */
-    HEARTH_FAR_WRITTEN, /* what was put is there and will be after a crash */
-    HEARTH_FAR_DROPPED, /* what was put is not written: the queue was full, or the tier failed */
-    HEARTH_FAR_READ,    /* the answer to get(): `err` is 0 and `bytes` hold the state, or it is a miss */
-    HEARTH_FAR_REMOVED, /* the answer to remove(): `err` is 0, or it failed */
-    HEARTH_FAR_SCANNED, /* everything that was there at the start has been told */
+enum hearth_backing_event_type {
+    HEARTH_BACKING_FOUND,   /* an item is there; `record` is filled. Parents may come after what hangs on them */
+    HEARTH_BACKING_LOST,    /* an item is no longer there */
+    HEARTH_BACKING_WRITTEN, /* what was put is there and will be after a crash */
+    HEARTH_BACKING_DROPPED, /* what was put is not written: the queue was full, or the tier failed */
+    HEARTH_BACKING_READ,    /* the answer to get(): `err` is 0 and `bytes` hold the state, or it is a miss */
+    HEARTH_BACKING_REMOVED, /* the answer to remove(): `err` is 0, or it failed */
+    HEARTH_BACKING_SCANNED, /* everything that was there at the start has been told */
 };
 
-struct hearth_far_event {
-    enum hearth_far_event_type type;
+struct hearth_backing_event {
+    enum hearth_backing_event_type type;
     struct hearth_digest name;    /* of all but SCANNED */
     struct hearth_record *record; /* FOUND */
     uint32_t hits;                /* FOUND: how often it was used, as far as that is known */
-    bool superseded;              /* FOUND: as hearth_far_touch has it */
+    bool superseded;              /* FOUND: as hearth_backing_touch has it */
     struct hearth_buf bytes;      /* READ: verified, decoded state */
     uint64_t checksum;            /* READ: hearth_checksum() of bytes */
     int err;                      /* READ: NOT_FOUND (gone or damaged: it is not there any more), IO (not now), NOMEM.
@@ -40,17 +40,17 @@ struct hearth_far_event {
 };
 
 /* Frees what an event holds (what was taken out of it is zeroed by the taker). */
-void hearth_far_event_finish(struct hearth_far_event *event);
+void hearth_backing_event_finish(struct hearth_backing_event *event);
 
 /* A use of an item. */
-struct hearth_far_touch {
+struct hearth_backing_touch {
     struct hearth_digest name;
     int32_t pos;     /* how far the use went into it: what is deeper counts as older, so that leaves go first */
     bool superseded; /* a snapshot that a later reply of its conversation has replaced: counts as much older */
 };
 
 /* Numbers that /metrics prints too, counters with the suffix _total; name, kind, help. */
-#define HEARTH_FAR_STATS_TABLE(X)                                                               \
+#define HEARTH_BACKING_STATS_TABLE(X)                                                           \
     X(files, gauge, "Files in the directory, all models")                                       \
     X(bytes, gauge, "Bytes that they take on disk")                                             \
     X(budget_bytes, gauge, "Bytes that they may take")                                          \
@@ -64,9 +64,9 @@ struct hearth_far_touch {
     X(bad, counter, "Files set aside because they did not verify")                              \
     X(io_errors, counter, "Calls of the file system that failed")
 
-struct hearth_far_stats {
+struct hearth_backing_stats {
 #define X(name, kind, help) uint64_t name;
-    HEARTH_FAR_STATS_TABLE(X)
+    HEARTH_BACKING_STATS_TABLE(X)
 #undef X
     bool scanned;      /* the first scan has ended */
     bool failing;      /* writing is suspended after errors; it is tried again by itself */
@@ -74,37 +74,37 @@ struct hearth_far_stats {
     char trouble[160]; /* why, one line; "" while all is well */
 };
 
-struct hearth_far_ops {
+struct hearth_backing_ops {
     /* Writes what is queued (for at most a few seconds), ends the threads, frees. */
-    void (*destroy)(struct hearth_far *far);
+    void (*destroy)(struct hearth_backing *backing);
     /* Queues an item for writing. Takes a reference of the blob (NULL for an item without state); copies the record.
      * `replaces`, if not NULL, is removed when the item is there. Every accepted put is answered by WRITTEN or DROPPED,
      * also when the item is already there. False: not accepted (the tier is failing, out of memory, or the item alone
      * exceeds the budget). */
-    bool (*put)(struct hearth_far *far, const struct hearth_record *record, struct hearth_blob *blob,
+    bool (*put)(struct hearth_backing *backing, const struct hearth_record *record, struct hearth_blob *blob,
                 const struct hearth_digest *replaces);
     /* Reads an item; answered by READ, in the order of the calls as far as the tier can. False: out of memory. */
-    bool (*get)(struct hearth_far *far, struct hearth_digest name);
+    bool (*get)(struct hearth_backing *backing, struct hearth_digest name);
     /* Items were used, deepest last. Names that are not there are ignored. */
-    void (*touch)(struct hearth_far *far, const struct hearth_far_touch *touches, size_t n);
+    void (*touch)(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n);
     /* The engine refused what was read: it is set aside, as if it had not verified. */
-    void (*reject)(struct hearth_far *far, struct hearth_digest name, const char *why);
+    void (*reject)(struct hearth_backing *backing, struct hearth_digest name, const char *why);
     /* An item is to be forgotten, wherever it is: also one that is still to be written (its put is answered before).
      * Answered by REMOVED. False: out of memory. */
-    bool (*remove)(struct hearth_far *far, struct hearth_digest name, enum hearth_record_kind kind);
+    bool (*remove)(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind);
     /* The next event, false when there is none. The caller owns what is in it. */
-    bool (*poll)(struct hearth_far *far, struct hearth_far_event *event);
+    bool (*poll)(struct hearth_backing *backing, struct hearth_backing_event *event);
     /* Waits until there is an event; false when there is none after `timeout_us`. */
-    bool (*wait)(struct hearth_far *far, int64_t timeout_us);
+    bool (*wait)(struct hearth_backing *backing, int64_t timeout_us);
     /* Any thread. */
-    void (*stats)(struct hearth_far *far, struct hearth_far_stats *stats);
+    void (*stats)(struct hearth_backing *backing, struct hearth_backing_stats *stats);
     /* `wake` is called when an event has come to an empty queue, on any thread, and at once if there are events; NULL:
      * nobody is. After the return the one before is not called any more. It must not call the tier. */
-    void (*set_wake)(struct hearth_far *far, void (*wake)(void *user), void *user);
+    void (*set_wake)(struct hearth_backing *backing, void (*wake)(void *user), void *user);
 };
 
-struct hearth_far {
-    const struct hearth_far_ops *ops;
+struct hearth_backing {
+    const struct hearth_backing_ops *ops;
     const char *name;         /* "disk" */
     struct hearth_digest key; /* for hearth_record_root(); zero without encryption */
 };
