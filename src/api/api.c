@@ -362,18 +362,18 @@ static int copy_chat_params(struct hearth_api *api, const struct hearth_api_para
 static int open_store(struct hearth_api *api, const struct hearth_api_params *params, struct hearth_errmsg *msg) {
     api->store = params->store;
     if (api->store == NULL) {
-        const struct hearth_store_params memory = {.path = NULL};
-        const int rc = hearth_store_create(&memory, &api->own_store, msg);
+        const struct hearth_session_store_params memory = {.path = NULL};
+        const int rc = hearth_session_store_create(&memory, &api->own_store, msg);
         if (rc != HEARTH_OK) {
             return rc;
         }
         api->store = api->own_store;
     }
-    const int left = hearth_store_recover(api->store);
+    const int left = hearth_turn_fail_orphans(api->store);
     if (left > 0) {
         hearth_log(HEARTH_LOG_INFO, "sessions: %d responses that ran when the server ended have failed", left);
     }
-    return hearth_store_secret(api->store, api->secret);
+    return hearth_session_store_secret(api->store, api->secret);
 }
 
 int hearth_api_create(const struct hearth_api_params *params, struct hearth_api **out, struct hearth_errmsg *msg) {
@@ -500,7 +500,7 @@ void hearth_api_destroy(struct hearth_api *api) {
     free(api->reasoning_budget_message);
     json_decref(api->template_kwargs);
     hearth_history_shutdown(api);
-    hearth_store_destroy(api->own_store);
+    hearth_session_store_destroy(api->own_store);
     hearth_script_destroy(api->script);
     hearth_grammars_destroy(api->grammars);
     pthread_mutex_destroy(&api->events_mutex);

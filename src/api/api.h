@@ -31,8 +31,8 @@ enum hearth_scope {
 /* Zero: no limit. */
 struct hearth_api_limits {
     uint32_t requests_per_minute, tokens_per_minute;
-    uint32_t running;                 /* requests at once that take a turn of the model */
-    struct hearth_store_quota stored; /* of its sessions, responses and conversations */
+    uint32_t running;                   /* requests at once that take a turn of the model */
+    struct hearth_session_quota stored; /* of its sessions, responses and conversations */
 };
 
 /* Somebody who may use the server. */
@@ -80,7 +80,7 @@ struct hearth_api_params {
     size_t transcript_bytes;                    /* memory for replies as they were sampled; default 256 MiB */
     const char *transcripts_path;               /* SQLite database in which they outlive the process; NULL: none */
     const struct hearth_seal *transcripts_seal; /* what is in it is encrypted with; borrowed; NULL: not at all */
-    struct hearth_store *store;                 /* sessions and responses; borrowed; NULL: in memory */
+    struct hearth_session_store *store;         /* sessions and responses; borrowed; NULL: in memory */
     enum hearth_reasoning_format reasoning_format;
     int32_t reasoning_budget;             /* tokens of reasoning; -1: no limit (default) */
     const char *reasoning_budget_message; /* put in when the budget is used up; NULL: none */

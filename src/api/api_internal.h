@@ -41,12 +41,12 @@ struct hearth_shape;
 struct hearth_conversation;
 struct hearth_job;
 struct hearth_grammars;
-struct hearth_intern;
-struct hearth_originals;
+struct hearth_message_cache;
+struct hearth_first_values;
 struct hearth_toolset;
 struct hearth_toolsets;
 struct hearth_script;
-struct hearth_store;
+struct hearth_session_store;
 struct hearth_kept;
 struct hearth_owner_quota;
 struct hearth_quota;
@@ -102,11 +102,11 @@ struct hearth_api {
     atomic_bool ended;          /* nor anything else */
     int64_t prepare_timeout_us; /* CPU time of a worker; 0: any */
     bool shut_down;
-    uint64_t mark_seed;                     /* for texts that nobody else has written */
-    atomic_size_t jobs;                     /* alive; 0 at the end */
-    bool trim_due;                          /* the loop's: what large jobs have taken is still malloc()'s */
-    struct hearth_job *running;             /* the loop's list of those that were submitted */
-    struct hearth_store *store, *own_store; /* the second: in memory, where none was given */
+    uint64_t mark_seed;                             /* for texts that nobody else has written */
+    atomic_size_t jobs;                             /* alive; 0 at the end */
+    bool trim_due;                                  /* the loop's: what large jobs have taken is still malloc()'s */
+    struct hearth_job *running;                     /* the loop's list of those that were submitted */
+    struct hearth_session_store *store, *own_store; /* the second: in memory, where none was given */
     struct hearth_keeper *keeper;
     struct hearth_digest compacting[16]; /* the loop's ring of responses/overflow.c */
     size_t compacting_next;
@@ -117,8 +117,8 @@ struct hearth_api {
 
     /* Chat. */
     struct hearth_transcripts *transcripts; /* history.c's, as is: */
-    struct hearth_intern *intern;
-    struct hearth_originals *originals; /* tools as they were first printed */
+    struct hearth_message_cache *message_cache;
+    struct hearth_first_values *first_values; /* tools as they were first printed */
     struct hearth_toolsets *toolsets;
     struct hearth_trials trials;
     size_t transcript_bytes;
@@ -170,7 +170,7 @@ struct hearth_caller {
     unsigned scopes;            /* of enum hearth_scope */
     struct hearth_quota *quota; /* NULL: no keys are needed */
     char name[48];
-    struct hearth_store_quota stored; /* what it may have in the session database */
+    struct hearth_session_quota stored; /* what it may have in the session database */
 };
 
 /* False: out of memory. */
@@ -439,8 +439,8 @@ struct hearth_body {
 
 /* The body with an empty array in the place of its messages, which are in `body` (zeroed before; it points into the
  * text). NULL: it could not be told apart, parse it as a whole; `body` is empty then. */
-json_t *hearth_body_parse_new(struct hearth_intern *intern, struct hearth_digest salt, const char *text, size_t len,
-                              struct hearth_body *body);
+json_t *hearth_body_parse_new(struct hearth_message_cache *message_cache, struct hearth_digest salt, const char *text,
+                              size_t len, struct hearth_body *body);
 void hearth_body_finish(struct hearth_body *body);
 
 /* ---- messages.c, history.c: messages of a request, and their tokens ---- */

@@ -7,7 +7,7 @@
  * before, and whatever seems odd on the way falls back to parsing the whole body, which then says what is wrong. */
 #include "api/api_internal.h"
 
-#include "session/intern.h"
+#include "session/message_cache.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -143,10 +143,10 @@ static bool split(struct scan *scan, struct hearth_body *body, size_t *begin, si
 }
 
 /* Parses what is new; false: parse everything. */
-static bool parse_new(struct hearth_intern *intern, struct hearth_digest salt, struct hearth_body *body) {
+static bool parse_new(struct hearth_message_cache *message_cache, struct hearth_digest salt, struct hearth_body *body) {
     for (size_t i = 0; i < body->count; i++) {
         struct hearth_body_item *item = &body->items[i];
-        item->known = hearth_intern_get(intern, salt, item->bytes, item->len);
+        item->known = hearth_message_cache_get(message_cache, salt, item->bytes, item->len);
         if (item->known == NULL) {
             item->value = hearth_json_parse(item->bytes, item->len, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
         }
@@ -157,14 +157,14 @@ static bool parse_new(struct hearth_intern *intern, struct hearth_digest salt, s
     return true;
 }
 
-json_t *hearth_body_parse_new(struct hearth_intern *intern, struct hearth_digest salt, const char *text, size_t len,
-                              struct hearth_body *body) {
+json_t *hearth_body_parse_new(struct hearth_message_cache *message_cache, struct hearth_digest salt, const char *text,
+                              size_t len, struct hearth_body *body) {
     struct scan scan = {text, len, 0};
     struct hearth_buf rest = {0};
     size_t begin = 0, end = 0;
     json_t *value = NULL;
-    if (split(&scan, body, &begin, &end) && parse_new(intern, salt, body) && hearth_buf_append(&rest, text, begin) &&
-        hearth_buf_append(&rest, text + end, len - end)) {
+    if (split(&scan, body, &begin, &end) && parse_new(message_cache, salt, body) &&
+        hearth_buf_append(&rest, text, begin) && hearth_buf_append(&rest, text + end, len - end)) {
         value = hearth_json_load((const char *)rest.data, rest.len, JSON_ALLOW_NUL, NULL);
     }
     hearth_buf_finish(&rest);

@@ -5,7 +5,7 @@
  * message that says nothing behind it. */
 #include "api/kept.h"
 
-#include "session/originals.h"
+#include "session/first_values.h"
 #include "session/toolsets.h"
 #include "session/transcript.h"
 
@@ -79,7 +79,7 @@ static void print_tools_as_before(struct hearth_job *job) {
     struct hearth_chat_options *options = &job->chat;
     for (size_t i = 0; i < json_array_size(options->tools); i++) {
         json_t *tool = json_array_get(options->tools, i);
-        json_t *first = hearth_originals_of(job->api->originals, job->generation.salt, tool);
+        json_t *first = hearth_first_values_get(job->api->first_values, job->generation.salt, tool);
         for (size_t k = 0; k < json_array_size(options->offered); k++) {
             if (json_array_get(options->offered, k) == tool) {
                 json_array_set(options->offered, k, first);

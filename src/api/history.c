@@ -14,8 +14,8 @@
 #include "base/log.h"
 #include "sched/step.h"
 #include "session/diagnose.h"
-#include "session/intern.h"
-#include "session/originals.h"
+#include "session/message_cache.h"
+#include "session/first_values.h"
 #include "session/toolsets.h"
 #include "session/transcript.h"
 
@@ -39,14 +39,14 @@ struct hearth_conversation {
 bool hearth_history_init(struct hearth_api *api) {
     /* Of the room, a quarter holds what was read (messages beside their JSON), a sixteenth each the tools as they were
      * first printed and the tool sets of conversations, and the rest text and tokens. */
-    api->intern = hearth_intern_create(api->transcript_bytes / 4);
-    api->originals = hearth_originals_create(api->transcript_bytes / 16);
+    api->message_cache = hearth_message_cache_create(api->transcript_bytes / 4);
+    api->first_values = hearth_first_values_create(api->transcript_bytes / 16);
     struct hearth_transcripts_params params = {.engine = api->engine,
                                                .budget_bytes = api->transcript_bytes / 8 * 5,
                                                .path = api->transcripts_path,
                                                .seal = api->transcripts_seal};
     api->toolsets = hearth_toolsets_create(api->transcript_bytes / 16);
-    bool ok = api->intern != NULL && api->originals != NULL && api->toolsets != NULL &&
+    bool ok = api->message_cache != NULL && api->first_values != NULL && api->toolsets != NULL &&
               hearth_trials_run(api->chat, api->engine, &api->trials);
     params.turn_end = (const char *)api->trials.turn_end.data;
     params.template_text = hearth_chat_template(api->chat);
@@ -55,8 +55,8 @@ bool hearth_history_init(struct hearth_api *api) {
 
 void hearth_history_shutdown(struct hearth_api *api) {
     hearth_transcripts_destroy(api->transcripts);
-    hearth_originals_destroy(api->originals);
-    hearth_intern_destroy(api->intern);
+    hearth_first_values_destroy(api->first_values);
+    hearth_message_cache_destroy(api->message_cache);
     hearth_toolsets_destroy(api->toolsets);
     hearth_trials_finish(&api->trials);
 }
@@ -185,7 +185,7 @@ static bool make_exact(struct hearth_job *job, const struct hearth_chat_request 
     if (from == 0) {
         return false;
     }
-    prompt->keep = keep;
+    prompt->prefix_messages = keep;
     set_text(job, request, prompt, rendered, from);
     int err = tokenize(job, prompt, result);
     if (err == HEARTH_OK) {
@@ -225,7 +225,7 @@ static int make_tokens(struct hearth_job *job, const struct hearth_chat_request 
             free(sent);
             return HEARTH_OK;
         }
-        prompt->keep = 0;
+        prompt->prefix_messages = 0;
         hearth_chat_prompt_finish(rendered);
     }
     size_t keep = api->keep_thinking && !request->continues ? last_reply(history, sent) : 0;
@@ -233,12 +233,12 @@ static int make_tokens(struct hearth_job *job, const struct hearth_chat_request 
     if (keep > 0) {
         size_t from = render_tail(job, request, keep, rendered);
         if (from > 0) {
-            prompt->keep = keep;
+            prompt->prefix_messages = keep;
             set_text(job, request, prompt, rendered, from);
             if (tokenize(job, prompt, result) == HEARTH_OK) {
                 return HEARTH_OK;
             }
-            prompt->keep = 0;
+            prompt->prefix_messages = 0;
         }
         hearth_chat_prompt_finish(rendered);
     }
@@ -282,7 +282,7 @@ static void diagnose(struct hearth_conversation *conversation, const struct hear
                      const struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered) {
     struct hearth_transcript_fork *fork = &conversation->fork;
     hearth_diagnose(fork, prompt, &conversation->diagnosis);
-    if (conversation->diagnosis.cause == HEARTH_CAUSE_RENDERED && prompt->keep == 0) {
+    if (conversation->diagnosis.cause == HEARTH_CAUSE_RENDERED && prompt->prefix_messages == 0) {
         locate(&conversation->diagnosis, request, rendered, fork->offset);
     }
     if (conversation->diagnosis.cause == HEARTH_CAUSE_VOLATILE) {
@@ -320,7 +320,7 @@ static void move_end_mark(const struct hearth_api *api, const struct hearth_chat
 /* Where in the tokens tools and system text end; 0: not in what was rendered. */
 static int32_t head_tokens(const struct hearth_transcript_prompt *from, const struct hearth_chat_prompt *rendered,
                            const struct hearth_transcript_result *result) {
-    for (size_t i = 0; i < from->mark_count && from->keep == 0; i++) {
+    for (size_t i = 0; i < from->mark_count && from->prefix_messages == 0; i++) {
         if (from->marks[i] == rendered->system_end) {
             return result->placed[i];
         }

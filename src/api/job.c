@@ -127,7 +127,7 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->method = hearth_http_method(exchange);
     snprintf(job->request_id, sizeof job->request_id, "%s", hearth_http_request_id(exchange));
     hearth_urgency_take_headers(job, exchange);
-    job->id_bits = hearth_store_id();
+    job->id_bits = hearth_turn_new_id();
     job->created_unix = hearth_clock_unix();
     job->path = strdup(hearth_http_path(exchange));
     job->query = strdup(hearth_http_query(exchange));
@@ -203,7 +203,7 @@ bool hearth_job_parse_body(struct hearth_job *job, json_t **out) {
         return false;
     }
     if ((job->route->flags & HEARTH_ROUTE_CHAT) != 0) {
-        body = hearth_body_parse_new(job->api->intern, job->owner, text, job->body.len, &job->parts);
+        body = hearth_body_parse_new(job->api->message_cache, job->owner, text, job->body.len, &job->parts);
     }
     if (body == NULL) {
         body = hearth_json_parse(text, job->body.len, JSON_ALLOW_NUL, &at);

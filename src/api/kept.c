@@ -163,7 +163,7 @@ static bool are_tokens(const struct hearth_api *api, const struct hearth_tokens 
 }
 
 bool hearth_kept_fail_away(struct hearth_job *job, int err, const char *what, const char *param, const char *name) {
-    if (err != HEARTH_ERR_NOT_FOUND || !hearth_store_stands_in(job->api->store)) {
+    if (err != HEARTH_ERR_NOT_FOUND || !hearth_session_store_is_fallback(job->api->store)) {
         return false;
     }
     (void)hearth_api_fail(&job->error, 503, "session_store_unavailable", param,
@@ -175,7 +175,7 @@ bool hearth_kept_fail_away(struct hearth_job *job, int err, const char *what, co
 bool hearth_kept_load_line(struct hearth_job *job, struct hearth_digest id, const char *name, const char *param) {
     struct hearth_kept *kept = job->kept;
     hearth_line_finish(&kept->line);
-    const int err = hearth_store_line(job->api->store, job->owner, id, &kept->line);
+    const int err = hearth_line_get(job->api->store, job->owner, id, &kept->line);
     if (hearth_kept_fail_away(job, err, "response", param, name)) {
         return false;
     }
@@ -216,7 +216,7 @@ bool hearth_kept_name_session(struct hearth_job *job, const char *name, const ch
     if (kept == NULL) {
         return false;
     }
-    if (!hearth_store_name_is_valid(name)) {
+    if (!hearth_session_name_is_valid(name)) {
         return hearth_api_fail(&job->error, 400, "invalid_value", param,
                                "%s must have 1 to %d bytes of UTF-8 and no control characters", param,
                                HEARTH_SESSION_NAME_MAX);
@@ -229,7 +229,7 @@ bool hearth_kept_name_session(struct hearth_job *job, const char *name, const ch
 bool hearth_kept_find_head(struct hearth_job *job, bool must, const char *param, struct hearth_digest *head) {
     struct hearth_session session;
     const char *name = job->kept->session;
-    const int err = hearth_store_session_get(job->api->store, job->owner, name, &session);
+    const int err = hearth_session_get(job->api->store, job->owner, name, &session);
     *head = (struct hearth_digest){0, 0};
     if (hearth_kept_fail_away(job, err, "conversation", param, name)) { /* not taken for a new one */
         return false;
@@ -261,7 +261,7 @@ bool hearth_kept_from_session(struct hearth_job *job, const char *name, bool mus
 
 uint32_t hearth_kept_count_turns(const struct hearth_job *job, const char *name) {
     struct hearth_session session;
-    if (name == NULL || hearth_store_session_get(job->api->store, job->owner, name, &session) != HEARTH_OK) {
+    if (name == NULL || hearth_session_get(job->api->store, job->owner, name, &session) != HEARTH_OK) {
         return 0;
     }
     const uint32_t turns = session.turns;
@@ -358,7 +358,7 @@ bool hearth_kept_settle(struct hearth_job *job) {
         return hearth_api_fail_nomem(&job->error);
     }
     const struct hearth_digest own =
-        hearth_store_config_id(job->api->store, job->owner, kept->turn.config.data, kept->turn.config.len);
+        hearth_turn_config_id(job->api->store, job->owner, kept->turn.config.data, kept->turn.config.len);
     kept->same_config = kept->exact_messages > 0 &&
                         hearth_digest_equal(line->model, job->api->engine->caps.fingerprint) &&
                         hearth_digest_equal(line->turns[line->tokens_turns - 1].config_id, own);
@@ -436,7 +436,7 @@ static bool fill_tokens(struct hearth_job *job) {
     kept->turn.base_tokens = (uint32_t)base;
     kept->turn.model = job->api->engine->caps.fingerprint;
     kept->turn.salt = job->generation.salt;
-    kept->turn.path = hearth_store_path_id(job->api->store, kept->turn.model, kept->turn.salt, path.v, path.n);
+    kept->turn.path = hearth_turn_path_id(job->api->store, kept->turn.model, kept->turn.salt, path.v, path.n);
     hearth_tokens_finish(&path);
     return ok;
 }
@@ -471,7 +471,7 @@ static int put(struct hearth_job *job, enum hearth_turn_status status, json_t *o
     if (!hearth_json_write(body, &kept->turn.body) || !ok) {
         return HEARTH_ERR_NOMEM;
     }
-    const int err = hearth_store_put(job->api->store, &kept->turn, msg);
+    const int err = hearth_turn_put(job->api->store, &kept->turn, msg);
     kept->stored = kept->stored || err == HEARTH_OK;
     return err;
 }
@@ -495,7 +495,7 @@ static enum hearth_turn_status status_of(const struct hearth_job *job) {
 /* Somebody who asked for it has been told that the turn was cancelled, while this worker was on its way. */
 static bool was_cancelled(const struct hearth_job *job) {
     struct hearth_turn turn = {0};
-    const int err = hearth_store_get(job->api->store, job->owner, job->id_bits, &turn);
+    const int err = hearth_turn_get(job->api->store, job->owner, job->id_bits, &turn);
     const bool cancelled = err == HEARTH_OK && turn.status == HEARTH_TURN_CANCELLED;
     hearth_turn_finish(&turn);
     return cancelled;

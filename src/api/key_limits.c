@@ -140,6 +140,6 @@ void hearth_key_limits_end(const struct hearth_job *job) {
 
 bool hearth_key_limits_store(struct hearth_job *job, bool session) {
     struct hearth_errmsg msg = {{0}};
-    const int err = hearth_store_owner_check(job->api->store, job->owner, &job->caller.stored, session, &msg);
+    const int err = hearth_session_owner_check(job->api->store, job->owner, &job->caller.stored, session, &msg);
     return err == HEARTH_OK || hearth_api_fail_err(&job->error, err, &msg);
 }

@@ -171,7 +171,7 @@ static bool identify(struct hearth_api *api, struct key *key, const char *given,
     }
     if (!key->settled) {
         const struct hearth_digest who = key->named ? caller->salt : digest;
-        key->settled = hearth_store_owner(api->store, who, digest, alone, &caller->salt) == HEARTH_OK;
+        key->settled = hearth_session_owner(api->store, who, digest, alone, &caller->salt) == HEARTH_OK;
         key->caller.salt = key->settled ? caller->salt : key->caller.salt;
     }
     if (!key->named) {

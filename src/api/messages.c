@@ -10,7 +10,7 @@
 #include "api/job.h"
 
 #include "base/cancel.h"
-#include "session/intern.h"
+#include "session/message_cache.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -279,7 +279,7 @@ static struct hearth_message *message_of(const struct hearth_job *job, struct he
     }
     struct hearth_message *message = read_message(job->api, item->value, index, error);
     if (message != NULL) {
-        hearth_intern_put(job->api->intern, job->owner, item->bytes, item->len, message);
+        hearth_message_cache_put(job->api->message_cache, job->owner, item->bytes, item->len, message);
     }
     return message;
 }

@@ -21,7 +21,7 @@ struct hearth_quota_state {
     struct hearth_quota_bucket requests, tokens;
     uint32_t running, running_limit;
     uint64_t requests_total, tokens_total, refused_total;
-    struct hearth_store_quota stored; /* what may be stored */
+    struct hearth_session_quota stored; /* what may be stored */
 };
 
 enum hearth_quota_verdict {

@@ -51,8 +51,8 @@ struct server {
     char *template_kwargs; /* JSON; NULL: none */
     char *model_name;
     size_t cache_bytes;
-    struct hearth_seal *seal;   /* of the sessions; NULL: they are not encrypted */
-    struct hearth_store *store; /* sessions; NULL: in memory */
+    struct hearth_seal *seal;           /* of the sessions; NULL: they are not encrypted */
+    struct hearth_session_store *store; /* sessions; NULL: in memory */
     char *store_path;
 };
 
@@ -198,21 +198,21 @@ static int open_sessions(struct server *server, struct hearth_errmsg *msg) {
     if (err != HEARTH_OK || (options->session_db && strcmp(options->session_db, "none") == 0)) {
         return err;
     }
-    const struct hearth_store_params memory = {.stands_in = true};
+    const struct hearth_session_store_params memory = {.is_fallback = true};
     if (!server->store_path) { /* hearth_serve_paths_sessions() has said why */
-        return hearth_store_create(&memory, &server->store, msg);
+        return hearth_session_store_create(&memory, &server->store, msg);
     }
-    const struct hearth_store_params params = {.path = server->store_path,
-                                               .seal = server->seal,
-                                               .ttl_us = options->session_ttl * day_us,
-                                               .grace_us = 7 * day_us};
-    err = hearth_store_create(&params, &server->store, &why);
+    const struct hearth_session_store_params params = {.path = server->store_path,
+                                                       .seal = server->seal,
+                                                       .ttl_us = options->session_ttl * day_us,
+                                                       .grace_us = 7 * day_us};
+    err = hearth_session_store_create(&params, &server->store, &why);
     if (err != HEARTH_OK && !options->session_db && !options->kv_key && err != HEARTH_ERR_NOMEM) {
         hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
                             "sessions: %s: they are kept in memory only, and those that may be there cannot be gone on "
                             "with (--session-db names another file, none is silent)",
                             why.text);
-        return hearth_store_create(&memory, &server->store, msg);
+        return hearth_session_store_create(&memory, &server->store, msg);
     }
     return err == HEARTH_OK ? err : hearth_fail(msg, err, "--session-db: %s", why.text);
 }
@@ -504,7 +504,7 @@ static void finish(struct server *server) {
         hearth_service_destroy(server->service);
     }
     hearth_serve_disk_close(&server->disk);
-    hearth_store_destroy(server->store);
+    hearth_session_store_destroy(server->store);
     hearth_seal_destroy(server->seal);
     if (server->chat) {
         hearth_chat_destroy(server->chat);

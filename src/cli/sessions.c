@@ -118,8 +118,8 @@ static int open_store(struct sessions *sessions, const struct hearth_tool_comman
     if (status != 0) {
         return status;
     }
-    const struct hearth_store_params params = {.path = sessions->path, .seal = sessions->seal, .looks_only = true};
-    const int err = hearth_store_create(&params, &sessions->store, &msg);
+    const struct hearth_session_store_params params = {.path = sessions->path, .seal = sessions->seal, .is_tool = true};
+    const int err = hearth_session_store_create(&params, &sessions->store, &msg);
     return err == HEARTH_OK ? 0 : hearth_sessions_complain(err, &msg, sessions->path);
 }
 
@@ -135,11 +135,11 @@ int hearth_sessions_add(struct sessions *sessions, const struct hearth_session *
     struct hearth_errmsg msg = {""};
     struct hearth_session there;
     const struct sessions_name name = hearth_sessions_name(session->name);
-    const int err = hearth_store_session_put(sessions->store, session, false, &msg);
+    const int err = hearth_session_put(sessions->store, session, false, &msg);
     if (err != HEARTH_ERR_INVALID) {
         return err == HEARTH_OK ? 0 : hearth_sessions_complain(err, &msg, name.text);
     }
-    if (hearth_store_session_get(sessions->store, session->owner, session->name, &there) == HEARTH_OK) {
+    if (hearth_session_get(sessions->store, session->owner, session->name, &there) == HEARTH_OK) {
         hearth_session_finish(&there);
         return hearth_complain(1, "there is a session %s already%s", name.text, hint);
     }
@@ -215,9 +215,9 @@ static int list_all(struct sessions *sessions, struct hearth_session **list, siz
     struct hearth_session_query query = {.all_owners = true};
     struct hearth_session *expired = NULL, *both;
     size_t more = 0;
-    int err = hearth_store_sessions(sessions->store, &query, list, count);
+    int err = hearth_session_list(sessions->store, &query, list, count);
     query.expired = true;
-    err = err == HEARTH_OK ? hearth_store_sessions(sessions->store, &query, &expired, &more) : err;
+    err = err == HEARTH_OK ? hearth_session_list(sessions->store, &query, &expired, &more) : err;
     if (err == HEARTH_OK && more > 0) {
         both = realloc(*list, (*count + more) * sizeof *both);
         if (both == NULL) {
@@ -296,7 +296,7 @@ bool hearth_sessions_line(struct sessions *sessions, const struct hearth_session
     if (hearth_digest_is_zero(session->head)) {
         return true;
     }
-    const int err = hearth_store_line(sessions->store, session->owner, session->head, out);
+    const int err = hearth_line_get(sessions->store, session->owner, session->head, out);
     if (err != HEARTH_OK) {
         (void)hearth_sessions_complain(err, NULL, hearth_sessions_name(session->name).text);
     }
@@ -328,7 +328,7 @@ static int run(const struct hearth_tool_command *command, struct sessions *sessi
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
         status = hearth_complain(1, "cannot write to standard output");
     }
-    hearth_store_destroy(sessions->store);
+    hearth_session_store_destroy(sessions->store);
     hearth_seal_destroy(sessions->seal);
     free(sessions->path);
     return status;

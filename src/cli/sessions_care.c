@@ -37,18 +37,18 @@ static bool is_named_before(char *const *args, int at) {
 
 /* Deletes what was found. A status. */
 static int remove_all(struct sessions *sessions, const struct hearth_session *found, size_t count) {
-    struct hearth_store_stats before = {0}, after = {0};
+    struct hearth_session_store_stats before = {0}, after = {0};
     size_t removed = 0;
     int status = 0;
-    (void)hearth_store_stats(sessions->store, &before);
+    (void)hearth_session_store_stats(sessions->store, &before);
     for (size_t i = 0; i < count && status == 0; i++) {
-        const int err = hearth_store_session_delete(sessions->store, found[i].owner, found[i].name);
+        const int err = hearth_session_delete(sessions->store, found[i].owner, found[i].name);
         removed += err == HEARTH_OK;
         if (err != HEARTH_OK && err != HEARTH_ERR_NOT_FOUND) { /* NOT_FOUND: a server was faster */
             status = hearth_sessions_complain(err, NULL, hearth_sessions_name(found[i].name).text);
         }
     }
-    (void)hearth_store_stats(sessions->store, &after);
+    (void)hearth_session_store_stats(sessions->store, &after);
     const uint64_t had = before.turns + before.hidden, have = after.turns + after.hidden;
     const uint64_t turns = had > have ? had - have : 0;
     if (sessions->options.json) {
@@ -98,7 +98,7 @@ int hearth_sessions_restore(struct sessions *sessions) {
         return hearth_complain(HEARTH_TOOL_USAGE, "restore needs the names of sessions, or --all");
     }
     if (sessions->options.all) {
-        count = hearth_store_restore(sessions->store, nobody, NULL);
+        count = hearth_session_restore(sessions->store, nobody, NULL);
         status = count < 0 ? hearth_sessions_complain(count, NULL, sessions->path) : 0;
     }
     for (int i = 0; i < sessions->arg_count && status == 0; i++) {
@@ -106,7 +106,7 @@ int hearth_sessions_restore(struct sessions *sessions) {
         if (!hearth_sessions_find(sessions, sessions->args[i], &session)) {
             return 1;
         }
-        const int restored = hearth_store_restore(sessions->store, session.owner, session.name);
+        const int restored = hearth_session_restore(sessions->store, session.owner, session.name);
         count += restored > 0 ? restored : 0;
         status = restored < 0 ? hearth_sessions_complain(restored, NULL, sessions->path) : 0;
         hearth_session_finish(&session);

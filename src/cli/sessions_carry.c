@@ -44,7 +44,7 @@ static json_t *place_config(struct export *export, const struct hearth_turn *tur
         return known ? json_incref(known) : json_null();
     }
     json_t *config = hearth_sessions_json(&turn->config);
-    if (!config && hearth_store_get(export->sessions->store, export->session->owner, turn->id, &whole) == HEARTH_OK) {
+    if (!config && hearth_turn_get(export->sessions->store, export->session->owner, turn->id, &whole) == HEARTH_OK) {
         config = hearth_sessions_json(&whole.config);
         hearth_turn_finish(&whole);
     }
@@ -234,7 +234,7 @@ static int make_ids(struct import *import) {
         if (!hearth_sessions_read_digest(old, &digest) || json_object_get(import->ids, old)) {
             return wrong(import, "a turn has no id, or another one's");
         }
-        (void)json_object_set_new(import->ids, old, hearth_sessions_digest(hearth_store_id()));
+        (void)json_object_set_new(import->ids, old, hearth_sessions_digest(hearth_turn_new_id()));
     }
     return 0;
 }
@@ -375,7 +375,7 @@ static bool follow(struct import *import, struct import_path *path, struct heart
     }
     path->model = turn->model;
     path->turns = index + 1;
-    turn->path = hearth_store_path_id(import->sessions->store, turn->model, turn->salt, path->tokens.v, path->tokens.n);
+    turn->path = hearth_turn_path_id(import->sessions->store, turn->model, turn->salt, path->tokens.v, path->tokens.n);
     return true;
 }
 
@@ -390,7 +390,7 @@ static int put_turns(struct import *import, struct hearth_digest *head) {
         struct hearth_turn turn = {.owner = import->owner, .parent = *head, .salt = import->owner, .session = name};
         const char *what = name ? read_turn(import, value, &turn) : "out of memory";
         what = what || follow(import, &path, &turn, i) ? what : "out of memory";
-        const int err = what ? HEARTH_ERR_INVALID : hearth_store_put(import->sessions->store, &turn, &msg);
+        const int err = what ? HEARTH_ERR_INVALID : hearth_turn_put(import->sessions->store, &turn, &msg);
         if (what) {
             status = wrong(import, what);
         } else if (err != HEARTH_OK) {
@@ -422,7 +422,7 @@ static int put_session(struct import *import) {
     int status = session.name ? hearth_sessions_add(import->sessions, &session, " (--as gives it another name)")
                               : hearth_complain(1, "out of memory");
     if (status == 0 && (status = put_turns(import, &head)) != 0) {
-        (void)hearth_store_session_delete(import->sessions->store, import->owner, import->name);
+        (void)hearth_session_delete(import->sessions->store, import->owner, import->name);
     }
     hearth_session_finish(&session);
     return status;

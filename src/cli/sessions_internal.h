@@ -24,7 +24,7 @@ struct sessions {
     int arg_count;
     char *path;
     struct hearth_seal *seal; /* NULL: no key was given */
-    struct hearth_store *store;
+    struct hearth_session_store *store;
 };
 
 int hearth_sessions_ls(struct sessions *sessions);

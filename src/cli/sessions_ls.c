@@ -21,7 +21,7 @@ static char *words_of(const struct hearth_turn *turn) {
 static char *last_words_of_line(struct sessions *sessions, const struct hearth_session *session) {
     struct hearth_line line;
     char *text = NULL;
-    if (hearth_store_line(sessions->store, session->owner, session->head, &line) != HEARTH_OK) {
+    if (hearth_line_get(sessions->store, session->owner, session->head, &line) != HEARTH_OK) {
         return NULL; /* damaged, which show complains of */
     }
     for (size_t i = line.count; i-- > 0 && !text;) {
@@ -38,7 +38,7 @@ static char *last_words(struct sessions *sessions, const struct hearth_session *
     char *text = NULL;
     for (int i = 0; i < SEARCH_TURNS && !text && !hearth_digest_is_zero(id); i++) {
         struct hearth_turn turn = {0};
-        if (hearth_store_get(sessions->store, session->owner, id, &turn) != HEARTH_OK) {
+        if (hearth_turn_get(sessions->store, session->owner, id, &turn) != HEARTH_OK) {
             return last_words_of_line(sessions, session);
         }
         text = words_of(&turn);

@@ -6,7 +6,7 @@
 
 int hearth_sessions_backup(struct sessions *sessions) {
     struct hearth_errmsg msg = {""};
-    const int err = hearth_store_backup(sessions->store, sessions->args[0], &msg);
+    const int err = hearth_session_store_backup(sessions->store, sessions->args[0], &msg);
     if (err != HEARTH_OK) {
         return hearth_sessions_complain(err, &msg, sessions->args[0]);
     }
@@ -22,7 +22,7 @@ int hearth_sessions_recover(struct sessions *sessions) {
     if (!params.to) {
         return hearth_complain(HEARTH_TOOL_USAGE, "recover needs --to FILE, where what can be read is written");
     }
-    const int err = hearth_store_recover_file(&params, &found, &msg);
+    const int err = hearth_session_recover(&params, &found, &msg);
     if (err != HEARTH_OK) {
         return hearth_sessions_complain(err, &msg, from);
     }

@@ -114,7 +114,7 @@ static bool open_or_replace(struct hearth_archive *archive) {
     if (hearth_archive_db_is_bad(rc)) {
         close_all(archive);
         hearth_archive_forget(archive);
-        if (hearth_archive_db_set_aside(archive->path)) {
+        if (hearth_archive_db_quarantine(archive->path)) {
             rc = open_all(archive, &why);
         }
     }
@@ -132,7 +132,7 @@ static void meet_trouble(struct hearth_archive *archive, int rc, const char *why
         set_failing(archive, true, why);
     }
     close_all(archive); /* a file that has been replaced is found again, too */
-    if (bad && !hearth_archive_db_set_aside(archive->path)) {
+    if (bad && !hearth_archive_db_quarantine(archive->path)) {
         set_failing(archive, true, why);
     }
     if (bad) {

@@ -72,9 +72,9 @@ bool hearth_archive_db_has_moved(const struct archive_db *db) {
 }
 
 bool hearth_archive_db_is_bad(int rc) {
-    return hearth_db_is_bad(&kind, rc);
+    return hearth_db_is_damage(&kind, rc);
 }
 
-bool hearth_archive_db_set_aside(const char *path) {
-    return hearth_db_set_aside(&kind, path);
+bool hearth_archive_db_quarantine(const char *path) {
+    return hearth_db_quarantine(&kind, path);
 }

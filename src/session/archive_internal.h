@@ -54,7 +54,7 @@ bool hearth_archive_db_has_moved(const struct archive_db *db);
 /* True for a code that says the file itself is at fault. */
 bool hearth_archive_db_is_bad(int rc);
 /* Moves the database out of the way if it is at fault, which is looked into; logs. False: that failed. */
-bool hearth_archive_db_set_aside(const char *path);
+bool hearth_archive_db_quarantine(const char *path);
 
 /* ---- archive_rows.c ---- */
 

@@ -212,7 +212,7 @@ bool hearth_db_is_nomem(int rc) {
     return (rc & 0xFF) == SQLITE_NOMEM || rc == SQLITE_IOERR_NOMEM;
 }
 
-bool hearth_db_is_bad(const struct hearth_db_kind *kind, int rc) {
+bool hearth_db_is_damage(const struct hearth_db_kind *kind, int rc) {
     bool other = rc == HEARTH_DB_ALIEN || rc == HEARTH_DB_NEWER;
     return other ? kind->replaces_others
                  : (rc & 0xFF) == SQLITE_CORRUPT || (rc & 0xFF) == SQLITE_NOTADB || rc == SQLITE_IOERR_DATA;
@@ -246,9 +246,9 @@ static const char *find_fault(const struct hearth_db_kind *kind, const char *pat
     if (rc == SQLITE_OK) {
         bool ok = text_is_ok(handle, "PRAGMA quick_check(1)", &rc);
         hearth_db_close(kind, &handle, statements);
-        return ok || (rc != SQLITE_OK && !hearth_db_is_bad(kind, rc)) ? NULL : found;
+        return ok || (rc != SQLITE_OK && !hearth_db_is_damage(kind, rc)) ? NULL : found;
     }
-    return hearth_db_is_bad(kind, rc) ? found : NULL;
+    return hearth_db_is_damage(kind, rc) ? found : NULL;
 }
 
 static bool move(const char *path, const char *suffix, int64_t time) {
@@ -261,7 +261,7 @@ static bool move(const char *path, const char *suffix, int64_t time) {
     return ok;
 }
 
-bool hearth_db_set_aside(const struct hearth_db_kind *kind, const char *path) {
+bool hearth_db_quarantine(const struct hearth_db_kind *kind, const char *path) {
     struct hearth_buf name = {0};
     int fd = hearth_buf_printf(&name, "%s.lock", path)
                  ? open((const char *)name.data, O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600)

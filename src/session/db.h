@@ -55,7 +55,7 @@ enum hearth_db_file {
     HEARTH_DB_FILE_OURS, /* it was begun as a database of this kind, whatever became of it */
     HEARTH_DB_FILE_OTHER,
 };
-enum hearth_db_file hearth_db_look(const struct hearth_db_kind *kind, const char *path);
+enum hearth_db_file hearth_db_probe(const struct hearth_db_kind *kind, const char *path);
 /* Checks that PATH is free or a file of this kind that can be opened, and that every file beside it (log, journal,
  * shared memory) belongs to it. Any other file is refused and stays as it is: a code, and `why` where the code
  * (HEARTH_DB_ALIEN) does not say it all. */
@@ -82,9 +82,9 @@ const char *hearth_db_text(int rc);
 /* True for a code that says that memory was refused, to SQLite or to its layer for files. */
 bool hearth_db_is_nomem(int rc);
 /* True for a code that says the file itself is at fault. */
-bool hearth_db_is_bad(const struct hearth_db_kind *kind, int rc);
+bool hearth_db_is_damage(const struct hearth_db_kind *kind, int rc);
 /* Moves the database out of the way if it is at fault, which is looked into; logs. False: that failed. */
-bool hearth_db_set_aside(const struct hearth_db_kind *kind, const char *path);
+bool hearth_db_quarantine(const struct hearth_db_kind *kind, const char *path);
 
 /* Copies an open database into a file, while others use it. Unless it may `replace` what is there, that is an error. */
 int hearth_db_copy(sqlite3 *from, const char *path, bool replace, struct hearth_errmsg *why);

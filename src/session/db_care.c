@@ -90,7 +90,7 @@ int hearth_db_copy_before(const struct hearth_db_kind *kind, sqlite3 *handle, co
     if (!hearth_buf_printf(&name, "%s.before-v%d", path, kind->version)) {
         return SQLITE_NOMEM;
     }
-    const enum hearth_db_file there = hearth_db_look(kind, (const char *)name.data);
+    const enum hearth_db_file there = hearth_db_probe(kind, (const char *)name.data);
     const bool free = there == HEARTH_DB_FILE_NONE || there == HEARTH_DB_FILE_OURS || there == HEARTH_DB_FILE_EMPTY;
     const int rc = free ? hearth_db_copy(handle, (const char *)name.data, true, why) : SQLITE_CANTOPEN;
     if (!free) {

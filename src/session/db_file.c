@@ -104,7 +104,7 @@ static bool read_head(const char *path, uint8_t head[HEAD], ssize_t *n) {
     return true;
 }
 
-enum hearth_db_file hearth_db_look(const struct hearth_db_kind *kind, const char *path) {
+enum hearth_db_file hearth_db_probe(const struct hearth_db_kind *kind, const char *path) {
     uint8_t head[HEAD] = {0};
     ssize_t n = 0;
     if (!read_head(path, head, &n)) {
@@ -211,7 +211,7 @@ int hearth_db_check_file(const struct hearth_db_kind *kind, const char *path, st
         return SQLITE_OK;
     }
     /* SQLite takes a file of one byte for an empty one. */
-    const bool other = st.st_size == 1 || hearth_db_look(kind, path) == HEARTH_DB_FILE_OTHER;
+    const bool other = st.st_size == 1 || hearth_db_probe(kind, path) == HEARTH_DB_FILE_OTHER;
     return other ? HEARTH_DB_ALIEN : check_beside(path, why);
 }
 

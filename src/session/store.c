@@ -46,7 +46,7 @@ static int random_bytes(void *out, size_t len) {
     return n == (ssize_t)len ? HEARTH_OK : HEARTH_ERR_IO;
 }
 
-struct hearth_digest hearth_store_id(void) {
+struct hearth_digest hearth_turn_new_id(void) {
     struct hearth_digest id = {0, 0};
     while (hearth_digest_is_zero(id)) {
         int err = random_bytes(&id, sizeof id); /* up to 256 bytes always come once the system has started */
@@ -57,31 +57,31 @@ struct hearth_digest hearth_store_id(void) {
 
 /* ---- opening ---- */
 
-static const char *path_of(const struct hearth_store *store) {
+static const char *path_of(const struct hearth_session_store *store) {
     return store->path != NULL ? store->path : ":memory:";
 }
 
 static void close_conn(struct store_conn *conn) {
-    hearth_db_close(&hearth_store_kind, &conn->handle, conn->statements);
+    hearth_db_close(&hearth_session_db_kind, &conn->handle, conn->statements);
 }
 
-int hearth_store_get_meta(struct store_conn *conn, const char *key, struct hearth_buf *value) {
+int hearth_session_get_meta(struct store_conn *conn, const char *key, struct hearth_buf *value) {
     const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
-    int found = hearth_store_query(conn, META_GET, "b", &name);
+    int found = hearth_db_query(conn, META_GET, "b", &name);
     value->len = 0;
     if (found > 0) {
         sqlite3_stmt *statement = conn->statements[META_GET];
         const void *bytes = sqlite3_column_blob(statement, 0);
         bool ok = hearth_buf_append(value, bytes, (size_t)sqlite3_column_bytes(statement, 0));
-        hearth_store_reset(conn, META_GET);
+        hearth_db_reset(conn, META_GET);
         found = ok ? 1 : HEARTH_ERR_NOMEM;
     }
     return found;
 }
 
-int hearth_store_put_meta(struct store_conn *conn, const char *key, const struct hearth_buf *value) {
+int hearth_session_put_meta(struct store_conn *conn, const char *key, const struct hearth_buf *value) {
     const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
-    return hearth_store_run(conn, META_PUT, "bb", &name, value);
+    return hearth_db_run(conn, META_PUT, "bb", &name, value);
 }
 
 /* The key that the database was begun with is ours? A new database is given it. */
@@ -89,9 +89,9 @@ static int meet_key(struct store_conn *conn, struct hearth_errmsg *msg) {
     struct hearth_digest mark = conn->seal != NULL ? hearth_seal_mark(conn->seal) : (struct hearth_digest){0, 0};
     struct hearth_buf there = {0}, ours = {0};
     int err =
-        hearth_buf_append(&ours, &mark, sizeof mark) ? hearth_store_get_meta(conn, "key", &there) : HEARTH_ERR_NOMEM;
+        hearth_buf_append(&ours, &mark, sizeof mark) ? hearth_session_get_meta(conn, "key", &there) : HEARTH_ERR_NOMEM;
     if (err == 0) {
-        err = hearth_store_put_meta(conn, "key", &ours);
+        err = hearth_session_put_meta(conn, "key", &ours);
     } else if (err > 0) {
         struct hearth_digest other = {0, 0};
         memcpy(&other, there.data, there.len < sizeof other ? there.len : sizeof other);
@@ -108,12 +108,12 @@ static int meet_key(struct store_conn *conn, struct hearth_errmsg *msg) {
     return err;
 }
 
-static int meet_secret(struct hearth_store *store, struct store_conn *conn) {
+static int meet_secret(struct hearth_session_store *store, struct store_conn *conn) {
     const struct store_about about = {.kind = STORE_META};
     struct hearth_buf blob = {0}, secret = {0};
-    int err = hearth_store_get_meta(conn, "secret", &blob);
+    int err = hearth_session_get_meta(conn, "secret", &blob);
     const int unpacked =
-        err > 0 ? hearth_store_unpack(conn, &about, blob.data, blob.len, &secret, NULL) : HEARTH_ERR_STATE;
+        err > 0 ? hearth_session_unpack(conn, &about, blob.data, blob.len, &secret, NULL) : HEARTH_ERR_STATE;
     const bool good = unpacked == HEARTH_OK && secret.len == sizeof store->secret;
     err = unpacked == HEARTH_ERR_NOMEM ? HEARTH_ERR_NOMEM : err;
     if (err > 0 && !good) {
@@ -124,8 +124,8 @@ static int meet_secret(struct hearth_store *store, struct store_conn *conn) {
         secret.len = 0;
         err = random_bytes(bytes, sizeof bytes);
         err = err == HEARTH_OK && !hearth_buf_append(&secret, bytes, sizeof bytes) ? HEARTH_ERR_NOMEM : err;
-        err = err == HEARTH_OK ? hearth_store_pack(conn, &about, &secret, NULL, &blob) : err;
-        err = err == HEARTH_OK ? hearth_store_put_meta(conn, "secret", &blob) : err;
+        err = err == HEARTH_OK ? hearth_session_pack(conn, &about, &secret, NULL, &blob) : err;
+        err = err == HEARTH_OK ? hearth_session_put_meta(conn, "secret", &blob) : err;
     }
     if (err >= 0) {
         pthread_mutex_lock(&store->mutex);
@@ -140,13 +140,13 @@ static int meet_secret(struct hearth_store *store, struct store_conn *conn) {
 /* Whether what opening needs to write was written before. */
 static int is_met(struct store_conn *conn, bool *met) {
     struct hearth_buf value = {0};
-    int found = hearth_store_get_meta(conn, "secret", &value);
+    int found = hearth_session_get_meta(conn, "secret", &value);
     hearth_buf_finish(&value);
     *met = found > 0;
     return found < 0 ? found : HEARTH_OK;
 }
 
-static int meet(struct hearth_store *store, struct store_conn *conn, struct hearth_errmsg *why) {
+static int meet(struct hearth_session_store *store, struct store_conn *conn, struct hearth_errmsg *why) {
     bool met;
     int err = is_met(conn, &met);
     if (err == HEARTH_OK && met) {
@@ -155,21 +155,21 @@ static int meet(struct hearth_store *store, struct store_conn *conn, struct hear
     }
     int code = err == HEARTH_OK ? sqlite3_exec(conn->handle, "BEGIN IMMEDIATE", NULL, NULL, NULL) : conn->code;
     if (code != SQLITE_OK) {
-        return hearth_store_fail(conn, code);
+        return hearth_db_fail(conn, code);
     }
     err = meet_key(conn, why);
     err = err == HEARTH_OK ? meet_secret(store, conn) : err;
     code = hearth_db_end(conn->handle, err == HEARTH_OK ? SQLITE_OK : SQLITE_ABORT);
-    return err == HEARTH_OK && code != SQLITE_OK ? hearth_store_fail(conn, code) : err;
+    return err == HEARTH_OK && code != SQLITE_OK ? hearth_db_fail(conn, code) : err;
 }
 
-static int open_once(struct hearth_store *store, struct store_conn *conn, struct hearth_errmsg *why) {
-    conn->code = hearth_db_open(&hearth_store_kind, path_of(store), BUSY_MS, &conn->handle, conn->statements, why);
+static int open_once(struct hearth_session_store *store, struct store_conn *conn, struct hearth_errmsg *why) {
+    conn->code = hearth_db_open(&hearth_session_db_kind, path_of(store), BUSY_MS, &conn->handle, conn->statements, why);
     if (conn->code == HEARTH_DB_ALIEN || conn->code == HEARTH_DB_NEWER) {
         return HEARTH_ERR_INVALID;
     }
-    int err = conn->code == SQLITE_OK ? meet(store, conn, why) : hearth_store_fail(conn, conn->code);
-    err = err == HEARTH_OK ? hearth_store_meet_age(store, conn) : err;
+    int err = conn->code == SQLITE_OK ? meet(store, conn, why) : hearth_db_fail(conn, conn->code);
+    err = err == HEARTH_OK ? hearth_session_load_age(store, conn) : err;
     if (err != HEARTH_OK) {
         if (err != HEARTH_ERR_STATE && conn->handle != NULL) {
             (void)hearth_fail(why, err, "%s", hearth_db_text(conn->code));
@@ -180,7 +180,7 @@ static int open_once(struct hearth_store *store, struct store_conn *conn, struct
 }
 
 /* Opens what is not open, or not any more what the path names. With its mutex. */
-static int open_conn(struct hearth_store *store, struct store_conn *conn, struct hearth_errmsg *msg) {
+static int open_conn(struct hearth_session_store *store, struct store_conn *conn, struct hearth_errmsg *msg) {
     struct hearth_errmsg why = {.text = ""};
     conn->code = SQLITE_OK;
     if (conn->handle != NULL && store->path != NULL && hearth_db_has_moved(conn->handle)) {
@@ -190,14 +190,14 @@ static int open_conn(struct hearth_store *store, struct store_conn *conn, struct
         return HEARTH_OK;
     }
     const int err = open_once(store, conn, &why);
-    if (err != HEARTH_OK && hearth_db_is_bad(&hearth_store_kind, conn->code)) {
+    if (err != HEARTH_OK && hearth_db_is_damage(&hearth_session_db_kind, conn->code)) {
         return hearth_fail(msg, HEARTH_ERR_STATE,
                            "%s is damaged (%s); it stays as it is: hearth sessions recover saves "
                            "what can be read",
                            path_of(store), why.text);
     }
     if (err != HEARTH_OK && conn->code == HEARTH_DB_ALIEN &&
-        hearth_db_look(&hearth_store_kind, path_of(store)) == HEARTH_DB_FILE_OURS) {
+        hearth_db_probe(&hearth_session_db_kind, path_of(store)) == HEARTH_DB_FILE_OURS) {
         return hearth_fail(msg, err,
                            "%s is hearth's, but the log beside it (its name and -wal) is another database's: "
                            "move that away, and the file with -shm",
@@ -211,12 +211,12 @@ static int open_conn(struct hearth_store *store, struct store_conn *conn, struct
 /* ---- transactions ---- */
 
 /* After an operation failed with this code of SQLite's: tells, where it is not only this operation's trouble. */
-static int meet_trouble(struct hearth_store *store, int err, int code) {
+static int meet_trouble(struct hearth_session_store *store, int err, int code) {
     if (store->path == NULL || err == HEARTH_OK) {
         return err;
     }
-    if (hearth_db_is_bad(&hearth_store_kind, code)) {
-        if (!store->looks_only) {
+    if (hearth_db_is_damage(&hearth_session_db_kind, code)) {
+        if (!store->is_tool) {
             hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
                                 "%s is damaged (%s): what is there cannot be read; hearth sessions recover saves the "
                                 "rest",
@@ -229,7 +229,7 @@ static int meet_trouble(struct hearth_store *store, int err, int code) {
 
 /* Rolls back a transaction that an operation left open, because memory was refused to its own ROLLBACK. Where that
  * fails again a file's connection is closed; in memory the rows would be lost with it, and false is returned. */
-static bool end_left_open(struct hearth_store *store, struct store_conn *conn) {
+static bool end_left_open(struct hearth_session_store *store, struct store_conn *conn) {
     if (conn->handle == NULL || sqlite3_get_autocommit(conn->handle) != 0 ||
         sqlite3_exec(conn->handle, "ROLLBACK", NULL, NULL, NULL) == SQLITE_OK ||
         sqlite3_get_autocommit(conn->handle) != 0) {
@@ -241,13 +241,14 @@ static bool end_left_open(struct hearth_store *store, struct store_conn *conn) {
     return store->path != NULL;
 }
 
-static int begin(struct hearth_store *store, struct store_conn *conn, const char *sql, struct hearth_errmsg *msg) {
+static int begin(struct hearth_session_store *store, struct store_conn *conn, const char *sql,
+                 struct hearth_errmsg *msg) {
     pthread_mutex_lock(&conn->mutex);
     const bool ended = end_left_open(store, conn);
     int err = open_conn(store, conn, msg);
     int code = err != HEARTH_OK ? SQLITE_OK : ended ? sqlite3_exec(conn->handle, sql, NULL, NULL, NULL) : SQLITE_NOMEM;
     if (code != SQLITE_OK) {
-        err = hearth_store_fail(conn, code);
+        err = hearth_db_fail(conn, code);
         (void)hearth_fail(msg, err, "%s: %s", path_of(store), hearth_db_text(code));
     }
     if (err != HEARTH_OK) {
@@ -255,13 +256,13 @@ static int begin(struct hearth_store *store, struct store_conn *conn, const char
         pthread_mutex_unlock(&conn->mutex);
         return meet_trouble(store, err, code);
     }
-    conn->now_us = hearth_store_wall(store);
-    conn->age_us = hearth_store_age(store);
+    conn->now_us = hearth_session_wall_us(store);
+    conn->age_us = hearth_session_age(store);
     return HEARTH_OK;
 }
 
 /* Gives pages back and empties the log, with the writer's mutex. What fails here is tried again later. */
-static void give_back(struct hearth_store *store) {
+static void give_back(struct hearth_session_store *store) {
     sqlite3 *handle = store->writer.handle;
     (void)sqlite3_exec(handle, "PRAGMA incremental_vacuum(" VACUUM_PAGES ")", NULL, NULL, NULL);
     if (store->path == NULL) {
@@ -274,7 +275,7 @@ static void give_back(struct hearth_store *store) {
     pthread_mutex_unlock(&store->own_reader.mutex);
 }
 
-int hearth_store_begin_write(struct hearth_store *store, struct hearth_errmsg *msg) {
+int hearth_session_begin_write(struct hearth_session_store *store, struct hearth_errmsg *msg) {
     const int err = begin(store, &store->writer, "BEGIN IMMEDIATE", msg);
     if (err == HEARTH_OK) {
         store->changes = sqlite3_total_changes(store->writer.handle);
@@ -282,11 +283,11 @@ int hearth_store_begin_write(struct hearth_store *store, struct hearth_errmsg *m
     return err;
 }
 
-int hearth_store_end_write(struct hearth_store *store, int err, bool deleted, struct hearth_errmsg *msg) {
+int hearth_session_end_write(struct hearth_session_store *store, int err, bool deleted, struct hearth_errmsg *msg) {
     struct store_conn *conn = &store->writer;
     int code = hearth_db_end(conn->handle, err == HEARTH_OK ? SQLITE_OK : SQLITE_ABORT);
     if (err == HEARTH_OK && code != SQLITE_OK) {
-        err = hearth_store_fail(conn, code);
+        err = hearth_db_fail(conn, code);
     }
     if (err == HEARTH_OK && deleted) {
         give_back(store);
@@ -296,7 +297,7 @@ int hearth_store_end_write(struct hearth_store *store, int err, bool deleted, st
     (void)end_left_open(store, conn);
     pthread_mutex_unlock(&conn->mutex);
     if (wrote) {
-        hearth_store_tell_written(store, err, code);
+        hearth_session_report_write(store, err, code);
     }
     if (err == HEARTH_ERR_IO || err == HEARTH_ERR_NOMEM) {
         err = meet_trouble(store, err, code);
@@ -306,11 +307,11 @@ int hearth_store_end_write(struct hearth_store *store, int err, bool deleted, st
     return err;
 }
 
-int hearth_store_begin_read(struct hearth_store *store) {
+int hearth_session_begin_read(struct hearth_session_store *store) {
     return begin(store, store->reader, "BEGIN", NULL);
 }
 
-int hearth_store_end_read(struct hearth_store *store, int err) {
+int hearth_session_end_read(struct hearth_session_store *store, int err) {
     struct store_conn *conn = store->reader;
     (void)hearth_db_end(conn->handle, SQLITE_ABORT); /* nothing was written */
     int code = conn->code;
@@ -321,13 +322,14 @@ int hearth_store_end_read(struct hearth_store *store, int err) {
 
 /* ---- touches ---- */
 
-void hearth_store_use(struct hearth_store *store, const struct hearth_digest *key, bool session, int64_t used_us) {
+void hearth_session_touch(struct hearth_session_store *store, const struct hearth_digest *key, bool session,
+                          int64_t used_us) {
     int64_t often_us = store->ttl_us > 0 && store->ttl_us / 16 < TOUCH_US ? store->ttl_us / 16 : TOUCH_US;
-    if (store->looks_only || hearth_store_age(store) - used_us < often_us) {
+    if (store->is_tool || hearth_session_age(store) - used_us < often_us) {
         return;
     }
     pthread_mutex_lock(&store->mutex);
-    bool known = store->touch_count == HEARTH_STORE_TOUCHES_MAX;
+    bool known = store->touch_count == HEARTH_SESSION_TOUCHES_MAX;
     for (size_t i = 0; i < store->touch_count && !known; i++) {
         known = hearth_digest_equal(store->touches[i].key, *key);
     }
@@ -337,8 +339,8 @@ void hearth_store_use(struct hearth_store *store, const struct hearth_digest *ke
     pthread_mutex_unlock(&store->mutex);
 }
 
-int hearth_store_flush_touches(struct hearth_store *store) {
-    struct store_touch touches[HEARTH_STORE_TOUCHES_MAX];
+int hearth_session_flush_touches(struct hearth_session_store *store) {
+    struct store_touch touches[HEARTH_SESSION_TOUCHES_MAX];
     pthread_mutex_lock(&store->mutex);
     size_t count = store->touch_count;
     memcpy(touches, store->touches, count * sizeof touches[0]);
@@ -348,8 +350,8 @@ int hearth_store_flush_touches(struct hearth_store *store) {
     struct store_conn *conn = &store->writer;
     for (size_t i = 0; i < count && err == HEARTH_OK; i++) {
         err = touches[i].session
-                  ? hearth_store_run(conn, TOUCH_SESSION, "dii", &touches[i].key, conn->now_us, conn->age_us)
-                  : hearth_store_run(conn, TOUCH_TURN, "di", &touches[i].key, conn->age_us);
+                  ? hearth_db_run(conn, TOUCH_SESSION, "dii", &touches[i].key, conn->now_us, conn->age_us)
+                  : hearth_db_run(conn, TOUCH_TURN, "di", &touches[i].key, conn->age_us);
     }
     return err;
 }
@@ -394,7 +396,7 @@ static bool is_lock_file(int fd) {
 
 /* Holds a byte of the lock file, as a sign of life that ends with the process whatever ends it.
  * Errors: INVALID (the file is another program's), NOMEM, IO with errno. */
-static int show_life(struct hearth_store *store) {
+static int show_life(struct hearth_session_store *store) {
     struct hearth_buf name = {0};
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
     if (!hearth_buf_printf(&name, "%s.lock", store->path)) {
@@ -407,8 +409,8 @@ static int show_life(struct hearth_store *store) {
         return HEARTH_ERR_INVALID;
     }
     while (store->lock_fd >= 0 && rc != 0) {
-        const struct hearth_digest id = hearth_store_id();
-        store->process = (int64_t)(id.lo >> 2) + 1 + (store->looks_only ? TOOLS_BEGIN : 0);
+        const struct hearth_digest id = hearth_turn_new_id();
+        store->process = (int64_t)(id.lo >> 2) + 1 + (store->is_tool ? TOOLS_BEGIN : 0);
         lock.l_start = (off_t)store->process;
         rc = fcntl(store->lock_fd, F_OFD_SETLK, &lock);
         if (rc != 0 && errno != EAGAIN && errno != EACCES && errno != EINTR) {
@@ -418,25 +420,25 @@ static int show_life(struct hearth_store *store) {
     return rc == 0 ? HEARTH_OK : HEARTH_ERR_IO;
 }
 
-bool hearth_store_is_shared(const struct hearth_store *store) {
+bool hearth_session_is_shared(const struct hearth_session_store *store) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1, .l_len = (off_t)TOOLS_BEGIN};
     return store->lock_fd >= 0 && fcntl(store->lock_fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 /* A file without a byte may be what a first start has left, but not when there was a database before: the lock file has
  * a byte then. */
-static bool was_emptied(const struct hearth_store *store) {
+static bool was_emptied(const struct hearth_session_store *store) {
     struct stat file, lock;
     return stat(store->path, &file) == 0 && file.st_size == 0 && fstat(store->lock_fd, &lock) == 0 && lock.st_size > 0;
 }
 
 /* Whether the file may be used, and with what we show beside it that we do. */
-static int prepare_file(struct hearth_store *store, struct hearth_errmsg *msg) {
+static int prepare_file(struct hearth_session_store *store, struct hearth_errmsg *msg) {
     struct hearth_errmsg why = {.text = ""};
     if (make_directory(store->path) != HEARTH_OK) {
         return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", store->path, strerror(errno));
     }
-    const int code = hearth_db_check_file(&hearth_store_kind, store->path, &why);
+    const int code = hearth_db_check_file(&hearth_session_db_kind, store->path, &why);
     if (code == HEARTH_DB_ALIEN) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s is no database of hearth's", store->path);
     }
@@ -466,7 +468,7 @@ static int prepare_file(struct hearth_store *store, struct hearth_errmsg *msg) {
                               : HEARTH_OK;
 }
 
-static int open_store(struct hearth_store *store, struct hearth_errmsg *msg) {
+static int open_store(struct hearth_session_store *store, struct hearth_errmsg *msg) {
     int err = store->path != NULL ? prepare_file(store, msg) : HEARTH_OK;
     err = err == HEARTH_OK ? open_conn(store, &store->writer, msg) : err;
     if (err == HEARTH_OK && store->reader != &store->writer) {
@@ -478,9 +480,9 @@ static int open_store(struct hearth_store *store, struct hearth_errmsg *msg) {
     return err;
 }
 
-int hearth_store_create(const struct hearth_store_params *params, struct hearth_store **out,
-                        struct hearth_errmsg *msg) {
-    struct hearth_store *store = calloc(1, sizeof *store);
+int hearth_session_store_create(const struct hearth_session_store_params *params, struct hearth_session_store **out,
+                                struct hearth_errmsg *msg) {
+    struct hearth_session_store *store = calloc(1, sizeof *store);
     *out = NULL;
     if (store == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
@@ -489,8 +491,8 @@ int hearth_store_create(const struct hearth_store_params *params, struct hearth_
     store->ttl_us = params->ttl_us;
     store->grace_us = params->grace_us;
     store->clock = params->clock;
-    store->looks_only = params->looks_only;
-    store->stands_in = params->stands_in;
+    store->is_tool = params->is_tool;
+    store->is_fallback = params->is_fallback;
     store->lock_fd = -1;
     store->path = params->path != NULL ? strdup(params->path) : NULL;
     store->reader = store->path != NULL ? &store->own_reader : &store->writer;
@@ -499,22 +501,23 @@ int hearth_store_create(const struct hearth_store_params *params, struct hearth_
     ok = init_conn(&store->own_reader, store->seal) && ok && (params->path == NULL || store->path != NULL);
     int err = ok ? open_store(store, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
     if (err != HEARTH_OK) {
-        hearth_store_destroy(store);
+        hearth_session_store_destroy(store);
         return err;
     }
     *out = store;
     return HEARTH_OK;
 }
 
-void hearth_store_destroy(struct hearth_store *store) {
+void hearth_session_store_destroy(struct hearth_session_store *store) {
     if (store == NULL) {
         return;
     }
-    const bool aged = !store->looks_only && hearth_store_age(store) - store->age.written_us > END_AGE_US;
+    const bool aged = !store->is_tool && hearth_session_age(store) - store->age.written_us > END_AGE_US;
     if ((store->touch_count > 0 || aged) && store->writer.handle != NULL &&
-        hearth_store_begin_write(store, NULL) == HEARTH_OK) {
-        const int err = hearth_store_flush_touches(store);
-        (void)hearth_store_end_write(store, err == HEARTH_OK ? hearth_store_write_age(store, true) : err, false, NULL);
+        hearth_session_begin_write(store, NULL) == HEARTH_OK) {
+        const int err = hearth_session_flush_touches(store);
+        (void)hearth_session_end_write(store, err == HEARTH_OK ? hearth_session_write_age(store, true) : err, false,
+                                       NULL);
     }
     finish_conn(&store->own_reader);
     finish_conn(&store->writer); /* the last one empties the log */
@@ -529,11 +532,11 @@ void hearth_store_destroy(struct hearth_store *store) {
 
 /* ---- the rest ---- */
 
-bool hearth_store_stands_in(const struct hearth_store *store) {
-    return store->stands_in;
+bool hearth_session_store_is_fallback(const struct hearth_session_store *store) {
+    return store->is_fallback;
 }
 
-int hearth_store_backup(struct hearth_store *store, const char *path, struct hearth_errmsg *msg) {
+int hearth_session_store_backup(struct hearth_session_store *store, const char *path, struct hearth_errmsg *msg) {
     struct store_conn *conn = &store->own_reader;
     if (store->path == NULL) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "it is in memory");
@@ -542,22 +545,22 @@ int hearth_store_backup(struct hearth_store *store, const char *path, struct hea
     int err = open_conn(store, conn, msg);
     if (err == HEARTH_OK) {
         conn->code = hearth_db_copy(conn->handle, path, false, msg);
-        err = conn->code == SQLITE_OK ? HEARTH_OK : hearth_store_fail(conn, conn->code);
+        err = conn->code == SQLITE_OK ? HEARTH_OK : hearth_db_fail(conn, conn->code);
     }
     pthread_mutex_unlock(&conn->mutex);
     return err;
 }
 
-int hearth_store_secret(struct hearth_store *store, uint8_t out[32]) {
+int hearth_session_store_secret(struct hearth_session_store *store, uint8_t out[32]) {
     pthread_mutex_lock(&store->mutex);
     memcpy(out, store->secret, sizeof store->secret);
     pthread_mutex_unlock(&store->mutex);
     return HEARTH_OK;
 }
 
-int hearth_store_stats(struct hearth_store *store, struct hearth_store_stats *stats) {
-    *stats = (struct hearth_store_stats){0};
-    int err = hearth_store_begin_read(store);
+int hearth_session_store_stats(struct hearth_session_store *store, struct hearth_session_store_stats *stats) {
+    *stats = (struct hearth_session_store_stats){0};
+    int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
@@ -571,10 +574,10 @@ int hearth_store_stats(struct hearth_store *store, struct hearth_store_stats *st
                   {PAGES_USED, &stats->bytes}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0] && err == HEARTH_OK; i++) {
         int64_t number;
-        int found = hearth_store_number(store->reader, counts[i].which, &number, "");
+        int found = hearth_db_query_number(store->reader, counts[i].which, &number, "");
         *counts[i].to = (uint64_t)number;
         err = found < 0 ? found : HEARTH_OK;
     }
     stats->turns -= stats->hidden;
-    return hearth_store_end_read(store, err);
+    return hearth_session_end_read(store, err);
 }

@@ -20,7 +20,7 @@
  * stands at it goes back to the nearest turn that can be found. What is gone leaves a forget behind, in the same
  * transaction: the tokens whose state nobody else needs. State is shared by tokens, whoever came to them: what another
  * conversation needs, which begins with the same tokens but has turns of its own, is found by their paths. The server
- * carries forgets out when it can (hearth_store_forget_next), also those that another process or an earlier life left.
+ * carries forgets out when it can (hearth_forget_next), also those that another process or an earlier life left.
  *
  * Bodies are compressed, and with a key encrypted; rows carry a check. A turn's body is JSON text that the store does
  * not look into. Configs (instructions, tools) are long and rarely change: equal ones are stored once.
@@ -36,34 +36,35 @@
 
 #include <stdbool.h>
 
-struct hearth_store;
+struct hearth_session_store;
 
 /* Time, for tests; the system's has the wall clock and CLOCK_BOOTTIME. Units: microseconds. */
-struct hearth_store_clock {
+struct hearth_session_clock {
     int64_t (*unix_us)(void);
     int64_t (*elapsed_us)(void); /* monotonic, also while the machine sleeps */
 };
 
-struct hearth_store_params {
-    const char *path;                       /* its directory is made (0700); NULL: in memory, gone with the process */
-    const struct hearth_seal *seal;         /* borrowed; NULL: bodies are not encrypted */
-    int64_t ttl_us;                         /* what was not used for so long is out of lists; 0: never */
-    int64_t grace_us;                       /* and deleted when it was not used for so much longer */
-    const struct hearth_store_clock *clock; /* NULL: the system's */
-    bool stands_in;  /* in memory, for a database that cannot be used: what is not found may be there */
-    bool looks_only; /* reading does not count as use */
+struct hearth_session_store_params {
+    const char *path;                         /* its directory is made (0700); NULL: in memory, gone with the process */
+    const struct hearth_seal *seal;           /* borrowed; NULL: bodies are not encrypted */
+    int64_t ttl_us;                           /* what was not used for so long is out of lists; 0: never */
+    int64_t grace_us;                         /* and deleted when it was not used for so much longer */
+    const struct hearth_session_clock *clock; /* NULL: the system's */
+    bool is_fallback; /* in memory, for a database that cannot be used: what is not found may be there */
+    bool is_tool;     /* reading does not count as use */
 };
 
 /* Opens or begins the database and brings an older schema up to date; a copy of the older one stays beside it. What is
  * there is never moved or taken for new: damage is an error, of opening or of the operation that meets it. Errors: IO,
  * INVALID (a newer hearth's, or no database of hearth's), STATE (it is damaged, or was begun with another key, or
  * without one), NOMEM; one clear line in `msg`. */
-int hearth_store_create(const struct hearth_store_params *params, struct hearth_store **out, struct hearth_errmsg *msg);
-void hearth_store_destroy(struct hearth_store *store); /* NULL is allowed */
+int hearth_session_store_create(const struct hearth_session_store_params *params, struct hearth_session_store **out,
+                                struct hearth_errmsg *msg);
+void hearth_session_store_destroy(struct hearth_session_store *store); /* NULL is allowed */
 
 /* 32 random bytes that are made with the database: for signatures that must verify after a restart. Errors: none so
  * far. */
-int hearth_store_secret(struct hearth_store *store, uint8_t out[32]);
+int hearth_session_store_secret(struct hearth_session_store *store, uint8_t out[32]);
 
 /* ---- owners (store_owner.c) ---- */
 
@@ -71,24 +72,25 @@ int hearth_store_secret(struct hearth_store *store, uint8_t out[32]);
  * first call decides and writes it down: the digest that its `key` had, else that of the time without keys (zero) when
  * the key is `alone` and no other owner has taken it, else `who` itself. Errors: IO, NOMEM; *out is then decided from
  * what could be read, and a later call may decide otherwise. */
-int hearth_store_owner(struct hearth_store *store, struct hearth_digest who, struct hearth_digest key, bool alone,
-                       struct hearth_digest *out);
+int hearth_session_owner(struct hearth_session_store *store, struct hearth_digest who, struct hearth_digest key,
+                         bool alone, struct hearth_digest *out);
 /* What an owner may have; 0: any number. Nothing is added for one who has as much. What was deleted counts for as long
  * as something that goes on from it is there. */
-struct hearth_store_quota {
+struct hearth_session_quota {
     uint64_t tokens;   /* of what no model has seen, estimated by the bytes that it takes */
     uint64_t bytes;    /* as they are stored */
     uint64_t sessions; /* conversations with a name */
 };
 
 /* What an owner has; counted by the database as it is written, so that asking is quick. Errors: IO, NOMEM. */
-int hearth_store_owner_usage(struct hearth_store *store, struct hearth_digest owner, struct hearth_store_quota *out);
+int hearth_session_owner_usage(struct hearth_session_store *store, struct hearth_digest owner,
+                               struct hearth_session_quota *out);
 /* `session`: one more is to be made. Errors: QUOTA with a clear line, and as above. */
-int hearth_store_owner_check(struct hearth_store *store, struct hearth_digest owner,
-                             const struct hearth_store_quota *quota, bool session, struct hearth_errmsg *msg);
+int hearth_session_owner_check(struct hearth_session_store *store, struct hearth_digest owner,
+                               const struct hearth_session_quota *quota, bool session, struct hearth_errmsg *msg);
 
 /* Whether what is not found may be in a database that could not be opened. */
-bool hearth_store_stands_in(const struct hearth_store *store);
+bool hearth_session_store_is_fallback(const struct hearth_session_store *store);
 
 /* ---- turns ---- */
 
@@ -109,54 +111,54 @@ enum hearth_turn_status {
 const char *hearth_turn_status_text(enum hearth_turn_status status);
 
 struct hearth_turn {
-    struct hearth_digest id; /* random (hearth_store_id); never zero */
+    struct hearth_digest id; /* random (hearth_turn_new_id); never zero */
     struct hearth_digest owner;
     struct hearth_digest parent; /* zero: the conversation begins here */
     enum hearth_turn_status status;
-    int64_t created_us;              /* Unix; 0 when put: now */
-    char *session;                   /* put: this session's head becomes the turn (it is made when there is none); NULL:
-                                        none. get: the session that it was put with, or NULL */
-    struct hearth_store_quota quota; /* put */
-    bool again, joins;               /* put: not found unless the turn, or the session, is there. get: false */
-    struct hearth_buf config;        /* JSON text, stored once per text; may be empty */
-    struct hearth_digest config_id;  /* of that text, under this owner and key; filled by put and get */
-    struct hearth_buf body;          /* JSON text */
+    int64_t created_us; /* Unix; 0 when put: now */
+    char *session;      /* put: this session's head becomes the turn (it is made when there is none); NULL:
+                           none. get: the session that it was put with, or NULL */
+    struct hearth_session_quota quota; /* put */
+    bool again, joins;                 /* put: not found unless the turn, or the session, is there. get: false */
+    struct hearth_buf config;          /* JSON text, stored once per text; may be empty */
+    struct hearth_digest config_id;    /* of that text, under this owner and key; filled by put and get */
+    struct hearth_buf body;            /* JSON text */
     /* The frontier of its state: the conversation up to and with this turn is, for `model`, the first `base_tokens`
      * tokens of its parent's and then `tokens`. None: nothing was computed for it, or it is unknown. */
     struct hearth_digest model; /* zero: unknown */
     struct hearth_digest salt;  /* under which the state is kept */
     uint32_t base_tokens;
     struct hearth_tokens tokens;
-    struct hearth_digest path; /* hearth_store_path_id() of all tokens up to and with it; zero: unknown. Turns of
+    struct hearth_digest path; /* hearth_turn_path_id() of all tokens up to and with it; zero: unknown. Turns of
                                   any conversation with the same one share their state. Dropped without a model */
 };
 
 void hearth_turn_finish(struct hearth_turn *turn);
 
 /* The path of all tokens of a conversation, under this store's key; zero when there are none, or no model. */
-struct hearth_digest hearth_store_path_id(const struct hearth_store *store, struct hearth_digest model,
-                                          struct hearth_digest salt, const hearth_token *tokens, size_t count);
+struct hearth_digest hearth_turn_path_id(const struct hearth_session_store *store, struct hearth_digest model,
+                                         struct hearth_digest salt, const hearth_token *tokens, size_t count);
 
 /* A new id: random, never zero. */
-struct hearth_digest hearth_store_id(void);
+struct hearth_digest hearth_turn_new_id(void);
 
 /* The config_id of a text. */
-struct hearth_digest hearth_store_config_id(const struct hearth_store *store, struct hearth_digest owner,
-                                            const void *text, size_t len);
+struct hearth_digest hearth_turn_config_id(const struct hearth_session_store *store, struct hearth_digest owner,
+                                           const void *text, size_t len);
 
 /* Writes a turn whole, in place of one of the same id if there is one; durable when it returns. The parent must be
  * there or hidden. One that is put again keeps its parent, and without a session its session; it moves no head that it
  * has moved before. What is written while others may delete says so (`again`, `joins`), or it would bring back what is
  * gone. Fills `created_us` and `config_id`. Errors: NOT_FOUND (the parent is gone, or what must be there), INVALID (the
  * session's name; the id is another owner's or hangs elsewhere), IO, NOMEM. */
-int hearth_store_put(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg);
+int hearth_turn_put(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg);
 
 /* Counts as use. Errors: NOT_FOUND (also: hidden, or another owner's), IO, NOMEM, STATE (it does not verify). */
-int hearth_store_get(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
-                     struct hearth_turn *out);
+int hearth_turn_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
+                    struct hearth_turn *out);
 
 /* Deletes a turn. Errors: NOT_FOUND, IO. */
-int hearth_store_delete(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id);
+int hearth_turn_delete(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id);
 
 /* A conversation up to and with a turn, oldest turn first; hidden ones are among them. */
 struct hearth_line {
@@ -170,8 +172,8 @@ struct hearth_line {
 void hearth_line_finish(struct hearth_line *line);
 /* Also of a hidden turn, as long as a session stands at it. Errors: as get. Its cost grows with the conversation, not
  * with what else is stored. */
-int hearth_store_line(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
-                      struct hearth_line *out);
+int hearth_line_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
+                    struct hearth_line *out);
 
 /* A walk over the turns of a conversation up to and with one, which reads those alone that are taken. */
 struct hearth_line_walk {
@@ -181,12 +183,12 @@ struct hearth_line_walk {
     void *user;
 };
 /* Errors: as get; INVALID: `from` is none of its turns. */
-int hearth_store_line_walk(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
-                           const struct hearth_line_walk *how);
+int hearth_line_read(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
+                     const struct hearth_line_walk *how);
 
 /* Turns left queued or in progress by a process that died become FAILED; those of one that lives stay. At the start.
  * Returns how many, or an error. */
-int hearth_store_recover(struct hearth_store *store);
+int hearth_turn_fail_orphans(struct hearth_session_store *store);
 
 /* ---- sessions ---- */
 
@@ -198,27 +200,27 @@ struct hearth_session {
     struct hearth_digest head;  /* zero: nothing was said yet */
     struct hearth_buf metadata; /* JSON text; may be empty */
     int64_t created_us, used_us;
-    uint32_t turns;                  /* of the head's line; filled by get and list */
-    uint32_t tokens;                 /* likewise; 0: unknown */
-    bool expired;                    /* likewise: its time is over; it is deleted soon unless it is used */
-    struct hearth_store_quota quota; /* put */
+    uint32_t turns;                    /* of the head's line; filled by get and list */
+    uint32_t tokens;                   /* likewise; 0: unknown */
+    bool expired;                      /* likewise: its time is over; it is deleted soon unless it is used */
+    struct hearth_session_quota quota; /* put */
 };
 
 void hearth_session_finish(struct hearth_session *session);
 
 /* Whether a session may have this name. */
-bool hearth_store_name_is_valid(const char *name);
+bool hearth_session_name_is_valid(const char *name);
 
 /* A new session, or metadata and head for one that is there (`replace`: both are replaced; without a head it stays
  * where it is, which may be elsewhere by now). Errors: NOT_FOUND (the
  * head, or with `replace` the session), INVALID (the name; or it is taken), IO, NOMEM. */
-int hearth_store_session_put(struct hearth_store *store, const struct hearth_session *session, bool replace,
-                             struct hearth_errmsg *msg);
-int hearth_store_session_get(struct hearth_store *store, struct hearth_digest owner, const char *name,
-                             struct hearth_session *out);
+int hearth_session_put(struct hearth_session_store *store, const struct hearth_session *session, bool replace,
+                       struct hearth_errmsg *msg);
+int hearth_session_get(struct hearth_session_store *store, struct hearth_digest owner, const char *name,
+                       struct hearth_session *out);
 /* Deletes it with the turns that were put with it. Those that other sessions or turns go on from are hidden and go with
  * the last of these. */
-int hearth_store_session_delete(struct hearth_store *store, struct hearth_digest owner, const char *name);
+int hearth_session_delete(struct hearth_session_store *store, struct hearth_digest owner, const char *name);
 
 /* Which sessions, most recently used first. */
 struct hearth_session_query {
@@ -231,8 +233,8 @@ struct hearth_session_query {
     bool *more;        /* whether there are others behind the page; NULL: nobody asks */
 };
 /* `out` is an array of `count`, the caller's to finish and free. Errors: NOT_FOUND (`after`), IO, NOMEM. */
-int hearth_store_sessions(struct hearth_store *store, const struct hearth_session_query *query,
-                          struct hearth_session **out, size_t *count);
+int hearth_session_list(struct hearth_session_store *store, const struct hearth_session_query *query,
+                        struct hearth_session **out, size_t *count);
 
 /* ---- what is to be forgotten ---- */
 
@@ -246,27 +248,27 @@ struct hearth_forget {
 
 void hearth_forget_finish(struct hearth_forget *forget);
 /* The oldest forget of a model behind `after_id`; it stays until it is done. Errors: NOT_FOUND (none), IO, NOMEM. */
-int hearth_store_forget_next(struct hearth_store *store, struct hearth_digest model, int64_t after_id,
-                             struct hearth_forget *out);
-int hearth_store_forget_done(struct hearth_store *store, int64_t id);
+int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest model, int64_t after_id,
+                       struct hearth_forget *out);
+int hearth_forget_done(struct hearth_session_store *store, int64_t id);
 
 /* Deletes what has outlived its time, turns that nobody goes on from first; a slice of at most `limit` turns and as
  * many sessions, and at most a tenth of all in a day (or 100). Nothing while the clock is not trusted
  * (HEARTH_HEALTH_CLOCK). Returns how many of both, or an error. Call it every few seconds: it also writes down what was
  * read, looks through the file for damage and at the room on its disk, and tells what is wrong (base/health.h). */
-int hearth_store_sweep(struct hearth_store *store, size_t limit);
+int hearth_session_store_sweep(struct hearth_session_store *store, size_t limit);
 
 /* Undoes an expiry: what has outlived its time counts as used now. By name, or with NULL all of all owners. Returns how
  * many sessions, or an error (NOT_FOUND). */
-int hearth_store_restore(struct hearth_store *store, struct hearth_digest owner, const char *name);
+int hearth_session_restore(struct hearth_session_store *store, struct hearth_digest owner, const char *name);
 
 /* Writes a copy of the database, which must not be there, while it is in use. Errors: IO, INVALID (in memory). */
-int hearth_store_backup(struct hearth_store *store, const char *path, struct hearth_errmsg *msg);
+int hearth_session_store_backup(struct hearth_session_store *store, const char *path, struct hearth_errmsg *msg);
 
-struct hearth_store_stats {
+struct hearth_session_store_stats {
     uint64_t turns, hidden, sessions, bytes, forgets;
 };
 /* Counts rows: a few milliseconds for each hundred thousand. `turns` are those that can be found. */
-int hearth_store_stats(struct hearth_store *store, struct hearth_store_stats *stats);
+int hearth_session_store_stats(struct hearth_session_store *store, struct hearth_session_store_stats *stats);
 
 #endif

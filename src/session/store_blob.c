@@ -211,15 +211,15 @@ static int unpack_parts(struct store_conn *conn, const uint8_t *bytes, size_t le
 
 /* ---- blobs ---- */
 
-int hearth_store_pack(struct store_conn *conn, const struct store_about *about, const struct hearth_buf *body,
-                      const struct hearth_tokens *tokens, struct hearth_buf *out) {
+int hearth_session_pack(struct store_conn *conn, const struct store_about *about, const struct hearth_buf *body,
+                        const struct hearth_tokens *tokens, struct hearth_buf *out) {
     out->len = 0;
     return pack_parts(conn, body, tokens, out) ? hearth_sealed_row_close(conn->seal, about, sizeof *about, out)
                                                : HEARTH_ERR_NOMEM;
 }
 
-int hearth_store_unpack(struct store_conn *conn, const struct store_about *about, const void *bytes, size_t len,
-                        struct hearth_buf *body, struct hearth_tokens *tokens) {
+int hearth_session_unpack(struct store_conn *conn, const struct store_about *about, const void *bytes, size_t len,
+                          struct hearth_buf *body, struct hearth_tokens *tokens) {
     struct hearth_buf row = {0};
     if (!hearth_buf_append(&row, bytes, len)) {
         return HEARTH_ERR_NOMEM;

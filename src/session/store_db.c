@@ -165,16 +165,16 @@ static const char *const statements[STORE_STATEMENTS] = {
                    " pragma_page_size",
 };
 
-const struct hearth_db_kind hearth_store_kind = {.label = "sessions",
-                                                 .application = HEARTH_STORE_APPLICATION,
-                                                 .steps = steps,
-                                                 .version = sizeof steps / sizeof steps[0],
-                                                 .pragmas = "PRAGMA secure_delete = ON",
-                                                 .statements = statements,
-                                                 .statement_count = STORE_STATEMENTS,
-                                                 .has_sums = true};
+const struct hearth_db_kind hearth_session_db_kind = {.label = "sessions",
+                                                      .application = HEARTH_SESSION_APPLICATION,
+                                                      .steps = steps,
+                                                      .version = sizeof steps / sizeof steps[0],
+                                                      .pragmas = "PRAGMA secure_delete = ON",
+                                                      .statements = statements,
+                                                      .statement_count = STORE_STATEMENTS,
+                                                      .has_sums = true};
 
-int hearth_store_fail(struct store_conn *conn, int code) {
+int hearth_db_fail(struct store_conn *conn, int code) {
     conn->code = code;
     return hearth_db_is_nomem(code) ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
 }
@@ -195,27 +195,27 @@ static int bind(sqlite3_stmt *statement, int index, char type, va_list *args) {
                                       : sqlite3_bind_int64(statement, index, number);
 }
 
-int hearth_store_next(struct store_conn *conn, enum store_statement which) {
+int hearth_db_next(struct store_conn *conn, enum store_statement which) {
     int code = sqlite3_step(conn->statements[which]);
     if (code == SQLITE_ROW) {
         return 1;
     }
-    hearth_store_reset(conn, which);
-    return code == SQLITE_DONE ? 0 : hearth_store_fail(conn, code);
+    hearth_db_reset(conn, which);
+    return code == SQLITE_DONE ? 0 : hearth_db_fail(conn, code);
 }
 
 static int query(struct store_conn *conn, enum store_statement which, const char *types, va_list *args) {
     for (int i = 0; types[i] != '\0'; i++) {
         int code = bind(conn->statements[which], i + 1, types[i], args);
         if (code != SQLITE_OK) {
-            hearth_store_reset(conn, which);
-            return hearth_store_fail(conn, code);
+            hearth_db_reset(conn, which);
+            return hearth_db_fail(conn, code);
         }
     }
-    return hearth_store_next(conn, which);
+    return hearth_db_next(conn, which);
 }
 
-int hearth_store_query(struct store_conn *conn, enum store_statement which, const char *types, ...) {
+int hearth_db_query(struct store_conn *conn, enum store_statement which, const char *types, ...) {
     va_list args;
     va_start(args, types);
     int found = query(conn, which, types, &args);
@@ -223,22 +223,22 @@ int hearth_store_query(struct store_conn *conn, enum store_statement which, cons
     return found;
 }
 
-void hearth_store_reset(struct store_conn *conn, enum store_statement which) {
+void hearth_db_reset(struct store_conn *conn, enum store_statement which) {
     (void)hearth_db_done(conn->statements[which], SQLITE_OK);
 }
 
-int hearth_store_run(struct store_conn *conn, enum store_statement which, const char *types, ...) {
+int hearth_db_run(struct store_conn *conn, enum store_statement which, const char *types, ...) {
     va_list args;
     va_start(args, types);
     int found = query(conn, which, types, &args);
     va_end(args);
     if (found > 0) {
-        hearth_store_reset(conn, which);
+        hearth_db_reset(conn, which);
     }
     return found < 0 ? found : HEARTH_OK;
 }
 
-int hearth_store_number(struct store_conn *conn, enum store_statement which, int64_t *out, const char *types, ...) {
+int hearth_db_query_number(struct store_conn *conn, enum store_statement which, int64_t *out, const char *types, ...) {
     va_list args;
     va_start(args, types);
     int found = query(conn, which, types, &args);
@@ -246,13 +246,13 @@ int hearth_store_number(struct store_conn *conn, enum store_statement which, int
     *out = 0;
     if (found > 0) {
         *out = sqlite3_column_int64(conn->statements[which], 0);
-        hearth_store_reset(conn, which);
+        hearth_db_reset(conn, which);
     }
     return found;
 }
 
-struct hearth_digest hearth_store_name(const struct store_conn *conn, struct hearth_digest owner, const void *text,
-                                       size_t len) {
+struct hearth_digest hearth_session_digest(const struct store_conn *conn, struct hearth_digest owner, const void *text,
+                                           size_t len) {
     const struct hearth_digest root = conn->seal != NULL ? hearth_seal_id(conn->seal) : (struct hearth_digest){0, 0};
     return hearth_digest_chain(hearth_digest_chain(root, &owner, sizeof owner), text, len);
 }

@@ -44,8 +44,8 @@ static int64_t boot_us(void) {
                                                     : hearth_clock_us();
 }
 
-static const struct hearth_store_clock *clock_of(const struct hearth_store *store) {
-    static const struct hearth_store_clock system_clock = {.unix_us = hearth_clock_unix_us, .elapsed_us = boot_us};
+static const struct hearth_session_clock *clock_of(const struct hearth_session_store *store) {
+    static const struct hearth_session_clock system_clock = {.unix_us = hearth_clock_unix_us, .elapsed_us = boot_us};
     return store->clock != NULL ? store->clock : &system_clock;
 }
 
@@ -58,7 +58,7 @@ struct written {
 static int read_written(struct store_conn *conn, struct written *out) {
     struct hearth_buf value = {0};
     *out = (struct written){0};
-    int found = hearth_store_get_meta(conn, "age", &value);
+    int found = hearth_session_get_meta(conn, "age", &value);
     if (found > 0 && value.len == sizeof *out) {
         memcpy(out, value.data, sizeof *out);
     }
@@ -66,9 +66,9 @@ static int read_written(struct store_conn *conn, struct written *out) {
     return found;
 }
 
-static void distrust(struct hearth_store *store, int64_t elapsed_us, int64_t jump_us, const char *since) {
+static void distrust(struct hearth_session_store *store, int64_t elapsed_us, int64_t jump_us, const char *since) {
     store->age.unsure_us = elapsed_us;
-    if (store->ttl_us > 0 && !store->looks_only) {
+    if (store->ttl_us > 0 && !store->is_tool) {
         hearth_health_raise(HEARTH_HEALTH_CLOCK,
                             "the clock is %.1f hours %s than it should be since %s; conversations age by the time that "
                             "really passes, and none is deleted before the clock was steady for an hour",
@@ -77,20 +77,20 @@ static void distrust(struct hearth_store *store, int64_t elapsed_us, int64_t jum
     }
 }
 
-int hearth_store_meet_age(struct hearth_store *store, struct store_conn *conn) {
+int hearth_session_load_age(struct hearth_session_store *store, struct store_conn *conn) {
     const int64_t wall_us = clock_of(store)->unix_us(), elapsed_us = clock_of(store)->elapsed_us();
     struct written last;
     int64_t used = 0;
     int found = read_written(conn, &last);
     if (found == 0) {
-        found = hearth_store_number(conn, LAST_USE, &used, "");
+        found = hearth_db_query_number(conn, LAST_USE, &used, "");
         last.age_us = used > 0 && used < wall_us ? used : wall_us;
         last.wall_us = last.age_us;
     }
     if (found < 0) {
         return found;
     }
-    if (store->looks_only) {
+    if (store->is_tool) {
         store->ttl_us = last.ttl_us;
     }
     const int64_t gap_us = wall_us - last.wall_us;
@@ -118,7 +118,7 @@ static int64_t age_at(const struct store_age *age, int64_t elapsed_us) {
     return age->begun_us != 0 ? age->base_us + elapsed_us - age->begun_us : 0;
 }
 
-int64_t hearth_store_age(struct hearth_store *store) {
+int64_t hearth_session_age(struct hearth_session_store *store) {
     const int64_t elapsed_us = clock_of(store)->elapsed_us();
     pthread_mutex_lock(&store->mutex);
     const int64_t late_us = age_at(&store->age, elapsed_us);
@@ -126,16 +126,16 @@ int64_t hearth_store_age(struct hearth_store *store) {
     return late_us;
 }
 
-int64_t hearth_store_wall(struct hearth_store *store) {
+int64_t hearth_session_wall_us(struct hearth_session_store *store) {
     return clock_of(store)->unix_us();
 }
 
-int64_t hearth_store_expired_before(struct hearth_store *store) {
-    return store->ttl_us > 0 ? hearth_store_age(store) - store->ttl_us : INT64_MIN;
+int64_t hearth_session_expired_before(struct hearth_session_store *store) {
+    return store->ttl_us > 0 ? hearth_session_age(store) - store->ttl_us : INT64_MIN;
 }
 
-int hearth_store_write_age(struct hearth_store *store, bool now) {
-    struct written ours = {.age_us = hearth_store_age(store),
+int hearth_session_write_age(struct hearth_session_store *store, bool now) {
+    struct written ours = {.age_us = hearth_session_age(store),
                            .wall_us = clock_of(store)->unix_us(),
                            .ttl_us = store->ttl_us},
                    last;
@@ -143,7 +143,7 @@ int hearth_store_write_age(struct hearth_store *store, bool now) {
     pthread_mutex_lock(&store->mutex);
     const bool due = now || !store->age.written || ours.age_us - store->age.written_us >= WRITE_US;
     pthread_mutex_unlock(&store->mutex);
-    if (!due || store->looks_only) {
+    if (!due || store->is_tool) {
         return HEARTH_OK;
     }
     int err = read_written(&store->writer, &last);
@@ -151,7 +151,7 @@ int hearth_store_write_age(struct hearth_store *store, bool now) {
         ours.age_us = last.age_us;
     }
     err = err >= 0 && !hearth_buf_append(&value, &ours, sizeof ours) ? HEARTH_ERR_NOMEM : err;
-    err = err >= 0 ? hearth_store_put_meta(&store->writer, "age", &value) : err;
+    err = err >= 0 ? hearth_session_put_meta(&store->writer, "age", &value) : err;
     hearth_buf_finish(&value);
     if (err == HEARTH_OK) {
         pthread_mutex_lock(&store->mutex);
@@ -163,7 +163,7 @@ int hearth_store_write_age(struct hearth_store *store, bool now) {
 }
 
 /* Compares the clocks. True: what is old may go. */
-static bool look_at_clocks(struct hearth_store *store) {
+static bool look_at_clocks(struct hearth_session_store *store) {
     const int64_t wall_us = clock_of(store)->unix_us(), elapsed_us = clock_of(store)->elapsed_us();
     pthread_mutex_lock(&store->mutex);
     struct store_age *age = &store->age;
@@ -193,14 +193,14 @@ static int read_share(struct store_conn *conn, struct share *share) {
     struct hearth_buf value = {0};
     int64_t sessions, ends;
     *share = (struct share){0};
-    int found = hearth_store_get_meta(conn, "share", &value);
+    int found = hearth_session_get_meta(conn, "share", &value);
     if (found > 0 && value.len == sizeof *share) {
         memcpy(share, value.data, sizeof *share);
     }
     hearth_buf_finish(&value);
     if (found >= 0 && (conn->age_us - share->day_us >= DAY_US || share->day_us > conn->age_us)) {
-        found = hearth_store_number(conn, COUNT_SESSIONS, &sessions, "");
-        found = found >= 0 ? hearth_store_number(conn, COUNT_USES, &ends, "") : found;
+        found = hearth_db_query_number(conn, COUNT_SESSIONS, &sessions, "");
+        found = found >= 0 ? hearth_db_query_number(conn, COUNT_USES, &ends, "") : found;
         if (found >= 0) {
             const int64_t most = (sessions + ends) / DAY_SHARE;
             *share =
@@ -212,25 +212,25 @@ static int read_share(struct store_conn *conn, struct share *share) {
 
 static int write_share(struct store_conn *conn, const struct share *share) {
     struct hearth_buf value = {0};
-    int err = hearth_buf_append(&value, share, sizeof *share) ? hearth_store_put_meta(conn, "share", &value)
+    int err = hearth_buf_append(&value, share, sizeof *share) ? hearth_session_put_meta(conn, "share", &value)
                                                               : HEARTH_ERR_NOMEM;
     hearth_buf_finish(&value);
     return err;
 }
 
-static int delete_old(struct hearth_store *store, size_t limit, size_t *sessions, size_t *turns) {
+static int delete_old(struct hearth_session_store *store, size_t limit, size_t *sessions, size_t *turns) {
     struct store_conn *conn = &store->writer;
     const int64_t before_us = conn->age_us - store->ttl_us - store->grace_us;
     int64_t oldest;
     struct share share;
-    int found = hearth_store_number(conn, USE_OLDEST, &oldest, "i", before_us);
-    found = found == 0 ? hearth_store_number(conn, SESSION_EXPIRED, &oldest, "i", before_us) : found;
+    int found = hearth_db_query_number(conn, USE_OLDEST, &oldest, "i", before_us);
+    found = found == 0 ? hearth_db_query_number(conn, SESSION_EXPIRED, &oldest, "i", before_us) : found;
     int err = found > 0 ? read_share(conn, &share) : found;
     if (found <= 0 || err != HEARTH_OK || share.left <= 0) {
         return err;
     }
     const size_t most = (uint64_t)share.left < limit ? (size_t)share.left : limit;
-    err = hearth_store_purge_old(conn, before_us, most, sessions, turns);
+    err = hearth_turn_purge_old(conn, before_us, most, sessions, turns);
     share.left -= (int64_t)(*sessions > *turns ? *sessions : *turns);
     err = err == HEARTH_OK && *sessions + *turns > 0 ? write_share(conn, &share) : err;
     if (err == HEARTH_OK && share.left <= 0) {
@@ -241,10 +241,10 @@ static int delete_old(struct hearth_store *store, size_t limit, size_t *sessions
 
 /* ---- what is told ---- */
 
-static void tell_expired(struct hearth_store *store) {
+static void tell_expired(struct hearth_session_store *store) {
     int64_t expired = 0;
-    const int found = store->grace_us > 0 ? hearth_store_number(&store->writer, SESSIONS_EXPIRED, &expired, "i",
-                                                                store->writer.age_us - store->ttl_us)
+    const int found = store->grace_us > 0 ? hearth_db_query_number(&store->writer, SESSIONS_EXPIRED, &expired, "i",
+                                                                   store->writer.age_us - store->ttl_us)
                                           : 0;
     pthread_mutex_lock(&store->mutex);
     const bool more = found > 0 && (uint64_t)expired > store->age.expired;
@@ -258,7 +258,7 @@ static void tell_expired(struct hearth_store *store) {
     }
 }
 
-static void look_at_disk(struct hearth_store *store) {
+static void look_at_disk(struct hearth_session_store *store) {
     struct statvfs fs;
     if (atomic_load(&store->unwritable) || statvfs(store->path, &fs) != 0) {
         return; /* a failed write has said more than this would */
@@ -272,9 +272,9 @@ static void look_at_disk(struct hearth_store *store) {
     }
 }
 
-void hearth_store_tell_written(struct hearth_store *store, int err, int code) {
+void hearth_session_report_write(struct hearth_session_store *store, int err, int code) {
     const int kind = code & 0xFF;
-    if (store->path == NULL || store->looks_only) {
+    if (store->path == NULL || store->is_tool) {
         return;
     }
     if (err == HEARTH_OK) {
@@ -287,7 +287,7 @@ void hearth_store_tell_written(struct hearth_store *store, int err, int code) {
 }
 
 /* The next pages, so that damage is told before somebody asks for what is on them. */
-static void look_at_pages(struct hearth_store *store) {
+static void look_at_pages(struct hearth_session_store *store) {
     const int64_t bad = hearth_db_find_bad_page(store->path, &store->scrub_page, SCRUB_PAGES);
     if (bad > 0) {
         hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
@@ -298,13 +298,13 @@ static void look_at_pages(struct hearth_store *store) {
     }
 }
 
-void hearth_store_look(struct hearth_store *store) {
-    if (store->path == NULL || store->looks_only) {
+void hearth_session_check_health(struct hearth_session_store *store) {
+    if (store->path == NULL || store->is_tool) {
         return;
     }
     look_at_disk(store);
     look_at_pages(store);
-    if (hearth_store_is_shared(store)) {
+    if (hearth_session_is_shared(store)) {
         hearth_health_raise(HEARTH_HEALTH_SESSION_SHARED,
                             "%s: another server uses it, too; both may, but neither knows which conversations the "
                             "other one is just going on with",
@@ -316,22 +316,22 @@ void hearth_store_look(struct hearth_store *store) {
 
 /* ---- sweeping ---- */
 
-int hearth_store_sweep(struct hearth_store *store, size_t limit) {
+int hearth_session_store_sweep(struct hearth_session_store *store, size_t limit) {
     size_t sessions = 0, turns = 0;
-    hearth_store_look(store);
-    int err = hearth_store_begin_write(store, NULL);
+    hearth_session_check_health(store);
+    int err = hearth_session_begin_write(store, NULL);
     if (err != HEARTH_OK) {
         return err;
     }
     const bool trusted = look_at_clocks(store);
-    err = hearth_store_flush_touches(store);
+    err = hearth_session_flush_touches(store);
     /* Whether it can be written again is found out by writing. */
-    err = err == HEARTH_OK ? hearth_store_write_age(store, atomic_load(&store->unwritable)) : err;
+    err = err == HEARTH_OK ? hearth_session_write_age(store, atomic_load(&store->unwritable)) : err;
     if (err == HEARTH_OK && store->ttl_us > 0 && trusted) {
         err = delete_old(store, limit, &sessions, &turns);
         tell_expired(store);
     }
-    err = hearth_store_end_write(store, err, sessions + turns > 0 || store->truncate_due, NULL);
+    err = hearth_session_end_write(store, err, sessions + turns > 0 || store->truncate_due, NULL);
     if (err == HEARTH_OK && sessions + turns > 0) {
         hearth_log(HEARTH_LOG_INFO, "sessions: deleted %zu sessions and %zu turns: nobody has used them for %.1f days",
                    sessions, turns, (double)(store->ttl_us + store->grace_us) / (double)DAY_US);
@@ -339,24 +339,24 @@ int hearth_store_sweep(struct hearth_store *store, size_t limit) {
     return err == HEARTH_OK ? (int)(sessions + turns) : err;
 }
 
-int hearth_store_restore(struct hearth_store *store, struct hearth_digest owner, const char *name) {
+int hearth_session_restore(struct hearth_session_store *store, struct hearth_digest owner, const char *name) {
     struct store_conn *conn = &store->writer;
     int64_t id = 0, count = 0;
-    int err = hearth_store_begin_write(store, NULL);
+    int err = hearth_session_begin_write(store, NULL);
     if (err != HEARTH_OK) {
         return err;
     }
     if (name != NULL) {
-        err = hearth_store_session_find(conn, owner, name, &id);
+        err = hearth_session_find(conn, owner, name, &id);
         err = err == HEARTH_OK && id == 0 ? HEARTH_ERR_NOT_FOUND : err;
-        err = err == HEARTH_OK ? hearth_store_run(conn, SESSION_TOUCH, "iii", id, (int64_t)0, conn->age_us) : err;
+        err = err == HEARTH_OK ? hearth_db_run(conn, SESSION_TOUCH, "iii", id, (int64_t)0, conn->age_us) : err;
         count = 1;
     } else {
-        const int64_t before_us = hearth_store_expired_before(store);
-        int found = hearth_store_number(conn, SESSIONS_EXPIRED, &count, "i", before_us);
-        err = found < 0 ? found : hearth_store_run(conn, SESSIONS_RESTORE, "ii", conn->age_us, before_us);
-        err = err == HEARTH_OK ? hearth_store_run(conn, USES_RESTORE, "ii", conn->age_us, before_us) : err;
+        const int64_t before_us = hearth_session_expired_before(store);
+        int found = hearth_db_query_number(conn, SESSIONS_EXPIRED, &count, "i", before_us);
+        err = found < 0 ? found : hearth_db_run(conn, SESSIONS_RESTORE, "ii", conn->age_us, before_us);
+        err = err == HEARTH_OK ? hearth_db_run(conn, USES_RESTORE, "ii", conn->age_us, before_us) : err;
     }
-    err = hearth_store_end_write(store, err, false, NULL);
+    err = hearth_session_end_write(store, err, false, NULL);
     return err == HEARTH_OK ? (int)count : err;
 }

@@ -41,8 +41,9 @@ static int find_what_stays(struct store_conn *conn, const struct store_walk *wal
     for (size_t i = 0; i < walk->count && found >= 0; i++) {
         const struct hearth_digest *path = &walk->turns[i].path;
         int64_t twin;
-        found = i >= first && !hearth_digest_is_zero(*path) ? hearth_store_number(conn, TURN_OF_PATH, &twin, "d", path)
-                                                            : i < first;
+        found = i >= first && !hearth_digest_is_zero(*path)
+                    ? hearth_db_query_number(conn, TURN_OF_PATH, &twin, "d", path)
+                    : i < first;
         walk->rows[i].stays = found > 0;
     }
     return found < 0 ? found : HEARTH_OK;
@@ -54,7 +55,7 @@ static size_t tokens_of_line(const struct store_walk *walk, const struct hearth_
     size_t covered = 0, n = 0, common = 0, most = 0;
     for (size_t i = 0; i < walk->count; i++) {
         const struct hearth_turn *turn = &walk->turns[i];
-        if (!hearth_store_is_exact(walk->turns, i, covered, n)) {
+        if (!hearth_turn_is_exact(walk->turns, i, covered, n)) {
             continue;
         }
         if (common >= turn->base_tokens) { /* the turns up to here have at least so many */
@@ -78,15 +79,15 @@ static int tokens_kept(struct store_conn *conn, const struct store_walk *walk, s
     if (first == 0) {
         return HEARTH_OK;
     }
-    int err = hearth_store_path(walk->turns, first, &stays, &covered);
+    int err = hearth_turn_exact_tokens(walk->turns, first, &stays, &covered);
     bool known = covered == first && same_state(&walk->turns[first - 1], about);
     const int64_t parent = walk->rows[first - 1].id, gone = walk->rows[first].id;
-    int found = err == HEARTH_OK ? hearth_store_query(conn, TURN_CHILDREN, "ii", parent, gone) : err;
-    for (; found > 0 && err == HEARTH_OK; found = hearth_store_next(conn, TURN_CHILDREN)) {
+    int found = err == HEARTH_OK ? hearth_db_query(conn, TURN_CHILDREN, "ii", parent, gone) : err;
+    for (; found > 0 && err == HEARTH_OK; found = hearth_db_next(conn, TURN_CHILDREN)) {
         struct store_row row;
         struct hearth_turn turn = {0};
         int64_t id = sqlite3_column_int64(conn->statements[TURN_CHILDREN], 0);
-        int loaded = hearth_store_load(conn, NULL, id, STORE_TOKENS, &row, &turn);
+        int loaded = hearth_turn_load(conn, NULL, id, STORE_TOKENS, &row, &turn);
         size_t base = turn.base_tokens;
         bool starts = base == 0 || (known && base <= stays.n);
         if (loaded > 0 && same_state(&turn, about) && starts) {
@@ -99,7 +100,7 @@ static int tokens_kept(struct store_conn *conn, const struct store_walk *walk, s
         hearth_turn_finish(&turn);
         err = loaded < 0 && loaded != HEARTH_ERR_STATE ? loaded : HEARTH_OK;
     }
-    hearth_store_reset(conn, TURN_CHILDREN);
+    hearth_db_reset(conn, TURN_CHILDREN);
     hearth_tokens_finish(&stays);
     return found < 0 ? found : err;
 }
@@ -110,16 +111,15 @@ static int add_forget(struct store_conn *conn, const struct store_walk *walk, si
     struct hearth_forget forget = {.model = turn->model, .salt = turn->salt};
     struct hearth_buf blob = {0};
     size_t covered = 0, kept = 0;
-    int err = hearth_store_path(walk->turns, at + 1, &forget.tokens, &covered);
+    int err = hearth_turn_exact_tokens(walk->turns, at + 1, &forget.tokens, &covered);
     if (err == HEARTH_OK && covered == at + 1) {
         err = tokens_kept(conn, walk, first, turn, &forget.tokens, &kept);
         forget.keep_tokens = (uint32_t)kept;
         if (err == HEARTH_OK && kept < forget.tokens.n) {
             const struct store_about about = about_forget(&forget);
-            err = hearth_store_pack(conn, &about, NULL, &forget.tokens, &blob);
-            err = err == HEARTH_OK
-                      ? hearth_store_run(conn, FORGET_ADD, "iib", walk->rows[at].model, (int64_t)kept, &blob)
-                      : err;
+            err = hearth_session_pack(conn, &about, NULL, &forget.tokens, &blob);
+            err = err == HEARTH_OK ? hearth_db_run(conn, FORGET_ADD, "iib", walk->rows[at].model, (int64_t)kept, &blob)
+                                   : err;
         }
     }
     hearth_buf_finish(&blob);
@@ -141,17 +141,17 @@ static int add_forgets(struct store_conn *conn, const struct store_walk *walk, s
     return err;
 }
 
-int hearth_store_forget_next(struct hearth_store *store, struct hearth_digest model, int64_t after_id,
-                             struct hearth_forget *out) {
+int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest model, int64_t after_id,
+                       struct hearth_forget *out) {
     struct store_conn *conn = store->reader;
     bool damaged = true;
     *out = (struct hearth_forget){0};
-    int err = hearth_store_begin_read(store);
+    int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
     while (err == HEARTH_OK && damaged) {
-        int found = hearth_store_query(conn, FORGET_NEXT, "di", &model, after_id);
+        int found = hearth_db_query(conn, FORGET_NEXT, "di", &model, after_id);
         if (found <= 0) {
             err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
             break;
@@ -163,24 +163,24 @@ int hearth_store_forget_next(struct hearth_store *store, struct hearth_digest mo
         out->keep_tokens = (uint32_t)sqlite3_column_int64(statement, 3);
         const struct store_about about = about_forget(out);
         const void *blob = sqlite3_column_blob(statement, 4);
-        err = hearth_store_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 4), NULL, &out->tokens);
-        hearth_store_reset(conn, FORGET_NEXT);
+        err = hearth_session_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 4), NULL, &out->tokens);
+        hearth_db_reset(conn, FORGET_NEXT);
         const bool forward = out->id > after_id; /* else the index is damaged, and this would not end */
         damaged = err == HEARTH_ERR_STATE;       /* left out: it names nothing any more */
         err = !forward ? HEARTH_ERR_STATE : damaged ? HEARTH_OK : err;
         after_id = out->id;
     }
-    err = hearth_store_end_read(store, err);
+    err = hearth_session_end_read(store, err);
     if (err != HEARTH_OK) {
         hearth_forget_finish(out);
     }
     return err;
 }
 
-int hearth_store_forget_done(struct hearth_store *store, int64_t id) {
-    int err = hearth_store_begin_write(store, NULL);
+int hearth_forget_done(struct hearth_session_store *store, int64_t id) {
+    int err = hearth_session_begin_write(store, NULL);
     return err == HEARTH_OK
-               ? hearth_store_end_write(store, hearth_store_run(&store->writer, FORGET_DONE, "i", id), false, NULL)
+               ? hearth_session_end_write(store, hearth_db_run(&store->writer, FORGET_DONE, "i", id), false, NULL)
                : err;
 }
 
@@ -189,9 +189,9 @@ int hearth_store_forget_done(struct hearth_store *store, int64_t id) {
 /* Whether anything but the turn `except` needs a turn. */
 static int is_needed(struct store_conn *conn, int64_t id, int64_t except, bool *needed) {
     int64_t ignored;
-    int found = hearth_store_number(conn, TURN_CHILD, &ignored, "ii", id, except);
+    int found = hearth_db_query_number(conn, TURN_CHILD, &ignored, "ii", id, except);
     if (found == 0) {
-        found = hearth_store_number(conn, HEAD_HELD, &ignored, "i", id);
+        found = hearth_db_query_number(conn, HEAD_HELD, &ignored, "i", id);
     }
     *needed = found > 0;
     return found < 0 ? found : HEARTH_OK;
@@ -202,20 +202,20 @@ static int delete_chain(struct store_conn *conn, const struct store_walk *walk, 
     int err = HEARTH_OK;
     for (size_t at = walk->count; at-- > first && err == HEARTH_OK;) {
         const struct store_row *row = &walk->rows[at];
-        err = hearth_store_run(conn, TURN_DELETE, "i", row->id);
-        err = err == HEARTH_OK ? hearth_store_run(conn, USE_DROP, "i", row->id) : err;
+        err = hearth_db_run(conn, TURN_DELETE, "i", row->id);
+        err = err == HEARTH_OK ? hearth_db_run(conn, USE_DROP, "i", row->id) : err;
         if (err == HEARTH_OK && row->config != 0 && (at == first || walk->rows[at - 1].config != row->config)) {
-            err = hearth_store_run(conn, CONFIG_DROP, "i", row->config);
+            err = hearth_db_run(conn, CONFIG_DROP, "i", row->config);
         }
     }
     return err;
 }
 
-int hearth_store_purge(struct store_conn *conn, int64_t id, int64_t before_us, size_t limit, size_t *count) {
+int hearth_turn_purge(struct store_conn *conn, int64_t id, int64_t before_us, size_t limit, size_t *count) {
     struct store_row row;
     struct store_walk walk;
-    int found = hearth_store_load(conn, NULL, id, STORE_COLUMNS, &row, NULL);
-    int err = found > 0 ? hearth_store_walk(conn, &row, STORE_TOKENS, true, &walk) : found;
+    int found = hearth_turn_load(conn, NULL, id, STORE_COLUMNS, &row, NULL);
+    int err = found > 0 ? hearth_turn_walk(conn, &row, STORE_TOKENS, true, &walk) : found;
     if (found > 0 && err == HEARTH_ERR_STATE) { /* its line is broken: it goes, and nothing is known of the rest */
         walk = (struct store_walk){.rows = &row, .count = 1};
         ++*count;
@@ -236,66 +236,67 @@ int hearth_store_purge(struct store_conn *conn, int64_t id, int64_t before_us, s
     if (err == HEARTH_OK && first > 0) { /* what nobody goes on from has its own time */
         const int64_t stays = walk.rows[first - 1].id;
         int64_t child;
-        found = hearth_store_number(conn, TURN_CHILD, &child, "ii", stays, (int64_t)0);
+        found = hearth_db_query_number(conn, TURN_CHILD, &child, "ii", stays, (int64_t)0);
         int64_t used = before_us > 0 ? row.used : conn->age_us;
-        err = found == 0 ? hearth_store_run(conn, USE_KEEP, "ii", stays, used) : found < 0 ? found : HEARTH_OK;
+        err = found == 0 ? hearth_db_run(conn, USE_KEEP, "ii", stays, used) : found < 0 ? found : HEARTH_OK;
     }
     *count += walk.count - first;
-    hearth_store_walk_finish(&walk);
+    hearth_turn_walk_finish(&walk);
     return err;
 }
 
-int hearth_store_settle(struct store_conn *conn, int64_t id) {
+int hearth_turn_purge_unneeded(struct store_conn *conn, int64_t id) {
     struct store_row row;
     bool needed = false;
     size_t count = 0;
-    int found = id != 0 ? hearth_store_load(conn, NULL, id, STORE_COLUMNS, &row, NULL) : 0;
+    int found = id != 0 ? hearth_turn_load(conn, NULL, id, STORE_COLUMNS, &row, NULL) : 0;
     if (found <= 0 || !row.hidden) {
         return found < 0 ? found : HEARTH_OK;
     }
     int err = is_needed(conn, id, 0, &needed);
-    return err == HEARTH_OK && !needed ? hearth_store_purge(conn, id, 0, SIZE_MAX, &count) : err;
+    return err == HEARTH_OK && !needed ? hearth_turn_purge(conn, id, 0, SIZE_MAX, &count) : err;
 }
 
 /* ---- deleting one ---- */
 
 /* The session that a turn was put with does not stand at what is deleted: it goes back to what can be found. */
 static int move_own_head(struct store_conn *conn, const struct store_row *row) {
-    int found = row->session != 0 ? hearth_store_query(conn, SESSION_BY_ID, "i", row->session) : 0;
+    int found = row->session != 0 ? hearth_db_query(conn, SESSION_BY_ID, "i", row->session) : 0;
     if (found <= 0) {
         return found;
     }
     const int64_t head = sqlite3_column_int64(conn->statements[SESSION_BY_ID], 3);
-    hearth_store_reset(conn, SESSION_BY_ID);
+    hearth_db_reset(conn, SESSION_BY_ID);
     if (head != row->id) {
         return HEARTH_OK;
     }
     int64_t to = row->parent;
     for (struct store_row above = {.hidden = true}; to != 0 && above.hidden;) {
-        found = hearth_store_load(conn, NULL, to, STORE_COLUMNS, &above, NULL);
+        found = hearth_turn_load(conn, NULL, to, STORE_COLUMNS, &above, NULL);
         if (found <= 0 || above.parent >= to) { /* a turn is younger than what it goes on from */
             return found < 0 ? found : HEARTH_ERR_STATE;
         }
         to = above.hidden ? above.parent : to;
     }
-    return hearth_store_run(conn, SESSION_HEAD, "inii", row->session, to, conn->now_us, conn->age_us);
+    return hearth_db_run(conn, SESSION_HEAD, "inii", row->session, to, conn->now_us, conn->age_us);
 }
 
 static int delete_turn(struct store_conn *conn, struct hearth_digest owner, const struct hearth_digest *id) {
     struct store_row row;
     struct hearth_turn turn = {0};
-    int found = hearth_store_load(conn, id, 0, STORE_COLUMNS, &row, &turn);
+    int found = hearth_turn_load(conn, id, 0, STORE_COLUMNS, &row, &turn);
     if (found <= 0 || row.hidden || !hearth_digest_equal(turn.owner, owner)) {
         return found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     }
     int err = move_own_head(conn, &row);
-    err = err == HEARTH_OK ? hearth_store_run(conn, TURN_HIDE, "i", row.id) : err;
-    return err == HEARTH_OK ? hearth_store_settle(conn, row.id) : err;
+    err = err == HEARTH_OK ? hearth_db_run(conn, TURN_HIDE, "i", row.id) : err;
+    return err == HEARTH_OK ? hearth_turn_purge_unneeded(conn, row.id) : err;
 }
 
-int hearth_store_delete(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id) {
-    int err = hearth_store_begin_write(store, NULL);
-    return err == HEARTH_OK ? hearth_store_end_write(store, delete_turn(&store->writer, owner, &id), true, NULL) : err;
+int hearth_turn_delete(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id) {
+    int err = hearth_session_begin_write(store, NULL);
+    return err == HEARTH_OK ? hearth_session_end_write(store, delete_turn(&store->writer, owner, &id), true, NULL)
+                            : err;
 }
 
 /* ---- deleting what is old ---- */
@@ -303,20 +304,20 @@ int hearth_store_delete(struct hearth_store *store, struct hearth_digest owner, 
 static int sweep_sessions(struct store_conn *conn, int64_t before_us, size_t limit, size_t *count) {
     int err = HEARTH_OK, found = 1;
     for (size_t i = 0; i < limit && err == HEARTH_OK; i++) {
-        found = hearth_store_query(conn, SESSION_EXPIRED, "i", before_us);
+        found = hearth_db_query(conn, SESSION_EXPIRED, "i", before_us);
         if (found <= 0) {
             return found;
         }
         sqlite3_stmt *statement = conn->statements[SESSION_EXPIRED];
         const int64_t id = sqlite3_column_int64(statement, 0), head = sqlite3_column_int64(statement, 1);
         const int64_t used = sqlite3_column_int64(statement, 2);
-        hearth_store_reset(conn, SESSION_EXPIRED);
+        hearth_db_reset(conn, SESSION_EXPIRED);
         if (used >= before_us) { /* by the id of its turn, not by its name */
-            err = hearth_store_run(conn, SESSION_TOUCH, "iii", id, (int64_t)0, used);
+            err = hearth_db_run(conn, SESSION_TOUCH, "iii", id, (int64_t)0, used);
             continue;
         }
-        err = hearth_store_run(conn, SESSION_DELETE, "i", id);
-        err = err == HEARTH_OK ? hearth_store_settle(conn, head) : err;
+        err = hearth_db_run(conn, SESSION_DELETE, "i", id);
+        err = err == HEARTH_OK ? hearth_turn_purge_unneeded(conn, head) : err;
         ++*count;
     }
     return err;
@@ -328,32 +329,32 @@ static int sweep_turns(struct store_conn *conn, int64_t before_us, size_t limit,
     int err = HEARTH_OK;
     for (size_t i = 0; gone < limit && i / ROWS_PER_TURN < limit && err == HEARTH_OK; i++) {
         int64_t id, child, used;
-        int found = hearth_store_number(conn, USE_OLDEST, &id, "i", before_us);
+        int found = hearth_db_query_number(conn, USE_OLDEST, &id, "i", before_us);
         if (found <= 0) {
             err = found;
             break;
         }
-        found = hearth_store_number(conn, TURN_CHILD, &child, "ii", id, (int64_t)0);
+        found = hearth_db_query_number(conn, TURN_CHILD, &child, "ii", id, (int64_t)0);
         if (found != 0) {
-            err = found < 0 ? found : hearth_store_run(conn, USE_DROP, "i", id);
+            err = found < 0 ? found : hearth_db_run(conn, USE_DROP, "i", id);
             continue;
         }
-        found = hearth_store_number(conn, HEAD_HELD, &used, "i", id);
+        found = hearth_db_query_number(conn, HEAD_HELD, &used, "i", id);
         if (found != 0) { /* it lives as long as the session */
-            err = found < 0 ? found : hearth_store_run(conn, USE_PUT, "ii", id, used);
+            err = found < 0 ? found : hearth_db_run(conn, USE_PUT, "ii", id, used);
             continue;
         }
         const size_t had = gone;
-        err = hearth_store_purge(conn, id, before_us, limit - gone, &gone);
+        err = hearth_turn_purge(conn, id, before_us, limit - gone, &gone);
         if (err == HEARTH_OK && gone == had) {
-            err = hearth_store_run(conn, USE_DROP, "i", id); /* of no turn */
+            err = hearth_db_run(conn, USE_DROP, "i", id); /* of no turn */
         }
     }
     *count += gone;
     return err;
 }
 
-int hearth_store_purge_old(struct store_conn *conn, int64_t before_us, size_t limit, size_t *sessions, size_t *turns) {
+int hearth_turn_purge_old(struct store_conn *conn, int64_t before_us, size_t limit, size_t *sessions, size_t *turns) {
     int err = sweep_sessions(conn, before_us, limit, sessions);
     return err == HEARTH_OK && *sessions < limit ? sweep_turns(conn, before_us, limit, turns) : err;
 }

@@ -12,9 +12,9 @@
 #include <zstd.h>
 
 /* The application_id ("hrts"). */
-#define HEARTH_STORE_APPLICATION 0x68727473
+#define HEARTH_SESSION_APPLICATION 0x68727473
 
-#define HEARTH_STORE_TOUCHES_MAX 256
+#define HEARTH_SESSION_TOUCHES_MAX 256
 
 enum store_statement {
     META_GET,
@@ -100,13 +100,13 @@ struct store_age {
     uint64_t expired;           /* sessions that were told of */
 };
 
-struct hearth_store {
+struct hearth_session_store {
     char *path; /* NULL: in memory */
     const struct hearth_seal *seal;
     int64_t ttl_us;
     int64_t grace_us;
-    bool looks_only, stands_in;
-    const struct hearth_store_clock *clock;
+    bool is_tool, is_fallback;
+    const struct hearth_session_clock *clock;
     struct store_age age; /* with the mutex */
     uint64_t scrub_page;  /* the sweep's alone */
     int lock_fd;          /* -1: in memory */
@@ -118,33 +118,33 @@ struct hearth_store {
     atomic_bool unwritable;    /* the last transaction that changed something could not be written */
     pthread_mutex_t mutex;     /* all below */
     uint8_t secret[32];
-    struct store_touch touches[HEARTH_STORE_TOUCHES_MAX];
+    struct store_touch touches[HEARTH_SESSION_TOUCHES_MAX];
     size_t touch_count;
 };
 
 /* ---- store_db.c ---- */
 
-extern const struct hearth_db_kind hearth_store_kind;
+extern const struct hearth_db_kind hearth_session_db_kind;
 
 /* Remembers a code of SQLite's and returns ours. */
-int hearth_store_fail(struct store_conn *conn, int code);
+int hearth_db_fail(struct store_conn *conn, int code);
 
 /* Arguments of a statement, by letter: d a digest's address, z likewise but zero is NULL, i an int64_t, n likewise but
  * 0 is NULL, b a buffer's address. What is pointed to stays until the statement is reset. */
 
 /* Binds and steps. 1: there is a row, and the statement is to be reset; 0: none; or an error. */
-int hearth_store_query(struct store_conn *conn, enum store_statement which, const char *types, ...);
+int hearth_db_query(struct store_conn *conn, enum store_statement which, const char *types, ...);
 /* The next row, in the same way. */
-int hearth_store_next(struct store_conn *conn, enum store_statement which);
-void hearth_store_reset(struct store_conn *conn, enum store_statement which);
+int hearth_db_next(struct store_conn *conn, enum store_statement which);
+void hearth_db_reset(struct store_conn *conn, enum store_statement which);
 /* For a statement whose rows do not matter. */
-int hearth_store_run(struct store_conn *conn, enum store_statement which, const char *types, ...);
+int hearth_db_run(struct store_conn *conn, enum store_statement which, const char *types, ...);
 /* The first column of the first row. 1, 0 (none; *out is 0) or an error. */
-int hearth_store_number(struct store_conn *conn, enum store_statement which, int64_t *out, const char *types, ...);
+int hearth_db_query_number(struct store_conn *conn, enum store_statement which, int64_t *out, const char *types, ...);
 
 /* Names a text under an owner (equal names, equal rows); with a key it tells nothing to who lacks it. */
-struct hearth_digest hearth_store_name(const struct store_conn *conn, struct hearth_digest owner, const void *text,
-                                       size_t len);
+struct hearth_digest hearth_session_digest(const struct store_conn *conn, struct hearth_digest owner, const void *text,
+                                           size_t len);
 
 /* ---- store_blob.c ---- */
 
@@ -158,54 +158,55 @@ struct store_about {
 };
 
 /* Body and tokens into a blob; either may be NULL. Errors: NOMEM, IO (no randomness). */
-int hearth_store_pack(struct store_conn *conn, const struct store_about *about, const struct hearth_buf *body,
-                      const struct hearth_tokens *tokens, struct hearth_buf *out);
+int hearth_session_pack(struct store_conn *conn, const struct store_about *about, const struct hearth_buf *body,
+                        const struct hearth_tokens *tokens, struct hearth_buf *out);
 /* And back, in place of what they hold; either may be NULL. A body has a NUL behind it. Errors: NOMEM, STATE. */
-int hearth_store_unpack(struct store_conn *conn, const struct store_about *about, const void *bytes, size_t len,
-                        struct hearth_buf *body, struct hearth_tokens *tokens);
+int hearth_session_unpack(struct store_conn *conn, const struct store_about *about, const void *bytes, size_t len,
+                          struct hearth_buf *body, struct hearth_tokens *tokens);
 
 /* ---- store.c ---- */
 
 /* With OK the writer is locked and in a transaction; end commits it when `err` is OK, else takes it back. `deleted`:
  * gives space back, and what was deleted leaves the log. Both return what the operation is to return. */
-int hearth_store_begin_write(struct hearth_store *store, struct hearth_errmsg *msg);
-int hearth_store_end_write(struct hearth_store *store, int err, bool deleted, struct hearth_errmsg *msg);
+int hearth_session_begin_write(struct hearth_session_store *store, struct hearth_errmsg *msg);
+int hearth_session_end_write(struct hearth_session_store *store, int err, bool deleted, struct hearth_errmsg *msg);
 /* Likewise for the reader: all that is read in between is of one moment. */
-int hearth_store_begin_read(struct hearth_store *store);
-int hearth_store_end_read(struct hearth_store *store, int err);
+int hearth_session_begin_read(struct hearth_session_store *store);
+int hearth_session_end_read(struct hearth_session_store *store, int err);
 
 /* Something was read that was last used at `used_us`; it is written down later. */
-void hearth_store_use(struct hearth_store *store, const struct hearth_digest *key, bool session, int64_t used_us);
+void hearth_session_touch(struct hearth_session_store *store, const struct hearth_digest *key, bool session,
+                          int64_t used_us);
 /* Writes them down, in a transaction. */
-int hearth_store_flush_touches(struct hearth_store *store);
+int hearth_session_flush_touches(struct hearth_session_store *store);
 
 /* Whether another process serves with the database. */
 /* What has become of a transaction that changed something, for /health. */
-void hearth_store_tell_written(struct hearth_store *store, int err, int code);
-bool hearth_store_is_shared(const struct hearth_store *store);
+void hearth_session_report_write(struct hearth_session_store *store, int err, int code);
+bool hearth_session_is_shared(const struct hearth_session_store *store);
 /* Over its quota? QUOTA or OK. `session`: one more is to be made. In a transaction. */
-int hearth_store_check_quota(struct store_conn *conn, struct hearth_digest owner,
-                             const struct hearth_store_quota *quota, bool session, struct hearth_errmsg *msg);
+int hearth_session_check_quota(struct store_conn *conn, struct hearth_digest owner,
+                               const struct hearth_session_quota *quota, bool session, struct hearth_errmsg *msg);
 
 /* A value that belongs to the database. 1, 0 (none) or an error. */
-int hearth_store_get_meta(struct store_conn *conn, const char *key, struct hearth_buf *value);
-int hearth_store_put_meta(struct store_conn *conn, const char *key, const struct hearth_buf *value);
+int hearth_session_get_meta(struct store_conn *conn, const char *key, struct hearth_buf *value);
+int hearth_session_put_meta(struct store_conn *conn, const char *key, const struct hearth_buf *value);
 
 /* ---- store_expire.c ---- */
 
 /* Takes up the time that a database has, or begins one. In a transaction. */
-int hearth_store_meet_age(struct hearth_store *store, struct store_conn *conn);
+int hearth_session_load_age(struct hearth_session_store *store, struct store_conn *conn);
 /* How late it is by the store's own time; 0 before it was met. */
-int64_t hearth_store_age(struct hearth_store *store);
+int64_t hearth_session_age(struct hearth_session_store *store);
 /* The wall clock's. */
-int64_t hearth_store_wall(struct hearth_store *store);
+int64_t hearth_session_wall_us(struct hearth_session_store *store);
 /* Writes it down when that is due. In a transaction. */
-int hearth_store_write_age(struct hearth_store *store, bool now);
+int hearth_session_write_age(struct hearth_session_store *store, bool now);
 /* What was used before this is out of lists; INT64_MIN: nothing is. */
-int64_t hearth_store_expired_before(struct hearth_store *store);
+int64_t hearth_session_expired_before(struct hearth_session_store *store);
 
 /* Tells what is wrong with the file and its disk (base/health.h), for one that serves. */
-void hearth_store_look(struct hearth_store *store);
+void hearth_session_check_health(struct hearth_session_store *store);
 
 /* ---- store_turn.c ---- */
 
@@ -222,13 +223,13 @@ struct store_row {
 /* A turn by key (`id` 0) or by row. 1, 0 (none) or an error. `turn`, if not NULL, gets its columns; with `parts` also
  * tokens, or body and tokens: STATE when they do not verify. */
 enum store_parts { STORE_COLUMNS, STORE_TOKENS, STORE_ALL };
-int hearth_store_load(struct store_conn *conn, const struct hearth_digest *key, int64_t id, enum store_parts parts,
-                      struct store_row *row, struct hearth_turn *turn);
+int hearth_turn_load(struct store_conn *conn, const struct hearth_digest *key, int64_t id, enum store_parts parts,
+                     struct store_row *row, struct hearth_turn *turn);
 
 /* The row of a turn that a conversation can go on from by name or id: a hidden one, too, as long as a session stands
  * at it. 1, 0 (none of that owner's) or an error. */
-int hearth_store_find_end(struct store_conn *conn, struct hearth_digest owner, struct hearth_digest id,
-                          struct store_row *row);
+int hearth_turn_find_end(struct store_conn *conn, struct hearth_digest owner, struct hearth_digest id,
+                         struct store_row *row);
 
 /* The turns from the first one to a row. `damaged_too`: one that does not verify comes without tokens. */
 struct store_walk {
@@ -236,35 +237,36 @@ struct store_walk {
     struct hearth_turn *turns;
     size_t count;
 };
-int hearth_store_walk(struct store_conn *conn, const struct store_row *last, enum store_parts parts, bool damaged_too,
-                      struct store_walk *out);
-void hearth_store_walk_finish(struct store_walk *walk);
+int hearth_turn_walk(struct store_conn *conn, const struct store_row *last, enum store_parts parts, bool damaged_too,
+                     struct store_walk *out);
+void hearth_turn_walk_finish(struct store_walk *walk);
 /* Whether the exact tokens up to turns[i] are known, where the last turn before it of which they are is the
  * `covered`th and they are `n`. */
-bool hearth_store_is_exact(const struct hearth_turn *turns, size_t i, size_t covered, size_t n);
+bool hearth_turn_is_exact(const struct hearth_turn *turns, size_t i, size_t covered, size_t n);
 /* The exact tokens up to the last of `count` turns of which they are known; *covered is how many turns that is. */
-int hearth_store_path(const struct hearth_turn *turns, size_t count, struct hearth_tokens *path, size_t *covered);
+int hearth_turn_exact_tokens(const struct hearth_turn *turns, size_t count, struct hearth_tokens *path,
+                             size_t *covered);
 
 /* ---- store_forget.c ---- */
 
 /* Deletes a turn that nothing needs, and upwards what was kept by it alone and is hidden or was last used before
  * `before_us` (0: hidden). At most `limit` turns; *count is added to. */
-int hearth_store_purge(struct store_conn *conn, int64_t id, int64_t before_us, size_t limit, size_t *count);
+int hearth_turn_purge(struct store_conn *conn, int64_t id, int64_t before_us, size_t limit, size_t *count);
 /* A turn may have lost what needed it: goes when it is hidden and nothing does. 0 is allowed. */
-int hearth_store_settle(struct store_conn *conn, int64_t id);
+int hearth_turn_purge_unneeded(struct store_conn *conn, int64_t id);
 
 /* Like purge, for what has outlived its time: sessions and then turns last used before `before_us`, at most `limit` of
  * each; both counts are added to. */
-int hearth_store_purge_old(struct store_conn *conn, int64_t before_us, size_t limit, size_t *sessions, size_t *turns);
+int hearth_turn_purge_old(struct store_conn *conn, int64_t before_us, size_t limit, size_t *sessions, size_t *turns);
 
 /* ---- store_session.c ---- */
 
 /* The row of a session; 0 when there is none. */
-int hearth_store_session_find(struct store_conn *conn, struct hearth_digest owner, const char *name, int64_t *id);
+int hearth_session_find(struct store_conn *conn, struct hearth_digest owner, const char *name, int64_t *id);
 /* Makes one. `head` may be 0. */
-int hearth_store_session_add(struct store_conn *conn, int64_t owner_id, const struct hearth_session *session,
-                             int64_t head, int64_t *id);
+int hearth_session_add(struct store_conn *conn, int64_t owner_id, const struct hearth_session *session, int64_t head,
+                       int64_t *id);
 /* The name of a row; NULL when it is gone. */
-int hearth_store_session_name(struct store_conn *conn, int64_t id, char **name);
+int hearth_session_read_name(struct store_conn *conn, int64_t id, char **name);
 
 #endif

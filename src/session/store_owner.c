@@ -23,7 +23,7 @@ static struct hearth_buf meta_key(char out[KEY_BYTES], const char *kind, struct 
 static int get(struct store_conn *conn, const char *kind, struct hearth_digest of, struct hearth_digest *out) {
     char text[KEY_BYTES];
     const struct hearth_buf key = meta_key(text, kind, of);
-    int found = hearth_store_query(conn, META_GET, "b", &key);
+    int found = hearth_db_query(conn, META_GET, "b", &key);
     if (found > 0) {
         const int len = sqlite3_column_bytes(conn->statements[META_GET], 0);
         const void *bytes = sqlite3_column_blob(conn->statements[META_GET], 0);
@@ -31,7 +31,7 @@ static int get(struct store_conn *conn, const char *kind, struct hearth_digest o
         if (found > 0) {
             memcpy(out, bytes, sizeof *out);
         }
-        hearth_store_reset(conn, META_GET);
+        hearth_db_reset(conn, META_GET);
     }
     return found;
 }
@@ -40,7 +40,7 @@ static int put(struct store_conn *conn, const char *kind, struct hearth_digest o
     char text[KEY_BYTES];
     const struct hearth_buf key = meta_key(text, kind, of);
     const struct hearth_buf bytes = {.data = (uint8_t *)&value, .len = sizeof value};
-    return hearth_store_run(conn, META_PUT, "bb", &key, &bytes);
+    return hearth_db_run(conn, META_PUT, "bb", &key, &bytes);
 }
 
 static const struct hearth_digest without_keys = {0, 0};
@@ -72,7 +72,7 @@ static int find_claim(struct store_conn *conn, struct hearth_digest who, struct 
     if (found != 0) {
         return found;
     }
-    found = hearth_store_number(conn, OWNER_ID, &row, "d", &key);
+    found = hearth_db_query_number(conn, OWNER_ID, &row, "d", &key);
     found = found > 0 ? is_free(conn, key, who) : found;
     if (found != 0) {
         *out = found > 0 ? key : *out;
@@ -94,38 +94,38 @@ static int write_claim(struct store_conn *conn, struct hearth_digest who, struct
     return err == HEARTH_OK ? put(conn, "owned", *out, who) : err;
 }
 
-int hearth_store_owner(struct hearth_store *store, struct hearth_digest who, struct hearth_digest key, bool alone,
-                       struct hearth_digest *out) {
+int hearth_session_owner(struct hearth_session_store *store, struct hearth_digest who, struct hearth_digest key,
+                         bool alone, struct hearth_digest *out) {
     *out = who;
-    int err = hearth_store_begin_read(store);
+    int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
     const int written = get_claim(store->reader, who, out);
     const int found = written == 0 ? find_claim(store->reader, who, key, alone, out) : written;
-    err = hearth_store_end_read(store, found < 0 ? found : HEARTH_OK);
+    err = hearth_session_end_read(store, found < 0 ? found : HEARTH_OK);
     const bool itself = hearth_digest_equal(who, key) && hearth_digest_equal(*out, key); /* nothing to be written */
     if (err != HEARTH_OK || written > 0 || itself) {
         return err;
     }
-    err = hearth_store_begin_write(store, NULL);
+    err = hearth_session_begin_write(store, NULL);
     return err == HEARTH_OK
-               ? hearth_store_end_write(store, write_claim(&store->writer, who, key, alone, out), false, NULL)
+               ? hearth_session_end_write(store, write_claim(&store->writer, who, key, alone, out), false, NULL)
                : err;
 }
 
 /* ---- what an owner keeps ---- */
 
 /* In a transaction. */
-static int read_usage(struct store_conn *conn, struct hearth_digest owner, struct hearth_store_quota *out) {
-    *out = (struct hearth_store_quota){0};
-    const int found = hearth_store_query(conn, OWNER_USAGE, "d", &owner);
+static int read_usage(struct store_conn *conn, struct hearth_digest owner, struct hearth_session_quota *out) {
+    *out = (struct hearth_session_quota){0};
+    const int found = hearth_db_query(conn, OWNER_USAGE, "d", &owner);
     if (found > 0) {
         sqlite3_stmt *statement = conn->statements[OWNER_USAGE];
         out->tokens = (uint64_t)sqlite3_column_int64(statement, 0);
         out->bytes = (uint64_t)sqlite3_column_int64(statement, 1);
         out->sessions = (uint64_t)sqlite3_column_int64(statement, 2);
-        hearth_store_reset(conn, OWNER_USAGE);
+        hearth_db_reset(conn, OWNER_USAGE);
     }
     return found < 0 ? found : HEARTH_OK;
 }
@@ -138,9 +138,9 @@ static int compare(uint64_t has, uint64_t most, const char *what, struct hearth_
                              (unsigned long long)has, what, (unsigned long long)most);
 }
 
-int hearth_store_check_quota(struct store_conn *conn, struct hearth_digest owner,
-                             const struct hearth_store_quota *quota, bool session, struct hearth_errmsg *msg) {
-    struct hearth_store_quota has;
+int hearth_session_check_quota(struct store_conn *conn, struct hearth_digest owner,
+                               const struct hearth_session_quota *quota, bool session, struct hearth_errmsg *msg) {
+    struct hearth_session_quota has;
     if (quota->tokens == 0 && quota->bytes == 0 && quota->sessions == 0) {
         return HEARTH_OK;
     }
@@ -150,16 +150,17 @@ int hearth_store_check_quota(struct store_conn *conn, struct hearth_digest owner
     return err == HEARTH_OK && session ? compare(has.sessions, quota->sessions, "conversations", msg) : err;
 }
 
-int hearth_store_owner_check(struct hearth_store *store, struct hearth_digest owner,
-                             const struct hearth_store_quota *quota, bool session, struct hearth_errmsg *msg) {
-    const int err = hearth_store_begin_read(store);
+int hearth_session_owner_check(struct hearth_session_store *store, struct hearth_digest owner,
+                               const struct hearth_session_quota *quota, bool session, struct hearth_errmsg *msg) {
+    const int err = hearth_session_begin_read(store);
     return err == HEARTH_OK
-               ? hearth_store_end_read(store, hearth_store_check_quota(store->reader, owner, quota, session, msg))
+               ? hearth_session_end_read(store, hearth_session_check_quota(store->reader, owner, quota, session, msg))
                : err;
 }
 
-int hearth_store_owner_usage(struct hearth_store *store, struct hearth_digest owner, struct hearth_store_quota *out) {
-    *out = (struct hearth_store_quota){0};
-    const int err = hearth_store_begin_read(store);
-    return err == HEARTH_OK ? hearth_store_end_read(store, read_usage(store->reader, owner, out)) : err;
+int hearth_session_owner_usage(struct hearth_session_store *store, struct hearth_digest owner,
+                               struct hearth_session_quota *out) {
+    *out = (struct hearth_session_quota){0};
+    const int err = hearth_session_begin_read(store);
+    return err == HEARTH_OK ? hearth_session_end_read(store, read_usage(store->reader, owner, out)) : err;
 }

@@ -113,8 +113,8 @@ static bool take(void *user, const struct hearth_db_row *row) {
         const struct store_about about = {.kind = STORE_META};
         struct hearth_buf plain = {0},
                           value = {.data = (uint8_t *)(uintptr_t)row->cells[1].bytes, .len = row->cells[1].len};
-        if (hearth_store_unpack(recovery->conn, &about, value.data, value.len, &plain, NULL) == HEARTH_OK) {
-            (void)hearth_store_put_meta(recovery->conn, "secret", &value);
+        if (hearth_session_unpack(recovery->conn, &about, value.data, value.len, &plain, NULL) == HEARTH_OK) {
+            (void)hearth_session_put_meta(recovery->conn, "secret", &value);
         }
         hearth_buf_finish(&plain);
     }
@@ -136,14 +136,14 @@ static int count(struct store_conn *conn, const char *sql, uint64_t *out) {
     int64_t number = 0;
     const int rc = hearth_db_number(conn->handle, sql, &number);
     *out = (uint64_t)number;
-    return rc == SQLITE_OK ? HEARTH_OK : hearth_store_fail(conn, rc);
+    return rc == SQLITE_OK ? HEARTH_OK : hearth_db_fail(conn, rc);
 }
 
 static int drop(struct store_conn *conn, const char *table, int64_t id) {
     char sql[64];
     snprintf(sql, sizeof sql, "DELETE FROM %s WHERE id = %" PRId64, table, id);
     const int rc = sqlite3_exec(conn->handle, sql, NULL, NULL, NULL);
-    return rc == SQLITE_OK ? HEARTH_OK : hearth_store_fail(conn, rc);
+    return rc == SQLITE_OK ? HEARTH_OK : hearth_db_fail(conn, rc);
 }
 
 /* One after the other, the oldest first: what a turn goes on from is older. */
@@ -157,7 +157,7 @@ static int each(struct store_conn *conn, const char *table,
         const int64_t last = id;
         snprintf(sql, sizeof sql, "SELECT ifnull(min(id), 0) FROM %s WHERE id > %" PRId64, table, last);
         const int rc = hearth_db_number(conn->handle, sql, &id);
-        err = rc == SQLITE_OK ? HEARTH_OK : hearth_store_fail(conn, rc);
+        err = rc == SQLITE_OK ? HEARTH_OK : hearth_db_fail(conn, rc);
         if (err != HEARTH_OK || id <= last) {
             break;
         }
@@ -169,10 +169,10 @@ static int each(struct store_conn *conn, const char *table,
 static int look_at_turn(struct store_conn *conn, int64_t id, struct hearth_recovery *out) {
     struct store_row row = {0}, parent = {0};
     struct hearth_turn turn = {0};
-    int found = hearth_store_load(conn, NULL, id, STORE_ALL, &row, &turn);
+    int found = hearth_turn_load(conn, NULL, id, STORE_ALL, &row, &turn);
     bool whole = found > 0 && row.depth >= 1 && (row.parent == 0) == (row.depth == 1);
     if (whole && row.parent != 0) {
-        found = hearth_store_load(conn, NULL, row.parent, STORE_COLUMNS, &parent, NULL);
+        found = hearth_turn_load(conn, NULL, row.parent, STORE_COLUMNS, &parent, NULL);
         whole = found > 0 && parent.depth + 1 == row.depth;
     }
     hearth_turn_finish(&turn);
@@ -201,7 +201,7 @@ static int look_at_session(struct store_conn *conn, int64_t id, struct hearth_re
         snprintf(sql, sizeof sql, "UPDATE sessions SET head = nullif(%" PRIu64 ", 0) WHERE id = %" PRId64, head, id);
         err = err == HEARTH_OK && sqlite3_exec(conn->handle, sql, NULL, NULL, NULL) != SQLITE_OK ? HEARTH_ERR_IO : err;
     }
-    err = err == HEARTH_OK ? hearth_store_session_name(conn, id, &name) : err;
+    err = err == HEARTH_OK ? hearth_session_read_name(conn, id, &name) : err;
     const bool whole = err == HEARTH_OK && name != NULL && (stands != 0 || head != 0);
     free(name);
     if (err != HEARTH_OK && err != HEARTH_ERR_STATE) {
@@ -234,22 +234,22 @@ static int finish(struct store_conn *conn, struct hearth_recovery *out) {
              conn->age_us, conn->age_us);
     if (err == HEARTH_OK) {
         const int rc = sqlite3_exec(conn->handle, sql, NULL, NULL, NULL);
-        err = rc == SQLITE_OK ? HEARTH_OK : hearth_store_fail(conn, rc);
+        err = rc == SQLITE_OK ? HEARTH_OK : hearth_db_fail(conn, rc);
     }
     return err;
 }
 
-static int fill(struct hearth_store *store, const struct hearth_recovery_params *params, struct hearth_recovery *out,
-                struct hearth_errmsg *msg) {
+static int fill(struct hearth_session_store *store, const struct hearth_recovery_params *params,
+                struct hearth_recovery *out, struct hearth_errmsg *msg) {
     struct recovery recovery = {.conn = &store->writer, .first = true};
-    int err = hearth_store_begin_write(store, msg);
+    int err = hearth_session_begin_write(store, msg);
     if (err != HEARTH_OK) {
         return err;
     }
     for (int pass = 0; pass < 2 && err == HEARTH_OK; pass++, recovery.first = false) {
         err = hearth_db_scan(params->from, take, &recovery, msg);
         if (err == HEARTH_OK && recovery.code != SQLITE_OK) {
-            err = hearth_store_fail(&store->writer, recovery.code);
+            err = hearth_db_fail(&store->writer, recovery.code);
             (void)hearth_fail(msg, err, "%s: %s", params->to, hearth_db_text(recovery.code));
         }
     }
@@ -262,13 +262,13 @@ static int fill(struct hearth_store *store, const struct hearth_recovery_params 
     } else if (err == HEARTH_OK && recovery.rows == 0) {
         err = hearth_fail(msg, HEARTH_ERR_INVALID, "%s: there is nothing of hearth's in it", params->from);
     }
-    return hearth_store_end_write(store, err, false, err == HEARTH_OK ? msg : NULL); /* a reason is there already */
+    return hearth_session_end_write(store, err, false, err == HEARTH_OK ? msg : NULL); /* a reason is there already */
 }
 
-int hearth_store_recover_file(const struct hearth_recovery_params *params, struct hearth_recovery *out,
-                              struct hearth_errmsg *msg) {
-    const struct hearth_store_params fresh = {.path = params->to, .seal = params->seal};
-    struct hearth_store *store;
+int hearth_session_recover(const struct hearth_recovery_params *params, struct hearth_recovery *out,
+                           struct hearth_errmsg *msg) {
+    const struct hearth_session_store_params fresh = {.path = params->to, .seal = params->seal};
+    struct hearth_session_store *store;
     struct stat st;
     *out = (struct hearth_recovery){0};
     if (stat(params->from, &st) != 0) {
@@ -278,12 +278,12 @@ int hearth_store_recover_file(const struct hearth_recovery_params *params, struc
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: %s", params->to,
                            errno == ENOENT ? "it is there already" : "it is there already, or cannot be looked at");
     }
-    int err = hearth_store_create(&fresh, &store, msg);
+    int err = hearth_session_store_create(&fresh, &store, msg);
     if (err != HEARTH_OK) {
         return err;
     }
     err = fill(store, params, out, msg);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     if (err == HEARTH_OK && hearth_db_part_from_log(params->to) != SQLITE_OK) {
         err = hearth_fail(msg, HEARTH_ERR_IO, "%s: it cannot be written", params->to);
     }

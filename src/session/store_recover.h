@@ -18,7 +18,7 @@ struct hearth_recovery {
 
 /* Every turn in the new database is as it was put, with all that it goes on from. Errors: IO, INVALID (`to` is there;
  * nothing of a session database can be read), NOMEM; one clear line in `msg`, and no file at `to`. */
-int hearth_store_recover_file(const struct hearth_recovery_params *params, struct hearth_recovery *out,
-                              struct hearth_errmsg *msg);
+int hearth_session_recover(const struct hearth_recovery_params *params, struct hearth_recovery *out,
+                           struct hearth_errmsg *msg);
 
 #endif

@@ -17,7 +17,7 @@ void hearth_session_finish(struct hearth_session *session) {
     *session = (struct hearth_session){0};
 }
 
-bool hearth_store_name_is_valid(const char *name) {
+bool hearth_session_name_is_valid(const char *name) {
     const size_t len = strnlen(name, HEARTH_SESSION_NAME_MAX + 1);
     if (len == 0 || len > HEARTH_SESSION_NAME_MAX || !hearth_utf8_valid(name, len)) {
         return false;
@@ -33,12 +33,12 @@ bool hearth_store_name_is_valid(const char *name) {
 /* ---- rows ---- */
 
 static struct hearth_digest key_of(const struct store_conn *conn, struct hearth_digest owner, const char *name) {
-    return hearth_store_name(conn, owner, name, strlen(name) + 1);
+    return hearth_session_digest(conn, owner, name, strlen(name) + 1);
 }
 
-int hearth_store_session_find(struct store_conn *conn, struct hearth_digest owner, const char *name, int64_t *id) {
+int hearth_session_find(struct store_conn *conn, struct hearth_digest owner, const char *name, int64_t *id) {
     const struct hearth_digest key = key_of(conn, owner, name);
-    int found = hearth_store_number(conn, SESSION_BY_KEY, id, "d", &key);
+    int found = hearth_db_query_number(conn, SESSION_BY_KEY, id, "d", &key);
     return found < 0 ? found : HEARTH_OK;
 }
 
@@ -49,22 +49,22 @@ static int pack_session(struct store_conn *conn, const struct hearth_session *se
     struct hearth_buf body = {0};
     int err = hearth_buf_append(&body, session->name, strlen(session->name) + 1) &&
                       hearth_buf_append(&body, session->metadata.data, session->metadata.len)
-                  ? hearth_store_pack(conn, &about, &body, NULL, blob)
+                  ? hearth_session_pack(conn, &about, &body, NULL, blob)
                   : HEARTH_ERR_NOMEM;
     hearth_buf_finish(&body);
     return err;
 }
 
-int hearth_store_session_add(struct store_conn *conn, int64_t owner_id, const struct hearth_session *session,
-                             int64_t head, int64_t *id) {
+int hearth_session_add(struct store_conn *conn, int64_t owner_id, const struct hearth_session *session, int64_t head,
+                       int64_t *id) {
     const struct hearth_digest key = key_of(conn, session->owner, session->name);
     const int64_t now = conn->now_us;
     struct hearth_session made = *session;
     struct hearth_buf blob = {0};
     made.created_us = made.created_us != 0 ? made.created_us : now;
     int err = pack_session(conn, &made, &key, &blob);
-    err = err == HEARTH_OK ? hearth_store_run(conn, SESSION_ADD, "diniiib", &key, owner_id, head, made.created_us, now,
-                                              conn->age_us, &blob)
+    err = err == HEARTH_OK ? hearth_db_run(conn, SESSION_ADD, "diniiib", &key, owner_id, head, made.created_us, now,
+                                           conn->age_us, &blob)
                            : err;
     *id = sqlite3_last_insert_rowid(conn->handle);
     hearth_buf_finish(&blob);
@@ -89,7 +89,7 @@ static int take_session(struct store_conn *conn, sqlite3_stmt *statement, struct
     if (lost) { /* it stands at a turn that is not there: not an empty one */
         return HEARTH_ERR_STATE;
     }
-    int err = hearth_store_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 9), &body, NULL);
+    int err = hearth_session_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 9), &body, NULL);
     if (err == HEARTH_OK) {
         const size_t len = strnlen((const char *)body.data, body.len);
         err = len == body.len ? HEARTH_ERR_STATE : HEARTH_OK;
@@ -109,15 +109,15 @@ static int take_session(struct store_conn *conn, sqlite3_stmt *statement, struct
     return err;
 }
 
-int hearth_store_session_name(struct store_conn *conn, int64_t id, char **name) {
+int hearth_session_read_name(struct store_conn *conn, int64_t id, char **name) {
     struct hearth_session session;
     *name = NULL;
-    int found = hearth_store_query(conn, SESSION_BY_ID, "i", id);
+    int found = hearth_db_query(conn, SESSION_BY_ID, "i", id);
     if (found <= 0) {
         return found;
     }
     int err = take_session(conn, conn->statements[SESSION_BY_ID], &session);
-    hearth_store_reset(conn, SESSION_BY_ID);
+    hearth_db_reset(conn, SESSION_BY_ID);
     if (err == HEARTH_OK) {
         *name = session.name;
         session.name = NULL;
@@ -136,7 +136,7 @@ static int find_head(struct store_conn *conn, const struct hearth_session *sessi
     if (hearth_digest_is_zero(session->head)) {
         return HEARTH_OK;
     }
-    int found = hearth_store_find_end(conn, session->owner, session->head, &row);
+    int found = hearth_turn_find_end(conn, session->owner, session->head, &row);
     if (found == 0) {
         return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "there is no such turn");
     }
@@ -149,66 +149,66 @@ static int replace_session(struct store_conn *conn, const struct hearth_session 
     struct hearth_session made = *session;
     struct hearth_buf blob = {0};
     int64_t head = 0;
-    int found = hearth_store_query(conn, SESSION_BY_KEY, "d", &key);
+    int found = hearth_db_query(conn, SESSION_BY_KEY, "d", &key);
     if (found <= 0) {
         return found < 0 ? found : hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "there is no such session");
     }
     const int64_t id = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 0);
     const int64_t was = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 3);
     made.created_us = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 5);
-    hearth_store_reset(conn, SESSION_BY_KEY);
+    hearth_db_reset(conn, SESSION_BY_KEY);
     int err = find_head(conn, session, &head, msg);
     head = head != 0 ? head : was;
     err = err == HEARTH_OK ? pack_session(conn, &made, &key, &blob) : err;
-    err = err == HEARTH_OK ? hearth_store_run(conn, SESSION_SET, "iniib", id, head, conn->now_us, conn->age_us, &blob)
-                           : err;
+    err =
+        err == HEARTH_OK ? hearth_db_run(conn, SESSION_SET, "iniib", id, head, conn->now_us, conn->age_us, &blob) : err;
     hearth_buf_finish(&blob);
-    return err == HEARTH_OK && was != head ? hearth_store_settle(conn, was) : err;
+    return err == HEARTH_OK && was != head ? hearth_turn_purge_unneeded(conn, was) : err;
 }
 
 static int add_session(struct store_conn *conn, const struct hearth_session *session, struct hearth_errmsg *msg) {
     int64_t id, head = 0, owner;
-    int err = hearth_store_session_find(conn, session->owner, session->name, &id);
+    int err = hearth_session_find(conn, session->owner, session->name, &id);
     if (err == HEARTH_OK && id != 0) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "there is a session of this name");
     }
     err = err == HEARTH_OK ? find_head(conn, session, &head, msg) : err;
-    err = err == HEARTH_OK ? hearth_store_check_quota(conn, session->owner, &session->quota, true, msg) : err;
-    int found = err == HEARTH_OK ? hearth_store_number(conn, OWNER_ID, &owner, "d", &session->owner) : err;
+    err = err == HEARTH_OK ? hearth_session_check_quota(conn, session->owner, &session->quota, true, msg) : err;
+    int found = err == HEARTH_OK ? hearth_db_query_number(conn, OWNER_ID, &owner, "d", &session->owner) : err;
     if (found == 0) {
-        found = hearth_store_run(conn, OWNER_ADD, "d", &session->owner);
+        found = hearth_db_run(conn, OWNER_ADD, "d", &session->owner);
         owner = sqlite3_last_insert_rowid(conn->handle);
     }
-    return found < 0 ? found : hearth_store_session_add(conn, owner, session, head, &id);
+    return found < 0 ? found : hearth_session_add(conn, owner, session, head, &id);
 }
 
-int hearth_store_session_put(struct hearth_store *store, const struct hearth_session *session, bool replace,
-                             struct hearth_errmsg *msg) {
-    if (session->name == NULL || !hearth_store_name_is_valid(session->name)) {
+int hearth_session_put(struct hearth_session_store *store, const struct hearth_session *session, bool replace,
+                       struct hearth_errmsg *msg) {
+    if (session->name == NULL || !hearth_session_name_is_valid(session->name)) {
         return hearth_fail(msg, HEARTH_ERR_INVALID,
                            "a session's name is 1 to %d bytes of UTF-8 without control characters",
                            HEARTH_SESSION_NAME_MAX);
     }
-    int err = hearth_store_begin_write(store, msg);
+    int err = hearth_session_begin_write(store, msg);
     if (err != HEARTH_OK) {
         return err;
     }
     err = replace ? replace_session(&store->writer, session, msg) : add_session(&store->writer, session, msg);
-    return hearth_store_end_write(store, err, false, msg);
+    return hearth_session_end_write(store, err, false, msg);
 }
 
 /* ---- get, list ---- */
 
-int hearth_store_session_get(struct hearth_store *store, struct hearth_digest owner, const char *name,
-                             struct hearth_session *out) {
+int hearth_session_get(struct hearth_session_store *store, struct hearth_digest owner, const char *name,
+                       struct hearth_session *out) {
     struct store_conn *conn = store->reader;
     *out = (struct hearth_session){0};
-    int err = hearth_store_begin_read(store);
+    int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
     const struct hearth_digest key = key_of(conn, owner, name);
-    int found = hearth_store_query(conn, SESSION_BY_KEY, "d", &key);
+    int found = hearth_db_query(conn, SESSION_BY_KEY, "d", &key);
     err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     int64_t aged = 0;
     if (found > 0) {
@@ -218,12 +218,12 @@ int hearth_store_session_get(struct hearth_store *store, struct hearth_digest ow
             hearth_session_finish(out);
             err = HEARTH_ERR_STATE; /* the index led elsewhere */
         }
-        hearth_store_reset(conn, SESSION_BY_KEY);
+        hearth_db_reset(conn, SESSION_BY_KEY);
     }
-    err = hearth_store_end_read(store, err);
+    err = hearth_session_end_read(store, err);
     if (err == HEARTH_OK) {
-        out->expired = aged < hearth_store_expired_before(store);
-        hearth_store_use(store, &key, true, aged);
+        out->expired = aged < hearth_session_expired_before(store);
+        hearth_session_touch(store, &key, true, aged);
     }
     return err;
 }
@@ -250,11 +250,11 @@ static int find_page(struct store_conn *conn, const struct hearth_session_query 
         return HEARTH_OK;
     }
     const struct hearth_digest key = key_of(conn, query->owner, query->after);
-    int found = hearth_store_query(conn, SESSION_BY_KEY, "d", &key);
+    int found = hearth_db_query(conn, SESSION_BY_KEY, "d", &key);
     if (found > 0) {
         *id = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 0);
         *used = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 6);
-        hearth_store_reset(conn, SESSION_BY_KEY);
+        hearth_db_reset(conn, SESSION_BY_KEY);
     }
     return found < 0 ? found : found > 0 ? HEARTH_OK : HEARTH_ERR_NOT_FOUND;
 }
@@ -270,7 +270,7 @@ static int read_page(struct store_conn *conn, const struct hearth_session_query 
     bool more = false;
     int err = find_page(conn, query, &used, &id);
     int found =
-        err == HEARTH_OK ? hearth_store_query(conn, which, "diiiii", &query->owner, used, id, from, to, limit) : err;
+        err == HEARTH_OK ? hearth_db_query(conn, which, "diiiii", &query->owner, used, id, from, to, limit) : err;
     while (found > 0 && err == HEARTH_OK) {
         struct hearth_session session;
         more = (query->limit != 0 && *count == query->limit) || (query->bytes_max != 0 && bytes >= query->bytes_max);
@@ -285,9 +285,9 @@ static int read_page(struct store_conn *conn, const struct hearth_session_query 
             err = append(out, count, &room, &session);
         }
         err = err == HEARTH_ERR_STATE ? HEARTH_OK : err;
-        found = err == HEARTH_OK ? hearth_store_next(conn, which) : 0;
+        found = err == HEARTH_OK ? hearth_db_next(conn, which) : 0;
     }
-    hearth_store_reset(conn, which);
+    hearth_db_reset(conn, which);
     if (query->more != NULL) {
         *query->more = more;
     }
@@ -297,16 +297,16 @@ static int read_page(struct store_conn *conn, const struct hearth_session_query 
     return found < 0 ? found : err;
 }
 
-int hearth_store_sessions(struct hearth_store *store, const struct hearth_session_query *query,
-                          struct hearth_session **out, size_t *count) {
+int hearth_session_list(struct hearth_session_store *store, const struct hearth_session_query *query,
+                        struct hearth_session **out, size_t *count) {
     *out = NULL;
     *count = 0;
-    int err = hearth_store_begin_read(store);
+    int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
-    err = read_page(store->reader, query, hearth_store_expired_before(store), out, count);
-    err = hearth_store_end_read(store, err);
+    err = read_page(store->reader, query, hearth_session_expired_before(store), out, count);
+    err = hearth_session_end_read(store, err);
     if (err != HEARTH_OK) {
         for (size_t i = 0; i < *count; i++) {
             hearth_session_finish(&(*out)[i]);
@@ -322,33 +322,33 @@ int hearth_store_sessions(struct hearth_store *store, const struct hearth_sessio
 
 /* Hides what was put with a session, and deletes of it what nothing else needs, the newest first. */
 static int delete_turns(struct store_conn *conn, int64_t session) {
-    int err = hearth_store_run(conn, TURNS_HIDE, "i", session);
+    int err = hearth_db_run(conn, TURNS_HIDE, "i", session);
     for (int64_t id = INT64_MAX, before = INT64_MAX; err == HEARTH_OK; before = id) {
-        int found = hearth_store_number(conn, TURNS_OF_SESSION, &id, "ii", session, before);
+        int found = hearth_db_query_number(conn, TURNS_OF_SESSION, &id, "ii", session, before);
         if (found <= 0 || id >= before) { /* a damaged index would go round in a circle */
             return found <= 0 ? found : HEARTH_ERR_STATE;
         }
-        err = hearth_store_settle(conn, id);
+        err = hearth_turn_purge_unneeded(conn, id);
     }
     return err;
 }
 
 static int delete_session(struct store_conn *conn, struct hearth_digest owner, const char *name) {
     const struct hearth_digest key = key_of(conn, owner, name);
-    int found = hearth_store_query(conn, SESSION_BY_KEY, "d", &key);
+    int found = hearth_db_query(conn, SESSION_BY_KEY, "d", &key);
     if (found <= 0) {
         return found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     }
     const int64_t id = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 0);
     const int64_t head = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 3);
-    hearth_store_reset(conn, SESSION_BY_KEY);
-    int err = hearth_store_run(conn, SESSION_DELETE, "i", id);
+    hearth_db_reset(conn, SESSION_BY_KEY);
+    int err = hearth_db_run(conn, SESSION_DELETE, "i", id);
     err = err == HEARTH_OK ? delete_turns(conn, id) : err;
-    return err == HEARTH_OK ? hearth_store_settle(conn, head) : err;
+    return err == HEARTH_OK ? hearth_turn_purge_unneeded(conn, head) : err;
 }
 
-int hearth_store_session_delete(struct hearth_store *store, struct hearth_digest owner, const char *name) {
-    int err = hearth_store_begin_write(store, NULL);
-    return err == HEARTH_OK ? hearth_store_end_write(store, delete_session(&store->writer, owner, name), true, NULL)
+int hearth_session_delete(struct hearth_session_store *store, struct hearth_digest owner, const char *name) {
+    int err = hearth_session_begin_write(store, NULL);
+    return err == HEARTH_OK ? hearth_session_end_write(store, delete_session(&store->writer, owner, name), true, NULL)
                             : err;
 }

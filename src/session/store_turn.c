@@ -82,17 +82,17 @@ static void take_columns(sqlite3_stmt *statement, struct store_row *row, struct 
     turn->path = hearth_db_column_digest(statement, 19);
 }
 
-int hearth_store_load(struct store_conn *conn, const struct hearth_digest *key, int64_t id, enum store_parts parts,
-                      struct store_row *row, struct hearth_turn *turn) {
+int hearth_turn_load(struct store_conn *conn, const struct hearth_digest *key, int64_t id, enum store_parts parts,
+                     struct store_row *row, struct hearth_turn *turn) {
     enum store_statement which = id == 0 ? TURN_BY_KEY : TURN_BY_ID;
-    int found = id == 0 ? hearth_store_query(conn, which, "d", key) : hearth_store_query(conn, which, "i", id);
+    int found = id == 0 ? hearth_db_query(conn, which, "d", key) : hearth_db_query(conn, which, "i", id);
     if (found <= 0) {
         return found;
     }
     sqlite3_stmt *statement = conn->statements[which];
     take_columns(statement, row, turn);
     if (id == 0 && turn != NULL && !hearth_digest_equal(turn->id, *key)) { /* the index led elsewhere */
-        hearth_store_reset(conn, which);
+        hearth_db_reset(conn, which);
         return HEARTH_ERR_STATE;
     }
     if (parts != STORE_COLUMNS) {
@@ -103,61 +103,62 @@ int hearth_store_load(struct store_conn *conn, const struct hearth_digest *key, 
         int err = refused ? HEARTH_ERR_NOMEM : HEARTH_OK;
         if (err == HEARTH_OK) {
             bool sane = (unsigned)turn->status <= HEARTH_TURN_CANCELLED;
-            err = sane ? hearth_store_unpack(conn, &about, blob, len, parts == STORE_ALL ? &turn->body : NULL,
-                                             &turn->tokens)
+            err = sane ? hearth_session_unpack(conn, &about, blob, len, parts == STORE_ALL ? &turn->body : NULL,
+                                               &turn->tokens)
                        : HEARTH_ERR_STATE;
         }
         found = err == HEARTH_OK ? 1 : err;
     }
-    hearth_store_reset(conn, which);
+    hearth_db_reset(conn, which);
     return found;
 }
 
 static int load_config(struct store_conn *conn, int64_t id, struct hearth_turn *turn) {
     const struct store_about about = {.kind = STORE_CONFIG, .key = turn->config_id};
-    int found = id != 0 ? hearth_store_query(conn, CONFIG_GET, "i", id) : 0;
+    int found = id != 0 ? hearth_db_query(conn, CONFIG_GET, "i", id) : 0;
     if (found <= 0) {
         return found == 0 && id != 0 ? HEARTH_ERR_STATE : found;
     }
     sqlite3_stmt *statement = conn->statements[CONFIG_GET];
     const void *blob = sqlite3_column_blob(statement, 0);
-    int err = hearth_store_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 0), &turn->config, NULL);
-    hearth_store_reset(conn, CONFIG_GET);
+    int err =
+        hearth_session_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 0), &turn->config, NULL);
+    hearth_db_reset(conn, CONFIG_GET);
     return err;
 }
 
 /* Config and session of a turn that was loaded. */
 static int load_rest(struct store_conn *conn, const struct store_row *row, struct hearth_turn *turn) {
     int err = load_config(conn, row->config, turn);
-    return err == HEARTH_OK && row->session != 0 ? hearth_store_session_name(conn, row->session, &turn->session) : err;
+    return err == HEARTH_OK && row->session != 0 ? hearth_session_read_name(conn, row->session, &turn->session) : err;
 }
 
-int hearth_store_get(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
-                     struct hearth_turn *out) {
+int hearth_turn_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
+                    struct hearth_turn *out) {
     struct store_row row;
     *out = (struct hearth_turn){0};
-    int err = hearth_store_begin_read(store);
+    int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
-    int found = hearth_store_load(store->reader, &id, 0, STORE_COLUMNS, &row, out);
+    int found = hearth_turn_load(store->reader, &id, 0, STORE_COLUMNS, &row, out);
     err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     if (found > 0 && !row.hidden && hearth_digest_equal(out->owner, owner)) {
-        found = hearth_store_load(store->reader, NULL, row.id, STORE_ALL, &row, out);
+        found = hearth_turn_load(store->reader, NULL, row.id, STORE_ALL, &row, out);
         err = found > 0 ? load_rest(store->reader, &row, out) : found == 0 ? HEARTH_ERR_NOT_FOUND : found;
     }
-    err = hearth_store_end_read(store, err);
+    err = hearth_session_end_read(store, err);
     if (err != HEARTH_OK) {
         hearth_turn_finish(out);
     } else {
-        hearth_store_use(store, &id, false, row.used);
+        hearth_session_touch(store, &id, false, row.used);
     }
     return err;
 }
 
 /* ---- lines ---- */
 
-void hearth_store_walk_finish(struct store_walk *walk) {
+void hearth_turn_walk_finish(struct store_walk *walk) {
     for (size_t i = 0; i < walk->count; i++) {
         hearth_turn_finish(&walk->turns[i]);
     }
@@ -166,8 +167,8 @@ void hearth_store_walk_finish(struct store_walk *walk) {
     *walk = (struct store_walk){0};
 }
 
-int hearth_store_walk(struct store_conn *conn, const struct store_row *last, enum store_parts parts, bool damaged_too,
-                      struct store_walk *out) {
+int hearth_turn_walk(struct store_conn *conn, const struct store_row *last, enum store_parts parts, bool damaged_too,
+                     struct store_walk *out) {
     *out = (struct store_walk){0};
     if (last->depth < 1 || last->depth > INT32_MAX || last->depth > last->id) { /* each is younger than its parent */
         return HEARTH_ERR_STATE;
@@ -180,7 +181,7 @@ int hearth_store_walk(struct store_conn *conn, const struct store_row *last, enu
     int64_t id = last->id;
     for (size_t i = count; i-- > 0 && err == HEARTH_OK;) {
         struct hearth_turn *turn = &out->turns[i];
-        int found = hearth_store_load(conn, NULL, id, parts, &out->rows[i], turn);
+        int found = hearth_turn_load(conn, NULL, id, parts, &out->rows[i], turn);
         if (found == HEARTH_ERR_STATE && damaged_too) {
             turn->model = (struct hearth_digest){0, 0};
             turn->tokens.n = 0;
@@ -192,12 +193,12 @@ int hearth_store_walk(struct store_conn *conn, const struct store_row *last, enu
         err = found < 0 ? found : sane ? HEARTH_OK : HEARTH_ERR_STATE;
     }
     if (err != HEARTH_OK) {
-        hearth_store_walk_finish(out);
+        hearth_turn_walk_finish(out);
     }
     return err;
 }
 
-bool hearth_store_is_exact(const struct hearth_turn *turns, size_t i, size_t covered, size_t n) {
+bool hearth_turn_is_exact(const struct hearth_turn *turns, size_t i, size_t covered, size_t n) {
     const struct hearth_turn *turn = &turns[i], *before = i > 0 ? turn - 1 : NULL;
     const bool follows = before != NULL && covered == i && turn->base_tokens <= n &&
                          hearth_digest_equal(turn->model, before->model) &&
@@ -206,11 +207,12 @@ bool hearth_store_is_exact(const struct hearth_turn *turns, size_t i, size_t cov
            turn->base_tokens + turn->tokens.n > 0;
 }
 
-int hearth_store_path(const struct hearth_turn *turns, size_t count, struct hearth_tokens *path, size_t *covered) {
+int hearth_turn_exact_tokens(const struct hearth_turn *turns, size_t count, struct hearth_tokens *path,
+                             size_t *covered) {
     *covered = 0;
     path->n = 0;
     for (size_t i = 0; i < count; i++) {
-        if (!hearth_store_is_exact(turns, i, *covered, path->n)) {
+        if (!hearth_turn_is_exact(turns, i, *covered, path->n)) {
             continue;
         }
         path->n = turns[i].base_tokens;
@@ -241,43 +243,43 @@ static int name_sessions(struct store_conn *conn, const struct store_walk *walk)
             walk->turns[i].session = name != NULL ? strdup(name) : NULL;
             err = name != NULL && walk->turns[i].session == NULL ? HEARTH_ERR_NOMEM : HEARTH_OK;
         } else if (session != 0) {
-            err = hearth_store_session_name(conn, session, &walk->turns[i].session);
+            err = hearth_session_read_name(conn, session, &walk->turns[i].session);
         }
     }
     return err;
 }
 
-int hearth_store_find_end(struct store_conn *conn, struct hearth_digest owner, struct hearth_digest id,
-                          struct store_row *row) {
+int hearth_turn_find_end(struct store_conn *conn, struct hearth_digest owner, struct hearth_digest id,
+                         struct store_row *row) {
     struct hearth_turn turn = {0};
     int64_t used;
-    int found = hearth_store_load(conn, &id, 0, STORE_COLUMNS, row, &turn);
+    int found = hearth_turn_load(conn, &id, 0, STORE_COLUMNS, row, &turn);
     if (found > 0 && !hearth_digest_equal(turn.owner, owner)) {
         return 0;
     }
-    return found > 0 && row->hidden ? hearth_store_number(conn, HEAD_HELD, &used, "i", row->id) : found;
+    return found > 0 && row->hidden ? hearth_db_query_number(conn, HEAD_HELD, &used, "i", row->id) : found;
 }
 
-int hearth_store_line(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
-                      struct hearth_line *out) {
+int hearth_line_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
+                    struct hearth_line *out) {
     struct store_row row;
     struct store_walk walk = {0};
     *out = (struct hearth_line){0};
-    int err = hearth_store_begin_read(store);
+    int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
-    int found = hearth_store_find_end(store->reader, owner, id, &row);
-    err = found > 0 ? hearth_store_walk(store->reader, &row, STORE_ALL, false, &walk)
+    int found = hearth_turn_find_end(store->reader, owner, id, &row);
+    err = found > 0 ? hearth_turn_walk(store->reader, &row, STORE_ALL, false, &walk)
                     : (found == 0 ? HEARTH_ERR_NOT_FOUND : found);
     err = err == HEARTH_OK ? name_sessions(store->reader, &walk) : err;
     if (err == HEARTH_OK) {
         err = load_config(store->reader, row.config, &walk.turns[walk.count - 1]);
     }
-    err = hearth_store_end_read(store, err);
-    err = err == HEARTH_OK ? hearth_store_path(walk.turns, walk.count, &out->tokens, &out->tokens_turns) : err;
+    err = hearth_session_end_read(store, err);
+    err = err == HEARTH_OK ? hearth_turn_exact_tokens(walk.turns, walk.count, &out->tokens, &out->tokens_turns) : err;
     if (err != HEARTH_OK) {
-        hearth_store_walk_finish(&walk);
+        hearth_turn_walk_finish(&walk);
         hearth_line_finish(out);
         return err;
     }
@@ -285,7 +287,7 @@ int hearth_store_line(struct hearth_store *store, struct hearth_digest owner, st
     out->count = walk.count;
     out->model = out->tokens_turns > 0 ? walk.turns[out->tokens_turns - 1].model : (struct hearth_digest){0, 0};
     free(walk.rows);
-    hearth_store_use(store, &id, false, row.used);
+    hearth_session_touch(store, &id, false, row.used);
     return HEARTH_OK;
 }
 
@@ -296,7 +298,7 @@ static int take_turns(struct store_conn *conn, const struct store_walk *walk, si
          i += how->newest_first ? SIZE_MAX : 1) { /* ends below 0, too */
         struct store_row row;
         struct hearth_turn turn = {0};
-        const int found = hearth_store_load(conn, NULL, walk->rows[i].id, STORE_ALL, &row, &turn);
+        const int found = hearth_turn_load(conn, NULL, walk->rows[i].id, STORE_ALL, &row, &turn);
         if (found > 0) {
             goes_on = how->take(how->user, &turn, i + 1 == walk->count);
         }
@@ -308,17 +310,17 @@ static int take_turns(struct store_conn *conn, const struct store_walk *walk, si
     return HEARTH_OK;
 }
 
-int hearth_store_line_walk(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
-                           const struct hearth_line_walk *how) {
+int hearth_line_read(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
+                     const struct hearth_line_walk *how) {
     struct store_conn *conn = store->reader;
     struct store_row row;
     struct store_walk walk = {0};
-    int err = hearth_store_begin_read(store);
+    int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
-    int found = hearth_store_find_end(conn, owner, id, &row);
-    err = found > 0 ? hearth_store_walk(conn, &row, STORE_COLUMNS, false, &walk)
+    int found = hearth_turn_find_end(conn, owner, id, &row);
+    err = found > 0 ? hearth_turn_walk(conn, &row, STORE_COLUMNS, false, &walk)
                     : (found == 0 ? HEARTH_ERR_NOT_FOUND : found);
     size_t first = how->newest_first && walk.count > 0 ? walk.count - 1 : 0;
     if (err == HEARTH_OK && !hearth_digest_is_zero(how->from)) {
@@ -328,10 +330,10 @@ int hearth_store_line_walk(struct hearth_store *store, struct hearth_digest owne
         err = first < walk.count ? HEARTH_OK : HEARTH_ERR_INVALID;
     }
     err = err == HEARTH_OK ? take_turns(conn, &walk, first, how) : err;
-    hearth_store_walk_finish(&walk);
-    err = hearth_store_end_read(store, err);
+    hearth_turn_walk_finish(&walk);
+    err = hearth_session_end_read(store, err);
     if (err == HEARTH_OK) {
-        hearth_store_use(store, &id, false, row.used);
+        hearth_session_touch(store, &id, false, row.used);
     }
     return err;
 }
@@ -349,9 +351,9 @@ struct put {
 static int find_or_add(struct store_conn *conn, enum store_statement find, enum store_statement add,
                        const struct hearth_digest *a, const struct hearth_digest *b, int64_t *id) {
     const char *types = b != NULL ? "dd" : "d";
-    int found = hearth_store_number(conn, find, id, types, a, b);
+    int found = hearth_db_query_number(conn, find, id, types, a, b);
     if (found == 0) {
-        found = hearth_store_run(conn, add, types, a, b);
+        found = hearth_db_run(conn, add, types, a, b);
         *id = sqlite3_last_insert_rowid(conn->handle);
     }
     return found < 0 ? found : HEARTH_OK;
@@ -363,15 +365,15 @@ static int put_config(struct store_conn *conn, struct hearth_turn *turn, int64_t
     if (turn->config.len == 0) {
         return HEARTH_OK;
     }
-    turn->config_id = hearth_store_name(conn, turn->owner, turn->config.data, turn->config.len);
-    int found = hearth_store_number(conn, CONFIG_ID, id, "d", &turn->config_id);
+    turn->config_id = hearth_session_digest(conn, turn->owner, turn->config.data, turn->config.len);
+    int found = hearth_db_query_number(conn, CONFIG_ID, id, "d", &turn->config_id);
     if (found != 0) {
         return found < 0 ? found : HEARTH_OK;
     }
     const struct store_about about = {.kind = STORE_CONFIG, .key = turn->config_id};
     struct hearth_buf blob = {0};
-    int err = hearth_store_pack(conn, &about, &turn->config, NULL, &blob);
-    err = err == HEARTH_OK ? hearth_store_run(conn, CONFIG_ADD, "dib", &turn->config_id, owner, &blob) : err;
+    int err = hearth_session_pack(conn, &about, &turn->config, NULL, &blob);
+    err = err == HEARTH_OK ? hearth_db_run(conn, CONFIG_ADD, "dib", &turn->config_id, owner, &blob) : err;
     *id = sqlite3_last_insert_rowid(conn->handle);
     hearth_buf_finish(&blob);
     return err;
@@ -380,7 +382,7 @@ static int put_config(struct store_conn *conn, struct hearth_turn *turn, int64_t
 /* The turn that is there already, and the one that it goes on from. */
 static int find_place(struct store_conn *conn, struct hearth_turn *turn, struct put *put, struct hearth_errmsg *msg) {
     struct hearth_turn there = {0}, parent = {0};
-    int found = hearth_store_load(conn, &turn->id, 0, STORE_COLUMNS, &put->there, &there);
+    int found = hearth_turn_load(conn, &turn->id, 0, STORE_COLUMNS, &put->there, &there);
     if (found < 0) {
         return found;
     }
@@ -399,7 +401,7 @@ static int find_place(struct store_conn *conn, struct hearth_turn *turn, struct 
     if (hearth_digest_is_zero(turn->parent)) {
         return HEARTH_OK;
     }
-    found = hearth_store_load(conn, &turn->parent, 0, STORE_COLUMNS, &put->parent, &parent);
+    found = hearth_turn_load(conn, &turn->parent, 0, STORE_COLUMNS, &put->parent, &parent);
     if (found >= 0 && (found == 0 || !hearth_digest_equal(parent.owner, turn->owner))) {
         return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "the turn that it goes on from is gone");
     }
@@ -412,21 +414,21 @@ static int find_session(struct store_conn *conn, const struct hearth_turn *turn,
     if (turn->session == NULL) {
         return HEARTH_OK;
     }
-    if (!hearth_store_name_is_valid(turn->session)) {
+    if (!hearth_session_name_is_valid(turn->session)) {
         return hearth_fail(msg, HEARTH_ERR_INVALID,
                            "a session's name is 1 to %d bytes of UTF-8 without control characters",
                            HEARTH_SESSION_NAME_MAX);
     }
-    int err = hearth_store_session_find(conn, turn->owner, turn->session, &put->session);
+    int err = hearth_session_find(conn, turn->owner, turn->session, &put->session);
     if (err == HEARTH_OK && put->session == 0 && turn->joins) {
         return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "the session was deleted");
     }
     if (err == HEARTH_OK && put->session == 0) {
-        err = hearth_store_check_quota(conn, turn->owner, &turn->quota, true, msg);
+        err = hearth_session_check_quota(conn, turn->owner, &turn->quota, true, msg);
     }
     if (err == HEARTH_OK && put->session == 0) {
         const struct hearth_session session = {.name = turn->session, .owner = turn->owner};
-        err = hearth_store_session_add(conn, put->owner, &session, 0, &put->session);
+        err = hearth_session_add(conn, put->owner, &session, 0, &put->session);
     }
     put->moves_head = put->there.id == 0 || put->there.session != put->session;
     return err;
@@ -439,7 +441,7 @@ static int64_t total_of(const struct hearth_turn *turn, const struct put *put) {
     return put->model != 0 && follows ? (int64_t)turn->base_tokens + (int64_t)turn->tokens.n : 0;
 }
 
-static int write_row(struct hearth_store *store, struct hearth_turn *turn, struct put *put) {
+static int write_row(struct hearth_session_store *store, struct hearth_turn *turn, struct put *put) {
     struct store_conn *conn = &store->writer;
     struct hearth_buf blob = {0};
     if (hearth_digest_is_zero(turn->model)) {
@@ -448,17 +450,17 @@ static int write_row(struct hearth_store *store, struct hearth_turn *turn, struc
     const struct store_about about = about_turn(turn);
     const int64_t status = (int64_t)turn->status, base = turn->base_tokens, total = total_of(turn, put);
     const int64_t writer = is_open(turn->status) ? store->process : 0;
-    int err = hearth_store_pack(conn, &about, &turn->body, &turn->tokens, &blob);
+    int err = hearth_session_pack(conn, &about, &turn->body, &turn->tokens, &blob);
     if (err == HEARTH_OK && put->there.id == 0) {
-        err = hearth_store_run(conn, TURN_ADD, "dinnnniniiiizb", &turn->id, put->owner, put->parent.id, put->session,
-                               put->config, put->model, status, writer, turn->created_us, base, put->parent.depth + 1,
-                               total, &turn->path, &blob);
+        err = hearth_db_run(conn, TURN_ADD, "dinnnniniiiizb", &turn->id, put->owner, put->parent.id, put->session,
+                            put->config, put->model, status, writer, turn->created_us, base, put->parent.depth + 1,
+                            total, &turn->path, &blob);
         put->there.id = sqlite3_last_insert_rowid(conn->handle);
     } else if (err == HEARTH_OK) {
-        err = hearth_store_run(conn, TURN_SET, "innniniiizb", put->there.id, put->session, put->config, put->model,
-                               status, writer, turn->created_us, base, total, &turn->path, &blob);
+        err = hearth_db_run(conn, TURN_SET, "innniniiizb", put->there.id, put->session, put->config, put->model, status,
+                            writer, turn->created_us, base, total, &turn->path, &blob);
         if (err == HEARTH_OK && put->there.config != 0 && put->there.config != put->config) {
-            err = hearth_store_run(conn, CONFIG_DROP, "i", put->there.config);
+            err = hearth_db_run(conn, CONFIG_DROP, "i", put->there.config);
         }
     }
     hearth_buf_finish(&blob);
@@ -467,29 +469,29 @@ static int write_row(struct hearth_store *store, struct hearth_turn *turn, struc
 
 static int move_head(struct store_conn *conn, const struct put *put) {
     int64_t was = 0;
-    int found = hearth_store_query(conn, SESSION_BY_ID, "i", put->session);
+    int found = hearth_db_query(conn, SESSION_BY_ID, "i", put->session);
     if (found > 0) {
         was = sqlite3_column_int64(conn->statements[SESSION_BY_ID], 3);
-        hearth_store_reset(conn, SESSION_BY_ID);
+        hearth_db_reset(conn, SESSION_BY_ID);
     }
     if (found < 0) {
         return found;
     }
     if (!put->moves_head || put->there.hidden) {
-        return hearth_store_run(conn, SESSION_TOUCH, "iii", put->session, conn->now_us, conn->age_us);
+        return hearth_db_run(conn, SESSION_TOUCH, "iii", put->session, conn->now_us, conn->age_us);
     }
-    int err = hearth_store_run(conn, SESSION_HEAD, "inii", put->session, put->there.id, conn->now_us, conn->age_us);
-    return err == HEARTH_OK ? hearth_store_settle(conn, was) : err;
+    int err = hearth_db_run(conn, SESSION_HEAD, "inii", put->session, put->there.id, conn->now_us, conn->age_us);
+    return err == HEARTH_OK ? hearth_turn_purge_unneeded(conn, was) : err;
 }
 
-static int put_turn(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
+static int put_turn(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
     struct store_conn *conn = &store->writer;
     struct put put = {0};
     const int64_t now = conn->age_us;
     int err = find_place(conn, turn, &put, msg);
     turn->created_us = turn->created_us != 0 ? turn->created_us : conn->now_us;
     if (err == HEARTH_OK && put.there.id == 0) {
-        err = hearth_store_check_quota(conn, turn->owner, &turn->quota, false, msg);
+        err = hearth_session_check_quota(conn, turn->owner, &turn->quota, false, msg);
     }
     err = err == HEARTH_OK ? find_or_add(conn, OWNER_ID, OWNER_ADD, &turn->owner, NULL, &put.owner) : err;
     if (err == HEARTH_OK && !hearth_digest_is_zero(turn->model)) {
@@ -499,34 +501,34 @@ static int put_turn(struct hearth_store *store, struct hearth_turn *turn, struct
     err = err == HEARTH_OK ? find_session(conn, turn, &put, msg) : err;
     const bool added = put.there.id == 0;
     err = err == HEARTH_OK ? write_row(store, turn, &put) : err;
-    err = err == HEARTH_OK ? hearth_store_flush_touches(store) : err;
+    err = err == HEARTH_OK ? hearth_session_flush_touches(store) : err;
     if (err == HEARTH_OK && (added || put.there.used != 0)) {
-        err = hearth_store_run(conn, USE_PUT, "ii", put.there.id, now);
+        err = hearth_db_run(conn, USE_PUT, "ii", put.there.id, now);
     }
     if (err == HEARTH_OK && added && put.parent.id != 0) {
-        err = hearth_store_run(conn, USE_DROP, "i", put.parent.id);
+        err = hearth_db_run(conn, USE_DROP, "i", put.parent.id);
     }
     return err == HEARTH_OK && put.session != 0 && turn->session != NULL ? move_head(conn, &put) : err;
 }
 
-int hearth_store_put(struct hearth_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
+int hearth_turn_put(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
     HEARTH_ASSERT(!hearth_digest_is_zero(turn->id));
-    int err = hearth_store_begin_write(store, msg);
-    return err == HEARTH_OK ? hearth_store_end_write(store, put_turn(store, turn, msg), false, msg) : err;
+    int err = hearth_session_begin_write(store, msg);
+    return err == HEARTH_OK ? hearth_session_end_write(store, put_turn(store, turn, msg), false, msg) : err;
 }
 
-struct hearth_digest hearth_store_path_id(const struct hearth_store *store, struct hearth_digest model,
-                                          struct hearth_digest salt, const hearth_token *tokens, size_t count) {
+struct hearth_digest hearth_turn_path_id(const struct hearth_session_store *store, struct hearth_digest model,
+                                         struct hearth_digest salt, const hearth_token *tokens, size_t count) {
     const struct hearth_digest of[] = {model, salt}, none = {0, 0};
     return count == 0 || hearth_digest_is_zero(model)
                ? none
-               : hearth_digest_chain(hearth_store_name(&store->writer, none, of, sizeof of), tokens,
+               : hearth_digest_chain(hearth_session_digest(&store->writer, none, of, sizeof of), tokens,
                                      count * sizeof tokens[0]);
 }
 
 /* ---- after a crash ---- */
 
-static bool is_alive(const struct hearth_store *store, int64_t process) {
+static bool is_alive(const struct hearth_session_store *store, int64_t process) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)process, .l_len = 1};
     if (process == store->process) {
         return true;
@@ -540,36 +542,36 @@ static int close_turn(struct store_conn *conn, int64_t id) {
     struct store_row row;
     struct hearth_turn turn = {0};
     struct hearth_buf blob = {0};
-    int err = hearth_store_load(conn, NULL, id, STORE_ALL, &row, &turn);
+    int err = hearth_turn_load(conn, NULL, id, STORE_ALL, &row, &turn);
     bool whole = err > 0;
     turn.status = HEARTH_TURN_FAILED;
     if (whole) {
         const struct store_about about = about_turn(&turn);
-        err = hearth_store_pack(conn, &about, &turn.body, &turn.tokens, &blob);
+        err = hearth_session_pack(conn, &about, &turn.body, &turn.tokens, &blob);
     }
     if (err == HEARTH_OK || err == HEARTH_ERR_STATE) {
         int64_t failed = HEARTH_TURN_FAILED;
-        err = whole ? hearth_store_run(conn, TURN_CLOSE, "iib", id, failed, &blob)
-                    : hearth_store_run(conn, TURN_CLOSE, "ii", id, failed);
+        err = whole ? hearth_db_run(conn, TURN_CLOSE, "iib", id, failed, &blob)
+                    : hearth_db_run(conn, TURN_CLOSE, "ii", id, failed);
     }
     hearth_turn_finish(&turn);
     hearth_buf_finish(&blob);
     return err;
 }
 
-int hearth_store_recover(struct hearth_store *store) {
+int hearth_turn_fail_orphans(struct hearth_session_store *store) {
     struct store_conn *conn = &store->writer;
-    int err = hearth_store_begin_write(store, NULL), count = 0;
+    int err = hearth_session_begin_write(store, NULL), count = 0;
     if (err != HEARTH_OK) {
         return err;
     }
     int found = 1;
     for (int64_t id = 0, last = 0; found > 0 && err == HEARTH_OK; last = id) {
-        found = hearth_store_query(conn, TURNS_OPEN, "i", last);
+        found = hearth_db_query(conn, TURNS_OPEN, "i", last);
         if (found > 0) {
             id = sqlite3_column_int64(conn->statements[TURNS_OPEN], 0);
             int64_t process = sqlite3_column_int64(conn->statements[TURNS_OPEN], 1);
-            hearth_store_reset(conn, TURNS_OPEN);
+            hearth_db_reset(conn, TURNS_OPEN);
             if (id <= last) { /* a damaged index would go round in a circle */
                 err = HEARTH_ERR_STATE;
             } else if (!is_alive(store, process)) {
@@ -578,11 +580,11 @@ int hearth_store_recover(struct hearth_store *store) {
             }
         }
     }
-    err = hearth_store_end_write(store, found < 0 ? found : err, false, NULL);
+    err = hearth_session_end_write(store, found < 0 ? found : err, false, NULL);
     return err == HEARTH_OK ? count : err;
 }
 
-struct hearth_digest hearth_store_config_id(const struct hearth_store *store, struct hearth_digest owner,
-                                            const void *text, size_t len) {
-    return hearth_store_name(&store->writer, owner, text, len);
+struct hearth_digest hearth_turn_config_id(const struct hearth_session_store *store, struct hearth_digest owner,
+                                           const void *text, size_t len) {
+    return hearth_session_digest(&store->writer, owner, text, len);
 }

@@ -337,7 +337,7 @@ static struct reply *kept_reply(const struct walk *walk, struct hearth_digest sa
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct reply *reply = hearth_transcript_reply(walk->transcripts, said);
     while (reply != NULL && !(same_root(&reply->root, &prompt->root) &&
-                              is_message(reply->message, prompt->messages[prompt->keep - 1]))) {
+                              is_message(reply->message, prompt->messages[prompt->prefix_messages - 1]))) {
         reply = hearth_transcript_next_reply(reply);
     }
     return reply;
@@ -347,7 +347,7 @@ static struct reply *kept_reply(const struct walk *walk, struct hearth_digest sa
 static int start_behind(struct walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_digest said = say_nothing(walk->transcripts, prompt->root);
-    for (size_t i = 0; i < prompt->keep; i++) {
+    for (size_t i = 0; i < prompt->prefix_messages; i++) {
         said = say(said, prompt->messages[i]);
     }
     struct reply *reply = kept_reply(walk, said);
@@ -492,7 +492,8 @@ static bool settle(struct walk *walk, const struct pieces *pieces) {
 int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
                                 struct hearth_transcript_result *result) {
     *result = (struct hearth_transcript_result){0};
-    struct walk walk = {.transcripts = transcripts, .prompt = prompt, .result = result, .starts = prompt->keep == 0};
+    struct walk walk = {
+        .transcripts = transcripts, .prompt = prompt, .result = result, .starts = prompt->prefix_messages == 0};
     struct pieces pieces = {0};
     pthread_mutex_lock(&transcripts->mutex);
     walk.at = hearth_transcript_start(transcripts, prompt->root.salt);
@@ -500,7 +501,7 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
         pthread_mutex_unlock(&transcripts->mutex);
         return HEARTH_ERR_NOMEM;
     }
-    int err = prompt->keep > 0 ? start_behind(&walk) : HEARTH_OK;
+    int err = prompt->prefix_messages > 0 ? start_behind(&walk) : HEARTH_OK;
     if (err == HEARTH_OK && !walk_known(&walk)) {
         err = HEARTH_ERR_NOMEM;
     }

@@ -98,9 +98,9 @@ struct hearth_transcript_prompt {
     struct hearth_transcript_root root;
     struct hearth_message *const *messages; /* restored; an assistant message that is to be continued is left out */
     size_t message_count;
-    /* Keeps replies as they were sampled, whatever the template makes of them: messages[keep - 1] is the last one that
-     * is a reply of this server, and `text` is only what follows it. 0: `text` is the whole prompt. */
-    size_t keep;
+    /* Keeps replies as they were sampled, whatever the template makes of them: messages[prefix_messages - 1] is the
+     * last one that is a reply of this server, and `text` is only what follows it. 0: `text` is the whole prompt. */
+    size_t prefix_messages;
     hearth_transcript_reads_fn *reads;
     void *user;
     size_t marks[HEARTH_TRANSCRIPT_MARKS_MAX]; /* byte offsets into text, ascending; those beyond `len` are

@@ -4,7 +4,7 @@
 #include "fuzz.h"
 
 #include "api/job.h"
-#include "session/intern.h"
+#include "session/message_cache.h"
 
 #include <stdio.h>
 
@@ -19,9 +19,9 @@ static bool is_same(const json_t *a, const json_t *b) {
 }
 
 /* The value of a message that stands in `known`: here it is remembered under its number. */
-static void check_body(struct hearth_intern *intern, const char *text, size_t len, json_t *seen) {
+static void check_body(struct hearth_message_cache *message_cache, const char *text, size_t len, json_t *seen) {
     struct hearth_body body = {0};
-    json_t *rest = hearth_body_parse_new(intern, salt, text, len, &body);
+    json_t *rest = hearth_body_parse_new(message_cache, salt, text, len, &body);
     json_t *whole = hearth_json_parse(text, len, JSON_ALLOW_NUL, NULL);
     HEARTH_ASSERT(rest != NULL || body.count == 0);
     if (rest != NULL) {
@@ -41,7 +41,7 @@ static void check_body(struct hearth_intern *intern, const char *text, size_t le
                 HEARTH_ASSERT(message != NULL && (message->content = strdup(number)) != NULL);
                 message->content_len = strlen(number);
                 HEARTH_ASSERT(hearth_message_seal(message) && json_array_append(seen, value) == 0);
-                hearth_intern_put(intern, salt, item->bytes, item->len, message);
+                hearth_message_cache_put(message_cache, salt, item->bytes, item->len, message);
                 hearth_message_unref(message);
             }
             HEARTH_ASSERT(json_array_append(messages, value) == 0);
@@ -56,15 +56,15 @@ static void check_body(struct hearth_intern *intern, const char *text, size_t le
 
 FUZZ_TARGET(body) {
     struct fuzz_input input = {data, size};
-    struct hearth_intern *intern = hearth_intern_create(1 << 20);
+    struct hearth_message_cache *message_cache = hearth_message_cache_create(1 << 20);
     json_t *seen = json_array();
-    HEARTH_ASSERT(intern != NULL && seen != NULL);
+    HEARTH_ASSERT(message_cache != NULL && seen != NULL);
     for (int i = 0; i < 4 && (i == 0 || input.left > 0); i++) {
         size_t len;
         char *text = fuzz_part(&input, &len);
-        check_body(intern, text, len, seen);
+        check_body(message_cache, text, len, seen);
         free(text);
     }
     json_decref(seen);
-    hearth_intern_destroy(intern);
+    hearth_message_cache_destroy(message_cache);
 }

@@ -9,7 +9,7 @@
 #include "api/anthropic/anthropic.h"
 #include "api/responses/responses.h"
 #include "engine/sim.h"
-#include "session/intern.h"
+#include "session/message_cache.h"
 
 #include <stdio.h>
 
@@ -25,17 +25,17 @@ static const char config[] = "{\"system\":[{\"role\":\"system\",\"content\":\"be
                              "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{}}}]}";
 
 static void open_store(struct hearth_api *api) {
-    const struct hearth_store_params memory = {.path = NULL};
+    const struct hearth_session_store_params memory = {.path = NULL};
     struct hearth_errmsg msg;
     char name[] = "s";
     struct hearth_turn turn = {.id = {0, 1}, .status = HEARTH_TURN_COMPLETED, .session = name};
     hearth_keeper_destroy(api->keeper);
-    hearth_store_destroy(api->own_store);
-    HEARTH_ASSERT(hearth_store_create(&memory, &api->own_store, &msg) == HEARTH_OK);
+    hearth_session_store_destroy(api->own_store);
+    HEARTH_ASSERT(hearth_session_store_create(&memory, &api->own_store, &msg) == HEARTH_OK);
     api->store = api->own_store;
-    HEARTH_ASSERT(hearth_store_secret(api->store, api->secret) == HEARTH_OK);
+    HEARTH_ASSERT(hearth_session_store_secret(api->store, api->secret) == HEARTH_OK);
     HEARTH_ASSERT(hearth_buf_text(&turn.body, past) && hearth_buf_text(&turn.config, config));
-    HEARTH_ASSERT(hearth_store_put(api->store, &turn, &msg) == HEARTH_OK);
+    HEARTH_ASSERT(hearth_turn_put(api->store, &turn, &msg) == HEARTH_OK);
     turn.session = NULL;
     hearth_turn_finish(&turn);
     api->keeper = hearth_keeper_create(api);
@@ -166,7 +166,7 @@ static void request(const uint8_t *data, size_t size, const char *const words[])
     }
     struct hearth_job job = {.api = &api,
                              .route = route,
-                             .id_bits = hearth_store_id(),
+                             .id_bits = hearth_turn_new_id(),
                              .path = path,
                              .query = query,
                              .method = line,

@@ -18,10 +18,10 @@
 
 static struct hearth_buf database; /* the file, as it was written */
 
-static void put_turns(struct hearth_store *store, const char *name, size_t turns, struct hearth_digest parent) {
+static void put_turns(struct hearth_session_store *store, const char *name, size_t turns, struct hearth_digest parent) {
     struct hearth_errmsg msg;
     for (size_t i = 0; i < turns; i++) {
-        struct hearth_turn turn = {.id = hearth_store_id(),
+        struct hearth_turn turn = {.id = hearth_turn_new_id(),
                                    .parent = parent,
                                    .status = HEARTH_TURN_COMPLETED,
                                    .model = {5, 6},
@@ -32,7 +32,7 @@ static void put_turns(struct hearth_store *store, const char *name, size_t turns
         for (hearth_token token = 0; token < 3; token++) {
             HEARTH_ASSERT(hearth_tokens_push(&turn.tokens, token));
         }
-        HEARTH_ASSERT(hearth_store_put(store, &turn, &msg) == HEARTH_OK);
+        HEARTH_ASSERT(hearth_turn_put(store, &turn, &msg) == HEARTH_OK);
         parent = turn.id;
         hearth_turn_finish(&turn);
     }
@@ -48,10 +48,10 @@ static bool read_file(const char *path, struct hearth_buf *out) {
     return file != NULL && fclose(file) == 0;
 }
 
-static struct hearth_store *open_store(const char *path, struct hearth_errmsg *msg) {
-    const struct hearth_store_params params = {.path = path};
-    struct hearth_store *store;
-    const int err = hearth_store_create(&params, &store, msg);
+static struct hearth_session_store *open_store(const char *path, struct hearth_errmsg *msg) {
+    const struct hearth_session_store_params params = {.path = path};
+    struct hearth_session_store *store;
+    const int err = hearth_session_store_create(&params, &store, msg);
     HEARTH_ASSERT((err == HEARTH_OK) == (store != NULL) && (err == HEARTH_OK || msg->text[0] != '\0'));
     return store;
 }
@@ -59,28 +59,28 @@ static struct hearth_store *open_store(const char *path, struct hearth_errmsg *m
 static void make_database(void) {
     struct hearth_errmsg msg = {""};
     const char *path = fuzz_path("made/hearth.db");
-    struct hearth_store *store = open_store(path, &msg);
+    struct hearth_session_store *store = open_store(path, &msg);
     HEARTH_ASSERT(store != NULL);
     put_turns(store, "one", TURNS, (struct hearth_digest){0, 0});
     put_turns(store, "two", 2, (struct hearth_digest){0, 0});
     put_turns(store, "three", 1, (struct hearth_digest){0, 0});
-    HEARTH_ASSERT(hearth_store_session_delete(store, (struct hearth_digest){0, 0}, "three") == HEARTH_OK);
-    hearth_store_destroy(store);
+    HEARTH_ASSERT(hearth_session_delete(store, (struct hearth_digest){0, 0}, "three") == HEARTH_OK);
+    hearth_session_store_destroy(store);
     HEARTH_ASSERT(read_file(path, &database) && database.len % 512 == 0);
 }
 
-static void read_store(struct hearth_store *store) {
+static void read_store(struct hearth_session_store *store) {
     const struct hearth_session_query query = {.all_owners = true};
     struct hearth_session *sessions = NULL;
-    struct hearth_store_stats stats;
+    struct hearth_session_store_stats stats;
     struct hearth_forget forget = {0};
     size_t count = 0;
-    (void)hearth_store_recover(store);
-    if (hearth_store_sessions(store, &query, &sessions, &count) == HEARTH_OK) {
+    (void)hearth_turn_fail_orphans(store);
+    if (hearth_session_list(store, &query, &sessions, &count) == HEARTH_OK) {
         for (size_t i = 0; i < count; i++) {
             struct hearth_line line = {0};
-            HEARTH_ASSERT(hearth_store_name_is_valid(sessions[i].name));
-            if (hearth_store_line(store, sessions[i].owner, sessions[i].head, &line) == HEARTH_OK) {
+            HEARTH_ASSERT(hearth_session_name_is_valid(sessions[i].name));
+            if (hearth_line_get(store, sessions[i].owner, sessions[i].head, &line) == HEARTH_OK) {
                 HEARTH_ASSERT(line.count > 0 && line.tokens_turns <= line.count);
                 hearth_line_finish(&line);
             }
@@ -88,14 +88,14 @@ static void read_store(struct hearth_store *store) {
         }
         free(sessions);
     }
-    if (hearth_store_forget_next(store, (struct hearth_digest){5, 6}, 0, &forget) == HEARTH_OK) {
-        (void)hearth_store_forget_done(store, forget.id);
+    if (hearth_forget_next(store, (struct hearth_digest){5, 6}, 0, &forget) == HEARTH_OK) {
+        (void)hearth_forget_done(store, forget.id);
         hearth_forget_finish(&forget);
     }
-    (void)hearth_store_stats(store, &stats);
-    (void)hearth_store_session_delete(store, (struct hearth_digest){0, 0}, "one");
-    (void)hearth_store_sweep(store, 10);
-    (void)hearth_store_stats(store, &stats);
+    (void)hearth_session_store_stats(store, &stats);
+    (void)hearth_session_delete(store, (struct hearth_digest){0, 0}, "one");
+    (void)hearth_session_store_sweep(store, 10);
+    (void)hearth_session_store_stats(store, &stats);
 }
 
 /* Changes, of four bytes each: page, offset in it (2), and the new byte. Of fewer than four bytes at the end, the first
@@ -123,10 +123,10 @@ FUZZ_TARGET(database) {
     const char *path = fuzz_path("db/hearth.db");
     fuzz_write(path, bytes, len);
     free(bytes);
-    struct hearth_store *store = open_store(path, &msg);
+    struct hearth_session_store *store = open_store(path, &msg);
     if (store != NULL) {
         read_store(store);
-        hearth_store_destroy(store);
+        hearth_session_store_destroy(store);
     }
 }
 
@@ -139,7 +139,7 @@ FUZZ_TARGET(session_file) {
     struct hearth_errmsg msg = {""};
     struct hearth_session *list;
     size_t count;
-    static struct hearth_store *store;
+    static struct hearth_session_store *store;
     store = store != NULL ? store : open_store(NULL, &msg);
     struct sessions sessions = {.args = args, .arg_count = 1, .path = any, .store = store};
     (void)snprintf(path, sizeof path, "%s", fuzz_path("session.json"));
@@ -164,7 +164,7 @@ FUZZ_TARGET(session_file) {
     hearth_sessions_list_free(list, count);
     HEARTH_ASSERT(hearth_sessions_list(&sessions, &list, &count) && count == (size_t)(status == 0) + again_too);
     for (size_t i = 0; i < count; i++) {
-        HEARTH_ASSERT(hearth_store_session_delete(store, list[i].owner, list[i].name) == HEARTH_OK);
+        HEARTH_ASSERT(hearth_session_delete(store, list[i].owner, list[i].name) == HEARTH_OK);
     }
     hearth_sessions_list_free(list, count);
 }

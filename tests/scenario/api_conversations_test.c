@@ -127,7 +127,7 @@ static void background_responses_are_cancelled(void **state) {
 
 /* Nobody waits for it, so the server's loop has ended before it has. */
 static void what_runs_alone_is_kept_at_the_end(void **state) {
-    const struct hearth_store_params memory = {.path = NULL};
+    const struct hearth_session_store_params memory = {.path = NULL};
     struct stage_options options;
     struct stage other;
     struct hearth_errmsg msg;
@@ -138,17 +138,17 @@ static void what_runs_alone_is_kept_at_the_end(void **state) {
     stage_options_default(&options);
     options.chat_template = template_text;
     options.sim.real_time = true; /* the reply would take minutes */
-    assert_int_equal(hearth_store_create(&memory, &options.api.store, &msg), HEARTH_OK);
+    assert_int_equal(hearth_session_store_create(&memory, &options.api.store, &msg), HEARTH_OK);
     stage_open(&other, &options);
     json_t *made =
         stage_call(&other, "POST", RESPONSES, "{\"input\":\"go on\",\"background\":true,\"ignore_eos\":true}", &status);
     assert_int_equal(status, 200);
     assert_true(hearth_id_parse(json_str(made, "id"), &id, &index));
     stage_close(&other);
-    assert_int_equal(hearth_store_get(options.api.store, (struct hearth_digest){0, 0}, id, &turn), HEARTH_OK);
+    assert_int_equal(hearth_turn_get(options.api.store, (struct hearth_digest){0, 0}, id, &turn), HEARTH_OK);
     assert_int_equal(turn.status, HEARTH_TURN_FAILED);
     hearth_turn_finish(&turn);
-    hearth_store_destroy(options.api.store);
+    hearth_session_store_destroy(options.api.store);
     json_decref(made);
 }
 

@@ -16,7 +16,7 @@
 #define USER(text) "{\"role\":\"user\",\"content\":\"" text "\"}"
 
 static _Atomic int64_t now;
-static struct hearth_store *store;
+static struct hearth_session_store *store;
 static struct stage stage;
 
 static int64_t wall_us(void) {
@@ -30,19 +30,19 @@ static int64_t elapsed_us(void) {
 static void pass(int64_t us) {
     for (; us > 0; us -= HOUR) {
         atomic_fetch_add(&now, HOUR);
-        while (hearth_store_sweep(store, 64) > 0) {
+        while (hearth_session_store_sweep(store, 64) > 0) {
         }
     }
 }
 
 static int setup(void **state) {
-    static const struct hearth_store_clock clock = {.unix_us = wall_us, .elapsed_us = elapsed_us};
-    const struct hearth_store_params params = {.ttl_us = 30 * DAY, .grace_us = 7 * DAY, .clock = &clock};
+    static const struct hearth_session_clock clock = {.unix_us = wall_us, .elapsed_us = elapsed_us};
+    const struct hearth_session_store_params params = {.ttl_us = 30 * DAY, .grace_us = 7 * DAY, .clock = &clock};
     struct stage_options options;
     struct hearth_errmsg msg;
     (void)state;
     atomic_store(&now, 5 * DAY);
-    assert_int_equal(hearth_store_create(&params, &store, &msg), HEARTH_OK);
+    assert_int_equal(hearth_session_store_create(&params, &store, &msg), HEARTH_OK);
     stage_options_default(&options);
     options.api.store = store;
     stage_open(&stage, &options);
@@ -52,7 +52,7 @@ static int setup(void **state) {
 static int teardown(void **state) {
     (void)state;
     stage_close(&stage);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     return 0;
 }
 

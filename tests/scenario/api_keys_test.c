@@ -3,7 +3,7 @@
 #include "api/api_internal.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "session/intern.h"
+#include "session/message_cache.h"
 #include "support/fake_service.h"
 #include "support/stage.h"
 
@@ -211,8 +211,8 @@ static void what_was_read_is_known_to_its_owner(void **state) {
     response_finish(&response);
     const struct hearth_digest hers = fake_last()->salt;
     assert_int_equal(status_of("b-key", ""), 200);
-    assert_null(hearth_intern_get(stage.api->intern, fake_last()->salt, message, strlen(message)));
-    struct hearth_message *known = hearth_intern_get(stage.api->intern, hers, message, strlen(message));
+    assert_null(hearth_message_cache_get(stage.api->message_cache, fake_last()->salt, message, strlen(message)));
+    struct hearth_message *known = hearth_message_cache_get(stage.api->message_cache, hers, message, strlen(message));
     assert_non_null(known);
     hearth_message_unref(known);
 }
@@ -235,7 +235,7 @@ static int status_with(const char *key, const char *method, const char *path, co
     return status;
 }
 
-static void set_bounds(const struct hearth_store_quota *stored) {
+static void set_bounds(const struct hearth_session_quota *stored) {
     const struct hearth_api_key keys[] = {
         {.key = "s-key", .name = "sue", .limits = {.stored = *stored}}, alice, {.key = "s2-key", .name = "sue"}};
     assert_int_equal(hearth_api_set_keys(stage.api, keys, 3), HEARTH_OK);
@@ -253,7 +253,7 @@ static void what_is_stored_has_bounds(void **state) {
         {CHAT, "{\"session_id\":\"one\"," USER "}", true},
         {"/v1/messages", "{\"session_id\":\"two\",\"max_tokens\":5," USER "}", true},
     };
-    static const struct hearth_store_quota bounds[] = {{.tokens = 1}, {.bytes = 1}, {.sessions = 4}}, none = {0};
+    static const struct hearth_session_quota bounds[] = {{.tokens = 1}, {.bytes = 1}, {.sessions = 4}}, none = {0};
     const struct hearth_api_key before[] = {alice, bob, carol};
     const size_t count = sizeof stored / sizeof stored[0];
     json_t *answer;

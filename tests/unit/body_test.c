@@ -1,6 +1,6 @@
 /* Bodies of chats: told apart, read as far as they are new, the same as parsing everything. */
 #include "api/job.h"
-#include "session/intern.h"
+#include "session/message_cache.h"
 #include "support/random.h"
 
 #include <setjmp.h>
@@ -45,9 +45,9 @@ static const struct row rows[] = {
 static const struct hearth_digest salt = {1, 2};
 
 static void assert_same(const char *text, size_t items) {
-    struct hearth_intern *intern = hearth_intern_create(1 << 20);
+    struct hearth_message_cache *message_cache = hearth_message_cache_create(1 << 20);
     struct hearth_body body = {0};
-    json_t *rest = hearth_body_parse_new(intern, salt, text, strlen(text), &body);
+    json_t *rest = hearth_body_parse_new(message_cache, salt, text, strlen(text), &body);
     json_t *whole = json_loads(text, JSON_ALLOW_NUL, NULL);
     assert_true(rest == NULL || whole != NULL); /* what is told apart is JSON */
     assert_int_equal(body.count, items);
@@ -62,7 +62,7 @@ static void assert_same(const char *text, size_t items) {
     json_decref(rest);
     json_decref(whole);
     hearth_body_finish(&body);
-    hearth_intern_destroy(intern);
+    hearth_message_cache_destroy(message_cache);
 }
 
 static void bodies_are_told_apart(void **state) {
@@ -84,9 +84,9 @@ static void damage_is_the_parsers(void **state) {
         for (uint32_t n = rng_below(&rng, 3); n > 0; n--) {
             text[rng_below(&rng, (uint32_t)len)] = "{}[]\",:\\ a1"[rng_below(&rng, 11)];
         }
-        struct hearth_intern *intern = hearth_intern_create(1 << 20);
+        struct hearth_message_cache *message_cache = hearth_message_cache_create(1 << 20);
         struct hearth_body body = {0};
-        json_t *rest = hearth_body_parse_new(intern, salt, text, len, &body);
+        json_t *rest = hearth_body_parse_new(message_cache, salt, text, len, &body);
         json_t *whole = json_loads(text, JSON_ALLOW_NUL, NULL);
         if (rest != NULL && whole == NULL) {
             fail_msg("%s", text);
@@ -100,7 +100,7 @@ static void damage_is_the_parsers(void **state) {
         json_decref(rest);
         json_decref(whole);
         hearth_body_finish(&body);
-        hearth_intern_destroy(intern);
+        hearth_message_cache_destroy(message_cache);
     }
 }
 

@@ -17,14 +17,14 @@ static int64_t elapsed_us(void) {
     return elapsed;
 }
 
-static const struct hearth_store_clock clock_here = {.unix_us = wall_us, .elapsed_us = elapsed_us};
+static const struct hearth_session_clock clock_here = {.unix_us = wall_us, .elapsed_us = elapsed_us};
 
-static struct hearth_store *open_here(void) {
-    const struct hearth_store_params params = {
+static struct hearth_session_store *open_here(void) {
+    const struct hearth_session_store_params params = {
         .path = path, .ttl_us = 30 * DAY, .grace_us = 7 * DAY, .clock = &clock_here};
-    struct hearth_store *store;
+    struct hearth_session_store *store;
     struct hearth_errmsg msg = {.text = ""};
-    if (hearth_store_create(&params, &store, &msg) != HEARTH_OK) {
+    if (hearth_session_store_create(&params, &store, &msg) != HEARTH_OK) {
         fail_msg("%s", msg.text);
     }
     return store;
@@ -38,14 +38,14 @@ static int begin(void **state) {
 }
 
 /* Time passes on both clocks, and the server sweeps. Returns how much it has deleted. */
-static int pass(struct hearth_store *store, int64_t us) {
+static int pass(struct hearth_session_store *store, int64_t us) {
     int deleted = 0;
     for (int64_t left = us; left > 0; left -= HOUR) {
         const int64_t step = left < HOUR ? left : HOUR;
         wall += step;
         elapsed += step;
         for (int n = 1; n > 0; deleted += n) {
-            n = hearth_store_sweep(store, 64);
+            n = hearth_session_store_sweep(store, 64);
             assert_true(n >= 0);
         }
     }
@@ -56,11 +56,11 @@ static bool clock_is_told(void) {
     return hearth_health_raised(HEARTH_HEALTH_CLOCK, NULL, 0);
 }
 
-static size_t listed(struct hearth_store *store, bool expired) {
+static size_t listed(struct hearth_session_store *store, bool expired) {
     const struct hearth_session_query query = {.owner = alice, .expired = expired};
     struct hearth_session *list;
     size_t count;
-    assert_int_equal(hearth_store_sessions(store, &query, &list, &count), HEARTH_OK);
+    assert_int_equal(hearth_session_list(store, &query, &list, &count), HEARTH_OK);
     for (size_t i = 0; i < count; i++) {
         hearth_session_finish(&list[i]);
     }
@@ -68,7 +68,7 @@ static size_t listed(struct hearth_store *store, bool expired) {
     return count;
 }
 
-static void fill(struct hearth_store *store, int count) {
+static void fill(struct hearth_session_store *store, int count) {
     char name[32];
     for (int i = 0; i < count; i++) {
         snprintf(name, sizeof name, "s%d", i);
@@ -79,7 +79,7 @@ static void fill(struct hearth_store *store, int count) {
 static void a_clock_that_jumps_deletes_nothing(void **state) {
     (void)state;
     static const int64_t jumps[] = {31 * DAY, 4000 * DAY, -31 * DAY, -20000 * DAY};
-    struct hearth_store *store = open_here();
+    struct hearth_session_store *store = open_here();
     fill(store, 5);
     for (size_t i = 0; i < sizeof jumps / sizeof jumps[0]; i++) {
         wall += jumps[i];
@@ -88,24 +88,24 @@ static void a_clock_that_jumps_deletes_nothing(void **state) {
         assert_int_equal(pass(store, 2 * HOUR), 0); /* believed by now, and still nobody is older */
         assert_false(clock_is_told());
         wall += jumps[i];
-        hearth_store_destroy(store); /* and from one life to the next */
+        hearth_session_store_destroy(store); /* and from one life to the next */
         store = open_here();
         assert_true(clock_is_told());
         assert_int_equal(pass(store, 2 * HOUR), 0);
         assert_false(clock_is_told());
         assert_int_equal(listed(store, false), 5);
     }
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 static void what_was_said_under_a_wrong_clock_stays(void **state) {
     (void)state;
     wall = 1000 * SECOND; /* 1970 */
-    struct hearth_store *store = open_here();
+    struct hearth_session_store *store = open_here();
     fill(store, 3);
     wall += 20000 * DAY; /* set right */
     assert_int_equal(pass(store, 10 * DAY), 0);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     store = open_here();
     assert_int_equal(pass(store, 10 * DAY), 0);
     assert_int_equal(listed(store, false), 3);
@@ -113,21 +113,21 @@ static void what_was_said_under_a_wrong_clock_stays(void **state) {
     assert_int_equal(listed(store, false), 0);
     assert_true(pass(store, 7 * DAY) > 0);
     assert_int_equal(stats_of(store).sessions, 0);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 static void the_week_before_it_is_deleted(void **state) {
     (void)state;
-    struct hearth_store *store = open_here();
+    struct hearth_session_store *store = open_here();
     fill(store, 4);
     assert_int_equal(pass(store, 30 * DAY + 2 * HOUR), 0);
     assert_int_equal(listed(store, false), 0);
     assert_int_equal(listed(store, true), 4);
-    assert_int_equal(hearth_store_restore(store, alice, "s1"), 1);
-    assert_int_equal(hearth_store_restore(store, alice, "nobody"), HEARTH_ERR_NOT_FOUND);
-    assert_int_equal(hearth_store_restore(store, bob, "s2"), HEARTH_ERR_NOT_FOUND);
+    assert_int_equal(hearth_session_restore(store, alice, "s1"), 1);
+    assert_int_equal(hearth_session_restore(store, alice, "nobody"), HEARTH_ERR_NOT_FOUND);
+    assert_int_equal(hearth_session_restore(store, bob, "s2"), HEARTH_ERR_NOT_FOUND);
     struct hearth_session session;
-    assert_int_equal(hearth_store_session_get(store, alice, "s2", &session), HEARTH_OK); /* use is enough */
+    assert_int_equal(hearth_session_get(store, alice, "s2", &session), HEARTH_OK); /* use is enough */
     assert_true(session.expired);
     hearth_session_finish(&session);
     assert_int_equal(pass(store, HOUR), 0);
@@ -136,22 +136,22 @@ static void the_week_before_it_is_deleted(void **state) {
     assert_int_equal(listed(store, true), 0);
     assert_int_equal(stats_of(store).sessions, 2);
     assert_int_equal(pass(store, 24 * DAY), 0);
-    assert_int_equal(hearth_store_restore(store, none, NULL), 2);
+    assert_int_equal(hearth_session_restore(store, none, NULL), 2);
     assert_int_equal(listed(store, false), 2);
     assert_int_equal(pass(store, 36 * DAY), 0);
     assert_true(pass(store, 2 * DAY) > 0);
     assert_int_equal(stats_of(store).turns, 0);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 static void a_day_takes_a_share(void **state) {
     (void)state;
-    struct hearth_store *store = open_here();
+    struct hearth_session_store *store = open_here();
     fill(store, 250);
     assert_int_equal(pass(store, 37 * DAY - 2 * HOUR), 0);
     assert_true(pass(store, 12 * HOUR) > 0);
     assert_int_equal(stats_of(store).sessions, 150);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     store = open_here(); /* counted in the database */
     assert_int_equal(pass(store, HOUR), 0);
     assert_int_equal(stats_of(store).sessions, 150);
@@ -162,16 +162,16 @@ static void a_day_takes_a_share(void **state) {
     }
     assert_int_equal(stats_of(store).sessions, 0);
     assert_int_equal(stats_of(store).turns, 0);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 static void time_off_counts_a_day_at_most(void **state) {
     (void)state;
-    struct hearth_store *store = open_here();
+    struct hearth_session_store *store = open_here();
     fill(store, 2);
     for (int i = 0; i < 29; i++) { /* off at night */
         assert_int_equal(pass(store, 12 * HOUR), 0);
-        hearth_store_destroy(store);
+        hearth_session_store_destroy(store);
         wall += 12 * HOUR;
         elapsed += i % 2 ? 12 * HOUR : -elapsed + 1; /* also when the machine was off */
         store = open_here();
@@ -180,12 +180,12 @@ static void time_off_counts_a_day_at_most(void **state) {
     assert_int_equal(listed(store, false), 2);
     assert_int_equal(pass(store, 2 * DAY), 0);
     assert_int_equal(listed(store, false), 0);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 static void two_processes_do_not_age_twice(void **state) {
     (void)state;
-    struct hearth_store *store = open_here(), *other = open_here();
+    struct hearth_session_store *store = open_here(), *other = open_here();
     fill(store, 2);
     for (int i = 0; i < 28; i++) {
         assert_int_equal(pass(store, 12 * HOUR), 0);
@@ -194,10 +194,10 @@ static void two_processes_do_not_age_twice(void **state) {
     assert_int_equal(listed(store, false), 2);
     assert_int_equal(listed(other, false), 2);
     assert_true(hearth_health_raised(HEARTH_HEALTH_SESSION_SHARED, NULL, 0));
-    hearth_store_destroy(other);
+    hearth_session_store_destroy(other);
     assert_int_equal(pass(store, HOUR), 0);
     assert_false(hearth_health_raised(HEARTH_HEALTH_SESSION_SHARED, NULL, 0));
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 int main(void) {

@@ -84,9 +84,9 @@ static struct hearth_turn make_turn(const struct said_so *so) {
 }
 
 static void live(int pipe_fd, struct rng *rng) {
-    struct hearth_store *store;
-    const struct hearth_store_params params = {.path = path};
-    if (hearth_store_create(&params, &store, NULL) != HEARTH_OK) {
+    struct hearth_session_store *store;
+    const struct hearth_session_store_params params = {.path = path};
+    if (hearth_session_store_create(&params, &store, NULL) != HEARTH_OK) {
         _exit(1);
     }
     for (size_t n = told_count; n < TURNS_MAX; n++) {
@@ -94,16 +94,16 @@ static void live(int pipe_fd, struct rng *rng) {
         if (told_count > 4 && rng_once_in(rng, 6)) { /* one of an earlier life goes */
             so = told[rng_below(rng, (uint32_t)told_count)];
             so.deleted = true;
-            int err = hearth_store_delete(store, alice, so.id);
+            int err = hearth_turn_delete(store, alice, so.id);
             if (err != HEARTH_OK && err != HEARTH_ERR_NOT_FOUND) {
                 _exit(2);
             }
         } else {
-            so.id = hearth_store_id();
+            so.id = hearth_turn_new_id();
             const struct said_so *parent = told_count > 0 ? &told[rng_below(rng, (uint32_t)told_count)] : NULL;
             so.parent = parent != NULL && !parent->deleted && rng_once_in(rng, 2) ? parent->id : none;
             struct hearth_turn turn = make_turn(&so);
-            int err = hearth_store_put(store, &turn, NULL);
+            int err = hearth_turn_put(store, &turn, NULL);
             hearth_turn_finish(&turn);
             if (err == HEARTH_ERR_NOT_FOUND) { /* its parent has just gone */
                 continue;
@@ -130,10 +130,10 @@ static void hear(const struct said_so *so) {
     }
 }
 
-static void check_turn(struct hearth_store *store, const struct said_so *so) {
+static void check_turn(struct hearth_session_store *store, const struct said_so *so) {
     struct hearth_turn want = make_turn(so), got;
     struct hearth_line line;
-    assert_int_equal(hearth_store_get(store, alice, so->id, &got), HEARTH_OK);
+    assert_int_equal(hearth_turn_get(store, alice, so->id, &got), HEARTH_OK);
     assert_same(got.parent, so->parent);
     assert_int_equal(got.status, want.status);
     assert_int_equal(got.body.len, want.body.len);
@@ -143,7 +143,7 @@ static void check_turn(struct hearth_store *store, const struct said_so *so) {
     assert_int_equal(got.tokens.n, want.tokens.n);
     assert_true(want.tokens.n == 0 ||
                 memcmp(got.tokens.v, want.tokens.v, want.tokens.n * sizeof want.tokens.v[0]) == 0);
-    assert_int_equal(hearth_store_line(store, alice, so->id, &line), HEARTH_OK);
+    assert_int_equal(hearth_line_get(store, alice, so->id, &line), HEARTH_OK);
     assert_string_equal(line.turns[line.count - 1].session, want.session);
     hearth_line_finish(&line);
     hearth_turn_finish(&got);
@@ -153,7 +153,7 @@ static void check_turn(struct hearth_store *store, const struct said_so *so) {
 /* All that was told is there; whatever else is there is whole, too: the one that was put when the child died, and was
  * not told any more. A deletion that was not told may have been made, so of what it named nothing is known. */
 static void check_all(void) {
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     size_t gone = 0;
     for (size_t i = 0; i < told_count; i++) {
         if (told[i].deleted) {
@@ -169,18 +169,18 @@ static void check_all(void) {
     struct hearth_session_query query = {.owner = alice};
     struct hearth_session *list;
     size_t count;
-    assert_int_equal(hearth_store_sessions(store, &query, &list, &count), HEARTH_OK);
+    assert_int_equal(hearth_session_list(store, &query, &list, &count), HEARTH_OK);
     assert_true(count <= 3);
     for (size_t i = 0; i < count; i++) {
         struct hearth_line line;
         if (list[i].head.lo != 0 || list[i].head.hi != 0) {
-            assert_int_equal(hearth_store_line(store, alice, list[i].head, &line), HEARTH_OK);
+            assert_int_equal(hearth_line_get(store, alice, list[i].head, &line), HEARTH_OK);
             hearth_line_finish(&line);
         }
         hearth_session_finish(&list[i]);
     }
     free(list);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     if (told_count > 0) { /* one life may end before there is a database */
         assert_int_equal(sql_number("SELECT quick_check = 'ok' FROM pragma_quick_check"), 1);
         assert_int_equal(sql_number("SELECT count(*) FROM turns AS t WHERE parent NOT NULL AND NOT EXISTS"
@@ -246,16 +246,16 @@ static void killed_at_every_write(void **state) {
     (void)state;
     struct rng rng = {seed_announced(20261128)};
     told_count = 0;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     for (uint32_t i = 0; i < 20; i++) {
         const struct said_so so = {
-            .id = hearth_store_id(), .parent = i % 4 > 0 ? told[i - 1].id : none, .number = i + 10000};
+            .id = hearth_turn_new_id(), .parent = i % 4 > 0 ? told[i - 1].id : none, .number = i + 10000};
         struct hearth_turn turn = make_turn(&so);
-        assert_int_equal(hearth_store_put(store, &turn, NULL), HEARTH_OK);
+        assert_int_equal(hearth_turn_put(store, &turn, NULL), HEARTH_OK);
         hearth_turn_finish(&turn);
         hear(&so);
     }
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     for (uint64_t i = 0, n = 2 * env_number("HEARTH_CRASHES", 30); i < n && told_count < TURNS_MAX - 64; i++) {
         one_life(&rng, 1 + (long)i, 0, 0);
     }

@@ -29,7 +29,7 @@ static void name_of(char out[32], int session) {
 }
 
 static void build(void) {
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     char name[32], text[8192];
     struct hearth_digest at[SESSIONS] = {{0}};
     for (int turn = 0; turn < TURNS; turn++) {
@@ -37,7 +37,7 @@ static void build(void) {
             name_of(name, session);
             text_of(text, sizeof text, session, turn);
             const struct said said = {.owner = alice,
-                                      .id = hearth_store_id(),
+                                      .id = hearth_turn_new_id(),
                                       .parent = at[session],
                                       .session = name,
                                       .text = text,
@@ -47,7 +47,7 @@ static void build(void) {
             at[session] = said.id;
         }
     }
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
     whole_len = (size_t)st.st_size;
@@ -103,19 +103,19 @@ static size_t spoil(struct rng *rng, uint8_t *bytes) {
 
 /* How many turns of a session are as they were, -1 for an error; fails on anything that is not the truth. What was
  * recovered may be shorter, which is told, or gone. */
-static int check_session(struct hearth_store *store, int session, bool recovered) {
+static int check_session(struct hearth_session_store *store, int session, bool recovered) {
     struct hearth_session got;
     struct hearth_line line;
     char name[32], text[8192];
     name_of(name, session);
-    int err = hearth_store_session_get(store, alice, name, &got);
+    int err = hearth_session_get(store, alice, name, &got);
     if (err != HEARTH_OK) {
         assert_true(recovered || err != HEARTH_ERR_NOT_FOUND); /* it would be begun anew */
         return -1;
     }
     assert_string_equal(got.name, name);
     assert_false(hearth_digest_equal(got.head, none));
-    err = hearth_store_line(store, alice, got.head, &line);
+    err = hearth_line_get(store, alice, got.head, &line);
     hearth_session_finish(&got);
     if (err != HEARTH_OK) {
         assert_true(!recovered && err != HEARTH_ERR_NOT_FOUND);
@@ -131,11 +131,11 @@ static int check_session(struct hearth_store *store, int session, bool recovered
     return count;
 }
 
-static void check_list(struct hearth_store *store) {
+static void check_list(struct hearth_session_store *store) {
     struct hearth_session *list = NULL;
     const struct hearth_session_query query = {.owner = alice};
     size_t count = 0;
-    if (hearth_store_sessions(store, &query, &list, &count) == HEARTH_OK) {
+    if (hearth_session_list(store, &query, &list, &count) == HEARTH_OK) {
         assert_in_range(count, 0, SESSIONS);
         for (size_t i = 0; i < count; i++) {
             assert_true(strncmp(list[i].name, "session-", 8) == 0);
@@ -145,26 +145,26 @@ static void check_list(struct hearth_store *store) {
     }
 }
 
-static void use(struct hearth_store *store, int *good, int *bad) {
-    (void)hearth_store_recover(store);
+static void use(struct hearth_session_store *store, int *good, int *bad) {
+    (void)hearth_turn_fail_orphans(store);
     check_list(store);
     for (int session = 0; session < SESSIONS; session++) {
         const int turns = check_session(store, session, false);
         *good += turns > 0;
         *bad += turns < 0;
     }
-    const struct said said = {.owner = alice, .id = hearth_store_id(), .session = "new", .text = "a new one"};
+    const struct said said = {.owner = alice, .id = hearth_turn_new_id(), .session = "new", .text = "a new one"};
     if (try_put(store, &said) == HEARTH_OK) {
         struct hearth_turn turn;
-        if (hearth_store_get(store, alice, said.id, &turn) == HEARTH_OK) {
+        if (hearth_turn_get(store, alice, said.id, &turn) == HEARTH_OK) {
             assert_string_equal((const char *)turn.body.data, "a new one");
         }
         hearth_turn_finish(&turn);
     }
-    (void)hearth_store_sweep(store, 10);
-    (void)hearth_store_session_delete(store, alice, "session-3");
-    struct hearth_store_stats stats;
-    (void)hearth_store_stats(store, &stats);
+    (void)hearth_session_store_sweep(store, 10);
+    (void)hearth_session_delete(store, alice, "session-3");
+    struct hearth_session_store_stats stats;
+    (void)hearth_session_store_stats(store, &stats);
 }
 
 static void whatever_is_damaged(void **state) {
@@ -175,8 +175,8 @@ static void whatever_is_damaged(void **state) {
     uint8_t *bytes = malloc(whole_len);
     const uint64_t variants = env_number("HEARTH_DAMAGES", 200);
     for (uint64_t i = 0; i < variants; i++) {
-        const struct hearth_store_params params = {.path = path};
-        struct hearth_store *store = NULL;
+        const struct hearth_session_store_params params = {.path = path};
+        struct hearth_session_store *store = NULL;
         memcpy(bytes, whole, whole_len);
         for (uint32_t k = 0, n = 1 + rng_below(&rng, 2); k < n; k++) {
             const size_t len = spoil(&rng, bytes);
@@ -196,12 +196,12 @@ static void whatever_is_damaged(void **state) {
                 break;
             }
         }
-        if (store == NULL && hearth_store_create(&params, &store, NULL) != HEARTH_OK) {
+        if (store == NULL && hearth_session_store_create(&params, &store, NULL) != HEARTH_OK) {
             closed++;
         } else {
             use(store, &good, &bad);
         }
-        hearth_store_destroy(store);
+        hearth_session_store_destroy(store);
         assert_int_equal(files_like("*.bad-*"), 0);
     }
     hearth_health_clear(HEARTH_HEALTH_SESSION_DB);
@@ -229,11 +229,11 @@ static void what_is_left_is_recovered(void **state) {
         remove_all();
         write_file(path, bytes, len);
         const struct hearth_recovery_params params = {.from = path, .to = to};
-        if (hearth_store_recover_file(&params, &found, &msg) != HEARTH_OK) {
+        if (hearth_session_recover(&params, &found, &msg) != HEARTH_OK) {
             failed++;
             continue;
         }
-        struct hearth_store *store = open_with(to, NULL, 0);
+        struct hearth_session_store *store = open_with(to, NULL, 0);
         uint64_t sessions = 0;
         for (int session = 0; session < SESSIONS; session++) {
             sessions += check_session(store, session, true) > 0;
@@ -242,7 +242,7 @@ static void what_is_left_is_recovered(void **state) {
         assert_int_equal(stats_of(store).turns, found.turns);
         turns += found.turns;
         (void)say(store, none, "session-1", "goes on");
-        hearth_store_destroy(store);
+        hearth_session_store_destroy(store);
     }
     printf("%.1f of %d turns were saved on average; %llu files had nothing\n", (double)turns / (double)variants,
            SESSIONS * TURNS, (unsigned long long)failed);

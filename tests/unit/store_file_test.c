@@ -48,19 +48,19 @@ static void with_a_key_nothing_is_told(void **state) {
     (void)state;
     struct hearth_seal *seal = make_seal("key", 'k'), *wrong = make_seal("wrong", 'w');
     struct hearth_errmsg msg;
-    struct hearth_store *store = open_with(path, seal, 0);
+    struct hearth_session_store *store = open_with(path, seal, 0);
     uint8_t secret[32];
     struct said said = {.owner = alice,
-                        .id = hearth_store_id(),
+                        .id = hearth_turn_new_id(),
                         .session = "Xq7-session-Zk2",
                         .text = "Jv9wPq3xBody",
                         .config = "Hf5rLm1cConfig"};
     assert_int_equal(try_put(store, &said), HEARTH_OK);
     struct hearth_session session = {.name = "Ty8-other-Ub4", .owner = alice};
     assert_true(hearth_buf_text(&session.metadata, "Gd6nSw0eMeta"));
-    assert_int_equal(hearth_store_session_put(store, &session, false, NULL), HEARTH_OK);
+    assert_int_equal(hearth_session_put(store, &session, false, NULL), HEARTH_OK);
     hearth_buf_finish(&session.metadata);
-    assert_int_equal(hearth_store_secret(store, secret), HEARTH_OK);
+    assert_int_equal(hearth_session_store_secret(store, secret), HEARTH_OK);
     static const char *const plain[] = {"Xq7", "Zk2", "Jv9", "Pq3x", "Hf5", "Lm1c", "Ty8", "Gd6", "Sw0e"};
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
         assert_false(holds(plain[i], strlen(plain[i])));
@@ -75,27 +75,27 @@ static void with_a_key_nothing_is_told(void **state) {
         }
     }
     assert_false(holds(numbers, sizeof numbers));
-    turn.path = hearth_store_path_id(store, model, salt, turn.tokens.v, turn.tokens.n);
-    struct hearth_store *plain_store = open_with(NULL, NULL, 0);
+    turn.path = hearth_turn_path_id(store, model, salt, turn.tokens.v, turn.tokens.n);
+    struct hearth_session_store *plain_store = open_with(NULL, NULL, 0);
     assert_false(hearth_digest_equal(turn.path, path_of(plain_store, said.text))); /* nobody can try guesses */
-    hearth_store_destroy(plain_store);
+    hearth_session_store_destroy(plain_store);
     hearth_turn_finish(&turn);
     assert_text(store, said.id, said.text);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 
-    const struct hearth_store_params params[] = {{.path = path, .seal = wrong}, {.path = path}};
+    const struct hearth_session_store_params params[] = {{.path = path, .seal = wrong}, {.path = path}};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(hearth_store_create(&params[i], &store, &msg), HEARTH_ERR_STATE);
+        assert_int_equal(hearth_session_store_create(&params[i], &store, &msg), HEARTH_ERR_STATE);
         assert_null(store);
         assert_non_null(strstr(msg.text, "encrypted"));
     }
     store = open_with(path, seal, 0);
     assert_text(store, said.id, said.text);
     assert_same(head_of(store, "Xq7-session-Zk2"), said.id);
-    assert_int_equal(hearth_store_delete(store, alice, said.id), HEARTH_OK);
+    assert_int_equal(hearth_turn_delete(store, alice, said.id), HEARTH_OK);
     assert_false(holds(numbers, sizeof numbers));
     assert_forget(store, said.text, 0);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     hearth_seal_destroy(seal);
     hearth_seal_destroy(wrong);
     assert_int_equal(warnings, 0);
@@ -113,9 +113,9 @@ static void spoil(long at, const char *text, size_t len) {
 /* Nothing is moved out of the way, and nothing is begun in its place. */
 static void a_damaged_database_stays(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_digest turn = say(store, none, "work", "a");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     char first[4096];
     int fd = open(path, O_RDONLY);
     assert_int_equal(read(fd, first, sizeof first), sizeof first);
@@ -128,19 +128,19 @@ static void a_damaged_database_stays(void **state) {
     spoil(0, first, sizeof first);
     store = open_plain();
     assert_text(store, turn, "a");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     assert_int_equal(warnings, 0);
 }
 
 /* What is on a bad page is an error, every time; the rest is read and written as before. */
 static void damage_is_found_while_serving(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_digest at = none;
     for (int i = 0; i < 300; i++) {
         at = say(store, none, "work", "a text");
     }
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
     char zeros[4096] = {0};
@@ -157,12 +157,12 @@ static void damage_is_found_while_serving(void **state) {
         for (int i = 0; i < 3; i++) {
             assert_int_equal(find(store, at), HEARTH_ERR_STATE);
             struct hearth_session session;
-            assert_int_equal(hearth_store_session_get(store, alice, "work", &session), HEARTH_ERR_STATE);
+            assert_int_equal(hearth_session_get(store, alice, "work", &session), HEARTH_ERR_STATE);
         }
-        const struct said said = {.owner = alice, .id = hearth_store_id(), .session = "work", .text = "anew"};
+        const struct said said = {.owner = alice, .id = hearth_turn_new_id(), .session = "work", .text = "anew"};
         assert_int_equal(try_put(store, &said), HEARTH_ERR_STATE);
         assert_true(hearth_health_raised(HEARTH_HEALTH_SESSION_DB, NULL, 0));
-        hearth_store_destroy(store);
+        hearth_session_store_destroy(store);
     }
     free(whole);
     assert_int_equal(files_like("*.bad-*"), 0);
@@ -171,12 +171,12 @@ static void damage_is_found_while_serving(void **state) {
 
 static void one_bad_page_costs_what_is_on_it(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_digest turns[300];
     for (int i = 0; i < 300; i++) {
         turns[i] = say(store, none, NULL, "a text");
     }
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
     uint8_t *whole = malloc((size_t)st.st_size);
@@ -203,19 +203,19 @@ static void one_bad_page_costs_what_is_on_it(void **state) {
     printf("%d of 300 turns were on the bad page\n", lost);
     assert_true(lost > 0 && lost < 100);
     (void)say(store, none, "work", "goes on");
-    assert_int_equal(hearth_store_sweep(store, 10), 0); /* looks through the file */
+    assert_int_equal(hearth_session_store_sweep(store, 10), 0); /* looks through the file */
     assert_true(hearth_health_raised(HEARTH_HEALTH_SESSION_DB, NULL, 0));
     hearth_health_clear(HEARTH_HEALTH_SESSION_DB);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 /* Single bits anywhere: what comes back is what was put, or an error. */
 static void a_flipped_bit_is_never_read(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_digest one = say(store, none, "work", "the first one of them"),
                          two = say(store, one, "work", "and two");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     struct rng rng = {seed_announced(20261125)};
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
@@ -238,26 +238,26 @@ static void a_flipped_bit_is_never_read(void **state) {
         assert_int_equal(write(fd, whole, (size_t)st.st_size), st.st_size);
         whole[at] ^= (uint8_t)(1u << i % 8);
         close(fd);
-        const struct hearth_store_params params = {.path = path};
-        if (hearth_store_create(&params, &store, NULL) != HEARTH_OK) {
+        const struct hearth_session_store_params params = {.path = path};
+        if (hearth_session_store_create(&params, &store, NULL) != HEARTH_OK) {
             misses++;
             continue;
         }
         struct hearth_turn got;
         struct hearth_line line;
-        if (hearth_store_get(store, alice, two, &got) == HEARTH_OK) {
+        if (hearth_turn_get(store, alice, two, &got) == HEARTH_OK) {
             wrong += strcmp((const char *)got.body.data, "and two") != 0 || !hearth_digest_equal(got.parent, one) ||
                      got.status != HEARTH_TURN_COMPLETED || got.base_tokens != 21 || got.tokens.n != 7;
         } else {
             misses++;
         }
-        if (hearth_store_line(store, alice, two, &line) == HEARTH_OK) {
+        if (hearth_line_get(store, alice, two, &line) == HEARTH_OK) {
             wrong += line.count != 2 || strcmp((const char *)line.turns[0].body.data, "the first one of them") != 0;
         }
         hearth_turn_finish(&got);
         hearth_line_finish(&line);
-        (void)hearth_store_delete(store, alice, two);
-        hearth_store_destroy(store);
+        (void)hearth_turn_delete(store, alice, two);
+        hearth_session_store_destroy(store);
     }
     printf("%d of 400 flipped bits made a miss\n", misses);
     assert_int_equal(wrong, 0);
@@ -267,59 +267,59 @@ static void a_flipped_bit_is_never_read(void **state) {
 
 static void a_row_that_does_not_verify_is_an_error(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_digest one = say(store, none, "work", "one"), two = say(store, one, "work", "two");
     sql("UPDATE turns SET body = CAST(substr(body, 1, 5) || X'00' || substr(body, 7) AS BLOB) WHERE id = 1");
     struct hearth_line line;
     assert_int_equal(find(store, one), HEARTH_ERR_STATE);
-    assert_int_equal(hearth_store_line(store, alice, two, &line), HEARTH_ERR_STATE);
+    assert_int_equal(hearth_line_get(store, alice, two, &line), HEARTH_ERR_STATE);
     assert_int_equal(find(store, two), HEARTH_OK);
-    assert_int_equal(hearth_store_delete(store, alice, two), HEARTH_OK); /* it can go all the same */
-    assert_int_equal(hearth_store_delete(store, alice, one), HEARTH_OK);
+    assert_int_equal(hearth_turn_delete(store, alice, two), HEARTH_OK); /* it can go all the same */
+    assert_int_equal(hearth_turn_delete(store, alice, one), HEARTH_OK);
     struct hearth_digest a = say(store, none, NULL, "a"), b = say(store, none, NULL, "b");
     sql("UPDATE turns SET body = (SELECT body FROM turns ORDER BY id LIMIT 1)"); /* in another's place */
     assert_int_equal(find(store, a), HEARTH_OK);
     assert_int_equal(find(store, b), HEARTH_ERR_STATE);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 static void a_removed_database_is_begun_anew(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_digest turn = say(store, none, "work", "a");
     char command[128];
     snprintf(command, sizeof command, "rm %s*", path);
     assert_int_equal(system(command), 0);
     assert_int_equal(find(store, turn), HEARTH_ERR_NOT_FOUND);
     turn = say(store, none, "work", "b");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     store = open_plain();
     assert_text(store, turn, "b");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 /* ---- versions ---- */
 
 static void another_file_is_refused(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_errmsg msg;
-    const struct hearth_store_params params = {.path = path};
+    const struct hearth_session_store_params params = {.path = path};
     struct hearth_digest turn = say(store, none, "work", "a");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     sql("PRAGMA user_version = 9999");
-    assert_int_equal(hearth_store_create(&params, &store, &msg), HEARTH_ERR_INVALID);
+    assert_int_equal(hearth_session_store_create(&params, &store, &msg), HEARTH_ERR_INVALID);
     assert_non_null(strstr(msg.text, "newer"));
     assert_non_null(strstr(msg.text, path));
     char text[64];
-    snprintf(text, sizeof text, "PRAGMA user_version = %d", hearth_store_kind.version);
+    snprintf(text, sizeof text, "PRAGMA user_version = %d", hearth_session_db_kind.version);
     sql(text);
     store = open_plain();
     assert_text(store, turn, "a");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     assert_int_equal(remove(path), 0);
     sql("CREATE TABLE shopping (what TEXT)");
-    assert_int_equal(hearth_store_create(&params, &store, &msg), HEARTH_ERR_INVALID);
+    assert_int_equal(hearth_session_store_create(&params, &store, &msg), HEARTH_ERR_INVALID);
     assert_int_equal(sql_number("SELECT count(*) FROM shopping"), 0);
     assert_int_equal(files_like("*.bad-*"), 0);
     assert_int_equal(warnings, 0);
@@ -364,24 +364,24 @@ static void an_older_version_is_brought_up_to_date(void **state) {
 /* No statement goes through a table, but those that count, and lists by an index. */
 static void every_statement_is_indexed(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
-    hearth_store_destroy(store);
+    struct hearth_session_store *store = open_plain();
+    hearth_session_store_destroy(store);
     sqlite3 *db;
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    for (size_t i = 0; i < hearth_store_kind.statement_count; i++) {
+    for (size_t i = 0; i < hearth_session_db_kind.statement_count; i++) {
         char text[4096];
         sqlite3_stmt *statement;
         if (i == PAGES_USED || i == COUNT_TURNS || i == COUNT_HIDDEN || i == COUNT_SESSIONS || i == COUNT_FORGETS ||
             i == COUNT_USES) {
             continue;
         }
-        snprintf(text, sizeof text, "EXPLAIN QUERY PLAN %s", hearth_store_kind.statements[i]);
+        snprintf(text, sizeof text, "EXPLAIN QUERY PLAN %s", hearth_session_db_kind.statements[i]);
         assert_int_equal(sqlite3_prepare_v2(db, text, -1, &statement, NULL), SQLITE_OK);
         while (sqlite3_step(statement) == SQLITE_ROW) {
             const char *plan = (const char *)sqlite3_column_text(statement, 3);
             bool scans = strncmp(plan, "SCAN", 4) == 0 && strcmp(plan, "SCAN CONSTANT ROW") != 0;
             if (scans || strstr(plan, "TEMP B-TREE") != NULL || strstr(plan, "AUTOMATIC") != NULL) {
-                fail_msg("%s\n%s", hearth_store_kind.statements[i], plan);
+                fail_msg("%s\n%s", hearth_session_db_kind.statements[i], plan);
             }
         }
         sqlite3_finalize(statement);
@@ -418,7 +418,7 @@ static void write_text(struct rng *rng, struct hearth_buf *out, size_t len) {
     }
 }
 
-static size_t put_long_turn(struct hearth_store *store, struct rng *rng, struct hearth_turn *turn) {
+static size_t put_long_turn(struct hearth_session_store *store, struct rng *rng, struct hearth_turn *turn) {
     const uint64_t number = rng_next(rng); /* no two paths are equal */
     struct hearth_buf question = {0}, answer = {0};
     write_text(rng, &question, 100 + rng_below(rng, 300));
@@ -439,7 +439,7 @@ static size_t put_long_turn(struct hearth_store *store, struct rng *rng, struct 
         assert_true(hearth_tokens_push(&turn->tokens, (hearth_token)rng_below(rng, most)));
     }
     turn->path = hearth_digest_bytes(&number, sizeof number);
-    assert_int_equal(hearth_store_put(store, turn, NULL), HEARTH_OK);
+    assert_int_equal(hearth_turn_put(store, turn, NULL), HEARTH_OK);
     hearth_buf_finish(&question);
     hearth_buf_finish(&answer);
     return text;
@@ -449,7 +449,7 @@ static size_t put_long_turn(struct hearth_store *store, struct rng *rng, struct 
 static void measure(const struct hearth_seal *seal, size_t conversations) {
     enum { TURNS = 50 };
     struct rng rng = {seed_announced(20261126)};
-    struct hearth_store *store = open_with(path, seal, 0);
+    struct hearth_session_store *store = open_with(path, seal, 0);
     struct hearth_digest *heads = calloc(conversations, sizeof heads[0]);
     uint32_t *tokens = calloc(conversations, sizeof tokens[0]);
     size_t text = 0;
@@ -457,7 +457,7 @@ static void measure(const struct hearth_seal *seal, size_t conversations) {
         for (size_t j = 0; j < conversations; j++) {
             char name[64];
             snprintf(name, sizeof name, "conv_%032zx", j * 7919);
-            struct hearth_turn turn = {.id = hearth_store_id(),
+            struct hearth_turn turn = {.id = hearth_turn_new_id(),
                                        .owner = alice,
                                        .parent = heads[j],
                                        .status = HEARTH_TURN_COMPLETED,
@@ -473,12 +473,12 @@ static void measure(const struct hearth_seal *seal, size_t conversations) {
         }
     }
     struct hearth_line line;
-    assert_int_equal(hearth_store_line(store, alice, heads[conversations / 2], &line), HEARTH_OK);
+    assert_int_equal(hearth_line_get(store, alice, heads[conversations / 2], &line), HEARTH_OK);
     assert_int_equal(line.count, TURNS);
     assert_int_equal(line.tokens_turns, TURNS);
     hearth_line_finish(&line);
     uint64_t used = stats_of(store).bytes;
-    hearth_store_destroy(store); /* the log goes into the file */
+    hearth_session_store_destroy(store); /* the log goes into the file */
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
     printf("%zu conversations: %zu bytes of text, %lld of file, %.2f times the text\n", conversations, text,

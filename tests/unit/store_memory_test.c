@@ -30,14 +30,15 @@ static void *grow(void *old, int n) {
     return fails() ? NULL : real.xRealloc(old, n);
 }
 
-static struct hearth_store *store;
+static struct hearth_session_store *store;
 static struct hearth_digest first, last;
 static int number;
 
 static int put(void) {
     char name[32];
     snprintf(name, sizeof name, "s%d", number++);
-    const struct said said = {.owner = alice, .id = hearth_store_id(), .session = name, .text = "text", .config = "{}"};
+    const struct said said = {
+        .owner = alice, .id = hearth_turn_new_id(), .session = name, .text = "text", .config = "{}"};
     const int err = try_put(store, &said);
     if (err == HEARTH_OK) {
         last = said.id;
@@ -47,7 +48,7 @@ static int put(void) {
 
 static int get_turn(void) {
     struct hearth_turn turn;
-    const int err = hearth_store_get(store, alice, first, &turn);
+    const int err = hearth_turn_get(store, alice, first, &turn);
     if (err == HEARTH_OK) {
         assert_string_equal((const char *)turn.body.data, "the first");
     }
@@ -57,7 +58,7 @@ static int get_turn(void) {
 
 static int get_line(void) {
     struct hearth_line line;
-    const int err = hearth_store_line(store, alice, first, &line);
+    const int err = hearth_line_get(store, alice, first, &line);
     if (err == HEARTH_OK) {
         assert_int_equal(line.count, 1);
     }
@@ -69,7 +70,7 @@ static int list(void) {
     const struct hearth_session_query query = {.owner = alice};
     struct hearth_session *all;
     size_t count;
-    const int err = hearth_store_sessions(store, &query, &all, &count);
+    const int err = hearth_session_list(store, &query, &all, &count);
     assert_true(err != HEARTH_OK || count > 0);
     for (size_t i = 0; i < count; i++) {
         hearth_session_finish(&all[i]);
@@ -79,19 +80,19 @@ static int list(void) {
 }
 
 static int delete_one(void) {
-    const int err = hearth_store_delete(store, alice, last);
+    const int err = hearth_turn_delete(store, alice, last);
     return err == HEARTH_ERR_NOT_FOUND ? HEARTH_OK : err;
 }
 
 static int sweep(void) {
-    const int count = hearth_store_sweep(store, 10);
+    const int count = hearth_session_store_sweep(store, 10);
     return count < 0 ? count : HEARTH_OK;
 }
 
 static int reopen(void) {
-    hearth_store_destroy(store);
-    const struct hearth_store_params params = {.path = path};
-    return hearth_store_create(&params, &store, NULL);
+    hearth_session_store_destroy(store);
+    const struct hearth_session_store_params params = {.path = path};
+    return hearth_session_store_create(&params, &store, NULL);
 }
 
 /* Fails every allocation of an operation, the first one first; of thousands of them, one in `sparse` of those so far.
@@ -129,7 +130,7 @@ static void every_allocation(bool in_memory) {
         every_one("open", reopen, 20);
     }
     assert_text(store, first, "the first");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     assert_false(hearth_health_raised(HEARTH_HEALTH_SESSION_DB, NULL, 0));
 }
 

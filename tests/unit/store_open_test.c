@@ -94,7 +94,7 @@ static void what_stands_beside_is_left_alone(void **state) {
     static const char *const suffixes[] = {"-wal", "-journal", "-shm", ".lock"};
     static const char text[] = "a diary of mine";
     char beside[160];
-    hearth_store_destroy(open_plain());
+    hearth_session_store_destroy(open_plain());
     for (int round = 0; round < 2; round++) {
         for (size_t i = 0; i < 4; i++) {
             snprintf(beside, sizeof beside, "%s%s", path, suffixes[i]);
@@ -106,7 +106,7 @@ static void what_stands_beside_is_left_alone(void **state) {
             assert_true(fails_to_open(i == 3 ? beside : "is no file of hearth's") < 0);
             assert_int_equal(rmdir(beside), 0);
         }
-        hearth_store_destroy(open_plain());
+        hearth_session_store_destroy(open_plain());
         assert_int_equal(remove(path), 0); /* and once more without a database */
         snprintf(beside, sizeof beside, "%s.lock", path);
         assert_int_equal(remove(beside), 0);
@@ -141,9 +141,9 @@ static void a_log_of_another_database_is_not_taken(void **state) {
     (void)state;
     char other[100], log[160], lock[160];
     size_t file_len, log_len;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     const struct hearth_digest at = say(store, none, "work", "one");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     snprintf(other, sizeof other, "%s/other.db", directory);
     snprintf(log, sizeof log, "%s-wal", path);
     make_log(other, "PRAGMA journal_mode = WAL; CREATE TABLE a (x); INSERT INTO a VALUES (randomblob(99999))", log);
@@ -162,11 +162,11 @@ static void a_log_of_another_database_is_not_taken(void **state) {
     char copy[2][160];
     snprintf(copy[0], sizeof copy[0], "%s/saved.db", directory);
     snprintf(copy[1], sizeof copy[1], "%s/backup.db", directory);
-    assert_int_equal(hearth_store_backup(store, copy[1], &msg), HEARTH_OK);
-    hearth_store_destroy(store);
+    assert_int_equal(hearth_session_store_backup(store, copy[1], &msg), HEARTH_OK);
+    hearth_session_store_destroy(store);
     const struct hearth_recovery_params recovery = {.from = path, .to = copy[0]};
     struct hearth_recovery found;
-    assert_int_equal(hearth_store_recover_file(&recovery, &found, &msg), HEARTH_OK);
+    assert_int_equal(hearth_session_recover(&recovery, &found, &msg), HEARTH_OK);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(rename(copy[i], path), 0);
         int fd = open(log, O_CREAT | O_WRONLY | O_TRUNC, 0600);
@@ -180,7 +180,7 @@ static void a_log_of_another_database_is_not_taken(void **state) {
         assert_int_equal(remove(log), 0);
         store = open_plain();
         assert_text(store, at, "one");
-        hearth_store_destroy(store);
+        hearth_session_store_destroy(store);
     }
     free(log_bytes);
 }
@@ -196,11 +196,11 @@ static void a_log_without_its_file_is_an_error(void **state) {
     (void)state;
     char log[160];
     size_t file_len, log_len;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     const struct hearth_digest at = say(store, none, "work", "one");
     snprintf(log, sizeof log, "%s-wal", path);
     char *file_bytes = bytes_of(path, &file_len), *log_bytes = bytes_of(log, &log_len); /* as kill -9 leaves them */
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     assert_true(log_len > 0);
     for (int empty = 0; empty < 2; empty++) {
         assert_int_equal(remove(path), 0);
@@ -213,7 +213,7 @@ static void a_log_without_its_file_is_an_error(void **state) {
         put_bytes(path, file_bytes, file_len);
         store = open_plain();
         assert_text(store, at, "one");
-        hearth_store_destroy(store);
+        hearth_session_store_destroy(store);
     }
     free(file_bytes);
     free(log_bytes);
@@ -225,7 +225,7 @@ static void a_log_with_a_gap_is_an_error(void **state) {
     enum { TURNS = 12, FRAME = 24 + 4096 };
     char log[160], saved[100];
     size_t file_len, log_len;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_digest at[TURNS];
     for (int i = 0; i < TURNS; i++) {
         at[i] = say(store, i > 0 ? at[i - 1] : none, "work", "x");
@@ -233,7 +233,7 @@ static void a_log_with_a_gap_is_an_error(void **state) {
     snprintf(log, sizeof log, "%s-wal", path);
     snprintf(saved, sizeof saved, "%s/saved.db", directory);
     char *file_bytes = bytes_of(path, &file_len), *log_bytes = bytes_of(log, &log_len); /* as kill -9 leaves them */
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     const size_t frames = (log_len - 32) / FRAME;
     assert_true(frames > 2 * TURNS);
     /* The salt of the head, its page size, its sum; then each part of a frame in the middle. */
@@ -250,7 +250,7 @@ static void a_log_with_a_gap_is_an_error(void **state) {
         struct hearth_recovery found;
         struct hearth_errmsg msg;
         if (places[i] != 9) {
-            assert_int_equal(hearth_store_recover_file(&recovery, &found, &msg), HEARTH_OK);
+            assert_int_equal(hearth_session_recover(&recovery, &found, &msg), HEARTH_OK);
             assert_int_equal(found.turns + found.lost_turns, TURNS);
             assert_true(found.turns >= TURNS - 2);
             assert_int_equal(remove(saved), 0);
@@ -263,23 +263,23 @@ static void a_log_with_a_gap_is_an_error(void **state) {
         put_bytes(log, log_bytes, log_len - cut);
         store = open_plain();
         assert_text(store, at[TURNS - 4], "x");
-        hearth_store_destroy(store);
+        hearth_session_store_destroy(store);
     }
     put_bytes(path, file_bytes, file_len);
     log_bytes[log_len - FRAME / 2] ^= 4;
     put_bytes(log, log_bytes, log_len);
     store = open_plain();
     assert_text(store, at[TURNS - 2], "x");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     free(file_bytes);
     free(log_bytes);
 }
 
 static void an_emptied_file_is_not_begun(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     (void)say(store, none, "work", "a");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     assert_int_equal(truncate(path, 0), 0);
     assert_int_equal(fails_to_open("is empty, and it was not"), HEARTH_ERR_STATE);
     char lock[128];
@@ -287,7 +287,7 @@ static void an_emptied_file_is_not_begun(void **state) {
     assert_int_equal(remove(lock), 0);
     store = open_plain(); /* an empty file alone is nobody's */
     (void)say(store, none, "work", "a");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 /* The first version as it was, from its own step, with the rows of this one. */
@@ -301,17 +301,17 @@ static void the_first_version_is_brought_up(void **state) {
         "INSERT INTO configs SELECT id, key, body FROM v2.configs;"
         "INSERT INTO turns SELECT * FROM v2.turns;"
         "INSERT INTO sessions SELECT id, key, owner, head, created, used, body FROM v2.sessions";
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_digest one = say(store, none, "work", "one"), two = say(store, one, "work", "two");
-    struct hearth_store_quota was, now;
-    assert_int_equal(hearth_store_owner_usage(store, alice, &was), HEARTH_OK);
-    hearth_store_destroy(store);
+    struct hearth_session_quota was, now;
+    assert_int_equal(hearth_session_owner_usage(store, alice, &was), HEARTH_OK);
+    hearth_session_store_destroy(store);
     char other[128], *filled = sqlite3_mprintf(rows, path), *why = NULL;
     snprintf(other, sizeof other, "%s.v2", path);
     assert_int_equal(rename(path, other), 0);
     sqlite3 *db;
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, hearth_store_kind.steps[0], NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, hearth_session_db_kind.steps[0], NULL, NULL, NULL), SQLITE_OK);
     if (sqlite3_exec(db, filled, NULL, NULL, &why) != SQLITE_OK) {
         fail_msg("%s", why);
     }
@@ -326,12 +326,12 @@ static void the_first_version_is_brought_up(void **state) {
     store = open_plain();
     assert_letters(store, two, "onetwo");
     assert_same(head_of(store, "work"), two);
-    assert_int_equal(hearth_store_owner_usage(store, alice, &now), HEARTH_OK);
+    assert_int_equal(hearth_session_owner_usage(store, alice, &now), HEARTH_OK);
     assert_int_equal(now.bytes, was.bytes);
     assert_int_equal(now.sessions, 1);
     assert_int_equal(now.tokens, was.tokens);
     assert_true(now.tokens > 0);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     uint8_t head[21];
     int fd = open(path, O_RDONLY);
     assert_int_equal(read(fd, head, sizeof head), sizeof head);
@@ -344,7 +344,7 @@ static void the_first_version_is_brought_up(void **state) {
 
 static void a_backup_is_a_database(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_errmsg msg;
     struct hearth_digest at = none;
     for (int i = 0; i < 50; i++) {
@@ -352,14 +352,14 @@ static void a_backup_is_a_database(void **state) {
     }
     char copy[128];
     snprintf(copy, sizeof copy, "%s.copy", path);
-    assert_int_equal(hearth_store_backup(store, copy, &msg), HEARTH_OK);
-    assert_int_equal(hearth_store_backup(store, copy, &msg), HEARTH_ERR_IO); /* it is there */
-    assert_int_equal(hearth_store_delete(store, alice, at), HEARTH_OK);
-    hearth_store_destroy(store);
+    assert_int_equal(hearth_session_store_backup(store, copy, &msg), HEARTH_OK);
+    assert_int_equal(hearth_session_store_backup(store, copy, &msg), HEARTH_ERR_IO); /* it is there */
+    assert_int_equal(hearth_turn_delete(store, alice, at), HEARTH_OK);
+    hearth_session_store_destroy(store);
     assert_int_equal(files_like("*.new-*"), 0);
     store = open_with(copy, NULL, 0);
     assert_text(store, at, "x");
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 /* So that what is there can be read on a disk that is full. */
@@ -367,54 +367,54 @@ static void opening_writes_nothing(void **state) {
     (void)state;
     char log[160];
     struct stat before, after;
-    struct hearth_store *store = open_plain(), *again;
+    struct hearth_session_store *store = open_plain(), *again;
     const struct hearth_digest at = say(store, none, "work", "one");
     snprintf(log, sizeof log, "%s-wal", path);
     assert_int_equal(stat(log, &before), 0);
     again = open_plain();
     assert_text(again, at, "one");
-    hearth_store_destroy(again);
+    hearth_session_store_destroy(again);
     assert_int_equal(stat(log, &after), 0);
     assert_int_equal(after.st_size, before.st_size);
     assert_int_equal(after.st_mtim.tv_sec, before.st_mtim.tv_sec);
     assert_int_equal(after.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
     assert_int_equal(sql_number("PRAGMA auto_vacuum"), 2);
 }
 
 static void a_quota_is_kept(void **state) {
     (void)state;
-    struct hearth_store *store = open_plain();
+    struct hearth_session_store *store = open_plain();
     struct hearth_errmsg msg;
-    struct hearth_store_quota has, most = {.sessions = 2};
+    struct hearth_session_quota has, most = {.sessions = 2};
     struct hearth_session session = {.name = "a", .owner = alice, .quota = most};
-    assert_int_equal(hearth_store_session_put(store, &session, false, &msg), HEARTH_OK);
+    assert_int_equal(hearth_session_put(store, &session, false, &msg), HEARTH_OK);
     (void)say(store, none, "b", "text");
     session.name = "c";
-    assert_int_equal(hearth_store_session_put(store, &session, false, &msg), HEARTH_ERR_QUOTA);
+    assert_int_equal(hearth_session_put(store, &session, false, &msg), HEARTH_ERR_QUOTA);
     assert_non_null(strstr(msg.text, "2 conversations"));
-    const struct said said = {.owner = alice, .id = hearth_store_id(), .session = "d", .text = "more"};
+    const struct said said = {.owner = alice, .id = hearth_turn_new_id(), .session = "d", .text = "more"};
     struct hearth_turn turn = turn_of(&said);
     turn.quota = most;
-    assert_int_equal(hearth_store_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
-    assert_int_equal(hearth_store_owner_usage(store, alice, &has), HEARTH_OK);
-    turn.quota = (struct hearth_store_quota){.tokens = has.tokens};
-    assert_int_equal(hearth_store_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
+    assert_int_equal(hearth_turn_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
+    assert_int_equal(hearth_session_owner_usage(store, alice, &has), HEARTH_OK);
+    turn.quota = (struct hearth_session_quota){.tokens = has.tokens};
+    assert_int_equal(hearth_turn_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
     assert_non_null(strstr(msg.text, "tokens"));
-    turn.quota = (struct hearth_store_quota){.bytes = 10};
-    assert_int_equal(hearth_store_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
-    assert_int_equal(hearth_store_owner_check(store, alice, &turn.quota, false, &msg), HEARTH_ERR_QUOTA);
-    assert_int_equal(hearth_store_owner_check(store, bob, &turn.quota, false, &msg), HEARTH_OK);
+    turn.quota = (struct hearth_session_quota){.bytes = 10};
+    assert_int_equal(hearth_turn_put(store, &turn, &msg), HEARTH_ERR_QUOTA);
+    assert_int_equal(hearth_session_owner_check(store, alice, &turn.quota, false, &msg), HEARTH_ERR_QUOTA);
+    assert_int_equal(hearth_session_owner_check(store, bob, &turn.quota, false, &msg), HEARTH_OK);
     hearth_turn_finish(&turn);
-    assert_int_equal(hearth_store_session_delete(store, alice, "a"), HEARTH_OK);
-    assert_int_equal(hearth_store_session_put(store, &session, false, &msg), HEARTH_OK);
-    assert_int_equal(hearth_store_session_delete(store, alice, "b"), HEARTH_OK);
-    assert_int_equal(hearth_store_session_delete(store, alice, "c"), HEARTH_OK);
-    assert_int_equal(hearth_store_owner_usage(store, alice, &has), HEARTH_OK);
+    assert_int_equal(hearth_session_delete(store, alice, "a"), HEARTH_OK);
+    assert_int_equal(hearth_session_put(store, &session, false, &msg), HEARTH_OK);
+    assert_int_equal(hearth_session_delete(store, alice, "b"), HEARTH_OK);
+    assert_int_equal(hearth_session_delete(store, alice, "c"), HEARTH_OK);
+    assert_int_equal(hearth_session_owner_usage(store, alice, &has), HEARTH_OK);
     assert_int_equal(has.sessions, 0);
     assert_int_equal(has.bytes, 0); /* counted to the byte */
     assert_int_equal(has.tokens, 0);
-    hearth_store_destroy(store);
+    hearth_session_store_destroy(store);
 }
 
 int main(void) {

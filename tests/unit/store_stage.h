@@ -53,18 +53,18 @@ static inline int tear_down(void **state) {
     return system(command);
 }
 
-static inline struct hearth_store *open_with(const char *at, const struct hearth_seal *seal, int64_t ttl_us) {
-    const struct hearth_store_params params = {.path = at, .seal = seal, .ttl_us = ttl_us};
-    struct hearth_store *store;
+static inline struct hearth_session_store *open_with(const char *at, const struct hearth_seal *seal, int64_t ttl_us) {
+    const struct hearth_session_store_params params = {.path = at, .seal = seal, .ttl_us = ttl_us};
+    struct hearth_session_store *store;
     struct hearth_errmsg msg = {.text = ""};
-    int err = hearth_store_create(&params, &store, &msg);
+    int err = hearth_session_store_create(&params, &store, &msg);
     if (err != HEARTH_OK) {
         fail_msg("%d: %s", err, msg.text);
     }
     return store;
 }
 
-static inline struct hearth_store *open_plain(void) {
+static inline struct hearth_session_store *open_plain(void) {
     return open_with(path, NULL, 0);
 }
 
@@ -111,10 +111,10 @@ static inline int64_t sql_number(const char *text) {
 
 /* The error of opening, which says so; nothing was moved away. */
 static inline int fails_to_open(const char *says) {
-    const struct hearth_store_params params = {.path = path};
-    struct hearth_store *store;
+    const struct hearth_session_store_params params = {.path = path};
+    struct hearth_session_store *store;
     struct hearth_errmsg msg = {.text = ""};
-    int err = hearth_store_create(&params, &store, &msg);
+    int err = hearth_session_store_create(&params, &store, &msg);
     assert_null(store);
     if (strstr(msg.text, says) == NULL) {
         fail_msg("%s", msg.text);
@@ -134,12 +134,12 @@ struct said {
     const char *path; /* all letters up to and with it; NULL: it has none */
 };
 
-static inline struct hearth_digest path_of(struct hearth_store *store, const char *letters) {
+static inline struct hearth_digest path_of(struct hearth_session_store *store, const char *letters) {
     struct hearth_tokens tokens = {0};
     for (const char *at = letters; *at != '\0'; at++) {
         assert_true(hearth_tokens_push(&tokens, (hearth_token)*at * 1000));
     }
-    struct hearth_digest id = hearth_store_path_id(store, model, salt, tokens.v, tokens.n);
+    struct hearth_digest id = hearth_turn_path_id(store, model, salt, tokens.v, tokens.n);
     hearth_tokens_finish(&tokens);
     return id;
 }
@@ -161,20 +161,20 @@ static inline struct hearth_turn turn_of(const struct said *said) {
     return turn;
 }
 
-static inline int try_put(struct hearth_store *store, const struct said *said) {
+static inline int try_put(struct hearth_session_store *store, const struct said *said) {
     struct hearth_errmsg msg = {.text = ""};
     struct hearth_turn turn = turn_of(said);
     turn.path = said->path != NULL ? path_of(store, said->path) : none;
-    int err = hearth_store_put(store, &turn, &msg);
+    int err = hearth_turn_put(store, &turn, &msg);
     hearth_turn_finish(&turn);
     return err;
 }
 
 /* The tokens up to and with a turn, as letters; "" when they are not known. */
-static inline void letters_of(struct hearth_store *store, struct hearth_digest owner, struct hearth_digest id,
+static inline void letters_of(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
                               char *out, size_t cap) {
     struct hearth_line line;
-    assert_int_equal(hearth_store_line(store, owner, id, &line), HEARTH_OK);
+    assert_int_equal(hearth_line_get(store, owner, id, &line), HEARTH_OK);
     size_t n = line.tokens_turns == line.count ? line.tokens.n : 0;
     assert_true(n < cap);
     for (size_t i = 0; i < n; i++) {
@@ -185,15 +185,15 @@ static inline void letters_of(struct hearth_store *store, struct hearth_digest o
 }
 
 /* A turn that goes on from all of its parent. */
-static inline struct hearth_digest say(struct hearth_store *store, struct hearth_digest parent, const char *session,
-                                       const char *text) {
+static inline struct hearth_digest say(struct hearth_session_store *store, struct hearth_digest parent,
+                                       const char *session, const char *text) {
     char before[4096] = "", all[4096];
     if (parent.lo != 0 || parent.hi != 0) {
         letters_of(store, alice, parent, before, sizeof before);
     }
     assert_true(snprintf(all, sizeof all, "%s%s", before, text) < (int)sizeof all);
     const struct said said = {.owner = alice,
-                              .id = hearth_store_id(),
+                              .id = hearth_turn_new_id(),
                               .parent = parent,
                               .session = session,
                               .text = text,
@@ -205,62 +205,62 @@ static inline struct hearth_digest say(struct hearth_store *store, struct hearth
     return said.id;
 }
 
-static inline int find(struct hearth_store *store, struct hearth_digest id) {
+static inline int find(struct hearth_session_store *store, struct hearth_digest id) {
     struct hearth_turn turn;
-    int err = hearth_store_get(store, alice, id, &turn);
+    int err = hearth_turn_get(store, alice, id, &turn);
     hearth_turn_finish(&turn);
     return err;
 }
 
-static inline void assert_text(struct hearth_store *store, struct hearth_digest id, const char *text) {
+static inline void assert_text(struct hearth_session_store *store, struct hearth_digest id, const char *text) {
     struct hearth_turn turn;
-    assert_int_equal(hearth_store_get(store, alice, id, &turn), HEARTH_OK);
+    assert_int_equal(hearth_turn_get(store, alice, id, &turn), HEARTH_OK);
     assert_string_equal((const char *)turn.body.data, text);
     hearth_turn_finish(&turn);
 }
 
-static inline void assert_letters(struct hearth_store *store, struct hearth_digest id, const char *letters) {
+static inline void assert_letters(struct hearth_session_store *store, struct hearth_digest id, const char *letters) {
     char found[4096];
     letters_of(store, alice, id, found, sizeof found);
     assert_string_equal(found, letters);
 }
 
-static inline struct hearth_digest head_of(struct hearth_store *store, const char *name) {
+static inline struct hearth_digest head_of(struct hearth_session_store *store, const char *name) {
     struct hearth_session session;
-    assert_int_equal(hearth_store_session_get(store, alice, name, &session), HEARTH_OK);
+    assert_int_equal(hearth_session_get(store, alice, name, &session), HEARTH_OK);
     struct hearth_digest head = session.head;
     hearth_session_finish(&session);
     return head;
 }
 
-static inline void make_session(struct hearth_store *store, const char *name, struct hearth_digest head) {
+static inline void make_session(struct hearth_session_store *store, const char *name, struct hearth_digest head) {
     const struct hearth_session session = {.name = (char *)(uintptr_t)name, .owner = alice, .head = head};
-    assert_int_equal(hearth_store_session_put(store, &session, false, NULL), HEARTH_OK);
+    assert_int_equal(hearth_session_put(store, &session, false, NULL), HEARTH_OK);
 }
 
-static inline struct hearth_store_stats stats_of(struct hearth_store *store) {
-    struct hearth_store_stats stats;
-    assert_int_equal(hearth_store_stats(store, &stats), HEARTH_OK);
+static inline struct hearth_session_store_stats stats_of(struct hearth_session_store *store) {
+    struct hearth_session_store_stats stats;
+    assert_int_equal(hearth_session_store_stats(store, &stats), HEARTH_OK);
     return stats;
 }
 
 /* Takes the oldest forget: its letters, and how many of them are kept. */
-static inline void assert_forget(struct hearth_store *store, const char *letters, size_t kept) {
+static inline void assert_forget(struct hearth_session_store *store, const char *letters, size_t kept) {
     struct hearth_forget forget;
-    assert_int_equal(hearth_store_forget_next(store, model, 0, &forget), HEARTH_OK);
+    assert_int_equal(hearth_forget_next(store, model, 0, &forget), HEARTH_OK);
     assert_int_equal(forget.tokens.n, strlen(letters));
     for (size_t i = 0; i < forget.tokens.n; i++) {
         assert_int_equal(forget.tokens.v[i], letters[i] * 1000);
     }
     assert_int_equal(forget.keep_tokens, kept);
     assert_same(forget.salt, salt);
-    assert_int_equal(hearth_store_forget_done(store, forget.id), HEARTH_OK);
+    assert_int_equal(hearth_forget_done(store, forget.id), HEARTH_OK);
     hearth_forget_finish(&forget);
 }
 
-static inline void assert_no_forget(struct hearth_store *store) {
+static inline void assert_no_forget(struct hearth_session_store *store) {
     struct hearth_forget forget;
-    assert_int_equal(hearth_store_forget_next(store, model, 0, &forget), HEARTH_ERR_NOT_FOUND);
+    assert_int_equal(hearth_forget_next(store, model, 0, &forget), HEARTH_ERR_NOT_FOUND);
 }
 
 #endif

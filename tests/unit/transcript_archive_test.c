@@ -176,9 +176,9 @@ static struct turn_result turn(struct hearth_transcripts *transcripts, const str
     struct hearth_transcript_root root = hearth_transcript_root(NULL, NULL, salt);
     turn.restored = hearth_transcripts_restore(transcripts, root, messages, talk->count, true);
     struct hearth_transcript_prompt prompt = prompt_of(text, messages, talk->count, salt);
-    prompt.keep = keep > 0 && messages[keep - 1] != talk->messages[keep - 1] ? keep : 0;
+    prompt.prefix_messages = keep > 0 && messages[keep - 1] != talk->messages[keep - 1] ? keep : 0;
     char tail[8192];
-    if (prompt.keep > 0) {
+    if (prompt.prefix_messages > 0) {
         print_talk(talk, "", keep, tail, sizeof tail);
         memmove(tail + strlen("<|im_end|>\n"), tail, strlen(tail) + 1);
         memcpy(tail, "<|im_end|>\n", strlen("<|im_end|>\n"));

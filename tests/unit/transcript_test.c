@@ -2,7 +2,7 @@
  * "reads as" a message when it is the message's content, white space aside. */
 #include "engine/sim.h"
 #include "session/diagnose.h"
-#include "session/intern.h"
+#include "session/message_cache.h"
 #include "session/specials.h"
 #include "session/transcript.h"
 
@@ -344,35 +344,35 @@ static void control_tokens_are_found(void **state) {
 static void messages_are_found_by_their_bytes(void **state) {
     (void)state;
     const struct hearth_digest salt = {1, 2}, other = {1, 3};
-    struct hearth_intern *intern = hearth_intern_create(4000);
+    struct hearth_message_cache *message_cache = hearth_message_cache_create(4000);
     struct hearth_message *message = say(HEARTH_ROLE_USER, "hello");
-    assert_null(hearth_intern_get(intern, salt, "bytes", 5));
-    hearth_intern_put(intern, salt, "bytes", 5, message);
-    struct hearth_message *found = hearth_intern_get(intern, salt, "bytes", 5);
+    assert_null(hearth_message_cache_get(message_cache, salt, "bytes", 5));
+    hearth_message_cache_put(message_cache, salt, "bytes", 5, message);
+    struct hearth_message *found = hearth_message_cache_get(message_cache, salt, "bytes", 5);
     assert_ptr_equal(found, message);
     hearth_message_unref(found);
-    assert_null(hearth_intern_get(intern, salt, "byte", 4));
-    assert_null(hearth_intern_get(intern, other, "bytes", 5)); /* of another tenant */
+    assert_null(hearth_message_cache_get(message_cache, salt, "byte", 4));
+    assert_null(hearth_message_cache_get(message_cache, other, "bytes", 5)); /* of another tenant */
     struct hearth_message *theirs = say(HEARTH_ROLE_USER, "hello");
-    hearth_intern_put(intern, other, "bytes", 5, theirs);
-    found = hearth_intern_get(intern, other, "bytes", 5);
+    hearth_message_cache_put(message_cache, other, "bytes", 5, theirs);
+    found = hearth_message_cache_get(message_cache, other, "bytes", 5);
     assert_ptr_equal(found, theirs);
     hearth_message_unref(found);
-    found = hearth_intern_get(intern, salt, "bytes", 5);
+    found = hearth_message_cache_get(message_cache, salt, "bytes", 5);
     assert_ptr_equal(found, message);
     hearth_message_unref(found);
     hearth_message_unref(theirs);
     for (int i = 0; i < 100; i++) {
         char bytes[16];
         snprintf(bytes, sizeof bytes, "%d", i);
-        hearth_intern_put(intern, salt, bytes, strlen(bytes), message);
+        hearth_message_cache_put(message_cache, salt, bytes, strlen(bytes), message);
     }
-    assert_null(hearth_intern_get(intern, salt, "bytes", 5));
-    found = hearth_intern_get(intern, salt, "99", 2);
+    assert_null(hearth_message_cache_get(message_cache, salt, "bytes", 5));
+    found = hearth_message_cache_get(message_cache, salt, "99", 2);
     assert_ptr_equal(found, message);
     hearth_message_unref(found);
     hearth_message_unref(message);
-    hearth_intern_destroy(intern);
+    hearth_message_cache_destroy(message_cache);
 }
 
 int main(void) {

@@ -108,7 +108,7 @@ static bool inherit(struct hearth_job *job, json_t *body) {
     struct hearth_turn turn = {0};
     int index;
     if (id == NULL || !hearth_id_parse(id, &digest, &index) || index >= 0 ||
-        hearth_store_get(job->api->store, job->owner, digest, &turn) != HEARTH_OK) {
+        hearth_turn_get(job->api->store, job->owner, digest, &turn) != HEARTH_OK) {
         return true; /* what is wrong with it is told later */
     }
     json_t *response = hearth_response_of_turn(&turn, job->api->model_name);

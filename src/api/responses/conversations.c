@@ -98,7 +98,7 @@ static bool load(struct hearth_job *job, struct hearth_session *session) {
     if (name == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    const int err = hearth_store_session_get(job->api->store, job->owner, name, session);
+    const int err = hearth_session_get(job->api->store, job->owner, name, session);
     const bool ok = err == HEARTH_OK || fail_store(job, err, name, NULL);
     free(name);
     return ok;
@@ -107,7 +107,7 @@ static bool load(struct hearth_job *job, struct hearth_session *session) {
 /* Answers with a conversation as it stands. */
 static bool respond(struct hearth_job *job, const char *name) {
     struct hearth_session session = {0};
-    const int err = hearth_store_session_get(job->api->store, job->owner, name, &session);
+    const int err = hearth_session_get(job->api->store, job->owner, name, &session);
     if (err != HEARTH_OK) {
         return fail_store(job, err, name, NULL);
     }
@@ -163,7 +163,7 @@ static bool put_items(struct hearth_job *job, const struct hearth_session *sessi
         turn->session == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    const int err = hearth_store_put(job->api->store, turn, &msg);
+    const int err = hearth_turn_put(job->api->store, turn, &msg);
     return err == HEARTH_OK || fail_store(job, err, session->name, &msg);
 }
 
@@ -172,11 +172,11 @@ bool hearth_conversations_create_prepare(struct hearth_job *job, const json_t *b
     struct hearth_session session = {.name = name, .owner = job->owner, .quota = job->caller.stored};
     struct hearth_turn turn = {0};
     struct hearth_errmsg msg = {{0}};
-    hearth_id_print(name, sizeof name, "conv_", hearth_store_id(), -1);
+    hearth_id_print(name, sizeof name, "conv_", hearth_turn_new_id(), -1);
     json_t *items = hearth_key_limits_store(job, true) ? read_items(job, body) : NULL;
     bool ok = items != NULL && read_metadata(job, body, &session);
     if (ok) {
-        const int err = hearth_store_session_put(job->api->store, &session, false, &msg);
+        const int err = hearth_session_put(job->api->store, &session, false, &msg);
         ok = err == HEARTH_OK || fail_store(job, err, name, &msg);
     }
     if (ok && json_array_size(items) > 0) {
@@ -208,7 +208,7 @@ bool hearth_conversations_update_prepare(struct hearth_job *job, const json_t *b
     bool ok = read_metadata(job, body, &session);
     session.head = (struct hearth_digest){0, 0}; /* which stays */
     if (ok) {
-        const int err = hearth_store_session_put(job->api->store, &session, true, &msg);
+        const int err = hearth_session_put(job->api->store, &session, true, &msg);
         ok = err == HEARTH_OK || fail_store(job, err, session.name, &msg);
     }
     ok = ok && respond(job, session.name);
@@ -223,7 +223,7 @@ bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *b
         return hearth_api_fail_nomem(&job->error);
     }
     const uint32_t turns = hearth_kept_count_turns(job, name);
-    const int err = hearth_store_session_delete(job->api->store, job->owner, name);
+    const int err = hearth_session_delete(job->api->store, job->owner, name);
     bool ok = err == HEARTH_OK || fail_store(job, err, name, NULL);
     if (ok) {
         hearth_access_log_deleted(job, "conversation", name, turns);
@@ -246,7 +246,7 @@ static bool load_line(struct hearth_job *job, struct hearth_session *session, st
     if (!load(job, session)) {
         return false;
     }
-    const int err = is_begun(session) ? hearth_store_line(job->api->store, job->owner, session->head, line) : HEARTH_OK;
+    const int err = is_begun(session) ? hearth_line_get(job->api->store, job->owner, session->head, line) : HEARTH_OK;
     if (err != HEARTH_OK) {
         hearth_session_finish(session);
         return hearth_api_fail_err(&job->error, err, NULL);
@@ -369,7 +369,7 @@ static json_t *without_item(const struct hearth_turn *turn, size_t index) {
 static bool rewrite(struct hearth_job *job, struct hearth_digest id, json_t *body) {
     struct hearth_turn turn = {0};
     struct hearth_errmsg msg = {{0}};
-    int err = hearth_store_get(job->api->store, job->owner, id, &turn);
+    int err = hearth_turn_get(job->api->store, job->owner, id, &turn);
     if (err == HEARTH_ERR_NOT_FOUND && body == NULL) {
         return true; /* hidden: nobody can go on from it alone */
     }
@@ -383,7 +383,7 @@ static bool rewrite(struct hearth_job *job, struct hearth_digest id, json_t *bod
             err = hearth_json_write(body, &turn.body) ? HEARTH_OK : HEARTH_ERR_NOMEM;
             body = NULL;
         }
-        err = err == HEARTH_OK ? hearth_store_put(job->api->store, &turn, &msg) : err;
+        err = err == HEARTH_OK ? hearth_turn_put(job->api->store, &turn, &msg) : err;
     }
     json_decref(body);
     hearth_turn_finish(&turn);

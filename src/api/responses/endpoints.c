@@ -56,7 +56,7 @@ static bool load(struct hearth_job *job, struct hearth_turn *turn) {
         return hearth_api_fail_nomem(&job->error);
     }
     if (hearth_id_parse(id, &digest, &index) && index < 0) {
-        err = hearth_store_get(job->api->store, job->owner, digest, turn);
+        err = hearth_turn_get(job->api->store, job->owner, digest, turn);
     }
     const bool ok = err == HEARTH_OK || (err == HEARTH_ERR_NOT_FOUND ? fail_not_found(job, id)
                                                                      : hearth_api_fail_err(&job->error, err, NULL));
@@ -95,7 +95,7 @@ bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body)
     }
     hearth_id_print(id, sizeof id, "resp_", turn.id, -1);
     const bool open = is_open(&turn);
-    const int err = open ? HEARTH_OK : hearth_store_delete(job->api->store, job->owner, turn.id);
+    const int err = open ? HEARTH_OK : hearth_turn_delete(job->api->store, job->owner, turn.id);
     hearth_turn_finish(&turn);
     if (open) {
         return hearth_api_fail(&job->error, 400, "invalid_value", "response_id",
@@ -145,7 +145,7 @@ static bool load_cancelled(struct hearth_job *job, struct hearth_turn *turn, int
     if (loaded && is_open(turn)) {
         turn->status = HEARTH_TURN_CANCELLED;
         turn->again = turn->joins = true;
-        *err = hearth_store_put(job->api->store, turn, NULL);
+        *err = hearth_turn_put(job->api->store, turn, NULL);
     }
     pthread_mutex_unlock(&job->api->ends_mutex);
     return loaded;

@@ -47,7 +47,7 @@ static json_t *follow(struct hearth_job *job, const json_t *reference, const cha
         return NULL;
     }
     if (hearth_id_parse(id, &digest, &at) && at >= 0 &&
-        hearth_store_get(job->api->store, job->owner, digest, &turn) == HEARTH_OK) {
+        hearth_turn_get(job->api->store, job->owner, digest, &turn) == HEARTH_OK) {
         item = item_of(&turn, at);
         hearth_turn_finish(&turn);
     }

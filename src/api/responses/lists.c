@@ -111,7 +111,7 @@ static bool collect(struct hearth_job *job, struct hearth_digest end, const char
         return false;
     }
     const bool begun = end.lo != 0 || end.hi != 0;
-    const int err = begun ? hearth_store_line_walk(job->api->store, job->owner, end, &how) : HEARTH_OK;
+    const int err = begun ? hearth_line_read(job->api->store, job->owner, end, &how) : HEARTH_OK;
     if (err == HEARTH_ERR_INVALID || (err == HEARTH_OK && after != NULL && !page->found)) {
         return hearth_api_fail(&job->error, 400, "invalid_value", "after",
                                "after: there is no item with the id '%.100s' in this list", after);

@@ -32,8 +32,7 @@ static bool fail_session(struct hearth_job *job, int err, const char *name, cons
 
 static bool respond_session(struct hearth_job *job, const char *name) {
     struct hearth_session session;
-    const int err =
-        name != NULL ? hearth_store_session_get(job->api->store, job->owner, name, &session) : HEARTH_ERR_NOMEM;
+    const int err = name != NULL ? hearth_session_get(job->api->store, job->owner, name, &session) : HEARTH_ERR_NOMEM;
     if (err != HEARTH_OK) {
         return fail_session(job, err, name, NULL);
     }
@@ -47,7 +46,7 @@ static bool read_name(struct hearth_job *job, const json_t *body, char out[HEART
     const json_t *given = hearth_json_get(body, "name");
     given = given != NULL ? given : hearth_json_get(body, "id");
     if (given == NULL) {
-        hearth_id_print(out, HEARTH_SESSION_NAME_MAX + 1, "conv_", hearth_store_id(), -1);
+        hearth_id_print(out, HEARTH_SESSION_NAME_MAX + 1, "conv_", hearth_turn_new_id(), -1);
         return true;
     }
     const char *text = json_string_value(given);
@@ -64,7 +63,7 @@ static bool read_name(struct hearth_job *job, const json_t *body, char out[HEART
 /* Puts a session that must be new and answers with it. */
 static bool make_session(struct hearth_job *job, const struct hearth_session *session) {
     struct hearth_errmsg msg = {{0}};
-    const int err = hearth_store_session_put(job->api->store, session, false, &msg);
+    const int err = hearth_session_put(job->api->store, session, false, &msg);
     if (err == HEARTH_ERR_INVALID) {
         return hearth_api_fail(&job->error, 409, "session_exists", "name", "there is a session '%s' already",
                                session->name);
@@ -91,8 +90,8 @@ bool hearth_sessions_create_prepare(struct hearth_job *job, const json_t *body) 
 }
 
 /* What the owner has, and may have. NULL: out of memory. */
-static json_t *stored_json(const struct hearth_job *job, const struct hearth_store_quota *has) {
-    const struct hearth_store_quota *most = &job->caller.stored;
+static json_t *stored_json(const struct hearth_job *job, const struct hearth_session_quota *has) {
+    const struct hearth_session_quota *most = &job->caller.stored;
     const struct {
         const char *name;
         uint64_t value;
@@ -121,9 +120,9 @@ bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
     struct hearth_session *sessions = NULL;
     size_t count = 0;
     (void)body;
-    struct hearth_store_quota has = {0};
-    int err = bad ? HEARTH_OK : hearth_store_owner_usage(job->api->store, job->owner, &has);
-    err = bad || err != HEARTH_OK ? err : hearth_store_sessions(job->api->store, &query, &sessions, &count);
+    struct hearth_session_quota has = {0};
+    int err = bad ? HEARTH_OK : hearth_session_owner_usage(job->api->store, job->owner, &has);
+    err = bad || err != HEARTH_OK ? err : hearth_session_list(job->api->store, &query, &sessions, &count);
     bool ok = !bad || hearth_api_fail(&job->error, 400, "invalid_value", "limit", "limit must be a number from 1 to %d",
                                       PAGE_MAX);
     if (err == HEARTH_ERR_NOT_FOUND) {
@@ -161,7 +160,7 @@ bool hearth_sessions_delete_prepare(struct hearth_job *job, const json_t *body) 
     char *name = hearth_job_param(job, 0);
     (void)body;
     const uint32_t turns = hearth_kept_count_turns(job, name);
-    const int err = name != NULL ? hearth_store_session_delete(job->api->store, job->owner, name) : HEARTH_ERR_NOMEM;
+    const int err = name != NULL ? hearth_session_delete(job->api->store, job->owner, name) : HEARTH_ERR_NOMEM;
     bool ok = err == HEARTH_OK || fail_session(job, err, name, NULL);
     if (ok) {
         hearth_access_log_deleted(job, "session", name, turns);
@@ -187,7 +186,7 @@ static bool fork_head(struct hearth_job *job, const json_t *body, struct hearth_
         return hearth_api_fail(&job->error, 400, "invalid_value", "turn",
                                "turn must be the id of a turn or a response");
     }
-    const int err = hearth_store_line(job->api->store, job->owner, session->head, &line);
+    const int err = hearth_line_get(job->api->store, job->owner, session->head, &line);
     for (size_t i = 0; err == HEARTH_OK && i < line.count; i++) {
         found = found || hearth_digest_equal(line.turns[i].id, id);
     }
@@ -203,8 +202,7 @@ bool hearth_sessions_fork_prepare(struct hearth_job *job, const json_t *body) {
     char *from = hearth_job_param(job, 0);
     char name[HEARTH_SESSION_NAME_MAX + 1];
     struct hearth_session session;
-    const int err =
-        from != NULL ? hearth_store_session_get(job->api->store, job->owner, from, &session) : HEARTH_ERR_NOMEM;
+    const int err = from != NULL ? hearth_session_get(job->api->store, job->owner, from, &session) : HEARTH_ERR_NOMEM;
     bool ok = err == HEARTH_OK || fail_session(job, err, from, NULL);
     free(from);
     if (!ok) {

@@ -110,15 +110,15 @@ static int drop_state(struct hearth_keeper *keeper, const struct hearth_forget *
 }
 
 static void carry_out(struct hearth_keeper *keeper) {
-    struct hearth_store *store = keeper->api->store;
+    struct hearth_session_store *store = keeper->api->store;
     struct hearth_forget forget;
     int64_t after = 0;
-    while (hearth_store_forget_next(store, keeper->api->engine->caps.fingerprint, after, &forget) == HEARTH_OK) {
+    while (hearth_forget_next(store, keeper->api->engine->caps.fingerprint, after, &forget) == HEARTH_OK) {
         const int err = drop_state(keeper, &forget);
         if (err == HEARTH_OK) {
             hearth_transcripts_forget(keeper->api->transcripts, forget.salt, forget.tokens.v, forget.tokens.n,
                                       forget.keep_tokens);
-            (void)hearth_store_forget_done(store, forget.id);
+            (void)hearth_forget_done(store, forget.id);
         }
         after = forget.id;
         hearth_forget_finish(&forget);
@@ -141,7 +141,7 @@ static void *run(void *user) {
         keeper->woken = false;
         const bool stopping = keeper->stopping;
         pthread_mutex_unlock(&keeper->mutex);
-        while (!is_stopping(keeper) && hearth_store_sweep(keeper->api->store, SLICE) >= SLICE) {
+        while (!is_stopping(keeper) && hearth_session_store_sweep(keeper->api->store, SLICE) >= SLICE) {
         }
         if (!stopping) {
             carry_out(keeper);
