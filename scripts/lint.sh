@@ -21,7 +21,7 @@ complain() {
 }
 
 # ---- layers, top to bottom; a room may use itself and those after it
-rooms="cli api http chat session sched cache tier engine grammar base"
+rooms="cli api http report chat session sched cache tier engine grammar base"
 rank() {
     n=0
     for room in $rooms; do

@@ -1,0 +1,112 @@
+/* A report as JSON: the one form in which it is kept in the ring, stored in the session database, and told. */
+#include "report/report.h"
+
+#include <string.h>
+#include <time.h>
+
+static const char *const wait_texts[] = {
+#define X(name, text, help) [HEARTH_WAIT_##name] = text,
+    HEARTH_WAIT_TABLE(X)
+#undef X
+};
+
+const char *hearth_wait_text(enum hearth_wait wait) {
+    return wait_texts[wait];
+}
+
+static json_t *ms(int64_t us) {
+    return json_real((double)(us / 10) / 100.0); /* two digits are enough */
+}
+
+static json_t *text_or_null(const char *text) {
+    return text != NULL && text[0] != '\0' ? json_string(text) : json_null();
+}
+
+static json_t *tokens_json(const struct hearth_report *report) {
+    const uint32_t known = report->matched_tokens;
+    const json_int_t fresh = report->prompt_tokens > known ? report->prompt_tokens - known : 0;
+    return json_pack("{s:I, s:I, s:{s:I, s:I, s:I}, s:I, s:I, s:I}", "prompt", (json_int_t)report->prompt_tokens, "new",
+                     fresh, "reused", "live", (json_int_t)report->live_tokens, "ram", (json_int_t)report->ram_tokens,
+                     "disk", (json_int_t)report->disk_tokens, "computed", (json_int_t)report->computed_tokens,
+                     "matched", (json_int_t)report->matched_tokens, "generated", (json_int_t)report->generated_tokens);
+}
+
+static json_t *times_json(const struct hearth_report *report) {
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "read", ms(report->read_us), "prepare",
+                     ms(report->prepare_us), "queue", ms(report->queue_us), "plan", ms(report->plan_us), "restore",
+                     ms(report->restore_us), "prefill", ms(report->prefill_us), "ttft", ms(report->ttft_us), "decode",
+                     ms(report->decode_us), "unread", ms(report->unread_us), "total", ms(report->total_us));
+}
+
+static json_t *waits_json(const struct hearth_report *report) {
+    json_t *waits = json_object();
+    for (size_t i = 0; i < HEARTH_WAIT_COUNT; i++) {
+        if (report->wait_us[i] > 0) {
+            json_object_set_new(waits, wait_texts[i], ms(report->wait_us[i]));
+        }
+    }
+    return waits;
+}
+
+static json_t *divergence_json(const struct hearth_report_divergence *divergence, bool texts) {
+    if (divergence == NULL) {
+        return json_null();
+    }
+    json_t *json =
+        json_pack("{s:I, s:o, s:s, s:s, s:s, s:I}", "token", (json_int_t)divergence->token, "message",
+                  divergence->message >= 0 ? json_integer(divergence->message) : json_null(), "field",
+                  divergence->field, "cause", hearth_cause_text(divergence->cause), "cause_text",
+                  hearth_cause_help(divergence->cause), "saved_tokens", (json_int_t)divergence->saved_tokens);
+    if (json != NULL && texts) {
+        json_object_set_new(json, "before", json_string(divergence->before));
+        json_object_set_new(json, "after", json_string(divergence->after));
+        json_object_set_new(json, "line", text_or_null(divergence->line));
+    }
+    return json;
+}
+
+static json_t *verdicts_json(const struct hearth_report *report) {
+    struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
+    const size_t n = hearth_verdicts(report, verdicts);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        const struct hearth_verdict *verdict = &verdicts[i];
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:o, s:I}", "cause", hearth_verdict_name(verdict->cause),
+                                              "text", verdict->text, "advice", verdict->advice, "lost_ms",
+                                              ms(verdict->lost_us), "tokens", (json_int_t)verdict->tokens));
+    }
+    return list;
+}
+
+/* What only a request that asked for a turn of the model has. */
+static bool add_turn(const struct hearth_report *report, bool texts, json_t *json) {
+    const double s = (double)report->decode_us / 1e6;
+    const double rate = s > 0 && report->generated_tokens > 1 ? (report->generated_tokens - 1) / s : 0;
+    json_t *turn =
+        json_pack("{s:o, s:o, s:o, s:I, s:I, s:f, s:s, s:o, s:o}", "tokens", tokens_json(report), "ms",
+                  times_json(report), "waits_ms", waits_json(report), "preemptions", (json_int_t)report->preemptions,
+                  "ahead", (json_int_t)report->ahead, "tokens_per_second", (double)(int64_t)(rate * 10) / 10.0,
+                  "reason", hearth_reason_text(report->reason), "divergence",
+                  divergence_json(report->divergence, texts), "verdicts", verdicts_json(report));
+    const bool ok = turn != NULL && json_object_update(json, turn) == 0;
+    json_decref(turn);
+    return ok;
+}
+
+json_t *hearth_report_json(const struct hearth_report *report, bool texts) {
+    char at[40];
+    const time_t seconds = (time_t)(report->at_ms / 1000);
+    struct tm tm;
+    size_t len = strftime(at, sizeof at, "%Y-%m-%dT%H:%M:%S", gmtime_r(&seconds, &tm));
+    (void)snprintf(at + len, sizeof at - len, ".%03dZ", (int)(report->at_ms % 1000));
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:o}", "id", report->id, "at", at,
+                             "method", report->method, "endpoint", report->path, "client", text_or_null(report->client),
+                             "key", text_or_null(report->key), "session", text_or_null(report->session), "class",
+                             text_or_null(report->request_class), "model", text_or_null(report->model), "status",
+                             report->status, "end", report->end, "error", text_or_null(report->error));
+    if (json != NULL && report->computes && !add_turn(report, texts, json)) {
+        json_decref(json);
+        return NULL;
+    }
+    return json;
+}

@@ -1,0 +1,380 @@
+/* Verdicts: the rules that say why a request was slow. Each rule looks at a finished report and gives what its cause
+ * cost. A rule that is not sure says nothing: a wrong explanation is worse than none.
+ *
+ * Rules about the prompt name at most one cause, since a prompt leaves the known prefix at one place; it is named when
+ * at least NAMED_TOKENS were computed for it, however fast that was. Rules about time name a cause when it took at
+ * least NAMED_US and NAMED_SHARE of the whole request. */
+#include "report/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NAMED_TOKENS 24
+#define NAMED_US 50000
+#define NAMED_SHARE 0.1
+#define COLD_TIMES 1.5        /* a first request counts as cold from this much more a token than usual */
+#define SLOW_DECODE_TIMES 2.0 /* likewise decoding as slowed down by others */
+
+static const struct {
+    const char *name, *help, *advice;
+} causes[] = {
+#define X(name, text, help, advice) [HEARTH_VERDICT_##name] = {text, help, advice},
+    HEARTH_VERDICT_TABLE(X)
+#undef X
+};
+
+const char *hearth_verdict_name(enum hearth_verdict_cause cause) {
+    return causes[cause].name;
+}
+
+/* ---- words ---- */
+
+/* "14.2 s", "310 ms". */
+static const char *duration(int64_t us, char out[32]) {
+    if (us >= 1000000) {
+        (void)snprintf(out, 32, "%.1f s", (double)us / 1e6);
+    } else {
+        (void)snprintf(out, 32, "%.0f ms", (double)us / 1e3);
+    }
+    return out;
+}
+
+/* "41,212". */
+static const char *count(uint64_t n, char out[32]) {
+    char plain[24];
+    const int len = snprintf(plain, sizeof plain, "%llu", (unsigned long long)n);
+    char *to = out;
+    for (int i = 0; i < len; i++) {
+        if (i > 0 && (len - i) % 3 == 0) {
+            *to++ = ',';
+        }
+        *to++ = plain[i];
+    }
+    *to = '\0';
+    return out;
+}
+
+static const char *size(uint64_t bytes, char out[32]) {
+    const double mib = (double)bytes / (1 << 20);
+    (void)snprintf(out, 32, mib >= 1024 ? "%.1f GiB" : "%.0f MiB", mib >= 1024 ? mib / 1024 : mib < 1 ? 1 : mib);
+    return out;
+}
+
+/* The first `len` bytes of a text, at most 40 characters of its first line. */
+static const char *first_line(const char *text, char out[64]) {
+    size_t len = strcspn(text, "\r\n");
+    const bool cut = len > 40;
+    len = cut ? 40 : len;
+    while (cut && len > 0 && ((unsigned char)text[len] & 0xC0) == 0x80) {
+        len--;
+    }
+    (void)snprintf(out, 64, "%.*s%s", (int)len, text, cut ? "…" : "");
+    return out;
+}
+
+/* A regular expression for lines that begin like this one: its text before the first digit, and at most 24 bytes.
+ * False: too little of it is the same every time. */
+static bool line_pattern(const char *line, char *out, size_t cap) {
+    size_t len = strcspn(line, "0123456789\r\n"), n = 0;
+    len = len < 24 ? len : 24;
+    while (len > 0 && (unsigned char)line[len - 1] >= 0x80) {
+        len--; /* no part of a character */
+    }
+    while (len > 0 && line[len - 1] == ' ') {
+        len--;
+    }
+    if (len < 3) {
+        return false;
+    }
+    out[n++] = '^';
+    for (size_t i = 0; i < len && n + 3 < cap; i++) {
+        if (strchr(".[]{}()\\*+?|^$", line[i]) != NULL) {
+            out[n++] = '\\';
+        }
+        out[n++] = line[i];
+    }
+    out[n] = '\0';
+    return true;
+}
+
+/* ---- what things cost ---- */
+
+struct judge {
+    const struct hearth_report *report;
+    struct hearth_verdict *out;
+    size_t n;
+};
+
+/* One prompt token's prefill, as this request had it or, where it computed too few to tell, as the server usually has.
+ */
+static double token_us(const struct hearth_report *report) {
+    enum { ENOUGH = 64 };
+    if (report->computed_tokens >= ENOUGH || report->prefill_us_per_token <= 0) {
+        return report->computed_tokens > 0 ? (double)report->prefill_us / report->computed_tokens : 0;
+    }
+    return report->prefill_us_per_token;
+}
+
+static uint32_t reused(const struct hearth_report *report) {
+    return report->live_tokens + report->ram_tokens + report->disk_tokens;
+}
+
+/* The new verdict, to be given its text; NULL: there is no room. */
+static struct hearth_verdict *name_it(struct judge *judge, enum hearth_verdict_cause cause, uint32_t tokens,
+                                      int64_t lost_us) {
+    if (judge->n == HEARTH_VERDICTS_MAX) {
+        return NULL;
+    }
+    struct hearth_verdict *verdict = &judge->out[judge->n++];
+    *verdict = (struct hearth_verdict){.cause = cause, .tokens = tokens, .lost_us = lost_us};
+    (void)snprintf(verdict->text, sizeof verdict->text, "%s", causes[cause].help);
+    (void)snprintf(verdict->advice, sizeof verdict->advice, "%s", causes[cause].advice);
+    return verdict;
+}
+
+/* A cause by its time. True: it is named. */
+static struct hearth_verdict *by_time(struct judge *judge, enum hearth_verdict_cause cause, int64_t us) {
+    const double share = (double)us / (double)(judge->report->total_us > 0 ? judge->report->total_us : 1);
+    return us >= NAMED_US && share >= NAMED_SHARE ? name_it(judge, cause, 0, us) : NULL;
+}
+
+/* ---- the prompt ---- */
+
+static enum hearth_verdict_cause divergence_cause(enum hearth_cause cause) {
+    switch (cause) {
+    case HEARTH_CAUSE_EDITED: return HEARTH_VERDICT_EDITED_MESSAGE;
+    case HEARTH_CAUSE_TRUNCATED: return HEARTH_VERDICT_HISTORY_CUT;
+    case HEARTH_CAUSE_DROPPED:
+    case HEARTH_CAUSE_INSERTED: return HEARTH_VERDICT_MESSAGES_MOVED;
+    case HEARTH_CAUSE_TOOLS: return HEARTH_VERDICT_TOOLS_CHANGED;
+    case HEARTH_CAUSE_ARGUMENTS: return HEARTH_VERDICT_ARGUMENTS_CHANGED;
+    case HEARTH_CAUSE_VOLATILE: return HEARTH_VERDICT_VOLATILE_LINE;
+    case HEARTH_CAUSE_RENDERED: return HEARTH_VERDICT_TEMPLATE_REWRITES;
+    case HEARTH_CAUSE_OTHER: break;
+    }
+    return HEARTH_VERDICT_NEW_CONVERSATION;
+}
+
+/* "message 6" or "the tools". */
+static const char *place(const struct hearth_report_divergence *divergence, char out[64]) {
+    if (divergence->message >= 0) {
+        (void)snprintf(out, 64, "message %d", divergence->message);
+    } else {
+        (void)snprintf(out, 64, "the prompt at token %d", divergence->token);
+    }
+    return out;
+}
+
+static void say_divergence(const struct hearth_report_divergence *divergence, struct hearth_verdict *verdict) {
+    char tokens[32], then[64], now[64], where[64], lost[32], pattern[64], which[32];
+    (void)count(divergence->saved_tokens, tokens);
+    (void)duration(verdict->lost_us, lost);
+    switch (divergence->cause) {
+    case HEARTH_CAUSE_VOLATILE:
+        (void)first_line(divergence->line != NULL ? divergence->line : divergence->after, now);
+        (void)snprintf(which, sizeof which, divergence->line_number > 0 ? "line %d" : "a line",
+                       divergence->line_number);
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "%s of the system text changed (`%s`), so %s tokens were computed again", which, now, tokens);
+        if (divergence->line != NULL && line_pattern(divergence->line, pattern, sizeof pattern)) {
+            (void)snprintf(verdict->advice, sizeof verdict->advice, "`--strip-line '%s'` would have saved %s", pattern,
+                           lost);
+        }
+        break;
+    case HEARTH_CAUSE_TOOLS:
+    case HEARTH_CAUSE_ARGUMENTS:
+    case HEARTH_CAUSE_RENDERED:
+        (void)snprintf(verdict->text, sizeof verdict->text, "%s, so %s tokens were computed again",
+                       causes[verdict->cause].help, tokens);
+        break;
+    case HEARTH_CAUSE_DROPPED:
+    case HEARTH_CAUSE_INSERTED:
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "the client %s messages at %s, so %s tokens behind them were computed again",
+                       divergence->cause == HEARTH_CAUSE_DROPPED ? "dropped" : "inserted", place(divergence, where),
+                       tokens);
+        break;
+    default:
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "%s changed (`%s` became `%s`), so %s tokens behind it were computed again",
+                       place(divergence, where), first_line(divergence->before, then),
+                       first_line(divergence->after, now), tokens);
+    }
+}
+
+/* The text that no prompt had before. */
+static void judge_new(struct judge *judge, uint32_t again) {
+    const struct hearth_report *report = judge->report;
+    const uint32_t fresh = report->computed_tokens > again ? report->computed_tokens - again : 0;
+    char tokens[32];
+    const bool begins = report->reason == HEARTH_REASON_COLD ||
+                        (report->divergence != NULL && report->divergence->cause == HEARTH_CAUSE_OTHER);
+    struct hearth_verdict *verdict = by_time(judge, begins ? HEARTH_VERDICT_NEW_CONVERSATION : HEARTH_VERDICT_NEW_TEXT,
+                                             (int64_t)((double)fresh * token_us(report)));
+    if (verdict != NULL) {
+        verdict->tokens = fresh;
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       begins ? "a new conversation: its %s tokens had not been computed before"
+                              : "%s tokens of the prompt are new",
+                       count(fresh, tokens));
+    }
+}
+
+/* State that was known and could not be used. Returns how many tokens that were. */
+static uint32_t judge_state(struct judge *judge) {
+    const struct hearth_report *report = judge->report;
+    const uint32_t lost = report->matched_tokens > reused(report) ? report->matched_tokens - reused(report) : 0;
+    const int64_t lost_us = (int64_t)((double)lost * token_us(report));
+    char tokens[32], bytes[32];
+    struct hearth_verdict *verdict;
+    if (lost < NAMED_TOKENS) {
+        return 0;
+    }
+    switch (report->reason) {
+    case HEARTH_REASON_EVICTED:
+        verdict = name_it(judge, HEARTH_VERDICT_EVICTED, lost, lost_us);
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "%s tokens were known, but their state (%s) had been evicted", count(lost, tokens),
+                       size(lost * report->token_bytes, bytes));
+        if (report->needed_bytes > 0) {
+            (void)snprintf(verdict->advice, sizeof verdict->advice,
+                           "`--cache-ram` or `--kv-disk` of %s would have kept it", size(report->needed_bytes, bytes));
+        }
+        break;
+    case HEARTH_REASON_NO_SNAPSHOT:
+        verdict = name_it(judge, HEARTH_VERDICT_NO_SNAPSHOT, lost, lost_us);
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "%s tokens were known, but the model can only be resumed where a snapshot was kept",
+                       count(lost, tokens));
+        break;
+    case HEARTH_REASON_RESTORE_FAILED:
+        verdict = name_it(judge, HEARTH_VERDICT_RESTORE_FAILED, lost, lost_us);
+        (void)snprintf(verdict->text, sizeof verdict->text,
+                       "%s tokens were known, but their stored state did not verify", count(lost, tokens));
+        break;
+    case HEARTH_REASON_CACHE_OFF: (void)name_it(judge, HEARTH_VERDICT_CACHE_OFF, lost, lost_us); break;
+    default: return 0;
+    }
+    return lost;
+}
+
+static void judge_prompt(struct judge *judge) {
+    const struct hearth_report *report = judge->report;
+    const struct hearth_report_divergence *divergence = report->divergence;
+    uint32_t again = judge_state(judge);
+    if (divergence != NULL && divergence->cause != HEARTH_CAUSE_OTHER && divergence->saved_tokens >= NAMED_TOKENS) {
+        const uint32_t saved =
+            divergence->saved_tokens < report->computed_tokens ? divergence->saved_tokens : report->computed_tokens;
+        struct hearth_verdict *verdict =
+            name_it(judge, divergence_cause(divergence->cause), saved, (int64_t)((double)saved * token_us(report)));
+        say_divergence(divergence, verdict);
+        again += saved;
+    }
+    judge_new(judge, again);
+}
+
+/* ---- time ---- */
+
+static void judge_waits(struct judge *judge) {
+    static const enum hearth_verdict_cause causes_of[] = {[HEARTH_WAIT_LANE] = HEARTH_VERDICT_QUEUED,
+                                                          [HEARTH_WAIT_PREFIX] = HEARTH_VERDICT_SAME_PREFIX,
+                                                          [HEARTH_WAIT_CELLS] = HEARTH_VERDICT_SHORT_OF_CELLS,
+                                                          [HEARTH_WAIT_DISK] = HEARTH_VERDICT_SLOW_DISK,
+                                                          [HEARTH_WAIT_PREEMPTED] = HEARTH_VERDICT_PREEMPTED};
+    const struct hearth_report *report = judge->report;
+    char time[32], tokens[32];
+    for (size_t wait = 0; wait < HEARTH_WAIT_COUNT; wait++) {
+        int64_t us = report->wait_us[wait];
+        if (wait == HEARTH_WAIT_DISK && report->disk_tokens > 0) {
+            us += report->restore_us;
+        }
+        struct hearth_verdict *verdict = by_time(judge, causes_of[wait], us);
+        if (verdict == NULL) {
+            continue;
+        }
+        (void)duration(us, time);
+        switch (wait) {
+        case HEARTH_WAIT_LANE:
+            (void)snprintf(verdict->text, sizeof verdict->text, "it waited %s for a lane, behind %u other request%s",
+                           time, report->ahead, report->ahead == 1 ? "" : "s");
+            break;
+        case HEARTH_WAIT_DISK:
+            (void)snprintf(verdict->text, sizeof verdict->text, "reading the state of %s tokens from disk took %s",
+                           count(report->disk_tokens, tokens), time);
+            break;
+        case HEARTH_WAIT_PREEMPTED:
+            (void)snprintf(verdict->text, sizeof verdict->text, "it was preempted %u time%s, for %s together",
+                           report->preemptions, report->preemptions == 1 ? "" : "s", time);
+            break;
+        default:
+            (void)snprintf(verdict->text, sizeof verdict->text, "%s: it waited %s", causes[causes_of[wait]].help, time);
+        }
+    }
+}
+
+static void judge_decode(struct judge *judge) {
+    const struct hearth_report *report = judge->report;
+    const double each = report->generated_tokens > 1 ? (double)report->decode_us / (report->generated_tokens - 1) : 0;
+    const double alone = report->decode_us_per_token;
+    char time[32], tokens[32];
+    struct hearth_verdict *verdict;
+    if (alone > 0 && each > alone * SLOW_DECODE_TIMES) {
+        const int64_t lost_us = (int64_t)((each - alone) * report->generated_tokens);
+        verdict = by_time(judge, HEARTH_VERDICT_SLOW_DECODE, lost_us - report->wait_us[HEARTH_WAIT_PREEMPTED]);
+        if (verdict != NULL) {
+            (void)snprintf(verdict->text, sizeof verdict->text,
+                           "other lanes slowed its decoding to %.1f tokens a second (%.1f when it is alone)",
+                           1e6 / each, 1e6 / alone);
+            return;
+        }
+    }
+    if (report->decode_us * 2 > report->total_us) {
+        verdict = by_time(judge, HEARTH_VERDICT_LONG_REPLY, report->decode_us);
+        if (verdict != NULL) {
+            (void)snprintf(verdict->text, sizeof verdict->text, "the reply has %s tokens, which took %s",
+                           count(report->generated_tokens, tokens), duration(report->decode_us, time));
+        }
+    }
+}
+
+static void judge_times(struct judge *judge) {
+    const struct hearth_report *report = judge->report;
+    const double each = report->computed_tokens > 0 ? (double)report->prefill_us / report->computed_tokens : 0;
+    char time[32];
+    struct hearth_verdict *verdict = by_time(judge, HEARTH_VERDICT_SLOW_UPLOAD, report->read_us);
+    if (verdict != NULL) {
+        (void)snprintf(verdict->text, sizeof verdict->text, "the request took %s to arrive",
+                       duration(report->read_us, time));
+    }
+    verdict = by_time(judge, HEARTH_VERDICT_PREPARING, report->prepare_us);
+    if (verdict != NULL) {
+        (void)snprintf(verdict->text, sizeof verdict->text, "reading, rendering and tokenising the request took %s",
+                       duration(report->prepare_us, time));
+    }
+    if (report->first && report->prefill_us_per_token > 0 && each > report->prefill_us_per_token * COLD_TIMES) {
+        (void)by_time(judge, HEARTH_VERDICT_COLD_MODEL,
+                      (int64_t)((each - report->prefill_us_per_token) * report->computed_tokens));
+    }
+    verdict = by_time(judge, HEARTH_VERDICT_SLOW_CLIENT, report->unread_us);
+    if (verdict != NULL) {
+        (void)snprintf(verdict->text, sizeof verdict->text, "the client took its last bytes %s after they were written",
+                       duration(report->unread_us, time));
+    }
+}
+
+static int costlier(const void *a, const void *b) {
+    const int64_t x = ((const struct hearth_verdict *)a)->lost_us, y = ((const struct hearth_verdict *)b)->lost_us;
+    return (x < y) - (x > y);
+}
+
+size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]) {
+    struct judge judge = {.report = report, .out = out};
+    if (report->computes) {
+        judge_prompt(&judge);
+        judge_waits(&judge);
+        judge_decode(&judge);
+        judge_times(&judge);
+        qsort(out, judge.n, sizeof *out, costlier);
+    }
+    return judge.n;
+}

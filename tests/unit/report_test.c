@@ -1,0 +1,333 @@
+/* Reports and verdicts: each cause is made by a report that has it and nothing else, and is named; what costs nothing
+ * is not named; the ring keeps its bounds. */
+#include "report/ring.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A turn that went well: 1,000 tokens, 990 of them reused, 10 ms of prefill, 20 tokens in 200 ms. */
+static struct hearth_report good(void) {
+    return (struct hearth_report){.id = "req_1",
+                                  .method = "POST",
+                                  .path = "/v1/chat/completions",
+                                  .client = "claude-cli/2.1",
+                                  .key = "olga",
+                                  .session = "review",
+                                  .request_class = "interactive",
+                                  .end = "stop",
+                                  .at_ms = 1764032400123,
+                                  .status = 200,
+                                  .computes = true,
+                                  .prompt_tokens = 1000,
+                                  .live_tokens = 990,
+                                  .matched_tokens = 990,
+                                  .computed_tokens = 10,
+                                  .generated_tokens = 21,
+                                  .prefill_us = 10000,
+                                  .decode_us = 200000,
+                                  .ttft_us = 15000,
+                                  .total_us = 500000,
+                                  .prefill_us_per_token = 1000,
+                                  .decode_us_per_token = 10000,
+                                  .token_bytes = 1 << 20,
+                                  .reason = HEARTH_REASON_EXTENDED};
+}
+
+static struct hearth_report_divergence changed(enum hearth_cause cause, uint32_t saved) {
+    return (struct hearth_report_divergence){.cause = cause,
+                                             .token = 20,
+                                             .message = 3,
+                                             .field = "content",
+                                             .before = "four files",
+                                             .after = "five files",
+                                             .saved_tokens = saved};
+}
+
+/* A prompt of 1,000 tokens that was computed from token 20 on, in a second. */
+static struct hearth_report missed(const struct hearth_report_divergence *divergence) {
+    struct hearth_report report = good();
+    report.live_tokens = report.matched_tokens = 20;
+    report.computed_tokens = 980;
+    report.prefill_us = 980000;
+    report.ttft_us = 1000000;
+    report.total_us = 1300000;
+    report.reason = HEARTH_REASON_DIVERGED;
+    report.divergence = divergence;
+    return report;
+}
+
+/* The report's costliest verdict is this one. */
+static struct hearth_verdict first_is(const struct hearth_report *report, const char *cause) {
+    struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
+    const size_t n = hearth_verdicts(report, verdicts);
+    if (n == 0) {
+        fail_msg("no verdict, wanted %s", cause);
+    }
+    assert_string_equal(hearth_verdict_name(verdicts[0].cause), cause);
+    return verdicts[0];
+}
+
+static void a_good_turn_has_no_verdict(void **state) {
+    struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
+    struct hearth_report report = good();
+    (void)state;
+    assert_int_equal(hearth_verdicts(&report, verdicts), 0);
+    report.computes = false;
+    report.total_us = 90000000;
+    assert_int_equal(hearth_verdicts(&report, verdicts), 0);
+}
+
+static void a_volatile_line_is_told_with_its_pattern(void **state) {
+    struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_VOLATILE, 900);
+    (void)state;
+    divergence.line = "Today: 2026-11-25 (Wednesday)";
+    divergence.line_number = 3;
+    struct hearth_report report = missed(&divergence);
+    const struct hearth_verdict verdict = first_is(&report, "volatile_line");
+    assert_int_equal(verdict.tokens, 900);
+    assert_in_range(verdict.lost_us, 890000, 910000);
+    assert_string_equal(verdict.text, "line 3 of the system text changed (`Today: 2026-11-25 (Wednesday)`), so 900 "
+                                      "tokens were computed again");
+    assert_string_equal(verdict.advice, "`--strip-line '^Today:'` would have saved 900 ms");
+}
+
+/* A line that begins with what changes has no pattern that would be safe. */
+static void no_pattern_is_made_of_nothing(void **state) {
+    struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_VOLATILE, 900);
+    (void)state;
+    divergence.line = "12:30";
+    struct hearth_report report = missed(&divergence);
+    const struct hearth_verdict verdict = first_is(&report, "volatile_line");
+    assert_non_null(strstr(verdict.text, "a line of the system text"));
+    assert_non_null(strstr(verdict.advice, "--strip-line REGEX"));
+}
+
+static void each_divergence_has_its_cause(void **state) {
+    static const struct {
+        enum hearth_cause cause;
+        const char *name;
+    } rows[] = {{HEARTH_CAUSE_EDITED, "edited_message"},     {HEARTH_CAUSE_TRUNCATED, "history_cut"},
+                {HEARTH_CAUSE_DROPPED, "messages_moved"},    {HEARTH_CAUSE_INSERTED, "messages_moved"},
+                {HEARTH_CAUSE_TOOLS, "tools_changed"},       {HEARTH_CAUSE_ARGUMENTS, "arguments_changed"},
+                {HEARTH_CAUSE_RENDERED, "template_rewrites"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct hearth_report_divergence divergence = changed(rows[i].cause, 800);
+        const struct hearth_report report = missed(&divergence);
+        assert_int_equal(first_is(&report, rows[i].name).tokens, 800);
+    }
+}
+
+/* Where nothing behind the difference was known, the text is new and the client has done nothing wrong. */
+static void what_was_never_known_is_new(void **state) {
+    const struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_EDITED, 0);
+    struct hearth_report report = missed(&divergence);
+    (void)state;
+    assert_int_equal(first_is(&report, "new_text").tokens, 980);
+    report.divergence = NULL;
+    report.reason = HEARTH_REASON_COLD;
+    assert_int_equal(first_is(&report, "new_conversation").tokens, 980);
+}
+
+static void state_that_is_gone_is_told_with_its_size(void **state) {
+    struct hearth_report report = missed(NULL);
+    (void)state;
+    report.matched_tokens = 900;
+    report.reason = HEARTH_REASON_EVICTED;
+    report.needed_bytes = (uint64_t)3 << 30;
+    const struct hearth_verdict verdict = first_is(&report, "evicted");
+    assert_int_equal(verdict.tokens, 880);
+    assert_string_equal(verdict.text, "880 tokens were known, but their state (880 MiB) had been evicted");
+    assert_string_equal(verdict.advice, "`--cache-ram` or `--kv-disk` of 3.0 GiB would have kept it");
+    report.reason = HEARTH_REASON_NO_SNAPSHOT;
+    assert_int_equal(first_is(&report, "no_snapshot").tokens, 880);
+    report.reason = HEARTH_REASON_RESTORE_FAILED;
+    assert_int_equal(first_is(&report, "restore_failed").tokens, 880);
+}
+
+static void waits_are_told_by_what_was_waited_for(void **state) {
+    static const char *const names[HEARTH_WAIT_COUNT] = {"queued", "same_prefix", "short_of_cells", "slow_disk",
+                                                         "preempted"};
+    (void)state;
+    for (size_t i = 0; i < HEARTH_WAIT_COUNT; i++) {
+        struct hearth_report report = good();
+        report.wait_us[i] = 4000000;
+        report.total_us += 4000000;
+        report.ahead = report.preemptions = 1;
+        assert_int_equal(first_is(&report, names[i]).lost_us, 4000000);
+    }
+    struct hearth_report report = good();
+    report.wait_us[HEARTH_WAIT_LANE] = 2500000;
+    report.total_us += 2500000;
+    report.ahead = 7;
+    assert_string_equal(first_is(&report, "queued").text, "it waited 2.5 s for a lane, behind 7 other requests");
+}
+
+static void times_have_their_causes(void **state) {
+    struct hearth_report report = good();
+    (void)state;
+    report.first = true;
+    report.computed_tokens = 980;
+    report.prefill_us = 9800000; /* ten times what is usual */
+    report.total_us = 10000000;
+    (void)first_is(&report, "new_text");
+    struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
+    assert_int_equal(hearth_verdicts(&report, verdicts), 2);
+    assert_string_equal(hearth_verdict_name(verdicts[1].cause), "cold_model");
+
+    report = good();
+    report.generated_tokens = 2001;
+    report.decode_us = 20000000;
+    report.total_us = 20100000;
+    (void)first_is(&report, "long_reply");
+    report.decode_us = 60000000; /* three times as long a token as when it is alone */
+    report.total_us = 60100000;
+    (void)first_is(&report, "slow_decode");
+
+    report = good();
+    report.unread_us = 3000000;
+    report.total_us += 3000000;
+    (void)first_is(&report, "slow_client");
+    report = good();
+    report.read_us = 3000000;
+    report.total_us += 3000000;
+    (void)first_is(&report, "slow_upload");
+}
+
+static void the_costliest_comes_first(void **state) {
+    const struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_EDITED, 300);
+    struct hearth_report report = missed(&divergence);
+    struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
+    (void)state;
+    report.wait_us[HEARTH_WAIT_LANE] = 5000000;
+    report.total_us += 5000000;
+    const size_t n = hearth_verdicts(&report, verdicts);
+    assert_int_equal(n, 3); /* queued, new text, edited */
+    for (size_t i = 1; i < n; i++) {
+        assert_true(verdicts[i - 1].lost_us >= verdicts[i].lost_us);
+    }
+    assert_string_equal(hearth_verdict_name(verdicts[0].cause), "queued");
+}
+
+/* ---- the ring ---- */
+
+static const struct hearth_digest olga = {1, 1}, ivan = {2, 2};
+
+static void the_ring_keeps_the_last(void **state) {
+    struct hearth_ring *ring = hearth_ring_create(3);
+    char id[16];
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        struct hearth_report report = good();
+        (void)snprintf(id, sizeof id, "req_%d", i);
+        report.id = id;
+        assert_true(hearth_ring_add(ring, &report, i % 2 == 0 ? olga : ivan, true));
+    }
+    json_t *all = hearth_ring_list(ring, &(struct hearth_ring_filter){0});
+    assert_int_equal(json_array_size(all), 3);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(all, 0), "id")), "req_4");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(all, 2), "id")), "req_2");
+    json_decref(all);
+    json_t *own = hearth_ring_list(ring, &(struct hearth_ring_filter){.owner = &ivan});
+    assert_int_equal(json_array_size(own), 1);
+    json_decref(own);
+    json_t *one = NULL;
+    assert_true(hearth_ring_find(ring, "req_0", NULL, &one));
+    assert_null(one);
+    assert_true(hearth_ring_find(ring, "req_3", &olga, &one)); /* another owner's */
+    assert_null(one);
+    assert_true(hearth_ring_find(ring, "req_3", &ivan, &one));
+    assert_non_null(one);
+    json_decref(one);
+    hearth_ring_destroy(ring);
+}
+
+static void texts_are_in_the_look_at_one(void **state) {
+    const struct hearth_report_divergence divergence = changed(HEARTH_CAUSE_EDITED, 300);
+    const struct hearth_report report = missed(&divergence);
+    (void)state;
+    for (int texts = 0; texts < 2; texts++) {
+        struct hearth_ring *ring = hearth_ring_create(3);
+        json_t *one = NULL;
+        assert_true(hearth_ring_add(ring, &report, olga, texts));
+        json_t *all = hearth_ring_list(ring, &(struct hearth_ring_filter){.client = "claude-cli"});
+        const json_t *listed = json_object_get(json_array_get(all, 0), "divergence");
+        assert_int_equal(json_integer_value(json_object_get(listed, "saved_tokens")), 300);
+        assert_null(json_object_get(listed, "before"));
+        json_decref(all);
+        assert_true(hearth_ring_find(ring, "req_1", &olga, &one));
+        const char *before = json_string_value(json_object_get(json_object_get(one, "divergence"), "before"));
+        assert_true(texts ? before != NULL && strcmp(before, "four files") == 0 : before == NULL);
+        json_decref(one);
+        hearth_ring_destroy(ring);
+    }
+}
+
+static void the_list_is_filtered(void **state) {
+    struct hearth_ring *ring = hearth_ring_create(10);
+    struct hearth_report report = good();
+    (void)state;
+    assert_true(hearth_ring_add(ring, &report, olga, true));
+    report.session = "other";
+    report.client = "codex/1.0";
+    report.ttft_us = 5000000;
+    assert_true(hearth_ring_add(ring, &report, olga, true));
+    const struct {
+        struct hearth_ring_filter filter;
+        size_t found;
+    } rows[] = {{{0}, 2},
+                {{.limit = 1}, 1},
+                {{.session = "other"}, 1},
+                {{.session = "oth"}, 0},
+                {{.key = "olga"}, 2},
+                {{.client = "codex"}, 1},
+                {{.slow_us = 1000000}, 1},
+                {{.slow_us = 9000000}, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        json_t *list = hearth_ring_list(ring, &rows[i].filter);
+        assert_int_equal(json_array_size(list), rows[i].found);
+        json_decref(list);
+    }
+    hearth_ring_destroy(ring);
+}
+
+static void the_ring_keeps_its_bytes(void **state) {
+    struct hearth_ring *ring = hearth_ring_create(100000);
+    char *long_text = malloc(1 << 20);
+    (void)state;
+    memset(long_text, 'x', (1 << 20) - 1);
+    long_text[(1 << 20) - 1] = '\0';
+    struct hearth_report report = good();
+    report.session = long_text;
+    for (int i = 0; i < 20; i++) {
+        assert_true(hearth_ring_add(ring, &report, olga, true));
+    }
+    json_t *all = hearth_ring_list(ring, &(struct hearth_ring_filter){0});
+    assert_int_equal(json_array_size(all), HEARTH_RING_BYTES / (1 << 20) - 1);
+    json_decref(all);
+    hearth_ring_destroy(ring);
+    free(long_text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_good_turn_has_no_verdict),
+        cmocka_unit_test(a_volatile_line_is_told_with_its_pattern),
+        cmocka_unit_test(no_pattern_is_made_of_nothing),
+        cmocka_unit_test(each_divergence_has_its_cause),
+        cmocka_unit_test(what_was_never_known_is_new),
+        cmocka_unit_test(state_that_is_gone_is_told_with_its_size),
+        cmocka_unit_test(waits_are_told_by_what_was_waited_for),
+        cmocka_unit_test(times_have_their_causes),
+        cmocka_unit_test(the_costliest_comes_first),
+        cmocka_unit_test(the_ring_keeps_the_last),
+        cmocka_unit_test(texts_are_in_the_look_at_one),
+        cmocka_unit_test(the_list_is_filtered),
+        cmocka_unit_test(the_ring_keeps_its_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
