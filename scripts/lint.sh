@@ -1,12 +1,18 @@
 #!/bin/sh
-# Checks what compilers do not: `make lint`. With --quick (inside `make test`) without the clang build.
+# Checks what compilers do not: `make lint`.
 #
-#   layers    an #include points into its own room or one below; llama.h belongs to src/engine/llama* and chat/*.cpp
+#   scripts/lint.sh              everything; the call graph comes from the build with clang, or else from build/
+#   scripts/lint.sh --quick DIR  without the build with clang (inside `make test`); the call graph comes from DIR
+#   scripts/lint.sh --baseline DIR  accepts what scripts/lint.py finds today: writes scripts/lint.baseline
+#   scripts/lint.sh --format     prints the code as the rule "format" wants it
+#
+#   graph     scripts/lint.py: layers, cycles of files, prefixes, tags, persons in comments, files that pages name
+#   headers   llama.h belongs to src/engine/llama* and src/chat/*.cpp
 #   lengths   functions of at most 70 lines, lines of at most 120 columns (a file is one noun with its verbs, as long as
 #             that needs)
 #   words     nothing unfinished, no paths of one machine
 #   heads     every .c and .cpp opens with a comment
-#   format    the code is as clang-format 19 prints it (.clang-format; braces always). `scripts/lint.sh --format` does it
+#   format    the code is as clang-format 19 prints it (.clang-format; braces always)
 #   promises  every promise in docs/security.md names a test, and every test that it names is there
 #   clang     the whole build with clang has no warnings
 set -eu
@@ -20,30 +26,10 @@ complain() {
     failed=1
 }
 
-# ---- layers, top to bottom; a room may use itself and those after it
-rooms="cli api http report chat session sched cache tier engine grammar base"
-rank() {
-    n=0
-    for room in $rooms; do
-        n=$((n + 1))
-        [ "$room" = "$1" ] && echo "$n" && return
-    done
-    echo 0
-}
-
-layers() {
-    grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]+"[a-z]+/' src --include='*.[ch]' --include='*.cpp' --include='*.def' |
-        sed -E 's/^src\/([a-z]+)\/([^:]+):([0-9]+):.*"([a-z]+)\/([^"]+)".*/\1 \2 \3 \4 \5/' |
-        while read -r from file line to header; do
-            a=$(rank "$from")
-            b=$(rank "$to")
-            [ "$b" != 0 ] || echo "src/$from/$file:$line: includes \"$to/$header\": there is no room '$to'"
-            [ "$from" != http ] || [ "$to" = http ] || [ "$to" = base ] ||
-                echo "src/$from/$file:$line: http knows base only, not \"$to/$header\""
-            [ "$b" = 0 ] || [ "$b" -ge "$a" ] || echo "src/$from/$file:$line: $from includes \"$to/$header\" from above"
-        done
+# ---- llama.h belongs to few files
+headers() {
     grep -rnlE '#[[:space:]]*include[[:space:]]+[<"](llama|llama-cpp|ggml[a-z-]*|gguf)\.h[>"]' src |
-        grep -vE '^src/engine/(llama|fingerprint)|^src/chat/[a-z]+\.cpp$' | sed 's/$/: includes a header of llama.cpp/'
+        grep -vE '^src/engine/(llama|fingerprint)|^src/chat/[a-z_]+\.cpp$' | sed 's/$/: includes a header of llama.cpp/'
 }
 
 # ---- lengths
@@ -100,16 +86,34 @@ formatted() {
     format --dry-run | sed -n 's/: warning: code should be clang-formatted.*/: not as clang-format prints it/p' | head -n 20
 }
 
-if [ "${1:-}" = --format ]; then
+case ${1:-} in
+--format)
     scripts/setup.sh format
     format -i
     exit
-fi
-
-checks="layers lengths words heads promises"
-if [ "${1:-}" != --quick ]; then
+    ;;
+--baseline)
+    exec python3 scripts/lint.py --baseline "${2:-build}"
+    ;;
+--quick) build=${2:-build} ;;
+*)
     scripts/setup.sh format
-fi
+    build=${BUILD:-build}
+    if command -v clang >/dev/null 2>&1 && command -v clang++ >/dev/null 2>&1; then
+        build=build-clang
+        CC=clang CXX=clang++ BUILD=$build SAN='' scripts/build.sh >/dev/null || complain "the build with clang failed"
+    else
+        say "clang is not here: its build is left out (apt-get install clang)"
+        scripts/build.sh hearth >/dev/null || complain "the build failed"
+    fi
+    ;;
+esac
+
+graph() {
+    python3 scripts/lint.py "$build" 2>&1
+}
+
+checks="graph headers lengths words heads promises"
 if command -v clang-format-19 >/dev/null 2>&1; then
     checks="$checks formatted"
 fi
@@ -117,14 +121,6 @@ for check in $checks; do
     found=$($check || true)
     [ -z "$found" ] || complain "$found"
 done
-
-if [ "${1:-}" != --quick ]; then
-    if command -v clang >/dev/null 2>&1 && command -v clang++ >/dev/null 2>&1; then
-        CC=clang CXX=clang++ BUILD=build-clang SAN='' scripts/build.sh >/dev/null || complain "the build with clang failed"
-    else
-        say "clang is not here: its build is left out (apt-get install clang)"
-    fi
-fi
 
 [ "$failed" = 0 ] || die "lint failed"
 say "lint passed"
