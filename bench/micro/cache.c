@@ -31,7 +31,7 @@ struct measured {
 static void plan_once(struct world *world, const struct hearth_tokens *tokens, struct measured *out) {
     static const struct hearth_live idle[4];
     const struct hearth_live *const lives[] = {&idle[0], &idle[1], &idle[2], &idle[3]};
-    struct hearth_prompt prompt = {.tokens = tokens->v, .n = tokens->n};
+    struct hearth_cache_prompt prompt = {.tokens = tokens->v, .n = tokens->n};
     struct hearth_plan plan;
     uint64_t start = micro_now_ns();
     HEARTH_ASSERT(hearth_cache_plan(world->cache, &prompt, lives, 4, &plan));
@@ -93,7 +93,7 @@ static void turns(struct micro *micro, struct world *world, int32_t n) {
         world_capture(world);
         micro_add(&insert, (double)(micro_now_ns() - start));
         hearth_live_clear(world->cache, &world->live);
-        struct hearth_prompt prompt = {.tokens = tokens.v, .n = tokens.n};
+        struct hearth_cache_prompt prompt = {.tokens = tokens.v, .n = tokens.n};
         int32_t stop;
         start = micro_now_ns();
         HEARTH_ASSERT(hearth_cache_forget(world->cache, &prompt, 0, NULL, 0, &stop) == HEARTH_OK);
@@ -113,12 +113,12 @@ static void evict(struct micro *micro, struct world *world) {
     const uint64_t at_once = 16;
     static struct micro_sample sample;
     bool pages = world->params.memory_class == HEARTH_MEMORY_PAGES;
-    struct hearth_pool *pool = pages ? &world->cache->pages : &world->cache->snapshots;
+    struct hearth_cache_pool *pool = pages ? &world->cache->pages : &world->cache->snapshots;
     for (int i = 0; i < (micro->quick ? 3 : 201) && pool->heap.n > at_once; i++) {
         uint64_t gone = pool->evicted, start = micro_now_ns();
         while (pool->evicted < gone + at_once) {
             pool->budget_bytes = pool->used_bytes - 1;
-            hearth_store_shrink(world->cache);
+            hearth_cache_store_shrink(world->cache);
         }
         micro_add(&sample, (double)(micro_now_ns() - start) / (double)(pool->evicted - gone));
     }

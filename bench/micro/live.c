@@ -26,7 +26,7 @@ static void measure(struct micro *micro, struct world *world, int count, int32_t
     for (int i = 0; i < (micro->quick ? 3 : 101); i++) {
         struct hearth_plan plan;
         world_tokens(world, c, shared, OWN_TOKENS, &prompt);
-        const struct hearth_prompt asked = {.tokens = prompt.v, .n = prompt.n};
+        const struct hearth_cache_prompt asked = {.tokens = prompt.v, .n = prompt.n};
         uint64_t start = micro_now_ns();
         HEARTH_ASSERT(hearth_cache_plan(world->cache, &asked, lives, (size_t)count, &plan));
         uint64_t end = micro_now_ns();

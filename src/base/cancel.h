@@ -1,7 +1,7 @@
 /* Cancel points: long work asks now and then whether it is still wanted, and ends with an error if it is not.
  *
  * What it is done for stands with the thread, not with the work: rooms far below the request (templates, tokenizers,
- * grammars) ask without knowing of requests, and where nobody has entered anything they are never told to end. Once the
+ * grammars) ask without knowing of requests, and where no thread has entered anything they never end early. Once the
  * answer is an error it stays one, so that work that goes another way after a failure ends, too. */
 #ifndef HEARTH_BASE_CANCEL_H
 #define HEARTH_BASE_CANCEL_H
@@ -19,7 +19,7 @@ struct hearth_cancel {
     int verdict;
 };
 
-/* What this thread does from here to hearth_cancel_leave() is done under `cancel`, whose first three members are set.
+/* What this thread does from here to hearth_cancel_leave() is done under `cancel`, with its first three members set.
  * Owns: borrowed until then. Not to be nested. */
 void hearth_cancel_enter(struct hearth_cancel *cancel);
 void hearth_cancel_leave(void);

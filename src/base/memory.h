@@ -1,6 +1,6 @@
 /* Whether this thread has been refused memory. Libraries that go on after a failed allocation (jansson drops bytes and
  * members, template code takes another way) would make a wrong answer out of it; so their allocators note each refusal,
- * and whoever uses what they made asks here first.
+ * and the user of what they made asks here first.
  *
  *     hearth_memory_begin();
  *     ... work that calls them ...
@@ -28,7 +28,7 @@ bool hearth_memory_refused(void);
 bool hearth_memory_release(void);
 bool hearth_memory_refill(void);
 
-/* malloc(), calloc() and realloc() that note it when they are refused, for code whose callers cannot be told.
+/* malloc(), calloc() and realloc() that note it when they are refused, for code that cannot tell its callers.
  * hearth_buf, hearth_tokens and hearth_fail(HEARTH_ERR_NOMEM) note it, too. Owns: as theirs. Threads: any. */
 void *hearth_memory_malloc(size_t size);
 void *hearth_memory_calloc(size_t count, size_t size);

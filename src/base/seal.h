@@ -19,7 +19,7 @@ int hearth_seal_create(const char *key_file, struct hearth_seal **out, struct he
 int hearth_seal_create_from(const uint8_t secret[32], struct hearth_seal **out, struct hearth_errmsg *msg);
 void hearth_seal_destroy(struct hearth_seal *seal); /* NULL is allowed; wipes the key */
 
-/* Tells keys apart without revealing them; never zero. For hearth_record_root(): whoever lacks the key cannot compute
+/* Tells keys apart without revealing them; never zero. For hearth_record_root(): without the key nothing can compute
  * the names of guessed prompts, so it is not written anywhere. */
 struct hearth_digest hearth_seal_id(const struct hearth_seal *seal);
 /* Likewise, and independent of it: what headers say about the key they need. */

@@ -1,4 +1,4 @@
-/* A hash table whose members bring their own links: nothing is allocated per member, and one member can be in several
+/* A hash table of members that bring their own links: nothing is allocated per member, and one member can be in several
  * tables. Keys are digests; members of equal key are all kept, newest first, and told apart by the caller. */
 #ifndef HEARTH_BASE_TABLE_H
 #define HEARTH_BASE_TABLE_H

@@ -77,7 +77,7 @@ static bool grow(struct hearth_cache *cache, struct hearth_path *path, const str
     hearth_copy_outgrown(cache, page, end);
     page->item.fetched = false;
     (void)hearth_copy_found(cache, &page->item, record->name, record->p0);
-    hearth_store_changed(cache, &page->item, before);
+    hearth_cache_store_changed(cache, &page->item, before);
     return true;
 }
 
@@ -88,7 +88,7 @@ static struct hearth_page *place_page(struct hearth_cache *cache, struct hearth_
         if (last->p0 + last->len == record->p1 && last->p0 >= record->p0 && last->item.copy.state == HEARTH_COPY_NONE) {
             size_t before = hearth_item_bytes(&last->item);
             (void)hearth_copy_found(cache, &last->item, record->name, record->p0);
-            hearth_store_changed(cache, &last->item, before);
+            hearth_cache_store_changed(cache, &last->item, before);
         } else {
             hearth_duplicate_add(cache, record->name, record->kind, record->base, record->base_pos, record->p0,
                                  record->p1);
@@ -104,7 +104,7 @@ static struct hearth_page *place_page(struct hearth_cache *cache, struct hearth_
         return NULL;
     }
     (void)hearth_copy_found(cache, &page->item, record->name, record->p0);
-    hearth_store_page_added(cache, page);
+    hearth_cache_store_page_added(cache, page);
     return page;
 }
 
@@ -124,7 +124,7 @@ static struct hearth_page *place_snapshot(struct hearth_cache *cache, const stru
         hearth_tree_remove_snapshot(&cache->tree, snapshot);
         return NULL;
     }
-    hearth_store_changed(cache, &snapshot->item, before);
+    hearth_cache_store_changed(cache, &snapshot->item, before);
     return NULL; /* nothing hangs on a snapshot */
 }
 

@@ -108,7 +108,7 @@ void hearth_cache_budget(const struct hearth_cache *cache, size_t *page_bytes, s
 
 void hearth_cache_set_budget(struct hearth_cache *cache, size_t budget_bytes, size_t snapshot_bytes) {
     split_budget(cache, budget_bytes, snapshot_bytes);
-    hearth_store_shrink(cache);
+    hearth_cache_store_shrink(cache);
 }
 
 /* ---- plans ---- */
@@ -134,7 +134,7 @@ static bool reserve_measures(struct hearth_cache *cache, size_t count) {
 /* How many tokens sequence i begins with like the prompt, when that is known of those before it. Lanes of agents that
  * share a system prompt would each be compared with all of it: instead, what two of them share is learnt once. Where
  * the prompt leaves the one within that, it leaves the other at the same token; else the comparison begins behind. */
-static int32_t common_tokens(const struct hearth_cache *cache, const struct hearth_prompt *prompt,
+static int32_t common_tokens(const struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                              const struct hearth_live *const *lives, const int32_t *commons, size_t i) {
     const struct hearth_live *live = lives[i];
     const struct hearth_twin *twin = &cache->twins[i];
@@ -151,7 +151,7 @@ static int32_t common_tokens(const struct hearth_cache *cache, const struct hear
 }
 
 /* What a plan has to know about the live sequences. */
-static bool measure_lives(struct hearth_cache *cache, const struct hearth_prompt *prompt,
+static bool measure_lives(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                           const struct hearth_live *const *lives, size_t count) {
     if (!reserve_measures(cache, count)) {
         return false;
@@ -177,7 +177,7 @@ static bool measure_lives(struct hearth_cache *cache, const struct hearth_prompt
 }
 
 /* Fills in what is known about a prompt. False: out of memory. */
-static bool measure(struct hearth_cache *cache, const struct hearth_prompt *prompt, struct hearth_path *path,
+static bool measure(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, struct hearth_path *path,
                     const struct hearth_live *const *lives, size_t live_count, struct hearth_plan_input *input) {
     struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
     if (!measure_lives(cache, prompt, lives, live_count) || !hearth_tree_match(root, prompt->tokens, prompt->n, path)) {
@@ -188,7 +188,7 @@ static bool measure(struct hearth_cache *cache, const struct hearth_prompt *prom
         .prompt = prompt->tokens,
         .n = prompt->n,
         .path = path,
-        .usable = hearth_store_usable(cache, path),
+        .usable = hearth_cache_store_usable(cache, path),
         .edge = (size_t)matched < prompt->n ? hearth_tree_edge(path, prompt->tokens[matched]) : HEARTH_EDGE_END,
         .lives = lives,
         .rewind_floors = cache->measures,
@@ -202,13 +202,13 @@ static bool measure(struct hearth_cache *cache, const struct hearth_prompt *prom
     return true;
 }
 
-bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *prompt,
+bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                        const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan) {
     struct hearth_plan_input input;
     return measure(cache, prompt, &cache->path, lives, live_count, &input) && hearth_plan_make(&input, plan);
 }
 
-int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_prompt *prompt,
+int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                           const struct hearth_live *const *lives, size_t live_count) {
     struct hearth_plan_input input;
     bool known = measure(cache, prompt, &cache->scratch, lives, live_count, &input);
@@ -265,7 +265,7 @@ size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit) {
         n++;
     }
     if (n > 0) {
-        hearth_store_shrink(cache); /* what lost its copy counts again */
+        hearth_cache_store_shrink(cache); /* what lost its copy counts again */
     }
     return n;
 }
@@ -337,11 +337,11 @@ static void check_copy(const struct hearth_cache *cache, const struct hearth_cac
 }
 
 static void check_item(const struct hearth_cache *cache, const struct hearth_cache_item *item, struct count *count) {
-    const struct hearth_pool *pool = item->is_snapshot ? &cache->snapshots : &cache->pages;
+    const struct hearth_cache_pool *pool = item->is_snapshot ? &cache->snapshots : &cache->pages;
     struct pool_count *counted = item->is_snapshot ? &count->snapshots : &count->pages;
     const struct hearth_lease *lease = &item->lease;
     bool leased = lease->until_us > 0;
-    bool may_go = hearth_store_may_go(cache, item) && !leased;
+    bool may_go = hearth_cache_store_may_go(cache, item) && !leased;
     HEARTH_ASSERT(hearth_heap_has(&pool->leases, &lease->heap) == leased);
     HEARTH_ASSERT(hearth_heap_has(&pool->heap, &lease->heap) == may_go);
     HEARTH_ASSERT(lease->heap.index == 0 || leased || may_go);
@@ -366,7 +366,7 @@ static void check_page(const struct hearth_cache *cache, const struct hearth_pag
     }
 }
 
-static void check_pool(const struct hearth_pool *pool, const struct pool_count *count) {
+static void check_pool(const struct hearth_cache_pool *pool, const struct pool_count *count) {
     check_heap(&pool->heap);
     check_heap(&pool->leases);
     HEARTH_ASSERT(count->in_heap == pool->heap.n && count->leased == pool->leases.n);

@@ -4,7 +4,7 @@
  * asks for a plan, restores it, computes the rest, and appends to `live->tokens` whatever the sequence now holds. After
  * the reply it captures the sequence, in slices if it likes. The same calls serve a program without a server:
  *
- *     struct hearth_prompt prompt = {.tokens = tokens, .n = n};
+ *     struct hearth_cache_prompt prompt = {.tokens = tokens, .n = n};
  *     hearth_cache_plan(cache, &prompt, lives, count, &plan);
  *     hearth_cache_restore(cache, &plan, &prompt, lives, &result);
  *     … decode prompt[result.resumed, n) on lives[plan.target]->seq, hearth_live_append() it …
@@ -53,7 +53,7 @@ void hearth_live_finish(struct hearth_cache *cache, struct hearth_live *live);
 
 /* ---- a prompt ---- */
 
-struct hearth_prompt {
+struct hearth_cache_prompt {
     const hearth_token *tokens;
     size_t n;                  /* > 0 */
     struct hearth_digest salt; /* state is shared within a salt only; zero: no salt */
@@ -61,13 +61,13 @@ struct hearth_prompt {
 };
 
 /* Plans a prompt over the stored and the live. False: every live sequence is busy, or out of memory. */
-bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_prompt *prompt,
+bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                        const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan);
 
-/* How many tokens of a prompt would have to be computed if it were planned now: at least 1. A guess for whoever orders
+/* How many tokens of a prompt would have to be computed if it were planned now: at least 1. A guess for ordering
  * prompts that wait: it needs no free sequence, leaves the last plan valid, and counts as no use of anything. It costs
  * what a plan does; what it depends on changes when something is computed, captured, evicted or found. */
-int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_prompt *prompt,
+int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                           const struct hearth_live *const *lives, size_t live_count);
 
 /* Begins to read into RAM what the last plan needs from the backing tier. False: everything is here, or RAM does not
@@ -97,7 +97,7 @@ struct hearth_restore {
  * sequence and live->tokens then agree on prompt[0, resumed), complete and ready to be decoded from there, whatever
  * failed on the way. */
 void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *plan,
-                          const struct hearth_prompt *prompt, struct hearth_live *const *lives,
+                          const struct hearth_cache_prompt *prompt, struct hearth_live *const *lives,
                           struct hearth_restore *result);
 
 /* What pages and snapshots may take of RAM, each, in bytes. */
@@ -129,17 +129,17 @@ bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct
 /* ---- keeping and forgetting ---- */
 
 /* Pins what is stored of a prompt. */
-void hearth_cache_pin(struct hearth_cache *cache, const struct hearth_prompt *prompt, const struct hearth_pin *pins,
-                      size_t count);
+void hearth_cache_pin(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
+                      const struct hearth_pin *pins, size_t count);
 /* The prompt's conversation will soon come back: what is stored of it is kept in RAM until then. */
-void hearth_cache_expect(struct hearth_cache *cache, const struct hearth_prompt *prompt, int64_t until_us);
+void hearth_cache_expect(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int64_t until_us);
 
-/* Forgets the state of the prompt's tokens behind the first `keep`, as far as it serves nothing else that is stored or
+/* Forgets the state of the prompt's tokens behind the first `from`, as far as it serves nothing else that is stored or
  * live: from the end backwards, up to where another path goes on, a sequence is busy, or one that is idle went another
  * way; a page that holds both stays. Idle sequences that hold no more than the path are cut, or emptied. `*stop`: what
  * is behind it is gone. The backing tier is asked to remove it: hearth_cache_removing(). To be called when the backing
  * tier has told what it has, or what it tells later will be there again. Errors: NOMEM (nothing was forgotten). */
-int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_prompt *prompt, int32_t keep,
+int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t from,
                         struct hearth_live *const *lives, size_t live_count, int32_t *stop);
 /* True while the backing tier has not answered for all that it was asked to remove. `*failed`, once it is false: some
  * of it could not be removed (told once). */

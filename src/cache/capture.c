@@ -10,7 +10,7 @@
 #include "cache/copies.h"
 
 #include "base/assert.h"
-#include "base/warm.h"
+#include "base/prefault.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static bool blob_export(struct hearth_cache *cache, struct hearth_live *live, in
     }
     size_t guess = (size_t)(p1 - p0) * cache->engine->caps.page_bytes_per_token;
     guess += guess / 256; /* with what a blob says about itself */
-    *out = (struct hearth_buf){.data = hearth_warm_take(guess), .cap = guess};
+    *out = (struct hearth_buf){.data = hearth_prefault_take(guess), .cap = guess};
     return out->data && cache->engine->ops->page_export(cache->engine, live->seq, p0, p1, out) == HEARTH_OK;
 }
 
@@ -57,7 +57,7 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
     size_t before = hearth_item_bytes(&page->item);
     size_t after = bytes_of(end - page->p0, bytes);
     struct hearth_blob *blob, *old;
-    if (!hearth_store_reserve_page(cache, after > before ? after - before : 0, path_bytes(cache, path))) {
+    if (!hearth_cache_store_reserve_page(cache, after > before ? after - before : 0, path_bytes(cache, path))) {
         return false;
     }
     if (!blob_put(cache, bytes, &blob)) {
@@ -78,7 +78,7 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
     page->blob_p0 = page->p0;
     page->item.fetched = false;
     cache->stored_pages++;
-    hearth_store_changed(cache, &page->item, before);
+    hearth_cache_store_changed(cache, &page->item, before);
     return true;
 }
 
@@ -86,7 +86,7 @@ static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struc
                      struct hearth_buf *bytes) {
     size_t need = bytes_of(end - path->matched, bytes);
     struct hearth_blob *blob;
-    if (!hearth_store_reserve_page(cache, need, path_bytes(cache, path)) || !blob_put(cache, bytes, &blob)) {
+    if (!hearth_cache_store_reserve_page(cache, need, path_bytes(cache, path)) || !blob_put(cache, bytes, &blob)) {
         return false;
     }
     struct hearth_page *page = hearth_tree_add(&cache->tree, path, live->tokens.v, 0, end, blob);
@@ -98,8 +98,8 @@ static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struc
     }
     page->item.pins++; /* the standing pin moves here; the parent's is given back below */
     cache->stored_pages++;
-    hearth_store_page_added(cache, page);
-    hearth_store_unpin(cache, &page->parent->item);
+    hearth_cache_store_page_added(cache, page);
+    hearth_cache_store_unpin(cache, &page->parent->item);
     return true;
 }
 
@@ -108,14 +108,15 @@ static bool fill_holes(struct hearth_cache *cache, struct hearth_live *live, con
     for (size_t i = 0; i < path->n && hearth_caps_has_pages(&cache->engine->caps); i++) {
         struct hearth_page *page = path->pages[i];
         int32_t end = page->p0 + page->len;
-        if (hearth_store_has_state(cache, page) || end > hearth_path_end(path, i)) {
+        if (hearth_cache_store_has_state(cache, page) || end > hearth_path_end(path, i)) {
             continue; /* the live sequence has only a part of a page that the path leaves */
         }
         struct hearth_buf bytes = {0};
         struct hearth_blob *blob = NULL;
-        bool ok = blob_export(cache, live, page->p0, end, &bytes) &&
-                  hearth_store_reserve_page(cache, bytes.len + HEARTH_BLOB_OVERHEAD_BYTES, path_bytes(cache, path)) &&
-                  blob_put(cache, &bytes, &blob);
+        bool ok =
+            blob_export(cache, live, page->p0, end, &bytes) &&
+            hearth_cache_store_reserve_page(cache, bytes.len + HEARTH_BLOB_OVERHEAD_BYTES, path_bytes(cache, path)) &&
+            blob_put(cache, &bytes, &blob);
         hearth_buf_finish(&bytes);
         if (!ok) {
             return false;
@@ -124,7 +125,7 @@ static bool fill_holes(struct hearth_cache *cache, struct hearth_live *live, con
         page->item.blob = blob;
         page->blob_p0 = page->p0;
         cache->stored_pages++;
-        hearth_store_changed(cache, &page->item, before);
+        hearth_cache_store_changed(cache, &page->item, before);
     }
     return true;
 }
@@ -151,20 +152,20 @@ static uint64_t next_version(void) {
     return atomic_fetch_add(&last, 1) + 1;
 }
 
-void hearth_live_forget(struct hearth_cache *cache, struct hearth_live *live, int32_t keep) {
-    while (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos > keep) {
+void hearth_live_truncate(struct hearth_cache *cache, struct hearth_live *live, int32_t n) {
+    while (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos > n) {
         struct hearth_blob *blob = live->snapshots[--live->snapshot_count].blob;
         cache->snapshots.used_bytes -= hearth_blob_bytes(blob);
         hearth_ram_drop(cache->ram, blob);
     }
     live->version = next_version();
-    if ((size_t)keep < live->tokens.n) {
-        live->tokens.n = (size_t)keep;
+    if ((size_t)n < live->tokens.n) {
+        live->tokens.n = (size_t)n;
     }
     int pins = live->pin_count;
     live->pin_count = 0;
     for (int i = 0; i < pins; i++) {
-        if (live->pins[i].position <= keep) {
+        if (live->pins[i].position <= n) {
             live->pins[live->pin_count++] = live->pins[i];
         }
     }
@@ -191,7 +192,7 @@ static void attach(struct hearth_cache *cache, const struct hearth_path *path, i
                    enum hearth_snapshot_kind kind) {
     size_t bytes = HEARTH_SNAPSHOT_NODE_BYTES + hearth_blob_bytes(blob);
     struct hearth_snapshot *snapshot = NULL;
-    if (hearth_store_reserve_snapshot(cache, bytes)) {
+    if (hearth_cache_store_reserve_snapshot(cache, bytes)) {
         snapshot = hearth_tree_add_snapshot(&cache->tree, path, pos, blob, kind);
     }
     if (!snapshot) {
@@ -201,7 +202,7 @@ static void attach(struct hearth_cache *cache, const struct hearth_path *path, i
     if (kind == HEARTH_SNAPSHOT_REPLY_END) {
         supersede(cache, path, pos);
     }
-    (void)hearth_store_snapshot_added(cache, snapshot);
+    (void)hearth_cache_store_snapshot_added(cache, snapshot);
 }
 
 static void attach_pending(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path) {
@@ -256,7 +257,7 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
     if (!blob) {
         return false;
     }
-    if (!hearth_store_reserve_snapshot(cache, hearth_blob_bytes(blob))) {
+    if (!hearth_cache_store_reserve_snapshot(cache, hearth_blob_bytes(blob))) {
         hearth_ram_drop(cache->ram, blob);
         return false;
     }
@@ -292,11 +293,11 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
     if (whole && n > 0 && hearth_caps_needs_snapshot(&cache->engine->caps) && !hearth_tree_has_snapshot(path, n)) {
         struct hearth_blob *blob = export_here(cache, live);
         if (blob) {
-            attach(cache, path, n, blob, live->warm ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_REPLY_END);
+            attach(cache, path, n, blob, live->prefetched ? HEARTH_SNAPSHOT_INTERVAL : HEARTH_SNAPSHOT_REPLY_END);
         }
     }
     live->dirty = false;
-    hearth_store_lease_live(cache, path, live);
+    hearth_cache_store_lease_live(cache, path, live);
     drop_pins(live, path->matched);
     hearth_copies_write(cache, path, live);
 }
@@ -317,7 +318,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
     struct hearth_page *base = path->n ? path->pages[path->n - 1] : root;
     size_t known = path->n;
     if (base) {
-        hearth_store_pin(cache, &base->item);
+        hearth_cache_store_pin(cache, &base->item);
     }
     ok = ok && fill_holes(cache, live, path);
     bool grew = ok && hearth_tree_can_extend(&cache->tree, path);
@@ -332,17 +333,17 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
     if (!more) {
         finish_capture(cache, live, path, ok);
     } else {
-        hearth_store_lease_live(cache, path, live);
+        hearth_cache_store_lease_live(cache, path, live);
     }
     struct hearth_page *tail = path->n ? path->pages[path->n - 1] : root;
     if (tail) {
-        hearth_store_unpin(cache, &tail->item);
+        hearth_cache_store_unpin(cache, &tail->item);
     }
     for (size_t i = known - (grew && known > 0); i < path->n; i++) {
         hearth_arrive_behind(cache, path->pages[i]);
     }
     if (!more && tail) {
-        hearth_store_prune(cache, tail);
+        hearth_cache_store_prune(cache, tail);
     }
     return !more ? HEARTH_CAPTURE_DONE : full ? HEARTH_CAPTURE_FULL : HEARTH_CAPTURE_MORE;
 }
@@ -385,7 +386,7 @@ bool hearth_live_append(struct hearth_live *live, const hearth_token *tokens, si
 }
 
 void hearth_live_clear(struct hearth_cache *cache, struct hearth_live *live) {
-    hearth_live_forget(cache, live, 0);
+    hearth_live_truncate(cache, live, 0);
     cache->engine->ops->seq_clear(cache->engine, live->seq);
 }
 

@@ -1,6 +1,6 @@
 /* The children of a page, found by (offset, first token).
  *
- * One child, which nearly every page has, is a pointer in the page. More are a hash table whose slots hold the key, so
+ * One child, which nearly every page has, is a pointer in the page. More are a hash table with the key in its slots, so
  * that finding one of a hundred thousand conversations behind a system prompt reads one line of memory and one child.
  * Inside the tree. */
 #ifndef HEARTH_CACHE_CHILDREN_H
@@ -28,7 +28,7 @@ static inline struct hearth_page *hearth_children_find(const struct hearth_page 
     return one->first == first && one->p0 - page->p0 == offset ? one : NULL;
 }
 
-/* Adds a child, whose p0 and `first` are set. False: out of memory. */
+/* Adds a child that has its p0 and `first`. False: out of memory. */
 bool hearth_children_add(struct hearth_page *page, struct hearth_page *child);
 void hearth_children_remove(struct hearth_page *page, const struct hearth_page *child);
 /* The child behind another one, in no particular order; NULL is before the first and behind the last. `child` itself is

@@ -4,7 +4,7 @@
  * about a name that is not in the table is about something that went in the meantime, and is ignored.
  *
  * Invariants: a copy is in the table exactly when its state is not NONE; `cache->writing` counts those WRITING; an item
- * whose copy is WRITING has its blob in RAM. */
+ * with a copy that is WRITING has its blob in RAM. */
 #include "cache/copies.h"
 
 #include "base/assert.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The item whose copy has this name, or NULL. */
+/* The item with a copy of this name, or NULL. */
 static struct hearth_cache_item *find(const struct hearth_cache *cache, struct hearth_digest name) {
     struct hearth_link *link = hearth_table_find(&cache->copies, name);
     return link ? (struct hearth_cache_item *)((char *)link - offsetof(struct hearth_cache_item, copy)) : NULL;
@@ -142,7 +142,7 @@ static void put(struct hearth_cache *cache, struct hearth_cache_item *item, stru
     if (!cache->backing->ops->put(cache->backing, record, blob, replaces)) {
         hearth_copy_forget(cache, item);
     }
-    hearth_store_changed(cache, item, before);
+    hearth_cache_store_changed(cache, item, before);
 }
 
 static void put_page(struct hearth_cache *cache, struct hearth_page *page) {
@@ -315,8 +315,8 @@ static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *ite
     size_t before = hearth_item_bytes(item);
     size_t need = event->bytes.len + HEARTH_BLOB_OVERHEAD_BYTES;
     const struct hearth_page *page = hearth_item_page(item);
-    bool room = item->is_snapshot ? hearth_store_reserve_snapshot(cache, need + HEARTH_SNAPSHOT_NODE_BYTES)
-                                  : hearth_store_reserve_page(cache, need + hearth_page_node_bytes(page->len), 0);
+    bool room = item->is_snapshot ? hearth_cache_store_reserve_snapshot(cache, need + HEARTH_SNAPSHOT_NODE_BYTES)
+                                  : hearth_cache_store_reserve_page(cache, need + hearth_page_node_bytes(page->len), 0);
     if (!room && !cache->restoring) {
         return;
     }
@@ -325,21 +325,21 @@ static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *ite
     if (!item->is_snapshot) {
         hearth_item_page(item)->blob_p0 = item->copy.p0;
     }
-    hearth_store_changed(cache, item, before);
+    hearth_cache_store_changed(cache, item, before);
 }
 
 /* The copy is gone, or cannot be read: what has no state in RAM either goes too, unless something hangs on it. */
 static void lose(struct hearth_cache *cache, struct hearth_cache_item *item) {
     size_t before = hearth_item_bytes(item);
     hearth_copy_forget(cache, item);
-    hearth_store_changed(cache, item, before);
+    hearth_cache_store_changed(cache, item, before);
     if (item->blob) {
         return;
     }
     if (!item->is_snapshot) {
-        hearth_store_drop_state(cache, hearth_item_page(item));
+        hearth_cache_store_drop_state(cache, hearth_item_page(item));
     } else if (item->pins == 0) {
-        hearth_store_drop_snapshot(cache, hearth_item_snapshot(item));
+        hearth_cache_store_drop_snapshot(cache, hearth_item_snapshot(item));
     }
 }
 
@@ -356,7 +356,7 @@ static void on_written(struct hearth_cache *cache, struct hearth_cache_item *ite
     } else if (hearth_item_snapshot(item)->superseded) {
         touch_superseded(cache, hearth_item_snapshot(item));
     }
-    hearth_store_changed(cache, item, before);
+    hearth_cache_store_changed(cache, item, before);
 }
 
 static void on_dropped(struct hearth_cache *cache, struct hearth_cache_item *item) {
@@ -365,7 +365,7 @@ static void on_dropped(struct hearth_cache *cache, struct hearth_cache_item *ite
     }
     size_t before = hearth_item_bytes(item);
     hearth_copy_forget(cache, item);
-    hearth_store_changed(cache, item, before);
+    hearth_cache_store_changed(cache, item, before);
 }
 
 static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_backing_event *event) {
@@ -395,7 +395,7 @@ static void on_removed(struct hearth_cache *cache, struct hearth_cache_item *ite
     }
     size_t before = hearth_item_bytes(item);
     hearth_copy_forget(cache, item);
-    hearth_store_changed(cache, item, before);
+    hearth_cache_store_changed(cache, item, before);
     if (item->is_snapshot) {
         put_snapshot(cache, hearth_item_snapshot(item));
     } else {

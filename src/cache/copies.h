@@ -23,7 +23,7 @@ void hearth_copies_write(struct hearth_cache *cache, const struct hearth_path *p
 /* A later reply of its conversation has made the snapshot less likely to be asked for. */
 void hearth_copies_supersede(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
-/* Asks for an item whose state is only in the backing tier. False: it cannot be had. */
+/* Asks for an item with its state only in the backing tier. False: it cannot be had. */
 bool hearth_copy_fetch(struct hearth_cache *cache, struct hearth_cache_item *item);
 /* Asks for what [from, to) of the path and the snapshot (or NULL) need, as far as `limit_bytes` on their way allow.
  * Returns how many items have been asked for and have not come. */
@@ -65,8 +65,8 @@ void hearth_duplicates_finish(struct hearth_cache *cache);
 void hearth_arrive(struct hearth_cache *cache, struct hearth_record *record, uint32_t hits);
 /* The page is new, or has grown: what has waited for it gets its place. */
 void hearth_arrive_behind(struct hearth_cache *cache, const struct hearth_page *page);
-/* Of those that wait for a digest: has removed from the tier what lies on the path `tokens` (whose first `base_pos` the
- * digest is of), wholly in [from, to). */
+/* Of those that wait for a digest: has removed from the tier what lies on the path `tokens` (of which the first
+ * `base_pos` the digest is of), wholly in [from, to). */
 void hearth_arrive_forget(struct hearth_cache *cache, struct hearth_digest base, int32_t base_pos,
                           const hearth_token *tokens, int32_t from, int32_t to);
 void hearth_arrive_finish(struct hearth_cache *cache);

@@ -10,7 +10,7 @@
  * kept, which its tokens give: it lies on a path when the path's tokens give the same.
  *
  * A page in the middle of which it stops stays whole: its beginning is needed. It remembers where what was forgotten
- * begins, so that this is not taken for somebody's when the rest is forgotten, too.
+ * begins, so that this is not taken for another path's when the rest is forgotten, too.
  *
  * Invariant: a page that begins at or behind the stop has no child but the next one of the path. */
 #include "base/assert.h"
@@ -115,7 +115,7 @@ static int32_t smaller(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
-/* Where a page ends for others: what is behind that was forgotten, and nobody has come by since. */
+/* Where a page ends for others: what is behind that was forgotten, and no prompt has come by since. */
 static int32_t page_end(const struct hearth_page *page) {
     return page->dead > 0 ? page->dead : page->p0 + page->len;
 }
@@ -140,7 +140,7 @@ static int32_t last_branch(const struct hearth_path *path) {
     return stop;
 }
 
-static int32_t common_tokens(const struct hearth_prompt *prompt, const struct hearth_live *live) {
+static int32_t common_tokens(const struct hearth_cache_prompt *prompt, const struct hearth_live *live) {
     if (!hearth_digest_equal(live->salt, prompt->salt)) {
         return 0;
     }
@@ -148,7 +148,8 @@ static int32_t common_tokens(const struct hearth_prompt *prompt, const struct he
 }
 
 /* The last position that a sequence needs: one that is busy, or has gone another way or farther. */
-static int32_t last_live(const struct hearth_prompt *prompt, struct hearth_live *const *lives, size_t live_count) {
+static int32_t last_live(const struct hearth_cache_prompt *prompt, struct hearth_live *const *lives,
+                         size_t live_count) {
     int32_t stop = 0;
     for (size_t i = 0; i < live_count; i++) {
         int32_t common = common_tokens(prompt, lives[i]);
@@ -171,7 +172,7 @@ static void cut_live(struct hearth_cache *cache, struct hearth_live *live, int32
         hearth_live_clear(cache, live);
         return;
     }
-    hearth_live_forget(cache, live, stop);
+    hearth_live_truncate(cache, live, stop);
     live->dirty = dirty;
     live->came_at = smaller(live->came_at, stop);
 }
@@ -183,28 +184,28 @@ static void forget_path(struct hearth_cache *cache, struct hearth_path *path, in
         struct hearth_page *page = path->pages[--path->n];
         HEARTH_ASSERT(page->child_count == 0 && page->item.pins == 0);
         end = page->p0;
-        hearth_store_forget_page(cache, page);
+        hearth_cache_store_forget_page(cache, page);
     }
     struct hearth_page *last = path->n > 0 ? path->pages[path->n - 1] : NULL;
     path->matched = smaller(path->matched, end);
     bool whole = last && end == last->p0 + last->len;
     for (uint32_t k = whole ? last->snapshot_count : 0; k-- > 0;) {
         if (last->snapshots[k]->pos > stop) {
-            hearth_store_forget_snapshot(cache, last->snapshots[k]);
+            hearth_cache_store_forget_snapshot(cache, last->snapshots[k]);
         }
     }
     if (last && whole && stop > last->p0 && stop < end) {
         last->dead = stop;
     }
     if (last) {
-        hearth_store_prune(cache, last);
+        hearth_cache_store_prune(cache, last);
     }
     cache->pages.evicted = evicted[0]; /* that was not for lack of room */
     cache->snapshots.evicted = evicted[1];
 }
 
 /* What the backing tier has besides, block by block. */
-static void forget_besides(struct hearth_cache *cache, const struct hearth_prompt *prompt, int32_t stop) {
+static void forget_besides(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t stop) {
     int32_t page = cache->tree.page_tokens, n = (int32_t)prompt->n;
     struct hearth_digest base = hearth_copies_root_digest(cache, prompt->salt);
     for (int32_t pos = 0; pos < n && cache->orphans.count + cache->duplicates.count > 0; pos += page) {
@@ -219,7 +220,7 @@ static void forget_besides(struct hearth_cache *cache, const struct hearth_promp
     }
 }
 
-int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_prompt *prompt, int32_t keep,
+int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t from,
                         struct hearth_live *const *lives, size_t live_count, int32_t *stop) {
     struct hearth_path *path = &cache->scratch;
     struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
@@ -227,7 +228,7 @@ int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_prompt *
     if (!hearth_tree_match(root, prompt->tokens, prompt->n, path)) {
         return HEARTH_ERR_NOMEM;
     }
-    *stop = larger(larger(keep, last_branch(path)), last_live(prompt, lives, live_count));
+    *stop = larger(larger(from, last_branch(path)), last_live(prompt, lives, live_count));
     if (*stop >= (int32_t)prompt->n) {
         return HEARTH_OK;
     }
@@ -240,7 +241,7 @@ int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_prompt *
     if (cache->backing) {
         forget_besides(cache, prompt, *stop);
     }
-    hearth_store_shrink(cache);
+    hearth_cache_store_shrink(cache);
     return HEARTH_OK;
 }
 
@@ -254,25 +255,25 @@ bool hearth_cache_removing(struct hearth_cache *cache, bool *failed) {
 
 /* ---- keeping ---- */
 
-static bool match(struct hearth_cache *cache, const struct hearth_prompt *prompt, size_t n) {
+static bool match(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, size_t n) {
     struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
     return hearth_tree_match(root, prompt->tokens, n, &cache->scratch);
 }
 
-void hearth_cache_pin(struct hearth_cache *cache, const struct hearth_prompt *prompt, const struct hearth_pin *pins,
-                      size_t count) {
+void hearth_cache_pin(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
+                      const struct hearth_pin *pins, size_t count) {
     int64_t now_us = cache->engine->ops->now_us(cache->engine);
     if (count == 0 || !match(cache, prompt, prompt->n)) {
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        hearth_store_lease(cache, &cache->scratch, pins[i].position, now_us + pins[i].ttl_us, 1, true);
+        hearth_cache_store_lease(cache, &cache->scratch, pins[i].position, now_us + pins[i].ttl_us, 1, true);
     }
 }
 
-void hearth_cache_expect(struct hearth_cache *cache, const struct hearth_prompt *prompt, int64_t until_us) {
+void hearth_cache_expect(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int64_t until_us) {
     /* Behind the reply or before it: two snapshots. */
     if (match(cache, prompt, prompt->n)) {
-        hearth_store_lease(cache, &cache->scratch, (int32_t)prompt->n, until_us, 2, false);
+        hearth_cache_store_lease(cache, &cache->scratch, (int32_t)prompt->n, until_us, 2, false);
     }
 }

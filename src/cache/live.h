@@ -24,8 +24,8 @@ enum hearth_came_from { HEARTH_FROM_NOTHING, HEARTH_FROM_REPLY, HEARTH_FROM_PROM
 
 struct hearth_live {
     int32_t seq;
-    struct hearth_digest salt;   /* whose tokens they are: state is shared within a salt only */
-    struct hearth_tokens tokens; /* tokens whose state the sequence holds: exactly [0, tokens.n) */
+    struct hearth_digest salt;   /* of the tokens: state is shared within a salt only */
+    struct hearth_tokens tokens; /* the sequence holds exactly the state of [0, tokens.n) */
     enum hearth_came_from came_from;
     int32_t came_at;  /* the position it went on from: what is behind it is this turn's */
     uint64_t version; /* another one whenever tokens were dropped or replaced, and for every sequence; 0:
@@ -37,18 +37,18 @@ struct hearth_live {
     int snapshot_count;                      /* ascending by pos */
     struct hearth_pin pins[HEARTH_PINS_MAX]; /* of what is not stored yet */
     int pin_count;
-    bool warm;                 /* it ends with a prompt that was computed ahead, or with a part of it */
+    bool prefetched;           /* it ends with a prompt that was computed ahead, or with a part of it */
     int64_t expected_until_us; /* its conversation is about to come back; 0: nothing is known */
 };
 
-/* Whether to give `a` away before `b`: first who is not expected, then who was unused for longest. */
-static inline bool hearth_live_goes_first(const struct hearth_live *a, const struct hearth_live *b, int64_t now_us) {
+/* Whether `a` is a better victim than `b`: one that is not expected back, else the one that was unused for longer. */
+static inline bool hearth_live_better_victim(const struct hearth_live *a, const struct hearth_live *b, int64_t now_us) {
     bool a_expected = a->expected_until_us > now_us, b_expected = b->expected_until_us > now_us;
     return a_expected != b_expected ? b_expected : a->used_us < b->used_us;
 }
 
-/* The sequence to give away: one that is empty, else the one that goes first; never a busy one. -1: all are. */
-static inline int hearth_live_first_to_go(const struct hearth_live *const *lives, size_t count, int64_t now_us) {
+/* The victim: a sequence that is empty, else the best one; never a busy one. -1: all are. */
+static inline int hearth_live_victim(const struct hearth_live *const *lives, size_t count, int64_t now_us) {
     int first = -1;
     for (size_t i = 0; i < count; i++) {
         if (lives[i]->busy) {
@@ -57,7 +57,7 @@ static inline int hearth_live_first_to_go(const struct hearth_live *const *lives
         if (lives[i]->tokens.n == 0) {
             return (int)i;
         }
-        if (first < 0 || hearth_live_goes_first(lives[i], lives[first], now_us)) {
+        if (first < 0 || hearth_live_better_victim(lives[i], lives[first], now_us)) {
             first = (int)i;
         }
     }

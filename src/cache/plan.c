@@ -85,8 +85,8 @@ static void offer_in_place(struct planner *p, int live, int32_t common) {
     if (!p->in->caps->cache_ok && at != end) {
         return;
     }
-    /* A rewind takes the end away from whoever comes back for it: on a class that cannot share, that restore is part of
-     * the price. */
+    /* A rewind takes the end away from the prompt that comes back for it: on a class that cannot share, that restore is
+     * part of the price. */
     double lost_us = at == end || !hearth_caps_needs_snapshot(p->in->caps)
                          ? 0
                          : hearth_costs_restore_us(p->in->costs, p->in->caps->snapshot_bytes, 2);
@@ -195,7 +195,7 @@ static bool moves(const struct hearth_plan_input *in, const struct hearth_live *
            (target->tokens.n == 0 || end_tokens > target->tokens.n / MUCH_MORE_TIMES);
 }
 
-static void settle_target(const struct planner *p, struct hearth_plan *plan) {
+static void choose_target(const struct planner *p, struct hearth_plan *plan) {
     const struct hearth_plan_input *in = p->in;
     if (plan->how != HEARTH_RESUME_IN_PLACE) {
         return;
@@ -275,7 +275,7 @@ int32_t hearth_plan_resume(const struct hearth_plan_input *in) {
 bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *plan) {
     struct planner p = {.in = in};
     *plan = (struct hearth_plan){.source = -1, .how = HEARTH_RESUME_FRESH};
-    plan->target = hearth_live_first_to_go(in->lives, in->live_count, in->now_us);
+    plan->target = hearth_live_victim(in->lives, in->live_count, in->now_us);
     if (plan->target < 0) {
         return false;
     }
@@ -287,7 +287,7 @@ bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *pl
     plan->snapshot = p.best.snapshot;
     plan->pending = p.best.pending;
     plan->matched = p.best_common > in->path->matched ? p.best_common : in->path->matched;
-    settle_target(&p, plan);
+    choose_target(&p, plan);
     plan->reason = explain(&p, plan);
     if (smaller(plan->matched, p.limit) > plan->resume) {
         plan->divergence = smaller(plan->matched, p.limit);

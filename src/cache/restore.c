@@ -206,9 +206,9 @@ static void hold(struct restore *r) {
         return;
     }
     cache->restoring = true;
-    hearth_store_pin(cache, &cache->path.pages[cache->path.n - 1]->item);
+    hearth_cache_store_pin(cache, &cache->path.pages[cache->path.n - 1]->item);
     if (r->plan->snapshot) {
-        hearth_store_pin(cache, &r->plan->snapshot->item);
+        hearth_cache_store_pin(cache, &r->plan->snapshot->item);
     }
 }
 
@@ -222,30 +222,30 @@ static void let_go(struct restore *r, int err) {
         return;
     }
     cache->restoring = false;
-    hearth_store_unpin(cache, &cache->path.pages[cache->path.n - 1]->item);
+    hearth_cache_store_unpin(cache, &cache->path.pages[cache->path.n - 1]->item);
     if (snapshot) {
-        hearth_store_unpin(cache, &snapshot->item);
+        hearth_cache_store_unpin(cache, &snapshot->item);
     }
     if (bad && r->bad_page) {
         size_t before = hearth_item_bytes(&r->bad_page->item);
         if (r->bad_page->item.fetched) {
             hearth_copy_reject(cache, &r->bad_page->item, "the engine refused it");
         }
-        hearth_store_changed(cache, &r->bad_page->item, before);
-        hearth_store_drop_state(cache, r->bad_page);
+        hearth_cache_store_changed(cache, &r->bad_page->item, before);
+        hearth_cache_store_drop_state(cache, r->bad_page);
     }
     if (bad && r->bad_snapshot && snapshot->item.fetched) {
         hearth_copy_reject(cache, &snapshot->item, "the engine refused it");
     }
     bool lost = snapshot && !snapshot->item.blob && snapshot->item.copy.state == HEARTH_COPY_NONE;
     if ((bad && r->bad_snapshot) || lost) {
-        hearth_store_drop_snapshot(cache, snapshot);
+        hearth_cache_store_drop_snapshot(cache, snapshot);
     }
     if (err == HEARTH_ERR_IO) {
         cache->costs.backing_us_per_byte *= 8; /* it did not come in time: computing is likely to be faster */
     }
     if (err) {
-        hearth_store_shrink(cache);
+        hearth_cache_store_shrink(cache);
     }
 }
 
@@ -253,7 +253,7 @@ static void let_go(struct restore *r, int err) {
 static enum hearth_came_from came_from(const struct hearth_plan *plan, const struct restore *r) {
     if (plan->how == HEARTH_RESUME_LIVE_END ||
         (plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)r->target->tokens.n)) {
-        return r->source->warm ? HEARTH_FROM_NOTHING : HEARTH_FROM_REPLY;
+        return r->source->prefetched ? HEARTH_FROM_NOTHING : HEARTH_FROM_REPLY;
     }
     if (!plan->snapshot && !plan->pending) {
         return HEARTH_FROM_NOTHING;
@@ -275,7 +275,7 @@ static void learn(struct hearth_cache *cache, const struct restore *r, int64_t u
 }
 
 void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *plan,
-                          const struct hearth_prompt *prompt, struct hearth_live *const *lives,
+                          const struct hearth_cache_prompt *prompt, struct hearth_live *const *lives,
                           struct hearth_restore *result) {
     *result = (struct hearth_restore){0};
     struct restore r = {.cache = cache,
@@ -288,11 +288,11 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     hold(&r);
     int err = resume(&r);
     result->us = cache->engine->ops->now_us(cache->engine) - start_us;
-    bool kept = plan->how == HEARTH_RESUME_IN_PLACE;
-    if (!err && !(kept && plan->resume == (int32_t)r.target->tokens.n)) {
-        hearth_live_forget(cache, r.target, kept ? plan->resume : 0);
+    bool in_place = plan->how == HEARTH_RESUME_IN_PLACE;
+    if (!err && !(in_place && plan->resume == (int32_t)r.target->tokens.n)) {
+        hearth_live_truncate(cache, r.target, in_place ? plan->resume : 0);
     }
-    if (!err && !kept && !hearth_tokens_assign(&r.target->tokens, prompt->tokens, (size_t)plan->resume)) {
+    if (!err && !in_place && !hearth_tokens_assign(&r.target->tokens, prompt->tokens, (size_t)plan->resume)) {
         err = HEARTH_ERR_NOMEM;
     }
     if (err) {
@@ -310,13 +310,13 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     let_go(&r, HEARTH_OK);
     r.target->salt = prompt->salt;
     r.target->came_from = from;
-    r.target->warm = false;
+    r.target->prefetched = false;
     r.target->came_at = plan->resume;
     learn(cache, &r, result->us);
     result->resumed = plan->resume;
     result->live_tokens = plan->how == HEARTH_RESUME_STORED ? plan->live_tokens : plan->resume;
     result->backing_tokens = r.backing_tokens;
     result->ram_tokens = plan->resume - result->live_tokens - result->backing_tokens;
-    hearth_store_touch(cache, &cache->path, plan->resume);
-    hearth_store_shrink(cache);
+    hearth_cache_store_touch(cache, &cache->path, plan->resume);
+    hearth_cache_store_shrink(cache);
 }

@@ -26,7 +26,7 @@ static bool has_pages(const struct hearth_cache *cache) {
     return hearth_caps_has_pages(&cache->engine->caps);
 }
 
-static struct hearth_pool *pool_of(struct hearth_cache *cache, const struct hearth_cache_item *item) {
+static struct hearth_cache_pool *pool_of(struct hearth_cache *cache, const struct hearth_cache_item *item) {
     return item->is_snapshot ? &cache->snapshots : &cache->pages;
 }
 
@@ -44,13 +44,13 @@ size_t hearth_item_bytes(const struct hearth_cache_item *item) {
     return hearth_page_node_bytes(hearth_item_page(item)->len) + blob_bytes(item);
 }
 
-bool hearth_store_has_state(const struct hearth_cache *cache, const struct hearth_page *page) {
+bool hearth_cache_store_has_state(const struct hearth_cache *cache, const struct hearth_page *page) {
     return page->item.blob || page->item.copy.state == HEARTH_COPY_THERE || !has_pages(cache);
 }
 
-int32_t hearth_store_usable(const struct hearth_cache *cache, const struct hearth_path *path) {
+int32_t hearth_cache_store_usable(const struct hearth_cache *cache, const struct hearth_path *path) {
     for (size_t i = 0; i < path->n; i++) {
-        if (!hearth_store_has_state(cache, path->pages[i])) {
+        if (!hearth_cache_store_has_state(cache, path->pages[i])) {
             return path->pages[i]->p0;
         }
     }
@@ -80,7 +80,7 @@ static double value_of(struct hearth_cache *cache, const struct hearth_cache_ite
     return cache->policy(&known, &cache->costs, pool_of(cache, item)->inflation);
 }
 
-bool hearth_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
+bool hearth_cache_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item) {
     if (item->pins > 0 || item->copy.state == HEARTH_COPY_WRITING) {
         return false;
     }
@@ -96,13 +96,13 @@ bool hearth_store_may_go(const struct hearth_cache *cache, const struct hearth_c
 
 /* Puts the item into the heap of victims, or takes it out, as its state demands, and values it anew. A leased item is
  * in the other heap. Without memory for the heap the item merely stays longer. */
-static void settle(struct hearth_cache *cache, struct hearth_cache_item *item) {
+static void update_victim(struct hearth_cache *cache, struct hearth_cache_item *item) {
     struct hearth_heap *heap = &pool_of(cache, item)->heap;
     struct hearth_heap_node *node = &item->lease.heap;
     if (item->lease.until_us > 0) {
         return;
     }
-    if (!hearth_store_may_go(cache, item)) {
+    if (!hearth_cache_store_may_go(cache, item)) {
         hearth_heap_remove(heap, node);
     } else if (node->index != 0) {
         hearth_heap_update(heap, node, value_of(cache, item));
@@ -113,7 +113,7 @@ static void settle(struct hearth_cache *cache, struct hearth_cache_item *item) {
 
 /* ---- leases ---- */
 
-static struct hearth_cache_item *first_leased(const struct hearth_pool *pool) {
+static struct hearth_cache_item *first_leased(const struct hearth_cache_pool *pool) {
     return item_of(hearth_heap_top(&pool->leases));
 }
 
@@ -126,7 +126,7 @@ static double end_us(const struct hearth_cache_item *item, int64_t until_us) {
 
 /* Makes, moves or (0) ends the item's lease. */
 static void set_lease(struct hearth_cache *cache, struct hearth_cache_item *item, int64_t until_us) {
-    struct hearth_pool *pool = pool_of(cache, item);
+    struct hearth_cache_pool *pool = pool_of(cache, item);
     struct hearth_lease *lease = &item->lease;
     bool had = lease->until_us > 0;
     if (had) {
@@ -145,10 +145,10 @@ static void set_lease(struct hearth_cache *cache, struct hearth_cache_item *item
     if (until_us > 0) {
         pool->leased_bytes += hearth_item_bytes(item);
     }
-    settle(cache, item);
+    update_victim(cache, item);
 }
 
-static void end_leases(struct hearth_cache *cache, struct hearth_pool *pool) {
+static void end_leases(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     int64_t now_us = pool->leases.n > 0 ? cache->engine->ops->now_us(cache->engine) : 0;
     while (pool->leases.n > 0 && first_leased(pool)->lease.until_us <= now_us) {
         set_lease(cache, first_leased(pool), 0);
@@ -158,8 +158,8 @@ static void end_leases(struct hearth_cache *cache, struct hearth_pool *pool) {
     }
 }
 
-void hearth_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
-                        int snapshots, bool durable) {
+void hearth_cache_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
+                              int snapshots, bool durable) {
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < to; i++) {
         if (path->pages[i]->item.lease.until_us < until_us) {
             set_lease(cache, &path->pages[i]->item, until_us);
@@ -181,49 +181,49 @@ void hearth_store_lease(struct hearth_cache *cache, const struct hearth_path *pa
     end_leases(cache, &cache->snapshots);
 }
 
-void hearth_store_lease_live(struct hearth_cache *cache, const struct hearth_path *path,
-                             const struct hearth_live *live) {
+void hearth_cache_store_lease_live(struct hearth_cache *cache, const struct hearth_path *path,
+                                   const struct hearth_live *live) {
     if (live->pin_count == 0 && live->expected_until_us == 0) {
         return;
     }
     int64_t now_us = cache->engine->ops->now_us(cache->engine);
     for (int i = 0; i < live->pin_count; i++) {
-        hearth_store_lease(cache, path, live->pins[i].position, now_us + live->pins[i].ttl_us, 1, true);
+        hearth_cache_store_lease(cache, path, live->pins[i].position, now_us + live->pins[i].ttl_us, 1, true);
     }
     if (live->expected_until_us > now_us) {
-        hearth_store_lease(cache, path, path->matched, live->expected_until_us, 2, false);
+        hearth_cache_store_lease(cache, path, path->matched, live->expected_until_us, 2, false);
     }
 }
 
 /* ---- changes ---- */
 
-void hearth_store_changed(struct hearth_cache *cache, struct hearth_cache_item *item, size_t before) {
-    struct hearth_pool *pool = pool_of(cache, item);
+void hearth_cache_store_changed(struct hearth_cache *cache, struct hearth_cache_item *item, size_t before) {
+    struct hearth_cache_pool *pool = pool_of(cache, item);
     size_t after = hearth_item_bytes(item);
     pool->used_bytes += after - before;
     if (item->lease.until_us > 0) {
         pool->leased_bytes += after - before;
         end_leases(cache, pool);
     }
-    settle(cache, item);
+    update_victim(cache, item);
 }
 
-void hearth_store_pin(struct hearth_cache *cache, struct hearth_cache_item *item) {
+void hearth_cache_store_pin(struct hearth_cache *cache, struct hearth_cache_item *item) {
     item->pins++;
-    settle(cache, item);
+    update_victim(cache, item);
 }
 
-void hearth_store_unpin(struct hearth_cache *cache, struct hearth_cache_item *item) {
+void hearth_cache_store_unpin(struct hearth_cache *cache, struct hearth_cache_item *item) {
     HEARTH_ASSERT(item->pins > 0);
     item->pins--;
-    settle(cache, item);
+    update_victim(cache, item);
 }
 
 /* ---- removal ---- */
 
 /* The item leaves its pool, its heap and the books, and its blob goes. */
 static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *item) {
-    struct hearth_pool *pool = pool_of(cache, item);
+    struct hearth_cache_pool *pool = pool_of(cache, item);
     set_lease(cache, item, 0);
     hearth_heap_remove(&pool->heap, &item->lease.heap);
     pool->used_bytes -= hearth_item_bytes(item);
@@ -251,7 +251,7 @@ static void free_leaf(struct hearth_cache *cache, struct hearth_page *page) {
     }
     leave_pool(cache, &page->item);
     hearth_tree_remove(&cache->tree, page);
-    settle(cache, &parent->item);
+    update_victim(cache, &parent->item);
 }
 
 /* Nothing hangs on the page, and nothing else keeps it. */
@@ -260,21 +260,21 @@ static bool is_bare(const struct hearth_page *page) {
            page->item.copy.state == HEARTH_COPY_NONE;
 }
 
-void hearth_store_forget_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+void hearth_cache_store_forget_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     hearth_copy_remove(cache, &snapshot->item);
     free_snapshot(cache, snapshot);
 }
 
-void hearth_store_forget_page(struct hearth_cache *cache, struct hearth_page *page) {
+void hearth_cache_store_forget_page(struct hearth_cache *cache, struct hearth_page *page) {
     struct hearth_page *parent = page->parent;
     int32_t offset = page->p0 - parent->p0;
     hearth_token first = page->first;
     while (page->snapshot_count > 0) {
-        hearth_store_forget_snapshot(cache, page->snapshots[page->snapshot_count - 1]);
+        hearth_cache_store_forget_snapshot(cache, page->snapshots[page->snapshot_count - 1]);
     }
     size_t before = hearth_item_bytes(&page->item);
     hearth_copy_remove(cache, &page->item);
-    hearth_store_changed(cache, &page->item, before);
+    hearth_cache_store_changed(cache, &page->item, before);
     if (page->old) {
         hearth_backing_remove(cache, page->old->name, HEARTH_RECORD_PAGE);
     }
@@ -284,7 +284,7 @@ void hearth_store_forget_page(struct hearth_cache *cache, struct hearth_page *pa
     hearth_tree_forget_ghost(parent, offset, first);
 }
 
-void hearth_store_prune(struct hearth_cache *cache, struct hearth_page *page) {
+void hearth_cache_store_prune(struct hearth_cache *cache, struct hearth_page *page) {
     if (!hearth_caps_needs_snapshot(&cache->engine->caps)) {
         return;
     }
@@ -295,10 +295,10 @@ void hearth_store_prune(struct hearth_cache *cache, struct hearth_page *page) {
     }
 }
 
-void hearth_store_drop_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+void hearth_cache_store_drop_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     struct hearth_page *page = snapshot->page;
     free_snapshot(cache, snapshot);
-    hearth_store_prune(cache, page);
+    hearth_cache_store_prune(cache, page);
 }
 
 static void drop_blob(struct hearth_cache *cache, struct hearth_cache_item *item) {
@@ -309,24 +309,24 @@ static void drop_blob(struct hearth_cache *cache, struct hearth_cache_item *item
     hearth_ram_drop(cache->ram, item->blob);
     item->blob = NULL;
     item->fetched = false;
-    hearth_store_changed(cache, item, before);
+    hearth_cache_store_changed(cache, item, before);
 }
 
-void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *page) {
+void hearth_cache_store_drop_state(struct hearth_cache *cache, struct hearth_page *page) {
     if (page->item.blob) {
         drop_blob(cache, &page->item);
     }
-    if (!hearth_store_has_state(cache, page) && is_bare(page)) {
+    if (!hearth_cache_store_has_state(cache, page) && is_bare(page)) {
         struct hearth_page *parent = page->parent;
         free_leaf(cache, page);
-        hearth_store_prune(cache, parent);
+        hearth_cache_store_prune(cache, parent);
     }
 }
 
 /* ---- room ---- */
 
 /* What goes next: a leased item only when there is no other. */
-static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct hearth_pool *pool) {
+static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     end_leases(cache, pool);
     while (pool->heap.n == 0 && pool->leases.n > 0) {
         set_lease(cache, first_leased(pool), 0);
@@ -335,7 +335,7 @@ static struct hearth_cache_item *next_victim(struct hearth_cache *cache, struct 
 }
 
 /* False: nothing may go. */
-static bool evict(struct hearth_cache *cache, struct hearth_pool *pool) {
+static bool evict(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
     struct hearth_cache_item *item = next_victim(cache, pool);
     if (!item) {
         return false;
@@ -346,16 +346,16 @@ static bool evict(struct hearth_cache *cache, struct hearth_pool *pool) {
         drop_blob(cache, item);
     } else if (item->is_snapshot) {
         pool->evicted++;
-        hearth_store_drop_snapshot(cache, hearth_item_snapshot(item));
+        hearth_cache_store_drop_snapshot(cache, hearth_item_snapshot(item));
     } else {
         struct hearth_page *page = hearth_item_page(item), *parent = page->parent;
         free_leaf(cache, page);
-        hearth_store_prune(cache, parent);
+        hearth_cache_store_prune(cache, parent);
     }
     return true;
 }
 
-static bool reserve(struct hearth_cache *cache, struct hearth_pool *pool, size_t bytes) {
+static bool reserve(struct hearth_cache *cache, struct hearth_cache_pool *pool, size_t bytes) {
     if (bytes > pool->budget_bytes) {
         return false;
     }
@@ -367,8 +367,8 @@ static bool reserve(struct hearth_cache *cache, struct hearth_pool *pool, size_t
     return true;
 }
 
-bool hearth_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes) {
-    const struct hearth_pool *pool = &cache->pages;
+bool hearth_cache_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes) {
+    const struct hearth_cache_pool *pool = &cache->pages;
     bool fits = pool->used_bytes + bytes <= pool->budget_bytes;
     if (!fits && !cache->backing && path_bytes + bytes > pool->budget_bytes / 4 * 3) {
         return false;
@@ -376,11 +376,11 @@ bool hearth_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t 
     return reserve(cache, &cache->pages, bytes);
 }
 
-bool hearth_store_reserve_snapshot(struct hearth_cache *cache, size_t bytes) {
+bool hearth_cache_store_reserve_snapshot(struct hearth_cache *cache, size_t bytes) {
     return reserve(cache, &cache->snapshots, bytes);
 }
 
-void hearth_store_shrink(struct hearth_cache *cache) {
+void hearth_cache_store_shrink(struct hearth_cache *cache) {
     end_leases(cache, &cache->snapshots);
     end_leases(cache, &cache->pages);
     while (cache->snapshots.used_bytes > cache->snapshots.budget_bytes && evict(cache, &cache->snapshots)) {
@@ -391,34 +391,34 @@ void hearth_store_shrink(struct hearth_cache *cache) {
 
 /* ---- arrival and use ---- */
 
-void hearth_store_page_added(struct hearth_cache *cache, struct hearth_page *page) {
-    settle(cache, &page->parent->item);
-    hearth_store_changed(cache, &page->item, 0);
+void hearth_cache_store_page_added(struct hearth_cache *cache, struct hearth_page *page) {
+    update_victim(cache, &page->parent->item);
+    hearth_cache_store_changed(cache, &page->item, 0);
 }
 
-bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
+bool hearth_cache_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {
     cache->stored_snapshots++;
-    hearth_store_changed(cache, &snapshot->item, 0);
+    hearth_cache_store_changed(cache, &snapshot->item, 0);
     if (snapshot->item.lease.heap.index != 0) {
         return true;
     }
-    hearth_store_drop_snapshot(cache, snapshot); /* what cannot be evicted must not be kept */
+    hearth_cache_store_drop_snapshot(cache, snapshot); /* what cannot be evicted must not be kept */
     return false;
 }
 
-void hearth_store_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume) {
+void hearth_cache_store_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume) {
     for (size_t i = 0; i < path->n && path->pages[i]->p0 < resume; i++) {
         struct hearth_page *page = path->pages[i];
         page->item.hits++;
         if (page->dead > 0 && hearth_path_end(path, i) > page->dead) {
             page->dead = 0; /* it has been said again */
         }
-        settle(cache, &page->item);
+        update_victim(cache, &page->item);
     }
     struct hearth_snapshot *snapshot = hearth_path_snapshot(path, resume);
     if (snapshot && snapshot->pos == resume) {
         snapshot->item.hits++;
-        settle(cache, &snapshot->item);
+        update_victim(cache, &snapshot->item);
     } else {
         snapshot = NULL;
     }

@@ -5,7 +5,7 @@
 #include "cache/cache.h"
 
 /* Bytes and victims of one kind of item. */
-struct hearth_pool {
+struct hearth_cache_pool {
     struct hearth_heap heap;   /* victims: what may be evicted and has no lease */
     struct hearth_heap leases; /* what is leased; the lease that ends first is at the top */
     size_t used_bytes;
@@ -37,7 +37,7 @@ struct hearth_cache {
     int32_t backing_min_tokens;
     bool backing_scanned;
     bool restoring; /* what is read is needed now: RAM may be exceeded for a moment */
-    struct hearth_pool pages, snapshots;
+    struct hearth_cache_pool pages, snapshots;
     struct hearth_costs costs;
     hearth_policy_fn *policy;
     struct hearth_path path;    /* of the last plan */
@@ -55,59 +55,60 @@ size_t hearth_item_bytes(const struct hearth_cache_item *item);
 
 /* Whether the state of a page can be had: from RAM, or from its copy. A page without is a hole in its path until it is
  * captured again. */
-bool hearth_store_has_state(const struct hearth_cache *cache, const struct hearth_page *page);
+bool hearth_cache_store_has_state(const struct hearth_cache *cache, const struct hearth_page *page);
 /* The position up to which the path can be used: its first hole, or its end. */
-int32_t hearth_store_usable(const struct hearth_cache *cache, const struct hearth_path *path);
+int32_t hearth_cache_store_usable(const struct hearth_cache *cache, const struct hearth_path *path);
 
 /* Makes room; false when that would take more than it may. Without a backing tier a page's path may push others out
  * only while it holds less than three quarters of the budget itself, so that one huge conversation never empties the
  * cache. */
-bool hearth_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes);
-bool hearth_store_reserve_snapshot(struct hearth_cache *cache, size_t bytes);
+bool hearth_cache_store_reserve_page(struct hearth_cache *cache, size_t bytes, size_t path_bytes);
+bool hearth_cache_store_reserve_snapshot(struct hearth_cache *cache, size_t bytes);
 
 /* Counts a new page and lets it be evicted when it may be. */
-void hearth_store_page_added(struct hearth_cache *cache, struct hearth_page *page);
+void hearth_cache_store_page_added(struct hearth_cache *cache, struct hearth_page *page);
 /* Counts a new snapshot. Returns false when it could not be kept; it is gone then. */
-bool hearth_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
+bool hearth_cache_store_snapshot_added(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
 /* A pinned item is not evicted (the ancestors of a page are safe because they are no leaves). */
-void hearth_store_pin(struct hearth_cache *cache, struct hearth_cache_item *item);
-void hearth_store_unpin(struct hearth_cache *cache, struct hearth_cache_item *item);
+void hearth_cache_store_pin(struct hearth_cache *cache, struct hearth_cache_item *item);
+void hearth_cache_store_unpin(struct hearth_cache *cache, struct hearth_cache_item *item);
 
 /* The blob or the copy of an item has changed, which counted `before` bytes: every such change ends here. */
-void hearth_store_changed(struct hearth_cache *cache, struct hearth_cache_item *item, size_t before);
+void hearth_cache_store_changed(struct hearth_cache *cache, struct hearth_cache_item *item, size_t before);
 
 /* Leases [0, to) of a path until a time: its pages, and of its snapshots the last `snapshots` at or before `to`. A
  * lease that ends later stays; a durable one wants copies, too. */
-void hearth_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
-                        int snapshots, bool durable);
+void hearth_cache_store_lease(struct hearth_cache *cache, const struct hearth_path *path, int32_t to, int64_t until_us,
+                              int snapshots, bool durable);
 /* What a live sequence was asked to keep, as far as it is stored. */
-void hearth_store_lease_live(struct hearth_cache *cache, const struct hearth_path *path,
-                             const struct hearth_live *live);
+void hearth_cache_store_lease_live(struct hearth_cache *cache, const struct hearth_path *path,
+                                   const struct hearth_live *live);
 
 /* Whether an item may be evicted: it is neither pinned nor on its way to the backing tier, and it is a snapshot, a
  * leaf, or a blob of which there is a copy (whatever hangs on its page). */
-bool hearth_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item);
+bool hearth_cache_store_may_go(const struct hearth_cache *cache, const struct hearth_cache_item *item);
 
 /* The state of a page is not to be used: takes it away. A page that nothing hangs on goes altogether. */
-void hearth_store_drop_state(struct hearth_cache *cache, struct hearth_page *page);
+void hearth_cache_store_drop_state(struct hearth_cache *cache, struct hearth_page *page);
 /* Removes a snapshot. */
-void hearth_store_drop_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
+void hearth_cache_store_drop_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
 /* Forgets a leaf with its snapshots and all copies. */
-void hearth_store_forget_page(struct hearth_cache *cache, struct hearth_page *page);
-void hearth_store_forget_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
+void hearth_cache_store_forget_page(struct hearth_cache *cache, struct hearth_page *page);
+void hearth_cache_store_forget_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot);
 
-/* Where a snapshot is needed to resume, a leaf without one serves nobody: removes it, and its ancestors likewise. */
-void hearth_store_prune(struct hearth_cache *cache, struct hearth_page *page);
+/* Where a snapshot is needed to resume, a leaf without one is useless: removes it, and its ancestors likewise. */
+void hearth_cache_store_prune(struct hearth_cache *cache, struct hearth_page *page);
 
 /* A prompt used the path up to `resume`. */
-void hearth_store_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume);
+void hearth_cache_store_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume);
 
-/* The live sequence no longer holds what is behind `keep`: shortens its tokens and drops pending snapshots there. */
-void hearth_live_forget(struct hearth_cache *cache, struct hearth_live *live, int32_t keep);
+/* The live sequence no longer holds what is behind its first `n` tokens: shortens its tokens and drops pending
+ * snapshots there. */
+void hearth_live_truncate(struct hearth_cache *cache, struct hearth_live *live, int32_t n);
 
 /* Evicts down to the budgets. */
-void hearth_store_shrink(struct hearth_cache *cache);
+void hearth_cache_store_shrink(struct hearth_cache *cache);
 
 #endif

@@ -1,4 +1,4 @@
-/* The prefix tree: a radix tree over tokens whose nodes are pages.
+/* The prefix tree: a radix tree over tokens with pages as nodes.
  *
  * A page holds the tokens of [p0, p0 + len) of every sequence that begins like its path, and a reference to their
  * addressable state (none for models without any). A child attaches at an *offset* inside its parent, so a branch
@@ -21,7 +21,7 @@
  *   - A page never crosses a multiple of page_tokens. `ends` holds the roots and the pages that end at one.
  *   - A snapshot at position p belongs to the page with p0 < p <= p0 + len.
  *
- * The tree owns pages and their token arrays. Blobs belong to the caller, who frees them before a page is removed. */
+ * The tree owns pages and their token arrays. Blobs belong to the caller, which frees them before a page is removed. */
 #ifndef HEARTH_CACHE_TREE_H
 #define HEARTH_CACHE_TREE_H
 
@@ -170,7 +170,7 @@ bool hearth_tree_init(struct hearth_tree *tree, int32_t page_tokens);
 /* Frees pages and snapshots; `drop` (may be NULL) is called for every blob. */
 void hearth_tree_finish(struct hearth_tree *tree, void (*drop)(void *user, struct hearth_blob *blob), void *user);
 
-/* The page at whose end everything has this digest (at a block's end; a root is where nothing was), or NULL. */
+/* The page with this digest at its end (at a block's end; a root is where nothing was), or NULL. */
 struct hearth_page *hearth_tree_end(const struct hearth_tree *tree, struct hearth_digest digest, int32_t pos);
 /* Makes the root with this digest. NULL: out of memory. */
 struct hearth_page *hearth_tree_add_root(struct hearth_tree *tree, struct hearth_digest digest);
@@ -227,7 +227,7 @@ bool hearth_tree_can_extend(const struct hearth_tree *tree, const struct hearth_
 bool hearth_tree_extend(struct hearth_tree *tree, struct hearth_path *path, const hearth_token *tokens, int32_t first,
                         int32_t end, struct hearth_blob *blob, struct hearth_blob **old);
 
-/* Removes a leaf without snapshots whose blob has been dropped, and leaves a ghost in its parent. */
+/* Removes a leaf without snapshots or blob, and leaves a ghost in its parent. */
 void hearth_tree_remove(struct hearth_tree *tree, struct hearth_page *page);
 /* Takes the ghost away that a removed child left: nothing is to tell that it was there. */
 void hearth_tree_forget_ghost(const struct hearth_page *parent, int32_t offset, hearth_token first);
@@ -237,7 +237,7 @@ void hearth_tree_forget_ghost(const struct hearth_page *parent, int32_t offset, 
 struct hearth_snapshot *hearth_tree_add_snapshot(struct hearth_tree *tree, const struct hearth_path *path, int32_t pos,
                                                  struct hearth_blob *blob, enum hearth_snapshot_kind kind);
 bool hearth_tree_has_snapshot(const struct hearth_path *path, int32_t pos);
-/* Detaches and frees a snapshot whose blob has been dropped. */
+/* Detaches and frees a snapshot without blob. */
 void hearth_tree_remove_snapshot(struct hearth_tree *tree, struct hearth_snapshot *snapshot);
 
 /* The page behind this one in a walk from a root over everything below it, parents first; NULL: none. */

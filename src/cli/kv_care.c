@@ -76,7 +76,7 @@ static bool verify_file(void *user, const struct hearth_file *file) {
         case KV_OTHER_VERSION: verify->other_version++; break;
         case KV_DAMAGED:
             verify->damaged++;
-            hearth_file_set_aside(verify->kv->directory, &file->id, why);
+            hearth_file_quarantine(verify->kv->directory, &file->id, why);
             break;
         case KV_UNREADABLE:
             verify->unreadable++;
@@ -287,7 +287,7 @@ static void remove_items(struct removal *removal, struct removed *removed) {
             removed->files++;
             removed->bytes += item->file.bytes;
         } else if (err == HEARTH_ERR_STATE) {
-            hearth_file_set_aside(removal->kv->directory, &item->file.id, "a directory");
+            hearth_file_quarantine(removal->kv->directory, &item->file.id, "a directory");
         } else if (err != HEARTH_ERR_NOT_FOUND) {
             removed->error = errno;
             removed->failed++;

@@ -316,7 +316,7 @@ static bool publish(struct import *import, const struct hearth_file_id *id, cons
         return false;
     }
     ok = hearth_file_publish(directory, &draft, id, &stamp) == HEARTH_OK &&
-         hearth_file_settle(directory, id) == HEARTH_OK;
+         hearth_file_sync_shard(directory, id) == HEARTH_OK;
     if (!ok) {
         stop(import, strerror(errno));
     }

@@ -197,7 +197,7 @@ static void fill_receipt(struct hearth_service *service, struct hearth_task *tas
 
 /* Pins what is stored of the prompt already. */
 static void pin(struct hearth_service *service, const struct hearth_task *task) {
-    const struct hearth_prompt prompt = {
+    const struct hearth_cache_prompt prompt = {
         .tokens = task->tokens.v, .n = task->prompt_tokens, .salt = task->request.salt};
     hearth_cache_pin(service->cache, &prompt, task->pins, task->pin_count);
 }
@@ -212,7 +212,7 @@ static void start(struct hearth_service *service, struct hearth_task *task, cons
     int32_t marks[HEARTH_MARKS_MAX];
     size_t mark_count = collect_marks(service, task, restored->resumed, marks);
     live->busy = true;
-    live->warm = hearth_task_is_prefetch(task);
+    live->prefetched = hearth_task_is_prefetch(task);
     live->expected_until_us = 0;
     pin(service, task);
     for (size_t i = 0; i < task->pin_count; i++) {
@@ -328,7 +328,8 @@ static bool warm_is_there(struct hearth_service *service, struct hearth_task *ta
         return false;
     }
     task->tokens.n = (size_t)n;
-    const struct hearth_prompt prompt = {.tokens = task->tokens.v, .n = (size_t)n + 1, .salt = task->request.salt};
+    const struct hearth_cache_prompt prompt = {
+        .tokens = task->tokens.v, .n = (size_t)n + 1, .salt = task->request.salt};
     const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
     struct hearth_plan plan;
     if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), &plan)) {
@@ -352,7 +353,7 @@ static bool passes_end(const struct hearth_service *service, const struct hearth
                        const struct hearth_plan *plan) {
     const struct hearth_live *live = &service->lives[plan->target];
     return plan->how == HEARTH_RESUME_IN_PLACE && task->preemptions == 0 && plan->resume == (int32_t)live->tokens.n &&
-           !live->warm && hearth_cache_capture_pending(service->cache, live);
+           !live->prefetched && hearth_cache_capture_pending(service->cache, live);
 }
 
 /* A plan is to run on the parked sequence, where no request runs. What it goes on from comes to a lane; for anything
@@ -386,10 +387,10 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
     uint64_t tried = 0; /* lanes that were captured: what RAM did not take is given up */
     uint32_t vain = 0;
     for (bool first = true;; first = false) {
-        struct hearth_prompt prompt = {.tokens = task->tokens.v,
-                                       .n = task->tokens.n,
-                                       .salt = task->request.salt,
-                                       .cache_off = task->request.cache_off || vain >= RESTORE_ATTEMPTS};
+        struct hearth_cache_prompt prompt = {.tokens = task->tokens.v,
+                                             .n = task->tokens.n,
+                                             .salt = task->request.salt,
+                                             .cache_off = task->request.cache_off || vain >= RESTORE_ATTEMPTS};
         struct hearth_plan plan;
         const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
         if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), &plan)) {

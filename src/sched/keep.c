@@ -63,7 +63,7 @@ void hearth_service_expect_back(struct hearth_service *service, struct hearth_ex
         hearth_tokens_common(live->tokens.v, n, ended->tokens.v, ended->tokens.n) == n) {
         live->expected_until_us = until_us;
     }
-    const struct hearth_prompt prompt = {.tokens = ended->tokens.v, .n = ended->tokens.n, .salt = ended->salt};
+    const struct hearth_cache_prompt prompt = {.tokens = ended->tokens.v, .n = ended->tokens.n, .salt = ended->salt};
     hearth_cache_expect(service->cache, &prompt, until_us);
 }
 
@@ -137,7 +137,7 @@ static int begin(struct hearth_service *service, const struct hearth_forget_task
         int32_t common = common_tokens(forget, task->request.salt, &task->tokens);
         keep = common > keep ? common : keep;
     }
-    const struct hearth_prompt prompt = {.tokens = forget->tokens.v, .n = forget->tokens.n, .salt = forget->salt};
+    const struct hearth_cache_prompt prompt = {.tokens = forget->tokens.v, .n = forget->tokens.n, .salt = forget->salt};
     int err =
         hearth_cache_forget(service->cache, &prompt, keep, service->live_list, hearth_service_lives(service), &stop);
     for (size_t i = 0; i < HEARTH_ENDED_MAX && !err; i++) {

@@ -133,7 +133,7 @@ void hearth_parked_ended(struct hearth_service *service, const struct hearth_tas
 
 void hearth_parked_return(struct hearth_service *service, const struct hearth_task *task) {
     const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-    int lane = hearth_live_first_to_go(lives, service->lanes, hearth_service_now_us(service));
+    int lane = hearth_live_victim(lives, service->lanes, hearth_service_now_us(service));
     HEARTH_ASSERT(lane >= 0);
     if (service->parked_id != task->id) {
         capture_parked(service);
@@ -167,7 +167,7 @@ void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *tas
     task->fetch_us = 0;
     task->preemptions++;
     task->preempted_steps = service->counters.steps;
-    live->warm = live->warm || !task->prefilled;
+    live->prefetched = live->prefetched || !task->prefilled;
     if (warm && empty) {
         hearth_lane_capture_now(service, lane);
     } else if (!warm && !empty && live->tokens.n > 0 && park(service, task, lane)) {
@@ -176,7 +176,8 @@ void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *tas
         hearth_lane_capture(service, lane);
     }
     if (!warm && live->tokens.n > 0) {
-        const struct hearth_prompt prompt = {.tokens = live->tokens.v, .n = live->tokens.n, .salt = task->request.salt};
+        const struct hearth_cache_prompt prompt = {
+            .tokens = live->tokens.v, .n = live->tokens.n, .salt = task->request.salt};
         live->expected_until_us = live->used_us + PREEMPTED_KEEP_US;
         hearth_cache_expect(service->cache, &prompt, live->expected_until_us);
     }
@@ -310,10 +311,10 @@ static void tell_needs(struct hearth_service *service) {
     }
     service->peeked_us = now_us;
     const struct hearth_task *task = hearth_task_find(service, step->queue[at].id);
-    const struct hearth_prompt prompt = {.tokens = task->tokens.v,
-                                         .n = task->tokens.n,
-                                         .salt = task->request.salt,
-                                         .cache_off = task->request.cache_off};
+    const struct hearth_cache_prompt prompt = {.tokens = task->tokens.v,
+                                               .n = task->tokens.n,
+                                               .salt = task->request.salt,
+                                               .cache_off = task->request.cache_off};
     const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
     hearth_step_need(step, task->id, hearth_cache_peek(service->cache, &prompt, lives, hearth_service_lives(service)));
 }

@@ -205,7 +205,7 @@ bool hearth_lane_make_room(struct hearth_service *service, int keep) {
         if (live->busy || (int)i == keep || live->tokens.n == 0) {
             continue;
         }
-        if (victim < 0 || hearth_live_goes_first(live, &service->lives[victim], now_us)) {
+        if (victim < 0 || hearth_live_better_victim(live, &service->lives[victim], now_us)) {
             victim = (int)i;
         }
     }

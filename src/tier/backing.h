@@ -4,7 +4,7 @@
  * that the cache polls for. A backing tier finds its own content: what was there before, or what another process puts
  * there, arrives as FOUND; what it evicts or loses, as LOST. Nothing here ever blocks but wait() and destroy().
  *
- * Loading never consumes. State that does not verify is never handed out: it is set aside, counted, logged, and the
+ * Loading never consumes. State that does not verify is never handed out: it is quarantined, counted, logged, and the
  * read is a miss.
  *
  * Threads: the one thread that drives the engine, unless a declaration says otherwise. */
@@ -87,7 +87,7 @@ struct hearth_backing_ops {
     bool (*get)(struct hearth_backing *backing, struct hearth_digest name);
     /* Items were used, deepest last. Names that are not there are ignored. */
     void (*touch)(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n);
-    /* The engine refused what was read: it is set aside, as if it had not verified. */
+    /* The engine refused what was read: it is quarantined, as if it had not verified. */
     void (*reject)(struct hearth_backing *backing, struct hearth_digest name, const char *why);
     /* An item is to be forgotten, wherever it is: also one that is still to be written (its put is answered before).
      * Answered by REMOVED. False: out of memory. */
@@ -99,7 +99,7 @@ struct hearth_backing_ops {
     /* Any thread. */
     void (*stats)(struct hearth_backing *backing, struct hearth_backing_stats *stats);
     /* `wake` is called when an event has come to an empty queue, on any thread, and at once if there are events; NULL:
-     * nobody is. After the return the one before is not called any more. It must not call the tier. */
+     * nothing is. After the return the one before is not called any more. It must not call the tier. */
     void (*set_wake)(struct hearth_backing *backing, void (*wake)(void *user), void *user);
 };
 

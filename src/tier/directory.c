@@ -3,8 +3,8 @@
  *
  * Every path is resolved relative to one descriptor, so that a handle means the same directory even when that is
  * renamed. The directory itself may be named through links; below it none is followed, neither to a file nor to a
- * directory: who unpacks somebody else's cache must not be led to places of his own. It is looked at before a path is
- * used, which is enough where nobody but the user may write.
+ * directory: unpacking another user's cache must not lead to places of one's own. It is looked at before a path is
+ * used, which is enough where only the user may write.
  *
  * Several processes come and go here without asking each other. What the code relies on: names appear complete
  * (rename), a name that was just seen may be gone (ENOENT is never an error), the owner of an advisory lock lives, and
@@ -416,7 +416,7 @@ static int hold_model_locked(struct hearth_directory *directory, struct hearth_m
     return HEARTH_OK;
 }
 
-/* The line for people; that it cannot be written hurts nobody. */
+/* The line for people; a failure to write it is harmless. */
 static void write_about(struct hearth_directory *directory, struct hearth_model_id model, const char *about) {
     char now[1024], want[1024];
     (void)snprintf(want, sizeof want, "%s", about);

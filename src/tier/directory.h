@@ -4,11 +4,11 @@
  *     DIR/                          0700, the user's own
  *       lock                        flock: one process at a time evicts
  *       servers                     a byte of it is locked by each server, so that they know of each other
- *       bad/                        what did not verify, set aside for a look; kept small
+ *       bad/                        what did not verify, quarantined; kept small
  *       <32 hex digits>/            one per engine fingerprint and page size ("model" below)
  *         about                     a line for people
  *         tmp/                      files being written; each locked (flock) by its writer, so that what a dead process
- *                                   left is known, and removed by whoever comes next
+ *                                   left is known, and removed by the next process
  *         <2 hex digits>/<30 hex digits>.page | .snap
  *
  * The directory is the index: there is nothing else to repair or to go stale. A file is complete and synced before it
@@ -66,7 +66,7 @@ struct hearth_file {
     int64_t inode;
 };
 
-/* All files of a model whose names are names of items (whatever they turn out to be), in no order; stops when `visit`
+/* All files of a model with names of items (whatever they turn out to be), in no order; stops when `visit`
  * returns false. `shard` 0 to 255: only that subdirectory; -1: all. A model or shard that is not there has no files.
  * Errors: IO, NOMEM. */
 int hearth_directory_walk(struct hearth_directory *directory, struct hearth_model_id model, int shard,
@@ -75,7 +75,7 @@ int hearth_directory_walk(struct hearth_directory *directory, struct hearth_mode
 int64_t hearth_directory_shard_time(struct hearth_directory *directory, struct hearth_model_id model, int shard);
 
 /* Opens for reading: a plain file of this user, not through a link, never blocking. Errors: NOT_FOUND; STATE (it is
- * something else: set it aside); IO. The descriptor is the caller's. */
+ * something else: quarantine it); IO. The descriptor is the caller's. */
 int hearth_file_open(struct hearth_directory *directory, const struct hearth_file_id *id, int *fd);
 /* Likewise, with what fstat says. */
 int hearth_file_stat(struct hearth_directory *directory, const struct hearth_file_id *id, struct hearth_file *file,
@@ -90,22 +90,22 @@ struct hearth_file_draft {
 int hearth_file_create(struct hearth_directory *directory, struct hearth_model_id model,
                        struct hearth_file_draft *draft);
 /* Gives the file its stamp and its name; it is written and synced (by the caller), and closed here. Making the name
- * outlast a power cut takes hearth_file_settle(). On failure the draft is gone. Errors: IO. */
+ * outlast a power cut takes hearth_file_sync_shard(). On failure the draft is gone. Errors: IO. */
 int hearth_file_publish(struct hearth_directory *directory, struct hearth_file_draft *draft,
                         const struct hearth_file_id *id, const struct timespec *stamp);
 void hearth_file_discard(struct hearth_directory *directory, struct hearth_file_draft *draft);
 /* Syncs the directory that the file is in. */
-int hearth_file_settle(struct hearth_directory *directory, const struct hearth_file_id *id);
+int hearth_file_sync_shard(struct hearth_directory *directory, const struct hearth_file_id *id);
 
 int hearth_file_remove(struct hearth_directory *directory, const struct hearth_file_id *id);
 /* Moves whatever has this name to bad/, logs one line with the count so far, and keeps bad/ small (64 items). */
-void hearth_file_set_aside(struct hearth_directory *directory, const struct hearth_file_id *id, const char *why);
-/* How many were set aside through this handle. */
+void hearth_file_quarantine(struct hearth_directory *directory, const struct hearth_file_id *id, const char *why);
+/* How many were quarantined through this handle. */
 uint64_t hearth_directory_bad(const struct hearth_directory *directory);
 
 /* ---- use ---- */
 
-/* The modification time of a file that was used at `used_us` (Unix) and whose state ends at position `pos`: one
+/* The modification time of a file that was used at `used_us` (Unix) with state that ends at position `pos`: one
  * microsecond older per position, so that what hangs on something is older than it and goes first; a day older when it
  * is a snapshot that was superseded. */
 struct timespec hearth_file_stamp(int64_t used_us, int32_t pos, bool superseded);
@@ -136,18 +136,18 @@ int hearth_directory_remove_model(struct hearth_directory *directory, struct hea
 
 /* What is there besides the files of items. */
 struct hearth_directory_rest {
-    uint64_t bad_files, bad_bytes;     /* set aside */
+    uint64_t bad_files, bad_bytes;     /* quarantined */
     uint64_t draft_files, draft_bytes; /* in tmp/, of all models; being written, or left by dead processes */
     uint64_t other_bytes;              /* in the directories of models: transcripts, and what is not hearth's */
 };
 void hearth_directory_rest(struct hearth_directory *directory, struct hearth_directory_rest *rest);
-/* Removes what was set aside. Returns how many. */
+/* Removes what was quarantined. Returns how many. */
 uint64_t hearth_directory_empty_bad(struct hearth_directory *directory);
 
 /* Free bytes of the file system, for this user. */
 uint64_t hearth_directory_free_bytes(const struct hearth_directory *directory);
 
-/* ---- who uses it ---- */
+/* ---- its users ---- */
 
 /* From now until the handle is closed, the others see that a server uses the directory. */
 void hearth_directory_enter(struct hearth_directory *directory);

@@ -1,4 +1,4 @@
-/* The files of the state directory: opened, made, used, removed, set aside.
+/* The files of the state directory: opened, made, used, removed, quarantined.
  *
  * Reading trusts nothing about a name: it may by now be a directory, a link, a FIFO or another user's file. So files
  * are opened without following and without blocking, and looked at through the descriptor before a byte is read.
@@ -110,7 +110,7 @@ int hearth_file_stat(struct hearth_directory *directory, const struct hearth_fil
     return HEARTH_OK;
 }
 
-/* ---- what is set aside ---- */
+/* ---- what is quarantined ---- */
 
 /* Keeps bad/ small: the oldest go, by their names, which begin with the time. Never the newest. */
 static void tidy_bad(struct hearth_directory *directory) {
@@ -120,7 +120,7 @@ static void tidy_bad(struct hearth_directory *directory) {
         return;
     }
     uint64_t bytes = 0;
-    size_t kept = 0;
+    size_t left = 0;
     for (size_t i = n; i-- > 0;) {
         char path[320];
         struct stat st;
@@ -129,8 +129,8 @@ static void tidy_bad(struct hearth_directory *directory) {
             continue;
         }
         const uint64_t size = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
-        if (kept == 0 || (kept < BAD_ITEMS_MAX && bytes + size <= BAD_BYTES_MAX)) {
-            kept++;
+        if (left == 0 || (left < BAD_ITEMS_MAX && bytes + size <= BAD_BYTES_MAX)) {
+            left++;
             bytes += size;
         } else {
             (void)unlinkat(directory->fd, path, S_ISDIR(st.st_mode) ? AT_REMOVEDIR : 0);
@@ -187,7 +187,7 @@ static void displace(struct hearth_directory *directory, struct hearth_model_id 
     tidy_bad(directory);
 }
 
-void hearth_file_set_aside(struct hearth_directory *directory, const struct hearth_file_id *id, const char *why) {
+void hearth_file_quarantine(struct hearth_directory *directory, const struct hearth_file_id *id, const char *why) {
     const struct hearth_directory_path from = hearth_directory_file_path(id);
     char to[256], name[64], hex[33];
     if (hearth_directory_is_linked(directory, from.text)) {
@@ -230,7 +230,7 @@ static struct hearth_directory_path draft_path(const struct hearth_file_draft *d
     return hearth_directory_in_model(draft->model, inside);
 }
 
-/* Opens and locks a draft under the name it has. False: somebody else was there (errno EEXIST), or it failed. */
+/* Opens and locks a draft under the name it has. False: another process was there (errno EEXIST), or it failed. */
 static bool try_draft(struct hearth_directory *directory, struct hearth_file_draft *draft) {
     const struct hearth_directory_path path = draft_path(draft);
     if (hearth_directory_is_linked(directory, path.text)) {
@@ -269,7 +269,7 @@ int hearth_file_create(struct hearth_directory *directory, struct hearth_model_i
         if (try_draft(directory, draft)) {
             return HEARTH_OK;
         }
-        if ((errno == ENOENT || errno == ENOTDIR || errno == ELOOP) && !made_tmp) { /* somebody tidied up */
+        if ((errno == ENOENT || errno == ENOTDIR || errno == ELOOP) && !made_tmp) { /* another process tidied up */
             made_tmp = true;
             (void)hearth_directory_make(directory, model.hex, NULL);
             displace(directory, model, "tmp");
@@ -331,9 +331,9 @@ int hearth_file_publish(struct hearth_directory *directory, struct hearth_file_d
         case ENOENT: /* the first file of its shard */
         case ENOTDIR:
         case ELOOP: failed = make_shard(directory, id) != HEARTH_OK; break;
-        case EISDIR: /* somebody's directory has the name */
+        case EISDIR: /* a directory has the name */
         case EEXIST:
-        case ENOTEMPTY: hearth_file_set_aside(directory, id, "a directory"); break;
+        case ENOTEMPTY: hearth_file_quarantine(directory, id, "a directory"); break;
         default: failed = true;
         }
     }
@@ -346,7 +346,7 @@ int hearth_file_publish(struct hearth_directory *directory, struct hearth_file_d
     return HEARTH_OK;
 }
 
-int hearth_file_settle(struct hearth_directory *directory, const struct hearth_file_id *id) {
+int hearth_file_sync_shard(struct hearth_directory *directory, const struct hearth_file_id *id) {
     char shard[3];
     shard_name(id, shard);
     return hearth_directory_sync(directory, hearth_directory_in_model(id->model, shard).text);

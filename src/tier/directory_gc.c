@@ -5,9 +5,9 @@
  * go. A file that was used since the walk is spared, and one that another process removed meanwhile was not removed
  * by us.
  *
- * What else goes: drafts whose writers are gone (their locks are free), and the directories of models that hold nothing
- * and are held by no server. A server holds a shared lock on its model's directory; here the exclusive one is asked for
- * without waiting. A directory with anything in it that is not hearth's, such as transcripts, stays. */
+ * What else goes: drafts with writers that are gone (their locks are free), and the directories of models that hold
+ * nothing and are held by no server. A server holds a shared lock on its model's directory; here the exclusive one is
+ * asked for without waiting. A directory with anything in it that is not hearth's, such as transcripts, stays. */
 #include "tier/directory_internal.h"
 
 #include "base/log.h"
@@ -42,7 +42,7 @@ struct sweep {
     int error; /* errno of the last removal that failed */
 };
 
-/* ---- looking ---- */
+/* ---- rescans ---- */
 
 static bool add_model(void *user, struct hearth_model_id model) {
     struct sweep *sweep = user;
@@ -185,11 +185,11 @@ static void evict(struct sweep *sweep, const struct candidate *victim) {
     const struct hearth_directory_path path = hearth_directory_file_path(&file.id);
     const int rc = fstatat(sweep->directory->fd, path.text, &st, AT_SYMLINK_NOFOLLOW);
     if (rc == 0 && (int64_t)st.st_mtim.tv_sec * 1000000 + st.st_mtim.tv_nsec / 1000 > victim->stamp_us) {
-        return; /* somebody needs it after all */
+        return; /* it is needed after all */
     }
     int err = rc == 0 ? hearth_file_remove(sweep->directory, &file.id) : HEARTH_ERR_NOT_FOUND;
     if (err == HEARTH_ERR_STATE) {
-        hearth_file_set_aside(sweep->directory, &file.id, "a directory");
+        hearth_file_quarantine(sweep->directory, &file.id, "a directory");
         err = HEARTH_ERR_NOT_FOUND;
     }
     if (err == HEARTH_ERR_IO) {

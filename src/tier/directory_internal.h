@@ -1,4 +1,4 @@
-/* What the files of the state directory share (tier/directory.h); nobody else includes it. */
+/* What the files of the state directory share (tier/directory.h). */
 #ifndef HEARTH_TIER_DIRECTORY_INTERNAL_H
 #define HEARTH_TIER_DIRECTORY_INTERNAL_H
 
@@ -11,7 +11,7 @@
 struct hearth_directory {
     int fd; /* of the directory; everything is relative to it */
     char *path;
-    _Atomic uint64_t bad; /* set aside through this handle */
+    _Atomic uint64_t bad; /* quarantined through this handle */
     pthread_mutex_t mutex;
     int *held; /* directories of models with a shared lock, so that no gc takes them for left ones */
     struct hearth_model_id *held_models;

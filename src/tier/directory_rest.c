@@ -1,4 +1,4 @@
-/* What is in the state directory besides the files of items: what was set aside, drafts, other programs' things; and
+/* What is in the state directory besides the files of items: what was quarantined, drafts, other programs' things; and
  * the removal of a model with everything, which is the only place that removes files of unknown names. */
 #include "tier/directory_internal.h"
 

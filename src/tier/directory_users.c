@@ -3,7 +3,7 @@
  * descriptions, so that two handles of one process count as two, and the file is not `lock`, as a file system of
  * another machine may make one kind of lock of both.
  *
- * Where such locks or the file are not to be had (a read-only directory), nobody is seen. */
+ * Where such locks or the file are not to be had (a read-only directory), no other user is seen. */
 #include "tier/directory_internal.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* The disk tier: its life, its events, and the table of the files that are there.
  *
  * The directory is the only truth; the table is what we know of it, and may be behind: a file that is gone is a miss,
- * one that is new is found. Every operation on a file stands on its own, so readers, writer and keeper share nothing
- * but what the lock guards, and other processes need no word with us.
+ * one that is new is found. Every operation on a file stands on its own, so readers, writer and maintenance thread
+ * share nothing but what the lock guards, and other processes need no word with us.
  *
  * Invariants: a file is in `files` and in its shard's ring, or in neither. An event is made where what it tells of is
  * true, under the lock, so the cache sees WRITTEN before a LOST of the same file. Answers (READ, WRITTEN, DROPPED)
@@ -19,7 +19,7 @@
 #include <time.h>
 
 #define QUEUE_BYTES ((uint64_t)512 << 20)
-#define LOOK_US 2000000
+#define RESCAN_US 2000000
 #define END_US 10000000 /* how long destroy waits for what is queued */
 
 static struct disk *disk_of(struct hearth_backing *backing) {
@@ -201,8 +201,8 @@ void hearth_disk_forget_locked(struct disk *disk, struct disk_file *file, bool c
     free(file);
 }
 
-void hearth_disk_set_aside(struct disk *disk, const struct hearth_file_id *id, const char *why) {
-    hearth_file_set_aside(hearth_disk_directory(disk), id, why);
+void hearth_disk_quarantine(struct disk *disk, const struct hearth_file_id *id, const char *why) {
+    hearth_file_quarantine(hearth_disk_directory(disk), id, why);
     hearth_disk_lock(disk);
     struct disk_file *file = hearth_disk_find_locked(disk, id->name);
     if (file) {
@@ -263,7 +263,7 @@ static void disk_reject(struct hearth_backing *backing, struct hearth_digest nam
         return;
     }
     const struct hearth_file_id id = hearth_disk_id(disk, name, kind);
-    hearth_disk_set_aside(disk, &id, why);
+    hearth_disk_quarantine(disk, &id, why);
     hearth_disk_lock(disk);
     (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, name);
     hearth_disk_unlock(disk);
@@ -312,8 +312,8 @@ static void free_all(struct disk *disk) {
     hearth_table_finish(&disk->jobs);
     hearth_directory_close(disk->directory);
     hearth_seal_destroy(disk->seal);
-    pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond, &disk->read_cond,
-                               &disk->write_cond, &disk->keep_cond, &disk->gc_cond};
+    pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond,     &disk->read_cond,
+                               &disk->write_cond, &disk->maintain_cond, &disk->gc_cond};
     for (size_t i = 0; i < sizeof conds / sizeof *conds; i++) {
         (void)pthread_cond_destroy(conds[i]);
     }
@@ -325,7 +325,7 @@ static void free_all(struct disk *disk) {
     free(disk);
 }
 
-/* The writer ends first, while the keeper can still make room for what is queued. */
+/* The writer ends first, while the maintenance thread can still make room for what is queued. */
 static void disk_destroy(struct hearth_backing *backing) {
     struct disk *disk = disk_of(backing);
     disk_set_wake(backing, NULL, NULL);
@@ -340,14 +340,14 @@ static void disk_destroy(struct hearth_backing *backing) {
     hearth_disk_lock(disk);
     disk->stop = true;
     (void)pthread_cond_broadcast(&disk->read_cond);
-    (void)pthread_cond_broadcast(&disk->keep_cond);
+    (void)pthread_cond_broadcast(&disk->maintain_cond);
     (void)pthread_cond_broadcast(&disk->room_cond);
     hearth_disk_unlock(disk);
     for (unsigned i = 0; i < disk->reader_count; i++) {
         (void)pthread_join(disk->readers[i], NULL);
     }
-    if (disk->has_keeper) {
-        (void)pthread_join(disk->keeper, NULL);
+    if (disk->has_maintainer) {
+        (void)pthread_join(disk->maintainer, NULL);
     }
     free_all(disk);
 }
@@ -368,8 +368,8 @@ static const struct hearth_backing_ops disk_ops = {
 static void init(struct disk *disk) {
     pthread_condattr_t attr;
     HEARTH_ASSERT(pthread_condattr_init(&attr) == 0 && pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
-    pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond, &disk->read_cond,
-                               &disk->write_cond, &disk->keep_cond, &disk->gc_cond};
+    pthread_cond_t *conds[] = {&disk->event_cond, &disk->room_cond,     &disk->read_cond,
+                               &disk->write_cond, &disk->maintain_cond, &disk->gc_cond};
     for (size_t i = 0; i < sizeof conds / sizeof *conds; i++) {
         HEARTH_ASSERT(pthread_cond_init(conds[i], &attr) == 0);
     }
@@ -398,8 +398,8 @@ static int set_params(struct disk *disk, const struct hearth_disk_params *params
     if (disk->params.queue_bytes == 0) {
         disk->params.queue_bytes = QUEUE_BYTES;
     }
-    if (disk->params.look_us <= 0) {
-        disk->params.look_us = LOOK_US;
+    if (disk->params.rescan_us <= 0) {
+        disk->params.rescan_us = RESCAN_US;
     }
     disk->model = hearth_model_id(params->fingerprint, params->page_tokens);
     return HEARTH_OK;
@@ -411,8 +411,8 @@ static bool start_threads(struct disk *disk) {
         disk->reader_count++;
     }
     disk->has_writer = pthread_create(&disk->writer, NULL, hearth_disk_writer, disk) == 0;
-    disk->has_keeper = pthread_create(&disk->keeper, NULL, hearth_disk_keeper, disk) == 0;
-    return disk->reader_count > 0 && disk->has_writer && disk->has_keeper;
+    disk->has_maintainer = pthread_create(&disk->maintainer, NULL, hearth_disk_maintainer, disk) == 0;
+    return disk->reader_count > 0 && disk->has_writer && disk->has_maintainer;
 }
 
 int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_backing **out,

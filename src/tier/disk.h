@@ -16,11 +16,11 @@ struct hearth_disk_params {
     const char *key_file;             /* NULL: not encrypted */
     bool compress;                    /* zstd */
     bool no_uring;                    /* plain threads, also where io_uring is there */
-    int64_t look_us;                  /* how often other processes' files are looked for; 0: 2 s */
+    int64_t rescan_us;                /* how often other processes' files are looked for; 0: 2 s */
 };
 
 /* Opens the directory and starts the threads; the scan runs beside. Strings are copied. Errors: IO (the directory
- * cannot be made or written, or belongs to somebody else), INVALID (the key file), NOMEM; one clear line in `msg`. */
+ * cannot be made or written, or belongs to another user), INVALID (the key file), NOMEM; one clear line in `msg`. */
 int hearth_disk_create(const struct hearth_disk_params *params, struct hearth_backing **out, struct hearth_errmsg *msg);
 
 #endif

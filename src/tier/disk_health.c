@@ -16,7 +16,7 @@
 #define LITTLE_ROOM (1024 * MIB)
 
 /* Two servers may have one directory, but both should be meant: they keep one budget. */
-static void look_for_others(struct disk *disk) {
+static void update_shared(struct disk *disk) {
     const bool shared = hearth_directory_is_shared(hearth_disk_directory(disk));
     hearth_disk_lock(disk);
     const bool changed = disk->stats.shared != shared;
@@ -32,7 +32,7 @@ static void look_for_others(struct disk *disk) {
 
 void hearth_disk_health(struct disk *disk) {
     struct hearth_backing_stats stats;
-    look_for_others(disk);
+    update_shared(disk);
     const uint64_t room = hearth_directory_free_bytes(hearth_disk_directory(disk));
     const bool own = disk->params.budget_bytes == 0;
     hearth_disk_lock(disk);

@@ -1,16 +1,16 @@
-/* What the files of the disk tier share (tier/disk.h); nobody else includes it.
+/* What the files of the disk tier share (tier/disk.h).
  *
  *     disk.c        life, events, the table of files
  *     disk_read.c   reader threads: get
  *     disk_queue.c  what waits to be written: put, dropping
  *     disk_write.c  the writer thread, failure and recovery
- *     disk_keep.c   the keeper thread: looking, touches, the budget
+ *     disk_maintain.c   the maintenance thread: rescans, touches, the budget
  *     disk_scan.c   directories walked, headers read
  *     disk_remove.c what is to be forgotten
  *     disk_health.c what /health says
  *
- * One lock guards everything below that is not said to be somebody's own. It is never held over a system call on a
- * file. Whoever posts events leaves through hearth_disk_unlock(), which wakes the cache without the lock. */
+ * One lock guards everything below that is not said to be a thread's own. It is never held over a system call on a
+ * file. A function that posts events leaves through hearth_disk_unlock(), which wakes the cache without the lock. */
 #ifndef HEARTH_TIER_DISK_INTERNAL_H
 #define HEARTH_TIER_DISK_INTERNAL_H
 
@@ -28,7 +28,7 @@
 #define DISK_GROUPS 64
 #define DISK_EVENTS_WAITING 4096              /* the scan pauses beyond */
 #define DISK_READ_BYTES ((uint64_t)256 << 20) /* of results that are not polled yet; reading pauses beyond */
-#define DISK_KEEPER_NICE 10
+#define DISK_MAINTAIN_NICE 10
 #define DISK_WRITER_NICE 5 /* what bounds its cost is its pace: at 19 a turn waits a second for a busy processor */
 
 /* An event in the queue. The first member of what brings it about, so that answering needs no memory. */
@@ -44,7 +44,7 @@ struct disk_file {
     struct disk_file *prev, *next; /* ring of its shard */
     enum hearth_record_kind kind;
     uint64_t bytes;              /* rounded up to blocks */
-    uint64_t born, seen;         /* ticks of looking */
+    uint64_t born, seen;         /* ticks of rescans */
     int64_t used_us, touched_us; /* Unix: last use; last use that the file itself says */
     int32_t pos;
     uint32_t hits;             /* since touched_us */
@@ -53,8 +53,8 @@ struct disk_file {
 
 struct disk_shard {
     struct disk_file ring; /* head */
-    int64_t time;          /* when it last changed; keeper's own */
-    bool again;            /* the time is too fresh to tell; keeper's own */
+    int64_t time;          /* when it last changed; of the maintenance thread */
+    bool again;            /* the time is too fresh to tell; of the maintenance thread */
 };
 
 struct disk_read {
@@ -125,7 +125,7 @@ struct disk {
     struct hearth_seal *seal;
     pthread_mutex_t lock;
 
-    struct hearth_directory *directory; /* replaced when somebody removed it; hearth_disk_directory() */
+    struct hearth_directory *directory; /* replaced when it was removed; hearth_disk_directory() */
     struct disk_retired *retired;       /* handles that others may still use */
 
     /* events */
@@ -173,15 +173,15 @@ struct disk {
     bool gc_wanted, gc_busy;
     bool gc_tight; /* the file system is full, whatever the budget says */
     uint64_t gc_need;
-    pthread_cond_t keep_cond, gc_cond; /* something to do; an eviction has ended */
+    pthread_cond_t maintain_cond, gc_cond; /* something to do; an eviction has ended */
 
     struct hearth_backing_stats stats; /* but bad */
-    bool stop;                         /* readers and keeper end */
+    bool stop;                         /* readers and maintenance thread end */
     bool stop_writer;
     int64_t deadline_us; /* of stop_writer */
-    pthread_t readers[DISK_READERS], writer, keeper;
+    pthread_t readers[DISK_READERS], writer, maintainer;
     unsigned reader_count;
-    bool has_writer, has_keeper;
+    bool has_writer, has_maintainer;
 };
 
 /* ---- disk.c ---- */
@@ -202,8 +202,8 @@ struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_diges
 bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, uint64_t bytes, int64_t touched_us);
 /* Forgets a file that is no longer there; `counts`: its bytes go from the total. */
 void hearth_disk_forget_locked(struct disk *disk, struct disk_file *file, bool counts);
-/* Sets a file aside and forgets it. */
-void hearth_disk_set_aside(struct disk *disk, const struct hearth_file_id *id, const char *why);
+/* Quarantines a file and forgets it. */
+void hearth_disk_quarantine(struct disk *disk, const struct hearth_file_id *id, const char *why);
 struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name, enum hearth_record_kind kind);
 int64_t hearth_disk_unix_us(void);
 static inline unsigned hearth_disk_shard(struct hearth_digest name) {
@@ -240,13 +240,13 @@ void hearth_disk_drop_queue_locked(struct disk *disk);
 
 void *hearth_disk_writer(void *disk);
 
-/* ---- disk_keep.c ---- */
+/* ---- disk_maintain.c ---- */
 
-void *hearth_disk_keeper(void *disk);
+void *hearth_disk_maintainer(void *disk);
 /* Asks for room for `need` bytes and waits for it, at most `patience_us`. `tight`: although the budget is kept. False:
  * the budget has none. */
 bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t patience_us);
-/* What cannot wait while the keeper is busy with something long. */
+/* What cannot wait while the maintenance thread is busy with something long. */
 void hearth_disk_chores(struct disk *disk);
 /* Says that bytes were written, and asks for an eviction when it is time. */
 void hearth_disk_published_locked(struct disk *disk, uint64_t bytes);
@@ -259,7 +259,7 @@ void hearth_disk_health(struct disk *disk);
 /* ---- disk_remove.c ---- */
 
 bool hearth_disk_remove(struct hearth_backing *backing, struct hearth_digest name, enum hearth_record_kind kind);
-/* Carries out what can be carried out now. The keeper's. */
+/* Carries out what can be carried out now. The maintenance thread's. */
 void hearth_disk_removals(struct disk *disk);
 void hearth_disk_drop_removals(struct disk *disk);
 
@@ -272,9 +272,10 @@ struct disk_files { /* a list of what a walk has seen */
 bool hearth_disk_files_add(struct disk_files *files, const struct hearth_file *file);
 
 enum disk_verdict { DISK_GOOD, DISK_GONE, DISK_ALIEN, DISK_BAD, DISK_UNREADABLE };
-/* Reads a file's header. GOOD: it is in the table now, and with `tell` FOUND is said. BAD: it was set aside. */
+/* Reads a file's header. GOOD: it is in the table now, and with `tell` FOUND is said. BAD: it was quarantined. */
 enum disk_verdict hearth_disk_examine(struct disk *disk, const struct hearth_file_id *id, bool tell);
-/* Examines many on several threads while the keeper does its chores; then `also`, if not NULL, on the keeper first. */
+/* Examines many on several threads while the maintenance thread does its chores; then `also`, if not NULL, on the
+ * maintenance thread first. */
 void hearth_disk_examine_all(struct disk *disk, const struct disk_files *files, void (*also)(struct disk *disk));
 /* The scan at the start. */
 void hearth_disk_scan(struct disk *disk);

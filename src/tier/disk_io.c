@@ -1,9 +1,9 @@
 /* I/O of the disk tier.
  *
  * Two engines behind one queue: io_uring, tried at run time because kernels and containers may refuse it, and a small
- * pool of threads that make the plain calls. Both end in settle(), which decides whether an operation is over: what was
- * interrupted or moved only some of its bytes is started again for the rest, so callers never see a short write, and a
- * short read only at the end of a file.
+ * pool of threads that make the plain calls. Both end in complete(), which decides whether an operation is over: what
+ * was interrupted or moved only some of its bytes is started again for the rest, so callers never see a short write,
+ * and a short read only at the end of a file.
  *
  * Invariants: an operation is in exactly one of the queue's lists or in the kernel; `in_flight` counts those between
  * submit and reap. An operation's bytes are moved in the order of its parts. */
@@ -82,7 +82,7 @@ static bool advance(struct hearth_io_op *op, uint64_t bytes) {
 }
 
 /* `result`: bytes or -errno. False: the call must be made again. */
-static bool settle(struct hearth_io_op *op, int64_t result) {
+static bool complete(struct hearth_io_op *op, int64_t result) {
     if (result == -EINTR || result == -EAGAIN) {
         return false;
     }
@@ -112,7 +112,7 @@ static void run_plain(struct hearth_io_op *op) {
         } else {
             result = pwritev(op->fd, op->parts, part_count(op), (off_t)(op->offset + op->done));
         }
-    } while (!settle(op, result < 0 ? -(int64_t)errno : result));
+    } while (!complete(op, result < 0 ? -(int64_t)errno : result));
 }
 
 static void *pool_main(void *arg) {
@@ -188,7 +188,7 @@ static struct hearth_io_op *ring_reap(struct hearth_io *io, bool wait) {
         struct hearth_io_op *op = io_uring_cqe_get_data(cqe);
         const int64_t result = cqe->res;
         io_uring_cqe_seen(&io->ring, cqe);
-        if (settle(op, result)) {
+        if (complete(op, result)) {
             return op;
         }
         ring_submit(io, op);

@@ -1,9 +1,9 @@
 /* What waits to be written, and what of it goes when there is too much.
  *
- * Nobody tells us conversations, but items hang together: an item belongs to the group whose last item lies in the same
- * block with tokens that agree, or filled the block before. A group is as new as its last put. When the queue is full,
- * the oldest group loses its deepest item: what was said last in a conversation that has been quiet for longest. What
- * is less deep stays useful without it.
+ * The tier does not know conversations, but items hang together: an item belongs to the group with a last item in the
+ * same block with tokens that agree, or filled the block before. A group is as new as its last put. When the queue is
+ * full, the oldest group loses its deepest item: what was said last in a conversation that has been quiet for longest.
+ * What is less deep stays useful without it.
  *
  * Invariants: a job is in `jobs` from put() to its answer, and in the queue until the writer takes it;
  * stats.queued_bytes counts both; a group's `queued` counts the latter. */
@@ -34,7 +34,7 @@ void hearth_disk_answer_locked(struct disk *disk, struct disk_job *job, enum hea
     hearth_disk_post_locked(disk, &job->ev);
     if (disk->removals) { /* one may have waited for it */
         disk->removals_due = true;
-        (void)pthread_cond_signal(&disk->keep_cond);
+        (void)pthread_cond_signal(&disk->maintain_cond);
     }
 }
 
@@ -97,18 +97,18 @@ static bool continues(const struct disk_group *group, const struct hearth_record
 /* The group of a record, which becomes the newest. The one that was quiet for longest makes way for a new one, if
  * possible one without jobs. */
 static int group_of(struct disk *disk, const struct hearth_record *record) {
-    int best = -1, spare = 0;
+    int best = -1, victim = 0;
     for (int i = 0; i < DISK_GROUPS; i++) {
-        const struct disk_group *group = &disk->groups[i], *than = &disk->groups[spare];
+        const struct disk_group *group = &disk->groups[i], *than = &disk->groups[victim];
         if (continues(group, record) && (best < 0 || group->last_put > disk->groups[best].last_put)) {
             best = i;
         }
         if ((group->queued > 0) < (than->queued > 0) ||
             ((group->queued > 0) == (than->queued > 0) && group->last_put < than->last_put)) {
-            spare = i;
+            victim = i;
         }
     }
-    struct disk_group *group = &disk->groups[best >= 0 ? best : spare];
+    struct disk_group *group = &disk->groups[best >= 0 ? best : victim];
     const size_t n = hearth_record_tokens(record);
     group->last_put = ++disk->puts;
     group->base = group->end = record->base;

@@ -11,7 +11,7 @@
 #include "tier/disk_internal.h"
 
 #include "base/log.h"
-#include "base/warm.h"
+#include "base/prefault.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -120,8 +120,8 @@ void hearth_disk_drop_reads(struct disk *disk) {
 
 /* ---- one file ---- */
 
-static int set_aside(struct disk *disk, const struct disk_read *read, const char *why) {
-    hearth_disk_set_aside(disk, &read->id, why);
+static int quarantine(struct disk *disk, const struct disk_read *read, const char *why) {
+    hearth_disk_quarantine(disk, &read->id, why);
     return HEARTH_ERR_NOT_FOUND;
 }
 
@@ -154,7 +154,7 @@ static int begin(struct disk *disk, struct disk_read *read) {
     }
     const int err = hearth_file_open(hearth_disk_directory(disk), &read->id, &read->fd);
     if (err == HEARTH_ERR_STATE) {
-        return set_aside(disk, read, "not a plain file of this user");
+        return quarantine(disk, read, "not a plain file of this user");
     }
     if (err != HEARTH_OK) {
         return err == HEARTH_ERR_NOT_FOUND ? err : HEARTH_ERR_IO;
@@ -164,9 +164,9 @@ static int begin(struct disk *disk, struct disk_read *read) {
         return HEARTH_ERR_IO;
     }
     read->size = (uint64_t)size;
-    /* A file never changes; and what somebody blew up is not given memory. */
+    /* A file never changes; and a file that was blown up is not given memory. */
     if (hearth_disk_blocks(read->size) != read->known_bytes) {
-        return set_aside(disk, read, "its length has changed");
+        return quarantine(disk, read, "its length has changed");
     }
     if (!hearth_io_cached(read->fd, read->size)) {
         read->direct = read->size >= DIRECT_MIN && hearth_io_direct(read->fd, true);
@@ -184,7 +184,7 @@ static int begin(struct disk *disk, struct disk_read *read) {
     }
     read->head = head;
     if (rest > 0) {
-        read->body = (struct hearth_buf){.data = hearth_warm_take(room), .len = rest, .cap = room};
+        read->body = (struct hearth_buf){.data = hearth_prefault_take(room), .len = rest, .cap = room};
     }
     if (rest > 0 && !read->body.data) {
         read->body = (struct hearth_buf){0};
@@ -210,7 +210,7 @@ static void gather(const struct disk_read *read, size_t from, uint8_t *to, size_
 static int reshape(struct disk_read *read, size_t header_bytes) {
     const size_t rest = (size_t)read->size - header_bytes;
     uint8_t *head = malloc(header_bytes);
-    struct hearth_buf body = {.data = rest > 0 ? hearth_warm_take(rest) : NULL, .len = rest, .cap = rest};
+    struct hearth_buf body = {.data = rest > 0 ? hearth_prefault_take(rest) : NULL, .len = rest, .cap = rest};
     if (!head || (rest > 0 && !body.data)) {
         free(head);
         free(body.data);
@@ -264,7 +264,7 @@ static int finish(struct disk *disk, struct disk_read *read) {
         return HEARTH_ERR_IO;
     }
     if (read->op.done != read->size) {
-        return set_aside(disk, read, hearth_format_verdict_text(HEARTH_FORMAT_SHORT));
+        return quarantine(disk, read, hearth_format_verdict_text(HEARTH_FORMAT_SHORT));
     }
     struct hearth_format_info info = {0};
     struct hearth_backing_event *event = &read->ev.event;
@@ -272,7 +272,7 @@ static int finish(struct disk *disk, struct disk_read *read) {
     if (verdict == HEARTH_FORMAT_GOOD) {
         if (!is_what_was_asked(disk, read, &info)) {
             hearth_format_info_finish(&info);
-            return set_aside(disk, read, "it holds something else than its name says");
+            return quarantine(disk, read, "it holds something else than its name says");
         }
         verdict = hearth_format_open(&info, disk->seal, &read->body, &event->bytes);
     }
@@ -289,7 +289,7 @@ static int finish(struct disk *disk, struct disk_read *read) {
     case HEARTH_FORMAT_NOMEM: return HEARTH_ERR_NOMEM;
     case HEARTH_FORMAT_NEWER:
     case HEARTH_FORMAT_WRONG_KEY: return HEARTH_ERR_NOT_FOUND;
-    default: return set_aside(disk, read, hearth_format_verdict_text(verdict));
+    default: return quarantine(disk, read, hearth_format_verdict_text(verdict));
     }
 }
 

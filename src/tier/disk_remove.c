@@ -1,8 +1,8 @@
 /* Removing: files that are to be forgotten go at once, not when the budget wants them to.
  *
- * The keeper does it, so that nobody waits for the file system. What is still to be written is dropped; what is being
- * written is removed when that has ended. A removal that fails is tried again at the next looks; then its answer says
- * so.
+ * The maintenance thread does it, so that no caller waits for the file system. What is still to be written is dropped;
+ * what is being written is removed when that has ended. A removal that fails is tried again at the next rescans; then
+ * its answer says so.
  *
  * Invariants: a removal is in the list until it is answered, once. Its REMOVED comes behind every event of what was put
  * before it, so that the cache knows the last word. */
@@ -29,7 +29,7 @@ bool hearth_disk_remove(struct hearth_backing *backing, struct hearth_digest nam
     *disk->removals_end = removal;
     disk->removals_end = &removal->next;
     disk->removals_due = true;
-    (void)pthread_cond_signal(&disk->keep_cond);
+    (void)pthread_cond_signal(&disk->maintain_cond);
     hearth_disk_unlock(disk);
     return true;
 }
@@ -69,7 +69,7 @@ static void answer(struct disk *disk, struct disk_removal *removal) {
 
 void hearth_disk_removals(struct disk *disk) {
     hearth_disk_lock(disk);
-    struct disk_removal *removal = disk->removals, *kept = NULL, **kept_end = &kept;
+    struct disk_removal *removal = disk->removals, *left = NULL, **left_end = &left;
     disk->removals = NULL;
     disk->removals_end = &disk->removals;
     disk->removals_due = false;
@@ -80,20 +80,20 @@ void hearth_disk_removals(struct disk *disk) {
         if (carry_out(disk, removal)) {
             answer(disk, removal);
         } else {
-            *kept_end = removal;
-            kept_end = &removal->next;
+            *left_end = removal;
+            left_end = &removal->next;
         }
         removal = next;
     }
-    if (!kept) {
+    if (!left) {
         return;
     }
     hearth_disk_lock(disk);
-    *kept_end = disk->removals;
+    *left_end = disk->removals;
     if (!disk->removals) {
-        disk->removals_end = kept_end;
+        disk->removals_end = left_end;
     }
-    disk->removals = kept;
+    disk->removals = left;
     hearth_disk_unlock(disk);
 }
 

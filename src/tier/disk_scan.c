@@ -7,8 +7,8 @@
  * A file that is not ours to read (another version, another key) is none of ours: its bytes count, and it is left
  * alone.
  *
- * Invariants: a file is told of once, by whoever adds it to the table. A file for which a job waits is left to the
- * writer, who sees that it is there and answers WRITTEN. */
+ * Invariants: a file is told of once, by the one that adds it to the table. A file for which a job waits is left to the
+ * writer, which sees that it is there and answers WRITTEN. */
 #include "tier/disk_internal.h"
 
 #include "base/clock.h"
@@ -40,7 +40,7 @@ bool hearth_disk_files_add(struct disk_files *files, const struct hearth_file *f
 
 /* ---- one header ---- */
 
-struct look {
+struct header_read {
     int64_t size;
     uint32_t hits;
     struct hearth_format_info info;
@@ -48,36 +48,37 @@ struct look {
     int error; /* a read that failed */
 };
 
-static void read_header(const struct disk *disk, int fd, struct look *look) {
+static void read_header(const struct disk *disk, int fd, struct header_read *header) {
     uint8_t block[HEARTH_FORMAT_BLOCK], *bytes = block;
     hearth_io_expect_little(fd);
-    look->size = hearth_io_size(fd);
-    int64_t got = look->size < 0 ? look->size : hearth_io_read_now(fd, block, sizeof block);
+    header->size = hearth_io_size(fd);
+    int64_t got = header->size < 0 ? header->size : hearth_io_read_now(fd, block, sizeof block);
     if (got >= 0) {
-        look->verdict = hearth_format_read(block, (size_t)got, disk->seal, &look->info);
+        header->verdict = hearth_format_read(block, (size_t)got, disk->seal, &header->info);
     }
-    const size_t want = look->info.header_bytes;
-    if (got == (int64_t)sizeof block && look->verdict == HEARTH_FORMAT_SHORT && want > sizeof block &&
-        want <= HEARTH_FORMAT_HEADER_MAX && (int64_t)want <= look->size) {
-        hearth_format_info_finish(&look->info);
+    const size_t want = header->info.header_bytes;
+    if (got == (int64_t)sizeof block && header->verdict == HEARTH_FORMAT_SHORT && want > sizeof block &&
+        want <= HEARTH_FORMAT_HEADER_MAX && (int64_t)want <= header->size) {
+        hearth_format_info_finish(&header->info);
         bytes = malloc(want);
         got = bytes ? hearth_io_read_now(fd, bytes, want) : -ENOMEM;
         if (got >= 0) {
-            look->verdict = hearth_format_read(bytes, (size_t)got, disk->seal, &look->info);
+            header->verdict = hearth_format_read(bytes, (size_t)got, disk->seal, &header->info);
         }
     }
     if (bytes != block) {
         free(bytes);
     }
-    look->error = got < 0 ? (int)-got : 0;
+    header->error = got < 0 ? (int)-got : 0;
 }
 
 /* Whether a header that verifies is of the file it is in. NULL, or why not. */
-static const char *mismatch(const struct disk *disk, const struct hearth_file_id *id, const struct look *look) {
-    const struct hearth_format_info *info = &look->info;
+static const char *mismatch(const struct disk *disk, const struct hearth_file_id *id,
+                            const struct header_read *header) {
+    const struct hearth_format_info *info = &header->info;
     const uint64_t whole = info->header_bytes + info->payload_bytes;
-    if ((uint64_t)look->size != whole) {
-        return (uint64_t)look->size < whole ? hearth_format_verdict_text(HEARTH_FORMAT_SHORT) : "its length is wrong";
+    if ((uint64_t)header->size != whole) {
+        return (uint64_t)header->size < whole ? hearth_format_verdict_text(HEARTH_FORMAT_SHORT) : "its length is wrong";
     }
     if (!hearth_digest_equal(info->record.name, id->name) || info->record.kind != id->kind ||
         !hearth_digest_equal(info->fingerprint, disk->params.fingerprint) ||
@@ -88,7 +89,8 @@ static const char *mismatch(const struct disk *disk, const struct hearth_file_id
 }
 
 /* Adds the file to the table; with `tell` takes the record for FOUND. */
-static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id *id, struct look *look, bool tell) {
+static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id *id, struct header_read *header,
+                                 bool tell) {
     struct disk_event *ev = tell ? calloc(1, sizeof *ev) : NULL;
     struct hearth_record *record = tell ? malloc(sizeof *record) : NULL;
     bool added = !tell || (ev && record), told = false;
@@ -102,18 +104,18 @@ static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id 
     if (tell && hearth_table_find(&disk->jobs, id->name)) {
         tell = false; /* the writer sees to it */
     }
-    const uint64_t bytes = hearth_disk_blocks((uint64_t)look->size);
+    const uint64_t bytes = hearth_disk_blocks((uint64_t)header->size);
     added = added && hearth_disk_add_locked(disk, id, bytes, 0);
     if (added && disk->stats.scanned) { /* the scan counts by itself */
         disk->stats.files++;
         disk->stats.bytes += bytes;
     }
     if (added && tell) {
-        *record = look->info.record;
-        look->info.record.tokens = NULL;
+        *record = header->info.record;
+        header->info.record.tokens = NULL;
         hearth_disk_note_size_locked(disk, record);
         ev->event = (struct hearth_backing_event){
-            .type = HEARTH_BACKING_FOUND, .name = id->name, .record = record, .hits = look->hits};
+            .type = HEARTH_BACKING_FOUND, .name = id->name, .record = record, .hits = header->hits};
         hearth_disk_post_locked(disk, ev);
         told = true;
     }
@@ -125,8 +127,8 @@ static enum disk_verdict take_in(struct disk *disk, const struct hearth_file_id 
     return added ? DISK_GOOD : DISK_UNREADABLE;
 }
 
-static enum disk_verdict bad(struct disk *disk, const struct hearth_file_id *id, const char *why) {
-    hearth_disk_set_aside(disk, id, why);
+static enum disk_verdict quarantine(struct disk *disk, const struct hearth_file_id *id, const char *why) {
+    hearth_disk_quarantine(disk, id, why);
     return DISK_BAD;
 }
 
@@ -135,36 +137,36 @@ enum disk_verdict hearth_disk_examine(struct disk *disk, const struct hearth_fil
     int fd;
     const int err = hearth_file_open(directory, id, &fd);
     if (err == HEARTH_ERR_STATE) {
-        return bad(disk, id, "not a plain file of this user");
+        return quarantine(disk, id, "not a plain file of this user");
     }
     if (err != HEARTH_OK) {
         return err == HEARTH_ERR_NOT_FOUND ? DISK_GONE : DISK_UNREADABLE;
     }
-    struct look look = {.verdict = HEARTH_FORMAT_SHORT};
-    read_header(disk, fd, &look);
+    struct header_read header = {.verdict = HEARTH_FORMAT_SHORT};
+    read_header(disk, fd, &header);
     hearth_io_close(fd);
     enum disk_verdict verdict = DISK_UNREADABLE;
-    if (look.error != 0) {
+    if (header.error != 0) {
         hearth_disk_lock(disk);
         disk->stats.io_errors++;
         hearth_disk_unlock(disk);
-    } else if (look.verdict == HEARTH_FORMAT_NEWER || look.verdict == HEARTH_FORMAT_WRONG_KEY ||
-               (look.verdict == HEARTH_FORMAT_GOOD && !look.info.readable)) {
-        hearth_log(HEARTH_LOG_DEBUG, "disk: a file is left alone: %s", hearth_format_verdict_text(look.verdict));
+    } else if (header.verdict == HEARTH_FORMAT_NEWER || header.verdict == HEARTH_FORMAT_WRONG_KEY ||
+               (header.verdict == HEARTH_FORMAT_GOOD && !header.info.readable)) {
+        hearth_log(HEARTH_LOG_DEBUG, "disk: a file is left alone: %s", hearth_format_verdict_text(header.verdict));
         verdict = DISK_ALIEN;
-    } else if (look.verdict != HEARTH_FORMAT_GOOD) {
-        if (look.verdict != HEARTH_FORMAT_NOMEM) {
-            verdict = bad(disk, id, hearth_format_verdict_text(look.verdict));
+    } else if (header.verdict != HEARTH_FORMAT_GOOD) {
+        if (header.verdict != HEARTH_FORMAT_NOMEM) {
+            verdict = quarantine(disk, id, hearth_format_verdict_text(header.verdict));
         }
     } else {
-        const char *why = mismatch(disk, id, &look);
+        const char *why = mismatch(disk, id, &header);
         struct hearth_file file;
         if (!why && tell) {
-            (void)hearth_file_stat(directory, id, &file, &look.hits);
+            (void)hearth_file_stat(directory, id, &file, &header.hits);
         }
-        verdict = why ? bad(disk, id, why) : take_in(disk, id, &look, tell);
+        verdict = why ? quarantine(disk, id, why) : take_in(disk, id, &header, tell);
     }
-    hearth_format_info_finish(&look.info);
+    hearth_format_info_finish(&header.info);
     return verdict;
 }
 
@@ -175,7 +177,8 @@ struct pool {
     pthread_t threads[THREADS];
     size_t thread_count;
     atomic_size_t next, running;
-    void (*step)(struct pool *pool, size_t i, bool keeper); /* the work on number i; by the keeper itself? */
+    /* the work on number i; by the maintenance thread itself? */
+    void (*step)(struct pool *pool, size_t i, bool maintainer);
     size_t n;
     /* walking */
     struct disk_files seen[DISK_SHARDS];
@@ -193,13 +196,13 @@ static bool stopped(struct disk *disk) {
 
 static void *pool_main(void *arg) {
     struct pool *pool = arg;
-    hearth_io_step_back(DISK_KEEPER_NICE);
+    hearth_io_step_back(DISK_MAINTAIN_NICE);
     for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !stopped(pool->disk);) {
         pool->step(pool, i, false);
     }
     if (atomic_fetch_sub(&pool->running, 1) == 1) {
         hearth_disk_lock(pool->disk);
-        (void)pthread_cond_broadcast(&pool->disk->keep_cond);
+        (void)pthread_cond_broadcast(&pool->disk->maintain_cond);
         hearth_disk_unlock(pool->disk);
     }
     return NULL;
@@ -220,7 +223,7 @@ static void pool_start(struct pool *pool, size_t threads) {
     atomic_fetch_sub(&pool->running, 1);
 }
 
-/* Waits for the threads while the keeper does its chores; without threads does the work. */
+/* Waits for the threads while the maintenance thread does its chores; without threads does the work. */
 static void pool_finish(struct pool *pool) {
     struct disk *disk = pool->disk;
     if (pool->thread_count == 0) {
@@ -234,7 +237,7 @@ static void pool_finish(struct pool *pool) {
         hearth_disk_chores(disk);
         hearth_disk_lock(disk);
         if (atomic_load(&pool->running) > 0) {
-            (void)hearth_disk_wait_locked(disk, &disk->keep_cond, hearth_clock_us() + PAUSE_US);
+            (void)hearth_disk_wait_locked(disk, &disk->maintain_cond, hearth_clock_us() + PAUSE_US);
         }
         hearth_disk_unlock(disk);
     }
@@ -243,8 +246,9 @@ static void pool_finish(struct pool *pool) {
     }
 }
 
-/* Waits until the cache has read some of the events. The keeper itself goes on with its chores meanwhile. */
-static void wait_for_room(struct disk *disk, bool keeper) {
+/* Waits until the cache has read some of the events. The maintenance thread itself goes on with its chores meanwhile.
+ */
+static void wait_for_room(struct disk *disk, bool maintainer) {
     bool full = true;
     while (full) {
         hearth_disk_lock(disk);
@@ -253,14 +257,14 @@ static void wait_for_room(struct disk *disk, bool keeper) {
             (void)hearth_disk_wait_locked(disk, &disk->room_cond, hearth_clock_us() + PAUSE_US);
         }
         hearth_disk_unlock(disk);
-        if (full && keeper) {
+        if (full && maintainer) {
             hearth_disk_chores(disk);
         }
     }
 }
 
-static void examine_step(struct pool *pool, size_t i, bool keeper) {
-    wait_for_room(pool->disk, keeper);
+static void examine_step(struct pool *pool, size_t i, bool maintainer) {
+    wait_for_room(pool->disk, maintainer);
     (void)hearth_disk_examine(pool->disk, &pool->files->v[i].id, true);
 }
 
@@ -287,8 +291,8 @@ static bool see(void *user, const struct hearth_file *file) {
     return hearth_disk_files_add(user, file);
 }
 
-static void walk_step(struct pool *pool, size_t i, bool keeper) {
-    (void)keeper;
+static void walk_step(struct pool *pool, size_t i, bool maintainer) {
+    (void)maintainer;
     struct hearth_directory *directory = hearth_disk_directory(pool->disk);
     pool->times[i] = hearth_directory_shard_time(directory, pool->disk->model, (int)i); /* before: nothing is missed */
     (void)hearth_directory_walk(directory, pool->disk->model, (int)i, see, &pool->seen[i]);

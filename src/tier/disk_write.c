@@ -11,8 +11,8 @@
  * there is no limit.
  *
  * Failure: what could not be written is dropped, not kept: its bytes are needed elsewhere, and the cache can put them
- * again. Two things are tried first, once: more room when the file system is full, and the directory anew when somebody
- * took it away. Then the tier is `failing`: it takes nothing, and a small file is tried after 1 s, 2 s, … 60 s until it
+ * again. Two things are tried first, once: more room when the file system is full, and the directory anew when it
+ * was removed. Then the tier is `failing`: it takes nothing, and a small file is tried after 1 s, 2 s, … 60 s until it
  * can be written. There is one log line when it begins and one when it ends.
  *
  * Invariants: a job is answered exactly once, by answer(); a draft is published or discarded before that. */
@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/warm.h"
+#include "base/prefault.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -94,7 +94,7 @@ static bool remedy(struct disk *disk, int error, uint64_t bytes) {
     }
 }
 
-/* Writes and syncs one file that nobody needs. */
+/* Writes and syncs one file of zeros. */
 static void probe(struct disk *disk) {
     struct hearth_directory *directory = hearth_disk_directory(disk);
     hearth_disk_lock(disk);
@@ -154,8 +154,8 @@ static void job_failed(struct batch *batch, struct disk_job *job, const char *st
     batch->failed_bytes += job->file_bytes;
 }
 
-/* THERE: on disk already, known or put there by somebody since the last look. REFUSED: another version of hearth has
- * something else of this name there. */
+/* THERE: on disk already, known or put there by another process since the last rescan. REFUSED: another version of
+ * hearth has something else of this name there. */
 static enum disk_fate is_there(struct disk *disk, const struct disk_job *job) {
     hearth_disk_lock(disk);
     const bool known = hearth_disk_find_locked(disk, job->id.name) != NULL;
@@ -274,7 +274,7 @@ static void write_plain(struct writer *writer, struct disk_job *job) {
 }
 
 /* Discards what failed. */
-static void give_up(struct writer *writer, struct batch *batch, const char *step) {
+static void discard_failed(struct writer *writer, struct batch *batch, const char *step) {
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
         if (job->fate != DISK_OPEN || job->error == 0) {
@@ -319,7 +319,7 @@ static void write_all(struct writer *writer, struct batch *batch) {
             job->error = -hearth_io_cut(job->draft.fd, job->file_bytes);
         }
     }
-    give_up(writer, batch, "write in");
+    discard_failed(writer, batch, "write in");
 }
 
 static void sync_all(struct writer *writer, struct batch *batch) {
@@ -334,7 +334,7 @@ static void sync_all(struct writer *writer, struct batch *batch) {
     while (writer->under_way > 0) {
         reap(writer);
     }
-    give_up(writer, batch, "sync files in");
+    discard_failed(writer, batch, "sync files in");
 }
 
 /* ---- names ---- */
@@ -352,7 +352,7 @@ static void publish_all(struct disk *disk, struct batch *batch) {
             job_failed(batch, job, "name files in", errno);
         }
     }
-    bool settled[DISK_SHARDS] = {false};
+    bool synced[DISK_SHARDS] = {false};
     int errors[DISK_SHARDS] = {0};
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
@@ -360,10 +360,10 @@ static void publish_all(struct disk *disk, struct batch *batch) {
             continue;
         }
         const unsigned shard = hearth_disk_shard(job->id.name);
-        if (!settled[shard] && hearth_file_settle(directory, &job->id) != HEARTH_OK) {
+        if (!synced[shard] && hearth_file_sync_shard(directory, &job->id) != HEARTH_OK) {
             errors[shard] = errno != 0 ? errno : EIO;
         }
-        settled[shard] = true;
+        synced[shard] = true;
         if (errors[shard] != 0) {
             job_failed(batch, job, "sync", errors[shard]); /* should it be there all the same, it will be found */
         } else {
@@ -420,7 +420,8 @@ static void answer(struct disk *disk, struct disk_job *job) {
         disk->stats.files++;
         disk->stats.bytes += bytes;
         if (!hearth_disk_find_locked(disk, job->id.name)) {
-            (void)hearth_disk_add_locked(disk, &job->id, bytes, hearth_disk_unix_us()); /* or the next look finds it */
+            /* without memory the next rescan finds it */
+            (void)hearth_disk_add_locked(disk, &job->id, bytes, hearth_disk_unix_us());
         }
         hearth_disk_published_locked(disk, bytes);
     }
@@ -546,7 +547,7 @@ static bool start(struct writer *writer) {
 
 void *hearth_disk_writer(void *arg) {
     struct disk *disk = arg;
-    struct writer writer = {.disk = disk, .blocks = hearth_warm_take(BLOCKS * BLOCK_BYTES)};
+    struct writer writer = {.disk = disk, .blocks = hearth_prefault_take(BLOCKS * BLOCK_BYTES)};
     struct batch batch = {.n = 0};
     for (size_t i = 0; i < BLOCKS; i++) {
         writer.ops[i].fd = -1;

@@ -6,7 +6,7 @@
  * from a damaged one, and its length is known. The checksum is over all of the header that follows it.
  *
  * Sealing. The inner part is sealed first, with the plain part as additional data (checksums, nonces and tags as zeros:
- * they are not known yet). Its tag, which nobody makes without the key, is the additional data of the payload. So no
+ * they are not known yet). Its tag, which cannot be made without the key, is the additional data of the payload. So no
  * part can be moved to another file. The plain part says nothing of what the tokens are: even `base` is sealed, since
  * with it guesses could be compared with the name.
  *

@@ -11,7 +11,7 @@
 #include "base/assert.h"
 #include "base/digest.h"
 #include "base/log.h"
-#include "base/warm.h"
+#include "base/prefault.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ void hearth_blob_ref(struct hearth_blob *blob) {
 
 void hearth_blob_unref(struct hearth_blob *blob) {
     if (atomic_fetch_sub(&blob->refs, 1) == 1) {
-        hearth_warm_give(blob->bytes);
+        hearth_prefault_give(blob->bytes);
         free(blob);
     }
 }

@@ -32,7 +32,8 @@ void game_pin(struct game *g) {
         }
         pins[count++] = (struct hearth_pin){.position = at, .ttl_us = rng_range(&g->rng, 1, 20000000)};
     }
-    const struct hearth_prompt prompt = {.tokens = history->v, .n = history->n, .salt = game_salt(g, conversation)};
+    const struct hearth_cache_prompt prompt = {
+        .tokens = history->v, .n = history->n, .salt = game_salt(g, conversation)};
     if (rng_once_in(&g->rng, 3)) {
         hearth_cache_expect(g->cache, &prompt, g->engine->ops->now_us(g->engine) + rng_range(&g->rng, 0, 5000000));
         live->expected_until_us = g->engine->ops->now_us(g->engine) + 1000000;
@@ -79,7 +80,7 @@ static void cut(struct hearth_tokens *lists, const struct hearth_digest *salts, 
 }
 
 static void check_forgotten(struct game *g, const struct hearth_tokens *path, struct hearth_digest salt, int32_t stop) {
-    const struct hearth_prompt prompt = {.tokens = path->v, .n = path->n, .salt = salt};
+    const struct hearth_cache_prompt prompt = {.tokens = path->v, .n = path->n, .salt = salt};
     const struct hearth_live *const *lives = (const struct hearth_live *const *)g->live_list;
     int32_t page = g->params.page_tokens;
     struct hearth_plan plan;
@@ -112,7 +113,7 @@ void game_forget(struct game *g) {
         HEARTH_ASSERT(hearth_cache_wait(g->cache, 1));
         (void)hearth_cache_poll(g->cache, 8);
     }
-    const struct hearth_prompt prompt = {.tokens = path.v, .n = path.n, .salt = salt};
+    const struct hearth_cache_prompt prompt = {.tokens = path.v, .n = path.n, .salt = salt};
     HEARTH_ASSERT(hearth_cache_forget(g->cache, &prompt, keep, g->live_list, g->sim.lanes, &stop) == HEARTH_OK);
     HEARTH_ASSERT(stop >= keep);
     HEARTH_ASSERT(!g->roomy || stop <= needed(g, &path, salt, keep) || g->seen_count == KNOWN_MAX);

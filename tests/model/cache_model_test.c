@@ -143,7 +143,7 @@ static void next_prompt(struct game *g, struct hearth_tokens *history) {
     }
 }
 
-static void check_plan(const struct game *g, const struct hearth_plan *plan, const struct hearth_prompt *prompt) {
+static void check_plan(const struct game *g, const struct hearth_plan *plan, const struct hearth_cache_prompt *prompt) {
     int32_t limit = (int32_t)prompt->n - 1;
     HEARTH_ASSERT(plan->target >= 0 && (uint32_t)plan->target < g->sim.lanes && !g->lives[plan->target].busy);
     HEARTH_ASSERT(plan->resume >= 0 && plan->resume <= limit && plan->live_tokens <= plan->resume);
@@ -165,7 +165,7 @@ static void check_plan(const struct game *g, const struct hearth_plan *plan, con
 }
 
 /* What is known of the lanes is what comparing them gives. */
-static void check_commons(const struct game *g, const struct hearth_prompt *prompt) {
+static void check_commons(const struct game *g, const struct hearth_cache_prompt *prompt) {
     for (uint32_t i = 0; i < g->sim.lanes && !prompt->cache_off; i++) {
         HEARTH_ASSERT(g->cache->measures[g->sim.lanes + i] ==
                       hearth_plan_common(&g->lives[i], prompt->tokens, prompt->n, prompt->salt));
@@ -181,7 +181,7 @@ static void note_plan(const struct hearth_plan *plan) {
 }
 
 /* Carries a plan out and checks what it left. True: the lane is ready. */
-static bool restore(struct game *g, const struct hearth_plan *plan, const struct hearth_prompt *prompt) {
+static bool restore(struct game *g, const struct hearth_plan *plan, const struct hearth_cache_prompt *prompt) {
     struct hearth_live *target = &g->lives[plan->target];
     struct hearth_cache_stats before, after;
     struct hearth_restore result;
@@ -242,7 +242,7 @@ static void step_request(struct game *g) {
         HEARTH_ASSERT(attempt < ATTEMPTS_MAX);
         bool off = cache_off || attempt > ATTEMPTS_MAX / 2; /* as a server does when faults go on and on */
         const struct hearth_live *const *lives = (const struct hearth_live *const *)g->live_list;
-        const struct hearth_prompt asked = {
+        const struct hearth_cache_prompt asked = {
             .tokens = prompt->v, .n = prompt->n, .salt = game_salt(g, conversation), .cache_off = off};
         if (!hearth_cache_plan(g->cache, &asked, lives, g->sim.lanes, &plan)) {
             for (uint32_t i = 0; i < g->sim.lanes; i++) {

@@ -64,7 +64,7 @@ static inline struct hearth_backing *open_with(const char *dir, void (*change)(s
                                         .page_tokens = PAGE,
                                         .about = "a model",
                                         .budget_bytes = (uint64_t)1 << 30,
-                                        .look_us = 20000};
+                                        .rescan_us = 20000};
     struct hearth_backing *backing = NULL;
     struct hearth_errmsg msg = {""};
     if (change) {

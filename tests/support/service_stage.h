@@ -104,7 +104,7 @@ static inline void open_stage_with(struct stage *stage, const struct stage_optio
                                       .page_tokens = 32,
                                       .about = "sim",
                                       .budget_bytes = (uint64_t)1 << 30,
-                                      .look_us = 20000};
+                                      .rescan_us = 20000};
     if (options->dir != NULL) {
         assert_int_equal(hearth_disk_create(&disk, &stage->backing, NULL), HEARTH_OK);
         if (options->backing_made != NULL) {

@@ -153,7 +153,7 @@ static void a_model_goes_with_everything_unless_used(void **state) {
         assert_int_equal(publish(server, &id, 5000, T0), HEARTH_OK);
     }
     const struct hearth_file_id bad = item(1, 3);
-    hearth_file_set_aside(server, &bad, "damaged");
+    hearth_file_quarantine(server, &bad, "damaged");
     assert_int_equal(mkdir(at("kv/%s/mine", model(1).hex), 0700), 0);
     assert_int_equal(symlink(root, at("kv/%s/mine/link", model(1).hex)), 0);
     assert_int_equal(truncate(at("kv/%s/about", model(1).hex), 9000), 0);
@@ -220,7 +220,7 @@ static void works(int which) {
             }
         }
         if (i % 11 == 0) {
-            hearth_file_set_aside(directory, &id, "a test");
+            hearth_file_quarantine(directory, &id, "a test");
         }
         struct hearth_gc gc = {.budget_bytes = 20 * 4096};
         if (i % 13 == 0 && hearth_directory_gc(directory, &gc) != HEARTH_OK) {

@@ -130,7 +130,7 @@ static inline int publish(struct hearth_directory *directory, const struct heart
         return HEARTH_ERR_IO;
     }
     err = hearth_file_publish(directory, &draft, id, &stamp);
-    return err == HEARTH_OK ? hearth_file_settle(directory, id) : err;
+    return err == HEARTH_OK ? hearth_file_sync_shard(directory, id) : err;
 }
 
 static inline bool count_file(void *user, const struct hearth_file *file) {

@@ -227,7 +227,7 @@ static void sets_aside_whatever_it_is(void **state) {
         int fd;
         assert_int_equal(hearth_file_open(directory, &id, &fd), HEARTH_ERR_STATE);
         assert_int_equal(hearth_file_touch(directory, &id, &(struct timespec){0}, 1), HEARTH_ERR_STATE);
-        hearth_file_set_aside(directory, &id, "strange");
+        hearth_file_quarantine(directory, &id, "strange");
         assert_int_equal(lines, i + 1);
         assert_int_equal(hearth_directory_bad(directory), i + 1);
         assert_non_null(strstr(last_line, "strange"));
@@ -242,12 +242,12 @@ static void sets_aside_whatever_it_is(void **state) {
         assert_true(entry->d_name[0] == '.' || (strstr(entry->d_name, hex) && strstr(entry->d_name, id.model.hex)));
     }
     (void)closedir(stream);
-    hearth_file_set_aside(directory, &id, "gone"); /* nothing there: not a word */
+    hearth_file_quarantine(directory, &id, "gone"); /* nothing there: not a word */
     assert_int_equal(lines, kinds);
     for (uint64_t i = 0; i < 80; i++) {
         const struct hearth_file_id more = item(1, 3 * i + 1);
         assert_int_equal(publish(directory, &more, 1, T0), HEARTH_OK);
-        hearth_file_set_aside(directory, &more, "damaged");
+        hearth_file_quarantine(directory, &more, "damaged");
         if (i == 79) {
             hearth_digest_hex(more.name, hex);
         }
@@ -263,7 +263,7 @@ static void sets_aside_whatever_it_is(void **state) {
     /* bad/ cannot be had: what is bad is removed */
     assert_int_equal(rename(at("kv/bad"), at("bad")) | close(open(at("kv/bad"), O_CREAT, 0600)), 0);
     assert_int_equal(publish(directory, &id, 1, T0), HEARTH_OK);
-    hearth_file_set_aside(directory, &id, "damaged");
+    hearth_file_quarantine(directory, &id, "damaged");
     hearth_directory_close(directory);
 }
 
@@ -297,7 +297,7 @@ static void follows_no_links(void **state) {
         assert_int_equal(hearth_file_open(directory, &id, &fd), HEARTH_ERR_NOT_FOUND);
         assert_int_equal(hearth_file_stat(directory, &id, &seen, NULL), HEARTH_ERR_NOT_FOUND);
         assert_int_equal(hearth_file_remove(directory, &id), HEARTH_ERR_NOT_FOUND);
-        hearth_file_set_aside(directory, &id, "damaged");
+        hearth_file_quarantine(directory, &id, "damaged");
         assert_int_equal(hearth_directory_gc(directory, &gc), HEARTH_OK);
         assert_int_equal(gc.files + gc.removed_files, 0);
         if (i == 3) {
@@ -309,7 +309,7 @@ static void follows_no_links(void **state) {
             assert_int_equal(publish(directory, &id, 1, T0), HEARTH_OK);
             assert_int_equal(hearth_file_open(directory, &id, &fd), HEARTH_OK);
             assert_int_equal(close(fd), 0);
-            hearth_file_set_aside(directory, &id, "damaged");
+            hearth_file_quarantine(directory, &id, "damaged");
             (void)hearth_directory_empty_bad(directory);
             assert_true(there(at("elsewhere/%s.page", hex + 2)));
             assert_int_equal(entries(at("elsewhere")), 1);

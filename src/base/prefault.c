@@ -1,10 +1,10 @@
-/* Warm memory. Design in warm.h.
+/* Prefaulted memory. Design in prefault.h.
  *
  * A short list of blocks, the one given last first. A taker gets one that is not much larger than it asked for, so that
  * sizes do not mix: nearly all blocks are pages of state, of one size.
  *
  * Invariant: `bytes` is the sum of the blocks' sizes, and at most `limit`. */
-#include "base/warm.h"
+#include "base/prefault.h"
 
 #include <malloc.h>
 #include <pthread.h>
@@ -21,9 +21,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     void *blocks[BLOCKS_MAX];
     size_t count, bytes, limit;
-} warm;
+} pool;
 
-/* Bytes of a block that somebody may have touched: aligned blocks have up to a large page behind them. */
+/* Bytes of a block that may have been touched: aligned blocks have up to a large page behind them. */
 static size_t size_of(void *block) {
     const size_t usable = malloc_usable_size(block);
     return (uintptr_t)block % LARGE_PAGE == 0 && usable > 2 * LARGE_PAGE ? usable - LARGE_PAGE : usable;
@@ -51,20 +51,20 @@ static void *fresh(size_t len) {
 
 /* Takes block `i` out of the list. */
 static void *remove_locked(size_t i) {
-    void *block = warm.blocks[i];
-    warm.bytes -= size_of(block);
-    warm.count--;
-    for (; i < warm.count; i++) {
-        warm.blocks[i] = warm.blocks[i + 1];
+    void *block = pool.blocks[i];
+    pool.bytes -= size_of(block);
+    pool.count--;
+    for (; i < pool.count; i++) {
+        pool.blocks[i] = pool.blocks[i + 1];
     }
     return block;
 }
 
-void hearth_warm_limit(size_t bytes) {
+void hearth_prefault_limit(size_t bytes) {
     for (;;) {
         (void)pthread_mutex_lock(&lock);
-        warm.limit = bytes;
-        void *block = warm.bytes > bytes ? remove_locked(0) : NULL;
+        pool.limit = bytes;
+        void *block = pool.bytes > bytes ? remove_locked(0) : NULL;
         (void)pthread_mutex_unlock(&lock);
         if (!block) {
             return;
@@ -73,11 +73,11 @@ void hearth_warm_limit(size_t bytes) {
     }
 }
 
-void *hearth_warm_take(size_t len) {
+void *hearth_prefault_take(size_t len) {
     void *block = NULL;
     (void)pthread_mutex_lock(&lock);
-    for (size_t i = warm.count; len >= BLOCK_MIN && i-- > 0 && !block;) {
-        if (fits(warm.blocks[i], len)) {
+    for (size_t i = pool.count; len >= BLOCK_MIN && i-- > 0 && !block;) {
+        if (fits(pool.blocks[i], len)) {
             block = remove_locked(i);
         }
     }
@@ -86,27 +86,27 @@ void *hearth_warm_take(size_t len) {
 }
 
 /* False: there is no room for it. */
-static bool keep(void *block) {
+static bool give_back(void *block) {
     const size_t size = size_of(block);
     (void)pthread_mutex_lock(&lock);
-    const bool room = size >= BLOCK_MIN && warm.count < BLOCKS_MAX && warm.bytes + size <= warm.limit;
+    const bool room = size >= BLOCK_MIN && pool.count < BLOCKS_MAX && pool.bytes + size <= pool.limit;
     if (room) {
-        warm.blocks[warm.count++] = block;
-        warm.bytes += size;
+        pool.blocks[pool.count++] = block;
+        pool.bytes += size;
     }
     (void)pthread_mutex_unlock(&lock);
     return room;
 }
 
-void hearth_warm_give(void *block) {
-    if (block && !keep(block)) {
+void hearth_prefault_give(void *block) {
+    if (block && !give_back(block)) {
         free(block);
     }
 }
 
-bool hearth_warm_make(size_t len) {
+bool hearth_prefault_make(size_t len) {
     (void)pthread_mutex_lock(&lock);
-    const bool room = len >= BLOCK_MIN && warm.count < BLOCKS_MAX && warm.bytes + len + len / 8 <= warm.limit;
+    const bool room = len >= BLOCK_MIN && pool.count < BLOCKS_MAX && pool.bytes + len + len / 8 <= pool.limit;
     (void)pthread_mutex_unlock(&lock);
     uint8_t *block = room ? fresh(len) : NULL;
     if (!block) {
@@ -115,9 +115,9 @@ bool hearth_warm_make(size_t len) {
     for (size_t at = 0; at < len; at += SMALL_PAGE) {
         ((volatile uint8_t *)block)[at] = 0;
     }
-    if (keep(block)) {
+    if (give_back(block)) {
         return true;
     }
-    free(block); /* somebody was faster */
+    free(block); /* another thread was faster */
     return false;
 }

@@ -1,6 +1,7 @@
-/* The keeper: one thread of low priority that knows what is in the directory, also of what other processes do there.
+/* The maintenance thread: one thread of low priority that knows what is in the directory, also of what other processes
+ * do there.
  *
- * Looking: a shard whose modification time has changed is walked and compared with the table. A time that is younger
+ * Rescans: a shard with a changed modification time is walked and compared with the table. A time that is younger
  * than a second says nothing about the next moment (clocks of file systems tick coarsely), so the shard is walked once
  * more. Ticks tell a file that was written during a walk, which the walk may not have seen, from one that is gone.
  *
@@ -13,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/warm.h"
+#include "base/prefault.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -32,7 +33,7 @@ void hearth_disk_published_locked(struct disk *disk, uint64_t bytes) {
         return;
     }
     disk->gc_wanted = true;
-    (void)pthread_cond_signal(&disk->keep_cond);
+    (void)pthread_cond_signal(&disk->maintain_cond);
 }
 
 bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t patience_us) {
@@ -43,7 +44,7 @@ bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t
         disk->gc_wanted = true;
         disk->gc_tight = disk->gc_tight || tight;
         disk->gc_need = disk->gc_need > need ? disk->gc_need : need;
-        (void)pthread_cond_signal(&disk->keep_cond);
+        (void)pthread_cond_signal(&disk->maintain_cond);
         while ((disk->gc_wanted || disk->gc_busy) && hearth_disk_wait_locked(disk, &disk->gc_cond, until)) {
             continue;
         }
@@ -117,7 +118,7 @@ void hearth_disk_chores(struct disk *disk) {
     }
 }
 
-/* ---- looking ---- */
+/* ---- rescans ---- */
 
 static bool see(void *user, const struct hearth_file *file) {
     return hearth_disk_files_add(user, file);
@@ -150,7 +151,7 @@ static void compare(struct disk *disk, int shard, uint64_t tick, const struct di
     hearth_disk_unlock(disk);
 }
 
-static void look_at(struct disk *disk, int shard, struct disk_files *new_ones) {
+static void rescan_shard(struct disk *disk, int shard, struct disk_files *new_ones) {
     struct hearth_directory *directory = hearth_disk_directory(disk);
     struct disk_shard *state = &disk->shards[shard];
     const int64_t time = hearth_directory_shard_time(directory, disk->model, shard);
@@ -176,10 +177,10 @@ static bool stopped(struct disk *disk) {
     return stop;
 }
 
-static void look(struct disk *disk) {
+static void rescan(struct disk *disk) {
     struct disk_files new_ones = {0};
     for (int shard = 0; shard < DISK_SHARDS && !stopped(disk); shard++) {
-        look_at(disk, shard, &new_ones);
+        rescan_shard(disk, shard, &new_ones);
         hearth_disk_chores(disk);
     }
     if (new_ones.n > 0) {
@@ -199,7 +200,7 @@ struct telling {
 /* Takes what is due from the list; with `all`, everything. NULL when there is nothing. The caller frees. */
 static struct telling *take_due(struct disk *disk, bool all, size_t *n) {
     const int64_t now = hearth_disk_unix_us();
-    size_t kept = 0;
+    size_t left = 0;
     *n = 0;
     hearth_disk_lock(disk);
     struct telling *due = disk->touched_n > 0 ? malloc(disk->touched_n * sizeof *due) : NULL;
@@ -210,7 +211,7 @@ static struct telling *take_due(struct disk *disk, bool all, size_t *n) {
         }
         const int64_t since = now - file->touched_us;
         if (!all && since >= 0 && since < TOUCH_US) {
-            disk->touched[kept++] = disk->touched[i];
+            disk->touched[left++] = disk->touched[i];
             continue;
         }
         due[(*n)++] = (struct telling){.id = hearth_disk_id(disk, file->link.key, file->kind),
@@ -221,7 +222,7 @@ static struct telling *take_due(struct disk *disk, bool all, size_t *n) {
         file->touching = false;
     }
     if (due) {
-        disk->touched_n = kept;
+        disk->touched_n = left;
     }
     hearth_disk_unlock(disk);
     return due;
@@ -232,32 +233,32 @@ static void tell_touches(struct disk *disk, bool all) {
     struct telling *due = take_due(disk, all, &n);
     struct hearth_directory *directory = hearth_disk_directory(disk);
     for (size_t i = 0; i < n; i++) {
-        (void)hearth_file_touch(directory, &due[i].id, &due[i].stamp, due[i].hits); /* gone: the next look says so */
+        (void)hearth_file_touch(directory, &due[i].id, &due[i].stamp, due[i].hits); /* gone: the next rescan says so */
     }
     free(due);
 }
 
-/* Makes memory ready for pages that will be read, as much as the process wants (base/warm.h). */
-static void warm_up(struct disk *disk) {
+/* Makes memory ready for pages that will be read, as much as the process wants (base/prefault.h). */
+static void prefault_pages(struct disk *disk) {
     hearth_disk_lock(disk);
     const size_t len = disk->page_bytes;
     hearth_disk_unlock(disk);
-    while (len > 0 && !stopped(disk) && hearth_warm_make(len)) {
+    while (len > 0 && !stopped(disk) && hearth_prefault_make(len)) {
     }
 }
 
 /* ---- the thread ---- */
 
-void *hearth_disk_keeper(void *arg) {
+void *hearth_disk_maintainer(void *arg) {
     struct disk *disk = arg;
-    hearth_io_step_back(DISK_KEEPER_NICE);
+    hearth_io_step_back(DISK_MAINTAIN_NICE);
     hearth_disk_scan(disk);
-    warm_up(disk);
-    int64_t next = hearth_clock_us() + disk->params.look_us;
+    prefault_pages(disk);
+    int64_t next = hearth_clock_us() + disk->params.rescan_us;
     while (!stopped(disk)) {
         hearth_disk_lock(disk);
         while (!disk->stop && !disk->gc_wanted && !disk->removals_due &&
-               hearth_disk_wait_locked(disk, &disk->keep_cond, next)) {
+               hearth_disk_wait_locked(disk, &disk->maintain_cond, next)) {
             continue;
         }
         hearth_disk_unlock(disk);
@@ -265,12 +266,12 @@ void *hearth_disk_keeper(void *arg) {
         if (hearth_clock_us() < next) {
             continue;
         }
-        look(disk);
+        rescan(disk);
         hearth_disk_removals(disk);
-        warm_up(disk);
+        prefault_pages(disk);
         tell_touches(disk, false);
         hearth_disk_health(disk);
-        next = hearth_clock_us() + disk->params.look_us;
+        next = hearth_clock_us() + disk->params.rescan_us;
     }
     hearth_disk_removals(disk);
     tell_touches(disk, true);

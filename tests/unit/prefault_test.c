@@ -1,5 +1,5 @@
 /* Warm memory: what is kept is taken again, sizes do not mix, and the limit holds. */
-#include "base/warm.h"
+#include "base/prefault.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,53 +14,53 @@
 
 static void a_block_comes_back(void **state) {
     (void)state;
-    hearth_warm_limit(64 * MIB);
-    void *block = hearth_warm_take(12 * MIB + 12345);
+    hearth_prefault_limit(64 * MIB);
+    void *block = hearth_prefault_take(12 * MIB + 12345);
     assert_non_null(block);
     memset(block, 7, 12 * MIB + 12345);
-    hearth_warm_give(block);
-    void *other = hearth_warm_take(40 * MIB); /* much larger, and much smaller: not that block */
-    void *small = hearth_warm_take(MIB);
+    hearth_prefault_give(block);
+    void *other = hearth_prefault_take(40 * MIB); /* much larger, and much smaller: not that block */
+    void *small = hearth_prefault_take(MIB);
     assert_ptr_not_equal(other, block);
     assert_ptr_not_equal(small, block);
-    assert_ptr_equal(hearth_warm_take(12 * MIB + 12000), block);
+    assert_ptr_equal(hearth_prefault_take(12 * MIB + 12000), block);
     free(block); /* memory like any other */
     free(other);
     free(small);
-    hearth_warm_limit(0);
+    hearth_prefault_limit(0);
 }
 
 static void blocks_are_made_up_to_the_limit(void **state) {
     (void)state;
     const size_t len = 5902056; /* a page of a small model */
     int made = 0;
-    hearth_warm_limit(32 * MIB);
-    while (made < 100 && hearth_warm_make(len)) {
+    hearth_prefault_limit(32 * MIB);
+    while (made < 100 && hearth_prefault_make(len)) {
         made++;
     }
     assert_in_range(made, 3, 8); /* how much of a block counts depends on where it came to lie */
     void *blocks[8];
     for (int i = 0; i < made; i++) {
-        blocks[i] = hearth_warm_take(len);
+        blocks[i] = hearth_prefault_take(len);
         assert_non_null(blocks[i]);
         for (int k = 0; k < i; k++) {
             assert_ptr_not_equal(blocks[i], blocks[k]);
         }
     }
-    assert_true(hearth_warm_make(len)); /* what was taken makes room */
+    assert_true(hearth_prefault_make(len)); /* what was taken makes room */
     for (int i = 0; i < made; i++) {
-        hearth_warm_give(blocks[i]);
+        hearth_prefault_give(blocks[i]);
     }
-    hearth_warm_limit(0);
+    hearth_prefault_limit(0);
 }
 
 static void without_a_limit_nothing_is_kept(void **state) {
     (void)state;
-    assert_false(hearth_warm_make(4 * MIB));
-    hearth_warm_give(hearth_warm_take(4 * MIB));
-    hearth_warm_give(hearth_warm_take(0));
-    hearth_warm_give(NULL);
-    assert_false(hearth_warm_make(4 * MIB));
+    assert_false(hearth_prefault_make(4 * MIB));
+    hearth_prefault_give(hearth_prefault_take(4 * MIB));
+    hearth_prefault_give(hearth_prefault_take(0));
+    hearth_prefault_give(NULL);
+    assert_false(hearth_prefault_make(4 * MIB));
 }
 
 int main(void) {
