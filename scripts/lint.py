@@ -11,10 +11,11 @@ from the object files of BUILD: a file uses another one when its object needs a 
     prefix   a name that crosses a file begins with hearth_ and a prefix of its room; no prefix has two rooms
     tag      no struct, union or enum tag is defined twice
     words    comments speak of requests, not of persons: who, whose, whom, nobody and somebody at most once in 100 lines
-    path     a file of this tree that a page names is there
+    path     a file of this tree that a page names is there, and so is a name that docs/architecture.md names
 
-scripts/lint.baseline lists the findings that are accepted for now; --baseline writes it anew. A finding that it does not
-list fails, and so does a line of it that is no longer found. A cycle that stays has its reason behind "#".
+scripts/lint.baseline lists the findings that are accepted for now. A finding that it does not list fails, and so does a
+line of it that is no longer found. A cycle that stays has its reason behind "#". --baseline writes the list anew, and
+keeps the prefixes in scripts/lint.rooms up to date, where it is plain which room has them.
 """
 
 import argparse
@@ -24,13 +25,14 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 PERSONS = re.compile(r'\b(?:who|whose|whom|nobody|somebody)\b', re.I)
 TAG = re.compile(r'^\s*(?:typedef\s+)?(struct|union|enum)\s+(?:class\s+)?(\w+)[^;()=]*\{', re.M)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"(([a-z]+)/[^"]+)"', re.M)
 SCAN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 PATH = re.compile(r'(?<![\w./~:-])(?:src|tests|scripts|docs|bench|examples|patches)(?:/[\w.*{},-]+)+/?')
-TO_BE_UNTIED = 'to be untied'
+NAME = re.compile(r'`(?:struct )?([a-z_]+\(\)|hearth_\w+|HEARTH_\w+)`')
 
 
 class Room:
@@ -238,6 +240,10 @@ def check_paths(tree, graph, rooms):
             for one in expand(name.rstrip('.,')):
                 if not any(tree.root.glob(one.rstrip('/'))):
                     yield f'path {page.relative_to(tree.root)} names {one}, which is not there', []
+        if page.name == 'architecture.md':
+            for name in sorted({name.rstrip('()') for name in NAME.findall(text)}):
+                if not any(re.search(rf'\b{name}\b', code) for code in tree.files.values()):
+                    yield f'path {page.relative_to(tree.root)} names {name}, which is not in src/', []
 
 
 def expand(name):
@@ -246,6 +252,13 @@ def expand(name):
     if not match:
         return [name]
     return [one for part in match[1].split(',') for one in expand(name[:match.start()] + part + name[match.end():])]
+
+
+def find(tree, graph, rooms):
+    findings = {}
+    for check in (check_layers, check_cycles, check_prefixes, check_tags, check_words, check_paths):
+        findings.update(check(tree, graph, rooms))
+    return findings
 
 
 # ---- the baseline
@@ -270,11 +283,27 @@ def write_baseline(findings, listed):
     for finding in sorted(findings):
         reason = listed.get(finding)
         if not reason and finding.startswith('cycle '):
-            # What is left of a listed cycle keeps its reason.
+            # What is left of a listed cycle keeps its reason, also when a file of it has another name now.
             files = set(finding.split()[1:])
-            reason = next((why for old, why in listed.items() if old.startswith('cycle ') and files <= set(old.split()[1:])), None)
+            reason = next((why for old, why in listed.items()
+                           if old.startswith('cycle ') and 2 * len(files & set(old.split()[1:])) >= len(files)), None)
         lines.append(finding + (f'  # {reason}' if reason else ''))
     return HEAD + ''.join(line + '\n' for line in lines)
+
+
+def write_rooms(text, findings):
+    """The table with the prefixes that names have, in the room that has them, and without those that none has."""
+    for finding in findings:
+        new = re.fullmatch(r'prefix src/(\w+): hearth_(\w+)_ is in no room of scripts/lint.rooms', finding)
+        gone = re.fullmatch(r'prefix hearth_(\w+)_ stands in scripts/lint.rooms and no name has it', finding)
+        if new:
+            text = re.sub(rf'^{new[1]}( \(.*\))?:', rf'\g<0> {new[2]}', text, flags=re.M)
+        elif gone:
+            text = re.sub(rf'^(?!#)(.*) {gone[1]}(?= |$)', r'\1', text, flags=re.M)
+    rooms = re.sub(r'\n +', ' ', text[text.index('\n\n') + 2:]).splitlines()
+    lines = [head + ': ' + ' '.join(sorted(set(names.split()))) for head, names in (room.split(':') for room in rooms if room)]
+    return text[:text.index('\n\n') + 2] + ''.join(
+        textwrap.fill(line, 118, subsequent_indent='    ', break_on_hyphens=False, break_long_words=False) + '\n' for line in lines)
 
 
 def complaints(findings, listed):
@@ -296,15 +325,14 @@ def main():
     args = parser.parse_args()
 
     root = args.root.resolve()
-    rooms = read_rooms((root / 'scripts/lint.rooms').read_text())
+    table = root / 'scripts/lint.rooms'
     tree, graph = Tree(root), Graph(root, args.build.resolve())
-    findings = {}
-    for check in (check_layers, check_cycles, check_prefixes, check_tags, check_words, check_paths):
-        findings.update(check(tree, graph, rooms))
     baseline = root / 'scripts/lint.baseline'
     listed = read_baseline(baseline.read_text()) if baseline.exists() else {}
+    findings = find(tree, graph, read_rooms(table.read_text()))
     if args.baseline:
-        baseline.write_text(write_baseline(findings, listed))
+        table.write_text(write_rooms(table.read_text(), findings))
+        baseline.write_text(write_baseline(find(tree, graph, read_rooms(table.read_text())), listed))
         return 0
     failed = list(complaints(findings, listed))
     print('\n'.join(failed), file=sys.stderr)

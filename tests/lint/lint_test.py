@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 LINT = pathlib.Path(__file__).parents[2] / 'scripts' / 'lint.py'
-ROOMS = 'top: top\nweb (base): web\nmiddle: middle\n    more\nbase: base\n'
+ROOMS = '# rooms\n\ntop: top\nweb (base): web\nmiddle: middle\n    more\nbase: base\n'
 # A tree that keeps every rule.
 CLEAN = {
     'src/top/a.c': 'int hearth_base_x(void);\nint hearth_top_a(void);\nint hearth_top_a(void) { return hearth_base_x(); }\n',
@@ -131,6 +131,11 @@ class Lint(unittest.TestCase):
                      'path docs/page.md names src/top/gone.c')
         self.assertEqual(self.lint({'docs/page.md': 'See src/top/a.c, `src/{top,web}/*.c`, [w](../src/web/w.c).\n'}), (0, ''))
 
+    def test_architecture_names_a_function_that_is_not_there(self):
+        self.refuses({'docs/architecture.md': 'See `gone()`, `hearth_base_x()`, `struct hearth_lost`, `HEARTH_TABLE`.\n'},
+                     'names gone, which', 'names hearth_lost, which', 'names HEARTH_TABLE, which')
+        self.assertEqual(self.lint({'docs/architecture.md': 'See `hearth_base_x()`.\n'}), (0, ''))
+
     def test_the_baseline_accepts_and_is_refused_when_it_is_stale(self):
         tags = {'src/top/a.h': 'struct pair {\n};\n', 'src/middle/m.h': 'struct pair {\n};\n'}
         self.assertEqual(self.lint(tags, '--baseline')[0], 0)
@@ -138,6 +143,12 @@ class Lint(unittest.TestCase):
         code, said = self.lint({'src/middle/m.h': ''})
         self.assertEqual(code, 1)
         self.assertIn('is no longer so: remove it', said)
+
+    def test_the_baseline_gives_prefixes_to_rooms(self):
+        self.lint({'scripts/lint.rooms': ROOMS + 'last: gone\n', 'src/web/w.c': 'int hearth_spider_w;\n'}, '--baseline')
+        self.assertEqual((self.root / 'scripts/lint.rooms').read_text(),
+                         '# rooms\n\ntop: top\nweb (base): spider\nmiddle: middle more\nbase: base\nlast: \n'.replace(': \n', ':\n'))
+        self.assertEqual(self.run_lint(), (0, ''))
 
     def test_a_cycle_needs_a_reason_and_what_is_left_of_it_keeps_it(self):
         def calls(one, *others):
