@@ -1,13 +1,15 @@
-/* What the log says of every request: one line when it is over.
+/* What is told of a request when it is over: its report (report/report.h), which goes into the ring for GET /requests,
+ * and one line of the log.
  *
  *     REQUEST-ID POST /v1/chat/completions 200 [key=NAME] class=CLASS prompt=N reused=N computed=N generated=N
- *     queue_ms=X prefill_ms=X decode_ms=X task=N [session=NAME] [drafted=N accepted=N] [preemptions=N] total_ms=X
- *     end=WORD [cause="TEXT"]
+ *     queue_ms=X prefill_ms=X decode_ms=X reason=WORD [cause=WORD token=N message=N saved=N] task=N [session=NAME]
+ *     [drafted=N accepted=N] [preemptions=N] total_ms=X end=WORD [error="TEXT"]
  *
- * (on one line; restoring is part of prefill, as it is for the client). `end` is how it came to its end: stop or
- * length; deadline, gone (the client has left), cancelled (by another request), failed. Whatever is not as the client
- * wanted it has a cause. The status is what the client was told, or would have been: 499 for one that has left, and
- * that of the error where a stream broke off.
+ * (on one line; restoring is part of prefill, as it is for the client). `cause`, `token` and `message` say where the
+ * prompt left an earlier one, `saved` how many tokens behind that would have been reused. `end` is how it came to its
+ * end: stop or length; deadline, gone (the client has left), cancelled (by another request), failed. Whatever is not as
+ * the client wanted it has an error. The status is what the client was told, or would have been: 499 for one that has
+ * left, and that of the error where a stream broke off.
  *
  * Levels: answers that took a turn of the model, and errors that are the client's or the queue's (a 4xx; a 5xx that is
  * BUSY, CANCELLED, OVERLOADED or DEADLINE), info; what the server is to blame for (every other 5xx, also for want of
@@ -15,6 +17,7 @@
  * lines are written when there are many (http/report.c). What clients have written (paths, names, words of errors) can
  * neither break the line nor command the terminal. Prompts are not logged. */
 #include "api/kept.h"
+#include "report/ring.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -85,7 +88,7 @@ void hearth_access_log_error(const struct hearth_http_exchange *exchange, const 
     snprintf(cause, sizeof cause, "%s", error->message.text);
     tame_word(path);
     tame(cause);
-    hearth_log(is_to_blame(error) ? HEARTH_LOG_WARN : HEARTH_LOG_INFO, "%s %s %s %d end=failed cause=\"%s\"",
+    hearth_log(is_to_blame(error) ? HEARTH_LOG_WARN : HEARTH_LOG_INFO, "%s %s %s %d end=failed error=\"%s\"",
                hearth_http_request_id(exchange), hearth_http_method(exchange), path, error->status, cause);
 }
 
@@ -101,33 +104,33 @@ void hearth_access_log_deleted(const struct hearth_job *job, const char *kind, c
 struct ending {
     int status;
     const char *word;
-    char cause[sizeof((struct hearth_errmsg *)NULL)->text + 64];
+    char error[sizeof((struct hearth_errmsg *)NULL)->text + 64];
 };
 
 static void find_ending(const struct hearth_job *job, const struct hearth_tally *tally, struct ending *ending) {
     *ending = (struct ending){.status = job->answered, .word = "stop"};
     if (job->cancelled) {
         ending->word = "cancelled";
-        snprintf(ending->cause, sizeof ending->cause, "another request cancelled it");
+        snprintf(ending->error, sizeof ending->error, "another request cancelled it");
     } else if (job->failed) {
         const bool begun = job->begun && job->answered == 200;
         ending->status = job->error.status;
         ending->word = job->error.status == 504 ? "deadline" : "failed";
-        snprintf(ending->cause, sizeof ending->cause, "%s%s", job->error.message.text,
+        snprintf(ending->error, sizeof ending->error, "%s%s", job->error.message.text,
                  begun ? " (the stream had begun)" : "");
     } else if (job->gone || (job->answered == 0 && !job->detached)) {
         ending->status = 499;
         ending->word = "gone";
-        snprintf(ending->cause, sizeof ending->cause, "the client went away, or was cut off");
+        snprintf(ending->error, sizeof ending->error, "the client went away, or was cut off");
     } else if (tally->late) {
         ending->word = "deadline";
-        snprintf(ending->cause, sizeof ending->cause, "the deadline of %.0f ms cut the reply off",
+        snprintf(ending->error, sizeof ending->error, "the deadline of %.0f ms cut the reply off",
                  (double)job->deadline_us / 1000.0);
     } else if (job->choice_count > 0 && job->choices[0].finish == HEARTH_FINISH_LENGTH) {
         ending->word = "length";
     }
     ending->status = ending->status != 0 ? ending->status : 200; /* it went on without its client */
-    tame(ending->cause);
+    tame(ending->error);
 }
 
 static enum hearth_log_level level_of(const struct hearth_job *job, const struct ending *ending) {
@@ -145,59 +148,149 @@ static enum hearth_class class_of(const struct hearth_job *job) {
     return job->generation.max_tokens == 0 ? HEARTH_CLASS_WARM : job->generation.priority;
 }
 
-/* Tokens and times, of requests that came to the service. */
-static void append_cost(const struct hearth_job *job, const struct hearth_tally *tally, struct hearth_buf *line) {
+/* ---- the report ---- */
+
+/* A name that a client gave, as one word. */
+static void copy_word(char *out, size_t cap, const char *text) {
+    snprintf(out, cap, "%s", text != NULL ? text : "");
+    out[hearth_utf8_complete(out, strlen(out))] = '\0';
+    tame_word(out);
+}
+
+void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_exchange *exchange) {
+    struct hearth_service_stats stats;
+    const char *agent = hearth_http_header(exchange, "user-agent");
+    copy_word(job->client, sizeof job->client, agent);
+    job->client[strcspn(job->client, "?")] = '\0'; /* its first word: a blank became that */
+    hearth_service_stats(job->api->service, &stats);
+    job->ahead = (uint32_t)(stats.queued + stats.lanes_busy);
+}
+
+/* Tokens and times of a request that came to the service. */
+static void report_turn(const struct hearth_job *job, const struct hearth_tally *tally, struct hearth_report *report) {
     const struct hearth_receipt *receipt = &tally->receipt;
-    char session[100];
-    (void)hearth_buf_printf(
-        line, " prompt=%u reused=%u computed=%u generated=%llu queue_ms=%.1f prefill_ms=%.1f decode_ms=%.1f",
-        receipt->prompt_tokens, hearth_receipt_cached_tokens(receipt), receipt->computed_tokens,
-        (unsigned long long)tally->generated_tokens, ms(receipt->queue_us),
-        ms(receipt->plan_us + receipt->restore_us + receipt->prefill_us), ms(tally->generate_us));
+    const struct hearth_api *api = job->api;
+    report->computes = true;
+    report->prompt_tokens = receipt->prompt_tokens;
+    report->live_tokens = receipt->reused_live_tokens;
+    report->ram_tokens = receipt->reused_ram_tokens;
+    report->disk_tokens = receipt->reused_disk_tokens;
+    report->computed_tokens = receipt->computed_tokens;
+    report->matched_tokens = receipt->matched_tokens;
+    report->generated_tokens = (uint32_t)tally->generated_tokens;
+    report->drafted_tokens = (uint32_t)tally->drafted_tokens;
+    report->accepted_tokens = (uint32_t)tally->accepted_tokens;
+    report->preemptions = tally->preemptions;
+    report->ahead = job->ahead;
+    report->prepare_us = job->prepare_us;
+    report->queue_us = receipt->queue_us;
+    report->plan_us = receipt->plan_us;
+    report->restore_us = receipt->restore_us;
+    report->prefill_us = receipt->prefill_us;
+    report->decode_us = tally->generate_us;
+    report->ttft_us = job->first_us > 0 ? job->first_us - job->arrived_us : 0;
+    report->wait_us[HEARTH_WAIT_LANE] = receipt->queue_us;
+    report->reason = receipt->reason;
+    report->prefill_us_per_token = api->prefill_us_per_token;
+    report->token_bytes = api->engine->caps.page_bytes_per_token;
+    report->first = !api->has_computed;
+}
+
+/* What a prompt token usually costs, from the requests that computed enough to tell. */
+static void learn_rates(struct hearth_api *api, const struct hearth_report *report) {
+    enum { ENOUGH = 64 };
+    if (report->computed_tokens >= ENOUGH) {
+        const double each = (double)report->prefill_us / report->computed_tokens;
+        api->has_computed = true;
+        api->prefill_us_per_token = api->prefill_us_per_token > 0 ? api->prefill_us_per_token * 0.8 + each * 0.2 : each;
+    }
+}
+
+/* ---- the line ---- */
+
+/* Tokens and times, of requests that came to the service. */
+static void append_cost(const struct hearth_job *job, const struct hearth_report *report, struct hearth_buf *line) {
+    const struct hearth_report_divergence *divergence = report->divergence;
+    (void)hearth_buf_printf(line,
+                            " prompt=%u reused=%u computed=%u generated=%u queue_ms=%.1f prefill_ms=%.1f "
+                            "decode_ms=%.1f reason=%s",
+                            report->prompt_tokens, report->live_tokens + report->ram_tokens + report->disk_tokens,
+                            report->computed_tokens, report->generated_tokens, ms(report->queue_us),
+                            ms(report->plan_us + report->restore_us + report->prefill_us), ms(report->decode_us),
+                            hearth_reason_text(report->reason));
+    if (divergence != NULL) {
+        (void)hearth_buf_printf(line, " cause=%s token=%d message=%d saved=%u", hearth_cause_text(divergence->cause),
+                                divergence->token, divergence->message, divergence->saved_tokens);
+    }
     (void)hearth_buf_printf(line, " task=%lld", (long long)job->choices[0].service_id);
-    if (job->kept != NULL && job->kept->session != NULL) {
-        snprintf(session, sizeof session, "%s", job->kept->session);
-        tame_word(session);
-        (void)hearth_buf_printf(line, " session=%s", session);
+    if (report->session != NULL) {
+        (void)hearth_buf_printf(line, " session=%s", report->session);
     }
-    if (tally->drafted_tokens > 0) {
-        (void)hearth_buf_printf(line, " drafted=%llu accepted=%llu", (unsigned long long)tally->drafted_tokens,
-                                (unsigned long long)tally->accepted_tokens);
+    if (report->drafted_tokens > 0) {
+        (void)hearth_buf_printf(line, " drafted=%u accepted=%u", report->drafted_tokens, report->accepted_tokens);
     }
-    if (tally->preemptions > 0) {
-        (void)hearth_buf_printf(line, " preemptions=%u", tally->preemptions);
+    if (report->preemptions > 0) {
+        (void)hearth_buf_printf(line, " preemptions=%u", report->preemptions);
     }
+}
+
+static void log_report(const struct hearth_job *job, const struct hearth_report *report, enum hearth_log_level level) {
+    struct hearth_buf line = {0};
+    if (level < hearth_log_lowest()) {
+        return;
+    }
+    (void)hearth_buf_printf(&line, "%s %s %s %d", report->id, report->method, report->path, report->status);
+    if (report->key != NULL) {
+        (void)hearth_buf_printf(&line, " key=%s", report->key);
+    }
+    if (report->request_class != NULL) {
+        (void)hearth_buf_printf(&line, " class=%s", report->request_class);
+    }
+    if (report->computes) {
+        append_cost(job, report, &line);
+    }
+    (void)hearth_buf_printf(&line, " total_ms=%.1f end=%s", ms(report->total_us), report->end);
+    if (report->error[0] != '\0') {
+        (void)hearth_buf_printf(&line, " error=\"%s\"", report->error);
+    }
+    hearth_log(level, "%s", line.data != NULL ? (const char *)line.data : job->request_id);
+    hearth_buf_finish(&line);
 }
 
 void hearth_access_log_job(const struct hearth_job *job) {
     struct hearth_tally tally = {.job = job};
+    struct hearth_report_divergence divergence;
     struct ending ending;
-    struct hearth_buf line = {0};
-    char path[200];
-    if (job->choice_count > 0) {
+    char path[200], session[100];
+    const bool turn = job->choice_count > 0;
+    if (turn) {
         hearth_tally_job(job, &tally);
     }
     find_ending(job, &tally, &ending);
-    const enum hearth_log_level level = level_of(job, &ending);
-    if (level < hearth_log_lowest()) {
-        return;
+    copy_word(path, sizeof path, job->path != NULL ? job->path : "?");
+    copy_word(session, sizeof session, job->kept != NULL ? job->kept->session : NULL);
+    struct hearth_report report = {.id = job->request_id,
+                                   .method = job->method,
+                                   .path = path,
+                                   .client = job->client,
+                                   .key = job->caller.name[0] != '\0' ? job->caller.name : NULL,
+                                   .session = session[0] != '\0' ? session : NULL,
+                                   .request_class = turn ? hearth_class_text(class_of(job)) : NULL,
+                                   .model = job->api->model_name,
+                                   .end = ending.word,
+                                   .error = ending.error,
+                                   .status = ending.status,
+                                   .total_us = hearth_clock_us() - job->arrived_us};
+    report.at_ms = (hearth_clock_unix_us() - report.total_us) / 1000;
+    if (turn && job->choices[0].service_id > 0) {
+        report_turn(job, &tally, &report);
     }
-    snprintf(path, sizeof path, "%s", job->path != NULL ? job->path : "?");
-    tame_word(path);
-    (void)hearth_buf_printf(&line, "%s %s %s %d", job->request_id, job->method, path, ending.status);
-    if (job->caller.name[0] != '\0') {
-        (void)hearth_buf_printf(&line, " key=%s", job->caller.name);
+    if (report.computes && hearth_conversation_report(job->conversation, &divergence)) {
+        report.divergence = &divergence;
     }
-    if (job->choice_count > 0) {
-        (void)hearth_buf_printf(&line, " class=%s", hearth_class_text(class_of(job)));
+    log_report(job, &report, level_of(job, &ending));
+    if (turn && job->api->ring != NULL) {
+        (void)hearth_ring_add(job->api->ring, &report, job->owner, job->api->keep_texts);
+        learn_rates(job->api, &report);
     }
-    if (job->choice_count > 0 && job->choices[0].service_id > 0) {
-        append_cost(job, &tally, &line);
-    }
-    (void)hearth_buf_printf(&line, " total_ms=%.1f end=%s", ms(hearth_clock_us() - job->arrived_us), ending.word);
-    if (ending.cause[0] != '\0') {
-        (void)hearth_buf_printf(&line, " cause=\"%s\"", ending.cause);
-    }
-    hearth_log(level, "%s", line.data != NULL ? (const char *)line.data : job->request_id);
-    hearth_buf_finish(&line);
 }

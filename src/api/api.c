@@ -8,6 +8,8 @@
 #include "api/anthropic/anthropic.h"
 #include "api/responses/responses.h"
 
+#include "report/ring.h"
+
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -91,6 +93,8 @@
     X("POST", "/slots/*", NULL, hearth_slots_act_prepare, BODYLESS | ADMIN)                                         \
     X("GET", "/lora-adapters", hearth_lora_get, NULL, 0)                                                            \
     X("POST", "/lora-adapters", NULL, hearth_lora_set_prepare, LIST | ADMIN)                                        \
+    X("GET", "/requests", hearth_requests_list, NULL, 0)                                                            \
+    X("GET", "/requests/*", hearth_requests_get, NULL, 0)                                                           \
     X("GET", "/queue", hearth_queue_get, NULL, 0)                                                                   \
     X("GET", "/metrics", hearth_metrics_get, NULL, 0)
 
@@ -266,6 +270,8 @@ static void on_tick(void *user) {
 void hearth_api_params_default(struct hearth_api_params *params) {
     *params = (struct hearth_api_params){.max_tokens = -1,
                                          .slots = true,
+                                         .keep_requests = 500,
+                                         .keep_texts = true,
                                          .version = "hearth",
                                          .transcript_bytes = 256u * 1024 * 1024,
                                          .reasoning_format = HEARTH_REASONING_AUTO,
@@ -295,6 +301,10 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
     api->model_file = copy_text(file);
     api->model_name = copy_text(*name != '\0' ? name : "hearth");
     api->version = copy_text(params->version);
+    api->keep_texts = params->keep_texts;
+    if (params->keep_requests > 0 && (api->ring = hearth_ring_create(params->keep_requests)) == NULL) {
+        return false;
+    }
     if (params->lora_path != NULL && (api->lora_path = copy_text(params->lora_path)) == NULL) {
         return false;
     }
@@ -501,6 +511,7 @@ void hearth_api_destroy(struct hearth_api *api) {
     json_decref(api->template_kwargs);
     hearth_history_shutdown(api);
     hearth_session_store_destroy(api->own_store);
+    hearth_ring_destroy(api->ring);
     hearth_script_destroy(api->script);
     hearth_grammars_destroy(api->grammars);
     pthread_mutex_destroy(&api->events_mutex);

@@ -69,6 +69,8 @@ struct hearth_api_params {
     struct hearth_sampling sampling; /* what a request does not say; logit_bias is ignored */
     int32_t max_tokens;              /* likewise; -1: until the context is full */
     bool metrics, slots;             /* serve /metrics, /slots; default false, true */
+    size_t keep_requests;            /* so many of the last requests are kept for /requests; default 500, 0: none */
+    bool keep_texts;                 /* with the texts where their prompts left what was known; default true */
 
     /* Chat. */
     bool keep_thinking;             /* reasoning of earlier turns stays as it was sampled, whatever the template does */

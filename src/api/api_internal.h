@@ -7,9 +7,9 @@
  *     api.c        create, routes, keys, dispatch       job.h        jobs, dialects, and who prints them
  *     error.c      the error object                     json.c, fields.c  typed fields of a JSON object
  *     keys.c       who may use it                       salt.c       who shares state with whom
- *     urgency.c    class, deadline                      access.c     what the log says of every request
- *     models.c, native.c, metrics.c, slots.c, lora.c: the smaller endpoints; elsewhere.c: those that are not there
- *     generation.c what a request asks of the sampler   chat_request.c what a chat request asks of its template
+ *     urgency.c    class, deadline                      access.c     what is told of every request
+ *     models.c, native.c, metrics.c, slots.c, requests.c, lora.c: the smaller endpoints; elsewhere.c: those that are
+ * not there generation.c what a request asks of the sampler   chat_request.c what a chat request asks of its template
  *     prompt.c     text to tokens and marks             chat_completions.c, completions.c, completion.c: dialects
  *     limits.c     a body is counted before it is read  body.c         a body, parsed as far as it is new
  *     messages.c   JSON to messages
@@ -24,6 +24,7 @@
 
 #include "api/api.h"
 #include "base/memory.h"
+#include "report/report.h"
 #include "session/store.h"
 
 #include <jansson.h>
@@ -45,6 +46,7 @@ struct hearth_message_cache;
 struct hearth_first_values;
 struct hearth_toolset;
 struct hearth_toolsets;
+struct hearth_ring;
 struct hearth_script;
 struct hearth_session_store;
 struct hearth_kept;
@@ -96,6 +98,10 @@ struct hearth_api {
     struct hearth_sampling sampling;
     int32_t max_tokens;
     bool metrics, slots;
+    struct hearth_ring *ring;    /* the loop's, as the next three: the last requests; NULL: none are kept */
+    bool keep_texts;             /* with the texts where prompts parted */
+    bool has_computed;           /* the model has computed a prompt since it was loaded */
+    double prefill_us_per_token; /* usually; 0: not known yet */
     int64_t created_unix;
     atomic_bool stopping;
     atomic_bool drained;        /* no reply will be computed any more, */
@@ -206,8 +212,17 @@ void hearth_key_limits_tell(const struct hearth_caller *caller, struct hearth_ht
 void hearth_access_log_error(const struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 /* Something that was stored is gone, because a request wanted it. `id` may be a client's text. */
 void hearth_access_log_deleted(const struct hearth_job *job, const char *kind, const char *id, unsigned turns);
+/* Notes of a new job who its client is, and how many requests are in front of it. */
+void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_exchange *exchange);
 /* A job is over. */
 void hearth_access_log_job(const struct hearth_job *job);
+
+/* ---- requests.c: the last requests, and why they were slow ---- */
+
+void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange);
+void hearth_requests_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+/* A parameter of a query, decoded; NULL: it is not there, or out of memory. Caller frees. */
+char *hearth_api_query(const char *query, const char *name);
 
 /* The route of a request, or NULL; *path_known: there is one for the path. */
 const struct hearth_route *hearth_route_find(const char *method, const char *path, bool *path_known);
@@ -493,6 +508,10 @@ bool hearth_conversation_add_json(const struct hearth_conversation *conversation
 bool hearth_history_init(struct hearth_api *api);
 void hearth_history_shutdown(struct hearth_api *api);
 
+/* Fills what a report says of the place where the prompt left an earlier one; false: it left none. Texts are the
+ * conversation's, which may be NULL. */
+bool hearth_conversation_report(const struct hearth_conversation *conversation,
+                                struct hearth_report_divergence *divergence);
 /* What divergence says; NULL: the prompt did not leave what was known. `conversation` may be NULL. */
 const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth_conversation *conversation);
 

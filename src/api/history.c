@@ -16,6 +16,7 @@
 #include "session/diagnose.h"
 #include "session/message_cache.h"
 #include "session/first_values.h"
+#include "session/shared_text.h"
 #include "session/toolsets.h"
 #include "session/transcript.h"
 
@@ -26,12 +27,14 @@
 struct hearth_conversation {
     struct hearth_transcript_place *place;
     struct hearth_message *begun; /* the message that is to be continued, or NULL */
-    size_t known_tokens, sampled_tokens;
+    size_t prompt_tokens, known_tokens, sampled_tokens;
     int64_t prepare_us;
     bool forked;
     struct hearth_transcript_fork fork; /* without `said` */
     struct hearth_diagnosis diagnosis;
-    char line[128]; /* VOLATILE: the line, as it is now */
+    char line[128];        /* VOLATILE: the line, as it is now */
+    int32_t line_number;   /* VOLATILE: of its message, from 1 on; 0: unknown */
+    uint32_t saved_tokens; /* of the prompt behind the fork, that the earlier prompt had behind it, too */
 };
 
 /* ---- what lives as long as the API ---- */
@@ -194,7 +197,7 @@ static bool make_exact(struct hearth_job *job, const struct hearth_chat_request 
         }
         hearth_transcript_release(job->api->transcripts, result->place);
         hearth_tokens_finish(&result->tokens);
-        free(result->fork.said);
+        hearth_transcript_fork_finish(&result->fork);
     }
     *result = (struct hearth_transcript_result){.known_tokens = known->n, .sampled_tokens = 0};
     if (err != HEARTH_ERR_TOO_LONG && hearth_tokens_append(&result->tokens, known->v, known->n) &&
@@ -278,6 +281,20 @@ static void locate(struct hearth_diagnosis *diagnosis, const struct hearth_chat_
     free(offsets);
 }
 
+/* Where in a message a line stands, from 1 on; 0: nowhere, as the template changed it. */
+static int32_t line_number(const struct hearth_message *message, const char *line) {
+    int32_t number = 1;
+    const size_t len = strlen(line);
+    for (const char *at = message->content; len > 0 && at != NULL; number++) {
+        if (strncmp(at, line, len) == 0) {
+            return number;
+        }
+        at = strchr(at, '\n');
+        at = at != NULL ? at + 1 : NULL;
+    }
+    return 0;
+}
+
 static void diagnose(struct hearth_conversation *conversation, const struct hearth_chat_request *request,
                      const struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered) {
     struct hearth_transcript_fork *fork = &conversation->fork;
@@ -285,8 +302,15 @@ static void diagnose(struct hearth_conversation *conversation, const struct hear
     if (conversation->diagnosis.cause == HEARTH_CAUSE_RENDERED && prompt->prefix_messages == 0) {
         locate(&conversation->diagnosis, request, rendered, fork->offset);
     }
-    if (conversation->diagnosis.cause == HEARTH_CAUSE_VOLATILE) {
+    const size_t message = (size_t)conversation->diagnosis.message;
+    if (conversation->diagnosis.cause == HEARTH_CAUSE_VOLATILE && message < request->message_count) {
         copy_line(prompt, fork->offset, conversation->line, sizeof conversation->line);
+        conversation->line_number = line_number(request->messages[message], conversation->line);
+    }
+    if (conversation->diagnosis.cause != HEARTH_CAUSE_OTHER && fork->then != NULL) {
+        const size_t bytes = prompt->len - fork->offset, tokens = conversation->prompt_tokens - (size_t)fork->token;
+        const size_t shared = hearth_shared_text(fork->then, fork->then_len, prompt->text + fork->offset, bytes);
+        conversation->saved_tokens = (uint32_t)((double)shared * (double)tokens / (double)bytes);
     }
 }
 
@@ -341,6 +365,7 @@ static bool keep_result(struct hearth_job *job, const struct hearth_chat_request
     }
     job->conversation = conversation;
     conversation->place = result->place;
+    conversation->prompt_tokens = result->tokens.n;
     conversation->known_tokens = result->known_tokens;
     conversation->sampled_tokens = result->sampled_tokens;
     conversation->forked = result->fork.known;
@@ -383,9 +408,10 @@ bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *r
     } else if (job->conversation->forked) {
         diagnose(job->conversation, request, &prompt, &rendered);
     }
-    free(result.fork.said);
+    hearth_transcript_fork_finish(&result.fork);
     if (job->conversation != NULL) {
         job->conversation->fork.said = NULL;
+        job->conversation->fork.then = NULL;
         job->conversation->prepare_us = hearth_clock_us() - job->prepare_start_us;
     }
     hearth_chat_prompt_finish(&rendered);
@@ -485,14 +511,32 @@ const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth
     return conversation != NULL && conversation->forked ? &conversation->diagnosis : NULL;
 }
 
+bool hearth_conversation_report(const struct hearth_conversation *conversation,
+                                struct hearth_report_divergence *divergence) {
+    if (conversation == NULL || !conversation->forked) {
+        return false;
+    }
+    *divergence = (struct hearth_report_divergence){.cause = conversation->diagnosis.cause,
+                                                    .token = conversation->fork.token,
+                                                    .message = conversation->diagnosis.message,
+                                                    .field = conversation->diagnosis.field,
+                                                    .line = conversation->line[0] != '\0' ? conversation->line : NULL,
+                                                    .line_number = conversation->line_number,
+                                                    .before = conversation->fork.before,
+                                                    .after = conversation->fork.after,
+                                                    .saved_tokens = conversation->saved_tokens};
+    return true;
+}
+
 static json_t *divergence_json(const struct hearth_conversation *conversation) {
     const struct hearth_transcript_fork *fork = &conversation->fork;
     const struct hearth_diagnosis *diagnosis = &conversation->diagnosis;
-    json_t *json = json_pack("{s:I, s:o, s:s, s:o, s:o, s:s, s:s}", "token", (json_int_t)fork->token, "message",
+    json_t *json = json_pack("{s:I, s:o, s:s, s:o, s:o, s:s, s:s, s:I}", "token", (json_int_t)fork->token, "message",
                              diagnosis->message >= 0 ? json_integer(diagnosis->message) : json_null(), "field",
                              diagnosis->field, "before", hearth_json_text(fork->before, strlen(fork->before)), "after",
                              hearth_json_text(fork->after, strlen(fork->after)), "cause",
-                             hearth_cause_text(diagnosis->cause), "cause_text", hearth_cause_help(diagnosis->cause));
+                             hearth_cause_text(diagnosis->cause), "cause_text", hearth_cause_help(diagnosis->cause),
+                             "saved_tokens", (json_int_t)conversation->saved_tokens);
     if (json != NULL && diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
         json_object_set_new(json, "line", hearth_json_text(conversation->line, strlen(conversation->line)));
     }

@@ -126,6 +126,7 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->arrived_us = hearth_clock_us();
     job->method = hearth_http_method(exchange);
     snprintf(job->request_id, sizeof job->request_id, "%s", hearth_http_request_id(exchange));
+    hearth_access_take_client(job, exchange);
     hearth_urgency_take_headers(job, exchange);
     job->id_bits = hearth_turn_new_id();
     job->created_unix = hearth_clock_unix();
@@ -168,9 +169,9 @@ char *hearth_job_param(const struct hearth_job *job, size_t index) {
     return job->path != NULL ? hearth_route_param(job->route, job->path, index) : NULL; /* decoded by http */
 }
 
-char *hearth_job_query(const struct hearth_job *job, const char *name) {
+char *hearth_api_query(const char *query, const char *name) {
     const size_t len = strlen(name);
-    for (const char *at = job->query; at != NULL && *at != '\0'; at = strchr(at, '&')) {
+    for (const char *at = query; at != NULL && *at != '\0'; at = strchr(at, '&')) {
         at += *at == '&';
         if (strncmp(at, name, len) == 0 && at[len] == '=') {
             char *value = strndup(at + len + 1, strcspn(at + len + 1, "&"));
@@ -181,6 +182,10 @@ char *hearth_job_query(const struct hearth_job *job, const char *name) {
         }
     }
     return NULL;
+}
+
+char *hearth_job_query(const struct hearth_job *job, const char *name) {
+    return hearth_api_query(job->query, name);
 }
 
 bool hearth_job_respond(struct hearth_job *job, json_t *value) {
@@ -259,6 +264,7 @@ static void prepare(struct hearth_job *job) {
     if (!atomic_load(&job->gone) && hearth_memory_refill()) {
         prepare_wanted(job);
     }
+    job->prepare_us = hearth_clock_us() - job->prepare_start_us;
     if (hearth_memory_refused()) { /* whatever was made of it lacks something */
         job->failed = true;
         hearth_api_fail_nomem(&job->error);

@@ -85,7 +85,9 @@ struct hearth_job {
     char *session_header; /* x-session-id, or NULL */
     char request_id[48];
     const char *method;
+    char client[48]; /* the first word of its User-Agent, or "" */
     int64_t arrived_us;
+    uint32_t ahead; /* requests that waited or ran then */
     struct hearth_caller caller;
     struct hearth_digest owner; /* the salt of the key: whose turns and sessions it may see */
     char priority_header[24], deadline_headers[HEARTH_DEADLINE_HEADERS][24]; /* "": not sent */
@@ -103,7 +105,7 @@ struct hearth_job {
     void *dialect_state;
     struct hearth_generation generation;
     struct hearth_chat_options chat; /* of a chat: there format is not NULL, and replies are messages */
-    int64_t prepare_start_us;
+    int64_t prepare_start_us, prepare_us;
     struct hearth_body parts; /* the messages of the body, where they were told apart */
     struct hearth_history history;
     struct hearth_conversation *conversation; /* history.c's */
@@ -126,6 +128,7 @@ struct hearth_job {
     struct hearth_job_end end;
     bool cancelled;     /* by another request */
     int answered;       /* the status of the response; 0: its client has not waited for one */
+    int64_t first_us;   /* when its first token came; 0: none has */
     int64_t written_us; /* when something was last sent */
     int64_t created_unix;
 };

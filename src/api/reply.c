@@ -114,6 +114,9 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
     } else if (event->type != HEARTH_EVENT_TEXT) {
         choice->receipt = event->receipt;
     }
+    if (event->sampled_count > 0 && job->first_us == 0) {
+        job->first_us = hearth_clock_us();
+    }
     bool ok = collect_logprobs(choice, event);
     const bool wanted = job->chat.format != NULL || job->generation.return_tokens;
     for (size_t i = 0; ok && wanted && i < event->sampled_count; i++) {

@@ -416,6 +416,8 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     params.max_tokens = (int32_t)options->predict;
     params.metrics = options->metrics;
     params.slots = options->slots;
+    params.keep_requests = (size_t)options->keep_requests;
+    params.keep_texts = options->keep_texts;
     fill_chat(options, &server->disk, &params);
     params.template_kwargs = server->template_kwargs;
     const int err = hearth_api_create(&params, &server->api, msg);

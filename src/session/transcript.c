@@ -528,7 +528,7 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
     free(pieces.v);
     if (err != HEARTH_OK) {
         hearth_tokens_finish(&result->tokens);
-        free(result->fork.said);
+        hearth_transcript_fork_finish(&result->fork);
         *result = (struct hearth_transcript_result){0};
         return err;
     }

@@ -115,16 +115,21 @@ struct hearth_said {
     enum hearth_role role;
 };
 
-/* Where a prompt left what was known, and what had stood there. */
+/* Where a prompt left what was known, and what had stood there. The caller's to finish. */
 struct hearth_transcript_fork {
     bool known;                   /* false: it went on where something known ended, or nothing like it was known */
     size_t offset;                /* byte of the prompt's text at which it parts */
     int32_t token;                /* token of the prompt that this byte is in */
     char before[512], after[512]; /* text from there on, then and now; whole characters, NUL-terminated */
     struct hearth_transcript_root root; /* of the earlier prompt */
-    struct hearth_said *said;           /* its messages; the caller's to free */
+    struct hearth_said *said;           /* its messages */
     size_t said_count;
+    char *then; /* its text from there on, as far as it is in memory */
+    size_t then_len;
 };
+
+/* Frees `said` and `then`. */
+void hearth_transcript_fork_finish(struct hearth_transcript_fork *fork);
 
 /* A prompt's place in the tree. It is kept from eviction until released. */
 struct hearth_transcript_place;

@@ -5,6 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+void hearth_transcript_fork_finish(struct hearth_transcript_fork *fork) {
+    free(fork->said);
+    free(fork->then);
+    fork->said = NULL;
+    fork->then = NULL;
+    fork->said_count = fork->then_len = 0;
+}
+
 static size_t common_bytes(const char *a, size_t na, const char *b, size_t nb) {
     size_t n = na < nb ? na : nb, i = 0;
     while (i < n && a[i] == b[i]) {
@@ -35,11 +43,12 @@ static struct node *last_child(struct hearth_transcripts *transcripts, struct no
     return node->child;
 }
 
-/* Appends the text of a path: a node and, from there, always the child used last. */
+/* Appends the text of a path: a node and, from there, always the child used last. What is not in memory is loaded for
+ * the first ENOUGH bytes only. */
 static bool path_text(struct hearth_transcripts *transcripts, struct node *node, struct hearth_buf *out) {
     enum { ENOUGH = 4096 };
-    size_t end = out->len + node->len + ENOUGH;
-    for (; node != NULL && out->len < end; node = last_child(transcripts, node)) {
+    const size_t end = out->len + node->len + ENOUGH;
+    for (; node != NULL; node = out->len < end ? last_child(transcripts, node) : node->child) {
         if (!hearth_buf_append(out, node->text, node->len)) {
             return false;
         }
@@ -124,6 +133,9 @@ void hearth_transcript_find_fork(const struct walk *walk) {
             copy_record(walk->transcripts, through, reply, fork);
             /* A record that the archive has lost explains nothing. */
             fork->known = fork->said != NULL || walk->transcripts->archive == NULL;
+            fork->then_len = then.len - common;
+            memmove(then.data, then.data + common, fork->then_len);
+            fork->then = (char *)hearth_buf_take(&then);
         }
     }
     hearth_buf_finish(&then);

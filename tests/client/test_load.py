@@ -75,7 +75,7 @@ def test_too_many_get_429(narrow):
         assert isinstance(error, openai.RateLimitError)
         assert error.status_code == 429 and error.code == "rate_limit_exceeded"
         assert 1 <= int(error.response.headers["retry-after"]) <= 60
-    assert "wait" in logged(narrow, " 429 ", "end=failed cause=")
+    assert "wait" in logged(narrow, " 429 ", "end=failed error=")
 
 
 def test_openai_sdk_is_served_in_the_end(narrow):

@@ -529,19 +529,19 @@ static void the_log_has_a_line_of_every_request(void **state) {
     char *line = log_line(id, "POST /v1/chat/completions 200 key=alice class=side prompt=");
     assert_int_equal(line[0], 'I');
     assert_non_null(strstr(line, " reused=5 computed="));
-    assert_non_null(strstr(line, " generated=3 queue_ms=1.0 prefill_ms=10.0 decode_ms=20.0 task="));
+    assert_non_null(strstr(line, " generated=3 queue_ms=1.0 prefill_ms=10.0 decode_ms=20.0 reason="));
     assert_non_null(strstr(line, " end=stop"));
-    assert_null(strstr(line, "cause="));
+    assert_null(strstr(line, " error="));
     free(line);
     planned_and_logged(&set_aside, "", 200, "preemptions=3", "end=stop");
     planned_and_logged(&late, ",\"deadline_ms\":4321", 504, "I req_", " 504 key=alice class=interactive");
-    logged("end=deadline cause=\"", "4321 ms");
+    logged("end=deadline error=\"", "4321 ms");
     planned_and_logged(&cut, ",\"deadline_ms\":5432", 200,
-                       "end=deadline cause=\"the deadline of 5432 ms cut the reply off\"", " 200 ");
+                       "end=deadline error=\"the deadline of 5432 ms cut the reply off\"", " 200 ");
     planned_and_logged(&breaks, ",\"stream\":true", 200, "W req_", " 500 key=alice");
-    logged("(the stream had begun)", "end=failed cause=\"");
+    logged("(the stream had begun)", "end=failed error=\"");
     assert_int_equal(status_of("a-key", ",\"temperature\":9"), 400);
-    logged(" 400 key=alice", "end=failed cause=\"temperature must be");
+    logged(" 400 key=alice", "end=failed error=\"temperature must be");
     assert_int_equal(status_of("wrong", ""), 401);
     logged(" 401 end=failed", "a valid API key is needed");
     fake_set_overloaded(1);
@@ -561,9 +561,9 @@ static void the_log_warns_of_what_is_the_servers_fault(void **state) {
     static const struct fake_plan ending = {.fail_err = HEARTH_ERR_BUSY, .fail_after = -1};
     static const struct fake_plan full = {.submit_err = HEARTH_ERR_OVERLOADED};
     (void)state;
-    planned_and_logged(&no_memory, "", 503, "W req_", "end=failed cause=\"out of memory\"");
-    planned_and_logged(&no_cells, "", 503, "W req_", "end=failed cause=\"no free cells");
-    planned_and_logged(&ending, "", 503, "I req_", "end=failed cause=\"the server is shutting down\"");
+    planned_and_logged(&no_memory, "", 503, "W req_", "end=failed error=\"out of memory\"");
+    planned_and_logged(&no_cells, "", 503, "W req_", "end=failed error=\"no free cells");
+    planned_and_logged(&ending, "", 503, "I req_", "end=failed error=\"the server is shutting down\"");
     planned_and_logged(&full, "", 429, "I req_", " 429 key=alice");
     fake_set_plan(&quick);
 }
@@ -595,7 +595,7 @@ static void the_log_has_the_cost_of_what_nobody_waits_for(void **state) {
     assert_true(client_request(&client, "POST", CHAT, "X-Api-Key: c-key\r\n", "{\"stream\":true," USER "}"));
     assert_true(client_wait_for(&client, "\"content\":\"a"));
     client_close(&client);
-    char *line = log_line(" 499 key=carol class=background", "end=gone cause=\"the client went away");
+    char *line = log_line(" 499 key=carol class=background", "end=gone error=\"the client went away");
     const char *generated = strstr(line, " generated=");
     assert_true(generated != NULL && atoi(generated + strlen(" generated=")) > 0);
     assert_non_null(strstr(line, " queue_ms=1.0 prefill_ms=10.0 decode_ms=20.0 "));

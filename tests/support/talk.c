@@ -121,7 +121,7 @@ struct hearth_transcript_prompt prompt_of(const char *text, struct hearth_messag
 void finish(struct hearth_transcripts *transcripts, struct hearth_transcript_result *result) {
     hearth_transcript_release(transcripts, result->place);
     hearth_tokens_finish(&result->tokens);
-    free(result->fork.said);
+    hearth_transcript_fork_finish(&result->fork);
 }
 
 void teach(struct hearth_transcripts *transcripts, const char *question, const char *answer,

@@ -90,7 +90,7 @@ static struct hearth_transcript_result tokenize(struct fixture *f, const char *t
 static void finish(struct fixture *f, struct hearth_transcript_result *result) {
     hearth_transcript_release(f->transcripts, result->place);
     hearth_tokens_finish(&result->tokens);
-    free(result->fork.said);
+    hearth_transcript_fork_finish(&result->fork);
 }
 
 static void assert_tokens_of(struct fixture *f, const struct hearth_tokens *tokens, const char *text) {

@@ -1,0 +1,11 @@
+/* How much of a text is also in another one: what a difference between two prompts has cost. */
+#ifndef HEARTH_SESSION_SHARED_TEXT_H
+#define HEARTH_SESSION_SHARED_TEXT_H
+
+#include <stddef.h>
+
+/* Bytes of `now` that stand in `then`, too, in runs of 48 bytes or more, wherever. An estimate from below: in text that
+ * repeats itself some runs are not found. Time is linear. Out of memory: 0. Threads: pure. */
+size_t hearth_shared_text(const char *then, size_t then_len, const char *now, size_t now_len);
+
+#endif

@@ -1,0 +1,291 @@
+"""Why requests were slow: each cause is produced on purpose, and the server's verdict names it with what it cost.
+
+All against the sim engine, whose speed is known: a prompt token takes a millisecond, a reply's token 20.
+"""
+
+import json
+import os
+import subprocess
+import threading
+import time
+import urllib.request
+
+import pytest
+
+from conftest import serve
+from lib import server as servers
+
+RULES = "\n".join(f"Rule {i}: never touch file number {i * 7919} without asking first." for i in range(40))
+SYSTEM = "You are an agent.\nBe careful with files.\nToday: {}\n" + RULES
+FIRST = "Look at all of the files in this folder and tell me what you see in each of them."
+
+
+@pytest.fixture(scope="module")
+def sim():
+    with serve("--engine", "sim", "-np", "1", "-c", "16384", "--cache-ram", "256") as server:
+        yield server
+
+
+def url(server):
+    return f"http://127.0.0.1:{server.port}"
+
+
+def get(server, path, status=200):
+    try:
+        with urllib.request.urlopen(url(server) + path, timeout=60) as answer:
+            assert answer.status == status
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        assert error.code == status, error.read()
+        return json.load(error)
+
+
+def ask(server, messages, **body):
+    """A chat; returns its reply and what is kept of it."""
+    request = urllib.request.Request(
+        url(server) + "/v1/chat/completions",
+        json.dumps({"messages": messages, "max_tokens": 4, "temperature": 0, **body}).encode(),
+        {"Content-Type": "application/json", "User-Agent": "test-agent/1.0 (why)"})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        identity = answer.headers["X-Request-Id"]
+        reply = json.load(answer)["choices"][0]["message"]
+    return reply, kept(server, identity)
+
+
+def kept(server, identity):
+    """What is kept of a request: it is there a moment after its answer."""
+    for _ in range(100):
+        found = [one for one in get(server, "/requests?limit=100")["data"] if one["id"] == identity]
+        if found:
+            return found[0]
+        time.sleep(0.02)
+    raise AssertionError(f"{identity} is not kept")
+
+
+def cause(report):
+    return report["verdicts"][0]["cause"] if report["verdicts"] else None
+
+
+def about(verdict, tokens):
+    """Within a tenth."""
+    assert abs(verdict["tokens"] - tokens) <= tokens / 10, (verdict, tokens)
+
+
+def system(text):
+    return {"role": "system", "content": text}
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def begin(server, name, **body):
+    """A conversation of one turn, with a head that no other one has."""
+    history = [system(SYSTEM.format(name)), user(FIRST)]
+    reply, report = ask(server, history, **body)
+    return [*history, reply], report
+
+
+def tools(*names):
+    return [{"type": "function", "function": {
+        "name": name, "description": f"What {name} does is told in this sentence, which is long enough to be seen.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string", "description": f"of {name}"}}}}}
+        for name in names]
+
+
+def test_a_new_conversation(sim):
+    _, report = begin(sim, "the first")
+    assert report["reason"] == "cold" or report["divergence"]["cause"] == "other_conversation"
+    assert cause(report) == "new_conversation"
+    assert report["client"] == "test-agent/1.0"
+    about(report["verdicts"][0], report["tokens"]["computed"])
+
+
+def test_a_good_turn_has_no_verdict(sim):
+    history, _ = begin(sim, "good")
+    _, report = ask(sim, [*history, user("Go on.")])
+    assert report["reason"] == "extended"
+    assert report["verdicts"] == []
+
+
+def test_a_volatile_line(sim):
+    history, before = begin(sim, "2026-11-24 10:00")
+    history[0] = system(SYSTEM.format("2026-11-25 11:30"))
+    _, report = ask(sim, [*history, user("Go on.")])
+    verdict = report["verdicts"][0]
+    assert verdict["cause"] == "volatile_line"
+    assert "line 3 of the system text" in verdict["text"] and "Today: 2026-11-25 11:30" in verdict["text"]
+    assert "--strip-line '^Today:'" in verdict["advice"]
+    about(verdict, before["tokens"]["prompt"] - report["divergence"]["token"])
+    # What the verdict says of the fix is true.
+    with serve("--engine", "sim", "-np", "1", "--strip-line", "^Today:") as server:
+        history, _ = begin(server, "2026-11-24 10:00")
+        history[0] = system(SYSTEM.format("2026-11-25 11:30"))
+        _, fixed = ask(server, [*history, user("Go on.")])
+    assert fixed["reason"] == "extended" and fixed["verdicts"] == []
+    about(verdict, report["tokens"]["computed"] - fixed["tokens"]["computed"])
+
+
+def test_an_edited_message(sim):
+    history, _ = begin(sim, "edited")
+    for text in ("What is in the first file? " + RULES, "And in the second one?"):
+        reply, before = ask(sim, [*history, user(text)])
+        history += [user(text), reply]
+    history[3] = user("What is in the last file? " + RULES)
+    _, report = ask(sim, [*history, user("Go on.")])
+    assert cause(report) == "edited_message"
+    assert "message 3" in report["verdicts"][0]["text"]
+    about(report["verdicts"][0], before["tokens"]["prompt"] - report["divergence"]["token"])
+
+
+@pytest.mark.parametrize("change", ["dropped", "inserted"])
+def test_messages_that_move(sim, change):
+    history, _ = begin(sim, change)
+    for text in ("One thing that I want to know first: what is the name of it all?", "Then tell me more. " + RULES):
+        reply, before = ask(sim, [*history, user(text)])
+        history += [user(text), reply]
+    if change == "dropped":
+        del history[3:5]
+    else:
+        history[3:3] = [user("A hint that comes from the side: mind the time of the day."), history[2]]
+    _, report = ask(sim, [*history, user("Go on.")])
+    assert cause(report) == "messages_moved", report
+    assert report["divergence"]["cause"] == change
+
+
+@pytest.mark.parametrize("now", [("write_file", "read_file"), ("read_file",)], ids=["order", "fewer"])
+def test_tools_that_change(sim, now):
+    history, before = begin(sim, f"tools {len(now)}", tools=tools("read_file", "write_file"))
+    _, report = ask(sim, [*history, user("Go on.")], tools=tools(*now))
+    if report["verdicts"]:
+        assert cause(report) == "tools_changed", report
+        assert report["divergence"]["field"] == "tools"
+    else:  # the tools were put back in the order that they were first printed in
+        assert report["tokens"]["computed"] < before["tokens"]["computed"] / 4
+
+
+def test_no_cache(sim):
+    history, _ = begin(sim, "no cache")
+    _, report = ask(sim, [*history, user("Go on.")], cache_prompt=False)
+    assert cause(report) == "cache_off"
+
+
+def test_queued(sim):
+    """One lane: the second request waits for the first one's reply."""
+    history, _ = begin(sim, "queued")
+    first = threading.Thread(target=ask, args=(sim, [*history, user("Tell me a long story.")]), kwargs={"max_tokens": 60})
+    first.start()
+    time.sleep(0.3)
+    _, report = ask(sim, [*history, user("A short one.")], max_tokens=1)
+    first.join()
+    assert cause(report) == "queued"
+    assert "behind 1 other request" in report["verdicts"][0]["text"]
+    assert report["verdicts"][0]["lost_ms"] == pytest.approx(report["ms"]["queue"], rel=0.1)
+
+
+def test_a_long_reply(sim):
+    history, _ = begin(sim, "long reply")
+    _, report = ask(sim, [*history, user("Tell me a long story.")], max_tokens=100)
+    assert cause(report) == "long_reply"
+    assert "100 tokens" in report["verdicts"][0]["text"]
+
+
+def test_much_new_text(sim):
+    history, _ = begin(sim, "new text")
+    _, report = ask(sim, [*history, user("Here are more rules. " + RULES.replace("Rule", "Law"))])
+    assert cause(report) == "new_text"
+    about(report["verdicts"][0], report["tokens"]["computed"])
+
+
+def test_evicted():
+    """RAM for one conversation; two take turns."""
+    with serve("--engine", "sim", "-np", "1", "-c", "8192", "--cache-ram", "2") as server:
+        history, _ = begin(server, "one")
+        for i in range(3):
+            begin(server, f"another {i}")
+        _, report = ask(server, [*history, user("Go on.")])
+    assert report["reason"] == "evicted", report
+    assert cause(report) == "evicted"
+    about(report["verdicts"][0], report["tokens"]["matched"])
+
+
+# ---- the list, the command ----
+
+
+def why(server, *arguments, status=0):
+    done = subprocess.run([servers.hearth_path(), "why", "--url", url(server), *map(str, arguments)],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "HEARTH_URL": "", "HEARTH_API_KEY": "", "TZ": "UTC"})
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return done
+
+
+def test_why():
+    with serve("--engine", "sim", "-np", "1", "--keep-requests", "4") as server:
+        assert "none of the last 0 requests" in why(server).stdout
+        history, _ = begin(server, "2026-11-24")
+        history[0] = system(SYSTEM.format("2026-11-25"))
+        _, report = ask(server, [*history, user("Go on.")])
+        lines = why(server, "--limit", 1).stdout.splitlines()
+        assert report["at"][11:19] in lines[0] and "test-agent/1.0" in lines[0] and report["id"] in lines[0]
+        assert "line 3 of the system text changed (`Today: 2026-11-25`)" in lines[1]
+        assert "--strip-line '^Today:'" in lines[1]
+        one = why(server, report["id"]).stdout
+        assert "before:" in one and "4\n" in one and "now:" in one and "computing the prompt" in one
+        assert json.loads(why(server, report["id"], "--json").stdout)["id"] == report["id"]
+        assert len(json.loads(why(server, "--json").stdout)) == 2
+        assert "no request req_none" in why(server, "req_none", status=1).stderr
+        assert "none of the last" in why(server, "--client", "codex").stdout
+        for i in range(5):
+            ask(server, [user(f"Say {i}.")])
+        assert len(get(server, "/requests")["data"]) == 4
+        get(server, f"/requests/{report['id']}", status=404)
+        get(server, "/requests?limit=0", status=400)
+
+
+def test_follow():
+    with serve("--engine", "sim", "-np", "1") as server:
+        follower = subprocess.Popen([servers.hearth_path(), "why", "--follow", "--url", url(server)],
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        time.sleep(0.5)
+        _, report = begin(server, "followed")
+        assert report["id"] in follower.stdout.readline()
+        follower.terminate()
+        follower.wait()
+
+
+def test_texts_and_requests_may_be_off():
+    with serve("--engine", "sim", "--no-keep-texts") as server:
+        history, _ = begin(server, "2026-11-24")
+        history[0] = system(SYSTEM.format("2026-11-25"))
+        _, report = ask(server, [*history, user("Go on.")])
+        assert "before" not in get(server, f"/requests/{report['id']}")["divergence"]
+    with serve("--engine", "sim", "--keep-requests", "0") as server:
+        get(server, "/requests", status=501)
+
+
+def test_a_key_sees_its_own(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("k-olga name=olga\nk-ivan name=ivan\nk-root name=root scope=infer,sessions,admin\n")
+    keys.chmod(0o600)
+    with serve("--engine", "sim", "--api-key-file", str(keys)) as server:
+        def as_key(key, path, body=None, status=200):
+            request = urllib.request.Request(url(server) + path, body and json.dumps(body).encode(),
+                                             {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                assert error.code == status
+                return None
+
+        as_key("k-olga", "/v1/chat/completions", {"messages": [user("Hello.")], "max_tokens": 2})
+        for _ in range(100):
+            if as_key("k-olga", "/requests")["data"]:
+                break
+            time.sleep(0.02)
+        (own,) = as_key("k-olga", "/requests")["data"]
+        assert own["key"] == "olga"
+        assert as_key("k-ivan", "/requests")["data"] == []
+        as_key("k-ivan", f"/requests/{own['id']}", status=404)
+        assert as_key("k-root", "/requests?key=olga")["data"] == [own]
