@@ -8,7 +8,7 @@
 #include "micro.h"
 
 #include "base/assert.h"
-#include "cache/copies.h"
+#include "cache/backing.h"
 
 #include <stdlib.h>
 
@@ -32,7 +32,7 @@ static void plan_once(struct world *world, const struct hearth_tokens *tokens, s
     static const struct hearth_live idle[4];
     const struct hearth_live *const lives[] = {&idle[0], &idle[1], &idle[2], &idle[3]};
     struct hearth_cache_prompt prompt = {.tokens = tokens->v, .n = tokens->n};
-    struct hearth_plan plan;
+    static struct hearth_plan plan;
     uint64_t start = micro_now_ns();
     HEARTH_ASSERT(hearth_cache_plan(world->cache, &prompt, lives, 4, &plan));
     uint64_t end = micro_now_ns();
@@ -43,7 +43,7 @@ static void plan_once(struct world *world, const struct hearth_tokens *tokens, s
 }
 
 static void match_once(struct world *world, const struct hearth_tokens *tokens, struct measured *out) {
-    struct hearth_page *root = hearth_copies_root(world->cache, (struct hearth_digest){0}, false);
+    struct hearth_page *root = hearth_cache_root(world->cache, (struct hearth_digest){0}, false);
     uint64_t start = micro_now_ns();
     HEARTH_ASSERT(hearth_tree_match(root, tokens->v, tokens->n, &world->cache->scratch));
     uint64_t end = micro_now_ns();

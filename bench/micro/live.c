@@ -24,7 +24,7 @@ static void measure(struct micro *micro, struct world *world, int count, int32_t
         lives[i] = &lanes[i];
     }
     for (int i = 0; i < (micro->quick ? 3 : 101); i++) {
-        struct hearth_plan plan;
+        static struct hearth_plan plan;
         world_tokens(world, c, shared, OWN_TOKENS, &prompt);
         const struct hearth_cache_prompt asked = {.tokens = prompt.v, .n = prompt.n};
         uint64_t start = micro_now_ns();

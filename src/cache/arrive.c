@@ -14,7 +14,7 @@
  *
  * Items can hang on each other in chains as long as a conversation, hence a list of work instead of recursion. */
 #include "base/assert.h"
-#include "cache/copies.h"
+#include "cache/backing.h"
 
 #include <stdlib.h>
 
@@ -66,7 +66,7 @@ static bool sensible(const struct hearth_cache *cache, const struct hearth_recor
 static bool grow(struct hearth_cache *cache, struct hearth_path *path, const struct hearth_record *record) {
     struct hearth_page *page = path->pages[path->n - 1];
     struct hearth_blob *old;
-    size_t before = hearth_item_bytes(&page->item);
+    size_t before = hearth_cache_item_bytes(&page->item);
     int32_t end = page->p0 + page->len;
     if (!hearth_tree_extend(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL, &old)) {
         return false;
@@ -86,7 +86,7 @@ static struct hearth_page *place_page(struct hearth_cache *cache, struct hearth_
     struct hearth_page *last = path->n > 0 ? path->pages[path->n - 1] : path->root;
     if (path->matched == record->p1) {
         if (last->p0 + last->len == record->p1 && last->p0 >= record->p0 && last->item.copy.state == HEARTH_COPY_NONE) {
-            size_t before = hearth_item_bytes(&last->item);
+            size_t before = hearth_cache_item_bytes(&last->item);
             (void)hearth_copy_found(cache, &last->item, record->name, record->p0);
             hearth_cache_store_changed(cache, &last->item, before);
         } else {
@@ -118,7 +118,7 @@ static struct hearth_page *place_snapshot(struct hearth_cache *cache, const stru
     if (!snapshot) {
         return NULL;
     }
-    size_t before = hearth_item_bytes(&snapshot->item);
+    size_t before = hearth_cache_item_bytes(&snapshot->item);
     if (snapshot->item.copy.state == HEARTH_COPY_NONE &&
         !hearth_copy_found(cache, &snapshot->item, record->name, record->p0) && !snapshot->item.blob) {
         hearth_tree_remove_snapshot(&cache->tree, snapshot);
@@ -200,11 +200,33 @@ void hearth_arrive_forget(struct hearth_cache *cache, struct hearth_digest base,
             hearth_tokens_common(record->tokens, n, tokens + base_pos, n) < n) {
             continue;
         }
-        hearth_backing_remove(cache, record->name, record->kind);
+        hearth_copy_remove_name(cache, record->name, record->kind);
         hearth_table_remove(&cache->orphans, link);
         orphan_destroy(orphan);
     }
 }
+
+/* ---- roots ---- */
+
+struct hearth_digest hearth_cache_root_digest(const struct hearth_cache *cache, struct hearth_digest salt) {
+    struct hearth_digest key = cache->backing ? cache->backing->key : (struct hearth_digest){0};
+    return hearth_record_root(cache->engine->caps.fingerprint, key, salt);
+}
+
+struct hearth_page *hearth_cache_root(struct hearth_cache *cache, struct hearth_digest salt, bool create) {
+    struct hearth_digest digest = hearth_cache_root_digest(cache, salt);
+    struct hearth_page *root = hearth_tree_end(&cache->tree, digest, 0);
+    if (root || (!create && !hearth_table_find(&cache->orphans, digest))) {
+        return root;
+    }
+    root = hearth_tree_add_root(&cache->tree, digest);
+    if (root) {
+        hearth_arrive_behind(cache, root);
+    }
+    return root;
+}
+
+/* ---- life ---- */
 
 void hearth_arrive_finish(struct hearth_cache *cache) {
     struct hearth_link *link;

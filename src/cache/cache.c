@@ -1,9 +1,9 @@
 /* The cache's frame: creation, plans, counters, checks. Capture stands in capture.c, restore in restore.c, eviction in
  * store.c. */
-#include "cache/cache.h"
+#include "cache/backing.h"
+#include "cache/planner.h"
 
 #include "base/assert.h"
-#include "cache/copies.h"
 
 #include <stdlib.h>
 
@@ -94,7 +94,6 @@ void hearth_cache_destroy(struct hearth_cache *cache) {
     hearth_heap_finish(&cache->pages.leases);
     hearth_heap_finish(&cache->snapshots.heap);
     hearth_heap_finish(&cache->snapshots.leases);
-    hearth_path_finish(&cache->path);
     hearth_path_finish(&cache->scratch);
     free(cache->measures);
     free(cache->twins);
@@ -113,74 +112,12 @@ void hearth_cache_set_budget(struct hearth_cache *cache, size_t budget_bytes, si
 
 /* ---- plans ---- */
 
-static bool reserve_measures(struct hearth_cache *cache, size_t count) {
-    if (count <= cache->measure_cap) {
-        return true;
-    }
-    int32_t *measures = realloc(cache->measures, 2 * count * sizeof *measures);
-    cache->measures = measures ? measures : cache->measures;
-    struct hearth_twin *twins = measures ? realloc(cache->twins, count * sizeof *twins) : NULL;
-    if (!twins) {
-        return false;
-    }
-    for (size_t i = cache->measure_cap; i < count; i++) {
-        twins[i] = (struct hearth_twin){0};
-    }
-    cache->twins = twins;
-    cache->measure_cap = count;
-    return true;
-}
-
-/* How many tokens sequence i begins with like the prompt, when that is known of those before it. Lanes of agents that
- * share a system prompt would each be compared with all of it: instead, what two of them share is learnt once. Where
- * the prompt leaves the one within that, it leaves the other at the same token; else the comparison begins behind. */
-static int32_t common_tokens(const struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
-                             const struct hearth_live *const *lives, const int32_t *commons, size_t i) {
-    const struct hearth_live *live = lives[i];
-    const struct hearth_twin *twin = &cache->twins[i];
-    if (twin->version == 0 || twin->version != live->version || twin->base_version != lives[twin->base]->version ||
-        !hearth_digest_equal(live->salt, prompt->salt) || !hearth_digest_equal(lives[twin->base]->salt, prompt->salt)) {
-        return hearth_plan_common(live, prompt->tokens, prompt->n, prompt->salt);
-    }
-    if (commons[twin->base] < twin->shared) {
-        return commons[twin->base];
-    }
-    size_t from = (size_t)twin->shared;
-    return (int32_t)(from + hearth_tokens_common(prompt->tokens + from, prompt->n - from, live->tokens.v + from,
-                                                 live->tokens.n - from));
-}
-
-/* What a plan has to know about the live sequences. */
-static bool measure_lives(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
-                          const struct hearth_live *const *lives, size_t count) {
-    if (!reserve_measures(cache, count)) {
-        return false;
-    }
-    int32_t *commons = cache->measures + count;
-    size_t longest = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct hearth_live *live = lives[i];
-        struct hearth_twin *twin = &cache->twins[i];
-        cache->measures[i] = cache->engine->ops->seq_rewind_floor(cache->engine, live->seq, (int32_t)live->tokens.n);
-        commons[i] = prompt->cache_off ? 0 : common_tokens(cache, prompt, lives, commons, i);
-        bool known = twin->version == live->version && twin->base_version == lives[twin->base]->version;
-        int32_t shared = commons[i] < commons[longest] ? commons[i] : commons[longest];
-        bool named = live->version != 0 && lives[longest]->version != 0;
-        if (i > 0 && shared > 0 && named && (!known || shared > twin->shared)) {
-            *twin = (struct hearth_twin){live->version, lives[longest]->version, longest, shared};
-        }
-        if (commons[i] > commons[longest]) {
-            longest = i;
-        }
-    }
-    return true;
-}
-
 /* Fills in what is known about a prompt. False: out of memory. */
 static bool measure(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, struct hearth_path *path,
                     const struct hearth_live *const *lives, size_t live_count, struct hearth_plan_input *input) {
-    struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
-    if (!measure_lives(cache, prompt, lives, live_count) || !hearth_tree_match(root, prompt->tokens, prompt->n, path)) {
+    struct hearth_page *root = hearth_cache_root(cache, prompt->salt, false);
+    if (!hearth_live_measure(cache, prompt, lives, live_count) ||
+        !hearth_tree_match(root, prompt->tokens, prompt->n, path)) {
         return false;
     }
     int32_t matched = path->matched;
@@ -205,7 +142,7 @@ static bool measure(struct hearth_cache *cache, const struct hearth_cache_prompt
 bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                        const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan) {
     struct hearth_plan_input input;
-    return measure(cache, prompt, &cache->path, lives, live_count, &input) && hearth_plan_make(&input, plan);
+    return measure(cache, prompt, &plan->path, lives, live_count, &input) && hearth_plan_make(&input, plan);
 }
 
 int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
@@ -225,13 +162,13 @@ bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *pl
     bool fits = (!snapshot || snapshot->item.blob || caps->snapshot_bytes < cache->snapshots.budget_bytes) &&
                 (!hearth_caps_has_pages(caps) || page_bytes < cache->pages.budget_bytes / 4 * 3);
     return fits &&
-           hearth_copies_fetch(cache, &cache->path, plan->live_tokens, plan->resume, plan->snapshot, SIZE_MAX) > 0;
+           hearth_copies_fetch(cache, &plan->path, plan->live_tokens, plan->resume, plan->snapshot, SIZE_MAX) > 0;
 }
 
-bool hearth_cache_fetching(const struct hearth_cache *cache, const struct hearth_plan *plan) {
+bool hearth_cache_fetching(const struct hearth_plan *plan) {
     bool stored = plan->how == HEARTH_RESUME_STORED;
-    for (size_t i = 0; stored && i < cache->path.n && cache->path.pages[i]->p0 < plan->resume; i++) {
-        if (cache->path.pages[i]->item.copy.reading) {
+    for (size_t i = 0; stored && i < plan->path.n && plan->path.pages[i]->p0 < plan->resume; i++) {
+        if (plan->path.pages[i]->item.copy.reading) {
             return true;
         }
     }
@@ -243,8 +180,8 @@ bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_p
     if (plan->how != HEARTH_RESUME_STORED) {
         return true;
     }
-    for (size_t i = 0; pages && i < cache->path.n && cache->path.pages[i]->p0 < plan->resume; i++) {
-        if (!cache->path.pages[i]->item.blob && hearth_path_end(&cache->path, i) > plan->live_tokens) {
+    for (size_t i = 0; pages && i < plan->path.n && plan->path.pages[i]->p0 < plan->resume; i++) {
+        if (!plan->path.pages[i]->item.blob && hearth_path_end(&plan->path, i) > plan->live_tokens) {
             return false;
         }
     }
@@ -255,27 +192,6 @@ bool hearth_cache_must_capture(const struct hearth_cache *cache, const struct he
                                const struct hearth_live *target) {
     bool continues = plan->how == HEARTH_RESUME_IN_PLACE && plan->resume == (int32_t)target->tokens.n;
     return !continues && hearth_cache_capture_pending(cache, target);
-}
-
-/* ---- the backing tier ---- */
-
-size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit) {
-    size_t n = 0;
-    while (n < limit && hearth_copies_poll(cache)) {
-        n++;
-    }
-    if (n > 0) {
-        hearth_cache_store_shrink(cache); /* what lost its copy counts again */
-    }
-    return n;
-}
-
-bool hearth_cache_wait(struct hearth_cache *cache, int64_t timeout_us) {
-    return cache->backing && cache->backing->ops->wait(cache->backing, timeout_us);
-}
-
-bool hearth_cache_scanning(const struct hearth_cache *cache) {
-    return cache->backing && !cache->backing_scanned;
 }
 
 /* ---- measuring and watching ---- */
@@ -319,12 +235,12 @@ static void check_heap(const struct hearth_heap *heap) {
 struct pool_count {
     size_t bytes, in_heap, leased, leased_bytes;
 };
-struct count {
+struct census {
     struct pool_count pages, snapshots;
     size_t copies, writing;
 };
 
-static void check_copy(const struct hearth_cache *cache, const struct hearth_cache_item *item, struct count *count) {
+static void check_copy(const struct hearth_cache *cache, const struct hearth_cache_item *item, struct census *count) {
     const struct hearth_copy *copy = &item->copy;
     if (copy->state == HEARTH_COPY_NONE) {
         return;
@@ -336,7 +252,7 @@ static void check_copy(const struct hearth_cache *cache, const struct hearth_cac
     count->writing += copy->state == HEARTH_COPY_WRITING;
 }
 
-static void check_item(const struct hearth_cache *cache, const struct hearth_cache_item *item, struct count *count) {
+static void check_item(const struct hearth_cache *cache, const struct hearth_cache_item *item, struct census *count) {
     const struct hearth_cache_pool *pool = item->is_snapshot ? &cache->snapshots : &cache->pages;
     struct pool_count *counted = item->is_snapshot ? &count->snapshots : &count->pages;
     const struct hearth_lease *lease = &item->lease;
@@ -346,14 +262,14 @@ static void check_item(const struct hearth_cache *cache, const struct hearth_cac
     HEARTH_ASSERT(hearth_heap_has(&pool->heap, &lease->heap) == may_go);
     HEARTH_ASSERT(lease->heap.index == 0 || leased || may_go);
     HEARTH_ASSERT(leased || !lease->durable);
-    counted->bytes += hearth_item_bytes(item);
+    counted->bytes += hearth_cache_item_bytes(item);
     counted->in_heap += may_go;
     counted->leased += leased;
-    counted->leased_bytes += leased ? hearth_item_bytes(item) : 0;
+    counted->leased_bytes += leased ? hearth_cache_item_bytes(item) : 0;
     check_copy(cache, item, count);
 }
 
-static void check_page(const struct hearth_cache *cache, const struct hearth_page *page, struct count *count) {
+static void check_page(const struct hearth_cache *cache, const struct hearth_page *page, struct census *count) {
     if (page->parent) {
         check_item(cache, &page->item, count);
     } else {
@@ -376,7 +292,7 @@ static void check_pool(const struct hearth_cache_pool *pool, const struct pool_c
 }
 
 void hearth_cache_check(const struct hearth_cache *cache) {
-    struct count count = {.copies = 0};
+    struct census count = {.copies = 0};
     hearth_tree_check(&cache->tree);
     for (uint32_t i = 0; i < cache->tree.root_count; i++) {
         for (const struct hearth_page *page = cache->tree.roots[i]; page; page = hearth_tree_next(page)) {

@@ -5,10 +5,12 @@
  * the reply it captures the sequence, in slices if it likes. The same calls serve a program without a server:
  *
  *     struct hearth_cache_prompt prompt = {.tokens = tokens, .n = n};
+ *     struct hearth_plan plan = {0};
  *     hearth_cache_plan(cache, &prompt, lives, count, &plan);
  *     hearth_cache_restore(cache, &plan, &prompt, lives, &result);
  *     … decode prompt[result.resumed, n) on lives[plan.target]->seq, hearth_live_append() it …
  *     while (hearth_cache_capture(cache, lives[plan.target], 8) == HEARTH_CAPTURE_MORE) { }
+ *     hearth_plan_finish(&plan);
  *
  * Loading never consumes. Threads: the one thread that drives the engine. */
 #ifndef HEARTH_CACHE_CACHE_H
@@ -17,7 +19,6 @@
 #include "cache/live.h"
 #include "cache/plan.h"
 #include "cache/policy.h"
-#include "cache/tree.h"
 #include "engine/engine.h"
 #include "tier/backing.h"
 #include "tier/ram.h"
@@ -60,22 +61,23 @@ struct hearth_cache_prompt {
     bool cache_off;            /* reuse nothing */
 };
 
-/* Plans a prompt over the stored and the live. False: every live sequence is busy, or out of memory. */
+/* Plans a prompt over the stored and the live; the plan's own path is used again. False: every live sequence is busy,
+ * or out of memory. */
 bool hearth_cache_plan(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                        const struct hearth_live *const *lives, size_t live_count, struct hearth_plan *plan);
 
 /* How many tokens of a prompt would have to be computed if it were planned now: at least 1. A guess for ordering
- * prompts that wait: it needs no free sequence, leaves the last plan valid, and counts as no use of anything. It costs
+ * prompts that wait: it needs no free sequence, leaves plans valid, and counts as no use of anything. It costs
  * what a plan does; what it depends on changes when something is computed, captured, evicted or found. */
 int32_t hearth_cache_peek(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
                           const struct hearth_live *const *lives, size_t live_count);
 
-/* Begins to read into RAM what the last plan needs from the backing tier. False: everything is here, or RAM does not
+/* Begins to read into RAM what the plan needs from the backing tier. False: everything is here, or RAM does not
  * hold it at once (restoring then reads as it goes). True: come back with a new plan when events have come. */
 bool hearth_cache_fetch(struct hearth_cache *cache, const struct hearth_plan *plan);
-/* True while something that the last plan needs has been asked for and has not come. */
-bool hearth_cache_fetching(const struct hearth_cache *cache, const struct hearth_plan *plan);
-/* True when nothing of what the last plan needs has to be read from the backing tier. */
+/* True while something that the plan needs has been asked for and has not come. */
+bool hearth_cache_fetching(const struct hearth_plan *plan);
+/* True when nothing of what the plan needs has to be read from the backing tier. */
 bool hearth_cache_in_ram(const struct hearth_cache *cache, const struct hearth_plan *plan);
 
 /* What must be captured before the plan may be restored: the target holds state that would be lost. Capture it wholly

@@ -7,13 +7,10 @@
  * Where there is a backing tier, a capture that has ended puts what the tier lacks of the path.
  *
  * Invariant: the page that capture stands on is pinned, so making room never takes the path away below it. */
-#include "cache/copies.h"
+#include "cache/backing.h"
 
 #include "base/assert.h"
 #include "base/prefault.h"
-
-#include <stdatomic.h>
-#include <string.h>
 
 /* ---- pages ---- */
 
@@ -54,7 +51,7 @@ static size_t bytes_of(int32_t len, const struct hearth_buf *bytes) {
 static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, struct hearth_path *path, int32_t end,
                       struct hearth_buf *bytes) {
     struct hearth_page *page = path->pages[path->n - 1];
-    size_t before = hearth_item_bytes(&page->item);
+    size_t before = hearth_cache_item_bytes(&page->item);
     size_t after = bytes_of(end - page->p0, bytes);
     struct hearth_blob *blob, *old;
     if (!hearth_cache_store_reserve_page(cache, after > before ? after - before : 0, path_bytes(cache, path))) {
@@ -63,7 +60,7 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
     if (!blob_put(cache, bytes, &blob)) {
         return false;
     }
-    before = hearth_item_bytes(&page->item); /* making room may have taken its blob */
+    before = hearth_cache_item_bytes(&page->item); /* making room may have taken its blob */
     int32_t was = page->p0 + page->len;
     if (!hearth_tree_extend(&cache->tree, path, live->tokens.v, 0, end, blob, &old)) {
         if (blob) {
@@ -121,7 +118,7 @@ static bool fill_holes(struct hearth_cache *cache, struct hearth_live *live, con
         if (!ok) {
             return false;
         }
-        size_t before = hearth_item_bytes(&page->item);
+        size_t before = hearth_cache_item_bytes(&page->item);
         page->item.blob = blob;
         page->blob_p0 = page->p0;
         cache->stored_pages++;
@@ -145,33 +142,6 @@ static bool store_page(struct hearth_cache *cache, struct hearth_live *live, str
 /* ---- snapshots ---- */
 
 #define HEAD_ROOM 8 /* snapshots that the budget has room for when there are some in a head */
-
-/* Every version of every sequence in the process has its own. */
-static uint64_t next_version(void) {
-    static atomic_uint_fast64_t last;
-    return atomic_fetch_add(&last, 1) + 1;
-}
-
-void hearth_live_truncate(struct hearth_cache *cache, struct hearth_live *live, int32_t n) {
-    while (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos > n) {
-        struct hearth_blob *blob = live->snapshots[--live->snapshot_count].blob;
-        cache->snapshots.used_bytes -= hearth_blob_bytes(blob);
-        hearth_ram_drop(cache->ram, blob);
-    }
-    live->version = next_version();
-    if ((size_t)n < live->tokens.n) {
-        live->tokens.n = (size_t)n;
-    }
-    int pins = live->pin_count;
-    live->pin_count = 0;
-    for (int i = 0; i < pins; i++) {
-        if (live->pins[i].position <= n) {
-            live->pins[live->pin_count++] = live->pins[i];
-        }
-    }
-    live->expected_until_us = 0;
-    live->dirty = live->snapshot_count > 0;
-}
 
 /* A reply's snapshot makes the ones before it on its path less likely to be asked for. */
 static void supersede(struct hearth_cache *cache, const struct hearth_path *path, int32_t pos) {
@@ -248,7 +218,7 @@ bool hearth_cache_snapshot(struct hearth_cache *cache, struct hearth_live *live,
     if (live->snapshot_count > 0 && live->snapshots[live->snapshot_count - 1].pos >= pos) {
         return false;
     }
-    struct hearth_page *root = hearth_copies_root(cache, live->salt, false);
+    struct hearth_page *root = hearth_cache_root(cache, live->salt, false);
     if (!hearth_tree_match(root, live->tokens.v, live->tokens.n, &cache->scratch) ||
         hearth_tree_has_snapshot(&cache->scratch, pos)) {
         return false;
@@ -274,17 +244,6 @@ bool hearth_cache_capture_pending(const struct hearth_cache *cache, const struct
     return live->dirty && (hearth_cache_stores(cache) || live->snapshot_count > 0);
 }
 
-/* Pins of what is stored have become leases. */
-static void drop_pins(struct hearth_live *live, int32_t stored) {
-    int pins = live->pin_count;
-    live->pin_count = 0;
-    for (int i = 0; i < pins; i++) {
-        if (live->pins[i].position > stored) {
-            live->pins[live->pin_count++] = live->pins[i];
-        }
-    }
-}
-
 /* Everything is stored, or cannot be: snapshots, then what the backing tier lacks. */
 static void finish_capture(struct hearth_cache *cache, struct hearth_live *live, const struct hearth_path *path,
                            bool whole) {
@@ -298,7 +257,7 @@ static void finish_capture(struct hearth_cache *cache, struct hearth_live *live,
     }
     live->dirty = false;
     hearth_cache_store_lease_live(cache, path, live);
-    drop_pins(live, path->matched);
+    hearth_live_drop_pins(live, path->matched);
     hearth_copies_write(cache, path, live);
 }
 
@@ -310,7 +269,7 @@ static enum hearth_capture capture(struct hearth_cache *cache, struct hearth_liv
         live->dirty = false;
         return HEARTH_CAPTURE_DONE;
     }
-    struct hearth_page *root = hearth_copies_root(cache, live->salt, true);
+    struct hearth_page *root = hearth_cache_root(cache, live->salt, true);
     bool ok = root && hearth_tree_match(root, live->tokens.v, live->tokens.n, path);
     if (!ok) {
         path->n = 0, path->matched = 0, path->root = root;
@@ -354,43 +313,4 @@ enum hearth_capture hearth_cache_capture(struct hearth_cache *cache, struct hear
 
 void hearth_cache_capture_ahead(struct hearth_cache *cache, struct hearth_live *live, int pages) {
     (void)capture(cache, live, pages, true);
-}
-
-/* ---- live sequences ---- */
-
-void hearth_live_pin(struct hearth_live *live, const struct hearth_pin *pin) {
-    int at = 0;
-    while (at < live->pin_count && live->pins[at].position != pin->position) {
-        at++;
-    }
-    if (at < live->pin_count) {
-        live->pins[at].ttl_us = live->pins[at].ttl_us > pin->ttl_us ? live->pins[at].ttl_us : pin->ttl_us;
-        return;
-    }
-    if (live->pin_count == HEARTH_PINS_MAX) { /* of an earlier prompt, and so less needed */
-        memmove(live->pins, live->pins + 1, (HEARTH_PINS_MAX - 1) * sizeof *live->pins);
-        live->pin_count--;
-    }
-    live->pins[live->pin_count++] = *pin;
-}
-
-void hearth_live_init(struct hearth_live *live, int32_t seq) {
-    memset(live, 0, sizeof *live);
-    live->seq = seq;
-    live->version = next_version();
-}
-
-bool hearth_live_append(struct hearth_live *live, const hearth_token *tokens, size_t n) {
-    live->dirty = live->dirty || n > 0;
-    return hearth_tokens_append(&live->tokens, tokens, n);
-}
-
-void hearth_live_clear(struct hearth_cache *cache, struct hearth_live *live) {
-    hearth_live_truncate(cache, live, 0);
-    cache->engine->ops->seq_clear(cache->engine, live->seq);
-}
-
-void hearth_live_finish(struct hearth_cache *cache, struct hearth_live *live) {
-    hearth_live_clear(cache, live);
-    hearth_tokens_finish(&live->tokens);
 }

@@ -1,109 +1,23 @@
 /* Keeping and forgetting: what a client says about a conversation as a whole.
  *
- * Forgetting walks the path of the tokens and finds the position that it has to stop at: the last one that anything
- * else begins with. Other paths hang on this one at a page's child or go on in a page that this one leaves; sequences
- * are compared token by token. Behind it everything goes: what is live, then pages from the leaf, each with its
- * snapshots and copies, then what the backing tier has besides.
+ * Forgetting stops at the last position that something else needs, and removes everything behind it:
  *
- * Besides: what hangs on nothing (orphans), and what lies on a path that has another copy there (duplicates): a page
- * that was cut in another way by another process, or what a page was before it grew. Of a duplicate only its name is
- * kept, which its tokens give: it lies on a path when the path's tokens give the same.
+ *   1. another path goes on from there: a child page, or the end of a page that this path leaves early
+ *   2. a sequence needs it: one that is busy, or one that is idle and went another way or farther
+ *   3. the caller wants the tokens before it
  *
- * A page in the middle of which it stops stays whole: its beginning is needed. It remembers where what was forgotten
- * begins, so that this is not taken for another path's when the rest is forgotten, too.
+ * Example: A = system + a1 + a2 is forgotten, B = system + b1 is stored. The stop is the end of the system prompt: a1
+ * and a2 go, from the end backwards, first in live sequences, then pages with their snapshots and copies, then what the
+ * backing tier holds besides (orphans and duplicates: cache/backing.c).
+ *
+ * A page in the middle of which it stops stays whole, because its beginning is needed. page->dead says where the
+ * forgotten part begins, so that this part does not stop the next forgetting.
  *
  * Invariant: a page that begins at or behind the stop has no child but the next one of the path. */
-#include "base/assert.h"
+#include "cache/backing.h"
 #include "cache/children.h"
-#include "cache/copies.h"
 
-#include <stdlib.h>
-
-#define DUPLICATES_MAX 16384
-
-/* ---- duplicates ---- */
-
-struct duplicate {
-    struct hearth_link link; /* by base */
-    struct hearth_digest name;
-    enum hearth_record_kind kind;
-    int32_t base_pos, p0, p1;
-};
-
-void hearth_backing_remove(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind) {
-    if (cache->backing->ops->remove(cache->backing, name, kind)) {
-        cache->removing++;
-    } else {
-        cache->remove_failed = true;
-    }
-}
-
-void hearth_duplicate_add(struct hearth_cache *cache, struct hearth_digest name, enum hearth_record_kind kind,
-                          struct hearth_digest base, int32_t base_pos, int32_t p0, int32_t p1) {
-    for (struct hearth_link *link = hearth_table_find(&cache->duplicates, base); link; link = hearth_table_next(link)) {
-        if (hearth_digest_equal(((struct duplicate *)link)->name, name)) {
-            return;
-        }
-    }
-    struct duplicate *duplicate = cache->duplicates.count < DUPLICATES_MAX ? malloc(sizeof *duplicate) : NULL;
-    if (!duplicate) {
-        return;
-    }
-    *duplicate =
-        (struct duplicate){.link.key = base, .name = name, .kind = kind, .base_pos = base_pos, .p0 = p0, .p1 = p1};
-    if (!hearth_table_add(&cache->duplicates, &duplicate->link)) {
-        free(duplicate);
-    }
-}
-
-void hearth_duplicate_add_copy(struct hearth_cache *cache, const struct hearth_cache_item *item) {
-    const struct hearth_copy *copy = &item->copy;
-    if (copy->state == HEARTH_COPY_NONE) {
-        return;
-    }
-    const struct hearth_page *page = item->is_snapshot ? hearth_item_snapshot(item)->page : hearth_item_page(item);
-    int32_t p1 = item->is_snapshot ? copy->p0 : page->p0 + page->len;
-    hearth_duplicate_add(cache, copy->link.key, item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE,
-                         hearth_tree_base(&cache->tree, page), hearth_tree_block_start(&cache->tree, p1), copy->p0, p1);
-}
-
-void hearth_duplicate_add_old(struct hearth_cache *cache, const struct hearth_page *page) {
-    const struct hearth_old *old = page->old;
-    hearth_duplicate_add(cache, old->name, HEARTH_RECORD_PAGE, hearth_tree_base(&cache->tree, page),
-                         hearth_tree_block_start(&cache->tree, old->p1), old->p0, old->p1);
-}
-
-/* Has removed from the backing tier the duplicates of one block that lie on the path, wholly in [from, to). */
-static void forget_duplicates(struct hearth_cache *cache, struct hearth_digest base, int32_t base_pos,
-                              const hearth_token *tokens, int32_t from, int32_t to) {
-    for (struct hearth_link *link = hearth_table_find(&cache->duplicates, base), *next; link; link = next) {
-        struct duplicate *duplicate = (struct duplicate *)link;
-        next = hearth_table_next(link);
-        if (duplicate->base_pos != base_pos || duplicate->p0 < from || duplicate->p1 <= from || duplicate->p1 > to) {
-            continue;
-        }
-        const struct hearth_record record = {.kind = duplicate->kind,
-                                             .base = base,
-                                             .base_pos = base_pos,
-                                             .p0 = duplicate->p0,
-                                             .p1 = duplicate->p1,
-                                             .tokens = (hearth_token *)(uintptr_t)(tokens + base_pos)};
-        if (!hearth_digest_equal(hearth_record_name(&record), duplicate->name)) {
-            continue;
-        }
-        hearth_backing_remove(cache, duplicate->name, duplicate->kind);
-        hearth_table_remove(&cache->duplicates, link);
-        free(duplicate);
-    }
-}
-
-void hearth_duplicates_finish(struct hearth_cache *cache) {
-    struct hearth_link *link;
-    for (size_t at = 0; (link = hearth_table_pop(&cache->duplicates, &at)) != NULL;) {
-        free(link);
-    }
-    hearth_table_finish(&cache->duplicates);
-}
+#include "base/assert.h"
 
 /* ---- where to stop ---- */
 
@@ -140,19 +54,12 @@ static int32_t last_branch(const struct hearth_path *path) {
     return stop;
 }
 
-static int32_t common_tokens(const struct hearth_cache_prompt *prompt, const struct hearth_live *live) {
-    if (!hearth_digest_equal(live->salt, prompt->salt)) {
-        return 0;
-    }
-    return (int32_t)hearth_tokens_common(prompt->tokens, prompt->n, live->tokens.v, live->tokens.n);
-}
-
 /* The last position that a sequence needs: one that is busy, or has gone another way or farther. */
 static int32_t last_live(const struct hearth_cache_prompt *prompt, struct hearth_live *const *lives,
                          size_t live_count) {
     int32_t stop = 0;
     for (size_t i = 0; i < live_count; i++) {
-        int32_t common = common_tokens(prompt, lives[i]);
+        int32_t common = hearth_live_common(lives[i], prompt->tokens, prompt->n, prompt->salt);
         if (lives[i]->busy || common < (int32_t)lives[i]->tokens.n) {
             stop = larger(stop, common);
         }
@@ -207,11 +114,11 @@ static void forget_path(struct hearth_cache *cache, struct hearth_path *path, in
 /* What the backing tier has besides, block by block. */
 static void forget_besides(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t stop) {
     int32_t page = cache->tree.page_tokens, n = (int32_t)prompt->n;
-    struct hearth_digest base = hearth_copies_root_digest(cache, prompt->salt);
+    struct hearth_digest base = hearth_cache_root_digest(cache, prompt->salt);
     for (int32_t pos = 0; pos < n && cache->orphans.count + cache->duplicates.count > 0; pos += page) {
         if (pos + page > stop) {
             hearth_arrive_forget(cache, base, pos, prompt->tokens, stop, n);
-            forget_duplicates(cache, base, pos, prompt->tokens, stop, n);
+            hearth_duplicates_forget(cache, base, pos, prompt->tokens, stop, n);
         }
         if (n - pos <= page) {
             break;
@@ -223,7 +130,7 @@ static void forget_besides(struct hearth_cache *cache, const struct hearth_cache
 int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, int32_t from,
                         struct hearth_live *const *lives, size_t live_count, int32_t *stop) {
     struct hearth_path *path = &cache->scratch;
-    struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
+    struct hearth_page *root = hearth_cache_root(cache, prompt->salt, false);
     *stop = (int32_t)prompt->n;
     if (!hearth_tree_match(root, prompt->tokens, prompt->n, path)) {
         return HEARTH_ERR_NOMEM;
@@ -233,7 +140,7 @@ int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_cache_pr
         return HEARTH_OK;
     }
     for (size_t i = 0; i < live_count; i++) {
-        if (!lives[i]->busy && common_tokens(prompt, lives[i]) > *stop) {
+        if (!lives[i]->busy && hearth_live_common(lives[i], prompt->tokens, prompt->n, prompt->salt) > *stop) {
             cut_live(cache, lives[i], *stop);
         }
     }
@@ -245,18 +152,10 @@ int hearth_cache_forget(struct hearth_cache *cache, const struct hearth_cache_pr
     return HEARTH_OK;
 }
 
-bool hearth_cache_removing(struct hearth_cache *cache, bool *failed) {
-    *failed = cache->removing == 0 && cache->remove_failed;
-    if (cache->removing == 0) {
-        cache->remove_failed = false;
-    }
-    return cache->removing > 0;
-}
-
 /* ---- keeping ---- */
 
 static bool match(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt, size_t n) {
-    struct hearth_page *root = hearth_copies_root(cache, prompt->salt, false);
+    struct hearth_page *root = hearth_cache_root(cache, prompt->salt, false);
     return hearth_tree_match(root, prompt->tokens, n, &cache->scratch);
 }
 

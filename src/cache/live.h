@@ -3,11 +3,14 @@
 #define HEARTH_CACHE_LIVE_H
 
 #include "base/buf.h"
+#include "base/digest.h"
 #include "cache/pin.h"
-#include "cache/tree.h"
+#include "cache/policy.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+struct hearth_blob;
 
 /* A snapshot taken while a prefill ran, not yet attached to the tree (that happens at capture). */
 struct hearth_live_snapshot {

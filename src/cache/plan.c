@@ -5,13 +5,13 @@
  *
  * Invariants: resume < n; a candidate never names state that does not cover [0, resume); a busy sequence is never a
  * target; a sequence with uncaptured or still useful state is a target only when it is continued or none is empty. */
-#include "cache/plan.h"
+#include "cache/planner.h"
 
 #include "base/assert.h"
 
 #define MUCH_MORE_TIMES 8
 
-struct candidate {
+struct resume_option {
     enum hearth_resume how;
     int source;
     int32_t resume;
@@ -26,21 +26,13 @@ struct planner {
     int32_t limit;   /* latest position to resume at */
     int best_source; /* live sequence with the longest common prefix, or -1 */
     int32_t best_common;
-    struct candidate best;
+    struct resume_option best;
     bool any;
     int32_t reachable; /* latest position any candidate offered, cheap or not */
 };
 
 static int32_t smaller(int32_t a, int32_t b) {
     return a < b ? a : b;
-}
-
-int32_t hearth_plan_common(const struct hearth_live *live, const hearth_token *prompt, size_t n,
-                           struct hearth_digest salt) {
-    if (!hearth_digest_equal(live->salt, salt)) {
-        return 0;
-    }
-    return (int32_t)hearth_tokens_common(prompt, n, live->tokens.v, live->tokens.n);
 }
 
 /* ---- candidates ---- */
@@ -60,7 +52,7 @@ static double stored_snapshot_us(const struct hearth_plan_input *in, const struc
 }
 
 /* Takes the candidate when it is cheaper than the best so far; candidates come in order of preference. */
-static void offer(struct planner *p, struct candidate candidate, double restore_us) {
+static void offer(struct planner *p, struct resume_option candidate, double restore_us) {
     if (candidate.resume <= 0 && candidate.how != HEARTH_RESUME_FRESH) {
         return;
     }
@@ -90,7 +82,7 @@ static void offer_in_place(struct planner *p, int live, int32_t common) {
     double lost_us = at == end || !hearth_caps_needs_snapshot(p->in->caps)
                          ? 0
                          : hearth_costs_restore_us(p->in->costs, p->in->caps->snapshot_bytes, 2);
-    offer(p, (struct candidate){.how = HEARTH_RESUME_IN_PLACE, .source = live, .resume = at, .live_tokens = at},
+    offer(p, (struct resume_option){.how = HEARTH_RESUME_IN_PLACE, .source = live, .resume = at, .live_tokens = at},
           lost_us);
 }
 
@@ -102,7 +94,8 @@ static void offer_live(struct planner *p, int live, int32_t common) {
         return;
     }
     if (!hearth_caps_needs_snapshot(caps)) {
-        offer(p, (struct candidate){.how = HEARTH_RESUME_SHARE, .source = live, .resume = at, .live_tokens = at}, 0);
+        offer(p, (struct resume_option){.how = HEARTH_RESUME_SHARE, .source = live, .resume = at, .live_tokens = at},
+              0);
         return;
     }
     bool addressable = hearth_caps_has_pages(caps);
@@ -110,7 +103,7 @@ static void offer_live(struct planner *p, int live, int32_t common) {
     int32_t end = (int32_t)l->tokens.n;
     if (end == common && end <= p->limit) {
         offer(p,
-              (struct candidate){
+              (struct resume_option){
                   .how = HEARTH_RESUME_LIVE_END, .source = live, .resume = end, .live_tokens = addressable ? end : 0},
               2 * snapshot_us);
     }
@@ -119,31 +112,32 @@ static void offer_live(struct planner *p, int live, int32_t common) {
             continue;
         }
         offer(p,
-              (struct candidate){.how = HEARTH_RESUME_LIVE_SNAPSHOT,
-                                 .source = live,
-                                 .resume = l->snapshots[i].pos,
-                                 .live_tokens = addressable ? l->snapshots[i].pos : 0,
-                                 .pending = &l->snapshots[i]},
+              (struct resume_option){.how = HEARTH_RESUME_LIVE_SNAPSHOT,
+                                     .source = live,
+                                     .resume = l->snapshots[i].pos,
+                                     .live_tokens = addressable ? l->snapshots[i].pos : 0,
+                                     .pending = &l->snapshots[i]},
               snapshot_us);
         break;
     }
 }
 
 /* The cheapest of the places in the tree, before it is compared with the rest. */
-struct place {
+struct resume_place {
     int32_t resume; /* 0: none */
     struct hearth_snapshot *snapshot;
     double restore_us, cost_us;
 };
 
-static void consider(struct planner *p, struct place *best, int32_t resume, struct hearth_snapshot *snapshot,
+static void consider(struct planner *p, struct resume_place *best, int32_t resume, struct hearth_snapshot *snapshot,
                      double restore_us) {
     double cost_us = restore_us + hearth_costs_compute_us(p->in->costs, (int32_t)p->in->n - resume);
     if (resume > p->reachable) {
         p->reachable = resume;
     }
     if (best->resume == 0 || cost_us < best->cost_us) {
-        *best = (struct place){.resume = resume, .snapshot = snapshot, .restore_us = restore_us, .cost_us = cost_us};
+        *best =
+            (struct resume_place){.resume = resume, .snapshot = snapshot, .restore_us = restore_us, .cost_us = cost_us};
     }
 }
 
@@ -155,7 +149,7 @@ static void offer_stored(struct planner *p) {
     const struct hearth_caps *caps = in->caps;
     bool pages = hearth_caps_has_pages(caps), snapshots = hearth_caps_needs_snapshot(caps);
     int32_t limit = smaller(in->usable, p->limit);
-    struct place best = {.resume = 0};
+    struct resume_place best = {.resume = 0};
     double us = 0;
     for (size_t i = 0; caps->cache_ok && i < in->path->n && in->path->pages[i]->p0 < limit; i++) {
         const struct hearth_page *page = in->path->pages[i];
@@ -174,11 +168,11 @@ static void offer_stored(struct planner *p) {
     int32_t live = pages ? smaller(p->best_common, best.resume) : 0;
     if (best.resume > 0) {
         offer(p,
-              (struct candidate){.how = HEARTH_RESUME_STORED,
-                                 .source = live > 0 ? p->best_source : -1,
-                                 .resume = best.resume,
-                                 .live_tokens = live,
-                                 .snapshot = best.snapshot},
+              (struct resume_option){.how = HEARTH_RESUME_STORED,
+                                     .source = live > 0 ? p->best_source : -1,
+                                     .resume = best.resume,
+                                     .live_tokens = live,
+                                     .snapshot = best.snapshot},
               best.restore_us);
     }
 }
@@ -263,7 +257,7 @@ static void choose(struct planner *p) {
         }
         offer_stored(p);
     }
-    offer(p, (struct candidate){.how = HEARTH_RESUME_FRESH, .source = -1}, 0);
+    offer(p, (struct resume_option){.how = HEARTH_RESUME_FRESH, .source = -1}, 0);
 }
 
 int32_t hearth_plan_resume(const struct hearth_plan_input *in) {
@@ -272,9 +266,13 @@ int32_t hearth_plan_resume(const struct hearth_plan_input *in) {
     return p.best.resume;
 }
 
+void hearth_plan_finish(struct hearth_plan *plan) {
+    hearth_path_finish(&plan->path);
+}
+
 bool hearth_plan_make(const struct hearth_plan_input *in, struct hearth_plan *plan) {
     struct planner p = {.in = in};
-    *plan = (struct hearth_plan){.source = -1, .how = HEARTH_RESUME_FRESH};
+    *plan = (struct hearth_plan){.path = plan->path, .source = -1, .how = HEARTH_RESUME_FRESH};
     plan->target = hearth_live_victim(in->lives, in->live_count, in->now_us);
     if (plan->target < 0) {
         return false;

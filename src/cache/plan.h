@@ -7,10 +7,8 @@
 #define HEARTH_CACHE_PLAN_H
 
 #include "cache/live.h"
-#include "cache/policy.h"
+#include "cache/path.h"
 #include "cache/receipt.h"
-#include "cache/tree.h"
-#include "engine/engine.h"
 
 /* The ways to complete a sequence at the resume position, in order of preference. */
 #define HEARTH_RESUME_TABLE(X)                                                                        \
@@ -27,23 +25,12 @@ enum hearth_resume {
 #undef X
 };
 
-struct hearth_plan_input {
-    const hearth_token *prompt;
-    size_t n;                       /* > 0 */
-    const struct hearth_path *path; /* the tree's match of the prompt */
-    int32_t usable;                 /* where the path's first page without state begins, or its end */
-    enum hearth_tree_edge edge;     /* what stands behind the match */
-    const struct hearth_live *const *lives;
-    const int32_t *rewind_floors; /* per live sequence: engine op seq_rewind_floor */
-    const int32_t *commons;       /* per live sequence: hearth_plan_common() */
-    size_t live_count;
-    const struct hearth_caps *caps;
-    const struct hearth_costs *costs;
-    int64_t now_us; /* decides which live sequences are expected back */
-    bool cache_off; /* reuse nothing for this request */
-};
+struct hearth_snapshot;
 
+/* A value: it owns its path, and may be planned anew as often as one likes; zeros before the first time, and finish it
+ * once. What it names stands until the cache is changed (by all but plan, peek and what only looks). */
 struct hearth_plan {
+    struct hearth_path path; /* the tree's match of the prompt */
     enum hearth_resume how;
     int target;          /* index into lives: the sequence to run on */
     int source;          /* index into lives for addressable state, or -1; may be the target */
@@ -56,12 +43,7 @@ struct hearth_plan {
     enum hearth_reason reason;
 };
 
-/* How many tokens a live sequence and a prompt begin with alike: none when their salts differ. Threads: pure. */
-int32_t hearth_plan_common(const struct hearth_live *live, const hearth_token *prompt, size_t n,
-                           struct hearth_digest salt);
-/* Returns false when no sequence is free (every live one is busy). Threads: pure. */
-bool hearth_plan_make(const struct hearth_plan_input *input, struct hearth_plan *plan);
-/* The position that the prompt would be resumed at, whether or not a sequence is free for it. Threads: pure. */
-int32_t hearth_plan_resume(const struct hearth_plan_input *input);
+/* Frees the path. A plan of zeros may be finished. */
+void hearth_plan_finish(struct hearth_plan *plan);
 
 #endif

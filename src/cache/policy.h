@@ -8,11 +8,27 @@
 #ifndef HEARTH_CACHE_POLICY_H
 #define HEARTH_CACHE_POLICY_H
 
-#include "cache/tree.h"
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* Where a snapshot was taken, and so how likely a later prompt comes back to it. */
+#define HEARTH_SNAPSHOT_KIND_TABLE(X)                                                                  \
+    X(REPLY_END, "reply_end")   /* after the last token of a reply */                                  \
+    X(PROMPT_END, "prompt_end") /* just before a reply */                                              \
+    X(MARK, "mark")             /* end of the system prompt, start of the last user or tool message */ \
+    X(DIVERGENCE, "divergence") /* where a prompt left a known path */                                 \
+    X(INTERVAL, "interval")     /* every so often in a long prefill */                                 \
+    X(HEAD, "head")             /* in front of the end of the system prompt: between its texts, or its tools */
+
+enum hearth_snapshot_kind {
+#define X(name, text) HEARTH_SNAPSHOT_##name,
+    HEARTH_SNAPSHOT_KIND_TABLE(X)
+#undef X
+};
+#define X(name, text) +1
+enum { HEARTH_SNAPSHOT_KINDS = 0 HEARTH_SNAPSHOT_KIND_TABLE(X) };
+#undef X
 
 /* Speeds measured on this machine, continuously. */
 struct hearth_costs {

@@ -1,4 +1,4 @@
-/* Restore: a plan carried out.
+/* Restore: a plan carried out, and the use of its path noted.
  *
  * Order matters to the engine: addressable state first (shared from a live sequence, then imported page by page), the
  * snapshot last, because sharing replaces the target's non-addressable state.
@@ -8,7 +8,7 @@
  *
  * Invariant: when a step fails the target ends empty, in the engine and in its token list, and what failed is dropped
  * from the store, so that the next plan cannot choose it again. */
-#include "cache/copies.h"
+#include "cache/backing.h"
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -37,7 +37,7 @@ static void read_ahead(struct restore *r, int32_t from) {
     struct hearth_cache *cache = r->cache;
     size_t quarter = cache->pages.budget_bytes / 4;
     if (cache->backing) {
-        hearth_copies_fetch(cache, &cache->path, from, r->plan->resume, r->plan->snapshot,
+        hearth_copies_fetch(cache, &r->plan->path, from, r->plan->resume, r->plan->snapshot,
                             quarter < WINDOW_BYTES ? quarter : WINDOW_BYTES);
     }
 }
@@ -82,7 +82,7 @@ static int view(struct restore *r, const struct hearth_blob *blob, bool fresh, c
 
 static int import_pages(struct restore *r) {
     struct hearth_cache *cache = r->cache;
-    const struct hearth_path *path = &cache->path;
+    const struct hearth_path *path = &r->plan->path;
     int32_t at = r->plan->live_tokens;
     read_ahead(r, at);
     for (size_t i = 0; i < path->n && at < r->plan->resume; i++) {
@@ -206,7 +206,7 @@ static void hold(struct restore *r) {
         return;
     }
     cache->restoring = true;
-    hearth_cache_store_pin(cache, &cache->path.pages[cache->path.n - 1]->item);
+    hearth_cache_store_pin(cache, &r->plan->path.pages[r->plan->path.n - 1]->item);
     if (r->plan->snapshot) {
         hearth_cache_store_pin(cache, &r->plan->snapshot->item);
     }
@@ -222,12 +222,12 @@ static void let_go(struct restore *r, int err) {
         return;
     }
     cache->restoring = false;
-    hearth_cache_store_unpin(cache, &cache->path.pages[cache->path.n - 1]->item);
+    hearth_cache_store_unpin(cache, &r->plan->path.pages[r->plan->path.n - 1]->item);
     if (snapshot) {
         hearth_cache_store_unpin(cache, &snapshot->item);
     }
     if (bad && r->bad_page) {
-        size_t before = hearth_item_bytes(&r->bad_page->item);
+        size_t before = hearth_cache_item_bytes(&r->bad_page->item);
         if (r->bad_page->item.fetched) {
             hearth_copy_reject(cache, &r->bad_page->item, "the engine refused it");
         }
@@ -274,6 +274,24 @@ static void learn(struct hearth_cache *cache, const struct restore *r, int64_t u
     }
 }
 
+/* The prompt used the path up to `resume`. */
+static void touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume) {
+    for (size_t i = 0; i < path->n && path->pages[i]->p0 < resume; i++) {
+        struct hearth_page *page = path->pages[i];
+        if (page->dead > 0 && hearth_path_end(path, i) > page->dead) {
+            page->dead = 0; /* it has been said again */
+        }
+        hearth_cache_store_hit(cache, &page->item);
+    }
+    struct hearth_snapshot *snapshot = hearth_path_snapshot(path, resume);
+    if (snapshot && snapshot->pos == resume) {
+        hearth_cache_store_hit(cache, &snapshot->item);
+    } else {
+        snapshot = NULL;
+    }
+    hearth_copies_touch(cache, path, resume, snapshot);
+}
+
 void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *plan,
                           const struct hearth_cache_prompt *prompt, struct hearth_live *const *lives,
                           struct hearth_restore *result) {
@@ -317,6 +335,6 @@ void hearth_cache_restore(struct hearth_cache *cache, const struct hearth_plan *
     result->live_tokens = plan->how == HEARTH_RESUME_STORED ? plan->live_tokens : plan->resume;
     result->backing_tokens = r.backing_tokens;
     result->ram_tokens = plan->resume - result->live_tokens - result->backing_tokens;
-    hearth_cache_store_touch(cache, &cache->path, plan->resume);
+    touch(cache, &plan->path, plan->resume);
     hearth_cache_store_shrink(cache);
 }

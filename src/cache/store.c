@@ -1,23 +1,25 @@
-/* What is stored, its budget and its eviction.
+/* What is stored: bytes, budgets, eviction. Pages and snapshots have a pool each, with a budget and a heap of victims,
+ * the lowest value first (cache/policy.h).
  *
- * Pages and snapshots have a pool each: bytes, a budget, and a heap of what may go, lowest value first. Pages go
- * from the leaves: a page with children stays, because what is below it would be useless without it. On classes that
- * need snapshots a leaf page behind the last snapshot is useless too and goes with it.
+ *   1. A pool is within its budget after every public call.
+ *   2. A page with children is no victim: what is below it would be useless without it.
+ *   3. An item that is pinned, or on its way to the backing tier, is no victim.
+ *   4. Of an item with a copy in the backing tier only the blob is evicted: the page stays in the tree with its tokens,
+ *      whatever hangs on it, and is read when a prompt needs it. Rule 2 does not hold for it.
+ *   5. A leased item is a victim only when the pool has no other. Leases of more than half of a pool end early, the
+ *      earliest first; of those that end together the deepest page first and the deepest snapshot last, so that what
+ *      remains of a path can be used.
+ *   6. On classes that need snapshots a leaf behind the last snapshot is useless and goes with it.
  *
- * Where there is a copy in the backing tier, what is evicted is the blob alone: the page stays in the tree with its
- * tokens, whatever hangs on it, and is read when a prompt needs it.
- *
- * A leased item is in a heap of its own, ordered by when the lease ends: it is no victim while the pool has another
- * one, and leases of more than half of a pool end early, the earliest first. Of leases that end together
- * the deepest page ends first and the deepest snapshot last, so that what remains of a path can be used.
+ * Example: a path has pages A - B - C, and C has a copy. C's blob may go (4), A and B may not (2); once C itself is
+ * gone, B may.
  *
  * Invariants: an item is in the heap of victims exactly when it may go and has no lease; a pool's used_bytes is the sum
- * over its items; used_bytes <= budget_bytes after every public call. What is on its way to the backing tier stays
- * until it is there. */
+ * over its items. */
 #include "cache/store.h"
 
 #include "base/assert.h"
-#include "cache/copies.h"
+#include "cache/backing.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -34,14 +36,14 @@ static size_t blob_bytes(const struct hearth_cache_item *item) {
     return item->blob ? hearth_blob_bytes(item->blob) : 0;
 }
 
-size_t hearth_item_bytes(const struct hearth_cache_item *item) {
+size_t hearth_cache_item_bytes(const struct hearth_cache_item *item) {
     if (item->is_snapshot) {
         return item->blob ? HEARTH_SNAPSHOT_NODE_BYTES + blob_bytes(item) : 0;
     }
     if (!item->blob && item->copy.state == HEARTH_COPY_THERE) {
         return 0;
     }
-    return hearth_page_node_bytes(hearth_item_page(item)->len) + blob_bytes(item);
+    return hearth_page_node_bytes(hearth_cache_item_page(item)->len) + blob_bytes(item);
 }
 
 bool hearth_cache_store_has_state(const struct hearth_cache *cache, const struct hearth_page *page) {
@@ -67,15 +69,15 @@ static struct hearth_cache_item *item_of(struct hearth_heap_node *node) {
 static double value_of(struct hearth_cache *cache, const struct hearth_cache_item *item) {
     struct hearth_policy_item known = {.is_snapshot = item->is_snapshot,
                                        .hits = item->hits + 1,
-                                       .bytes = hearth_item_bytes(item),
+                                       .bytes = hearth_cache_item_bytes(item),
                                        .copied = item->copy.state == HEARTH_COPY_THERE};
     if (item->is_snapshot) {
-        const struct hearth_snapshot *snapshot = hearth_item_snapshot(item);
+        const struct hearth_snapshot *snapshot = hearth_cache_item_snapshot(item);
         known.kind = snapshot->kind;
         known.superseded = snapshot->superseded;
         known.saved_tokens = snapshot->saved_tokens;
     } else {
-        known.saved_tokens = hearth_item_page(item)->len;
+        known.saved_tokens = hearth_cache_item_page(item)->len;
     }
     return cache->policy(&known, &cache->costs, pool_of(cache, item)->inflation);
 }
@@ -87,7 +89,7 @@ bool hearth_cache_store_may_go(const struct hearth_cache *cache, const struct he
     if (item->is_snapshot) {
         return item->blob != NULL;
     }
-    const struct hearth_page *page = hearth_item_page(item);
+    const struct hearth_page *page = hearth_cache_item_page(item);
     if (!page->parent) {
         return false;
     }
@@ -119,8 +121,8 @@ static struct hearth_cache_item *first_leased(const struct hearth_cache_pool *po
 
 /* The order in which leases end: of those that end together the deepest page first, and the deepest snapshot last. */
 static double end_us(const struct hearth_cache_item *item, int64_t until_us) {
-    const struct hearth_page *page = hearth_item_page(item);
-    int32_t later_us = item->is_snapshot ? hearth_item_snapshot(item)->pos : -(page->p0 + page->len);
+    const struct hearth_page *page = hearth_cache_item_page(item);
+    int32_t later_us = item->is_snapshot ? hearth_cache_item_snapshot(item)->pos : -(page->p0 + page->len);
     return (double)(until_us + later_us);
 }
 
@@ -130,7 +132,7 @@ static void set_lease(struct hearth_cache *cache, struct hearth_cache_item *item
     struct hearth_lease *lease = &item->lease;
     bool had = lease->until_us > 0;
     if (had) {
-        pool->leased_bytes -= hearth_item_bytes(item);
+        pool->leased_bytes -= hearth_cache_item_bytes(item);
     }
     if (had && until_us > 0) {
         hearth_heap_update(&pool->leases, &lease->heap, end_us(item, until_us));
@@ -143,7 +145,7 @@ static void set_lease(struct hearth_cache *cache, struct hearth_cache_item *item
     lease->until_us = until_us;
     lease->durable = lease->durable && until_us > 0;
     if (until_us > 0) {
-        pool->leased_bytes += hearth_item_bytes(item);
+        pool->leased_bytes += hearth_cache_item_bytes(item);
     }
     update_victim(cache, item);
 }
@@ -199,7 +201,7 @@ void hearth_cache_store_lease_live(struct hearth_cache *cache, const struct hear
 
 void hearth_cache_store_changed(struct hearth_cache *cache, struct hearth_cache_item *item, size_t before) {
     struct hearth_cache_pool *pool = pool_of(cache, item);
-    size_t after = hearth_item_bytes(item);
+    size_t after = hearth_cache_item_bytes(item);
     pool->used_bytes += after - before;
     if (item->lease.until_us > 0) {
         pool->leased_bytes += after - before;
@@ -219,6 +221,11 @@ void hearth_cache_store_unpin(struct hearth_cache *cache, struct hearth_cache_it
     update_victim(cache, item);
 }
 
+void hearth_cache_store_hit(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    item->hits++;
+    update_victim(cache, item);
+}
+
 /* ---- removal ---- */
 
 /* The item leaves its pool, its heap and the books, and its blob goes. */
@@ -226,7 +233,7 @@ static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *ite
     struct hearth_cache_pool *pool = pool_of(cache, item);
     set_lease(cache, item, 0);
     hearth_heap_remove(&pool->heap, &item->lease.heap);
-    pool->used_bytes -= hearth_item_bytes(item);
+    pool->used_bytes -= hearth_cache_item_bytes(item);
     hearth_copy_forget(cache, item);
     if (item->blob) {
         hearth_ram_drop(cache->ram, item->blob);
@@ -272,11 +279,11 @@ void hearth_cache_store_forget_page(struct hearth_cache *cache, struct hearth_pa
     while (page->snapshot_count > 0) {
         hearth_cache_store_forget_snapshot(cache, page->snapshots[page->snapshot_count - 1]);
     }
-    size_t before = hearth_item_bytes(&page->item);
+    size_t before = hearth_cache_item_bytes(&page->item);
     hearth_copy_remove(cache, &page->item);
     hearth_cache_store_changed(cache, &page->item, before);
     if (page->old) {
-        hearth_backing_remove(cache, page->old->name, HEARTH_RECORD_PAGE);
+        hearth_copy_remove_name(cache, page->old->name, HEARTH_RECORD_PAGE);
     }
     free(page->old);
     page->old = NULL;
@@ -302,7 +309,7 @@ void hearth_cache_store_drop_snapshot(struct hearth_cache *cache, struct hearth_
 }
 
 static void drop_blob(struct hearth_cache *cache, struct hearth_cache_item *item) {
-    size_t before = hearth_item_bytes(item);
+    size_t before = hearth_cache_item_bytes(item);
     if (item->copy.state == HEARTH_COPY_WRITING) {
         hearth_copy_forget(cache, item);
     }
@@ -346,9 +353,9 @@ static bool evict(struct hearth_cache *cache, struct hearth_cache_pool *pool) {
         drop_blob(cache, item);
     } else if (item->is_snapshot) {
         pool->evicted++;
-        hearth_cache_store_drop_snapshot(cache, hearth_item_snapshot(item));
+        hearth_cache_store_drop_snapshot(cache, hearth_cache_item_snapshot(item));
     } else {
-        struct hearth_page *page = hearth_item_page(item), *parent = page->parent;
+        struct hearth_page *page = hearth_cache_item_page(item), *parent = page->parent;
         free_leaf(cache, page);
         hearth_cache_store_prune(cache, parent);
     }
@@ -404,23 +411,4 @@ bool hearth_cache_store_snapshot_added(struct hearth_cache *cache, struct hearth
     }
     hearth_cache_store_drop_snapshot(cache, snapshot); /* what cannot be evicted must not be kept */
     return false;
-}
-
-void hearth_cache_store_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume) {
-    for (size_t i = 0; i < path->n && path->pages[i]->p0 < resume; i++) {
-        struct hearth_page *page = path->pages[i];
-        page->item.hits++;
-        if (page->dead > 0 && hearth_path_end(path, i) > page->dead) {
-            page->dead = 0; /* it has been said again */
-        }
-        update_victim(cache, &page->item);
-    }
-    struct hearth_snapshot *snapshot = hearth_path_snapshot(path, resume);
-    if (snapshot && snapshot->pos == resume) {
-        snapshot->item.hits++;
-        update_victim(cache, &snapshot->item);
-    } else {
-        snapshot = NULL;
-    }
-    hearth_copies_touch(cache, path, resume, snapshot);
 }

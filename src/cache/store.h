@@ -3,6 +3,7 @@
 #define HEARTH_CACHE_STORE_H
 
 #include "cache/cache.h"
+#include "cache/tree.h"
 
 /* Bytes and victims of one kind of item. */
 struct hearth_cache_pool {
@@ -30,7 +31,7 @@ struct hearth_cache {
     struct hearth_tree tree;
     struct hearth_table copies;     /* what is in the backing tier, or on its way there, by name */
     struct hearth_table orphans;    /* what the backing tier has and the tree has no place for yet (cache/arrive.c) */
-    struct hearth_table duplicates; /* what the backing tier has besides (cache/forget.c) */
+    struct hearth_table duplicates; /* what the backing tier has besides (cache/backing.c) */
     size_t writing;                 /* copies on their way */
     size_t removing;                /* items that the backing tier was asked to remove and has not answered for */
     bool remove_failed;             /* one of them may still be there */
@@ -40,8 +41,7 @@ struct hearth_cache {
     struct hearth_cache_pool pages, snapshots;
     struct hearth_costs costs;
     hearth_policy_fn *policy;
-    struct hearth_path path;    /* of the last plan */
-    struct hearth_path scratch; /* of a capture */
+    struct hearth_path scratch; /* of a capture, a peek, a pin */
     struct hearth_path arrival; /* of what the backing tier found */
     int32_t *measures;          /* of the last plan: rewind floors, then common tokens */
     struct hearth_twin *twins;  /* per live sequence */
@@ -51,7 +51,7 @@ struct hearth_cache {
 
 /* Bytes that an item counts with: node, blob, and the tokens of a page. What is only in the backing tier counts
  * nothing: the tokens of such a page are that tier's index. */
-size_t hearth_item_bytes(const struct hearth_cache_item *item);
+size_t hearth_cache_item_bytes(const struct hearth_cache_item *item);
 
 /* Whether the state of a page can be had: from RAM, or from its copy. A page without is a hole in its path until it is
  * captured again. */
@@ -101,14 +101,25 @@ void hearth_cache_store_forget_snapshot(struct hearth_cache *cache, struct heart
 /* Where a snapshot is needed to resume, a leaf without one is useless: removes it, and its ancestors likewise. */
 void hearth_cache_store_prune(struct hearth_cache *cache, struct hearth_page *page);
 
-/* A prompt used the path up to `resume`. */
-void hearth_cache_store_touch(struct hearth_cache *cache, const struct hearth_path *path, int32_t resume);
+/* A prompt used the item. */
+void hearth_cache_store_hit(struct hearth_cache *cache, struct hearth_cache_item *item);
+
+/* Evicts down to the budgets. */
+void hearth_cache_store_shrink(struct hearth_cache *cache);
+
+/* ---- live.c ---- */
 
 /* The live sequence no longer holds what is behind its first `n` tokens: shortens its tokens and drops pending
  * snapshots there. */
 void hearth_live_truncate(struct hearth_cache *cache, struct hearth_live *live, int32_t n);
 
-/* Evicts down to the budgets. */
-void hearth_cache_store_shrink(struct hearth_cache *cache);
+/* Drops pins of what is stored: they have become leases. */
+void hearth_live_drop_pins(struct hearth_live *live, int32_t stored);
+/* How many tokens a live sequence begins with like these: none when their salts differ. Threads: pure. */
+int32_t hearth_live_common(const struct hearth_live *live, const hearth_token *tokens, size_t n,
+                           struct hearth_digest salt);
+/* Fills cache->measures with what a plan has to know about `count` sequences. False: out of memory. */
+bool hearth_live_measure(struct hearth_cache *cache, const struct hearth_cache_prompt *prompt,
+                         const struct hearth_live *const *lives, size_t count);
 
 #endif

@@ -28,6 +28,8 @@
 #include "base/buf.h"
 #include "base/table.h"
 #include "cache/heap.h"
+#include "cache/path.h"
+#include "cache/policy.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,27 +37,9 @@
 
 struct hearth_blob;
 
-/* Where a snapshot was taken, and so how likely a later prompt comes back to it (cache/policy.h). */
-#define HEARTH_SNAPSHOT_KIND_TABLE(X)                                                                  \
-    X(REPLY_END, "reply_end")   /* after the last token of a reply */                                  \
-    X(PROMPT_END, "prompt_end") /* just before a reply */                                              \
-    X(MARK, "mark")             /* end of the system prompt, start of the last user or tool message */ \
-    X(DIVERGENCE, "divergence") /* where a prompt left a known path */                                 \
-    X(INTERVAL, "interval")     /* every so often in a long prefill */                                 \
-    X(HEAD, "head")             /* in front of the end of the system prompt: between its texts, or its tools */
-
-enum hearth_snapshot_kind {
-#define X(name, text) HEARTH_SNAPSHOT_##name,
-    HEARTH_SNAPSHOT_KIND_TABLE(X)
-#undef X
-};
-#define X(name, text) +1
-enum { HEARTH_SNAPSHOT_KINDS = 0 HEARTH_SNAPSHOT_KIND_TABLE(X) };
-#undef X
-
 struct hearth_page;
 
-/* The copy of an item in the backing tier (cache/copies.h). */
+/* The copy of an item in the backing tier (cache/backing.h). */
 enum hearth_copy_state { HEARTH_COPY_NONE, HEARTH_COPY_WRITING, HEARTH_COPY_THERE };
 
 struct hearth_copy {
@@ -139,10 +123,10 @@ struct hearth_page {
 };
 
 /* The page or the snapshot that an item is a member of. */
-static inline struct hearth_page *hearth_item_page(const struct hearth_cache_item *item) {
+static inline struct hearth_page *hearth_cache_item_page(const struct hearth_cache_item *item) {
     return (struct hearth_page *)((uintptr_t)item - offsetof(struct hearth_page, item));
 }
-static inline struct hearth_snapshot *hearth_item_snapshot(const struct hearth_cache_item *item) {
+static inline struct hearth_snapshot *hearth_cache_item_snapshot(const struct hearth_cache_item *item) {
     return (struct hearth_snapshot *)((uintptr_t)item - offsetof(struct hearth_snapshot, item));
 }
 
@@ -182,17 +166,6 @@ struct hearth_digest hearth_tree_base(const struct hearth_tree *tree, const stru
  * until the next call. */
 const hearth_token *hearth_tree_block(struct hearth_tree *tree, const struct hearth_page *page, int32_t pos);
 
-/* The pages that a token list runs through: pages[i] is used for [pages[i]->p0, end of i), where the end is the next
- * page's p0, or `matched` for the last one. Reused between matches; finish it once. */
-struct hearth_path {
-    struct hearth_page *root; /* NULL: nothing is known by this salt */
-    struct hearth_page **pages;
-    size_t n, cap;
-    int32_t matched;
-    size_t visited, compared; /* by the last match: pages looked at, tokens compared (at most, in each page) */
-};
-
-void hearth_path_finish(struct hearth_path *path);
 /* End of the used part of pages[i]. */
 int32_t hearth_path_end(const struct hearth_path *path, size_t i);
 /* The latest snapshot on the path at or before `limit`, or NULL. */

@@ -282,7 +282,7 @@ static bool wait_for_reads(struct hearth_service *service, struct hearth_task *t
         return false;
     }
     if (task->fetch_us > 0) {
-        return now_us - task->fetch_us < FETCH_MAX_US && hearth_cache_fetching(service->cache, plan);
+        return now_us - task->fetch_us < FETCH_MAX_US && hearth_cache_fetching(plan);
     }
     task->fetch_us = now_us > 0 ? now_us : 1;
     return hearth_cache_fetch(service->cache, plan);
@@ -331,15 +331,15 @@ static bool warm_is_there(struct hearth_service *service, struct hearth_task *ta
     const struct hearth_cache_prompt prompt = {
         .tokens = task->tokens.v, .n = (size_t)n + 1, .salt = task->request.salt};
     const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-    struct hearth_plan plan;
-    if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), &plan)) {
+    struct hearth_plan *plan = &service->plan;
+    if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), plan)) {
         return false;
     }
-    bool waits = wait_for_backing(service, task, &plan);
+    bool waits = wait_for_backing(service, task, plan);
     if (waits) {
         hold(service, task, false);
-    } else if (plan.resume == n || !hearth_cache_in_ram(service->cache, &plan)) {
-        end_warm(service, task, &plan, plan.resume);
+    } else if (plan->resume == n || !hearth_cache_in_ram(service->cache, plan)) {
+        end_warm(service, task, plan, plan->resume);
     } else {
         return false;
     }
@@ -391,46 +391,46 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
                                              .n = task->tokens.n,
                                              .salt = task->request.salt,
                                              .cache_off = task->request.cache_off || vain >= RESTORE_ATTEMPTS};
-        struct hearth_plan plan;
+        struct hearth_plan *plan = &service->plan;
         const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
-        if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), &plan)) {
+        if (!hearth_cache_plan(service->cache, &prompt, lives, hearth_service_lives(service), plan)) {
             hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
             return;
         }
-        if (first && (wait_for_leader(service, task, plan.resume) ||
-                      (!prompt.cache_off && wait_for_backing(service, task, &plan)))) {
+        if (first && (wait_for_leader(service, task, plan->resume) ||
+                      (!prompt.cache_off && wait_for_backing(service, task, plan)))) {
             hold(service, task, false);
             return;
         }
-        if (plan.target == (int)service->lanes) {
-            leave_parked_place(service, task, plan.how);
+        if (plan->target == (int)service->lanes) {
+            leave_parked_place(service, task, plan->how);
             tried = 0;
             continue;
         }
-        if (!(tried >> plan.target & 1) &&
-            hearth_cache_must_capture(service->cache, &plan, &service->lives[plan.target])) {
-            hearth_lane_capture(service, plan.target);
-            tried |= UINT64_C(1) << plan.target;
+        if (!(tried >> plan->target & 1) &&
+            hearth_cache_must_capture(service->cache, plan, &service->lives[plan->target])) {
+            hearth_lane_capture(service, plan->target);
+            tried |= UINT64_C(1) << plan->target;
             continue;
         }
-        hearth_step_captured(&service->step, plan.target);
+        hearth_step_captured(&service->step, plan->target);
         int64_t planned_us = hearth_service_now_us(service);
         struct hearth_restore restored;
         int64_t real_us = hearth_clock_us();
-        bool passes = passes_end(service, task, &plan);
-        hearth_cache_restore(service->cache, &plan, &prompt, service->live_list, &restored);
+        bool passes = passes_end(service, task, plan);
+        hearth_cache_restore(service->cache, plan, &prompt, service->live_list, &restored);
         if (passes && !restored.failed) {
-            (void)hearth_cache_snapshot(service->cache, &service->lives[plan.target], HEARTH_SNAPSHOT_REPLY_END);
+            (void)hearth_cache_snapshot(service->cache, &service->lives[plan->target], HEARTH_SNAPSHOT_REPLY_END);
         }
         service->told_us += hearth_clock_us() - real_us;
         task->receipt.plan_us += planned_us - start_us;
         task->receipt.restore_us += restored.us;
         service->counters.restore_us += (uint64_t)restored.us;
         if (!restored.failed && !restored.no_cells) {
-            start(service, task, &plan, &restored, admit_us);
+            start(service, task, plan, &restored, admit_us);
             return;
         }
-        if (!after_failure(service, task, &plan, &restored, &vain)) {
+        if (!after_failure(service, task, plan, &restored, &vain)) {
             return;
         }
         start_us = hearth_service_now_us(service);

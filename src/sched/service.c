@@ -50,6 +50,7 @@ static void free_service(struct hearth_service *service) {
     for (uint32_t i = 0; service->cache && i < service->places; i++) {
         hearth_live_finish(service->cache, &service->lives[i]);
     }
+    hearth_plan_finish(&service->plan);
     hearth_cache_destroy(service->cache);
     if (service->ram) {
         hearth_ram_destroy(service->ram);

@@ -125,6 +125,7 @@ struct hearth_service {
     struct hearth_step step;
     struct hearth_live lives[HEARTH_LANES_MAX + 1]; /* of the lanes, and the parked one, if there is one */
     struct hearth_live *live_list[HEARTH_LANES_MAX + 1];
+    struct hearth_plan plan; /* of the last request that was admitted, or tried to be */
     uint32_t lanes;
     uint32_t places;           /* lives there are: as many, or one more */
     int64_t parked_id;         /* the task whose state is parked; 0: none */

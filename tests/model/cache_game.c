@@ -83,10 +83,11 @@ static void check_forgotten(struct game *g, const struct hearth_tokens *path, st
     const struct hearth_cache_prompt prompt = {.tokens = path->v, .n = path->n, .salt = salt};
     const struct hearth_live *const *lives = (const struct hearth_live *const *)g->live_list;
     int32_t page = g->params.page_tokens;
-    struct hearth_plan plan;
+    struct hearth_plan plan = {0};
     if (hearth_cache_plan(g->cache, &prompt, lives, g->sim.lanes, &plan) && stop < (int32_t)path->n) {
         HEARTH_ASSERT(plan.resume <= (stop + page - 1) / page * page); /* a page that holds both stays */
     }
+    hearth_plan_finish(&plan);
     for (uint32_t i = 0; i < g->sim.lanes && stop < (int32_t)path->n; i++) {
         const struct hearth_live *live = &g->lives[i];
         size_t common = hearth_tokens_common(path->v, path->n, live->tokens.v, live->tokens.n);

@@ -168,7 +168,7 @@ static void check_plan(const struct game *g, const struct hearth_plan *plan, con
 static void check_commons(const struct game *g, const struct hearth_cache_prompt *prompt) {
     for (uint32_t i = 0; i < g->sim.lanes && !prompt->cache_off; i++) {
         HEARTH_ASSERT(g->cache->measures[g->sim.lanes + i] ==
-                      hearth_plan_common(&g->lives[i], prompt->tokens, prompt->n, prompt->salt));
+                      hearth_live_common(&g->lives[i], prompt->tokens, prompt->n, prompt->salt));
     }
 }
 
@@ -238,7 +238,7 @@ static void step_request(struct game *g) {
     next_prompt(g, prompt);
     bool cache_off = rng_once_in(&g->rng, 20);
     for (int attempt = 0;; attempt++) {
-        struct hearth_plan plan;
+        static struct hearth_plan plan;
         HEARTH_ASSERT(attempt < ATTEMPTS_MAX);
         bool off = cache_off || attempt > ATTEMPTS_MAX / 2; /* as a server does when faults go on and on */
         const struct hearth_live *const *lives = (const struct hearth_live *const *)g->live_list;

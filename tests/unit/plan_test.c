@@ -1,6 +1,7 @@
 /* The plan as a table: what is stored, what is live, what the prompt is → what is reused, how and why. */
 #include "base/assert.h"
-#include "cache/plan.h"
+#include "cache/planner.h"
+#include "cache/store.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -259,7 +260,7 @@ static void go_live(struct fixture *f, const char *text, bool rewinds) {
 /* What the live sequences have in common with a prompt. */
 static const int32_t *commons(struct fixture *f, const hearth_token *prompt, size_t n, struct hearth_digest salt) {
     for (size_t i = 0; i < f->live_count; i++) {
-        f->commons[i] = hearth_plan_common(f->list[i], prompt, n, salt);
+        f->commons[i] = hearth_live_common(f->list[i], prompt, n, salt);
     }
     return f->commons;
 }
@@ -299,7 +300,7 @@ static void check_row(const struct row *row) {
         .caps = &caps,
         .costs = &costs,
     };
-    struct hearth_plan plan;
+    struct hearth_plan plan = {0};
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(hearth_plan_resume(&input), plan.resume);
     if (plan.how != row->how || plan.target != row->target || plan.resume != row->resume ||
@@ -343,7 +344,7 @@ static void test_compute_cheaper(void **state) {
                                       .live_count = 1,
                                       .caps = &caps,
                                       .costs = &costs};
-    struct hearth_plan plan;
+    struct hearth_plan plan = {0};
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 0);
     assert_int_equal(plan.reason, HEARTH_REASON_COMPUTE_CHEAPER);
@@ -381,7 +382,7 @@ static void test_backing(void **state) {
                                       .live_count = 1,
                                       .caps = &caps,
                                       .costs = &costs};
-    struct hearth_plan plan;
+    struct hearth_plan plan = {0};
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 4); /* reading 4 tokens takes longer than computing 8 */
     assert_int_equal(plan.reason, HEARTH_REASON_COMPUTE_CHEAPER);
@@ -422,7 +423,7 @@ static void test_salt(void **state) {
                                       .live_count = 1,
                                       .caps = &caps,
                                       .costs = &costs};
-    struct hearth_plan plan;
+    struct hearth_plan plan = {0};
     assert_true(hearth_plan_make(&input, &plan));
     assert_int_equal(plan.resume, 0);
     assert_int_equal(plan.reason, HEARTH_REASON_COLD);

@@ -1,0 +1,177 @@
+/* Events of the backing tier. Each is about the item with that name in the table; one about a name that is not there is
+ * about an item that went in the meantime, and is ignored.
+ *
+ *     FOUND      an item without a place gets one (cache/arrive.c)
+ *     WRITTEN    WRITING -> THERE: the blob may be evicted
+ *     DROPPED    WRITING -> NONE: it is put again after the next capture
+ *     READ       the bytes become the blob, if RAM has room; without bytes as LOST
+ *     LOST       THERE -> NONE: an item without a blob goes, too, unless something hangs on it
+ *     REMOVED    an item that was put again meanwhile is put once more */
+#include "cache/backing.h"
+
+#include "base/assert.h"
+
+#include <stdlib.h>
+
+/* Bytes of an item came: they become its blob, if there is room. */
+static void take_bytes(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_backing_event *event) {
+    if (!hearth_copy_lacks_blob(cache, item)) {
+        return;
+    }
+    size_t before = hearth_cache_item_bytes(item);
+    size_t need = event->bytes.len + HEARTH_BLOB_OVERHEAD_BYTES;
+    const struct hearth_page *page = hearth_cache_item_page(item);
+    bool room = item->is_snapshot ? hearth_cache_store_reserve_snapshot(cache, need + HEARTH_SNAPSHOT_NODE_BYTES)
+                                  : hearth_cache_store_reserve_page(cache, need + hearth_page_node_bytes(page->len), 0);
+    if (!room && !cache->restoring) {
+        return;
+    }
+    item->blob = hearth_ram_put(cache->ram, &event->bytes, &event->checksum);
+    item->fetched = item->blob != NULL;
+    if (!item->is_snapshot) {
+        hearth_cache_item_page(item)->blob_p0 = item->copy.p0;
+    }
+    hearth_cache_store_changed(cache, item, before);
+}
+
+/* The copy is gone, or cannot be read: what has no state in RAM either goes too, unless something hangs on it. */
+static void lose(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    size_t before = hearth_cache_item_bytes(item);
+    hearth_copy_forget(cache, item);
+    hearth_cache_store_changed(cache, item, before);
+    if (item->blob) {
+        return;
+    }
+    if (!item->is_snapshot) {
+        hearth_cache_store_drop_state(cache, hearth_cache_item_page(item));
+    } else if (item->pins == 0) {
+        hearth_cache_store_drop_snapshot(cache, hearth_cache_item_snapshot(item));
+    }
+}
+
+static void on_written(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    if (item->copy.state != HEARTH_COPY_WRITING) {
+        return;
+    }
+    size_t before = hearth_cache_item_bytes(item);
+    item->copy.state = HEARTH_COPY_THERE;
+    cache->writing--;
+    if (!item->is_snapshot) {
+        free(hearth_cache_item_page(item)->old);
+        hearth_cache_item_page(item)->old = NULL;
+    } else if (hearth_cache_item_snapshot(item)->superseded) {
+        hearth_copies_touch_superseded(cache, hearth_cache_item_snapshot(item));
+    }
+    hearth_cache_store_changed(cache, item, before);
+}
+
+static void on_dropped(struct hearth_cache *cache, struct hearth_cache_item *item) {
+    if (item->copy.state != HEARTH_COPY_WRITING) {
+        return;
+    }
+    size_t before = hearth_cache_item_bytes(item);
+    hearth_copy_forget(cache, item);
+    hearth_cache_store_changed(cache, item, before);
+}
+
+static void on_read(struct hearth_cache *cache, struct hearth_cache_item *item, struct hearth_backing_event *event) {
+    item->copy.reading = false;
+    if (event->err == HEARTH_OK) {
+        take_bytes(cache, item, event);
+    } else if (item->copy.state == HEARTH_COPY_THERE) {
+        if (event->err ==
+            HEARTH_ERR_IO) { /* it may be there after all: it is written again when it has been computed */
+            hearth_duplicate_add_copy(cache, item);
+        }
+        lose(cache, item);
+    }
+}
+
+/* What was put there again in the meantime may be gone, too: it is put once more. */
+static void on_removed(struct hearth_cache *cache, struct hearth_cache_item *item, int err) {
+    HEARTH_ASSERT(cache->removing > 0);
+    cache->removing--;
+    cache->remove_failed = cache->remove_failed || err != HEARTH_OK;
+    if (!item || item->copy.state != HEARTH_COPY_THERE) {
+        return;
+    }
+    if (hearth_copy_lacks_blob(cache, item)) {
+        lose(cache, item);
+        return;
+    }
+    size_t before = hearth_cache_item_bytes(item);
+    hearth_copy_forget(cache, item);
+    hearth_cache_store_changed(cache, item, before);
+    if (item->is_snapshot) {
+        hearth_copy_put_snapshot(cache, hearth_cache_item_snapshot(item));
+    } else {
+        hearth_copy_put_page(cache, hearth_cache_item_page(item));
+    }
+}
+
+bool hearth_copies_poll(struct hearth_cache *cache) {
+    struct hearth_backing_event event;
+    if (!cache->backing || !cache->backing->ops->poll(cache->backing, &event)) {
+        return false;
+    }
+    struct hearth_cache_item *item = event.type == HEARTH_BACKING_SCANNED ? NULL : hearth_copy_find(cache, event.name);
+    switch (event.type) {
+    case HEARTH_BACKING_FOUND:
+        if (!item) {
+            hearth_arrive(cache, event.record, event.hits);
+            event.record = NULL;
+        }
+        break;
+    case HEARTH_BACKING_REMOVED: on_removed(cache, item, event.err); break;
+    case HEARTH_BACKING_LOST:
+        if (item && item->copy.state == HEARTH_COPY_THERE) {
+            lose(cache, item);
+        }
+        break;
+    case HEARTH_BACKING_WRITTEN:
+        if (item) {
+            on_written(cache, item);
+        }
+        break;
+    case HEARTH_BACKING_DROPPED:
+        if (item) {
+            on_dropped(cache, item);
+        }
+        break;
+    case HEARTH_BACKING_READ:
+        if (item) {
+            on_read(cache, item, &event);
+        }
+        break;
+    case HEARTH_BACKING_SCANNED: cache->backing_scanned = true; break;
+    }
+    hearth_backing_event_finish(&event);
+    return true;
+}
+
+size_t hearth_cache_poll(struct hearth_cache *cache, size_t limit) {
+    size_t n = 0;
+    while (n < limit && hearth_copies_poll(cache)) {
+        n++;
+    }
+    if (n > 0) {
+        hearth_cache_store_shrink(cache); /* what lost its copy counts again */
+    }
+    return n;
+}
+
+bool hearth_cache_wait(struct hearth_cache *cache, int64_t timeout_us) {
+    return cache->backing && cache->backing->ops->wait(cache->backing, timeout_us);
+}
+
+bool hearth_cache_scanning(const struct hearth_cache *cache) {
+    return cache->backing && !cache->backing_scanned;
+}
+
+bool hearth_cache_removing(struct hearth_cache *cache, bool *failed) {
+    *failed = cache->removing == 0 && cache->remove_failed;
+    if (cache->removing == 0) {
+        cache->remove_failed = false;
+    }
+    return cache->removing > 0;
+}
