@@ -16,7 +16,7 @@
  * memory or cells), warn; everything else, debug. Of what is refused before it is a job (no key, no room) only some
  * lines are written when there are many (http/report.c). What clients have written (paths, names, words of errors) can
  * neither break the line nor command the terminal. Prompts are not logged. */
-#include "api/kept.h"
+#include "api/stored_turns.h"
 #include "report/ring.h"
 
 #include "base/clock.h"
@@ -45,7 +45,7 @@ static bool is_control(const char *at, size_t len) {
 }
 
 /* Puts '?' in the place of control characters, and ' of quotes. */
-static void tame(char *text) {
+static void sanitize(char *text) {
     char *out = text;
     for (const char *at = text; *at != '\0';) {
         const size_t len = character_len(at), step = len > 0 ? len : 1;
@@ -61,8 +61,8 @@ static void tame(char *text) {
 }
 
 /* The same for what ends at a blank. */
-static void tame_word(char *text) {
-    tame(text);
+static void sanitize_word(char *text) {
+    sanitize(text);
     for (char *at = text; (at = strchr(at, ' ')) != NULL;) {
         *at = '?';
     }
@@ -86,8 +86,8 @@ void hearth_access_log_error(const struct hearth_http_exchange *exchange, const 
     }
     snprintf(path, sizeof path, "%s", hearth_http_path(exchange));
     snprintf(cause, sizeof cause, "%s", error->message.text);
-    tame_word(path);
-    tame(cause);
+    sanitize_word(path);
+    sanitize(cause);
     hearth_log(is_to_blame(error) ? HEARTH_LOG_WARN : HEARTH_LOG_INFO, "%s %s %s %d end=failed error=\"%s\"",
                hearth_http_request_id(exchange), hearth_http_method(exchange), path, error->status, cause);
 }
@@ -95,20 +95,20 @@ void hearth_access_log_error(const struct hearth_http_exchange *exchange, const 
 void hearth_access_log_deleted(const struct hearth_job *job, const char *kind, const char *id, unsigned turns) {
     char name[100];
     snprintf(name, sizeof name, "%s", id);
-    tame_word(name);
+    sanitize_word(name);
     hearth_log(HEARTH_LOG_INFO, "%s deleted %s=%s turns=%u key=%s", job->request_id, kind, name, turns,
                job->caller.name[0] != '\0' ? job->caller.name : "-");
 }
 
 /* How a job has ended. */
-struct ending {
+struct job_ending {
     int status;
     const char *word;
     char error[sizeof((struct hearth_errmsg *)NULL)->text + 64];
 };
 
-static void find_ending(const struct hearth_job *job, const struct hearth_tally *tally, struct ending *ending) {
-    *ending = (struct ending){.status = job->answered, .word = "stop"};
+static void find_ending(const struct hearth_job *job, const struct hearth_tally *tally, struct job_ending *ending) {
+    *ending = (struct job_ending){.status = job->answered, .word = "stop"};
     if (job->cancelled) {
         ending->word = "cancelled";
         snprintf(ending->error, sizeof ending->error, "another request cancelled it");
@@ -130,22 +130,18 @@ static void find_ending(const struct hearth_job *job, const struct hearth_tally 
         ending->word = "length";
     }
     ending->status = ending->status != 0 ? ending->status : 200; /* it went on without its client */
-    tame(ending->error);
+    sanitize(ending->error);
 }
 
-static enum hearth_log_level level_of(const struct hearth_job *job, const struct ending *ending) {
+static enum hearth_log_level level_of(const struct hearth_job *job, const struct job_ending *ending) {
     if (job->failed && !job->cancelled && is_to_blame(&job->error)) {
         return HEARTH_LOG_WARN;
     }
     return job->choice_count > 0 || ending->status >= 400 ? HEARTH_LOG_INFO : HEARTH_LOG_DEBUG;
 }
 
-static double ms(int64_t us) {
-    return (double)us / 1000.0;
-}
-
 static enum hearth_class class_of(const struct hearth_job *job) {
-    return job->generation.max_tokens == 0 ? HEARTH_CLASS_WARM : job->generation.priority;
+    return job->parsed.generation.max_tokens == 0 ? HEARTH_CLASS_WARM : job->parsed.generation.priority;
 }
 
 /* ---- the report ---- */
@@ -154,7 +150,7 @@ static enum hearth_class class_of(const struct hearth_job *job) {
 static void copy_word(char *out, size_t cap, const char *text) {
     snprintf(out, cap, "%s", text != NULL ? text : "");
     out[hearth_utf8_complete(out, strlen(out))] = '\0';
-    tame_word(out);
+    sanitize_word(out);
 }
 
 void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_exchange *exchange) {
@@ -215,9 +211,9 @@ static void append_cost(const struct hearth_job *job, const struct hearth_report
                             " prompt=%u reused=%u computed=%u generated=%u queue_ms=%.1f prefill_ms=%.1f "
                             "decode_ms=%.1f reason=%s",
                             report->prompt_tokens, report->live_tokens + report->ram_tokens + report->disk_tokens,
-                            report->computed_tokens, report->generated_tokens, ms(report->queue_us),
-                            ms(report->plan_us + report->restore_us + report->prefill_us), ms(report->decode_us),
-                            hearth_reason_text(report->reason));
+                            report->computed_tokens, report->generated_tokens, HEARTH_MS(report->queue_us),
+                            HEARTH_MS(report->plan_us + report->restore_us + report->prefill_us),
+                            HEARTH_MS(report->decode_us), hearth_reason_text(report->reason));
     if (divergence != NULL) {
         (void)hearth_buf_printf(line, " cause=%s token=%d message=%d saved=%u", hearth_cause_text(divergence->cause),
                                 divergence->token, divergence->message, divergence->saved_tokens);
@@ -249,7 +245,7 @@ static void log_report(const struct hearth_job *job, const struct hearth_report 
     if (report->computes) {
         append_cost(job, report, &line);
     }
-    (void)hearth_buf_printf(&line, " total_ms=%.1f end=%s", ms(report->total_us), report->end);
+    (void)hearth_buf_printf(&line, " total_ms=%.1f end=%s", HEARTH_MS(report->total_us), report->end);
     if (report->error[0] != '\0') {
         (void)hearth_buf_printf(&line, " error=\"%s\"", report->error);
     }
@@ -260,7 +256,7 @@ static void log_report(const struct hearth_job *job, const struct hearth_report 
 void hearth_access_log_job(const struct hearth_job *job) {
     struct hearth_tally tally = {.job = job};
     struct hearth_report_divergence divergence;
-    struct ending ending;
+    struct job_ending ending;
     char path[200], session[100];
     const bool turn = job->choice_count > 0;
     if (turn) {
@@ -268,7 +264,7 @@ void hearth_access_log_job(const struct hearth_job *job) {
     }
     find_ending(job, &tally, &ending);
     copy_word(path, sizeof path, job->path != NULL ? job->path : "?");
-    copy_word(session, sizeof session, job->kept != NULL ? job->kept->session : NULL);
+    copy_word(session, sizeof session, job->resolved.stored != NULL ? job->resolved.stored->session : NULL);
     struct hearth_report report = {.id = job->request_id,
                                    .method = job->method,
                                    .path = path,
@@ -285,7 +281,7 @@ void hearth_access_log_job(const struct hearth_job *job) {
     if (turn && job->choices[0].service_id > 0) {
         report_turn(job, &tally, &report);
     }
-    if (report.computes && hearth_conversation_report(job->conversation, &divergence)) {
+    if (report.computes && hearth_conversation_report(job->rendered.conversation, &divergence)) {
         report.divergence = &divergence;
     }
     log_report(job, &report, level_of(job, &ending));

@@ -2,9 +2,9 @@
  *
  * Order at the end: requests for replies are refused, and /health says so; the service is drained (each running request
  * gets its last event, and so its answer), the HTTP server stops taking requests, the loop ends when the answers are
- * taken, the workers end, the keeper ends (workers wake it), and what was posted since is run when the HTTP server is
- * freed: jobs without a client are done then, for nobody has waited for their last events, and what they are still to
- * keep is kept there. Then no job is left. */
+ * taken, the workers end, the deletion worker ends (they wake it), and what was posted since is run when the HTTP
+ * server is freed: jobs without a client are done then, as no client waits for their last events, and what they are
+ * still to keep is kept there. Then no job is left. */
 #include "api/anthropic/anthropic.h"
 #include "api/responses/responses.h"
 
@@ -22,7 +22,6 @@
 #include <sys/random.h>
 
 #define WORKERS 4
-#define STARS_MAX 2 /* of one route */
 /* What clients have, at the least, to take the last answers when the server stops. */
 #define ANSWER_US 500000
 
@@ -38,23 +37,23 @@
 
 /*    method  path                     answered on the loop   prepared by a worker */
 #define HEARTH_ROUTE_TABLE(X)                                                                                       \
-    X("POST", "/v1/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY | INFER)                  \
-    X("POST", "/chat/completions", NULL, hearth_chat_completions_prepare, CHAT | REPLY | INFER)                     \
+    X("POST", "/v1/chat/completions", NULL, hearth_api_chat_completions_prepare, CHAT | REPLY | INFER)              \
+    X("POST", "/chat/completions", NULL, hearth_api_chat_completions_prepare, CHAT | REPLY | INFER)                 \
     X("POST", "/v1/completions", NULL, hearth_completions_prepare, REPLY | INFER)                                   \
     X("POST", "/completions", NULL, hearth_completion_prepare, REPLY | INFER)                                       \
     X("POST", "/completion", NULL, hearth_completion_prepare, REPLY | INFER)                                        \
     X("POST", "/infill", NULL, hearth_infill_prepare, REPLY | INFER)                                                \
-    X("POST", "/v1/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT | INFER)          \
-    X("POST", "/chat/completions/input_tokens", NULL, hearth_chat_tokens_prepare, CHAT | COUNT | INFER)             \
+    X("POST", "/v1/chat/completions/input_tokens", NULL, hearth_api_chat_tokens_prepare, CHAT | COUNT | INFER)      \
+    X("POST", "/chat/completions/input_tokens", NULL, hearth_api_chat_tokens_prepare, CHAT | COUNT | INFER)         \
     X("POST", "/apply-template", NULL, hearth_apply_template_prepare, CHAT | COUNT | INFER)                         \
     X("POST", "/tokenize", NULL, hearth_tokenize_prepare, COUNT | INFER)                                            \
     X("POST", "/detokenize", NULL, hearth_detokenize_prepare, COUNT | INFER)                                        \
-    X("POST", "/v1/sessions", NULL, hearth_sessions_create_prepare, BODYLESS | SESSIONS)                            \
-    X("GET", "/v1/sessions", NULL, hearth_sessions_list_prepare, BODYLESS | SESSIONS)                               \
-    X("POST", "/v1/sessions/*/fork", NULL, hearth_sessions_fork_prepare, BODYLESS | SESSIONS)                       \
-    X("POST", "/v1/sessions/*/warm", NULL, hearth_sessions_warm_prepare, BODYLESS | SESSIONS)                       \
-    X("GET", "/v1/sessions/*", NULL, hearth_sessions_get_prepare, BODYLESS | SESSIONS)                              \
-    X("DELETE", "/v1/sessions/*", NULL, hearth_sessions_delete_prepare, BODYLESS | SESSIONS)                        \
+    X("POST", "/v1/sessions", NULL, hearth_api_sessions_create_prepare, BODYLESS | SESSIONS)                        \
+    X("GET", "/v1/sessions", NULL, hearth_api_sessions_list_prepare, BODYLESS | SESSIONS)                           \
+    X("POST", "/v1/sessions/*/fork", NULL, hearth_api_sessions_fork_prepare, BODYLESS | SESSIONS)                   \
+    X("POST", "/v1/sessions/*/warm", NULL, hearth_api_sessions_prefetch_prepare, BODYLESS | SESSIONS)               \
+    X("GET", "/v1/sessions/*", NULL, hearth_api_sessions_get_prepare, BODYLESS | SESSIONS)                          \
+    X("DELETE", "/v1/sessions/*", NULL, hearth_api_sessions_delete_prepare, BODYLESS | SESSIONS)                    \
     X("POST", "/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)             \
     X("POST", "/v1/messages/count_tokens", hearth_anthropic_begin, hearth_anthropic_count_prepare, COUNT | INFER)   \
     X("POST", "/anthropic/v1/messages", hearth_anthropic_begin, hearth_anthropic_messages_prepare, REPLY | INFER)   \
@@ -86,8 +85,8 @@
     X("GET", "/models/*", hearth_models_get, NULL, 0)                                                               \
     X("GET", "/", hearth_hello_get, NULL, OPEN)                                                                     \
     X("GET", "/api/hello", hearth_hello_get, NULL, OPEN)                                                            \
-    X("GET", "/health", hearth_health_get, NULL, OPEN)                                                              \
-    X("GET", "/v1/health", hearth_health_get, NULL, OPEN)                                                           \
+    X("GET", "/health", hearth_api_health_get, NULL, OPEN)                                                          \
+    X("GET", "/v1/health", hearth_api_health_get, NULL, OPEN)                                                       \
     X("GET", "/props", hearth_props_get, NULL, 0)                                                                   \
     X("GET", "/slots", hearth_slots_get, NULL, 0)                                                                   \
     X("POST", "/slots/*", NULL, hearth_slots_act_prepare, BODYLESS | ADMIN)                                         \
@@ -104,45 +103,9 @@ static const struct hearth_route routes[] = {
 #undef X
 };
 
-/* What a '*' stands for. */
-struct star {
-    const char *text;
-    size_t len;
-};
-
-/* True when a path is of a pattern. Fills what its '*'s stand for: as much as each can, as names may hold slashes. */
-static bool match(const char *pattern, const char *path, struct star *stars, size_t room) {
-    while (*pattern != '\0' && *pattern != '*') {
-        if (*pattern++ != *path++) {
-            return false;
-        }
-    }
-    if (*pattern == '\0') {
-        return *path == '\0';
-    }
-    for (size_t len = strlen(path); room > 0 && len > 0; len--) {
-        if (match(pattern + 1, path + len, stars + 1, room - 1)) {
-            *stars = (struct star){path, len};
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool path_matches(const struct hearth_route *route, const char *path) {
-    struct star stars[STARS_MAX];
-    return match(route->path, path, stars, STARS_MAX);
-}
-
-char *hearth_route_param(const struct hearth_route *route, const char *path, size_t index) {
-    struct star stars[STARS_MAX] = {{NULL, 0}};
-    const bool found = index < STARS_MAX && match(route->path, path, stars, STARS_MAX) && stars[index].len > 0;
-    return found ? strndup(stars[index].text, stars[index].len) : NULL;
-}
-
 static void respond_no_route(struct hearth_http_exchange *exchange, const char *path, bool path_known) {
     struct hearth_api_error error;
-    const char *instead = hearth_elsewhere(hearth_http_method(exchange), path);
+    const char *instead = hearth_api_missing_route(hearth_http_method(exchange), path);
     if (instead != NULL) {
         hearth_api_fail(&error, 501, "not_supported", NULL, "%s %s: %s", hearth_http_method(exchange), path, instead);
     } else if (!path_known) {
@@ -150,7 +113,7 @@ static void respond_no_route(struct hearth_http_exchange *exchange, const char *
     } else {
         char allow[64] = "";
         for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-            if (path_matches(&routes[i], path) && strstr(allow, routes[i].method) == NULL) {
+            if (hearth_route_matches(&routes[i], path) && strstr(allow, routes[i].method) == NULL) {
                 snprintf(allow + strlen(allow), sizeof allow - strlen(allow), "%s, %s", routes[i].method,
                          strcmp(routes[i].method, "GET") == 0 ? "HEAD, " : "");
             }
@@ -165,11 +128,11 @@ static void respond_no_route(struct hearth_http_exchange *exchange, const char *
 
 const struct hearth_route *hearth_route_find(const char *method, const char *path, bool *path_known) {
     *path_known = false;
-    if (hearth_elsewhere(method, path) != NULL) { /* /models/sse is no model */
+    if (hearth_api_missing_route(method, path) != NULL) { /* /models/sse is no model */
         return NULL;
     }
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-        if (path_matches(&routes[i], path)) {
+        if (hearth_route_matches(&routes[i], path)) {
             *path_known = true;
             if (strcmp(routes[i].method, method) == 0) {
                 return &routes[i];
@@ -192,7 +155,7 @@ static bool has_room(struct hearth_api *api, const struct hearth_caller *caller,
     return true;
 }
 
-/* The route of a request that may be served, and whose it is; NULL: it has been answered. Everything that can be said
+/* The route of a request that may be served, and its caller; NULL: it has been answered. Everything that can be said
  * without the body is said here. `take`: it begins, and counts. */
 static const struct hearth_route *admit(struct hearth_api *api, struct hearth_http_exchange *exchange,
                                         struct hearth_caller *caller, bool take) {
@@ -225,7 +188,7 @@ static const struct hearth_route *admit(struct hearth_api *api, struct hearth_ht
     return route;
 }
 
-/* What needs no body is answered without it: /health may be asked by anybody, and strangers' bodies are not kept. */
+/* What needs no body is answered without it: /health needs no key, and strangers' bodies are not kept. */
 static bool on_head(void *user, struct hearth_http_exchange *exchange) {
     struct hearth_caller caller;
     hearth_memory_begin();
@@ -258,9 +221,9 @@ static void on_tick(void *user) {
     for (struct hearth_job *job = api->running, *next; job != NULL; job = next) {
         next = job->next;
         hearth_memory_begin();
-        hearth_reply_tick(job, now_us);
+        hearth_api_reply_tick(job, now_us);
     }
-    hearth_pool_watch(api->pool, api->prepare_timeout_us);
+    hearth_api_pool_watch(api->pool, api->prepare_timeout_us);
     if (api->trim_due) {
         api->trim_due = false;
         (void)malloc_trim(0);
@@ -309,7 +272,7 @@ static bool copy_params(struct hearth_api *api, const struct hearth_api_params *
         return false;
     }
     return api->model_path != NULL && api->model_file != NULL && api->model_name != NULL && api->version != NULL &&
-           hearth_keys_init(api, params->keys, params->key_count);
+           hearth_api_keys_init(api, params->keys, params->key_count);
 }
 
 static int compile_strip_lines(struct hearth_api *api, const struct hearth_api_params *params,
@@ -322,9 +285,9 @@ static int compile_strip_lines(struct hearth_api *api, const struct hearth_api_p
         regex_t *regex = &api->strip_lines[api->strip_line_count];
         int rc = regcomp(regex, params->strip_lines[i], REG_EXTENDED | REG_NOSUB);
         if (rc != 0) {
-            char why[128];
-            regerror(rc, regex, why, sizeof why);
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "--strip-line '%s': %s", params->strip_lines[i], why);
+            char reason[128];
+            regerror(rc, regex, reason, sizeof reason);
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "--strip-line '%s': %s", params->strip_lines[i], reason);
         }
         api->strip_line_count++;
     }
@@ -437,9 +400,9 @@ int hearth_api_create(const struct hearth_api_params *params, struct hearth_api 
     }
     if (rc == HEARTH_OK) {
         hearth_http_set_keyed(api->http, params->key_count > 0);
-        api->pool = hearth_pool_create(WORKERS);
-        api->keeper = hearth_keeper_create(api);
-        rc = api->pool != NULL && api->keeper != NULL ? hearth_http_start(api->http) : HEARTH_ERR_NOMEM;
+        api->pool = hearth_api_pool_create(WORKERS);
+        api->deletion_worker = hearth_api_deletion_worker_create(api);
+        rc = api->pool != NULL && api->deletion_worker != NULL ? hearth_http_start(api->http) : HEARTH_ERR_NOMEM;
     }
     if (rc != HEARTH_OK) {
         if (rc == HEARTH_ERR_NOMEM) {
@@ -471,7 +434,7 @@ void hearth_api_shutdown(struct hearth_api *api, int64_t grace_us) {
         return;
     }
     api->shut_down = true;
-    hearth_http_close_after_answers(api->http); /* first, so that whoever is told of the end leaves */
+    hearth_http_close_after_answers(api->http); /* first, so that clients that are told of the end leave */
     atomic_store(&api->stopping, true);
     const int64_t begun_us = hearth_clock_us();
     hearth_service_drain(api->service, grace_us);
@@ -491,12 +454,12 @@ void hearth_api_destroy(struct hearth_api *api) {
     if (api->http != NULL) {
         hearth_http_join(api->http, 0);
     }
-    hearth_pool_stop(api->pool);
-    hearth_keeper_destroy(api->keeper);
+    hearth_api_pool_stop(api->pool);
+    hearth_api_deletion_worker_destroy(api->deletion_worker);
     hearth_http_destroy(api->http);
-    hearth_pool_destroy(api->pool);
+    hearth_api_pool_destroy(api->pool);
     HEARTH_ASSERT(atomic_load(&api->jobs) == 0);
-    hearth_keys_finish(api);
+    hearth_api_keys_finish(api);
     free(api->transcripts_path);
     free(api->model_path);
     free(api->lora_path);

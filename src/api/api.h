@@ -35,7 +35,7 @@ struct hearth_api_limits {
     struct hearth_session_quota stored; /* of its sessions, responses and conversations */
 };
 
-/* Somebody who may use the server. */
+/* A key that opens the server. */
 struct hearth_api_key {
     const char *key;           /* not empty; or its hash (api/key_hash.h) */
     const char *name;          /* its owner, which may have several keys, and others later; NULL: the key itself is */
@@ -103,7 +103,7 @@ uint16_t hearth_api_port(const struct hearth_api *api);
 int hearth_api_load_tls(struct hearth_api *api, const char *cert_path, const char *key_path, struct hearth_errmsg *msg);
 
 /* While it runs: other keys, for requests that arrive from now on (those in flight go on), and another timeout. None at
- * all open the server to everybody. Errors: NOMEM; the old keys stay. Any thread. */
+ * all open the server to every request. Errors: NOMEM; the old keys stay. Any thread. */
 int hearth_api_set_keys(struct hearth_api *api, const struct hearth_api_key *keys, size_t count);
 void hearth_api_set_request_timeout(struct hearth_api *api, int64_t request_timeout_us);
 

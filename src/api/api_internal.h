@@ -4,19 +4,21 @@
  * response), back to the loop, from there as one request per choice to the service, and ends when the response has
  * ended and every choice has had its last event.
  *
- *     api.c        create, routes, keys, dispatch       job.h        jobs, dialects, and who prints them
- *     error.c      the error object                     json.c, fields.c  typed fields of a JSON object
- *     keys.c       who may use it                       salt.c       who shares state with whom
- *     urgency.c    class, deadline                      access.c     what is told of every request
- *     models.c, native.c, metrics.c, slots.c, requests.c, lora.c: the smaller endpoints; elsewhere.c: those that are
- * not there generation.c what a request asks of the sampler   chat_request.c what a chat request asks of its template
- *     prompt.c     text to tokens and marks             chat_completions.c, completions.c, completion.c: dialects
- *     limits.c     a body is counted before it is read  body.c         a body, parsed as far as it is new
- *     messages.c   JSON to messages
- *     content.c    what is no text, as a note
- *     history.c    messages to prompts                  tools.c, format.c  tools; structured output and reasoning
- *     trials.c     what the template does, tried out    breakpoints.c  what of a prompt is kept longer
- *     shape.c      what a reply must look like          script.c       replies written beforehand
+ *     api.c           create, the table of routes, dispatch   route.c           paths and queries
+ *     job.h           jobs, dialects, and their printers      road.h            the phases of a request
+ *     error.c         the error object                        respond.c         answers that end an exchange
+ *     json.c, fields.c  typed fields of a JSON object         ids.c             ids of turns and items
+ *     keys.c          the keys that open it                   salt.c            the requests that share state
+ *     urgency.c       class, deadline                         access.c          what is told of every request
+ *     limits.c        a body is counted before it is read     body.c            a body, parsed as far as it is new
+ *     generation.c    what a request asks of the sampler      chat_request.c    what a chat asks of its template
+ *     tools.c, format.c  tools; structured output, reasoning  messages.c        JSON to messages
+ *     content.c       what is no text, as a note              loading.c, recall.c  tools that come on the way
+ *     history.c       messages to prompts                     breakpoints.c     what of a prompt is kept longer
+ *     prompt.c        lengths of prompts                      template_probe.c  what the template does, tried out
+ *     script.c        replies written beforehand              output_constraint.c  what a reply must look like
+ *     chat_completions.c, completions.c, completion.c: dialects; models.c, native.c, metrics.c, slots.c, requests.c,
+ *     lora.c: the smaller endpoints; missing_routes.c: those that are not there
  *     responses/   OpenAI's Responses and Conversations anthropic/     Anthropic's Messages
  *     sessions/    conversations that live in the server */
 #ifndef HEARTH_API_API_INTERNAL_H
@@ -35,10 +37,11 @@
 #define HEARTH_CONTENT_JSON "application/json; charset=utf-8"
 #define HEARTH_CHOICES_MAX 128u
 #define HEARTH_STOPS_MAX 16u
+#define HEARTH_MS(us) ((double)(us) / 1000.0)
 #define HEARTH_JSON_DUMP (JSON_COMPACT | JSON_REAL_PRECISION(15)) /* 0.1 stays 0.1 */
 
 struct hearth_choice;
-struct hearth_shape;
+struct hearth_api_constraint;
 struct hearth_conversation;
 struct hearth_job;
 struct hearth_grammars;
@@ -49,19 +52,19 @@ struct hearth_toolsets;
 struct hearth_ring;
 struct hearth_script;
 struct hearth_session_store;
-struct hearth_kept;
+struct hearth_api_stored;
 struct hearth_owner_quota;
 struct hearth_quota;
-struct hearth_keeper;
+struct hearth_api_deletion_worker;
 struct hearth_transcripts;
 struct hearth_transcript_prompt;
 struct hearth_transcript_result;
 struct hearth_diagnosis;
 struct hearth_api_error;
 
-/* ---- trials.c: what the template does ---- */
+/* ---- template_probe.c: what the template does ---- */
 
-struct hearth_trials {
+struct hearth_api_template_probe {
     bool prints_ids;            /* the ids of calls */
     bool prints_thinking;       /* whether there is to be thinking, in front of the reply that it is about */
     struct hearth_buf turn_end; /* text with its 0: what is printed behind any message of the assistant */
@@ -70,9 +73,10 @@ struct hearth_trials {
     struct hearth_tokens asked_rewritten, result_rewritten;
 };
 
-/* Renders what it takes. False: out of memory; hearth_trials_finish() is needed in any case. */
-bool hearth_trials_run(struct hearth_chat *chat, struct hearth_engine *engine, struct hearth_trials *trials);
-void hearth_trials_finish(struct hearth_trials *trials);
+/* Renders what it takes. False: out of memory; hearth_api_template_probe_finish() is needed in any case. */
+bool hearth_api_template_probe_run(struct hearth_chat *chat, struct hearth_engine *engine,
+                                   struct hearth_api_template_probe *probe);
+void hearth_api_template_probe_finish(struct hearth_api_template_probe *probe);
 
 /* ---- api.c ---- */
 
@@ -82,7 +86,7 @@ struct hearth_api {
     struct hearth_service *service;
     struct hearth_http_server *http;
     struct hearth_backing *backing;    /* or NULL */
-    struct hearth_keys *keys;          /* keys.c's, under keys_mutex */
+    struct hearth_api_keys *keys;      /* keys.c's, under keys_mutex */
     struct hearth_owner_quota *quotas; /* likewise */
     char key_salt[17];
     pthread_mutex_t keys_mutex;
@@ -108,25 +112,25 @@ struct hearth_api {
     atomic_bool ended;          /* nor anything else */
     int64_t prepare_timeout_us; /* CPU time of a worker; 0: any */
     bool shut_down;
-    uint64_t mark_seed;                             /* for texts that nobody else has written */
+    uint64_t mark_seed;                             /* for texts that no client has written */
     atomic_size_t jobs;                             /* alive; 0 at the end */
     bool trim_due;                                  /* the loop's: what large jobs have taken is still malloc()'s */
     struct hearth_job *running;                     /* the loop's list of those that were submitted */
     struct hearth_session_store *store, *own_store; /* the second: in memory, where none was given */
-    struct hearth_keeper *keeper;
+    struct hearth_api_deletion_worker *deletion_worker;
     struct hearth_digest compacting[16]; /* the loop's ring of responses/overflow.c */
     size_t compacting_next;
     uint8_t secret[32];           /* the store's: for what comes back from clients and must be ours */
     pthread_mutex_t events_mutex; /* the event queues of all jobs */
     pthread_mutex_t ends_mutex;   /* how a turn that was stored open ends: by its reply, or cancelled */
-    struct hearth_pool *pool;
+    struct hearth_api_pool *pool;
 
     /* Chat. */
     struct hearth_transcripts *transcripts; /* history.c's, as is: */
     struct hearth_message_cache *message_cache;
     struct hearth_first_values *first_values; /* tools as they were first printed */
     struct hearth_toolsets *toolsets;
-    struct hearth_trials trials;
+    struct hearth_api_template_probe template_probe;
     size_t transcript_bytes;
     char *transcripts_path;                     /* or NULL */
     const struct hearth_seal *transcripts_seal; /* or NULL */
@@ -146,8 +150,8 @@ struct hearth_route {
     const char *path; /* a '*' stands for any text that is not empty; earlier routes of the table win */
     /* One of the two: answers at once on the loop, without the body, */
     void (*now)(struct hearth_api *api, struct hearth_http_exchange *exchange);
-    /* or is given the parsed body on a worker, and fills either job->response or job->generation and job->dialect.
-     * False: job->error is filled. Where both are there, `now` comes first and must not answer. */
+    /* or is given the parsed body on a worker, and fills either job->response or job->parsed.generation and
+     * job->dialect. False: job->error is filled. Where both are there, `now` comes first and must not answer. */
     bool (*prepare)(struct hearth_job *job, const json_t *body);
     unsigned flags;
 };
@@ -164,13 +168,13 @@ enum hearth_route_flag {
     HEARTH_ROUTE_ADMIN = 256,
 };
 
-/* ---- keys.c: who may use the server ---- */
+/* ---- keys.c: the keys that open the server ---- */
 
-struct hearth_keys;
+struct hearth_api_keys;
 
 /* What there is to know of a key, without the key. */
 struct hearth_caller {
-    struct hearth_digest salt;   /* whose state and conversations it has; zero: there are no others */
+    struct hearth_digest salt;   /* of its state and conversations; zero: there are no other callers */
     struct hearth_tenant tenant; /* zero: no keys are needed */
     enum hearth_class highest;
     unsigned scopes;            /* of enum hearth_scope */
@@ -180,15 +184,15 @@ struct hearth_caller {
 };
 
 /* False: out of memory. */
-bool hearth_keys_init(struct hearth_api *api, const struct hearth_api_key *keys, size_t count);
-void hearth_keys_finish(struct hearth_api *api);
-/* Tells what everybody has used who has come with a key so far. */
-void hearth_keys_each(struct hearth_api *api, void (*each)(void *user, const char *name, struct hearth_quota *quota),
-                      void *user);
-/* Whether somebody may know what a job is about: its owner, and who sees everything. `job` may be NULL: nobody knows
- * whose it was. */
+bool hearth_api_keys_init(struct hearth_api *api, const struct hearth_api_key *keys, size_t count);
+void hearth_api_keys_finish(struct hearth_api *api);
+/* Tells what each key has used that a request has brought so far. */
+void hearth_api_keys_each(struct hearth_api *api,
+                          void (*each)(void *user, const char *name, struct hearth_quota *quota), void *user);
+/* True when a caller may know what a job is about: its owner, and a key that sees everything. `job` may be NULL: its
+ * owner is not known. */
 bool hearth_caller_sees(const struct hearth_caller *caller, const struct hearth_job *job);
-/* True when the exchange brings a key that is good here, and whose it is then. Any thread. */
+/* True when the exchange brings a key that is good here; fills the caller then. Any thread. */
 bool hearth_api_authorize(struct hearth_api *api, const struct hearth_http_exchange *exchange,
                           struct hearth_caller *caller);
 
@@ -201,8 +205,8 @@ bool hearth_key_limits_route(const struct hearth_caller *caller, const struct he
 bool hearth_key_limits_ask(const struct hearth_caller *caller, const struct hearth_route *route, bool take,
                            struct hearth_api_error *error);
 void hearth_key_limits_end(const struct hearth_job *job);
-/* Worker: whether the owner may keep more (`session`: one more conversation, too); fills the job's error. */
-bool hearth_key_limits_store(struct hearth_job *job, bool session);
+/* Worker: whether the owner may keep more (`session`: one more conversation, too). */
+bool hearth_key_limits_store(const struct hearth_job *job, bool session, struct hearth_api_error *error);
 /* Says in the answer's headers what is left. */
 void hearth_key_limits_tell(const struct hearth_caller *caller, struct hearth_http_exchange *exchange);
 
@@ -212,7 +216,7 @@ void hearth_key_limits_tell(const struct hearth_caller *caller, struct hearth_ht
 void hearth_access_log_error(const struct hearth_http_exchange *exchange, const struct hearth_api_error *error);
 /* Something that was stored is gone, because a request wanted it. `id` may be a client's text. */
 void hearth_access_log_deleted(const struct hearth_job *job, const char *kind, const char *id, unsigned turns);
-/* Notes of a new job who its client is, and how many requests are in front of it. */
+/* Notes the client of a new job, and how many requests are in front of it. */
 void hearth_access_take_client(struct hearth_job *job, const struct hearth_http_exchange *exchange);
 /* A job is over. */
 void hearth_access_log_job(const struct hearth_job *job);
@@ -221,11 +225,16 @@ void hearth_access_log_job(const struct hearth_job *job);
 
 void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_requests_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+
+/* ---- route.c ---- */
+
 /* A parameter of a query, decoded; NULL: it is not there, or out of memory. Caller frees. */
 char *hearth_api_query(const char *query, const char *name);
 
 /* The route of a request, or NULL; *path_known: there is one for the path. */
 const struct hearth_route *hearth_route_find(const char *method, const char *path, bool *path_known);
+/* True when a path is of a route's pattern. */
+bool hearth_route_matches(const struct hearth_route *route, const char *path);
 /* What the '*' number `index` of a route stands for in a path; NULL when it has not so many. Caller frees. */
 char *hearth_route_param(const struct hearth_route *route, const char *path, size_t index);
 
@@ -255,6 +264,7 @@ json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, co
 /* The same in llama-server's. */
 json_t *hearth_api_error_json_native(const struct hearth_api_error *error);
 /* True for a client that speaks Anthropic's API: by its path, or by its anthropic-version header. */
+bool hearth_api_is_anthropic_path(const char *path);
 bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange);
 /* Fills the error of a request that the service did not take: as above, and when to try again. Returns false. */
 bool hearth_api_fail_submit(struct hearth_api *api, struct hearth_api_error *error, int err,
@@ -271,13 +281,15 @@ void hearth_api_http_error(void *user, int status, const char *message, const ch
 /* ---- json.c ---- */
 
 /* A string; bytes that are not UTF-8 become U+FFFD. NULL: out of memory. */
-json_t *hearth_json_text(const char *text, size_t len);
+json_t *hearth_api_json_text(const char *text, size_t len);
 /* A number; what JSON has no word for becomes 0. */
-json_t *hearth_json_real(double value);
+json_t *hearth_api_json_real(double value);
+/* What a text of the store holds; NULL: nothing, or out of memory. */
+json_t *hearth_api_json_read(const struct hearth_buf *text);
 /* Appends the value's text and gives the value up. False: `value` was NULL, or out of memory. */
-bool hearth_json_write(json_t *value, struct hearth_buf *out);
+bool hearth_api_json_write(json_t *value, struct hearth_buf *out);
 /* Ends the exchange with a value, which is given up (NULL: answers 503, out of memory). */
-void hearth_json_respond(struct hearth_http_exchange *exchange, int status, json_t *value);
+void hearth_api_json_respond(struct hearth_http_exchange *exchange, int status, json_t *value);
 
 /* ---- fields.c ---- */
 
@@ -293,21 +305,26 @@ struct hearth_field {
 
 /* metadata: at most 16 pairs of strings. NULL is allowed. */
 bool hearth_metadata_check(const json_t *metadata, struct hearth_api_error *error);
+/* That of a body, as a session has it; and back, an object in any case. */
+bool hearth_metadata_read(const json_t *body, struct hearth_buf *out, struct hearth_api_error *error);
+json_t *hearth_metadata_json(const struct hearth_buf *text);
 /* Reads fields of `object` into the struct at `out`. What is absent or null is left as it is. */
 bool hearth_fields_read(const json_t *object, const struct hearth_field *fields, size_t count, void *out,
                         struct hearth_api_error *error);
+/* The code of an error about a value that is missing, or of another type than it should be. */
+const char *hearth_fields_code(const json_t *value);
 /* An integer (1.0 is one too). False: it is none, or has no place in 64 bits. */
-bool hearth_json_integer(const json_t *value, int64_t *out);
+bool hearth_api_json_integer(const json_t *value, int64_t *out);
 /* A token id of the vocabulary. */
-bool hearth_json_token(const struct hearth_api *api, const json_t *value, hearth_token *out);
+bool hearth_api_json_token(const struct hearth_api *api, const json_t *value, hearth_token *out);
 /* The field, or NULL when it is absent or null. */
-json_t *hearth_json_get(const json_t *object, const char *name);
+json_t *hearth_api_json_get(const json_t *object, const char *name);
 
 /* ---- generation.c ---- */
 
 #define HEARTH_PROMPT_MARKS_MAX 24
 
-struct hearth_prompt {
+struct hearth_api_prompt {
     struct hearth_tokens tokens;
     int32_t marks[HEARTH_PROMPT_MARKS_MAX];
     size_t mark_count;
@@ -322,7 +339,6 @@ struct hearth_breakpoint {
                        system text */
     size_t upto;    /* bytes of its content; SIZE_MAX: its end */
     int64_t ttl_us;
-    size_t offset; /* into the rendered prompt, once there is one */
 };
 
 #define HEARTH_BREAKPOINTS_MAX 4
@@ -339,11 +355,7 @@ struct hearth_generation {
     bool stream, include_usage, cache, echo, return_tokens;
     bool speculate, progress; /* urgency.c's, as is: */
     enum hearth_class priority;
-    struct hearth_pin pins[HEARTH_PINS_MAX]; /* of the first prompt, ascending */
-    size_t pin_count;
     struct hearth_digest salt; /* of the API key and of cache_salt; state and transcripts are shared within it */
-    struct hearth_prompt *prompts;
-    size_t prompt_count;
     struct hearth_breakpoint breakpoints[HEARTH_BREAKPOINTS_MAX];
     size_t breakpoint_count;
 };
@@ -353,16 +365,16 @@ struct hearth_generation {
  * `plain`: it is the latter, which have no tools. */
 bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bool plain,
                             struct hearth_generation *generation, struct hearth_api_error *error);
-bool hearth_generation_alloc_prompts(struct hearth_generation *generation, size_t count,
+/* False: so many prompts make too many choices. */
+bool hearth_generation_check_choices(const struct hearth_generation *generation, size_t prompt_count,
                                      struct hearth_api_error *error);
 void hearth_generation_finish(struct hearth_generation *generation);
 /* Fields that ask for what is not there: each may be null, or say that it is not wanted. */
 bool hearth_generation_check_supported(const json_t *body, bool plain, struct hearth_api_error *error);
 
-/* ---- salt.c: who shares state with whom ---- */
+/* ---- salt.c: the requests that share state ---- */
 
 /* The salt of an API key. False: out of memory. */
-bool hearth_salt_of_owner(const char *name, struct hearth_digest *out);
 bool hearth_salt_of_owner(const char *name, struct hearth_digest *out);
 bool hearth_salt_of_key(const char *key, struct hearth_digest *out);
 /* Mixes a request's cache_salt, if it has one, into the salt of its key. */
@@ -370,73 +382,50 @@ bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hea
 
 /* ---- chat_request.c, tools.c, format.c: what a chat request asks of its template ---- */
 
-/* `request` borrows from here, and the messages from the job's history. */
-struct hearth_chat_options {
+/* As the body says it. `request` borrows from here and has no messages. */
+struct hearth_api_chat_options {
     struct hearth_chat_request request;
-    json_t *tools;                  /* those of the request that are not deferred; NULL: none. The head of the prompt
-                                       describes request.tools: these, or what the conversation began with */
-    json_t *deferred;               /* those that it does not: messages may refer to them; NULL: none */
-    json_t *loaded;                 /* tools that messages describe; NULL: none */
-    json_t *removed;                /* names that messages have taken away, as members; NULL: none */
-    json_t *offered;                /* those that the reply may call; NULL: all of request.tools */
-    json_t *known;                  /* those that earlier replies may have called; NULL: request.tools */
-    struct hearth_toolset *toolset; /* what the prompt describes, and where; NULL: no tools */
-    struct hearth_digest said;      /* the chain over the messages, for toolsets */
-    bool defers;                    /* tools with "defer_loading" are deferred: messages can refer to them */
+    json_t *tools;    /* those of the request that are not deferred; NULL: none. The head of the prompt
+                         describes request.tools: these, or what the conversation began with */
+    json_t *deferred; /* those that it does not: messages may refer to them; NULL: none */
+    json_t *loaded;   /* tools that messages describe; NULL: none */
+    json_t *removed;  /* names that messages have taken away, as members; NULL: none */
+    json_t *offered;  /* those that the reply may call; NULL: all of request.tools */
+    bool defers;      /* tools with "defer_loading" are deferred: messages can refer to them */
     json_t *schema;
     char *grammar;
     json_t *kwargs;
     int32_t reasoning_budget;       /* tokens; -1: no limit */
     char *reasoning_budget_message; /* or NULL */
     bool functions;                 /* tools came as "functions", so a call goes out as "function_call" */
-    struct hearth_chat_format *format;
 };
-
-/* Worker: reads everything of a chat request into job->chat and job->history, and gets the format of its replies. */
-bool hearth_chat_request_read(struct hearth_job *job, const json_t *body);
-/* The last part of it: options and messages are there. */
-bool hearth_chat_request_ready(struct hearth_job *job);
-/* Worker: after that, the prompt, the shape of the reply, and the reply itself where it was written beforehand. */
-bool hearth_chat_request_prompt(struct hearth_job *job);
-/* Frees what a chat or a constrained completion has added to a job and its choices, the conversation excepted. */
-void hearth_job_finish_chat(struct hearth_job *job);
 
 /* tools.c: tools, tool_choice, parallel_tool_calls, and their old names functions and function_call. `options` is
  * zeroed but for `defers`. */
-bool hearth_tools_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
-                       struct hearth_api_error *error);
+bool hearth_api_tools_read(const struct hearth_api *api, const json_t *body, struct hearth_api_chat_options *options,
+                           struct hearth_api_error *error);
 
 /* loading.c: tools that come with a message. Those that take `text` append to the message's; tools are of the form that
- * hearth_tools_read() makes. False: out of memory. */
-const char *hearth_tool_name(const json_t *tool);
+ * hearth_api_tools_read() makes. False: out of memory. */
+const char *hearth_api_tool_name(const json_t *tool);
 /* The tool of that name, or NULL. */
-json_t *hearth_tool_find(const json_t *tools, const char *name);
+json_t *hearth_api_tool_find(const json_t *tools, const char *name);
 /* Appends a definition as a message holds it, in a line of its own. */
-bool hearth_tool_describe(const json_t *tool, struct hearth_buf *text);
+bool hearth_api_tool_describe(const json_t *tool, struct hearth_buf *text);
 /* The message refers to a tool. A deferred one is described and may be called from here on; another one is named. */
-bool hearth_tools_load(struct hearth_chat_options *options, const char *name, struct hearth_buf *text);
+bool hearth_api_tools_load(struct hearth_api_chat_options *options, const char *name, struct hearth_buf *text);
 /* The message defines a tool, also in the place of one of the same name. A reference is taken. */
-bool hearth_tools_add(struct hearth_chat_options *options, json_t *tool, struct hearth_buf *text);
+bool hearth_api_tools_add(struct hearth_api_chat_options *options, json_t *tool, struct hearth_buf *text);
 /* The message takes a tool away: it stays described, and may not be called from here on. */
-bool hearth_tools_remove(struct hearth_chat_options *options, const char *name, struct hearth_buf *text);
+bool hearth_api_tools_remove(struct hearth_api_chat_options *options, const char *name, struct hearth_buf *text);
 /* Begins a line that says that what follows can be called from here on, unless the text ends with definitions. */
-bool hearth_tools_announce(struct hearth_buf *text);
-/* All messages are read, and recall.c has said what the prompt describes: what the reply may call, where tool_choice
- * has not said so, and what earlier ones may have called. */
-bool hearth_tools_settle(struct hearth_chat_options *options);
-
-/* recall.c: what the conversation's prompts have described before. Worker, once all messages are read: the prompt goes
- * on with it. False: job->error is filled. */
-bool hearth_tools_recall(struct hearth_job *job);
-/* There is a reply. */
-void hearth_tools_remember(struct hearth_job *job, const struct hearth_message *reply);
-
+bool hearth_api_tools_announce(struct hearth_buf *text);
 /* format.c: response_format, json_schema, grammar. After the tools. */
-bool hearth_response_format_read(const json_t *body, struct hearth_chat_options *options,
+bool hearth_response_format_read(const json_t *body, struct hearth_api_chat_options *options,
                                  struct hearth_api_error *error);
 /* format.c: reasoning_format, reasoning_effort, thinking and its budget, chat_template_kwargs. */
-bool hearth_reasoning_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
-                           struct hearth_api_error *error);
+bool hearth_api_reasoning_read(const struct hearth_api *api, const json_t *body,
+                               struct hearth_api_chat_options *options, struct hearth_api_error *error);
 
 /* ---- body.c: a chat's body, of which only what is new is parsed ---- */
 
@@ -471,9 +460,12 @@ bool hearth_history_add(struct hearth_history *history, struct hearth_message *m
 /* Likewise, for a message that a client has sent: one that is empty is left out. */
 bool hearth_history_add_sent(struct hearth_history *history, struct hearth_message *message);
 
+/* Appends messages [first, end) of another history. False: out of memory. */
+bool hearth_history_append(struct hearth_history *to, const struct hearth_history *from, size_t first, size_t end);
+
 /* messages.c: adds the ids of a message's calls to a set, the keys of an object, which is made when `*ids` is NULL: a
  * result is looked up in it, and a request may have as many of them as its body holds. False: out of memory. */
-bool hearth_call_ids_add(json_t **ids, const struct hearth_message *message);
+bool hearth_api_call_ids_add(json_t **ids, const struct hearth_message *message);
 
 /* ---- content.c: content that is not text ---- */
 
@@ -482,26 +474,21 @@ bool hearth_content_is_known(const char *type);
 /* Appends the note for a part of any dialect to `text`, and what it says of the part to `unseen` (or NULL), a line.
  * False: out of memory. */
 bool hearth_content_note(const json_t *part, struct hearth_buf *text, struct hearth_buf *unseen);
+/* A buffer's text with a NUL, for a message; `len` (or NULL) becomes its length. NULL: out of memory. Caller frees. */
+char *hearth_content_take(struct hearth_buf *text, size_t *len);
 /* What responses say of notes, as strings; NULL: there are none, or out of memory. */
 json_t *hearth_content_warnings(const struct hearth_history *history);
 /* The same as a header of a response that has not begun. */
 void hearth_content_warn(const struct hearth_history *history, struct hearth_http_exchange *exchange);
 
-/* messages.c: reads the body's messages into job->history. */
-bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hearth_api_error *error);
 /* messages.c: takes lines that change without meaning anything out of a system or developer text of `*len` bytes and a
  * NUL, with their newlines: those that --strip-line names, and the billing line that Claude Code writes. */
-void hearth_text_strip_lines(const struct hearth_api *api, char *text, size_t *len);
+void hearth_api_text_strip_lines(const struct hearth_api *api, char *text, size_t *len);
 /* The same for the content of a message, before it is sealed. */
-void hearth_message_strip_lines(const struct hearth_api *api, struct hearth_message *message);
+void hearth_api_message_strip_lines(const struct hearth_api *api, struct hearth_message *message);
 void hearth_history_finish(struct hearth_history *history);
-/* Renders with job->chat.format and tokenises: fills generation->prompts[0] and job->conversation. */
-bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *request, struct hearth_api_error *error);
 /* A message that was begun and the reply that has gone on with it, as one. NULL: out of memory, or the reply calls. */
 struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message);
-/* A choice has ended: remembers its message and tokens. `stop`: the stop string that ended it, or NULL. */
-void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop);
-void hearth_conversation_destroy(struct hearth_job *job);
 /* Adds prepare_ms, known, sampled and divergence to a receipt. `conversation` may be NULL. */
 bool hearth_conversation_add_json(const struct hearth_conversation *conversation, json_t *receipt);
 /* Transcripts and the like of an API whose parameters are set. False: out of memory. */
@@ -519,29 +506,14 @@ const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth
 
 /* Adds a mark at a byte of the prompt's text; there are ascending and different ones only. */
 void hearth_marks_add(struct hearth_transcript_prompt *prompt, size_t offset);
-/* Adds marks where the request's breakpoints are in the rendered text, of which the prompt's text is what follows
- * `from`. */
-void hearth_breakpoints_mark(struct hearth_job *job, const struct hearth_chat_request *request,
-                             const struct hearth_chat_prompt *rendered, size_t from,
-                             struct hearth_transcript_prompt *prompt);
-/* Fills generation->pins, from where these marks have come to be. */
-void hearth_breakpoints_pin(struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
-                            const struct hearth_transcript_result *result);
+/* ---- output_constraint.c: what a reply must look like, for the service ---- */
 
-/* ---- shape.c: what a reply must look like, for the service ---- */
-
-/* Worker: turns the format of job->chat into job->shape. */
-bool hearth_shape_chat(struct hearth_job *job);
-/* Worker: a grammar of a plain completion (a schema is turned into one). */
-bool hearth_shape_text(struct hearth_job *job);
-void hearth_shape_destroy(struct hearth_shape *shape); /* NULL is allowed */
-/* Fills grammar, stops, printed tokens, thinking, call syntax and script of a request. All of it is borrowed from the
- * job until it has been submitted. */
-void hearth_choice_fill_request(struct hearth_choice *choice, struct hearth_request *request);
+void hearth_api_constraint_destroy(struct hearth_api_constraint *constraint); /* NULL is allowed */
 /* True for a stop string that the template's replies end with, as opposed to one that the client asked for. */
-bool hearth_shape_is_end(const struct hearth_shape *shape, const char *stop);
+bool hearth_api_constraint_is_end(const struct hearth_api_constraint *constraint, const char *stop);
 /* How many of a reply's tokens are reasoning, tags included. */
-size_t hearth_shape_reasoning_tokens(const struct hearth_shape *shape, const struct hearth_tokens *sampled);
+size_t hearth_api_constraint_reasoning_tokens(const struct hearth_api_constraint *constraint,
+                                              const struct hearth_tokens *sampled);
 /* Grammars that were found to be good; thread-safe. NULL: out of memory. */
 struct hearth_grammars *hearth_grammars_create(void);
 void hearth_grammars_destroy(struct hearth_grammars *grammars); /* NULL is allowed */
@@ -551,59 +523,49 @@ void hearth_grammars_destroy(struct hearth_grammars *grammars); /* NULL is allow
 /* Reads a file of JSON lines. Errors: IO, INVALID (`msg` names the line), NOMEM. */
 int hearth_script_load(const char *path, struct hearth_script **out, struct hearth_errmsg *msg);
 void hearth_script_destroy(struct hearth_script *script); /* NULL is allowed */
-/* The tokens of the first reply that is for such a request and not used up, appended to `out`; *found is false, and
- * nothing appended, when there is none. Any thread. Errors: NOMEM and those of tokenize. */
-int hearth_script_reply(struct hearth_script *script, struct hearth_engine *engine,
-                        const struct hearth_chat_options *options, struct hearth_tokens *out, bool *found);
-
 /* ---- prompt.c ---- */
 
-/* Tokenises text as a prompt. `param` is named when it is too long or empty. */
-bool hearth_prompt_from_text(const struct hearth_api *api, const char *text, size_t len, const char *param,
-                             struct hearth_prompt *prompt, struct hearth_api_error *error);
 /* False: with `room_tokens` (at least 1) for a reply the prompt does not fit the context, or it is empty. */
-bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, int32_t room_tokens,
-                                const char *param, struct hearth_api_error *error);
+bool hearth_api_prompt_check_length(const struct hearth_api *api, const struct hearth_api_prompt *prompt,
+                                    int32_t room_tokens, const char *param, struct hearth_api_error *error);
 /* False: `len` bytes of text have more tokens than fit, however they are tokenised. */
-bool hearth_prompt_check_text(const struct hearth_api *api, size_t len, int32_t room_tokens, const char *param,
-                              struct hearth_api_error *error);
+bool hearth_api_prompt_check_text(const struct hearth_api *api, size_t len, int32_t room_tokens, const char *param,
+                                  struct hearth_api_error *error);
 /* What a prompt leaves for a reply of at most `max_tokens` (-1: any) in dialects whose clients compact when a prompt is
  * too long. They cut the history down to what just fits, and have the summary written into what is left: with no room
  * it ends at once, and their sessions with it. */
-int32_t hearth_prompt_room(const struct hearth_api *api, int32_t max_tokens);
+int32_t hearth_api_prompt_room(const struct hearth_api *api, int32_t max_tokens);
 
 /* ---- lora.c ---- */
 
 /* False: `wanted` (llama-server's [{"id", "scale"}], NULL: nothing) is not what is loaded. */
 bool hearth_lora_check(const struct hearth_api *api, const json_t *wanted, struct hearth_api_error *error);
 
-/* ---- elsewhere.c ---- */
+/* ---- missing_routes.c ---- */
 
 /* What to do instead of asking for a route of llama-server that is not here; NULL: it is none. */
-const char *hearth_elsewhere(const char *method, const char *path);
+const char *hearth_api_missing_route(const char *method, const char *path);
 
 /* ---- endpoints ---- */
 
-bool hearth_chat_completions_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_api_chat_completions_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_completions_prepare(struct hearth_job *job, const json_t *body);
-/* The part of it that reads "prompt" into job->generation. */
-bool hearth_completions_prompts(struct hearth_job *job, const json_t *body);
 bool hearth_completion_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_infill_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_chat_tokens_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_api_chat_tokens_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_apply_template_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body);
 bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_sessions_create_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_sessions_get_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_sessions_delete_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_sessions_fork_prepare(struct hearth_job *job, const json_t *body);
-bool hearth_sessions_warm_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_api_sessions_create_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_api_sessions_list_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_api_sessions_get_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_api_sessions_delete_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_api_sessions_fork_prepare(struct hearth_job *job, const json_t *body);
+bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *body);
 void hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
-void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
+void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *exchange);
 bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body);

@@ -12,18 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct scan {
+struct body_scan {
     const char *text;
     size_t len, pos;
 };
 
-static void skip_space(struct scan *scan) {
+static void skip_space(struct body_scan *scan) {
     while (scan->pos < scan->len && strchr(" \t\r\n", scan->text[scan->pos]) != NULL && scan->text[scan->pos] != '\0') {
         scan->pos++;
     }
 }
 
-static bool take(struct scan *scan, char c) {
+static bool take(struct body_scan *scan, char c) {
     skip_space(scan);
     if (scan->pos == scan->len || scan->text[scan->pos] != c) {
         return false;
@@ -33,7 +33,7 @@ static bool take(struct scan *scan, char c) {
 }
 
 /* Past a string that begins here. */
-static bool skip_string(struct scan *scan) {
+static bool skip_string(struct body_scan *scan) {
     size_t at = scan->pos + 1;
     for (;;) {
         const char *quote = at < scan->len ? memchr(scan->text + at, '"', scan->len - at) : NULL;
@@ -53,7 +53,7 @@ static bool skip_string(struct scan *scan) {
 }
 
 /* Past a value that begins here. */
-static bool skip_value(struct scan *scan) {
+static bool skip_value(struct body_scan *scan) {
     int depth = 0;
     while (scan->pos < scan->len) {
         char c = scan->text[scan->pos];
@@ -87,7 +87,7 @@ static bool add_item(struct hearth_body *body, const char *bytes, size_t len) {
 }
 
 /* Tells the elements of the array apart whose '[' has just been taken. */
-static bool split_elements(struct scan *scan, struct hearth_body *body) {
+static bool split_elements(struct body_scan *scan, struct hearth_body *body) {
     skip_space(scan);
     if (take(scan, ']')) {
         return true;
@@ -103,7 +103,7 @@ static bool split_elements(struct scan *scan, struct hearth_body *body) {
 }
 
 /* Finds the array of the body's "messages": [*begin, *end) is what stands between its brackets. */
-static bool split(struct scan *scan, struct hearth_body *body, size_t *begin, size_t *end) {
+static bool split(struct body_scan *scan, struct hearth_body *body, size_t *begin, size_t *end) {
     static const char name[] = "\"messages\"";
     bool found = false;
     if (!take(scan, '{')) {
@@ -159,7 +159,7 @@ static bool parse_new(struct hearth_message_cache *message_cache, struct hearth_
 
 json_t *hearth_body_parse_new(struct hearth_message_cache *message_cache, struct hearth_digest salt, const char *text,
                               size_t len, struct hearth_body *body) {
-    struct scan scan = {text, len, 0};
+    struct body_scan scan = {text, len, 0};
     struct hearth_buf rest = {0};
     size_t begin = 0, end = 0;
     json_t *value = NULL;

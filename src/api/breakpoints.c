@@ -90,22 +90,21 @@ static size_t find(const struct hearth_job *job, const struct hearth_chat_reques
     return end_of(job, request, rendered, offsets, index);
 }
 
-void hearth_breakpoints_mark(struct hearth_job *job, const struct hearth_chat_request *request,
-                             const struct hearth_chat_prompt *rendered, size_t from,
-                             struct hearth_transcript_prompt *prompt) {
-    struct hearth_generation *generation = &job->generation;
+void hearth_breakpoints_mark(const struct hearth_job *job, const struct hearth_chat_prompt *rendered, size_t from,
+                             struct hearth_transcript_prompt *prompt, struct hearth_api_rendered *out) {
+    const struct hearth_generation *generation = &job->parsed.generation;
+    const struct hearth_chat_request *request = &job->resolved.request;
     size_t *offsets = generation->breakpoint_count > 0 ? calloc(request->message_count, sizeof *offsets) : NULL;
     if (offsets == NULL) {
-        return; /* none, or less is kept: nobody's answer depends on it */
+        return; /* none, or less is kept: no answer depends on it */
     }
     hearth_chat_locate(request, rendered, offsets);
     for (size_t i = 0; i < generation->breakpoint_count; i++) {
-        struct hearth_breakpoint *point = &generation->breakpoints[i];
-        const size_t at = find(job, request, rendered, offsets, point);
-        point->offset = HEARTH_CHAT_NO_MARK;
+        const size_t at = find(job, request, rendered, offsets, &generation->breakpoints[i]);
+        out->breakpoints[i] = HEARTH_CHAT_NO_MARK;
         if (at != HEARTH_CHAT_NO_MARK && at >= from && at <= rendered->text.len) {
-            point->offset = at - from;
-            hearth_marks_add(prompt, point->offset);
+            out->breakpoints[i] = at - from;
+            hearth_marks_add(prompt, at - from);
         }
     }
     free(offsets);
@@ -113,35 +112,35 @@ void hearth_breakpoints_mark(struct hearth_job *job, const struct hearth_chat_re
 
 /* ---- where they are in the tokens ---- */
 
-static void add_pin(struct hearth_generation *generation, int32_t position, int64_t ttl_us) {
-    struct hearth_pin *pins = generation->pins;
-    size_t at = generation->pin_count;
+static void add_pin(struct hearth_api_rendered *out, int32_t position, int64_t ttl_us) {
+    struct hearth_pin *pins = out->pins;
+    size_t at = out->pin_count;
     while (at > 0 && pins[at - 1].position >= position) {
         at--;
     }
-    if (at < generation->pin_count && pins[at].position == position) {
+    if (at < out->pin_count && pins[at].position == position) {
         pins[at].ttl_us = pins[at].ttl_us > ttl_us ? pins[at].ttl_us : ttl_us;
         return;
     }
-    HEARTH_ASSERT(generation->pin_count < HEARTH_PINS_MAX);
-    memmove(pins + at + 1, pins + at, (generation->pin_count - at) * sizeof *pins);
+    HEARTH_ASSERT(out->pin_count < HEARTH_PINS_MAX);
+    memmove(pins + at + 1, pins + at, (out->pin_count - at) * sizeof *pins);
     pins[at] = (struct hearth_pin){.position = position, .ttl_us = ttl_us};
-    generation->pin_count++;
+    out->pin_count++;
 }
 
-void hearth_breakpoints_pin(struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
-                            const struct hearth_transcript_result *result) {
-    struct hearth_generation *generation = &job->generation;
+void hearth_breakpoints_pin(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
+                            const struct hearth_transcript_result *result, struct hearth_api_rendered *out) {
+    const struct hearth_generation *generation = &job->parsed.generation;
     for (size_t i = 0; i < generation->breakpoint_count; i++) {
         const struct hearth_breakpoint *point = &generation->breakpoints[i];
         int32_t position = point->message == 0 && point->upto == SIZE_MAX ? (int32_t)result->tokens.n : 0;
         for (size_t k = 0; k < prompt->mark_count; k++) {
-            if (prompt->marks[k] == point->offset && result->placed[k] > 0) {
+            if (prompt->marks[k] == out->breakpoints[i] && result->placed[k] > 0) {
                 position = result->placed[k];
             }
         }
         if (position > 0) {
-            add_pin(generation, position, point->ttl_us);
+            add_pin(out, position, point->ttl_us);
         }
     }
 }

@@ -10,8 +10,8 @@
 
 /* logprobs: true, with up to 20 alternatives per token by top_logprobs. */
 static bool read_logprobs(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
-    const json_t *wanted = hearth_json_get(body, "logprobs");
-    const json_t *top = hearth_json_get(body, "top_logprobs");
+    const json_t *wanted = hearth_api_json_get(body, "logprobs");
+    const json_t *top = hearth_api_json_get(body, "top_logprobs");
     int64_t count = 0;
     if (wanted != NULL && !json_is_boolean(wanted)) {
         return hearth_api_fail(error, 400, "invalid_type", "logprobs", "logprobs must be true or false");
@@ -19,7 +19,7 @@ static bool read_logprobs(const json_t *body, struct hearth_generation *generati
     if (top != NULL && !json_is_true(wanted)) {
         return hearth_api_fail(error, 400, "invalid_value", "top_logprobs", "top_logprobs needs logprobs to be true");
     }
-    if (top != NULL && (!hearth_json_integer(top, &count) || count < 0 || count > HEARTH_LOGPROBS_MAX)) {
+    if (top != NULL && (!hearth_api_json_integer(top, &count) || count < 0 || count > HEARTH_LOGPROBS_MAX)) {
         return hearth_api_fail(error, 400, "invalid_value", "top_logprobs",
                                "top_logprobs must be an integer from 0 to %d", HEARTH_LOGPROBS_MAX);
     }
@@ -35,14 +35,14 @@ static const char *finish_reason(const struct hearth_choice *choice) {
         return hearth_finish_text(HEARTH_FINISH_LENGTH);
     }
     if (choice->message->call_count > 0) {
-        return choice->job->chat.functions ? "function_call" : "tool_calls";
+        return choice->job->parsed.chat.functions ? "function_call" : "tool_calls";
     }
     return hearth_finish_text(choice->finish);
 }
 
 static json_t *function_json(const struct hearth_call *call) {
-    return json_pack("{s:o, s:o}", "name", hearth_json_text(call->name, strlen(call->name)), "arguments",
-                     hearth_json_text(call->arguments, strlen(call->arguments)));
+    return json_pack("{s:o, s:o}", "name", hearth_api_json_text(call->name, strlen(call->name)), "arguments",
+                     hearth_api_json_text(call->arguments, strlen(call->arguments)));
 }
 
 static json_t *calls_json(const struct hearth_message *message) {
@@ -63,14 +63,14 @@ static json_t *message_json(const struct hearth_choice *choice) {
     const struct hearth_message *message = choice->message;
     bool silent = message->content_len == 0 && message->call_count > 0;
     json_t *value = json_pack("{s:s, s:o}", "role", "assistant", "content",
-                              silent ? json_null() : hearth_json_text(message->content, message->content_len));
+                              silent ? json_null() : hearth_api_json_text(message->content, message->content_len));
     bool ok = value != NULL;
     if (ok && message->reasoning != NULL) {
         ok = json_object_set_new(value, "reasoning_content",
-                                 hearth_json_text(message->reasoning, strlen(message->reasoning))) == 0;
+                                 hearth_api_json_text(message->reasoning, strlen(message->reasoning))) == 0;
     }
     if (ok && message->call_count > 0) {
-        ok = choice->job->chat.functions
+        ok = choice->job->parsed.chat.functions
                  ? json_object_set_new(value, "function_call", function_json(&message->calls[0])) == 0
                  : json_object_set_new(value, "tool_calls", calls_json(message)) == 0;
     }
@@ -93,7 +93,7 @@ static json_t *chat_first(const struct hearth_choice *choice) {
 
 /* A piece of a call: the first one has id and name. */
 static json_t *call_piece(const struct hearth_chat_delta *delta, bool functions) {
-    json_t *arguments = hearth_json_text(delta->arguments != NULL ? delta->arguments : "", delta->arguments_len);
+    json_t *arguments = hearth_api_json_text(delta->arguments != NULL ? delta->arguments : "", delta->arguments_len);
     json_t *function = json_pack("{s:s*, s:o}", "name", delta->call_name, "arguments", arguments);
     if (functions) {
         return function;
@@ -106,15 +106,15 @@ static json_t *call_piece(const struct hearth_chat_delta *delta, bool functions)
 }
 
 static json_t *chat_delta(const struct hearth_choice *choice, const struct hearth_chat_delta *delta, json_t *logprobs) {
-    bool functions = choice->job->chat.functions;
+    bool functions = choice->job->parsed.chat.functions;
     json_t *value = json_object();
     bool ok = value != NULL;
     if (ok && delta->reasoning != NULL) {
         ok = json_object_set_new(value, "reasoning_content",
-                                 hearth_json_text(delta->reasoning, delta->reasoning_len)) == 0;
+                                 hearth_api_json_text(delta->reasoning, delta->reasoning_len)) == 0;
     }
     if (ok && delta->content != NULL) {
-        ok = json_object_set_new(value, "content", hearth_json_text(delta->content, delta->content_len)) == 0;
+        ok = json_object_set_new(value, "content", hearth_api_json_text(delta->content, delta->content_len)) == 0;
     }
     if (ok && delta->call != HEARTH_CHAT_NO_CALL) {
         ok = json_object_set_new(value, functions ? "function_call" : "tool_calls", call_piece(delta, functions)) == 0;
@@ -148,44 +148,66 @@ static const struct hearth_choices_form chat_form = {
     .logprobs = chat_logprobs,
 };
 
-bool hearth_chat_completions_prepare(struct hearth_job *job, const json_t *body) {
-    struct hearth_api *api = job->api;
-    struct hearth_generation *generation = &job->generation;
-    if (!hearth_generation_read(api, body, false, generation, &job->error) ||
-        !read_logprobs(body, generation, &job->error) || !hearth_generation_alloc_prompts(generation, 1, &job->error) ||
-        !hearth_chat_request_read(job, body) || !hearth_chat_request_prompt(job)) {
-        return false;
-    }
-    job->dialect = &chat_form.dialect;
-    return true;
+/* ---- the road ---- */
+
+static bool parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                  struct hearth_api_error *error) {
+    return hearth_generation_read(job->api, body, false, &out->generation, error) &&
+           read_logprobs(body, &out->generation, error) && hearth_api_chat_parse(job, body, out, error);
+}
+
+static bool resolve(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    return hearth_api_chat_resolve(job, out, error) && hearth_history_resolve(job, out, error);
+}
+
+bool hearth_api_chat_completions_prepare(struct hearth_job *job, const json_t *body) {
+    static const struct hearth_api_road road = {
+        .parse = parse, .resolve = resolve, .render = hearth_api_chat_render, .dialect = &chat_form.dialect};
+    return hearth_api_road_walk(job, &road, body);
+}
+
+static bool parse_to_count(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                           struct hearth_api_error *error) {
+    return hearth_generation_read(job->api, body, false, &out->generation, error) &&
+           hearth_api_chat_parse(job, body, out, error);
+}
+
+static json_t *count(const struct hearth_job *job, struct hearth_api_error *error) {
+    (void)error;
+    return json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
+                     (json_int_t)job->rendered.prompts[0].tokens.n);
 }
 
 /* The exact length of a chat's prompt, whether it fits or not. */
-bool hearth_chat_tokens_prepare(struct hearth_job *job, const json_t *body) {
-    struct hearth_generation *generation = &job->generation;
-    if (!hearth_generation_read(job->api, body, false, generation, &job->error) ||
-        !hearth_generation_alloc_prompts(generation, 1, &job->error) || !hearth_chat_request_read(job, body) ||
-        (!hearth_chat_request_prompt(job) && job->error.ctx_tokens == 0)) {
-        return false;
+bool hearth_api_chat_tokens_prepare(struct hearth_job *job, const json_t *body) {
+    static const struct hearth_api_road road = {
+        .parse = parse_to_count, .resolve = resolve, .render = hearth_api_chat_render, .answer = count};
+    return hearth_api_road_walk(job, &road, body);
+}
+
+static bool parse_to_print(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                           struct hearth_api_error *error) {
+    return hearth_generation_check_supported(body, false, error) && hearth_api_chat_parse(job, body, out, error);
+}
+
+static json_t *print_prompt(const struct hearth_job *job, struct hearth_api_error *error) {
+    struct hearth_chat_prompt rendered = {0};
+    struct hearth_errmsg reason = {{0}};
+    json_t *answer = NULL;
+    int rc = hearth_chat_render(job->api->chat, &job->resolved.request, job->resolved.format, &rendered, &reason);
+    if (rc == HEARTH_OK) {
+        rendered.text.len = hearth_guards_strip((char *)rendered.text.data, rendered.text.len);
+        answer =
+            json_pack("{s:o}", "prompt", hearth_api_json_text((const char *)rendered.text.data, rendered.text.len));
+    } else {
+        hearth_api_fail_err(error, rc, &reason);
     }
-    return hearth_job_respond(job, json_pack("{s:s, s:I}", "object", "response.input_tokens", "input_tokens",
-                                             (json_int_t)generation->prompts[0].tokens.n));
+    hearth_chat_prompt_finish(&rendered);
+    return answer;
 }
 
 bool hearth_apply_template_prepare(struct hearth_job *job, const json_t *body) {
-    struct hearth_chat_prompt rendered = {0};
-    struct hearth_errmsg why = {{0}};
-    if (!hearth_generation_check_supported(body, false, &job->error) || !hearth_chat_request_read(job, body)) {
-        return false;
-    }
-    int rc = hearth_chat_render(job->api->chat, &job->chat.request, job->chat.format, &rendered, &why);
-    bool ok = rc == HEARTH_OK || hearth_api_fail_err(&job->error, rc, &why);
-    if (ok) {
-        rendered.text.len = hearth_guards_strip((char *)rendered.text.data, rendered.text.len);
-        json_t *prompt = hearth_json_text((const char *)rendered.text.data, rendered.text.len);
-        ok = hearth_json_write(json_pack("{s:o}", "prompt", prompt), &job->response) ||
-             hearth_api_fail_nomem(&job->error);
-    }
-    hearth_chat_prompt_finish(&rendered);
-    return ok;
+    static const struct hearth_api_road road = {
+        .parse = parse_to_print, .resolve = hearth_api_chat_resolve, .answer = print_prompt};
+    return hearth_api_road_walk(job, &road, body);
 }

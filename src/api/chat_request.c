@@ -3,24 +3,23 @@
  * An assistant's message at the end is continued, as in llama-server: the reply goes on where it ends. A request can
  * say so (continue_final_message) or forbid it (add_generation_prompt: true, then a new reply follows it). So does a
  * message that says nothing behind it. */
-#include "api/kept.h"
+#include "api/stored_turns.h"
 
 #include "session/first_values.h"
-#include "session/toolsets.h"
 #include "session/transcript.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The last message, when it is an assistant's. */
-static const struct hearth_message *last_reply(const struct hearth_history *history) {
-    const struct hearth_message *last = history->count > 0 ? history->messages[history->count - 1] : NULL;
-    return last != NULL && last->role == HEARTH_ROLE_ASSISTANT ? last : NULL;
-}
+/* ---- parse ---- */
 
-/* continue_final_message: true or false, or which part goes on: "content", "reasoning_content". */
-static bool read_continuation(const json_t *value, bool *continues, struct hearth_api_error *error) {
+/* continue_final_message: true or false, or the part that goes on: "content", "reasoning_content". */
+static bool read_continuation(const json_t *value, enum hearth_api_continues *continues,
+                              struct hearth_api_error *error) {
     const char *word = json_string_value(value);
+    if (value == NULL) {
+        return true;
+    }
     if (!json_is_boolean(value) && word == NULL) {
         return hearth_api_fail(error, 400, "invalid_type", "continue_final_message",
                                "continue_final_message must be true or false");
@@ -29,12 +28,54 @@ static bool read_continuation(const json_t *value, bool *continues, struct heart
         return hearth_api_fail(error, 400, "invalid_value", "continue_final_message",
                                "continue_final_message must be true, false, content or reasoning_content");
     }
-    *continues = word != NULL || json_is_true(value);
+    *continues = word != NULL || json_is_true(value) ? HEARTH_CONTINUES_YES : HEARTH_CONTINUES_NO;
     return true;
 }
 
-static bool check_continuation(const struct hearth_history *history, bool asked, struct hearth_api_error *error) {
-    const struct hearth_message *last = last_reply(history);
+static bool read_ending(const json_t *body, struct hearth_api_parsed *out, struct hearth_api_error *error) {
+    const json_t *prompted = hearth_api_json_get(body, "add_generation_prompt");
+    if (prompted != NULL && !json_is_boolean(prompted)) {
+        return hearth_api_fail(error, 400, "invalid_type", "add_generation_prompt",
+                               "add_generation_prompt must be true or false");
+    }
+    if (prompted != NULL) {
+        out->prompted = json_is_true(prompted) ? HEARTH_CONTINUES_YES : HEARTH_CONTINUES_NO;
+    }
+    if (!read_continuation(hearth_api_json_get(body, "continue_final_message"), &out->continues, error)) {
+        return false;
+    }
+    return out->continues != HEARTH_CONTINUES_YES || out->prompted != HEARTH_CONTINUES_YES ||
+           hearth_api_fail(error, 400, "invalid_value", "continue_final_message",
+                           "add_generation_prompt and continue_final_message exclude each other");
+}
+
+bool hearth_api_session_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                              struct hearth_api_error *error) {
+    const json_t *given = hearth_api_json_get(body, "session_id");
+    const char *name = json_string_value(given);
+    out->session_param = given != NULL ? "session_id" : "x-session-id";
+    out->has_tools = json_object_get(body, "tools") != NULL;
+    if (given != NULL && (name == NULL || strlen(name) != json_string_length(given))) {
+        return hearth_api_fail(error, 400, "invalid_type", "session_id", "session_id must be a string");
+    }
+    name = name != NULL ? name : job->session_header;
+    out->session = name != NULL ? strdup(name) : NULL;
+    return name == NULL || out->session != NULL || hearth_api_fail_nomem(error);
+}
+
+bool hearth_api_chat_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                           struct hearth_api_error *error) {
+    return hearth_api_tools_read(job->api, body, &out->chat, error) &&
+           hearth_response_format_read(body, &out->chat, error) &&
+           hearth_api_reasoning_read(job->api, body, &out->chat, error) &&
+           hearth_history_read(job, body, &out->history, error) && hearth_api_session_parse(job, body, out, error) &&
+           read_ending(body, out, error);
+}
+
+/* ---- resolve ---- */
+
+static bool check_continuation(const struct hearth_history *history, const struct hearth_message *last, bool asked,
+                               struct hearth_api_error *error) {
     const char *param = asked ? "continue_final_message" : "messages";
     if (last == NULL) {
         return hearth_api_fail(error, 400, "invalid_value", param, "the last message is not an assistant's");
@@ -50,132 +91,90 @@ static bool check_continuation(const struct hearth_history *history, bool asked,
     return true;
 }
 
-static bool read_ending(struct hearth_job *job, const json_t *body) {
-    const json_t *prompted = hearth_json_get(body, "add_generation_prompt");
-    const json_t *continuation = hearth_json_get(body, "continue_final_message");
-    struct hearth_chat_request *request = &job->chat.request;
-    const struct hearth_message *last = last_reply(&job->history);
-    bool asked = false;
-    if (prompted != NULL && !json_is_boolean(prompted)) {
-        return hearth_api_fail(&job->error, 400, "invalid_type", "add_generation_prompt",
-                               "add_generation_prompt must be true or false");
-    }
-    if (continuation != NULL && !read_continuation(continuation, &asked, &job->error)) {
-        return false;
-    }
-    if (asked && json_is_true(prompted)) {
-        return hearth_api_fail(&job->error, 400, "invalid_value", "continue_final_message",
-                               "add_generation_prompt and continue_final_message exclude each other");
-    }
-    request->continues = asked || (continuation == NULL && !json_is_true(prompted) && last != NULL &&
-                                   last->call_count == 0 && !job->history.ends_empty);
-    request->no_generation_prompt = !request->continues && json_is_false(prompted);
-    return !request->continues || check_continuation(&job->history, asked, &job->error);
+static bool resolve_ending(const struct hearth_api_parsed *parsed, struct hearth_api_resolved *out,
+                           struct hearth_api_error *error) {
+    const struct hearth_history *history = &out->history;
+    const struct hearth_message *last = history->count > 0 ? history->messages[history->count - 1] : NULL;
+    const bool asked = parsed->continues == HEARTH_CONTINUES_YES;
+    last = last != NULL && last->role == HEARTH_ROLE_ASSISTANT ? last : NULL;
+    out->request.continues =
+        asked || (parsed->continues == HEARTH_CONTINUES_UNSAID && parsed->prompted != HEARTH_CONTINUES_YES &&
+                  last != NULL && last->call_count == 0 && !history->ends_empty);
+    out->request.no_generation_prompt = !out->request.continues && parsed->prompted == HEARTH_CONTINUES_NO;
+    return !out->request.continues || check_continuation(history, last, asked, error);
 }
 
 /* Puts in the place of each tool the one that is equal to it and was printed first: a client that orders the members
  * of its schemas otherwise after a restart has the same prompt. */
-static void print_tools_as_before(struct hearth_job *job) {
-    struct hearth_chat_options *options = &job->chat;
-    for (size_t i = 0; i < json_array_size(options->tools); i++) {
-        json_t *tool = json_array_get(options->tools, i);
-        json_t *first = hearth_first_values_get(job->api->first_values, job->generation.salt, tool);
-        for (size_t k = 0; k < json_array_size(options->offered); k++) {
-            if (json_array_get(options->offered, k) == tool) {
-                json_array_set(options->offered, k, first);
+static void print_tools_as_before(const struct hearth_job *job, struct hearth_api_resolved *out) {
+    for (size_t i = 0; i < json_array_size(out->tools); i++) {
+        json_t *tool = json_array_get(out->tools, i);
+        json_t *first = hearth_first_values_get(job->api->first_values, job->parsed.generation.salt, tool);
+        for (size_t k = 0; k < json_array_size(out->offered); k++) {
+            if (json_array_get(out->offered, k) == tool) {
+                json_array_set(out->offered, k, first);
             }
         }
-        json_array_set_new(options->tools, i, first);
+        json_array_set_new(out->tools, i, first);
     }
 }
 
 /* The format knows the tools that are offered, the prompt all of them: it must not change with the choice. */
-static bool get_format(struct hearth_job *job) {
-    struct hearth_chat_options *options = &job->chat;
-    struct hearth_chat_request request = options->request;
-    struct hearth_errmsg why = {{0}};
-    if (options->offered != NULL) {
-        request.tools = options->offered;
+static bool get_format(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    const struct hearth_api_chat_options *sent = &job->parsed.chat;
+    struct hearth_chat_request request = out->request;
+    struct hearth_errmsg reason = {{0}};
+    if (out->offered != NULL) {
+        request.tools = out->offered;
     }
-    int rc = hearth_chat_format_get(job->api->chat, &request, &options->format, &why);
+    int rc = hearth_chat_format_get(job->api->chat, &request, &out->format, &reason);
     if (rc == HEARTH_OK) {
         return true;
     }
-    hearth_api_fail_err(&job->error, rc, &why);
+    hearth_api_fail_err(error, rc, &reason);
     if (rc == HEARTH_ERR_INVALID) {
-        job->error.code = options->grammar != NULL ? "invalid_grammar" : "unsupported_schema";
-        snprintf(job->error.param, sizeof job->error.param, "%s",
-                 options->grammar != NULL  ? "grammar"
-                 : options->schema != NULL ? "response_format"
-                                           : "tools");
+        error->code = sent->grammar != NULL ? "invalid_grammar" : "unsupported_schema";
+        snprintf(error->param, sizeof error->param, "%s",
+                 sent->grammar != NULL  ? "grammar"
+                 : sent->schema != NULL ? "response_format"
+                                        : "tools");
     }
     return false;
 }
 
-bool hearth_chat_request_read(struct hearth_job *job, const json_t *body) {
-    struct hearth_chat_options *options = &job->chat;
-    if (!hearth_tools_read(job->api, body, options, &job->error) ||
-        !hearth_response_format_read(body, options, &job->error) ||
-        !hearth_reasoning_read(job->api, body, options, &job->error)) {
-        return false;
-    }
-    return hearth_history_read(job, body, &job->error) && hearth_kept_attach_session(job, body) &&
-           read_ending(job, body) && hearth_chat_request_ready(job);
+bool hearth_api_chat_begin(const struct hearth_job *job, struct hearth_api_resolved *out,
+                           struct hearth_api_error *error) {
+    const struct hearth_api_chat_options *sent = &job->parsed.chat;
+    out->request = sent->request;
+    out->tools = json_copy(sent->tools);
+    out->offered = json_copy(sent->offered);
+    out->request.tools = out->tools;
+    return ((out->tools != NULL) == (sent->tools != NULL) && (out->offered != NULL) == (sent->offered != NULL)) ||
+           hearth_api_fail_nomem(error);
 }
 
-bool hearth_chat_request_ready(struct hearth_job *job) {
-    job->chat.request.messages = job->history.messages;
-    job->chat.request.message_count = job->history.count;
-    job->chat.request.salt = job->owner;
-    job->chat.request.specials =
-        job->api->allow_control_tokens ? NULL : hearth_transcripts_specials(job->api->transcripts);
-    print_tools_as_before(job);
-    return hearth_tools_recall(job) && (hearth_tools_settle(&job->chat) || hearth_api_fail_nomem(&job->error)) &&
-           get_format(job);
+bool hearth_api_chat_end(const struct hearth_job *job, struct hearth_api_resolved *out,
+                         struct hearth_api_error *error) {
+    out->request.messages = out->history.messages;
+    out->request.message_count = out->history.count;
+    out->request.salt = job->owner;
+    out->request.specials = job->api->allow_control_tokens ? NULL : hearth_transcripts_specials(job->api->transcripts);
+    print_tools_as_before(job, out);
+    return hearth_api_tools_recall(job, out, error) &&
+           (hearth_api_tools_fill_offered(&job->parsed.chat, out) || hearth_api_fail_nomem(error)) &&
+           get_format(job, out, error);
 }
 
-bool hearth_chat_request_prompt(struct hearth_job *job) {
-    struct hearth_api *api = job->api;
-    if (!hearth_shape_chat(job) || !hearth_history_prompt(job, &job->chat.request, &job->error)) {
-        return false;
-    }
-    if (api->script == NULL) {
-        return true;
-    }
-    const int rc = hearth_script_reply(api->script, api->engine, &job->chat, &job->script, &job->scripted);
-    return rc == HEARTH_OK || hearth_api_fail_err(&job->error, rc, NULL);
+bool hearth_api_chat_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
+                             struct hearth_api_error *error) {
+    return hearth_api_chat_begin(job, out, error) && hearth_api_stored_attach_session(job, out, error) &&
+           resolve_ending(&job->parsed, out, error) && hearth_api_chat_end(job, out, error);
 }
 
-static void finish_options(struct hearth_chat_options *options) {
-    hearth_chat_format_unref(options->format);
-    hearth_toolset_unref(options->toolset);
-    json_decref(options->known);
-    json_decref(options->tools);
-    json_decref(options->deferred);
-    json_decref(options->loaded);
-    json_decref(options->removed);
-    json_decref(options->offered);
-    json_decref(options->schema);
-    json_decref(options->kwargs);
-    free(options->grammar);
-    free(options->reasoning_budget_message);
-    *options = (struct hearth_chat_options){0};
-}
+/* ---- render ---- */
 
-void hearth_job_finish_chat(struct hearth_job *job) {
-    for (size_t i = 0; i < job->choice_count; i++) {
-        struct hearth_choice *choice = &job->choices[i];
-        if (choice->stream != NULL) {
-            hearth_chat_stream_destroy(choice->stream);
-        }
-        hearth_message_unref(choice->message);
-        hearth_tokens_finish(&choice->sampled);
-        choice->stream = NULL;
-        choice->message = NULL;
-    }
-    hearth_shape_destroy(job->shape);
-    job->shape = NULL;
-    hearth_tokens_finish(&job->script);
-    hearth_history_finish(&job->history);
-    finish_options(&job->chat);
+bool hearth_api_chat_render(const struct hearth_job *job, struct hearth_api_rendered *out,
+                            struct hearth_api_error *error) {
+    return hearth_api_prompts_alloc(1, out, error) && hearth_api_constraint_of_chat(job, out, error) &&
+           hearth_history_prompt(job, out, error) && hearth_script_render(job, out, error);
 }

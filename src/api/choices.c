@@ -12,13 +12,13 @@ static const struct hearth_choices_form *form_of(const struct hearth_job *job) {
 
 /* The members that every response and chunk has; `choices` is given up. */
 static json_t *envelope(const struct hearth_job *job, const char *object, json_t *choices) {
-    const char *model = job->generation.model != NULL ? job->generation.model : job->api->model_name;
+    const char *model = job->parsed.generation.model != NULL ? job->parsed.generation.model : job->api->model_name;
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", job->id, "object", object, "created",
                      (json_int_t)job->created_unix, "model", model, "system_fingerprint", job->api->version, "choices",
                      choices);
 }
 
-/* A tier is told to those who named one. NULL when out of memory. */
+/* A response names a tier when the request has named one. NULL when out of memory. */
 static json_t *with_tier(const struct hearth_job *job, json_t *response) {
     if (job->tier != NULL && json_object_set_new(response, "service_tier", json_string(job->tier)) < 0) {
         json_decref(response);
@@ -31,7 +31,7 @@ static json_t *with_tier(const struct hearth_job *job, json_t *response) {
 static json_t *with_cost(json_t *response, const struct hearth_tally *tally, bool usage) {
     if (response == NULL || (usage && json_object_set_new(response, "usage", hearth_usage_json(tally)) < 0) ||
         json_object_set_new(response, "timings", hearth_timings_json(tally)) < 0 ||
-        json_object_set_new(response, "hearth", hearth_receipt_json(tally)) < 0) {
+        json_object_set_new(response, "hearth", hearth_api_receipt_json(tally)) < 0) {
         json_decref(response);
         return NULL;
     }
@@ -59,7 +59,7 @@ bool hearth_choices_begin_choice(struct hearth_choice *choice, struct hearth_buf
     const struct hearth_job *job = choice->job;
     const struct hearth_choices_form *form = form_of(job);
     return (form->first == NULL || hearth_sse(out, NULL, one_choice(job, form->first(choice)))) &&
-           (!job->generation.echo || print_content(choice, &choice->prompt->text, out));
+           (!job->parsed.generation.echo || print_content(choice, &choice->prompt->text, out));
 }
 
 bool hearth_choices_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
@@ -67,24 +67,30 @@ bool hearth_choices_delta(struct hearth_choice *choice, const struct hearth_chat
     return hearth_sse(out, NULL, one_choice(job, form_of(job)->delta(choice, delta, take_logprobs(choice))));
 }
 
-json_t *hearth_progress_json(const struct hearth_choice *choice, uint32_t prefilled_tokens) {
+/* llama-server's account of a prompt that is being computed. */
+static json_t *progress_json(const struct hearth_choice *choice, uint32_t prefilled_tokens) {
     const struct hearth_receipt *receipt = &choice->receipt;
     const int64_t us = receipt->plan_us + receipt->restore_us + receipt->prefill_us;
     return json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)receipt->prompt_tokens, "cache",
-                     (json_int_t)hearth_receipt_cached_tokens(receipt), "processed", (json_int_t)prefilled_tokens,
+                     (json_int_t)hearth_api_receipt_cached_tokens(receipt), "processed", (json_int_t)prefilled_tokens,
                      "time_ms", (json_int_t)(us / 1000));
 }
 
-/* A chunk in which nothing is said, with llama-server's account of the prompt. */
-bool hearth_choices_progress(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out) {
-    static const struct hearth_chat_delta nothing = {.content = "", .call = HEARTH_CHAT_NO_CALL};
-    const struct hearth_job *job = choice->job;
-    json_t *chunk = one_choice(job, form_of(job)->delta(choice, &nothing, NULL));
-    if (json_object_set_new(chunk, "prompt_progress", hearth_progress_json(choice, prefilled_tokens)) < 0) {
+bool hearth_sse_progress(struct hearth_buf *out, json_t *chunk, const struct hearth_choice *choice,
+                         uint32_t prefilled_tokens) {
+    if (json_object_set_new(chunk, "prompt_progress", progress_json(choice, prefilled_tokens)) < 0) {
         json_decref(chunk);
         return false;
     }
     return hearth_sse(out, NULL, chunk);
+}
+
+/* A chunk in which nothing is said. */
+bool hearth_choices_progress(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out) {
+    static const struct hearth_chat_delta nothing = {.content = "", .call = HEARTH_CHAT_NO_CALL};
+    const struct hearth_job *job = choice->job;
+    return hearth_sse_progress(out, one_choice(job, form_of(job)->delta(choice, &nothing, NULL)), choice,
+                               prefilled_tokens);
 }
 
 static bool print_last(struct hearth_choice *choice, struct hearth_buf *out) {
@@ -98,15 +104,15 @@ bool hearth_choices_end(struct hearth_choice *choice, struct hearth_buf *out) {
     static const struct hearth_buf nothing = {0};
     /* Log-probabilities wait for text; what still waits at the end goes with none. */
     return (json_array_size(choice->logprobs) == 0 || print_content(choice, &nothing, out)) &&
-           (choice->job->kept != NULL || print_last(choice, out));
+           (choice->job->resolved.stored != NULL || print_last(choice, out));
 }
 
 bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out) {
     bool ok = true;
-    for (size_t i = 0; ok && job->kept != NULL && i < job->choice_count; i++) {
+    for (size_t i = 0; ok && job->resolved.stored != NULL && i < job->choice_count; i++) {
         ok = print_last(&job->choices[i], out);
     }
-    if (ok && job->generation.include_usage) {
+    if (ok && job->parsed.generation.include_usage) {
         struct hearth_tally tally;
         hearth_tally_job(job, &tally);
         ok = hearth_sse(

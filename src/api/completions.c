@@ -7,57 +7,38 @@
 
 #define LEGACY_LOGPROBS_MAX 5
 
-/* A prompt of token ids, and of texts between them. The text is only needed to be echoed. */
-static bool prompt_from_parts(struct hearth_job *job, const json_t *parts, struct hearth_prompt *prompt) {
-    struct hearth_engine *engine = job->api->engine;
+/* ---- parse ---- */
+
+/* The texts and token ids that a prompt is made of. NULL: the error is filled. */
+static json_t *read_prompt(const struct hearth_api *api, json_t *value, struct hearth_api_error *error) {
+    const bool list = json_is_array(value);
     size_t i;
     const json_t *part;
-    json_array_foreach(parts, i, part) {
-        const size_t len = json_string_length(part);
-        hearth_token token;
-        if (json_is_string(part)) {
-            const char *text = json_string_value(part);
-            if (!hearth_prompt_check_text(job->api, len, 1, "prompt", &job->error)) {
-                return false;
-            }
-            const int rc = engine->ops->tokenize(engine, text, len, i == 0, true, &prompt->tokens);
-            if (rc < 0 || (job->generation.echo && !hearth_buf_append(&prompt->text, text, len))) {
-                return rc < 0 ? hearth_api_fail_err(&job->error, rc, NULL) : hearth_api_fail_nomem(&job->error);
-            }
-            continue;
+    hearth_token token;
+    json_array_foreach(value, i, part) {
+        if (!json_is_string(part) && !hearth_api_json_token(api, part, &token)) {
+            hearth_api_fail(error, 400, "invalid_value", "prompt",
+                            "prompt: an array of token ids must hold ids of the vocabulary only");
+            return NULL;
         }
-        if (!hearth_json_token(job->api, part, &token)) {
-            return hearth_api_fail(&job->error, 400, "invalid_value", "prompt",
-                                   "prompt: an array of token ids must hold ids of the vocabulary only");
-        }
-        if (!hearth_tokens_push(&prompt->tokens, token) ||
-            (job->generation.echo && !hearth_engine_append_text(job->api->engine, token, false, &prompt->text))) {
-            return hearth_api_fail_nomem(&job->error);
-        }
-    }
-    return hearth_prompt_check_length(job->api, prompt, 1, "prompt", &job->error);
-}
-
-static bool read_prompt(struct hearth_job *job, const json_t *value, struct hearth_prompt *prompt) {
-    if (json_is_array(value)) {
-        return prompt_from_parts(job, value, prompt);
     }
     if (json_is_object(value)) { /* llama-server's form with images */
-        if (json_array_size(hearth_json_get(value, "multimodal_data")) > 0) {
-            return hearth_api_fail(&job->error, 400, "unsupported_value", "prompt",
-                                   "prompt: this server reads text only");
+        if (json_array_size(hearth_api_json_get(value, "multimodal_data")) > 0) {
+            hearth_api_fail(error, 400, "unsupported_value", "prompt", "prompt: this server reads text only");
+            return NULL;
         }
-        value = hearth_json_get(value, "prompt_string");
+        value = hearth_api_json_get(value, "prompt_string");
     }
-    if (!json_is_string(value)) {
-        return hearth_api_fail(&job->error, 400, "invalid_type", "prompt",
-                               "prompt must be a string, an array of token ids, or an array of those");
+    if (!json_is_string(value) && !list) {
+        hearth_api_fail(error, 400, "invalid_type", "prompt",
+                        "prompt must be a string, an array of token ids, or an array of those");
+        return NULL;
     }
-    size_t len = json_string_length(value);
-    if (job->generation.echo && !hearth_buf_append(&prompt->text, json_string_value(value), len)) {
-        return hearth_api_fail_nomem(&job->error);
+    json_t *parts = list ? json_incref(value) : json_pack("[O]", value);
+    if (parts == NULL) {
+        hearth_api_fail_nomem(error);
     }
-    return hearth_prompt_from_text(job->api, json_string_value(value), len, "prompt", prompt, &job->error);
+    return parts;
 }
 
 /* True for an array of prompts; one that holds a number is a prompt itself, of ids and texts. */
@@ -72,54 +53,99 @@ static bool is_several(const json_t *value) {
     return json_is_array(first) || json_is_object(first) || (json_is_string(first) && !numbers);
 }
 
-bool hearth_completions_prompts(struct hearth_job *job, const json_t *body) {
-    const json_t *value = hearth_json_get(body, "prompt");
+bool hearth_completions_prompts_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                                      struct hearth_api_error *error) {
+    json_t *value = hearth_api_json_get(body, "prompt");
     if (value == NULL) {
-        return hearth_api_fail(&job->error, 400, "missing_required_parameter", "prompt", "prompt is missing");
+        return hearth_api_fail(error, 400, "missing_required_parameter", "prompt", "prompt is missing");
     }
     const bool several = is_several(value);
-    size_t count = several ? json_array_size(value) : 1;
-    if (!hearth_generation_alloc_prompts(&job->generation, count, &job->error)) {
+    const size_t count = several ? json_array_size(value) : 1;
+    if (!hearth_generation_check_choices(&out->generation, count, error)) {
         return false;
     }
+    out->prompts = json_array();
     for (size_t i = 0; i < count; i++) {
-        if (!read_prompt(job, several ? json_array_get(value, i) : value, &job->generation.prompts[i])) {
+        json_t *parts = read_prompt(job->api, several ? json_array_get(value, i) : value, error);
+        if (parts == NULL) {
             return false;
+        }
+        if (json_array_append_new(out->prompts, parts) < 0) {
+            return hearth_api_fail_nomem(error);
         }
     }
     return true;
 }
 
-static bool read_own_fields(struct hearth_job *job, const json_t *body) {
-    struct hearth_generation *generation = &job->generation;
-    const json_t *logprobs = hearth_json_get(body, "logprobs");
-    const json_t *best_of = hearth_json_get(body, "best_of");
+static bool read_own_fields(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
+    const json_t *logprobs = hearth_api_json_get(body, "logprobs");
+    const json_t *best_of = hearth_api_json_get(body, "best_of");
     int64_t count = 0;
     static const struct hearth_field echo[] = {
         {"echo", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_generation, echo)}};
-    if (!hearth_fields_read(body, echo, 1, generation, &job->error)) {
+    if (!hearth_fields_read(body, echo, 1, generation, error)) {
         return false;
     }
     if (logprobs != NULL && !json_is_false(logprobs)) {
-        if (!hearth_json_integer(logprobs, &count) || count < 0 || count > LEGACY_LOGPROBS_MAX) {
-            return hearth_api_fail(&job->error, 400, "invalid_value", "logprobs",
-                                   "logprobs must be an integer from 0 to %d", LEGACY_LOGPROBS_MAX);
+        if (!hearth_api_json_integer(logprobs, &count) || count < 0 || count > LEGACY_LOGPROBS_MAX) {
+            return hearth_api_fail(error, 400, "invalid_value", "logprobs", "logprobs must be an integer from 0 to %d",
+                                   LEGACY_LOGPROBS_MAX);
         }
         generation->sampling.logprobs = (int32_t)count;
     }
     if (generation->echo && generation->sampling.logprobs >= 0) {
-        return hearth_api_fail(&job->error, 400, "unsupported_parameter", "echo",
-                               "echo with logprobs is not supported");
+        return hearth_api_fail(error, 400, "unsupported_parameter", "echo", "echo with logprobs is not supported");
     }
-    if (best_of != NULL && (!hearth_json_integer(best_of, &count) || count < 1)) {
-        return hearth_api_fail(&job->error, 400, "invalid_type", "best_of", "best_of must be a positive integer");
+    if (best_of != NULL && (!hearth_api_json_integer(best_of, &count) || count < 1)) {
+        return hearth_api_fail(error, 400, "invalid_type", "best_of", "best_of must be a positive integer");
     }
     if (best_of != NULL && count > generation->n) {
-        return hearth_api_fail(&job->error, 400, "unsupported_parameter", "best_of",
-                               "best_of above n is not supported");
+        return hearth_api_fail(error, 400, "unsupported_parameter", "best_of", "best_of above n is not supported");
     }
     return true;
 }
+
+/* ---- render ---- */
+
+/* The text is only needed to be echoed. */
+static bool render_prompt(const struct hearth_job *job, const json_t *parts, struct hearth_api_prompt *prompt,
+                          struct hearth_api_error *error) {
+    struct hearth_engine *engine = job->api->engine;
+    const bool echo = job->parsed.generation.echo;
+    size_t i;
+    const json_t *part;
+    json_array_foreach(parts, i, part) {
+        const size_t len = json_string_length(part);
+        hearth_token token;
+        if (json_is_string(part)) {
+            const char *text = json_string_value(part);
+            if (!hearth_api_prompt_check_text(job->api, len, 1, "prompt", error)) {
+                return false;
+            }
+            const int rc = engine->ops->tokenize(engine, text, len, i == 0, true, &prompt->tokens);
+            if (rc < 0 || (echo && !hearth_buf_append(&prompt->text, text, len))) {
+                return rc < 0 ? hearth_api_fail_err(error, rc, NULL) : hearth_api_fail_nomem(error);
+            }
+        } else if (!hearth_api_json_token(job->api, part, &token) || !hearth_tokens_push(&prompt->tokens, token) ||
+                   (echo && !hearth_engine_append_text(engine, token, false, &prompt->text))) {
+            return hearth_api_fail_nomem(error);
+        }
+    }
+    return hearth_api_prompt_check_length(job->api, prompt, 1, "prompt", error);
+}
+
+bool hearth_completions_render(const struct hearth_job *job, struct hearth_api_rendered *out,
+                               struct hearth_api_error *error) {
+    const json_t *prompts = job->parsed.prompts;
+    bool ok = hearth_api_constraint_of_text(job, out, error) &&
+              hearth_api_prompts_alloc(json_array_size(prompts), out, error);
+    for (size_t i = 0; ok && i < out->prompt_count; i++) {
+        ok = render_prompt(job, json_array_get(prompts, i), &out->prompts[i], error);
+    }
+    return ok;
+}
+
+/* ---- reply ---- */
 
 static json_t *text_choice(const struct hearth_choice *choice, json_t *text, json_t *logprobs, const char *finish) {
     return json_pack("{s:i, s:o, s:o?, s:s?}", "index", (int)choice->index, "text", text, "logprobs", logprobs,
@@ -132,14 +158,14 @@ static json_t *text_whole(const struct hearth_choice *choice, json_t *logprobs) 
     json_t *value = NULL;
     if (hearth_buf_append(&text, echo->data, echo->len) &&
         hearth_buf_append(&text, choice->text.data, choice->text.len)) {
-        value = hearth_json_text((const char *)text.data, text.len);
+        value = hearth_api_json_text((const char *)text.data, text.len);
     }
     hearth_buf_finish(&text);
     return text_choice(choice, value, logprobs, hearth_finish_text(choice->finish));
 }
 
 static json_t *text_delta(const struct hearth_choice *choice, const struct hearth_chat_delta *delta, json_t *logprobs) {
-    return text_choice(choice, hearth_json_text(delta->content, delta->content_len), logprobs, NULL);
+    return text_choice(choice, hearth_api_json_text(delta->content, delta->content_len), logprobs, NULL);
 }
 
 static json_t *text_last(const struct hearth_choice *choice) {
@@ -190,12 +216,15 @@ static const struct hearth_choices_form text_form = {
     .logprobs = text_logprobs,
 };
 
+static bool parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                  struct hearth_api_error *error) {
+    return hearth_generation_read(job->api, body, true, &out->generation, error) &&
+           read_own_fields(body, &out->generation, error) && hearth_response_format_read(body, &out->chat, error) &&
+           hearth_completions_prompts_parse(job, body, out, error);
+}
+
 bool hearth_completions_prepare(struct hearth_job *job, const json_t *body) {
-    if (!hearth_generation_read(job->api, body, true, &job->generation, &job->error) || !read_own_fields(job, body) ||
-        !hearth_response_format_read(body, &job->chat, &job->error) || !hearth_shape_text(job) ||
-        !hearth_completions_prompts(job, body)) {
-        return false;
-    }
-    job->dialect = &text_form.dialect;
-    return true;
+    static const struct hearth_api_road road = {
+        .parse = parse, .render = hearth_completions_render, .dialect = &text_form.dialect};
+    return hearth_api_road_walk(job, &road, body);
 }

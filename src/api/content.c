@@ -245,6 +245,13 @@ bool hearth_content_note(const json_t *part, struct hearth_buf *text, struct hea
     return ok;
 }
 
+char *hearth_content_take(struct hearth_buf *text, size_t *len) {
+    if (len != NULL) {
+        *len = text->len;
+    }
+    return hearth_buf_append(text, "", 1) ? (char *)hearth_buf_take(text) : NULL;
+}
+
 /* ---- warnings ---- */
 
 json_t *hearth_content_warnings(const struct hearth_history *history) {

@@ -22,7 +22,6 @@ static const struct {
 #define ENDING_RETRY_S 2
 /* Memory comes back as soon as another request ends. */
 #define NOMEM_RETRY_S 1
-#define NOMEM_RETRY "1"
 
 static const char *type_of(int status) {
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -93,11 +92,11 @@ bool hearth_api_fail_nomem(struct hearth_api_error *error) {
 }
 
 json_t *hearth_api_error_json(const struct hearth_api_error *error) {
-    json_t *body =
-        json_pack("{s:o, s:s, s:o?, s:s?}", "message",
-                  hearth_json_text(error->message.text, strlen(error->message.text)), "type", type_of(error->status),
-                  "param", error->param[0] != '\0' ? hearth_json_text(error->param, strlen(error->param)) : json_null(),
-                  "code", error->code);
+    json_t *body = json_pack(
+        "{s:o, s:s, s:o?, s:s?}", "message", hearth_api_json_text(error->message.text, strlen(error->message.text)),
+        "type", type_of(error->status), "param",
+        error->param[0] != '\0' ? hearth_api_json_text(error->param, strlen(error->param)) : json_null(), "code",
+        error->code);
     if (error->ctx_tokens > 0 && body != NULL) {
         json_object_set_new(body, "n_prompt_tokens", json_integer((json_int_t)error->prompt_tokens));
         json_object_set_new(body, "n_ctx", json_integer((json_int_t)error->ctx_tokens));
@@ -121,7 +120,7 @@ json_t *hearth_api_error_json_anthropic(const struct hearth_api_error *error, co
                           ? json_pack("{s:s}", "error_code", error->code)
                           : NULL;
     return json_pack("{s:s, s:{s:s, s:o, s:o*}, s:s?}", "type", "error", "error", "type", type, "message",
-                     hearth_json_text(error->message.text, strlen(error->message.text)), "details", details,
+                     hearth_api_json_text(error->message.text, strlen(error->message.text)), "details", details,
                      "request_id", request_id);
 }
 
@@ -133,9 +132,9 @@ json_t *hearth_api_error_json_native(const struct hearth_api_error *error) {
         snprintf(text, sizeof text, "the request (%zu tokens) exceeds the available context size (%zu tokens)",
                  error->prompt_tokens, error->ctx_tokens);
     }
-    json_t *param = *error->param != '\0' ? hearth_json_text(error->param, strlen(error->param)) : NULL;
+    json_t *param = *error->param != '\0' ? hearth_api_json_text(error->param, strlen(error->param)) : NULL;
     json_t *body =
-        json_pack("{s:i, s:o, s:s, s:o*}", "code", error->status, "message", hearth_json_text(text, strlen(text)),
+        json_pack("{s:i, s:o, s:s, s:o*}", "code", error->status, "message", hearth_api_json_text(text, strlen(text)),
                   "type", full ? "exceed_context_size_error" : type_of(error->status), "param", param);
     if (full && body != NULL) {
         json_object_set_new(body, "n_prompt_tokens", json_integer((json_int_t)error->prompt_tokens));
@@ -144,86 +143,11 @@ json_t *hearth_api_error_json_native(const struct hearth_api_error *error) {
     return json_pack("{s:o}", "error", body);
 }
 
-static bool is_native_path(const char *path) {
-    return strcmp(path, "/completion") == 0 || strcmp(path, "/completions") == 0 || strcmp(path, "/infill") == 0;
-}
-
-static bool is_anthropic_path(const char *path) {
+bool hearth_api_is_anthropic_path(const char *path) {
     return strncmp(path, "/v1/messages", 12) == 0 || strncmp(path, "/anthropic/", 11) == 0;
 }
 
 bool hearth_api_is_anthropic(const struct hearth_http_exchange *exchange) {
-    return is_anthropic_path(hearth_http_path(exchange)) || hearth_http_header(exchange, "anthropic-version") != NULL;
-}
-
-void hearth_api_respond_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
-    hearth_access_log_error(exchange, error);
-    if (hearth_api_is_anthropic(exchange)) { /* what jobs have set by now */
-        hearth_http_set_header(exchange, "request-id", hearth_http_request_id(exchange));
-    }
-    hearth_api_write_error(exchange, error);
-}
-
-/* Each shape as a text: there may be no memory to print it. */
-static const char *nomem_text(bool native, bool anthropic) {
-    if (native) {
-        return "{\"error\":{\"code\":503,\"message\":\"out of memory\",\"type\":\"server_error\"}}";
-    }
-    return anthropic
-               ? "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"out of memory\"}}"
-               : "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":null}}";
-}
-
-void hearth_api_respond_nomem(struct hearth_http_exchange *exchange) {
-    const char *text = nomem_text(is_native_path(hearth_http_path(exchange)), hearth_api_is_anthropic(exchange));
-    hearth_http_set_header(exchange, "Retry-After", NOMEM_RETRY);
-    hearth_http_respond(exchange, 503, HEARTH_CONTENT_JSON, text, strlen(text));
-}
-
-void hearth_api_write_error(struct hearth_http_exchange *exchange, const struct hearth_api_error *error) {
-    char seconds[16];
-    struct hearth_buf text = {0};
-    hearth_memory_begin();
-    if (!hearth_json_write(is_native_path(hearth_http_path(exchange)) ? hearth_api_error_json_native(error)
-                           : hearth_api_is_anthropic(exchange)
-                               ? hearth_api_error_json_anthropic(error, hearth_http_request_id(exchange))
-                               : hearth_api_error_json(error),
-                           &text)) {
-        hearth_buf_finish(&text);
-        hearth_api_respond_nomem(exchange);
-        return;
-    }
-    if (error->retry_after_s > 0) {
-        snprintf(seconds, sizeof seconds, "%u", error->retry_after_s);
-        hearth_http_set_header(exchange, "Retry-After", seconds);
-    }
-    if (error->retry_after_ms > 0) {
-        snprintf(seconds, sizeof seconds, "%u", error->retry_after_ms);
-        hearth_http_set_header(exchange, "Retry-After-Ms", seconds);
-    }
-    const bool full = error->code != NULL && strcmp(error->code, "storage_limit_exceeded") == 0;
-    if (error->status == 504 || error->status == 501 || full) { /* repeating it makes it no better */
-        hearth_http_set_header(exchange, "X-Should-Retry", "false");
-    }
-    hearth_http_respond(exchange, error->status, HEARTH_CONTENT_JSON, text.data, text.len);
-    hearth_buf_finish(&text);
-}
-
-void hearth_api_http_error(void *user, int status, const char *message, const char *path, const char *request_id,
-                           struct hearth_buf *body) {
-    struct hearth_api_error error;
-    (void)user;
-    hearth_memory_begin();
-    hearth_api_fail(&error, status,
-                    status == 413   ? "request_too_large"
-                    : status == 403 ? "origin_not_allowed"
-                                    : NULL,
-                    NULL, "%s", message);
-    if (!hearth_json_write(is_native_path(path)      ? hearth_api_error_json_native(&error)
-                           : is_anthropic_path(path) ? hearth_api_error_json_anthropic(&error, request_id)
-                                                     : hearth_api_error_json(&error),
-                           body)) {
-        body->len = 0;
-        (void)hearth_buf_text(body, nomem_text(is_native_path(path), is_anthropic_path(path)));
-    }
+    return hearth_api_is_anthropic_path(hearth_http_path(exchange)) ||
+           hearth_http_header(exchange, "anthropic-version") != NULL;
 }

@@ -4,12 +4,12 @@
 #include <math.h>
 #include <string.h>
 
-json_t *hearth_json_get(const json_t *object, const char *name) {
+json_t *hearth_api_json_get(const json_t *object, const char *name) {
     json_t *value = json_object_get(object, name);
     return json_is_null(value) ? NULL : value;
 }
 
-bool hearth_json_integer(const json_t *value, int64_t *out) {
+bool hearth_api_json_integer(const json_t *value, int64_t *out) {
     if (json_is_integer(value)) {
         *out = json_integer_value(value);
         return true;
@@ -22,9 +22,9 @@ bool hearth_json_integer(const json_t *value, int64_t *out) {
     return true;
 }
 
-bool hearth_json_token(const struct hearth_api *api, const json_t *value, hearth_token *out) {
+bool hearth_api_json_token(const struct hearth_api *api, const json_t *value, hearth_token *out) {
     int64_t id;
-    if (!hearth_json_integer(value, &id) || id < 0 || id >= (int64_t)api->engine->caps.vocab_tokens) {
+    if (!hearth_api_json_integer(value, &id) || id < 0 || id >= (int64_t)api->engine->caps.vocab_tokens) {
         return false;
     }
     *out = (hearth_token)id;
@@ -48,7 +48,7 @@ static bool read_field(const json_t *value, const struct hearth_field *field, vo
         number = json_number_value(value);
         break;
     case HEARTH_FIELD_INT:
-        typed = hearth_json_integer(value, &integer);
+        typed = hearth_api_json_integer(value, &integer);
         number = (double)integer;
         break;
     case HEARTH_FIELD_BOOL: typed = json_is_boolean(value); break;
@@ -73,7 +73,7 @@ static bool read_field(const json_t *value, const struct hearth_field *field, vo
 bool hearth_fields_read(const json_t *object, const struct hearth_field *fields, size_t count, void *out,
                         struct hearth_api_error *error) {
     for (size_t i = 0; i < count; i++) {
-        const json_t *value = hearth_json_get(object, fields[i].name);
+        const json_t *value = hearth_api_json_get(object, fields[i].name);
         if (value != NULL && !read_field(value, &fields[i], out, error)) {
             return false;
         }
@@ -111,4 +111,19 @@ bool hearth_metadata_check(const json_t *metadata, struct hearth_api_error *erro
         }
     }
     return true;
+}
+
+const char *hearth_fields_code(const json_t *value) {
+    return value == NULL ? "missing_required_parameter" : "invalid_type";
+}
+
+bool hearth_metadata_read(const json_t *body, struct hearth_buf *out, struct hearth_api_error *error) {
+    json_t *metadata = hearth_api_json_get(body, "metadata");
+    out->len = 0;
+    return hearth_metadata_check(metadata, error) &&
+           (metadata == NULL || hearth_api_json_write(json_incref(metadata), out) || hearth_api_fail_nomem(error));
+}
+
+json_t *hearth_metadata_json(const struct hearth_buf *text) {
+    return text->len > 0 ? hearth_api_json_read(text) : json_object();
 }

@@ -10,24 +10,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *wrong(const json_t *value) {
-    return value == NULL ? "missing_required_parameter" : "invalid_type";
-}
-
 /* ---- structured output ---- */
 
 /* Takes a schema over. One without any keyword stands for any object, as in llama-server. */
-static bool set_schema(const json_t *schema, const char *param, struct hearth_chat_options *options,
+static bool set_schema(const json_t *schema, const char *param, struct hearth_api_chat_options *options,
                        struct hearth_api_error *error) {
-    struct hearth_errmsg why;
+    struct hearth_errmsg reason;
     if (!json_is_object(schema)) {
-        return hearth_api_fail(error, 400, wrong(schema), param, "%s must be a JSON schema, an object", param);
+        return hearth_api_fail(error, 400, hearth_fields_code(schema), param, "%s must be a JSON schema, an object",
+                               param);
     }
     if (options->schema != NULL) {
         return hearth_api_fail(error, 400, "invalid_value", param, "%s: there are two schemas in this request", param);
     }
-    if (!hearth_chat_schema_check(schema, &why)) {
-        return hearth_api_fail(error, 400, "unsupported_schema", param, "%s: %s", param, why.text);
+    if (!hearth_chat_schema_check(schema, &reason)) {
+        return hearth_api_fail(error, 400, "unsupported_schema", param, "%s: %s", param, reason.text);
     }
     options->schema = json_object_size(schema) == 0 ? json_pack("{s:s}", "type", "object") : json_deep_copy(schema);
     options->request.json_schema = options->schema;
@@ -35,30 +32,31 @@ static bool set_schema(const json_t *schema, const char *param, struct hearth_ch
 }
 
 /* {"type": "json_schema", "json_schema": {"name", "schema", "strict"?}} */
-static bool read_json_schema(const json_t *format, struct hearth_chat_options *options,
+static bool read_json_schema(const json_t *format, struct hearth_api_chat_options *options,
                              struct hearth_api_error *error) {
     static const char param[] = "response_format.json_schema";
-    const json_t *inner = hearth_json_get(format, "json_schema");
-    const json_t *name = hearth_json_get(inner, "name");
-    const json_t *strict = hearth_json_get(inner, "strict");
+    const json_t *inner = hearth_api_json_get(format, "json_schema");
+    const json_t *name = hearth_api_json_get(inner, "name");
+    const json_t *strict = hearth_api_json_get(inner, "strict");
     if (!json_is_object(inner)) {
-        return hearth_api_fail(error, 400, wrong(inner), param, "%s must be an object with a schema", param);
+        return hearth_api_fail(error, 400, hearth_fields_code(inner), param, "%s must be an object with a schema",
+                               param);
     }
     if ((name != NULL && !json_is_string(name)) || (strict != NULL && !json_is_boolean(strict))) {
         return hearth_api_fail(error, 400, "invalid_type", param,
                                "%s: the name must be a string, and strict true or false", param);
     }
-    return set_schema(hearth_json_get(inner, "schema"), "response_format.json_schema.schema", options, error);
+    return set_schema(hearth_api_json_get(inner, "schema"), "response_format.json_schema.schema", options, error);
 }
 
-static bool read_format(const json_t *format, struct hearth_chat_options *options, struct hearth_api_error *error) {
-    const json_t *type = hearth_json_get(format, "type");
+static bool read_format(const json_t *format, struct hearth_api_chat_options *options, struct hearth_api_error *error) {
+    const json_t *type = hearth_api_json_get(format, "type");
     const char *word = json_string_value(type);
     if (!json_is_object(format)) {
         return hearth_api_fail(error, 400, "invalid_type", "response_format", "response_format must be an object");
     }
     if (word == NULL) {
-        return hearth_api_fail(error, 400, wrong(type), "response_format.type",
+        return hearth_api_fail(error, 400, hearth_fields_code(type), "response_format.type",
                                "response_format.type must be a string");
     }
     if (strcmp(word, "text") == 0) {
@@ -71,7 +69,7 @@ static bool read_format(const json_t *format, struct hearth_chat_options *option
         return hearth_api_fail(error, 400, "invalid_value", "response_format.type",
                                "response_format.type must be text, json_object or json_schema");
     }
-    const json_t *schema = hearth_json_get(format, "schema");
+    const json_t *schema = hearth_api_json_get(format, "schema");
     if (schema != NULL) {
         return set_schema(schema, "response_format.schema", options, error);
     }
@@ -81,7 +79,8 @@ static bool read_format(const json_t *format, struct hearth_chat_options *option
     return ok;
 }
 
-static bool read_grammar(const json_t *grammar, struct hearth_chat_options *options, struct hearth_api_error *error) {
+static bool read_grammar(const json_t *grammar, struct hearth_api_chat_options *options,
+                         struct hearth_api_error *error) {
     const char *text = json_string_value(grammar);
     if (text == NULL) {
         return hearth_api_fail(error, 400, "invalid_type", "grammar", "grammar must be a string");
@@ -103,11 +102,11 @@ static bool read_grammar(const json_t *grammar, struct hearth_chat_options *opti
     return options->grammar != NULL || hearth_api_fail_nomem(error);
 }
 
-bool hearth_response_format_read(const json_t *body, struct hearth_chat_options *options,
+bool hearth_response_format_read(const json_t *body, struct hearth_api_chat_options *options,
                                  struct hearth_api_error *error) {
-    const json_t *format = hearth_json_get(body, "response_format");
-    const json_t *schema = hearth_json_get(body, "json_schema");
-    const json_t *grammar = hearth_json_get(body, "grammar");
+    const json_t *format = hearth_api_json_get(body, "response_format");
+    const json_t *schema = hearth_api_json_get(body, "json_schema");
+    const json_t *grammar = hearth_api_json_get(body, "grammar");
     return (format == NULL || read_format(format, options, error)) &&
            (schema == NULL || set_schema(schema, "json_schema", options, error)) &&
            (grammar == NULL || read_grammar(grammar, options, error));
@@ -117,9 +116,9 @@ bool hearth_response_format_read(const json_t *body, struct hearth_chat_options 
 
 /* The server's template arguments, and over them the request's. enable_thinking is taken out: it is a switch of the
  * request like the other names that it has. */
-static bool read_kwargs(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
+static bool read_kwargs(const struct hearth_api *api, const json_t *body, struct hearth_api_chat_options *options,
                         struct hearth_api_error *error) {
-    json_t *own = hearth_json_get(body, "chat_template_kwargs");
+    json_t *own = hearth_api_json_get(body, "chat_template_kwargs");
     if (own != NULL && !json_is_object(own)) {
         return hearth_api_fail(error, 400, "invalid_type", "chat_template_kwargs",
                                "chat_template_kwargs must be an object");
@@ -128,7 +127,7 @@ static bool read_kwargs(const struct hearth_api *api, const json_t *body, struct
     if (options->kwargs == NULL || (own != NULL && json_object_update(options->kwargs, own) < 0)) {
         return hearth_api_fail_nomem(error);
     }
-    const json_t *thinking = hearth_json_get(options->kwargs, "enable_thinking");
+    const json_t *thinking = hearth_api_json_get(options->kwargs, "enable_thinking");
     if (thinking != NULL && !json_is_boolean(thinking)) {
         return hearth_api_fail(error, 400, "invalid_type", "chat_template_kwargs.enable_thinking",
                                "enable_thinking must be true or false");
@@ -138,7 +137,7 @@ static bool read_kwargs(const struct hearth_api *api, const json_t *body, struct
     return true;
 }
 
-static bool read_effort(const json_t *effort, const char *param, struct hearth_chat_options *options,
+static bool read_effort(const json_t *effort, const char *param, struct hearth_api_chat_options *options,
                         struct hearth_api_error *error) {
     static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     const char *word = json_string_value(effort);
@@ -161,13 +160,13 @@ static bool read_effort(const json_t *effort, const char *param, struct hearth_c
                            "%s must be none, minimal, low, medium, high, xhigh or max", param);
 }
 
-static bool read_budget(const json_t *budget, const char *param, struct hearth_chat_options *options,
+static bool read_budget(const json_t *budget, const char *param, struct hearth_api_chat_options *options,
                         struct hearth_api_error *error) {
     int64_t tokens;
     if (budget == NULL) {
         return true;
     }
-    if (!hearth_json_integer(budget, &tokens)) {
+    if (!hearth_api_json_integer(budget, &tokens)) {
         return hearth_api_fail(error, 400, "invalid_type", param, "%s must be an integer", param);
     }
     if (tokens < -1) {
@@ -178,9 +177,9 @@ static bool read_budget(const json_t *budget, const char *param, struct hearth_c
 }
 
 /* {"effort", "max_tokens", "enabled"}, as routers between servers write it. */
-static bool read_reasoning(const json_t *reasoning, struct hearth_chat_options *options,
+static bool read_reasoning(const json_t *reasoning, struct hearth_api_chat_options *options,
                            struct hearth_api_error *error) {
-    const json_t *enabled = hearth_json_get(reasoning, "enabled");
+    const json_t *enabled = hearth_api_json_get(reasoning, "enabled");
     if (reasoning == NULL) {
         return true;
     }
@@ -191,12 +190,13 @@ static bool read_reasoning(const json_t *reasoning, struct hearth_chat_options *
     if (enabled != NULL) {
         options->request.thinking = json_is_true(enabled);
     }
-    return read_effort(hearth_json_get(reasoning, "effort"), "reasoning.effort", options, error) &&
-           read_budget(hearth_json_get(reasoning, "max_tokens"), "reasoning.max_tokens", options, error);
+    return read_effort(hearth_api_json_get(reasoning, "effort"), "reasoning.effort", options, error) &&
+           read_budget(hearth_api_json_get(reasoning, "max_tokens"), "reasoning.max_tokens", options, error);
 }
 
 /* {"type": "enabled" or "disabled", "budget_tokens"}, or true or false. */
-static bool read_thinking(const json_t *thinking, struct hearth_chat_options *options, struct hearth_api_error *error) {
+static bool read_thinking(const json_t *thinking, struct hearth_api_chat_options *options,
+                          struct hearth_api_error *error) {
     if (json_is_boolean(thinking)) {
         options->request.thinking = json_is_true(thinking);
         return true;
@@ -204,7 +204,7 @@ static bool read_thinking(const json_t *thinking, struct hearth_chat_options *op
     if (thinking != NULL && !json_is_object(thinking)) {
         return hearth_api_fail(error, 400, "invalid_type", "thinking", "thinking must be an object with a type");
     }
-    const json_t *type = hearth_json_get(thinking, "type");
+    const json_t *type = hearth_api_json_get(thinking, "type");
     const char *word = json_string_value(type);
     if (type != NULL && (word == NULL || (strcmp(word, "enabled") != 0 && strcmp(word, "disabled") != 0 &&
                                           strcmp(word, "adaptive") != 0))) {
@@ -214,10 +214,10 @@ static bool read_thinking(const json_t *thinking, struct hearth_chat_options *op
     if (word != NULL) {
         options->request.thinking = strcmp(word, "disabled") != 0;
     }
-    return read_budget(hearth_json_get(thinking, "budget_tokens"), "thinking.budget_tokens", options, error);
+    return read_budget(hearth_api_json_get(thinking, "budget_tokens"), "thinking.budget_tokens", options, error);
 }
 
-static bool read_reasoning_format(const json_t *format, struct hearth_chat_options *options,
+static bool read_reasoning_format(const json_t *format, struct hearth_api_chat_options *options,
                                   struct hearth_api_error *error) {
     static const char *const texts[] = {
 #define X(name, text) text,
@@ -238,7 +238,7 @@ static bool read_reasoning_format(const json_t *format, struct hearth_chat_optio
                            "reasoning_format must be auto, none, deepseek or deepseek-legacy");
 }
 
-static bool read_budget_message(const json_t *message, struct hearth_chat_options *options,
+static bool read_budget_message(const json_t *message, struct hearth_api_chat_options *options,
                                 struct hearth_api_error *error) {
     const char *text = json_string_value(message);
     if (message == NULL) {
@@ -265,8 +265,8 @@ static void drop_unread(const struct hearth_api *api, json_t *kwargs) {
     }
 }
 
-bool hearth_reasoning_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
-                           struct hearth_api_error *error) {
+bool hearth_api_reasoning_read(const struct hearth_api *api, const json_t *body,
+                               struct hearth_api_chat_options *options, struct hearth_api_error *error) {
     static const char *const budgets[] = {"reasoning_budget", "reasoning_budget_tokens", "thinking_budget_tokens"};
     static const struct hearth_field thinking = {
         "enable_thinking", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_chat_request, thinking)};
@@ -279,15 +279,15 @@ bool hearth_reasoning_read(const struct hearth_api *api, const json_t *body, str
         }
     }
     if (!read_kwargs(api, body, options, error) || !hearth_fields_read(body, &thinking, 1, &options->request, error) ||
-        !read_reasoning(hearth_json_get(body, "reasoning"), options, error) ||
-        !read_thinking(hearth_json_get(body, "thinking"), options, error) ||
-        !read_effort(hearth_json_get(body, "reasoning_effort"), "reasoning_effort", options, error) ||
-        !read_reasoning_format(hearth_json_get(body, "reasoning_format"), options, error) ||
-        !read_budget_message(hearth_json_get(body, "reasoning_budget_message"), options, error)) {
+        !read_reasoning(hearth_api_json_get(body, "reasoning"), options, error) ||
+        !read_thinking(hearth_api_json_get(body, "thinking"), options, error) ||
+        !read_effort(hearth_api_json_get(body, "reasoning_effort"), "reasoning_effort", options, error) ||
+        !read_reasoning_format(hearth_api_json_get(body, "reasoning_format"), options, error) ||
+        !read_budget_message(hearth_api_json_get(body, "reasoning_budget_message"), options, error)) {
         return false;
     }
     for (size_t i = 0; i < sizeof budgets / sizeof budgets[0]; i++) {
-        if (!read_budget(hearth_json_get(body, budgets[i]), budgets[i], options, error)) {
+        if (!read_budget(hearth_api_json_get(body, budgets[i]), budgets[i], options, error)) {
             return false;
         }
     }

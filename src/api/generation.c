@@ -105,7 +105,7 @@ static bool is_allowed(const json_t *value, const char *allowed) {
 
 bool hearth_generation_check_supported(const json_t *body, bool plain, struct hearth_api_error *error) {
     for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) {
-        const json_t *value = hearth_json_get(body, unsupported[i].name);
+        const json_t *value = hearth_api_json_get(body, unsupported[i].name);
         if ((plain || !unsupported[i].plain) && value != NULL && !is_allowed(value, unsupported[i].allowed)) {
             return hearth_api_fail(error, 400, "unsupported_parameter", unsupported[i].name, "%s: %s is not supported",
                                    unsupported[i].name, unsupported[i].what);
@@ -116,7 +116,7 @@ bool hearth_generation_check_supported(const json_t *body, bool plain, struct he
 
 static bool check_ignored(const json_t *body, struct hearth_api_error *error) {
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++) {
-        const json_t *value = hearth_json_get(body, ignored[i].name);
+        const json_t *value = hearth_api_json_get(body, ignored[i].name);
         bool typed = value == NULL || (ignored[i].kind == KIND_STRING && json_is_string(value)) ||
                      (ignored[i].kind == KIND_BOOL && json_is_boolean(value)) ||
                      (ignored[i].kind == KIND_OBJECT && json_is_object(value));
@@ -133,12 +133,12 @@ static bool read_max_tokens(const json_t *body, struct hearth_generation *genera
     static const char *const names[] = {"max_completion_tokens", "max_tokens", "n_predict"};
     bool found = false;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const json_t *value = hearth_json_get(body, names[i]);
+        const json_t *value = hearth_api_json_get(body, names[i]);
         int64_t tokens;
         if (value == NULL) {
             continue;
         }
-        if (!hearth_json_integer(value, &tokens)) {
+        if (!hearth_api_json_integer(value, &tokens)) {
             return hearth_api_fail(error, 400, "invalid_type", names[i], "%s must be an integer", names[i]);
         }
         if (tokens < -1) {
@@ -155,12 +155,12 @@ static bool read_max_tokens(const json_t *body, struct hearth_generation *genera
 
 /* Seeds of any size are folded to 32 bits; -1 asks for a random one, as does silence. */
 static bool read_seed(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
-    const json_t *value = hearth_json_get(body, "seed");
+    const json_t *value = hearth_api_json_get(body, "seed");
     int64_t seed;
     if (value == NULL) {
         return true;
     }
-    if (!hearth_json_integer(value, &seed)) {
+    if (!hearth_api_json_integer(value, &seed)) {
         return hearth_api_fail(error, 400, "invalid_type", "seed", "seed must be an integer");
     }
     uint32_t folded = (uint32_t)((uint64_t)seed & 0xFFFFFFFFu);
@@ -193,7 +193,7 @@ static bool add_stop(const json_t *value, struct hearth_generation *generation, 
 }
 
 static bool read_stops(const json_t *body, struct hearth_generation *generation, struct hearth_api_error *error) {
-    const json_t *stop = hearth_json_get(body, "stop");
+    const json_t *stop = hearth_api_json_get(body, "stop");
     if (stop == NULL) {
         return true;
     }
@@ -236,7 +236,7 @@ static bool add_bias(const struct hearth_api *api, int64_t token, const json_t *
 /* {"id": bias, …}, or llama-server's [[id, bias], …]. */
 static bool read_logit_bias(const struct hearth_api *api, const json_t *body, struct hearth_generation *generation,
                             struct hearth_api_error *error) {
-    json_t *biases = hearth_json_get(body, "logit_bias");
+    json_t *biases = hearth_api_json_get(body, "logit_bias");
     size_t count = json_is_array(biases) ? json_array_size(biases) : json_object_size(biases);
     generation->sampling.logit_bias = NULL;
     generation->sampling.logit_biases = 0;
@@ -269,7 +269,7 @@ static bool read_logit_bias(const struct hearth_api *api, const json_t *body, st
     size_t i;
     json_array_foreach(biases, i, value) {
         int64_t token;
-        if (json_array_size(value) != 2 || !hearth_json_integer(json_array_get(value, 0), &token)) {
+        if (json_array_size(value) != 2 || !hearth_api_json_integer(json_array_get(value, 0), &token)) {
             return hearth_api_fail(error, 400, "invalid_type", "logit_bias", "logit_bias: pairs of token id and bias");
         }
         if (!add_bias(api, token, json_array_get(value, 1), generation, error)) {
@@ -284,7 +284,7 @@ static bool read_stream_options(const json_t *body, struct hearth_generation *ge
                                 struct hearth_api_error *error) {
     static const struct hearth_field option[] = {
         {"include_usage", HEARTH_FIELD_BOOL, 0, 0, false, MEMBER(include_usage)}};
-    const json_t *options = hearth_json_get(body, "stream_options");
+    const json_t *options = hearth_api_json_get(body, "stream_options");
     if (options != NULL && !json_is_object(options)) {
         return hearth_api_fail(error, 400, "invalid_type", "stream_options", "stream_options must be an object");
     }
@@ -300,7 +300,7 @@ bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bo
     generation->cache = true;
     if (!hearth_generation_check_supported(body, plain, error) || !check_ignored(body, error) ||
         !hearth_fields_read(body, fields, sizeof fields / sizeof fields[0], generation, error) ||
-        !hearth_lora_check(api, hearth_json_get(body, "lora"), error) ||
+        !hearth_lora_check(api, hearth_api_json_get(body, "lora"), error) ||
         !hearth_salt_read(body, &generation->salt, error) || !read_max_tokens(body, generation, error) ||
         !read_seed(body, generation, error) || !read_stops(body, generation, error) ||
         !read_logit_bias(api, body, generation, error) || !read_stream_options(body, generation, error)) {
@@ -313,7 +313,7 @@ bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bo
     if (generation->sampling.penalty_last_tokens < 0 || generation->sampling.penalty_last_tokens > context) {
         generation->sampling.penalty_last_tokens = context; /* -1: all of it; and more there is not */
     }
-    const char *model = json_string_value(hearth_json_get(body, "model"));
+    const char *model = json_string_value(hearth_api_json_get(body, "model"));
     if (model != NULL && *model != '\0') {
         generation->model = strdup(model);
         if (generation->model == NULL) {
@@ -323,29 +323,17 @@ bool hearth_generation_read(const struct hearth_api *api, const json_t *body, bo
     return true;
 }
 
-bool hearth_generation_alloc_prompts(struct hearth_generation *generation, size_t count,
+bool hearth_generation_check_choices(const struct hearth_generation *generation, size_t prompt_count,
                                      struct hearth_api_error *error) {
-    if (count * (size_t)generation->n > HEARTH_CHOICES_MAX) {
-        return hearth_api_fail(error, 400, "invalid_value", "prompt", "at most %u choices per request are allowed",
-                               HEARTH_CHOICES_MAX);
-    }
-    generation->prompts = calloc(count, sizeof *generation->prompts);
-    if (generation->prompts == NULL) {
-        return hearth_api_fail_nomem(error);
-    }
-    generation->prompt_count = count;
-    return true;
+    return prompt_count * (size_t)generation->n <= HEARTH_CHOICES_MAX ||
+           hearth_api_fail(error, 400, "invalid_value", "prompt", "at most %u choices per request are allowed",
+                           HEARTH_CHOICES_MAX);
 }
 
 void hearth_generation_finish(struct hearth_generation *generation) {
-    for (size_t i = 0; i < generation->prompt_count; i++) {
-        hearth_tokens_finish(&generation->prompts[i].tokens);
-        hearth_buf_finish(&generation->prompts[i].text);
-    }
     for (size_t i = 0; i < generation->stop_count; i++) {
         free(generation->stops[i]);
     }
-    free(generation->prompts);
     free(generation->stops);
     free(generation->bias);
     free(generation->model);

@@ -7,7 +7,7 @@
  * With --keep-thinking a template that leaves something out of a reply does not get its way: the prompt is then the
  * tokens up to the last reply as they are, and the text that the template prints behind it. To find that text, the
  * reply is printed once more with a mark for its content. */
-#include "api/kept.h"
+#include "api/stored_turns.h"
 #include "api/rereading.h"
 
 #include "base/clock.h"
@@ -50,8 +50,8 @@ bool hearth_history_init(struct hearth_api *api) {
                                                .seal = api->transcripts_seal};
     api->toolsets = hearth_toolsets_create(api->transcript_bytes / 16);
     bool ok = api->message_cache != NULL && api->first_values != NULL && api->toolsets != NULL &&
-              hearth_trials_run(api->chat, api->engine, &api->trials);
-    params.turn_end = (const char *)api->trials.turn_end.data;
+              hearth_api_template_probe_run(api->chat, api->engine, &api->template_probe);
+    params.turn_end = (const char *)api->template_probe.turn_end.data;
     params.template_text = hearth_chat_template(api->chat);
     return ok && hearth_transcripts_create(&params, &api->transcripts) == HEARTH_OK;
 }
@@ -61,7 +61,43 @@ void hearth_history_shutdown(struct hearth_api *api) {
     hearth_first_values_destroy(api->first_values);
     hearth_message_cache_destroy(api->message_cache);
     hearth_toolsets_destroy(api->toolsets);
-    hearth_trials_finish(&api->trials);
+    hearth_api_template_probe_finish(&api->template_probe);
+}
+
+/* ---- resolve ---- */
+
+/* Whether there is to be thinking is an argument like others, where the template prints it among the messages. */
+static struct hearth_transcript_root root_of(const struct hearth_job *job, const struct hearth_chat_request *request) {
+    json_t *arguments = NULL;
+    if (!request->thinking && job->api->template_probe.prints_thinking) {
+        arguments = request->kwargs != NULL ? json_copy((json_t *)request->kwargs) : json_object();
+        json_object_set_new(arguments, "enable_thinking", json_false());
+    }
+    const struct hearth_transcript_root root = hearth_transcript_root(
+        request->tools, arguments != NULL ? arguments : request->kwargs, job->parsed.generation.salt);
+    json_decref(arguments);
+    return root;
+}
+
+bool hearth_history_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
+                            struct hearth_api_error *error) {
+    const struct hearth_history *history = &out->history;
+    const size_t bytes = history->count * sizeof(struct hearth_message *);
+    struct hearth_message **sent = malloc(bytes);
+    if (sent == NULL || (out->stored != NULL && !hearth_api_stored_fill_config(job, out, error))) {
+        free(sent);
+        return hearth_api_fail_nomem(error);
+    }
+    memcpy(sent, history->messages, bytes);
+    (void)hearth_transcripts_restore(job->api->transcripts, root_of(job, &out->request), history->messages,
+                                     history->count, job->api->template_probe.prints_ids);
+    out->sampled_messages = history->count;
+    while (out->sampled_messages > 0 &&
+           history->messages[out->sampled_messages - 1] == sent[out->sampled_messages - 1]) {
+        out->sampled_messages--; /* it was not exchanged for ours */
+    }
+    free(sent);
+    return true;
 }
 
 /* ---- prompts ---- */
@@ -94,8 +130,8 @@ static void add_head(struct hearth_transcript_prompt *prompt, const struct heart
     }
 }
 
-static void set_text(struct hearth_job *job, const struct hearth_chat_request *request,
-                     struct hearth_transcript_prompt *prompt, const struct hearth_chat_prompt *rendered, size_t from) {
+static void set_text(const struct hearth_job *job, struct hearth_transcript_prompt *prompt,
+                     const struct hearth_chat_prompt *rendered, size_t from, struct hearth_api_rendered *out) {
     const size_t marks[] = {rendered->system_end, rendered->last_input_start, rendered->generation_start};
     prompt->text = (const char *)rendered->text.data + from;
     prompt->len = rendered->text.len - from;
@@ -106,35 +142,12 @@ static void set_text(struct hearth_job *job, const struct hearth_chat_request *r
         }
     }
     add_head(prompt, rendered, from);
-    hearth_breakpoints_mark(job, request, rendered, from, prompt);
-}
-
-/* Whether there is to be thinking is an argument like others, where the template prints it among the messages. */
-static struct hearth_transcript_root root_of(const struct hearth_job *job, const struct hearth_chat_request *request) {
-    json_t *arguments = NULL;
-    if (!request->thinking && job->api->trials.prints_thinking) {
-        arguments = request->kwargs != NULL ? json_copy((json_t *)request->kwargs) : json_object();
-        json_object_set_new(arguments, "enable_thinking", json_false());
-    }
-    const struct hearth_transcript_root root =
-        hearth_transcript_root(request->tools, arguments != NULL ? arguments : request->kwargs, job->generation.salt);
-    json_decref(arguments);
-    return root;
-}
-
-/* Number of messages up to and with the last one that is a reply of this server: it was exchanged for ours. */
-static size_t last_reply(const struct hearth_history *history, struct hearth_message *const *sent) {
-    for (size_t i = history->count; i-- > 0;) {
-        if (history->messages[i] != sent[i]) {
-            return i + 1;
-        }
-    }
-    return 0;
+    hearth_breakpoints_mark(job, rendered, from, prompt, out);
 }
 
 /* Renders the request with a mark in the place of message `keep - 1`; returns where what follows it begins, or 0. */
-static size_t render_tail(struct hearth_job *job, const struct hearth_chat_request *request, size_t keep,
-                          struct hearth_chat_prompt *rendered) {
+static size_t render_tail(const struct hearth_job *job, size_t keep, struct hearth_chat_prompt *rendered) {
+    const struct hearth_chat_request *request = &job->resolved.request;
     char mark[48];
     struct hearth_errmsg msg;
     size_t from = 0;
@@ -148,11 +161,11 @@ static size_t render_tail(struct hearth_job *job, const struct hearth_chat_reque
         struct hearth_chat_request other = *request;
         other.messages = messages;
         if (hearth_message_seal(marked) &&
-            hearth_chat_render(job->api->chat, &other, job->chat.format, rendered, &msg) == HEARTH_OK) {
+            hearth_chat_render(job->api->chat, &other, job->resolved.format, rendered, &msg) == HEARTH_OK) {
             const char *text = (const char *)rendered->text.data;
             const char *found = strstr(text, mark);
             size_t at = found != NULL ? (size_t)(found - text) + strlen(mark) : rendered->text.len;
-            if (job->api->trials.turn_end.len > 1) { /* else nothing is printed behind every reply */
+            if (job->api->template_probe.turn_end.len > 1) { /* else nothing is printed behind every reply */
                 at = hearth_transcripts_turn_end(job->api->transcripts, text, rendered->text.len, at);
             }
             from = at < rendered->text.len ? at : 0;
@@ -163,13 +176,13 @@ static size_t render_tail(struct hearth_job *job, const struct hearth_chat_reque
     return from;
 }
 
-/* Tokenises what was rendered, if it can fit the context: who counts tokens is told of any number. Errors: TOO_LONG,
- * and those of hearth_transcripts_tokenize(). */
-static int tokenize(struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
+/* Tokenises what was rendered, if it can fit the context: a request that counts tokens is told of any number. Errors:
+ * TOO_LONG, and those of hearth_transcripts_tokenize(). */
+static int tokenize(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
                     struct hearth_transcript_result *result) {
     struct hearth_api_error error;
     if ((job->route->flags & HEARTH_ROUTE_REPLY) != 0 &&
-        !hearth_prompt_check_text(job->api, prompt->len, job->generation.room_tokens, "messages", &error)) {
+        !hearth_api_prompt_check_text(job->api, prompt->len, job->parsed.generation.room_tokens, "messages", &error)) {
         return HEARTH_ERR_TOO_LONG;
     }
     return hearth_transcripts_tokenize(job->api->transcripts, prompt, result);
@@ -178,18 +191,18 @@ static int tokenize(struct hearth_job *job, const struct hearth_transcript_promp
 /* The exact tokens of a conversation in the store, and behind them what the template prints after its last reply. The
  * transcripts have the same path, as a rule, and with it the place where the reply will be remembered; where they have
  * lost it, the store's tokens stand alone. False: the text behind the reply cannot be told; render everything. */
-static bool make_exact(struct hearth_job *job, const struct hearth_chat_request *request,
-                       struct hearth_transcript_prompt *prompt, struct hearth_chat_prompt *rendered,
-                       struct hearth_transcript_result *result) {
-    const struct hearth_tokens *known = &job->kept->line.tokens;
+static bool make_exact(const struct hearth_job *job, struct hearth_transcript_prompt *prompt,
+                       struct hearth_chat_prompt *rendered, struct hearth_transcript_result *result,
+                       struct hearth_api_rendered *out) {
+    const struct hearth_tokens *known = &job->resolved.stored->line.tokens;
     const struct hearth_specials *specials = hearth_transcripts_specials(job->api->transcripts);
-    const size_t keep = job->kept->exact_messages;
-    const size_t from = render_tail(job, request, keep, rendered);
+    const size_t keep = job->resolved.stored->exact_messages;
+    const size_t from = render_tail(job, keep, rendered);
     if (from == 0) {
         return false;
     }
     prompt->prefix_messages = keep;
-    set_text(job, request, prompt, rendered, from);
+    set_text(job, prompt, rendered, from, out);
     int err = tokenize(job, prompt, result);
     if (err == HEARTH_OK) {
         if (result->tokens.n >= known->n && memcmp(result->tokens.v, known->v, known->n * sizeof *known->v) == 0) {
@@ -209,35 +222,25 @@ static bool make_exact(struct hearth_job *job, const struct hearth_chat_request 
     return false;
 }
 
-/* Puts the replies back, renders and tokenises. `rendered` is for the caller to finish. */
-static int make_tokens(struct hearth_job *job, const struct hearth_chat_request *request,
-                       struct hearth_transcript_prompt *prompt, struct hearth_chat_prompt *rendered,
-                       struct hearth_transcript_result *result, struct hearth_errmsg *msg) {
-    struct hearth_api *api = job->api;
-    struct hearth_history *history = &job->history;
-    size_t bytes = history->count * sizeof(struct hearth_message *);
-    struct hearth_message **sent = malloc(bytes);
-    if (sent == NULL) {
-        return HEARTH_ERR_NOMEM;
-    }
-    memcpy(sent, history->messages, bytes);
-    (void)hearth_transcripts_restore(api->transcripts, prompt->root, history->messages, history->count,
-                                     api->trials.prints_ids);
-    if (job->kept != NULL && job->kept->same_config && !request->continues) {
-        if (make_exact(job, request, prompt, rendered, result)) {
-            free(sent);
+/* Renders and tokenises. `rendered` is for the caller to finish. */
+static int make_tokens(const struct hearth_job *job, struct hearth_transcript_prompt *prompt,
+                       struct hearth_chat_prompt *rendered, struct hearth_transcript_result *result,
+                       struct hearth_api_rendered *out, struct hearth_errmsg *msg) {
+    const struct hearth_api_resolved *resolved = &job->resolved;
+    const struct hearth_chat_request *request = &resolved->request;
+    if (resolved->stored != NULL && resolved->stored->same_config && !request->continues) {
+        if (make_exact(job, prompt, rendered, result, out)) {
             return HEARTH_OK;
         }
         prompt->prefix_messages = 0;
         hearth_chat_prompt_finish(rendered);
     }
-    size_t keep = api->keep_thinking && !request->continues ? last_reply(history, sent) : 0;
-    free(sent);
+    size_t keep = job->api->keep_thinking && !request->continues ? resolved->sampled_messages : 0;
     if (keep > 0) {
-        size_t from = render_tail(job, request, keep, rendered);
+        size_t from = render_tail(job, keep, rendered);
         if (from > 0) {
             prompt->prefix_messages = keep;
-            set_text(job, request, prompt, rendered, from);
+            set_text(job, prompt, rendered, from, out);
             if (tokenize(job, prompt, result) == HEARTH_OK) {
                 return HEARTH_OK;
             }
@@ -245,9 +248,9 @@ static int make_tokens(struct hearth_job *job, const struct hearth_chat_request 
         }
         hearth_chat_prompt_finish(rendered);
     }
-    int err = hearth_chat_render(api->chat, request, job->chat.format, rendered, msg);
+    int err = hearth_chat_render(job->api->chat, request, resolved->format, rendered, msg);
     if (err == HEARTH_OK) {
-        set_text(job, request, prompt, rendered, 0);
+        set_text(job, prompt, rendered, 0, out);
         err = tokenize(job, prompt, result);
     }
     return err;
@@ -324,10 +327,10 @@ static void release(struct hearth_api *api, struct hearth_transcript_place *plac
  * is behind it will not come again: the mark moves before that, to where the next turn's prompt leaves this one, and by
  * a token more, which may be another one when another text follows it. */
 static void move_end_mark(const struct hearth_api *api, const struct hearth_chat_request *request,
-                          struct hearth_prompt *prompt) {
+                          struct hearth_api_prompt *prompt) {
     const struct hearth_message *last = request->messages[request->message_count - 1];
     const struct hearth_tokens *rewritten =
-        last->role == HEARTH_ROLE_TOOL ? &api->trials.result_rewritten : &api->trials.asked_rewritten;
+        last->role == HEARTH_ROLE_TOOL ? &api->template_probe.result_rewritten : &api->template_probe.asked_rewritten;
     if (prompt->mark_count == 0 || rewritten->n == 0) {
         return;
     }
@@ -353,17 +356,18 @@ static int32_t head_tokens(const struct hearth_transcript_prompt *from, const st
 }
 
 /* Takes over what tokenising has found. */
-static bool keep_result(struct hearth_job *job, const struct hearth_chat_request *request,
-                        const struct hearth_transcript_prompt *from, const struct hearth_chat_prompt *rendered,
-                        struct hearth_transcript_result *result) {
-    struct hearth_prompt *prompt = &job->generation.prompts[0];
+static bool take_result(const struct hearth_job *job, const struct hearth_transcript_prompt *from,
+                        const struct hearth_chat_prompt *rendered, struct hearth_transcript_result *result,
+                        struct hearth_api_rendered *out) {
+    const struct hearth_chat_request *request = &job->resolved.request;
+    struct hearth_api_prompt *prompt = &out->prompts[0];
     struct hearth_conversation *conversation = calloc(1, sizeof *conversation);
     if (conversation == NULL) {
         release(job->api, result->place);
         hearth_tokens_finish(&result->tokens);
         return false;
     }
-    job->conversation = conversation;
+    out->conversation = conversation;
     conversation->place = result->place;
     conversation->prompt_tokens = result->tokens.n;
     conversation->known_tokens = result->known_tokens;
@@ -382,64 +386,43 @@ static bool keep_result(struct hearth_job *job, const struct hearth_chat_request
     }
     prompt->head_tokens = head_tokens(from, rendered, result);
     move_end_mark(job->api, request, prompt);
-    hearth_breakpoints_pin(job, from, result);
+    hearth_breakpoints_pin(job, from, result, out);
     return true;
 }
 
-bool hearth_history_prompt(struct hearth_job *job, struct hearth_chat_request *request,
+bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rendered *out,
                            struct hearth_api_error *error) {
+    const struct hearth_chat_request *request = &job->resolved.request;
+    const int32_t room = job->parsed.generation.room_tokens;
     struct hearth_chat_prompt rendered = {.text = {0}};
     struct hearth_transcript_result result = {0};
     struct hearth_errmsg msg = {{0}};
     struct hearth_rereading rereading;
-    if (job->kept != NULL && !hearth_kept_settle(job)) {
-        return false;
-    }
     hearth_rereading_init(&rereading, job, request);
     struct hearth_transcript_prompt prompt = transcript_prompt(request, root_of(job, request), &rereading);
-    int err = make_tokens(job, request, &prompt, &rendered, &result, &msg);
+    int err = make_tokens(job, &prompt, &rendered, &result, out, &msg);
     bool ok = err == HEARTH_OK;
     if (err == HEARTH_ERR_TOO_LONG) {
-        (void)hearth_prompt_check_text(job->api, prompt.len, job->generation.room_tokens, "messages", error);
+        (void)hearth_api_prompt_check_text(job->api, prompt.len, room, "messages", error);
     } else if (!ok) {
         hearth_api_fail_err(error, err, &msg);
-    } else if (!keep_result(job, request, &prompt, &rendered, &result)) {
+    } else if (!take_result(job, &prompt, &rendered, &result, out)) {
         ok = hearth_api_fail_nomem(error);
-    } else if (job->conversation->forked) {
-        diagnose(job->conversation, request, &prompt, &rendered);
+    } else if (out->conversation->forked) {
+        diagnose(out->conversation, request, &prompt, &rendered);
     }
     hearth_transcript_fork_finish(&result.fork);
-    if (job->conversation != NULL) {
-        job->conversation->fork.said = NULL;
-        job->conversation->fork.then = NULL;
-        job->conversation->prepare_us = hearth_clock_us() - job->prepare_start_us;
+    if (out->conversation != NULL) {
+        out->conversation->fork.said = NULL;
+        out->conversation->fork.then = NULL;
+        out->conversation->prepare_us = hearth_clock_us() - job->prepare_start_us;
     }
     hearth_chat_prompt_finish(&rendered);
     hearth_rereading_finish(&rereading);
-    return ok && hearth_prompt_check_length(job->api, &job->generation.prompts[0], job->generation.room_tokens,
-                                            "messages", error);
+    return ok && hearth_api_prompt_check_length(job->api, &out->prompts[0], room, "messages", error);
 }
 
 /* ---- replies ---- */
-
-/* As the history will hold it. */
-struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message) {
-    struct hearth_message *whole = hearth_message_create(HEARTH_ROLE_ASSISTANT);
-    struct hearth_buf text = {0};
-    if (whole != NULL && message->call_count == 0 && hearth_buf_append(&text, begun->content, begun->content_len) &&
-        hearth_buf_append(&text, message->content, message->content_len) && hearth_buf_append(&text, "", 1)) {
-        whole->content_len = text.len - 1;
-        whole->content = (char *)hearth_buf_take(&text);
-        const char *reasoning = message->reasoning != NULL ? message->reasoning : begun->reasoning;
-        whole->reasoning = reasoning != NULL ? strdup(reasoning) : NULL;
-        if (hearth_message_seal(whole)) {
-            return whole;
-        }
-    }
-    hearth_buf_finish(&text);
-    hearth_message_unref(whole);
-    return NULL;
-}
 
 /* Takes a stop string, and what was sampled behind it, off the tokens; a token that it begins within is tokenised anew
  * as far as it goes. False: out of memory. */
@@ -474,7 +457,7 @@ static bool cut_at_stop(const struct hearth_api *api, struct hearth_tokens *toke
 void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop) {
     struct hearth_job *job = choice->job;
     struct hearth_engine *engine = job->api->engine;
-    struct hearth_conversation *conversation = job->conversation;
+    struct hearth_conversation *conversation = job->rendered.conversation;
     if (conversation == NULL) {
         return;
     }
@@ -482,7 +465,7 @@ void hearth_history_remember(struct hearth_choice *choice, struct hearth_message
         conversation->begun != NULL ? hearth_history_join(conversation->begun, message) : hearth_message_ref(message);
     size_t count = choice->sampled.n;
     if (whole != NULL) {
-        hearth_tools_remember(job, whole);
+        hearth_api_tools_remember(job, whole);
     }
     if (count > 0 && engine->ops->token_is_end(engine, choice->sampled.v[count - 1])) {
         count--;
@@ -496,12 +479,11 @@ void hearth_history_remember(struct hearth_choice *choice, struct hearth_message
     hearth_message_unref(whole);
 }
 
-void hearth_conversation_destroy(struct hearth_job *job) {
-    if (job->conversation != NULL) {
-        release(job->api, job->conversation->place);
-        hearth_message_unref(job->conversation->begun);
-        free(job->conversation);
-        job->conversation = NULL;
+void hearth_conversation_destroy(struct hearth_api *api, struct hearth_conversation *conversation) {
+    if (conversation != NULL) {
+        release(api, conversation->place);
+        hearth_message_unref(conversation->begun);
+        free(conversation);
     }
 }
 
@@ -533,12 +515,12 @@ static json_t *divergence_json(const struct hearth_conversation *conversation) {
     const struct hearth_diagnosis *diagnosis = &conversation->diagnosis;
     json_t *json = json_pack("{s:I, s:o, s:s, s:o, s:o, s:s, s:s, s:I}", "token", (json_int_t)fork->token, "message",
                              diagnosis->message >= 0 ? json_integer(diagnosis->message) : json_null(), "field",
-                             diagnosis->field, "before", hearth_json_text(fork->before, strlen(fork->before)), "after",
-                             hearth_json_text(fork->after, strlen(fork->after)), "cause",
+                             diagnosis->field, "before", hearth_api_json_text(fork->before, strlen(fork->before)),
+                             "after", hearth_api_json_text(fork->after, strlen(fork->after)), "cause",
                              hearth_cause_text(diagnosis->cause), "cause_text", hearth_cause_help(diagnosis->cause),
                              "saved_tokens", (json_int_t)conversation->saved_tokens);
     if (json != NULL && diagnosis->cause == HEARTH_CAUSE_VOLATILE) {
-        json_object_set_new(json, "line", hearth_json_text(conversation->line, strlen(conversation->line)));
+        json_object_set_new(json, "line", hearth_api_json_text(conversation->line, strlen(conversation->line)));
     }
     return json;
 }
@@ -547,8 +529,8 @@ bool hearth_conversation_add_json(const struct hearth_conversation *conversation
     if (conversation == NULL) {
         return true;
     }
-    return json_object_set_new(receipt, "prepare_ms", hearth_json_real((double)conversation->prepare_us / 1000.0)) ==
-               0 &&
+    return json_object_set_new(receipt, "prepare_ms",
+                               hearth_api_json_real((double)conversation->prepare_us / 1000.0)) == 0 &&
            json_object_set_new(receipt, "known", json_integer((json_int_t)conversation->known_tokens)) == 0 &&
            json_object_set_new(receipt, "sampled", json_integer((json_int_t)conversation->sampled_tokens)) == 0 &&
            json_object_set_new(receipt, "divergence",

@@ -14,7 +14,7 @@
  * Invariant: a job is posted, in the pool, completing, or has open choices; when none of it is true it is freed. */
 #include "api/job.h"
 
-#include "api/kept.h"
+#include "api/stored_turns.h"
 #include "api/limits.h"
 #include "api/urgency.h"
 
@@ -22,7 +22,6 @@
 #include "base/cancel.h"
 #include "base/clock.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +33,7 @@
 #define SHORT_ESTIMATE ((size_t)4 << 20)
 
 static void job_prepared(struct hearth_http_work *work);
+static void complete(struct hearth_job *job, const struct hearth_api_error *failure);
 static void job_events(struct hearth_http_work *work);
 
 static void destroy_events(struct hearth_event *event) {
@@ -48,10 +48,16 @@ static void job_destroy(struct hearth_job *job) {
     hearth_access_log_job(job);
     hearth_key_limits_end(job);
     for (size_t i = 0; i < job->choice_count; i++) {
-        HEARTH_ASSERT(job->choices[i].queue_head == NULL);
-        hearth_buf_finish(&job->choices[i].text);
-        json_decref(job->choices[i].logprobs);
-        free(job->choices[i].stop);
+        struct hearth_choice *choice = &job->choices[i];
+        HEARTH_ASSERT(choice->queue_head == NULL);
+        hearth_buf_finish(&choice->text);
+        hearth_tokens_finish(&choice->sampled);
+        hearth_message_unref(choice->message);
+        if (choice->stream != NULL) {
+            hearth_chat_stream_destroy(choice->stream);
+        }
+        json_decref(choice->logprobs);
+        free(choice->stop);
     }
     if (job->submitted) {
         *(job->prev != NULL ? &job->prev->next : &job->api->running) = job->next;
@@ -62,14 +68,11 @@ static void job_destroy(struct hearth_job *job) {
     if (job->dialect_state != NULL) {
         job->dialect->destroy(job->dialect_state);
     }
-    hearth_job_finish_chat(job);
-    hearth_conversation_destroy(job);
-    hearth_kept_destroy(job);
+    hearth_api_road_finish(job);
     free(job->path);
     free(job->query);
     free(job->session_header);
     free(job->choices);
-    hearth_generation_finish(&job->generation);
     hearth_buf_finish(&job->body);
     hearth_buf_finish(&job->response);
     if (job->body_bytes >= TRIM_BYTES) {
@@ -79,21 +82,13 @@ static void job_destroy(struct hearth_job *job) {
     free(job);
 }
 
-void hearth_job_cancel(struct hearth_job *job) {
-    for (size_t i = 0; i < job->choice_count; i++) {
-        if (!job->choices[i].ended && job->choices[i].service_id > 0) {
-            hearth_service_cancel(job->api->service, job->choices[i].service_id);
-        }
-    }
-}
-
 static void client_gone(void *user) {
     struct hearth_job *job = user;
     job->exchange = NULL;
     if (!job->detached) {
         atomic_store(&job->gone, true);
         job->open = false;
-        hearth_job_cancel(job);
+        hearth_api_reply_cancel(job);
     }
 }
 
@@ -120,9 +115,9 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->exchange = exchange;
     job->caller = *caller;
     job->owner = caller->salt;
-    job->generation.salt = caller->salt;
-    job->generation.priority = caller->highest;
-    job->generation.speculate = true;
+    job->parsed.generation.salt = caller->salt;
+    job->parsed.generation.priority = caller->highest;
+    job->parsed.generation.speculate = true;
     job->arrived_us = hearth_clock_us();
     job->method = hearth_http_method(exchange);
     snprintf(job->request_id, sizeof job->request_id, "%s", hearth_http_request_id(exchange));
@@ -134,6 +129,7 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
     job->query = strdup(hearth_http_query(exchange));
     job->session_header = session != NULL && *session != '\0' ? strdup(session) : NULL;
     job->work.run = job_prepared;
+    job->complete = complete;
     job->pool_run = prepare;
     atomic_init(&job->gone, false);
     atomic_fetch_add(&api->jobs, 1);
@@ -146,50 +142,7 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
         hearth_service_reserve(api->service, &job->caller.tenant);
         job->reserved = true;
     }
-    hearth_pool_push(api->pool, job);
-}
-
-/* Decodes a query's %XX and '+' in place. */
-static void decode(char *text) {
-    char *out = text;
-    for (; *text != '\0'; text++) {
-        unsigned byte;
-        if (*text == '%' && isxdigit((unsigned char)text[1]) && isxdigit((unsigned char)text[2])) {
-            (void)sscanf(text + 1, "%2x", &byte);
-            *out++ = (char)byte;
-            text += 2;
-        } else {
-            *out++ = *text == '+' ? ' ' : *text;
-        }
-    }
-    *out = '\0';
-}
-
-char *hearth_job_param(const struct hearth_job *job, size_t index) {
-    return job->path != NULL ? hearth_route_param(job->route, job->path, index) : NULL; /* decoded by http */
-}
-
-char *hearth_api_query(const char *query, const char *name) {
-    const size_t len = strlen(name);
-    for (const char *at = query; at != NULL && *at != '\0'; at = strchr(at, '&')) {
-        at += *at == '&';
-        if (strncmp(at, name, len) == 0 && at[len] == '=') {
-            char *value = strndup(at + len + 1, strcspn(at + len + 1, "&"));
-            if (value != NULL) {
-                decode(value);
-            }
-            return value;
-        }
-    }
-    return NULL;
-}
-
-char *hearth_job_query(const struct hearth_job *job, const char *name) {
-    return hearth_api_query(job->query, name);
-}
-
-bool hearth_job_respond(struct hearth_job *job, json_t *value) {
-    return hearth_json_write(value, &job->response) || hearth_api_fail_nomem(&job->error);
+    hearth_api_pool_push(api->pool, job);
 }
 
 bool hearth_job_parse_body(struct hearth_job *job, json_t **out) {
@@ -236,8 +189,8 @@ static bool read_urgency(struct hearth_job *job, const json_t *body) {
     return hearth_urgency_read(job, body) && hearth_urgency_left(job, &left_us, &job->error);
 }
 
-/* Whether somebody still waits for what is prepared. Nobody computes a reply once the service is drained; who only
- * counts may be answered until the end. */
+/* Whether the client still waits for what is prepared. No reply is computed once the service is drained; a request
+ * that only counts may be answered until the end. */
 static int is_wanted(void *user) {
     const struct hearth_job *job = user;
     const atomic_bool *over = wants_reply(job) ? &job->api->drained : &job->api->ended;
@@ -296,7 +249,7 @@ static void deliver(void *user, struct hearth_event *event) {
 }
 
 static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, struct hearth_api_error *error) {
-    const struct hearth_generation *generation = &job->generation;
+    const struct hearth_generation *generation = &job->parsed.generation;
     uint32_t nth = choice->index % (uint32_t)generation->n;
     int64_t left_us;
     if (!hearth_urgency_left(job, &left_us, error)) {
@@ -314,8 +267,8 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         .marks = choice->prompt->marks,
         .mark_count = choice->prompt->mark_count,
         .head_tokens = choice->prompt->head_tokens,
-        .pins = generation->pins,
-        .pin_count = generation->pin_count,
+        .pins = job->rendered.pins,
+        .pin_count = job->rendered.pin_count,
         /* Nothing is to be said: the client prepares what it will ask later. */
         .priority = generation->max_tokens == 0 ? HEARTH_CLASS_WARM : generation->priority,
         .sampling = generation->sampling,
@@ -327,7 +280,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         .deliver = deliver,
         .user = choice,
     };
-    hearth_choice_fill_request(choice, &request);
+    hearth_api_constraint_fill_request(job, &request);
     if (request.sampling.seed != HEARTH_SEED_RANDOM) {
         request.sampling.seed += nth;
         if (request.sampling.seed == HEARTH_SEED_RANDOM) {
@@ -344,15 +297,9 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
     return true;
 }
 
-void hearth_job_name(struct hearth_job *job) {
-    char hex[33];
-    hearth_digest_hex(job->id_bits, hex);
-    snprintf(job->id, sizeof job->id, "%s%s", job->dialect->id_prefix, hex);
-}
-
 static bool make_choices(struct hearth_job *job, struct hearth_api_error *error) {
-    const struct hearth_generation *generation = &job->generation;
-    size_t count = generation->prompt_count * (size_t)generation->n;
+    const struct hearth_generation *generation = &job->parsed.generation;
+    size_t count = job->rendered.prompt_count * (size_t)generation->n;
     HEARTH_ASSERT(count > 0);
     job->choices = calloc(count, sizeof *job->choices);
     if (job->choices == NULL) {
@@ -362,11 +309,11 @@ static bool make_choices(struct hearth_job *job, struct hearth_api_error *error)
     for (size_t i = 0; i < count; i++) {
         job->choices[i].job = job;
         job->choices[i].index = (uint32_t)i;
-        job->choices[i].prompt = &generation->prompts[i / (size_t)generation->n];
+        job->choices[i].prompt = &job->rendered.prompts[i / (size_t)generation->n];
         job->choices[i].ended = true; /* until it is submitted */
     }
     if (job->id[0] == '\0') {
-        hearth_job_name(job);
+        hearth_api_id_name(job);
     }
     return true;
 }
@@ -383,7 +330,7 @@ static void submit(struct hearth_job *job) {
     }
     api->running = job;
     if (!make_choices(job, &error)) {
-        hearth_reply_fail(job, &error);
+        hearth_api_reply_fail(job, &error);
         return;
     }
     for (size_t i = 0; i < job->choice_count; i++) {
@@ -392,14 +339,14 @@ static void submit(struct hearth_job *job) {
         if (!submit_choice(job, &job->choices[i], &error)) {
             job->choices[i].ended = true;
             job->open_choices--;
-            hearth_reply_fail(job, &error);
+            hearth_api_reply_fail(job, &error);
             return;
         }
     }
-    for (size_t i = 0; i < job->generation.prompt_count && job->kept == NULL; i++) {
-        hearth_tokens_finish(&job->generation.prompts[i].tokens); /* the service has its own */
+    for (size_t i = 0; i < job->rendered.prompt_count && job->resolved.stored == NULL; i++) {
+        hearth_tokens_finish(&job->rendered.prompts[i].tokens); /* the service has its own */
     }
-    hearth_reply_submitted(job);
+    hearth_api_reply_submitted(job);
 }
 
 static void free_if_over(struct hearth_job *job) {
@@ -412,7 +359,7 @@ static void free_if_over(struct hearth_job *job) {
 /* Answers a request that needs no choices, or the first answer of one that goes on alone. */
 static void respond_prepared(struct hearth_job *job) {
     struct hearth_http_exchange *exchange = job->exchange;
-    if (exchange == NULL || (job->failed && hearth_reply_refuse(job))) {
+    if (exchange == NULL || (job->failed && hearth_api_reply_refuse(job))) {
         return;
     }
     job->exchange = NULL;
@@ -435,7 +382,7 @@ static void job_prepared(struct hearth_http_work *work) {
     }
     if (submits) {
         if (job->exchange != NULL) {
-            hearth_content_warn(&job->history, job->exchange);
+            hearth_content_warn(&job->resolved.history, job->exchange);
         }
         if (job->detached) { /* it goes on, though its client may have left meanwhile */
             atomic_store(&job->gone, false);
@@ -456,7 +403,7 @@ static void take_events(struct hearth_job *job, struct hearth_choice *choice, st
             HEARTH_ASSERT(!choice->ended && next == NULL);
             choice->ended = true;
             job->open_choices--;
-            /* What it has cost is told in the log, whoever is still there to hear it. */
+            /* The log tells what it has cost, also when the client has gone. */
             choice->receipt = event->receipt;
             choice->generated_tokens = event->generated_tokens;
             choice->generate_us = event->generate_us;
@@ -466,7 +413,7 @@ static void take_events(struct hearth_job *job, struct hearth_choice *choice, st
             choice->preemptions = event->preemptions;
         }
         if (job->open && !job->completing) {
-            hearth_reply_event(job, choice, event);
+            hearth_api_reply_event(job, choice, event);
         }
         event->next = NULL;
         destroy_events(event);
@@ -497,28 +444,28 @@ static void job_completed(struct hearth_http_work *work) {
     struct hearth_job *job = ((struct hearth_job_end *)work)->job;
     job->completing = false;
     hearth_memory_begin();
-    hearth_reply_end(job);
+    hearth_api_reply_end(job);
     free_if_over(job);
 }
 
 static void keep(struct hearth_job *job) {
     hearth_memory_begin();
-    hearth_kept_write(job);
+    hearth_api_stored_write(job);
     hearth_http_post(job->api->http, &job->end.work);
 }
 
-void hearth_job_complete(struct hearth_job *job, const struct hearth_api_error *failure) {
+static void complete(struct hearth_job *job, const struct hearth_api_error *failure) {
     HEARTH_ASSERT(job->open && !job->completing);
     if (failure != NULL) {
         job->failed = true;
         job->error = *failure;
     }
-    if (!hearth_kept_is_due(job)) {
-        hearth_reply_end(job);
+    if (!hearth_api_stored_is_due(job)) {
+        hearth_api_reply_end(job);
         return;
     }
     job->completing = true;
     job->end = (struct hearth_job_end){.work = {.run = job_completed}, .job = job};
     job->pool_run = keep;
-    hearth_pool_push(job->api->pool, job);
+    hearth_api_pool_push(job->api->pool, job);
 }

@@ -1,12 +1,13 @@
 /* A job: one request on its way through the api room, and the dialect that it is answered in.
  *
- *     job.c     its life: worker, service, store, end        reply.c    events to a response, whole or streamed
- *     pool.c    the workers                                  choices.c  the form of OpenAI's chat and plain completions
- *     kept.c    turns: what is stored of it, and when        receipt.c  usage, timings, receipt, logprobs */
+ *     job.c           its life: worker, service, store, end     reply.c    events to a response, whole or streamed
+ *     pool.c          the workers                               choices.c  the form of OpenAI's chat and completions
+ *     stored_turns.c  what is stored of it, and when            tally.c, receipt.c  usage, timings, receipt, logprobs
+ */
 #ifndef HEARTH_API_JOB_H
 #define HEARTH_API_JOB_H
 
-#include "api/api_internal.h"
+#include "api/road.h"
 #include "session/store.h"
 
 #define HEARTH_DEADLINE_HEADERS 2
@@ -14,7 +15,7 @@
 struct hearth_choice {
     struct hearth_job *job;
     uint32_t index;
-    const struct hearth_prompt *prompt;
+    const struct hearth_api_prompt *prompt;
     int64_t service_id;
     bool started;                                 /* its beginning has been printed */
     bool ended;                                   /* no more events */
@@ -89,7 +90,7 @@ struct hearth_job {
     int64_t arrived_us;
     uint32_t ahead; /* requests that waited or ran then */
     struct hearth_caller caller;
-    struct hearth_digest owner; /* the salt of the key: whose turns and sessions it may see */
+    struct hearth_digest owner; /* the salt of the key: of the turns and sessions that it may see */
     char priority_header[24], deadline_headers[HEARTH_DEADLINE_HEADERS][24]; /* "": not sent */
     int64_t deadline_us;                                                     /* from its arrival; 0: none */
     const char *tier;             /* OpenAI's service_tier, if the request names one */
@@ -103,20 +104,17 @@ struct hearth_job {
                                    detached job */
     const struct hearth_dialect *dialect;
     void *dialect_state;
-    struct hearth_generation generation;
-    struct hearth_chat_options chat; /* of a chat: there format is not NULL, and replies are messages */
     int64_t prepare_start_us, prepare_us;
-    struct hearth_body parts; /* the messages of the body, where they were told apart */
-    struct hearth_history history;
-    struct hearth_conversation *conversation; /* history.c's */
-    struct hearth_shape *shape;               /* NULL: replies are free */
-    struct hearth_tokens script;              /* the reply, when scripted */
-    bool scripted;
-    struct hearth_kept *kept; /* kept.c's: the conversation in the store that it goes on from, and the
-                                 turn that it becomes; NULL: neither */
-    atomic_bool detached;     /* goes on without a client */
+    struct hearth_body parts;        /* the messages of the body, where they were told apart */
+    struct hearth_api_parsed parsed; /* road.h's three, each const for the phases behind it */
+    struct hearth_api_resolved resolved;
+    struct hearth_api_rendered rendered;
+    atomic_bool detached; /* goes on without a client */
 
     /* The loop's. */
+    /* The job is through with its choices: its turn is stored by a worker, if it has one, then the response is
+     * finished. `failure`: or it failed. */
+    void (*complete)(struct hearth_job *job, const struct hearth_api_error *failure);
     struct hearth_choice *choices;
     size_t choice_count, open_choices;
     bool reserved;   /* it has an admission slot of the service, until its first choice takes it over */
@@ -139,13 +137,6 @@ void hearth_job_start(struct hearth_api *api, const struct hearth_route *route, 
 /* Worker: reads job->body as the route wants it. *out: the caller's reference; NULL where it may be missing and is.
  * False: job->error is filled. */
 bool hearth_job_parse_body(struct hearth_job *job, json_t **out);
-/* Gives the job its id, with the dialect's prefix. */
-void hearth_job_name(struct hearth_job *job);
-/* Cancels every choice that is still running. */
-void hearth_job_cancel(struct hearth_job *job);
-/* The job is through with its choices: its turn is kept by a worker, if it has one, then the response is finished.
- * `failure`: or it failed. */
-void hearth_job_complete(struct hearth_job *job, const struct hearth_api_error *failure);
 /* The '*' of the route's path number `index`, decoded; NULL: it has not so many, or out of memory. Caller frees. */
 char *hearth_job_param(const struct hearth_job *job, size_t index);
 /* A parameter of the query, decoded; NULL: it is not there, or out of memory. Caller frees. */
@@ -153,36 +144,48 @@ char *hearth_job_query(const struct hearth_job *job, const char *name);
 /* Takes a value as the job's response; `value` NULL: out of memory. Returns false then. */
 bool hearth_job_respond(struct hearth_job *job, json_t *value);
 
+/* ---- ids.c ---- */
+
+/* "resp_" and the like with a turn's id. False: it is no such id. `out` also takes an item's: *index is its place in
+ * the turn then, else -1. */
+bool hearth_api_id_parse(const char *text, struct hearth_digest *out, int *index);
+/* An item's id: PREFIX + turn + index. `out` has at least 64 bytes. */
+void hearth_api_id_print(char *out, size_t cap, const char *prefix, struct hearth_digest turn, int index);
+/* Gives the job its id, with the dialect's prefix. */
+void hearth_api_id_name(struct hearth_job *job);
+
 /* ---- pool.c ---- */
 
-struct hearth_pool;
-struct hearth_pool *hearth_pool_create(size_t threads);
+struct hearth_api_pool;
+struct hearth_api_pool *hearth_api_pool_create(size_t threads);
 /* Calls job->pool_run on a worker, or at once when the pool has been stopped. Jobs of routes that only count
  * (HEARTH_ROUTE_COUNT) go behind the others; they, those with long bodies and those of one key never take the last of
  * several workers. */
-void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job);
+void hearth_api_pool_push(struct hearth_api_pool *pool, struct hearth_job *job);
 /* Once a second: /health tells of jobs that have taken far more CPU time than `cpu_most_us` (0: any). */
-void hearth_pool_watch(struct hearth_pool *pool, int64_t cpu_most_us);
-/* Runs what is queued and ends the threads. Nobody else may push meanwhile. A job that is being prepared and passes no
- * cancel point ends the process. NULL is allowed. */
-void hearth_pool_stop(struct hearth_pool *pool);
+void hearth_api_pool_watch(struct hearth_api_pool *pool, int64_t cpu_most_us);
+/* Runs what is queued and ends the threads. No other thread may push meanwhile. A job that is being prepared and passes
+ * no cancel point ends the process. NULL is allowed. */
+void hearth_api_pool_stop(struct hearth_api_pool *pool);
 /* Stops it, and frees it. NULL is allowed. */
-void hearth_pool_destroy(struct hearth_pool *pool);
+void hearth_api_pool_destroy(struct hearth_api_pool *pool);
 
 /* ---- reply.c: the loop's side of a response ---- */
 
 /* The job has been submitted: a stream may begin. */
-void hearth_reply_submitted(struct hearth_job *job);
+void hearth_api_reply_submitted(struct hearth_job *job);
 /* One event of a choice. The response may end by it. */
-void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event);
+void hearth_api_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event);
 /* The prompt has been refused. True: that was said in the stream. */
-bool hearth_reply_refuse(struct hearth_job *job);
+bool hearth_api_reply_refuse(struct hearth_job *job);
 /* Everything is there: ends the response. */
-void hearth_reply_end(struct hearth_job *job);
+void hearth_api_reply_end(struct hearth_job *job);
+/* Cancels every choice that is still running. */
+void hearth_api_reply_cancel(struct hearth_job *job);
 /* Ends the response with an error: a status while nothing has been sent, an event of the stream afterwards. */
-void hearth_reply_fail(struct hearth_job *job, const struct hearth_api_error *error);
-/* Once a second: whoever waits hears that somebody is there. */
-void hearth_reply_tick(struct hearth_job *job, int64_t now_us);
+void hearth_api_reply_fail(struct hearth_job *job, const struct hearth_api_error *error);
+/* Once a second: a client that waits hears that the server is there. */
+void hearth_api_reply_tick(struct hearth_job *job, int64_t now_us);
 /* Appends "event: NAME\ndata: VALUE\n\n"; without a name no first line. The value is given up. False: it was NULL, or
  * out of memory. */
 bool hearth_sse(struct hearth_buf *out, const char *event, json_t *value);
@@ -199,7 +202,7 @@ struct hearth_choices_form {
     json_t *(*first)(const struct hearth_choice *choice);
     json_t *(*delta)(const struct hearth_choice *choice, const struct hearth_chat_delta *delta, json_t *logprobs);
     json_t *(*last)(const struct hearth_choice *choice);
-    /* Puts an array of logprobs entries (hearth_logprobs_entry) into the dialect's form. */
+    /* Puts an array of logprobs entries (hearth_api_logprobs_entry) into the dialect's form. */
     json_t *(*logprobs)(struct hearth_choice *choice, json_t *entries);
 };
 
@@ -210,15 +213,17 @@ bool hearth_choices_finish(struct hearth_job *job, struct hearth_buf *out);
 bool hearth_choices_fail(struct hearth_job *job, const struct hearth_api_error *error, struct hearth_buf *out);
 bool hearth_choices_progress(struct hearth_choice *choice, uint32_t prefilled_tokens, struct hearth_buf *out);
 json_t *hearth_choices_whole(struct hearth_job *job);
-/* llama-server's account of a prompt that is being computed. */
-json_t *hearth_progress_json(const struct hearth_choice *choice, uint32_t prefilled_tokens);
+/* An event with llama-server's account of a prompt that is being computed; the chunk is given up. False: it was NULL,
+ * or out of memory. */
+bool hearth_sse_progress(struct hearth_buf *out, json_t *chunk, const struct hearth_choice *choice,
+                         uint32_t prefilled_tokens);
 
 #define HEARTH_CHOICES_DIALECT(prefix)                                                          \
     .id_prefix = (prefix), .start = hearth_choices_begin_choice, .delta = hearth_choices_delta, \
     .end = hearth_choices_end, .finish = hearth_choices_finish, .fail = hearth_choices_fail,    \
     .progress = hearth_choices_progress, .whole = hearth_choices_whole
 
-/* ---- receipt.c ---- */
+/* ---- tally.c, receipt.c ---- */
 
 /* Sums over the choices of a job: prompts count once, by the first choice of each. */
 struct hearth_tally {
@@ -232,11 +237,11 @@ struct hearth_tally {
 void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally);
 void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally);
 /* Prompt tokens whose state was there, wherever. */
-uint32_t hearth_receipt_cached_tokens(const struct hearth_receipt *receipt);
+uint32_t hearth_api_receipt_cached_tokens(const struct hearth_receipt *receipt);
 json_t *hearth_usage_json(const struct hearth_tally *tally);
 json_t *hearth_timings_json(const struct hearth_tally *tally);
-json_t *hearth_receipt_json(const struct hearth_tally *tally);
+json_t *hearth_api_receipt_json(const struct hearth_tally *tally);
 /* One sampled token with its alternatives, as in chat completions. */
-json_t *hearth_logprobs_entry(const struct hearth_api *api, const struct hearth_sampled *sampled);
+json_t *hearth_api_logprobs_entry(const struct hearth_api *api, const struct hearth_sampled *sampled);
 
 #endif

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-json_t *hearth_json_text(const char *text, size_t len) {
+json_t *hearth_api_json_text(const char *text, size_t len) {
     json_t *value = json_stringn(len > 0 ? text : "", len);
     if (value != NULL || hearth_utf8_valid(text, len)) {
         return value;
@@ -21,23 +21,17 @@ json_t *hearth_json_text(const char *text, size_t len) {
     return value;
 }
 
-json_t *hearth_json_real(double value) {
+json_t *hearth_api_json_real(double value) {
     return json_real(isfinite(value) ? value : 0.0);
 }
 
-bool hearth_json_write(json_t *value, struct hearth_buf *out) {
+bool hearth_api_json_write(json_t *value, struct hearth_buf *out) {
     bool ok =
         value != NULL && !hearth_memory_refused() && hearth_json_print(value, HEARTH_JSON_DUMP | JSON_ENCODE_ANY, out);
     json_decref(value);
     return ok;
 }
 
-void hearth_json_respond(struct hearth_http_exchange *exchange, int status, json_t *value) {
-    struct hearth_buf text = {0};
-    if (hearth_json_write(value, &text)) {
-        hearth_http_respond(exchange, status, HEARTH_CONTENT_JSON, text.data, text.len);
-    } else {
-        hearth_api_respond_nomem(exchange);
-    }
-    hearth_buf_finish(&text);
+json_t *hearth_api_json_read(const struct hearth_buf *text) {
+    return text->len > 0 ? hearth_json_load((const char *)text->data, text->len, JSON_ALLOW_NUL, NULL) : NULL;
 }

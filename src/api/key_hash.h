@@ -1,6 +1,6 @@
-/* Keys as files may hold them: hashed, so that who reads the file has no key. "sha256:SALT:HEX" is SHA-256 of the
- * salt's text and the key behind it; "sha256:HEX" has no salt. One round is enough for keys that nobody can guess, such
- * as `hearth keys new` makes; a password is none. Threads: any. */
+/* Keys as files may hold them: hashed, so that the file gives no key away. "sha256:SALT:HEX" is SHA-256 of the
+ * salt's text and the key behind it; "sha256:HEX" has no salt. One round is enough for keys that cannot be guessed,
+ * such as `hearth keys new` makes; a password is none. Threads: any. */
 #ifndef HEARTH_API_KEY_HASH_H
 #define HEARTH_API_KEY_HASH_H
 

@@ -138,8 +138,8 @@ void hearth_key_limits_end(const struct hearth_job *job) {
                      (uint64_t)tally.receipt.prompt_tokens + (uint64_t)tally.generated_tokens);
 }
 
-bool hearth_key_limits_store(struct hearth_job *job, bool session) {
+bool hearth_key_limits_store(const struct hearth_job *job, bool session, struct hearth_api_error *error) {
     struct hearth_errmsg msg = {{0}};
     const int err = hearth_session_owner_check(job->api->store, job->owner, &job->caller.stored, session, &msg);
-    return err == HEARTH_OK || hearth_api_fail_err(&job->error, err, &msg);
+    return err == HEARTH_OK || hearth_api_fail_err(error, err, &msg);
 }

@@ -1,4 +1,4 @@
-/* Who may use the server, and who a request is from.
+/* The keys that open the server, and the owner of a request.
  *
  * The keys are one list that is never changed: hearth_api_set_keys() puts another one in its place, under a mutex that
  * is held for as long as it takes to compare keys. What a request needs to know of its key is copied then, so that
@@ -29,27 +29,27 @@
 struct key {
     struct hearth_key_hash hash;
     struct hearth_caller caller; /* of a key without a name: what does not depend on it */
-    bool named, settled;         /* settled: the store has told whose it is */
+    bool named, owner_known;     /* owner_known: the store has told the owner */
 };
 
-struct hearth_keys {
+struct hearth_api_keys {
     size_t count;
     struct key keys[];
 };
 
-/* What somebody has used of its limits; kept when keys are read again, until the end. */
+/* What an owner has used of its limits; kept when keys are read again, until the end. */
 struct hearth_owner_quota {
     struct hearth_owner_quota *next;
     struct hearth_quota *quota;
     char id[HEARTH_KEY_HASH_TEXT_MAX]; /* a name, or a key's hash */
-    char name[48];                     /* "": nobody has come with the key yet */
+    char name[48];                     /* "": no request has brought the key yet */
     const void *list;                  /* the last one whose limits it has taken */
 };
 
 /* ---- limits ---- */
 
 /* Keys of one name share what one of them is given. */
-static struct hearth_quota *quota_of(struct hearth_api *api, const struct hearth_keys *list, const char *id,
+static struct hearth_quota *quota_of(struct hearth_api *api, const struct hearth_api_keys *list, const char *id,
                                      const struct hearth_api_limits *limits) {
     struct hearth_owner_quota *at = api->quotas;
     while (at != NULL && strcmp(at->id, id) != 0) {
@@ -76,7 +76,7 @@ static struct hearth_quota *quota_of(struct hearth_api *api, const struct hearth
 
 /* ---- the list ---- */
 
-static bool fill(struct hearth_api *api, const struct hearth_keys *list, const struct hearth_api_key *from,
+static bool fill(struct hearth_api *api, const struct hearth_api_keys *list, const struct hearth_api_key *from,
                  struct key *key) {
     struct hearth_caller *caller = &key->caller;
     char id[HEARTH_KEY_HASH_TEXT_MAX];
@@ -102,8 +102,8 @@ static bool fill(struct hearth_api *api, const struct hearth_keys *list, const s
     return caller->quota != NULL;
 }
 
-static struct hearth_keys *create(struct hearth_api *api, const struct hearth_api_key *from, size_t count) {
-    struct hearth_keys *keys = calloc(1, sizeof *keys + count * sizeof keys->keys[0]);
+static struct hearth_api_keys *create(struct hearth_api *api, const struct hearth_api_key *from, size_t count) {
+    struct hearth_api_keys *keys = calloc(1, sizeof *keys + count * sizeof keys->keys[0]);
     bool ok = keys != NULL;
     for (size_t i = 0; ok && i < count; i++) {
         keys->count++;
@@ -116,7 +116,7 @@ static struct hearth_keys *create(struct hearth_api *api, const struct hearth_ap
     return keys;
 }
 
-bool hearth_keys_init(struct hearth_api *api, const struct hearth_api_key *keys, size_t count) {
+bool hearth_api_keys_init(struct hearth_api *api, const struct hearth_api_key *keys, size_t count) {
     uint64_t bits;
     if (getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits) {
         return false;
@@ -126,7 +126,7 @@ bool hearth_keys_init(struct hearth_api *api, const struct hearth_api_key *keys,
     return api->keys != NULL;
 }
 
-void hearth_keys_finish(struct hearth_api *api) {
+void hearth_api_keys_finish(struct hearth_api *api) {
     free(api->keys);
     for (struct hearth_owner_quota *at = api->quotas, *next; at != NULL; at = next) {
         next = at->next;
@@ -138,7 +138,7 @@ void hearth_keys_finish(struct hearth_api *api) {
 
 int hearth_api_set_keys(struct hearth_api *api, const struct hearth_api_key *keys, size_t count) {
     pthread_mutex_lock(&api->keys_mutex);
-    struct hearth_keys *old = api->keys, *fresh = create(api, keys, count);
+    struct hearth_api_keys *old = api->keys, *fresh = create(api, keys, count);
     api->keys = fresh != NULL ? fresh : old;
     pthread_mutex_unlock(&api->keys_mutex);
     if (fresh == NULL) {
@@ -169,10 +169,10 @@ static bool identify(struct hearth_api *api, struct key *key, const char *given,
     if (!hearth_salt_of_key(given, &digest)) {
         return false;
     }
-    if (!key->settled) {
-        const struct hearth_digest who = key->named ? caller->salt : digest;
-        key->settled = hearth_session_owner(api->store, who, digest, alone, &caller->salt) == HEARTH_OK;
-        key->caller.salt = key->settled ? caller->salt : key->caller.salt;
+    if (!key->owner_known) {
+        const struct hearth_digest name = key->named ? caller->salt : digest;
+        key->owner_known = hearth_session_owner(api->store, name, digest, alone, &caller->salt) == HEARTH_OK;
+        key->caller.salt = key->owner_known ? caller->salt : key->caller.salt;
     }
     if (!key->named) {
         memcpy(&caller->tenant.id, &digest, sizeof caller->tenant.id);
@@ -185,7 +185,7 @@ static bool identify(struct hearth_api *api, struct key *key, const char *given,
     return true;
 }
 
-static struct key *find(struct hearth_keys *keys, const char *given) {
+static struct key *find(struct hearth_api_keys *keys, const char *given) {
     struct hearth_key_hash hash = {.salt = ""};
     struct key *found = NULL;
     bool hashed = false;
@@ -227,8 +227,8 @@ bool hearth_caller_sees(const struct hearth_caller *caller, const struct hearth_
     return (caller->scopes & HEARTH_SCOPE_ADMIN) != 0 || (job != NULL && job->caller.tenant.id == caller->tenant.id);
 }
 
-void hearth_keys_each(struct hearth_api *api, void (*each)(void *user, const char *name, struct hearth_quota *quota),
-                      void *user) {
+void hearth_api_keys_each(struct hearth_api *api,
+                          void (*each)(void *user, const char *name, struct hearth_quota *quota), void *user) {
     pthread_mutex_lock(&api->keys_mutex);
     for (struct hearth_owner_quota *at = api->quotas; at != NULL; at = at->next) {
         if (*at->name != '\0') {

@@ -11,7 +11,7 @@
  *
  * Invariants. What is printed depends on the tool's value and on the messages before, never on what the request may
  * call. `loaded` and `removed` are as they stand behind the last message that was read; no name is in both. */
-#include "api/api_internal.h"
+#include "api/road.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,15 +19,15 @@
 #define GROUP_BEGIN "<functions>\n"
 #define GROUP_END "\n</functions>"
 
-const char *hearth_tool_name(const json_t *tool) {
+const char *hearth_api_tool_name(const json_t *tool) {
     return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
 
-json_t *hearth_tool_find(const json_t *tools, const char *name) {
+json_t *hearth_api_tool_find(const json_t *tools, const char *name) {
     size_t i;
     json_t *tool;
     json_array_foreach(tools, i, tool) {
-        const char *other = hearth_tool_name(tool);
+        const char *other = hearth_api_tool_name(tool);
         if (other != NULL && strcmp(other, name) == 0) {
             return tool;
         }
@@ -45,14 +45,14 @@ static bool open_group(struct hearth_buf *text) {
     return (text->len == 0 || hearth_buf_text(text, "\n")) && hearth_buf_text(text, GROUP_BEGIN);
 }
 
-bool hearth_tools_announce(struct hearth_buf *text) {
+bool hearth_api_tools_announce(struct hearth_buf *text) {
     const size_t end = sizeof GROUP_END - 1;
     return (text->len >= end && memcmp(text->data + text->len - end, GROUP_END, end) == 0) ||
            ((text->len == 0 || hearth_buf_text(text, "\n\n")) &&
             hearth_buf_text(text, "These tools can be called from now on:"));
 }
 
-bool hearth_tool_describe(const json_t *tool, struct hearth_buf *text) {
+bool hearth_api_tool_describe(const json_t *tool, struct hearth_buf *text) {
     const json_t *given = json_object_get(tool, "function");
     json_t *known = json_pack("{s:O*, s:O*, s:O*}", "description", json_object_get(given, "description"), "name",
                               json_object_get(given, "name"), "parameters", json_object_get(given, "parameters"));
@@ -64,31 +64,31 @@ bool hearth_tool_describe(const json_t *tool, struct hearth_buf *text) {
     return ok;
 }
 
-static bool take_in(struct hearth_chat_options *options, json_t *tool) {
+static bool take_in(struct hearth_api_chat_options *options, json_t *tool) {
     size_t i;
     json_t *other;
     if (options->loaded == NULL) {
         options->loaded = json_array();
     }
     if (options->removed != NULL) {
-        json_object_del(options->removed, hearth_tool_name(tool));
+        json_object_del(options->removed, hearth_api_tool_name(tool));
     }
     json_array_foreach(options->loaded, i, other) {
-        if (strcmp(hearth_tool_name(other), hearth_tool_name(tool)) == 0) {
+        if (strcmp(hearth_api_tool_name(other), hearth_api_tool_name(tool)) == 0) {
             return json_array_set(options->loaded, i, tool) == 0;
         }
     }
     return json_array_append(options->loaded, tool) == 0;
 }
 
-bool hearth_tools_add(struct hearth_chat_options *options, json_t *tool, struct hearth_buf *text) {
-    return hearth_tool_describe(tool, text) && take_in(options, tool);
+bool hearth_api_tools_add(struct hearth_api_chat_options *options, json_t *tool, struct hearth_buf *text) {
+    return hearth_api_tool_describe(tool, text) && take_in(options, tool);
 }
 
-bool hearth_tools_load(struct hearth_chat_options *options, const char *name, struct hearth_buf *text) {
-    json_t *tool = hearth_tool_find(options->deferred, name);
-    if (tool != NULL && hearth_tool_find(options->loaded, name) == NULL) {
-        return hearth_tools_add(options, tool, text);
+bool hearth_api_tools_load(struct hearth_api_chat_options *options, const char *name, struct hearth_buf *text) {
+    json_t *tool = hearth_api_tool_find(options->deferred, name);
+    if (tool != NULL && hearth_api_tool_find(options->loaded, name) == NULL) {
+        return hearth_api_tools_add(options, tool, text);
     }
     if (options->removed != NULL) {
         json_object_del(options->removed, name);
@@ -96,11 +96,11 @@ bool hearth_tools_load(struct hearth_chat_options *options, const char *name, st
     return (text->len == 0 || hearth_buf_text(text, "\n")) && hearth_buf_text(text, name);
 }
 
-bool hearth_tools_remove(struct hearth_chat_options *options, const char *name, struct hearth_buf *text) {
+bool hearth_api_tools_remove(struct hearth_api_chat_options *options, const char *name, struct hearth_buf *text) {
     size_t i;
     json_t *tool;
     json_array_foreach(options->loaded, i, tool) {
-        if (strcmp(hearth_tool_name(tool), name) == 0) {
+        if (strcmp(hearth_api_tool_name(tool), name) == 0) {
             json_array_remove(options->loaded, i);
             break;
         }
@@ -118,8 +118,8 @@ static bool join(json_t *list, const json_t *more, const json_t *but) {
     size_t i;
     json_t *tool;
     json_array_foreach(more, i, tool) {
-        const char *name = hearth_tool_name(tool);
-        if (hearth_tool_find(list, name) == NULL && json_object_get(but, name) == NULL &&
+        const char *name = hearth_api_tool_name(tool);
+        if (hearth_api_tool_find(list, name) == NULL && json_object_get(but, name) == NULL &&
             json_array_append(list, tool) < 0) {
             return false;
         }
@@ -128,26 +128,26 @@ static bool join(json_t *list, const json_t *more, const json_t *but) {
 }
 
 /* A tool that was defined anew is what it is now. */
-static bool settle_offered(struct hearth_chat_options *options) {
-    const bool all = json_array_size(options->loaded) == 0 && json_object_size(options->removed) == 0 &&
-                     (options->tools == NULL || options->request.tools == options->tools);
-    if (options->offered != NULL || all) {
+static bool fill_offered(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out) {
+    const bool all = json_array_size(sent->loaded) == 0 && json_object_size(sent->removed) == 0 &&
+                     (out->tools == NULL || out->request.tools == out->tools);
+    if (out->offered != NULL || all) {
         return true;
     }
-    options->offered = json_array();
-    return options->offered != NULL && join(options->offered, options->loaded, NULL) &&
-           join(options->offered, options->tools, options->removed);
+    out->offered = json_array();
+    return out->offered != NULL && join(out->offered, sent->loaded, NULL) &&
+           join(out->offered, out->tools, sent->removed);
 }
 
-bool hearth_tools_settle(struct hearth_chat_options *options) {
-    const bool all = options->deferred == NULL && options->removed == NULL && options->request.tools == options->tools;
-    if (!settle_offered(options)) {
+bool hearth_api_tools_fill_offered(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out) {
+    const bool all = sent->deferred == NULL && sent->removed == NULL && out->request.tools == out->tools;
+    if (!fill_offered(sent, out)) {
         return false;
     }
     if (all) {
         return true;
     }
-    options->known = json_array();
-    return options->known != NULL && join(options->known, options->request.tools, NULL) &&
-           join(options->known, options->tools, NULL) && join(options->known, options->deferred, NULL);
+    out->known = json_array();
+    return out->known != NULL && join(out->known, out->request.tools, NULL) && join(out->known, out->tools, NULL) &&
+           join(out->known, sent->deferred, NULL);
 }

@@ -15,9 +15,9 @@ void hearth_lora_get(struct hearth_api *api, struct hearth_http_exchange *exchan
         const char *slash = hearth_caller_sees(&caller, NULL) ? NULL : strrchr(api->lora_path, '/'); /* as in /props */
         json_array_append_new(list,
                               json_pack("{s:i, s:s, s:o}", "id", 0, "path", slash != NULL ? slash + 1 : api->lora_path,
-                                        "scale", hearth_json_real(api->lora_scale)));
+                                        "scale", hearth_api_json_real(api->lora_scale)));
     }
-    hearth_json_respond(exchange, 200, list);
+    hearth_api_json_respond(exchange, 200, list);
 }
 
 bool hearth_lora_check(const struct hearth_api *api, const json_t *wanted, struct hearth_api_error *error) {
@@ -30,7 +30,7 @@ bool hearth_lora_check(const struct hearth_api *api, const json_t *wanted, struc
     }
     json_array_foreach(wanted, i, entry) {
         int64_t id;
-        if (!hearth_json_integer(json_object_get(entry, "id"), &id) ||
+        if (!hearth_api_json_integer(json_object_get(entry, "id"), &id) ||
             !json_is_number(json_object_get(entry, "scale"))) {
             return hearth_api_fail(error, 400, "invalid_type", "lora", "lora[%zu] must be {\"id\", \"scale\"}", i);
         }

@@ -21,11 +21,6 @@ static bool fail_message(struct hearth_api_error *error, const char *code, size_
     return hearth_api_fail(error, 400, code, param, "%s: %s", param, what);
 }
 
-/* Gives the text of a buffer to a message's member. */
-static char *take_text(struct hearth_buf *text) {
-    return hearth_buf_append(text, "", 1) ? (char *)hearth_buf_take(text) : NULL;
-}
-
 /* ---- content ---- */
 
 /* Types of parts that are text, and the member that holds it. */
@@ -89,7 +84,7 @@ static bool add_part(const json_t *part, struct content *content, struct hearth_
 
 static bool read_content(const struct hearth_api *api, const json_t *object, size_t index,
                          struct hearth_message *message, struct hearth_api_error *error) {
-    const json_t *content = hearth_json_get(object, "content");
+    const json_t *content = hearth_api_json_get(object, "content");
     struct content read = {.strict = api->strict_content, .role = message->role, .index = index};
     bool ok = true;
     if (content != NULL && !json_is_string(content) && !json_is_array(content)) {
@@ -104,8 +99,8 @@ static bool read_content(const struct hearth_api *api, const json_t *object, siz
     }
     message->content_len = read.text.len;
     if (ok) {
-        message->content = take_text(&read.text);
-        message->unseen = read.unseen.len > 0 ? take_text(&read.unseen) : NULL;
+        message->content = hearth_content_take(&read.text, NULL);
+        message->unseen = read.unseen.len > 0 ? hearth_content_take(&read.unseen, NULL) : NULL;
         ok = (message->content != NULL && (read.unseen.len == 0 || message->unseen != NULL)) ||
              hearth_api_fail_nomem(error);
     }
@@ -117,7 +112,7 @@ static bool read_content(const struct hearth_api *api, const json_t *object, siz
 /* Claude Code's, at the head of its system text: it differs with every version and session. */
 static const char billing[] = "x-anthropic-billing-header:";
 
-void hearth_text_strip_lines(const struct hearth_api *api, char *text, size_t *text_len) {
+void hearth_api_text_strip_lines(const struct hearth_api *api, char *text, size_t *text_len) {
     char *out = text;
     if (api->strip_line_count == 0 && strstr(text, billing) == NULL) {
         return;
@@ -145,8 +140,8 @@ void hearth_text_strip_lines(const struct hearth_api *api, char *text, size_t *t
     *text_len = (size_t)(out - text);
 }
 
-void hearth_message_strip_lines(const struct hearth_api *api, struct hearth_message *message) {
-    hearth_text_strip_lines(api, message->content, &message->content_len);
+void hearth_api_message_strip_lines(const struct hearth_api *api, struct hearth_message *message) {
+    hearth_api_text_strip_lines(api, message->content, &message->content_len);
 }
 
 /* ---- calls ---- */
@@ -162,7 +157,7 @@ static char *arguments_text(const json_t *arguments) {
 static bool read_call(const json_t *id, const json_t *function, size_t index, struct hearth_call *call,
                       struct hearth_api_error *error) {
     const json_t *name = json_object_get(function, "name");
-    const json_t *arguments = hearth_json_get(function, "arguments");
+    const json_t *arguments = hearth_api_json_get(function, "arguments");
     if (!json_is_string(name) || (arguments != NULL && !json_is_string(arguments) && !json_is_object(arguments)) ||
         (id != NULL && !json_is_string(id))) {
         return fail_message(error, "invalid_type", index, "a tool call needs a function with a name and arguments");
@@ -176,8 +171,8 @@ static bool read_call(const json_t *id, const json_t *function, size_t index, st
 
 static bool read_calls(const json_t *object, size_t index, struct hearth_message *message,
                        struct hearth_api_error *error) {
-    const json_t *calls = hearth_json_get(object, "tool_calls");
-    const json_t *old = hearth_json_get(object, "function_call");
+    const json_t *calls = hearth_api_json_get(object, "tool_calls");
+    const json_t *old = hearth_api_json_get(object, "function_call");
     size_t count = calls != NULL ? json_array_size(calls) : old != NULL;
     if (calls != NULL && !json_is_array(calls)) {
         return fail_message(error, "invalid_type", index, "tool_calls must be an array");
@@ -196,7 +191,7 @@ static bool read_calls(const json_t *object, size_t index, struct hearth_message
     }
     for (size_t i = 0; i < count; i++) {
         const json_t *call = json_array_get(calls, i);
-        if (!read_call(hearth_json_get(call, "id"), json_object_get(call, "function"), index, &message->calls[i],
+        if (!read_call(hearth_api_json_get(call, "id"), json_object_get(call, "function"), index, &message->calls[i],
                        error)) {
             return false;
         }
@@ -209,7 +204,7 @@ static bool read_calls(const json_t *object, size_t index, struct hearth_message
 /* A string member under any of two names. */
 static bool read_text(const json_t *object, const char *name, bool strict, size_t index, char **out,
                       struct hearth_api_error *error) {
-    const json_t *value = hearth_json_get(object, name);
+    const json_t *value = hearth_api_json_get(object, name);
     if (value == NULL || *out != NULL || (!json_is_string(value) && !strict)) {
         return true;
     }
@@ -223,7 +218,7 @@ static bool read_text(const json_t *object, const char *name, bool strict, size_
 }
 
 static bool read_role(const json_t *object, size_t index, enum hearth_role *role, struct hearth_api_error *error) {
-    const json_t *given = hearth_json_get(object, "role");
+    const json_t *given = hearth_api_json_get(object, "role");
     const char *text = json_string_value(given);
     if (!json_is_object(object)) {
         return fail_message(error, "invalid_type", index, "a message must be an object");
@@ -259,7 +254,7 @@ static struct hearth_message *read_message(const struct hearth_api *api, const j
               read_text(object, "reasoning_content", true, index, &message->reasoning, error) &&
               read_text(object, "reasoning", false, index, &message->reasoning, error);
     if (ok && (role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER)) {
-        hearth_message_strip_lines(api, message);
+        hearth_api_message_strip_lines(api, message);
     }
     if (ok && !hearth_message_seal(message)) {
         ok = hearth_api_fail_nomem(error);
@@ -284,7 +279,7 @@ static struct hearth_message *message_of(const struct hearth_job *job, struct he
     return message;
 }
 
-bool hearth_call_ids_add(json_t **ids, const struct hearth_message *message) {
+bool hearth_api_call_ids_add(json_t **ids, const struct hearth_message *message) {
     bool ok = *ids != NULL || (*ids = json_object()) != NULL;
     for (size_t i = 0; ok && i < message->call_count; i++) {
         const char *id = message->calls[i].id;
@@ -293,9 +288,9 @@ bool hearth_call_ids_add(json_t **ids, const struct hearth_message *message) {
     return ok;
 }
 
-bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hearth_api_error *error) {
-    const json_t *messages = hearth_json_get(body, "messages");
-    struct hearth_history *history = &job->history;
+bool hearth_history_read(const struct hearth_job *job, const json_t *body, struct hearth_history *out,
+                         struct hearth_api_error *error) {
+    const json_t *messages = hearth_api_json_get(body, "messages");
     if (!json_is_array(messages)) {
         return hearth_api_fail(error, 400, messages == NULL ? "missing_required_parameter" : "invalid_type", "messages",
                                "messages must be an array");
@@ -314,11 +309,11 @@ bool hearth_history_read(struct hearth_job *job, const json_t *body, struct hear
         if (message == NULL) {
             return false; /* hearth_history_finish() frees what was read */
         }
-        if (!hearth_history_add_sent(history, message)) {
+        if (!hearth_history_add_sent(out, message)) {
             return hearth_api_fail_nomem(error);
         }
     }
-    return history->count > 0 ||
+    return out->count > 0 ||
            hearth_api_fail(error, 400, "invalid_value", "messages", "messages: none of them has any content");
 }
 
@@ -354,4 +349,32 @@ void hearth_history_finish(struct hearth_history *history) {
     }
     free(history->messages);
     *history = (struct hearth_history){0};
+}
+
+/* As the history will hold it. */
+struct hearth_message *hearth_history_join(const struct hearth_message *begun, const struct hearth_message *message) {
+    struct hearth_message *whole = hearth_message_create(HEARTH_ROLE_ASSISTANT);
+    struct hearth_buf text = {0};
+    if (whole != NULL && message->call_count == 0 && hearth_buf_append(&text, begun->content, begun->content_len) &&
+        hearth_buf_append(&text, message->content, message->content_len) && hearth_buf_append(&text, "", 1)) {
+        whole->content_len = text.len - 1;
+        whole->content = (char *)hearth_buf_take(&text);
+        const char *reasoning = message->reasoning != NULL ? message->reasoning : begun->reasoning;
+        whole->reasoning = reasoning != NULL ? strdup(reasoning) : NULL;
+        if (hearth_message_seal(whole)) {
+            return whole;
+        }
+    }
+    hearth_buf_finish(&text);
+    hearth_message_unref(whole);
+    return NULL;
+}
+
+bool hearth_history_append(struct hearth_history *to, const struct hearth_history *from, size_t first, size_t end) {
+    for (size_t i = first; i < end; i++) {
+        if (!hearth_history_add(to, hearth_message_ref(from->messages[i]))) {
+            return false;
+        }
+    }
+    return true;
 }

@@ -197,7 +197,7 @@ static bool add_keys(struct hearth_buf *out, struct hearth_api *api, const struc
         rows[i].only = only != NULL ? only->quota : NULL;
         rows[i].ok = hearth_buf_printf(out, "# HELP hearth_key_%s %s\n# TYPE hearth_key_%s %s\n", rows[i].name,
                                        rows[i].help, rows[i].name, rows[i].kind);
-        hearth_keys_each(api, add_key, &rows[i]);
+        hearth_api_keys_each(api, add_key, &rows[i]);
         ok = rows[i].ok;
     }
     return ok;

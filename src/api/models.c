@@ -24,8 +24,8 @@ static json_t *model_json(const struct hearth_api *api) {
     json_t *meta = json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:s}", "n_vocab", (json_int_t)caps->vocab_tokens, "n_ctx",
                              ctx, "n_ctx_train", (json_int_t)caps->train_ctx_tokens, "n_params",
                              (json_int_t)caps->model_params, "size", (json_int_t)caps->model_bytes, "description",
-                             hearth_json_text(caps->description != NULL ? caps->description : "",
-                                              caps->description != NULL ? strlen(caps->description) : 0),
+                             hearth_api_json_text(caps->description != NULL ? caps->description : "",
+                                                  caps->description != NULL ? strlen(caps->description) : 0),
                              "memory_class", hearth_memory_class_text(caps->memory_class));
     return with_sizes(api, json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", api->model_name, "object", "model", "created",
                                      (json_int_t)api->created_unix, "owned_by", "hearth", "meta", meta));
@@ -50,14 +50,14 @@ void hearth_models_list(struct hearth_api *api, struct hearth_http_exchange *exc
                        ? json_pack("{s:[o], s:b, s:s, s:s}", "data", anthropic_model_json(api), "has_more", 0,
                                    "first_id", api->model_name, "last_id", api->model_name)
                        : json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(api));
-    hearth_json_respond(exchange, 200, list);
+    hearth_api_json_respond(exchange, 200, list);
 }
 
 void hearth_models_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     const char *id = strstr(hearth_http_path(exchange), "/models/") + strlen("/models/");
     if (strcmp(id, api->model_name) == 0 || strcmp(id, api->model_file) == 0) {
-        hearth_json_respond(exchange, 200,
-                            hearth_api_is_anthropic(exchange) ? anthropic_model_json(api) : model_json(api));
+        hearth_api_json_respond(exchange, 200,
+                                hearth_api_is_anthropic(exchange) ? anthropic_model_json(api) : model_json(api));
         return;
     }
     struct hearth_api_error error;

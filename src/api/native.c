@@ -28,7 +28,7 @@ static json_t *disk_json(const struct hearth_api *api) {
     }
     api->backing->ops->stats(api->backing, &stats);
     const char *state = stats.failing ? "failing" : !stats.scanned ? "scanning" : "ok";
-    json_t *trouble = *stats.trouble != '\0' ? hearth_json_text(stats.trouble, strlen(stats.trouble)) : json_null();
+    json_t *trouble = *stats.trouble != '\0' ? hearth_api_json_text(stats.trouble, strlen(stats.trouble)) : json_null();
     return json_pack("{s:s, s:o, s:I, s:I, s:I, s:b}", "state", state, "trouble", trouble, "bytes",
                      (json_int_t)stats.bytes, "budget_bytes", (json_int_t)stats.budget_bytes, "files",
                      (json_int_t)stats.files, "shared", stats.shared);
@@ -41,7 +41,7 @@ static json_t *reasons_json(void) {
         const enum hearth_health_condition condition = (enum hearth_health_condition)i;
         char message[512];
         if (hearth_health_raised(condition, message, sizeof message)) {
-            json_t *text = hearth_json_text(message, strlen(message));
+            json_t *text = hearth_api_json_text(message, strlen(message));
             json_array_append_new(reasons,
                                   json_pack("{s:s, s:o}", "condition", hearth_health_name(condition), "message", text));
         }
@@ -52,15 +52,15 @@ static json_t *reasons_json(void) {
 /* Tells that a server is here: browsers ask for /, and Claude Code opens its connection with a HEAD. */
 void hearth_hello_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
     (void)api;
-    hearth_json_respond(exchange, 200, json_pack("{s:s, s:s}", "message", "hello", "server", "hearth"));
+    hearth_api_json_respond(exchange, 200, json_pack("{s:s, s:s}", "message", "hello", "server", "hearth"));
 }
 
-void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
-    if (atomic_load(&api->stopping)) { /* whoever spreads requests sends no more */
+void hearth_api_health_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
+    if (atomic_load(&api->stopping)) { /* a load balancer sends no more */
         hearth_http_set_header(exchange, "Retry-After", "2");
-        hearth_json_respond(exchange, 503,
-                            json_pack("{s:s, s:{s:i, s:s, s:s}}", "status", "draining", "error", "code", 503, "message",
-                                      "the server is shutting down", "type", "unavailable_error"));
+        hearth_api_json_respond(exchange, 503,
+                                json_pack("{s:s, s:{s:i, s:s, s:s}}", "status", "draining", "error", "code", 503,
+                                          "message", "the server is shutting down", "type", "unavailable_error"));
         return;
     }
     json_t *reasons = reasons_json();
@@ -68,15 +68,15 @@ void hearth_health_get(struct hearth_api *api, struct hearth_http_exchange *exch
     struct hearth_caller caller;
     if (!hearth_api_authorize(api, exchange, &caller) || !hearth_caller_sees(&caller, NULL)) {
         json_decref(reasons); /* they name paths */
-        hearth_json_respond(exchange, 200, json_pack("{s:s}", "status", status));
+        hearth_api_json_respond(exchange, 200, json_pack("{s:s}", "status", status));
         return;
     }
-    hearth_json_respond(exchange, 200,
-                        json_pack("{s:s, s:o, s:o}", "status", status, "reasons", reasons, "disk", disk_json(api)));
+    hearth_api_json_respond(exchange, 200,
+                            json_pack("{s:s, s:o, s:o}", "status", status, "reasons", reasons, "disk", disk_json(api)));
 }
 
 static json_t *text_or_empty(const char *text) {
-    return text != NULL ? hearth_json_text(text, strlen(text)) : json_string("");
+    return text != NULL ? hearth_api_json_text(text, strlen(text)) : json_string("");
 }
 
 /* What few requests name. */
@@ -94,20 +94,21 @@ static bool add_rare_settings(json_t *out, const struct hearth_sampling *s) {
     bool ok = json_object_set_new(out, "dry_allowed_length", json_integer(s->dry_allowed_length)) == 0 &&
               json_object_set_new(out, "dry_penalty_last_n", json_integer(s->dry_last_tokens)) == 0;
     for (size_t i = 0; i < sizeof rare / sizeof rare[0] && ok; i++) {
-        ok = json_object_set_new(out, rare[i].name, hearth_json_real((double)rare[i].value)) == 0;
+        ok = json_object_set_new(out, rare[i].name, hearth_api_json_real((double)rare[i].value)) == 0;
     }
     return ok;
 }
 
-json_t *hearth_sampling_json(const struct hearth_sampling *s, int32_t max_tokens) {
-    json_t *out = json_pack(
-        "{s:I, s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:i, s:i, s:b}", "seed", (json_int_t)s->seed, "temperature",
-        hearth_json_real((double)s->temperature), "top_k", (int)s->top_k, "top_p", hearth_json_real((double)s->top_p),
-        "min_p", hearth_json_real((double)s->min_p), "typical_p", hearth_json_real((double)s->typical_p),
-        "repeat_last_n", (int)s->penalty_last_tokens, "repeat_penalty", hearth_json_real((double)s->penalty_repeat),
-        "presence_penalty", hearth_json_real((double)s->penalty_presence), "frequency_penalty",
-        hearth_json_real((double)s->penalty_frequency), "max_tokens", (int)max_tokens, "n_predict", (int)max_tokens,
-        "ignore_eos", s->ignore_eos);
+json_t *hearth_api_sampling_json(const struct hearth_sampling *s, int32_t max_tokens) {
+    json_t *out =
+        json_pack("{s:I, s:o, s:i, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:i, s:i, s:b}", "seed", (json_int_t)s->seed,
+                  "temperature", hearth_api_json_real((double)s->temperature), "top_k", (int)s->top_k, "top_p",
+                  hearth_api_json_real((double)s->top_p), "min_p", hearth_api_json_real((double)s->min_p), "typical_p",
+                  hearth_api_json_real((double)s->typical_p), "repeat_last_n", (int)s->penalty_last_tokens,
+                  "repeat_penalty", hearth_api_json_real((double)s->penalty_repeat), "presence_penalty",
+                  hearth_api_json_real((double)s->penalty_presence), "frequency_penalty",
+                  hearth_api_json_real((double)s->penalty_frequency), "max_tokens", (int)max_tokens, "n_predict",
+                  (int)max_tokens, "ignore_eos", s->ignore_eos);
     if (!add_rare_settings(out, s)) {
         json_decref(out);
         return NULL;
@@ -134,7 +135,7 @@ void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *excha
     struct hearth_caller caller;
     (void)hearth_api_authorize(api, exchange, &caller);
     json_t *settings = json_pack("{s:I, s:o}", "n_ctx", (json_int_t)caps->ctx_tokens, "params",
-                                 hearth_sampling_json(&api->sampling, api->max_tokens));
+                                 hearth_api_sampling_json(&api->sampling, api->max_tokens));
     json_t *props =
         json_pack("{s:o, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:s, s:{s:b, s:b}, s:b, s:b}",
                   "default_generation_settings", settings, "total_slots", (json_int_t)api->lanes, "model_alias",
@@ -143,7 +144,7 @@ void hearth_props_get(struct hearth_api *api, struct hearth_http_exchange *excha
                   template_caps_json(hearth_chat_abilities(api->chat)), "bos_token", text_or_empty(caps->bos_text),
                   "eos_token", text_or_empty(caps->eos_text), "build_info", api->version, "modalities", "vision", 0,
                   "audio", 0, "endpoint_slots", api->slots, "endpoint_metrics", api->metrics);
-    hearth_json_respond(exchange, 200, props);
+    hearth_api_json_respond(exchange, 200, props);
 }
 
 static bool append_ids(struct hearth_job *job, const json_t *part, bool special, bool parse,
@@ -154,7 +155,7 @@ static bool append_ids(struct hearth_job *job, const json_t *part, bool special,
                                                  special, parse, out);
         return rc >= 0 || hearth_api_fail_err(&job->error, rc, NULL);
     }
-    if (!hearth_json_token(job->api, part, &token)) {
+    if (!hearth_api_json_token(job->api, part, &token)) {
         return hearth_api_fail(&job->error, 400, "invalid_type", "content",
                                "content must be a string, or an array of strings and token ids");
     }
@@ -167,7 +168,7 @@ static bool append_piece(const struct hearth_api *api, hearth_token token, struc
     bool ok = hearth_engine_append_text(api->engine, token, true, &text) &&
               hearth_buf_printf(out, "{\"id\":%" PRId32 ",\"piece\":", token);
     if (ok && hearth_utf8_valid((const char *)text.data, text.len)) {
-        ok = hearth_json_write(hearth_json_text((const char *)text.data, text.len), out);
+        ok = hearth_api_json_write(hearth_api_json_text((const char *)text.data, text.len), out);
     } else if (ok) {
         for (size_t i = 0; ok && i < text.len; i++) {
             ok = hearth_buf_printf(out, "%s%u", i == 0 ? "[" : ",", text.data[i]);
@@ -200,7 +201,7 @@ static bool read_flag(const json_t *body, const char *name, bool otherwise, bool
 }
 
 bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body) {
-    const json_t *content = hearth_json_get(body, "content");
+    const json_t *content = hearth_api_json_get(body, "content");
     struct hearth_tokens tokens = {0};
     bool special, parse, pieces;
     bool ok = read_flag(body, "add_special", false, &special, &job->error) &&
@@ -224,7 +225,7 @@ bool hearth_tokenize_prepare(struct hearth_job *job, const json_t *body) {
 }
 
 bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
-    const json_t *tokens = hearth_json_get(body, "tokens");
+    const json_t *tokens = hearth_api_json_get(body, "tokens");
     struct hearth_buf text = {0};
     size_t i;
     const json_t *id;
@@ -236,7 +237,7 @@ bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
     bool ok = true;
     json_array_foreach(tokens, i, id) {
         hearth_token token;
-        if (!hearth_json_token(job->api, id, &token)) {
+        if (!hearth_api_json_token(job->api, id, &token)) {
             ok = hearth_api_fail(&job->error, 400, "invalid_value", "tokens", "tokens[%zu] is no id of the vocabulary",
                                  i);
             break;
@@ -251,8 +252,8 @@ bool hearth_detokenize_prepare(struct hearth_job *job, const json_t *body) {
         }
     }
     if (ok) {
-        json_t *content = hearth_json_text((const char *)text.data, text.len);
-        ok = hearth_json_write(json_pack("{s:o}", "content", content), &job->response) ||
+        json_t *content = hearth_api_json_text((const char *)text.data, text.len);
+        ok = hearth_api_json_write(json_pack("{s:o}", "content", content), &job->response) ||
              hearth_api_fail_nomem(&job->error);
     }
     hearth_buf_finish(&text);

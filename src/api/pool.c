@@ -1,14 +1,14 @@
-/* The workers: a few threads that do a part of the jobs' work, first come, first served, so far as that lets nobody
- * else wait: a job whose key has fewer running goes first, jobs that only count tokens go last, and threads are kept
- * free.
+/* The workers: a few threads that do a part of the jobs' work, first come, first served, as far as no other
+ * key waits for it: a job whose key has fewer running goes first, jobs that only count tokens go last, and threads are
+ * kept free.
  *
  *     one     for jobs that are short: a small body that is little work, or none, or a turn to be kept
  *     two     for those that do not only count, the one included
  *     one     for keys that do not have all the others
  *
- * Who is on each thread and since when is known, for a tick to see a job that takes far longer than it may, and for the
- * end not to wait for one for ever. How many jobs there are is bounded by the number of connections and of detached
- * jobs. */
+ * The job on each thread and its beginning are known, for a tick to see a job that takes far longer than it may, and
+ * for the end not to wait for one for ever. How many jobs there are is bounded by the number of connections and of
+ * detached jobs. */
 #include "api/job.h"
 
 #include "base/assert.h"
@@ -36,7 +36,7 @@
 enum weight { SHORT, LONG, COUNTING };
 
 struct worker {
-    struct hearth_pool *pool;
+    struct hearth_api_pool *pool;
     pthread_t thread;
     uintptr_t stack; /* its lowest byte; 0: not known */
     clockid_t cpu_clock;
@@ -48,7 +48,7 @@ struct worker {
     int64_t since_us, cpu_since_us;
 };
 
-struct hearth_pool {
+struct hearth_api_pool {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct hearth_job *head, *tail;
@@ -63,7 +63,7 @@ static enum weight weight_of(const struct hearth_job *job) {
 }
 
 /* How many jobs run that are of a weight, or heavier; how many of a key. */
-static size_t running_of_weight(const struct hearth_pool *pool, enum weight least) {
+static size_t running_of_weight(const struct hearth_api_pool *pool, enum weight least) {
     size_t n = 0;
     for (size_t i = 0; i < pool->count; i++) {
         n += pool->workers[i].job != NULL && pool->workers[i].weight >= least;
@@ -71,7 +71,7 @@ static size_t running_of_weight(const struct hearth_pool *pool, enum weight leas
     return n;
 }
 
-static size_t running_of_tenant(const struct hearth_pool *pool, uint64_t tenant) {
+static size_t running_of_tenant(const struct hearth_api_pool *pool, uint64_t tenant) {
     size_t n = 0;
     for (size_t i = 0; i < pool->count && tenant != 0; i++) {
         n += pool->workers[i].job != NULL && pool->workers[i].tenant == tenant;
@@ -79,7 +79,7 @@ static size_t running_of_tenant(const struct hearth_pool *pool, uint64_t tenant)
     return n;
 }
 
-static bool may_begin(const struct hearth_pool *pool, const struct hearth_job *job, size_t of_tenant) {
+static bool may_begin(const struct hearth_api_pool *pool, const struct hearth_job *job, size_t of_tenant) {
     const enum weight weight = weight_of(job);
     const size_t spared = weight == COUNTING && pool->count > 2 ? 2 : 1;
     return pool->count < 2 || ((weight == SHORT || running_of_weight(pool, LONG) + 1 < pool->count) &&
@@ -88,7 +88,7 @@ static bool may_begin(const struct hearth_pool *pool, const struct hearth_job *j
 }
 
 /* The next job that a thread may begin, taken out of the line; NULL: none. */
-static struct hearth_job *take(struct hearth_pool *pool) {
+static struct hearth_job *take(struct hearth_api_pool *pool) {
     struct hearth_job *before = NULL, *best = NULL, *before_best = NULL;
     size_t best_rank = SIZE_MAX, looked = 0;
     for (struct hearth_job *job = pool->head; job != NULL && best_rank > 0 && looked < LOOK_MAX; looked++) {
@@ -137,7 +137,7 @@ static void give_stack_back(const struct worker *worker) {
 
 static void *work(void *user) {
     struct worker *worker = user;
-    struct hearth_pool *pool = worker->pool;
+    struct hearth_api_pool *pool = worker->pool;
     worker->stack = own_stack();
     pthread_mutex_lock(&pool->mutex);
     worker->measured = pthread_getcpuclockid(pthread_self(), &worker->cpu_clock) == 0;
@@ -168,7 +168,7 @@ static void *work(void *user) {
 }
 
 /* A thread with a deep stack, or, where the system does not give it one, with the usual. */
-static bool start(struct hearth_pool *pool, struct worker *worker) {
+static bool start(struct hearth_api_pool *pool, struct worker *worker) {
     pthread_attr_t attr;
     bool started = false;
     worker->pool = pool;
@@ -180,8 +180,8 @@ static bool start(struct hearth_pool *pool, struct worker *worker) {
     return started || pthread_create(&worker->thread, NULL, work, worker) == 0;
 }
 
-struct hearth_pool *hearth_pool_create(size_t threads) {
-    struct hearth_pool *pool = calloc(1, sizeof *pool);
+struct hearth_api_pool *hearth_api_pool_create(size_t threads) {
+    struct hearth_api_pool *pool = calloc(1, sizeof *pool);
     if (pool == NULL) {
         return NULL;
     }
@@ -197,16 +197,16 @@ struct hearth_pool *hearth_pool_create(size_t threads) {
     pthread_mutex_unlock(&pool->mutex);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (pool->count == 0) {
-        hearth_pool_destroy(pool);
+        hearth_api_pool_destroy(pool);
         return NULL;
     }
     return pool;
 }
 
-void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job) {
+void hearth_api_pool_push(struct hearth_api_pool *pool, struct hearth_job *job) {
     job->pool_next = NULL;
     pthread_mutex_lock(&pool->mutex);
-    if (pool->ending) { /* nobody else is left to do it */
+    if (pool->ending) { /* the threads have ended */
         pthread_mutex_unlock(&pool->mutex);
         job->pool_run(job);
         return;
@@ -217,7 +217,7 @@ void hearth_pool_push(struct hearth_pool *pool, struct hearth_job *job) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-void hearth_pool_watch(struct hearth_pool *pool, int64_t cpu_most_us) {
+void hearth_api_pool_watch(struct hearth_api_pool *pool, int64_t cpu_most_us) {
     int64_t longest_us = 0;
     size_t stuck = 0;
     pthread_mutex_lock(&pool->mutex);
@@ -239,7 +239,7 @@ void hearth_pool_watch(struct hearth_pool *pool, int64_t cpu_most_us) {
 }
 
 /* Nothing ends a thread that passes no cancel point: the process ends with it. */
-static void end_if_stuck(struct hearth_pool *pool, const struct worker *worker) {
+static void end_if_stuck(struct hearth_api_pool *pool, const struct worker *worker) {
     pthread_mutex_lock(&pool->mutex);
     const bool stuck = worker->job != NULL && worker->prepares && hearth_clock_us() - worker->since_us > STUCK_END_US;
     pthread_mutex_unlock(&pool->mutex);
@@ -249,7 +249,7 @@ static void end_if_stuck(struct hearth_pool *pool, const struct worker *worker) 
     }
 }
 
-void hearth_pool_stop(struct hearth_pool *pool) {
+void hearth_api_pool_stop(struct hearth_api_pool *pool) {
     if (pool == NULL) {
         return;
     }
@@ -273,11 +273,11 @@ void hearth_pool_stop(struct hearth_pool *pool) {
     pool->count = 0;
 }
 
-void hearth_pool_destroy(struct hearth_pool *pool) {
+void hearth_api_pool_destroy(struct hearth_api_pool *pool) {
     if (pool == NULL) {
         return;
     }
-    hearth_pool_stop(pool);
+    hearth_api_pool_stop(pool);
     pthread_cond_destroy(&pool->changed);
     pthread_mutex_destroy(&pool->mutex);
     free(pool);

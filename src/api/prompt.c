@@ -10,7 +10,7 @@
 /* So much of the context at the most is kept for a reply: one part in so many. */
 #define ROOM_SHARE 16
 
-int32_t hearth_prompt_room(const struct hearth_api *api, int32_t max_tokens) {
+int32_t hearth_api_prompt_room(const struct hearth_api *api, int32_t max_tokens) {
     const int32_t share = (int32_t)(api->engine->caps.ctx_tokens / ROOM_SHARE);
     return max_tokens >= 0 && max_tokens < share ? max_tokens : share;
 }
@@ -32,8 +32,8 @@ static bool fail_too_long(const struct hearth_api *api, size_t tokens, size_t ro
     return false;
 }
 
-bool hearth_prompt_check_length(const struct hearth_api *api, const struct hearth_prompt *prompt, int32_t room_tokens,
-                                const char *param, struct hearth_api_error *error) {
+bool hearth_api_prompt_check_length(const struct hearth_api *api, const struct hearth_api_prompt *prompt,
+                                    int32_t room_tokens, const char *param, struct hearth_api_error *error) {
     const size_t room = room_tokens > 1 ? (size_t)room_tokens : 1;
     if (prompt->tokens.n == 0) {
         return hearth_api_fail(error, 400, "invalid_value", param, "the prompt is empty");
@@ -42,22 +42,10 @@ bool hearth_prompt_check_length(const struct hearth_api *api, const struct heart
            fail_too_long(api, prompt->tokens.n, room, false, param, error);
 }
 
-bool hearth_prompt_check_text(const struct hearth_api *api, size_t len, int32_t room_tokens, const char *param,
-                              struct hearth_api_error *error) {
+bool hearth_api_prompt_check_text(const struct hearth_api *api, size_t len, int32_t room_tokens, const char *param,
+                                  struct hearth_api_error *error) {
     const struct hearth_caps *caps = &api->engine->caps;
     const size_t least = caps->token_bytes > 0 ? len / caps->token_bytes : 0;
     const size_t room = room_tokens > 1 ? (size_t)room_tokens : 1;
     return least + room <= caps->ctx_tokens || fail_too_long(api, least, room, true, param, error);
-}
-
-bool hearth_prompt_from_text(const struct hearth_api *api, const char *text, size_t len, const char *param,
-                             struct hearth_prompt *prompt, struct hearth_api_error *error) {
-    if (!hearth_prompt_check_text(api, len, 1, param, error)) {
-        return false;
-    }
-    int rc = api->engine->ops->tokenize(api->engine, text, len, true, true, &prompt->tokens);
-    if (rc < 0) {
-        return hearth_api_fail_err(error, rc, NULL);
-    }
-    return hearth_prompt_check_length(api, prompt, 1, param, error);
 }

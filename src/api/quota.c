@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #define MINUTE_US 60e6
-/* What a place among the running ones is worth waiting for: nobody knows when one ends. */
+/* What a place among the running ones is worth waiting for: the end of one cannot be known. */
 #define RUNNING_WAIT_US 1000000
 
 struct bucket {

@@ -28,28 +28,29 @@ static bool same_tool(const json_t *a, const json_t *b) {
 /* What of a set a name stands for last; NULL: nothing. */
 static json_t *described(const struct hearth_toolset *set, const char *name) {
     for (size_t i = json_array_size(set->late); i-- > 0;) {
-        json_t *found = hearth_tool_find(json_array_get(json_array_get(set->late, i), 1), name);
+        json_t *found = hearth_api_tool_find(json_array_get(json_array_get(set->late, i), 1), name);
         if (found != NULL) {
             return found;
         }
     }
-    return hearth_tool_find(set->head, name);
+    return hearth_api_tool_find(set->head, name);
 }
 
-/* The set behind the last reply that is known, and where that stands; NULL: none. Fills job->chat.said. */
-static struct hearth_toolset *find_set(struct hearth_job *job, size_t count, size_t *at) {
+/* The set behind the last reply that is known, and where that stands; NULL: none. Fills out->said. */
+static struct hearth_toolset *find_set(const struct hearth_job *job, size_t count, size_t *at,
+                                       struct hearth_api_resolved *out) {
     struct hearth_digest *chain = calloc(count + 1, sizeof *chain);
     struct hearth_toolset *set = NULL;
     if (chain == NULL) {
         return NULL;
     }
-    chain[0] = hearth_toolsets_begin(job->generation.salt);
+    chain[0] = hearth_toolsets_begin(job->parsed.generation.salt);
     for (size_t i = 0; i < count; i++) {
-        chain[i + 1] = hearth_toolsets_say(chain[i], job->history.messages[i]);
+        chain[i + 1] = hearth_toolsets_say(chain[i], out->history.messages[i]);
     }
-    job->chat.said = chain[count];
+    out->said = chain[count];
     for (size_t i = count; set == NULL && i-- > 0;) {
-        if (job->history.messages[i]->role == HEARTH_ROLE_ASSISTANT) {
+        if (out->history.messages[i]->role == HEARTH_ROLE_ASSISTANT) {
             set = hearth_toolsets_get(job->api->toolsets, chain[i + 1]);
             *at = i;
         }
@@ -65,10 +66,10 @@ static bool describe_in(struct hearth_history *history, size_t at, const json_t 
     struct hearth_buf text = {0};
     size_t i;
     const json_t *tool;
-    bool ok =
-        longer != NULL && hearth_buf_append(&text, sent->content, sent->content_len) && hearth_tools_announce(&text);
+    bool ok = longer != NULL && hearth_buf_append(&text, sent->content, sent->content_len) &&
+              hearth_api_tools_announce(&text);
     json_array_foreach(tools, i, tool) {
-        ok = ok && hearth_tool_describe(tool, &text);
+        ok = ok && hearth_api_tool_describe(tool, &text);
     }
     ok = ok && hearth_buf_append(&text, "", 1);
     if (ok) {
@@ -107,10 +108,10 @@ static json_t *fresh_tools(const struct hearth_toolset *set, const json_t *tools
     json_t *tool;
     bool ok = fresh != NULL;
     json_array_foreach(set->head, i, tool) {
-        ok = ok && same_tool(tool, hearth_tool_find(tools, hearth_tool_name(tool)));
+        ok = ok && same_tool(tool, hearth_api_tool_find(tools, hearth_api_tool_name(tool)));
     }
     json_array_foreach(tools, i, tool) {
-        if (ok && !same_tool(tool, described(set, hearth_tool_name(tool)))) {
+        if (ok && !same_tool(tool, described(set, hearth_api_tool_name(tool)))) {
             ok = json_array_append(fresh, tool) == 0;
         }
     }
@@ -122,15 +123,15 @@ static json_t *fresh_tools(const struct hearth_toolset *set, const json_t *tools
 }
 
 /* The set that the request is printed with: the known one, or more; NULL: as it was sent. */
-static struct hearth_toolset *fit(const struct hearth_job *job, struct hearth_toolset *known, size_t reply,
+static struct hearth_toolset *fit(const struct hearth_api_resolved *out, struct hearth_toolset *known, size_t reply,
                                   size_t count) {
-    const struct hearth_history *history = &job->history;
+    const struct hearth_history *history = &out->history;
     struct hearth_toolset *set = NULL;
     size_t at = reply + 1;
-    if (json_array_size(job->chat.tools) == 0) {
+    if (json_array_size(out->tools) == 0) {
         return hearth_toolset_ref(known);
     }
-    json_t *fresh = fresh_tools(known, job->chat.tools);
+    json_t *fresh = fresh_tools(known, out->tools);
     while (at < count && history->messages[at]->role == HEARTH_ROLE_ASSISTANT) {
         at++;
     }
@@ -143,45 +144,46 @@ static struct hearth_toolset *fit(const struct hearth_job *job, struct hearth_to
     return set;
 }
 
-static bool print_with(struct hearth_job *job, const struct hearth_toolset *set) {
-    struct hearth_chat_request *request = &job->chat.request;
+static bool print_with(struct hearth_api_resolved *out, const struct hearth_toolset *set) {
+    struct hearth_chat_request *request = &out->request;
     size_t i;
     const json_t *late;
     json_array_foreach(set->late, i, late) {
         const size_t at = (size_t)json_integer_value(json_array_get(late, 0));
-        if (!describe_in(&job->history, at, json_array_get(late, 1))) {
-            return hearth_api_fail_nomem(&job->error);
+        if (!describe_in(&out->history, at, json_array_get(late, 1))) {
+            return false;
         }
     }
-    if (json_array_size(job->chat.tools) == 0) {
+    if (json_array_size(out->tools) == 0) {
         request->tool_choice = HEARTH_TOOLS_NONE;
     }
     request->tools = set->head;
     return true;
 }
 
-bool hearth_tools_recall(struct hearth_job *job) {
-    struct hearth_chat_options *options = &job->chat;
-    const size_t count = job->history.count - (options->request.continues ? 1 : 0);
+bool hearth_api_tools_recall(const struct hearth_job *job, struct hearth_api_resolved *out,
+                             struct hearth_api_error *error) {
+    const size_t count = out->history.count - (out->request.continues ? 1 : 0);
     size_t reply = 0;
-    struct hearth_toolset *known = find_set(job, count, &reply);
+    struct hearth_toolset *known = find_set(job, count, &reply, out);
     if (known != NULL) {
-        options->toolset = fit(job, known, reply, count);
+        out->toolset = fit(out, known, reply, count);
         hearth_toolset_unref(known);
     }
-    if (options->toolset != NULL) {
-        return print_with(job, options->toolset);
+    if (out->toolset != NULL) {
+        return print_with(out, out->toolset) || hearth_api_fail_nomem(error);
     }
-    if (json_array_size(options->tools) > 0) { /* the beginning of one, for those that go on from the reply */
+    if (json_array_size(out->tools) > 0) { /* the beginning of one, for those that go on from the reply */
         json_t *late = json_array();
-        options->toolset = late != NULL ? hearth_toolset_create(options->tools, late) : NULL;
+        out->toolset = late != NULL ? hearth_toolset_create(out->tools, late) : NULL;
         json_decref(late);
     }
     return true;
 }
 
-void hearth_tools_remember(struct hearth_job *job, const struct hearth_message *reply) {
-    if (job->chat.toolset != NULL) {
-        hearth_toolsets_put(job->api->toolsets, hearth_toolsets_say(job->chat.said, reply), job->chat.toolset);
+void hearth_api_tools_remember(const struct hearth_job *job, const struct hearth_message *reply) {
+    const struct hearth_api_resolved *resolved = &job->resolved;
+    if (resolved->toolset != NULL) {
+        hearth_toolsets_put(job->api->toolsets, hearth_toolsets_say(resolved->said, reply), resolved->toolset);
     }
 }

@@ -1,103 +1,11 @@
-/* What a response says about its own cost: usage (OpenAI), timings (llama-server) and the receipt (hearth).
- *
- * A response with several choices sums up: tokens of a prompt count once, by its first choice (the others find it in
- * the cache); sampled tokens count all; generation times run at the same time, so the longest one stands for them. */
-#include "api/kept.h"
-
-static double ms(int64_t us) {
-    return (double)us / 1000.0;
-}
-
-static void add_generated(const struct hearth_choice *choice, struct hearth_tally *tally) {
-    tally->generated_tokens += choice->generated_tokens;
-    tally->reasoning_tokens += choice->reasoning_tokens;
-    tally->drafted_tokens += choice->drafted_tokens;
-    tally->accepted_tokens += choice->accepted_tokens;
-    tally->preemptions += choice->preemptions;
-    tally->late |= choice->late;
-    if (choice->generate_us > tally->generate_us) {
-        tally->generate_us = choice->generate_us;
-    }
-}
-
-uint32_t hearth_receipt_cached_tokens(const struct hearth_receipt *receipt) {
-    return receipt->reused_live_tokens + receipt->reused_ram_tokens + receipt->reused_disk_tokens;
-}
-
-void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally) {
-    *tally = (struct hearth_tally){.receipt = choice->receipt, .job = choice->job};
-    add_generated(choice, tally);
-}
-
-/* The receipt that tells of a prompt: that of its first choice which had a turn. */
-static const struct hearth_receipt *first_receipt(const struct hearth_job *job, size_t first) {
-    size_t i = first, end = first + (size_t)job->generation.n;
-    while (i < end && job->choices[i].empty) {
-        i++;
-    }
-    return &job->choices[i < end ? i : first].receipt;
-}
-
-void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) {
-    struct hearth_receipt *sum = &tally->receipt;
-    size_t per_prompt = (size_t)job->generation.n;
-    *tally = (struct hearth_tally){.receipt.reason = first_receipt(job, 0)->reason, .job = job};
-    for (size_t i = 0; i < job->choice_count; i++) {
-        add_generated(&job->choices[i], tally);
-        if (i % per_prompt != 0) {
-            continue;
-        }
-        const struct hearth_receipt *receipt = first_receipt(job, i);
-        sum->prompt_tokens += receipt->prompt_tokens;
-        sum->reused_live_tokens += receipt->reused_live_tokens;
-        sum->reused_ram_tokens += receipt->reused_ram_tokens;
-        sum->reused_disk_tokens += receipt->reused_disk_tokens;
-        sum->computed_tokens += receipt->computed_tokens;
-        sum->matched_tokens += receipt->matched_tokens;
-        sum->queue_us += receipt->queue_us;
-        sum->plan_us += receipt->plan_us;
-        sum->restore_us += receipt->restore_us;
-        sum->prefill_us += receipt->prefill_us;
-    }
-}
-
-json_t *hearth_usage_json(const struct hearth_tally *tally) {
-    const struct hearth_receipt *receipt = &tally->receipt;
-    json_int_t prompt = receipt->prompt_tokens;
-    json_int_t completion = (json_int_t)tally->generated_tokens;
-    json_int_t cached = hearth_receipt_cached_tokens(receipt);
-    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
-                     "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens", cached,
-                     "completion_tokens_details", "reasoning_tokens", (json_int_t)tally->reasoning_tokens);
-}
-
-/* The prompt's time is what passed between getting a lane and the first token: plan, restore and prefill. */
-json_t *hearth_timings_json(const struct hearth_tally *tally) {
-    const struct hearth_receipt *receipt = &tally->receipt;
-    json_int_t cached = hearth_receipt_cached_tokens(receipt);
-    double prompt_n = receipt->computed_tokens;
-    double prompt_ms = ms(receipt->plan_us + receipt->restore_us + receipt->prefill_us);
-    double predicted_n = (double)tally->generated_tokens;
-    double predicted_ms = ms(tally->generate_us);
-    json_t *json = json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n", cached, "prompt_n",
-                             (json_int_t)receipt->computed_tokens, "prompt_ms", hearth_json_real(prompt_ms),
-                             "prompt_per_token_ms", hearth_json_real(prompt_ms / prompt_n), "prompt_per_second",
-                             hearth_json_real(prompt_n * 1000.0 / prompt_ms), "predicted_n",
-                             (json_int_t)tally->generated_tokens, "predicted_ms", hearth_json_real(predicted_ms),
-                             "predicted_per_token_ms", hearth_json_real(predicted_ms / predicted_n),
-                             "predicted_per_second", hearth_json_real(predicted_n * 1000.0 / predicted_ms));
-    if (json != NULL && tally->drafted_tokens > 0) {
-        json_object_set_new(json, "draft_n", json_integer((json_int_t)tally->drafted_tokens));
-        json_object_set_new(json, "draft_n_accepted", json_integer((json_int_t)tally->accepted_tokens));
-    }
-    return json;
-}
+/* The receipt that hearth adds to a response, and log-probabilities. */
+#include "api/stored_turns.h"
 
 /* What is worth a word when it is so. */
 static bool add_notes(const struct hearth_tally *tally, json_t *json) {
-    const enum hearth_class priority = tally->job->generation.priority;
-    const struct hearth_chat_options *options = &tally->job->chat;
-    const size_t kept = options->tools == NULL ? json_array_size(options->request.tools) : 0;
+    const enum hearth_class priority = tally->job->parsed.generation.priority;
+    const struct hearth_api_resolved *resolved = &tally->job->resolved;
+    const size_t kept = resolved->tools == NULL ? json_array_size(resolved->request.tools) : 0;
     return (kept == 0 || json_object_set_new(json, "tools_kept", json_integer((json_int_t)kept)) == 0) &&
            (priority == HEARTH_CLASS_INTERACTIVE ||
             json_object_set_new(json, "class", json_string(hearth_class_text(priority))) == 0) &&
@@ -107,23 +15,24 @@ static bool add_notes(const struct hearth_tally *tally, json_t *json) {
 }
 
 static bool add_warnings(const struct hearth_tally *tally, json_t *json) {
-    json_t *warnings = hearth_content_warnings(&tally->job->history);
+    json_t *warnings = hearth_content_warnings(&tally->job->resolved.history);
     return warnings == NULL || json_object_set_new(json, "warnings", warnings) == 0;
 }
 
-json_t *hearth_receipt_json(const struct hearth_tally *tally) {
+json_t *hearth_api_receipt_json(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
     json_t *json =
         json_pack("{s:{s:I, s:I, s:I}, s:I, s:I, s:o, s:o, s:o, s:o, s:s, s:s}", "reused", "live",
                   (json_int_t)receipt->reused_live_tokens, "ram", (json_int_t)receipt->reused_ram_tokens, "disk",
                   (json_int_t)receipt->reused_disk_tokens, "computed", (json_int_t)receipt->computed_tokens, "matched",
-                  (json_int_t)receipt->matched_tokens, "queue_ms", hearth_json_real(ms(receipt->queue_us)), "plan_ms",
-                  hearth_json_real(ms(receipt->plan_us)), "restore_ms", hearth_json_real(ms(receipt->restore_us)),
-                  "prefill_ms", hearth_json_real(ms(receipt->prefill_us)), "reason",
-                  hearth_reason_text(receipt->reason), "reason_text", hearth_reason_help(receipt->reason));
-    if (json != NULL &&
-        (!add_notes(tally, json) || !add_warnings(tally, json) ||
-         !hearth_conversation_add_json(tally->job->conversation, json) || !hearth_kept_add_json(tally->job, json))) {
+                  (json_int_t)receipt->matched_tokens, "queue_ms", hearth_api_json_real(HEARTH_MS(receipt->queue_us)),
+                  "plan_ms", hearth_api_json_real(HEARTH_MS(receipt->plan_us)), "restore_ms",
+                  hearth_api_json_real(HEARTH_MS(receipt->restore_us)), "prefill_ms",
+                  hearth_api_json_real(HEARTH_MS(receipt->prefill_us)), "reason", hearth_reason_text(receipt->reason),
+                  "reason_text", hearth_reason_help(receipt->reason));
+    if (json != NULL && (!add_notes(tally, json) || !add_warnings(tally, json) ||
+                         !hearth_conversation_add_json(tally->job->rendered.conversation, json) ||
+                         !hearth_api_stored_add_json(tally->job, json))) {
         json_decref(json);
         return NULL;
     }
@@ -141,13 +50,13 @@ static json_t *token_json(const struct hearth_api *api, hearth_token token, floa
     for (size_t i = 0; i < text.len; i++) {
         json_array_append_new(bytes, json_integer(text.data[i]));
     }
-    json_t *value = json_pack("{s:o, s:i, s:o, s:o}", "token", hearth_json_text((const char *)text.data, text.len),
-                              "id", (int)token, "logprob", hearth_json_real((double)logprob), "bytes", bytes);
+    json_t *value = json_pack("{s:o, s:i, s:o, s:o}", "token", hearth_api_json_text((const char *)text.data, text.len),
+                              "id", (int)token, "logprob", hearth_api_json_real((double)logprob), "bytes", bytes);
     hearth_buf_finish(&text);
     return value;
 }
 
-json_t *hearth_logprobs_entry(const struct hearth_api *api, const struct hearth_sampled *sampled) {
+json_t *hearth_api_logprobs_entry(const struct hearth_api *api, const struct hearth_sampled *sampled) {
     const struct hearth_logprobs *logprobs = &sampled->logprobs;
     json_t *entry = token_json(api, sampled->token, logprobs->chosen);
     json_t *top = json_array();

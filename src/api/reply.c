@@ -27,13 +27,13 @@ bool hearth_sse(struct hearth_buf *out, const char *event, json_t *value) {
         json_decref(value);
         return false;
     }
-    return hearth_json_write(value, out) && hearth_buf_text(out, "\n\n");
+    return hearth_api_json_write(value, out) && hearth_buf_text(out, "\n\n");
 }
 
 static void fail_nomem(struct hearth_job *job) {
     struct hearth_api_error error;
     hearth_api_fail_nomem(&error);
-    hearth_reply_fail(job, &error);
+    hearth_api_reply_fail(job, &error);
 }
 
 /* Writes what was printed and frees it. `ok` false: out of memory, and the response ends with that. */
@@ -64,18 +64,18 @@ static bool begin_stream(struct hearth_job *job, struct hearth_buf *out) {
     return job->dialect->begin == NULL || job->dialect->begin(job, out);
 }
 
-void hearth_reply_submitted(struct hearth_job *job) {
+void hearth_api_reply_submitted(struct hearth_job *job) {
     job->written_us = hearth_clock_us();
-    if (job->generation.stream && job->dialect->begin_early) {
+    if (job->parsed.generation.stream && job->dialect->begin_early) {
         struct hearth_buf out = {0};
         const bool ok = begin_stream(job, &out);
         (void)emit(job, &out, ok);
     }
 }
 
-void hearth_reply_tick(struct hearth_job *job, int64_t now_us) {
+void hearth_api_reply_tick(struct hearth_job *job, int64_t now_us) {
     struct hearth_buf out = {0};
-    if (!job->open || job->completing || !job->generation.stream || job->exchange == NULL ||
+    if (!job->open || job->completing || !job->parsed.generation.stream || job->exchange == NULL ||
         now_us - job->written_us < job->api->ping_us) {
         return; /* while a worker keeps the turn, the dialect's state is the worker's */
     }
@@ -88,7 +88,7 @@ void hearth_reply_tick(struct hearth_job *job, int64_t now_us) {
 static bool collect_logprobs(struct hearth_choice *choice, const struct hearth_event *event) {
     struct hearth_job *job = choice->job;
     struct hearth_engine *engine = job->api->engine;
-    if (job->generation.sampling.logprobs < 0) {
+    if (job->parsed.generation.sampling.logprobs < 0) {
         return true;
     }
     if (choice->logprobs == NULL) {
@@ -96,7 +96,7 @@ static bool collect_logprobs(struct hearth_choice *choice, const struct hearth_e
     }
     for (size_t i = 0; i < event->sampled_count; i++) {
         if (!engine->ops->token_is_end(engine, event->sampled[i].token) &&
-            json_array_append_new(choice->logprobs, hearth_logprobs_entry(job->api, &event->sampled[i])) < 0) {
+            json_array_append_new(choice->logprobs, hearth_api_logprobs_entry(job->api, &event->sampled[i])) < 0) {
             return false;
         }
     }
@@ -107,7 +107,7 @@ static bool collect_logprobs(struct hearth_choice *choice, const struct hearth_e
 static bool take_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
     if (event->type == HEARTH_EVENT_DONE) {
         choice->finish = event->finish;
-        if (job->chat.format == NULL && event->stop_string != NULL &&
+        if (job->resolved.format == NULL && event->stop_string != NULL &&
             (choice->stop = strdup(event->stop_string)) == NULL) {
             return false;
         }
@@ -118,7 +118,7 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
         job->first_us = hearth_clock_us();
     }
     bool ok = collect_logprobs(choice, event);
-    const bool wanted = job->chat.format != NULL || job->generation.return_tokens;
+    const bool wanted = job->resolved.format != NULL || job->parsed.generation.return_tokens;
     for (size_t i = 0; ok && wanted && i < event->sampled_count; i++) {
         ok = hearth_tokens_push(&choice->sampled, event->sampled[i].token);
     }
@@ -126,34 +126,34 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
 }
 
 /* Where a choice's deltas go while its text is parsed. */
-struct sink {
+struct reply_sink {
     struct hearth_choice *choice;
     struct hearth_buf *out;
     bool ok;
 };
 
 static void on_delta(void *user, const struct hearth_chat_delta *delta) {
-    struct sink *sink = user;
+    struct reply_sink *sink = user;
     const struct hearth_job *job = sink->choice->job;
-    if (job->generation.stream && job->dialect->delta != NULL && sink->ok) {
+    if (job->parsed.generation.stream && job->dialect->delta != NULL && sink->ok) {
         sink->ok = job->dialect->delta(sink->choice, delta, sink->out);
     }
 }
 
 /* The event's text, as far as it can be sent. False: out of memory. */
-static bool take_text(struct sink *sink, const struct hearth_buf *text) {
+static bool take_text(struct reply_sink *sink, const struct hearth_buf *text) {
     struct hearth_choice *choice = sink->choice;
     const struct hearth_job *job = choice->job;
-    if (job->chat.format == NULL) {
+    if (job->resolved.format == NULL) {
         const struct hearth_chat_delta delta = {
             .content = (const char *)text->data, .content_len = text->len, .call = HEARTH_CHAT_NO_CALL};
-        if (job->generation.stream) {
+        if (job->parsed.generation.stream) {
             return text->len == 0 || job->dialect->delta(choice, &delta, sink->out);
         }
         return hearth_buf_append(&choice->text, text->data, text->len);
     }
     if (choice->stream == NULL) {
-        choice->stream = hearth_chat_stream_create(job->chat.format, job->generation.stream);
+        choice->stream = hearth_chat_stream_create(job->resolved.format, job->parsed.generation.stream);
     }
     return choice->stream != NULL &&
            (text->len == 0 || hearth_chat_stream_feed(choice->stream, (const char *)text->data, text->len, on_delta,
@@ -168,11 +168,12 @@ static void log_repair(const struct hearth_job *job, const struct hearth_choice 
 }
 
 /* A chat's reply is complete: its message is made and remembered. False: out of memory. */
-static bool end_chat(struct sink *sink, const struct hearth_event *event) {
+static bool end_chat(struct reply_sink *sink, const struct hearth_event *event) {
     struct hearth_choice *choice = sink->choice;
     struct hearth_job *job = choice->job;
     bool repaired = false;
-    bool stopped = event->stop_string != NULL && !hearth_shape_is_end(job->shape, event->stop_string);
+    bool stopped =
+        event->stop_string != NULL && !hearth_api_constraint_is_end(job->rendered.constraint, event->stop_string);
     bool limited = event->finish == HEARTH_FINISH_LENGTH;
     int rc = hearth_chat_stream_end(choice->stream, limited || stopped, on_delta, sink, &choice->message, &repaired);
     hearth_chat_stream_destroy(choice->stream);
@@ -183,7 +184,8 @@ static bool end_chat(struct sink *sink, const struct hearth_event *event) {
     }
     choice->cut = limited || (stopped && repaired);
     if (choice->message->reasoning != NULL) {
-        choice->reasoning_tokens = (uint32_t)hearth_shape_reasoning_tokens(job->shape, &choice->sampled);
+        choice->reasoning_tokens =
+            (uint32_t)hearth_api_constraint_reasoning_tokens(job->rendered.constraint, &choice->sampled);
     }
     if (repaired) {
         log_repair(job, choice);
@@ -195,13 +197,14 @@ static bool end_chat(struct sink *sink, const struct hearth_event *event) {
     return true;
 }
 
-/* Tells how far the prompt is, to those who asked: as each part is computed, and at its end. */
-static bool take_progress(struct sink *sink, const struct hearth_event *event) {
+/* Tells a client that wants it how far the prompt is: as each part is computed, and at its end. */
+static bool take_progress(struct reply_sink *sink, const struct hearth_event *event) {
     const struct hearth_choice *choice = sink->choice;
     const struct hearth_job *job = choice->job;
     const bool whole = event->type == HEARTH_EVENT_PREFILLED;
     const uint32_t tokens = whole ? event->receipt.prompt_tokens : event->prefilled_tokens;
-    if (!job->generation.progress || !job->generation.stream || (!whole && event->type != HEARTH_EVENT_PROGRESS)) {
+    if (!job->parsed.generation.progress || !job->parsed.generation.stream ||
+        (!whole && event->type != HEARTH_EVENT_PROGRESS)) {
         return true;
     }
     return job->dialect->progress != NULL
@@ -216,14 +219,14 @@ static void fail_event(struct hearth_job *job, const struct hearth_event *event)
     } else {
         hearth_api_fail_submit(job->api, &error, event->err, &event->message);
     }
-    hearth_reply_fail(job, &error);
+    hearth_api_reply_fail(job, &error);
 }
 
 /* Prints one event of a choice. False: out of memory, and the response has ended with that. */
 static bool print_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
-    const bool streams = job->generation.stream;
+    const bool streams = job->parsed.generation.stream;
     struct hearth_buf out = {0};
-    struct sink sink = {.choice = choice, .out = &out, .ok = true};
+    struct reply_sink sink = {.choice = choice, .out = &out, .ok = true};
     bool ok = take_event(job, choice, event);
     if (ok && streams && !choice->started) {
         choice->started = true;
@@ -231,7 +234,7 @@ static bool print_event(struct hearth_job *job, struct hearth_choice *choice, co
     }
     ok = ok && take_progress(&sink, event) && take_text(&sink, &event->text);
     if (ok && event->type == HEARTH_EVENT_DONE) {
-        ok = (job->chat.format == NULL || end_chat(&sink, event)) &&
+        ok = (job->resolved.format == NULL || end_chat(&sink, event)) &&
              (!streams || job->dialect->end == NULL || job->dialect->end(choice, &out));
     }
     return emit(job, &out, ok);
@@ -258,7 +261,7 @@ static bool all_empty(const struct hearth_job *job) {
     return empty == job->choice_count;
 }
 
-void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
+void hearth_api_reply_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
     const bool failed = event->type == HEARTH_EVENT_FAILED;
     HEARTH_ASSERT(job->open);
     choice->empty = failed && event->err == HEARTH_ERR_DEADLINE;
@@ -269,7 +272,7 @@ void hearth_reply_event(struct hearth_job *job, struct hearth_choice *choice, co
     }
     const bool ended = failed || event->type == HEARTH_EVENT_DONE;
     if ((failed || print_event(job, choice, event)) && ended && job->open_choices == 0 && end_empty(job)) {
-        hearth_job_complete(job, NULL);
+        job->complete(job, NULL);
     }
 }
 
@@ -305,14 +308,14 @@ static void end_with_error(struct hearth_job *job) {
     end_stream(exchange, told);
 }
 
-bool hearth_reply_refuse(struct hearth_job *job) {
+bool hearth_api_reply_refuse(struct hearth_job *job) {
     struct hearth_http_exchange *exchange = job->exchange;
     struct hearth_buf out = {0};
-    if (job->dialect == NULL || job->dialect->overflow == NULL || !job->generation.stream ||
+    if (job->dialect == NULL || job->dialect->overflow == NULL || !job->parsed.generation.stream ||
         job->error.ctx_tokens == 0) {
         return false;
     }
-    hearth_job_name(job);
+    hearth_api_id_name(job);
     const bool ok = begin_stream(job, &out) && job->dialect->overflow(job, &out);
     const bool told = emit(job, &out, ok);
     job->exchange = NULL;
@@ -320,12 +323,20 @@ bool hearth_reply_refuse(struct hearth_job *job) {
     return true;
 }
 
-void hearth_reply_fail(struct hearth_job *job, const struct hearth_api_error *error) {
-    hearth_job_cancel(job);
-    hearth_job_complete(job, error);
+void hearth_api_reply_cancel(struct hearth_job *job) {
+    for (size_t i = 0; i < job->choice_count; i++) {
+        if (!job->choices[i].ended && job->choices[i].service_id > 0) {
+            hearth_service_cancel(job->api->service, job->choices[i].service_id);
+        }
+    }
 }
 
-void hearth_reply_end(struct hearth_job *job) {
+void hearth_api_reply_fail(struct hearth_job *job, const struct hearth_api_error *error) {
+    hearth_api_reply_cancel(job);
+    job->complete(job, error);
+}
+
+void hearth_api_reply_end(struct hearth_job *job) {
     struct hearth_http_exchange *exchange = job->exchange;
     struct hearth_buf out = {0};
     job->open = false;
@@ -333,7 +344,7 @@ void hearth_reply_end(struct hearth_job *job) {
         end_with_error(job);
         return;
     }
-    if (job->generation.stream) {
+    if (job->parsed.generation.stream) {
         const bool ok = job->dialect->finish == NULL || job->dialect->finish(job, &out);
         const bool told = emit(job, &out, ok);
         job->exchange = NULL;
@@ -349,5 +360,5 @@ void hearth_reply_end(struct hearth_job *job) {
     }
     job->exchange = NULL;
     job->answered = 200;
-    hearth_json_respond(exchange, 200, response);
+    hearth_api_json_respond(exchange, 200, response);
 }

@@ -69,7 +69,7 @@ void hearth_requests_list(struct hearth_api *api, struct hearth_http_exchange *e
         hearth_api_respond_error(exchange, &error);
         return;
     }
-    hearth_json_respond(exchange, 200, json);
+    hearth_api_json_respond(exchange, 200, json);
 }
 
 void hearth_requests_get(struct hearth_api *api, struct hearth_http_exchange *exchange) {
@@ -89,5 +89,5 @@ void hearth_requests_get(struct hearth_api *api, struct hearth_http_exchange *ex
         hearth_api_respond_error(exchange, &error);
         return;
     }
-    hearth_json_respond(exchange, 200, json);
+    hearth_api_json_respond(exchange, 200, json);
 }

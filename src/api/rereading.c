@@ -17,11 +17,11 @@
 
 /* A bit each, the place of the reasoning times four, and behind all of those the same with values as texts. */
 enum { NO_THINKING = 1, BEHIND_RESULT = 2, PLACE = 4, AS_TEXTS = 12 };
-enum place { APART, IN_CONTENT, IN_BOTH };
+enum reasoning_place { APART, IN_CONTENT, IN_BOTH };
 
 /* All that an earlier reply may have called. */
 static const json_t *known_tools(const struct hearth_rereading *rereading) {
-    const json_t *known = rereading->job->chat.known;
+    const json_t *known = rereading->job->resolved.known;
     return known != NULL ? known : rereading->request->tools;
 }
 
@@ -63,7 +63,7 @@ static size_t usual(const struct hearth_chat_request *request) {
 }
 
 static bool is_free(const struct hearth_job *job, const struct hearth_chat_request *request) {
-    return request->tool_choice == HEARTH_TOOLS_AUTO && job->chat.offered == NULL && job->chat.known == NULL &&
+    return request->tool_choice == HEARTH_TOOLS_AUTO && job->resolved.offered == NULL && job->resolved.known == NULL &&
            request->json_schema == NULL && request->grammar == NULL && !request->continues &&
            request->parallel_calls == hearth_chat_abilities(job->api->chat)->parallel_calls &&
            (request->reasoning_format == HEARTH_REASONING_AUTO ||
@@ -75,7 +75,7 @@ void hearth_rereading_init(struct hearth_rereading *rereading, const struct hear
     *rereading = (struct hearth_rereading){.job = job, .request = request};
     const size_t which = usual(request);
     if (is_free(job, request)) { /* the same as its own */
-        rereading->formats[which] = hearth_chat_format_ref(job->chat.format);
+        rereading->formats[which] = hearth_chat_format_ref(job->resolved.format);
         rereading->tried[which] = true;
         return;
     }
@@ -95,7 +95,7 @@ void hearth_rereading_finish(struct hearth_rereading *rereading) {
 
 /* ---- one reply ---- */
 
-static enum place place_of(const struct hearth_chat_format *format, const struct hearth_message *message) {
+static enum reasoning_place place_of(const struct hearth_chat_format *format, const struct hearth_message *message) {
     const char *start = hearth_chat_format_info(format)->thinking_start;
     if (start[0] == '\0' || strstr(message->content, start) == NULL) {
         return APART;
@@ -163,7 +163,7 @@ static bool reads_behind(const struct hearth_chat_format *format, const struct h
 bool hearth_rereading_reads(void *user, const struct hearth_transcript_print *print,
                             const struct hearth_message *message) {
     struct hearth_rereading *rereading = user;
-    struct hearth_chat_format *own = rereading->job->chat.format;
+    struct hearth_chat_format *own = rereading->job->resolved.format;
     const char *rest;
     const size_t which = fitting(rereading, print, message, &rest);
     const struct hearth_chat_format *format = rest != NULL ? format_of(rereading, which) : NULL;

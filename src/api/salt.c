@@ -1,9 +1,9 @@
-/* Who shares state with whom. State is found by a chain of digests that begins with a salt (tier/record.h): requests of
- * different salts never see each other's, whatever their prompts are, and so cannot tell by the time of an answer what
- * somebody else has asked.
+/* The requests that share state. State is found by a chain of digests that begins with a salt (tier/record.h): requests
+ * of different salts never see each other's, whatever their prompts are, and so cannot tell by the time of an answer
+ * what another key has asked.
  *
  * The salt is made of the API key, where there are several, and of the request's own cache_salt. It is a cryptographic
- * digest, because whoever writes a cache_salt may want to hit another one's. Names of what is hashed stand before it,
+ * digest, because a client may choose a cache_salt to hit another one's. Names of what is hashed stand before it,
  * so that a key is never taken for a cache_salt.
  * Source of the field: vLLM's cache_salt. */
 #include "api/api_internal.h"
@@ -37,7 +37,7 @@ bool hearth_salt_of_owner(const char *name, struct hearth_digest *out) {
 }
 
 bool hearth_salt_read(const json_t *body, struct hearth_digest *salt, struct hearth_api_error *error) {
-    const json_t *value = hearth_json_get(body, "cache_salt");
+    const json_t *value = hearth_api_json_get(body, "cache_salt");
     if (value == NULL) {
         return true;
     }

@@ -12,7 +12,7 @@
  * each character by itself, as no tokenizer would do it.
  *
  * Invariants. Lines are never changed but for `used`, under the mutex. */
-#include "api/api_internal.h"
+#include "api/job.h"
 
 #include "base/infile.h"
 
@@ -40,13 +40,13 @@ static int fail_line(struct hearth_errmsg *msg, size_t number, const char *what)
 }
 
 static int read_line(json_t *value, size_t number, struct line *line, struct hearth_errmsg *msg) {
-    const json_t *when = hearth_json_get(value, "when");
-    const json_t *last = hearth_json_get(when, "last");
-    const json_t *system = hearth_json_get(when, "system");
-    const json_t *tools = hearth_json_get(when, "tools");
-    const json_t *reply = hearth_json_get(value, "reply");
-    const json_t *times = hearth_json_get(value, "times");
-    const json_t *bytes = hearth_json_get(value, "bytes");
+    const json_t *when = hearth_api_json_get(value, "when");
+    const json_t *last = hearth_api_json_get(when, "last");
+    const json_t *system = hearth_api_json_get(when, "system");
+    const json_t *tools = hearth_api_json_get(when, "tools");
+    const json_t *reply = hearth_api_json_get(value, "reply");
+    const json_t *times = hearth_api_json_get(value, "times");
+    const json_t *bytes = hearth_api_json_get(value, "bytes");
     *line = (struct line){.value = value, .times = 1, .tools = -1};
     if (!json_is_object(value) || (when != NULL && !json_is_object(when))) {
         return fail_line(msg, number, "an object is needed, and \"when\" must be one too");
@@ -58,7 +58,7 @@ static int read_line(json_t *value, size_t number, struct line *line, struct hea
     if (json_string_length(reply) == 0) {
         return fail_line(msg, number, "\"reply\" must be a string that is not empty");
     }
-    if ((times != NULL && (!hearth_json_integer(times, &line->times) || line->times < 0)) ||
+    if ((times != NULL && (!hearth_api_json_integer(times, &line->times) || line->times < 0)) ||
         (bytes != NULL && !json_is_boolean(bytes))) {
         return fail_line(msg, number, "\"times\" must be an integer from 0, \"bytes\" true or false");
     }
@@ -97,7 +97,7 @@ static int add_line(struct hearth_script *script, const char *text, size_t numbe
 int hearth_script_load(const char *path, struct hearth_script **out, struct hearth_errmsg *msg) {
     *out = NULL;
     struct hearth_buf text = {0};
-    struct hearth_errmsg why = {{0}};
+    struct hearth_errmsg reason = {{0}};
     int rc = hearth_infile_read(path, &text, msg);
     struct hearth_script *script = rc == HEARTH_OK ? calloc(1, sizeof *script) : NULL;
     if (rc == HEARTH_OK && script == NULL) {
@@ -111,12 +111,12 @@ int hearth_script_load(const char *path, struct hearth_script **out, struct hear
     char *rest = (char *)text.data, *line;
     unsigned number = 0;
     while (rc == HEARTH_OK && (line = hearth_infile_line(&rest, &number)) != NULL) {
-        rc = add_line(script, line, number, &why);
+        rc = add_line(script, line, number, &reason);
     }
     hearth_buf_finish(&text);
     if (rc != HEARTH_OK) {
         hearth_script_destroy(script);
-        return hearth_fail(msg, rc, "%s: %s", path, why.text);
+        return hearth_fail(msg, rc, "%s: %s", path, reason.text);
     }
     *out = script;
     return HEARTH_OK;
@@ -159,20 +159,20 @@ static bool new_contains(const struct hearth_chat_request *request, const char *
     return false;
 }
 
-static bool is_for(const struct line *line, const struct hearth_chat_options *options) {
-    const struct hearth_chat_request *request = &options->request;
-    const bool tools = options->tools != NULL || options->deferred != NULL; /* what it was sent with */
+static bool is_for(const struct line *line, const struct hearth_job *job) {
+    const struct hearth_chat_request *request = &job->resolved.request;
+    const bool tools = job->resolved.tools != NULL || job->parsed.chat.deferred != NULL; /* what it was sent with */
     return (line->tools < 0 || line->tools == tools) && (line->last == NULL || new_contains(request, line->last)) &&
            (line->system == NULL || system_contains(request, line->system));
 }
 
 /* The line that answers a request, counted as used; or NULL. */
-static const struct line *take_line(struct hearth_script *script, const struct hearth_chat_options *options) {
+static const struct line *take_line(struct hearth_script *script, const struct hearth_job *job) {
     struct line *found = NULL;
     pthread_mutex_lock(&script->mutex);
     for (size_t i = 0; i < script->count && found == NULL; i++) {
         struct line *line = &script->lines[i];
-        if ((line->times == 0 || line->used < line->times) && is_for(line, options)) {
+        if ((line->times == 0 || line->used < line->times) && is_for(line, job)) {
             line->used++;
             found = line;
         }
@@ -190,20 +190,18 @@ static size_t char_len(const char *text, size_t len) {
     return n;
 }
 
-int hearth_script_reply(struct hearth_script *script, struct hearth_engine *engine,
-                        const struct hearth_chat_options *options, struct hearth_tokens *out, bool *found) {
-    const struct line *line = take_line(script, options);
+bool hearth_script_render(const struct hearth_job *job, struct hearth_api_rendered *out,
+                          struct hearth_api_error *error) {
+    struct hearth_engine *engine = job->api->engine;
+    const struct line *line = job->api->script != NULL ? take_line(job->api->script, job) : NULL;
     int rc = 0;
-    *found = line != NULL;
-    if (line == NULL) {
-        return HEARTH_OK;
+    out->scripted = line != NULL;
+    if (line != NULL && !line->bytes) {
+        rc = engine->ops->tokenize(engine, line->reply, line->reply_len, false, true, &out->script);
     }
-    if (!line->bytes) {
-        rc = engine->ops->tokenize(engine, line->reply, line->reply_len, false, true, out);
-    }
-    for (size_t at = 0, n; line->bytes && at < line->reply_len && rc >= 0; at += n) {
+    for (size_t at = 0, n; line != NULL && line->bytes && at < line->reply_len && rc >= 0; at += n) {
         n = char_len(line->reply + at, line->reply_len - at);
-        rc = engine->ops->tokenize(engine, line->reply + at, n, false, false, out);
+        rc = engine->ops->tokenize(engine, line->reply + at, n, false, false, &out->script);
     }
-    return rc < 0 ? rc : HEARTH_OK;
+    return rc >= 0 || hearth_api_fail_err(error, rc, NULL);
 }

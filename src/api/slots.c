@@ -2,7 +2,7 @@
  * actions have nothing to do: state is kept by itself, in the tree, and not in slots.
  *
  * The members of a slot are llama-server's, and `hearth` has what it has no names for. The service knows requests by
- * numbers; who they are from is found among the jobs. There is no text of prompts or replies in it. A key sees what is
+ * numbers; their keys are found among the jobs. There is no text of prompts or replies in it. A key sees what is
  * its owner's; of others that a lane is busy and how many wait, and nothing of their sizes, times or names, unless it
  * has the scope admin.
  * Source: llama-server's README and server-context.cpp (server_slot::to_json). */
@@ -39,24 +39,24 @@ static json_int_t task_of(const struct hearth_job *job, int64_t service_id) {
     return (json_int_t)strtoll(digits, NULL, 16) + (json_int_t)choice;
 }
 
-/* Class, and whose it is: members of both answers. `job` may be NULL: it has just ended. */
-static json_t *who_json(const struct hearth_job *job, enum hearth_class priority) {
-    json_t *who = json_pack("{s:s}", "class", hearth_class_text(priority));
-    if (job == NULL || who == NULL) {
-        return who;
+/* Class and owner: members of both answers. `job` may be NULL: it has just ended. */
+static json_t *owner_json(const struct hearth_job *job, enum hearth_class priority) {
+    json_t *owner = json_pack("{s:s}", "class", hearth_class_text(priority));
+    if (job == NULL || owner == NULL) {
+        return owner;
     }
     const char *key = job->caller.name;
-    json_object_set_new(who, "key", *key != '\0' ? json_string(key) : json_null());
-    json_object_set_new(who, "request_id", json_string(job->request_id));
-    json_object_set_new(who, "endpoint", json_string(job->route->path));
-    if (job->kept != NULL && job->kept->session != NULL) {
-        json_object_set_new(who, "session", json_string(job->kept->session));
+    json_object_set_new(owner, "key", *key != '\0' ? json_string(key) : json_null());
+    json_object_set_new(owner, "request_id", json_string(job->request_id));
+    json_object_set_new(owner, "endpoint", json_string(job->route->path));
+    if (job->resolved.stored != NULL && job->resolved.stored->session != NULL) {
+        json_object_set_new(owner, "session", json_string(job->resolved.stored->session));
     }
     if (job->deadline_us > 0) {
         const int64_t left_us = job->deadline_us - (hearth_clock_us() - job->arrived_us);
-        json_object_set_new(who, "deadline_in_ms", hearth_json_real((double)left_us / 1000.0));
+        json_object_set_new(owner, "deadline_in_ms", hearth_api_json_real((double)left_us / 1000.0));
     }
-    return who;
+    return owner;
 }
 
 /* Tokens of the prompt that are computed: the lane's count goes on behind it. */
@@ -76,30 +76,31 @@ static json_t *lane_hearth_json(const struct hearth_job *job, const struct heart
                             : lane->prompt_tokens == 0
                                 ? 0
                                 : (double)(lane->reused_tokens + computed) / (double)lane->prompt_tokens;
-    json_t *what = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "state",
-        hearth_lane_state_text(lane->state), "prompt_tokens", (json_int_t)lane->prompt_tokens, "reused_tokens",
-        (json_int_t)lane->reused_tokens, "computed_tokens", (json_int_t)computed, "generated_tokens",
-        (json_int_t)lane->generated_tokens, "progress", hearth_json_real(progress), "queue_ms",
-        hearth_json_real((double)lane->queue_us / 1000.0), "prefill_ms",
-        hearth_json_real((double)lane->prefill_us / 1000.0), "decode_ms",
-        hearth_json_real((double)lane->decode_us / 1000.0), "tokens_per_second",
-        hearth_json_real(decodes ? rate(lane->generated_tokens, lane->decode_us) : rate(computed, lane->prefill_us)),
-        "drafted_tokens", (json_int_t)lane->drafted_tokens, "accepted_tokens", (json_int_t)lane->accepted_tokens,
-        "preemptions", (json_int_t)lane->preemptions);
-    json_t *who = who_json(job, lane->priority);
-    if (what == NULL || who == NULL || json_object_update(what, who) < 0) {
+    json_t *what =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "state",
+                  hearth_lane_state_text(lane->state), "prompt_tokens", (json_int_t)lane->prompt_tokens,
+                  "reused_tokens", (json_int_t)lane->reused_tokens, "computed_tokens", (json_int_t)computed,
+                  "generated_tokens", (json_int_t)lane->generated_tokens, "progress", hearth_api_json_real(progress),
+                  "queue_ms", hearth_api_json_real((double)lane->queue_us / 1000.0), "prefill_ms",
+                  hearth_api_json_real((double)lane->prefill_us / 1000.0), "decode_ms",
+                  hearth_api_json_real((double)lane->decode_us / 1000.0), "tokens_per_second",
+                  hearth_api_json_real(decodes ? rate(lane->generated_tokens, lane->decode_us)
+                                               : rate(computed, lane->prefill_us)),
+                  "drafted_tokens", (json_int_t)lane->drafted_tokens, "accepted_tokens",
+                  (json_int_t)lane->accepted_tokens, "preemptions", (json_int_t)lane->preemptions);
+    json_t *owner = owner_json(job, lane->priority);
+    if (what == NULL || owner == NULL || json_object_update(what, owner) < 0) {
         json_decref(what);
         what = NULL;
     }
-    json_decref(who);
+    json_decref(owner);
     return what;
 }
 
 static json_t *lane_json(const struct hearth_api *api, size_t id, const struct hearth_lane_info *lane) {
     const struct hearth_job *job = hearth_slots_find(api, lane->request_id);
     const bool busy = lane->state != HEARTH_LANE_IDLE;
-    const struct hearth_generation *generation = job != NULL ? &job->generation : NULL;
+    const struct hearth_generation *generation = job != NULL ? &job->parsed.generation : NULL;
     const int32_t most = generation != NULL ? generation->max_tokens : api->max_tokens;
     const json_int_t remain = most < 0 ? -1 : (json_int_t)most - (json_int_t)lane->generated_tokens;
     json_t *json = json_pack(
@@ -112,7 +113,7 @@ static json_t *lane_json(const struct hearth_api *api, size_t id, const struct h
         (json_int_t)lane->generated_tokens, "next_token", "has_next_token", busy, "n_remain", remain, "n_decoded",
         (json_int_t)lane->generated_tokens, "hearth", busy ? lane_hearth_json(job, lane) : json_null());
     if (json != NULL && generation != NULL) {
-        json_t *params = hearth_sampling_json(&generation->sampling, generation->max_tokens);
+        json_t *params = hearth_api_sampling_json(&generation->sampling, generation->max_tokens);
         if (json_object_set_new(params, "stream", json_boolean(generation->stream)) < 0 ||
             json_object_set_new(json, "params", params) < 0) {
             json_decref(json);
@@ -142,7 +143,7 @@ struct hearth_lane_info *hearth_slots_lanes(struct hearth_api *api, size_t *coun
     return lanes;
 }
 
-/* A lane as those see it whose it is not. */
+/* A lane as other keys see it. */
 static struct hearth_lane_info veiled(const struct hearth_lane_info *lane) {
     return (struct hearth_lane_info){.state = lane->state, .request_id = -1};
 }
@@ -181,7 +182,7 @@ void hearth_slots_get(struct hearth_api *api, struct hearth_http_exchange *excha
         hearth_api_respond_error(exchange, &error);
         return;
     }
-    hearth_json_respond(exchange, 200, slots);
+    hearth_api_json_respond(exchange, 200, slots);
 }
 
 bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
@@ -190,12 +191,13 @@ bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
     } actions[] = {{"save", "n_saved", "n_written", "save_ms"},
                    {"restore", "n_restored", "n_read", "restore_ms"},
                    {"erase", "n_erased", NULL, NULL}};
-    static const char why[] = "nothing to do: the state of prompts is kept by itself, in RAM and in --kv-dir, and is "
-                              "found by what they are; hearth kv looks after it";
+    static const char reason[] =
+        "nothing to do: the state of prompts is kept by itself, in RAM and in --kv-dir, and is "
+        "found by what they are; hearth kv looks after it";
     char *slot = hearth_job_param(job, 0), *name = hearth_job_query(job, "action"), *end = NULL;
     const unsigned long id = slot != NULL ? strtoul(slot, &end, 10) : 0;
     const bool known = slot != NULL && strspn(slot, "0123456789") == strlen(slot) && id < job->api->lanes;
-    json_t *answer = known ? json_pack("{s:I, s:s}", "id_slot", (json_int_t)id, "message", why) : NULL;
+    json_t *answer = known ? json_pack("{s:I, s:s}", "id_slot", (json_int_t)id, "message", reason) : NULL;
     size_t i = 0;
     const size_t count = sizeof actions / sizeof actions[0];
     while (i < count && (name == NULL || strcmp(name, actions[i].name) != 0)) {
@@ -206,7 +208,7 @@ bool hearth_slots_act_prepare(struct hearth_job *job, const json_t *body) {
     ok = ok && (i < count ||
                 hearth_api_fail(&job->error, 400, "invalid_value", "action", "action must be save, restore or erase"));
     if (ok) {
-        json_t *file = hearth_json_get(body, "filename");
+        json_t *file = hearth_api_json_get(body, "filename");
         json_object_set_new(answer, actions[i].tokens, json_integer(0));
         if (actions[i].bytes != NULL) {
             json_object_set(answer, "filename", file != NULL ? file : json_null());
@@ -228,13 +230,13 @@ static json_t *waiting_json(const struct hearth_api *api, const struct hearth_wa
     json_t *json = json_pack("{s:I, s:s, s:I, s:I, s:o}", "id_task", task_of(job, waiting->request_id), "state", state,
                              "prompt_tokens", (json_int_t)waiting->prompt_tokens, "generated_tokens",
                              (json_int_t)waiting->generated_tokens, "waited_ms",
-                             hearth_json_real((double)waiting->waited_us / 1000.0));
-    json_t *who = who_json(job, waiting->priority);
-    if (json == NULL || who == NULL || json_object_update(json, who) < 0) {
+                             hearth_api_json_real((double)waiting->waited_us / 1000.0));
+    json_t *owner = owner_json(job, waiting->priority);
+    if (json == NULL || owner == NULL || json_object_update(json, owner) < 0) {
         json_decref(json);
         json = NULL;
     }
-    json_decref(who);
+    json_decref(owner);
     return json;
 }
 
@@ -257,8 +259,8 @@ void hearth_queue_get(struct hearth_api *api, struct hearth_http_exchange *excha
             json_array_append_new(requests, waiting_json(api, &waiting[i]));
         }
     }
-    hearth_json_respond(exchange, 200,
-                        json_pack("{s:I, s:b, s:o, s:o}", "waiting", (json_int_t)stats.queued, "full", full,
-                                  "retry_after", full ? json_integer((json_int_t)retry_after_s) : json_null(),
-                                  "requests", requests));
+    hearth_api_json_respond(exchange, 200,
+                            json_pack("{s:I, s:b, s:o, s:o}", "waiting", (json_int_t)stats.queued, "full", full,
+                                      "retry_after", full ? json_integer((json_int_t)retry_after_s) : json_null(),
+                                      "requests", requests));
 }

@@ -1,14 +1,14 @@
-/* What the service is doing, and for whom. The loop's thread. */
+/* What the service is doing, and for which keys. The loop's thread. */
 #ifndef HEARTH_API_SLOTS_H
 #define HEARTH_API_SLOTS_H
 
-#include "api/kept.h"
+#include "api/stored_turns.h"
 
 /* The job that a request of the service belongs to; NULL: none is left. */
 const struct hearth_job *hearth_slots_find(const struct hearth_api *api, int64_t service_id);
 /* All lanes, to be freed; NULL: out of memory. */
 struct hearth_lane_info *hearth_slots_lanes(struct hearth_api *api, size_t *count);
 /* native.c: sampling in llama-server's words. NULL: out of memory. */
-json_t *hearth_sampling_json(const struct hearth_sampling *sampling, int32_t max_tokens);
+json_t *hearth_api_sampling_json(const struct hearth_sampling *sampling, int32_t max_tokens);
 
 #endif

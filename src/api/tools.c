@@ -15,20 +15,16 @@
 #define NAME_MAX_BYTES 256u
 
 /* Where a tool stands in the body, for errors. */
-struct place {
+struct tool_place {
     const char *list; /* "tools" or "functions" */
     size_t index;
 };
 
-static bool fail_tool(struct hearth_api_error *error, const char *code, struct place place, const char *member,
+static bool fail_tool(struct hearth_api_error *error, const char *code, struct tool_place place, const char *member,
                       const char *what) {
     char param[96];
     snprintf(param, sizeof param, "%s[%zu]%s", place.list, place.index, member);
     return hearth_api_fail(error, 400, code, param, "%s: %s", param, what);
-}
-
-static const char *wrong(const json_t *value) {
-    return value == NULL ? "missing_required_parameter" : "invalid_type";
 }
 
 static bool is_name(const json_t *value) {
@@ -54,19 +50,19 @@ static bool append(json_t **list, json_t *tool) {
 
 /* Checks a function and adds its copy to the tools, or to those that are deferred. `nested`: how it is reached from its
  * place. */
-static bool add_function(const json_t *function, struct place place, bool nested, bool deferred,
-                         struct hearth_chat_options *options, struct hearth_api_error *error) {
-    json_t *name = hearth_json_get(function, "name");
-    json_t *description = hearth_json_get(function, "description");
-    json_t *parameters = hearth_json_get(function, "parameters");
-    const json_t *strict = hearth_json_get(function, "strict");
-    struct hearth_errmsg why;
+static bool add_function(const json_t *function, struct tool_place place, bool nested, bool deferred,
+                         struct hearth_api_chat_options *options, struct hearth_api_error *error) {
+    json_t *name = hearth_api_json_get(function, "name");
+    json_t *description = hearth_api_json_get(function, "description");
+    json_t *parameters = hearth_api_json_get(function, "parameters");
+    const json_t *strict = hearth_api_json_get(function, "strict");
+    struct hearth_errmsg reason;
     if (!is_name(name)) {
-        return fail_tool(error, json_is_string(name) ? "invalid_value" : wrong(name), place,
+        return fail_tool(error, json_is_string(name) ? "invalid_value" : hearth_fields_code(name), place,
                          nested ? ".function.name" : ".name", "a name of 1 to 256 bytes is needed");
     }
-    if (hearth_tool_find(options->tools, json_string_value(name)) != NULL ||
-        hearth_tool_find(options->deferred, json_string_value(name)) != NULL) {
+    if (hearth_api_tool_find(options->tools, json_string_value(name)) != NULL ||
+        hearth_api_tool_find(options->deferred, json_string_value(name)) != NULL) {
         return fail_tool(error, "invalid_value", place, nested ? ".function.name" : ".name",
                          "another tool has this name already");
     }
@@ -82,8 +78,9 @@ static bool add_function(const json_t *function, struct place place, bool nested
         return fail_tool(error, "invalid_type", place, nested ? ".function.strict" : ".strict",
                          "strict must be true or false");
     }
-    if (json_is_true(strict) && parameters != NULL && !hearth_chat_schema_check(parameters, &why)) {
-        return fail_tool(error, "unsupported_schema", place, nested ? ".function.parameters" : ".parameters", why.text);
+    if (json_is_true(strict) && parameters != NULL && !hearth_chat_schema_check(parameters, &reason)) {
+        return fail_tool(error, "unsupported_schema", place, nested ? ".function.parameters" : ".parameters",
+                         reason.text);
     }
     json_t *copy = json_pack("{s:O, s:O*, s:O*}", "name", name, "description", description, "parameters", parameters);
     return append(deferred ? &options->deferred : &options->tools,
@@ -91,15 +88,15 @@ static bool add_function(const json_t *function, struct place place, bool nested
            hearth_api_fail_nomem(error);
 }
 
-static bool add_tool(const json_t *tool, struct place place, struct hearth_chat_options *options,
+static bool add_tool(const json_t *tool, struct tool_place place, struct hearth_api_chat_options *options,
                      struct hearth_api_error *error) {
-    const json_t *type = hearth_json_get(tool, "type");
-    const json_t *function = hearth_json_get(tool, "function");
+    const json_t *type = hearth_api_json_get(tool, "type");
+    const json_t *function = hearth_api_json_get(tool, "function");
     if (!json_is_object(tool)) {
         return fail_tool(error, "invalid_type", place, "", "a tool must be an object");
     }
     if (!json_is_string(type)) {
-        return fail_tool(error, wrong(type), place, ".type", "a tool needs a type, a string");
+        return fail_tool(error, hearth_fields_code(type), place, ".type", "a tool needs a type, a string");
     }
     if (strcmp(json_string_value(type), "function") != 0) {
         char what[128];
@@ -108,13 +105,13 @@ static bool add_tool(const json_t *tool, struct place place, struct hearth_chat_
         return fail_tool(error, "unsupported_value", place, ".type", what);
     }
     if (!json_is_object(function)) {
-        return fail_tool(error, wrong(function), place, ".function", "a tool needs a function, an object");
+        return fail_tool(error, hearth_fields_code(function), place, ".function", "a tool needs a function, an object");
     }
-    return add_function(function, place, true, options->defers && json_is_true(hearth_json_get(tool, "defer_loading")),
-                        options, error);
+    return add_function(function, place, true,
+                        options->defers && json_is_true(hearth_api_json_get(tool, "defer_loading")), options, error);
 }
 
-static bool read_list(const json_t *list, const char *name, struct hearth_chat_options *options,
+static bool read_list(const json_t *list, const char *name, struct hearth_api_chat_options *options,
                       struct hearth_api_error *error) {
     bool functions = strcmp(name, "functions") == 0;
     size_t count = json_array_size(list);
@@ -125,7 +122,7 @@ static bool read_list(const json_t *list, const char *name, struct hearth_chat_o
         return hearth_limits_fail(HEARTH_LIMIT_TOOLS, count, name, error);
     }
     for (size_t i = 0; i < count; i++) {
-        const struct place place = {name, i};
+        const struct tool_place place = {name, i};
         const json_t *item = json_array_get(list, i);
         if (functions && !json_is_object(item)) {
             return fail_tool(error, "invalid_type", place, "", "a function must be an object");
@@ -139,15 +136,15 @@ static bool read_list(const json_t *list, const char *name, struct hearth_chat_o
 }
 
 /* Adds the tool that an object names to those that are offered. */
-static bool offer(const json_t *named, const char *param, struct hearth_chat_options *options,
+static bool offer(const json_t *named, const char *param, struct hearth_api_chat_options *options,
                   struct hearth_api_error *error) {
-    const json_t *name = hearth_json_get(named, "name");
+    const json_t *name = hearth_api_json_get(named, "name");
     if (!json_is_string(name)) {
-        return hearth_api_fail(error, 400, wrong(name), param, "%s must name a function", param);
+        return hearth_api_fail(error, 400, hearth_fields_code(name), param, "%s must name a function", param);
     }
-    json_t *tool = hearth_tool_find(options->tools, json_string_value(name));
+    json_t *tool = hearth_api_tool_find(options->tools, json_string_value(name));
     if (tool == NULL) {
-        tool = hearth_tool_find(options->deferred, json_string_value(name));
+        tool = hearth_api_tool_find(options->deferred, json_string_value(name));
     }
     if (tool == NULL) {
         return hearth_api_fail(error, 400, "invalid_value", param, "%s names \"%.200s\", which is not among the tools",
@@ -156,14 +153,14 @@ static bool offer(const json_t *named, const char *param, struct hearth_chat_opt
     if (options->offered == NULL) {
         options->offered = json_array();
     }
-    if (hearth_tool_find(options->offered, json_string_value(name)) == NULL &&
+    if (hearth_api_tool_find(options->offered, json_string_value(name)) == NULL &&
         json_array_append(options->offered, tool) < 0) {
         return hearth_api_fail_nomem(error);
     }
     return true;
 }
 
-static bool choose_word(const char *word, const char *param, struct hearth_chat_options *options,
+static bool choose_word(const char *word, const char *param, struct hearth_api_chat_options *options,
                         struct hearth_api_error *error) {
     static const struct {
         const char *word;
@@ -180,21 +177,22 @@ static bool choose_word(const char *word, const char *param, struct hearth_chat_
 }
 
 /* {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [{"type", "function"}, …]}} */
-static bool choose_allowed(const json_t *choice, struct hearth_chat_options *options, struct hearth_api_error *error) {
+static bool choose_allowed(const json_t *choice, struct hearth_api_chat_options *options,
+                           struct hearth_api_error *error) {
     static const char param[] = "tool_choice.allowed_tools";
-    const json_t *allowed = hearth_json_get(choice, "allowed_tools");
-    const json_t *tools = hearth_json_get(allowed, "tools");
-    const char *mode = json_string_value(hearth_json_get(allowed, "mode"));
+    const json_t *allowed = hearth_api_json_get(choice, "allowed_tools");
+    const json_t *tools = hearth_api_json_get(allowed, "tools");
+    const char *mode = json_string_value(hearth_api_json_get(allowed, "mode"));
     size_t i;
     const json_t *tool;
     if (!json_is_array(tools) || json_array_size(tools) == 0) {
-        return hearth_api_fail(error, 400, wrong(tools), param, "%s must hold an array of tools", param);
+        return hearth_api_fail(error, 400, hearth_fields_code(tools), param, "%s must hold an array of tools", param);
     }
     if (mode == NULL || strcmp(mode, "none") == 0 || !choose_word(mode, param, options, error)) {
         return hearth_api_fail(error, 400, "invalid_value", param, "%s: the mode must be auto or required", param);
     }
     json_array_foreach(tools, i, tool) {
-        const json_t *function = hearth_json_get(tool, "function");
+        const json_t *function = hearth_api_json_get(tool, "function");
         if (!offer(function != NULL ? function : tool, param, options, error)) {
             return false;
         }
@@ -202,7 +200,7 @@ static bool choose_allowed(const json_t *choice, struct hearth_chat_options *opt
     return true;
 }
 
-static bool choose(const json_t *choice, struct hearth_chat_options *options, struct hearth_api_error *error) {
+static bool choose(const json_t *choice, struct hearth_api_chat_options *options, struct hearth_api_error *error) {
     const char *param = options->functions ? "function_call" : "tool_choice";
     if (json_is_string(choice)) {
         return choose_word(json_string_value(choice), param, options, error);
@@ -210,7 +208,7 @@ static bool choose(const json_t *choice, struct hearth_chat_options *options, st
     if (!json_is_object(choice)) {
         return hearth_api_fail(error, 400, "invalid_type", param, "%s must be a string or an object", param);
     }
-    const char *type = json_string_value(hearth_json_get(choice, "type"));
+    const char *type = json_string_value(hearth_api_json_get(choice, "type"));
     if (!options->functions && type != NULL && strcmp(type, "allowed_tools") == 0) {
         return choose_allowed(choice, options, error);
     }
@@ -218,28 +216,28 @@ static bool choose(const json_t *choice, struct hearth_chat_options *options, st
         return hearth_api_fail(error, 400, type == NULL ? "invalid_type" : "unsupported_value", "tool_choice",
                                "tool_choice: the type must be \"function\" or \"allowed_tools\"");
     }
-    const json_t *function = hearth_json_get(choice, "function");
+    const json_t *function = hearth_api_json_get(choice, "function");
     options->request.tool_choice = HEARTH_TOOLS_REQUIRED;
     return offer(function != NULL ? function : choice, param, options, error);
 }
 
 /* A call that must be made must have arguments that the grammar can hold to the schema. */
-static bool check_schemas(const struct hearth_chat_options *options, struct hearth_api_error *error) {
+static bool check_schemas(const struct hearth_api_chat_options *options, struct hearth_api_error *error) {
     const json_t *offered = options->offered != NULL ? options->offered : options->tools;
     size_t i;
     const json_t *tool;
-    struct hearth_errmsg why;
+    struct hearth_errmsg reason;
     if (options->request.tool_choice != HEARTH_TOOLS_REQUIRED) {
         return true;
     }
     json_array_foreach(options->tools, i, tool) {
         const json_t *function = json_object_get(tool, "function");
         const json_t *parameters = json_object_get(function, "parameters");
-        const struct place place = {options->functions ? "functions" : "tools", i};
-        if (hearth_tool_find(offered, hearth_tool_name(tool)) != NULL && parameters != NULL &&
-            !hearth_chat_schema_check(parameters, &why)) {
+        const struct tool_place place = {options->functions ? "functions" : "tools", i};
+        if (hearth_api_tool_find(offered, hearth_api_tool_name(tool)) != NULL && parameters != NULL &&
+            !hearth_chat_schema_check(parameters, &reason)) {
             return fail_tool(error, "unsupported_schema", place,
-                             options->functions ? ".parameters" : ".function.parameters", why.text);
+                             options->functions ? ".parameters" : ".function.parameters", reason.text);
         }
     }
     return true;
@@ -248,19 +246,19 @@ static bool check_schemas(const struct hearth_chat_options *options, struct hear
 /* Whether a reply has one call at the most, whatever else was said: the named function, a function_call. A model that
  * was never taught to call tools does not know when to stop if it must begin: it gets one, too, unless the request
  * wants several. */
-static bool is_single(const struct hearth_api *api, const json_t *body, const struct hearth_chat_options *options) {
-    const json_t *type = json_object_get(hearth_json_get(body, "tool_choice"), "type");
+static bool is_single(const struct hearth_api *api, const json_t *body, const struct hearth_api_chat_options *options) {
+    const json_t *type = json_object_get(hearth_api_json_get(body, "tool_choice"), "type");
     bool named = json_is_string(type) && strcmp(json_string_value(type), "function") == 0;
-    bool asked = json_is_true(hearth_json_get(body, "parallel_tool_calls"));
+    bool asked = json_is_true(hearth_api_json_get(body, "parallel_tool_calls"));
     return options->functions || named ||
            (!asked && options->request.tool_choice == HEARTH_TOOLS_REQUIRED &&
             !hearth_chat_abilities(api->chat)->tools);
 }
 
-bool hearth_tools_read(const struct hearth_api *api, const json_t *body, struct hearth_chat_options *options,
-                       struct hearth_api_error *error) {
-    const json_t *tools = hearth_json_get(body, "tools");
-    const json_t *functions = hearth_json_get(body, "functions");
+bool hearth_api_tools_read(const struct hearth_api *api, const json_t *body, struct hearth_api_chat_options *options,
+                           struct hearth_api_error *error) {
+    const json_t *tools = hearth_api_json_get(body, "tools");
+    const json_t *functions = hearth_api_json_get(body, "functions");
     const struct hearth_field parallel = {
         "parallel_tool_calls", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_chat_request, parallel_calls)};
     struct hearth_chat_request *request = &options->request;
@@ -278,7 +276,7 @@ bool hearth_tools_read(const struct hearth_api *api, const json_t *body, struct 
     }
     options->functions = options->tools != NULL && json_array_size(functions) > 0;
     const char *param = options->functions ? "function_call" : "tool_choice";
-    const json_t *choice = hearth_json_get(body, param);
+    const json_t *choice = hearth_api_json_get(body, param);
     if (choice != NULL && options->tools == NULL && options->deferred == NULL) {
         const char *word = json_string_value(choice);
         return (word != NULL && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0)) ||

@@ -2,7 +2,7 @@
  * rather than what. The fields have the same names in every dialect.
  *
  * Of several places that name a class the first wins: the body's priority, the header, service_tier, background. The
- * key bounds it from above: who has a key for side work asks for interactive turns in vain, without an error, for its
+ * key bounds it from above: a key for side work asks for interactive turns in vain, without an error, for its
  * client may say the same to every server. Of several deadlines the shortest counts.
  *
  * A deadline is counted from the request's arrival. X-Stainless-Read-Timeout, which OpenAI's and Anthropic's SDKs send,
@@ -46,7 +46,7 @@ static bool read_priority(struct hearth_job *job, const json_t *value, enum hear
     if (json_is_string(value)) {
         return class_of_word(json_string_value(value), out) || fail_class(job, "invalid_value", "priority");
     }
-    if (!hearth_json_integer(value, &n)) {
+    if (!hearth_api_json_integer(value, &n)) {
         return fail_class(job, "invalid_type", "priority");
     }
     *out = class_of_integer(n);
@@ -88,16 +88,16 @@ static bool read_tier(struct hearth_job *job, const json_t *value, enum hearth_c
 }
 
 static bool read_class(struct hearth_job *job, const json_t *body) {
-    const json_t *priority = hearth_json_get(body, "priority"), *tier = hearth_json_get(body, "service_tier");
+    const json_t *priority = hearth_api_json_get(body, "priority"), *tier = hearth_api_json_get(body, "service_tier");
     const enum hearth_class highest = job->caller.highest;
     enum hearth_class asked =
-        json_is_true(hearth_json_get(body, "background")) ? HEARTH_CLASS_BACKGROUND : HEARTH_CLASS_INTERACTIVE;
+        json_is_true(hearth_api_json_get(body, "background")) ? HEARTH_CLASS_BACKGROUND : HEARTH_CLASS_INTERACTIVE;
     if ((tier != NULL && !read_tier(job, tier, &asked)) ||
         (job->priority_header[0] != '\0' && !read_priority_header(job, job->priority_header, &asked)) ||
         (priority != NULL && !read_priority(job, priority, &asked))) {
         return false;
     }
-    job->generation.priority = asked > highest ? asked : highest; /* the table goes from high to low */
+    job->parsed.generation.priority = asked > highest ? asked : highest; /* the table goes from high to low */
     return true;
 }
 
@@ -110,7 +110,7 @@ static void shorten(struct hearth_job *job, double ms) {
 
 static bool read_deadline(struct hearth_job *job, const json_t *body) {
     static const char *const headers[] = {"X-Request-Deadline-Ms", "X-Envoy-Expected-Rq-Timeout-Ms"};
-    const json_t *value = hearth_json_get(body, "deadline_ms");
+    const json_t *value = hearth_api_json_get(body, "deadline_ms");
     if (value != NULL && !json_is_number(value)) {
         return hearth_api_fail(&job->error, 400, "invalid_type", "deadline_ms", "deadline_ms must be a number");
     }
@@ -152,12 +152,12 @@ bool hearth_urgency_read(struct hearth_job *job, const json_t *body) {
         {"return_progress", HEARTH_FIELD_BOOL, 0, 0, false, offsetof(struct hearth_generation, progress)},
     };
     return read_class(job, body) && read_deadline(job, body) &&
-           hearth_fields_read(body, flags, sizeof flags / sizeof flags[0], &job->generation, &job->error);
+           hearth_fields_read(body, flags, sizeof flags / sizeof flags[0], &job->parsed.generation, &job->error);
 }
 
 bool hearth_urgency_left(struct hearth_job *job, int64_t *left_us, struct hearth_api_error *error) {
     const int64_t most = atomic_load(&job->api->request_timeout_us);
-    const bool bounded = most > 0 && job->generation.max_tokens != 0; /* who warms has time */
+    const bool bounded = most > 0 && job->parsed.generation.max_tokens != 0; /* a prefetch has time */
     int64_t whole = job->deadline_us;
     if (bounded && (whole == 0 || most < whole)) {
         whole = most;

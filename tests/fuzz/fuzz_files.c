@@ -2,7 +2,7 @@
  * What is accepted keeps the limits of the tables; what is not is refused with one line. */
 #include "fuzz.h"
 
-#include "api/api_internal.h"
+#include "api/job.h"
 #include "cli/keys.h"
 #include "engine/sim.h"
 
@@ -114,13 +114,13 @@ FUZZ_TARGET(script) {
     const char *path = fuzz_path("script");
     fuzz_write(path, data, size);
     if (hearth_script_load(path, &script, &msg) == HEARTH_OK) {
-        const struct hearth_chat_options options = {0};
-        struct hearth_tokens tokens = {0};
-        for (bool found = true, once = true; found && once; once = false) {
-            HEARTH_ASSERT(hearth_script_reply(script, engine, &options, &tokens, &found) == HEARTH_OK);
-            HEARTH_ASSERT(found == (tokens.n > 0));
-        }
-        hearth_tokens_finish(&tokens);
+        struct hearth_api api = {.engine = engine, .script = script};
+        const struct hearth_job job = {.api = &api};
+        struct hearth_api_rendered rendered = {0};
+        struct hearth_api_error error;
+        HEARTH_ASSERT(hearth_script_render(&job, &rendered, &error));
+        HEARTH_ASSERT(rendered.scripted == (rendered.script.n > 0));
+        hearth_tokens_finish(&rendered.script);
         hearth_script_destroy(script);
     } else {
         HEARTH_ASSERT(script == NULL && is_one_line(&msg));

@@ -29,7 +29,7 @@ static void open_store(struct hearth_api *api) {
     struct hearth_errmsg msg;
     char name[] = "s";
     struct hearth_turn turn = {.id = {0, 1}, .status = HEARTH_TURN_COMPLETED, .session = name};
-    hearth_keeper_destroy(api->keeper);
+    hearth_api_deletion_worker_destroy(api->deletion_worker);
     hearth_session_store_destroy(api->own_store);
     HEARTH_ASSERT(hearth_session_store_create(&memory, &api->own_store, &msg) == HEARTH_OK);
     api->store = api->own_store;
@@ -38,8 +38,8 @@ static void open_store(struct hearth_api *api) {
     HEARTH_ASSERT(hearth_turn_put(api->store, &turn, &msg) == HEARTH_OK);
     turn.session = NULL;
     hearth_turn_finish(&turn);
-    api->keeper = hearth_keeper_create(api);
-    HEARTH_ASSERT(api->keeper != NULL);
+    api->deletion_worker = hearth_api_deletion_worker_create(api);
+    HEARTH_ASSERT(api->deletion_worker != NULL);
 }
 
 static void init_api(struct hearth_api *api) {
@@ -68,18 +68,20 @@ static void check_error(const struct hearth_api_error *error) {
     /* 408: the preparation took too long; 503: no memory. Both can happen to any input. */
     HEARTH_ASSERT(error->status >= 400 && (error->status < 500 || error->status == 501 || error->status == 503));
     HEARTH_ASSERT(error->message.text[0] != '\0');
-    HEARTH_ASSERT(hearth_json_write(hearth_api_error_json(error), &text));
-    HEARTH_ASSERT(hearth_json_write(hearth_api_error_json_anthropic(error, "r"), &text));
-    HEARTH_ASSERT(hearth_json_write(hearth_api_error_json_native(error), &text));
+    HEARTH_ASSERT(hearth_api_json_write(hearth_api_error_json(error), &text));
+    HEARTH_ASSERT(hearth_api_json_write(hearth_api_error_json_anthropic(error, "r"), &text));
+    HEARTH_ASSERT(hearth_api_json_write(hearth_api_error_json_native(error), &text));
     hearth_buf_finish(&text);
 }
 
-static void check_generation(const struct hearth_api *api, const struct hearth_generation *generation) {
-    HEARTH_ASSERT(generation->prompt_count > 0 && generation->n >= 1 && generation->max_tokens >= -1);
-    HEARTH_ASSERT(generation->prompt_count * (size_t)generation->n <= HEARTH_CHOICES_MAX);
-    for (size_t i = 0; i < generation->prompt_count; i++) {
-        const struct hearth_prompt *prompt = &generation->prompts[i];
-        HEARTH_ASSERT(prompt->tokens.n > 0 && prompt->tokens.n < api->engine->caps.ctx_tokens);
+static void check_prompts(const struct hearth_job *job) {
+    const struct hearth_generation *generation = &job->parsed.generation;
+    const struct hearth_api_rendered *rendered = &job->rendered;
+    HEARTH_ASSERT(rendered->prompt_count > 0 && generation->n >= 1 && generation->max_tokens >= -1);
+    HEARTH_ASSERT(rendered->prompt_count * (size_t)generation->n <= HEARTH_CHOICES_MAX);
+    for (size_t i = 0; i < rendered->prompt_count; i++) {
+        const struct hearth_api_prompt *prompt = &rendered->prompts[i];
+        HEARTH_ASSERT(prompt->tokens.n > 0 && prompt->tokens.n < job->api->engine->caps.ctx_tokens);
         for (size_t k = 0; k < prompt->mark_count; k++) {
             HEARTH_ASSERT(prompt->marks[k] > (k > 0 ? prompt->marks[k - 1] : 0));
             HEARTH_ASSERT((size_t)prompt->marks[k] < prompt->tokens.n);
@@ -89,9 +91,8 @@ static void check_generation(const struct hearth_api *api, const struct hearth_g
 
 /* What the service would be given. */
 static void check_submission(struct hearth_job *job) {
-    struct hearth_choice choice = {.job = job};
     struct hearth_request request = {0};
-    hearth_choice_fill_request(&choice, &request);
+    hearth_api_constraint_fill_request(job, &request);
     const struct hearth_grammar *grammar = request.sampling.grammar;
     HEARTH_ASSERT(grammar == NULL || (grammar->text != NULL && grammar->text[0] != '\0'));
     HEARTH_ASSERT(grammar == NULL || !grammar->lazy || grammar->pattern_count + grammar->token_count > 0);
@@ -104,7 +105,7 @@ static void prepare(struct hearth_job *job) {
     if (!hearth_job_parse_body(job, &body) || !job->route->prepare(job, body)) {
         check_error(&job->error);
     } else if (job->dialect != NULL) {
-        check_generation(job->api, &job->generation);
+        check_prompts(job);
         check_submission(job);
     } else {
         json_t *response = json_loadb((const char *)job->response.data, job->response.len, JSON_ALLOW_NUL, NULL);
@@ -119,10 +120,7 @@ static void finish(struct hearth_job *job) {
         job->dialect->destroy(job->dialect_state);
     }
     hearth_body_finish(&job->parts);
-    hearth_kept_destroy(job);
-    hearth_job_finish_chat(job);
-    hearth_conversation_destroy(job);
-    hearth_generation_finish(&job->generation);
+    hearth_api_road_finish(job);
     hearth_buf_finish(&job->response);
     hearth_buf_finish(&job->body);
 }
@@ -170,7 +168,7 @@ static void request(const uint8_t *data, size_t size, const char *const words[])
                              .path = path,
                              .query = query,
                              .method = line,
-                             .generation = {.speculate = true}};
+                             .parsed.generation.speculate = true};
     HEARTH_ASSERT(hearth_buf_append(&job.body, data + len, size - len)); /* a newline in front of JSON is nothing */
     if (end == NULL || size - len == 1) {
         job.body.len = 0;

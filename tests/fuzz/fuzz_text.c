@@ -52,10 +52,11 @@ FUZZ_TARGET(sealed) {
     char *given = fuzz_part(&input, &len), *text = fuzz_part(&input, &text_len);
     char signature[HEARTH_SIGNATURE_CHARS + 1];
     for (int kind = HEARTH_SEALED_REASONING; kind <= (int)HEARTH_SEALED_SUMMARY; kind++) {
-        char *opened = hearth_sealed_open(&api, (enum hearth_sealed_kind)kind, given);
+        char *opened = hearth_api_sealed_open(&api, (enum hearth_api_sealed_kind)kind, given);
         if (opened != NULL) {
-            char *closed = hearth_sealed_close(&api, (enum hearth_sealed_kind)kind, opened, strlen(opened));
-            char *again = closed != NULL ? hearth_sealed_open(&api, (enum hearth_sealed_kind)kind, closed) : NULL;
+            char *closed = hearth_api_sealed_close(&api, (enum hearth_api_sealed_kind)kind, opened, strlen(opened));
+            char *again =
+                closed != NULL ? hearth_api_sealed_open(&api, (enum hearth_api_sealed_kind)kind, closed) : NULL;
             HEARTH_ASSERT(again != NULL && strcmp(again, opened) == 0 && strlen(closed) <= strlen(given));
             free(closed);
             free(again);

@@ -1,6 +1,6 @@
 /* Conversations that live in the server, over OpenAI's API: too long ones, shortened ones, responses in the background,
  * what is deleted, and Conversations with their items. */
-#include "api/kept.h"
+#include "api/stored_turns.h"
 #include "responses_stage.h"
 
 #include <unistd.h>
@@ -143,7 +143,7 @@ static void what_runs_alone_is_kept_at_the_end(void **state) {
     json_t *made =
         stage_call(&other, "POST", RESPONSES, "{\"input\":\"go on\",\"background\":true,\"ignore_eos\":true}", &status);
     assert_int_equal(status, 200);
-    assert_true(hearth_id_parse(json_str(made, "id"), &id, &index));
+    assert_true(hearth_api_id_parse(json_str(made, "id"), &id, &index));
     stage_close(&other);
     assert_int_equal(hearth_turn_get(options.api.store, (struct hearth_digest){0, 0}, id, &turn), HEARTH_OK);
     assert_int_equal(turn.status, HEARTH_TURN_FAILED);

@@ -25,21 +25,21 @@ static json_t *parse(const char *text) {
 }
 
 static bool read(struct hearth_job *job, json_t *items, bool trusted) {
-    const bool ok = hearth_items_read(job, items, "input", trusted);
+    const bool ok = hearth_api_items_read(job, items, "input", trusted, &job->resolved.history, &job->error);
     json_decref(items);
     return ok;
 }
 
 static void clear(struct hearth_job *job) {
-    hearth_history_finish(&job->history);
+    hearth_history_finish(&job->resolved.history);
 }
 
 /* Messages as a line each: role, reasoning in brackets, content, calls, the id of a result's call. */
 static void print(const struct hearth_job *job, char *out, size_t cap) {
     size_t len = 0;
     out[0] = '\0';
-    for (size_t i = 0; i < job->history.count; i++) {
-        const struct hearth_message *message = job->history.messages[i];
+    for (size_t i = 0; i < job->resolved.history.count; i++) {
+        const struct hearth_message *message = job->resolved.history.messages[i];
         len += (size_t)snprintf(out + len, cap - len, "%s:", hearth_role_text(message->role));
         if (message->reasoning != NULL) {
             len += (size_t)snprintf(out + len, cap - len, "[%s]", message->reasoning);
@@ -233,11 +233,11 @@ static void messages_survive_their_items(void **state) {
             message->calls[c].arguments = copy(bits & 32 ? "{\"x\":  1.50}" : "{\"x\": [");
         }
         assert_true(hearth_message_seal(message));
-        json_t *items = hearth_items_of_message(message);
+        json_t *items = hearth_api_items_of_message(message);
         assert_non_null(items);
         assert_true(read(&job, items, true));
-        assert_int_equal(job.history.count, 1);
-        const struct hearth_message *back = job.history.messages[0];
+        assert_int_equal(job.resolved.history.count, 1);
+        const struct hearth_message *back = job.resolved.history.messages[0];
         assert_true(hearth_message_equal(back, message));
         assert_int_equal(back->reasoning != NULL, message->reasoning != NULL);
         assert_string_equal(back->content, message->content);
@@ -258,11 +258,11 @@ static void messages_survive_their_items(void **state) {
         message->name = copy("ada");
         message->tool_call_id = roles[i] == HEARTH_ROLE_TOOL ? copy("c7") : NULL;
         assert_true(hearth_message_seal(message));
-        assert_true(read(&job, hearth_items_of_message(message), true));
-        assert_true(hearth_message_equal(job.history.messages[0], message));
-        assert_string_equal(job.history.messages[0]->name, "ada");
+        assert_true(read(&job, hearth_api_items_of_message(message), true));
+        assert_true(hearth_message_equal(job.resolved.history.messages[0], message));
+        assert_string_equal(job.resolved.history.messages[0]->name, "ada");
         if (roles[i] == HEARTH_ROLE_TOOL) {
-            assert_string_equal(job.history.messages[0]->tool_call_id, "c7");
+            assert_string_equal(job.resolved.history.messages[0]->tool_call_id, "c7");
         }
         hearth_message_unref(message);
         clear(&job);
@@ -275,21 +275,21 @@ static void sealed_text_comes_back(void **state) {
     (void)state;
     for (size_t len = 0; len < sizeof text; len += 13) {
         memset(text, 'x', len);
-        char *sealed = hearth_sealed_close(&api, HEARTH_SEALED_REASONING, text, len);
+        char *sealed = hearth_api_sealed_close(&api, HEARTH_SEALED_REASONING, text, len);
         assert_non_null(sealed);
-        char *opened = hearth_sealed_open(&api, HEARTH_SEALED_REASONING, sealed);
+        char *opened = hearth_api_sealed_open(&api, HEARTH_SEALED_REASONING, sealed);
         assert_non_null(opened);
         assert_int_equal(strlen(opened), len);
         assert_memory_equal(opened, text, len);
         free(opened);
-        assert_null(hearth_sealed_open(&api, HEARTH_SEALED_SUMMARY, sealed));
-        assert_null(hearth_sealed_open(&other, HEARTH_SEALED_REASONING, sealed));
+        assert_null(hearth_api_sealed_open(&api, HEARTH_SEALED_SUMMARY, sealed));
+        assert_null(hearth_api_sealed_open(&other, HEARTH_SEALED_REASONING, sealed));
         for (size_t i = 0, end = strlen(sealed); i < end; i += 5) { /* any change, and any end, is noticed */
             const char was = sealed[i];
             sealed[i] = was == 'B' ? 'C' : 'B';
-            assert_null(hearth_sealed_open(&api, HEARTH_SEALED_REASONING, sealed));
+            assert_null(hearth_api_sealed_open(&api, HEARTH_SEALED_REASONING, sealed));
             sealed[i] = '\0';
-            assert_null(hearth_sealed_open(&api, HEARTH_SEALED_REASONING, sealed));
+            assert_null(hearth_api_sealed_open(&api, HEARTH_SEALED_REASONING, sealed));
             sealed[i] = was;
         }
         free(sealed);
@@ -299,8 +299,8 @@ static void sealed_text_comes_back(void **state) {
 static void sealed_items_are_read(void **state) {
     struct hearth_job job = {.api = &api};
     char text[256];
-    char *thought = hearth_sealed_close(&api, HEARTH_SEALED_REASONING, "deep\n", 5);
-    char *summary = hearth_sealed_close(&api, HEARTH_SEALED_SUMMARY, "all of it", 9);
+    char *thought = hearth_api_sealed_close(&api, HEARTH_SEALED_REASONING, "deep\n", 5);
+    char *summary = hearth_api_sealed_close(&api, HEARTH_SEALED_SUMMARY, "all of it", 9);
     (void)state;
     assert_true(read(&job,
                      json_pack("[{s:s, s:s}, {s:s, s:[], s:s}, {s:s, s:s}]", "type", "compaction", "encrypted_content",

@@ -75,17 +75,17 @@ static void release_gate(void) {
 /* Pushes jobs that fill all workers they may have; then a short one runs while they are still there. */
 static void keeps_one(const struct hearth_job *like, size_t most) {
     struct hearth_job jobs[2 * THREADS], brief = {.route = &reply, .pool_run = run_short};
-    struct hearth_pool *pool = hearth_pool_create(THREADS);
+    struct hearth_api_pool *pool = hearth_api_pool_create(THREADS);
     assert_non_null(pool);
     reset();
     brief.caller.tenant.id = like->caller.tenant.id + 1;
     for (size_t i = 0; i < 2 * THREADS; i++) {
         jobs[i] = *like;
         jobs[i].pool_run = pass_gate;
-        hearth_pool_push(pool, &jobs[i]);
+        hearth_api_pool_push(pool, &jobs[i]);
     }
     wait_begun(most);
-    hearth_pool_push(pool, &brief);
+    hearth_api_pool_push(pool, &brief);
     pthread_mutex_lock(&mutex);
     while (!short_ran) { /* for ever, where no worker is kept for it */
         pthread_cond_wait(&changed, &mutex);
@@ -93,7 +93,7 @@ static void keeps_one(const struct hearth_job *like, size_t most) {
     assert_int_equal(begun, most);
     pthread_mutex_unlock(&mutex);
     release_gate();
-    hearth_pool_destroy(pool); /* runs what is queued */
+    hearth_api_pool_destroy(pool); /* runs what is queued */
     assert_int_equal(ended, 2 * THREADS);
 }
 
@@ -141,36 +141,36 @@ static void look_down(struct hearth_job *job) {
 
 static void a_stack_that_was_deep_is_given_back(void **state) {
     struct hearth_job jobs[] = {{.route = &reply, .pool_run = dig_deep}, {.route = &reply, .pool_run = look_down}};
-    struct hearth_pool *pool = hearth_pool_create(1);
+    struct hearth_api_pool *pool = hearth_api_pool_create(1);
     (void)state;
     assert_non_null(pool);
-    hearth_pool_push(pool, &jobs[0]);
-    hearth_pool_push(pool, &jobs[1]);
-    hearth_pool_destroy(pool);
+    hearth_api_pool_push(pool, &jobs[0]);
+    hearth_api_pool_push(pool, &jobs[1]);
+    hearth_api_pool_destroy(pool);
     assert_int_equal(resident & 1, 0);
 }
 
 static void health_tells_of_a_job_that_does_not_end(void **state) {
     struct hearth_job job = {.route = &reply, .pool_run = spin_on};
-    struct hearth_pool *pool = hearth_pool_create(1);
+    struct hearth_api_pool *pool = hearth_api_pool_create(1);
     char message[256];
     (void)state;
     assert_non_null(pool);
     atomic_store(&spin, true);
-    hearth_pool_push(pool, &job);
-    hearth_pool_watch(pool, 0); /* it may take any time */
+    hearth_api_pool_push(pool, &job);
+    hearth_api_pool_watch(pool, 0); /* it may take any time */
     assert_false(hearth_health_raised(HEARTH_HEALTH_PREPARATION, NULL, 0));
     while (!hearth_health_raised(HEARTH_HEALTH_PREPARATION, message, sizeof message)) {
         usleep(10000);
-        hearth_pool_watch(pool, 1);
+        hearth_api_pool_watch(pool, 1);
     }
     assert_non_null(strstr(message, "1 of 1 workers"));
     atomic_store(&spin, false);
     while (hearth_health_raised(HEARTH_HEALTH_PREPARATION, message, sizeof message)) {
         usleep(10000);
-        hearth_pool_watch(pool, 1);
+        hearth_api_pool_watch(pool, 1);
     }
-    hearth_pool_destroy(pool);
+    hearth_api_pool_destroy(pool);
 }
 
 /* ---- cancel points ---- */

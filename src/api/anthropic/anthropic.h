@@ -9,22 +9,25 @@
 #ifndef HEARTH_API_ANTHROPIC_ANTHROPIC_H
 #define HEARTH_API_ANTHROPIC_ANTHROPIC_H
 
-#include "api/kept.h"
+#include "api/stored_turns.h"
 
-/* ---- request.c: how a request is read ---- */
+/* ---- forms.c: how a request is read ---- */
 
 struct hearth_anthropic_reading {
-    struct hearth_job *job;
+    const struct hearth_job *job; /* resolved is what a thread goes on from, or empty */
+    struct hearth_api_parsed *out;
+    struct hearth_api_error *error;
     char place[128];    /* in the body, for errors: "messages.2.content.0" */
-    size_t breakpoints; /* found so far; the first few are in job->generation, by the index of their message */
+    size_t breakpoints; /* found so far; the first few are in the generation, by the index of their message */
     bool session;       /* the conversation goes on from one that is stored */
-    bool threads;       /* it is kept under the ids of its messages */
     json_t *thread;     /* config of the thread that it goes on from, or NULL */
 };
 
-/* Fills job->error, naming the reading's place, and returns false. */
+/* Fills the error, naming the reading's place, and returns false. */
 bool hearth_anthropic_fail(struct hearth_anthropic_reading *reading, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* The same at another place. */
+bool hearth_anthropic_fail_at(struct hearth_anthropic_reading *reading, const char *place, const char *what);
 /* Reads an object's cache_control, if it has one: a breakpoint behind the first `upto` bytes of message `index` of the
  * history to be (SIZE_MAX: at its end). */
 bool hearth_anthropic_read_cache_control(struct hearth_anthropic_reading *reading, const json_t *object, size_t index,
@@ -57,7 +60,7 @@ bool hearth_anthropic_is_empty(const json_t *content);
 /* A breakpoint in the system text or the tools stands in for the message in front. */
 #define HEARTH_ANTHROPIC_FRONT SIZE_MAX
 
-/* Reads system and messages into job->history, and their breakpoints. */
+/* Reads system and messages, and their breakpoints. */
 bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, const json_t *body);
 
 /* ---- events.c ---- */
@@ -65,7 +68,7 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
 struct hearth_anthropic_state; /* job->dialect_state */
 
 /* `body`: for what the response depends on. NULL: out of memory. */
-struct hearth_anthropic_state *hearth_anthropic_state_create(const struct hearth_job *job, const json_t *body);
+struct hearth_anthropic_state *hearth_anthropic_state_create(const json_t *body);
 extern const struct hearth_dialect hearth_anthropic_dialect;
 
 /* ---- usage.c ---- */

@@ -19,9 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct reader {
+struct block_reader {
     struct hearth_anthropic_reading *reading;
-    struct hearth_job *job;
+    const struct hearth_job *job;
     struct hearth_history *history;
     /* The message that is being put together; open is NULL between two. */
     struct hearth_message *open;
@@ -34,18 +34,13 @@ struct reader {
     json_t *call_ids;
 };
 
-static bool fail_nomem(struct reader *reader) {
-    return hearth_api_fail_nomem(&reader->job->error);
+static bool fail_nomem(struct block_reader *reader) {
+    return hearth_api_fail_nomem(reader->reading->error);
 }
 
 #define FAIL(...) hearth_anthropic_fail(reader->reading, __VA_ARGS__)
 
-/* Gives the text of a buffer away; what was never written is "". */
-static char *take_text(struct hearth_buf *text) {
-    return hearth_buf_append(text, "", 1) ? (char *)hearth_buf_take(text) : NULL;
-}
-
-static bool append(struct reader *reader, struct hearth_buf *text, const char *between, const json_t *string) {
+static bool append(struct block_reader *reader, struct hearth_buf *text, const char *between, const json_t *string) {
     const size_t len = json_string_length(string);
     return len == 0 ||
            ((text->len == 0 || hearth_buf_append(text, between, strlen(between))) &&
@@ -55,14 +50,14 @@ static bool append(struct reader *reader, struct hearth_buf *text, const char *b
 
 /* ---- the message that is being put together ---- */
 
-static bool fill_calls(struct reader *reader, struct hearth_message *message) {
+static bool fill_calls(struct block_reader *reader, struct hearth_message *message) {
     const size_t count = json_array_size(reader->calls);
     if (count > 0 && !hearth_message_alloc_calls(message, count)) {
         return false;
     }
     for (size_t i = 0; i < count; i++) {
         const json_t *block = json_array_get(reader->calls, i);
-        const json_t *input = hearth_json_get(block, "input");
+        const json_t *input = hearth_api_json_get(block, "input");
         struct hearth_call *call = &message->calls[i];
         call->id = hearth_anthropic_id_read(json_string_value(json_object_get(block, "id")));
         call->name = strdup(json_string_value(json_object_get(block, "name")));
@@ -75,8 +70,8 @@ static bool fill_calls(struct reader *reader, struct hearth_message *message) {
 }
 
 /* Breakpoints of a message that says nothing move to the one before it. */
-static void move_breakpoints(struct reader *reader) {
-    struct hearth_generation *generation = &reader->job->generation;
+static void move_breakpoints(struct block_reader *reader) {
+    struct hearth_generation *generation = &reader->reading->out->generation;
     for (size_t i = 0; i < generation->breakpoint_count; i++) {
         struct hearth_breakpoint *point = &generation->breakpoints[i];
         if (point->message == reader->history->count) {
@@ -86,7 +81,7 @@ static void move_breakpoints(struct reader *reader) {
     }
 }
 
-static void drop(struct reader *reader) {
+static void drop(struct block_reader *reader) {
     hearth_message_unref(reader->open);
     reader->open = NULL;
     hearth_buf_finish(&reader->text);
@@ -98,7 +93,7 @@ static void drop(struct reader *reader) {
 }
 
 /* Finishes the open message, if there is one. */
-static bool close_message(struct reader *reader) {
+static bool close_message(struct block_reader *reader) {
     struct hearth_message *message = reader->open;
     if (message == NULL) {
         return true;
@@ -111,18 +106,18 @@ static bool close_message(struct reader *reader) {
         return true;
     }
     message->content_len = reader->text.len;
-    message->content = take_text(&reader->text);
+    message->content = hearth_content_take(&reader->text, NULL);
     bool ok = message->content != NULL && fill_calls(reader, message);
     if (ok && reader->reasoning.len > 0) {
-        message->reasoning = take_text(&reader->reasoning);
+        message->reasoning = hearth_content_take(&reader->reasoning, NULL);
         ok = message->reasoning != NULL;
     }
     if (ok && reader->unseen.len > 0) {
-        message->unseen = take_text(&reader->unseen);
+        message->unseen = hearth_content_take(&reader->unseen, NULL);
         ok = message->unseen != NULL;
     }
     if (ok && (message->role == HEARTH_ROLE_SYSTEM)) {
-        hearth_message_strip_lines(reader->job->api, message);
+        hearth_api_message_strip_lines(reader->job->api, message);
     }
     if (!ok || !hearth_message_seal(message)) {
         return fail_nomem(reader);
@@ -136,7 +131,7 @@ static bool close_message(struct reader *reader) {
 }
 
 /* Goes on with a message of this role, or begins one. */
-static bool open_message(struct reader *reader, enum hearth_role role, size_t index) {
+static bool open_message(struct block_reader *reader, enum hearth_role role, size_t index) {
     if (reader->open != NULL && reader->open->role == role && role != HEARTH_ROLE_TOOL) {
         if (reader->open_index != index && role != HEARTH_ROLE_ASSISTANT && reader->text.len > 0 &&
             !hearth_buf_append(&reader->text, "\n", 1)) { /* one more than between blocks */
@@ -155,7 +150,7 @@ static bool open_message(struct reader *reader, enum hearth_role role, size_t in
 
 /* ---- texts ---- */
 
-static bool fail_type(struct reader *reader, const json_t *block, const char *expected) {
+static bool fail_type(struct block_reader *reader, const json_t *block, const char *expected) {
     const json_t *type = json_object_get(block, "type");
     if (!json_is_object(block)) {
         return FAIL("Input should be an object");
@@ -167,14 +162,15 @@ static bool fail_type(struct reader *reader, const json_t *block, const char *ex
                 json_string_value(type), expected);
 }
 
-static bool read_text_block(struct reader *reader, const json_t *block, struct hearth_buf *out, const char *between) {
+static bool read_text_block(struct block_reader *reader, const json_t *block, struct hearth_buf *out,
+                            const char *between) {
     const json_t *text = json_object_get(block, "text");
     return json_is_string(text) ? append(reader, out, between, text)
                                 : FAIL("text.text: Input should be a valid string");
 }
 
 /* A list of text blocks within another block; `content` may also be a string. */
-static bool read_texts(struct reader *reader, const json_t *content, struct hearth_buf *out) {
+static bool read_texts(struct block_reader *reader, const json_t *content, struct hearth_buf *out) {
     size_t i;
     const json_t *block;
     if (json_is_string(content)) {
@@ -193,30 +189,30 @@ static bool read_texts(struct reader *reader, const json_t *content, struct hear
 }
 
 /* {"source": {"type": "text", "data"} or {"type": "content", "content"}, "title"?, "context"?} */
-static bool read_document(struct reader *reader, const json_t *block, struct hearth_buf *out) {
-    const json_t *source = hearth_json_get(block, "source");
+static bool read_document(struct block_reader *reader, const json_t *block, struct hearth_buf *out) {
+    const json_t *source = hearth_api_json_get(block, "source");
     const char *type = json_string_value(json_object_get(source, "type"));
     const json_t *data = json_object_get(source, "data");
-    if (!append(reader, out, "\n", hearth_json_get(block, "title")) ||
-        !append(reader, out, "\n", hearth_json_get(block, "context"))) {
+    if (!append(reader, out, "\n", hearth_api_json_get(block, "title")) ||
+        !append(reader, out, "\n", hearth_api_json_get(block, "context"))) {
         return false;
     }
     if (strcmp(type, "text") == 0) {
         return json_is_string(data) ? append(reader, out, "\n", data)
                                     : FAIL("document.source.text.data: Input should be a valid string");
     }
-    return read_texts(reader, hearth_json_get(source, "content"), out);
+    return read_texts(reader, hearth_api_json_get(source, "content"), out);
 }
 
 /* {"source", "title", "content": [text]} */
-static bool read_search_result(struct reader *reader, const json_t *block, struct hearth_buf *out) {
-    return append(reader, out, "\n", hearth_json_get(block, "title")) &&
-           append(reader, out, "\n", hearth_json_get(block, "source")) &&
-           read_texts(reader, hearth_json_get(block, "content"), out);
+static bool read_search_result(struct block_reader *reader, const json_t *block, struct hearth_buf *out) {
+    return append(reader, out, "\n", hearth_api_json_get(block, "title")) &&
+           append(reader, out, "\n", hearth_api_json_get(block, "source")) &&
+           read_texts(reader, hearth_api_json_get(block, "content"), out);
 }
 
 /* Blocks that a user's message and a tool's result have in common. *found: it was one. */
-static bool read_common(struct reader *reader, const json_t *block, struct hearth_buf *out, bool *found) {
+static bool read_common(struct block_reader *reader, const json_t *block, struct hearth_buf *out, bool *found) {
     const char *type = json_string_value(json_object_get(block, "type"));
     *found = type != NULL;
     if (type != NULL && strcmp(type, "text") == 0) {
@@ -232,45 +228,46 @@ static bool read_common(struct reader *reader, const json_t *block, struct heart
     return true;
 }
 
-static bool read_cache_control(struct reader *reader, const json_t *block, size_t upto) {
+static bool read_cache_control(struct block_reader *reader, const json_t *block, size_t upto) {
     return hearth_anthropic_read_cache_control(reader->reading, block, reader->history->count, upto);
 }
 
 /* ---- blocks of a user ---- */
 
 /* Notes the calls of the message that results have to answer. */
-static bool note_asked(struct reader *reader) {
+static bool note_asked(struct block_reader *reader) {
     if (reader->noted == reader->asked) {
         return true;
     }
     json_decref(reader->call_ids);
     reader->call_ids = NULL;
     reader->noted = reader->asked;
-    return hearth_call_ids_add(&reader->call_ids, reader->asked) || fail_nomem(reader);
+    return hearth_api_call_ids_add(&reader->call_ids, reader->asked) || fail_nomem(reader);
 }
 
-static bool add_note(struct reader *reader, const json_t *block) {
+static bool add_note(struct block_reader *reader, const json_t *block) {
     return ((reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
             hearth_content_note(block, &reader->text, &reader->unseen) &&
-            append(reader, &reader->text, "\n", hearth_json_get(block, "context"))) ||
+            append(reader, &reader->text, "\n", hearth_api_json_get(block, "context"))) ||
            fail_nomem(reader);
 }
 
 /* What a tool has brought and is no text. The model is told of it, whatever it is, or the conversation would be
  * stuck. */
-static bool add_brought(struct reader *reader, const json_t *block) {
+static bool add_brought(struct block_reader *reader, const json_t *block) {
     const char *type = json_string_value(json_object_get(block, "type"));
-    const json_t *name = hearth_json_get(block, "tool_name");
+    const json_t *name = hearth_api_json_get(block, "tool_name");
     if (type == NULL) {
         return fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_reference'");
     }
     if (strcmp(type, "tool_reference") == 0 && json_is_string(name)) {
-        return hearth_tools_load(&reader->job->chat, json_string_value(name), &reader->text) || fail_nomem(reader);
+        return hearth_api_tools_load(&reader->reading->out->chat, json_string_value(name), &reader->text) ||
+               fail_nomem(reader);
     }
     return add_note(reader, block);
 }
 
-static bool read_result_content(struct reader *reader, const json_t *content) {
+static bool read_result_content(struct block_reader *reader, const json_t *content) {
     char *place = reader->reading->place;
     const size_t len = strlen(place);
     size_t i;
@@ -293,7 +290,7 @@ static bool read_result_content(struct reader *reader, const json_t *content) {
     return true;
 }
 
-static bool read_tool_result(struct reader *reader, const json_t *block, size_t index) {
+static bool read_tool_result(struct block_reader *reader, const json_t *block, size_t index) {
     const char *id = json_string_value(json_object_get(block, "tool_use_id"));
     if (id == NULL) {
         return FAIL("tool_result.tool_use_id: Field required");
@@ -315,12 +312,12 @@ static bool read_tool_result(struct reader *reader, const json_t *block, size_t 
                     "have a corresponding `tool_use` block in the previous message.",
                     id);
     }
-    return read_result_content(reader, hearth_json_get(block, "content")) &&
+    return read_result_content(reader, hearth_api_json_get(block, "content")) &&
            read_cache_control(reader, block, SIZE_MAX);
 }
 
 /* Of an image, a sound or a file in a message of any role. */
-static bool read_media(struct reader *reader, const json_t *block) {
+static bool read_media(struct block_reader *reader, const json_t *block) {
     const char *type = json_string_value(json_object_get(block, "type"));
     if (!hearth_content_is_known(type)) {
         return fail_type(reader, block, "'text', 'image', 'document', 'search_result', 'tool_result'");
@@ -333,13 +330,13 @@ static bool read_media(struct reader *reader, const json_t *block) {
     return add_note(reader, block);
 }
 
-static bool leave_out(const struct reader *reader, const char *type) {
+static bool leave_out(const struct block_reader *reader, const char *type) {
     hearth_log(HEARTH_LOG_DEBUG, "api: %s: a block of type %.60s is left out", reader->reading->place, type);
     return true;
 }
 
 /* What is said to the model: by the user, or by a system message between others. */
-static bool read_said_block(struct reader *reader, const json_t *block, enum hearth_role role, size_t index) {
+static bool read_said_block(struct block_reader *reader, const json_t *block, enum hearth_role role, size_t index) {
     const char *type = json_string_value(json_object_get(block, "type"));
     bool found;
     if (type != NULL && hearth_anthropic_is_left_out(type)) {
@@ -350,7 +347,7 @@ static bool read_said_block(struct reader *reader, const json_t *block, enum hea
            read_cache_control(reader, block, role == HEARTH_ROLE_USER ? reader->text.len : SIZE_MAX);
 }
 
-static bool read_user_block(struct reader *reader, const json_t *block, size_t index) {
+static bool read_user_block(struct block_reader *reader, const json_t *block, size_t index) {
     const char *type = json_string_value(json_object_get(block, "type"));
     if (type != NULL && strcmp(type, "tool_result") == 0) {
         return read_tool_result(reader, block, index);
@@ -360,9 +357,9 @@ static bool read_user_block(struct reader *reader, const json_t *block, size_t i
 
 /* ---- blocks of an assistant ---- */
 
-static bool read_thinking(struct reader *reader, const json_t *block) {
+static bool read_thinking(struct block_reader *reader, const json_t *block) {
     const json_t *thinking = json_object_get(block, "thinking");
-    const char *signature = json_string_value(hearth_json_get(block, "signature"));
+    const char *signature = json_string_value(hearth_api_json_get(block, "signature"));
     const char *text = json_string_value(thinking);
     if (text == NULL) {
         return FAIL("thinking.thinking: Field required");
@@ -378,9 +375,9 @@ static bool read_thinking(struct reader *reader, const json_t *block) {
     return true;
 }
 
-static bool read_tool_use(struct reader *reader, const json_t *block) {
+static bool read_tool_use(struct block_reader *reader, const json_t *block) {
     const json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name");
-    const json_t *input = hearth_json_get(block, "input");
+    const json_t *input = hearth_api_json_get(block, "input");
     if (!json_is_string(id) || !json_is_string(name)) {
         return FAIL("tool_use.%s: Field required", json_is_string(id) ? "name" : "id");
     }
@@ -394,7 +391,7 @@ static bool read_tool_use(struct reader *reader, const json_t *block) {
            read_cache_control(reader, block, SIZE_MAX);
 }
 
-static bool read_assistant_block(struct reader *reader, const json_t *block) {
+static bool read_assistant_block(struct block_reader *reader, const json_t *block) {
     const char *type = json_string_value(json_object_get(block, "type"));
     if (type == NULL) {
         return fail_type(reader, block, "");
@@ -409,7 +406,7 @@ static bool read_assistant_block(struct reader *reader, const json_t *block) {
         return read_tool_use(reader, block);
     }
     if (strcmp(type, "compaction") == 0) {
-        return append(reader, &reader->text, "\n", hearth_json_get(block, "content"));
+        return append(reader, &reader->text, "\n", hearth_api_json_get(block, "content"));
     }
     if (hearth_content_is_known(type) && !reader->job->api->strict_content) {
         return add_note(reader, block);
@@ -422,7 +419,7 @@ static bool read_assistant_block(struct reader *reader, const json_t *block) {
 
 /* ---- blocks of a system message ---- */
 
-static bool read_system_block(struct reader *reader, const json_t *block, size_t index) {
+static bool read_system_block(struct block_reader *reader, const json_t *block, size_t index) {
     const char *type = json_string_value(json_object_get(block, "type"));
     const bool removal = type != NULL && strcmp(type, "tool_removal") == 0;
     if (removal || (type != NULL && strcmp(type, "tool_addition") == 0)) {
@@ -436,7 +433,7 @@ static bool read_system_block(struct reader *reader, const json_t *block, size_t
 /* ---- messages ---- */
 
 /* Breakpoints in a message that is left out belong to the one before it. */
-static bool skip_message(struct reader *reader, const json_t *content) {
+static bool skip_message(struct block_reader *reader, const json_t *content) {
     const size_t count = reader->history->count;
     const size_t before = reader->open != NULL ? count : count > 0 ? count - 1 : HEARTH_ANTHROPIC_FRONT;
     size_t i;
@@ -449,7 +446,7 @@ static bool skip_message(struct reader *reader, const json_t *content) {
     return true;
 }
 
-static bool read_role(struct reader *reader, const json_t *message, enum hearth_role *role) {
+static bool read_role(struct block_reader *reader, const json_t *message, enum hearth_role *role) {
     const char *text = json_string_value(json_object_get(message, "role"));
     if (!json_is_object(message)) {
         return FAIL("Input should be an object");
@@ -463,7 +460,7 @@ static bool read_role(struct reader *reader, const json_t *message, enum hearth_
     return hearth_role_from_text(text, role);
 }
 
-static bool read_blocks(struct reader *reader, const json_t *content, enum hearth_role role, size_t index) {
+static bool read_blocks(struct block_reader *reader, const json_t *content, enum hearth_role role, size_t index) {
     char *place = reader->reading->place;
     const size_t len = strlen(place);
     size_t i;
@@ -482,8 +479,8 @@ static bool read_blocks(struct reader *reader, const json_t *content, enum heart
     return true;
 }
 
-static bool read_message(struct reader *reader, const json_t *message, size_t index, bool last) {
-    const json_t *content = hearth_json_get(message, "content");
+static bool read_message(struct block_reader *reader, const json_t *message, size_t index, bool last) {
+    const json_t *content = hearth_api_json_get(message, "content");
     enum hearth_role role;
     snprintf(reader->reading->place, sizeof reader->reading->place, "messages.%zu", index);
     if (!read_role(reader, message, &role)) {
@@ -512,12 +509,12 @@ static bool read_message(struct reader *reader, const json_t *message, size_t in
 
 /* The lines that are no part of the prompt are taken out block by block, so that marks stand where the text has come
  * to be. */
-static bool append_system(struct reader *reader, const json_t *text) {
+static bool append_system(struct block_reader *reader, const json_t *text) {
     struct hearth_buf lines = {0};
     size_t len = json_string_length(text);
     bool ok = hearth_buf_append(&lines, json_string_value(text), len) && hearth_buf_append(&lines, "", 1);
     if (ok) {
-        hearth_text_strip_lines(reader->job->api, (char *)lines.data, &len);
+        hearth_api_text_strip_lines(reader->job->api, (char *)lines.data, &len);
         ok = len == 0 || ((reader->text.len == 0 || hearth_buf_text(&reader->text, "\n")) &&
                           hearth_buf_append(&reader->text, lines.data, len));
     }
@@ -525,7 +522,7 @@ static bool append_system(struct reader *reader, const json_t *text) {
     return ok || fail_nomem(reader);
 }
 
-static bool read_system(struct reader *reader, const json_t *system) {
+static bool read_system(struct block_reader *reader, const json_t *system) {
     size_t i;
     const json_t *block;
     if (system == NULL) {
@@ -555,7 +552,7 @@ static bool read_system(struct reader *reader, const json_t *system) {
 }
 
 /* A last message of the assistant's is continued, which a call cannot be. */
-static bool check_end(struct reader *reader, size_t before) {
+static bool check_end(struct block_reader *reader, size_t before) {
     const struct hearth_history *history = reader->history;
     const struct hearth_message *last = history->count > 0 ? history->messages[history->count - 1] : NULL;
     snprintf(reader->reading->place, sizeof reader->reading->place, "messages");
@@ -571,9 +568,10 @@ static bool check_end(struct reader *reader, size_t before) {
 }
 
 bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, const json_t *body) {
-    const json_t *messages = hearth_json_get(body, "messages");
-    struct hearth_job *job = reading->job;
-    struct reader state = {.reading = reading, .job = job, .history = &job->history}, *reader = &state;
+    const json_t *messages = hearth_api_json_get(body, "messages");
+    const struct hearth_history *past = &reading->job->resolved.history;
+    struct hearth_history *history = &reading->out->history;
+    struct block_reader state = {.reading = reading, .job = reading->job, .history = history}, *reader = &state;
     const size_t count = json_array_size(messages);
     snprintf(reading->place, sizeof reading->place, "messages");
     if (count == 0) {
@@ -581,13 +579,13 @@ bool hearth_anthropic_read_messages(struct hearth_anthropic_reading *reading, co
                           : json_is_array(messages) ? "at least one message is required"
                                                     : "Input should be a list");
     }
-    for (size_t i = 0; i < job->history.count; i++) { /* of a thread */
-        if (job->history.messages[i]->role == HEARTH_ROLE_ASSISTANT) {
-            reader->asked = job->history.messages[i];
+    for (size_t i = 0; i < past->count; i++) { /* of a thread */
+        if (past->messages[i]->role == HEARTH_ROLE_ASSISTANT) {
+            reader->asked = past->messages[i];
         }
     }
-    bool ok = read_system(reader, hearth_json_get(body, "system"));
-    const size_t before = job->history.count;
+    bool ok = read_system(reader, hearth_api_json_get(body, "system"));
+    const size_t before = history->count;
     for (size_t i = 0; ok && i < count; i++) {
         ok = read_message(reader, json_array_get(messages, i), i, i + 1 == count);
     }

@@ -21,7 +21,6 @@ struct hearth_anthropic_state {
     bool diagnoses;
     char *previous_id; /* diagnostics.previous_message_id, or NULL */
     char *request_id;
-    uint32_t prompt_tokens;
     /* Of a stream. */
     enum block open;
     json_int_t index;           /* of the open block, or of the next one */
@@ -29,17 +28,16 @@ struct hearth_anthropic_state {
     struct hearth_buf space;    /* white space that waits for text */
 };
 
-struct hearth_anthropic_state *hearth_anthropic_state_create(const struct hearth_job *job, const json_t *body) {
+struct hearth_anthropic_state *hearth_anthropic_state_create(const json_t *body) {
     struct hearth_anthropic_state *state = calloc(1, sizeof *state);
-    const json_t *display = json_object_get(hearth_json_get(body, "thinking"), "display");
-    const json_t *diagnostics = hearth_json_get(body, "diagnostics");
+    const json_t *display = json_object_get(hearth_api_json_get(body, "thinking"), "display");
+    const json_t *diagnostics = hearth_api_json_get(body, "diagnostics");
     const char *previous = json_string_value(json_object_get(diagnostics, "previous_message_id"));
     if (state == NULL) {
         return NULL;
     }
     state->omits_thinking = json_is_string(display) && strcmp(json_string_value(display), "omitted") == 0;
     state->diagnoses = json_is_object(diagnostics);
-    state->prompt_tokens = (uint32_t)job->generation.prompts[0].tokens.n;
     if (previous != NULL && (state->previous_id = strdup(previous)) == NULL) {
         free(state);
         return NULL;
@@ -72,7 +70,7 @@ static bool all_space(const char *text, size_t len) {
 /* Its members but content, stop and usage. */
 static json_t *message_json(const struct hearth_job *job) {
     const struct hearth_anthropic_state *state = job->dialect_state;
-    const char *model = job->generation.model != NULL ? job->generation.model : job->api->model_name;
+    const char *model = job->parsed.generation.model != NULL ? job->parsed.generation.model : job->api->model_name;
     json_t *message = json_pack("{s:s, s:s, s:s, s:s, s:[]}", "id", job->id, "type", "message", "role", "assistant",
                                 "model", model, "content");
     if (message != NULL && state->diagnoses &&
@@ -96,7 +94,7 @@ static const char *stop_reason(const struct hearth_choice *choice) {
 static json_t *receipt_json(const struct hearth_job *job) {
     struct hearth_tally tally;
     hearth_tally_job(job, &tally);
-    return hearth_receipt_json(&tally);
+    return hearth_api_receipt_json(&tally);
 }
 
 static json_t *thinking_json(const struct hearth_job *job, const char *text) {
@@ -106,7 +104,7 @@ static json_t *thinking_json(const struct hearth_job *job, const char *text) {
     if (!hearth_signature_make(job->api, shown, strlen(shown), signature)) {
         return NULL;
     }
-    return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", hearth_json_text(shown, strlen(shown)),
+    return json_pack("{s:s, s:o, s:s}", "type", "thinking", "thinking", hearth_api_json_text(shown, strlen(shown)),
                      "signature", signature);
 }
 
@@ -120,7 +118,7 @@ static json_t *id_json(const char *id) {
 static json_t *call_json(const struct hearth_call *call) {
     json_t *input = json_is_object(call->parsed) ? json_incref(call->parsed) : json_object();
     return json_pack("{s:s, s:o, s:o, s:o}", "type", "tool_use", "id", id_json(call->id), "name",
-                     hearth_json_text(call->name, strlen(call->name)), "input", input);
+                     hearth_api_json_text(call->name, strlen(call->name)), "input", input);
 }
 
 static json_t *content_json(const struct hearth_job *job) {
@@ -132,7 +130,8 @@ static json_t *content_json(const struct hearth_job *job) {
     }
     if (ok && !all_space(message->content, message->content_len)) {
         ok = json_array_append_new(content, json_pack("{s:s, s:o}", "type", "text", "text",
-                                                      hearth_json_text(message->content, message->content_len))) == 0;
+                                                      hearth_api_json_text(message->content, message->content_len))) ==
+             0;
     }
     for (size_t i = 0; ok && i < message->call_count; i++) {
         ok = json_array_append_new(content, call_json(&message->calls[i])) == 0;
@@ -150,8 +149,8 @@ static json_t *whole(struct hearth_job *job) {
     if (json_object_set_new(message, "content", content_json(job)) < 0 ||
         json_object_set_new(message, "stop_reason", json_string(stop_reason(choice))) < 0 ||
         json_object_set_new(message, "stop_sequence",
-                            choice->stop != NULL ? hearth_json_text(choice->stop, strlen(choice->stop)) : json_null()) <
-            0 ||
+                            choice->stop != NULL ? hearth_api_json_text(choice->stop, strlen(choice->stop))
+                                                 : json_null()) < 0 ||
         json_object_set_new(message, "usage", hearth_anthropic_usage(job, 0, true)) < 0 ||
         json_object_set_new(message, "hearth", receipt_json(job)) < 0) {
         json_decref(message);
@@ -175,7 +174,7 @@ static bool begin(struct hearth_job *job, struct hearth_buf *out) {
     }
     if (json_object_set_new(message, "stop_reason", json_null()) < 0 ||
         json_object_set_new(message, "stop_sequence", json_null()) < 0 ||
-        json_object_set_new(message, "usage", hearth_anthropic_usage(job, state->prompt_tokens, true)) < 0) {
+        json_object_set_new(message, "usage", hearth_anthropic_usage(job, job->rendered.first_tokens, true)) < 0) {
         json_decref(message);
         return false;
     }
@@ -234,7 +233,7 @@ static bool print_thinking(const struct hearth_job *job, const char *text, size_
     return state->omits_thinking ||
            (hearth_buf_append(&state->thinking, text, len) &&
             print_delta(state,
-                        json_pack("{s:s, s:o}", "type", "thinking_delta", "thinking", hearth_json_text(text, len)),
+                        json_pack("{s:s, s:o}", "type", "thinking_delta", "thinking", hearth_api_json_text(text, len)),
                         out));
 }
 
@@ -251,19 +250,20 @@ static bool print_text(const struct hearth_job *job, const char *text, size_t le
                   hearth_buf_append(&space, text, len) &&
                   print_delta(state,
                               json_pack("{s:s, s:o}", "type", "text_delta", "text",
-                                        hearth_json_text((const char *)space.data, space.len)),
+                                        hearth_api_json_text((const char *)space.data, space.len)),
                               out);
         hearth_buf_finish(&space);
         return ok;
     }
-    return print_delta(state, json_pack("{s:s, s:o}", "type", "text_delta", "text", hearth_json_text(text, len)), out);
+    return print_delta(state, json_pack("{s:s, s:o}", "type", "text_delta", "text", hearth_api_json_text(text, len)),
+                       out);
 }
 
 static bool print_call(const struct hearth_job *job, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
     struct hearth_anthropic_state *state = job->dialect_state;
     if (delta->call_name != NULL) {
         json_t *content = json_pack("{s:s, s:o, s:o, s:{}}", "type", "tool_use", "id", id_json(delta->call_id), "name",
-                                    hearth_json_text(delta->call_name, strlen(delta->call_name)), "input");
+                                    hearth_api_json_text(delta->call_name, strlen(delta->call_name)), "input");
         if (!close_block(job, out)) {
             json_decref(content);
             return false;
@@ -275,7 +275,7 @@ static bool print_call(const struct hearth_job *job, const struct hearth_chat_de
     const char *piece = delta->arguments != NULL ? delta->arguments : "";
     return print_delta(state,
                        json_pack("{s:s, s:o}", "type", "input_json_delta", "partial_json",
-                                 hearth_json_text(piece, delta->arguments != NULL ? delta->arguments_len : 0)),
+                                 hearth_api_json_text(piece, delta->arguments != NULL ? delta->arguments_len : 0)),
                        out);
 }
 
@@ -292,10 +292,10 @@ static bool end(struct hearth_choice *choice, struct hearth_buf *out) {
 
 static bool finish(struct hearth_job *job, struct hearth_buf *out) {
     const struct hearth_choice *choice = &job->choices[0];
-    json_t *event = json_pack("{s:s, s:{s:s, s:o}, s:o, s:o}", "type", "message_delta", "delta", "stop_reason",
-                              stop_reason(choice), "stop_sequence",
-                              choice->stop != NULL ? hearth_json_text(choice->stop, strlen(choice->stop)) : json_null(),
-                              "usage", hearth_anthropic_usage(job, 0, false), "hearth", receipt_json(job));
+    json_t *event = json_pack(
+        "{s:s, s:{s:s, s:o}, s:o, s:o}", "type", "message_delta", "delta", "stop_reason", stop_reason(choice),
+        "stop_sequence", choice->stop != NULL ? hearth_api_json_text(choice->stop, strlen(choice->stop)) : json_null(),
+        "usage", hearth_anthropic_usage(job, 0, false), "hearth", receipt_json(job));
     return hearth_sse(out, "message_delta", event) &&
            hearth_sse(out, "message_stop", json_pack("{s:s}", "type", "message_stop"));
 }

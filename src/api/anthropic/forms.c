@@ -1,8 +1,49 @@
 /* What the forms of this dialect mean: ids of calls, and blocks as far as they can be told by looking at them. */
 #include "api/anthropic/anthropic.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MINUTE_US ((int64_t)60 * 1000000)
+
+bool hearth_anthropic_fail(struct hearth_anthropic_reading *reading, const char *format, ...) {
+    struct hearth_errmsg what;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what.text, sizeof what.text, format, args);
+    va_end(args);
+    return hearth_api_fail(reading->error, 400, "invalid_value", reading->place, "%s%s%s", reading->place,
+                           reading->place[0] != '\0' ? ": " : "", what.text);
+}
+
+bool hearth_anthropic_fail_at(struct hearth_anthropic_reading *reading, const char *place, const char *what) {
+    snprintf(reading->place, sizeof reading->place, "%s", place);
+    return hearth_anthropic_fail(reading, "%s", what);
+}
+
+bool hearth_anthropic_read_cache_control(struct hearth_anthropic_reading *reading, const json_t *object, size_t index,
+                                         size_t upto) {
+    const json_t *control = hearth_api_json_get(object, "cache_control");
+    const char *type = json_string_value(json_object_get(control, "type"));
+    const json_t *ttl = hearth_api_json_get(control, "ttl");
+    struct hearth_generation *generation = &reading->out->generation;
+    const char *word = ttl != NULL ? json_string_value(ttl) : "5m";
+    if (control == NULL) {
+        return true;
+    }
+    if (type == NULL || strcmp(type, "ephemeral") != 0) {
+        return hearth_anthropic_fail(reading, "cache_control.type: Input should be 'ephemeral'");
+    }
+    if (word == NULL || (strcmp(word, "5m") != 0 && strcmp(word, "1h") != 0)) {
+        return hearth_anthropic_fail(reading, "cache_control.ttl: Input should be '5m' or '1h'");
+    }
+    if (reading->breakpoints++ < HEARTH_BREAKPOINTS_MAX) {
+        generation->breakpoints[generation->breakpoint_count++] = (struct hearth_breakpoint){
+            .message = index, .upto = upto, .ttl_us = strcmp(word, "1h") == 0 ? 60 * MINUTE_US : 5 * MINUTE_US};
+    }
+    return true;
+}
 
 /* ---- ids ---- */
 
@@ -40,7 +81,7 @@ char *hearth_anthropic_id_read(const char *id) {
 /* ---- blocks ---- */
 
 bool hearth_anthropic_is_text(const json_t *block) {
-    const char *type = json_string_value(json_object_get(hearth_json_get(block, "source"), "type"));
+    const char *type = json_string_value(json_object_get(hearth_api_json_get(block, "source"), "type"));
     return type != NULL && (strcmp(type, "text") == 0 || strcmp(type, "content") == 0);
 }
 

@@ -15,22 +15,17 @@
 
 #define FAIL(...) hearth_anthropic_fail(reading, __VA_ARGS__)
 
-static bool fail_at(struct hearth_anthropic_reading *reading, const char *place, const char *what) {
-    snprintf(reading->place, sizeof reading->place, "%s", place);
-    return FAIL("%s", what);
-}
-
 /* A tool with a schema of its own; the others are left out. */
 static bool is_custom(const json_t *tool) {
-    const char *type = json_string_value(hearth_json_get(tool, "type"));
-    return type == NULL || strcmp(type, "custom") == 0 || hearth_json_get(tool, "input_schema") != NULL;
+    const char *type = json_string_value(hearth_api_json_get(tool, "type"));
+    return type == NULL || strcmp(type, "custom") == 0 || hearth_api_json_get(tool, "input_schema") != NULL;
 }
 
 static bool check_tool(struct hearth_anthropic_reading *reading, const json_t *tool) {
-    const json_t *name = hearth_json_get(tool, "name");
-    const json_t *description = hearth_json_get(tool, "description");
-    const json_t *schema = hearth_json_get(tool, "input_schema");
-    const json_t *strict = hearth_json_get(tool, "strict");
+    const json_t *name = hearth_api_json_get(tool, "name");
+    const json_t *description = hearth_api_json_get(tool, "description");
+    const json_t *schema = hearth_api_json_get(tool, "input_schema");
+    const json_t *strict = hearth_api_json_get(tool, "strict");
     if (!json_is_string(name) || json_string_length(name) == 0 || json_string_length(name) > 256) {
         return FAIL(name == NULL ? "custom.name: Field required"
                                  : "custom.name: String should have 1 to 256 characters");
@@ -48,10 +43,10 @@ static bool check_tool(struct hearth_anthropic_reading *reading, const json_t *t
 /* The tool in the chat's form. NULL: out of memory. */
 static json_t *translate_tool(const json_t *tool) {
     json_t *function = json_pack("{s:O, s:O*, s:O, s:O*}", "name", json_object_get(tool, "name"), "description",
-                                 hearth_json_get(tool, "description"), "parameters",
-                                 json_object_get(tool, "input_schema"), "strict", hearth_json_get(tool, "strict"));
+                                 hearth_api_json_get(tool, "description"), "parameters",
+                                 json_object_get(tool, "input_schema"), "strict", hearth_api_json_get(tool, "strict"));
     return json_pack("{s:s, s:o, s:O*}", "type", "function", "function", function, "defer_loading",
-                     hearth_json_get(tool, "defer_loading"));
+                     hearth_api_json_get(tool, "defer_loading"));
 }
 
 /* A search on Anthropic's side finds deferred tools; there is none here, so they are described like the others. */
@@ -60,7 +55,7 @@ static bool searches(const json_t *tools) {
     size_t i;
     const json_t *tool;
     json_array_foreach(tools, i, tool) {
-        const char *type = json_string_value(hearth_json_get(tool, "type"));
+        const char *type = json_string_value(hearth_api_json_get(tool, "type"));
         if (type != NULL && strncmp(type, search, sizeof search - 1) == 0) {
             return true;
         }
@@ -73,7 +68,7 @@ static bool translate_tools(struct hearth_anthropic_reading *reading, const json
                             size_t *places) {
     size_t i, count = 0;
     const json_t *tool;
-    reading->job->chat.defers = !searches(tools);
+    reading->out->chat.defers = !searches(tools);
     json_array_foreach(tools, i, tool) {
         snprintf(reading->place, sizeof reading->place, "tools.%zu", i);
         if (!json_is_object(tool)) {
@@ -93,7 +88,7 @@ static bool translate_tools(struct hearth_anthropic_reading *reading, const json
         json_t *translated = translate_tool(tool);
         places[count++] = i;
         if (translated == NULL || json_array_append_new(list, translated) < 0) {
-            return hearth_api_fail_nomem(&reading->job->error);
+            return hearth_api_fail_nomem(reading->error);
         }
     }
     return true;
@@ -102,12 +97,12 @@ static bool translate_tools(struct hearth_anthropic_reading *reading, const json
 /* The tool that a block of a message defines: {"type": "tool_addition", "tool": {"type": "tool_definition",
  * "definition"}}; or NULL. */
 static const json_t *definition_of(const json_t *block) {
-    const json_t *tool = hearth_json_get(block, "tool");
-    const char *type = json_string_value(hearth_json_get(block, "type"));
-    const char *form = json_string_value(hearth_json_get(tool, "type"));
+    const json_t *tool = hearth_api_json_get(block, "tool");
+    const char *type = json_string_value(hearth_api_json_get(block, "type"));
+    const char *form = json_string_value(hearth_api_json_get(tool, "type"));
     const bool defines =
         type != NULL && strcmp(type, "tool_addition") == 0 && form != NULL && strcmp(form, "tool_definition") == 0;
-    return defines ? hearth_json_get(tool, "definition") : NULL;
+    return defines ? hearth_api_json_get(tool, "definition") : NULL;
 }
 
 /* Adds a definition in a message to the deferred tools, in the place of an earlier one of its name. */
@@ -122,26 +117,26 @@ static bool add_definition(struct hearth_anthropic_reading *reading, const json_
     }
     translated = translate_tool(definition);
     if (translated == NULL) {
-        return hearth_api_fail_nomem(&reading->job->error);
+        return hearth_api_fail_nomem(reading->error);
     }
     json_object_set_new(translated, "defer_loading", json_true());
     json_array_foreach(list, i, other) {
-        if (strcmp(hearth_tool_name(other), hearth_tool_name(translated)) == 0) {
+        if (strcmp(hearth_api_tool_name(other), hearth_api_tool_name(translated)) == 0) {
             if (!json_is_true(json_object_get(other, "defer_loading"))) {
                 json_decref(translated);
                 return true; /* the head describes one */
             }
-            return json_array_set_new(list, i, translated) == 0 || hearth_api_fail_nomem(&reading->job->error);
+            return json_array_set_new(list, i, translated) == 0 || hearth_api_fail_nomem(reading->error);
         }
     }
-    return json_array_append_new(list, translated) == 0 || hearth_api_fail_nomem(&reading->job->error);
+    return json_array_append_new(list, translated) == 0 || hearth_api_fail_nomem(reading->error);
 }
 
 static bool add_definitions(struct hearth_anthropic_reading *reading, const json_t *messages, json_t *list) {
     size_t i, k;
     const json_t *message, *block;
     json_array_foreach(messages, i, message) {
-        json_array_foreach(hearth_json_get(message, "content"), k, block) {
+        json_array_foreach(hearth_api_json_get(message, "content"), k, block) {
             const json_t *definition = definition_of(block);
             snprintf(reading->place, sizeof reading->place, "messages.%zu.content.%zu.tool.definition", i, k);
             if (definition != NULL && !add_definition(reading, definition, list)) {
@@ -156,12 +151,12 @@ static bool translate_choice(struct hearth_anthropic_reading *reading, const jso
     static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
     const json_t *tools = json_object_get(out, "tools");
     const char *type = json_string_value(json_object_get(choice, "type"));
-    const char *name = json_string_value(hearth_json_get(choice, "name"));
-    const json_t *single = hearth_json_get(choice, "disable_parallel_tool_use");
+    const char *name = json_string_value(hearth_api_json_get(choice, "name"));
+    const json_t *single = hearth_api_json_get(choice, "disable_parallel_tool_use");
     json_t *value = NULL;
     if (type == NULL) {
-        return fail_at(reading, "tool_choice",
-                       json_is_object(choice) ? "type: Field required" : "Input should be an object");
+        return hearth_anthropic_fail_at(reading, "tool_choice",
+                                        json_is_object(choice) ? "type: Field required" : "Input should be an object");
     }
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (strcmp(type, words[i][0]) == 0) {
@@ -170,32 +165,32 @@ static bool translate_choice(struct hearth_anthropic_reading *reading, const jso
     }
     if (strcmp(type, "tool") == 0) {
         if (name == NULL) {
-            return fail_at(reading, "tool_choice.tool.name", "Field required");
+            return hearth_anthropic_fail_at(reading, "tool_choice.tool.name", "Field required");
         }
-        if (hearth_tool_find(tools, name) == NULL) {
+        if (hearth_api_tool_find(tools, name) == NULL) {
             snprintf(reading->place, sizeof reading->place, "tool_choice");
             return FAIL("Tool '%.200s' not found in provided tools", name);
         }
         value = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
     } else if (value == NULL) {
-        return fail_at(reading, "tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'");
+        return hearth_anthropic_fail_at(reading, "tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'");
     }
     if (json_array_size(tools) == 0) {
         json_decref(value);
         return strcmp(type, "any") != 0 ||
-               fail_at(reading, "tool_choice", "may only be specified while providing tools");
+               hearth_anthropic_fail_at(reading, "tool_choice", "may only be specified while providing tools");
     }
     if (json_object_set_new(out, "tool_choice", value) < 0 ||
         (json_is_boolean(single) && json_is_true(single) &&
          json_object_set_new(out, "parallel_tool_calls", json_false()) < 0)) {
-        return hearth_api_fail_nomem(&reading->job->error);
+        return hearth_api_fail_nomem(reading->error);
     }
     return true;
 }
 
 /* "tools[2].function.parameters: …" and the like, in the client's words. */
 static bool fail_tools(struct hearth_anthropic_reading *reading, const size_t *places, size_t count) {
-    struct hearth_api_error *error = &reading->job->error;
+    struct hearth_api_error *error = reading->error;
     const char *rest = strchr(error->message.text, ':');
     size_t index;
     if (sscanf(error->param, "tools[%zu]", &index) != 1 || index >= count || rest == NULL) {
@@ -210,33 +205,33 @@ static bool fail_tools(struct hearth_anthropic_reading *reading, const size_t *p
 
 /* Those of a thread were translated when it was created. */
 static bool take_tools(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral, size_t *places) {
-    const json_t *tools = hearth_json_get(body, "tools");
+    const json_t *tools = hearth_api_json_get(body, "tools");
     json_t *list = json_array();
     if (json_object_set_new(neutral, "tools", list) < 0) {
-        return hearth_api_fail_nomem(&reading->job->error);
+        return hearth_api_fail_nomem(reading->error);
     }
     if (reading->thread == NULL) {
         return translate_tools(reading, tools, list, places) &&
-               add_definitions(reading, hearth_json_get(body, "messages"), list);
+               add_definitions(reading, hearth_api_json_get(body, "messages"), list);
     }
-    reading->job->chat.defers = true;
-    return (hearth_kept_add_tools(&reading->job->chat, reading->thread, list) ||
-            hearth_api_fail_nomem(&reading->job->error)) &&
-           add_definitions(reading, hearth_json_get(body, "messages"), list);
+    reading->out->chat.defers = true;
+    return (hearth_api_stored_add_tools(&reading->out->chat, reading->thread, list) ||
+            hearth_api_fail_nomem(reading->error)) &&
+           add_definitions(reading, hearth_api_json_get(body, "messages"), list);
 }
 
 bool hearth_anthropic_read_tools(struct hearth_anthropic_reading *reading, const json_t *body, json_t *neutral) {
-    struct hearth_job *job = reading->job;
-    const json_t *tools = hearth_json_get(body, "tools");
-    const json_t *choice = hearth_json_get(body, "tool_choice");
+    const json_t *tools = hearth_api_json_get(body, "tools");
+    const json_t *choice = hearth_api_json_get(body, "tool_choice");
     size_t *places = calloc(json_array_size(tools) + 1, sizeof *places);
     if (places == NULL) {
-        return hearth_api_fail_nomem(&job->error);
+        return hearth_api_fail_nomem(reading->error);
     }
-    bool ok = tools == NULL || json_is_array(tools) || fail_at(reading, "tools", "Input should be a list");
+    bool ok =
+        tools == NULL || json_is_array(tools) || hearth_anthropic_fail_at(reading, "tools", "Input should be a list");
     ok = ok && take_tools(reading, body, neutral, places) &&
          (choice == NULL || translate_choice(reading, choice, neutral));
-    if (ok && !hearth_tools_read(job->api, neutral, &job->chat, &job->error)) {
+    if (ok && !hearth_api_tools_read(reading->job->api, neutral, &reading->out->chat, reading->error)) {
         ok = reading->thread == NULL && fail_tools(reading, places, json_array_size(json_object_get(neutral, "tools")));
     }
     free(places);
@@ -245,9 +240,9 @@ bool hearth_anthropic_read_tools(struct hearth_anthropic_reading *reading, const
 
 bool hearth_anthropic_read_tool_change(struct hearth_anthropic_reading *reading, const json_t *block, bool removal,
                                        struct hearth_buf *text) {
-    struct hearth_chat_options *options = &reading->job->chat;
+    struct hearth_api_chat_options *options = &reading->out->chat;
     const json_t *definition = definition_of(block);
-    const char *name = json_string_value(hearth_json_get(hearth_json_get(block, "tool"), "name"));
+    const char *name = json_string_value(hearth_api_json_get(hearth_api_json_get(block, "tool"), "name"));
     bool ok;
     if (definition != NULL && !is_custom(definition)) {
         hearth_log(HEARTH_LOG_DEBUG, "api: %s: a tool without a schema is left out", reading->place);
@@ -255,13 +250,13 @@ bool hearth_anthropic_read_tool_change(struct hearth_anthropic_reading *reading,
     }
     if (definition != NULL) {
         json_t *tool = translate_tool(definition);
-        ok = tool != NULL && hearth_tools_add(options, tool, text);
+        ok = tool != NULL && hearth_api_tools_add(options, tool, text);
         json_decref(tool);
     } else if (name != NULL) {
-        ok = (removal ? hearth_tools_remove : hearth_tools_load)(options, name, text);
+        ok = (removal ? hearth_api_tools_remove : hearth_api_tools_load)(options, name, text);
     } else {
         return FAIL("%s.tool: Input should be a tool_reference with a name%s",
                     removal ? "tool_removal" : "tool_addition", removal ? "" : ", or a tool_definition");
     }
-    return ok || hearth_api_fail_nomem(&reading->job->error);
+    return ok || hearth_api_fail_nomem(reading->error);
 }

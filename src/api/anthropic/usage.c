@@ -13,11 +13,11 @@
 
 /* Computed tokens up to a breakpoint with at least that time to live. */
 static json_int_t written(const struct hearth_job *job, uint32_t cached, int64_t ttl_us) {
-    const struct hearth_generation *generation = &job->generation;
+    const struct hearth_api_rendered *rendered = &job->rendered;
     json_int_t tokens = 0;
-    for (size_t i = 0; i < generation->pin_count; i++) {
-        const json_int_t behind = (json_int_t)generation->pins[i].position - (json_int_t)cached;
-        tokens = generation->pins[i].ttl_us >= ttl_us && behind > tokens ? behind : tokens;
+    for (size_t i = 0; i < rendered->pin_count; i++) {
+        const json_int_t behind = (json_int_t)rendered->pins[i].position - (json_int_t)cached;
+        tokens = rendered->pins[i].ttl_us >= ttl_us && behind > tokens ? behind : tokens;
     }
     return tokens;
 }
@@ -25,7 +25,7 @@ static json_int_t written(const struct hearth_job *job, uint32_t cached, int64_t
 json_t *hearth_anthropic_usage(const struct hearth_job *job, uint32_t known_tokens, bool total) {
     const struct hearth_choice *choice = &job->choices[0];
     const struct hearth_receipt *receipt = &choice->receipt;
-    const uint32_t cached = hearth_receipt_cached_tokens(receipt);
+    const uint32_t cached = hearth_api_receipt_cached_tokens(receipt);
     const json_int_t prompt = receipt->prompt_tokens > 0 ? receipt->prompt_tokens : known_tokens;
     const bool known = receipt->prompt_tokens > 0;
     const json_int_t created = known ? written(job, cached, 1) : 0;
@@ -46,11 +46,11 @@ json_t *hearth_anthropic_usage(const struct hearth_job *job, uint32_t known_toke
 }
 
 json_t *hearth_anthropic_diagnostics(const struct hearth_job *job, const char *previous_id) {
-    const struct hearth_diagnosis *diagnosis = hearth_conversation_diagnosis(job->conversation);
+    const struct hearth_diagnosis *diagnosis = hearth_conversation_diagnosis(job->rendered.conversation);
     const struct hearth_receipt *receipt = &job->choices[0].receipt;
     struct hearth_digest id;
     int index = 0;
-    if (previous_id != NULL && (!hearth_id_parse(previous_id, &id, &index) || index >= 0)) {
+    if (previous_id != NULL && (!hearth_api_id_parse(previous_id, &id, &index) || index >= 0)) {
         return json_pack("{s:{s:s}}", "cache_miss_reason", "type", "previous_message_not_found");
     }
     if (previous_id == NULL || diagnosis == NULL) {

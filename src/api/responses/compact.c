@@ -24,7 +24,7 @@ static const char question[] =
 
 /* The last messages of the user, oldest first, that fit in a share of the context. */
 static json_t *last_messages(const struct hearth_job *job) {
-    const struct hearth_history *history = &job->history;
+    const struct hearth_history *history = &job->resolved.history;
     const size_t room = job->api->engine->caps.ctx_tokens / MESSAGES_SHARE * TOKEN_BYTES;
     const size_t end = history->count - 1; /* the question */
     json_t *items = json_array();
@@ -38,7 +38,7 @@ static json_t *last_messages(const struct hearth_job *job) {
         if (bytes > room) {
             break;
         }
-        json_array_insert_new(items, 0, hearth_item_text(HEARTH_ROLE_USER, message->content, message->content_len));
+        json_array_insert_new(items, 0, hearth_api_item_text(HEARTH_ROLE_USER, message->content, message->content_len));
     }
     return items;
 }
@@ -47,12 +47,12 @@ static json_t *whole(struct hearth_job *job) {
     const struct hearth_message *message = job->choices[0].message;
     struct hearth_tally tally;
     json_t *items = last_messages(job), *output = json_array(), *item;
-    char *sealed = hearth_sealed_close(job->api, HEARTH_SEALED_SUMMARY, message->content, message->content_len);
+    char *sealed = hearth_api_sealed_close(job->api, HEARTH_SEALED_SUMMARY, message->content, message->content_len);
     json_array_append_new(items, json_pack("{s:s, s:s?}", "type", "compaction", "encrypted_content", sealed));
     bool ok = sealed != NULL;
     size_t i;
     json_array_foreach(items, i, item) {
-        ok = ok && json_array_append_new(output, hearth_item_printed(item, job->id_bits, i)) == 0;
+        ok = ok && json_array_append_new(output, hearth_api_item_printed(item, job->id_bits, i)) == 0;
     }
     json_decref(items);
     free(sealed);
@@ -64,7 +64,7 @@ static json_t *whole(struct hearth_job *job) {
     return json_pack("{s:s, s:s, s:I, s:o, s:o, s:o, s:o}", "id", job->id, "object", "response.compaction",
                      "created_at", (json_int_t)job->created_unix, "output", output, "usage",
                      hearth_response_usage(&tally), "timings", hearth_timings_json(&tally), "hearth",
-                     hearth_receipt_json(&tally));
+                     hearth_api_receipt_json(&tally));
 }
 
 static const struct hearth_dialect compact_dialect = {
@@ -77,7 +77,7 @@ static const struct hearth_dialect compact_dialect = {
 static json_t *compact_body(struct hearth_job *job, const json_t *body) {
     static const char *const not_ours[] = {
         "store", "background", "stream", "conversation", "text", "include", "max_output_tokens", "tool_choice", "n"};
-    json_t *items = hearth_inputs_get(job, hearth_json_get(body, "input"), "input");
+    json_t *items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input");
     json_t *copy = items != NULL ? json_copy((json_t *)(uintptr_t)body) : NULL;
     if (copy == NULL) {
         json_decref(items);
@@ -88,11 +88,11 @@ static json_t *compact_body(struct hearth_job *job, const json_t *body) {
     }
     const size_t share = job->api->engine->caps.ctx_tokens / SUMMARY_SHARE;
     const json_int_t most = (json_int_t)(share < SUMMARY_TOKENS ? share : SUMMARY_TOKENS);
-    if (json_array_append_new(items, hearth_item_text(HEARTH_ROLE_USER, question, strlen(question))) < 0 ||
+    if (json_array_append_new(items, hearth_api_item_text(HEARTH_ROLE_USER, question, strlen(question))) < 0 ||
         json_object_set_new(copy, "input", items) < 0 ||
         json_object_set_new(copy, "max_output_tokens", json_integer(most)) < 0 ||
         json_object_set_new(copy, "truncation", json_string("auto")) < 0 ||
-        (json_array_size(hearth_json_get(copy, "tools")) > 0 &&
+        (json_array_size(hearth_api_json_get(copy, "tools")) > 0 &&
          json_object_set_new(copy, "tool_choice", json_string("none")) < 0)) {
         hearth_api_fail_nomem(&job->error);
         json_decref(copy);
@@ -103,11 +103,11 @@ static json_t *compact_body(struct hearth_job *job, const json_t *body) {
 
 /* Instructions and tools of the response that is gone on from, where the request has none. */
 static bool inherit(struct hearth_job *job, json_t *body) {
-    const char *id = json_string_value(hearth_json_get(body, "previous_response_id"));
+    const char *id = json_string_value(hearth_api_json_get(body, "previous_response_id"));
     struct hearth_digest digest;
     struct hearth_turn turn = {0};
     int index;
-    if (id == NULL || !hearth_id_parse(id, &digest, &index) || index >= 0 ||
+    if (id == NULL || !hearth_api_id_parse(id, &digest, &index) || index >= 0 ||
         hearth_turn_get(job->api->store, job->owner, digest, &turn) != HEARTH_OK) {
         return true; /* what is wrong with it is told later */
     }
@@ -115,10 +115,10 @@ static bool inherit(struct hearth_job *job, json_t *body) {
     hearth_turn_finish(&turn);
     json_t *tools = json_object_get(response, "tools"), *text = json_object_get(response, "instructions");
     bool ok = response != NULL;
-    if (ok && hearth_json_get(body, "tools") == NULL && json_array_size(tools) > 0) {
+    if (ok && hearth_api_json_get(body, "tools") == NULL && json_array_size(tools) > 0) {
         ok = json_object_set(body, "tools", tools) == 0;
     }
-    if (ok && hearth_json_get(body, "instructions") == NULL && json_is_string(text)) {
+    if (ok && hearth_api_json_get(body, "instructions") == NULL && json_is_string(text)) {
         ok = json_object_set(body, "instructions", text) == 0;
     }
     json_decref(response);
@@ -126,7 +126,7 @@ static bool inherit(struct hearth_job *job, json_t *body) {
 }
 
 bool hearth_responses_compact_prepare(struct hearth_job *job, const json_t *body) {
-    if (hearth_json_get(body, "input") == NULL && hearth_json_get(body, "previous_response_id") == NULL) {
+    if (hearth_api_json_get(body, "input") == NULL && hearth_api_json_get(body, "previous_response_id") == NULL) {
         return hearth_api_fail(&job->error, 400, "missing_required_parameter", "input",
                                "input or previous_response_id is needed");
     }
@@ -135,9 +135,10 @@ bool hearth_responses_compact_prepare(struct hearth_job *job, const json_t *body
     ok = ok && inherit(job, own) && (asked = compact_body(job, own)) != NULL &&
          hearth_responses_read(job, asked, &compact_dialect, false);
     if (ok) {
-        const size_t half = job->generation.prompts[0].tokens.n / 2;
+        const size_t half = job->rendered.prompts[0].tokens.n / 2;
         const int32_t most = half > SUMMARY_TOKENS_MIN ? (int32_t)half : SUMMARY_TOKENS_MIN;
-        job->generation.max_tokens = most < job->generation.max_tokens ? most : job->generation.max_tokens;
+        job->parsed.generation.max_tokens =
+            most < job->parsed.generation.max_tokens ? most : job->parsed.generation.max_tokens;
     }
     json_decref(own);
     json_decref(asked);

@@ -3,78 +3,18 @@
  * Items that are added become a turn without a response, behind the head. An item that is deleted leaves a null in its
  * turn, so that the ids of the others stay; the tokens of its turn, and of those behind, are no longer what the
  * conversation is, and are forgotten: the next request renders it anew.
- *
- * A response holds its conversation while it runs, in memory: a second one would begin at the same head, and what one
- * of the two says would be lost.
  * Source: https://platform.openai.com/docs/api-reference/conversations */
 #include "api/responses/responses.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define ITEMS_MAX 20u
 
-/* ---- one response at a time ---- */
-
-struct hearth_conversation_lock {
-    struct hearth_conversation_lock *next;
-    const struct hearth_api *api;
-    struct hearth_digest owner;
-    char name[];
-};
-
-static pthread_mutex_t locks_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct hearth_conversation_lock *locks;
-
-bool hearth_conversation_lock(struct hearth_job *job, const char *name, struct hearth_conversation_lock **out) {
-    struct hearth_conversation_lock *lock = malloc(sizeof *lock + strlen(name) + 1), *at;
-    if (lock == NULL) {
-        return hearth_api_fail_nomem(&job->error);
-    }
-    lock->api = job->api;
-    lock->owner = job->owner;
-    memcpy(lock->name, name, strlen(name) + 1);
-    pthread_mutex_lock(&locks_mutex);
-    for (at = locks; at != NULL; at = at->next) {
-        if (at->api == lock->api && hearth_digest_equal(at->owner, lock->owner) && strcmp(at->name, name) == 0) {
-            break;
-        }
-    }
-    if (at == NULL) {
-        lock->next = locks;
-        locks = lock;
-        *out = lock;
-    }
-    pthread_mutex_unlock(&locks_mutex);
-    if (at != NULL) {
-        free(lock);
-        return hearth_api_fail(&job->error, 409, "conversation_locked", "conversation",
-                               "Another process is currently operating on this conversation. Please retry in a few "
-                               "seconds.");
-    }
-    return true;
-}
-
-void hearth_conversation_unlock(struct hearth_conversation_lock **lock) {
-    if (*lock == NULL) {
-        return;
-    }
-    pthread_mutex_lock(&locks_mutex);
-    struct hearth_conversation_lock **at = &locks;
-    while (*at != *lock) {
-        at = &(*at)->next;
-    }
-    *at = (*lock)->next;
-    pthread_mutex_unlock(&locks_mutex);
-    free(*lock);
-    *lock = NULL;
-}
-
 /* ---- conversations ---- */
 
 static bool fail_store(struct hearth_job *job, int err, const char *name, const struct hearth_errmsg *msg) {
-    if (hearth_kept_fail_away(job, err, "conversation", "conversation_id", name)) {
+    if (hearth_api_stored_fail_away(job, err, "conversation", "conversation_id", name, &job->error)) {
         return false;
     }
     if (err == HEARTH_ERR_NOT_FOUND) {
@@ -85,11 +25,9 @@ static bool fail_store(struct hearth_job *job, int err, const char *name, const 
 }
 
 static json_t *conversation_json(const struct hearth_session *session) {
-    json_t *metadata = session->metadata.len > 0 ? hearth_json_load((const char *)session->metadata.data,
-                                                                    session->metadata.len, JSON_ALLOW_NUL, NULL)
-                                                 : json_object();
-    return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_json_text(session->name, strlen(session->name)), "object",
-                     "conversation", "created_at", (json_int_t)(session->created_us / 1000000), "metadata", metadata);
+    return json_pack("{s:o, s:s, s:I, s:o}", "id", hearth_api_json_text(session->name, strlen(session->name)), "object",
+                     "conversation", "created_at", (json_int_t)(session->created_us / 1000000), "metadata",
+                     hearth_metadata_json(&session->metadata));
 }
 
 /* The path's conversation; the caller finishes it. */
@@ -116,20 +54,10 @@ static bool respond(struct hearth_job *job, const char *name) {
     return hearth_job_respond(job, value);
 }
 
-static bool read_metadata(struct hearth_job *job, const json_t *body, struct hearth_session *session) {
-    json_t *metadata = hearth_json_get(body, "metadata");
-    if (!hearth_metadata_check(metadata, &job->error)) {
-        return false;
-    }
-    session->metadata.len = 0;
-    return metadata == NULL || hearth_json_write(json_incref(metadata), &session->metadata) ||
-           hearth_api_fail_nomem(&job->error);
-}
-
 /* The request's items, checked against what stands before them, in the form in which they are stored. NULL: job->error
  * is filled. */
 static json_t *read_items(struct hearth_job *job, const json_t *body) {
-    const json_t *given = hearth_json_get(body, "items");
+    const json_t *given = hearth_api_json_get(body, "items");
     if (given != NULL && !json_is_array(given)) {
         hearth_api_fail(&job->error, 400, "invalid_type", "items", "items must be an array");
         return NULL;
@@ -140,7 +68,7 @@ static json_t *read_items(struct hearth_job *job, const json_t *body) {
         return NULL;
     }
     json_t *items = hearth_inputs_get(job, given, "items"), *clean = NULL;
-    if (items != NULL && hearth_items_read(job, items, "items", false) &&
+    if (items != NULL && hearth_api_items_read(job, items, "items", false, &job->resolved.history, &job->error) &&
         (clean = hearth_inputs_clean(items)) == NULL) {
         hearth_api_fail_nomem(&job->error);
     }
@@ -159,7 +87,7 @@ static bool put_items(struct hearth_job *job, const struct hearth_session *sessi
                                  .session = strdup(session->name),
                                  .joins = true,
                                  .quota = job->caller.stored};
-    if (!hearth_json_write(json_pack("{s:o, s:[], s:{}}", "input", items, "output", "response"), &turn->body) ||
+    if (!hearth_api_json_write(json_pack("{s:o, s:[], s:{}}", "input", items, "output", "response"), &turn->body) ||
         turn->session == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
@@ -172,9 +100,9 @@ bool hearth_conversations_create_prepare(struct hearth_job *job, const json_t *b
     struct hearth_session session = {.name = name, .owner = job->owner, .quota = job->caller.stored};
     struct hearth_turn turn = {0};
     struct hearth_errmsg msg = {{0}};
-    hearth_id_print(name, sizeof name, "conv_", hearth_turn_new_id(), -1);
-    json_t *items = hearth_key_limits_store(job, true) ? read_items(job, body) : NULL;
-    bool ok = items != NULL && read_metadata(job, body, &session);
+    hearth_api_id_print(name, sizeof name, "conv_", hearth_turn_new_id(), -1);
+    json_t *items = hearth_key_limits_store(job, true, &job->error) ? read_items(job, body) : NULL;
+    bool ok = items != NULL && hearth_metadata_read(body, &session.metadata, &job->error);
     if (ok) {
         const int err = hearth_session_put(job->api->store, &session, false, &msg);
         ok = err == HEARTH_OK || fail_store(job, err, name, &msg);
@@ -205,7 +133,7 @@ bool hearth_conversations_update_prepare(struct hearth_job *job, const json_t *b
     if (!load(job, &session)) {
         return false;
     }
-    bool ok = read_metadata(job, body, &session);
+    bool ok = hearth_metadata_read(body, &session.metadata, &job->error);
     session.head = (struct hearth_digest){0, 0}; /* which stays */
     if (ok) {
         const int err = hearth_session_put(job->api->store, &session, true, &msg);
@@ -222,14 +150,14 @@ bool hearth_conversations_delete_prepare(struct hearth_job *job, const json_t *b
     if (name == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    const uint32_t turns = hearth_kept_count_turns(job, name);
+    const uint32_t turns = hearth_api_stored_count_turns(job, name);
     const int err = hearth_session_delete(job->api->store, job->owner, name);
     bool ok = err == HEARTH_OK || fail_store(job, err, name, NULL);
     if (ok) {
         hearth_access_log_deleted(job, "conversation", name, turns);
-        hearth_keeper_wake(job->api->keeper);
-        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
-                                               "conversation.deleted", "deleted", 1));
+        hearth_api_deletion_worker_wake(job->api->deletion_worker);
+        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_api_json_text(name, strlen(name)),
+                                               "object", "conversation.deleted", "deleted", 1));
     }
     free(name);
     return ok;
@@ -270,19 +198,19 @@ bool hearth_conversations_add_prepare(struct hearth_job *job, const json_t *body
     struct hearth_session session = {0};
     struct hearth_turn turn = {0};
     json_t *list = json_array();
-    if (hearth_json_get(body, "items") == NULL) {
+    if (hearth_api_json_get(body, "items") == NULL) {
         json_decref(list);
         return hearth_api_fail(&job->error, 400, "missing_required_parameter", "items", "items are needed");
     }
-    if (!hearth_key_limits_store(job, false) || !load(job, &session)) {
+    if (!hearth_key_limits_store(job, false, &job->error) || !load(job, &session)) {
         json_decref(list);
         return false;
     }
     bool ok = hearth_conversation_lock(job, session.name, &lock) &&
-              hearth_kept_from_session(job, session.name, true, "conversation_id");
+              hearth_api_stored_from_session(job, session.name, true, "conversation_id", &job->resolved, &job->error);
     json_t *items = ok ? read_items(job, body) : NULL;
-    if (ok && job->kept->line.count > 0) { /* by now it may be another one */
-        session.head = job->kept->line.turns[job->kept->line.count - 1].id;
+    if (ok && job->resolved.stored->line.count > 0) { /* by now it may be another one */
+        session.head = job->resolved.stored->line.turns[job->resolved.stored->line.count - 1].id;
     }
     ok =
         ok && items != NULL && (json_array_size(items) == 0 || put_items(job, &session, json_incref(items), &turn)) &&
@@ -308,7 +236,7 @@ static bool find_item(struct hearth_job *job, const struct hearth_line *line, si
     struct hearth_digest digest = {0, 0};
     *index = -1;
     *turn = line->count;
-    if (id != NULL && hearth_id_parse(id, &digest, index) && *index >= 0) {
+    if (id != NULL && hearth_api_id_parse(id, &digest, index) && *index >= 0) {
         for (*turn = 0; *turn < line->count; ++*turn) {
             if (hearth_digest_equal(line->turns[*turn].id, digest)) {
                 break;
@@ -352,7 +280,7 @@ bool hearth_conversations_item_prepare(struct hearth_job *job, const json_t *bod
 
 /* Puts a null in the place of an item. NULL: there is none. */
 static json_t *without_item(const struct hearth_turn *turn, size_t index) {
-    json_t *body = hearth_json_load((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
+    json_t *body = hearth_api_json_read(&turn->body);
     json_t *items = json_object_get(body, "input");
     if (index >= json_array_size(items)) {
         index -= json_array_size(items);
@@ -371,7 +299,7 @@ static bool rewrite(struct hearth_job *job, struct hearth_digest id, json_t *bod
     struct hearth_errmsg msg = {{0}};
     int err = hearth_turn_get(job->api->store, job->owner, id, &turn);
     if (err == HEARTH_ERR_NOT_FOUND && body == NULL) {
-        return true; /* hidden: nobody can go on from it alone */
+        return true; /* hidden: no request can go on from it alone */
     }
     if (err == HEARTH_OK) {
         turn.tokens.n = 0;
@@ -380,7 +308,7 @@ static bool rewrite(struct hearth_job *job, struct hearth_digest id, json_t *bod
         turn.again = turn.joins = true;
         if (body != NULL) {
             turn.body.len = 0;
-            err = hearth_json_write(body, &turn.body) ? HEARTH_OK : HEARTH_ERR_NOMEM;
+            err = hearth_api_json_write(body, &turn.body) ? HEARTH_OK : HEARTH_ERR_NOMEM;
             body = NULL;
         }
         err = err == HEARTH_OK ? hearth_turn_put(job->api->store, &turn, &msg) : err;

@@ -8,24 +8,48 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- the dialect ---- */
+
+static json_t *whole(struct hearth_job *job) {
+    struct hearth_response *response = job->dialect_state;
+    hearth_conversation_unlock(&response->lock);
+    return hearth_response_json(job, hearth_response_status(job), true);
+}
+
+static const struct hearth_dialect dialect = {
+    .id_prefix = "resp_",
+    .begin = hearth_response_events_begin,
+    .delta = hearth_response_events_delta,
+    .end = hearth_response_events_end,
+    .finish = hearth_response_events_finish,
+    .fail = hearth_response_events_fail,
+    .overflow = hearth_response_events_overflow,
+    .ping = hearth_response_events_ping,
+    .whole = whole,
+    .begin_early = true,
+    .record = hearth_response_record,
+    .destroy = hearth_response_destroy,
+};
+
 /* ---- POST /v1/responses ---- */
 
 /* Stores the response as it is now, and answers with it unless it is streamed. */
 static bool begin_background(struct hearth_job *job) {
-    if (!job->kept->keeps) { /* it would be polled for ever */
+    if (!job->resolved.stored->writes) { /* it would be polled for ever */
         return hearth_api_fail(&job->error, 400, "invalid_value", "max_output_tokens",
                                "max_output_tokens must not be 0 in the background");
     }
-    hearth_job_name(job);
+    hearth_api_id_name(job);
     json_t *record = hearth_response_record(job, HEARTH_TURN_IN_PROGRESS);
     if (record == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    if (!job->generation.stream && !hearth_job_respond(job, hearth_response_json(job, HEARTH_TURN_QUEUED, false))) {
+    if (!job->parsed.generation.stream &&
+        !hearth_job_respond(job, hearth_response_json(job, HEARTH_TURN_QUEUED, false))) {
         json_decref(record);
         return false;
     }
-    if (!hearth_kept_put_open(job, HEARTH_TURN_IN_PROGRESS, record)) {
+    if (!hearth_api_stored_put_open(job, HEARTH_TURN_IN_PROGRESS, record)) {
         return false;
     }
     job->detached = true;
@@ -33,7 +57,7 @@ static bool begin_background(struct hearth_job *job) {
 }
 
 bool hearth_responses_prepare(struct hearth_job *job, const json_t *body) {
-    if (!hearth_responses_read(job, body, &hearth_responses_dialect, true)) {
+    if (!hearth_responses_read(job, body, &dialect, true)) {
         return false;
     }
     const struct hearth_response *response = job->dialect_state;
@@ -43,7 +67,7 @@ bool hearth_responses_prepare(struct hearth_job *job, const json_t *body) {
 /* ---- stored responses ---- */
 
 static bool fail_not_found(struct hearth_job *job, const char *id) {
-    return !hearth_kept_fail_away(job, HEARTH_ERR_NOT_FOUND, "response", "response_id", id) &&
+    return !hearth_api_stored_fail_away(job, HEARTH_ERR_NOT_FOUND, "response", "response_id", id, &job->error) &&
            hearth_api_fail(&job->error, 404, "not_found", "response_id", "Response with id '%.100s' not found.", id);
 }
 
@@ -55,7 +79,7 @@ static bool load(struct hearth_job *job, struct hearth_turn *turn) {
     if (id == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    if (hearth_id_parse(id, &digest, &index) && index < 0) {
+    if (hearth_api_id_parse(id, &digest, &index) && index < 0) {
         err = hearth_turn_get(job->api->store, job->owner, digest, turn);
     }
     const bool ok = err == HEARTH_OK || (err == HEARTH_ERR_NOT_FOUND ? fail_not_found(job, id)
@@ -93,7 +117,7 @@ bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body)
     if (!load(job, &turn)) {
         return false;
     }
-    hearth_id_print(id, sizeof id, "resp_", turn.id, -1);
+    hearth_api_id_print(id, sizeof id, "resp_", turn.id, -1);
     const bool open = is_open(&turn);
     const int err = open ? HEARTH_OK : hearth_turn_delete(job->api->store, job->owner, turn.id);
     hearth_turn_finish(&turn);
@@ -105,7 +129,7 @@ bool hearth_responses_delete_prepare(struct hearth_job *job, const json_t *body)
         return err == HEARTH_ERR_NOT_FOUND ? fail_not_found(job, id) : hearth_api_fail_err(&job->error, err, NULL);
     }
     hearth_access_log_deleted(job, "response", id, 1);
-    hearth_keeper_wake(job->api->keeper);
+    hearth_api_deletion_worker_wake(job->api->deletion_worker);
     return hearth_job_respond(job, json_pack("{s:s, s:s, s:b}", "id", id, "object", "response", "deleted", 1));
 }
 
@@ -121,15 +145,15 @@ void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange
         return;
     }
     snprintf(text, sizeof text, "%.*s", (int)len, path + strlen(head));
-    if (!hearth_id_parse(text, &id, &index) || index >= 0) {
+    if (!hearth_api_id_parse(text, &id, &index) || index >= 0) {
         return;
     }
     for (struct hearth_job *job = api->running; job != NULL; job = job->next) {
         if (job->detached && !job->completing && hearth_digest_equal(job->id_bits, id) &&
             hearth_digest_equal(job->owner, caller.salt)) {
             job->cancelled = true;
-            hearth_job_cancel(job);
-            if (job->dialect == &hearth_responses_dialect) { /* its conversation may go on at once */
+            hearth_api_reply_cancel(job);
+            if (job->dialect == &dialect) { /* its conversation may go on at once */
                 struct hearth_response *response = job->dialect_state;
                 hearth_conversation_unlock(&response->lock);
             }
@@ -137,7 +161,8 @@ void hearth_responses_cancel(struct hearth_api *api, struct hearth_http_exchange
     }
 }
 
-/* Loads a turn; one that is still open is cancelled from now on, and everybody is told so. False: it is not there. */
+/* Loads a turn; one that is still open is cancelled from now on, and every reader is told so. False: it is not there.
+ */
 static bool load_cancelled(struct hearth_job *job, struct hearth_turn *turn, int *err) {
     pthread_mutex_lock(&job->api->ends_mutex);
     const bool loaded = load(job, turn);
@@ -188,8 +213,8 @@ bool hearth_responses_items_prepare(struct hearth_job *job, const json_t *body) 
 
 bool hearth_responses_tokens_prepare(struct hearth_job *job, const json_t *body) {
     size_t tokens = 0;
-    if (hearth_responses_read(job, body, &hearth_responses_dialect, false)) {
-        tokens = job->generation.prompts[0].tokens.n;
+    if (hearth_responses_read(job, body, &dialect, false)) {
+        tokens = job->rendered.prompts[0].tokens.n;
     } else if (job->error.prompt_tokens > 0) { /* too long, but counted */
         tokens = job->error.prompt_tokens;
     } else {

@@ -64,7 +64,8 @@ static bool send_part(struct hearth_job *job, struct hearth_buf *out, const char
 }
 
 static json_t *text_part(const char *type, const struct hearth_buf *text, json_t *logprobs) {
-    json_t *part = json_pack("{s:s, s:o}", "type", type, "text", hearth_json_text((const char *)text->data, text->len));
+    json_t *part =
+        json_pack("{s:s, s:o}", "type", type, "text", hearth_api_json_text((const char *)text->data, text->len));
     if (part != NULL && strcmp(type, "output_text") == 0) {
         json_object_set_new(part, "annotations", json_array());
         json_object_set_new(part, "logprobs", logprobs != NULL ? json_incref(logprobs) : json_array());
@@ -87,8 +88,8 @@ static json_t *empty_item(const struct hearth_response_item *item) {
     }
     return json_pack("{s:s, s:s, s:s, s:o, s:o, s:s}", "id", item->id, "type",
                      item->custom ? "custom_tool_call" : "function_call", "status", "in_progress", "call_id",
-                     hearth_json_text(item->call_id, strlen(item->call_id)), "name",
-                     hearth_json_text(item->name, strlen(item->name)), item->custom ? "input" : "arguments", "");
+                     hearth_api_json_text(item->call_id, strlen(item->call_id)), "name",
+                     hearth_api_json_text(item->name, strlen(item->name)), item->custom ? "input" : "arguments", "");
 }
 
 static bool send_added(struct hearth_job *job, struct hearth_buf *out) {
@@ -133,8 +134,8 @@ static bool open_item(struct hearth_job *job, enum kind kind, const struct heart
         }
         item->custom = json_is_true(json_object_get(json_object_get(response->names, item->name), "custom"));
     }
-    hearth_id_print(item->id, sizeof item->id, prefix_of(item), job->id_bits,
-                    (int)(response->first_index + item->index));
+    hearth_api_id_print(item->id, sizeof item->id, prefix_of(item), job->id_bits,
+                        (int)(response->first_index + item->index));
     return send_added(job, out);
 }
 
@@ -142,7 +143,7 @@ static bool open_item(struct hearth_job *job, enum kind kind, const struct heart
 static bool send_texts(struct hearth_job *job, const json_t *done, struct hearth_buf *out) {
     const struct hearth_response *response = job->dialect_state;
     struct hearth_response_item *item = response->open;
-    json_t *text = hearth_json_text((const char *)item->text.data, item->text.len);
+    json_t *text = hearth_api_json_text((const char *)item->text.data, item->text.len);
     bool ok = text != NULL;
     if (ok && item->kind == MESSAGE) {
         json_t *event = json_pack("{s:s, s:I, s:i, s:O, s:o}", "item_id", item->id, "output_index",
@@ -182,38 +183,16 @@ static bool send_texts(struct hearth_job *job, const json_t *done, struct hearth
 static json_t *stored_item(const struct hearth_response_item *item) {
     const char *text = item->text.len > 0 ? (const char *)item->text.data : "";
     if (item->kind == MESSAGE) {
-        return hearth_item_text(HEARTH_ROLE_ASSISTANT, text, item->text.len);
+        return hearth_api_item_text(HEARTH_ROLE_ASSISTANT, text, item->text.len);
     }
     if (item->kind == REASONING) {
-        return hearth_item_reasoning(text, item->text.len);
+        return hearth_api_item_reasoning(text, item->text.len);
     }
     char *arguments = strndup(text, item->text.len);
     const struct hearth_call call = {.id = item->call_id, .name = item->name, .arguments = arguments};
-    json_t *value = arguments != NULL ? hearth_item_call(&call) : NULL;
+    json_t *value = arguments != NULL ? hearth_api_item_call(&call) : NULL;
     free(arguments);
     return value;
-}
-
-static json_t *extra_of(const struct hearth_job *job, const struct hearth_response_item *item, bool cut) {
-    const struct hearth_response *response = job->dialect_state;
-    json_t *extra = json_object();
-    if (item->kind == REASONING && response->encrypts) {
-        char *sealed =
-            hearth_sealed_close(job->api, HEARTH_SEALED_REASONING, (const char *)item->text.data, item->text.len);
-        json_object_set_new(extra, "encrypted_content", sealed != NULL ? json_string(sealed) : NULL);
-        free(sealed);
-    }
-    if (item->logprobs != NULL) {
-        json_object_set(extra, "logprobs", item->logprobs);
-    }
-    if (cut) {
-        json_object_set_new(extra, "status", json_string("incomplete"));
-    }
-    if (json_object_size(extra) == 0) {
-        json_decref(extra);
-        return json_null();
-    }
-    return extra;
 }
 
 /* Ends the open item, if there is one. `cut`: the reply broke off in it. */
@@ -223,7 +202,9 @@ static bool close_item(struct hearth_job *job, bool cut, struct hearth_buf *out)
     if (item == NULL) {
         return true;
     }
-    json_t *stored = stored_item(item), *extra = extra_of(job, item, cut);
+    json_t *stored = stored_item(item);
+    json_t *extra = hearth_response_extra(job, item->kind == REASONING ? (const char *)item->text.data : NULL,
+                                          item->text.len, item->logprobs, cut);
     json_t *done = stored != NULL ? hearth_response_item(stored, response->names, response->summarises, extra,
                                                          job->id_bits, response->first_index + item->index)
                                   : NULL;
@@ -275,8 +256,8 @@ static bool add_content(struct hearth_choice *choice, const struct hearth_chat_d
     return hearth_buf_append(&item->text, delta->content, delta->content_len) &&
            send(job, out, "response.output_text.delta",
                 json_pack("{s:s, s:I, s:i, s:o, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index,
-                          "content_index", 0, "delta", hearth_json_text(delta->content, delta->content_len), "logprobs",
-                          take_logprobs(choice, item)));
+                          "content_index", 0, "delta", hearth_api_json_text(delta->content, delta->content_len),
+                          "logprobs", take_logprobs(choice, item)));
 }
 
 static bool add_reasoning(struct hearth_job *job, const struct hearth_chat_delta *delta, struct hearth_buf *out) {
@@ -285,7 +266,7 @@ static bool add_reasoning(struct hearth_job *job, const struct hearth_chat_delta
         !hearth_buf_append(&response->open->text, delta->reasoning, delta->reasoning_len)) {
         return false;
     }
-    json_t *piece = hearth_json_text(delta->reasoning, delta->reasoning_len);
+    json_t *piece = hearth_api_json_text(delta->reasoning, delta->reasoning_len);
     const bool ok =
         send_part(job, out, "response.reasoning_text.delta", "content_index", "delta", json_incref(piece)) &&
         (!response->summarises ||
@@ -307,7 +288,7 @@ static bool add_call(struct hearth_job *job, const struct hearth_chat_delta *del
            (item->custom ||
             send(job, out, "response.function_call_arguments.delta",
                  json_pack("{s:s, s:I, s:o}", "item_id", item->id, "output_index", (json_int_t)item->index, "delta",
-                           hearth_json_text(delta->arguments, delta->arguments_len))));
+                           hearth_api_json_text(delta->arguments, delta->arguments_len))));
 }
 
 bool hearth_response_events_delta(struct hearth_choice *choice, const struct hearth_chat_delta *delta,

@@ -2,8 +2,8 @@
  *
  * Stored items have one form, whatever a client has written: messages have a type, a status and parts, nothing is null,
  * and there are no ids but those of replies of this server, which tell one reply from the next. An item's own id is not
- * stored: it is its turn's and its place there (hearth_id_print), with a prefix that tells its type. Parts that are no
- * text are stored as the notes that the model was given (api/content.c). */
+ * stored: it is its turn's and its place there (hearth_api_id_print), with a prefix that tells its type. Parts that are
+ * no text are stored as the notes that the model was given (api/content.c). */
 #include "api/responses/responses.h"
 
 #include <string.h>
@@ -14,16 +14,16 @@
 /* ---- references ---- */
 
 static bool is_reference(const json_t *item) {
-    const char *type = json_string_value(hearth_json_get(item, "type"));
+    const char *type = json_string_value(hearth_api_json_get(item, "type"));
     if (type != NULL) {
         return strcmp(type, "item_reference") == 0;
     }
-    return hearth_json_get(item, "role") == NULL && json_is_string(hearth_json_get(item, "id"));
+    return hearth_api_json_get(item, "role") == NULL && json_is_string(hearth_api_json_get(item, "id"));
 }
 
 /* The item in a turn's body; `index` counts those that came in first. A new reference, or NULL. */
 static json_t *item_of(const struct hearth_turn *turn, int index) {
-    json_t *body = hearth_json_load((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
+    json_t *body = hearth_api_json_read(&turn->body);
     const json_t *input = json_object_get(body, "input"), *output = json_object_get(body, "output");
     const size_t at = (size_t)index, inputs = json_array_size(input);
     json_t *item = at < inputs ? json_array_get(input, at) : json_array_get(output, at - inputs);
@@ -34,7 +34,7 @@ static json_t *item_of(const struct hearth_turn *turn, int index) {
 
 /* What a reference means; its length is added to `bytes`. */
 static json_t *follow(struct hearth_job *job, const json_t *reference, const char *param, size_t index, size_t *bytes) {
-    const char *id = json_string_value(hearth_json_get(reference, "id"));
+    const char *id = json_string_value(hearth_api_json_get(reference, "id"));
     struct hearth_digest digest;
     struct hearth_turn turn = {0};
     char place[64];
@@ -46,7 +46,7 @@ static json_t *follow(struct hearth_job *job, const json_t *reference, const cha
                         place);
         return NULL;
     }
-    if (hearth_id_parse(id, &digest, &at) && at >= 0 &&
+    if (hearth_api_id_parse(id, &digest, &at) && at >= 0 &&
         hearth_turn_get(job->api->store, job->owner, digest, &turn) == HEARTH_OK) {
         item = item_of(&turn, at);
         hearth_turn_finish(&turn);
@@ -68,8 +68,8 @@ static json_t *follow(struct hearth_job *job, const json_t *reference, const cha
 
 json_t *hearth_inputs_get(struct hearth_job *job, const json_t *value, const char *param) {
     if (json_is_string(value)) {
-        json_t *one =
-            json_pack("[o]", hearth_item_text(HEARTH_ROLE_USER, json_string_value(value), json_string_length(value)));
+        json_t *one = json_pack(
+            "[o]", hearth_api_item_text(HEARTH_ROLE_USER, json_string_value(value), json_string_length(value)));
         if (one == NULL) {
             hearth_api_fail_nomem(&job->error);
         }
@@ -117,7 +117,8 @@ static json_t *note_of(const json_t *part, const char *text_type) {
     struct hearth_buf note = {0};
     json_t *text = NULL;
     if (hearth_content_is_known(type) && hearth_content_note(part, &note, NULL)) {
-        text = json_pack("{s:s, s:o}", "type", text_type, "text", hearth_json_text((const char *)note.data, note.len));
+        text =
+            json_pack("{s:s, s:o}", "type", text_type, "text", hearth_api_json_text((const char *)note.data, note.len));
     }
     hearth_buf_finish(&note);
     return text;
@@ -137,7 +138,7 @@ static json_t *output_of(json_t *output) {
 static json_t *parts_of(const json_t *content, bool reply) {
     json_t *parts = json_array();
     if (json_is_string(content)) {
-        json_t *text = hearth_json_text(json_string_value(content), json_string_length(content));
+        json_t *text = hearth_api_json_text(json_string_value(content), json_string_length(content));
         json_array_append_new(parts, reply ? json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text", text,
                                                        "annotations", "logprobs")
                                            : json_pack("{s:s, s:o}", "type", "input_text", "text", text));
@@ -172,7 +173,7 @@ static json_t *clean_item(const json_t *item) {
     const char *type = json_string_value(json_object_get(copy, "type"));
     const bool message = type != NULL && strcmp(type, "message") == 0;
     const bool reply = role != NULL && strcmp(role, "assistant") == 0;
-    if (id != NULL && (!hearth_id_parse(id, &turn, &index) || index < 0 || (message && !reply))) {
+    if (id != NULL && (!hearth_api_id_parse(id, &turn, &index) || index < 0 || (message && !reply))) {
         json_object_del(copy, "id");
     }
     if (message) {
@@ -216,10 +217,10 @@ static const char *prefix_of(const json_t *item) {
     return "item_";
 }
 
-json_t *hearth_item_printed(const json_t *item, struct hearth_digest turn, size_t index) {
+json_t *hearth_api_item_printed(const json_t *item, struct hearth_digest turn, size_t index) {
     char id[64];
     json_t *copy = json_copy((json_t *)(uintptr_t)item);
-    hearth_id_print(id, sizeof id, prefix_of(item), turn, (int)index);
+    hearth_api_id_print(id, sizeof id, prefix_of(item), turn, (int)index);
     if (copy == NULL || json_object_set_new(copy, "id", json_string(id)) < 0) {
         json_decref(copy);
         return NULL;

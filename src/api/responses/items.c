@@ -16,8 +16,10 @@
 #include <string.h>
 
 /* One reading. The reply that is being put together has not been appended yet. */
-struct reader {
-    struct hearth_job *job;
+struct item_reader {
+    const struct hearth_job *job;
+    struct hearth_history *history;
+    struct hearth_api_error *error;
     const char *param;
     bool trusted;
     size_t index; /* of the item */
@@ -30,51 +32,42 @@ struct reader {
     size_t noted;
 };
 
-static bool fail_item(const struct reader *reader, const char *code, const char *member, const char *what) {
+static bool fail_item(const struct item_reader *reader, const char *code, const char *member, const char *what) {
     char param[96];
     snprintf(param, sizeof param, "%s[%zu]%s", reader->param, reader->index, member);
-    return hearth_api_fail(&reader->job->error, 400, code, param, "%s: %s", param, what);
-}
-
-static const char *wrong(const json_t *value) {
-    return value == NULL ? "missing_required_parameter" : "invalid_type";
+    return hearth_api_fail(reader->error, 400, code, param, "%s: %s", param, what);
 }
 
 /* ---- the row of a reply ---- */
 
-static char *take_text(struct hearth_buf *text, size_t *len) {
-    *len = text->len;
-    return hearth_buf_append(text, "", 1) ? (char *)hearth_buf_take(text) : NULL;
-}
-
 /* Seals a message and appends it unless it is empty. The message is given up. */
-static bool append(struct reader *reader, struct hearth_message *message) {
-    size_t len;
-    const bool ok = (reader->unseen.len == 0 || (message->unseen = take_text(&reader->unseen, &len)) != NULL) &&
-                    hearth_message_seal(message);
+static bool append(struct item_reader *reader, struct hearth_message *message) {
+    const bool ok =
+        (reader->unseen.len == 0 || (message->unseen = hearth_content_take(&reader->unseen, NULL)) != NULL) &&
+        hearth_message_seal(message);
     if (!ok) {
         hearth_message_unref(message);
-        return hearth_api_fail_nomem(&reader->job->error);
+        return hearth_api_fail_nomem(reader->error);
     }
-    return hearth_history_add_sent(&reader->job->history, message) || hearth_api_fail_nomem(&reader->job->error);
+    return hearth_history_add_sent(reader->history, message) || hearth_api_fail_nomem(reader->error);
 }
 
 /* What has been put together becomes a message. */
-static bool flush(struct reader *reader) {
+static bool flush(struct item_reader *reader) {
     struct hearth_message *reply = reader->reply;
     const bool said = reader->said;
-    size_t len;
     reader->reply = NULL;
     reader->said = false;
     reader->turn = (struct hearth_digest){0, 0};
     if (reply == NULL) {
         return true;
     }
-    bool ok = (reply->content = take_text(&reader->content, &reply->content_len)) != NULL &&
-              (reader->reasoning.len == 0 || (reply->reasoning = take_text(&reader->reasoning, &len)) != NULL);
+    bool ok =
+        (reply->content = hearth_content_take(&reader->content, &reply->content_len)) != NULL &&
+        (reader->reasoning.len == 0 || (reply->reasoning = hearth_content_take(&reader->reasoning, NULL)) != NULL);
     if (!ok) {
         hearth_message_unref(reply);
-        return hearth_api_fail_nomem(&reader->job->error);
+        return hearth_api_fail_nomem(reader->error);
     }
     if (!said && reply->call_count == 0 && reply->reasoning == NULL) {
         hearth_message_unref(reply); /* reasoning of which nothing came back, alone */
@@ -84,11 +77,11 @@ static bool flush(struct reader *reader) {
 }
 
 /* The reply that an item belongs to. `follows`: by what stands before, it can. */
-static bool need_reply(struct reader *reader, const json_t *item, bool follows) {
-    const char *id = json_string_value(hearth_json_get(item, "id"));
+static bool need_reply(struct item_reader *reader, const json_t *item, bool follows) {
+    const char *id = json_string_value(hearth_api_json_get(item, "id"));
     struct hearth_digest turn = {0, 0};
     int at;
-    if (id != NULL && !hearth_id_parse(id, &turn, &at)) {
+    if (id != NULL && !hearth_api_id_parse(id, &turn, &at)) {
         turn = (struct hearth_digest){0, 0};
     }
     const bool known = turn.lo != 0 || turn.hi != 0;
@@ -103,7 +96,7 @@ static bool need_reply(struct reader *reader, const json_t *item, bool follows) 
     if (known) {
         reader->turn = turn;
     }
-    return reader->reply != NULL || hearth_api_fail_nomem(&reader->job->error);
+    return reader->reply != NULL || hearth_api_fail_nomem(reader->error);
 }
 
 /* ---- text ---- */
@@ -115,7 +108,7 @@ static const char *const part_texts[][2] = {
 };
 
 /* `first` becomes false when something is added. */
-static bool add_part(struct reader *reader, const json_t *part, const char *member, bool *first,
+static bool add_part(struct item_reader *reader, const json_t *part, const char *member, bool *first,
                      struct hearth_buf *text) {
     const char *type = json_string_value(json_object_get(part, "type"));
     /* What a tool has brought is told of whatever it is: it must not end the session. */
@@ -129,18 +122,18 @@ static bool add_part(struct reader *reader, const json_t *part, const char *memb
         if (strcmp(type, part_texts[i][0]) == 0) {
             const json_t *value = json_object_get(part, part_texts[i][1]);
             if (!json_is_string(value)) {
-                return fail_item(reader, wrong(value), member, "a text part needs a string \"text\"");
+                return fail_item(reader, hearth_fields_code(value), member, "a text part needs a string \"text\"");
             }
             *first = false;
             return (hearth_buf_text(text, between) &&
                     hearth_buf_append(text, json_string_value(value), json_string_length(value))) ||
-                   hearth_api_fail_nomem(&reader->job->error);
+                   hearth_api_fail_nomem(reader->error);
         }
     }
     if (result || (known && !reader->job->api->strict_content)) {
         *first = false;
         return (hearth_buf_text(text, between) && hearth_content_note(part, text, &reader->unseen)) ||
-               hearth_api_fail_nomem(&reader->job->error);
+               hearth_api_fail_nomem(reader->error);
     }
     if (!known && reader->reply != NULL && !reader->job->api->strict_content) { /* of a reply of another server */
         return true;
@@ -150,14 +143,14 @@ static bool add_part(struct reader *reader, const json_t *part, const char *memb
 }
 
 /* Appends a string or an array of text parts, joined by newlines as those of a chat are. */
-static bool add_text(struct reader *reader, const json_t *value, const char *member, struct hearth_buf *text) {
+static bool add_text(struct item_reader *reader, const json_t *value, const char *member, struct hearth_buf *text) {
     if (json_is_string(value)) {
         return hearth_buf_append(text, json_string_value(value), json_string_length(value)) ||
-               hearth_api_fail_nomem(&reader->job->error);
+               hearth_api_fail_nomem(reader->error);
     }
     bool first = true;
     if (value != NULL && !json_is_array(value)) {
-        return fail_item(reader, wrong(value), member, "a string or an array of text parts is needed");
+        return fail_item(reader, hearth_fields_code(value), member, "a string or an array of text parts is needed");
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
         if (!add_part(reader, json_array_get(value, i), member, &first, text)) {
@@ -168,8 +161,8 @@ static bool add_text(struct reader *reader, const json_t *value, const char *mem
 }
 
 /* Copies a string member that may be missing. */
-static bool copy_text(const struct reader *reader, const json_t *item, const char *name, char **out) {
-    const json_t *value = hearth_json_get(item, name);
+static bool copy_text(const struct item_reader *reader, const json_t *item, const char *name, char **out) {
+    const json_t *value = hearth_api_json_get(item, name);
     char member[32];
     if (value == NULL) {
         return true;
@@ -179,33 +172,34 @@ static bool copy_text(const struct reader *reader, const json_t *item, const cha
         return fail_item(reader, "invalid_type", member, "a string is needed");
     }
     *out = strdup(json_string_value(value));
-    return *out != NULL || hearth_api_fail_nomem(&reader->job->error);
+    return *out != NULL || hearth_api_fail_nomem(reader->error);
 }
 
 /* ---- items ---- */
 
 /* A message that is not an assistant's; `text` is its content. One that is empty is left out. */
-static bool append_text(struct reader *reader, enum hearth_role role, const json_t *item, struct hearth_buf *text) {
+static bool append_text(struct item_reader *reader, enum hearth_role role, const json_t *item,
+                        struct hearth_buf *text) {
     struct hearth_message *message = hearth_message_create(role);
-    if (message == NULL || (message->content = take_text(text, &message->content_len)) == NULL) {
+    if (message == NULL || (message->content = hearth_content_take(text, &message->content_len)) == NULL) {
         hearth_message_unref(message);
-        return hearth_api_fail_nomem(&reader->job->error);
+        return hearth_api_fail_nomem(reader->error);
     }
     if (!copy_text(reader, item, "name", &message->name)) {
         hearth_message_unref(message);
         return false;
     }
     if (role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER) {
-        hearth_message_strip_lines(reader->job->api, message);
+        hearth_api_message_strip_lines(reader->job->api, message);
     }
     return append(reader, message);
 }
 
-static bool read_message(struct reader *reader, const json_t *item) {
-    const json_t *given = hearth_json_get(item, "role"), *content = hearth_json_get(item, "content");
+static bool read_message(struct item_reader *reader, const json_t *item) {
+    const json_t *given = hearth_api_json_get(item, "role"), *content = hearth_api_json_get(item, "content");
     enum hearth_role role;
     if (!json_is_string(given)) {
-        return fail_item(reader, wrong(given), ".role", "a message needs a role, a string");
+        return fail_item(reader, hearth_fields_code(given), ".role", "a message needs a role, a string");
     }
     if (!hearth_role_from_text(json_string_value(given), &role) || role == HEARTH_ROLE_TOOL) {
         return fail_item(reader, "invalid_value", ".role", "the role must be user, assistant, system or developer");
@@ -225,9 +219,9 @@ static bool read_message(struct reader *reader, const json_t *item) {
     return ok;
 }
 
-static bool read_reasoning(struct reader *reader, const json_t *item) {
-    const json_t *content = hearth_json_get(item, "content"), *summary = hearth_json_get(item, "summary");
-    const json_t *sealed = hearth_json_get(item, "encrypted_content");
+static bool read_reasoning(struct item_reader *reader, const json_t *item) {
+    const json_t *content = hearth_api_json_get(item, "content"), *summary = hearth_api_json_get(item, "summary");
+    const json_t *sealed = hearth_api_json_get(item, "encrypted_content");
     const bool follows = reader->reply != NULL && !reader->said && reader->reply->call_count == 0;
     struct hearth_buf text = {0};
     if (!need_reply(reader, item, follows)) {
@@ -235,10 +229,10 @@ static bool read_reasoning(struct reader *reader, const json_t *item) {
     }
     bool ok = true;
     char *opened = json_is_string(sealed)
-                       ? hearth_sealed_open(reader->job->api, HEARTH_SEALED_REASONING, json_string_value(sealed))
+                       ? hearth_api_sealed_open(reader->job->api, HEARTH_SEALED_REASONING, json_string_value(sealed))
                        : NULL;
     if (opened != NULL) {
-        ok = hearth_buf_text(&text, opened) || hearth_api_fail_nomem(&reader->job->error);
+        ok = hearth_buf_text(&text, opened) || hearth_api_fail_nomem(reader->error);
     } else if (json_array_size(content) > 0) {
         ok = add_text(reader, content, ".content", &text);
     } else if (json_array_size(summary) > 0) {
@@ -251,7 +245,7 @@ static bool read_reasoning(struct reader *reader, const json_t *item) {
     if (ok && text.len > 0) {
         ok = (reader->reasoning.len == 0 || hearth_buf_append(&reader->reasoning, "\n", 1)) &&
              hearth_buf_append(&reader->reasoning, text.data, text.len);
-        ok = ok || hearth_api_fail_nomem(&reader->job->error);
+        ok = ok || hearth_api_fail_nomem(reader->error);
     }
     hearth_buf_finish(&text);
     return ok;
@@ -259,14 +253,14 @@ static bool read_reasoning(struct reader *reader, const json_t *item) {
 
 /* A call; that of a custom tool has its text in `input`, which is the one argument of the function that stands for
  * it. */
-static bool read_call(struct reader *reader, const json_t *item, bool custom) {
-    const json_t *name = hearth_json_get(item, "name"), *call_id = hearth_json_get(item, "call_id");
-    const json_t *arguments = hearth_json_get(item, custom ? "input" : "arguments");
+static bool read_call(struct item_reader *reader, const json_t *item, bool custom) {
+    const json_t *name = hearth_api_json_get(item, "name"), *call_id = hearth_api_json_get(item, "call_id");
+    const json_t *arguments = hearth_api_json_get(item, custom ? "input" : "arguments");
     if (!json_is_string(name)) {
-        return fail_item(reader, wrong(name), ".name", "a call needs the name of its function");
+        return fail_item(reader, hearth_fields_code(name), ".name", "a call needs the name of its function");
     }
     if (!json_is_string(call_id)) {
-        return fail_item(reader, wrong(call_id), ".call_id", "a call needs a call_id, a string");
+        return fail_item(reader, hearth_fields_code(call_id), ".call_id", "a call needs a call_id, a string");
     }
     if (arguments != NULL && !json_is_string(arguments) && (custom || !json_is_object(arguments))) {
         return fail_item(reader, "invalid_type", custom ? ".input" : ".arguments", "a string is needed");
@@ -277,7 +271,7 @@ static bool read_call(struct reader *reader, const json_t *item, bool custom) {
     struct hearth_message *reply = reader->reply;
     struct hearth_call *calls = realloc(reply->calls, (reply->call_count + 1) * sizeof *calls);
     if (calls == NULL) {
-        return hearth_api_fail_nomem(&reader->job->error);
+        return hearth_api_fail_nomem(reader->error);
     }
     reply->calls = calls;
     struct hearth_call *call = &calls[reply->call_count++];
@@ -296,31 +290,32 @@ static bool read_call(struct reader *reader, const json_t *item, bool custom) {
     }
     return (call->name != NULL && call->arguments != NULL &&
             (call->id != NULL || *json_string_value(call_id) == '\0')) ||
-           hearth_api_fail_nomem(&reader->job->error);
+           hearth_api_fail_nomem(reader->error);
 }
 
 /* Notes the calls of all that stands in front. */
-static bool note_calls(struct reader *reader) {
-    const struct hearth_history *history = &reader->job->history;
+static bool note_calls(struct item_reader *reader) {
+    const struct hearth_history *history = reader->history;
     bool ok = true;
     for (; ok && reader->noted < history->count; reader->noted++) {
-        ok = hearth_call_ids_add(&reader->call_ids, history->messages[reader->noted]);
+        ok = hearth_api_call_ids_add(&reader->call_ids, history->messages[reader->noted]);
     }
-    return ok || hearth_api_fail_nomem(&reader->job->error);
+    return ok || hearth_api_fail_nomem(reader->error);
 }
 
-static bool read_result(struct reader *reader, const json_t *item) {
-    const json_t *call_id = hearth_json_get(item, "call_id"), *output = hearth_json_get(item, "output");
+static bool read_result(struct item_reader *reader, const json_t *item) {
+    const json_t *call_id = hearth_api_json_get(item, "call_id"), *output = hearth_api_json_get(item, "output");
     struct hearth_buf text = {0};
     const char *id = json_string_value(call_id);
     if (!flush(reader)) {
         return false;
     }
     if (id == NULL) {
-        return fail_item(reader, wrong(call_id), ".call_id", "a function call output needs the call_id of its call");
+        return fail_item(reader, hearth_fields_code(call_id), ".call_id",
+                         "a function call output needs the call_id of its call");
     }
     if (output == NULL) {
-        return fail_item(reader, wrong(output), ".output", "a function call output needs its output");
+        return fail_item(reader, hearth_fields_code(output), ".output", "a function call output needs its output");
     }
     if (!reader->trusted && !note_calls(reader)) {
         return false;
@@ -328,18 +323,18 @@ static bool read_result(struct reader *reader, const json_t *item) {
     if (!reader->trusted && json_object_get(reader->call_ids, id) == NULL) {
         char param[64];
         snprintf(param, sizeof param, "%s[%zu].call_id", reader->param, reader->index);
-        return hearth_api_fail(&reader->job->error, 400, "invalid_value", param,
+        return hearth_api_fail(reader->error, 400, "invalid_value", param,
                                "No tool call found for function call output with call_id %.200s.", id);
     }
     struct hearth_message *message = hearth_message_create(HEARTH_ROLE_TOOL);
-    bool ok = message != NULL || hearth_api_fail_nomem(&reader->job->error);
+    bool ok = message != NULL || hearth_api_fail_nomem(reader->error);
     ok = ok && add_text(reader, output, ".output", &text) && copy_text(reader, item, "name", &message->name);
     if (ok && *id != '\0') {
-        ok = (message->tool_call_id = strdup(id)) != NULL || hearth_api_fail_nomem(&reader->job->error);
+        ok = (message->tool_call_id = strdup(id)) != NULL || hearth_api_fail_nomem(reader->error);
     }
     if (ok) {
-        ok = (message->content = take_text(&text, &message->content_len)) != NULL ||
-             hearth_api_fail_nomem(&reader->job->error);
+        ok = (message->content = hearth_content_take(&text, &message->content_len)) != NULL ||
+             hearth_api_fail_nomem(reader->error);
     }
     hearth_buf_finish(&text);
     if (!ok) {
@@ -351,13 +346,13 @@ static bool read_result(struct reader *reader, const json_t *item) {
 
 /* What was summarised comes back as what the user says about it. Of a summary that is not ours, or was made before the
  * secret was lost, the model is told that there was one: the conversation goes on. */
-static bool read_compaction(struct reader *reader, const json_t *item) {
-    const json_t *sealed = hearth_json_get(item, "encrypted_content");
+static bool read_compaction(struct item_reader *reader, const json_t *item) {
+    const json_t *sealed = hearth_api_json_get(item, "encrypted_content");
     struct hearth_buf text = {0};
     if (!json_is_string(sealed)) {
-        return fail_item(reader, wrong(sealed), ".encrypted_content", "a compaction item needs a string");
+        return fail_item(reader, hearth_fields_code(sealed), ".encrypted_content", "a compaction item needs a string");
     }
-    char *summary = hearth_sealed_open(reader->job->api, HEARTH_SEALED_SUMMARY, json_string_value(sealed));
+    char *summary = hearth_api_sealed_open(reader->job->api, HEARTH_SEALED_SUMMARY, json_string_value(sealed));
     if (summary == NULL && reader->job->api->strict_content) {
         return fail_item(reader, "invalid_value", ".encrypted_content",
                          "this compaction was not made by this server, or has been changed");
@@ -367,7 +362,7 @@ static bool read_compaction(struct reader *reader, const json_t *item) {
         ok = (hearth_buf_text(&text, HEARTH_SUMMARY_HEAD) &&
               hearth_buf_text(&text, summary != NULL ? summary : "[a summary; this model cannot read it]") &&
               (summary != NULL || hearth_buf_text(&reader->unseen, "a summary that another server has encrypted"))) ||
-             hearth_api_fail_nomem(&reader->job->error);
+             hearth_api_fail_nomem(reader->error);
         ok = ok && append_text(reader, HEARTH_ROLE_USER, item, &text);
     }
     hearth_buf_finish(&text);
@@ -375,23 +370,23 @@ static bool read_compaction(struct reader *reader, const json_t *item) {
     return ok;
 }
 
-static bool read_function_call(struct reader *reader, const json_t *item) {
+static bool read_function_call(struct item_reader *reader, const json_t *item) {
     return read_call(reader, item, false);
 }
 
-static bool read_custom_call(struct reader *reader, const json_t *item) {
+static bool read_custom_call(struct item_reader *reader, const json_t *item) {
     return read_call(reader, item, true);
 }
 
-static bool leave_out(struct reader *reader, const json_t *item) {
+static bool leave_out(struct item_reader *reader, const json_t *item) {
     hearth_log(HEARTH_LOG_DEBUG, "api: %s[%zu]: an item of type \"%.60s\" is left out", reader->param, reader->index,
-               json_string_value(hearth_json_get(item, "type")));
+               json_string_value(hearth_api_json_get(item, "type")));
     return true;
 }
 
 static const struct {
     const char *type;
-    bool (*read)(struct reader *reader, const json_t *item);
+    bool (*read)(struct item_reader *reader, const json_t *item);
 } types[] = {
     {"message", read_message},
     {"function_call", read_function_call},
@@ -427,8 +422,8 @@ static const struct {
     {"program_output", leave_out},
 };
 
-static bool read_item(struct reader *reader, const json_t *item) {
-    const json_t *type = hearth_json_get(item, "type");
+static bool read_item(struct item_reader *reader, const json_t *item) {
+    const json_t *type = hearth_api_json_get(item, "type");
     const char *word = json_string_value(type);
     char what[96];
     if (json_is_null(item) && reader->trusted) {
@@ -452,9 +447,9 @@ static bool read_item(struct reader *reader, const json_t *item) {
     return fail_item(reader, "unsupported_value", ".type", what);
 }
 
-bool hearth_items_read(struct hearth_job *job, const json_t *items, const char *param, bool trusted) {
-    struct hearth_history *history = &job->history;
-    struct reader reader = {.job = job, .param = param, .trusted = trusted};
+bool hearth_api_items_read(const struct hearth_job *job, const json_t *items, const char *param, bool trusted,
+                           struct hearth_history *history, struct hearth_api_error *error) {
+    struct item_reader reader = {.job = job, .history = history, .error = error, .param = param, .trusted = trusted};
     const size_t count = json_array_size(items);
     bool ok = true;
     history->ends_empty = false;
@@ -473,25 +468,25 @@ bool hearth_items_read(struct hearth_job *job, const json_t *items, const char *
 /* ---- the way back ---- */
 
 static json_t *text_json(const char *text) {
-    return hearth_json_text(text, strlen(text));
+    return hearth_api_json_text(text, strlen(text));
 }
 
-json_t *hearth_item_text(enum hearth_role role, const char *text, size_t len) {
+json_t *hearth_api_item_text(enum hearth_role role, const char *text, size_t len) {
     if (role == HEARTH_ROLE_ASSISTANT) {
         return json_pack("{s:s, s:s, s:s, s:[{s:s, s:o, s:[], s:[]}]}", "type", "message", "role", "assistant",
-                         "status", "completed", "content", "type", "output_text", "text", hearth_json_text(text, len),
-                         "annotations", "logprobs");
+                         "status", "completed", "content", "type", "output_text", "text",
+                         hearth_api_json_text(text, len), "annotations", "logprobs");
     }
     return json_pack("{s:s, s:s, s:s, s:[{s:s, s:o}]}", "type", "message", "role", hearth_role_text(role), "status",
-                     "completed", "content", "type", "input_text", "text", hearth_json_text(text, len));
+                     "completed", "content", "type", "input_text", "text", hearth_api_json_text(text, len));
 }
 
-json_t *hearth_item_reasoning(const char *text, size_t len) {
+json_t *hearth_api_item_reasoning(const char *text, size_t len) {
     return json_pack("{s:s, s:[], s:[{s:s, s:o}], s:s}", "type", "reasoning", "summary", "content", "type",
-                     "reasoning_text", "text", hearth_json_text(text, len), "status", "completed");
+                     "reasoning_text", "text", hearth_api_json_text(text, len), "status", "completed");
 }
 
-json_t *hearth_item_call(const struct hearth_call *call) {
+json_t *hearth_api_item_call(const struct hearth_call *call) {
     return json_pack("{s:s, s:s, s:o, s:o, s:o}", "type", "function_call", "status", "completed", "call_id",
                      text_json(call->id != NULL ? call->id : ""), "name", text_json(call->name), "arguments",
                      text_json(call->arguments));
@@ -501,15 +496,16 @@ static json_t *reply_items(const struct hearth_message *message) {
     json_t *items = json_array();
     bool ok = items != NULL;
     if (ok && message->reasoning != NULL) {
-        ok = json_array_append_new(items, hearth_item_reasoning(message->reasoning, strlen(message->reasoning))) == 0;
+        ok = json_array_append_new(items, hearth_api_item_reasoning(message->reasoning, strlen(message->reasoning))) ==
+             0;
     }
     if (ok && (message->content_len > 0 || (message->call_count == 0 && message->reasoning == NULL))) {
-        json_t *item = hearth_item_text(message->role, message->content, message->content_len);
+        json_t *item = hearth_api_item_text(message->role, message->content, message->content_len);
         ok = (message->name == NULL || json_object_set_new(item, "name", text_json(message->name)) == 0) &&
              json_array_append_new(items, item) == 0;
     }
     for (size_t i = 0; ok && i < message->call_count; i++) {
-        ok = json_array_append_new(items, hearth_item_call(&message->calls[i])) == 0;
+        ok = json_array_append_new(items, hearth_api_item_call(&message->calls[i])) == 0;
     }
     if (!ok) {
         json_decref(items);
@@ -518,7 +514,7 @@ static json_t *reply_items(const struct hearth_message *message) {
     return items;
 }
 
-json_t *hearth_items_of_message(const struct hearth_message *message) {
+json_t *hearth_api_items_of_message(const struct hearth_message *message) {
     if (message->role == HEARTH_ROLE_ASSISTANT) {
         return reply_items(message);
     }
@@ -526,9 +522,9 @@ json_t *hearth_items_of_message(const struct hearth_message *message) {
     if (message->role == HEARTH_ROLE_TOOL) {
         item = json_pack("{s:s, s:s, s:o, s:o}", "type", "function_call_output", "status", "completed", "call_id",
                          text_json(message->tool_call_id != NULL ? message->tool_call_id : ""), "output",
-                         hearth_json_text(message->content, message->content_len));
+                         hearth_api_json_text(message->content, message->content_len));
     } else {
-        item = hearth_item_text(message->role, message->content, message->content_len);
+        item = hearth_api_item_text(message->role, message->content, message->content_len);
     }
     if (item != NULL && message->name != NULL && json_object_set_new(item, "name", text_json(message->name)) < 0) {
         json_decref(item);

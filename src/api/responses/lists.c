@@ -18,7 +18,7 @@ static bool add_item(json_t *list, const json_t *item, const json_t *response, c
 }
 
 bool hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool output) {
-    json_t *body = hearth_json_load((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL), *item;
+    json_t *body = hearth_api_json_read(&turn->body), *item;
     const json_t *response = json_object_get(body, "response"), *extras = json_object_get(response, "extras");
     const json_t *inputs = json_object_get(body, "input");
     bool ok = true;
@@ -99,7 +99,7 @@ static bool take_turn(void *user, struct hearth_turn *turn, bool last) {
 /* The turn that the id of an item is of. */
 static bool find_turn(struct hearth_job *job, const char *after, struct hearth_digest *turn) {
     int index = -1;
-    return (hearth_id_parse(after, turn, &index) && index >= 0) ||
+    return (hearth_api_id_parse(after, turn, &index) && index >= 0) ||
            hearth_api_fail(&job->error, 400, "invalid_value", "after",
                            "after: there is no item with the id '%.100s' in this list", after);
 }

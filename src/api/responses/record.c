@@ -53,8 +53,8 @@ static void add_rates(json_t *timings) {
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
         const double tokens = json_number_value(json_object_get(timings, rates[i].tokens));
         const double ms = json_number_value(json_object_get(timings, rates[i].ms));
-        json_object_set_new(timings, rates[i].per_token, hearth_json_real(ms / tokens));
-        json_object_set_new(timings, rates[i].per_second, hearth_json_real(tokens * 1000.0 / ms));
+        json_object_set_new(timings, rates[i].per_token, hearth_api_json_real(ms / tokens));
+        json_object_set_new(timings, rates[i].per_second, hearth_api_json_real(tokens * 1000.0 / ms));
     }
 }
 
@@ -125,7 +125,7 @@ static const char *reason_help(const char *reason) {
 static void complete_receipt(json_t *receipt, const struct hearth_turn *turn) {
     char id[64];
     const char *reason = json_string_value(json_object_get(receipt, "reason"));
-    hearth_id_print(id, sizeof id, "turn_", turn->id, -1);
+    hearth_api_id_print(id, sizeof id, "turn_", turn->id, -1);
     json_object_set_new(receipt, "turn", json_string(id));
     json_object_set_new(receipt, "reason_text", json_string(reason_help(reason)));
     if (json_object_get(receipt, "divergence") == NULL) {
@@ -259,15 +259,15 @@ static bool leave_out_usual(json_t *record) {
 /* True where the response's id is that of the turn's parent. */
 static bool is_parent(const json_t *id, struct hearth_digest parent) {
     char text[64];
-    hearth_id_print(text, sizeof text, "resp_", parent, -1);
+    hearth_api_id_print(text, sizeof text, "resp_", parent, -1);
     return json_is_string(id) && strcmp(json_string_value(id), text) == 0;
 }
 
 /* Puts true in the place of what the turn has anyway. */
 static bool refer(struct hearth_job *job, json_t *record) {
     const json_t *text = json_object_get(record, "instructions");
-    const struct hearth_message *first = job->history.count > 0 ? job->history.messages[0] : NULL;
-    const struct hearth_line *line = &job->kept->line;
+    const struct hearth_message *first = job->resolved.history.count > 0 ? job->resolved.history.messages[0] : NULL;
+    const struct hearth_line *line = &job->resolved.stored->line;
     bool ok = true;
     if (json_is_string(text) && first != NULL && first->role == HEARTH_ROLE_SYSTEM &&
         strcmp(first->content, json_string_value(text)) == 0) {
@@ -278,7 +278,7 @@ static bool refer(struct hearth_job *job, json_t *record) {
         ok = ok && json_object_set_new(record, "previous_response_id", json_true()) == 0;
     }
     return ok && json_object_set_new(record, "tools",
-                                     packed_tools(json_object_get(record, "tools"), job->chat.request.tools)) == 0;
+                                     packed_tools(json_object_get(record, "tools"), job->resolved.request.tools)) == 0;
 }
 
 static bool has_extras(const json_t *extras) {
@@ -320,7 +320,7 @@ json_t *hearth_response_record(struct hearth_job *job, enum hearth_turn_status s
 
 /* Tools, instructions and the response before it, as the client wrote them. */
 static bool unrefer(json_t *object, const struct hearth_turn *turn) {
-    json_t *config = hearth_kept_config_json(turn), *tools = json_array(), *tool;
+    json_t *config = hearth_api_stored_config_json(turn), *tools = json_array(), *tool;
     char id[64];
     size_t i;
     json_array_foreach(json_object_get(object, "tools"), i, tool) {
@@ -332,7 +332,7 @@ static bool unrefer(json_t *object, const struct hearth_turn *turn) {
         ok = ok && json_object_set_new(object, "instructions", text != NULL ? json_incref(text) : json_null()) == 0;
     }
     if (json_is_true(json_object_get(object, "previous_response_id"))) {
-        hearth_id_print(id, sizeof id, "resp_", turn->parent, -1);
+        hearth_api_id_print(id, sizeof id, "resp_", turn->parent, -1);
         ok = ok && json_object_set_new(object, "previous_response_id", json_string(id)) == 0;
     }
     json_decref(config);
@@ -358,7 +358,7 @@ static json_t *output_of(const json_t *body, const json_t *object, struct hearth
 }
 
 json_t *hearth_response_of_turn(const struct hearth_turn *turn, const char *model) {
-    json_t *body = hearth_json_load((const char *)turn->body.data, turn->body.len, JSON_ALLOW_NUL, NULL);
+    json_t *body = hearth_api_json_read(&turn->body);
     json_t *object = json_copy(json_object_get(body, "response")), *most = usual(), *printed = NULL;
     object = object != NULL ? object : json_object();
     if (turn->status == HEARTH_TURN_FAILED && json_object_get(object, "error") == NULL) {

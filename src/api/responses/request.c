@@ -4,9 +4,9 @@
  * chat's form and read by the chat's readers; what they find wrong is then told under the name that the client used.
  * What is left is what only responses have: items, the conversation that the request goes on from, what is stored.
  *
- * Invariant: job->history is [instructions][what is stored][the request's own items]. Instructions are not carried over
- * from one response to the next.
- * Source: https://platform.openai.com/docs/api-reference/responses/create */
+ * Invariant: job->resolved.history is [instructions][what is stored][the request's own items]. Instructions are not
+ * carried over from one response to the next. Source: https://platform.openai.com/docs/api-reference/responses/create
+ */
 #include "api/responses/responses.h"
 
 #include <stdlib.h>
@@ -20,9 +20,9 @@ static bool fail_type(struct hearth_job *job, const char *param, const char *wha
 
 /* text.format, as response_format. */
 static bool put_format(struct hearth_job *job, const json_t *body, json_t *chat) {
-    const json_t *text = hearth_json_get(body, "text");
-    const json_t *format = hearth_json_get(text, "format");
-    const json_t *type = hearth_json_get(format, "type");
+    const json_t *text = hearth_api_json_get(body, "text");
+    const json_t *format = hearth_api_json_get(text, "format");
+    const json_t *type = hearth_api_json_get(format, "type");
     const char *word = json_string_value(type);
     if (text != NULL && !json_is_object(text)) {
         return fail_type(job, "text", "an object");
@@ -56,10 +56,10 @@ static const char *const not_chats[] = {
 
 /* The body in the chat's form, without tools. NULL: job->error is filled. */
 static json_t *chat_body(struct hearth_job *job, const json_t *body) {
-    json_t *most = hearth_json_get(body, "max_output_tokens");
+    json_t *most = hearth_api_json_get(body, "max_output_tokens");
     json_t *chat = json_copy((json_t *)(uintptr_t)body);
     int64_t tokens;
-    if (most != NULL && (!hearth_json_integer(most, &tokens) || tokens < 0)) {
+    if (most != NULL && (!hearth_api_json_integer(most, &tokens) || tokens < 0)) {
         hearth_api_fail(&job->error, 400, "invalid_value", "max_output_tokens",
                         "max_output_tokens must be a whole number that is not negative");
         json_decref(chat);
@@ -126,11 +126,11 @@ static bool read_chat(struct hearth_job *job, const json_t *body, const json_t *
         ok = chat != NULL && hearth_offers_read(job, body, items, offers, names, chat);
     }
     if (ok) {
-        ok = hearth_generation_read(job->api, chat, false, &job->generation, &job->error) &&
-             hearth_generation_alloc_prompts(&job->generation, 1, &job->error) &&
-             hearth_tools_read(job->api, chat, &job->chat, &job->error) &&
-             hearth_response_format_read(chat, &job->chat, &job->error) &&
-             hearth_reasoning_read(job->api, chat, &job->chat, &job->error);
+        ok = hearth_generation_read(job->api, chat, false, &job->parsed.generation, &job->error) &&
+             hearth_api_prompts_alloc(1, &job->rendered, &job->error) &&
+             hearth_api_tools_read(job->api, chat, &job->parsed.chat, &job->error) &&
+             hearth_response_format_read(chat, &job->parsed.chat, &job->error) &&
+             hearth_api_reasoning_read(job->api, chat, &job->parsed.chat, &job->error);
         if (!ok) {
             rename_error(&job->error, offers);
         }
@@ -146,7 +146,7 @@ static bool read_chat(struct hearth_job *job, const json_t *body, const json_t *
 /* ---- what only responses have ---- */
 
 static bool read_bool(struct hearth_job *job, const json_t *body, const char *name, bool *out) {
-    const json_t *value = hearth_json_get(body, name);
+    const json_t *value = hearth_api_json_get(body, name);
     if (value != NULL && !json_is_boolean(value)) {
         return fail_type(job, name, "true or false");
     }
@@ -155,7 +155,7 @@ static bool read_bool(struct hearth_job *job, const json_t *body, const char *na
 }
 
 static bool read_include(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
-    const json_t *include = hearth_json_get(body, "include"), *top = hearth_json_get(body, "top_logprobs");
+    const json_t *include = hearth_api_json_get(body, "include"), *top = hearth_api_json_get(body, "top_logprobs");
     int64_t count = 0;
     if (include != NULL && !json_is_array(include)) {
         return fail_type(job, "include", "an array of strings");
@@ -168,22 +168,22 @@ static bool read_include(struct hearth_job *job, const json_t *body, struct hear
         response->encrypts |= strcmp(word, "reasoning.encrypted_content") == 0;
         response->logprobs |= strcmp(word, "message.output_text.logprobs") == 0;
     }
-    if (top != NULL && (!hearth_json_integer(top, &count) || count < 0 || count > HEARTH_LOGPROBS_MAX)) {
+    if (top != NULL && (!hearth_api_json_integer(top, &count) || count < 0 || count > HEARTH_LOGPROBS_MAX)) {
         return hearth_api_fail(&job->error, 400, "invalid_value", "top_logprobs",
                                "top_logprobs must be an integer from 0 to %d", HEARTH_LOGPROBS_MAX);
     }
     if (response->logprobs || count > 0) {
         response->logprobs = true;
-        job->generation.sampling.logprobs = (int32_t)count;
+        job->parsed.generation.sampling.logprobs = (int32_t)count;
     }
     return true;
 }
 
 static bool read_reasoning(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
-    const json_t *reasoning = hearth_json_get(body, "reasoning");
-    const json_t *summary = hearth_json_get(reasoning, "summary");
+    const json_t *reasoning = hearth_api_json_get(body, "reasoning");
+    const json_t *summary = hearth_api_json_get(reasoning, "summary");
     if (summary == NULL) {
-        summary = hearth_json_get(reasoning, "generate_summary"); /* the older name */
+        summary = hearth_api_json_get(reasoning, "generate_summary"); /* the older name */
     }
     if (summary != NULL && !json_is_string(summary)) {
         return fail_type(job, "reasoning.summary", "auto, concise or detailed");
@@ -199,9 +199,9 @@ static bool read_caching(struct hearth_job *job, const json_t *body) {
         int64_t seconds;
     } times[] = {{"24h", 86400}, {"12h", 43200},   {"1h", 3600},    {"30m", 1800},
                  {"5m", 300},    {"in_memory", 0}, {"in-memory", 0}};
-    const json_t *retention = hearth_json_get(body, "prompt_cache_retention");
-    const json_t *options = hearth_json_get(body, "prompt_cache_options");
-    const json_t *asked[] = {retention, hearth_json_get(options, "ttl")};
+    const json_t *retention = hearth_api_json_get(body, "prompt_cache_retention");
+    const json_t *options = hearth_api_json_get(body, "prompt_cache_options");
+    const json_t *asked[] = {retention, hearth_api_json_get(options, "ttl")};
     static const char *const names[] = {"prompt_cache_retention", "prompt_cache_options"};
     int64_t longest = 0;
     if (options != NULL && !json_is_object(options)) {
@@ -222,20 +222,20 @@ static bool read_caching(struct hearth_job *job, const json_t *body) {
         }
     }
     if (longest > 0) { /* what ends with the last message */
-        job->generation.breakpoints[job->generation.breakpoint_count++] =
+        job->parsed.generation.breakpoints[job->parsed.generation.breakpoint_count++] =
             (struct hearth_breakpoint){.message = 0, .upto = SIZE_MAX, .ttl_us = longest * 1000000};
     }
     return true;
 }
 
 static bool read_options(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
-    const json_t *truncation = hearth_json_get(body, "truncation");
+    const json_t *truncation = hearth_api_json_get(body, "truncation");
     const char *word = json_string_value(truncation);
     if (truncation != NULL && (word == NULL || (strcmp(word, "auto") != 0 && strcmp(word, "disabled") != 0))) {
         return hearth_api_fail(&job->error, 400, word == NULL ? "invalid_type" : "invalid_value", "truncation",
                                "truncation must be auto or disabled");
     }
-    if (hearth_json_get(body, "prompt") != NULL) {
+    if (hearth_api_json_get(body, "prompt") != NULL) {
         return hearth_api_fail(&job->error, 400, "unsupported_parameter", "prompt",
                                "prompt: prompt templates are kept by OpenAI only; use instructions and input");
     }
@@ -244,8 +244,8 @@ static bool read_options(struct hearth_job *job, const json_t *body, struct hear
     response->stores = response->stores && (job->caller.scopes & HEARTH_SCOPE_SESSIONS) != 0;
     if (!read_bool(job, body, "store", &response->stores) ||
         !read_bool(job, body, "background", &response->background) ||
-        !hearth_metadata_check(hearth_json_get(body, "metadata"), &job->error) || !read_include(job, body, response) ||
-        !read_reasoning(job, body, response) || !read_caching(job, body)) {
+        !hearth_metadata_check(hearth_api_json_get(body, "metadata"), &job->error) ||
+        !read_include(job, body, response) || !read_reasoning(job, body, response) || !read_caching(job, body)) {
         return false;
     }
     if (response->locks && (response->stores || response->background) &&
@@ -260,7 +260,7 @@ static bool read_options(struct hearth_job *job, const json_t *body, struct hear
 }
 
 static bool read_instructions(struct hearth_job *job, const json_t *body) {
-    const json_t *instructions = hearth_json_get(body, "instructions");
+    const json_t *instructions = hearth_api_json_get(body, "instructions");
     if (instructions != NULL && !json_is_string(instructions)) {
         return fail_type(job, "instructions", "a string");
     }
@@ -276,15 +276,15 @@ static bool read_instructions(struct hearth_job *job, const json_t *body) {
         hearth_message_unref(message);
         return hearth_api_fail_nomem(&job->error);
     }
-    hearth_message_strip_lines(job->api, message);
-    if (!hearth_message_seal(message) || !hearth_history_add(&job->history, message)) {
+    hearth_api_message_strip_lines(job->api, message);
+    if (!hearth_message_seal(message) || !hearth_history_add(&job->resolved.history, message)) {
         return hearth_api_fail_nomem(&job->error);
     }
     return true;
 }
 
 static bool read_previous(struct hearth_job *job, const char *id) {
-    if (hearth_kept_from_turn(job, id, "previous_response_id")) {
+    if (hearth_api_stored_from_turn(job, id, "previous_response_id", &job->resolved, &job->error)) {
         return true;
     }
     if (job->error.status == 404) {
@@ -296,9 +296,9 @@ static bool read_previous(struct hearth_job *job, const char *id) {
 
 /* What the request goes on from. */
 static bool read_past(struct hearth_job *job, const json_t *body, struct hearth_response *response) {
-    const json_t *previous = hearth_json_get(body, "previous_response_id");
-    const json_t *conversation = hearth_json_get(body, "conversation");
-    const json_t *name = json_is_object(conversation) ? hearth_json_get(conversation, "id") : conversation;
+    const json_t *previous = hearth_api_json_get(body, "previous_response_id");
+    const json_t *conversation = hearth_api_json_get(body, "conversation");
+    const json_t *name = json_is_object(conversation) ? hearth_api_json_get(conversation, "id") : conversation;
     if (previous != NULL && !json_is_string(previous)) {
         return fail_type(job, "previous_response_id", "a string");
     }
@@ -319,7 +319,8 @@ static bool read_past(struct hearth_job *job, const json_t *body, struct hearth_
     if (response->locks && !hearth_conversation_lock(job, json_string_value(name), &response->lock)) {
         return false;
     }
-    if (hearth_kept_from_session(job, json_string_value(name), true, "conversation")) {
+    if (hearth_api_stored_from_session(job, json_string_value(name), true, "conversation", &job->resolved,
+                                       &job->error)) {
         return true;
     }
     if (job->error.status == 404) {
@@ -339,7 +340,7 @@ static double rounded(float value) {
 
 /* A member of the request, or another value where it says nothing. `other` is given up. */
 static json_t *said(const json_t *body, const char *name, json_t *other) {
-    json_t *value = hearth_json_get(body, name);
+    json_t *value = hearth_api_json_get(body, name);
     if (value == NULL) {
         return other;
     }
@@ -348,11 +349,11 @@ static json_t *said(const json_t *body, const char *name, json_t *other) {
 }
 
 static json_t *text_json(const json_t *body) {
-    json_t *text = json_copy(hearth_json_get(body, "text"));
+    json_t *text = json_copy(hearth_api_json_get(body, "text"));
     if (text == NULL) {
         text = json_object();
     }
-    if (hearth_json_get(text, "format") == NULL) {
+    if (hearth_api_json_get(text, "format") == NULL) {
         json_object_set_new(text, "format", json_pack("{s:s}", "type", "text"));
     }
     return text;
@@ -367,21 +368,22 @@ static bool make_echo(struct hearth_job *job, const json_t *body, struct hearth_
         "prompt_cache_options", "safety_identifier", "user",
         "top_logprobs",
     };
-    const struct hearth_sampling *sampling = &job->generation.sampling;
-    const json_t *reasoning = hearth_json_get(body, "reasoning"), *tier = hearth_json_get(body, "service_tier");
-    const char *conversation =
-        job->kept != NULL && hearth_json_get(body, "conversation") != NULL ? job->kept->session : NULL;
+    const struct hearth_sampling *sampling = &job->parsed.generation.sampling;
+    const json_t *reasoning = hearth_api_json_get(body, "reasoning"), *tier = hearth_api_json_get(body, "service_tier");
+    const char *conversation = job->resolved.stored != NULL && hearth_api_json_get(body, "conversation") != NULL
+                                   ? job->resolved.stored->session
+                                   : NULL;
     json_t *echo = json_pack(
         "{s:s, s:b, s:o, s:o, s:o, s:{s:O?, s:O?}, s:s, s:b, s:o, s:o, s:o, s:o, s:s}", "model",
-        job->generation.model != NULL ? job->generation.model : job->api->model_name, "background",
+        job->parsed.generation.model != NULL ? job->parsed.generation.model : job->api->model_name, "background",
         (int)response->background, "metadata", said(body, "metadata", json_object()), "parallel_tool_calls",
         said(body, "parallel_tool_calls", json_true()), "text", text_json(body), "reasoning", "effort",
-        hearth_json_get(reasoning, "effort"), "summary", hearth_json_get(reasoning, "summary"), "service_tier",
+        hearth_api_json_get(reasoning, "effort"), "summary", hearth_api_json_get(reasoning, "summary"), "service_tier",
         tier == NULL || strcmp(json_string_value(tier), "auto") == 0 ? "default" : json_string_value(tier), "store",
         (int)response->stores, "temperature",
-        said(body, "temperature", hearth_json_real(rounded(sampling->temperature))), "tool_choice",
+        said(body, "temperature", hearth_api_json_real(rounded(sampling->temperature))), "tool_choice",
         said(body, "tool_choice", json_string("auto")), "tools", said(body, "tools", json_array()), "top_p",
-        said(body, "top_p", hearth_json_real(rounded(sampling->top_p))), "truncation",
+        said(body, "top_p", hearth_api_json_real(rounded(sampling->top_p))), "truncation",
         response->truncates ? "auto" : "disabled");
     bool ok = echo != NULL;
     for (size_t i = 0; ok && i < sizeof same / sizeof same[0]; i++) {
@@ -398,42 +400,40 @@ static bool make_echo(struct hearth_job *job, const json_t *body, struct hearth_
 
 /* The request's own items: read, and kept for the store. */
 static bool read_items(struct hearth_job *job, const json_t *items, struct hearth_response *response) {
-    const size_t before = job->history.count;
-    if (job->kept != NULL || response->stores) {
-        struct hearth_kept *kept = hearth_kept_get(job);
-        if (kept == NULL) {
+    const size_t before = job->resolved.history.count;
+    if (job->resolved.stored != NULL || response->stores) {
+        struct hearth_api_stored *stored = hearth_api_stored_make(&job->resolved, &job->error);
+        if (stored == NULL) {
             return false;
         }
-        kept->first_new = before;
-        kept->system_apart = true;
+        stored->first_new = before;
+        stored->system_apart = true;
     }
-    if (!hearth_items_read(job, items, "input", false)) {
+    if (!hearth_api_items_read(job, items, "input", false, &job->resolved.history, &job->error)) {
         return false;
     }
-    if (job->history.count == 0 || (job->history.count == before && job->history.ends_empty)) {
+    if (job->resolved.history.count == 0 ||
+        (job->resolved.history.count == before && job->resolved.history.ends_empty)) {
         return hearth_api_fail(&job->error, 400, "missing_required_parameter", "input",
                                "input: a string or items are needed%s",
-                               job->history.ends_empty ? " that have any content" : "");
+                               job->resolved.history.ends_empty ? " that have any content" : "");
     }
     response->first_index = json_array_size(items);
-    return !response->stores || hearth_kept_keep(job, hearth_inputs_clean(items), true);
+    return !response->stores ||
+           hearth_api_stored_plan_write(job, hearth_inputs_clean(items), true, &job->resolved, &job->error);
 }
 
 static bool make_prompt(struct hearth_job *job, const struct hearth_response *response) {
-    struct hearth_api *api = job->api;
-    if (!hearth_chat_request_ready(job) || !hearth_shape_chat(job) ||
+    static const struct hearth_offers none;
+    struct hearth_api_resolved *resolved = &job->resolved;
+    struct hearth_api_error *error = &job->error;
+    if (!hearth_api_chat_begin(job, resolved, error) || !hearth_api_chat_end(job, resolved, error) ||
+        !hearth_history_resolve(job, resolved, error) || !hearth_api_constraint_of_chat(job, &job->rendered, error) ||
         !hearth_truncate_prompt(job, response->truncates)) {
-        static const struct hearth_offers none;
-        rename_error(&job->error, &none);
+        rename_error(error, &none);
         return false;
     }
-    if (api->script != NULL) {
-        int rc = hearth_script_reply(api->script, api->engine, &job->chat, &job->script, &job->scripted);
-        if (rc != HEARTH_OK) {
-            return hearth_api_fail_err(&job->error, rc, NULL);
-        }
-    }
-    return true;
+    return hearth_script_render(job, &job->rendered, error);
 }
 
 void hearth_response_destroy(void *state) {
@@ -464,7 +464,7 @@ bool hearth_responses_read(struct hearth_job *job, const json_t *body, const str
     if (response->names == NULL || response->output == NULL || response->extras == NULL) {
         return hearth_api_fail_nomem(&job->error);
     }
-    json_t *items = hearth_inputs_get(job, hearth_json_get(body, "input"), "input");
+    json_t *items = hearth_inputs_get(job, hearth_api_json_get(body, "input"), "input");
     const bool ok =
         items != NULL && read_chat(job, body, items, response->names) && read_options(job, body, response) &&
         read_instructions(job, body) && read_past(job, body, response) && read_items(job, items, response) &&

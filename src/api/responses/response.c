@@ -67,7 +67,7 @@ json_t *hearth_response_item(const json_t *item, const json_t *names, bool summa
         ok = add_logprobs(copy, logprobs);
     }
     ok = ok && (status == NULL || json_object_set(copy, "status", status) == 0);
-    json_t *printed = ok ? hearth_item_printed(copy, turn, index) : NULL;
+    json_t *printed = ok ? hearth_api_item_printed(copy, turn, index) : NULL;
     json_decref(copy);
     return printed;
 }
@@ -82,28 +82,39 @@ static json_t *text_logprobs(struct hearth_choice *choice) {
     return entries;
 }
 
-/* What an item of the output has besides what is stored of it; null: nothing. */
-static json_t *extra_of(struct hearth_job *job, const json_t *item, bool last) {
+json_t *hearth_response_extra(const struct hearth_job *job, const char *reasoning, size_t len, json_t *logprobs,
+                              bool cut) {
     const struct hearth_response *response = job->dialect_state;
-    struct hearth_choice *choice = &job->choices[0];
-    const char *type = json_string_value(json_object_get(item, "type"));
     json_t *extra = json_object();
-    if (strcmp(type, "reasoning") == 0 && response->encrypts) {
-        const char *text = choice->message->reasoning;
-        char *sealed = hearth_sealed_close(job->api, HEARTH_SEALED_REASONING, text, strlen(text));
+    if (reasoning != NULL && response->encrypts) {
+        char *sealed = hearth_api_sealed_close(job->api, HEARTH_SEALED_REASONING, reasoning, len);
         json_object_set_new(extra, "encrypted_content", sealed != NULL ? json_string(sealed) : NULL);
         free(sealed);
     }
-    if (strcmp(type, "message") == 0 && response->logprobs && choice->logprobs != NULL) {
-        json_object_set_new(extra, "logprobs", text_logprobs(choice));
+    if (logprobs != NULL) {
+        json_object_set(extra, "logprobs", logprobs);
     }
-    if (last && choice->cut) {
+    if (cut) {
         json_object_set_new(extra, "status", json_string("incomplete"));
     }
     if (json_object_size(extra) == 0) {
         json_decref(extra);
         return json_null();
     }
+    return extra;
+}
+
+/* The same of an item of a reply that is not streamed. */
+static json_t *extra_of(struct hearth_job *job, const json_t *item, bool last) {
+    const struct hearth_response *response = job->dialect_state;
+    struct hearth_choice *choice = &job->choices[0];
+    const char *type = json_string_value(json_object_get(item, "type"));
+    const char *reasoning = strcmp(type, "reasoning") == 0 ? choice->message->reasoning : NULL;
+    const bool logprobs = strcmp(type, "message") == 0 && response->logprobs && choice->logprobs != NULL;
+    json_t *entries = logprobs ? text_logprobs(choice) : NULL;
+    json_t *extra =
+        hearth_response_extra(job, reasoning, reasoning != NULL ? strlen(reasoning) : 0, entries, last && choice->cut);
+    json_decref(entries);
     return extra;
 }
 
@@ -114,10 +125,10 @@ bool hearth_response_fill_output(struct hearth_job *job) {
     if (response->completed_unix == 0) {
         response->completed_unix = hearth_clock_unix();
     }
-    if (job->generation.stream || json_array_size(response->output) > 0) {
+    if (job->parsed.generation.stream || json_array_size(response->output) > 0) {
         return true; /* printed as it came, or before */
     }
-    json_t *items = hearth_items_of_message(job->choices[0].message);
+    json_t *items = hearth_api_items_of_message(job->choices[0].message);
     bool ok = items != NULL;
     json_array_foreach(items, i, item) {
         json_t *extra = extra_of(job, item, i + 1 == json_array_size(items));
@@ -143,16 +154,16 @@ json_t *hearth_response_usage(const struct hearth_tally *tally) {
     const struct hearth_receipt *receipt = &tally->receipt;
     const json_int_t input = receipt->prompt_tokens, output = (json_int_t)tally->generated_tokens;
     return json_pack("{s:I, s:{s:I, s:I}, s:I, s:{s:I}, s:I}", "input_tokens", input, "input_tokens_details",
-                     "cached_tokens", (json_int_t)hearth_receipt_cached_tokens(receipt), "cache_write_tokens",
+                     "cached_tokens", (json_int_t)hearth_api_receipt_cached_tokens(receipt), "cache_write_tokens",
                      (json_int_t)receipt->computed_tokens, "output_tokens", output, "output_tokens_details",
                      "reasoning_tokens", (json_int_t)tally->reasoning_tokens, "total_tokens", input + output);
 }
 
 static json_t *receipt_json(const struct hearth_job *job, const struct hearth_tally *tally) {
-    json_t *receipt = hearth_receipt_json(tally);
-    if (receipt != NULL && job->kept != NULL && job->kept->dropped_messages > 0) {
+    json_t *receipt = hearth_api_receipt_json(tally);
+    if (receipt != NULL && job->resolved.stored != NULL && job->resolved.stored->dropped_messages > 0) {
         json_object_set_new(receipt, "truncated",
-                            json_pack("{s:I}", "messages", (json_int_t)job->kept->dropped_messages));
+                            json_pack("{s:I}", "messages", (json_int_t)job->resolved.stored->dropped_messages));
     }
     return receipt;
 }
@@ -167,13 +178,13 @@ bool hearth_response_add_cost(const struct hearth_job *job, json_t *object) {
 
 json_t *hearth_response_error(const struct hearth_api_error *error) {
     return json_pack("{s:s, s:o}", "code", error->status < 500 && error->code != NULL ? error->code : "server_error",
-                     "message", hearth_json_text(error->message.text, strlen(error->message.text)));
+                     "message", hearth_api_json_text(error->message.text, strlen(error->message.text)));
 }
 
 json_t *hearth_response_finished(json_t *object, struct hearth_digest id, int64_t created_unix,
                                  enum hearth_turn_status status, json_t *output) {
     char text[64];
-    hearth_id_print(text, sizeof text, "resp_", id, -1);
+    hearth_api_id_print(text, sizeof text, "resp_", id, -1);
     json_t *incomplete =
         status == HEARTH_TURN_INCOMPLETE ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null();
     json_t *fixed = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "id", text, "object", "response", "created_at",
@@ -211,26 +222,3 @@ json_t *hearth_response_json(struct hearth_job *job, enum hearth_turn_status sta
     json_t *output = last ? json_incref(response->output) : json_array();
     return hearth_response_finished(object, job->id_bits, job->created_unix, status, output);
 }
-
-/* ---- the dialect ---- */
-
-static json_t *whole(struct hearth_job *job) {
-    struct hearth_response *response = job->dialect_state;
-    hearth_conversation_unlock(&response->lock);
-    return hearth_response_json(job, hearth_response_status(job), true);
-}
-
-const struct hearth_dialect hearth_responses_dialect = {
-    .id_prefix = "resp_",
-    .begin = hearth_response_events_begin,
-    .delta = hearth_response_events_delta,
-    .end = hearth_response_events_end,
-    .finish = hearth_response_events_finish,
-    .fail = hearth_response_events_fail,
-    .overflow = hearth_response_events_overflow,
-    .ping = hearth_response_events_ping,
-    .whole = whole,
-    .begin_early = true,
-    .record = hearth_response_record,
-    .destroy = hearth_response_destroy,
-};

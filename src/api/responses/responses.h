@@ -12,17 +12,17 @@
 #ifndef HEARTH_API_RESPONSES_RESPONSES_H
 #define HEARTH_API_RESPONSES_RESPONSES_H
 
-#include "api/kept.h"
+#include "api/stored_turns.h"
 
-/* ---- items.c: besides what kept.h says ---- */
+/* ---- items.c: besides what stored_turns.h says ---- */
 
 /* What a summary begins with when it is read again. */
 #define HEARTH_SUMMARY_HEAD "This is a summary of the conversation so far:\n\n"
 
 /* Items without ids; NULL: out of memory. */
-json_t *hearth_item_text(enum hearth_role role, const char *text, size_t len);
-json_t *hearth_item_reasoning(const char *text, size_t len);
-json_t *hearth_item_call(const struct hearth_call *call);
+json_t *hearth_api_item_text(enum hearth_role role, const char *text, size_t len);
+json_t *hearth_api_item_reasoning(const char *text, size_t len);
+json_t *hearth_api_item_call(const struct hearth_call *call);
 
 /* ---- inputs.c ---- */
 
@@ -32,7 +32,7 @@ json_t *hearth_inputs_get(struct hearth_job *job, const json_t *value, const cha
 /* The same items, which have been read, in the one form in which they are stored. NULL: out of memory. */
 json_t *hearth_inputs_clean(const json_t *items);
 /* An item with its id. NULL: out of memory. */
-json_t *hearth_item_printed(const json_t *item, struct hearth_digest turn, size_t index);
+json_t *hearth_api_item_printed(const json_t *item, struct hearth_digest turn, size_t index);
 
 /* ---- tools.c ---- */
 
@@ -93,8 +93,6 @@ json_t *hearth_overflow_json(struct hearth_job *job);
 
 /* ---- response.c ---- */
 
-extern const struct hearth_dialect hearth_responses_dialect;
-
 /* The response as it stands; `last`: with its cost. NULL: out of memory. */
 json_t *hearth_response_json(struct hearth_job *job, enum hearth_turn_status status, bool last);
 /* Fills output and extras from the job's message, if that has not happened. */
@@ -104,6 +102,10 @@ enum hearth_turn_status hearth_response_status(const struct hearth_job *job);
 /* An item of the output as it is printed: `extra` may be NULL. */
 json_t *hearth_response_item(const json_t *item, const json_t *names, bool summarises, const json_t *extra,
                              struct hearth_digest turn, size_t index);
+/* What an item has besides what is stored of it: its reasoning, sealed, where it is one; log-probabilities, borrowed.
+ * JSON null: nothing. */
+json_t *hearth_response_extra(const struct hearth_job *job, const char *reasoning, size_t len, json_t *logprobs,
+                              bool cut);
 json_t *hearth_response_usage(const struct hearth_tally *tally);
 /* Adds usage, timings and receipt. */
 bool hearth_response_add_cost(const struct hearth_job *job, json_t *object);
@@ -139,22 +141,15 @@ bool hearth_list_add_turn(json_t *list, const struct hearth_turn *turn, bool out
  * is none), as job->response; of the last turn what went out only with `output`. Only turns of the page are read. */
 bool hearth_list_respond(struct hearth_job *job, struct hearth_digest end, bool output);
 
-/* ---- conversations.c ---- */
-
-struct hearth_conversation_lock;
-
-/* One response at a time: 409 while another one is running on this conversation. */
-bool hearth_conversation_lock(struct hearth_job *job, const char *name, struct hearth_conversation_lock **out);
-void hearth_conversation_unlock(struct hearth_conversation_lock **lock);
-
 /* ---- sealed.c ---- */
 
-enum hearth_sealed_kind { HEARTH_SEALED_REASONING, HEARTH_SEALED_SUMMARY };
+enum hearth_api_sealed_kind { HEARTH_SEALED_REASONING, HEARTH_SEALED_SUMMARY };
 
 /* Encrypts a text under the store's secret, in base64. NULL: out of memory, or no randomness. Caller frees. */
-char *hearth_sealed_close(const struct hearth_api *api, enum hearth_sealed_kind kind, const char *text, size_t len);
+char *hearth_api_sealed_close(const struct hearth_api *api, enum hearth_api_sealed_kind kind, const char *text,
+                              size_t len);
 /* NULL: it is not of that kind, not ours, or was changed. Caller frees. */
-char *hearth_sealed_open(const struct hearth_api *api, enum hearth_sealed_kind kind, const char *text);
+char *hearth_api_sealed_open(const struct hearth_api *api, enum hearth_api_sealed_kind kind, const char *text);
 
 /* ---- endpoints ---- */
 

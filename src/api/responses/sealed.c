@@ -17,7 +17,8 @@ enum { VERSION = 1, HEAD_BYTES = 2, FRAME_BYTES = HEAD_BYTES + HEARTH_SEAL_NONCE
 /* More than any text that was sealed here: OpenSSL counts in int. */
 #define SEALED_MAX ((size_t)256 << 20)
 
-char *hearth_sealed_close(const struct hearth_api *api, enum hearth_sealed_kind kind, const char *text, size_t len) {
+char *hearth_api_sealed_close(const struct hearth_api *api, enum hearth_api_sealed_kind kind, const char *text,
+                              size_t len) {
     struct hearth_seal *seal = NULL;
     char *out = NULL;
     if (len > SEALED_MAX || hearth_seal_create_from(api->secret, &seal, NULL) != HEARTH_OK) {
@@ -42,7 +43,7 @@ char *hearth_sealed_close(const struct hearth_api *api, enum hearth_sealed_kind 
 }
 
 /* Takes a frame apart, in place. */
-static char *open_frame(const struct hearth_api *api, enum hearth_sealed_kind kind, uint8_t *frame, size_t len) {
+static char *open_frame(const struct hearth_api *api, enum hearth_api_sealed_kind kind, uint8_t *frame, size_t len) {
     struct hearth_seal *seal = NULL;
     char *out = NULL;
     if (len < FRAME_BYTES || frame[0] != VERSION || frame[1] != (uint8_t)kind ||
@@ -69,7 +70,7 @@ static bool encodes_as(const uint8_t *frame, size_t len, const char *text) {
     return same;
 }
 
-char *hearth_sealed_open(const struct hearth_api *api, enum hearth_sealed_kind kind, const char *text) {
+char *hearth_api_sealed_open(const struct hearth_api *api, enum hearth_api_sealed_kind kind, const char *text) {
     const size_t len = strlen(text);
     size_t padding = 0;
     if (len == 0 || len % 4 != 0 || len > SEALED_MAX) {

@@ -38,7 +38,7 @@ static bool fail_tool(struct hearth_job *job, size_t index, const char *code, co
 /* Appends a function; it is given up. What an item brings may be there already: a search finds deferred tools. */
 static bool add(struct hearth_job *job, json_t *function, size_t from, struct hearth_offers *offers) {
     const char *name = json_string_value(json_object_get(function, "name"));
-    if (offers->of_items && name != NULL && hearth_tool_find(offers->tools, name) != NULL) {
+    if (offers->of_items && name != NULL && hearth_api_tool_find(offers->tools, name) != NULL) {
         json_decref(function);
         return true;
     }
@@ -62,10 +62,10 @@ static json_t *function_of(const json_t *tool) {
 
 /* A text tool; what its text must look like is said to the model. */
 static json_t *custom_of(const json_t *tool) {
-    const json_t *format = hearth_json_get(tool, "format");
-    const char *description = json_string_value(hearth_json_get(tool, "description"));
-    const char *syntax = json_string_value(hearth_json_get(format, "syntax"));
-    const char *definition = json_string_value(hearth_json_get(format, "definition"));
+    const json_t *format = hearth_api_json_get(tool, "format");
+    const char *description = json_string_value(hearth_api_json_get(tool, "description"));
+    const char *syntax = json_string_value(hearth_api_json_get(format, "syntax"));
+    const char *definition = json_string_value(hearth_api_json_get(format, "definition"));
     struct hearth_buf text = {0};
     bool ok = hearth_buf_text(&text, description != NULL ? description : "");
     if (ok && definition != NULL) {
@@ -75,8 +75,8 @@ static json_t *custom_of(const json_t *tool) {
     json_t *function = NULL;
     if (ok) {
         function = json_pack("{s:O*, s:o, s:{s:s, s:{s:{s:s}}, s:[s]}}", "name", json_object_get(tool, "name"),
-                             "description", hearth_json_text((const char *)text.data, text.len), "parameters", "type",
-                             "object", "properties", "input", "type", "string", "required", "input");
+                             "description", hearth_api_json_text((const char *)text.data, text.len), "parameters",
+                             "type", "object", "properties", "input", "type", "string", "required", "input");
     }
     hearth_buf_finish(&text);
     return function;
@@ -92,20 +92,20 @@ static bool note(struct hearth_job *job, json_t *names, const json_t *name, json
 
 static bool add_namespace(struct hearth_job *job, const json_t *space, size_t index, struct hearth_offers *offers,
                           json_t *names) {
-    const json_t *name = hearth_json_get(space, "name"), *tools = hearth_json_get(space, "tools");
+    const json_t *name = hearth_api_json_get(space, "name"), *tools = hearth_api_json_get(space, "tools");
     size_t i;
     json_t *tool;
     if (!json_is_string(name) || !json_is_array(tools)) {
         return fail_tool(job, index, "invalid_type", "a namespace needs a name and an array of tools");
     }
     json_array_foreach(tools, i, tool) {
-        const char *type = json_string_value(hearth_json_get(tool, "type"));
+        const char *type = json_string_value(hearth_api_json_get(tool, "type"));
         const bool custom = type != NULL && strcmp(type, "custom") == 0;
         json_t *what = json_pack("{s:O}", "namespace", (json_t *)(uintptr_t)name);
         if (what != NULL && custom) {
             json_object_set_new(what, "custom", json_true());
         }
-        if (!note(job, names, hearth_json_get(tool, "name"), what) ||
+        if (!note(job, names, hearth_api_json_get(tool, "name"), what) ||
             !add(job, custom ? custom_of(tool) : function_of(tool), index, offers)) {
             return false;
         }
@@ -115,7 +115,7 @@ static bool add_namespace(struct hearth_job *job, const json_t *space, size_t in
 
 static bool add_tool(struct hearth_job *job, const json_t *tool, size_t index, struct hearth_offers *offers,
                      json_t *names) {
-    const json_t *given = hearth_json_get(tool, "type");
+    const json_t *given = hearth_api_json_get(tool, "type");
     const char *type = json_string_value(given);
     char what[128];
     if (!json_is_object(tool)) {
@@ -129,7 +129,7 @@ static bool add_tool(struct hearth_job *job, const json_t *tool, size_t index, s
         return add(job, function_of(tool), index, offers);
     }
     if (strcmp(type, "custom") == 0) {
-        return note(job, names, hearth_json_get(tool, "name"), json_pack("{s:b}", "custom", 1)) &&
+        return note(job, names, hearth_api_json_get(tool, "name"), json_pack("{s:b}", "custom", 1)) &&
                add(job, custom_of(tool), index, offers);
     }
     if (strcmp(type, "namespace") == 0) {
@@ -157,7 +157,7 @@ static bool add_tools(struct hearth_job *job, const json_t *tools, struct hearth
 
 /* The choice in the chat's form; the value is borrowed, a new reference returned. NULL: out of memory. */
 static json_t *choice_of(json_t *choice) {
-    const char *type = json_string_value(hearth_json_get(choice, "type"));
+    const char *type = json_string_value(hearth_api_json_get(choice, "type"));
     if (type != NULL && strcmp(type, "allowed_tools") == 0) {
         return json_pack("{s:s, s:{s:O*, s:O*}}", "type", type, "allowed_tools", "mode",
                          json_object_get(choice, "mode"), "tools", json_object_get(choice, "tools"));
@@ -170,18 +170,18 @@ static json_t *choice_of(json_t *choice) {
 
 bool hearth_offers_read(struct hearth_job *job, const json_t *body, const json_t *items, struct hearth_offers *offers,
                         json_t *names, json_t *chat) {
-    json_t *choice = hearth_json_get(body, "tool_choice");
+    json_t *choice = hearth_api_json_get(body, "tool_choice");
     size_t i;
     json_t *item;
-    if (!add_tools(job, hearth_json_get(body, "tools"), offers, names)) {
+    if (!add_tools(job, hearth_api_json_get(body, "tools"), offers, names)) {
         return false;
     }
     offers->of_items = true;
     json_array_foreach(items, i, item) {
-        const char *type = json_string_value(hearth_json_get(item, "type"));
+        const char *type = json_string_value(hearth_api_json_get(item, "type"));
         const bool brings =
             type != NULL && (strcmp(type, "additional_tools") == 0 || strcmp(type, "tool_search_output") == 0);
-        if (brings && !add_tools(job, hearth_json_get(item, "tools"), offers, names)) {
+        if (brings && !add_tools(job, hearth_api_json_get(item, "tools"), offers, names)) {
             return false;
         }
     }

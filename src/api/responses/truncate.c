@@ -35,17 +35,17 @@ static size_t find_cut(const struct hearth_history *history, size_t system, size
 
 /* Takes messages [system, cut) out of the history. */
 static void leave_out(struct hearth_job *job, size_t system, size_t cut) {
-    struct hearth_history *history = &job->history;
+    struct hearth_history *history = &job->resolved.history;
     for (size_t i = system; i < cut; i++) {
         hearth_message_unref(history->messages[i]);
     }
     memmove(&history->messages[system], &history->messages[cut], (history->count - cut) * sizeof *history->messages);
     history->count -= cut - system;
-    job->chat.request.messages = history->messages;
-    job->chat.request.message_count = history->count;
-    if (job->kept != NULL) {
-        job->kept->dropped_messages += cut - system;
-        job->kept->same_config = false; /* the stored tokens are those of the whole */
+    job->resolved.request.messages = history->messages;
+    job->resolved.request.message_count = history->count;
+    if (job->resolved.stored != NULL) {
+        job->resolved.stored->dropped_messages += cut - system;
+        job->resolved.stored->same_config = false; /* the stored tokens are those of the whole */
     }
 }
 
@@ -55,11 +55,12 @@ static bool too_long(const struct hearth_job *job, bool made) {
 
 /* Forgets the prompt that was made. */
 static void unmake(struct hearth_job *job) {
-    struct hearth_prompt *prompt = &job->generation.prompts[0];
-    hearth_conversation_destroy(job);
+    struct hearth_api_prompt *prompt = &job->rendered.prompts[0];
+    hearth_conversation_destroy(job->api, job->rendered.conversation);
+    job->rendered.conversation = NULL;
     hearth_tokens_finish(&prompt->tokens);
     prompt->mark_count = 0;
-    job->generation.pin_count = 0; /* they stand in its tokens */
+    job->rendered.pin_count = 0; /* they stand in its tokens */
 }
 
 /* Where the history is cut so that `bytes` go at the least, or as much as can go; 0: nothing can. */
@@ -83,16 +84,16 @@ static size_t bytes_of(const struct hearth_history *history, size_t first, size_
 }
 
 bool hearth_truncate_prompt(struct hearth_job *job, bool truncates) {
-    struct hearth_history *history = &job->history;
+    struct hearth_history *history = &job->resolved.history;
     const size_t ctx = job->api->engine->caps.ctx_tokens, step = ctx / 4 * TOKEN_BYTES;
     size_t target = 0, gone_bytes = 0, gone = 0;
     bool guessed = false;
-    job->generation.room_tokens = hearth_prompt_room(job->api, job->generation.max_tokens);
-    bool made = hearth_history_prompt(job, &job->chat.request, &job->error);
+    job->parsed.generation.room_tokens = hearth_api_prompt_room(job->api, job->parsed.generation.max_tokens);
+    bool made = hearth_history_prompt(job, &job->rendered, &job->error);
     const size_t system = hearth_history_system_count(history);
     while (truncates && too_long(job, made)) {
         /* Text that is far too long is not tokenised; the error says how many tokens it has at the least. */
-        const size_t counted = job->generation.prompts[0].tokens.n, most = ctx - job->error.room_tokens;
+        const size_t counted = job->rendered.prompts[0].tokens.n, most = ctx - job->error.room_tokens;
         const size_t tokens = counted > 0 ? counted : job->error.prompt_tokens;
         if (!guessed && tokens > most) { /* from then on step by step */
             const size_t bytes = bytes_of(history, 0, history->count);
@@ -110,7 +111,8 @@ bool hearth_truncate_prompt(struct hearth_job *job, bool truncates) {
         gone += cut - system;
         unmake(job);
         leave_out(job, system, cut);
-        made = hearth_history_prompt(job, &job->chat.request, &job->error);
+        made = hearth_history_resolve(job, &job->resolved, &job->error) &&
+               hearth_history_prompt(job, &job->rendered, &job->error);
     }
     if (gone > 0) {
         hearth_log(HEARTH_LOG_INFO, "api: %zu messages are left out of a prompt that is longer than the context", gone);

@@ -18,7 +18,7 @@
  *
  * What the client has not sent is the session's: system text, tools (which are described, and cannot be called: the
  * client does not know them). */
-#include "api/kept.h"
+#include "api/stored_turns.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -63,22 +63,14 @@ static size_t common(const struct hearth_history *a, size_t i, const struct hear
 
 static bool same_system(const struct hearth_history *sent, size_t lead, const json_t *config) {
     struct hearth_history kept = {0};
-    const bool same = hearth_kept_add_system(&kept, config) && kept.count == lead && common(sent, 0, &kept, 0) == lead;
+    const bool same =
+        hearth_api_stored_add_system(&kept, config) && kept.count == lead && common(sent, 0, &kept, 0) == lead;
     hearth_history_finish(&kept);
     return same;
 }
 
-static bool append(struct hearth_history *to, const struct hearth_history *from, size_t first, size_t end) {
-    for (size_t i = first; i < end; i++) {
-        if (!hearth_history_add(to, hearth_message_ref(from->messages[i]))) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* What the messages that were sent are, beside the session's. */
-struct reading {
+struct sent_reading {
     bool aside;       /* not a part of the session */
     size_t turns;     /* of the session that stay */
     size_t first_new; /* index into what was sent */
@@ -108,11 +100,11 @@ static size_t overlap(const struct past *past, const struct hearth_history *sent
     return 0;
 }
 
-static struct reading read_sent(const struct past *past, size_t turn_count, const struct hearth_history *sent,
-                                size_t lead) {
+static struct sent_reading read_sent(const struct past *past, size_t turn_count, const struct hearth_history *sent,
+                                     size_t lead) {
     const size_t same = common(&past->history, 0, sent, lead), end = end_of(sent, lead), news = end - lead;
     const bool replies = has_reply(sent, lead, end);
-    struct reading reading = {.turns = turn_count, .first_new = lead};
+    struct sent_reading reading = {.turns = turn_count, .first_new = lead};
     const size_t again = same == 0 ? overlap(past, sent, lead) : 0;
     if (again > 0) {
         reading.first_new = lead + again;
@@ -125,109 +117,111 @@ static struct reading read_sent(const struct past *past, size_t turn_count, cons
     return reading;
 }
 
-/* Puts the conversation together in job->history: system text, the session's messages, what is new. */
-static bool put_together(struct hearth_job *job, const struct past *past, struct hearth_history *sent, size_t lead,
-                         const struct reading *reading) {
-    struct hearth_kept *kept = job->kept;
+/* Puts the conversation together in out->history: system text, the session's messages, what is new. */
+static bool put_together(const struct past *past, const struct hearth_history *sent, size_t lead,
+                         const struct sent_reading *reading, struct hearth_api_resolved *out,
+                         struct hearth_api_error *error) {
+    struct hearth_api_stored *stored = out->stored;
     const size_t stays = reading->turns > 0 ? past->ends[reading->turns - 1] : 0;
-    const bool ok =
-        (lead > 0 ? append(&job->history, sent, 0, lead) : hearth_kept_add_system(&job->history, past->config)) &&
-        append(&job->history, &past->history, 0, stays) && append(&job->history, sent, reading->first_new, sent->count);
-    const size_t system = job->history.count - stays - (sent->count - reading->first_new);
-    kept->line_messages = stays;
-    kept->first_new = system + stays;
-    kept->exact_messages = kept->line.tokens_turns > 0 ? system + past->ends[kept->line.tokens_turns - 1] : 0;
-    return ok || hearth_api_fail_nomem(&job->error);
+    const bool ok = (lead > 0 ? hearth_history_append(&out->history, sent, 0, lead)
+                              : hearth_api_stored_add_system(&out->history, past->config)) &&
+                    hearth_history_append(&out->history, &past->history, 0, stays) &&
+                    hearth_history_append(&out->history, sent, reading->first_new, sent->count);
+    const size_t system = out->history.count - stays - (sent->count - reading->first_new);
+    stored->line_messages = stays;
+    stored->first_new = system + stays;
+    stored->exact_messages = stored->line.tokens_turns > 0 ? system + past->ends[stored->line.tokens_turns - 1] : 0;
+    return ok || hearth_api_fail_nomem(error);
 }
 
-static bool inherit_tools(struct hearth_job *job, const json_t *body, const json_t *config) {
-    struct hearth_chat_options *options = &job->chat;
+static bool inherit_tools(const struct hearth_job *job, const json_t *config, struct hearth_api_resolved *out,
+                          struct hearth_api_error *error) {
     json_t *tools = json_object_get(config, "tools");
-    if (options->tools != NULL || json_array_size(tools) == 0 || json_object_get(body, "tools") != NULL) {
+    if (out->tools != NULL || json_array_size(tools) == 0 || job->parsed.has_tools) {
         return true;
     }
-    options->tools = json_deep_copy(tools);
-    options->request.tools = options->tools;
-    options->request.tool_choice = HEARTH_TOOLS_NONE;
-    return options->tools != NULL || hearth_api_fail_nomem(&job->error);
+    out->tools = json_deep_copy(tools);
+    out->request.tools = out->tools;
+    out->request.tool_choice = HEARTH_TOOLS_NONE;
+    return out->tools != NULL || hearth_api_fail_nomem(error);
 }
 
-/* Loads the session as it stands into `past`; its line stays in job->kept. */
-static bool load_past(struct hearth_job *job, struct hearth_digest head, struct past *past, const char *param) {
-    struct hearth_kept *kept = job->kept;
-    if (!hearth_kept_load_line(job, head, kept->session, param)) {
+/* Loads the session as it stands into `past`; its line stays in out->stored. */
+static bool load_past(const struct hearth_job *job, struct hearth_digest head, struct past *past, const char *param,
+                      struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    struct hearth_api_stored *stored = out->stored;
+    if (!hearth_api_stored_load_line(job, head, stored->session, param, out, error)) {
         return false;
     }
-    past->ends = calloc(kept->line.count, sizeof *past->ends);
-    past->config = hearth_kept_config_json(&kept->line.turns[kept->line.count - 1]);
+    past->ends = calloc(stored->line.count, sizeof *past->ends);
+    past->config = hearth_api_stored_config_json(&stored->line.turns[stored->line.count - 1]);
     if (past->ends == NULL) {
-        return hearth_api_fail_nomem(&job->error);
+        return hearth_api_fail_nomem(error);
     }
-    const bool ok = hearth_kept_add_line(job, past->ends, param);
-    past->history = job->history;
-    job->history = (struct hearth_history){0};
+    const bool ok = hearth_api_stored_add_line(job, past->ends, param, out, error);
+    past->history = out->history;
+    out->history = (struct hearth_history){0};
     return ok;
 }
 
 /* The line only up to the turn that the request goes on from. At one that was deleted no fork can begin: then nothing
  * of the line stays, for the client has sent it all. */
-static bool shorten_line(struct hearth_job *job, struct reading *reading, size_t lead, const char *param) {
-    struct hearth_kept *kept = job->kept;
-    if (reading->turns == kept->line.count) {
+static bool shorten_line(const struct hearth_job *job, struct sent_reading *reading, size_t lead, const char *param,
+                         struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    struct hearth_api_stored *stored = out->stored;
+    if (reading->turns == stored->line.count) {
         return true;
     }
     if (reading->turns > 0) {
-        if (hearth_kept_load_line(job, kept->line.turns[reading->turns - 1].id, kept->session, param)) {
+        if (hearth_api_stored_load_line(job, stored->line.turns[reading->turns - 1].id, stored->session, param, out,
+                                        error)) {
             return true;
         }
-        if (job->error.status != 404) {
+        if (error->status != 404) {
             return false;
         }
         reading->turns = 0;
         reading->first_new = lead;
     }
-    hearth_line_finish(&kept->line);
+    hearth_line_finish(&stored->line);
     return true;
 }
 
-static bool attach(struct hearth_job *job, const json_t *body, struct hearth_digest head, const char *param) {
-    struct hearth_kept *kept = job->kept;
-    struct hearth_history sent = job->history;
+static bool attach(const struct hearth_job *job, struct hearth_digest head, struct hearth_api_resolved *out,
+                   struct hearth_api_error *error) {
+    const struct hearth_history *sent = &job->parsed.history;
+    const char *param = job->parsed.session_param;
     struct past past = {0};
-    const size_t lead = hearth_history_system_count(&sent);
-    job->history = (struct hearth_history){0};
-    bool ok = load_past(job, head, &past, param);
+    const size_t lead = hearth_history_system_count(sent);
+    bool ok = load_past(job, head, &past, param, out, error);
     if (ok) {
-        struct reading reading = read_sent(&past, kept->line.count, &sent, lead);
+        struct sent_reading reading = read_sent(&past, out->stored->line.count, sent, lead);
         if (reading.aside) {
-            hearth_kept_destroy(job);
-            ok = append(&job->history, &sent, 0, sent.count) || hearth_api_fail_nomem(&job->error);
+            hearth_api_stored_destroy(&out->stored);
+            ok = hearth_history_append(&out->history, sent, 0, sent->count) || hearth_api_fail_nomem(error);
         } else {
-            ok = shorten_line(job, &reading, lead, param) && put_together(job, &past, &sent, lead, &reading) &&
-                 inherit_tools(job, body, past.config);
+            ok = shorten_line(job, &reading, lead, param, out, error) &&
+                 put_together(&past, sent, lead, &reading, out, error) && inherit_tools(job, past.config, out, error);
         }
     }
-    job->history.ends_empty = sent.ends_empty;
-    hearth_history_finish(&sent);
     past_finish(&past);
-    return ok && (job->kept == NULL || hearth_kept_keep(job, NULL, true));
+    return ok && (out->stored == NULL || hearth_api_stored_plan_write(job, NULL, true, out, error));
 }
 
-bool hearth_kept_attach_session(struct hearth_job *job, const json_t *body) {
-    const json_t *given = hearth_json_get(body, "session_id");
-    const char *name = json_string_value(given), *param = given != NULL ? "session_id" : "x-session-id";
-    struct hearth_digest head;
-    if (given != NULL && (name == NULL || strlen(name) != json_string_length(given))) {
-        return hearth_api_fail(&job->error, 400, "invalid_type", param, "session_id must be a string");
-    }
-    if (name == NULL && (name = job->session_header) == NULL) {
-        return true;
-    }
-    if (!hearth_kept_name_session(job, name, param) || !hearth_kept_find_head(job, false, param, &head)) {
+bool hearth_api_stored_attach_session(const struct hearth_job *job, struct hearth_api_resolved *out,
+                                      struct hearth_api_error *error) {
+    const struct hearth_history *sent = &job->parsed.history;
+    const char *name = job->parsed.session, *param = job->parsed.session_param;
+    struct hearth_digest head = {0, 0};
+    if (name != NULL && (!hearth_api_stored_name_session(job, name, param, out, error) ||
+                         !hearth_api_stored_find_head(job, false, param, &head, out, error))) {
         return false;
     }
-    if (hearth_digest_equal(head, (struct hearth_digest){0, 0})) {
-        return hearth_kept_keep(job, NULL, true);
-    }
-    return attach(job, body, head, param);
+    const bool ok =
+        !hearth_digest_is_zero(head)
+            ? attach(job, head, out, error)
+            : (hearth_history_append(&out->history, sent, 0, sent->count) || hearth_api_fail_nomem(error)) &&
+                  (name == NULL || hearth_api_stored_plan_write(job, NULL, true, out, error));
+    out->history.ends_empty = sent->ends_empty;
+    return ok;
 }

@@ -1,26 +1,24 @@
 /* /v1/sessions: conversations by name. They are the same ones as OpenAI's conversations, seen from outside of any
  * dialect: list, look, fork, warm, delete. What was said in them is at /v1/conversations/{name}/items. */
-#include "api/kept.h"
+#include "api/stored_turns.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static json_t *session_json(const struct hearth_session *session) {
     char head[64];
-    const bool begun = !hearth_digest_equal(session->head, (struct hearth_digest){0, 0});
-    json_t *metadata = session->metadata.len > 0 ? hearth_json_load((const char *)session->metadata.data,
-                                                                    session->metadata.len, JSON_ALLOW_NUL, NULL)
-                                                 : json_object();
-    hearth_id_print(head, sizeof head, "turn_", session->head, -1);
+    const bool begun = !hearth_digest_is_zero(session->head);
+    hearth_api_id_print(head, sizeof head, "turn_", session->head, -1);
     return json_pack("{s:o, s:s, s:I, s:I, s:o, s:I, s:I, s:o}", "id",
-                     hearth_json_text(session->name, strlen(session->name)), "object", "session", "created_at",
+                     hearth_api_json_text(session->name, strlen(session->name)), "object", "session", "created_at",
                      (json_int_t)(session->created_us / 1000000), "last_used_at",
                      (json_int_t)(session->used_us / 1000000), "head", begun ? json_string(head) : json_null(), "turns",
-                     (json_int_t)session->turns, "tokens", (json_int_t)session->tokens, "metadata", metadata);
+                     (json_int_t)session->turns, "tokens", (json_int_t)session->tokens, "metadata",
+                     hearth_metadata_json(&session->metadata));
 }
 
 static bool fail_session(struct hearth_job *job, int err, const char *name, const struct hearth_errmsg *msg) {
-    if (hearth_kept_fail_away(job, err, "conversation", "session_id", name != NULL ? name : "")) {
+    if (hearth_api_stored_fail_away(job, err, "conversation", "session_id", name != NULL ? name : "", &job->error)) {
         return false;
     }
     if (err == HEARTH_ERR_NOT_FOUND) {
@@ -43,17 +41,17 @@ static bool respond_session(struct hearth_job *job, const char *name) {
 
 /* A name from the body, or one that is made up. False: it is no name. */
 static bool read_name(struct hearth_job *job, const json_t *body, char out[HEARTH_SESSION_NAME_MAX + 1]) {
-    const json_t *given = hearth_json_get(body, "name");
-    given = given != NULL ? given : hearth_json_get(body, "id");
+    const json_t *given = hearth_api_json_get(body, "name");
+    given = given != NULL ? given : hearth_api_json_get(body, "id");
     if (given == NULL) {
-        hearth_id_print(out, HEARTH_SESSION_NAME_MAX + 1, "conv_", hearth_turn_new_id(), -1);
+        hearth_api_id_print(out, HEARTH_SESSION_NAME_MAX + 1, "conv_", hearth_turn_new_id(), -1);
         return true;
     }
     const char *text = json_string_value(given);
     if (text == NULL || strlen(text) != json_string_length(given)) {
         return hearth_api_fail(&job->error, 400, "invalid_type", "name", "name must be a string");
     }
-    if (!hearth_kept_name_session(job, text, "name")) {
+    if (!hearth_api_stored_name_session(job, text, "name", &job->resolved, &job->error)) {
         return false;
     }
     snprintf(out, HEARTH_SESSION_NAME_MAX + 1, "%s", text);
@@ -71,20 +69,12 @@ static bool make_session(struct hearth_job *job, const struct hearth_session *se
     return err == HEARTH_OK ? respond_session(job, session->name) : fail_session(job, err, session->name, &msg);
 }
 
-bool hearth_sessions_create_prepare(struct hearth_job *job, const json_t *body) {
+bool hearth_api_sessions_create_prepare(struct hearth_job *job, const json_t *body) {
     char name[HEARTH_SESSION_NAME_MAX + 1];
     struct hearth_session session = {.name = name, .owner = job->owner, .quota = job->caller.stored};
-    json_t *metadata = hearth_json_get(body, "metadata");
-    if (!hearth_metadata_check(metadata, &job->error)) {
-        return false;
-    }
-    if (!hearth_key_limits_store(job, true) || !read_name(job, body, name)) {
-        return false;
-    }
-    if (metadata != NULL && !hearth_json_write(json_incref(metadata), &session.metadata)) {
-        return hearth_api_fail_nomem(&job->error);
-    }
-    const bool ok = make_session(job, &session);
+    const bool ok = hearth_metadata_read(body, &session.metadata, &job->error) &&
+                    hearth_key_limits_store(job, true, &job->error) && read_name(job, body, name) &&
+                    make_session(job, &session);
     hearth_buf_finish(&session.metadata);
     return ok;
 }
@@ -106,7 +96,7 @@ static json_t *stored_json(const struct hearth_job *job, const struct hearth_ses
     return value;
 }
 
-bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
+bool hearth_api_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
     enum { PAGE = 100, PAGE_MAX = 1000, METADATA_BYTES = 1 << 20 };
     bool more = false;
     char *limit = hearth_job_query(job, "limit"), *after = hearth_job_query(job, "after"), *end = limit;
@@ -148,7 +138,7 @@ bool hearth_sessions_list_prepare(struct hearth_job *job, const json_t *body) {
                                              stored_json(job, &has)));
 }
 
-bool hearth_sessions_get_prepare(struct hearth_job *job, const json_t *body) {
+bool hearth_api_sessions_get_prepare(struct hearth_job *job, const json_t *body) {
     char *name = hearth_job_param(job, 0);
     (void)body;
     const bool ok = respond_session(job, name);
@@ -156,17 +146,17 @@ bool hearth_sessions_get_prepare(struct hearth_job *job, const json_t *body) {
     return ok;
 }
 
-bool hearth_sessions_delete_prepare(struct hearth_job *job, const json_t *body) {
+bool hearth_api_sessions_delete_prepare(struct hearth_job *job, const json_t *body) {
     char *name = hearth_job_param(job, 0);
     (void)body;
-    const uint32_t turns = hearth_kept_count_turns(job, name);
+    const uint32_t turns = hearth_api_stored_count_turns(job, name);
     const int err = name != NULL ? hearth_session_delete(job->api->store, job->owner, name) : HEARTH_ERR_NOMEM;
     bool ok = err == HEARTH_OK || fail_session(job, err, name, NULL);
     if (ok) {
         hearth_access_log_deleted(job, "session", name, turns);
-        hearth_keeper_wake(job->api->keeper);
-        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_json_text(name, strlen(name)), "object",
-                                               "session.deleted", "deleted", 1));
+        hearth_api_deletion_worker_wake(job->api->deletion_worker);
+        ok = hearth_job_respond(job, json_pack("{s:o, s:s, s:b}", "id", hearth_api_json_text(name, strlen(name)),
+                                               "object", "session.deleted", "deleted", 1));
     }
     free(name);
     return ok;
@@ -174,7 +164,7 @@ bool hearth_sessions_delete_prepare(struct hearth_job *job, const json_t *body) 
 
 /* Where a fork begins: the session's head, or a turn of its line. */
 static bool fork_head(struct hearth_job *job, const json_t *body, struct hearth_session *session) {
-    const json_t *turn = hearth_json_get(body, "turn");
+    const json_t *turn = hearth_api_json_get(body, "turn");
     struct hearth_digest id;
     struct hearth_line line;
     int index;
@@ -182,7 +172,7 @@ static bool fork_head(struct hearth_job *job, const json_t *body, struct hearth_
     if (turn == NULL) {
         return true;
     }
-    if (!json_is_string(turn) || !hearth_id_parse(json_string_value(turn), &id, &index)) {
+    if (!json_is_string(turn) || !hearth_api_id_parse(json_string_value(turn), &id, &index)) {
         return hearth_api_fail(&job->error, 400, "invalid_value", "turn",
                                "turn must be the id of a turn or a response");
     }
@@ -198,7 +188,7 @@ static bool fork_head(struct hearth_job *job, const json_t *body, struct hearth_
                                     json_string_value(turn));
 }
 
-bool hearth_sessions_fork_prepare(struct hearth_job *job, const json_t *body) {
+bool hearth_api_sessions_fork_prepare(struct hearth_job *job, const json_t *body) {
     char *from = hearth_job_param(job, 0);
     char name[HEARTH_SESSION_NAME_MAX + 1];
     struct hearth_session session;
@@ -223,74 +213,74 @@ bool hearth_sessions_fork_prepare(struct hearth_job *job, const json_t *body) {
 
 /* ---- warm ---- */
 
-static json_t *warm_whole(struct hearth_job *job) {
+static json_t *prefetch_whole(struct hearth_job *job) {
     struct hearth_tally tally;
     hearth_tally_job(job, &tally);
-    return json_pack("{s:s, s:s, s:I, s:o}", "id", job->kept->session, "object", "session.warm", "tokens",
-                     (json_int_t)job->choices[0].receipt.prompt_tokens, "hearth", hearth_receipt_json(&tally));
+    return json_pack("{s:s, s:s, s:I, s:o}", "id", job->resolved.stored->session, "object", "session.warm", "tokens",
+                     (json_int_t)job->choices[0].receipt.prompt_tokens, "hearth", hearth_api_receipt_json(&tally));
 }
 
-static const struct hearth_dialect warm_dialect = {.id_prefix = "warm_", .whole = warm_whole};
+static const struct hearth_dialect prefetch_dialect = {.id_prefix = "warm_", .whole = prefetch_whole};
 
-/* The conversation rendered anew: nobody knows its tokens, or they were another model's. */
-static bool warm_rendered(struct hearth_job *job) {
-    struct hearth_chat_options *options = &job->chat;
-    json_t *config = hearth_kept_config_json(&job->kept->line.turns[job->kept->line.count - 1]);
+/* The conversation rendered anew: its tokens are not known, or they were another model's. */
+static bool render_prefetch(struct hearth_job *job) {
+    struct hearth_api_chat_options *options = &job->parsed.chat;
+    struct hearth_api_resolved *resolved = &job->resolved;
+    struct hearth_api_error *error = &job->error;
+    json_t *config = hearth_api_stored_config_json(&resolved->stored->line.turns[resolved->stored->line.count - 1]);
     json_t *body = json_object();
     json_t *tools = json_object_get(config, "tools"), *kwargs = json_object_get(config, "kwargs");
-    struct hearth_history past = job->history;
-    job->history = (struct hearth_history){0};
+    struct hearth_history past = resolved->history;
+    resolved->history = (struct hearth_history){0};
     bool ok = body != NULL && (tools == NULL || json_object_set(body, "tools", tools) == 0) &&
               (kwargs == NULL || json_object_set(body, "chat_template_kwargs", kwargs) == 0);
-    ok = ok ? hearth_tools_read(job->api, body, options, &job->error) &&
-                  hearth_reasoning_read(job->api, body, options, &job->error)
-            : hearth_api_fail_nomem(&job->error);
-    if (ok && !hearth_kept_add_system(&job->history, config)) {
-        ok = hearth_api_fail_nomem(&job->error);
-    }
-    for (size_t i = 0; ok && i < past.count; i++) {
-        ok = hearth_history_add(&job->history, hearth_message_ref(past.messages[i])) ||
-             hearth_api_fail_nomem(&job->error);
+    ok = ok ? hearth_api_tools_read(job->api, body, options, error) &&
+                  hearth_api_reasoning_read(job->api, body, options, error)
+            : hearth_api_fail_nomem(error);
+    if (ok && (!hearth_api_stored_add_system(&resolved->history, config) ||
+               !hearth_history_append(&resolved->history, &past, 0, past.count))) {
+        ok = hearth_api_fail_nomem(error);
     }
     options->request.no_generation_prompt = true;
     options->request.thinking = options->request.thinking && !json_is_false(json_object_get(config, "thinking"));
-    ok = ok && hearth_chat_request_ready(job) && hearth_history_prompt(job, &options->request, &job->error);
+    ok = ok && hearth_api_chat_begin(job, resolved, error) && hearth_api_chat_end(job, resolved, error) &&
+         hearth_history_resolve(job, resolved, error) && hearth_history_prompt(job, &job->rendered, error);
     hearth_history_finish(&past);
     json_decref(body);
     json_decref(config);
     return ok;
 }
 
-bool hearth_sessions_warm_prepare(struct hearth_job *job, const json_t *body) {
-    struct hearth_generation *generation = &job->generation;
+bool hearth_api_sessions_prefetch_prepare(struct hearth_job *job, const json_t *body) {
+    struct hearth_generation *generation = &job->parsed.generation;
     char *name = hearth_job_param(job, 0);
     (void)body;
-    bool ok =
-        name != NULL ? hearth_kept_from_session(job, name, true, "session_id") : hearth_api_fail_nomem(&job->error);
+    bool ok = name != NULL ? hearth_api_stored_from_session(job, name, true, "session_id", &job->resolved, &job->error)
+                           : hearth_api_fail_nomem(&job->error);
     free(name);
     if (!ok || !hearth_generation_read(job->api, NULL, false, generation, &job->error) ||
-        !hearth_generation_alloc_prompts(generation, 1, &job->error)) {
+        !hearth_api_prompts_alloc(1, &job->rendered, &job->error)) {
         return false;
     }
-    const struct hearth_line *line = &job->kept->line;
+    const struct hearth_line *line = &job->resolved.stored->line;
     if (line->count == 0) {
-        return hearth_job_respond(
-            job, json_pack("{s:s, s:s, s:i}", "id", job->kept->session, "object", "session.warm", "tokens", 0));
+        return hearth_job_respond(job, json_pack("{s:s, s:s, s:i}", "id", job->resolved.stored->session, "object",
+                                                 "session.warm", "tokens", 0));
     }
     generation->max_tokens = 0;
     const struct hearth_turn *last = &line->turns[line->count - 1];
-    if (!hearth_digest_equal(last->model, (struct hearth_digest){0, 0})) { /* else nobody knows it: the owner's */
+    if (!hearth_digest_is_zero(last->model)) { /* else the salt is not known: the owner's */
         generation->salt = last->salt;
     }
     if (line->tokens_turns == line->count && hearth_digest_equal(line->model, job->api->engine->caps.fingerprint)) {
-        ok = hearth_tokens_append(&generation->prompts[0].tokens, line->tokens.v, line->tokens.n) ||
+        ok = hearth_tokens_append(&job->rendered.prompts[0].tokens, line->tokens.v, line->tokens.n) ||
              hearth_api_fail_nomem(&job->error);
-        ok = ok && hearth_prompt_check_length(job->api, &generation->prompts[0], 1, "session_id", &job->error);
+        ok = ok && hearth_api_prompt_check_length(job->api, &job->rendered.prompts[0], 1, "session_id", &job->error);
     } else {
-        ok = warm_rendered(job);
+        ok = render_prefetch(job);
     }
-    hearth_chat_format_unref(job->chat.format); /* nothing is said, so there is nothing to parse */
-    job->chat.format = NULL;
-    job->dialect = &warm_dialect;
+    hearth_chat_format_unref(job->resolved.format); /* nothing is said, so there is nothing to parse */
+    job->resolved.format = NULL;
+    job->dialect = &prefetch_dialect;
     return ok;
 }

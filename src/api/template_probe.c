@@ -150,15 +150,17 @@ static void try_rewritten(struct hearth_chat *chat, struct hearth_engine *engine
     hearth_chat_prompt_finish(&between);
 }
 
-bool hearth_trials_run(struct hearth_chat *chat, struct hearth_engine *engine, struct hearth_trials *trials) {
-    *trials = (struct hearth_trials){.prints_ids = prints_ids(chat), .prints_thinking = prints_thinking(chat)};
-    try_rewritten(chat, engine, render_asked, &trials->asked_rewritten);
-    try_rewritten(chat, engine, render_result, &trials->result_rewritten);
-    return find_turn_end(chat, &trials->turn_end);
+bool hearth_api_template_probe_run(struct hearth_chat *chat, struct hearth_engine *engine,
+                                   struct hearth_api_template_probe *probe) {
+    *probe =
+        (struct hearth_api_template_probe){.prints_ids = prints_ids(chat), .prints_thinking = prints_thinking(chat)};
+    try_rewritten(chat, engine, render_asked, &probe->asked_rewritten);
+    try_rewritten(chat, engine, render_result, &probe->result_rewritten);
+    return find_turn_end(chat, &probe->turn_end);
 }
 
-void hearth_trials_finish(struct hearth_trials *trials) {
-    hearth_buf_finish(&trials->turn_end);
-    hearth_tokens_finish(&trials->asked_rewritten);
-    hearth_tokens_finish(&trials->result_rewritten);
+void hearth_api_template_probe_finish(struct hearth_api_template_probe *probe) {
+    hearth_buf_finish(&probe->turn_end);
+    hearth_tokens_finish(&probe->asked_rewritten);
+    hearth_tokens_finish(&probe->result_rewritten);
 }

@@ -31,7 +31,7 @@ static const struct {
     {NULL, "/tools", "tools are run by the client: send them in the request"},
 };
 
-const char *hearth_elsewhere(const char *method, const char *path) {
+const char *hearth_api_missing_route(const char *method, const char *path) {
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
         if (strcmp(routes[i].path, path) == 0 && (routes[i].method == NULL || strcmp(routes[i].method, method) == 0)) {
             return routes[i].instead;

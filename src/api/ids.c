@@ -1,0 +1,45 @@
+/* Ids: a prefix that tells the kind, 32 hexadecimal digits of a turn, and four more for the place of an item in it. */
+#include "api/job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int digit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool read_hex(const char *text, size_t digits, uint64_t *out) {
+    *out = 0;
+    for (size_t i = 0; i < digits; i++) {
+        if (digit(text[i]) < 0) {
+            return false;
+        }
+        *out = *out << 4 | (uint64_t)digit(text[i]);
+    }
+    return true;
+}
+
+bool hearth_api_id_parse(const char *text, struct hearth_digest *out, int *index) {
+    const size_t len = strlen(text);
+    const size_t prefix = strcspn(text, "_-") + 1;
+    const size_t digits = prefix < len ? len - prefix : 0;
+    uint64_t place = 0;
+    if ((digits != 32 && digits != 36) || !read_hex(text + prefix, 16, &out->hi) ||
+        !read_hex(text + prefix + 16, 16, &out->lo) || !read_hex(text + prefix + 32, digits - 32, &place)) {
+        return false;
+    }
+    *index = digits == 36 ? (int)place : -1;
+    return true;
+}
+
+void hearth_api_id_print(char *out, size_t cap, const char *prefix, struct hearth_digest turn, int index) {
+    char hex[33];
+    hearth_digest_hex(turn, hex);
+    snprintf(out, cap, index >= 0 ? "%s%s%04x" : "%s%s", prefix, hex, (unsigned)index);
+}
+
+void hearth_api_id_name(struct hearth_job *job) {
+    char hex[33];
+    hearth_digest_hex(job->id_bits, hex);
+    snprintf(job->id, sizeof job->id, "%s%s", job->dialect->id_prefix, hex);
+}

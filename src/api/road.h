@@ -1,0 +1,148 @@
+/* The road of a request that the model is to answer, or whose prompt is to be known.
+ *
+ *     parse    the body to what it asks for       generation, chat options, messages as they were sent
+ *     resolve  that to a conversation             what is stored, toolsets, replies as they were sampled: the only SQL
+ *     render   the conversation to a prompt       template, tokens, marks, what the reply must look like
+ *     submit   all of it to the service           job.c: a request per choice
+ *     reply    events to a response               reply.c and the dialect
+ *
+ * The first three run on a worker. Each reads what the phases before it have made, which is const by then, and fills
+ * one struct of its own; none of them sees the body after parse. A phase that fails has filled the error, and what it
+ * has made so far is freed with the job. */
+#ifndef HEARTH_API_ROAD_H
+#define HEARTH_API_ROAD_H
+
+#include "api/api_internal.h"
+
+enum hearth_api_continues { HEARTH_CONTINUES_UNSAID, HEARTH_CONTINUES_NO, HEARTH_CONTINUES_YES };
+
+struct hearth_api_parsed {
+    struct hearth_generation generation;
+    struct hearth_api_chat_options chat;
+    struct hearth_history history; /* as sent */
+    json_t *prompts;               /* of plain completions: of each an array of texts and token ids */
+    char *session;                 /* name of a conversation in the server, or NULL */
+    const char *session_param;     /* the field that names it */
+    bool has_tools;                /* the body has the field, whatever is in it */
+    bool threads;                  /* Anthropic's: the conversation is stored under the ids of its messages */
+    enum hearth_api_continues continues, prompted; /* continue_final_message, add_generation_prompt */
+};
+
+struct hearth_api_resolved {
+    struct hearth_history history;      /* [system messages][what is stored][the request's own] */
+    struct hearth_chat_request request; /* borrows from here and from what was parsed */
+    json_t *tools;                      /* those of the request that are not deferred, as they were first printed */
+    json_t *offered;                    /* those that the reply may call; NULL: all of request.tools */
+    json_t *known;                      /* those that earlier replies may have called; NULL: request.tools */
+    struct hearth_toolset *toolset;     /* what the prompt describes, and where; NULL: no tools */
+    struct hearth_digest said;          /* the chain over the messages, for toolsets */
+    struct hearth_chat_format *format;  /* of a chat's replies; NULL: replies are text */
+    size_t sampled_messages;            /* up to and with the last reply that stands as it was sampled; 0: none */
+    struct hearth_api_stored *stored; /* the turns that it goes on from, and the turn that it becomes; NULL: neither */
+};
+
+struct hearth_api_rendered {
+    struct hearth_api_prompt *prompts;
+    size_t prompt_count;
+    uint32_t first_tokens; /* of the first prompt: its tokens themselves are the service's once it has them */
+    struct hearth_pin pins[HEARTH_PINS_MAX]; /* of the first prompt, ascending */
+    size_t pin_count;
+    size_t breakpoints[HEARTH_BREAKPOINTS_MAX]; /* offsets into the rendered prompt */
+    struct hearth_conversation *conversation;   /* history.c's */
+    struct hearth_api_constraint *constraint;   /* NULL: replies are free */
+    struct hearth_tokens script;                /* the reply, when scripted */
+    bool scripted;
+};
+
+/* A dialect's way along it. `job` is const for every phase. */
+struct hearth_api_road {
+    bool (*parse)(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                  struct hearth_api_error *error);
+    /* NULL: there is no conversation, or no prompt. */
+    bool (*resolve)(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error);
+    bool (*render)(const struct hearth_job *job, struct hearth_api_rendered *out, struct hearth_api_error *error);
+    /* The answer of a request that is not submitted; NULL: it is, and answered in the dialect. A prompt that is too
+     * long is none the worse for it. NULL of a value: out of memory, unless the error is filled. */
+    json_t *(*answer)(const struct hearth_job *job, struct hearth_api_error *error);
+    const struct hearth_dialect *dialect;
+};
+
+/* Worker: the first three phases. */
+bool hearth_api_road_walk(struct hearth_job *job, const struct hearth_api_road *road, const json_t *body);
+/* Frees what they have made; no choice is left then. */
+void hearth_api_road_finish(struct hearth_job *job);
+
+/* ---- parse ---- */
+
+/* chat_request.c: everything of a chat's body but what only one dialect has. */
+bool hearth_api_chat_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                           struct hearth_api_error *error);
+/* session_id, or the header. */
+bool hearth_api_session_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                              struct hearth_api_error *error);
+/* completions.c: "prompt". */
+bool hearth_completions_prompts_parse(const struct hearth_job *job, const json_t *body, struct hearth_api_parsed *out,
+                                      struct hearth_api_error *error);
+/* messages.c */
+bool hearth_history_read(const struct hearth_job *job, const json_t *body, struct hearth_history *out,
+                         struct hearth_api_error *error);
+
+/* ---- resolve ---- */
+
+/* chat_request.c: the whole of it for chat completions; its beginning (the request as it was parsed), and its end, once
+ * the messages are there: tools, and the format of the replies. */
+bool hearth_api_chat_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
+                             struct hearth_api_error *error);
+bool hearth_api_chat_begin(const struct hearth_job *job, struct hearth_api_resolved *out,
+                           struct hearth_api_error *error);
+bool hearth_api_chat_end(const struct hearth_job *job, struct hearth_api_resolved *out, struct hearth_api_error *error);
+/* recall.c: what the conversation's prompts have described before; the prompt goes on with it. */
+bool hearth_api_tools_recall(const struct hearth_job *job, struct hearth_api_resolved *out,
+                             struct hearth_api_error *error);
+/* loading.c: after that, what the reply may call, where tool_choice has not said so, and what earlier ones may have
+ * called. False: out of memory. */
+bool hearth_api_tools_fill_offered(const struct hearth_api_chat_options *sent, struct hearth_api_resolved *out);
+/* history.c: puts replies of this server back as they were sampled, and finds out whether the exact tokens of what is
+ * stored are those of the prompt. */
+bool hearth_history_resolve(const struct hearth_job *job, struct hearth_api_resolved *out,
+                            struct hearth_api_error *error);
+
+/* ---- render ---- */
+
+bool hearth_api_prompts_alloc(size_t count, struct hearth_api_rendered *out, struct hearth_api_error *error);
+/* chat_request.c: the whole of it for a chat. */
+bool hearth_api_chat_render(const struct hearth_job *job, struct hearth_api_rendered *out,
+                            struct hearth_api_error *error);
+/* completions.c: the constraint, and the tokens of each prompt. */
+bool hearth_completions_render(const struct hearth_job *job, struct hearth_api_rendered *out,
+                               struct hearth_api_error *error);
+/* history.c: the prompt's tokens and marks. */
+bool hearth_history_prompt(const struct hearth_job *job, struct hearth_api_rendered *out,
+                           struct hearth_api_error *error);
+/* breakpoints.c: adds marks where the request's breakpoints are in the rendered text, of which the prompt's text is
+ * what follows `from`; and fills the pins, from where these marks have come to be. */
+void hearth_breakpoints_mark(const struct hearth_job *job, const struct hearth_chat_prompt *rendered, size_t from,
+                             struct hearth_transcript_prompt *prompt, struct hearth_api_rendered *out);
+void hearth_breakpoints_pin(const struct hearth_job *job, const struct hearth_transcript_prompt *prompt,
+                            const struct hearth_transcript_result *result, struct hearth_api_rendered *out);
+/* output_constraint.c: of a chat's format; of a plain completion (a schema is turned into a grammar). */
+bool hearth_api_constraint_of_chat(const struct hearth_job *job, struct hearth_api_rendered *out,
+                                   struct hearth_api_error *error);
+bool hearth_api_constraint_of_text(const struct hearth_job *job, struct hearth_api_rendered *out,
+                                   struct hearth_api_error *error);
+/* script.c: the tokens of the first reply that is for such a request and not used up. */
+bool hearth_script_render(const struct hearth_job *job, struct hearth_api_rendered *out,
+                          struct hearth_api_error *error);
+
+/* ---- submit and reply ---- */
+
+/* output_constraint.c: fills grammar, stops, printed tokens, thinking, call syntax and script of a request, borrowed
+ * until it has been submitted. */
+void hearth_api_constraint_fill_request(const struct hearth_job *job, struct hearth_request *request);
+/* recall.c: there is a reply. */
+void hearth_api_tools_remember(const struct hearth_job *job, const struct hearth_message *reply);
+/* history.c: a choice has ended: remembers its message and tokens. `stop`: the stop string that ended it, or NULL. */
+void hearth_history_remember(struct hearth_choice *choice, struct hearth_message *message, const char *stop);
+void hearth_conversation_destroy(struct hearth_api *api, struct hearth_conversation *conversation);
+
+#endif

@@ -1,0 +1,198 @@
+/* The deletion worker: a thread that does what deletions leave to be done. Now and then it takes out what has outlived
+ * its time, and it carries out forgets: first the state (the service drops pages and snapshots that no other prompt
+ * needs), then the transcripts' texts, then the forget itself. Whatever it was in the middle of when the server ends is
+ * begun again by the next one. */
+#include "api/stored_turns.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "session/transcript.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define EVERY_S 10
+#define SLICE 64
+#define POLL_NS 100000000 /* how often a wait looks whether the server ends */
+
+struct hearth_api_deletion_worker {
+    struct hearth_api *api;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool stopping, woken;
+};
+
+/* One forget on its way through the service. The deletion worker and the service each hold it: at the end of the server
+ * the worker does not wait for a service that still looks through the disk. */
+struct forget_wait {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    int holders, err;
+    bool done;
+};
+
+static void release_wait(struct forget_wait *forget_wait) {
+    pthread_mutex_lock(&forget_wait->mutex);
+    const bool last = --forget_wait->holders == 0;
+    pthread_mutex_unlock(&forget_wait->mutex);
+    if (last) {
+        pthread_cond_destroy(&forget_wait->changed);
+        pthread_mutex_destroy(&forget_wait->mutex);
+        free(forget_wait);
+    }
+}
+
+/* On the service's thread. */
+static void forgotten(void *user, int err) {
+    struct forget_wait *forget_wait = user;
+    pthread_mutex_lock(&forget_wait->mutex);
+    forget_wait->done = true;
+    forget_wait->err = err;
+    pthread_cond_signal(&forget_wait->changed);
+    pthread_mutex_unlock(&forget_wait->mutex);
+    release_wait(forget_wait);
+}
+
+static bool is_stopping(struct hearth_api_deletion_worker *worker) {
+    pthread_mutex_lock(&worker->mutex);
+    const bool stopping = worker->stopping;
+    pthread_mutex_unlock(&worker->mutex);
+    return stopping;
+}
+
+/* Waits for the end of the forget or of the worker. */
+static int wait_for(struct hearth_api_deletion_worker *worker, struct forget_wait *forget_wait) {
+    bool done = false;
+    int err = HEARTH_ERR_CANCELLED;
+    while (!done && !is_stopping(worker)) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += POLL_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_mutex_lock(&forget_wait->mutex);
+        if (!forget_wait->done) {
+            (void)pthread_cond_timedwait(&forget_wait->changed, &forget_wait->mutex, &until);
+        }
+        done = forget_wait->done;
+        err = done ? forget_wait->err : err;
+        pthread_mutex_unlock(&forget_wait->mutex);
+    }
+    return err;
+}
+
+/* Has the service drop the state. */
+static int drop_state(struct hearth_api_deletion_worker *worker, const struct hearth_forget *forget) {
+    struct forget_wait *forget_wait = calloc(1, sizeof *forget_wait);
+    if (forget_wait == NULL) {
+        return HEARTH_ERR_NOMEM;
+    }
+    pthread_mutex_init(&forget_wait->mutex, NULL);
+    pthread_cond_init(&forget_wait->changed, NULL);
+    forget_wait->holders = 2;
+    const struct hearth_forget_request request = {
+        .tokens = forget->tokens.v,
+        .count = forget->tokens.n,
+        .keep_tokens = forget->keep_tokens,
+        .salt = forget->salt,
+        .done = forgotten,
+        .user = forget_wait,
+    };
+    int err = hearth_service_forget(worker->api->service, &request);
+    if (err == HEARTH_OK) {
+        err = wait_for(worker, forget_wait);
+    } else {
+        release_wait(forget_wait); /* the service has not taken it */
+    }
+    release_wait(forget_wait);
+    return err;
+}
+
+static void carry_out(struct hearth_api_deletion_worker *worker) {
+    struct hearth_session_store *store = worker->api->store;
+    struct hearth_forget forget;
+    int64_t after = 0;
+    while (hearth_forget_next(store, worker->api->engine->caps.fingerprint, after, &forget) == HEARTH_OK) {
+        const int err = drop_state(worker, &forget);
+        if (err == HEARTH_OK) {
+            hearth_transcripts_forget(worker->api->transcripts, forget.salt, forget.tokens.v, forget.tokens.n,
+                                      forget.keep_tokens);
+            (void)hearth_forget_done(store, forget.id);
+        }
+        after = forget.id;
+        hearth_forget_finish(&forget);
+        if (err != HEARTH_OK && err != HEARTH_ERR_IO) { /* IO: it stays, and is tried again later */
+            return;
+        }
+    }
+}
+
+static void *run(void *user) {
+    struct hearth_api_deletion_worker *worker = user;
+    pthread_mutex_lock(&worker->mutex);
+    while (!worker->stopping) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += EVERY_S;
+        while (!worker->woken && !worker->stopping &&
+               pthread_cond_timedwait(&worker->changed, &worker->mutex, &until) == 0) {
+        }
+        worker->woken = false;
+        const bool stopping = worker->stopping;
+        pthread_mutex_unlock(&worker->mutex);
+        while (!is_stopping(worker) && hearth_session_store_sweep(worker->api->store, SLICE) >= SLICE) {
+        }
+        if (!stopping) {
+            carry_out(worker);
+        }
+        pthread_mutex_lock(&worker->mutex);
+    }
+    pthread_mutex_unlock(&worker->mutex);
+    return NULL;
+}
+
+struct hearth_api_deletion_worker *hearth_api_deletion_worker_create(struct hearth_api *api) {
+    struct hearth_api_deletion_worker *worker = calloc(1, sizeof *worker);
+    pthread_condattr_t attributes;
+    if (worker == NULL) {
+        return NULL;
+    }
+    worker->api = api;
+    worker->woken = true; /* what an earlier life has left */
+    pthread_mutex_init(&worker->mutex, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&worker->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (pthread_create(&worker->thread, NULL, run, worker) != 0) {
+        pthread_cond_destroy(&worker->changed);
+        pthread_mutex_destroy(&worker->mutex);
+        free(worker);
+        return NULL;
+    }
+    return worker;
+}
+
+void hearth_api_deletion_worker_wake(struct hearth_api_deletion_worker *worker) {
+    if (worker != NULL) {
+        pthread_mutex_lock(&worker->mutex);
+        worker->woken = true;
+        pthread_cond_broadcast(&worker->changed);
+        pthread_mutex_unlock(&worker->mutex);
+    }
+}
+
+void hearth_api_deletion_worker_destroy(struct hearth_api_deletion_worker *worker) {
+    if (worker == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&worker->mutex);
+    worker->stopping = true;
+    pthread_cond_broadcast(&worker->changed);
+    pthread_mutex_unlock(&worker->mutex);
+    pthread_join(worker->thread, NULL);
+    pthread_cond_destroy(&worker->changed);
+    pthread_mutex_destroy(&worker->mutex);
+    free(worker);
+}

@@ -1,0 +1,61 @@
+/* One response at a time: a response holds its conversation while it runs, in memory. A second one would begin at the
+ * same head, and what one of the two says would be lost. */
+#include "api/stored_turns.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct hearth_conversation_lock {
+    struct hearth_conversation_lock *next;
+    const struct hearth_api *api;
+    struct hearth_digest owner;
+    char name[];
+};
+
+static pthread_mutex_t locks_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct hearth_conversation_lock *locks;
+
+bool hearth_conversation_lock(struct hearth_job *job, const char *name, struct hearth_conversation_lock **out) {
+    struct hearth_conversation_lock *lock = malloc(sizeof *lock + strlen(name) + 1), *at;
+    if (lock == NULL) {
+        return hearth_api_fail_nomem(&job->error);
+    }
+    lock->api = job->api;
+    lock->owner = job->owner;
+    memcpy(lock->name, name, strlen(name) + 1);
+    pthread_mutex_lock(&locks_mutex);
+    for (at = locks; at != NULL; at = at->next) {
+        if (at->api == lock->api && hearth_digest_equal(at->owner, lock->owner) && strcmp(at->name, name) == 0) {
+            break;
+        }
+    }
+    if (at == NULL) {
+        lock->next = locks;
+        locks = lock;
+        *out = lock;
+    }
+    pthread_mutex_unlock(&locks_mutex);
+    if (at != NULL) {
+        free(lock);
+        return hearth_api_fail(&job->error, 409, "conversation_locked", "conversation",
+                               "Another process is currently operating on this conversation. Please retry in a few "
+                               "seconds.");
+    }
+    return true;
+}
+
+void hearth_conversation_unlock(struct hearth_conversation_lock **lock) {
+    if (*lock == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&locks_mutex);
+    struct hearth_conversation_lock **at = &locks;
+    while (*at != *lock) {
+        at = &(*at)->next;
+    }
+    *at = (*lock)->next;
+    pthread_mutex_unlock(&locks_mutex);
+    free(*lock);
+    *lock = NULL;
+}

@@ -1,0 +1,527 @@
+/* Turns of conversations that live in the server: read before a prompt is made, written when the reply is there.
+ *
+ * A turn's config is what decides the text in front of its first message, as JSON: system messages, tools, template
+ * arguments, and a digest of the template. Where a request has the config of the turn that it goes on from, the exact
+ * tokens up to there are known, and only what is new is rendered and tokenised (history.c); with another config they
+ * are worthless, and the messages are rendered like any history.
+ *
+ * Invariant: out->history is [system messages][the line's messages][the request's own]. */
+#include "api/stored_turns.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct hearth_api_stored *hearth_api_stored_make(struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    if (out->stored == NULL && (out->stored = calloc(1, sizeof *out->stored)) == NULL) {
+        hearth_api_fail_nomem(error);
+    }
+    return out->stored;
+}
+
+void hearth_api_stored_destroy(struct hearth_api_stored **owned) {
+    struct hearth_api_stored *stored = *owned;
+    if (stored != NULL) {
+        hearth_line_finish(&stored->line);
+        hearth_turn_finish(&stored->turn);
+        json_decref(stored->input);
+        free(stored->session);
+        free(stored);
+        *owned = NULL;
+    }
+}
+
+/* ---- where it goes on from ---- */
+
+/* Members of a config: of struct hearth_api_chat_options, in this order. */
+static const char *const late_names[] = {"deferred", "loaded", "removed"};
+
+json_t *hearth_api_stored_config_json(const struct hearth_turn *turn) {
+    return hearth_api_json_read(&turn->config);
+}
+
+bool hearth_api_stored_add_system(struct hearth_history *history, const json_t *config) {
+    size_t i;
+    const json_t *entry;
+    json_array_foreach(json_object_get(config, "system"), i, entry) {
+        const json_t *content = json_object_get(entry, "content");
+        enum hearth_role role = HEARTH_ROLE_SYSTEM;
+        (void)hearth_role_from_text(json_string_value(json_object_get(entry, "role")), &role);
+        struct hearth_message *message = hearth_message_create(role);
+        if (message != NULL) {
+            message->content = strndup(json_string_value(content), json_string_length(content));
+            message->content_len = json_string_length(content);
+        }
+        if (message == NULL || message->content == NULL || !hearth_message_seal(message)) {
+            hearth_message_unref(message);
+            return false;
+        }
+        if (!hearth_history_add(history, message)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A reply that has continued a message of the assistant is one message with it. `at`: where it stands. */
+static void join_reply(struct hearth_history *history, size_t at) {
+    struct hearth_message **pair = at > 0 && at < history->count ? &history->messages[at - 1] : NULL;
+    struct hearth_message *whole = NULL;
+    if (pair != NULL && pair[0]->role == HEARTH_ROLE_ASSISTANT && pair[1]->role == HEARTH_ROLE_ASSISTANT) {
+        whole = hearth_history_join(pair[0], pair[1]);
+    }
+    if (whole != NULL) { /* otherwise they stay two: no text is lost */
+        hearth_message_unref(pair[0]);
+        hearth_message_unref(pair[1]);
+        pair[0] = whole;
+        history->count--;
+        memmove(pair + 1, pair + 2, (history->count - at) * sizeof(struct hearth_message *));
+    }
+}
+
+static bool add_turn(const struct hearth_job *job, const struct hearth_turn *turn, const char *param,
+                     struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    json_t *body = hearth_api_json_read(&turn->body);
+    const json_t *input = json_object_get(body, "input"), *output = json_object_get(body, "output");
+    bool ok = input == NULL || hearth_api_items_read(job, input, param, true, &out->history, error);
+    const size_t reply = out->history.count;
+    ok = ok && (output == NULL || hearth_api_items_read(job, output, param, true, &out->history, error));
+    if (ok && json_is_true(json_object_get(body, "continues"))) {
+        join_reply(&out->history, reply);
+    }
+    json_decref(body);
+    return ok;
+}
+
+bool hearth_api_stored_add_line(const struct hearth_job *job, size_t *ends, const char *param,
+                                struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    struct hearth_api_stored *stored = out->stored;
+    const size_t before = out->history.count;
+    stored->exact_messages = 0;
+    for (size_t i = 0; i < stored->line.count; i++) {
+        if (!add_turn(job, &stored->line.turns[i], param, out, error)) {
+            return false;
+        }
+        if (ends != NULL) {
+            ends[i] = out->history.count - before;
+        }
+        if (i + 1 == stored->line.tokens_turns) {
+            stored->exact_messages = out->history.count;
+        }
+    }
+    stored->line_messages = out->history.count - before;
+    stored->first_new = out->history.count;
+    return true;
+}
+
+static bool are_tokens(const struct hearth_api *api, const struct hearth_tokens *tokens) {
+    for (size_t i = 0; i < tokens->n; i++) {
+        if (tokens->v[i] < 0 || (uint32_t)tokens->v[i] >= api->engine->caps.vocab_tokens) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool hearth_api_stored_fail_away(const struct hearth_job *job, int err, const char *what, const char *param,
+                                 const char *name, struct hearth_api_error *error) {
+    if (err != HEARTH_ERR_NOT_FOUND || !hearth_session_store_is_fallback(job->api->store)) {
+        return false;
+    }
+    (void)hearth_api_fail(error, 503, "session_store_unavailable", param,
+                          "%s: the session database cannot be used, and the %s '%.100s' may be there", param, what,
+                          name);
+    return true;
+}
+
+bool hearth_api_stored_load_line(const struct hearth_job *job, struct hearth_digest id, const char *name,
+                                 const char *param, struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    struct hearth_api_stored *stored = out->stored;
+    hearth_line_finish(&stored->line);
+    const int err = hearth_line_get(job->api->store, job->owner, id, &stored->line);
+    if (hearth_api_stored_fail_away(job, err, "response", param, name, error)) {
+        return false;
+    }
+    if (err == HEARTH_ERR_NOT_FOUND) {
+        return hearth_api_fail(error, 404, "not_found", param, "%s: there is no response with the id '%s' here", param,
+                               name);
+    }
+    if (err != HEARTH_OK) {
+        return hearth_api_fail_err(error, err, NULL);
+    }
+    if (!are_tokens(job->api, &stored->line.tokens)) { /* brought in from elsewhere, and not what it says it is */
+        stored->line.tokens_turns = 0;
+    }
+    const enum hearth_turn_status status = stored->line.turns[stored->line.count - 1].status;
+    if (status == HEARTH_TURN_QUEUED || status == HEARTH_TURN_IN_PROGRESS) {
+        return hearth_api_fail(error, 400, "invalid_value", param, "%s: the response '%s' is still running", param,
+                               name);
+    }
+    return true;
+}
+
+bool hearth_api_stored_from_turn(const struct hearth_job *job, const char *id, const char *param,
+                                 struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    struct hearth_digest digest = {0, 0};
+    int index = 0;
+    if (!hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, error) ||
+        hearth_api_stored_make(out, error) == NULL) {
+        return false;
+    }
+    if (!hearth_api_id_parse(id, &digest, &index) || index >= 0) {
+        return hearth_api_fail(error, 404, "not_found", param, "%s: there is no response with the id '%s' here", param,
+                               id);
+    }
+    return hearth_api_stored_load_line(job, digest, id, param, out, error) &&
+           hearth_api_stored_add_line(job, NULL, param, out, error);
+}
+
+bool hearth_api_stored_name_session(const struct hearth_job *job, const char *name, const char *param,
+                                    struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    const bool may = hearth_key_limits_scope(&job->caller, HEARTH_SCOPE_SESSIONS, error);
+    struct hearth_api_stored *stored = may ? hearth_api_stored_make(out, error) : NULL;
+    if (stored == NULL) {
+        return false;
+    }
+    if (!hearth_session_name_is_valid(name)) {
+        return hearth_api_fail(error, 400, "invalid_value", param,
+                               "%s must have 1 to %d bytes of UTF-8 and no control characters", param,
+                               HEARTH_SESSION_NAME_MAX);
+    }
+    free(stored->session);
+    stored->session = strdup(name);
+    return stored->session != NULL || hearth_api_fail_nomem(error);
+}
+
+bool hearth_api_stored_find_head(const struct hearth_job *job, bool must, const char *param, struct hearth_digest *head,
+                                 struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    struct hearth_session session;
+    const char *name = out->stored->session;
+    const int err = hearth_session_get(job->api->store, job->owner, name, &session);
+    *head = (struct hearth_digest){0, 0};
+    if (hearth_api_stored_fail_away(job, err, "conversation", param, name, error)) { /* not taken for a new one */
+        return false;
+    }
+    if (err == HEARTH_ERR_NOT_FOUND && !must) {
+        out->stored->session_new = true;
+        return true;
+    }
+    if (err == HEARTH_ERR_NOT_FOUND) {
+        return hearth_api_fail(error, 404, "not_found", param, "%s: there is no conversation '%s' here", param, name);
+    }
+    if (err != HEARTH_OK) {
+        return hearth_api_fail_err(error, err, NULL);
+    }
+    *head = session.head;
+    hearth_session_finish(&session);
+    return true;
+}
+
+bool hearth_api_stored_from_session(const struct hearth_job *job, const char *name, bool must, const char *param,
+                                    struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    struct hearth_digest head;
+    if (!hearth_api_stored_name_session(job, name, param, out, error) ||
+        !hearth_api_stored_find_head(job, must, param, &head, out, error)) {
+        return false;
+    }
+    return hearth_digest_is_zero(head) || (hearth_api_stored_load_line(job, head, name, param, out, error) &&
+                                           hearth_api_stored_add_line(job, NULL, param, out, error));
+}
+
+uint32_t hearth_api_stored_count_turns(const struct hearth_job *job, const char *name) {
+    struct hearth_session session;
+    if (name == NULL || hearth_session_get(job->api->store, job->owner, name, &session) != HEARTH_OK) {
+        return 0;
+    }
+    const uint32_t turns = session.turns;
+    hearth_session_finish(&session);
+    return turns;
+}
+
+/* ---- what is kept ---- */
+
+size_t hearth_history_system_count(const struct hearth_history *history) {
+    size_t count = 0;
+    while (count < history->count && (history->messages[count]->role == HEARTH_ROLE_SYSTEM ||
+                                      history->messages[count]->role == HEARTH_ROLE_DEVELOPER)) {
+        count++;
+    }
+    return count;
+}
+
+/* Those in front of the line. */
+static size_t system_count(const struct hearth_api_resolved *out) {
+    const struct hearth_api_stored *stored = out->stored;
+    const bool told = stored->line_messages > 0 || stored->system_apart;
+    const size_t front = told ? stored->first_new - stored->line_messages : SIZE_MAX;
+    const size_t count = hearth_history_system_count(&out->history);
+    return count < front ? count : front;
+}
+
+/* What a conversation of which only the new is sent knows of tools besides those of its head. */
+static void put_late_tools(const struct hearth_api_chat_options *options, json_t *config) {
+    json_t *const late[] = {options->deferred, options->loaded, options->removed};
+    for (size_t i = 0; i < sizeof late / sizeof late[0]; i++) {
+        if (late[i] != NULL) {
+            json_object_set(config, late_names[i], late[i]);
+        }
+    }
+}
+
+bool hearth_api_stored_add_tools(struct hearth_api_chat_options *options, const json_t *config, json_t *tools) {
+    json_t *stored = json_object_get(config, "tools");
+    size_t i;
+    json_t *tool;
+    if (stored != NULL && json_array_extend(tools, stored) < 0) {
+        return false;
+    }
+    json_array_foreach(json_object_get(config, late_names[0]), i, tool) {
+        json_t *deferred = json_copy(tool);
+        if (deferred == NULL || json_object_set_new(deferred, "defer_loading", json_true()) < 0 ||
+            json_array_append_new(tools, deferred) < 0) {
+            return false;
+        }
+    }
+    options->loaded = json_deep_copy(json_object_get(config, late_names[1]));
+    options->removed = json_deep_copy(json_object_get(config, late_names[2]));
+    return true;
+}
+
+/* The system messages in front, tools, template arguments and the template; and that there is to be no thinking, where
+ * that stands in front, too. NULL: out of memory. */
+static json_t *config_json(const struct hearth_job *job, const struct hearth_api_resolved *out) {
+    const struct hearth_chat_request *request = &out->request;
+    const char *template_text = hearth_chat_template(job->api->chat);
+    const size_t system = system_count(out);
+    json_t *messages = json_array();
+    char hex[33];
+    hearth_digest_hex(hearth_digest_bytes(template_text, template_text != NULL ? strlen(template_text) : 0), hex);
+    for (size_t i = 0; i < system; i++) {
+        const struct hearth_message *message = out->history.messages[i];
+        json_array_append_new(messages, json_pack("{s:s, s:o}", "role", hearth_role_text(message->role), "content",
+                                                  hearth_api_json_text(message->content, message->content_len)));
+    }
+    json_t *config = json_pack("{s:o, s:s}", "system", messages, "template", hex);
+    if (config != NULL && request->tools != NULL) {
+        json_object_set(config, "tools", (json_t *)request->tools);
+    }
+    if (config != NULL && out->stored->must) {
+        put_late_tools(&job->parsed.chat, config);
+    }
+    if (config != NULL && request->kwargs != NULL) {
+        json_object_set(config, "kwargs", (json_t *)request->kwargs);
+    }
+    if (config != NULL && !request->thinking && job->api->template_probe.prints_thinking) {
+        json_object_set_new(config, "thinking", json_false());
+    }
+    return config;
+}
+
+bool hearth_api_stored_fill_config(const struct hearth_job *job, struct hearth_api_resolved *out,
+                                   struct hearth_api_error *error) {
+    struct hearth_api_stored *stored = out->stored;
+    const struct hearth_line *line = &stored->line;
+    if (stored->turn.config.len > 0) {
+        return true;
+    }
+    if (!hearth_api_json_write(config_json(job, out), &stored->turn.config)) {
+        return hearth_api_fail_nomem(error);
+    }
+    const struct hearth_digest own =
+        hearth_turn_config_id(job->api->store, job->owner, stored->turn.config.data, stored->turn.config.len);
+    stored->same_config = stored->exact_messages > 0 &&
+                          hearth_digest_equal(line->model, job->api->engine->caps.fingerprint) &&
+                          hearth_digest_equal(line->turns[line->tokens_turns - 1].config_id, own);
+    return true;
+}
+
+/* The items of the messages that the request has added. NULL: out of memory. */
+static json_t *new_items(const struct hearth_api_resolved *out) {
+    const struct hearth_api_stored *stored = out->stored;
+    json_t *all = json_array();
+    for (size_t i = stored->line_messages > 0 ? stored->first_new : system_count(out); i < out->history.count; i++) {
+        json_t *items = hearth_api_items_of_message(out->history.messages[i]);
+        const bool ok = items != NULL && json_array_extend(all, items) == 0;
+        json_decref(items);
+        if (!ok) {
+            json_decref(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
+bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, bool must,
+                                  struct hearth_api_resolved *out, struct hearth_api_error *error) {
+    if (!hearth_key_limits_store(job, out->stored != NULL && out->stored->session_new,
+                                 error)) { /* before it costs anything */
+        json_decref(input);
+        return false;
+    }
+    struct hearth_api_stored *stored = hearth_api_stored_make(out, error);
+    if (stored != NULL && input == NULL) {
+        input = new_items(out);
+    }
+    if (stored == NULL || input == NULL) {
+        json_decref(input);
+        return hearth_api_fail_nomem(error);
+    }
+    if (job->parsed.generation.n > 1) {
+        json_decref(input);
+        return hearth_api_fail(error, 400, "invalid_value", "n", "n must be 1 where the reply is stored");
+    }
+    stored->input = input;
+    stored->writes = job->parsed.generation.max_tokens != 0; /* nothing will be said */
+    stored->must = must;
+    return true;
+}
+
+bool hearth_api_stored_is_due(const struct hearth_job *job) {
+    return job->resolved.stored != NULL && job->resolved.stored->writes && (!job->failed || job->detached);
+}
+
+static size_t common_tokens(const struct hearth_tokens *a, const struct hearth_tokens *b) {
+    const size_t most = a->n < b->n ? a->n : b->n;
+    size_t n = 0;
+    while (n < most && a->v[n] == b->v[n]) {
+        n++;
+    }
+    return n;
+}
+
+/* The exact tokens of the conversation up to and with the reply. False: out of memory. */
+static bool fill_tokens(struct hearth_job *job) {
+    struct hearth_api_stored *stored = job->resolved.stored;
+    const struct hearth_choice *choice = &job->choices[0];
+    const struct hearth_line *line = &stored->line;
+    struct hearth_tokens path = {0};
+    if (!hearth_tokens_append(&path, choice->prompt->tokens.v, choice->prompt->tokens.n) ||
+        !hearth_tokens_append(&path, choice->sampled.v, choice->sampled.n)) {
+        hearth_tokens_finish(&path);
+        return false;
+    }
+    const bool parent_known = line->count > 0 && line->tokens_turns == line->count &&
+                              hearth_digest_equal(line->model, job->api->engine->caps.fingerprint) &&
+                              hearth_digest_equal(line->turns[line->count - 1].salt, job->parsed.generation.salt);
+    const size_t base = parent_known ? common_tokens(&line->tokens, &path) : 0;
+    const bool ok = hearth_tokens_append(&stored->turn.tokens, path.v + base, path.n - base);
+    stored->turn.base_tokens = (uint32_t)base;
+    stored->turn.model = job->api->engine->caps.fingerprint;
+    stored->turn.salt = job->parsed.generation.salt;
+    stored->turn.path = hearth_turn_path_id(job->api->store, stored->turn.model, stored->turn.salt, path.v, path.n);
+    hearth_tokens_finish(&path);
+    return ok;
+}
+
+/* Everything of the turn but its body's text and its tokens. False: out of memory. */
+static bool fill_head(struct hearth_job *job, enum hearth_turn_status status) {
+    struct hearth_api_stored *stored = job->resolved.stored;
+    struct hearth_turn *turn = &stored->turn;
+    turn->id = job->id_bits;
+    turn->owner = job->owner;
+    turn->quota = job->caller.stored;
+    turn->parent = stored->line.count > 0 ? stored->line.turns[stored->line.count - 1].id : turn->parent;
+    turn->status = status;
+    turn->created_us = job->created_unix * 1000000;
+    turn->again = stored->written; /* a client that knows it may have deleted it */
+    turn->joins = !stored->session_new;
+    if (turn->session == NULL && stored->session != NULL && (turn->session = strdup(stored->session)) == NULL) {
+        return false;
+    }
+    turn->body.len = 0;
+    return true;
+}
+
+static int put(struct hearth_job *job, enum hearth_turn_status status, json_t *output, json_t *response,
+               struct hearth_errmsg *msg) {
+    struct hearth_api_stored *stored = job->resolved.stored;
+    const bool ok = fill_head(job, status);
+    json_t *body = json_pack("{s:O, s:o, s:o}", "input", stored->input, "output", output, "response", response);
+    if (job->resolved.request.continues && body != NULL) {
+        json_object_set_new(body, "continues", json_true());
+    }
+    if (!hearth_api_json_write(body, &stored->turn.body) || !ok) {
+        return HEARTH_ERR_NOMEM;
+    }
+    const int err = hearth_turn_put(job->api->store, &stored->turn, msg);
+    stored->written = stored->written || err == HEARTH_OK;
+    return err;
+}
+
+bool hearth_api_stored_put_open(struct hearth_job *job, enum hearth_turn_status status, json_t *response) {
+    struct hearth_errmsg msg = {{0}};
+    const int err = put(job, status, json_array(), response, &msg);
+    return err == HEARTH_OK || hearth_api_fail_err(&job->error, err, &msg);
+}
+
+static enum hearth_turn_status status_of(const struct hearth_job *job) {
+    if (job->cancelled) {
+        return HEARTH_TURN_CANCELLED; /* a client has been told so, even if it was complete by then */
+    }
+    if (job->failed) {
+        return HEARTH_TURN_FAILED;
+    }
+    return job->choices[0].cut ? HEARTH_TURN_INCOMPLETE : HEARTH_TURN_COMPLETED;
+}
+
+/* A request has cancelled the turn and been told so while this worker was on its way. */
+static bool was_cancelled(const struct hearth_job *job) {
+    struct hearth_turn turn = {0};
+    const int err = hearth_turn_get(job->api->store, job->owner, job->id_bits, &turn);
+    const bool cancelled = err == HEARTH_OK && turn.status == HEARTH_TURN_CANCELLED;
+    hearth_turn_finish(&turn);
+    return cancelled;
+}
+
+/* Writes the turn as it has ended, unless it was cancelled by then. */
+static int put_end(struct hearth_job *job, enum hearth_turn_status status, json_t *output, json_t *response,
+                   struct hearth_errmsg *msg) {
+    int err = HEARTH_OK;
+    pthread_mutex_lock(&job->api->ends_mutex);
+    if (job->resolved.stored->written && status != HEARTH_TURN_CANCELLED && was_cancelled(job)) {
+        json_decref(output);
+        json_decref(response);
+    } else {
+        err = put(job, status, output, response, msg);
+    }
+    pthread_mutex_unlock(&job->api->ends_mutex);
+    return err;
+}
+
+void hearth_api_stored_write(struct hearth_job *job) {
+    struct hearth_api_stored *stored = job->resolved.stored;
+    struct hearth_errmsg msg = {{0}};
+    const enum hearth_turn_status status = status_of(job);
+    json_t *output = job->failed ? json_array() : hearth_api_items_of_message(job->choices[0].message);
+    json_t *response = job->dialect->record != NULL ? job->dialect->record(job, status) : json_object();
+    const bool exact = !job->failed && stored->dropped_messages == 0; /* otherwise they are not the conversation's */
+    int err = !exact || fill_tokens(job) ? HEARTH_OK : HEARTH_ERR_NOMEM;
+    if (err == HEARTH_OK) {
+        err = put_end(job, status, output, response, &msg);
+    } else {
+        json_decref(output);
+        json_decref(response);
+    }
+    if (err != HEARTH_OK) {
+        hearth_log(HEARTH_LOG_WARN, "sessions: %s could not be stored: %s", job->id,
+                   msg.text[0] != '\0' ? msg.text : hearth_err_text(err));
+    }
+    if (err != HEARTH_OK && stored->must && !job->failed) {
+        job->failed = true;
+        hearth_api_fail(&job->error, hearth_err_http(err),
+                        err == HEARTH_ERR_QUOTA ? "storage_limit_exceeded" : "not_stored", NULL,
+                        "the reply could not be stored: %s", msg.text[0] != '\0' ? msg.text : hearth_err_text(err));
+    }
+}
+
+bool hearth_api_stored_add_json(const struct hearth_job *job, json_t *receipt) {
+    const struct hearth_api_stored *stored = job->resolved.stored;
+    char id[64];
+    if (stored == NULL) {
+        return true;
+    }
+    hearth_api_id_print(id, sizeof id, "turn_", job->id_bits, -1);
+    return (stored->session == NULL || json_object_set_new(receipt, "session", json_string(stored->session)) == 0) &&
+           (!stored->written || json_object_set_new(receipt, "turn", json_string(id)) == 0);
+}

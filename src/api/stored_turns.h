@@ -1,0 +1,119 @@
+/* What a request has to do with the store: the conversation that it goes on from, and the turn that it becomes.
+ *
+ * A dialect's resolve finds the conversation (one of the hearth_api_stored_from_… functions: its messages are put in
+ * front of the request's own), says what is to be kept (hearth_api_stored_plan_write), and has the prompt made. When
+ * the choices have ended a worker writes the turn, in one transaction; only then does the response say that it is
+ * complete.
+ */
+#ifndef HEARTH_API_STORED_TURNS_H
+#define HEARTH_API_STORED_TURNS_H
+
+#include "api/job.h"
+
+struct hearth_api_stored {
+    struct hearth_line line; /* the turns that it goes on from; none: a conversation begins */
+    size_t line_messages;    /* so many messages, behind the system messages, come from there */
+    size_t first_new;        /* index of the first message that the request has added */
+    size_t exact_messages;   /* the first so many of the history are what line.tokens stand for; 0: unknown */
+    bool system_apart;       /* system messages from first_new on are the request's items, no part of the config */
+    bool same_config;        /* tools and system text are those of line's last turn */
+    char *session;           /* name, or NULL */
+    bool session_new;        /* it is made by this request */
+    json_t *input;           /* array: the items that the request has added */
+    bool writes;             /* the turn is stored */
+    bool must;               /* the request fails when it cannot be; otherwise that is logged */
+    bool written;
+    struct hearth_turn turn;
+    size_t dropped_messages; /* truncation: "auto" has left so many out of the prompt */
+};
+
+/* out->stored, made when it is not there; NULL: out of memory (the error is filled). */
+struct hearth_api_stored *hearth_api_stored_make(struct hearth_api_resolved *out, struct hearth_api_error *error);
+void hearth_api_stored_destroy(struct hearth_api_stored **stored); /* and forgets it */
+
+/* Worker, before the request's own messages: loads the turn with this id (any dialect's prefix) or a session's head
+ * and appends its messages to the history. Errors: 404 naming `param`. A session that is not there is an empty one
+ * unless it `must` be. */
+bool hearth_api_stored_from_turn(const struct hearth_job *job, const char *id, const char *param,
+                                 struct hearth_api_resolved *out, struct hearth_api_error *error);
+bool hearth_api_stored_from_session(const struct hearth_job *job, const char *name, bool must, const char *param,
+                                    struct hearth_api_resolved *out, struct hearth_api_error *error);
+
+/* Chat completions and Anthropic messages: the session that was parsed. The messages that the client has sent become
+ * the whole conversation, whether they are all of it or only what is new; system text and tools that it has not sent
+ * are those of the session. Without a session the conversation is what was sent. */
+bool hearth_api_stored_attach_session(const struct hearth_job *job, struct hearth_api_resolved *out,
+                                      struct hearth_api_error *error);
+
+/* The parts of these: a name that is fit for a session; its head (zero: none yet); the line of a turn, in stored->line;
+ * and its messages, where ends[i] (optional) becomes how many of them there are up to and with turn i. */
+bool hearth_api_stored_name_session(const struct hearth_job *job, const char *name, const char *param,
+                                    struct hearth_api_resolved *out, struct hearth_api_error *error);
+/* What is not in a store that stands in for the database may be in there: then the error is 503, and this true. */
+bool hearth_api_stored_fail_away(const struct hearth_job *job, int err, const char *what, const char *param,
+                                 const char *name, struct hearth_api_error *error);
+bool hearth_api_stored_find_head(const struct hearth_job *job, bool must, const char *param, struct hearth_digest *head,
+                                 struct hearth_api_resolved *out, struct hearth_api_error *error);
+bool hearth_api_stored_load_line(const struct hearth_job *job, struct hearth_digest id, const char *name,
+                                 const char *param, struct hearth_api_resolved *out, struct hearth_api_error *error);
+bool hearth_api_stored_add_line(const struct hearth_job *job, size_t *ends, const char *param,
+                                struct hearth_api_resolved *out, struct hearth_api_error *error);
+/* How many system and developer messages stand in front. */
+size_t hearth_history_system_count(const struct hearth_history *history);
+
+/* Before the prompt is made: the config of the turn, and whether it is that of the line (stored->same_config). */
+bool hearth_api_stored_fill_config(const struct hearth_job *job, struct hearth_api_resolved *out,
+                                   struct hearth_api_error *error);
+
+/* How many turns a session has, for the log; 0 when there is none. */
+uint32_t hearth_api_stored_count_turns(const struct hearth_job *job, const char *name);
+
+/* The turn is to be stored. `input`: the items that are new, given up; NULL: made from the messages behind line's. */
+bool hearth_api_stored_plan_write(const struct hearth_job *job, json_t *input, bool must,
+                                  struct hearth_api_resolved *out, struct hearth_api_error *error);
+/* Writes the job's turn as it is now (queued or in progress), for a response that is polled. */
+bool hearth_api_stored_put_open(struct hearth_job *job, enum hearth_turn_status status, json_t *response);
+
+/* True when a worker has something to write at the end. */
+bool hearth_api_stored_is_due(const struct hearth_job *job);
+/* Worker: writes the turn. job->failed with job->error when it had to be and could not. */
+void hearth_api_stored_write(struct hearth_job *job);
+
+/* ---- sessions/lock.c ---- */
+
+struct hearth_conversation_lock;
+
+/* One response at a time: 409 while another one is running on this conversation. */
+bool hearth_conversation_lock(struct hearth_job *job, const char *name, struct hearth_conversation_lock **out);
+void hearth_conversation_unlock(struct hearth_conversation_lock **lock);
+
+/* ---- sessions/deletion_worker.c: what deletions leave to be done ---- */
+
+/* NULL: out of memory, or no thread. */
+struct hearth_api_deletion_worker *hearth_api_deletion_worker_create(struct hearth_api *api);
+/* Something was deleted. Any thread; NULL is allowed. */
+void hearth_api_deletion_worker_wake(struct hearth_api_deletion_worker *worker);
+/* After the service was drained (what waits for it is told). NULL is allowed. */
+void hearth_api_deletion_worker_destroy(struct hearth_api_deletion_worker *worker);
+
+/* The system messages of a config, appended. False: out of memory. */
+bool hearth_api_stored_add_system(struct hearth_history *history, const json_t *config);
+/* The tools of a config, appended in the form that hearth_api_tools_read() takes, the deferred ones too; and what its
+ * messages have loaded and removed. False: out of memory. */
+bool hearth_api_stored_add_tools(struct hearth_api_chat_options *options, const json_t *config, json_t *tools);
+/* {"system": [{role, content}], "template", "tools"?, "kwargs"?, "thinking"?, "deferred"?, "loaded"?, "removed"?} of a
+ * turn's config; NULL: none. */
+json_t *hearth_api_stored_config_json(const struct hearth_turn *turn);
+/* Adds session and turn to a receipt. */
+bool hearth_api_stored_add_json(const struct hearth_job *job, json_t *receipt);
+
+/* ---- items.c: messages as items of OpenAI's Responses API, the form in which turns are stored ---- */
+
+/* Appends messages to a history. Items of one reply (reasoning, message, calls in a row) become one message.
+ * `param` names the field in errors ("input"). `trusted`: they come from the store. */
+bool hearth_api_items_read(const struct hearth_job *job, const json_t *items, const char *param, bool trusted,
+                           struct hearth_history *history, struct hearth_api_error *error);
+/* A message as items, without ids. NULL: out of memory. */
+json_t *hearth_api_items_of_message(const struct hearth_message *message);
+
+#endif

@@ -1,0 +1,90 @@
+/* What a response has cost, summed up over its choices, as usage (OpenAI) and timings (llama-server).
+ *
+ * Tokens of a prompt count once, by its first choice (the others find it in the cache); sampled tokens count all;
+ * generation times run at the same time, so the longest one stands for them. */
+#include "api/job.h"
+
+static void add_generated(const struct hearth_choice *choice, struct hearth_tally *tally) {
+    tally->generated_tokens += choice->generated_tokens;
+    tally->reasoning_tokens += choice->reasoning_tokens;
+    tally->drafted_tokens += choice->drafted_tokens;
+    tally->accepted_tokens += choice->accepted_tokens;
+    tally->preemptions += choice->preemptions;
+    tally->late |= choice->late;
+    if (choice->generate_us > tally->generate_us) {
+        tally->generate_us = choice->generate_us;
+    }
+}
+
+uint32_t hearth_api_receipt_cached_tokens(const struct hearth_receipt *receipt) {
+    return receipt->reused_live_tokens + receipt->reused_ram_tokens + receipt->reused_disk_tokens;
+}
+
+void hearth_tally_choice(const struct hearth_choice *choice, struct hearth_tally *tally) {
+    *tally = (struct hearth_tally){.receipt = choice->receipt, .job = choice->job};
+    add_generated(choice, tally);
+}
+
+/* The receipt that tells of a prompt: that of its first choice which had a turn. */
+static const struct hearth_receipt *first_receipt(const struct hearth_job *job, size_t first) {
+    size_t i = first, end = first + (size_t)job->parsed.generation.n;
+    while (i < end && job->choices[i].empty) {
+        i++;
+    }
+    return &job->choices[i < end ? i : first].receipt;
+}
+
+void hearth_tally_job(const struct hearth_job *job, struct hearth_tally *tally) {
+    struct hearth_receipt *sum = &tally->receipt;
+    size_t per_prompt = (size_t)job->parsed.generation.n;
+    *tally = (struct hearth_tally){.receipt.reason = first_receipt(job, 0)->reason, .job = job};
+    for (size_t i = 0; i < job->choice_count; i++) {
+        add_generated(&job->choices[i], tally);
+        if (i % per_prompt != 0) {
+            continue;
+        }
+        const struct hearth_receipt *receipt = first_receipt(job, i);
+        sum->prompt_tokens += receipt->prompt_tokens;
+        sum->reused_live_tokens += receipt->reused_live_tokens;
+        sum->reused_ram_tokens += receipt->reused_ram_tokens;
+        sum->reused_disk_tokens += receipt->reused_disk_tokens;
+        sum->computed_tokens += receipt->computed_tokens;
+        sum->matched_tokens += receipt->matched_tokens;
+        sum->queue_us += receipt->queue_us;
+        sum->plan_us += receipt->plan_us;
+        sum->restore_us += receipt->restore_us;
+        sum->prefill_us += receipt->prefill_us;
+    }
+}
+
+json_t *hearth_usage_json(const struct hearth_tally *tally) {
+    const struct hearth_receipt *receipt = &tally->receipt;
+    json_int_t prompt = receipt->prompt_tokens;
+    json_int_t completion = (json_int_t)tally->generated_tokens;
+    json_int_t cached = hearth_api_receipt_cached_tokens(receipt);
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", completion,
+                     "total_tokens", prompt + completion, "prompt_tokens_details", "cached_tokens", cached,
+                     "completion_tokens_details", "reasoning_tokens", (json_int_t)tally->reasoning_tokens);
+}
+
+/* The prompt's time is what passed between getting a lane and the first token: plan, restore and prefill. */
+json_t *hearth_timings_json(const struct hearth_tally *tally) {
+    const struct hearth_receipt *receipt = &tally->receipt;
+    json_int_t cached = hearth_api_receipt_cached_tokens(receipt);
+    double prompt_n = receipt->computed_tokens;
+    double prompt_ms = HEARTH_MS(receipt->plan_us + receipt->restore_us + receipt->prefill_us);
+    double predicted_n = (double)tally->generated_tokens;
+    double predicted_ms = HEARTH_MS(tally->generate_us);
+    json_t *json = json_pack("{s:I, s:I, s:o, s:o, s:o, s:I, s:o, s:o, s:o}", "cache_n", cached, "prompt_n",
+                             (json_int_t)receipt->computed_tokens, "prompt_ms", hearth_api_json_real(prompt_ms),
+                             "prompt_per_token_ms", hearth_api_json_real(prompt_ms / prompt_n), "prompt_per_second",
+                             hearth_api_json_real(prompt_n * 1000.0 / prompt_ms), "predicted_n",
+                             (json_int_t)tally->generated_tokens, "predicted_ms", hearth_api_json_real(predicted_ms),
+                             "predicted_per_token_ms", hearth_api_json_real(predicted_ms / predicted_n),
+                             "predicted_per_second", hearth_api_json_real(predicted_n * 1000.0 / predicted_ms));
+    if (json != NULL && tally->drafted_tokens > 0) {
+        json_object_set_new(json, "draft_n", json_integer((json_int_t)tally->drafted_tokens));
+        json_object_set_new(json, "draft_n_accepted", json_integer((json_int_t)tally->accepted_tokens));
+    }
+    return json;
+}
