@@ -43,7 +43,7 @@ bool hearth_limits_fail(enum hearth_limit limit, size_t found, const char *param
 
 /* ---- places ---- */
 
-enum place {
+enum json_place {
     ELSEWHERE,
     BODY,
     MESSAGES,
@@ -65,9 +65,9 @@ enum place {
 /* Where a value stands that stands under a name, or as an element, in a place. What has no row is in the same place as
  * what it stands in, or elsewhere: `inherits`. */
 static const struct {
-    enum place in;
+    enum json_place in;
     const char *name;
-    enum place to;
+    enum json_place to;
 } steps[] = {
     {BODY, "messages", MESSAGES},
     {BODY, "input", MESSAGES},
@@ -99,7 +99,7 @@ static const struct {
     {SCHEMA, "enum", ENUM},
 };
 
-static bool inherits(enum place place) {
+static bool inherits(enum json_place place) {
     return place == INPUT || place == TOOL || place == SCHEMA || place == ENUM || place == TEMPLATE || place == TOKENS;
 }
 
@@ -121,11 +121,11 @@ enum {
 };
 
 /* How often a value is there at the same time. */
-static size_t copies_in(enum place place) {
+static size_t copies_in(enum json_place place) {
     return place == INPUT || place == TOOL || place == SCHEMA || place == ENUM ? 2 : 1;
 }
 
-static size_t value_bytes_in(enum place place) {
+static size_t value_bytes_in(enum json_place place) {
     return place == TOKENS ? TOKEN_BYTES : inherits(place) ? VALUE_BYTES : 0;
 }
 
@@ -181,7 +181,7 @@ static bool names(const char *text, size_t begin, size_t end, const char *name) 
     return at == end && *name == '\0';
 }
 
-static enum place place_of(enum place in, const char *text, size_t begin, size_t end) {
+static enum json_place place_of(enum json_place in, const char *text, size_t begin, size_t end) {
     const bool element = text == NULL;
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         if (steps[i].in == in && (steps[i].name == ELEMENT) == element &&
@@ -240,9 +240,9 @@ static size_t arguments_bytes(const char *text, size_t begin, size_t end) {
 }
 
 /* Counts a value that begins in the innermost frame. Returns its place. */
-static enum place enter(struct pass *pass) {
+static enum json_place enter(struct pass *pass) {
     static const struct {
-        enum place in;
+        enum json_place in;
         enum hearth_limit limit;
         size_t bytes;
     } elements[] = {{MESSAGES, HEARTH_LIMIT_MESSAGES, MESSAGE_BYTES},
@@ -253,7 +253,7 @@ static enum place enter(struct pass *pass) {
     if (frame == NULL) {
         return pass->depth == 0 ? BODY : ELSEWHERE;
     }
-    const enum place place = frame->object ? frame->member_place : place_of(frame->place, NULL, 0, 0);
+    const enum json_place place = frame->object ? frame->member_place : place_of(frame->place, NULL, 0, 0);
     for (size_t i = 0; i < sizeof elements / sizeof elements[0] && !frame->object; i++) {
         if (elements[i].in == frame->place) {
             pass->found[elements[i].limit]++;
@@ -268,7 +268,7 @@ static enum place enter(struct pass *pass) {
 }
 
 static void open_frame(struct pass *pass, bool object) {
-    const enum place place = enter(pass);
+    const enum json_place place = enter(pass);
     pass->bytes += copies_in(place) * (object ? OBJECT_BYTES : ARRAY_BYTES);
     pass->depth++;
     if (pass->depth > pass->found[HEARTH_LIMIT_LEVELS]) {
@@ -287,7 +287,7 @@ static void read_string(struct pass *pass) {
     pass->pos = end;
     if (frame == NULL || !frame->object || frame->named) {
         const bool arguments = pass->arguments && frame != NULL && frame->object;
-        const enum place place = enter(pass);
+        const enum json_place place = enter(pass);
         pass->bytes += copies_in(place) * STRING_BYTES + TEXT_TIMES * (end - begin);
         pass->bytes += arguments ? arguments_bytes(pass->text, begin, close) : 0;
         return;
@@ -308,7 +308,7 @@ static void read_string(struct pass *pass) {
 /* A number or a constant. */
 static void read_scalar(struct pass *pass) {
     const char c = pass->text[pass->pos];
-    const enum place place = enter(pass);
+    const enum json_place place = enter(pass);
     pass->bytes += copies_in(place) * (c == 't' || c == 'f' || c == 'n' ? CONSTANT_BYTES : NUMBER_BYTES);
     do {
         pass->pos++;
