@@ -13,7 +13,6 @@
  * believed but that: its state is verified when it is read.
  *
  * Items can hang on each other in chains as long as a conversation, hence a list of work instead of recursion. */
-#include "base/assert.h"
 #include "cache/backing.h"
 
 #include <stdlib.h>

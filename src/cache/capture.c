@@ -9,7 +9,6 @@
  * Invariant: the page that capture stands on is pinned, so making room never takes the path away below it. */
 #include "cache/backing.h"
 
-#include "base/assert.h"
 #include "base/prefault.h"
 
 /* ---- pages ---- */

@@ -1,5 +1,5 @@
-/* The state directory: opening it, its models, and what is in them. The files are in directory_file.c, the budget in
- * directory_gc.c.
+/* The state directory: opening it, and its models. Paths and walks are in
+ * directory_walk.c, the files in directory_file.c, the budget in directory_gc.c.
  *
  * Every path is resolved relative to one descriptor, so that a handle means the same directory even when that is
  * renamed. The directory itself may be named through links; below it none is followed, neither to a file nor to a
@@ -14,7 +14,6 @@
 #include "base/assert.h"
 #include "base/log.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,203 +22,6 @@
 #include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-/* ---- names ---- */
-
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* Number of leading hex digits. */
-static size_t hex_len(const char *text) {
-    size_t n = 0;
-    while (hex_digit(text[n]) >= 0) {
-        n++;
-    }
-    return n;
-}
-
-bool hearth_directory_model_name(const char *name) {
-    return hex_len(name) == 32 && name[32] == '\0';
-}
-
-static uint64_t hex_u64(const char *digits) {
-    uint64_t value = 0;
-    for (int i = 0; i < 16; i++) {
-        value = value << 4 | (uint64_t)hex_digit(digits[i]);
-    }
-    return value;
-}
-
-/* A file's id from the names of shard and file. False: the name is no item's. */
-static bool parse_name(const char *shard, const char *name, struct hearth_file_id *id) {
-    if (hex_len(name) != 30) {
-        return false;
-    }
-    if (strcmp(name + 30, ".page") == 0) {
-        id->kind = HEARTH_RECORD_PAGE;
-    } else if (strcmp(name + 30, ".snap") == 0) {
-        id->kind = HEARTH_RECORD_SNAPSHOT;
-    } else {
-        return false;
-    }
-    char digits[33];
-    memcpy(digits, shard, 2);
-    memcpy(digits + 2, name, 30);
-    id->name = (struct hearth_digest){.hi = hex_u64(digits), .lo = hex_u64(digits + 16)};
-    return true;
-}
-
-struct hearth_directory_path hearth_directory_file_path(const struct hearth_file_id *id) {
-    struct hearth_directory_path path;
-    char hex[33];
-    hearth_digest_hex(id->name, hex);
-    (void)snprintf(path.text, sizeof path.text, "%s/%.2s/%s.%s", id->model.hex, hex, hex + 2,
-                   id->kind == HEARTH_RECORD_PAGE ? "page" : "snap");
-    return path;
-}
-
-struct hearth_directory_path hearth_directory_in_model(struct hearth_model_id model, const char *name) {
-    struct hearth_directory_path path;
-    (void)snprintf(path.text, sizeof path.text, "%s/%.100s", model.hex, name);
-    return path;
-}
-
-struct hearth_model_id hearth_model_id(struct hearth_digest fingerprint, int32_t page_tokens) {
-    struct hearth_model_id model;
-    hearth_digest_hex(hearth_digest_chain(fingerprint, &page_tokens, sizeof page_tokens), model.hex);
-    return model;
-}
-
-/* ---- system calls ---- */
-
-int hearth_directory_flock(int fd, int operation) {
-    int rc;
-    do {
-        rc = flock(fd, operation);
-    } while (rc != 0 && errno == EINTR);
-    return rc;
-}
-
-bool hearth_directory_is_linked(const struct hearth_directory *directory, const char *path) {
-    char above[512];
-    struct stat st;
-    for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
-        (void)snprintf(above, sizeof above, "%.*s", (int)(slash - path), path);
-        if (fstatat(directory->fd, above, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode)) {
-            errno = ELOOP;
-            return true;
-        }
-    }
-    return false;
-}
-
-int hearth_directory_make(struct hearth_directory *directory, const char *path, bool *made) {
-    if (made) {
-        *made = false;
-    }
-    if (hearth_directory_is_linked(directory, path)) {
-        return HEARTH_ERR_IO;
-    }
-    if (mkdirat(directory->fd, path, 0700) == 0) {
-        if (made) {
-            *made = true;
-        }
-        return fchmodat(directory->fd, path, 0700, 0) == 0 || errno == ENOENT ? HEARTH_OK : HEARTH_ERR_IO;
-    }
-    return errno == EEXIST ? HEARTH_OK : HEARTH_ERR_IO;
-}
-
-/* A descriptor of a directory that no link leads to; -1 with errno. */
-static int open_directory(const struct hearth_directory *directory, const char *path) {
-    if (hearth_directory_is_linked(directory, path)) {
-        return -1;
-    }
-    return openat(directory->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-}
-
-int hearth_directory_sync(struct hearth_directory *directory, const char *path) {
-    const int fd = open_directory(directory, path);
-    if (fd < 0) {
-        return errno == ENOENT ? HEARTH_ERR_NOT_FOUND : HEARTH_ERR_IO;
-    }
-    /* EINVAL: a file system that cannot sync directories has nothing to sync. */
-    const int err = fsync(fd) == 0 || errno == EINVAL ? HEARTH_OK : HEARTH_ERR_IO;
-    (void)close(fd);
-    return err;
-}
-
-/* Whether opening a directory failed because there is none: something else may have its name. */
-static bool is_absent(int error) {
-    return error == ENOENT || error == ENOTDIR || error == ELOOP;
-}
-
-/* A stream over a directory; NULL with errno. */
-static DIR *open_stream(struct hearth_directory *directory, const char *path) {
-    const int fd = open_directory(directory, path);
-    DIR *stream = fd >= 0 ? fdopendir(fd) : NULL;
-    if (fd >= 0 && !stream) {
-        (void)close(fd);
-    }
-    return stream;
-}
-
-static bool dots(const char *name) {
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
-}
-
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-void hearth_directory_names_free(char **names, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        free(names[i]);
-    }
-    free(names);
-}
-
-static bool push_name(char ***names, size_t *n, size_t *cap, const char *name) {
-    if (*n == *cap) {
-        const size_t grown = *cap ? 2 * *cap : 32;
-        char **more = realloc(*names, grown * sizeof *more);
-        if (!more) {
-            return false;
-        }
-        *names = more;
-        *cap = grown;
-    }
-    (*names)[*n] = strdup(name);
-    return (*names)[*n] && ++*n;
-}
-
-int hearth_directory_names(struct hearth_directory *directory, const char *path, char ***names, size_t *n) {
-    *names = NULL;
-    *n = 0;
-    DIR *stream = open_stream(directory, path);
-    if (!stream) {
-        return is_absent(errno) ? HEARTH_OK : errno == ENOMEM ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
-    }
-    size_t cap = 0;
-    int err = HEARTH_OK;
-    for (const struct dirent *entry; err == HEARTH_OK && (errno = 0, entry = readdir(stream)) != NULL;) {
-        if (!dots(entry->d_name) && !push_name(names, n, &cap, entry->d_name)) {
-            err = HEARTH_ERR_NOMEM;
-        }
-    }
-    if (err == HEARTH_OK && errno != 0) {
-        err = HEARTH_ERR_IO;
-    }
-    (void)closedir(stream);
-    if (err != HEARTH_OK) {
-        hearth_directory_names_free(*names, *n);
-        *names = NULL;
-        *n = 0;
-    } else if (*n > 0) {
-        qsort(*names, *n, sizeof **names, compare_names);
-    }
-    return err;
-}
 
 /* ---- opening ---- */
 
@@ -384,6 +186,12 @@ uint64_t hearth_directory_free_bytes(const struct hearth_directory *directory) {
 
 /* ---- models ---- */
 
+struct hearth_model_id hearth_model_id(struct hearth_digest fingerprint, int32_t page_tokens) {
+    struct hearth_model_id model;
+    hearth_digest_hex(hearth_digest_chain(fingerprint, &page_tokens, sizeof page_tokens), model.hex);
+    return model;
+}
+
 /* Takes a shared lock on a model's directory until the handle is closed. Where locks are not to be had, there is none.
  * Errors: NOT_FOUND (it was removed meanwhile), IO, NOMEM. */
 static int hold_model_locked(struct hearth_directory *directory, struct hearth_model_id model) {
@@ -400,7 +208,7 @@ static int hold_model_locked(struct hearth_directory *directory, struct hearth_m
         return HEARTH_ERR_NOMEM;
     }
     directory->held_models = models;
-    const int fd = open_directory(directory, model.hex);
+    const int fd = hearth_directory_descend(directory, model.hex);
     if (fd < 0) {
         return errno == ENOENT ? HEARTH_ERR_NOT_FOUND : HEARTH_ERR_IO;
     }
@@ -479,81 +287,4 @@ void hearth_directory_about(struct hearth_directory *directory, struct hearth_mo
     out[n > 0 ? n : 0] = '\0';
     out[strcspn(out, "\r\n")] = '\0';
     (void)close(fd);
-}
-
-int hearth_directory_models(struct hearth_directory *directory, bool (*visit)(void *user, struct hearth_model_id model),
-                            void *user) {
-    char **names;
-    size_t n;
-    const int err = hearth_directory_names(directory, ".", &names, &n);
-    bool go_on = err == HEARTH_OK;
-    for (size_t i = 0; i < n && go_on; i++) {
-        struct stat st;
-        if (hearth_directory_model_name(names[i]) && fstatat(directory->fd, names[i], &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-            S_ISDIR(st.st_mode)) {
-            struct hearth_model_id model;
-            memcpy(model.hex, names[i], sizeof model.hex);
-            go_on = visit(user, model);
-        }
-    }
-    hearth_directory_names_free(names, n);
-    return err;
-}
-
-/* ---- walking ---- */
-
-static int64_t stamp_us(const struct stat *st) {
-    return (int64_t)st->st_mtim.tv_sec * 1000000 + st->st_mtim.tv_nsec / 1000;
-}
-
-static int walk_shard(struct hearth_directory *directory, struct hearth_model_id model, int shard,
-                      bool (*visit)(void *user, const struct hearth_file *file), void *user, bool *go_on) {
-    char shard_name[3];
-    (void)snprintf(shard_name, sizeof shard_name, "%02x", (unsigned)shard & 0xff);
-    DIR *stream = open_stream(directory, hearth_directory_in_model(model, shard_name).text);
-    if (!stream) {
-        return is_absent(errno) ? HEARTH_OK : errno == ENOMEM ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
-    }
-    int err = HEARTH_OK;
-    for (const struct dirent *entry; *go_on && (errno = 0, entry = readdir(stream)) != NULL;) {
-        struct hearth_file file = {.id = {.model = model}};
-        struct stat st;
-        if (!parse_name(shard_name, entry->d_name, &file.id) ||
-            fstatat(dirfd(stream), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
-            continue; /* not an item, or gone since */
-        }
-        file.bytes = ((uint64_t)st.st_size + 4095) / 4096 * 4096;
-        file.stamp_us = stamp_us(&st);
-        file.inode = (int64_t)st.st_ino;
-        *go_on = visit(user, &file);
-    }
-    if (*go_on && errno != 0) {
-        err = HEARTH_ERR_IO;
-    }
-    (void)closedir(stream);
-    return err;
-}
-
-int hearth_directory_walk(struct hearth_directory *directory, struct hearth_model_id model, int shard,
-                          bool (*visit)(void *user, const struct hearth_file *file), void *user) {
-    HEARTH_ASSERT(shard >= -1 && shard < 256);
-    int err = HEARTH_OK;
-    bool go_on = true;
-    const int first = shard < 0 ? 0 : shard, last = shard < 0 ? 255 : shard;
-    for (int i = first; i <= last && go_on; i++) {
-        const int failed = walk_shard(directory, model, i, visit, user, &go_on);
-        err = err == HEARTH_OK ? failed : err; /* one shard that cannot be read does not hide the others */
-    }
-    return err;
-}
-
-int64_t hearth_directory_shard_time(struct hearth_directory *directory, struct hearth_model_id model, int shard) {
-    HEARTH_ASSERT(shard >= 0 && shard < 256);
-    char name[3];
-    struct stat st;
-    (void)snprintf(name, sizeof name, "%02x", (unsigned)shard);
-    if (fstatat(directory->fd, hearth_directory_in_model(model, name).text, &st, AT_SYMLINK_NOFOLLOW) != 0) {
-        return 0;
-    }
-    return (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
 }

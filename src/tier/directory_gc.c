@@ -23,7 +23,7 @@
 #define DRAFT_AGE_S 86400 /* where there are no locks: a draft so old has no writer */
 #define PROGRESS_FILES 512
 
-struct candidate {
+struct gc_candidate {
     struct hearth_digest name;
     int64_t stamp_us;
     uint64_t bytes;
@@ -36,7 +36,7 @@ struct sweep {
     struct hearth_gc *gc;
     struct hearth_model_id *models;
     size_t model_n, model_cap;
-    struct candidate *files;
+    struct gc_candidate *files;
     size_t n, cap;
     bool nomem;
     int error; /* errno of the last removal that failed */
@@ -64,7 +64,7 @@ static bool add_file(void *user, const struct hearth_file *file) {
     struct sweep *sweep = user;
     if (sweep->n == sweep->cap) {
         const size_t cap = sweep->cap ? 2 * sweep->cap : 1024;
-        struct candidate *files = realloc(sweep->files, cap * sizeof *files);
+        struct gc_candidate *files = realloc(sweep->files, cap * sizeof *files);
         if (!files) {
             sweep->nomem = true;
             return false;
@@ -72,11 +72,11 @@ static bool add_file(void *user, const struct hearth_file *file) {
         sweep->files = files;
         sweep->cap = cap;
     }
-    sweep->files[sweep->n++] = (struct candidate){.name = file->id.name,
-                                                  .stamp_us = file->stamp_us,
-                                                  .bytes = file->bytes,
-                                                  .model = (uint32_t)(sweep->model_n - 1),
-                                                  .kind = (uint32_t)file->id.kind};
+    sweep->files[sweep->n++] = (struct gc_candidate){.name = file->id.name,
+                                                     .stamp_us = file->stamp_us,
+                                                     .bytes = file->bytes,
+                                                     .model = (uint32_t)(sweep->model_n - 1),
+                                                     .kind = (uint32_t)file->id.kind};
     sweep->gc->bytes += file->bytes;
     if (sweep->gc->progress && sweep->n % PROGRESS_FILES == 0) {
         sweep->gc->progress(sweep->gc->user, sweep->n, 0);
@@ -167,12 +167,12 @@ static void remove_model(struct hearth_directory *directory, struct hearth_model
 /* ---- eviction ---- */
 
 static int oldest_first(const void *a, const void *b) {
-    const struct candidate *x = a, *y = b;
+    const struct gc_candidate *x = a, *y = b;
     return x->stamp_us < y->stamp_us ? -1 : x->stamp_us > y->stamp_us;
 }
 
 /* Removes one file. What is no longer there counts as gone, not as removed. */
-static void evict(struct sweep *sweep, const struct candidate *victim) {
+static void evict(struct sweep *sweep, const struct gc_candidate *victim) {
     struct hearth_gc *gc = sweep->gc;
     const struct hearth_file file = {
         .id = {.model = sweep->models[victim->model],

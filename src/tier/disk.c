@@ -1,22 +1,18 @@
-/* The disk tier: its life, its events, and the table of the files that are there.
+/* The disk tier: its life, and the calls of the cache that need no thread. What waits to be read or written, and the
+ * threads that do it, are in the files that disk_internal.h lists.
  *
- * The directory is the only truth; the table is what we know of it, and may be behind: a file that is gone is a miss,
- * one that is new is found. Every operation on a file stands on its own, so readers, writer and maintenance thread
- * share nothing but what the lock guards, and other processes need no word with us.
+ * Every operation on a file stands on its own, so readers, writer and maintenance thread share nothing but what the
+ * lock guards (disk_state.c), and other processes need no word with us.
  *
- * Invariants: a file is in `files` and in its shard's ring, or in neither. An event is made where what it tells of is
- * true, under the lock, so the cache sees WRITTEN before a LOST of the same file. Answers (READ, WRITTEN, DROPPED)
- * never need memory: the request brings it. */
+ * Invariant: answers (READ, WRITTEN, DROPPED, REMOVED) never need memory, because the request brings it. */
 #include "tier/disk_internal.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define QUEUE_BYTES ((uint64_t)512 << 20)
 #define RESCAN_US 2000000
@@ -26,91 +22,7 @@ static struct disk *disk_of(struct hearth_backing *backing) {
     return (struct disk *)backing;
 }
 
-/* ---- lock, time ---- */
-
-void hearth_disk_lock(struct disk *disk) {
-    (void)pthread_mutex_lock(&disk->lock);
-}
-
-void hearth_disk_unlock(struct disk *disk) {
-    const bool due = disk->wake_due;
-    disk->wake_due = false;
-    (void)pthread_mutex_unlock(&disk->lock);
-    if (due) {
-        (void)pthread_mutex_lock(&disk->wake_lock);
-        if (disk->wake) {
-            disk->wake(disk->wake_user);
-        }
-        (void)pthread_mutex_unlock(&disk->wake_lock);
-    }
-}
-
-bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us) {
-    struct timespec until = {.tv_sec = (time_t)(until_us / 1000000), .tv_nsec = (long)(until_us % 1000000) * 1000};
-    return pthread_cond_timedwait(cond, &disk->lock, &until) != ETIMEDOUT;
-}
-
-int64_t hearth_disk_unix_us(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
-/* ---- the directory ---- */
-
-struct hearth_directory *hearth_disk_directory(struct disk *disk) {
-    hearth_disk_lock(disk);
-    struct hearth_directory *directory = disk->directory;
-    hearth_disk_unlock(disk);
-    return directory;
-}
-
-bool hearth_disk_reopen(struct disk *disk) {
-    struct disk_retired *retired = malloc(sizeof *retired);
-    struct hearth_directory *directory = NULL;
-    if (!retired || hearth_directory_open(disk->params.dir, true, &directory, NULL) != HEARTH_OK ||
-        hearth_directory_add_model(directory, disk->model, disk->params.about) != HEARTH_OK) {
-        const int saved = errno;
-        hearth_directory_close(directory);
-        free(retired);
-        errno = saved;
-        return false;
-    }
-    hearth_disk_lock(disk);
-    *retired = (struct disk_retired){.next = disk->retired, .directory = disk->directory};
-    disk->retired = retired;
-    disk->directory = directory;
-    hearth_disk_unlock(disk);
-    hearth_directory_leave(retired->directory); /* it may be the same one, and then we are not two */
-    hearth_directory_enter(directory);
-    return true;
-}
-
-struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name, enum hearth_record_kind kind) {
-    return (struct hearth_file_id){.model = disk->model, .name = name, .kind = kind};
-}
-
 /* ---- events ---- */
-
-void hearth_disk_post_locked(struct disk *disk, struct disk_event *ev) {
-    ev->next = NULL;
-    *disk->events_end = ev;
-    disk->events_end = &ev->next;
-    if (disk->event_count++ == 0) {
-        disk->wake_due = true;
-        (void)pthread_cond_signal(&disk->event_cond);
-    }
-}
-
-bool hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name) {
-    struct disk_event *ev = calloc(1, sizeof *ev);
-    if (!ev) {
-        return false;
-    }
-    ev->event = (struct hearth_backing_event){.type = type, .name = name};
-    hearth_disk_post_locked(disk, ev);
-    return true;
-}
 
 static void disk_set_wake(struct hearth_backing *backing, void (*wake)(void *user), void *user) {
     struct disk *disk = disk_of(backing);
@@ -160,55 +72,6 @@ static bool disk_wait(struct hearth_backing *backing, int64_t timeout_us) {
     const bool there = disk->events != NULL;
     hearth_disk_unlock(disk);
     return there;
-}
-
-/* ---- files ---- */
-
-struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_digest name) {
-    return (struct disk_file *)(void *)hearth_table_find(&disk->files, name);
-}
-
-bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, uint64_t bytes, int64_t touched_us) {
-    struct disk_file *file = malloc(sizeof *file);
-    if (!file) {
-        return false;
-    }
-    struct disk_file *ring = &disk->shards[hearth_disk_shard(id->name)].ring;
-    *file = (struct disk_file){.link.key = id->name,
-                               .prev = ring->prev,
-                               .next = ring,
-                               .kind = id->kind,
-                               .bytes = bytes,
-                               .born = disk->tick,
-                               .touched_us = touched_us};
-    if (!hearth_table_add(&disk->files, &file->link)) {
-        free(file);
-        return false;
-    }
-    file->prev->next = file;
-    file->next->prev = file;
-    return true;
-}
-
-void hearth_disk_forget_locked(struct disk *disk, struct disk_file *file, bool counts) {
-    hearth_table_remove(&disk->files, &file->link);
-    file->prev->next = file->next;
-    file->next->prev = file->prev;
-    if (counts) {
-        disk->stats.bytes -= disk->stats.bytes < file->bytes ? disk->stats.bytes : file->bytes;
-        disk->stats.files -= disk->stats.files > 0;
-    }
-    free(file);
-}
-
-void hearth_disk_quarantine(struct disk *disk, const struct hearth_file_id *id, const char *why) {
-    hearth_file_quarantine(hearth_disk_directory(disk), id, why);
-    hearth_disk_lock(disk);
-    struct disk_file *file = hearth_disk_find_locked(disk, id->name);
-    if (file) {
-        hearth_disk_forget_locked(disk, file, true);
-    }
-    hearth_disk_unlock(disk);
 }
 
 /* ---- use ---- */

@@ -1,13 +1,17 @@
 /* What the files of the disk tier share (tier/disk.h).
  *
- *     disk.c        life, events, the table of files
- *     disk_read.c   reader threads: get
- *     disk_queue.c  what waits to be written: put, dropping
- *     disk_write.c  the writer thread, failure and recovery
- *     disk_maintain.c   the maintenance thread: rescans, touches, the budget
- *     disk_scan.c   directories walked, headers read
- *     disk_remove.c what is to be forgotten
- *     disk_health.c what /health says
+ * From the bottom up; a file uses those above it in this list, and none calls back:
+ *
+ *     disk_state.c      lock, directory, events, the table of files
+ *     disk_health.c     what /health says
+ *     disk_queue.c      what waits to be written: put, dropping
+ *     disk_remove.c     what is to be forgotten
+ *     disk_budget.c     room for what is written: eviction
+ *     disk_scan.c       directories walked, headers read
+ *     disk_read.c       reader threads: get
+ *     disk_write.c      the writer thread, failure and recovery
+ *     disk_maintain.c   the maintenance thread: rescans, touches
+ *     disk.c            life, events for the cache
  *
  * One lock guards everything below that is not said to be a thread's own. It is never held over a system call on a
  * file. A function that posts events leaves through hearth_disk_unlock(), which wakes the cache without the lock. */
@@ -184,7 +188,7 @@ struct disk {
     bool has_writer, has_maintainer;
 };
 
-/* ---- disk.c ---- */
+/* ---- disk_state.c ---- */
 
 void hearth_disk_lock(struct disk *disk);
 void hearth_disk_unlock(struct disk *disk);
@@ -193,6 +197,8 @@ struct hearth_directory *hearth_disk_directory(struct disk *disk);
 bool hearth_disk_reopen(struct disk *disk);
 /* Waits on a condition, until a time of hearth_clock_us(). False: it has come. */
 bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us);
+/* Whether readers and maintenance thread are to end. */
+bool hearth_disk_stopped(struct disk *disk);
 void hearth_disk_post_locked(struct disk *disk, struct disk_event *ev);
 /* An event of its own. False: out of memory. */
 bool hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name);
@@ -204,6 +210,8 @@ bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, 
 void hearth_disk_forget_locked(struct disk *disk, struct disk_file *file, bool counts);
 /* Quarantines a file and forgets it. */
 void hearth_disk_quarantine(struct disk *disk, const struct hearth_file_id *id, const char *why);
+/* Learns how large the state of a whole page is. */
+void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record *record);
 struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name, enum hearth_record_kind kind);
 int64_t hearth_disk_unix_us(void);
 static inline unsigned hearth_disk_shard(struct hearth_digest name) {
@@ -213,12 +221,17 @@ static inline uint64_t hearth_disk_blocks(uint64_t bytes) {
     return (bytes + HEARTH_FORMAT_BLOCK - 1) / HEARTH_FORMAT_BLOCK * HEARTH_FORMAT_BLOCK;
 }
 
+struct disk_files { /* a list of what a walk has seen */
+    struct hearth_file *v;
+    size_t n, cap;
+};
+/* For hearth_directory_walk(): `list` is a struct disk_files. False: out of memory. */
+bool hearth_disk_files_add(void *list, const struct hearth_file *file);
+
 /* ---- disk_read.c ---- */
 
 void *hearth_disk_reader(void *disk);
 bool hearth_disk_get(struct hearth_backing *backing, struct hearth_digest name);
-/* Learns how large the state of a whole page is. */
-void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record *record);
 void hearth_disk_drop_reads(struct disk *disk);
 
 /* ---- disk_queue.c ---- */
@@ -243,6 +256,9 @@ void *hearth_disk_writer(void *disk);
 /* ---- disk_maintain.c ---- */
 
 void *hearth_disk_maintainer(void *disk);
+
+/* ---- disk_budget.c ---- */
+
 /* Asks for room for `need` bytes and waits for it, at most `patience_us`. `tight`: although the budget is kept. False:
  * the budget has none. */
 bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t patience_us);
@@ -264,12 +280,6 @@ void hearth_disk_removals(struct disk *disk);
 void hearth_disk_drop_removals(struct disk *disk);
 
 /* ---- disk_scan.c ---- */
-
-struct disk_files { /* a list of what a walk has seen */
-    struct hearth_file *v;
-    size_t n, cap;
-};
-bool hearth_disk_files_add(struct disk_files *files, const struct hearth_file *file);
 
 enum disk_verdict { DISK_GOOD, DISK_GONE, DISK_ALIEN, DISK_BAD, DISK_UNREADABLE };
 /* Reads a file's header. GOOD: it is in the table now, and with `tell` FOUND is said. BAD: it was quarantined. */

@@ -5,124 +5,18 @@
  * than a second says nothing about the next moment (clocks of file systems tick coarsely), so the shard is walked once
  * more. Ticks tell a file that was written during a walk, which the walk may not have seen, from one that is gone.
  *
- * The budget: our own estimate of the whole directory, set right by every eviction, which counts what is there. It runs
- * when the estimate comes near the budget, and after every sixteenth of the budget that we wrote, as others may have
- * written as much. It frees a little more than is needed, so that it does not run for every file.
- *
  * Touches are told to the files at most every TOUCH_US each, and at the end. */
 #include "tier/disk_internal.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/prefault.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define TOUCH_US 30000000
 #define FRESH_US 1000000
-#define MIB (UINT64_C(1) << 20)
-
-/* ---- the budget ---- */
-
-void hearth_disk_published_locked(struct disk *disk, uint64_t bytes) {
-    const uint64_t budget = disk->stats.budget_bytes;
-    disk->published += bytes;
-    if (!disk->counted || (disk->stats.bytes + budget / 32 <= budget && disk->published <= budget / 16)) {
-        return;
-    }
-    disk->gc_wanted = true;
-    (void)pthread_cond_signal(&disk->maintain_cond);
-}
-
-bool hearth_disk_make_room(struct disk *disk, uint64_t need, bool tight, int64_t patience_us) {
-    const int64_t until = hearth_clock_us() + patience_us;
-    hearth_disk_lock(disk);
-    bool over = disk->counted && disk->stats.bytes + need > disk->stats.budget_bytes;
-    if (over || tight) {
-        disk->gc_wanted = true;
-        disk->gc_tight = disk->gc_tight || tight;
-        disk->gc_need = disk->gc_need > need ? disk->gc_need : need;
-        (void)pthread_cond_signal(&disk->maintain_cond);
-        while ((disk->gc_wanted || disk->gc_busy) && hearth_disk_wait_locked(disk, &disk->gc_cond, until)) {
-            continue;
-        }
-        over = disk->counted && disk->stats.bytes + need > disk->stats.budget_bytes;
-    }
-    hearth_disk_unlock(disk);
-    return !over;
-}
-
-static void removed(void *user, const struct hearth_file *file) {
-    struct disk *disk = user;
-    hearth_disk_lock(disk);
-    disk->stats.evicted++;
-    struct disk_file *known =
-        strcmp(file->id.model.hex, disk->model.hex) == 0 ? hearth_disk_find_locked(disk, file->id.name) : NULL;
-    if (known) {
-        hearth_disk_forget_locked(disk, known, false);
-        (void)hearth_disk_tell_locked(disk, HEARTH_BACKING_LOST, file->id.name);
-    }
-    hearth_disk_unlock(disk);
-}
-
-static void evict(struct disk *disk) {
-    hearth_disk_lock(disk);
-    const bool tight = disk->gc_tight;
-    const uint64_t budget = disk->stats.budget_bytes, need = disk->gc_need;
-    disk->gc_wanted = disk->gc_tight = false;
-    disk->gc_busy = true;
-    disk->gc_need = 0;
-    disk->published = 0;
-    const uint64_t want = need > disk->stats.queued_bytes ? need : disk->stats.queued_bytes;
-    struct hearth_gc gc = {.budget_bytes = budget, .removed = removed, .user = disk};
-    gc.need_bytes = want < budget / 4 ? want : need < budget ? need : budget;
-    gc.need_bytes += budget / 16;
-    hearth_disk_unlock(disk);
-    struct hearth_directory *directory = hearth_disk_directory(disk);
-    int err = hearth_directory_gc(directory, &gc);
-    uint64_t files = gc.removed_files, bytes = gc.removed_bytes;
-    if (err == HEARTH_OK && tight && bytes < need) { /* the file system is full before the budget is */
-        gc.budget_bytes = gc.bytes;
-        gc.need_bytes = need - bytes;
-        err = hearth_directory_gc(directory, &gc);
-        files += gc.removed_files;
-        bytes += gc.removed_bytes;
-    }
-    if (files > 0) {
-        hearth_log(HEARTH_LOG_INFO, "disk: %" PRIu64 " files (%" PRIu64 " MiB) that were unused for longest made way%s",
-                   files, bytes / MIB, tight ? ", as the file system is full" : "");
-    }
-    hearth_disk_lock(disk);
-    if (err == HEARTH_OK) {
-        disk->stats.files = gc.files;
-        disk->stats.bytes = gc.bytes + disk->published; /* what was written meanwhile may count twice: the safe side */
-    } else {
-        disk->stats.io_errors++;
-    }
-    disk->gc_busy = false;
-    (void)pthread_cond_broadcast(&disk->gc_cond);
-    hearth_disk_unlock(disk);
-}
-
-void hearth_disk_chores(struct disk *disk) {
-    hearth_disk_lock(disk);
-    const bool wanted = disk->gc_wanted, removals = disk->removals_due;
-    hearth_disk_unlock(disk);
-    if (removals) {
-        hearth_disk_removals(disk);
-    }
-    if (wanted) {
-        evict(disk);
-    }
-}
 
 /* ---- rescans ---- */
-
-static bool see(void *user, const struct hearth_file *file) {
-    return hearth_disk_files_add(user, file);
-}
 
 /* Compares what a walk that began at `tick` has seen with the table; fills what is new. */
 static void compare(struct disk *disk, int shard, uint64_t tick, const struct disk_files *seen,
@@ -163,23 +57,16 @@ static void rescan_shard(struct disk *disk, int shard, struct disk_files *new_on
     hearth_disk_unlock(disk);
     struct disk_files seen = {0};
     state->again = time != 0 && hearth_disk_unix_us() - time / 1000 < FRESH_US;
-    if (hearth_directory_walk(directory, disk->model, shard, see, &seen) == HEARTH_OK) {
+    if (hearth_directory_walk(directory, disk->model, shard, hearth_disk_files_add, &seen) == HEARTH_OK) {
         state->time = time;
         compare(disk, shard, tick, &seen, new_ones);
     }
     free(seen.v);
 }
 
-static bool stopped(struct disk *disk) {
-    hearth_disk_lock(disk);
-    const bool stop = disk->stop;
-    hearth_disk_unlock(disk);
-    return stop;
-}
-
 static void rescan(struct disk *disk) {
     struct disk_files new_ones = {0};
-    for (int shard = 0; shard < DISK_SHARDS && !stopped(disk); shard++) {
+    for (int shard = 0; shard < DISK_SHARDS && !hearth_disk_stopped(disk); shard++) {
         rescan_shard(disk, shard, &new_ones);
         hearth_disk_chores(disk);
     }
@@ -243,7 +130,7 @@ static void prefault_pages(struct disk *disk) {
     hearth_disk_lock(disk);
     const size_t len = disk->page_bytes;
     hearth_disk_unlock(disk);
-    while (len > 0 && !stopped(disk) && hearth_prefault_make(len)) {
+    while (len > 0 && !hearth_disk_stopped(disk) && hearth_prefault_make(len)) {
     }
 }
 
@@ -255,7 +142,7 @@ void *hearth_disk_maintainer(void *arg) {
     hearth_disk_scan(disk);
     prefault_pages(disk);
     int64_t next = hearth_clock_us() + disk->params.rescan_us;
-    while (!stopped(disk)) {
+    while (!hearth_disk_stopped(disk)) {
         hearth_disk_lock(disk);
         while (!disk->stop && !disk->gc_wanted && !disk->removals_due &&
                hearth_disk_wait_locked(disk, &disk->maintain_cond, next)) {

@@ -103,12 +103,6 @@ static void deliver(struct disk *disk, struct disk_read *read, int err) {
     hearth_disk_unlock(disk);
 }
 
-void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record *record) {
-    if (record->kind == HEARTH_RECORD_PAGE && record->p1 - record->p0 == disk->params.page_tokens) {
-        disk->page_bytes = record->state_bytes;
-    }
-}
-
 void hearth_disk_drop_reads(struct disk *disk) {
     for (struct disk_read *read = disk->reads, *next; read; read = next) {
         next = read->next;

@@ -24,20 +24,6 @@
 #define FEW 32 /* files for which no threads are started */
 #define PAUSE_US 100000
 
-bool hearth_disk_files_add(struct disk_files *files, const struct hearth_file *file) {
-    if (files->n == files->cap) {
-        const size_t cap = files->cap > 0 ? 2 * files->cap : 64;
-        struct hearth_file *v = realloc(files->v, cap * sizeof *v);
-        if (!v) {
-            return false;
-        }
-        files->v = v;
-        files->cap = cap;
-    }
-    files->v[files->n++] = *file;
-    return true;
-}
-
 /* ---- one header ---- */
 
 struct header_read {
@@ -187,17 +173,10 @@ struct pool {
     const struct disk_files *files;
 };
 
-static bool stopped(struct disk *disk) {
-    hearth_disk_lock(disk);
-    const bool stop = disk->stop;
-    hearth_disk_unlock(disk);
-    return stop;
-}
-
 static void *pool_main(void *arg) {
     struct pool *pool = arg;
     hearth_io_step_back(DISK_MAINTAIN_NICE);
-    for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !stopped(pool->disk);) {
+    for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !hearth_disk_stopped(pool->disk);) {
         pool->step(pool, i, false);
     }
     if (atomic_fetch_sub(&pool->running, 1) == 1) {
@@ -227,7 +206,7 @@ static void pool_start(struct pool *pool, size_t threads) {
 static void pool_finish(struct pool *pool) {
     struct disk *disk = pool->disk;
     if (pool->thread_count == 0) {
-        for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !stopped(disk);) {
+        for (size_t i; (i = atomic_fetch_add(&pool->next, 1)) < pool->n && !hearth_disk_stopped(disk);) {
             pool->step(pool, i, true);
             hearth_disk_chores(disk);
         }
@@ -287,15 +266,11 @@ void hearth_disk_examine_all(struct disk *disk, const struct disk_files *files, 
 
 /* ---- the scan ---- */
 
-static bool see(void *user, const struct hearth_file *file) {
-    return hearth_disk_files_add(user, file);
-}
-
 static void walk_step(struct pool *pool, size_t i, bool maintainer) {
     (void)maintainer;
     struct hearth_directory *directory = hearth_disk_directory(pool->disk);
     pool->times[i] = hearth_directory_shard_time(directory, pool->disk->model, (int)i); /* before: nothing is missed */
-    (void)hearth_directory_walk(directory, pool->disk->model, (int)i, see, &pool->seen[i]);
+    (void)hearth_directory_walk(directory, pool->disk->model, (int)i, hearth_disk_files_add, &pool->seen[i]);
 }
 
 static int newest_first(const void *a, const void *b) {
@@ -321,7 +296,7 @@ static bool count_model(void *user, struct hearth_model_id model) {
     if (strcmp(model.hex, count->disk->model.hex) != 0) {
         (void)hearth_directory_walk(count->directory, model, -1, count_file, count);
     }
-    return !stopped(count->disk);
+    return !hearth_disk_stopped(count->disk);
 }
 
 /* Counts the other models. */

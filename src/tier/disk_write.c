@@ -136,7 +136,7 @@ static void probe(struct disk *disk) {
 
 /* ---- one batch ---- */
 
-struct batch {
+struct write_batch {
     struct disk_job *jobs[BATCH_FILES];
     size_t n;
     const char *step; /* that failed first */
@@ -144,7 +144,7 @@ struct batch {
     uint64_t failed_bytes;
 };
 
-static void job_failed(struct batch *batch, struct disk_job *job, const char *step, int error) {
+static void job_failed(struct write_batch *batch, struct disk_job *job, const char *step, int error) {
     job->fate = DISK_FAILED;
     job->error = error != 0 ? error : EIO;
     if (batch->error == 0) {
@@ -165,7 +165,7 @@ static enum disk_fate is_there(struct disk *disk, const struct disk_job *job) {
 }
 
 /* Makes the bytes and the draft. */
-static void prepare(struct disk *disk, struct batch *batch, struct disk_job *job) {
+static void prepare(struct disk *disk, struct write_batch *batch, struct disk_job *job) {
     const struct hearth_format_params format = {
         .fingerprint = disk->params.fingerprint,
         .page_tokens = disk->params.page_tokens,
@@ -274,7 +274,7 @@ static void write_plain(struct writer *writer, struct disk_job *job) {
 }
 
 /* Discards what failed. */
-static void discard_failed(struct writer *writer, struct batch *batch, const char *step) {
+static void discard_failed(struct writer *writer, struct write_batch *batch, const char *step) {
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
         if (job->fate != DISK_OPEN || job->error == 0) {
@@ -285,7 +285,7 @@ static void discard_failed(struct writer *writer, struct batch *batch, const cha
     }
 }
 
-static void write_all(struct writer *writer, struct batch *batch) {
+static void write_all(struct writer *writer, struct write_batch *batch) {
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
         if (job->fate != DISK_OPEN) {
@@ -322,7 +322,7 @@ static void write_all(struct writer *writer, struct batch *batch) {
     discard_failed(writer, batch, "write in");
 }
 
-static void sync_all(struct writer *writer, struct batch *batch) {
+static void sync_all(struct writer *writer, struct write_batch *batch) {
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
         if (job->fate != DISK_OPEN) {
@@ -339,7 +339,7 @@ static void sync_all(struct writer *writer, struct batch *batch) {
 
 /* ---- names ---- */
 
-static void publish_all(struct disk *disk, struct batch *batch) {
+static void publish_all(struct disk *disk, struct write_batch *batch) {
     struct hearth_directory *directory = hearth_disk_directory(disk);
     const int64_t now = hearth_disk_unix_us();
     for (size_t i = 0; i < batch->n; i++) {
@@ -372,7 +372,7 @@ static void publish_all(struct disk *disk, struct batch *batch) {
     }
 }
 
-static void write_once(struct writer *writer, struct batch *batch) {
+static void write_once(struct writer *writer, struct write_batch *batch) {
     struct disk *disk = writer->disk;
     batch->error = 0;
     batch->failed_bytes = 0;
@@ -438,14 +438,14 @@ static void answer(struct disk *disk, struct disk_job *job) {
 }
 
 /* The budget has no room, and what is there cannot be evicted. */
-static void refuse(struct batch *batch) {
+static void refuse(struct write_batch *batch) {
     hearth_log(HEARTH_LOG_DEBUG, "disk: %zu files are not written: the budget has no room", batch->n);
     for (size_t i = 0; i < batch->n; i++) {
         batch->jobs[i]->fate = DISK_REFUSED;
     }
 }
 
-static void write_batch(struct writer *writer, struct batch *batch) {
+static void write_batch(struct writer *writer, struct write_batch *batch) {
     struct disk *disk = writer->disk;
     uint64_t bytes = 0;
     for (size_t i = 0; i < batch->n; i++) {
@@ -494,7 +494,7 @@ static bool paced_locked(struct disk *disk, int64_t *until) {
 }
 
 /* Waits for work. False: it is over. A batch without jobs: it is time for a probe. */
-static bool collect(struct disk *disk, struct batch *batch) {
+static bool collect(struct disk *disk, struct write_batch *batch) {
     uint64_t bytes = 0;
     batch->n = 0;
     hearth_disk_lock(disk);
@@ -548,7 +548,7 @@ static bool start(struct writer *writer) {
 void *hearth_disk_writer(void *arg) {
     struct disk *disk = arg;
     struct writer writer = {.disk = disk, .blocks = hearth_prefault_take(BLOCKS * BLOCK_BYTES)};
-    struct batch batch = {.n = 0};
+    struct write_batch batch = {.n = 0};
     for (size_t i = 0; i < BLOCKS; i++) {
         writer.ops[i].fd = -1;
     }

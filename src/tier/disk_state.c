@@ -1,0 +1,176 @@
+/* What the threads of the disk tier share: the lock, the directory, events, and the table of the files that are there.
+ * Below all of them.
+ *
+ * The directory is the only truth; the table is what we know of it, and may be behind: a file that is gone is a miss,
+ * one that is new is found.
+ *
+ * Invariants: a file is in `files` and in its shard's ring, or in neither. An event is made where what it tells of is
+ * true, under the lock, so the cache sees WRITTEN before a LOST of the same file. */
+#include "tier/disk_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* ---- lock, time ---- */
+
+void hearth_disk_lock(struct disk *disk) {
+    (void)pthread_mutex_lock(&disk->lock);
+}
+
+void hearth_disk_unlock(struct disk *disk) {
+    const bool due = disk->wake_due;
+    disk->wake_due = false;
+    (void)pthread_mutex_unlock(&disk->lock);
+    if (due) {
+        (void)pthread_mutex_lock(&disk->wake_lock);
+        if (disk->wake) {
+            disk->wake(disk->wake_user);
+        }
+        (void)pthread_mutex_unlock(&disk->wake_lock);
+    }
+}
+
+bool hearth_disk_wait_locked(struct disk *disk, pthread_cond_t *cond, int64_t until_us) {
+    struct timespec until = {.tv_sec = (time_t)(until_us / 1000000), .tv_nsec = (long)(until_us % 1000000) * 1000};
+    return pthread_cond_timedwait(cond, &disk->lock, &until) != ETIMEDOUT;
+}
+
+bool hearth_disk_stopped(struct disk *disk) {
+    hearth_disk_lock(disk);
+    const bool stop = disk->stop;
+    hearth_disk_unlock(disk);
+    return stop;
+}
+
+int64_t hearth_disk_unix_us(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* ---- the directory ---- */
+
+struct hearth_directory *hearth_disk_directory(struct disk *disk) {
+    hearth_disk_lock(disk);
+    struct hearth_directory *directory = disk->directory;
+    hearth_disk_unlock(disk);
+    return directory;
+}
+
+bool hearth_disk_reopen(struct disk *disk) {
+    struct disk_retired *retired = malloc(sizeof *retired);
+    struct hearth_directory *directory = NULL;
+    if (!retired || hearth_directory_open(disk->params.dir, true, &directory, NULL) != HEARTH_OK ||
+        hearth_directory_add_model(directory, disk->model, disk->params.about) != HEARTH_OK) {
+        const int saved = errno;
+        hearth_directory_close(directory);
+        free(retired);
+        errno = saved;
+        return false;
+    }
+    hearth_disk_lock(disk);
+    *retired = (struct disk_retired){.next = disk->retired, .directory = disk->directory};
+    disk->retired = retired;
+    disk->directory = directory;
+    hearth_disk_unlock(disk);
+    hearth_directory_leave(retired->directory); /* it may be the same one, and then we are not two */
+    hearth_directory_enter(directory);
+    return true;
+}
+
+struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name, enum hearth_record_kind kind) {
+    return (struct hearth_file_id){.model = disk->model, .name = name, .kind = kind};
+}
+
+/* ---- events ---- */
+
+void hearth_disk_post_locked(struct disk *disk, struct disk_event *ev) {
+    ev->next = NULL;
+    *disk->events_end = ev;
+    disk->events_end = &ev->next;
+    if (disk->event_count++ == 0) {
+        disk->wake_due = true;
+        (void)pthread_cond_signal(&disk->event_cond);
+    }
+}
+
+bool hearth_disk_tell_locked(struct disk *disk, enum hearth_backing_event_type type, struct hearth_digest name) {
+    struct disk_event *ev = calloc(1, sizeof *ev);
+    if (!ev) {
+        return false;
+    }
+    ev->event = (struct hearth_backing_event){.type = type, .name = name};
+    hearth_disk_post_locked(disk, ev);
+    return true;
+}
+
+/* ---- files ---- */
+
+struct disk_file *hearth_disk_find_locked(struct disk *disk, struct hearth_digest name) {
+    return (struct disk_file *)(void *)hearth_table_find(&disk->files, name);
+}
+
+bool hearth_disk_add_locked(struct disk *disk, const struct hearth_file_id *id, uint64_t bytes, int64_t touched_us) {
+    struct disk_file *file = malloc(sizeof *file);
+    if (!file) {
+        return false;
+    }
+    struct disk_file *ring = &disk->shards[hearth_disk_shard(id->name)].ring;
+    *file = (struct disk_file){.link.key = id->name,
+                               .prev = ring->prev,
+                               .next = ring,
+                               .kind = id->kind,
+                               .bytes = bytes,
+                               .born = disk->tick,
+                               .touched_us = touched_us};
+    if (!hearth_table_add(&disk->files, &file->link)) {
+        free(file);
+        return false;
+    }
+    file->prev->next = file;
+    file->next->prev = file;
+    return true;
+}
+
+void hearth_disk_forget_locked(struct disk *disk, struct disk_file *file, bool counts) {
+    hearth_table_remove(&disk->files, &file->link);
+    file->prev->next = file->next;
+    file->next->prev = file->prev;
+    if (counts) {
+        disk->stats.bytes -= disk->stats.bytes < file->bytes ? disk->stats.bytes : file->bytes;
+        disk->stats.files -= disk->stats.files > 0;
+    }
+    free(file);
+}
+
+void hearth_disk_quarantine(struct disk *disk, const struct hearth_file_id *id, const char *why) {
+    hearth_file_quarantine(hearth_disk_directory(disk), id, why);
+    hearth_disk_lock(disk);
+    struct disk_file *file = hearth_disk_find_locked(disk, id->name);
+    if (file) {
+        hearth_disk_forget_locked(disk, file, true);
+    }
+    hearth_disk_unlock(disk);
+}
+
+void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record *record) {
+    if (record->kind == HEARTH_RECORD_PAGE && record->p1 - record->p0 == disk->params.page_tokens) {
+        disk->page_bytes = record->state_bytes;
+    }
+}
+
+bool hearth_disk_files_add(void *list, const struct hearth_file *file) {
+    struct disk_files *files = list;
+    if (files->n == files->cap) {
+        const size_t cap = files->cap > 0 ? 2 * files->cap : 64;
+        struct hearth_file *v = realloc(files->v, cap * sizeof *v);
+        if (!v) {
+            return false;
+        }
+        files->v = v;
+        files->cap = cap;
+    }
+    files->v[files->n++] = *file;
+    return true;
+}
