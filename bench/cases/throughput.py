@@ -64,9 +64,9 @@ class Throughput(Case):
 
     Guessing ahead is off in both. Prefill: prompt tokens of all lanes until all are computed. Decode: tokens per second
     of all lanes, while all generate; generated: all tokens of these replies, from sending (prompts of eight words) to the
-    last one's end; between two texts of one reply, p50 and p99. Overhead: of hearth's own
-    thread, what is neither computing nor sampling, and sampling with delivery, relative to computing; of the rounds
-    without prefill.
+    last one's end; between two texts of one reply, p50 and p99; the longest gap of each reply and the time to its first
+    text, of the same requests. Overhead: of hearth's own thread, what is neither computing nor sampling, and sampling
+    with delivery, relative to computing; of the rounds without prefill.
     """
     name = "throughput"
     both_alive = True
@@ -78,6 +78,9 @@ class Throughput(Case):
         "whole": Measure("generated, short prompts and all", "tokens/s", True),
         "gap-p50": Measure("between two texts, p50", "ms"),
         "gap-p99": Measure("between two texts, p99", "ms"),
+        "pause-p99": Measure("longest of a reply's gaps, p99", "ms"),
+        "ttft-p50": Measure("TTFT of short prompts at once, p50", "ms"),
+        "ttft-p99": Measure("TTFT of short prompts at once, p99", "ms"),
         "sched": Measure("scheduling, of decode time", "%", compared=False, digits=2),
         "sched-us": Measure("scheduling, per token", "µs", compared=False, digits=2),
         "sample": Measure("sampling and delivering, of decode time", "%", compared=False, digits=2),
@@ -107,8 +110,11 @@ class Throughput(Case):
         before = counters(client) if kind == HEARTH else {}
         decoded, share = together(running.port, ("decode", number, lanes), lanes, 8, self._decode_tokens(plan, cell))
         gaps = [1000 * gap for each in decoded for gap in each.gaps_s]
+        pauses, first = [1000 * max(each.gaps_s) for each in decoded], [1000 * each.ttft_s for each in decoded]
         values = {"prefill": prefill_speed(prefilled), "decode": decode_speed(decoded), "whole": whole_speed(decoded),
-                  "gap-p50": stats.quantile(gaps, 0.5), "gap-p99": stats.quantile(gaps, 0.99), "client": 100 * share}
+                  "gap-p50": stats.quantile(gaps, 0.5), "gap-p99": stats.quantile(gaps, 0.99),
+                  "pause-p99": stats.quantile(pauses, 0.99), "ttft-p50": stats.quantile(first, 0.5),
+                  "ttft-p99": stats.quantile(first, 0.99), "client": 100 * share}
         if before:
             client.wait_idle()
             spent = {name: value - before[name] for name, value in counters(client).items()}

@@ -28,9 +28,24 @@ static int32_t warm_room(const struct hearth_step *step) {
     return step->params.warm_alone_tokens > 0 ? step->params.warm_alone_tokens : INT32_MAX;
 }
 
-/* Prefill tokens that a batch may hold beside `decoding` ones, with room for `room` more. */
-static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, int32_t room) {
-    int32_t chunk = step->params.chunk_tokens - decoding;
+/* What is left of all short prompts; `*count`: how many these are. */
+static int32_t short_left(const struct hearth_step *step, int *count) {
+    int32_t all = 0;
+    *count = 0;
+    for (uint32_t i = 0; i < step->params.lanes; i++) {
+        const struct hearth_step_lane *lane = &step->lanes[i];
+        if (hearth_step_is_short(lane)) {
+            all += lane->target - lane->computed;
+            ++*count;
+        }
+    }
+    return all;
+}
+
+/* Prefill tokens that a batch may hold beside `decoding` ones of `generating` lanes, with room for `room` more. */
+static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, int generating, int32_t room) {
+    int prompts;
+    int32_t all = short_left(step, &prompts), chunk = step->params.chunk_tokens - decoding;
     int32_t most = decoding > 0 ? step->params.beside_tokens : 0;
     for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++) {
         if (hearth_step_is_long(&step->lanes[i])) {
@@ -42,6 +57,9 @@ static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, in
     }
     if (chunk < HEARTH_PREFILL_LEAST) {
         chunk = HEARTH_PREFILL_LEAST;
+    }
+    if (step->params.bursts && prompts > 1 && prompts > generating && all <= room && all > chunk) {
+        chunk = all;
     }
     return chunk < room ? chunk : room;
 }
@@ -59,31 +77,21 @@ static int32_t shortest_left(const struct hearth_step *step, bool warm) {
     return shortest;
 }
 
-/* What is left of all short prompts. */
-static int32_t short_left(const struct hearth_step *step) {
-    int32_t all = 0;
-    for (uint32_t i = 0; i < step->params.lanes; i++) {
-        const struct hearth_step_lane *lane = &step->lanes[i];
-        if (hearth_step_is_short(lane)) {
-            all += lane->target - lane->computed;
-        }
-    }
-    return all;
-}
-
 int32_t hearth_batch_fill(const struct hearth_step *step, int64_t now_us, int32_t *shares, bool *passed) {
     int32_t room = step->params.batch_tokens, total = 0;
     int32_t warm = warm_room(step);
+    int generating = 0, prompts;
     for (uint32_t i = 0; i < step->params.lanes && room > 0; i++) {
         if (step->lanes[i].state == HEARTH_LANE_DECODE) {
             shares[i] = step->lanes[i].due < room ? step->lanes[i].due : room;
             room -= shares[i];
             total += shares[i];
+            generating++;
         }
     }
-    int32_t chunk = prefill_room(step, total, room);
+    int32_t chunk = prefill_room(step, total, generating, room);
     uint64_t out = 0; /* long prefills that are left out */
-    int32_t beside = short_left(step);
+    int32_t beside = short_left(step, &prompts);
     while (chunk > 0) {
         const struct hearth_step_lane *best = NULL;
         for (uint32_t i = 0; i < step->params.lanes; i++) {

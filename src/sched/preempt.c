@@ -237,28 +237,23 @@ void hearth_service_charge(struct hearth_service *service, const int32_t *shares
     }
 }
 
-/* Speeds as measured. Without a rate on request each decoding lane gets DECODE_TPS; when many short prompts came
- * together and few of them decode yet, the rate shrinks as more requests wait for the prompts to end than for a
- * token. */
+/* Speeds as measured. Without a rate on request each decoding lane gets DECODE_TPS, except beside a burst of short
+ * prompts. */
 static void tell_speeds(struct hearth_service *service) {
     struct hearth_step_params *params = &service->step.params;
     const struct hearth_pace *pace = &service->pace;
-    int32_t decoding = 0, lanes = 0, short_prompts = 0;
+    double tps = service->min_decode_tps;
+    int32_t decoding = 0;
     for (uint32_t i = 0; i < service->lanes; i++) {
         const struct hearth_step_lane *lane = &service->step.lanes[i];
         if (lane->state == HEARTH_LANE_DECODE) {
             decoding += lane->due;
-            lanes++;
         }
-        short_prompts += hearth_step_is_short(lane);
-    }
-    double tps = service->min_decode_tps;
-    if (tps <= 0) {
-        tps = short_prompts > lanes ? DECODE_TPS * lanes / short_prompts : DECODE_TPS;
     }
     params->warm_chunk_tokens = hearth_pace_warm_beside(pace);
     params->warm_alone_tokens = hearth_pace_warm_alone(pace, params->chunk_tokens);
-    params->beside_tokens = hearth_pace_beside(pace, decoding, tps, params->chunk_tokens);
+    params->bursts = tps <= 0;
+    params->beside_tokens = hearth_pace_beside(pace, decoding, tps > 0 ? tps : DECODE_TPS, params->chunk_tokens);
     params->alone_tokens = hearth_pace_alone(pace, params->chunk_tokens);
     params->prefill_us = pace->prefill_us > 0 ? pace->prefill_us : pace->beside_us;
 }

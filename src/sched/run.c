@@ -15,6 +15,7 @@
 #define CAPTURE_AHEAD_PAGES 4  /* of a lane that goes on: more than a batch computes, in most cases */
 #define CAPTURE_SHARE 10       /* between two batches: a tenth of a batch's time, but at least one page */
 #define CAPTURE_FULL_US 500000 /* how long a lane that is needed waits for the backing tier to make room */
+#define GATHER_US 20000        /* how long a batch of short prompts waits for requests that are being prepared */
 #define POLL_EVENTS 512
 
 /* ---- tasks ---- */
@@ -239,6 +240,12 @@ static void cancel_task(struct hearth_service *service, int64_t id) {
     }
 }
 
+/* Waits to be woken, until a time of the real clock. False: that time has come. */
+static bool wait_until_locked(struct hearth_service *service, int64_t until_us) {
+    struct timespec until = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
+    return pthread_cond_timedwait(&service->wake, &service->mutex, &until) == 0;
+}
+
 /* Sleeps until another thread has something; for a moment only, when a task is held for the backing tier, and never
  * beyond a deadline. */
 static void sleep_locked(struct hearth_service *service) {
@@ -253,9 +260,7 @@ static void sleep_locked(struct hearth_service *service) {
         pthread_cond_wait(&service->wake, &service->mutex);
         return;
     }
-    struct timespec until = {.tv_sec = until_us / 1000000,
-                             .tv_nsec = until_us % 1000000 * 1000}; /* on the same clock */
-    if (pthread_cond_timedwait(&service->wake, &service->mutex, &until) == 0) {
+    if (wait_until_locked(service, until_us)) {
         return;
     }
     if (deadline) {
@@ -282,10 +287,39 @@ static bool nothing_locked(const struct hearth_service *service) {
            service->expectation_count == 0 && !service->forget_inbox && service->slept_until_us == 0;
 }
 
+/* Whether the next batch begins short prompts and nothing else, with a lane free for one more. A request that comes
+ * while that batch is computed waits for all of it. */
+static bool begins_burst(const struct hearth_service *service) {
+    bool begins = false, free = false;
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        const struct hearth_step_lane *lane = &service->step.lanes[i];
+        if (lane->state == HEARTH_LANE_IDLE) {
+            free = true;
+        } else if (!hearth_step_is_short(lane)) {
+            return false;
+        }
+        begins = begins || (lane->state == HEARTH_LANE_PREFILL && lane->computed == lane->begun);
+    }
+    return begins && free;
+}
+
+/* Before such a batch: waits a moment for requests that are being prepared, so that they are computed together. */
+static void gather_locked(struct hearth_service *service) {
+    service->gather_until_us = service->gather_until_us > 0 ? service->gather_until_us : hearth_clock_us() + GATHER_US;
+    while (service->announced > 0 && nothing_locked(service)) {
+        if (!wait_until_locked(service, service->gather_until_us)) {
+            return;
+        }
+    }
+}
+
 static void take_inbox(struct hearth_service *service, bool wait, struct inbox *in) {
     pthread_mutex_lock(&service->mutex);
     while (wait && nothing_locked(service)) {
         sleep_locked(service);
+    }
+    if (begins_burst(service)) {
+        gather_locked(service);
     }
     service->backing_ready = false;
     service->min_decode_tps = service->params.min_decode_tps;
@@ -384,7 +418,10 @@ void *hearth_service_run(void *user) {
         hearth_step_next(&service->step, hearth_service_now_us(service), &action);
         switch (action.type) {
         case HEARTH_ACTION_ADMIT: hearth_task_admit(service, hearth_task_find(service, action.id)); break;
-        case HEARTH_ACTION_COMPUTE: hearth_service_compute(service, action.shares); break;
+        case HEARTH_ACTION_COMPUTE:
+            service->gather_until_us = 0;
+            hearth_service_compute(service, action.shares);
+            break;
         case HEARTH_ACTION_CAPTURE: capture(service, &action); break;
         case HEARTH_ACTION_PREEMPT: give_way(service, &action); break;
         case HEARTH_ACTION_SLEEP: break;

@@ -332,6 +332,7 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     }
     int64_t id = task->id = service->next_id++;
     service->warm += warm;
+    service->announced -= request->reserved;
     task->in_admission = !warm;
     if (!warm && !request->reserved) {
         hearth_admission_take(&service->admission, request->tenant.id);

@@ -173,8 +173,8 @@ struct hearth_service_params {
     uint32_t backing_interval_tokens; /* a long prefill or reply is persisted every so often; default 8192 */
     uint32_t queue;        /* most requests that wait for a lane (by tenant: admission.h), and as many warm ones;
                               0: no limit (default) */
-    double min_decode_tps; /* prefills leave each decoding lane at least so many tokens a second; 0: a few, less
-                              while more lanes are in a short prompt than decode (preempt.c) */
+    double min_decode_tps; /* prefills leave each decoding lane at least so many tokens a second; 0: a few, except
+                              beside a burst of short prompts (step.h, "Batches") */
     enum hearth_speculate speculate; /* default AUTO */
     uint32_t draft_tokens;           /* most tokens guessed ahead for a lane, at most HEARTH_DRAFT_MAX; default 8 */
 };

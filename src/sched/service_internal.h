@@ -110,6 +110,7 @@ struct hearth_service {
     int64_t next_id;
     size_t active;                     /* accepted and not ended */
     struct hearth_admission admission; /* of these, without a lane, except prefetches; with those announced */
+    uint32_t announced;                /* admission slots of requests that are not submitted yet */
     uint32_t on_lanes;                 /* that have one, but for warm ones */
     uint32_t warm;                     /* warm ones */
     uint64_t refused;                  /* requests, because too many waited */
@@ -143,15 +144,16 @@ struct hearth_service {
     struct hearth_forget_task *forgets; /* in order of arrival */
     struct hearth_pace pace;            /* how long batches take */
     struct hearth_speculator spec;
-    double min_decode_tps;  /* as it was tuned last */
-    int64_t deadline_us;    /* no task's deadline is earlier; INT64_MAX: none has one */
-    int64_t slept_until_us; /* a sleep went on until then, even if the engine's clock stood still */
-    int64_t cells_retry_us; /* when tasks that are held for cells are asked again; 0: none is */
-    int64_t peeked_us;      /* when the prefill of a waiting request was last estimated */
-    int64_t told_us;        /* real time of this turn of the loop that is in a counter already */
-    int64_t listed_us;      /* when the waiting were last published */
-    uint32_t listed_moves;  /* and of which state of the queue */
-    uint64_t capture_full;  /* lanes (bits) whose capture waits for the backing tier to write */
+    double min_decode_tps;   /* as it was tuned last */
+    int64_t deadline_us;     /* no task's deadline is earlier; INT64_MAX: none has one */
+    int64_t gather_until_us; /* the next batch waits for announced requests until then (real time); 0: it does not */
+    int64_t slept_until_us;  /* a sleep went on until then, even if the engine's clock stood still */
+    int64_t cells_retry_us;  /* when tasks that are held for cells are asked again; 0: none is */
+    int64_t peeked_us;       /* when the prefill of a waiting request was last estimated */
+    int64_t told_us;         /* real time of this turn of the loop that is in a counter already */
+    int64_t listed_us;       /* when the waiting were last published */
+    uint32_t listed_moves;   /* and of which state of the queue */
+    uint64_t capture_full;   /* lanes (bits) whose capture waits for the backing tier to write */
 };
 
 static inline bool hearth_task_is_prefetch(const struct hearth_task *task) {

@@ -15,7 +15,9 @@
  * of the batch is prefill, shortest remaining first, with ageing so that a stream of short prompts does not starve a
  * long one; the caller says how much prefill the generating lanes can bear. A long prefill is left out of the batches
  * of a much shorter one, which would wait for its tokens, but never of many in a row; its own batches leave room for
- * short ones for the same reason. A share ends at the lane's next mark, where the caller may take a snapshot. Captures
+ * short ones for the same reason. With `bursts`, two short prompts or more that outnumber the generating lanes are
+ * computed in one batch when what is left of all of them fits: the generating lanes wait once instead of many times,
+ * and all prompts end together. A share ends at the lane's next mark, where the caller may take a snapshot. Captures
  * get all the time while no request runs, otherwise one slice between two batches, which the caller keeps short against
  * a batch: captured state outlasts a crash, so a finished reply does not wait for the long prompt of another request.
  *
@@ -152,6 +154,7 @@ struct hearth_step_params {
     int32_t chunk_tokens;       /* prefill tokens per batch: what is computed at once anyway */
     int32_t beside_tokens;      /* of these, most while a lane generates; 0: no fewer */
     int32_t alone_tokens;       /* and while none does, and a long prefill runs; 0: no fewer */
+    bool bursts;                /* short prompts that outnumber the generating lanes are computed in one batch */
     int32_t warm_chunk_tokens;  /* of these, most for prefetches while lanes of other requests are busy */
     int32_t warm_alone_tokens;  /* and while none is: a request that arrives waits for the batch; 0: no limit */
     double ageing_tokens_per_s; /* remaining tokens forgiven per second of waiting */

@@ -201,12 +201,15 @@ bool hearth_service_overloaded(struct hearth_service *service, const struct hear
 void hearth_service_reserve(struct hearth_service *service, const struct hearth_tenant *tenant) {
     pthread_mutex_lock(&service->mutex);
     hearth_admission_take(&service->admission, tenant->id);
+    service->announced++;
     pthread_mutex_unlock(&service->mutex);
 }
 
 void hearth_service_unreserve(struct hearth_service *service, const struct hearth_tenant *tenant) {
     pthread_mutex_lock(&service->mutex);
     hearth_admission_leave(&service->admission, tenant->id);
+    service->announced--;
+    pthread_cond_signal(&service->wake); /* a batch may wait for it */
     pthread_mutex_unlock(&service->mutex);
 }
 

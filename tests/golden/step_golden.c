@@ -12,6 +12,7 @@
  *     needs                           the step is told how many tokens those who wait have to compute
  *     brief                           batches that only decode are not written down
  *     beside 32 alone 256             fewer prefill tokens in a batch
+ *     bursts                          short prompts that outnumber the generating lanes are computed in one batch
  *     stays A                         A's state cannot be kept: it is not set aside
  *     cells 4000                      a request whose tokens do not fit beside those of the lanes is held
  *
@@ -67,9 +68,11 @@ static void say(struct world *world, const char *text) {
 static bool read_setting(struct world *world, const char *line) {
     struct hearth_step_params *params = &world->step.params;
     bool needs = strcmp(line, "needs\n") == 0, brief = strcmp(line, "brief\n") == 0;
+    bool bursts = strcmp(line, "bursts\n") == 0;
     world->needs = world->needs || needs;
     world->brief = world->brief || brief;
-    return needs || brief || sscanf(line, "cells %d", &world->cells) == 1 ||
+    params->bursts = params->bursts || bursts;
+    return needs || brief || bursts || sscanf(line, "cells %d", &world->cells) == 1 ||
            sscanf(line, "beside %d alone %d", &params->beside_tokens, &params->alone_tokens) == 2;
 }
 

@@ -210,6 +210,45 @@ static void who_is_announced_has_a_seat(void **state) {
     close_stage(&stage);
 }
 
+/* A batch of short prompts waits a moment for a request that is announced: both are computed at once. */
+static void short_prompts_gather(void **state) {
+    (void)state;
+    struct stage stage;
+    const struct stage_options options = {.ctx_tokens = 8192, .lanes = 3};
+    open_load(&stage, &options);
+    struct hearth_tokens prompts[2] = {tokens_like(1, 100), tokens_like(2, 120)};
+    uint64_t steps = 0;
+    for (int attempt = 0; attempt < 100 && steps != 1; attempt++) { /* the machine may be slower than the moment is */
+        struct hearth_request first = request_for(&prompts[0], 1), second = request_for(&prompts[1], 1);
+        struct reply replies[2];
+        uint64_t before = stats_of(&stage).steps;
+        first.cache_off = second.cache_off = true;
+        hearth_service_reserve(stage.service, &second.tenant);
+        second.reserved = true;
+        (void)launch(&stage, &first, &replies[0]);
+        (void)launch(&stage, &second, &replies[1]);
+        for (int i = 0; i < 2; i++) {
+            await(&replies[i]);
+            assert_int_equal(replies[i].err, 0);
+            reply_finish(&replies[i]);
+        }
+        steps = stats_of(&stage).steps - before;
+    }
+    assert_int_equal(steps, 1);
+    /* One that never comes holds nothing up for long. */
+    struct hearth_request request = request_for(&prompts[0], 1);
+    struct reply reply;
+    hearth_service_reserve(stage.service, &request.tenant);
+    (void)run(&stage, &request, &reply);
+    assert_int_equal(reply.err, 0);
+    reply_finish(&reply);
+    hearth_service_unreserve(stage.service, &request.tenant);
+    for (int i = 0; i < 2; i++) {
+        hearth_tokens_finish(&prompts[i]);
+    }
+    close_stage(&stage);
+}
+
 static void no_more_wait_than_may(void **state) {
     (void)state;
     struct stage stage;
@@ -482,6 +521,7 @@ int main(void) {
         cmocka_unit_test(who_cannot_be_kept_stays),
         cmocka_unit_test(no_more_wait_than_may),
         cmocka_unit_test(who_is_announced_has_a_seat),
+        cmocka_unit_test(short_prompts_gather),
         cmocka_unit_test(who_is_set_aside_waits_like_others),
         cmocka_unit_test(a_deadline_ends_what_has_begun_and_fails_what_has_not),
         cmocka_unit_test(progress_is_told),
