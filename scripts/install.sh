@@ -16,4 +16,4 @@ log=$HEARTH_CACHE/install.log
     tail -n 20 "$log" >&2
     die "installing failed (log: $log)"
 }
-say "installed $to/bin/hearth, $to/lib/libhearth.a and the headers in $to/include/hearth"
+say "installed $to/bin/hearth, $to/lib/libhearth.a and $to/include/hearth.h"
