@@ -12,8 +12,8 @@
 # Environment: HEARTH_CACHE (default ~/.cache/hearth), HEARTH_LLAMA (an installed prefix to use
 # instead), HEARTH_CUDA=1, HEARTH_JOBS (default: the number of cores).
 #
-# The cache is keyed by version, flags, compiler and, because native code is used, by the CPU's
-# feature flags. Progress goes to stderr.
+# llama.cpp is built with what is in patches/llama.cpp. The cache is keyed by version, patches, flags, compiler and,
+# because native code is used, by the CPU's feature flags. Progress goes to stderr.
 set -eu
 
 . "$(dirname "$0")/lib.sh"
@@ -21,6 +21,7 @@ set -eu
 VERSION=0.3.36
 LLHTTP_VERSION=0.9.0 # of httptools, which holds llhttp 9.4.3
 SUITE_VERSION=4.26.0 # of jsonschema, which holds the suite
+PATCHES=$(dirname "$0")/../patches/llama.cpp
 CACHE=$HEARTH_CACHE
 JOBS=${HEARTH_JOBS:-$(nproc 2>/dev/null || echo 2)}
 
@@ -70,6 +71,22 @@ fetch_source() {
     touch "$src/.complete"
 }
 
+# A copy of the source with patches/llama.cpp: its files beside ggml-cpu.c, and its patches applied.
+patch_source() {
+    fetch_source
+    patches=$(cat "$PATCHES"/* | sha256sum | cut -c1-12)
+    patched=$CACHE/src/llama.cpp-$VERSION-$patches
+    [ -e "$patched/.complete" ] && return 0
+    rm -rf "$patched"
+    mkdir -p "$patched"
+    tar -C "$src/llama.cpp" --exclude=./docs --exclude=./models -cf - . | tar -C "$patched" -xf -
+    cp "$PATCHES"/*.[ch] "$patched/ggml/src/ggml-cpu/"
+    for patch in "$PATCHES"/*.patch; do
+        patch -d "$patched" -p1 --batch --fuzz=0 <"$patch" >&2 || die "$patch does not apply to llama.cpp"
+    done
+    touch "$patched/.complete"
+}
+
 # llhttp's C is generated from TypeScript; the source package of httptools holds it as it was released.
 fetch_llhttp() {
     llhttp=$CACHE/src/llhttp-$LLHTTP_VERSION
@@ -106,18 +123,18 @@ fetch_suite() {
 }
 
 configure() {
-    fetch_source
+    patch_source
     AMX=$(amx_flags)
     CUDA=OFF
     [ "${HEARTH_CUDA:-0}" = 1 ] && CUDA=ON
     cpu=$(grep -m1 '^flags' /proc/cpuinfo 2>/dev/null || uname -m)
-    key=$(printf '%s|%s|%s|%s|%s' "$VERSION" "$AMX" "$CUDA" "$(cc --version | head -n 1)" "$cpu" | sha256sum | cut -c1-12)
+    key=$(printf '%s|%s|%s|%s|%s|%s' "$VERSION" "$patches" "$AMX" "$CUDA" "$(cc --version | head -n 1)" "$cpu" | sha256sum | cut -c1-12)
     build=$CACHE/llama-$VERSION-$key/build
     prefix=$CACHE/llama-$VERSION-$key/prefix
     if [ ! -e "$build/build.ninja" ]; then
         mkdir -p "$build"
         say "configuring llama.cpp in $build"
-        cmake -S "$src/llama.cpp" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+        cmake -S "$patched" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
             -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
             -DCMAKE_C_FLAGS="$AMX" -DCMAKE_CXX_FLAGS="$AMX" -DGGML_NATIVE=ON -DGGML_CUDA=$CUDA \
             -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_TESTS=ON \
@@ -156,7 +173,7 @@ llama)
         ninja_target llama llama-common
         rm -rf "$prefix"
         mkdir -p "$prefix/include/llama-common" "$prefix/lib"
-        s=$src/llama.cpp
+        s=$patched
         cp "$s"/include/*.h "$s"/ggml/include/*.h "$prefix/include/"
         (cd "$s/common" && find . -name '*.h' -exec cp --parents {} "$prefix/include/llama-common/" \;)
         cp -r "$s/vendor/nlohmann" "$prefix/include/llama-common/"
@@ -206,7 +223,7 @@ templates)
     [ ! -d "$dir" ] || echo "$dir"
     ;;
 *)
-    sed -n '2,16s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,17s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -29,6 +29,7 @@ venv_there() { has python3 && python3 -c 'import ensurepip, venv' >/dev/null 2>&
 need build-essential compilers
 need cmake has cmake
 need ninja-build has ninja
+need patch has patch
 need meson has meson
 need pkg-config has pkg-config
 need python3 has python3

@@ -13,6 +13,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+#include <ggml-cpu.h>
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,20 +29,43 @@ const char *hearth_llama_version(void) {
 
 /* ---- decode ---- */
 
-/* One batch at a time in a process, whatever engines it is of: what is laid over ggml (llama_wrapped.h) knows one. */
+/* How ggml computes a batch's rows, where llama.cpp was built with patches/llama.cpp. A batch of one sequence is what
+ * is due and what was guessed behind it: guesses are exact when each of their rows is what it would be alone. */
+#ifdef HEARTH_GGML_PATCHED
+
+static const bool patched = true;
+_Static_assert(1 + HEARTH_DRAFT_MAX <= GGML_HEARTH_APART_MAX, "a guess is computed row by row");
+
+static enum ggml_hearth_mode row_mode(const struct hearth_llama *llama, const struct hearth_batch_item *items,
+                                      size_t n) {
+    bool one = n <= GGML_HEARTH_APART_MAX;
+    for (size_t i = 1; i < n && one; i++) {
+        one = items[i].seq == items[0].seq;
+    }
+    return llama->deterministic ? GGML_HEARTH_UNORDERED : one ? GGML_HEARTH_APART : GGML_HEARTH_BLOCKS;
+}
+
+/* The mode is the process's: one batch at a time, of whatever engine. */
 static int32_t decode_batch(struct hearth_llama *llama, const struct hearth_batch_item *items, size_t n) {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
-    const bool apart = hearth_llama_exact_linked();
-    if (apart) {
-        pthread_mutex_lock(&one);
-    }
-    hearth_llama_exact_batch(items, n, llama->deterministic);
+    pthread_mutex_lock(&one);
+    ggml_hearth_set((int64_t)n, row_mode(llama, items, n));
     int32_t rc = llama_decode(llama->ctx, llama->batch);
-    if (apart) {
-        pthread_mutex_unlock(&one);
-    }
+    pthread_mutex_unlock(&one);
     return rc;
 }
+
+#else
+
+static const bool patched = false;
+
+static int32_t decode_batch(struct hearth_llama *llama, const struct hearth_batch_item *items, size_t n) {
+    (void)items;
+    (void)n;
+    return llama_decode(llama->ctx, llama->batch);
+}
+
+#endif
 
 static int llama_decode_items(struct hearth_engine *engine, const struct hearth_batch_item *items, size_t n) {
     struct hearth_llama *llama = hearth_llama_of(engine);
@@ -478,13 +503,12 @@ static int set_up(struct hearth_llama *llama, struct hearth_llama_params *params
             const struct hearth_digest other = llama->head.caps.fingerprint; /* the same tokens, other numbers */
             llama->head.caps.fingerprint = hearth_digest_chain(other, "unordered", strlen("unordered"));
         }
-        bool cpu = params->gpu_layers == 0 || !llama_supports_gpu_offload();
+        const bool cpu = params->gpu_layers == 0 || !llama_supports_gpu_offload();
         /* A token alone has -t threads, several have -tb, and attention is divided among them. */
-        llama->head.caps.batch_exact = cpu && params->threads == params->threads_batch &&
+        llama->head.caps.batch_exact = cpu && patched && params->threads == params->threads_batch &&
                                        p.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED &&
-                                       hearth_llama_exact_linked() && hearth_engine_batch_exact(&llama->head);
-        const bool linked = cpu && hearth_llama_exact_linked();
-        if (params->deterministic && !(linked && hearth_engine_splits_exact(&llama->head))) {
+                                       hearth_engine_batch_exact(&llama->head);
+        if (params->deterministic && !(cpu && patched && hearth_engine_splits_exact(&llama->head))) {
             return hearth_fail(msg, HEARTH_ERR_UNSUPPORTED,
                                "--deterministic: %s does not give the same numbers however it is computed%s",
                                params->model_path, cpu ? "" : " on a GPU");

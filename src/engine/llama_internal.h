@@ -63,12 +63,6 @@ void hearth_llama_log_reset(void);
 /* Whether that error says that no free cells were found. */
 bool hearth_llama_log_no_cells(void);
 
-/* llama_exact.c */
-/* Whether small batches of one sequence can be computed as their tokens would be one by one. */
-bool hearth_llama_exact_linked(void);
-/* Tells what the next llama_decode() computes; see llama_wrapped.h. */
-void hearth_llama_exact_batch(const struct hearth_batch_item *items, size_t n, bool deterministic);
-
 /* llama_cuts.c */
 struct hearth_llama_cuts;
 /* NULL: out of memory. Borrows texts from the vocabulary. */

@@ -1,5 +1,4 @@
-/* Attention in blocks, tiles and rows (src/engine/llama_attention.c), against the sum written out. */
-#include "engine/llama_internal.h"
+/* Attention in blocks, in tiles, by rows and without an order (patches/llama.cpp/hearth.c), against the sum written out. */
 #include "support/random.h"
 
 #include <ggml-cpu.h>
@@ -101,7 +100,7 @@ static void check_row(const struct ggml_tensor *out, const struct shape *shape, 
     free(sums);
 }
 
-static void check_shape(const struct shape *shape) {
+static void check_shape(const struct shape *shape, enum ggml_hearth_mode mode) {
     struct ggml_context *ctx = ggml_init((struct ggml_init_params){.mem_size = (size_t)128 << 20});
     assert_non_null(ctx);
     enum ggml_type type = shape->f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
@@ -125,11 +124,7 @@ static void check_shape(const struct shape *shape) {
     }
     struct ggml_cgraph *graph = ggml_new_graph(ctx);
     ggml_build_forward_expand(graph, out);
-    struct hearth_batch_item items[256] = {{0}};
-    for (int64_t row = 0; row < shape->rows; row++) {
-        items[row].seq = shape->sequences > 1 ? (int32_t)(row % 2) : 0; /* one or more is all that matters */
-    }
-    hearth_llama_exact_batch(items, (size_t)shape->rows, false);
+    ggml_hearth_set(shape->rows, mode);
     assert_int_equal(ggml_graph_compute_with_ctx(ctx, graph, shape->threads), GGML_STATUS_SUCCESS);
     for (int64_t row = 0; row < shape->rows; row++) {
         for (int64_t head = 0; head < shape->heads; head++) {
@@ -162,7 +157,9 @@ static void attention_is_what_it_is_by_definition(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        check_shape(&shapes[i]);
+        check_shape(&shapes[i], GGML_HEARTH_STOCK);
+        check_shape(&shapes[i], shapes[i].sequences > 1 ? GGML_HEARTH_BLOCKS : GGML_HEARTH_APART);
+        check_shape(&shapes[i], GGML_HEARTH_UNORDERED);
     }
 }
 

@@ -1,0 +1,27 @@
+/* Rows computed one by one, and attention over the cells that a row sees: hearth's additions to ggml's CPU backend.
+ * ggml-cpu.c asks these functions in five places (rows.patch); ggml_hearth_set() in ggml-cpu.h switches them.
+ *
+ * Threads: ggml's, inside of one operation. */
+#pragma once
+
+#include "ggml-cpu-impl.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Whether a product of so many rows is to be computed row by row; 0 rows: whether any product is. */
+bool ggml_hearth_apart(int64_t rows);
+
+/* A product with repacked weights as one with a plane for each row, built in `room`; other operations as they are. */
+struct ggml_tensor *ggml_hearth_planes(struct ggml_tensor *op, struct ggml_tensor room[2]);
+
+/* Attention. False: ggml is to compute it. */
+bool ggml_hearth_attend(const struct ggml_compute_params *params, struct ggml_tensor *dst);
+
+/* ggml-cpu.c: a pool of one thread, at whose barrier a thread does not wait. */
+struct ggml_threadpool *ggml_hearth_pool_of_one(void);
+
+#ifdef __cplusplus
+}
+#endif
