@@ -124,8 +124,8 @@ struct hearth_chat_request {
     const json_t *kwargs;      /* template arguments (object), or NULL */
     bool no_generation_prompt; /* /apply-template only */
     bool continues;            /* the last message is an assistant's, to be continued (assistant prefill) */
-    struct hearth_digest salt; /* whose it is: a format that was made is found again under the same one only, as how
-                                  soon it is there tells of it. For the format */
+    struct hearth_digest salt; /* the tenant's: a cached format is found under the same salt only, as the time that
+                                  it takes tells of it. For the format */
     const struct hearth_specials *specials; /* texts of these stay text wherever the request has them; NULL: control
                                                tokens come of them (guard.cpp) */
 };

@@ -1,4 +1,4 @@
-/* What the C++ files of this room share; nobody else includes it.
+/* What the C++ files of this room share; no other file includes it.
  *
  * A request passes through turns: what the template is to see, after roles that it lacks have been replaced, system
  * texts merged, tools written out (generic.cpp) and user messages in a row joined (turns.cpp). Turns become Jinja
@@ -105,7 +105,7 @@ struct json_free {
 };
 using json_ptr = std::unique_ptr<json_t, json_free>;
 
-/* ---- errors (template.cpp) ---- */
+/* ---- errors (fault.cpp) ---- */
 
 /* A request that cannot be kept: becomes HEARTH_ERR_INVALID. */
 struct invalid_request : std::runtime_error {
@@ -130,10 +130,22 @@ inline void check_cancel() {
     }
 }
 
-/* One line of what llama.cpp says, without the drawings of source text. */
-std::string one_line(const std::string &what);
 /* Called inside a catch block: the exception in flight becomes a code and one line of text. */
 int fail_in_flight(struct hearth_errmsg *msg, const struct hearth_chat *guarded = nullptr);
+
+/* What does not compile in a template, with its line; empty: all of it does. */
+std::string template_fault(const std::string &source);
+/* What a template failed with while it ran, in one line, with its line where that is known. */
+std::string template_failure(const std::string &what);
+
+/* ---- texts (text.cpp) ---- */
+
+std::string_view trimmed(std::string_view content);
+/* JSON text, and that of a string. Throws bad_alloc. */
+std::string json_text(const json_t *value, size_t flags = JSON_COMPACT);
+std::string json_quoted(const char *text);
+/* One line of what llama.cpp says, without the drawings of source text. */
+std::string one_line(const std::string &what);
 
 /* ---- turns (turns.cpp) ---- */
 
@@ -167,16 +179,17 @@ struct turn_list {
  * continued. */
 turn_list turns_of(const struct hearth_chat &chat, const struct hearth_chat_request &request, size_t count,
                    unsigned form);
-bool is_system(enum hearth_role role);
+inline bool is_system(enum hearth_role role) {
+    return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
+}
 /* Offset `at` moved `by`; npos stays. */
-size_t moved(size_t at, size_t by);
+inline size_t moved(size_t at, size_t by) {
+    return at == std::string_view::npos ? at : at + by;
+}
 /* Id and tool's name of a result, and the id of a call, as they are printed; empty: none. */
 std::string result_id(const turn_list &list, const turn &result);
 const char *result_name(const turn &result);
 std::string call_id(const turn_list &list, const struct hearth_call &call);
-std::string_view trimmed(std::string_view content);
-/* JSON text. Throws bad_alloc. */
-std::string json_text(const json_t *value);
 /* The same for `common`. */
 std::vector<common_chat_msg> common_messages(const turn_list &list);
 std::vector<common_chat_tool> common_tools(const json_t *tools);
@@ -195,6 +208,10 @@ unsigned find_form(const render_fn &render, bool *prints_schemas);
 
 /* ---- tools (tools.cpp) ---- */
 
+/* A copy of a tool with other parameters; null: with its own. */
+json_ptr with_parameters(const json_t *tool, json_t *parameters);
+/* Tools whose parameters are texts, all of them. */
+json_ptr text_tools(const json_t *tools);
 /* A copy of tools in which every property has a type, and every array items. */
 json_ptr filled_tools(const json_t *tools);
 /* The same where the template needs it, else the tools themselves; null stays null. */
@@ -225,10 +242,6 @@ struct rendered {
     std::vector<range> input;
 };
 
-/* fault.cpp: what does not compile in a template, with its line; empty: all of it does. */
-std::string template_fault(const std::string &source);
-/* What a template failed with while it ran, in one line, with its line where that is known. */
-std::string template_failure(const std::string &what);
 /* quicken.cpp: makes running a template cheaper without changing what it prints. */
 void program_quicken(jinja::program &program);
 /* program.cpp: a template's output for a request. */
@@ -265,7 +278,7 @@ std::string quoted_seam(const std::string &seam);
 /* Takes out seams, and one that was begun at the end; returns the new length. Allocates nothing. */
 size_t drop_seams(const struct hearth_chat &chat, char *text, size_t len);
 /* Makes guards of the seams in a prompt, where they are in the text of a special token, and moves the marks. */
-void settle_seams(const struct hearth_chat &chat, const struct hearth_specials *specials,
+void place_guards(const struct hearth_chat &chat, const struct hearth_specials *specials,
                   struct hearth_chat_prompt &prompt);
 
 /* names.cpp: the words that a template takes out of texts, or cuts them at; and the members that it may ask for. Both
@@ -285,14 +298,12 @@ size_t find_last_input(const rendered &prompt, const turn_list &list);
 json_ptr strengthened(const json_t *schema);
 /* The schema itself if the builder takes it, else a stronger one. Throws when there is none. */
 json_ptr buildable(const json_t *schema, const std::string &where);
-/* A copy of a tool with other parameters; null: with its own. */
-json_ptr with_parameters(const json_t *tool, json_t *parameters);
 /* Tools with strengthened parameters; those of `otherwise` where there are none. */
 json_ptr strengthened_tools(const json_t *tools, const json_t *otherwise);
 /* What an empty schema stands for here: any object. Another one is itself. */
 json_ptr or_any_object(const json_t *schema);
-/* Throws invalid_request for a grammar that cannot be read; `whose` names it. An empty text is none. */
-void check_grammar(const std::string &grammar, const char *whose);
+/* Throws invalid_request for a grammar that cannot be read; `name` says which. An empty text is none. */
+void check_grammar(const std::string &grammar, const char *name);
 /* A schema's grammar, as the builder makes it. */
 std::string schema_grammar(const json_t *schema);
 /* The grammar of replies that are either what a schema's grammar says or calls, in the places of the former: where the

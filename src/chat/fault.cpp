@@ -1,8 +1,9 @@
-/* Where a chat template does not compile, or fails.
+/* What went wrong, as an error code and one line of text.
  *
- * The template library says what it expected, with an excerpt of the text, or only what it found; `common` passes on
- * neither. So what it refused is compiled again here. An excerpt is looked for in the text. Without one, the template
- * is cut behind its statements, one fewer each time: the last that goes before the fault does is the one at fault. */
+ * Where a chat template does not compile, or fails: the template library says what it expected, with an excerpt of the
+ * text, or only what it found; `common` passes on neither. So what it refused is compiled again here. An excerpt is
+ * looked for in the text. Without one, the template is cut behind its statements, one fewer each time: the last that
+ * goes before the fault does is the one at fault. */
 #include "chat/chat_internal.hpp"
 
 #include <jinja/lexer.h>
@@ -40,7 +41,7 @@ std::string lex_fault(const std::string &source, jinja::lexer_result &tokens) {
 
 constexpr size_t k_nowhere = static_cast<size_t>(-1);
 
-/* The place whose excerpt a fault ends with. */
+/* The place with the excerpt that a fault ends with. */
 size_t find_excerpt(const std::string &source, const std::string &fault) {
     for (size_t pos = 0; pos <= source.size(); pos++) {
         const std::string excerpt = jinja::peak_source(source, pos);
@@ -107,4 +108,29 @@ std::string template_failure(const std::string &what) {
     const size_t found = executing != std::string::npos ? what.find(at, executing) : std::string::npos;
     const int line = found != std::string::npos ? atoi(what.c_str() + found + sizeof at - 1) : 0;
     return (line > 0 ? "line " + std::to_string(line) + ": " : "") + one_line(what);
+}
+
+/* What was refused memory may have come here as something else: `common` catches and throws again. */
+int fail_in_flight(struct hearth_errmsg *msg, const struct hearth_chat *guarded) {
+    const auto line = [guarded](const std::exception &e) {
+        std::string text = one_line(e.what());
+        text.resize(guarded != nullptr ? drop_seams(*guarded, text.data(), text.size()) : text.size());
+        return text;
+    };
+    if (hearth_memory_refused()) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory in the chat template");
+    }
+    try {
+        throw;
+    } catch (const std::bad_alloc &) {
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory in the chat template");
+    } catch (const interrupted &e) {
+        return hearth_fail(msg, e.err, "%s", hearth_err_text(e.err));
+    } catch (const invalid_request &e) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s", line(e).c_str());
+    } catch (const std::exception &e) {
+        return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "%s", line(e).c_str());
+    } catch (...) {
+        return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "the chat template failed");
+    }
 }

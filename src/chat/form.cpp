@@ -110,7 +110,7 @@ void mark_systems(turn_list &list) {
     list.turns = std::move(turns);
 }
 
-/* Results whose call is not known become text. */
+/* Results of calls that are not known become text. */
 void quote_results(turn_list &list) {
     for (turn &each : list.turns) {
         if (each.role == HEARTH_ROLE_TOOL && each.answers == nullptr) {
@@ -327,9 +327,9 @@ bool has_words(const std::string &prompt, const history &tried) {
 }
 
 /* Tries a template with histories. */
-class trier {
+class form_probe {
   public:
-    explicit trier(const render_fn &render)
+    explicit form_probe(const render_fn &render)
         : render_(render),
           tools_(json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s}},s:[s]}}}]", "type", "function", "function", "name",
                            "hearth_tool", "description", "A tool", "parameters", "type", "object", "properties",
@@ -430,18 +430,18 @@ void form_behind(turn_list &list, unsigned form) {
 }
 
 unsigned find_form(const render_fn &render, bool *prints_schemas) {
-    const trier tries(render);
+    const form_probe probe(render);
     unsigned form = 0;
     for (const step &each : k_steps) {
         for (const char *const *letters = each.histories; (form & each.form) == 0 && *letters != nullptr; letters++) {
-            form |= tries.helps(*letters, form, form | each.form) ? each.form : 0;
+            form |= probe.helps(*letters, form, form | each.form) ? each.form : 0;
         }
     }
     *prints_schemas = true;
     for (const char *property : k_odd_schemas) {
-        if (tries.print_schema(property, form).empty()) {
+        if (probe.print_schema(property, form).empty()) {
             form |= HEARTH_CHAT_SCHEMAS_FILLED;
-            *prints_schemas = *prints_schemas && !tries.print_schema(property, form).empty();
+            *prints_schemas = *prints_schemas && !probe.print_schema(property, form).empty();
         }
     }
     return form;

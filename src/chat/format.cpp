@@ -554,6 +554,23 @@ int hearth_chat_format_get(struct hearth_chat *chat, const struct hearth_chat_re
     }
 }
 
+int hearth_chat_format_get_texts(struct hearth_chat *chat, const struct hearth_chat_request *request,
+                                 struct hearth_chat_format **out, struct hearth_errmsg *msg) {
+    *out = nullptr;
+    try {
+        const json_ptr tools = text_tools(request->tools);
+        struct hearth_chat_request other = *request;
+        other.tools = tools.get();
+        other.tool_choice = HEARTH_TOOLS_AUTO;
+        other.parallel_calls = true;
+        other.json_schema = nullptr;
+        other.grammar = nullptr;
+        return hearth_chat_format_get(chat, &other, out, msg);
+    } catch (...) {
+        return fail_in_flight(msg);
+    }
+}
+
 struct hearth_chat_format *hearth_chat_format_ref(struct hearth_chat_format *format) {
     HEARTH_ASSERT(format->refs.fetch_add(1, std::memory_order_relaxed) > 0);
     return format;

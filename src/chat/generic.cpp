@@ -14,8 +14,6 @@
 #include <json-schema-to-grammar.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 
 const char *const generic_call_begin = "<tool_call>";
 
@@ -29,33 +27,17 @@ constexpr const char *k_after_tools =
     "Several calls can follow each other. Their results come back between <tool_response> and </tool_response>. "
     "When no tool is needed, answer in plain text.";
 
-std::string quoted(const char *text) {
-    const std::unique_ptr<json_t, void (*)(json_t *)> value(json_string(text), [](json_t *v) { json_decref(v); });
-    if (value == nullptr) {
-        throw std::bad_alloc();
-    }
-    return json_text(value.get());
-}
-
-std::string spaced(const json_t *value) {
-    const std::unique_ptr<char, void (*)(void *)> text(hearth_json_dumps(value, JSON_ENCODE_ANY), free);
-    if (text == nullptr) {
-        throw std::bad_alloc();
-    }
-    return text.get();
-}
-
 /* Of a tool, what every client means by one: not its `strict`, not its cache marks. */
 std::string tool_line(const json_t *tool) {
     const json_t *function = json_object_get(tool, "function");
     const char *name = json_string_value(json_object_get(function, "name"));
     const char *description = json_string_value(json_object_get(function, "description"));
     const json_t *parameters = json_object_get(function, "parameters");
-    std::string line = "{\"type\": \"function\", \"function\": {\"name\": " + quoted(name != nullptr ? name : "");
+    std::string line = "{\"type\": \"function\", \"function\": {\"name\": " + json_quoted(name != nullptr ? name : "");
     if (description != nullptr) {
-        line += ", \"description\": " + quoted(description);
+        line += ", \"description\": " + json_quoted(description);
     }
-    line += ", \"parameters\": " + (json_is_object(parameters) ? spaced(parameters) : std::string("{}"));
+    line += ", \"parameters\": " + (json_is_object(parameters) ? json_text(parameters, 0) : std::string("{}"));
     return line + "}}\n";
 }
 
@@ -72,7 +54,7 @@ std::string calls_text(const turn &assistant) {
     for (size_t i = 0; i < assistant.message->call_count; i++) {
         const struct hearth_call &call = assistant.message->calls[i];
         text += text.empty() ? "" : "\n";
-        text += "<tool_call>\n{\"name\": " + quoted(call.name) + ", \"arguments\": ";
+        text += "<tool_call>\n{\"name\": " + json_quoted(call.name) + ", \"arguments\": ";
         text += call.arguments[0] != '\0' ? call.arguments : "{}";
         text += "}\n</tool_call>";
     }

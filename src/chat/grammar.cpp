@@ -60,17 +60,6 @@ json_ptr buildable(const json_t *schema, const std::string &where) {
     }
 }
 
-json_ptr with_parameters(const json_t *tool, json_t *parameters) {
-    json_ptr copy(json_copy(const_cast<json_t *>(tool)));
-    json_ptr function(json_copy(json_object_get(tool, "function")));
-    if (copy == nullptr || function == nullptr ||
-        (parameters != nullptr && json_object_set(function.get(), "parameters", parameters) < 0) ||
-        json_object_set(copy.get(), "function", function.get()) < 0) {
-        throw std::bad_alloc();
-    }
-    return copy;
-}
-
 json_ptr strengthened_tools(const json_t *tools, const json_t *otherwise) {
     json_ptr strong(json_array());
     for (size_t i = 0; i < json_array_size(tools); i++) {
@@ -95,7 +84,7 @@ extern "C" hearth_token any_token(void *, const char *, size_t) {
     return 0;
 }
 
-void check_grammar(const std::string &grammar, const char *whose) {
+void check_grammar(const std::string &grammar, const char *name) {
     if (grammar.empty()) {
         return;
     }
@@ -107,7 +96,7 @@ void check_grammar(const std::string &grammar, const char *whose) {
         throw std::bad_alloc();
     }
     if (err != HEARTH_OK) {
-        throw invalid_request(std::string(whose) + ": " + msg.text);
+        throw invalid_request(std::string(name) + ": " + msg.text);
     }
 }
 

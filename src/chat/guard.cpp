@@ -1,9 +1,9 @@
 /* Text of a request stays text: what in it reads like a control token must not become one.
  *
  * Design. Before a template runs, a seam is put into each text of a special token that a client has sent: a few
- * characters that nobody else writes, drawn at random. Templates cut, join and quote what they are given, as JSON too,
- * and the seams go along with it, whatever way the prompt is made (the template's program, `common`, or code). In the
- * prompt the seams become guards, for which transcripts and tokenizer look (session/specials.h). What the template
+ * characters, drawn at random, that are in no other text. Templates cut, join and quote what they are given, as JSON
+ * too, and the seams go along with it, whatever way the prompt is made (the template's program, `common`, or code). In
+ * the prompt the seams become guards, for which transcripts and tokenizer look (session/specials.h). What the template
  * prints itself has none, even where it prints the same.
  *
  * What the template does may make such a token of a text that is none: print something in front of it or behind it,
@@ -346,7 +346,7 @@ size_t drop_seams(const struct hearth_chat &chat, char *text, size_t len) {
     return n;
 }
 
-void settle_seams(const struct hearth_chat &chat, const struct hearth_specials *specials,
+void place_guards(const struct hearth_chat &chat, const struct hearth_specials *specials,
                   struct hearth_chat_prompt &prompt) {
     const std::string_view text(reinterpret_cast<const char *>(prompt.text.data), prompt.text.len);
     const std::string &quoted = chat.quoted_seam;

@@ -1,7 +1,7 @@
 /* What a template's text tells without running it: which arguments it looks at, for a request may bring any, and one
  * that is not looked at changes nothing; which members it asks for; and what it takes out of texts.
  *
- * Design. The program is not run: a branch that no trial takes may still read a name. Instead a name counts as read
+ * Design. The program is not run: a branch that no run takes may still read a name. Instead a name counts as read
  * when it stands anywhere in the template's text, as a word. That errs on one side only, where an argument is kept
  * that nothing depends on. */
 #include "chat/chat_internal.hpp"

@@ -1,4 +1,4 @@
-/* What the text of a reply says so far. Nobody outside this room's reply files includes it. */
+/* What the text of a reply says so far. Only the reply files of this room include it. */
 #ifndef HEARTH_CHAT_READING_HPP
 #define HEARTH_CHAT_READING_HPP
 

@@ -9,7 +9,7 @@
  * Design. Schemas that must hold at once are one list (`all`): a schema beside its allOf, a reference and what stands
  * beside it, a property and what the additionalProperties of another say. hearth_schema_make() flattens such a list:
  * references and allOf are put in their place, each choice of anyOf and oneOf is made together with all the rest; what
- * is left is a list of flat schemas, of which a value is made type by type (schema_shape.c, schema_value.c). A lone
+ * is left is a list of flat schemas, of which a value is made type by type (schema_compound.c, schema_value.c). A lone
  * reference stays one, to a definition of ours, so that schemas may be recursive.
  *
  * oneOf: a value must be valid by no other choice; whether two choices exclude each other is found by making the list
@@ -17,212 +17,14 @@
  *
  * Invariants. What is made is valid by the original for every value: keywords are either kept, made true by
  * construction, known to be annotations, or refused. The work is bounded by a number of visits. Everything made on the
- * way is in `keep`. */
+ * way is in `owned`. */
 #include "chat/schema_internal.h"
 
 #include "base/utf8.h"
 
-#include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ------------------------------------------------------------------------------------------- fate */
-
-json_t *hearth_schema_keep(struct schema_maker *m, json_t *value) {
-    if (value == NULL || json_array_append_new(m->keep, value) != 0) {
-        m->fate = SCHEMA_NOMEM;
-        return NULL;
-    }
-    return value;
-}
-
-json_t *hearth_schema_empty(struct schema_maker *m) {
-    m->fate = SCHEMA_EMPTY;
-    return NULL;
-}
-
-json_t *hearth_schema_refuse(struct schema_maker *m, const char *keyword, const char *format, ...) {
-    char why[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why, sizeof why, format, args);
-    va_end(args);
-    const char *path = m->path.len > 0 ? (const char *)m->path.data : "";
-    hearth_fail(&m->msg, HEARTH_ERR_INVALID, "%.200s%s%s%s%s", path, path[0] != '\0' && keyword != NULL ? "." : "",
-                keyword != NULL ? keyword : "", path[0] != '\0' || keyword != NULL ? ": " : "", why);
-    m->fate = SCHEMA_REFUSED;
-    return NULL;
-}
-
-size_t hearth_schema_enter(struct schema_maker *m, const char *format, ...) {
-    char part[96];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(part, sizeof part, format, args);
-    va_end(args);
-    size_t len = m->path.len;
-    if (!hearth_buf_printf(&m->path, len > 0 ? ".%s" : "%s", part)) {
-        m->fate = SCHEMA_NOMEM;
-    }
-    return len;
-}
-
-void hearth_schema_leave(struct schema_maker *m, size_t len) {
-    m->path.len = len;
-    if (m->path.data != NULL) {
-        m->path.data[len] = '\0';
-    }
-}
-
-/* ------------------------------------------------------------------------------------------- keywords */
-
-/* What the value of a keyword must be for it to mean anything. */
-#define KEYWORD_TABLE(X)               \
-    X("$ref", STRING)                  \
-    X("allOf", SCHEMAS)                \
-    X("anyOf", SCHEMAS)                \
-    X("oneOf", SCHEMAS)                \
-    X("not", SCHEMA)                   \
-    X("if", SCHEMA)                    \
-    X("then", SCHEMA)                  \
-    X("else", SCHEMA)                  \
-    X("enum", LIST)                    \
-    X("minimum", NUMBER)               \
-    X("maximum", NUMBER)               \
-    X("exclusiveMinimum", NUMBER)      \
-    X("exclusiveMaximum", NUMBER)      \
-    X("multipleOf", STEP)              \
-    X("minLength", COUNT)              \
-    X("maxLength", COUNT)              \
-    X("pattern", STRING)               \
-    X("format", STRING)                \
-    X("prefixItems", SCHEMAS)          \
-    X("items", ITEMS)                  \
-    X("additionalItems", SCHEMA)       \
-    X("unevaluatedItems", SCHEMA)      \
-    X("contains", SCHEMA)              \
-    X("minItems", COUNT)               \
-    X("maxItems", COUNT)               \
-    X("minContains", COUNT)            \
-    X("maxContains", COUNT)            \
-    X("uniqueItems", BOOLEAN)          \
-    X("properties", MEMBERS)           \
-    X("patternProperties", MEMBERS)    \
-    X("additionalProperties", SCHEMA)  \
-    X("unevaluatedProperties", SCHEMA) \
-    X("propertyNames", SCHEMA)         \
-    X("required", NAMES)               \
-    X("minProperties", COUNT)          \
-    X("maxProperties", COUNT)          \
-    X("dependentRequired", OBJECT)     \
-    X("dependentSchemas", OBJECT)      \
-    X("dependencies", OBJECT)          \
-    X("$defs", DEFINITIONS)            \
-    X("definitions", DEFINITIONS)
-
-enum form { STRING, SCHEMA, SCHEMAS, ITEMS, MEMBERS, LIST, NAMES, NUMBER, STEP, COUNT, BOOLEAN, OBJECT, DEFINITIONS };
-
-static const struct {
-    const char *name;
-    enum form form;
-} keywords[] = {
-#define X(name, form) {name, form},
-    KEYWORD_TABLE(X)
-#undef X
-};
-
-static bool is_schema(const json_t *value) {
-    return json_is_object(value) || json_is_boolean(value);
-}
-
-static bool all_schemas(const json_t *list) {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (!is_schema(json_array_get(list, i))) {
-            return false;
-        }
-    }
-    return json_array_size(list) > 0;
-}
-
-static bool all_names(const json_t *list) {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (!json_is_string(json_array_get(list, i))) {
-            return false;
-        }
-    }
-    return json_is_array(list);
-}
-
-static bool all_members(const json_t *members) {
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)members, name, value) {
-        if (!is_schema(value) || name[0] == '\0') {
-            return false;
-        }
-    }
-    return json_is_object(members);
-}
-
-/* NULL: well formed; else what it must be. */
-static const char *wrong_form(const json_t *value, enum form form) {
-    double number = json_number_value(value);
-    switch (form) {
-    case STRING: return json_is_string(value) ? NULL : "must be a string";
-    case SCHEMA: return is_schema(value) ? NULL : "must be a schema: an object, true or false";
-    case SCHEMAS: return all_schemas(value) ? NULL : "must be a list of schemas, with at least one";
-    case ITEMS:
-        return is_schema(value) || (json_is_array(value) && (json_array_size(value) == 0 || all_schemas(value)))
-                   ? NULL
-                   : "must be a schema or a list of schemas";
-    case MEMBERS: return all_members(value) ? NULL : "must be an object of schemas, none of them with an empty name";
-    case LIST: return json_array_size(value) > 0 ? NULL : "must be a list of values, with at least one";
-    case NAMES: return all_names(value) ? NULL : "must be a list of names";
-    case NUMBER: return json_is_number(value) ? NULL : "must be a number";
-    case STEP: return json_is_number(value) && number > 0 ? NULL : "must be a number above zero";
-    case COUNT:
-        return json_is_number(value) && number >= 0 && number == floor(number) ? NULL
-                                                                               : "must be a whole number, not negative";
-    case BOOLEAN: return json_is_boolean(value) ? NULL : "must be true or false";
-    case OBJECT:
-    case DEFINITIONS: return json_is_object(value) ? NULL : "must be an object";
-    }
-    return NULL;
-}
-
-bool hearth_schema_says(const json_t *schema, const char *but) {
-    if (json_is_false(schema) || json_object_get(schema, "type") != NULL || json_object_get(schema, "const") != NULL ||
-        json_object_get(schema, HEARTH_SCHEMA_REST) != NULL) {
-        return true;
-    }
-    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
-        if (keywords[i].form != DEFINITIONS && strcmp(keywords[i].name, but) != 0 &&
-            json_object_get(schema, keywords[i].name) != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Everything of one schema in its place is well formed. */
-bool hearth_schema_check_form(struct schema_maker *m, const json_t *schema) {
-    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
-        const json_t *value = json_object_get(schema, keywords[i].name);
-        const char *wrong = value != NULL ? wrong_form(value, keywords[i].form) : NULL;
-        if (wrong != NULL) {
-            hearth_schema_refuse(m, keywords[i].name, "%s", wrong);
-            return false;
-        }
-    }
-    const json_t *type = json_object_get(schema, "type");
-    if (json_object_get(schema, "$dynamicRef") != NULL || json_object_get(schema, "$recursiveRef") != NULL) {
-        hearth_schema_refuse(m, "$dynamicRef", "only $ref can be followed");
-        return false;
-    }
-    return type == NULL || hearth_schema_types(m, type) != 0;
-}
 
 /* ------------------------------------------------------------------------------------------- the whole */
 
@@ -284,7 +86,7 @@ static bool drop_empty(struct schema_maker *m, const json_t *made) {
     void *next;
     json_object_foreach_safe(m->defs, next, name, definition) {
         if (json_is_null(definition)) {
-            json_t *all = hearth_schema_keep(m, json_pack("[O, O]", m->defs, made));
+            json_t *all = hearth_schema_own(m, json_pack("[O, O]", m->defs, made));
             char *text = hearth_json_dumps(all, JSON_COMPACT), ref[64];
             snprintf(ref, sizeof ref, "#/$defs/%s\"", name);
             bool used = text == NULL || strstr(text, ref) != NULL;
@@ -299,7 +101,7 @@ static bool drop_empty(struct schema_maker *m, const json_t *made) {
 }
 
 static bool check_whole(struct schema_maker *m, const json_t *made) {
-    json_t *ends = hearth_schema_keep(m, json_object()), *known = hearth_schema_keep(m, json_object());
+    json_t *ends = hearth_schema_own(m, json_object()), *known = hearth_schema_own(m, json_object());
     const char *name;
     json_t *definition;
     json_object_foreach(m->defs, name, definition) {
@@ -349,7 +151,7 @@ static bool place_ranges(struct schema_maker *m, json_t *form) {
 }
 
 static json_t *strengthen(struct schema_maker *m, const json_t *schema) {
-    json_t *all = hearth_schema_keep(m, json_array());
+    json_t *all = hearth_schema_own(m, json_array());
     if (all == NULL || json_array_append(all, (json_t *)(uintptr_t)schema) != 0) {
         m->fate = SCHEMA_NOMEM;
         return NULL;
@@ -377,9 +179,9 @@ static json_t *strengthen(struct schema_maker *m, const json_t *schema) {
 }
 
 json_t *hearth_chat_schema_strengthen(const json_t *schema, struct hearth_errmsg *msg) {
-    struct schema_maker m = {.root = schema, .keep = json_array(), .defs = json_object(), .names = json_object()};
+    struct schema_maker m = {.root = schema, .owned = json_array(), .defs = json_object(), .names = json_object()};
     json_t *out = NULL;
-    if (m.keep == NULL || m.defs == NULL || m.names == NULL) {
+    if (m.owned == NULL || m.defs == NULL || m.names == NULL) {
         m.fate = SCHEMA_NOMEM;
     } else if (!json_is_object(schema)) {
         hearth_schema_refuse(&m, NULL, "a schema must be an object");
@@ -399,7 +201,7 @@ json_t *hearth_chat_schema_strengthen(const json_t *schema, struct hearth_errmsg
     hearth_buf_finish(&m.path);
     json_decref(m.names);
     json_decref(m.defs);
-    json_decref(m.keep);
+    json_decref(m.owned);
     return out;
 }
 

@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+/* ---- schema_maker.c ---- */
+
 /* Why there is no stronger form. */
 enum schema_fate {
     SCHEMA_FINE,
@@ -15,13 +17,13 @@ enum schema_fate {
     SCHEMA_NOMEM,
 };
 
-/* One schema being made stronger. Every value made on the way belongs to `keep`, so nothing is freed one by one. */
+/* One schema being made stronger. Every value made on the way belongs to `owned`, so nothing is freed one by one. */
 struct schema_maker {
     const json_t *root;
-    json_t *keep;           /* array */
-    json_t *defs;           /* object: our name → stronger form; null while it is being made */
-    json_t *names;          /* object: reference → our name */
-    json_t *lists;          /* object: enum → object of its strings; null until one is searched. Borrowed from `keep` */
+    json_t *owned; /* array */
+    json_t *defs;  /* object: our name → stronger form; null while it is being made */
+    json_t *names; /* object: reference → our name */
+    json_t *lists; /* object: enum → object of its strings; null until one is searched. Borrowed from `owned` */
     struct hearth_buf path; /* where we are: "properties.tags" */
     enum schema_fate fate;
     size_t visits;
@@ -44,7 +46,9 @@ enum {
 #define SCHEMA_MANY ((size_t)1 << 40)
 
 /* Takes the reference and gives it back, NULL (and fate) when it is NULL. */
-json_t *hearth_schema_keep(struct schema_maker *m, json_t *value);
+json_t *hearth_schema_own(struct schema_maker *m, json_t *value);
+/* False: out of memory, and the fate says so. */
+bool hearth_schema_append(struct schema_maker *m, json_t *list, const json_t *value);
 /* NULL, with the fate REFUSED and "path.keyword: why". `keyword` may be NULL. */
 json_t *hearth_schema_refuse(struct schema_maker *m, const char *keyword, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -54,7 +58,6 @@ json_t *hearth_schema_empty(struct schema_maker *m);
 size_t hearth_schema_enter(struct schema_maker *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void hearth_schema_leave(struct schema_maker *m, size_t len);
 
-/* schema.c */
 /* Everything of one schema in its place is well formed. False: refused. */
 bool hearth_schema_check_form(struct schema_maker *m, const json_t *schema);
 /* Whether a schema says anything about values, with other keywords than `but`. */
@@ -63,17 +66,18 @@ bool hearth_schema_says(const json_t *schema, const char *but);
 /* A type's bit; whole numbers and others are apart, "number" is both. */
 enum { NULLS = 1, BOOLEANS = 2, WHOLES = 4, FRACTIONS = 8, STRINGS = 16, ARRAYS = 32, OBJECTS = 64, ANYTHING = 127 };
 
-/* schema_make.c */
 /* The types of "type", a name or a list of names. 0: refused. */
 unsigned hearth_schema_types(struct schema_maker *m, const json_t *type);
-/* The stronger form of all of `all` (an array of schemas) at once. Borrowed from `keep`. */
-json_t *hearth_schema_make(struct schema_maker *m, const json_t *all, size_t depth);
-
-/* schema_shape.c */
-json_t *hearth_schema_array(struct schema_maker *m, const json_t *flat, size_t depth);
-json_t *hearth_schema_object(struct schema_maker *m, const json_t *flat, size_t depth);
 /* A count ("maxItems") over all schemas: the largest of minima, the least of maxima. False: refused. */
 bool hearth_schema_count(struct schema_maker *m, const json_t *flat, const char *keyword, bool least, size_t *count);
+
+/* schema_make.c */
+/* The stronger form of all of `all` (an array of schemas) at once. Borrowed from `owned`. */
+json_t *hearth_schema_make(struct schema_maker *m, const json_t *all, size_t depth);
+
+/* schema_compound.c */
+json_t *hearth_schema_array(struct schema_maker *m, const json_t *flat, size_t depth);
+json_t *hearth_schema_object(struct schema_maker *m, const json_t *flat, size_t depth);
 
 /* schema_value.c */
 enum schema_verdict { SCHEMA_NO, SCHEMA_YES, SCHEMA_UNKNOWN };

@@ -6,40 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------------- types */
-
-static unsigned type_bits(const char *name) {
-    static const struct {
-        const char *name;
-        unsigned bits;
-    } types[] = {{"null", NULLS},     {"boolean", BOOLEANS}, {"integer", WHOLES}, {"number", WHOLES | FRACTIONS},
-                 {"string", STRINGS}, {"array", ARRAYS},     {"object", OBJECTS}};
-    for (size_t i = 0; name != NULL && i < sizeof types / sizeof types[0]; i++) {
-        if (strcmp(name, types[i].name) == 0) {
-            return types[i].bits;
-        }
-    }
-    return 0;
-}
-
-unsigned hearth_schema_types(struct schema_maker *m, const json_t *type) {
-    unsigned bits = type_bits(json_string_value(type));
-    for (size_t i = 0; i < json_array_size(type); i++) {
-        unsigned one = type_bits(json_string_value(json_array_get(type, i)));
-        if (one == 0) {
-            bits = 0;
-            break;
-        }
-        bits |= one;
-    }
-    if (bits == 0) {
-        char *text = hearth_json_dumps(type, JSON_COMPACT | JSON_ENCODE_ANY);
-        hearth_schema_refuse(m, "type", "%.60s is no type of JSON", text != NULL ? text : "that");
-        free(text);
-    }
-    return bits;
-}
-
 /* ------------------------------------------------------------------------------------------- references */
 
 /* One step of a JSON pointer: "~1" is "/", "~0" is "~", "%xx" a byte. */
@@ -88,7 +54,7 @@ static json_t *make_reference(struct schema_maker *m, const char *ref, size_t de
     char name[48], pointer[64];
     const json_t *known = json_object_get(m->names, ref);
     if (our_definition(m, ref) != NULL) {
-        return hearth_schema_keep(m, json_pack("{s:s}", "$ref", ref));
+        return hearth_schema_own(m, json_pack("{s:s}", "$ref", ref));
     }
     if (known == NULL) {
         const json_t *target = resolve(m, ref);
@@ -101,7 +67,7 @@ static json_t *make_reference(struct schema_maker *m, const char *ref, size_t de
             m->fate = SCHEMA_NOMEM;
             return NULL;
         }
-        json_t *all = hearth_schema_keep(m, json_array());
+        json_t *all = hearth_schema_own(m, json_array());
         size_t back = m->path.len;
         hearth_schema_leave(m, 0);
         hearth_schema_enter(m, "%.60s", ref);
@@ -116,7 +82,7 @@ static json_t *make_reference(struct schema_maker *m, const char *ref, size_t de
         known = json_object_get(m->names, ref);
     }
     snprintf(pointer, sizeof pointer, "#/$defs/%s", json_string_value(known));
-    return hearth_schema_keep(m, json_pack("{s:s}", "$ref", pointer));
+    return hearth_schema_own(m, json_pack("{s:s}", "$ref", pointer));
 }
 
 /* ------------------------------------------------------------------------------------------- flattening */
@@ -130,17 +96,9 @@ struct flat {
     size_t open_count;
 };
 
-static bool append(struct schema_maker *m, json_t *list, const json_t *value) {
-    if (json_array_append(list, (json_t *)(uintptr_t)value) != 0) {
-        m->fate = SCHEMA_NOMEM;
-        return false;
-    }
-    return true;
-}
-
 /* Where a schema has no other schemas in its place, what is not evaluated is what is additional. Where it has, and all
  * of the list comes from it, it is what none of them declares. Elsewhere it cannot be told. */
-static bool settle_unevaluated(struct schema_maker *m, const json_t *schema, json_t *rest, bool alone) {
+static bool apply_unevaluated(struct schema_maker *m, const json_t *schema, json_t *rest, bool alone) {
     static const char *const others[] = {"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"};
     json_t *names = json_object_get(rest, "unevaluatedProperties"), *items = json_object_get(rest, "unevaluatedItems");
     bool by_itself = true;
@@ -206,21 +164,21 @@ static bool flatten(struct schema_maker *m, struct flat *flat, const json_t *sch
             return false;
         }
     }
-    json_t *rest = hearth_schema_keep(m, json_copy((json_t *)(uintptr_t)schema));
+    json_t *rest = hearth_schema_own(m, json_copy((json_t *)(uintptr_t)schema));
     for (size_t i = 0; i < sizeof resolved / sizeof resolved[0]; i++) {
         const json_t *value = json_object_get(schema, resolved[i]);
         if (i == 2 || i == 3) {
-            json_t *choice = value != NULL ? hearth_schema_keep(m, json_pack("{s:O}", resolved[i], value)) : NULL;
-            if (value != NULL && (choice == NULL || !append(m, flat->choices, choice))) {
+            json_t *choice = value != NULL ? hearth_schema_own(m, json_pack("{s:O}", resolved[i], value)) : NULL;
+            if (value != NULL && (choice == NULL || !hearth_schema_append(m, flat->choices, choice))) {
                 return false;
             }
         }
         json_object_del(rest, resolved[i]);
     }
-    if (!settle_unevaluated(m, schema, rest, alone)) {
+    if (!apply_unevaluated(m, schema, rest, alone)) {
         return false;
     }
-    return rest != NULL && (!hearth_schema_says(rest, "") || append(m, flat->schemas, rest));
+    return rest != NULL && (!hearth_schema_says(rest, "") || hearth_schema_append(m, flat->schemas, rest));
 }
 
 /* ------------------------------------------------------------------------------------------- types */
@@ -263,7 +221,7 @@ static unsigned implied_types(const json_t *schema) {
     return bits;
 }
 
-/* "not", as far as it can be kept: of types, and of one required name (schema_shape.c). */
+/* "not", as far as it can be kept: of types, and of one required name (schema_compound.c). */
 static bool apply_not(struct schema_maker *m, const json_t *schema, unsigned *types) {
     const json_t *not = json_object_get(schema, "not");
     const json_t *type = json_object_get(not, "type"), *required = json_object_get(not, "required");
@@ -316,10 +274,10 @@ static json_t *collect_values(struct schema_maker *m, const json_t *flat, unsign
     size_t i, k;
     json_array_foreach(flat, i, schema) {
         const json_t *constant = json_object_get(schema, "const");
-        list = constant != NULL ? hearth_schema_keep(m, json_pack("[O]", constant)) : list;
+        list = constant != NULL ? hearth_schema_own(m, json_pack("[O]", constant)) : list;
         list = list == NULL ? json_object_get(schema, "enum") : list;
     }
-    json_t *values = list != NULL ? hearth_schema_keep(m, json_array()) : NULL;
+    json_t *values = list != NULL ? hearth_schema_own(m, json_array()) : NULL;
     for (k = 0; values != NULL && k < json_array_size(list); k++) {
         const json_t *value = json_array_get(list, k);
         const unsigned bits[] = {
@@ -336,7 +294,7 @@ static json_t *collect_values(struct schema_maker *m, const json_t *flat, unsign
         if (verdict == SCHEMA_UNKNOWN) {
             return hearth_schema_refuse(m, "enum", "not beside other keywords for the same values");
         }
-        if (verdict != SCHEMA_NO && !append(m, values, value)) {
+        if (verdict != SCHEMA_NO && !hearth_schema_append(m, values, value)) {
             return NULL;
         }
     }
@@ -348,12 +306,12 @@ static json_t *collect_values(struct schema_maker *m, const json_t *flat, unsign
 /* One form for several. */
 static json_t *any_of(struct schema_maker *m, json_t *forms) {
     return json_array_size(forms) == 1 ? json_array_get(forms, 0)
-                                       : hearth_schema_keep(m, json_pack("{s:O}", "anyOf", forms));
+                                       : hearth_schema_own(m, json_pack("{s:O}", "anyOf", forms));
 }
 
 /* One form for each type. */
 static json_t *make_types(struct schema_maker *m, const json_t *flat, unsigned types, size_t depth) {
-    json_t *forms = hearth_schema_keep(m, json_array());
+    json_t *forms = hearth_schema_own(m, json_array());
     for (unsigned bit = OBJECTS; forms != NULL && bit > 0; bit >>= 1) {
         json_t *form = NULL;
         if ((types & bit) == 0 || (bit == WHOLES && (types & FRACTIONS) != 0)) {
@@ -367,10 +325,10 @@ static json_t *make_types(struct schema_maker *m, const json_t *flat, unsigned t
                : bit == STRINGS ? hearth_schema_string(m, flat)
                : bit == FRACTIONS || bit == WHOLES
                    ? hearth_schema_number(m, flat, bit == WHOLES)
-                   : hearth_schema_keep(m, json_pack("{s:s}", "type", bit == BOOLEANS ? "boolean" : "null"));
+                   : hearth_schema_own(m, json_pack("{s:s}", "type", bit == BOOLEANS ? "boolean" : "null"));
         if (form == NULL && m->fate == SCHEMA_EMPTY) {
             m->fate = SCHEMA_FINE; /* the other types remain */
-        } else if (form == NULL || !append(m, forms, form)) {
+        } else if (form == NULL || !hearth_schema_append(m, forms, form)) {
             return NULL;
         }
     }
@@ -385,10 +343,10 @@ static json_t *make_flat(struct schema_maker *m, const json_t *flat, size_t dept
     }
     json_t *values = collect_values(m, flat, allowed);
     if (values != NULL || m->fate != SCHEMA_FINE) {
-        return values != NULL ? hearth_schema_keep(m, json_pack("{s:O}", "enum", values)) : NULL;
+        return values != NULL ? hearth_schema_own(m, json_pack("{s:O}", "enum", values)) : NULL;
     }
     if (meant == ANYTHING) {
-        return hearth_schema_keep(m, json_object());
+        return hearth_schema_own(m, json_object());
     }
     json_t *made = make_types(m, flat, meant, depth);
     if (made == NULL && m->fate == SCHEMA_EMPTY && meant != allowed) {
@@ -400,9 +358,9 @@ static json_t *make_flat(struct schema_maker *m, const json_t *flat, size_t dept
 
 /* Whether no value is valid by both. */
 static bool exclude(struct schema_maker *m, const json_t *a, const json_t *b, size_t depth) {
-    json_t *both = hearth_schema_keep(m, json_array());
+    json_t *both = hearth_schema_own(m, json_array());
     struct hearth_errmsg msg = m->msg;
-    if (both == NULL || !append(m, both, a) || !append(m, both, b)) {
+    if (both == NULL || !hearth_schema_append(m, both, a) || !hearth_schema_append(m, both, b)) {
         return false;
     }
     json_t *made = hearth_schema_make(m, both, depth + 1);
@@ -417,13 +375,13 @@ static json_t *make_choice(struct schema_maker *m, const struct flat *flat, size
     const json_t *choice = json_array_get(flat->choices, 0), *one_of = json_object_get(choice, "oneOf");
     const char *keyword = one_of != NULL ? "oneOf" : "anyOf";
     const json_t *branches = json_object_get(choice, keyword);
-    json_t *forms = hearth_schema_keep(m, json_array());
+    json_t *forms = hearth_schema_own(m, json_array());
     for (size_t i = 0; forms != NULL && i < json_array_size(branches); i++) {
-        json_t *all = hearth_schema_keep(m, json_copy(flat->schemas));
+        json_t *all = hearth_schema_own(m, json_copy(flat->schemas));
         for (size_t k = 1; all != NULL && k < json_array_size(flat->choices); k++) {
-            append(m, all, json_array_get(flat->choices, k));
+            hearth_schema_append(m, all, json_array_get(flat->choices, k));
         }
-        if (all == NULL || !append(m, all, json_array_get(branches, i))) {
+        if (all == NULL || !hearth_schema_append(m, all, json_array_get(branches, i))) {
             return NULL;
         }
         size_t back = hearth_schema_enter(m, "%s.%zu", keyword, i);
@@ -438,7 +396,7 @@ static json_t *make_choice(struct schema_maker *m, const struct flat *flat, size
         hearth_schema_leave(m, back);
         if (form == NULL && m->fate == SCHEMA_EMPTY) {
             m->fate = SCHEMA_FINE; /* the other branches remain */
-        } else if (form == NULL || !append(m, forms, form)) {
+        } else if (form == NULL || !hearth_schema_append(m, forms, form)) {
             return NULL;
         }
     }
@@ -462,13 +420,13 @@ static const char *lone_reference(const json_t *all) {
 
 json_t *hearth_schema_make(struct schema_maker *m, const json_t *all, size_t depth) {
     const char *ref = lone_reference(all);
-    struct flat flat = {.schemas = hearth_schema_keep(m, json_array()), .choices = hearth_schema_keep(m, json_array())};
+    struct flat flat = {.schemas = hearth_schema_own(m, json_array()), .choices = hearth_schema_own(m, json_array())};
     size_t i;
     const json_t *schema;
     if (m->fate != SCHEMA_FINE) {
         return NULL;
     }
-    if (hearth_cancel_poll() != HEARTH_OK) { /* whoever asked for it looks why */
+    if (hearth_cancel_poll() != HEARTH_OK) { /* the caller finds the reason */
         return hearth_schema_refuse(m, NULL, "it takes too long");
     }
     if (depth > SCHEMA_DEPTH || ++m->visits > SCHEMA_VISITS) {

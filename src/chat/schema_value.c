@@ -45,7 +45,7 @@ static bool equal(const json_t *a, const json_t *b) {
 static const json_t *strings_of(struct schema_maker *m, const json_t *list) {
     char name[32];
     (void)snprintf(name, sizeof name, "%p", (const void *)list);
-    m->lists = m->lists != NULL ? m->lists : hearth_schema_keep(m, json_object());
+    m->lists = m->lists != NULL ? m->lists : hearth_schema_own(m, json_object());
     json_t *strings = json_object_get(m->lists, name);
     if (strings == NULL && json_object_set_new(m->lists, name, json_object()) == 0) {
         strings = json_object_get(m->lists, name);
@@ -209,7 +209,7 @@ static json_t *list_multiples(struct schema_maker *m, int64_t low, int64_t high,
     for (int64_t value = first; value <= high; value += step) {
         json_array_append_new(values, json_integer(value));
     }
-    return hearth_schema_keep(m, json_pack("{s:o}", "enum", values));
+    return hearth_schema_own(m, json_pack("{s:o}", "enum", values));
 }
 
 static json_t *whole_numbers(struct schema_maker *m, const struct bounds *b) {
@@ -227,7 +227,7 @@ static json_t *whole_numbers(struct schema_maker *m, const struct bounds *b) {
         return hearth_schema_refuse(m, "multipleOf", "without a minimum and a maximum");
     }
     if (below && above) {
-        return hearth_schema_keep(m, json_pack("{s:s}", "type", "integer"));
+        return hearth_schema_own(m, json_pack("{s:s}", "type", "integer"));
     }
     if ((!below && fabs(low) > (double)BOUND_MAX) || (!above && fabs(high) > (double)BOUND_MAX)) {
         return hearth_schema_refuse(m, below ? "maximum" : "minimum", "the bound is too large");
@@ -244,7 +244,7 @@ static json_t *whole_numbers(struct schema_maker *m, const struct bounds *b) {
     if (stepped) {
         return list_multiples(m, from, to, (int64_t)b->step);
     }
-    return hearth_schema_keep(
+    return hearth_schema_own(
         m, json_pack("{s:s, s:I, s:I}", "type", "integer", "minimum", (json_int_t)from, "maximum", (json_int_t)to));
 }
 
@@ -261,12 +261,12 @@ json_t *hearth_schema_number(struct schema_maker *m, const json_t *flat, bool in
         return hearth_schema_refuse(m, "multipleOf", "only whole numbers can be kept");
     }
     if (isinf(b.low) && isinf(b.high)) {
-        return hearth_schema_keep(m, json_pack("{s:s}", "type", "number"));
+        return hearth_schema_own(m, json_pack("{s:s}", "type", "number"));
     }
     if (b.low > b.high || (b.low == b.high && (b.open_low || b.open_high))) {
         return hearth_schema_empty(m);
     }
-    json_t *out = hearth_schema_keep(m, json_pack("{s:s}", "type", "number"));
+    json_t *out = hearth_schema_own(m, json_pack("{s:s}", "type", "number"));
     if ((!isinf(b.low) &&
          json_object_set_new(out, b.open_low ? "exclusiveMinimum" : "minimum", json_real(b.low)) != 0) ||
         (!isinf(b.high) &&
@@ -278,7 +278,7 @@ json_t *hearth_schema_number(struct schema_maker *m, const json_t *flat, bool in
 }
 
 json_t *hearth_schema_stand_in(struct schema_maker *m, const json_t *form) {
-    const json_t *all = hearth_schema_keep(m, json_pack("[O]", form));
+    const json_t *all = hearth_schema_own(m, json_pack("[O]", form));
     struct hearth_buf text = {0};
     struct bounds b;
     json_t *out = NULL;
@@ -289,7 +289,7 @@ json_t *hearth_schema_stand_in(struct schema_maker *m, const json_t *form) {
     if (whole ? hearth_schema_whole_range(json_integer_value(json_object_get(form, "minimum")),
                                           json_integer_value(json_object_get(form, "maximum")), &text)
               : hearth_schema_range(b.low, b.open_low, b.high, b.open_high, &text)) {
-        out = hearth_schema_keep(m, json_pack("{s:{s:s}}", "const", HEARTH_SCHEMA_GBNF, (const char *)text.data));
+        out = hearth_schema_own(m, json_pack("{s:{s:s}}", "const", HEARTH_SCHEMA_GBNF, (const char *)text.data));
     } else {
         hearth_schema_refuse(m, isinf(b.low) ? "maximum" : "minimum", "no number of six decimals is in the range");
     }
@@ -330,7 +330,7 @@ static json_t *pattern_of(struct schema_maker *m, const char *regex, size_t min,
     json_t *out =
         error != NULL
             ? hearth_schema_refuse(m, regex != NULL ? "pattern" : "minLength", "%s", error)
-            : hearth_schema_keep(m, json_pack("{s:s, s:s}", "type", "string", "pattern", (const char *)text.data));
+            : hearth_schema_own(m, json_pack("{s:s, s:s}", "type", "string", "pattern", (const char *)text.data));
     hearth_buf_finish(&text);
     return out;
 }
@@ -359,13 +359,13 @@ json_t *hearth_schema_string(struct schema_maker *m, const json_t *flat) {
     /* A format is an annotation by the standard: kept where the converter knows it and its length fits. */
     for (i = 0; format != NULL && i < sizeof formats / sizeof formats[0]; i++) {
         if (strcmp(format, formats[i].name) == 0 && formats[i].min >= min && formats[i].max <= max) {
-            return hearth_schema_keep(m, json_pack("{s:s, s:s}", "type", "string", "format", format));
+            return hearth_schema_own(m, json_pack("{s:s, s:s}", "type", "string", "format", format));
         }
     }
     if (min > 0 || (max != SCHEMA_MANY && max > SCHEMA_REPEATS)) {
         return pattern_of(m, NULL, min, max);
     }
-    return hearth_schema_keep(m, max == SCHEMA_MANY
-                                     ? json_pack("{s:s}", "type", "string")
-                                     : json_pack("{s:s, s:I}", "type", "string", "maxLength", (json_int_t)max));
+    return hearth_schema_own(m, max == SCHEMA_MANY
+                                    ? json_pack("{s:s}", "type", "string")
+                                    : json_pack("{s:s, s:I}", "type", "string", "maxLength", (json_int_t)max));
 }

@@ -143,7 +143,7 @@ struct hearth_chat_stream {
     size_t longest_fitting();
     bool drop_open_call(reading &now) const;
     std::string_view take_rest(reading &now, bool fits) const;
-    void settle(bool cut, const sink &to);
+    void salvage(bool cut, const sink &to);
 
     format_ptr format_;
     reply_reader reader_;
@@ -254,9 +254,9 @@ void hearth_chat_stream::open(const reading &now) {
     }
     /* Before the first byte of a text the parser may still skip white space, and reasoning of nothing else is dropped.
      */
-    const bool settled = now.end.len > 0 && (now.end.field != end_field::reasoning || !sent.empty());
+    const bool begun = now.end.len > 0 && (now.end.field != end_field::reasoning || !sent.empty());
     const std::string_view value = std::string_view(text_).substr(now.end.start);
-    if (now.end.kind == end_kind::text && settled &&
+    if (now.end.kind == end_kind::text && begun &&
         ends_with(sent, now.end.escaped ? '"' + escaped(value) : std::string(value))) {
         end_ = now.end;
         taken_ = text_.size();
@@ -322,7 +322,7 @@ void hearth_chat_stream::feed(std::string_view piece, const sink &to) {
         give(now, false, to);
         open(now);
     } else if (nesting_.too_deep(text_) || !reader_.may_be_undone(text_)) {
-        settle(false, to);
+        salvage(false, to);
         raw_ = true;
     }
 }
@@ -397,7 +397,7 @@ std::string_view hearth_chat_stream::take_rest(reading &now, bool fits) const {
 }
 
 /* Makes the best of the text as it stands. */
-void hearth_chat_stream::settle(bool cut, const sink &to) {
+void hearth_chat_stream::salvage(bool cut, const sink &to) {
     reading now = read(text_);
     const bool unfit = now.state == fit::unfit;
     if (unfit) {
@@ -422,7 +422,7 @@ void hearth_chat_stream::finish(bool cut, const sink &to) {
     if (plain_) {
         give_content(deltas_ ? std::string_view() : std::string_view(text_).substr(base_), to);
     } else if (!raw_) {
-        settle(cut, to);
+        salvage(cut, to);
     }
 }
 

@@ -5,7 +5,7 @@
  * runs the parsed program directly instead of common_chat_templates_apply(), which renders several times over to derive
  * a parser from the differences. Only where `common` has code for a template that prints other messages than it was
  * given (found by comparing the two) the prompt comes from there. A history that the template refuses, although the
- * trials said otherwise, is printed once more in the form that leaves hardly anything to refuse: the same history is
+ * probes said otherwise, is printed once more in the form that leaves hardly anything to refuse: the same history is
  * refused again in the next turn, and printed in the same form.
  *
  * Invariants. A template is not written after creation, so that any number of threads can render at once. */
@@ -153,7 +153,7 @@ char *borrowed(const char *text) {
     return const_cast<char *>(text);
 }
 
-/* A part of the trial below. */
+/* A part of the messages below. */
 struct excerpt {
     size_t begin, end; /* of its messages */
     bool one;          /* with one of the two calls and its result only */
@@ -162,12 +162,12 @@ struct excerpt {
 };
 
 /* A round with a tool, and what must be found of it in a prompt. Two calls, their results in the other order. */
-struct trial {
+struct template_probe {
     json_t *tools = nullptr, *first = nullptr, *second = nullptr;
     struct hearth_call calls[2] = {};
     struct hearth_message messages[6] = {};
 
-    trial() {
+    template_probe() {
         tools = json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s,s:s}},s:[s]}}}]", "type", "function", "function", "name",
                           "hearth_tool", "description", "hearth_description", "parameters", "type", "object",
                           "properties", "place", "type", "string", "description", "A place", "required", "place");
@@ -192,11 +192,11 @@ struct trial {
         say(5, HEARTH_ROLE_ASSISTANT, "hearth_answer");
         messages[5].reasoning = borrowed("hearth_thoughts");
     }
-    ~trial() {
+    ~template_probe() {
         release();
     }
-    trial(const trial &) = delete;
-    trial &operator=(const trial &) = delete;
+    template_probe(const template_probe &) = delete;
+    template_probe &operator=(const template_probe &) = delete;
 
     void release() {
         json_decref(tools);
@@ -224,7 +224,7 @@ struct trial {
     }
 };
 
-struct hearth_chat_request trial_request(const json_t *tools) {
+struct hearth_chat_request probe_request(const json_t *tools) {
     struct hearth_chat_request request = {};
     request.tools = tools;
     request.thinking = true;
@@ -234,7 +234,7 @@ struct hearth_chat_request trial_request(const json_t *tools) {
 /* Empty: the template refuses. */
 std::string try_rendering(const struct hearth_chat &chat, const turn_list &list, const json_t *tools) {
     try {
-        return render_turns(chat, list, trial_request(tools), true).text;
+        return render_turns(chat, list, probe_request(tools), true).text;
     } catch (const std::bad_alloc &) {
         throw;
     } catch (const std::exception &) {
@@ -243,13 +243,13 @@ std::string try_rendering(const struct hearth_chat &chat, const turn_list &list,
 }
 
 /* Why the template prints nothing, whatever it is asked; empty: it prints something. */
-std::string find_failure(const struct hearth_chat &chat, const trial &tried) {
+std::string find_failure(const struct hearth_chat &chat, const template_probe &probe) {
     static const excerpt parts[] = {{1, 2, true, false, false}, {0, 2, true, false, false}, {1, 2, true, false, true},
                                     {0, 5, true, false, true},  {0, 6, false, true, true},  {1, 6, true, false, true}};
     std::string failure;
     for (const excerpt &part : parts) {
         try {
-            (void)render_turns(chat, tried.turns(part), trial_request(part.tools ? tried.tools : nullptr), true);
+            (void)render_turns(chat, probe.turns(part), probe_request(part.tools ? probe.tools : nullptr), true);
             return {};
         } catch (const std::bad_alloc &) {
             throw;
@@ -265,15 +265,15 @@ bool contains(const std::string &text, const char *what) {
 }
 
 /* Whether tools, calls and results all get into the prompt, and `common` has found out how calls look. */
-bool prints_tools(const struct hearth_chat &chat, const trial &tried) {
+bool prints_tools(const struct hearth_chat &chat, const template_probe &probe) {
     const jinja::caps &caps = chat.jinja->caps;
     const bool parsed = chat.specialised || (chat.analysis.analysis_complete &&
                                              chat.analysis.tools.format.mode != autoparser::tool_format::NONE);
     if (!caps.supports_tools || !caps.supports_tool_calls || !parsed) {
         return false;
     }
-    const std::string offered = try_rendering(chat, tried.turns({1, 2, true, false, true}), tried.tools);
-    const std::string round = try_rendering(chat, tried.turns({1, 5, true, false, true}), tried.tools);
+    const std::string offered = try_rendering(chat, probe.turns({1, 2, true, false, true}), probe.tools);
+    const std::string round = try_rendering(chat, probe.turns({1, 5, true, false, true}), probe.tools);
     return contains(offered, "hearth_tool") && contains(offered, "hearth_description") &&
            contains(round, "hearth_first") && contains(round, "hearth_result_one");
 }
@@ -291,14 +291,14 @@ bool loses_words(const std::string &kept, const std::string &lost) {
 
 /* Whether what `common` prints for a template is something else than the template prints. Not to be followed where it
  * takes the template for another one and drops messages. */
-bool finds_rewriting(struct hearth_chat &chat, const trial &tried) {
+bool finds_rewriting(struct hearth_chat &chat, const template_probe &probe) {
     static const excerpt parts[] = {{1, 2, true, false, false}, {0, 2, true, false, true}, {0, 5, true, false, true},
                                     {0, 5, true, true, true},   {0, 5, false, true, true}, {0, 5, false, false, true},
                                     {0, 6, false, true, true},  {1, 6, true, false, true}};
     bool differs = false;
     for (const excerpt &part : parts) {
-        const turn_list list = tried.turns(part);
-        const json_t *tools = part.tools ? tried.tools : nullptr;
+        const turn_list list = probe.turns(part);
+        const json_t *tools = part.tools ? probe.tools : nullptr;
         chat.rewrites = true;
         const std::string theirs = try_rendering(chat, list, tools);
         chat.rewrites = false;
@@ -359,14 +359,14 @@ void find_abilities(struct hearth_chat &chat) {
     struct hearth_chat_abilities &abilities = chat.abilities;
     abilities.parallel_calls = true; /* those of generic.cpp */
     if (chat.jinja != nullptr) {
-        const trial tried;
+        const template_probe probe;
         chat.specialised = finds_specialised(chat);
-        chat.rewrites = chat.specialised && finds_rewriting(chat, tried);
+        chat.rewrites = chat.specialised && finds_rewriting(chat, probe);
         analyse(chat);
-        abilities.tools = prints_tools(chat, tried);
+        abilities.tools = prints_tools(chat, probe);
         abilities.parallel_calls = !abilities.tools || chat.jinja->caps.supports_parallel_tool_calls;
         abilities.thinking = finds_thinking(chat);
-        chat.failure = find_failure(chat, tried);
+        chat.failure = find_failure(chat, probe);
         abilities.failure = chat.failure.empty() ? nullptr : chat.failure.c_str();
     }
     const render_fn render = [&chat](const struct hearth_chat_request &request, unsigned form) {
@@ -427,57 +427,7 @@ void load_template(struct hearth_chat &chat, const struct hearth_chat_params &pa
 
 } // namespace
 
-/* ------------------------------------------------------------------------------------------------- errors */
-
-std::string one_line(const std::string &what) {
-    std::string text = what;
-    const size_t error = text.rfind("\nError: ");
-    if (error != std::string::npos) {
-        text.erase(0, error + 8);
-    }
-    const std::string raised = "Jinja Exception: ";
-    if (text.compare(0, raised.size(), raised) == 0) {
-        text.erase(0, raised.size());
-    }
-    std::string line;
-    for (const char c : text) {
-        const bool space = c == '\n' || c == '\r' || c == '\t' || c == ' ';
-        if (!space) {
-            line += c;
-        } else if (!line.empty() && line.back() != ' ') {
-            line += ' ';
-        }
-    }
-    while (!line.empty() && (line.back() == ' ' || line.back() == '^')) {
-        line.pop_back();
-    }
-    return line;
-}
-
-/* What was refused memory may have come here as something else: `common` catches and throws again. */
-int fail_in_flight(struct hearth_errmsg *msg, const struct hearth_chat *guarded) {
-    const auto line = [guarded](const std::exception &e) {
-        std::string text = one_line(e.what());
-        text.resize(guarded != nullptr ? drop_seams(*guarded, text.data(), text.size()) : text.size());
-        return text;
-    };
-    if (hearth_memory_refused()) {
-        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory in the chat template");
-    }
-    try {
-        throw;
-    } catch (const std::bad_alloc &) {
-        return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory in the chat template");
-    } catch (const interrupted &e) {
-        return hearth_fail(msg, e.err, "%s", hearth_err_text(e.err));
-    } catch (const invalid_request &e) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s", line(e).c_str());
-    } catch (const std::exception &e) {
-        return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "%s", line(e).c_str());
-    } catch (...) {
-        return hearth_fail(msg, HEARTH_ERR_TEMPLATE, "the chat template failed");
-    }
-}
+/* ------------------------------------------------------------------------------------------------- memory */
 
 /* What operator new does for want of memory. Every refusal is noted, whoever catches the exception. But nlohmann::json
  * allocates in its destructor, where an exception ends the process: so a few blocks of the reserve are given first, all
@@ -552,7 +502,7 @@ int hearth_chat_render(struct hearth_chat *chat, const struct hearth_chat_reques
             render_in(*chat, *request, guarded.request, *format, chat->abilities.form | k_last_resort, out);
         }
         if (guarded.sewn()) {
-            settle_seams(*chat, request->specials, *out);
+            place_guards(*chat, request->specials, *out);
         }
         return HEARTH_OK;
     } catch (...) {

@@ -57,7 +57,31 @@ void fill_schema(json_t *schema, int depth) {
     fill_schema(json_object_get(schema, "items"), depth + 1);
 }
 
-/* Tools whose parameters are texts, all of them. */
+} // namespace
+
+json_ptr with_parameters(const json_t *tool, json_t *parameters) {
+    json_ptr copy(json_copy(const_cast<json_t *>(tool)));
+    json_ptr function(json_copy(json_object_get(tool, "function")));
+    if (copy == nullptr || function == nullptr ||
+        (parameters != nullptr && json_object_set(function.get(), "parameters", parameters) < 0) ||
+        json_object_set(copy.get(), "function", function.get()) < 0) {
+        throw std::bad_alloc();
+    }
+    return copy;
+}
+
+json_ptr filled_tools(const json_t *tools) {
+    json_ptr filled(tools != nullptr ? json_deep_copy(tools) : json_array());
+    if (filled == nullptr) {
+        throw std::bad_alloc();
+    }
+    for (size_t i = 0; i < json_array_size(filled.get()); i++) {
+        json_t *function = json_object_get(json_array_get(filled.get(), i), "function");
+        fill_schema(json_object_get(function, "parameters"), 0);
+    }
+    return filled;
+}
+
 json_ptr text_tools(const json_t *tools) {
     json_ptr out(json_array());
     for (size_t i = 0; i < json_array_size(tools); i++) {
@@ -80,38 +104,7 @@ json_ptr text_tools(const json_t *tools) {
     return out;
 }
 
-} // namespace
-
-json_ptr filled_tools(const json_t *tools) {
-    json_ptr filled(tools != nullptr ? json_deep_copy(tools) : json_array());
-    if (filled == nullptr) {
-        throw std::bad_alloc();
-    }
-    for (size_t i = 0; i < json_array_size(filled.get()); i++) {
-        json_t *function = json_object_get(json_array_get(filled.get(), i), "function");
-        fill_schema(json_object_get(function, "parameters"), 0);
-    }
-    return filled;
-}
-
 json_ptr printable_tools(const struct hearth_chat &chat, json_ptr tools) {
     const bool fill = (chat.abilities.form & HEARTH_CHAT_SCHEMAS_FILLED) != 0 && tools != nullptr;
     return fill ? filled_tools(tools.get()) : std::move(tools);
-}
-
-extern "C" int hearth_chat_format_get_texts(struct hearth_chat *chat, const struct hearth_chat_request *request,
-                                            struct hearth_chat_format **out, struct hearth_errmsg *msg) {
-    *out = nullptr;
-    try {
-        const json_ptr tools = text_tools(request->tools);
-        struct hearth_chat_request other = *request;
-        other.tools = tools.get();
-        other.tool_choice = HEARTH_TOOLS_AUTO;
-        other.parallel_calls = true;
-        other.json_schema = nullptr;
-        other.grammar = nullptr;
-        return ::hearth_chat_format_get(chat, &other, out, msg);
-    } catch (...) {
-        return fail_in_flight(msg);
-    }
 }

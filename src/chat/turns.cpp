@@ -11,14 +11,10 @@
 #include "chat/chat_internal.hpp"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 #include <unordered_map>
 
 namespace {
 
-constexpr const char *k_space = " \t\r\n\f\v";
 constexpr size_t k_none = std::string_view::npos;
 
 turn turn_of(const struct hearth_chat &chat, const struct hearth_message &message) {
@@ -141,15 +137,7 @@ std::string arguments_text(const struct hearth_call &call) {
     if (call.parsed != nullptr) {
         return call.arguments;
     }
-    if (call.arguments[0] == '\0') {
-        return "{}";
-    }
-    json_t *text = json_string(call.arguments);
-    if (text == nullptr) {
-        throw std::bad_alloc();
-    }
-    const std::unique_ptr<json_t, void (*)(json_t *)> owned(text, [](json_t *value) { json_decref(value); });
-    return json_text(text);
+    return call.arguments[0] != '\0' ? json_quoted(call.arguments) : "{}";
 }
 
 /* gpt-oss says what it is about to do in front of a call in the commentary channel. Its template has no place for that
@@ -168,30 +156,6 @@ std::string thoughts_of(const turn_list &list, const turn &each) {
 }
 
 } // namespace
-
-std::string_view trimmed(std::string_view content) {
-    const size_t first = content.find_first_not_of(k_space);
-    if (first == std::string_view::npos) {
-        return {};
-    }
-    return content.substr(first, content.find_last_not_of(k_space) - first + 1);
-}
-
-std::string json_text(const json_t *value) {
-    const std::unique_ptr<char, void (*)(void *)> text(hearth_json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY), free);
-    if (text == nullptr) {
-        throw std::bad_alloc();
-    }
-    return text.get();
-}
-
-bool is_system(enum hearth_role role) {
-    return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
-}
-
-size_t moved(size_t at, size_t by) {
-    return at == k_none ? k_none : at + by;
-}
 
 /* An id of nine letters and digits stays; of any other one comes a digest, so that it is the same in every turn. */
 std::string call_id(const turn_list &list, const struct hearth_call &call) {

@@ -1,10 +1,12 @@
-/* What is the same for every engine: names of the memory classes, the defaults of sampling, and
- * tokens as grammars ask for them.
+/* What is the same for every engine: names of the memory classes, how tokens may be chosen, and tokens
+ * as grammars ask for them.
  *
  * The defaults are those of llama-server, so that a client that names no parameters gets the same kind of text. */
 #include "engine/engine.h"
 
 #include "base/assert.h"
+
+#include <math.h>
 
 const char *hearth_memory_class_text(enum hearth_memory_class memory_class) {
     static const char *const texts[] = {
@@ -63,6 +65,38 @@ int32_t hearth_sampling_lookback(const struct hearth_sampling *sampling) {
     const int32_t tokens = is_penalised(sampling) ? sampling->penalty_last_tokens : 0;
     const int32_t sequences = is_dry(sampling) ? sampling->dry_last_tokens : 0;
     return tokens < 0 || sequences < 0 ? -1 : tokens > sequences ? tokens : sequences;
+}
+
+int hearth_sampling_check(const struct hearth_sampling *s, const struct hearth_caps *caps, struct hearth_errmsg *msg) {
+    const float finite[] = {
+        s->temperature,      s->top_p,    s->min_p,       s->typical_p,       s->penalty_frequency, s->penalty_presence,
+        s->dry_multiplier,   s->dry_base, s->top_n_sigma, s->xtc_probability, s->xtc_threshold,     s->dynatemp_range,
+        s->dynatemp_exponent};
+    for (size_t i = 0; i < sizeof finite / sizeof finite[0]; i++) {
+        if (!isfinite(finite[i])) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "a sampling parameter is not a finite number");
+        }
+    }
+    if (!isfinite(s->penalty_repeat) || s->penalty_repeat <= 0.0f || !isfinite(1.0f / s->penalty_repeat)) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "repeat_penalty must be greater than 0");
+    }
+    if (s->penalty_last_tokens < -1 || s->dry_last_tokens < -1) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "repeat_last_n and dry_penalty_last_n must be at least -1");
+    }
+    if (s->logprobs > HEARTH_LOGPROBS_MAX) {
+        return hearth_fail(msg, HEARTH_ERR_INVALID, "at most %d logprobs per token", HEARTH_LOGPROBS_MAX);
+    }
+    for (size_t i = 0; i < s->logit_biases; i++) {
+        if (s->logit_bias[i].token < 0 || (uint32_t)s->logit_bias[i].token >= caps->vocab_tokens) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "logit_bias: there is no token %d",
+                               (int)s->logit_bias[i].token);
+        }
+        if (isnan(s->logit_bias[i].bias)) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, "logit_bias of token %d is not a number",
+                               (int)s->logit_bias[i].token);
+        }
+    }
+    return HEARTH_OK;
 }
 
 size_t hearth_engine_longest_token(struct hearth_engine *engine) {

@@ -135,6 +135,9 @@ enum hearth_sample_flags {
 #define HEARTH_LOGPROBS_MAX 20
 
 void hearth_sampling_default(struct hearth_sampling *sampling);
+/* Whether every number is one that can be sampled with. Errors: INVALID. */
+int hearth_sampling_check(const struct hearth_sampling *sampling, const struct hearth_caps *caps,
+                          struct hearth_errmsg *msg);
 /* True when a penalty is on: then the sampler must be shown the prompt's last tokens, so many; -1: all. */
 bool hearth_sampling_penalises(const struct hearth_sampling *sampling);
 int32_t hearth_sampling_lookback(const struct hearth_sampling *sampling);
@@ -147,7 +150,16 @@ struct hearth_logprobs {
     float logprob[HEARTH_LOGPROBS_MAX];
 };
 
-struct hearth_sampler; /* belongs to the engine that made it */
+/* The head of every sampler, which belongs to the engine that made it. */
+struct hearth_sampler {
+    struct hearth_grammar_constraint *constraint; /* the grammar, or NULL */
+};
+
+/* Whether a token that is sampled or accepted with these flags is under the sampler's grammar. */
+static inline bool hearth_sampler_constrains(const struct hearth_sampler *sampler, unsigned flags) {
+    return sampler->constraint != NULL && (flags & (HEARTH_SAMPLE_FREE | HEARTH_SAMPLE_PROMPT)) == 0;
+}
+
 struct hearth_engine;
 
 struct hearth_engine_ops {

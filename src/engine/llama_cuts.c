@@ -79,7 +79,7 @@ void hearth_llama_cuts_destroy(struct hearth_llama_cuts *cuts) {
     }
 }
 
-/* The first of specials [lo, hi), which are alike before byte `at`, whose byte `at` is at least `c`. */
+/* The first of specials [lo, hi), which are alike before byte `at`, with a byte `at` of at least `c`. */
 static size_t bound(const struct hearth_llama_cuts *cuts, size_t lo, size_t hi, size_t at, int c) {
     while (lo < hi) {
         const size_t mid = lo + (hi - lo) / 2;

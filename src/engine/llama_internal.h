@@ -1,4 +1,4 @@
-/* What the files of the llama engine share. Nobody else includes this. */
+/* What the files of the llama engine share; no other file includes it. */
 #ifndef HEARTH_ENGINE_LLAMA_INTERNAL_H
 #define HEARTH_ENGINE_LLAMA_INTERNAL_H
 

@@ -1,6 +1,6 @@
 /* llama.cpp's log, line by line into hearth's.
  *
- * llama.cpp is chatty: what it calls information and warnings is debugging output to somebody who runs a server.
+ * llama.cpp is chatty: what it calls information and warnings is debugging output for a server.
  * Errors come through as warnings, because the call that caused them fails and hearth reports that itself.
  *
  * Its C API says only *that* something failed. The reason stands in the log, so the last error of each thread is kept

@@ -30,7 +30,8 @@ struct bias {
     float before; /* the logit while the bias is applied */
 };
 
-struct hearth_sampler {
+struct hearth_llama_sampler {
+    struct hearth_sampler head;  /* first: the functions of the vtable cast */
     struct llama_sampler *chain; /* NULL when greedy without penalties */
     bool greedy;
     bool penalises;
@@ -38,47 +39,13 @@ struct hearth_sampler {
     int32_t logprobs; /* -1 = none */
     struct bias *biases;
     size_t biases_n;
-    llama_token_data *candidates;                 /* room for PICK_MAX or for the vocabulary */
-    struct hearth_grammar_constraint *constraint; /* the grammar, or NULL */
+    llama_token_data *candidates; /* room for PICK_MAX or for the vocabulary */
 };
 
 /* ---- creation ---- */
 
-static int check(const struct hearth_sampling *s, const struct hearth_caps *caps, struct hearth_errmsg *msg) {
-    if (!isfinite(s->temperature) || !isfinite(s->top_p) || !isfinite(s->min_p) || !isfinite(s->typical_p)) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "a sampling parameter is not a finite number");
-    }
-    if (!isfinite(s->penalty_repeat) || s->penalty_repeat <= 0.0f || !isfinite(1.0f / s->penalty_repeat)) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "repeat_penalty must be greater than 0");
-    }
-    if (!isfinite(s->penalty_frequency) || !isfinite(s->penalty_presence)) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "frequency_penalty and presence_penalty must be finite");
-    }
-    if (s->penalty_last_tokens < -1 || s->dry_last_tokens < -1) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "repeat_last_n and dry_penalty_last_n must be at least -1");
-    }
-    if (!isfinite(s->dry_multiplier) || !isfinite(s->dry_base) || !isfinite(s->top_n_sigma) ||
-        !isfinite(s->xtc_probability) || !isfinite(s->xtc_threshold) || !isfinite(s->dynatemp_range) ||
-        !isfinite(s->dynatemp_exponent)) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "a sampling parameter is not a finite number");
-    }
-    if (s->logprobs > HEARTH_LOGPROBS_MAX) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "at most %d logprobs per token", HEARTH_LOGPROBS_MAX);
-    }
-    for (size_t i = 0; i < s->logit_biases; i++) {
-        if (s->logit_bias[i].token < 0 || (uint32_t)s->logit_bias[i].token >= caps->vocab_tokens) {
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "logit_bias: there is no token %d",
-                               (int)s->logit_bias[i].token);
-        }
-        if (isnan(s->logit_bias[i].bias)) {
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "logit_bias of token %d is not a number",
-                               (int)s->logit_bias[i].token);
-        }
-    }
-    return HEARTH_OK;
-}
-
-static bool add_biases(struct hearth_llama *llama, struct hearth_sampler *sampler, const struct hearth_sampling *s) {
+static bool add_biases(struct hearth_llama *llama, struct hearth_llama_sampler *sampler,
+                       const struct hearth_sampling *s) {
     int32_t suppressed_n = 0;
     const llama_token *suppressed = llama_vocab_get_suppress_tokens(llama->vocab, &suppressed_n);
     size_t ends_n = s->ignore_eos ? llama->ends_n : 0;
@@ -114,7 +81,8 @@ static int32_t at_most_context(const struct hearth_llama *llama, int32_t tokens)
     return tokens < 0 || tokens > context ? context : tokens;
 }
 
-static bool add_penalties(struct hearth_llama *llama, struct hearth_sampler *sampler, const struct hearth_sampling *s) {
+static bool add_penalties(struct hearth_llama *llama, struct hearth_llama_sampler *sampler,
+                          const struct hearth_sampling *s) {
     static const char *breakers[] = {"\n", ":", "\"", "*"}; /* llama-server's */
     return add_filter(sampler->chain,
                       llama_sampler_init_penalties((int32_t)llama->head.caps.vocab_tokens,
@@ -127,7 +95,8 @@ static bool add_penalties(struct hearth_llama *llama, struct hearth_sampler *sam
                                               sizeof breakers / sizeof breakers[0])));
 }
 
-static bool make_chain(struct hearth_llama *llama, struct hearth_sampler *sampler, const struct hearth_sampling *s) {
+static bool make_chain(struct hearth_llama *llama, struct hearth_llama_sampler *sampler,
+                       const struct hearth_sampling *s) {
     struct llama_sampler_chain_params params = llama_sampler_chain_default_params();
     params.no_perf = true;
     sampler->chain = llama_sampler_chain_init(params);
@@ -160,7 +129,7 @@ static bool make_chain(struct hearth_llama *llama, struct hearth_sampler *sample
            add_filter(sampler->chain, llama_sampler_init_dist(s->seed));
 }
 
-static int add_constraint(struct hearth_llama *llama, struct hearth_sampler *sampler,
+static int add_constraint(struct hearth_llama *llama, struct hearth_llama_sampler *sampler,
                           const struct hearth_grammar *grammar, struct hearth_errmsg *msg) {
     if (llama->vocabulary == NULL) {
         const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(&llama->head);
@@ -172,16 +141,16 @@ static int add_constraint(struct hearth_llama *llama, struct hearth_sampler *sam
     if (llama->vocabulary == NULL || llama->allowed == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a grammar");
     }
-    return hearth_grammar_constraint_create(llama->vocabulary, grammar, &sampler->constraint, msg);
+    return hearth_grammar_constraint_create(llama->vocabulary, grammar, &sampler->head.constraint, msg);
 }
 
 struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *s,
                                                    struct hearth_errmsg *msg) {
     struct hearth_llama *llama = hearth_llama_of(engine);
-    if (check(s, &engine->caps, msg) != HEARTH_OK) {
+    if (hearth_sampling_check(s, &engine->caps, msg) != HEARTH_OK) {
         return NULL;
     }
-    struct hearth_sampler *sampler = calloc(1, sizeof *sampler);
+    struct hearth_llama_sampler *sampler = calloc(1, sizeof *sampler);
     if (sampler == NULL) {
         hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a sampler");
         return NULL;
@@ -201,17 +170,18 @@ struct hearth_sampler *hearth_llama_sampler_create(struct hearth_engine *engine,
     }
     if (!ok) {
         hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory for a sampler");
-        hearth_llama_sampler_destroy(engine, sampler);
+        hearth_llama_sampler_destroy(engine, &sampler->head);
         return NULL;
     }
     if (s->grammar != NULL && add_constraint(llama, sampler, s->grammar, msg) != HEARTH_OK) {
-        hearth_llama_sampler_destroy(engine, sampler);
+        hearth_llama_sampler_destroy(engine, &sampler->head);
         return NULL;
     }
-    return sampler;
+    return &sampler->head;
 }
 
-void hearth_llama_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *sampler) {
+void hearth_llama_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *head) {
+    struct hearth_llama_sampler *sampler = (struct hearth_llama_sampler *)head;
     (void)engine;
     if (sampler == NULL) {
         return;
@@ -219,26 +189,27 @@ void hearth_llama_sampler_destroy(struct hearth_engine *engine, struct hearth_sa
     if (sampler->chain != NULL) {
         llama_sampler_free(sampler->chain);
     }
-    hearth_grammar_constraint_destroy(sampler->constraint);
+    hearth_grammar_constraint_destroy(sampler->head.constraint);
     free(sampler->biases);
     free(sampler->candidates);
     free(sampler);
 }
 
-void hearth_llama_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token,
+void hearth_llama_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *head, hearth_token token,
                                  unsigned flags) {
+    struct hearth_llama_sampler *sampler = (struct hearth_llama_sampler *)head;
     (void)engine;
     if (sampler->chain != NULL && (flags & HEARTH_SAMPLE_GRAMMAR) == 0) {
         llama_sampler_accept(sampler->chain, token);
     }
-    if (sampler->constraint != NULL && (flags & (HEARTH_SAMPLE_FREE | HEARTH_SAMPLE_PROMPT)) == 0) {
-        hearth_grammar_constraint_accept(sampler->constraint, token);
+    if (hearth_sampler_constrains(head, flags)) {
+        hearth_grammar_constraint_accept(sampler->head.constraint, token);
     }
 }
 
 /* ---- the choice ---- */
 
-static void biases_apply(struct hearth_sampler *sampler, float *logits) {
+static void biases_apply(struct hearth_llama_sampler *sampler, float *logits) {
     for (size_t i = 0; i < sampler->biases_n; i++) {
         struct bias *b = &sampler->biases[i];
         b->before = logits[b->token];
@@ -246,7 +217,7 @@ static void biases_apply(struct hearth_sampler *sampler, float *logits) {
     }
 }
 
-static void biases_undo(struct hearth_sampler *sampler, float *logits) {
+static void biases_undo(struct hearth_llama_sampler *sampler, float *logits) {
     for (size_t i = sampler->biases_n; i-- > 0;) {
         logits[sampler->biases[i].token] = sampler->biases[i].before;
     }
@@ -317,7 +288,7 @@ static size_t pick_largest(const float *logits, int32_t n, const uint8_t *allowe
     return size;
 }
 
-static llama_token choose(struct hearth_sampler *sampler, const float *logits, int32_t n) {
+static llama_token choose(struct hearth_llama_sampler *sampler, const float *logits, int32_t n) {
     if (sampler->chain == NULL) {
         return largest(logits, n);
     }
@@ -339,13 +310,13 @@ static llama_token choose(struct hearth_sampler *sampler, const float *logits, i
 
 /* The tokens that the grammar leaves, most likely first when there is a limit to how many are `wanted` (0: all, into
  * the sampler's candidates). Returns how many. */
-static size_t pick_allowed(struct hearth_llama *llama, struct hearth_sampler *sampler, const float *logits, int32_t n,
-                           size_t wanted, llama_token_data *out) {
+static size_t pick_allowed(struct hearth_llama *llama, struct hearth_llama_sampler *sampler, const float *logits,
+                           int32_t n, size_t wanted, llama_token_data *out) {
     if (wanted > 0) {
         llama_token_data likely[PICK_MAX];
         size_t count = pick_largest(logits, n, NULL, PICK_MAX, likely), kept = 0;
         for (size_t i = 0; i < count && kept < wanted; i++) {
-            if (hearth_grammar_constraint_allows(sampler->constraint, likely[i].id)) {
+            if (hearth_grammar_constraint_allows(sampler->head.constraint, likely[i].id)) {
                 out[kept++] = likely[i];
             }
         }
@@ -353,7 +324,7 @@ static size_t pick_allowed(struct hearth_llama *llama, struct hearth_sampler *sa
             return kept;
         }
     }
-    if (hearth_grammar_constraint_mask(sampler->constraint, llama->allowed) == 0) {
+    if (hearth_grammar_constraint_mask(sampler->head.constraint, llama->allowed) == 0) {
         return 0;
     }
     if (wanted > 0) {
@@ -369,7 +340,7 @@ static size_t pick_allowed(struct hearth_llama *llama, struct hearth_sampler *sa
 }
 
 /* The choice among what the grammar allows. */
-static llama_token choose_allowed(struct hearth_llama *llama, struct hearth_sampler *sampler, const float *logits,
+static llama_token choose_allowed(struct hearth_llama *llama, struct hearth_llama_sampler *sampler, const float *logits,
                                   int32_t n) {
     llama_token_data best[1];
     bool greedy = sampler->chain == NULL;
@@ -412,29 +383,31 @@ static void fill_logprobs(const float *logits, int32_t n, llama_token chosen, in
     }
 }
 
-hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sampler *head, size_t index,
                                  unsigned flags, struct hearth_logprobs *logprobs) {
+    struct hearth_llama_sampler *sampler = (struct hearth_llama_sampler *)head;
     struct hearth_llama *llama = hearth_llama_of(engine);
     float *logits = llama_get_logits_ith(llama->ctx, (int32_t)index);
     HEARTH_ASSERT(logits != NULL);
     int32_t n = (int32_t)engine->caps.vocab_tokens;
     biases_apply(sampler, logits);
-    bool ruled = sampler->constraint != NULL && (flags & HEARTH_SAMPLE_FREE) == 0 &&
-                 hearth_grammar_constraint_active(sampler->constraint);
+    bool ruled =
+        hearth_sampler_constrains(head, flags) && hearth_grammar_constraint_active(sampler->head.constraint);
     llama_token token = choose(sampler, logits, n);
-    if (ruled && !hearth_grammar_constraint_allows(sampler->constraint, token)) {
+    if (ruled && !hearth_grammar_constraint_allows(sampler->head.constraint, token)) {
         token = choose_allowed(llama, sampler, logits, n);
     }
     biases_undo(sampler, logits);
-    hearth_llama_sampler_accept(engine, sampler, token, flags);
+    hearth_llama_sampler_accept(engine, head, token, flags);
     if (logprobs != NULL) {
         fill_logprobs(logits, n, token, sampler->logprobs, logprobs);
     }
     return token;
 }
 
-void hearth_llama_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+void hearth_llama_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *head, size_t index,
                                  hearth_token token, struct hearth_logprobs *logprobs) {
+    struct hearth_llama_sampler *sampler = (struct hearth_llama_sampler *)head;
     const float *logits = llama_get_logits_ith(hearth_llama_of(engine)->ctx, (int32_t)index);
     HEARTH_ASSERT(logits != NULL);
     fill_logprobs(logits, (int32_t)engine->caps.vocab_tokens, token, sampler->logprobs, logprobs);

@@ -8,14 +8,10 @@
  * sequences broken, so that only clearing it is possible; outputs belong to the last decode that succeeded. */
 #include "engine/sim_parts.h"
 
-#include "base/clock.h"
-
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { LANES_MAX = 256, CTX_TOKENS_MAX = 1 << 24 };
 
@@ -24,52 +20,6 @@ static const char chat_template[] =
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-
-/* ---- clock ---- */
-
-static void sleep_ns(int64_t ns) {
-    struct timespec left = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
-    while (nanosleep(&left, &left) != 0 && errno == EINTR) {
-    }
-}
-
-void hearth_sim_spend_ns(struct sim *sim, double ns) {
-    int64_t whole = llround(ns);
-    HEARTH_ASSERT(whole >= 0);
-    sim->now_ns += whole;
-    if (sim->params.real_time && whole > 0) {
-        sleep_ns(whole);
-    }
-}
-
-static int64_t sim_now_us(struct hearth_engine *engine) {
-    const struct sim *sim = hearth_sim_of(engine);
-    return sim->params.real_time ? hearth_clock_us() : sim->now_ns / 1000;
-}
-
-void hearth_sim_advance_us(struct hearth_engine *engine, int64_t us) {
-    HEARTH_ASSERT(us >= 0);
-    hearth_sim_spend_ns(hearth_sim_of(engine), (double)us * 1e3);
-}
-
-/* ---- faults ---- */
-
-void hearth_sim_fault(struct hearth_engine *engine, enum hearth_sim_fault fault, uint32_t nth, bool every) {
-    HEARTH_ASSERT((unsigned)fault < HEARTH_SIM_FAULTS);
-    struct sim_fault *slot = &hearth_sim_of(engine)->faults[fault];
-    slot->every = every;
-    slot->nth = nth;
-    slot->left = nth;
-}
-
-bool hearth_sim_fails(struct sim *sim, enum hearth_sim_fault fault) {
-    struct sim_fault *f = &sim->faults[fault];
-    if (f->left == 0 || --f->left > 0) {
-        return false;
-    }
-    f->left = f->every ? f->nth : 0;
-    return true;
-}
 
 /* ---- decode ---- */
 
@@ -192,7 +142,7 @@ static const struct hearth_engine_ops sim_ops = {
     .token_is_end = sim_token_is_end,
     .token_is_user_defined = sim_token_is_user_defined,
     .grammar_check = hearth_engine_grammar_check,
-    .now_us = sim_now_us,
+    .now_us = hearth_sim_now_us,
 };
 
 void hearth_sim_params_default(struct hearth_sim_params *params) {

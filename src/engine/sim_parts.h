@@ -1,6 +1,7 @@
 /* What the files of the sim engine share. Nothing outside src/engine/sim*.c includes this.
  *
- *   sim.c         creation, clock, faults, decode, the vtable
+ *   sim.c         creation, decode, the vtable
+ *   sim_clock.c   the clock, faults
  *   sim_state.c   sequences, cells, pages, snapshots
  *   sim_sample.c  what the next token is; samplers
  *   sim_text.c    tokenizer */
@@ -38,7 +39,7 @@ static inline sim_state sim_poison(uint64_t a, uint64_t b) {
 
 enum { SIM_BYTE_TOKENS = 256, SIM_TRIE_NODES = 4096, SIM_LEADS = 3 };
 
-/* A trie over the texts of the merged tokens; node 0 is nobody. Immutable once made. */
+/* A trie over the texts of the merged tokens; node 0 is none. Immutable once made. */
 struct sim_text {
     struct sim_node {
         uint16_t child, sibling;
@@ -162,6 +163,7 @@ void hearth_sim_token_logprobs(struct hearth_engine *engine, struct hearth_sampl
 
 /* ---- clock and faults ---- */
 
+int64_t hearth_sim_now_us(struct hearth_engine *engine);
 void hearth_sim_spend_ns(struct sim *sim, double ns);
 /* True when this call of an operation is to fail. */
 bool hearth_sim_fails(struct sim *sim, enum hearth_sim_fault fault);

@@ -18,14 +18,14 @@
 enum { CANDIDATES = 24, CANDIDATES_MAX = 2 * CANDIDATES, TRIES = 4 * CANDIDATES };
 _Static_assert(CANDIDATES > HEARTH_LOGPROBS_MAX, "as many alternatives as can be asked for");
 
-struct hearth_sampler {
+struct sim_sampler {
+    struct hearth_sampler head;      /* first: the functions of the vtable cast */
     struct hearth_sampling sampling; /* logit_bias: our own copy */
     struct hearth_logit_bias *biases;
     struct hearth_tokens history; /* ring of the last tokens accepted, when a penalty is on */
     size_t history_next, history_most;
     uint64_t seed, draws;
-    struct hearth_grammar_constraint *constraint; /* the grammar, or NULL */
-    uint8_t *allowed;                             /* by token, under a grammar */
+    uint8_t *allowed; /* by token, under a grammar */
 };
 
 struct candidate {
@@ -107,38 +107,7 @@ static void candidates_draw(const struct sim *sim, sim_state state, struct candi
 
 /* ---- samplers ---- */
 
-static int sampling_check(const struct hearth_engine *engine, const struct hearth_sampling *s,
-                          struct hearth_errmsg *msg) {
-    const struct {
-        const char *name;
-        float value;
-    } finite[] = {
-        {"temperature", s->temperature},
-        {"top_p", s->top_p},
-        {"min_p", s->min_p},
-        {"typical_p", s->typical_p},
-        {"repeat_penalty", s->penalty_repeat},
-        {"frequency_penalty", s->penalty_frequency},
-        {"presence_penalty", s->penalty_presence},
-    };
-    for (size_t i = 0; i < sizeof finite / sizeof finite[0]; i++) {
-        if (!isfinite(finite[i].value)) {
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "%s is not a finite number", finite[i].name);
-        }
-    }
-    if (s->penalty_repeat <= 0.0f) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "repeat_penalty is %g", (double)s->penalty_repeat);
-    }
-    for (size_t i = 0; i < s->logit_biases; i++) {
-        hearth_token token = s->logit_bias[i].token;
-        if (token < 0 || (uint32_t)token >= engine->caps.vocab_tokens) {
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "logit_bias: no token %d in this vocabulary", (int)token);
-        }
-    }
-    return HEARTH_OK;
-}
-
-static bool add_constraint(struct sim *sim, struct hearth_sampler *sampler, const struct hearth_grammar *grammar,
+static bool add_constraint(struct sim *sim, struct sim_sampler *sampler, const struct hearth_grammar *grammar,
                            struct hearth_errmsg *msg) {
     if (sim->vocabulary == NULL) {
         const struct hearth_grammar_tokens tokens = hearth_engine_grammar_tokens(&sim->base);
@@ -149,16 +118,16 @@ static bool add_constraint(struct sim *sim, struct hearth_sampler *sampler, cons
         (void)hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for a grammar");
         return false;
     }
-    return hearth_grammar_constraint_create(sim->vocabulary, grammar, &sampler->constraint, msg) == HEARTH_OK;
+    return hearth_grammar_constraint_create(sim->vocabulary, grammar, &sampler->head.constraint, msg) == HEARTH_OK;
 }
 
 struct hearth_sampler *hearth_sim_sampler_create(struct hearth_engine *engine, const struct hearth_sampling *sampling,
                                                  struct hearth_errmsg *msg) {
     struct sim *sim = hearth_sim_of(engine);
-    if (sampling_check(engine, sampling, msg) != HEARTH_OK) {
+    if (hearth_sampling_check(sampling, &engine->caps, msg) != HEARTH_OK) {
         return NULL;
     }
-    struct hearth_sampler *sampler = calloc(1, sizeof *sampler);
+    struct sim_sampler *sampler = calloc(1, sizeof *sampler);
     if (sampler == NULL) {
         goto nomem;
     }
@@ -180,22 +149,23 @@ struct hearth_sampler *hearth_sim_sampler_create(struct hearth_engine *engine, c
         }
     }
     if (sampling->grammar != NULL && !add_constraint(sim, sampler, sampling->grammar, msg)) {
-        hearth_sim_sampler_destroy(engine, sampler);
+        hearth_sim_sampler_destroy(engine, &sampler->head);
         return NULL;
     }
     sampler->seed = sampling->seed != HEARTH_SEED_RANDOM ? sampling->seed : sim_mix(++sim->seeds_drawn, 0x5EED);
-    return sampler;
+    return &sampler->head;
 
 nomem:
     (void)hearth_fail(msg, HEARTH_ERR_NOMEM, "no memory for a sampler");
-    hearth_sim_sampler_destroy(engine, sampler);
+    hearth_sim_sampler_destroy(engine, &sampler->head);
     return NULL;
 }
 
-void hearth_sim_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *sampler) {
+void hearth_sim_sampler_destroy(struct hearth_engine *engine, struct hearth_sampler *head) {
+    struct sim_sampler *sampler = (struct sim_sampler *)head;
     (void)engine;
     if (sampler != NULL) {
-        hearth_grammar_constraint_destroy(sampler->constraint);
+        hearth_grammar_constraint_destroy(sampler->head.constraint);
         hearth_tokens_finish(&sampler->history);
         free(sampler->allowed);
         free(sampler->biases);
@@ -203,11 +173,12 @@ void hearth_sim_sampler_destroy(struct hearth_engine *engine, struct hearth_samp
     }
 }
 
-void hearth_sim_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token,
+void hearth_sim_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *head, hearth_token token,
                                unsigned flags) {
+    struct sim_sampler *sampler = (struct sim_sampler *)head;
     (void)engine;
-    if (sampler->constraint != NULL && (flags & (HEARTH_SAMPLE_FREE | HEARTH_SAMPLE_PROMPT)) == 0) {
-        hearth_grammar_constraint_accept(sampler->constraint, token);
+    if (hearth_sampler_constrains(head, flags)) {
+        hearth_grammar_constraint_accept(sampler->head.constraint, token);
     }
     if (sampler->history_most == 0 || (flags & HEARTH_SAMPLE_GRAMMAR) != 0) {
         return;
@@ -224,7 +195,7 @@ void hearth_sim_sampler_accept(struct hearth_engine *engine, struct hearth_sampl
 /* ---- choosing ---- */
 
 /* Biases; a biased token that was not drawn joins in far below those that were. */
-static void apply_biases(const struct hearth_sampler *sampler, struct candidates *all) {
+static void apply_biases(const struct sim_sampler *sampler, struct candidates *all) {
     double unlikely = all->v[all->drawn - 1].raw - 4.0;
     for (size_t i = 0; i < sampler->sampling.logit_biases; i++) {
         const struct hearth_logit_bias *bias = &sampler->biases[i];
@@ -244,7 +215,7 @@ static void apply_biases(const struct hearth_sampler *sampler, struct candidates
     }
 }
 
-static void apply_penalties(const struct hearth_sampler *sampler, struct candidates *all) {
+static void apply_penalties(const struct sim_sampler *sampler, struct candidates *all) {
     const struct hearth_sampling *s = &sampler->sampling;
     for (size_t i = 0; i < all->n; i++) {
         struct candidate *c = &all->v[i];
@@ -268,7 +239,7 @@ static int by_logit(const void *a, const void *b) {
 }
 
 /* Chooses by temperature among the candidates, best first, that the limits leave. */
-static hearth_token choose(const struct hearth_sampler *sampler, sim_state state, const struct candidates *all) {
+static hearth_token choose(const struct sim_sampler *sampler, sim_state state, const struct candidates *all) {
     const struct hearth_sampling *s = &sampler->sampling;
     size_t n = s->top_k > 0 && (size_t)s->top_k < all->n ? (size_t)s->top_k : all->n;
     double p[CANDIDATES_MAX], sum = 0.0, cut = 0.0;
@@ -294,7 +265,7 @@ static hearth_token choose(const struct hearth_sampler *sampler, sim_state state
 }
 
 /* Log-probabilities from the logits as drawn; whatever was not drawn shares one part in a thousand. */
-static void report(const struct hearth_sampler *sampler, hearth_token chosen, const struct candidates *drawn,
+static void report(const struct sim_sampler *sampler, hearth_token chosen, const struct candidates *drawn,
                    struct hearth_logprobs *out) {
     int32_t want = sampler->sampling.logprobs;
     double sum = 0.0;
@@ -322,10 +293,10 @@ static bool closes(const struct hearth_engine *engine, hearth_token token) {
 }
 
 /* A token that the grammar allows; `token` where it allows none, which ends its rule. */
-static hearth_token choose_allowed(const struct hearth_engine *engine, struct hearth_sampler *sampler, sim_state state,
+static hearth_token choose_allowed(const struct hearth_engine *engine, struct sim_sampler *sampler, sim_state state,
                                    hearth_token token) {
     uint64_t h = sim_mix(sim_mix(state, sampler->seed), sampler->draws);
-    size_t n = hearth_grammar_constraint_mask(sampler->constraint, sampler->allowed), closing = 0;
+    size_t n = hearth_grammar_constraint_mask(sampler->head.constraint, sampler->allowed), closing = 0;
     for (uint32_t i = 0; i < engine->caps.vocab_tokens; i++) {
         closing += sampler->allowed[i] && closes(engine, (hearth_token)i);
     }
@@ -339,8 +310,9 @@ static hearth_token choose_allowed(const struct hearth_engine *engine, struct he
     return token;
 }
 
-hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
-                               unsigned flags, struct hearth_logprobs *logprobs) {
+hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampler *head, size_t index, unsigned flags,
+                               struct hearth_logprobs *logprobs) {
+    struct sim_sampler *sampler = (struct sim_sampler *)head;
     const struct sim *sim = hearth_sim_of(engine);
     HEARTH_ASSERT(index < sim->output_count && sim->output_wanted[index]);
     const struct hearth_sampling *s = &sampler->sampling;
@@ -359,21 +331,22 @@ hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampl
         qsort(all.v, all.n, sizeof all.v[0], by_logit);
         token = greedy ? all.v[0].token : choose(sampler, state, &all);
     }
-    if (sampler->constraint != NULL && (flags & HEARTH_SAMPLE_FREE) == 0 &&
-        hearth_grammar_constraint_active(sampler->constraint) &&
-        !hearth_grammar_constraint_allows(sampler->constraint, token)) {
+    if (hearth_sampler_constrains(head, flags) &&
+        hearth_grammar_constraint_active(sampler->head.constraint) &&
+        !hearth_grammar_constraint_allows(sampler->head.constraint, token)) {
         token = choose_allowed(engine, sampler, state, token);
     }
     if (logprobs != NULL) {
         report(sampler, token, &drawn, logprobs);
     }
     sampler->draws++;
-    hearth_sim_sampler_accept(engine, sampler, token, flags);
+    hearth_sim_sampler_accept(engine, head, token, flags);
     return token;
 }
 
-void hearth_sim_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
+void hearth_sim_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *head, size_t index,
                                hearth_token token, struct hearth_logprobs *logprobs) {
+    struct sim_sampler *sampler = (struct sim_sampler *)head;
     const struct sim *sim = hearth_sim_of(engine);
     HEARTH_ASSERT(index < sim->output_count && sim->output_wanted[index]);
     struct candidates drawn;

@@ -67,9 +67,4 @@ int hearth_grammar_gbnf_parse(const char *text, hearth_grammar_gbnf_token_fn *to
                               struct hearth_grammar_gbnf **out, struct hearth_errmsg *msg);
 void hearth_grammar_gbnf_destroy(struct hearth_grammar_gbnf *gbnf); /* NULL is allowed */
 
-/* Steps of the parser. Puts ranges in order and merges them; returns how many are left. */
-uint32_t hearth_grammar_gbnf_normalise(struct hearth_grammar_gbnf_range *ranges, uint32_t count);
-/* Fills `nullable`. False: out of memory. */
-bool hearth_grammar_gbnf_find_nullable(struct hearth_grammar_gbnf *gbnf);
-
 #endif

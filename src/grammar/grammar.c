@@ -311,7 +311,7 @@ static size_t mask_others(struct hearth_grammar_constraint *c, uint8_t *allowed)
 size_t hearth_grammar_constraint_mask(struct hearth_grammar_constraint *c, uint8_t *allowed) {
     HEARTH_ASSERT(c->phase == ACTIVE);
     const struct hearth_grammar_vocabulary *v = c->vocabulary;
-    hearth_grammar_matcher_settle(c->matcher, &c->point);
+    hearth_grammar_matcher_compact(c->matcher, &c->point);
     size_t count = 0;
     memset(allowed, 0, v->count);
     c->places[0] = c->point;
@@ -354,7 +354,7 @@ static void trigger(struct hearth_grammar_constraint *c, size_t start) {
             turn_off(c, c->seen.v[i]);
         }
     }
-    hearth_grammar_matcher_settle(c->matcher, &c->point);
+    hearth_grammar_matcher_compact(c->matcher, &c->point);
     hearth_buf_finish(&c->text);
     hearth_tokens_finish(&c->seen);
 }
@@ -430,10 +430,10 @@ void hearth_grammar_constraint_accept(struct hearth_grammar_constraint *c, heart
     if (c->phase == WAITING) {
         wait_for_trigger(c, token, text, len);
     } else if (c->phase == ACTIVE && !c->vocabulary->ends[token]) {
-        hearth_grammar_matcher_settle(c->matcher, &c->point);
+        hearth_grammar_matcher_compact(c->matcher, &c->point);
         if (!advance(c, token, text, len, &c->point)) {
             turn_off(c, token);
         }
-        hearth_grammar_matcher_settle(c->matcher, &c->point);
+        hearth_grammar_matcher_compact(c->matcher, &c->point);
     }
 }

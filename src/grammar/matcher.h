@@ -31,11 +31,12 @@ int hearth_grammar_matcher_create(struct hearth_grammar_gbnf *gbnf, struct heart
                                   struct hearth_errmsg *msg);
 void hearth_grammar_matcher_destroy(struct hearth_grammar_matcher *matcher); /* NULL is allowed */
 
-/* The place before the text; to be taken before the first hearth_grammar_matcher_settle(). */
+/* The place before the text; to be taken before the first hearth_grammar_matcher_compact(). */
 struct hearth_grammar_matcher_point hearth_grammar_matcher_start(const struct hearth_grammar_matcher *matcher);
 
 /* One more byte; false (and the point is dead) when the grammar has no such text. Also false when the work since the
- * last hearth_grammar_matcher_settle() has become too much, or memory ran out: see hearth_grammar_matcher_overflowed().
+ * last hearth_grammar_matcher_compact() has become too much, or memory ran out: see
+ * hearth_grammar_matcher_overflowed().
  */
 bool hearth_grammar_matcher_byte(struct hearth_grammar_matcher *matcher, struct hearth_grammar_matcher_point *point,
                                  uint8_t byte);
@@ -50,7 +51,7 @@ bool hearth_grammar_matcher_complete(const struct hearth_grammar_matcher *matche
 bool hearth_grammar_matcher_names_tokens(const struct hearth_grammar_matcher *matcher, uint32_t state);
 
 /* Forgets states when there are many; `point` is the one to keep, and is renamed. Restores the allowance of work. */
-void hearth_grammar_matcher_settle(struct hearth_grammar_matcher *matcher, struct hearth_grammar_matcher_point *point);
+void hearth_grammar_matcher_compact(struct hearth_grammar_matcher *matcher, struct hearth_grammar_matcher_point *point);
 bool hearth_grammar_matcher_overflowed(const struct hearth_grammar_matcher *matcher);
 
 #endif

@@ -23,7 +23,7 @@ static void follow(struct hearth_grammar_gbnf *gbnf, const char *text, size_t le
             break;
         }
         if (i % 16 == 15) {
-            hearth_grammar_matcher_settle(matcher, &point);
+            hearth_grammar_matcher_compact(matcher, &point);
         }
     }
     hearth_grammar_matcher_destroy(matcher);

@@ -116,14 +116,14 @@ static void deep_texts(void **state) {
     struct hearth_grammar_matcher_point point = hearth_grammar_matcher_start(matcher);
     for (int i = 0; i < DEPTH; i++) {
         assert_true(hearth_grammar_matcher_byte(matcher, &point, '['));
-        hearth_grammar_matcher_settle(matcher, &point);
+        hearth_grammar_matcher_compact(matcher, &point);
     }
     for (int i = 0; i < DEPTH; i++) {
         struct hearth_grammar_matcher_point other = point;
         assert_false(hearth_grammar_matcher_complete(matcher, &point));
         assert_false(hearth_grammar_matcher_byte(matcher, &other, 'x'));
         assert_true(hearth_grammar_matcher_byte(matcher, &point, ']'));
-        hearth_grammar_matcher_settle(matcher, &point);
+        hearth_grammar_matcher_compact(matcher, &point);
     }
     assert_true(hearth_grammar_matcher_complete(matcher, &point));
     assert_false(hearth_grammar_matcher_byte(matcher, &point, ']'));
@@ -247,7 +247,7 @@ static void hostile(void **state) {
             hearth_grammar_matcher_create(gbnf, &matcher, NULL) == HEARTH_OK) {
             struct hearth_grammar_matcher_point point = hearth_grammar_matcher_start(matcher);
             for (int k = 0; k < 40 && hearth_grammar_matcher_byte(matcher, &point, 'x'); k++) {
-                hearth_grammar_matcher_settle(matcher, &point);
+                hearth_grammar_matcher_compact(matcher, &point);
             }
         }
         hearth_grammar_matcher_destroy(matcher);
@@ -289,7 +289,7 @@ static void random_grammars(void **state) {
             struct hearth_grammar_matcher_point next = point;
             if (hearth_grammar_matcher_byte(matcher, &next, (uint8_t)"xyzx"[(x >> i) % 4])) {
                 point = next;
-                hearth_grammar_matcher_settle(matcher, &point);
+                hearth_grammar_matcher_compact(matcher, &point);
             }
         }
         hearth_grammar_matcher_destroy(matcher);

@@ -15,37 +15,8 @@
 
 enum { UNIQUE_MAX = 6, PROPERTIES_MAX = 256 };
 
-bool hearth_schema_count(struct schema_maker *m, const json_t *flat, const char *keyword, bool least, size_t *count) {
-    size_t i;
-    const json_t *schema;
-    json_array_foreach(flat, i, schema) {
-        const json_t *value = json_object_get(schema, keyword);
-        double n = json_number_value(value);
-        if (value == NULL) {
-            continue;
-        }
-        if (n < 0) {
-            hearth_schema_refuse(m, keyword, "must not be negative");
-            return false;
-        }
-        size_t limit = n > (double)SCHEMA_MANY ? SCHEMA_MANY : (size_t)n;
-        if (least ? limit < *count : limit > *count) {
-            *count = limit;
-        }
-    }
-    return true;
-}
-
 static json_t *new_list(struct schema_maker *m) {
-    return hearth_schema_keep(m, json_array());
-}
-
-static bool add(struct schema_maker *m, json_t *list, const json_t *value) {
-    if (json_array_append(list, (json_t *)(uintptr_t)value) != 0) {
-        m->fate = SCHEMA_NOMEM;
-        return false;
-    }
-    return true;
+    return hearth_schema_own(m, json_array());
 }
 
 /* ------------------------------------------------------------------------------------------- arrays */
@@ -65,7 +36,7 @@ static json_t *all_of_item(struct schema_maker *m, const json_t *flat, size_t at
     json_array_foreach(flat, i, schema) {
         items_of(schema, &prefix, &rest);
         const json_t *said = at < json_array_size(prefix) ? json_array_get(prefix, at) : rest;
-        if (all == NULL || (said != NULL && !add(m, all, said))) {
+        if (all == NULL || (said != NULL && !hearth_schema_append(m, all, said))) {
             return NULL;
         }
     }
@@ -88,13 +59,13 @@ static json_t *tuple(struct schema_maker *m, const json_t *flat, size_t len, siz
             m->fate = SCHEMA_FINE;
             break;
         }
-        if (item == NULL || !add(m, items, item)) {
+        if (item == NULL || !hearth_schema_append(m, items, item)) {
             return NULL;
         }
     }
     return json_array_size(items) > 0
-               ? hearth_schema_keep(m, json_pack("{s:s, s:O}", "type", "array", "items", items))
-               : hearth_schema_keep(m, json_pack("{s:s, s:{}, s:i}", "type", "array", "items", "maxItems", 0));
+               ? hearth_schema_own(m, json_pack("{s:s, s:O}", "type", "array", "items", items))
+               : hearth_schema_own(m, json_pack("{s:s, s:{}, s:i}", "type", "array", "items", "maxItems", 0));
 }
 
 /* Arrays without a value twice, for a few values: all of them, with the values in the order of the list. */
@@ -114,16 +85,16 @@ static json_t *subsets(struct schema_maker *m, const json_t *values, size_t min,
     for (unsigned set = 0; all != NULL && set < 1U << n; set++) {
         json_t *some = new_list(m);
         for (size_t i = 0; some != NULL && i < n; i++) {
-            if ((set >> i & 1U) != 0 && !add(m, some, json_array_get(values, i))) {
+            if ((set >> i & 1U) != 0 && !hearth_schema_append(m, some, json_array_get(values, i))) {
                 return NULL;
             }
         }
         size_t size = json_array_size(some);
-        if (some == NULL || (size >= min && size <= max && !add(m, all, some))) {
+        if (some == NULL || (size >= min && size <= max && !hearth_schema_append(m, all, some))) {
             return NULL;
         }
     }
-    return json_array_size(all) == 0 ? hearth_schema_empty(m) : hearth_schema_keep(m, json_pack("{s:O}", "enum", all));
+    return json_array_size(all) == 0 ? hearth_schema_empty(m) : hearth_schema_own(m, json_pack("{s:O}", "enum", all));
 }
 
 static bool is_unique(const json_t *flat) {
@@ -141,7 +112,7 @@ static json_t *list_of(struct schema_maker *m, const json_t *flat, size_t min, s
     json_t *item = make_item(m, flat, SCHEMA_MANY, depth);
     if (item == NULL && m->fate == SCHEMA_EMPTY && min == 0) {
         m->fate = SCHEMA_FINE;
-        item = hearth_schema_keep(m, json_object());
+        item = hearth_schema_own(m, json_object());
         max = 0;
     }
     if (item == NULL) {
@@ -150,7 +121,7 @@ static json_t *list_of(struct schema_maker *m, const json_t *flat, size_t min, s
     if (max > 1 && is_unique(flat)) {
         const json_t *type = json_object_get(item, "type");
         if (json_is_string(type) && strcmp(json_string_value(type), "boolean") == 0) {
-            return subsets(m, hearth_schema_keep(m, json_pack("[b, b]", 1, 0)), min, max);
+            return subsets(m, hearth_schema_own(m, json_pack("[b, b]", 1, 0)), min, max);
         }
         const json_t *values = json_object_get(item, "enum");
         return values != NULL ? subsets(m, values, min, max)
@@ -159,7 +130,7 @@ static json_t *list_of(struct schema_maker *m, const json_t *flat, size_t min, s
     if (min > SCHEMA_REPEATS) {
         return hearth_schema_refuse(m, "minItems", "more than %d", SCHEMA_REPEATS);
     }
-    json_t *out = hearth_schema_keep(m, json_pack("{s:s, s:O}", "type", "array", "items", item));
+    json_t *out = hearth_schema_own(m, json_pack("{s:s, s:O}", "type", "array", "items", item));
     if ((min > 0 && json_object_set_new(out, "minItems", json_integer((json_int_t)min)) != 0) ||
         (max < SCHEMA_MANY &&
          json_object_set_new(out, "maxItems",
@@ -208,7 +179,7 @@ json_t *hearth_schema_array(struct schema_maker *m, const json_t *flat, size_t d
 struct object {
     json_t *names;    /* object: declared name → its stronger form, or null while it is not known */
     json_t *required; /* object: name → true */
-    bool closed;      /* no other names are allowed; else it is only we who allow none */
+    bool closed;      /* no other names are allowed; else only the stronger form allows none */
 };
 
 /* Whether one schema of the list declares a name. */
@@ -225,8 +196,8 @@ static bool collect_names(struct schema_maker *m, const json_t *flat, struct obj
     size_t i, k;
     const char *name;
     json_t *schema, *value;
-    o->names = hearth_schema_keep(m, json_object());
-    o->required = hearth_schema_keep(m, json_object());
+    o->names = hearth_schema_own(m, json_object());
+    o->required = hearth_schema_own(m, json_object());
     o->closed = false;
     json_array_foreach(flat, i, schema) {
         const json_t *names = json_object_get(json_object_get(schema, "propertyNames"), "enum");
@@ -258,7 +229,7 @@ static bool collect_names(struct schema_maker *m, const json_t *flat, struct obj
 }
 
 static bool name_is_allowed(struct schema_maker *m, const json_t *flat, const char *name, bool *allowed) {
-    json_t *value = hearth_schema_keep(m, json_string(name));
+    json_t *value = hearth_schema_own(m, json_string(name));
     size_t i;
     const json_t *schema;
     *allowed = true;
@@ -295,7 +266,7 @@ static json_t *make_property(struct schema_maker *m, const json_t *flat, const c
         const json_t *said = declared(schema, name) != NULL ? declared(schema, name) : additional(schema);
         known = known || declared(schema, name) != NULL;
         rest = rest != NULL ? rest : json_object_get(schema, HEARTH_SCHEMA_REST);
-        if (said != NULL && !add(m, all, said)) {
+        if (said != NULL && !hearth_schema_append(m, all, said)) {
             return NULL;
         }
         /* {"not": {"required": [name]}}: it must not be there. */
@@ -306,7 +277,7 @@ static json_t *make_property(struct schema_maker *m, const json_t *flat, const c
     if (!allowed) {
         return hearth_schema_empty(m);
     }
-    if (rest != NULL && !known && !add(m, all, rest)) {
+    if (rest != NULL && !known && !hearth_schema_append(m, all, rest)) {
         return NULL;
     }
     size_t back = hearth_schema_enter(m, "properties.%s", name);
@@ -426,12 +397,13 @@ static json_t *map(struct schema_maker *m, const json_t *flat, size_t depth) {
             return hearth_schema_refuse(m, "not", "not for free names");
         }
         if (names != NULL && !json_is_true(names) &&
-            !json_equal(names, hearth_schema_keep(m, json_pack("{s:s}", "type", "string"))) &&
+            !json_equal(names, hearth_schema_own(m, json_pack("{s:s}", "type", "string"))) &&
             json_object_size(names) > 0) {
             return hearth_schema_refuse(m, "propertyNames", "only a list of names can be kept");
         }
         const json_t *rest = json_object_get(schema, HEARTH_SCHEMA_REST);
-        if (all == NULL || (said != NULL && !add(m, all, said)) || (rest != NULL && !add(m, all, rest))) {
+        if (all == NULL || (said != NULL && !hearth_schema_append(m, all, said)) ||
+            (rest != NULL && !hearth_schema_append(m, all, rest))) {
             return NULL;
         }
     }
@@ -445,15 +417,15 @@ static json_t *map(struct schema_maker *m, const json_t *flat, size_t depth) {
     hearth_schema_leave(m, back);
     if (value == NULL && m->fate == SCHEMA_EMPTY && min == 0) {
         m->fate = SCHEMA_FINE;
-        return hearth_schema_keep(m, json_pack("{s:s, s:b}", "type", "object", "additionalProperties", 0));
+        return hearth_schema_own(m, json_pack("{s:s, s:b}", "type", "object", "additionalProperties", 0));
     }
     if (value != NULL && (min > 0 || max != SCHEMA_MANY)) {
         return hearth_schema_refuse(m, min > 0 ? "minProperties" : "maxProperties", "not for free names");
     }
     return value == NULL ? NULL
            : json_object_size(value) == 0
-               ? hearth_schema_keep(m, json_pack("{s:s}", "type", "object"))
-               : hearth_schema_keep(m, json_pack("{s:s, s:O}", "type", "object", "additionalProperties", value));
+               ? hearth_schema_own(m, json_pack("{s:s}", "type", "object"))
+               : hearth_schema_own(m, json_pack("{s:s, s:O}", "type", "object", "additionalProperties", value));
 }
 
 json_t *hearth_schema_object(struct schema_maker *m, const json_t *flat, size_t depth) {
@@ -484,8 +456,8 @@ json_t *hearth_schema_object(struct schema_maker *m, const json_t *flat, size_t 
     json_object_foreach(o.required, name, value) {
         json_array_append_new(required, json_string(name));
     }
-    json_t *out = hearth_schema_keep(m, json_pack("{s:s, s:O, s:O, s:b}", "type", "object", "properties", o.names,
-                                                  "required", required, "additionalProperties", 0));
+    json_t *out = hearth_schema_own(m, json_pack("{s:s, s:O, s:O, s:b}", "type", "object", "properties", o.names,
+                                                 "required", required, "additionalProperties", 0));
     if (out != NULL && json_array_size(required) == 0) {
         json_object_del(out, "required");
     }
