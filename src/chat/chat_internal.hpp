@@ -20,6 +20,8 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -132,6 +134,19 @@ inline void check_cancel() {
 
 /* Called inside a catch block: the exception in flight becomes a code and one line of text. */
 int fail_in_flight(struct hearth_errmsg *msg, const struct hearth_chat *guarded = nullptr);
+
+/* What a run of llama.cpp's code throws, in its words; none: it goes through. Want of memory and the end of the work go
+ * on. */
+template <typename Run> std::optional<std::string> fault_of(Run run) {
+    try {
+        run();
+        return std::nullopt;
+    } catch (const std::bad_alloc &) {
+        throw;
+    } catch (const std::exception &e) {
+        return e.what();
+    }
+}
 
 /* What does not compile in a template, with its line; empty: all of it does. */
 std::string template_fault(const std::string &source);

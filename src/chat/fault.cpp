@@ -18,25 +18,7 @@ namespace {
 
 /* What is wrong with these tokens; empty: nothing. */
 std::string parse_fault(const jinja::lexer_result &tokens) {
-    try {
-        (void)jinja::parse_from_tokens(tokens);
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &e) {
-        return e.what();
-    }
-    return {};
-}
-
-std::string lex_fault(const std::string &source, jinja::lexer_result &tokens) {
-    try {
-        tokens = jinja::lexer().tokenize(source);
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &e) {
-        return e.what();
-    }
-    return {};
+    return fault_of([&] { (void)jinja::parse_from_tokens(tokens); }).value_or("");
 }
 
 constexpr size_t k_nowhere = static_cast<size_t>(-1);
@@ -81,7 +63,7 @@ std::string plain(const std::string &fault) {
 
 std::string template_fault(const std::string &source) {
     jinja::lexer_result tokens;
-    std::string fault = lex_fault(source, tokens);
+    std::string fault = fault_of([&] { tokens = jinja::lexer().tokenize(source); }).value_or("");
     const std::string text = fault.empty() ? tokens.source : source;
     if (fault.empty()) {
         fault = parse_fault(tokens);

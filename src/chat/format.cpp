@@ -428,34 +428,20 @@ bool add_own_grammar(common_chat_params &params, const struct hearth_chat_reques
 
 /* Whether the parser can read what the prompt ends with. */
 bool begins(const struct hearth_chat_format &format) {
-    try {
-        common_chat_parse("", true, format.parser);
-        return true;
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &) {
-        return false;
-    }
+    return !fault_of([&] { common_chat_parse("", true, format.parser); });
 }
 
 /* Some templates end otherwise behind a result than `common`'s parsers for them think, or want more of a tool round
  * than stands in for one. Then a user's words stand in. */
 void derive_into(struct hearth_chat_format &format, const struct hearth_chat &chat,
                  const struct hearth_chat_request &original, const struct hearth_chat_request &request) {
-    if (ends_with_result(chat, request)) {
-        try {
-            format.params = derive_strong(chat, original, request, true);
-            load_parser(format, request);
-            if (begins(format)) {
-                return;
-            }
-        } catch (const std::bad_alloc &) {
-            throw;
-        } catch (const std::exception &) {
-        }
+    const auto make = [&](bool ends_in_result) {
+        format.params = derive_strong(chat, original, request, ends_in_result);
+        load_parser(format, request);
+    };
+    if (!ends_with_result(chat, request) || fault_of([&] { make(true); }) || !begins(format)) {
+        make(false);
     }
-    format.params = derive_strong(chat, original, request, false);
-    load_parser(format, request);
 }
 
 format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_request &request) {

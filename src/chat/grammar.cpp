@@ -35,12 +35,8 @@ json_ptr strengthened(const json_t *schema) {
 static void check_schema(const json_t *schema, const std::string &where) {
     check_limits(schema, where);
     check_cancel();
-    try {
-        schema_grammar(schema);
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &e) {
-        throw invalid_request(where + ": " + one_line(e.what()));
+    if (const auto fault = fault_of([&] { (void)schema_grammar(schema); })) {
+        throw invalid_request(where + ": " + one_line(*fault));
     }
 }
 

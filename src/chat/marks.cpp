@@ -53,8 +53,7 @@ size_t find_as_json(const rendered &prompt, std::string_view what) {
     if (what.size() > k_enough && !beginning.empty() && (beginning.back() & 0x80) != 0) {
         beginning.pop_back();
     }
-    const std::unique_ptr<json_t, void (*)(json_t *)> value(json_stringn(beginning.data(), beginning.size()),
-                                                            [](json_t *owned) { json_decref(owned); });
+    const json_ptr value(json_stringn(beginning.data(), beginning.size()));
     if (value == nullptr) {
         return k_none;
     }

@@ -334,13 +334,9 @@ reading hearth_chat_stream::read(const std::string &text) {
     if (nesting_.too_deep(text_)) {
         return reading{};
     }
-    try {
-        return reader_.read(text);
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &) {
-        return reading{};
-    }
+    reading now;
+    (void)fault_of([&] { now = reader_.read(text); });
+    return now;
 }
 
 /* How much of a text that does not fit still may be the beginning of a reply. */

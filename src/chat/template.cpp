@@ -233,13 +233,9 @@ struct hearth_chat_request probe_request(const json_t *tools) {
 
 /* Empty: the template refuses. */
 std::string try_rendering(const struct hearth_chat &chat, const turn_list &list, const json_t *tools) {
-    try {
-        return render_turns(chat, list, probe_request(tools), true).text;
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &) {
-        return {};
-    }
+    std::string text;
+    (void)fault_of([&] { text = render_turns(chat, list, probe_request(tools), true).text; });
+    return text;
 }
 
 /* Why the template prints nothing, whatever it is asked; empty: it prints something. */
@@ -248,14 +244,13 @@ std::string find_failure(const struct hearth_chat &chat, const template_probe &p
                                     {0, 5, true, false, true},  {0, 6, false, true, true},  {1, 6, true, false, true}};
     std::string failure;
     for (const excerpt &part : parts) {
-        try {
+        const auto fault = fault_of([&] {
             (void)render_turns(chat, probe.turns(part), probe_request(part.tools ? probe.tools : nullptr), true);
+        });
+        if (!fault) {
             return {};
-        } catch (const std::bad_alloc &) {
-            throw;
-        } catch (const std::exception &e) {
-            failure = failure.empty() ? template_failure(e.what()) : failure;
         }
+        failure = failure.empty() ? template_failure(*fault) : failure;
     }
     return failure;
 }
@@ -316,41 +311,32 @@ bool finds_specialised(const struct hearth_chat &chat) {
     params.messages = common_json::array({common_json_value{{"role", "user"}, {"content", "Hello"}}});
     params.extra_context = common_json::object();
     params.add_generation_prompt = true;
-    try {
-        return common_chat_try_specialized_template(*chat.jinja, chat.jinja->source(), params).has_value();
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &) {
-        return true; /* it was `common`'s code for it that failed */
-    }
+    bool found = true; /* where it is `common`'s code for it that fails */
+    (void)fault_of(
+        [&] { found = common_chat_try_specialized_template(*chat.jinja, chat.jinja->source(), params).has_value(); });
+    return found;
 }
 
 bool finds_thinking(const struct hearth_chat &chat) {
     if (!chat.specialised) {
         return chat.analysis.analysis_complete && chat.analysis.reasoning.mode != autoparser::reasoning_mode::NONE;
     }
-    try {
-        return common_chat_templates_support_enable_thinking(chat.templates.get());
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &) {
-        return false;
-    }
+    bool found = false;
+    (void)fault_of([&] { found = common_chat_templates_support_enable_thinking(chat.templates.get()); });
+    return found;
 }
 
 /* Finds out how replies look. A reply ends before the end token, which is sampled and no text. `common` takes it for
  * the end of a call where the template prints it there (Mistral Small 3.2), and would find none: it gets a template
  * that prints none. What `common` itself prints, where that is used, has it. */
 void analyse(struct hearth_chat &chat) {
-    try {
-        if (!chat.rewrites) {
-            chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, "");
-        }
-        chat.analysed = std::make_unique<common_chat_template>(chat.jinja->source(), chat.bos, "");
-        chat.analysis.analyze_template(*chat.analysed);
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &) {
+    if (fault_of([&] {
+            if (!chat.rewrites) {
+                chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, "");
+            }
+            chat.analysed = std::make_unique<common_chat_template>(chat.jinja->source(), chat.bos, "");
+            chat.analysis.analyze_template(*chat.analysed);
+        })) {
         chat.analysis = {};
     }
 }
@@ -409,16 +395,11 @@ void load_template(struct hearth_chat &chat, const struct hearth_chat_params &pa
     chat.native_developer = chat.source.find("<|channel|>") != std::string::npos;
     chat.preambles = chat.source.find("<|channel|>analysis<|message|>") != std::string::npos;
     chat.trim_contents = chat.source.find(k_stepfun_phrase) != std::string::npos;
-    try {
-        chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, eos);
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &) { /* which has lost what it was of */
-        const std::string fault = template_fault(chat.source);
-        if (fault.empty()) {
-            throw;
-        }
-        throw std::runtime_error(fault);
+    const auto fault =
+        fault_of([&] { chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, eos); });
+    if (fault) { /* it has lost the place */
+        const std::string placed = template_fault(chat.source);
+        throw std::runtime_error(placed.empty() ? *fault : placed);
     }
     const std::string repaired = common_chat_templates_source(chat.templates.get());
     chat.jinja = std::make_unique<common_chat_template>(repaired, chat.bos, eos);
@@ -494,12 +475,9 @@ int hearth_chat_render(struct hearth_chat *chat, const struct hearth_chat_reques
     *out = hearth_chat_prompt{{}, {}, 0, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK, HEARTH_CHAT_NO_MARK};
     try {
         const guarded_request guarded(*chat, *request, *format);
-        try {
-            render_in(*chat, *request, guarded.request, *format, chat->abilities.form, out);
-        } catch (const std::bad_alloc &) {
-            throw;
-        } catch (const std::exception &) { /* something that was not tried at creation */
-            render_in(*chat, *request, guarded.request, *format, chat->abilities.form | k_last_resort, out);
+        const auto render = [&](unsigned form) { render_in(*chat, *request, guarded.request, *format, form, out); };
+        if (fault_of([&] { render(chat->abilities.form); })) { /* something that was not tried at creation */
+            render(chat->abilities.form | k_last_resort);
         }
         if (guarded.sewn()) {
             place_guards(*chat, request->specials, *out);
