@@ -48,11 +48,11 @@ class seamer {
     }
 
     /* A text that stays as it is: a mark of thinking, which is a token or begins with one ("<|channel>thought"). */
-    void spare(const char *text) {
+    void exempt(const char *text) {
         const std::string_view word = trimmed(text);
         size_t first = 0, other = 0;
         if (!word.empty() && (find(word, 0, false, first) > 0 || find(word, first, false, other) == word.size())) {
-            spared.push_back(word);
+            exempt_words.push_back(word);
         }
     }
 
@@ -78,7 +78,7 @@ class seamer {
         for (size_t at = lead, matched; (at = find(text.substr(0, end), at, cut, matched)) < end; at++) {
             const size_t first = at + character_size(text[at]);
             const bool whole = matched > 0 && matched == first - at; /* of one character: nothing stands in it */
-            if (whole || first > end || begins_with_one(spared, text.substr(at)) ||
+            if (whole || first > end || begins_with_one(exempt_words, text.substr(at)) ||
                 (cut && matched == 0 && begins_with_one(chat.cut_words, text.substr(at)))) {
                 continue; /* the template is to find them */
             }
@@ -115,7 +115,7 @@ class seamer {
     const std::string &seam;
     const struct hearth_specials *known;
     bool with_markup;
-    std::vector<std::string_view> spared;
+    std::vector<std::string_view> exempt_words;
 
     size_t find(std::string_view text, size_t from, bool any, size_t &matched) const {
         matched = 0;
@@ -307,9 +307,9 @@ guarded_request::guarded_request(const struct hearth_chat &chat, const struct he
     copier into(*this, chat);
     const seamer theirs(chat, original.specials, true), ours(chat, original.specials, false);
     seamer replies(chat, original.specials, false);
-    replies.spare(format.info.thinking_start);
+    replies.exempt(format.info.thinking_start);
     for (size_t i = 0; i < format.info.thinking_end_count; i++) {
-        replies.spare(format.info.thinking_ends[i]);
+        replies.exempt(format.info.thinking_ends[i]);
     }
     messages.reserve(original.message_count);
     for (size_t i = 0; i < original.message_count; i++) {

@@ -77,7 +77,6 @@ struct hearth_caps {
     struct hearth_fim fim;
     bool add_bos;                    /* the tokenizer puts a BOS token in front when add_special is set */
     const char *description;         /* for example "llama 135M Q4_1" */
-    const char *engine_version;      /* for example "llama.cpp 0.5.0" */
     const char *chat_template;       /* Jinja text from the model, or NULL */
     const char *bos_text, *eos_text; /* "" when the vocabulary has none */
 };

@@ -131,7 +131,6 @@ static void llama_destroy(struct hearth_engine *engine) {
     free(llama->ends);
     hearth_llama_cuts_destroy(llama->cuts);
     free(llama->description);
-    free(llama->version);
     free(llama->bos_text);
     free(llama->eos_text);
     free(llama);
@@ -392,15 +391,12 @@ static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_param
     char text[256];
     llama_model_desc(llama->model, text, sizeof text);
     llama->description = strdup(text);
-    snprintf(text, sizeof text, "llama.cpp %s", llama_version());
-    llama->version = strdup(text);
     llama->bos_text = hearth_llama_token_string(llama, llama_vocab_bos(llama->vocab));
     llama->eos_text = hearth_llama_token_string(llama, llama_vocab_eos(llama->vocab));
-    if (llama->description == NULL || llama->version == NULL || llama->bos_text == NULL || llama->eos_text == NULL) {
+    if (llama->description == NULL || llama->bos_text == NULL || llama->eos_text == NULL) {
         return HEARTH_ERR_NOMEM;
     }
     caps->description = llama->description;
-    caps->engine_version = llama->version;
     caps->bos_text = llama->bos_text;
     caps->eos_text = llama->eos_text;
     int err = collect_tokens(llama);

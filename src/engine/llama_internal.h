@@ -46,7 +46,6 @@ struct hearth_llama {
     size_t ends_n;
 
     char *description;
-    char *version;
     char *bos_text, *eos_text;
 };
 

@@ -391,8 +391,7 @@ hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sam
     HEARTH_ASSERT(logits != NULL);
     int32_t n = (int32_t)engine->caps.vocab_tokens;
     biases_apply(sampler, logits);
-    bool ruled =
-        hearth_sampler_constrains(head, flags) && hearth_grammar_constraint_active(sampler->head.constraint);
+    bool ruled = hearth_sampler_constrains(head, flags) && hearth_grammar_constraint_active(sampler->head.constraint);
     llama_token token = choose(sampler, logits, n);
     if (ruled && !hearth_grammar_constraint_allows(sampler->head.constraint, token)) {
         token = choose_allowed(llama, sampler, logits, n);

@@ -229,7 +229,6 @@ static void caps_fill(struct sim *sim) {
         .fim = p->infills ? (struct hearth_fim){1, 2, 3, -1, 4} : (struct hearth_fim){-1, -1, -1, -1, -1},
         .add_bos = false,
         .description = sim->description,
-        .engine_version = "sim 1",
         .chat_template = chat_template,
         .bos_text = "",
         .eos_text = "<|im_end|>",

@@ -331,8 +331,7 @@ hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampl
         qsort(all.v, all.n, sizeof all.v[0], by_logit);
         token = greedy ? all.v[0].token : choose(sampler, state, &all);
     }
-    if (hearth_sampler_constrains(head, flags) &&
-        hearth_grammar_constraint_active(sampler->head.constraint) &&
+    if (hearth_sampler_constrains(head, flags) && hearth_grammar_constraint_active(sampler->head.constraint) &&
         !hearth_grammar_constraint_allows(sampler->head.constraint, token)) {
         token = choose_allowed(engine, sampler, state, token);
     }
