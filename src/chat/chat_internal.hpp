@@ -247,14 +247,14 @@ extern const char *const generic_call_begin;
 
 /* ---- rendering ---- */
 
-struct range {
+struct text_range {
     size_t begin, end;
 };
 
 /* A rendered prompt with the ranges of it that are contents of messages, in order. */
 struct rendered {
     std::string text;
-    std::vector<range> input;
+    std::vector<text_range> input;
 };
 
 /* quicken.cpp: makes running a template cheaper without changing what it prints. */

@@ -20,7 +20,7 @@ constexpr size_t k_repeats = 2000;   /* what a rule of a grammar may repeat */
 constexpr size_t k_references = 32;  /* that lead to references */
 constexpr double k_largest = 9.2e18; /* a bound beyond does not fit what the builder keeps it in */
 
-struct walk {
+struct schema_walk {
     const json_t *root;
     std::string where;
     size_t visits = 0;
@@ -173,6 +173,6 @@ struct walk {
 } // namespace
 
 void check_limits(const json_t *schema, const std::string &where) {
-    walk all{schema, where};
+    schema_walk all{schema, where};
     all.schema(schema, 0, 1);
 }

@@ -15,7 +15,7 @@ constexpr size_t k_none = std::string_view::npos;
 
 /* First occurrence at or behind `from`. */
 size_t find_forward(const rendered &prompt, std::string_view what, size_t from) {
-    for (const range &r : prompt.input) {
+    for (const text_range &r : prompt.input) {
         const size_t begin = std::max(r.begin, from);
         if (begin + what.size() > r.end) {
             continue;

@@ -80,21 +80,21 @@ value tools_value(const json_t *tools) {
 }
 
 /* The names and constants that every message needs. */
-struct words {
+struct message_keys {
     value role = key("role"), content = key("content"), reasoning = key("reasoning_content"), name = key("name"),
           tool_call_id = key("tool_call_id"), tool_calls = key("tool_calls"), type = key("type"), text = key("text"),
           function = key("function"), arguments = key("arguments"), id = key("id");
     std::vector<value> roles;
 
-    words() {
+    message_keys() {
 #define X(role_name, role_text) roles.push_back(key(role_text));
         HEARTH_ROLE_TABLE(X)
 #undef X
     }
 };
 
-const words &the_words() {
-    static const words made;
+const message_keys &the_keys() {
+    static const message_keys made;
     return made;
 }
 
@@ -115,7 +115,7 @@ value arguments_value(const struct hearth_call &call, bool object) {
 }
 
 value calls_value(const turn_list &list, const turn &source, bool object_arguments) {
-    const words &w = the_words();
+    const message_keys &w = the_keys();
     auto calls = mk_val<jinja::value_array>();
     for (size_t i = 0; i < source.call_count; i++) {
         const struct hearth_call &call = source.message->calls[source.first_call + i];
@@ -140,8 +140,8 @@ value content_value(const turn &source, bool parts) {
         return text;
     }
     auto part = mk_val<jinja::value_object>();
-    part->insert(the_words().type, the_words().text);
-    part->insert(the_words().text, text);
+    part->insert(the_keys().type, the_keys().text);
+    part->insert(the_keys().text, text);
     auto array = mk_val<jinja::value_array>();
     array->push_back(value(part));
     return array;
@@ -149,7 +149,7 @@ value content_value(const turn &source, bool parts) {
 
 value message_value(const turn_list &list, const turn &source, const jinja::caps &caps) {
     poll_cancel();
-    const words &w = the_words();
+    const message_keys &w = the_keys();
     auto made = mk_val<jinja::value_object>();
     made->insert(w.role, w.roles[source.role]);
     made->insert(w.content, content_value(source, !caps.supports_string_content && caps.supports_typed_content));

@@ -169,7 +169,7 @@ void reply_reader::collect(const common_peg_arena &arena) {
     };
     for (common_peg_parser_id id = 0; id < arena.size(); id++) {
         const common_peg_parser_variant &parser = arena.get(id);
-        place *where = nullptr;
+        free_place *where = nullptr;
         common_peg_parser_id child = id;
         if (const auto *tag = std::get_if<common_peg_tag_parser>(&parser)) {
             where = tag->tag == builder::CONTENT                 ? &content_
@@ -233,7 +233,7 @@ namespace {
 /* How far the message shows the text, in the order of the text. */
 struct claim_walk {
     const common_peg_ast_arena &ast;
-    reading &out;
+    reply_reading &out;
 
     void visit(common_peg_ast_id id, bool in_call) {
         const common_peg_ast_node &node = ast.get(id);
@@ -277,8 +277,9 @@ std::unique_ptr<common_chat_peg_mapper> mapper_for(common_chat_format format, co
 } // namespace
 
 /* Follows the last node of the tree down to where the text goes on. */
-void reply_reader::find_end(const common_peg_ast_arena &ast, common_peg_ast_id id, size_t size, reading &out) const {
-    const place *where = nullptr;
+void reply_reader::find_end(const common_peg_ast_arena &ast, common_peg_ast_id id, size_t size,
+                            reply_reading &out) const {
+    const free_place *where = nullptr;
     open_end end;
     for (;;) {
         const common_peg_ast_node &node = ast.get(id);
@@ -320,8 +321,8 @@ void reply_reader::find_end(const common_peg_ast_arena &ast, common_peg_ast_id i
     }
 }
 
-reading reply_reader::read(const std::string &text) const {
-    reading out;
+reply_reading reply_reader::read(const std::string &text) const {
+    reply_reading out;
     common_peg_parse_context context(text, COMMON_PEG_PARSE_FLAG_LENIENT);
     const common_peg_parse_result result = format_.parser.parser.parse(context);
     if (result.fail()) {

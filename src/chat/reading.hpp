@@ -42,7 +42,7 @@ struct open_end {
 enum class fit { unfit, open, whole };
 enum class part { none, content, reasoning, call };
 
-struct reading {
+struct reply_reading {
     fit state = fit::unfit;
     common_chat_msg message;
     open_end end;
@@ -61,7 +61,7 @@ class reply_reader {
   public:
     explicit reply_reader(const struct hearth_chat_format &format);
 
-    reading read(const std::string &text) const;
+    reply_reading read(const std::string &text) const;
     /* Whether the text may be the beginning of a reply. */
     bool fits(const std::string &text) const;
     /* The text may end in the beginning of a delimiter: `unfit` may be undone by more text. */
@@ -72,14 +72,14 @@ class reply_reader {
   private:
     void collect(const common_peg_arena &arena);
     const delimiter_set *free_text(const common_peg_arena &arena, common_peg_parser_id id, delimiter_set &out) const;
-    void find_end(const common_peg_ast_arena &ast, common_peg_ast_id id, size_t size, reading &out) const;
+    void find_end(const common_peg_ast_arena &ast, common_peg_ast_id id, size_t size, reply_reading &out) const;
 
     const struct hearth_chat_format &format_;
-    struct place {
+    struct free_place {
         bool free = true; /* every such node is text up to a delimiter */
         delimiter_set delimiters;
     };
-    place content_, reasoning_, string_value_, gemma_string_;
+    free_place content_, reasoning_, string_value_, gemma_string_;
     delimiter_set all_;                /* of every place */
     std::vector<std::string> closers_; /* markup of the format that does not begin a call */
 };

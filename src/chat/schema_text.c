@@ -14,14 +14,14 @@
 
 /* ------------------------------------------------------------------------------------------- sets of characters */
 
-struct range {
+struct code_range {
     uint32_t from, to;
 };
 
 enum { SET_MAX = 128, LAST_CHAR = 0x10FFFF, PATTERN_BYTES_MAX = 65536 };
 
 struct set {
-    struct range r[SET_MAX];
+    struct code_range r[SET_MAX];
     size_t n;
 };
 
@@ -29,12 +29,12 @@ static bool set_add(struct set *set, uint32_t from, uint32_t to) {
     if (set->n == SET_MAX || from > to) {
         return false;
     }
-    set->r[set->n++] = (struct range){from, to};
+    set->r[set->n++] = (struct code_range){from, to};
     return true;
 }
 
 static int by_start(const void *a, const void *b) {
-    const struct range *x = a, *y = b;
+    const struct code_range *x = a, *y = b;
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
@@ -66,9 +66,9 @@ static bool set_has(const struct set *set, uint32_t c) {
 
 /* Adds what \d, \w, \s stand for and, in capitals, what is surely not in them. */
 static bool add_shorthand(struct set *set, char letter) {
-    static const struct range spaces[] = {{9, 13},          {28, 32},         {0x85, 0x85},     {0xA0, 0xA0},
-                                          {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
-                                          {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+    static const struct code_range spaces[] = {{9, 13},          {28, 32},         {0x85, 0x85},     {0xA0, 0xA0},
+                                               {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
+                                               {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
     struct set spaced = {.n = 0};
     switch (letter) {
     case 'd': return set_add(set, '0', '9');

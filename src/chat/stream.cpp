@@ -102,7 +102,7 @@ struct hearth_message *make_message(std::string_view content, std::string_view r
 }
 
 /* Where deltas go; `each` may be null. */
-struct sink {
+struct delta_sink {
     hearth_chat_delta_fn *each;
     void *user;
 
@@ -122,8 +122,8 @@ struct hearth_chat_stream {
   public:
     hearth_chat_stream(struct hearth_chat_format *format, bool deltas);
 
-    void feed(std::string_view piece, const sink &to);
-    void finish(bool cut, const sink &to);
+    void feed(std::string_view piece, const delta_sink &to);
+    void finish(bool cut, const delta_sink &to);
     /* Owned by the caller. */
     struct hearth_message *message(bool ids) const;
     bool repaired() const {
@@ -133,17 +133,17 @@ struct hearth_chat_stream {
     bool read_whole(std::string_view reply);
 
   private:
-    void give_content(std::string_view text, const sink &to);
-    void give_reasoning(std::string_view text, const sink &to);
-    void give_arguments(size_t call, std::string_view text, const sink &to);
-    void give(const reading &now, bool all, const sink &to);
-    void go_on(const sink &to);
-    void open(const reading &now);
-    reading read(const std::string &text);
+    void give_content(std::string_view text, const delta_sink &to);
+    void give_reasoning(std::string_view text, const delta_sink &to);
+    void give_arguments(size_t call, std::string_view text, const delta_sink &to);
+    void give(const reply_reading &now, bool all, const delta_sink &to);
+    void go_on(const delta_sink &to);
+    void open(const reply_reading &now);
+    reply_reading read(const std::string &text);
     size_t longest_fitting();
-    bool drop_open_call(reading &now) const;
-    std::string_view take_rest(reading &now, bool fits) const;
-    void salvage(bool cut, const sink &to);
+    bool drop_open_call(reply_reading &now) const;
+    std::string_view take_rest(reply_reading &now, bool fits) const;
+    void salvage(bool cut, const delta_sink &to);
 
     format_ptr format_;
     reply_reader reader_;
@@ -166,7 +166,7 @@ hearth_chat_stream::hearth_chat_stream(struct hearth_chat_format *format, bool d
       nesting_(format->parser.format == COMMON_CHAT_FORMAT_PEG_GEMMA4), deltas_(deltas), plain_(format->info.plain),
       text_(format->parser.generation_prompt), base_(text_.size()) {
     if (!plain_ && format->parser.is_continuation) {
-        const reading start = read(text_);
+        const reply_reading start = read(text_);
         prompt_.content = start.message.content;
         prompt_.reasoning_content = start.message.reasoning_content;
         sent_ = prompt_;
@@ -175,7 +175,7 @@ hearth_chat_stream::hearth_chat_stream(struct hearth_chat_format *format, bool d
 
 /* ------------------------------------------------------------------------------------------------- giving out */
 
-void hearth_chat_stream::give_content(std::string_view text, const sink &to) {
+void hearth_chat_stream::give_content(std::string_view text, const delta_sink &to) {
     if (!text.empty()) {
         sent_.content += text;
         struct hearth_chat_delta delta = k_nothing;
@@ -185,7 +185,7 @@ void hearth_chat_stream::give_content(std::string_view text, const sink &to) {
     }
 }
 
-void hearth_chat_stream::give_reasoning(std::string_view text, const sink &to) {
+void hearth_chat_stream::give_reasoning(std::string_view text, const delta_sink &to) {
     if (!text.empty()) {
         sent_.reasoning_content += text;
         struct hearth_chat_delta delta = k_nothing;
@@ -195,7 +195,7 @@ void hearth_chat_stream::give_reasoning(std::string_view text, const sink &to) {
     }
 }
 
-void hearth_chat_stream::give_arguments(size_t call, std::string_view text, const sink &to) {
+void hearth_chat_stream::give_arguments(size_t call, std::string_view text, const delta_sink &to) {
     if (!text.empty()) {
         sent_.tool_calls[call].arguments += text;
         struct hearth_chat_delta delta = k_nothing;
@@ -207,7 +207,7 @@ void hearth_chat_stream::give_arguments(size_t call, std::string_view text, cons
 }
 
 /* What a reading adds. A call's name waits for the first of its arguments, since an id may stand between them. */
-void hearth_chat_stream::give(const reading &now, bool all, const sink &to) {
+void hearth_chat_stream::give(const reply_reading &now, bool all, const delta_sink &to) {
     const common_chat_msg &message = now.message;
     if (starts_with(message.reasoning_content, sent_.reasoning_content)) {
         give_reasoning(std::string_view(message.reasoning_content).substr(sent_.reasoning_content.size()), to);
@@ -239,7 +239,7 @@ void hearth_chat_stream::give(const reading &now, bool all, const sink &to) {
 /* ------------------------------------------------------------------------------------------------- growing */
 
 /* Takes up the open end of a reading, when all that it says has been sent. */
-void hearth_chat_stream::open(const reading &now) {
+void hearth_chat_stream::open(const reply_reading &now) {
     end_ = open_end{};
     const common_chat_msg &message = now.message;
     const size_t calls = sent_.tool_calls.size();
@@ -275,7 +275,7 @@ void hearth_chat_stream::open(const reading &now) {
 }
 
 /* Sends what has come in at the open end, and closes it when its value ends. */
-void hearth_chat_stream::go_on(const sink &to) {
+void hearth_chat_stream::go_on(const delta_sink &to) {
     const std::string_view text = text_;
     size_t until = text.size();
     bool closed = false;
@@ -301,7 +301,7 @@ void hearth_chat_stream::go_on(const sink &to) {
     }
 }
 
-void hearth_chat_stream::feed(std::string_view piece, const sink &to) {
+void hearth_chat_stream::feed(std::string_view piece, const delta_sink &to) {
     text_ += piece;
     if (!deltas_) {
         return;
@@ -317,7 +317,7 @@ void hearth_chat_stream::feed(std::string_view piece, const sink &to) {
         return;
     }
     parsed_ = text_.size();
-    const reading now = read(text_);
+    const reply_reading now = read(text_);
     if (now.state != fit::unfit) {
         give(now, false, to);
         open(now);
@@ -330,11 +330,11 @@ void hearth_chat_stream::feed(std::string_view piece, const sink &to) {
 /* ------------------------------------------------------------------------------------------------- the end */
 
 /* What `common` throws at, and what nests too deep for it, does not fit. */
-reading hearth_chat_stream::read(const std::string &text) {
+reply_reading hearth_chat_stream::read(const std::string &text) {
     if (nesting_.too_deep(text_)) {
-        return reading{};
+        return reply_reading{};
     }
-    reading now;
+    reply_reading now;
     (void)fault_of([&] { now = reader_.read(text); });
     return now;
 }
@@ -357,7 +357,7 @@ size_t hearth_chat_stream::longest_fitting() {
 }
 
 /* Takes a last call that was not closed out of the message, unless the client has it already. */
-bool hearth_chat_stream::drop_open_call(reading &now) const {
+bool hearth_chat_stream::drop_open_call(reply_reading &now) const {
     std::vector<common_chat_tool_call> &calls = now.message.tool_calls;
     const bool unnamed = now.call_nodes > calls.size();
     const bool open = now.state == fit::open && now.call_nodes > 0 && !now.call_closed &&
@@ -373,7 +373,7 @@ bool hearth_chat_stream::drop_open_call(reading &now) const {
 }
 
 /* What stands behind the last part that the message shows. What belongs to that part goes there. */
-std::string_view hearth_chat_stream::take_rest(reading &now, bool fits) const {
+std::string_view hearth_chat_stream::take_rest(reply_reading &now, bool fits) const {
     const std::string_view text = text_;
     const size_t from = std::max({now.claimed.end, base_, taken_}); /* an open end may have been taken further */
     switch (now.claimed.what) {
@@ -393,12 +393,12 @@ std::string_view hearth_chat_stream::take_rest(reading &now, bool fits) const {
 }
 
 /* Makes the best of the text as it stands. */
-void hearth_chat_stream::salvage(bool cut, const sink &to) {
-    reading now = read(text_);
+void hearth_chat_stream::salvage(bool cut, const delta_sink &to) {
+    reply_reading now = read(text_);
     const bool unfit = now.state == fit::unfit;
     if (unfit) {
         const size_t shown = longest_fitting();
-        now = shown > base_ ? reader_.read(text_.substr(0, shown)) : reading{};
+        now = shown > base_ ? reader_.read(text_.substr(0, shown)) : reply_reading{};
     }
     const bool open = drop_open_call(now);
     const bool kept = open && now.call_nodes > 0 && now.call_nodes == sent_.tool_calls.size();
@@ -414,7 +414,7 @@ void hearth_chat_stream::salvage(bool cut, const sink &to) {
     repaired_ = unfit || open || (leftover && (!cut || now.state == fit::whole));
 }
 
-void hearth_chat_stream::finish(bool cut, const sink &to) {
+void hearth_chat_stream::finish(bool cut, const delta_sink &to) {
     if (plain_) {
         give_content(deltas_ ? std::string_view() : std::string_view(text_).substr(base_), to);
     } else if (!raw_) {
@@ -425,10 +425,10 @@ void hearth_chat_stream::finish(bool cut, const sink &to) {
 bool hearth_chat_stream::read_whole(std::string_view reply) {
     text_ += reply;
     if (plain_) {
-        finish(false, sink{});
+        finish(false, delta_sink{});
         return true;
     }
-    reading now = read(text_);
+    reply_reading now = read(text_);
     if (now.state == fit::unfit || drop_open_call(now)) {
         return false;
     }
@@ -484,7 +484,7 @@ void hearth_chat_stream_destroy(struct hearth_chat_stream *stream) {
 int hearth_chat_stream_feed(struct hearth_chat_stream *stream, const char *text, size_t len, hearth_chat_delta_fn *each,
                             void *user) {
     try {
-        stream->feed({text, len}, sink{each, user});
+        stream->feed({text, len}, delta_sink{each, user});
         return HEARTH_OK;
     } catch (...) {
         return fail_in_flight(nullptr);
@@ -496,7 +496,7 @@ int hearth_chat_stream_end(struct hearth_chat_stream *stream, bool cut, hearth_c
     *out = nullptr;
     *repaired = false;
     try {
-        stream->finish(cut, sink{each, user});
+        stream->finish(cut, delta_sink{each, user});
         *out = stream->message(true);
         *repaired = stream->repaired();
         return HEARTH_OK;

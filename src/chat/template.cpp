@@ -68,7 +68,7 @@ void drop_bos(const struct hearth_chat &chat, rendered &prompt) {
         return;
     }
     prompt.text.erase(0, n);
-    for (range &r : prompt.input) {
+    for (text_range &r : prompt.input) {
         r.begin = r.begin > n ? r.begin - n : 0;
         r.end = r.end > n ? r.end - n : 0;
     }

@@ -28,13 +28,13 @@ struct sim_sampler {
     uint8_t *allowed; /* by token, under a grammar */
 };
 
-struct candidate {
+struct sim_candidate {
     hearth_token token;
     double raw, logit; /* before and after biases and penalties */
 };
 
 struct candidates {
-    struct candidate v[CANDIDATES_MAX]; /* v[0 … drawn-1] as drawn, then biased tokens that were not drawn */
+    struct sim_candidate v[CANDIDATES_MAX]; /* v[0 … drawn-1] as drawn, then biased tokens that were not drawn */
     size_t n, drawn;
 };
 
@@ -81,7 +81,7 @@ static double unit(uint64_t h) {
     return (double)(h >> 11) * 0x1p-53;
 }
 
-static struct candidate *candidate_find(struct candidates *all, hearth_token token) {
+static struct sim_candidate *candidate_find(struct candidates *all, hearth_token token) {
     for (size_t i = 0; i < all->n; i++) {
         if (all->v[i].token == token) {
             return &all->v[i];
@@ -98,7 +98,7 @@ static void candidates_draw(const struct sim *sim, sim_state state, struct candi
         sim_state at = k == 0 ? state : (sim_mix(state, k) & ~(uint64_t)SIM_STATE_LOW) | unfinished;
         hearth_token token = hearth_sim_draw(sim, at);
         if (candidate_find(all, token) == NULL) {
-            all->v[all->n++] = (struct candidate){.token = token, .raw = logit, .logit = logit};
+            all->v[all->n++] = (struct sim_candidate){.token = token, .raw = logit, .logit = logit};
             logit -= 0.2 + unit(sim_mix(at, 0x10617));
         }
     }
@@ -199,10 +199,10 @@ static void apply_biases(const struct sim_sampler *sampler, struct candidates *a
     double unlikely = all->v[all->drawn - 1].raw - 4.0;
     for (size_t i = 0; i < sampler->sampling.logit_biases; i++) {
         const struct hearth_logit_bias *bias = &sampler->biases[i];
-        struct candidate *c = candidate_find(all, bias->token);
+        struct sim_candidate *c = candidate_find(all, bias->token);
         if (c == NULL && bias->bias > 0.0f && all->n < CANDIDATES_MAX) {
             c = &all->v[all->n++];
-            *c = (struct candidate){.token = bias->token, .raw = unlikely, .logit = unlikely};
+            *c = (struct sim_candidate){.token = bias->token, .raw = unlikely, .logit = unlikely};
         }
         if (c != NULL) {
             c->logit += (double)bias->bias;
@@ -218,7 +218,7 @@ static void apply_biases(const struct sim_sampler *sampler, struct candidates *a
 static void apply_penalties(const struct sim_sampler *sampler, struct candidates *all) {
     const struct hearth_sampling *s = &sampler->sampling;
     for (size_t i = 0; i < all->n; i++) {
-        struct candidate *c = &all->v[i];
+        struct sim_candidate *c = &all->v[i];
         size_t count = 0;
         for (size_t k = 0; k < sampler->history.n; k++) {
             count += sampler->history.v[k] == c->token;
@@ -231,7 +231,7 @@ static void apply_penalties(const struct sim_sampler *sampler, struct candidates
 }
 
 static int by_logit(const void *a, const void *b) {
-    const struct candidate *x = a, *y = b;
+    const struct sim_candidate *x = a, *y = b;
     if (x->logit > y->logit || x->logit < y->logit) {
         return x->logit > y->logit ? -1 : 1;
     }

@@ -19,7 +19,7 @@ enum { STEPS_MAX = 200000, STACK_MAX = 8192 };
 
 enum node_kind { EMPTY, BYTE, CLASS, BEGIN, FINISH, GROUP, AHEAD, NOT_AHEAD, CONCAT, EITHER, REPEAT };
 
-struct node {
+struct pattern_node {
     enum node_kind kind;
     int32_t a, b;        /* children; BYTE, CLASS, GROUP: the byte, class or group in b */
     int32_t least, most; /* REPEAT */
@@ -48,7 +48,7 @@ struct hearth_grammar_trigger {
 struct compiler {
     struct hearth_grammar_trigger *trigger;
     const char *pattern, *at;
-    struct node *nodes;
+    struct pattern_node *nodes;
     int32_t node_count, class_cap;
     int32_t groups, depth;
     const char *error;
@@ -69,7 +69,7 @@ static int32_t add(struct compiler *c, enum node_kind kind, int32_t a, int32_t b
     if (c->error != NULL || c->node_count == NODES_MAX) {
         return fail(c, "it is too large");
     }
-    c->nodes[c->node_count] = (struct node){.kind = kind, .a = a, .b = b};
+    c->nodes[c->node_count] = (struct pattern_node){.kind = kind, .a = a, .b = b};
     return c->node_count++;
 }
 
@@ -330,7 +330,7 @@ static void patch(struct compiler *c, int32_t split, bool lazy) {
     code->b = lazy ? split + 1 : c->trigger->code_count;
 }
 
-static void compile_repeat(struct compiler *c, const struct node *node) {
+static void compile_repeat(struct compiler *c, const struct pattern_node *node) {
     for (int32_t i = 0; i < node->least && c->error == NULL; i++) {
         compile(c, node->a);
     }
@@ -355,7 +355,7 @@ static void compile(struct compiler *c, int32_t at) {
     if (c->error != NULL) {
         return;
     }
-    const struct node *node = &c->nodes[at];
+    const struct pattern_node *node = &c->nodes[at];
     int32_t first, second;
     switch (node->kind) {
     case EMPTY: break;
@@ -433,7 +433,7 @@ void hearth_grammar_trigger_destroy(struct hearth_grammar_trigger *trigger) {
 /* ---- the machine ---- */
 
 /* What to go back to: another way (slot NONE), or what a group's bound was. */
-struct choice {
+struct way_back {
     int32_t pc, slot;
     size_t pos;
 };
@@ -444,7 +444,7 @@ struct machine {
     size_t len;
     bool whole;
     size_t bounds[2 * GROUPS_MAX];
-    struct choice stack[STACK_MAX];
+    struct way_back stack[STACK_MAX];
     int32_t depth;
     int32_t steps;
 };
@@ -453,7 +453,7 @@ static bool bound(struct machine *m, int32_t slot, size_t pos) {
     if (m->depth == STACK_MAX) {
         return false;
     }
-    m->stack[m->depth++] = (struct choice){0, slot, m->bounds[slot]};
+    m->stack[m->depth++] = (struct way_back){0, slot, m->bounds[slot]};
     m->bounds[slot] = pos;
     return true;
 }
@@ -476,7 +476,7 @@ static bool run(struct machine *m, int32_t pc, size_t pos, int looks) {
         case OP_SPLIT:
             ok = m->depth < STACK_MAX;
             if (ok) {
-                m->stack[m->depth++] = (struct choice){code->b, NONE, pos};
+                m->stack[m->depth++] = (struct way_back){code->b, NONE, pos};
             }
             break;
         case OP_JUMP: break;
@@ -486,7 +486,7 @@ static bool run(struct machine *m, int32_t pc, size_t pos, int looks) {
             if (m->depth == base) {
                 return false;
             }
-            struct choice choice = m->stack[--m->depth];
+            struct way_back choice = m->stack[--m->depth];
             if (choice.slot != NONE) {
                 m->bounds[choice.slot] = choice.pos;
             } else {
