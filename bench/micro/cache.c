@@ -15,8 +15,8 @@
 #define NEW_TOKENS 200
 #define TURN_PAGES 8
 #define PARAMS "\"class\": \"%s\", \"page_tokens\": %d, \"state\": \"%s\", \"pages\": %zu"
-#define PARAMS_OF(world)                                                                             \
-    hearth_memory_class_text((world)->params.memory_class), (world)->params.page_tokens,              \
+#define PARAMS_OF(world)                                                                 \
+    hearth_engine_class_text((world)->params.memory_class), (world)->params.page_tokens, \
         world_backing_names[(world)->params.backing], (world)->params.pages
 
 enum mode { WARM, RANDOM, COLD, MODES };
@@ -37,9 +37,10 @@ static void plan_once(struct world *world, const struct hearth_tokens *tokens, s
     HEARTH_ASSERT(hearth_cache_plan(world->cache, &prompt, lives, 4, &plan));
     uint64_t end = micro_now_ns();
     HEARTH_ASSERT(plan.matched == (int32_t)tokens->n - NEW_TOKENS);
-    HEARTH_ASSERT(plan.resume > 0 || world->params.memory_class != HEARTH_MEMORY_PAGES);
-    if (out)
+    HEARTH_ASSERT(plan.resume > 0 || world->params.memory_class != HEARTH_ENGINE_PAGES);
+    if (out) {
         micro_add(&out->plan, (double)(end - start));
+    }
 }
 
 static void match_once(struct world *world, const struct hearth_tokens *tokens, struct measured *out) {
@@ -59,15 +60,18 @@ static void prompts(struct micro *micro, struct world *world, int32_t n) {
         int repetitions = micro->quick ? 1 : mode == COLD ? 31 : 301;
         for (int i = 0; i < 2 * repetitions; i++) {
             const struct conversation *c = world_pick(world, n - NEW_TOKENS);
-            if (mode == COLD)
+            if (mode == COLD) {
                 micro_flush(micro);
+            }
             world_tokens(world, c, n - NEW_TOKENS, NEW_TOKENS, &tokens);
-            if (mode == WARM)
+            if (mode == WARM) {
                 plan_once(world, &tokens, NULL);
-            if (i % 2 == 0)
+            }
+            if (i % 2 == 0) {
                 plan_once(world, &tokens, measured);
-            else
+            } else {
                 match_once(world, &tokens, measured);
+            }
         }
         micro_report(micro, "match", &measured->match, PARAMS ", \"tokens\": %d, \"cpu_caches\": \"%s\"",
                      PARAMS_OF(world), n, mode_names[mode]);
@@ -112,7 +116,7 @@ static void turns(struct micro *micro, struct world *world, int32_t n) {
 static void evict(struct micro *micro, struct world *world) {
     const uint64_t at_once = 16;
     static struct micro_sample sample;
-    bool pages = world->params.memory_class == HEARTH_MEMORY_PAGES;
+    bool pages = world->params.memory_class == HEARTH_ENGINE_PAGES;
     struct hearth_cache_pool *pool = pages ? &world->cache->pages : &world->cache->snapshots;
     for (int i = 0; i < (micro->quick ? 3 : 201) && pool->heap.n > at_once; i++) {
         uint64_t gone = pool->evicted, start = micro_now_ns();
@@ -134,30 +138,34 @@ static void measure(struct micro *micro, const struct world_params *params) {
     static struct micro_sample build;
     micro_add(&build, (double)(micro_now_ns() - start) / (double)params->pages);
     micro_report(micro, "build a page", &build, PARAMS, PARAMS_OF(&world));
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-        if (!micro->quick || lengths[i] <= 4000)
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        if (!micro->quick || lengths[i] <= 4000) {
             prompts(micro, &world, lengths[i]);
+        }
+    }
     turns(micro, &world, 4000);
     turns(micro, &world, 32000);
-    if (params->backing != WORLD_BACKING)
+    if (params->backing != WORLD_BACKING) {
         evict(micro, &world);
+    }
     world_close(&world);
 }
 
 void micro_cache(struct micro *micro) {
     static const struct world_params kinds[] = {
-        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256},
-        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256, .backing = WORLD_COPIED},
-        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256, .backing = WORLD_BACKING},
-        {.memory_class = HEARTH_MEMORY_PAGES_SNAPSHOT, .page_tokens = 256},
-        {.memory_class = HEARTH_MEMORY_SNAPSHOT, .page_tokens = 256},
-        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 64},
-        {.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 16},
+        {.memory_class = HEARTH_ENGINE_PAGES, .page_tokens = 256},
+        {.memory_class = HEARTH_ENGINE_PAGES, .page_tokens = 256, .backing = WORLD_COPIED},
+        {.memory_class = HEARTH_ENGINE_PAGES, .page_tokens = 256, .backing = WORLD_BACKING},
+        {.memory_class = HEARTH_ENGINE_PAGES_SNAPSHOT, .page_tokens = 256},
+        {.memory_class = HEARTH_ENGINE_SNAPSHOT, .page_tokens = 256},
+        {.memory_class = HEARTH_ENGINE_PAGES, .page_tokens = 64},
+        {.memory_class = HEARTH_ENGINE_PAGES, .page_tokens = 16},
     };
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         for (size_t pages = 1000; pages <= micro->pages_max; pages *= 10) {
             struct world_params params = kinds[i];
             params.pages = pages;
             measure(micro, &params);
         }
+    }
 }

@@ -38,14 +38,15 @@ static void measure(struct micro *micro, struct world *world, int count, int32_t
     }
     micro_report(micro, "plan with lanes", &plan_ns, "\"lanes\": %d, \"shared_tokens\": %d", count, shared);
     micro_report(micro, "peek with lanes", &peek_ns, "\"lanes\": %d, \"shared_tokens\": %d", count, shared);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         hearth_tokens_finish(&lanes[i].tokens);
+    }
     hearth_tokens_finish(&prompt);
 }
 
 void micro_live(struct micro *micro) {
     struct world world;
-    world_open(&world, &(struct world_params){.memory_class = HEARTH_MEMORY_PAGES, .page_tokens = 256, .pages = 2000});
+    world_open(&world, &(struct world_params){.memory_class = HEARTH_ENGINE_PAGES, .page_tokens = 256, .pages = 2000});
     for (int count = 1; count <= LANES_MAX; count *= 4) {
         measure(micro, &world, count, 0);
         measure(micro, &world, count, 8000);

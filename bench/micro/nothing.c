@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-
 /* ---- engine ---- */
 
 static void engine_destroy(struct hearth_engine *engine) {
@@ -65,15 +64,12 @@ static const struct hearth_engine_ops engine_ops = {
     .now_us = now_us,
 };
 
-struct hearth_engine *nothing_engine(enum hearth_memory_class memory_class) {
+struct hearth_engine *nothing_engine(enum hearth_engine_class memory_class) {
     struct hearth_engine *engine = calloc(1, sizeof *engine);
     HEARTH_ASSERT(engine != NULL);
     engine->ops = &engine_ops;
-    engine->caps = (struct hearth_caps){.memory_class = memory_class,
-                                        .cache_ok = true,
-                                        .seqs = 64,
-                                        .ctx_tokens = 1 << 20,
-                                        .snapshot_bytes = 1};
+    engine->caps = (struct hearth_caps){
+        .memory_class = memory_class, .cache_ok = true, .seqs = 64, .ctx_tokens = 1 << 20, .snapshot_bytes = 1};
     return engine;
 }
 
@@ -102,7 +98,7 @@ static void backing_destroy(struct hearth_backing *base) {
 }
 
 static bool backing_put(struct hearth_backing *base, const struct hearth_record *record, struct hearth_blob *blob,
-                    const struct hearth_digest *replaces) {
+                        const struct hearth_digest *replaces) {
     (void)blob, (void)replaces;
     return tell(base, HEARTH_BACKING_WRITTEN, record->name);
 }
@@ -127,11 +123,13 @@ static bool backing_remove(struct hearth_backing *base, struct hearth_digest nam
 
 static bool backing_poll(struct hearth_backing *base, struct hearth_backing_event *event) {
     struct backing *backing = (struct backing *)base;
-    if (backing->first == backing->n)
+    if (backing->first == backing->n) {
         return false;
+    }
     *event = backing->events[backing->first++];
-    if (backing->first == backing->n)
+    if (backing->first == backing->n) {
         backing->first = backing->n = 0;
+    }
     return true;
 }
 

@@ -40,17 +40,19 @@ static void copy(struct micro *micro, const char *model, const char *memory_clas
 static bool compute(struct hearth_engine *engine) {
     struct hearth_batch_item items[PAGE_TOKENS];
     for (int32_t at = 0; at < TOKENS; at += PAGE_TOKENS) {
-        for (int32_t i = 0; i < PAGE_TOKENS; i++)
+        for (int32_t i = 0; i < PAGE_TOKENS; i++) {
             items[i] = (struct hearth_batch_item){.token = 100 + (at + i) * 7 % 2000, .pos = at + i};
-        if (engine->ops->decode(engine, items, PAGE_TOKENS) != HEARTH_OK)
+        }
+        if (engine->ops->decode(engine, items, PAGE_TOKENS) != HEARTH_OK) {
             return false;
+        }
     }
     return true;
 }
 
 static void pages(struct micro *micro, struct hearth_engine *engine, const char *model, int repetitions) {
     static struct micro_sample out_ns, in_ns;
-    const char *memory_class = hearth_memory_class_text(engine->caps.memory_class);
+    const char *memory_class = hearth_engine_class_text(engine->caps.memory_class);
     struct hearth_buf page[PAGES] = {{0}};
     for (int i = 0; i < repetitions; i++) {
         engine->ops->seq_clear(engine, 1);
@@ -71,14 +73,15 @@ static void pages(struct micro *micro, struct hearth_engine *engine, const char 
     report(micro, "export a page", model, memory_class, page[0].len, &out_ns);
     report(micro, "import a page", model, memory_class, page[0].len, &in_ns);
     copy(micro, model, memory_class, page[0].len, PAGES * repetitions);
-    for (int k = 0; k < PAGES; k++)
+    for (int k = 0; k < PAGES; k++) {
         hearth_buf_finish(&page[k]);
+    }
 }
 
 /* The state goes back to where it came from: its addressable part is there. */
 static void snapshots(struct micro *micro, struct hearth_engine *engine, const char *model, int repetitions) {
     static struct micro_sample out_ns, in_ns;
-    const char *memory_class = hearth_memory_class_text(engine->caps.memory_class);
+    const char *memory_class = hearth_engine_class_text(engine->caps.memory_class);
     struct hearth_buf state = {0};
     for (int i = 0; i < PAGES * repetitions; i++) {
         state.len = 0;
@@ -115,10 +118,12 @@ static void measure(struct micro *micro, const char *dir, const char *file) {
     if (!engine->caps.cache_ok || !compute(engine)) {
         fprintf(stderr, "%s is left out: its state cannot be taken out\n", file);
     } else {
-        if (hearth_caps_has_pages(&engine->caps))
+        if (hearth_caps_has_pages(&engine->caps)) {
             pages(micro, engine, file, repetitions);
-        if (hearth_caps_needs_snapshot(&engine->caps))
+        }
+        if (hearth_caps_needs_snapshot(&engine->caps)) {
             snapshots(micro, engine, file, repetitions);
+        }
     }
     engine->ops->destroy(engine);
 }
@@ -131,8 +136,9 @@ static int is_model(const struct dirent *entry) {
 void micro_state(struct micro *micro) {
     struct dirent **files = NULL;
     int n = micro->models ? scandir(micro->models, &files, is_model, alphasort) : 0;
-    if (n <= 0)
+    if (n <= 0) {
         fputs("state: no models (--models DIR)\n", stderr);
+    }
     for (int i = 0; i < n; i++) {
         measure(micro, micro->models, files[i]->d_name);
         free(files[i]);

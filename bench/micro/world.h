@@ -8,16 +8,17 @@
 #include "cache/store.h"
 
 struct conversation {
-    uint64_t seed;    /* of its own tokens */
-    int32_t parent;   /* whose beginning it shares; -1: a system prompt */
-    int32_t fork, n;  /* it leaves the parent at `fork`; its tokens in all */
+    uint64_t seed;   /* of its own tokens */
+    int32_t parent;  /* whose beginning it shares; -1: a system prompt */
+    int32_t fork, n; /* it leaves the parent at `fork`; its tokens in all */
 };
 
 enum world_backing { WORLD_RAM, WORLD_COPIED, WORLD_BACKING, WORLD_BACKINGS };
-extern const char *const world_backing_names[WORLD_BACKINGS]; /* in RAM alone; there and in the backing tier; only there */
+extern const char
+    *const world_backing_names[WORLD_BACKINGS]; /* in RAM alone; there and in the backing tier; only there */
 
 struct world_params {
-    enum hearth_memory_class memory_class;
+    enum hearth_engine_class memory_class;
     int32_t page_tokens;
     size_t pages;
     enum world_backing backing;
@@ -55,7 +56,7 @@ void world_settle(struct world *world);
 /* ---- nothing.c ---- */
 
 /* An engine without state: it exports a byte and imports anything. */
-struct hearth_engine *nothing_engine(enum hearth_memory_class memory_class);
+struct hearth_engine *nothing_engine(enum hearth_engine_class memory_class);
 /* A backing tier that has everything it was ever given, and keeps none of it. */
 struct hearth_backing *nothing_backing(void);
 

@@ -83,7 +83,7 @@ struct hearth_api_params {
     const char *transcripts_path;               /* SQLite database in which they outlive the process; NULL: none */
     const struct hearth_seal *transcripts_seal; /* what is in it is encrypted with; borrowed; NULL: not at all */
     struct hearth_session_store *store;         /* sessions and responses; borrowed; NULL: in memory */
-    enum hearth_reasoning_format reasoning_format;
+    enum hearth_chat_reasoning_format reasoning_format;
     int32_t reasoning_budget;             /* tokens of reasoning; -1: no limit (default) */
     const char *reasoning_budget_message; /* put in when the budget is used up; NULL: none */
     const char *template_kwargs;          /* a JSON object of template arguments; NULL: none */

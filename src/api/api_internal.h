@@ -137,7 +137,7 @@ struct hearth_api {
     bool keep_thinking, strict_content, allow_control_tokens;
     regex_t *strip_lines; /* lines of system and developer messages that match are taken out */
     size_t strip_line_count;
-    enum hearth_reasoning_format reasoning_format;
+    enum hearth_chat_reasoning_format reasoning_format;
     int32_t reasoning_budget; /* tokens; -1: no limit */
     char *reasoning_budget_message;
     json_t *template_kwargs;      /* object, or NULL */

@@ -230,7 +230,7 @@ static bool read_reasoning_format(const json_t *format, struct hearth_api_chat_o
     }
     for (size_t i = 0; word != NULL && i < sizeof texts / sizeof texts[0]; i++) {
         if (strcmp(word, texts[i]) == 0) {
-            options->request.reasoning_format = (enum hearth_reasoning_format)i;
+            options->request.reasoning_format = (enum hearth_chat_reasoning_format)i;
             return true;
         }
     }

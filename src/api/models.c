@@ -26,7 +26,7 @@ static json_t *model_json(const struct hearth_api *api) {
                              (json_int_t)caps->model_params, "size", (json_int_t)caps->model_bytes, "description",
                              hearth_api_json_text(caps->description != NULL ? caps->description : "",
                                                   caps->description != NULL ? strlen(caps->description) : 0),
-                             "memory_class", hearth_memory_class_text(caps->memory_class));
+                             "memory_class", hearth_engine_class_text(caps->memory_class));
     return with_sizes(api, json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", api->model_name, "object", "model", "created",
                                      (json_int_t)api->created_unix, "owned_by", "hearth", "meta", meta));
 }

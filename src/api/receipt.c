@@ -57,7 +57,7 @@ static json_t *token_json(const struct hearth_api *api, hearth_token token, floa
 }
 
 json_t *hearth_api_logprobs_entry(const struct hearth_api *api, const struct hearth_sampled *sampled) {
-    const struct hearth_logprobs *logprobs = &sampled->logprobs;
+    const struct hearth_sample_logprobs *logprobs = &sampled->logprobs;
     json_t *entry = token_json(api, sampled->token, logprobs->chosen);
     json_t *top = json_array();
     for (int32_t i = 0; i < logprobs->n; i++) {

@@ -26,9 +26,9 @@ static const json_t *known_tools(const struct hearth_rereading *rereading) {
 }
 
 static struct hearth_chat_format *make(const struct hearth_rereading *rereading, size_t which) {
-    static const enum hearth_reasoning_format places[] = {[APART] = HEARTH_REASONING_AUTO,
-                                                          [IN_CONTENT] = HEARTH_REASONING_NONE,
-                                                          [IN_BOTH] = HEARTH_REASONING_DEEPSEEK_LEGACY};
+    static const enum hearth_chat_reasoning_format places[] = {[APART] = HEARTH_REASONING_AUTO,
+                                                               [IN_CONTENT] = HEARTH_REASONING_NONE,
+                                                               [IN_BOTH] = HEARTH_REASONING_DEEPSEEK_LEGACY};
     struct hearth_chat *chat = rereading->job->api->chat;
     struct hearth_message last = {.role = (which & BEHIND_RESULT) != 0 ? HEARTH_ROLE_TOOL : HEARTH_ROLE_USER};
     struct hearth_message *messages[] = {&last};

@@ -164,7 +164,7 @@ static bool choose_word(const char *word, const char *param, struct hearth_api_c
                         struct hearth_api_error *error) {
     static const struct {
         const char *word;
-        enum hearth_tool_choice choice;
+        enum hearth_chat_tool_choice choice;
     } words[] = {{"none", HEARTH_TOOLS_NONE}, {"auto", HEARTH_TOOLS_AUTO}, {"required", HEARTH_TOOLS_REQUIRED}};
     for (size_t i = 0; word != NULL && i < sizeof words / sizeof words[0]; i++) {
         if (strcmp(word, words[i].word) == 0) {

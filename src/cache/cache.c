@@ -31,14 +31,14 @@ const char *hearth_reason_help(enum hearth_reason reason) {
 
 static void split_budget(struct hearth_cache *cache, size_t budget_bytes, size_t snapshot_bytes) {
     switch (cache->engine->caps.memory_class) {
-    case HEARTH_MEMORY_PAGES: snapshot_bytes = 0; break;
-    case HEARTH_MEMORY_PAGES_SNAPSHOT:
+    case HEARTH_ENGINE_PAGES: snapshot_bytes = 0; break;
+    case HEARTH_ENGINE_PAGES_SNAPSHOT:
         if (snapshot_bytes == 0) {
             snapshot_bytes = budget_bytes / 2;
         }
         break;
-    case HEARTH_MEMORY_SNAPSHOT:
-    case HEARTH_MEMORY_OPAQUE:
+    case HEARTH_ENGINE_SNAPSHOT:
+    case HEARTH_ENGINE_OPAQUE:
         /* Pages hold nothing but tokens here: a sixteenth is plenty. */
         if (snapshot_bytes == 0) {
             snapshot_bytes = budget_bytes - budget_bytes / 16;

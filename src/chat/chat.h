@@ -93,7 +93,7 @@ bool hearth_chat_reads(const struct hearth_chat *chat, const char *argument);
 
 /* ---- a request ---- */
 
-enum hearth_tool_choice { HEARTH_TOOLS_NONE, HEARTH_TOOLS_AUTO, HEARTH_TOOLS_REQUIRED };
+enum hearth_chat_tool_choice { HEARTH_TOOLS_NONE, HEARTH_TOOLS_AUTO, HEARTH_TOOLS_REQUIRED };
 
 /* auto is deepseek: reasoning is taken out of the content, into reasoning_content. */
 #define HEARTH_REASONING_FORMAT_TABLE(X) \
@@ -102,7 +102,7 @@ enum hearth_tool_choice { HEARTH_TOOLS_NONE, HEARTH_TOOLS_AUTO, HEARTH_TOOLS_REQ
     X(DEEPSEEK, "deepseek")              \
     X(DEEPSEEK_LEGACY, "deepseek-legacy")
 
-enum hearth_reasoning_format {
+enum hearth_chat_reasoning_format {
 #define X(name, text) HEARTH_REASONING_##name,
     HEARTH_REASONING_FORMAT_TABLE(X)
 #undef X
@@ -115,11 +115,11 @@ struct hearth_chat_request {
     size_t message_count;
     const json_t *tools; /* array, or NULL for none. For rendering: what the prompt describes; for the format: what
                             a reply may call. A named function (tool_choice): only that tool, and REQUIRED */
-    enum hearth_tool_choice tool_choice;
+    enum hearth_chat_tool_choice tool_choice;
     bool parallel_calls;
     const json_t *json_schema; /* the reply's content must be such a value, or NULL */
     const char *grammar;       /* GBNF of the content, or NULL */
-    enum hearth_reasoning_format reasoning_format;
+    enum hearth_chat_reasoning_format reasoning_format;
     bool thinking;             /* enable_thinking of the templates that have such a switch; default true */
     const json_t *kwargs;      /* template arguments (object), or NULL */
     bool no_generation_prompt; /* /apply-template only */

@@ -143,7 +143,7 @@ void hearth_banner_print(const struct hearth_banner *banner) {
     printf("  model    %s (%s)\n", banner->model_name, caps->description);
     printf("  context  %u tokens (trained with %u), %u lanes\n", caps->ctx_tokens, caps->train_ctx_tokens, caps->lanes);
     print_fit(caps);
-    printf("  memory   %s", hearth_memory_class_text(caps->memory_class));
+    printf("  memory   %s", hearth_engine_class_text(caps->memory_class));
     if (hearth_caps_has_pages(caps)) {
         printf(", %.1f KiB a token", (double)caps->page_bytes_per_token / 1024.0);
     }

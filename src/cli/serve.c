@@ -339,7 +339,7 @@ static void fill_http(const struct hearth_options *options, struct hearth_http_p
     }
 }
 
-static enum hearth_reasoning_format reasoning_format(const char *name) {
+static enum hearth_chat_reasoning_format reasoning_format(const char *name) {
     static const char *const names[] = {
 #define X(format, text) text,
         HEARTH_REASONING_FORMAT_TABLE(X)
@@ -349,7 +349,7 @@ static enum hearth_reasoning_format reasoning_format(const char *name) {
     while (strcmp(names[i], name) != 0) { /* the option lists the same words */
         i++;
     }
-    return (enum hearth_reasoning_format)i;
+    return (enum hearth_chat_reasoning_format)i;
 }
 
 static void fill_chat(const struct hearth_options *options, const struct hearth_serve_disk *disk,

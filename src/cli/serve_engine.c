@@ -16,7 +16,7 @@ static int create_sim(const struct hearth_options *options, struct hearth_engine
     hearth_sim_params_default(&params);
     params.ctx_tokens = options->ctx_size ? u32(options->ctx_size) : params.ctx_tokens;
     params.lanes = options->parallel > 0 ? u32(options->parallel) : 4;
-    params.spare_seqs = 1;
+    params.parked_seqs = 1;
     params.batch_tokens = u32(options->batch_size);
     params.ubatch_tokens = u32(options->ubatch_size);
     params.real_time = true;

@@ -8,10 +8,10 @@
 
 #include <math.h>
 
-const char *hearth_memory_class_text(enum hearth_memory_class memory_class) {
+const char *hearth_engine_class_text(enum hearth_engine_class memory_class) {
     static const char *const texts[] = {
-#define X(name, text) [HEARTH_MEMORY_##name] = (text),
-        HEARTH_MEMORY_CLASS_TABLE(X)
+#define X(name, text) [HEARTH_ENGINE_##name] = (text),
+        HEARTH_ENGINE_CLASS_TABLE(X)
 #undef X
     };
     HEARTH_ASSERT((size_t)memory_class < sizeof texts / sizeof texts[0]);

@@ -31,19 +31,19 @@
 /* Most tokens that are guessed ahead and computed behind the one that is due. */
 #define HEARTH_DRAFT_MAX 16
 
-#define HEARTH_MEMORY_CLASS_TABLE(X)      \
+#define HEARTH_ENGINE_CLASS_TABLE(X)      \
     X(PAGES, "pages")                     \
     X(PAGES_SNAPSHOT, "pages + snapshot") \
     X(SNAPSHOT, "snapshot")               \
     X(OPAQUE, "opaque")
 
-enum hearth_memory_class {
-#define X(name, text) HEARTH_MEMORY_##name,
-    HEARTH_MEMORY_CLASS_TABLE(X)
+enum hearth_engine_class {
+#define X(name, text) HEARTH_ENGINE_##name,
+    HEARTH_ENGINE_CLASS_TABLE(X)
 #undef X
 };
 
-const char *hearth_memory_class_text(enum hearth_memory_class memory_class);
+const char *hearth_engine_class_text(enum hearth_engine_class memory_class);
 
 /* Tokens that mark the code around a gap and the files beside it; -1: the vocabulary has none. */
 struct hearth_fim {
@@ -53,7 +53,7 @@ struct hearth_fim {
 /* What an engine is and can do; filled at creation, constant afterwards (readable by any thread). Strings are
  * owned by the engine. */
 struct hearth_caps {
-    enum hearth_memory_class memory_class;
+    enum hearth_engine_class memory_class;
     bool cache_ok;             /* the self-test at load passed; false: state must not be reused */
     uint32_t lanes;            /* sequences that may be in one batch, whichever these are */
     uint32_t seqs;             /* sequences: as many, and spare ones for state that stands still */
@@ -142,7 +142,7 @@ bool hearth_sampling_penalises(const struct hearth_sampling *sampling);
 int32_t hearth_sampling_lookback(const struct hearth_sampling *sampling);
 
 /* Log-probabilities of one sampled token and the best alternatives, from the unmodified logits. */
-struct hearth_logprobs {
+struct hearth_sample_logprobs {
     float chosen;
     int32_t n;
     hearth_token token[HEARTH_LOGPROBS_MAX];
@@ -181,10 +181,10 @@ struct hearth_engine_ops {
     void (*sampler_accept)(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token,
                            unsigned flags);
     hearth_token (*sample)(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index, unsigned flags,
-                           struct hearth_logprobs *logprobs);
+                           struct hearth_sample_logprobs *logprobs);
     /* What `sample` would have reported had it chosen this token, from the logits of batch item `index`. */
     void (*token_logprobs)(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
-                           hearth_token token, struct hearth_logprobs *logprobs);
+                           hearth_token token, struct hearth_sample_logprobs *logprobs);
     /* Whether sampler_create() would take this grammar's text: INVALID with a message, or OK. Any thread. NULL where
      * grammars are ignored. */
     int (*grammar_check)(struct hearth_engine *engine, const char *text, struct hearth_errmsg *msg);
@@ -240,10 +240,10 @@ struct hearth_engine {
 };
 
 static inline bool hearth_caps_has_pages(const struct hearth_caps *caps) {
-    return caps->memory_class == HEARTH_MEMORY_PAGES || caps->memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT;
+    return caps->memory_class == HEARTH_ENGINE_PAGES || caps->memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT;
 }
 static inline bool hearth_caps_needs_snapshot(const struct hearth_caps *caps) {
-    return caps->memory_class != HEARTH_MEMORY_PAGES;
+    return caps->memory_class != HEARTH_ENGINE_PAGES;
 }
 
 /* Appends the text of a token, however long; `special`: of control tokens, too. False: out of memory. Any thread. */

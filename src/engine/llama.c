@@ -373,7 +373,7 @@ static int collect_tokens(struct hearth_llama *llama) {
 static int fill_caps(struct hearth_llama *llama, const struct hearth_llama_params *params) {
     struct hearth_caps *caps = &llama->head.caps;
     caps->lanes = params->lanes;
-    caps->seqs = params->lanes + params->spare_seqs;
+    caps->seqs = params->lanes + params->parked_seqs;
     caps->ctx_tokens = llama_n_ctx(llama->ctx);
     caps->train_ctx_tokens = (uint32_t)llama_model_n_ctx_train(llama->model);
     caps->batch_tokens = llama_n_batch(llama->ctx);
@@ -429,7 +429,7 @@ static struct hearth_digest fingerprint(const struct hearth_llama *llama, const 
         .yarn_orig_ctx = p->yarn_orig_ctx,
         .override_kv = params->override_kv,
         .override_kvs = params->override_kvs,
-        .memory_class = hearth_memory_class_text(llama->head.caps.memory_class),
+        .memory_class = hearth_engine_class_text(llama->head.caps.memory_class),
         .engine_build = build,
     });
 }
@@ -460,7 +460,7 @@ static int set_up(struct hearth_llama *llama, struct hearth_llama_params *params
     bool pages = !opaque && !llama->recurrent;
     /* Without pages state is small, or each sequence has memory of its own; and memory that is recurrent alone computes
      * together only sequences that follow one another. */
-    params->spare_seqs = pages ? params->spare_seqs : 0;
+    params->parked_seqs = pages ? params->parked_seqs : 0;
     int err = hearth_llama_context_params(params, &p, msg);
     if (err == HEARTH_OK) {
         err = load_lora(llama, params, msg);

@@ -10,7 +10,7 @@ struct hearth_llama_params {
     const char *model_path;      /* -m */
     uint32_t ctx_tokens;         /* -c; 0 = the model's training context */
     uint32_t lanes;              /* -np */
-    uint32_t spare_seqs;         /* default 1, and 0 means none: caps.seqs - caps.lanes; none without pages */
+    uint32_t parked_seqs;        /* default 1, and 0 means none: caps.seqs - caps.lanes; none without pages */
     uint32_t batch_tokens;       /* -b; default 2048 */
     uint32_t ubatch_tokens;      /* -ub; default 512 */
     int32_t threads;             /* -t; 0 = the number of cores */

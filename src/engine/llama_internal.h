@@ -132,9 +132,9 @@ void hearth_llama_sampler_destroy(struct hearth_engine *engine, struct hearth_sa
 void hearth_llama_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token,
                                  unsigned flags);
 hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
-                                 unsigned flags, struct hearth_logprobs *logprobs);
+                                 unsigned flags, struct hearth_sample_logprobs *logprobs);
 void hearth_llama_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
-                                 hearth_token token, struct hearth_logprobs *logprobs);
+                                 hearth_token token, struct hearth_sample_logprobs *logprobs);
 
 /* llama_text.c */
 int hearth_llama_tokenize(struct hearth_engine *engine, const char *text, size_t len, bool add_special,

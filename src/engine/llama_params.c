@@ -50,7 +50,7 @@ enum hearth_llama_support hearth_llama_support(const char *architecture, const c
 void hearth_llama_params_default(struct hearth_llama_params *params) {
     *params = (struct hearth_llama_params){
         .lanes = DEFAULT_LANES,
-        .spare_seqs = 1,
+        .parked_seqs = 1,
         .batch_tokens = DEFAULT_BATCH_TOKENS,
         .ubatch_tokens = DEFAULT_UBATCH_TOKENS,
         .gpu_layers = -1,
@@ -103,9 +103,9 @@ int hearth_llama_params_complete(struct hearth_llama_params *params, struct hear
     }
     /* One sequence of llama.cpp's 256 is the engine's own. */
     const uint32_t most = (uint32_t)llama_max_parallel_sequences() - 1;
-    if (params->spare_seqs >= most || params->lanes > most - params->spare_seqs) {
+    if (params->parked_seqs >= most || params->lanes > most - params->parked_seqs) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%u lanes are too many: at most %u (-np)", params->lanes,
-                           params->spare_seqs < most ? most - params->spare_seqs : 0);
+                           params->parked_seqs < most ? most - params->parked_seqs : 0);
     }
     if (params->batch_tokens == 0) {
         params->batch_tokens = DEFAULT_BATCH_TOKENS;
@@ -198,7 +198,7 @@ int hearth_llama_context_params(const struct hearth_llama_params *params, struct
     p.n_ctx = params->ctx_tokens;
     p.n_batch = params->batch_tokens;
     p.n_ubatch = params->ubatch_tokens;
-    p.n_seq_max = params->lanes + params->spare_seqs;
+    p.n_seq_max = params->lanes + params->parked_seqs;
     p.n_outputs_max = params->lanes;
     p.n_outputs_max_per_seq = 1;
     p.n_threads = params->threads;

@@ -366,7 +366,7 @@ static llama_token choose_allowed(struct hearth_llama *llama, struct hearth_llam
 }
 
 static void fill_logprobs(const float *logits, int32_t n, llama_token chosen, int32_t alternatives,
-                          struct hearth_logprobs *out) {
+                          struct hearth_sample_logprobs *out) {
     float max = logits[largest(logits, n)];
     double sum = 0.0;
     for (int32_t i = 0; i < n; i++) {
@@ -384,7 +384,7 @@ static void fill_logprobs(const float *logits, int32_t n, llama_token chosen, in
 }
 
 hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sampler *head, size_t index,
-                                 unsigned flags, struct hearth_logprobs *logprobs) {
+                                 unsigned flags, struct hearth_sample_logprobs *logprobs) {
     struct hearth_llama_sampler *sampler = (struct hearth_llama_sampler *)head;
     struct hearth_llama *llama = hearth_llama_of(engine);
     float *logits = llama_get_logits_ith(llama->ctx, (int32_t)index);
@@ -405,7 +405,7 @@ hearth_token hearth_llama_sample(struct hearth_engine *engine, struct hearth_sam
 }
 
 void hearth_llama_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *head, size_t index,
-                                 hearth_token token, struct hearth_logprobs *logprobs) {
+                                 hearth_token token, struct hearth_sample_logprobs *logprobs) {
     struct hearth_llama_sampler *sampler = (struct hearth_llama_sampler *)head;
     const float *logits = llama_get_logits_ith(hearth_llama_of(engine)->ctx, (int32_t)index);
     HEARTH_ASSERT(logits != NULL);

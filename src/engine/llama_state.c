@@ -66,7 +66,7 @@ static int get_blob(struct hearth_llama *llama, llama_seq_id seq, llama_state_se
 }
 
 static llama_state_seq_flags snapshot_flags(const struct hearth_llama *llama) {
-    return llama->head.caps.memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT ? PARTIAL : 0;
+    return llama->head.caps.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT ? PARTIAL : 0;
 }
 
 /* ---- class and sizes ---- */
@@ -107,10 +107,10 @@ static struct probe_sizes probe_sizes(struct hearth_llama *llama, bool opaque) {
 /* How far back a sequence can be rewound at its live end. Window cells are given up only where a new token would not
  * see them, judged before what is computed at once (an ubatch): tokens of the last one can always go. */
 static int32_t rewind_tokens(const struct hearth_llama *llama) {
-    if (llama->head.caps.memory_class == HEARTH_MEMORY_PAGES) {
+    if (llama->head.caps.memory_class == HEARTH_ENGINE_PAGES) {
         return INT32_MAX;
     }
-    bool window = llama->head.caps.memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT && !llama->hybrid && llama->n_swa > 0;
+    bool window = llama->head.caps.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT && !llama->hybrid && llama->n_swa > 0;
     const int32_t at_once = (int32_t)llama_n_ubatch(llama->ctx) - 1;
     return window ? (at_once < HEARTH_DRAFT_MAX ? at_once : HEARTH_DRAFT_MAX) : 0;
 }
@@ -121,18 +121,18 @@ static void fill_class(struct hearth_llama *llama, bool opaque, struct probe_siz
     size_t full_step = (b.full - a.full) / steps, partial_step = (b.partial - a.partial) / steps;
     if (opaque) {
         /* One blob that grows with the sequence: the average is anybody's guess, an eighth of the context is ours. */
-        caps->memory_class = HEARTH_MEMORY_OPAQUE;
+        caps->memory_class = HEARTH_ENGINE_OPAQUE;
         caps->snapshot_bytes = b.full + full_step * (llama_n_ctx(llama->ctx) / 8);
     } else if (llama->recurrent) {
-        caps->memory_class = HEARTH_MEMORY_SNAPSHOT;
+        caps->memory_class = HEARTH_ENGINE_SNAPSHOT;
         caps->snapshot_bytes = b.full;
     } else if (b.full == b.partial) {
-        caps->memory_class = HEARTH_MEMORY_PAGES;
+        caps->memory_class = HEARTH_ENGINE_PAGES;
         caps->page_bytes_per_token = full_step;
     } else {
         /* A window's snapshot grows until the window is full. */
         size_t window = llama->n_swa > PROBE_LONG_TOKENS ? (size_t)(llama->n_swa - PROBE_LONG_TOKENS) : 0;
-        caps->memory_class = HEARTH_MEMORY_PAGES_SNAPSHOT;
+        caps->memory_class = HEARTH_ENGINE_PAGES_SNAPSHOT;
         caps->page_bytes_per_token = full_step - partial_step;
         caps->snapshot_bytes = b.partial + partial_step * window;
     }
@@ -183,10 +183,10 @@ void hearth_llama_seq_clear(struct hearth_engine *engine, int32_t seq) {
 int32_t hearth_llama_seq_rewind_floor(struct hearth_engine *engine, int32_t seq, int32_t end) {
     struct hearth_llama *llama = hearth_llama_of(engine);
     HEARTH_ASSERT(valid(llama, seq));
-    if (engine->caps.memory_class == HEARTH_MEMORY_PAGES) {
+    if (engine->caps.memory_class == HEARTH_ENGINE_PAGES) {
         return 0;
     }
-    if (engine->caps.memory_class != HEARTH_MEMORY_PAGES_SNAPSHOT || llama->hybrid || llama->n_swa == 0) {
+    if (engine->caps.memory_class != HEARTH_ENGINE_PAGES_SNAPSHOT || llama->hybrid || llama->n_swa == 0) {
         return end;
     }
     /* The token at n attends to (n - n_swa, n) of a window: all of it is there when the oldest window cell is no later
@@ -272,7 +272,7 @@ int hearth_llama_page_export(struct hearth_engine *engine, int32_t seq, int32_t 
     if (!drop_recurrent(llama, llama->scratch)) {
         goto done;
     }
-    if (engine->caps.memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT) {
+    if (engine->caps.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT) {
         /* A window can hold more bytes than the page and would be copied only to be cut off: trade it for a tiny one.
          * When that fails it is merely slow. */
         if (llama->tiny_partial.len > 0) {
@@ -290,7 +290,7 @@ int hearth_llama_page_export(struct hearth_engine *engine, int32_t seq, int32_t 
         !page_holds(out->data + begin, out->len - begin, p1 - p0)) {
         goto done;
     }
-    if (engine->caps.memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT) {
+    if (engine->caps.memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT) {
         out->len -= partial - HEADER_BYTES;
         bool ok =
             hearth_buf_append(out, llama->empty_partial.data + HEADER_BYTES, llama->empty_partial.len - HEADER_BYTES);

@@ -23,7 +23,7 @@
 /* What a computation gave: the next token and everything the engine tells about it. */
 struct outcome {
     hearth_token token;
-    struct hearth_logprobs logprobs;
+    struct hearth_sample_logprobs logprobs;
     float *logits; /* vocab_tokens, or NULL */
 };
 
@@ -168,7 +168,7 @@ static int run(struct selftest *t) {
 
     /* Part of a page: for PAGES the rest can be computed, which takes the same splits to compare, so compute the
      * reference that way too. */
-    if (err == HEARTH_OK && t->engine->caps.memory_class == HEARTH_MEMORY_PAGES) {
+    if (err == HEARTH_OK && t->engine->caps.memory_class == HEARTH_ENGINE_PAGES) {
         const int32_t part = PAGE_TOKENS - 3;
         ops->seq_clear(t->engine, 0);
         err = decode(t, 0, PROMPT_TOKENS);

@@ -147,7 +147,7 @@ static const struct hearth_engine_ops sim_ops = {
 
 void hearth_sim_params_default(struct hearth_sim_params *params) {
     *params = (struct hearth_sim_params){
-        .memory_class = HEARTH_MEMORY_PAGES,
+        .memory_class = HEARTH_ENGINE_PAGES,
         .ctx_tokens = 8192,
         .lanes = 4,
         .batch_tokens = 2048,
@@ -171,7 +171,7 @@ static int params_check(const struct hearth_sim_params *p, struct hearth_errmsg 
         uint64_t value, least, most;
     } sizes[] = {
         {"lanes", p->lanes, 1, LANES_MAX},
-        {"spare_seqs", p->spare_seqs, 0, LANES_MAX - p->lanes},
+        {"parked_seqs", p->parked_seqs, 0, LANES_MAX - p->lanes},
         {"ctx_tokens", p->ctx_tokens, 1, CTX_TOKENS_MAX},
         {"batch_tokens", p->batch_tokens, 1, CTX_TOKENS_MAX},
         {"ubatch_tokens", p->ubatch_tokens, 1, p->batch_tokens},
@@ -209,12 +209,12 @@ static struct hearth_digest fingerprint(const struct hearth_sim_params *p) {
 static void caps_fill(struct sim *sim) {
     const struct hearth_sim_params *p = &sim->params;
     struct hearth_caps *caps = &sim->base.caps;
-    (void)snprintf(sim->description, sizeof sim->description, "sim (%s)", hearth_memory_class_text(p->memory_class));
+    (void)snprintf(sim->description, sizeof sim->description, "sim (%s)", hearth_engine_class_text(p->memory_class));
     *caps = (struct hearth_caps){
         .memory_class = p->memory_class,
         .cache_ok = true,
         .lanes = p->lanes,
-        .seqs = p->lanes + p->spare_seqs,
+        .seqs = p->lanes + p->parked_seqs,
         .ctx_tokens = p->ctx_tokens,
         .train_ctx_tokens = p->ctx_tokens > 32768 ? p->ctx_tokens : 32768,
         .batch_tokens = p->batch_tokens,
@@ -234,12 +234,12 @@ static void caps_fill(struct sim *sim) {
         .eos_text = "<|im_end|>",
     };
     caps->token_bytes = hearth_engine_longest_token(&sim->base);
-    caps->rewind_tokens = p->memory_class == HEARTH_MEMORY_PAGES            ? INT32_MAX
-                          : p->memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT ? (int32_t)p->rewind_tokens
+    caps->rewind_tokens = p->memory_class == HEARTH_ENGINE_PAGES            ? INT32_MAX
+                          : p->memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT ? (int32_t)p->rewind_tokens
                                                                             : 0;
     caps->page_bytes_per_token = hearth_caps_has_pages(caps) ? p->page_bytes_per_token : 0;
     caps->snapshot_bytes = hearth_caps_needs_snapshot(caps) ? p->snapshot_bytes : 0;
-    if (p->memory_class == HEARTH_MEMORY_OPAQUE) {
+    if (p->memory_class == HEARTH_ENGINE_OPAQUE) {
         caps->snapshot_bytes += p->page_bytes_per_token * (p->ctx_tokens / 4);
     }
 }

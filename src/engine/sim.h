@@ -9,10 +9,10 @@
 #include "engine/engine.h"
 
 struct hearth_sim_params {
-    enum hearth_memory_class memory_class;
+    enum hearth_engine_class memory_class;
     uint32_t ctx_tokens;    /* cells; default 8192 */
     uint32_t lanes;         /* default 4 */
-    uint32_t spare_seqs;    /* default 0: caps.seqs - caps.lanes */
+    uint32_t parked_seqs;   /* default 0: caps.seqs - caps.lanes */
     uint32_t batch_tokens;  /* default 2048 */
     uint32_t ubatch_tokens; /* default 512 */
     /* Positions behind the end that a PAGES_SNAPSHOT sequence can be rewound without a snapshot (as a sliding

@@ -157,9 +157,9 @@ void hearth_sim_sampler_destroy(struct hearth_engine *engine, struct hearth_samp
 void hearth_sim_sampler_accept(struct hearth_engine *engine, struct hearth_sampler *sampler, hearth_token token,
                                unsigned flags);
 hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
-                               unsigned flags, struct hearth_logprobs *logprobs);
+                               unsigned flags, struct hearth_sample_logprobs *logprobs);
 void hearth_sim_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *sampler, size_t index,
-                               hearth_token token, struct hearth_logprobs *logprobs);
+                               hearth_token token, struct hearth_sample_logprobs *logprobs);
 
 /* ---- clock and faults ---- */
 

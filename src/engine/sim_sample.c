@@ -266,14 +266,14 @@ static hearth_token choose(const struct sim_sampler *sampler, sim_state state, c
 
 /* Log-probabilities from the logits as drawn; whatever was not drawn shares one part in a thousand. */
 static void report(const struct sim_sampler *sampler, hearth_token chosen, const struct candidates *drawn,
-                   struct hearth_logprobs *out) {
+                   struct hearth_sample_logprobs *out) {
     int32_t want = sampler->sampling.logprobs;
     double sum = 0.0;
     for (size_t i = 0; i < drawn->n; i++) {
         sum += exp(drawn->v[i].raw - drawn->v[0].raw);
     }
     double log_sum = log(sum * 1.001) + drawn->v[0].raw;
-    *out = (struct hearth_logprobs){.chosen = (float)(drawn->v[drawn->n - 1].raw - 4.0 - log_sum)};
+    *out = (struct hearth_sample_logprobs){.chosen = (float)(drawn->v[drawn->n - 1].raw - 4.0 - log_sum)};
     for (size_t i = 0; i < drawn->n; i++) {
         float logprob = (float)(drawn->v[i].raw - log_sum);
         if (drawn->v[i].token == chosen) {
@@ -311,7 +311,7 @@ static hearth_token choose_allowed(const struct hearth_engine *engine, struct si
 }
 
 hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampler *head, size_t index, unsigned flags,
-                               struct hearth_logprobs *logprobs) {
+                               struct hearth_sample_logprobs *logprobs) {
     struct sim_sampler *sampler = (struct sim_sampler *)head;
     const struct sim *sim = hearth_sim_of(engine);
     HEARTH_ASSERT(index < sim->output_count && sim->output_wanted[index]);
@@ -344,7 +344,7 @@ hearth_token hearth_sim_sample(struct hearth_engine *engine, struct hearth_sampl
 }
 
 void hearth_sim_token_logprobs(struct hearth_engine *engine, struct hearth_sampler *head, size_t index,
-                               hearth_token token, struct hearth_logprobs *logprobs) {
+                               hearth_token token, struct hearth_sample_logprobs *logprobs) {
     struct sim_sampler *sampler = (struct sim_sampler *)head;
     const struct sim *sim = hearth_sim_of(engine);
     HEARTH_ASSERT(index < sim->output_count && sim->output_wanted[index]);

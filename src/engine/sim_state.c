@@ -48,7 +48,7 @@ static size_t page_bytes(const struct sim *sim, int64_t tokens) {
 
 /* Opaque state is a blob of the whole sequence. */
 static size_t snapshot_bytes(const struct sim *sim, int32_t pos) {
-    return sim->params.snapshot_bytes + (sim->params.memory_class == HEARTH_MEMORY_OPAQUE ? page_bytes(sim, pos) : 0);
+    return sim->params.snapshot_bytes + (sim->params.memory_class == HEARTH_ENGINE_OPAQUE ? page_bytes(sim, pos) : 0);
 }
 
 /* Completes a blob that was reserved at `blob`: padding, checksum, head. */
@@ -84,7 +84,7 @@ static bool has_rec(const struct sim *sim) {
 }
 
 uint32_t hearth_sim_state_cells(const struct sim *sim, uint32_t tokens) {
-    return sim->params.memory_class == HEARTH_MEMORY_SNAPSHOT ? 0 : tokens;
+    return sim->params.memory_class == HEARTH_ENGINE_SNAPSHOT ? 0 : tokens;
 }
 
 static uint32_t cell_new(struct sim *sim, const struct sim_cell *content) {

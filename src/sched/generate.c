@@ -132,7 +132,7 @@ static bool feed_text(struct hearth_service *service, struct hearth_task *task, 
 
 /* Chooses the next token from the logits of a batch item. */
 static hearth_token choose(struct hearth_service *service, struct hearth_task *task, size_t index,
-                           struct hearth_logprobs *logprobs) {
+                           struct hearth_sample_logprobs *logprobs) {
     struct hearth_engine *engine = service->engine;
     unsigned flags = sample_flags(task);
     hearth_token token = forced_token(service, task);

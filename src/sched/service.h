@@ -41,7 +41,7 @@ enum hearth_event_type {
 
 struct hearth_sampled {
     hearth_token token;
-    struct hearth_logprobs logprobs; /* filled when the request asked for them (sampling.logprobs >= 0) */
+    struct hearth_sample_logprobs logprobs; /* filled when the request asked for them (sampling.logprobs >= 0) */
 };
 
 /* Heap-allocated; owned by the receiver, freed with hearth_event_destroy(). */

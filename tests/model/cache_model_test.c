@@ -158,7 +158,7 @@ static void check_plan(const struct game *g, const struct hearth_plan *plan, con
     if (plan->how == HEARTH_RESUME_STORED && hearth_caps_has_pages(&g->engine->caps)) {
         HEARTH_ASSERT(plan->live_tokens == smaller((int32_t)live, plan->resume)); /* what is live is not imported */
     }
-    if (g->sim.memory_class == HEARTH_MEMORY_PAGES && g->backing == NULL &&
+    if (g->sim.memory_class == HEARTH_ENGINE_PAGES && g->backing == NULL &&
         plan->reason != HEARTH_REASON_COMPUTE_CHEAPER) {
         HEARTH_ASSERT(plan->resume == smaller(plan->matched, limit));
     }
@@ -467,7 +467,7 @@ static void deal(struct game *g) {
     static const uint32_t pages[] = {1, 2, 3, 7, 16, 64, 256, 512}, contexts[] = {48, 200, 512, 1024};
     struct rng *rng = &g->rng;
     hearth_sim_params_default(&g->sim);
-    g->sim.memory_class = (enum hearth_memory_class)rng_below(rng, 4);
+    g->sim.memory_class = (enum hearth_engine_class)rng_below(rng, 4);
     g->sim.ctx_tokens = pick(rng, contexts, 4);
     g->sim.lanes = 1 + rng_below(rng, LANES_MAX);
     g->sim.rewind_tokens = rng_once_in(rng, 2) ? rng_below(rng, 64) : 0;
@@ -543,7 +543,7 @@ static void on_abort(int signal_number) {
                 "in HEARTH_SEED=%llu HEARTH_MODEL_GAME=%llu, step %llu: %s, page %d, ctx %u, %u lanes, "
                 "%s, %s, %s\n",
                 (unsigned long long)seed_now, (unsigned long long)g->number, (unsigned long long)g->step,
-                hearth_memory_class_text(g->sim.memory_class), (int)g->params.page_tokens, g->sim.ctx_tokens,
+                hearth_engine_class_text(g->sim.memory_class), (int)g->params.page_tokens, g->sim.ctx_tokens,
                 g->sim.lanes, g->roomy ? "roomy" : "tight", g->faults ? "faults" : "no faults",
                 g->backing != NULL ? "backing" : "RAM");
     }

@@ -70,7 +70,7 @@ static uint32_t ref_cells(const struct model *m) {
             }
         }
     }
-    return m->params.memory_class == HEARTH_MEMORY_SNAPSHOT ? 0 : count;
+    return m->params.memory_class == HEARTH_ENGINE_SNAPSHOT ? 0 : count;
 }
 
 static void ref_cut(const struct model *m, struct ref_seq *seq, int32_t n) {
@@ -138,7 +138,7 @@ static void op_decode(struct model *m) {
         return;
     }
     bool fits = !too_long &&
-                (!has_pages(m) && m->params.memory_class == HEARTH_MEMORY_SNAPSHOT ? true : ref_cells(m) + n <= CTX);
+                (!has_pages(m) && m->params.memory_class == HEARTH_ENGINE_SNAPSHOT ? true : ref_cells(m) + n <= CTX);
     int fault = rng_once_in(&m->rng, 40) ? 1 + (int)rng_below(&m->rng, 2) : 0;
     hearth_sim_fault(m->engine, HEARTH_SIM_FAULT_DECODE_NO_CELLS, fault == 1, false);
     hearth_sim_fault(m->engine, HEARTH_SIM_FAULT_DECODE, fault == 2, false);
@@ -237,7 +237,7 @@ static void op_export(struct model *m, int s) {
                    : m->engine->ops->snapshot_export(m->engine, s, slot->p1, &slot->blob);
     assert_int_equal(err, fault ? HEARTH_ERR_STATE : HEARTH_OK);
     size_t len = page ? m->params.page_bytes_per_token * (size_t)(slot->p1 - slot->p0) : m->params.snapshot_bytes;
-    if (m->params.memory_class == HEARTH_MEMORY_OPAQUE) {
+    if (m->params.memory_class == HEARTH_ENGINE_OPAQUE) {
         len += m->params.page_bytes_per_token * (size_t)slot->p1;
     }
     assert_int_equal(slot->blob.len, fault ? 0 : len);
@@ -276,7 +276,7 @@ static void snapshot_import(struct model *m, int s, const struct stored *slot) {
     if (!has_pages(m)) {
         ref_cut(m, seq, 0); /* it is replaced */
     }
-    bool fits = m->params.memory_class != HEARTH_MEMORY_OPAQUE || ref_cells(m) + (uint32_t)slot->p1 <= CTX;
+    bool fits = m->params.memory_class != HEARTH_ENGINE_OPAQUE || ref_cells(m) + (uint32_t)slot->p1 <= CTX;
     bool fault = rng_once_in(&m->rng, 20);
     hearth_sim_fault(m->engine, HEARTH_SIM_FAULT_SNAPSHOT_IMPORT, fault, false);
     int err = m->engine->ops->snapshot_import(m->engine, s, slot->p1, slot->blob.data, slot->blob.len);
@@ -340,7 +340,7 @@ static void step(struct model *m) {
     check(m);
 }
 
-static void run(enum hearth_memory_class memory_class, uint32_t rewind_tokens, uint64_t ops, uint64_t seed) {
+static void run(enum hearth_engine_class memory_class, uint32_t rewind_tokens, uint64_t ops, uint64_t seed) {
     struct model m = {.rng = {seed + (uint64_t)memory_class * 7 + rewind_tokens}};
     hearth_sim_params_default(&m.params);
     m.params.memory_class = memory_class;
@@ -364,7 +364,7 @@ static void run(enum hearth_memory_class memory_class, uint32_t rewind_tokens, u
         step(&m);
     }
     assert_true(m.faults > 0 && m.imports > ops / 200);
-    assert_true(memory_class == HEARTH_MEMORY_SNAPSHOT || m.refused > 0);
+    assert_true(memory_class == HEARTH_ENGINE_SNAPSHOT || m.refused > 0);
     for (int i = 0; i < STORED; i++) {
         hearth_buf_finish(&m.stored[i].blob);
     }
@@ -376,23 +376,23 @@ static uint64_t seed, ops;
 
 static void pages(void **state) {
     (void)state;
-    run(HEARTH_MEMORY_PAGES, 0, ops, seed);
+    run(HEARTH_ENGINE_PAGES, 0, ops, seed);
 }
 
 static void pages_and_snapshot(void **state) {
     (void)state;
-    run(HEARTH_MEMORY_PAGES_SNAPSHOT, 0, ops, seed);
-    run(HEARTH_MEMORY_PAGES_SNAPSHOT, 7, ops, seed);
+    run(HEARTH_ENGINE_PAGES_SNAPSHOT, 0, ops, seed);
+    run(HEARTH_ENGINE_PAGES_SNAPSHOT, 7, ops, seed);
 }
 
 static void snapshot(void **state) {
     (void)state;
-    run(HEARTH_MEMORY_SNAPSHOT, 0, ops, seed);
+    run(HEARTH_ENGINE_SNAPSHOT, 0, ops, seed);
 }
 
 static void opaque(void **state) {
     (void)state;
-    run(HEARTH_MEMORY_OPAQUE, 0, ops, seed);
+    run(HEARTH_ENGINE_OPAQUE, 0, ops, seed);
 }
 
 int main(void) {

@@ -98,7 +98,7 @@ static void deliver(void *user, struct hearth_event *event) {
     hearth_event_destroy(event);
 }
 
-static void open_arena(struct arena *arena, uint32_t ctx_tokens, uint32_t lanes, enum hearth_memory_class class_of,
+static void open_arena(struct arena *arena, uint32_t ctx_tokens, uint32_t lanes, enum hearth_engine_class class_of,
                        uint32_t page_tokens) {
     struct hearth_sim_params sim;
     struct hearth_service_params params;
@@ -107,7 +107,7 @@ static void open_arena(struct arena *arena, uint32_t ctx_tokens, uint32_t lanes,
     hearth_service_params_default(&params);
     sim.ctx_tokens = ctx_tokens;
     sim.lanes = lanes;
-    sim.spare_seqs = 1;
+    sim.parked_seqs = 1;
     sim.memory_class = class_of;
     params.page_tokens = page_tokens;
     HEARTH_ASSERT(hearth_sim_create(&sim, &arena->engine, NULL) == 0);
@@ -174,7 +174,7 @@ static void check(bool ok, const char *what, double got, double low, double high
 
 static void tenants_share_by_weight(uint32_t lanes, size_t prompt_tokens, int32_t max_tokens) {
     struct arena arena;
-    open_arena(&arena, 16384, lanes, HEARTH_MEMORY_PAGES, 256);
+    open_arena(&arena, 16384, lanes, HEARTH_ENGINE_PAGES, 256);
     for (int i = 0; i < 12; i++) {
         (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 1 + (uint64_t)(i % 2), i % 2 ? 3 : 1, prompt_tokens,
                          max_tokens);
@@ -192,7 +192,7 @@ static void tenants_share_by_weight(uint32_t lanes, size_t prompt_tokens, int32_
 /* A tenant who comes after a long time has saved nothing up, and owes nothing. */
 static void sleeping_saves_nothing(void) {
     struct arena arena;
-    open_arena(&arena, 16384, 1, HEARTH_MEMORY_PAGES, 256);
+    open_arena(&arena, 16384, 1, HEARTH_ENGINE_PAGES, 256);
     for (int i = 0; i < 4; i++) {
         (void)add_client(&arena, HEARTH_CLASS_INTERACTIVE, 1, 1, 400, 20);
     }
@@ -223,7 +223,7 @@ static double bound_s(int others, uint32_t lanes, double prefill_s) {
     return rank_s + ((double)others / lanes + 1) * turn_s;
 }
 
-static void nobody_starves(uint32_t lanes, size_t prompt_tokens, int32_t max_tokens, enum hearth_memory_class memory) {
+static void nobody_starves(uint32_t lanes, size_t prompt_tokens, int32_t max_tokens, enum hearth_engine_class memory) {
     struct arena arena;
     open_arena(&arena, 16384, lanes, memory, 256);
     for (int i = 0; i < 8; i++) {
@@ -246,7 +246,7 @@ static void nobody_starves(uint32_t lanes, size_t prompt_tokens, int32_t max_tok
 
 /* State that is never there when a request comes back: it has to compute everything again, and gets on all the same,
  * whatever of a better class comes meanwhile. */
-static void who_loses_state_gets_on(enum hearth_memory_class memory, uint32_t page_tokens) {
+static void who_loses_state_gets_on(enum hearth_engine_class memory, uint32_t page_tokens) {
     struct arena arena;
     open_arena(&arena, 16384, 1, memory, page_tokens);
     hearth_sim_fault(arena.engine, HEARTH_SIM_FAULT_PAGE_EXPORT, 1, true);
@@ -261,7 +261,7 @@ static void who_loses_state_gets_on(enum hearth_memory_class memory, uint32_t pa
 
 /* A long conversation, whose stored state needs most cells, among short ones that use the lanes without end: when it
  * has lacked cells for long enough those who run end, and then it is its turn. */
-static void a_long_conversation_gets_its_cells(enum hearth_memory_class memory) {
+static void a_long_conversation_gets_its_cells(enum hearth_engine_class memory) {
     struct arena arena;
     open_arena(&arena, 4096, 6, memory, 256);
     struct client *whale = add_client(&arena, HEARTH_CLASS_INTERACTIVE, 0, 1, 3000, 5);
@@ -279,7 +279,7 @@ static void a_long_conversation_gets_its_cells(enum hearth_memory_class memory) 
 
 /* On one lane: a prompt of 40,000 tokens, and short ones one after another. Short ones wait for a quantum at most, not
  * for 40 s; the long one gets on all the same, and is computed once. */
-static void long_and_short_share_a_lane(enum hearth_memory_class memory) {
+static void long_and_short_share_a_lane(enum hearth_engine_class memory) {
     struct arena arena;
     open_arena(&arena, 65536, 1, memory, 256);
     struct client *whale = add_client(&arena, HEARTH_CLASS_INTERACTIVE, 0, 1, 40000, 10);
@@ -303,15 +303,15 @@ int main(void) {
     tenants_share_by_weight(4, 300, 100);
     tenants_share_by_weight(2, 50, 700);
     sleeping_saves_nothing();
-    nobody_starves(1, 300, 30, HEARTH_MEMORY_PAGES);
-    nobody_starves(2, 300, 2000, HEARTH_MEMORY_PAGES);
-    nobody_starves(2, 3000, 300, HEARTH_MEMORY_PAGES_SNAPSHOT);
-    nobody_starves(4, 1000, 500, HEARTH_MEMORY_PAGES);
+    nobody_starves(1, 300, 30, HEARTH_ENGINE_PAGES);
+    nobody_starves(2, 300, 2000, HEARTH_ENGINE_PAGES);
+    nobody_starves(2, 3000, 300, HEARTH_ENGINE_PAGES_SNAPSHOT);
+    nobody_starves(4, 1000, 500, HEARTH_ENGINE_PAGES);
     for (int memory = 0; memory < 4; memory++) {
-        who_loses_state_gets_on((enum hearth_memory_class)memory, 256);
-        who_loses_state_gets_on((enum hearth_memory_class)memory, 16384);
-        long_and_short_share_a_lane((enum hearth_memory_class)memory);
-        a_long_conversation_gets_its_cells((enum hearth_memory_class)memory);
+        who_loses_state_gets_on((enum hearth_engine_class)memory, 256);
+        who_loses_state_gets_on((enum hearth_engine_class)memory, 16384);
+        long_and_short_share_a_lane((enum hearth_engine_class)memory);
+        a_long_conversation_gets_its_cells((enum hearth_engine_class)memory);
     }
     printf("24 passed, 0 failed\n");
     return 0;

@@ -227,7 +227,7 @@ static void stop(struct server *server, const struct hearth_sim_params *sim,
     hearth_service_stats(server->service, &stats);
     printf("  %s, page %u, ctx %u, %u lanes, cache %zu: reused live %llu ram %llu disk %llu computed %llu, "
            "evicted %llu/%llu, preempted %llu, yielded %llu, late %llu, restore failures %llu\n",
-           hearth_memory_class_text(sim->memory_class), params->page_tokens, sim->ctx_tokens, sim->lanes,
+           hearth_engine_class_text(sim->memory_class), params->page_tokens, sim->ctx_tokens, sim->lanes,
            params->cache_bytes, (unsigned long long)stats.prompt_reused_live_tokens,
            (unsigned long long)stats.prompt_reused_ram_tokens, (unsigned long long)stats.prompt_reused_disk_tokens,
            (unsigned long long)stats.prompt_computed_tokens, (unsigned long long)stats.evicted_pages,
@@ -329,10 +329,10 @@ int main(void) {
             for (int variant = 0; variant < 6; variant++) {
                 struct hearth_sim_params sim;
                 hearth_sim_params_default(&sim);
-                sim.memory_class = (enum hearth_memory_class)memory_class;
+                sim.memory_class = (enum hearth_engine_class)memory_class;
                 sim.ctx_tokens = contexts[rnd(3)];
                 sim.lanes = lanes[rnd(3)];
-                sim.spare_seqs = rnd(2);
+                sim.parked_seqs = rnd(2);
                 sim.ubatch_tokens = 16u << rnd(4);
                 sim.rewind_tokens = rnd(2) ? rnd(64) : 0;
                 sim.snapshot_bytes = 256;

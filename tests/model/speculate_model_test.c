@@ -138,7 +138,7 @@ struct pair {
     bool faults;
 };
 
-static void open_pair(struct pair *pair, enum hearth_memory_class memory_class) {
+static void open_pair(struct pair *pair, enum hearth_engine_class memory_class) {
     struct hearth_sim_params sim;
     struct hearth_service_params params;
     struct hearth_errmsg msg;
@@ -150,7 +150,7 @@ static void open_pair(struct pair *pair, enum hearth_memory_class memory_class) 
     sim.lanes = 1 + rnd(4);
     sim.reply_tokens = 100;
     sim.ctx_tokens = rnd(2) ? 2048 : 500;
-    sim.rewind_tokens = memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT ? (uint32_t[]){0, 5, 64}[rnd(3)] : 0;
+    sim.rewind_tokens = memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT ? (uint32_t[]){0, 5, 64}[rnd(3)] : 0;
     sim.batch_tokens = rnd(3) ? 512 : 24;
     sim.ubatch_tokens = sim.batch_tokens < 128 ? sim.batch_tokens : 128;
     params.page_tokens = 16;
@@ -200,8 +200,8 @@ static void round_of(struct pair *pair) {
 }
 
 int main(void) {
-    static const enum hearth_memory_class classes[] = {HEARTH_MEMORY_PAGES, HEARTH_MEMORY_PAGES_SNAPSHOT,
-                                                       HEARTH_MEMORY_SNAPSHOT, HEARTH_MEMORY_OPAQUE};
+    static const enum hearth_engine_class classes[] = {HEARTH_ENGINE_PAGES, HEARTH_ENGINE_PAGES_SNAPSHOT,
+                                                       HEARTH_ENGINE_SNAPSHOT, HEARTH_ENGINE_OPAQUE};
     const char *seed = getenv("HEARTH_SEED"), *length = getenv("HEARTH_MODEL_ROUNDS");
     int rounds = length ? atoi(length) : 60;
     hearth_log_set_lowest(HEARTH_LOG_ERROR);

@@ -469,7 +469,7 @@ static void remove_database(const char *path) {
     }
 }
 
-static void run(enum hearth_memory_class memory_class, bool thinks, int turns) {
+static void run(enum hearth_engine_class memory_class, bool thinks, int turns) {
     char path[] = "/tmp/hearth-script-XXXXXX";
     int fd = mkstemp(path);
     assert(fd >= 0);
@@ -508,7 +508,7 @@ static void run(enum hearth_memory_class memory_class, bool thinks, int turns) {
     }
     printf("%s%s: %ld tokens computed, %ld had to be: ratio %.4f; %ld sampled tokens kept, %ld edits "
            "noticed, %d restarts\n",
-           hearth_memory_class_text(memory_class), thinks ? ", thinking" : "", totals.computed, totals.ideal,
+           hearth_engine_class_text(memory_class), thinks ? ", thinking" : "", totals.computed, totals.ideal,
            (double)totals.computed / (double)totals.ideal, totals.sampled, totals.edits, restarts);
     CHECK(totals.computed <= totals.ideal && totals.sampled > 0 && totals.edits > 0, NULL);
     for (int i = 0; i < CONVERSATIONS; i++) {
@@ -522,9 +522,9 @@ static void run(enum hearth_memory_class memory_class, bool thinks, int turns) {
 int main(int argc, char **argv) {
     int turns = argc > 1 ? atoi(argv[1]) : 300;
     rng.state = seed_announced(20261121);
-    run(HEARTH_MEMORY_PAGES, false, turns);
-    run(HEARTH_MEMORY_PAGES_SNAPSHOT, false, turns);
-    run(HEARTH_MEMORY_PAGES, true, turns);
-    run(HEARTH_MEMORY_SNAPSHOT, true, turns);
+    run(HEARTH_ENGINE_PAGES, false, turns);
+    run(HEARTH_ENGINE_PAGES_SNAPSHOT, false, turns);
+    run(HEARTH_ENGINE_PAGES, true, turns);
+    run(HEARTH_ENGINE_SNAPSHOT, true, turns);
     return 0;
 }

@@ -171,7 +171,7 @@ static void rewinding_in_a_window(void **state) {
     struct hearth_llama_params params;
     real_params(&params, *state);
     params.lanes = 1;
-    params.spare_seqs = 0;
+    params.parked_seqs = 0;
     params.ubatch_tokens = 128; /* a small window cache: 2 x 512 + 128 cells */
     struct hearth_engine *engine = real_open_with(&params);
     hearth_token *prompt = calloc(LONG + 1, sizeof *prompt);

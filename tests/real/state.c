@@ -136,7 +136,7 @@ static void sizes_are_as_promised(void **state) {
         size_t bytes = w.state.page[0].len, promised = caps->page_bytes_per_token * REAL_PAGE_TOKENS;
         assert_in_range(bytes, promised, promised + promised / 8 + 4096);
     }
-    if (caps->memory_class == HEARTH_MEMORY_PAGES_SNAPSHOT || caps->memory_class == HEARTH_MEMORY_SNAPSHOT) {
+    if (caps->memory_class == HEARTH_ENGINE_PAGES_SNAPSHOT || caps->memory_class == HEARTH_ENGINE_SNAPSHOT) {
         assert_in_range(w.state.snapshot.len, 1, caps->snapshot_bytes + caps->snapshot_bytes / 50);
     }
     walk_finish(&w);
@@ -145,12 +145,12 @@ static void sizes_are_as_promised(void **state) {
 static void classes_are_as_expected(void **state) {
     static const struct {
         const char *name;
-        enum hearth_memory_class memory_class;
-    } expected[] = {{"smollm2", HEARTH_MEMORY_PAGES},
-                    {"gemma3-270m", HEARTH_MEMORY_PAGES_SNAPSHOT},
-                    {"hybrid", HEARTH_MEMORY_PAGES_SNAPSHOT},
-                    {"mamba", HEARTH_MEMORY_SNAPSHOT},
-                    {"opaque", HEARTH_MEMORY_OPAQUE}};
+        enum hearth_engine_class memory_class;
+    } expected[] = {{"smollm2", HEARTH_ENGINE_PAGES},
+                    {"gemma3-270m", HEARTH_ENGINE_PAGES_SNAPSHOT},
+                    {"hybrid", HEARTH_ENGINE_PAGES_SNAPSHOT},
+                    {"mamba", HEARTH_ENGINE_SNAPSHOT},
+                    {"opaque", HEARTH_ENGINE_OPAQUE}};
     struct hearth_engine *engine = real_open(*state);
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         if (strcmp(expected[i].name, *state) == 0) {
@@ -167,7 +167,7 @@ static void forced_opaque_comes_back(void **state) {
     params.force_opaque = true;
     params.threads = 0;
     struct hearth_engine *engine = real_open_with(&params);
-    assert_int_equal(engine->caps.memory_class, HEARTH_MEMORY_OPAQUE);
+    assert_int_equal(engine->caps.memory_class, HEARTH_ENGINE_OPAQUE);
     hearth_token prompt[MIDDLE + 1];
     real_prompt(engine, 2, prompt, MIDDLE + 1);
     real_decode(engine, 0, prompt, 0, MIDDLE);

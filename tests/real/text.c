@@ -206,7 +206,7 @@ static size_t prepare(struct hearth_engine *engine) {
 }
 
 static hearth_token sample_once(struct hearth_engine *engine, size_t index, const struct hearth_sampling *sampling,
-                                struct hearth_logprobs *logprobs) {
+                                struct hearth_sample_logprobs *logprobs) {
     struct hearth_errmsg msg = {""};
     struct hearth_sampler *sampler = engine->ops->sampler_create(engine, sampling, &msg);
     if (sampler == NULL) {
@@ -400,7 +400,7 @@ static void logprobs_are_of_the_model(void **state) {
     const struct hearth_logit_bias bias = {real_best(engine, logits), -3.0f}; /* does not show in log-probabilities */
     s.logit_bias = &bias;
     s.logit_biases = 1;
-    struct hearth_logprobs got;
+    struct hearth_sample_logprobs got;
     hearth_token token = sample_once(engine, index, &s, &got);
     assert_true(fabs((double)logits[token] - max - log(sum) - (double)got.chosen) < 1e-4);
     assert_int_equal(got.n, 5);

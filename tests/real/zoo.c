@@ -173,7 +173,7 @@ static void examine(const char *path, struct result *result) {
         return;
     }
     snprintf(result->memory_class, sizeof result->memory_class, "%s",
-             hearth_memory_class_text(s.engine->caps.memory_class));
+             hearth_engine_class_text(s.engine->caps.memory_class));
     for (uint32_t i = 0; i <= END; i++) {
         s.prompt[i] = (hearth_token)((i * 2654435761u >> 7) % s.engine->caps.vocab_tokens);
     }

@@ -108,7 +108,7 @@ static const struct side {
 enum { SIDES = sizeof sides / sizeof sides[0] };
 
 /* What a side prompt computes beside a main conversation, in a server of its own: the first one that shares so much. */
-static json_int_t compute_side(enum hearth_memory_class memory_class, const char *chat_template, size_t side,
+static json_int_t compute_side(enum hearth_engine_class memory_class, const char *chat_template, size_t side,
                                bool tools) {
     struct stage_options options;
     struct stage stage;
@@ -128,8 +128,8 @@ static void what_stands_in_front_is_found(void **state) {
     (void)state;
     for (size_t t = 0; t < sizeof templates / sizeof templates[0]; t++) {
         for (size_t i = 0; i < SIDES; i++) {
-            const json_int_t new_tokens = compute_side(HEARTH_MEMORY_PAGES, templates[t], i, sides[i].all_tools);
-            for (enum hearth_memory_class each = HEARTH_MEMORY_PAGES_SNAPSHOT; each <= HEARTH_MEMORY_OPAQUE; each++) {
+            const json_int_t new_tokens = compute_side(HEARTH_ENGINE_PAGES, templates[t], i, sides[i].all_tools);
+            for (enum hearth_engine_class each = HEARTH_ENGINE_PAGES_SNAPSHOT; each <= HEARTH_ENGINE_OPAQUE; each++) {
                 const json_int_t computed = compute_side(each, templates[t], i, true);
                 assert_in_range(computed, 1, new_tokens + sides[i].more_tokens);
             }
@@ -138,7 +138,7 @@ static void what_stands_in_front_is_found(void **state) {
 }
 
 /* Agents with heads of their own take turns on one lane; returns what all of it has computed. */
-static json_int_t take_turns(enum hearth_memory_class memory_class, size_t room_snapshots) {
+static json_int_t take_turns(enum hearth_engine_class memory_class, size_t room_snapshots) {
     enum { AGENTS = 2, TURNS = 12 };
     struct stage_options options;
     struct stage stage;
@@ -179,11 +179,11 @@ static json_int_t take_turns(enum hearth_memory_class memory_class, size_t room_
  * what the conversations need stays. */
 static void unused_ones_go_first(void **state) {
     (void)state;
-    const json_int_t all = take_turns(HEARTH_MEMORY_PAGES_SNAPSHOT, 64);
-    assert_true(100 * take_turns(HEARTH_MEMORY_PAGES_SNAPSHOT, 9) <= 105 * all);
+    const json_int_t all = take_turns(HEARTH_ENGINE_PAGES_SNAPSHOT, 64);
+    assert_true(100 * take_turns(HEARTH_ENGINE_PAGES_SNAPSHOT, 9) <= 105 * all);
     /* Few help some, as long as they are those of replies. */
-    assert_true(take_turns(HEARTH_MEMORY_PAGES_SNAPSHOT, 4) < take_turns(HEARTH_MEMORY_PAGES_SNAPSHOT, 2) * 3 / 4);
-    assert_true(take_turns(HEARTH_MEMORY_PAGES_SNAPSHOT, 3) < take_turns(HEARTH_MEMORY_PAGES_SNAPSHOT, 2));
+    assert_true(take_turns(HEARTH_ENGINE_PAGES_SNAPSHOT, 4) < take_turns(HEARTH_ENGINE_PAGES_SNAPSHOT, 2) * 3 / 4);
+    assert_true(take_turns(HEARTH_ENGINE_PAGES_SNAPSHOT, 3) < take_turns(HEARTH_ENGINE_PAGES_SNAPSHOT, 2));
 }
 
 int main(void) {

@@ -97,7 +97,7 @@ static void assert_only_new(json_t *answer, json_int_t before) {
     assert_int_equal(json_num(answer, "hearth.computed"), json_num(answer, "usage.prompt_tokens") - before);
 }
 
-static void open_with(struct stage *stage, enum hearth_memory_class memory_class, const char *chat_template,
+static void open_with(struct stage *stage, enum hearth_engine_class memory_class, const char *chat_template,
                       bool keep_thinking) {
     struct stage_options options;
     stage_options_default(&options);
@@ -108,8 +108,8 @@ static void open_with(struct stage *stage, enum hearth_memory_class memory_class
     stage_open(stage, &options);
 }
 
-static void on_all_classes(void (*test)(enum hearth_memory_class memory_class)) {
-    for (enum hearth_memory_class each = HEARTH_MEMORY_PAGES; each <= HEARTH_MEMORY_OPAQUE; each++) {
+static void on_all_classes(void (*test)(enum hearth_engine_class memory_class)) {
+    for (enum hearth_engine_class each = HEARTH_ENGINE_PAGES; each <= HEARTH_ENGINE_OPAQUE; each++) {
         test(each);
     }
 }
@@ -138,7 +138,7 @@ static const char *const wishes[] = {
 };
 
 /* `first`: how the reply that comes back was asked for. */
-static void vary(enum hearth_memory_class memory_class, const char *chat_template, const char *question,
+static void vary(enum hearth_engine_class memory_class, const char *chat_template, const char *question,
                  const char *first) {
     struct stage stage;
     open_with(&stage, memory_class, chat_template, false);
@@ -155,7 +155,7 @@ static void vary(enum hearth_memory_class memory_class, const char *chat_templat
     stage_close(&stage);
 }
 
-static void vary_all(enum hearth_memory_class memory_class) {
+static void vary_all(enum hearth_engine_class memory_class) {
     vary(memory_class, native, "Think about it.", "");
     vary(memory_class, native, "Tell me.", "");
     vary(memory_class, native, "Look for it.", ",\"tool_choice\":\"required\"");
@@ -169,7 +169,7 @@ static void earlier_replies_are_known(void **state) {
 }
 
 /* A reply that is begun by the client: what it goes on from is known, and so is the whole of it afterwards. */
-static void begin_a_reply(enum hearth_memory_class memory_class) {
+static void begin_a_reply(enum hearth_engine_class memory_class) {
     struct stage stage;
     open_with(&stage, memory_class, switched, false);
     json_t *messages = begin(0, "Think about it.");
@@ -200,7 +200,7 @@ static void a_reply_that_was_begun_is_known(void **state) {
 
 /* What stands behind the argument is computed, for it is another prompt; back under the first one, the reply is there
  * as it was sampled. */
-static void change_an_argument(enum hearth_memory_class memory_class) {
+static void change_an_argument(enum hearth_engine_class memory_class) {
     struct stage stage;
     open_with(&stage, memory_class, native, false);
     json_t *messages = begin(0, "Think about it.");
@@ -227,7 +227,7 @@ static void a_printed_argument_costs_what_it_changes(void **state) {
 static void an_argument_that_nobody_reads_is_no_change(void **state) {
     struct stage stage;
     (void)state;
-    open_with(&stage, HEARTH_MEMORY_PAGES, native, false);
+    open_with(&stage, HEARTH_ENGINE_PAGES, native, false);
     json_t *one = begin(0, "Look for it."), *two = begin(0, "Look for that.");
     json_decref(ask(&stage, one, TOOLS, ",\"reasoning_effort\":\"low\""));
     json_t *edited = ask(&stage, two, TOOLS, ",\"reasoning_effort\":\"high\"");
@@ -240,7 +240,7 @@ static void an_argument_that_nobody_reads_is_no_change(void **state) {
 }
 
 /* The same tools, their members in another order, as a client may write them after a restart of its own. */
-static void turn_around(enum hearth_memory_class memory_class) {
+static void turn_around(enum hearth_engine_class memory_class) {
     static const char turned[] =
         "[{\"function\":{\"parameters\":{\"properties\":{\"in\":{\"type\":\"string\"},\"q\":{\"type\":\"integer\"}},"
         "\"type\":\"object\"},\"description\":\"Looks.\",\"name\":\"look\"},\"type\":\"function\"},"
@@ -269,7 +269,7 @@ static void equal_tools_are_printed_as_before(void **state) {
 }
 
 /* A path that is kept as it was sampled has the tools of its time: not under others. */
-static void change_tools(enum hearth_memory_class memory_class) {
+static void change_tools(enum hearth_engine_class memory_class) {
     struct stage stage;
     open_with(&stage, memory_class, native, true);
     json_t *messages = begin(0, "Think about it.");

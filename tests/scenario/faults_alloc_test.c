@@ -306,7 +306,7 @@ static void open_stages(void) {
     stage_options_default(&options);
     options.sim.ctx_tokens = 8192;
     options.sim.lanes = 1;
-    options.sim.memory_class = HEARTH_MEMORY_PAGES_SNAPSHOT;
+    options.sim.memory_class = HEARTH_ENGINE_PAGES_SNAPSHOT;
     options.service.page_tokens = 32;
     options.service.cache_bytes = 64 * 1024;
     stage_open(&sound, &options);

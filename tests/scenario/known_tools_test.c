@@ -22,7 +22,7 @@ static void shuffle_in(struct talk *talk, const char *name) {
     talk->tools = other;
 }
 
-static void grow(size_t template, enum hearth_memory_class memory_class) {
+static void grow(size_t template, enum hearth_engine_class memory_class) {
     struct talk talk, before;
     open_stage(template, memory_class, searches, sizeof searches / sizeof searches[0]);
     talk_begin(&talk);
@@ -56,13 +56,13 @@ static void grow(size_t template, enum hearth_memory_class memory_class) {
 static void tools_that_come_later_leave_the_head_alone(void **state) {
     (void)state;
     for (size_t i = 0; i < TEMPLATES; i++) {
-        grow(i, HEARTH_MEMORY_PAGES);
-        grow(i, HEARTH_MEMORY_PAGES_SNAPSHOT);
-        grow(i, HEARTH_MEMORY_SNAPSHOT);
+        grow(i, HEARTH_ENGINE_PAGES);
+        grow(i, HEARTH_ENGINE_PAGES_SNAPSHOT);
+        grow(i, HEARTH_ENGINE_SNAPSHOT);
     }
 }
 
-static void shrink(size_t template, enum hearth_memory_class memory_class) {
+static void shrink(size_t template, enum hearth_engine_class memory_class) {
     struct talk talk, compaction;
     open_stage(template, memory_class, searches, sizeof searches / sizeof searches[0]);
     talk_begin(&talk);
@@ -91,7 +91,7 @@ static void shrink(size_t template, enum hearth_memory_class memory_class) {
 /* A call that no prompt has printed yet, read when it may not be made any more. */
 static void call_and_lose(size_t template, bool removed) {
     struct talk talk;
-    open_stage(template, HEARTH_MEMORY_PAGES_SNAPSHOT, searches, sizeof searches / sizeof searches[0]);
+    open_stage(template, HEARTH_ENGINE_PAGES_SNAPSHOT, searches, sizeof searches / sizeof searches[0]);
     talk_begin(&talk);
     json_array_remove(talk.tools, 3); /* nothing is deferred */
     talk_say(&talk, "I want two");
@@ -122,9 +122,9 @@ static void a_call_is_read_when_it_may_not_be_made(void **state) {
 static void without_tools_the_known_ones_stay_described(void **state) {
     (void)state;
     for (size_t i = 0; i < TEMPLATES; i++) {
-        shrink(i, HEARTH_MEMORY_PAGES);
-        shrink(i, HEARTH_MEMORY_PAGES_SNAPSHOT);
-        shrink(i, HEARTH_MEMORY_SNAPSHOT);
+        shrink(i, HEARTH_ENGINE_PAGES);
+        shrink(i, HEARTH_ENGINE_PAGES_SNAPSHOT);
+        shrink(i, HEARTH_ENGINE_SNAPSHOT);
     }
 }
 
@@ -187,10 +187,10 @@ static void responses_without_tools(void) {
 static void other_dialects_keep_them_too(void **state) {
     (void)state;
     for (size_t i = 0; i < TEMPLATES; i++) {
-        open_stage(i, HEARTH_MEMORY_PAGES_SNAPSHOT, searches, sizeof searches / sizeof searches[0]);
+        open_stage(i, HEARTH_ENGINE_PAGES_SNAPSHOT, searches, sizeof searches / sizeof searches[0]);
         chats_without_tools();
         stage_close(&stage);
-        open_stage(i, HEARTH_MEMORY_PAGES_SNAPSHOT, searches, sizeof searches / sizeof searches[0]);
+        open_stage(i, HEARTH_ENGINE_PAGES_SNAPSHOT, searches, sizeof searches / sizeof searches[0]);
         responses_without_tools();
         stage_close(&stage);
     }
@@ -199,7 +199,7 @@ static void other_dialects_keep_them_too(void **state) {
 /* A search finds what the request has as well; items bring others. */
 static void items_bring_tools(void **state) {
     (void)state;
-    open_stage(0, HEARTH_MEMORY_PAGES, NULL, 0);
+    open_stage(0, HEARTH_ENGINE_PAGES, NULL, 0);
     json_t *answer = stage_want(
         &stage, "POST", "/v1/responses",
         "{\"tools\":[" RESPONSES_TOOL "],\"tool_choice\":{\"type\":\"function\",\"name\":\"found\"},\"input\":[" ASKED
@@ -217,7 +217,7 @@ static void what_has_changed_is_printed_as_it_is_sent(void **state) {
     (void)state;
     for (size_t i = 0; i < TEMPLATES; i++) {
         struct talk talk;
-        open_stage(i, HEARTH_MEMORY_PAGES, searches, sizeof searches / sizeof searches[0]);
+        open_stage(i, HEARTH_ENGINE_PAGES, searches, sizeof searches / sizeof searches[0]);
         talk_begin(&talk);
         talk_say(&talk, "I want none of them");
         json_array_append_new(talk.messages, json_pack("{s:s, s:s}", "role", "user", "content", "And now?"));

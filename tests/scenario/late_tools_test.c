@@ -23,7 +23,7 @@ static void add_references(struct talk *talk, const char *const *names, bool sor
                                     "tool_use_id", json_at(call, "id"), "content", references));
 }
 
-static void load_and_call(size_t template, enum hearth_memory_class memory_class) {
+static void load_and_call(size_t template, enum hearth_engine_class memory_class) {
     static const char *const fetch[] = {"WebFetch", NULL}, *const two[] = {"NotebookEdit", "Cron", NULL};
     struct talk talk;
     open_stage(template, memory_class, searches, sizeof searches / sizeof searches[0]);
@@ -55,9 +55,9 @@ static void load_and_call(size_t template, enum hearth_memory_class memory_class
 static void a_load_computes_what_it_brings(void **state) {
     (void)state;
     for (size_t i = 0; i < TEMPLATES; i++) {
-        load_and_call(i, HEARTH_MEMORY_PAGES);
-        load_and_call(i, HEARTH_MEMORY_PAGES_SNAPSHOT);
-        load_and_call(i, HEARTH_MEMORY_SNAPSHOT);
+        load_and_call(i, HEARTH_ENGINE_PAGES);
+        load_and_call(i, HEARTH_ENGINE_PAGES_SNAPSHOT);
+        load_and_call(i, HEARTH_ENGINE_SNAPSHOT);
     }
 }
 
@@ -112,7 +112,7 @@ static void a_forced_call_is_to_what_is_known(void **state) {
         {"[" QUESTION "," LOADED("WebFetch") "]", ANY, NULL},
     };
     (void)state;
-    open_stage(0, HEARTH_MEMORY_PAGES, NULL, 0);
+    open_stage(0, HEARTH_ENGINE_PAGES, NULL, 0);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_t *answer = send(asking(bash_and_deferred(), cases[i].messages, cases[i].choice), 200);
         json_t *content = json_at(answer, "content");
@@ -128,7 +128,7 @@ static void a_forced_call_is_to_what_is_known(void **state) {
 static void what_is_deferred_is_not_printed(void **state) {
     (void)state;
     for (size_t i = 0; i < TEMPLATES; i++) {
-        open_stage(i, HEARTH_MEMORY_PAGES, NULL, 0);
+        open_stage(i, HEARTH_ENGINE_PAGES, NULL, 0);
         json_t *bash = json_pack("[o]", tool("Bash", false));
         json_t *hosted = bash_and_deferred();
         json_array_append_new(hosted, json_pack("{s:s, s:s}", "type", "tool_search_tool_bm25_20251119", "name", "x"));
@@ -160,7 +160,7 @@ static void system_messages_add_and_remove(void **state) {
     (void)state;
     for (size_t i = 0; i < TEMPLATES; i++) {
         struct talk talk;
-        open_stage(i, HEARTH_MEMORY_PAGES_SNAPSHOT, changes, sizeof changes / sizeof changes[0]);
+        open_stage(i, HEARTH_ENGINE_PAGES_SNAPSHOT, changes, sizeof changes / sizeof changes[0]);
         talk_begin(&talk);
         talk_say(&talk, "Hello");
         change(&talk, CHANGE("addition", DEFINED("Late")));
@@ -180,7 +180,7 @@ static void system_messages_add_and_remove(void **state) {
 
 static void a_thread_remembers_its_tools(void **state) {
     (void)state;
-    open_stage(0, HEARTH_MEMORY_PAGES, NULL, 0);
+    open_stage(0, HEARTH_ENGINE_PAGES, NULL, 0);
     json_t *body = asking(
         bash_and_deferred(),
         "[" QUESTION "," CHANGE("addition", DEFINED("Late")) "," CHANGE("removal", REFERENCE("Bash")) "]", ONE("Late"));
@@ -208,7 +208,7 @@ static void bad_changes_are_told(void **state) {
         {CHANGE("change", REFERENCE("x")), "messages.1.content.0: Input tag 'tool_change'"},
     };
     (void)state;
-    open_stage(0, HEARTH_MEMORY_PAGES, NULL, 0);
+    open_stage(0, HEARTH_ENGINE_PAGES, NULL, 0);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char messages[512];
         snprintf(messages, sizeof messages, "[" QUESTION ",%s]", cases[i][0]);

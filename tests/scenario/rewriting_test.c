@@ -50,7 +50,7 @@ enum manner {
 };
 
 /* Questions and answers. */
-static void converse(enum hearth_memory_class memory_class, enum manner manner) {
+static void converse(enum hearth_engine_class memory_class, enum manner manner) {
     char script[4096];
     struct stage_options options;
     struct stage stage;
@@ -97,10 +97,10 @@ static void converse(enum hearth_memory_class memory_class, enum manner manner) 
 }
 
 static void converse_on_all(enum manner manner) {
-    converse(HEARTH_MEMORY_PAGES, manner);
-    converse(HEARTH_MEMORY_PAGES_SNAPSHOT, manner);
-    converse(HEARTH_MEMORY_SNAPSHOT, manner);
-    converse(HEARTH_MEMORY_OPAQUE, manner);
+    converse(HEARTH_ENGINE_PAGES, manner);
+    converse(HEARTH_ENGINE_PAGES_SNAPSHOT, manner);
+    converse(HEARTH_ENGINE_SNAPSHOT, manner);
+    converse(HEARTH_ENGINE_OPAQUE, manner);
 }
 
 static void the_template_wins(void **state) {
@@ -122,7 +122,7 @@ static void a_session_knows_its_tokens(void **state) {
 
 /* Turns whose prompts end in what the next one prints otherwise; `calls`: with calls and their results, or questions
  * and answers that the client has made up. What was computed before that end is there still. */
-static void converse_otherwise(enum hearth_memory_class memory_class, bool calls) {
+static void converse_otherwise(enum hearth_engine_class memory_class, bool calls) {
     struct stage_options options;
     struct stage stage;
     stage_options_default(&options);
@@ -162,10 +162,10 @@ static void converse_otherwise(enum hearth_memory_class memory_class, bool calls
 static void ends_may_change(void **state) {
     (void)state;
     for (int calls = 0; calls < 2; calls++) {
-        converse_otherwise(HEARTH_MEMORY_PAGES, calls);
-        converse_otherwise(HEARTH_MEMORY_PAGES_SNAPSHOT, calls);
-        converse_otherwise(HEARTH_MEMORY_SNAPSHOT, calls);
-        converse_otherwise(HEARTH_MEMORY_OPAQUE, calls);
+        converse_otherwise(HEARTH_ENGINE_PAGES, calls);
+        converse_otherwise(HEARTH_ENGINE_PAGES_SNAPSHOT, calls);
+        converse_otherwise(HEARTH_ENGINE_SNAPSHOT, calls);
+        converse_otherwise(HEARTH_ENGINE_OPAQUE, calls);
     }
 }
 

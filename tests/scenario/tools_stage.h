@@ -46,7 +46,7 @@ struct answer {
     const char *last, *reply;
 };
 
-static void open_stage(size_t template, enum hearth_memory_class memory_class, const struct answer *answers,
+static void open_stage(size_t template, enum hearth_engine_class memory_class, const struct answer *answers,
                        size_t count) {
     struct stage_options options;
     struct hearth_buf script = {0};

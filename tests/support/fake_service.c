@@ -108,7 +108,7 @@ static struct hearth_event *make_text(const struct flight *flight) {
     event->sampled[0].token = 256; /* " the" in sim's vocabulary */
     if (flight->logprobs) {
         event->sampled[0].logprobs =
-            (struct hearth_logprobs){.chosen = -0.5f, .n = 2, .token = {256, 257}, .logprob = {-0.5f, -1.5f}};
+            (struct hearth_sample_logprobs){.chosen = -0.5f, .n = 2, .token = {256, 257}, .logprob = {-0.5f, -1.5f}};
     }
     return event;
 }

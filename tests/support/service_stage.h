@@ -28,7 +28,7 @@ struct stage {
 struct reply {
     struct hearth_tokens tokens;
     struct hearth_buf text;
-    struct hearth_logprobs first;
+    struct hearth_sample_logprobs first;
     enum hearth_finish finish;
     struct hearth_receipt receipt;
     int err;
@@ -69,7 +69,7 @@ static inline void deliver(void *user, struct hearth_event *event) {
 }
 
 struct stage_options {
-    enum hearth_memory_class memory_class;
+    enum hearth_engine_class memory_class;
     uint32_t ctx_tokens, lanes, spare, queue;
     double prefill_tokens_per_s, decode_tokens_per_s, import_bytes_per_s; /* 0: the default, as for the sizes */
     size_t cache_bytes, snapshot_bytes;
@@ -90,7 +90,7 @@ static inline void open_stage_with(struct stage *stage, const struct stage_optio
     sim.memory_class = options->memory_class;
     sim.ctx_tokens = options->ctx_tokens;
     sim.lanes = options->lanes > 0 ? options->lanes : sim.lanes;
-    sim.spare_seqs = options->spare;
+    sim.parked_seqs = options->spare;
     sim.snapshot_bytes = options->snapshot_bytes > 0 ? options->snapshot_bytes : sim.snapshot_bytes;
     stage_set(&sim.prefill_tokens_per_s, options->prefill_tokens_per_s);
     stage_set(&sim.decode_tokens_per_s, options->decode_tokens_per_s);
@@ -116,7 +116,7 @@ static inline void open_stage_with(struct stage *stage, const struct stage_optio
     assert_int_equal(hearth_service_create(stage->engine, &params, &stage->service, NULL), HEARTH_OK);
 }
 
-static inline void open_stage(struct stage *stage, enum hearth_memory_class memory_class, uint32_t ctx_tokens) {
+static inline void open_stage(struct stage *stage, enum hearth_engine_class memory_class, uint32_t ctx_tokens) {
     const struct stage_options options = {.memory_class = memory_class, .ctx_tokens = ctx_tokens};
     open_stage_with(stage, &options);
 }

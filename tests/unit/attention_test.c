@@ -1,4 +1,4 @@
-/* Attention in blocks, in tiles, by rows and without an order (patches/llama.cpp/hearth.c), against the sum written out. */
+/* Attention in blocks, in tiles, by rows and without an order (patches/llama.cpp/hearth.c), against the sum itself. */
 #include "support/random.h"
 
 #include <ggml-cpu.h>

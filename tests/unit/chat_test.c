@@ -482,7 +482,7 @@ static void test_prefixes(void **state) {
             struct hearth_chat_request request = {.messages = list.v,
                                                   .message_count = n,
                                                   .tools = tools,
-                                                  .tool_choice = (enum hearth_tool_choice)(n % 3),
+                                                  .tool_choice = (enum hearth_chat_tool_choice)(n % 3),
                                                   .parallel_calls = n % 2 == 0,
                                                   .thinking = true,
                                                   .no_generation_prompt = true};

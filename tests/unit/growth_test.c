@@ -36,7 +36,7 @@ static double count_policy(const struct hearth_policy_item *item, const struct h
 static void open_store(struct store *store) {
     struct hearth_sim_params sim;
     hearth_sim_params_default(&sim);
-    sim.memory_class = HEARTH_MEMORY_PAGES;
+    sim.memory_class = HEARTH_ENGINE_PAGES;
     sim.ctx_tokens = 4 * PAGE * PATH;
     struct hearth_cache_params params = {.page_tokens = PAGE, .budget_bytes = (size_t)8 << 30, .policy = count_policy};
     *store = (struct store){0};

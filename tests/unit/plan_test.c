@@ -13,7 +13,7 @@
 /* Sequences are written as text, one character a token; '*' in front of a live one says that it is busy. */
 struct row {
     const char *name;
-    enum hearth_memory_class memory_class;
+    enum hearth_engine_class memory_class;
     const char *stored[3];
     int32_t snapshots[3]; /* position in stored[0]; 0 = none */
     const char *live[3];
@@ -24,9 +24,9 @@ struct row {
     enum hearth_reason reason;
 };
 
-#define PAGES HEARTH_MEMORY_PAGES
-#define HYBRID HEARTH_MEMORY_PAGES_SNAPSHOT
-#define RECURRENT HEARTH_MEMORY_SNAPSHOT
+#define PAGES HEARTH_ENGINE_PAGES
+#define HYBRID HEARTH_ENGINE_PAGES_SNAPSHOT
+#define RECURRENT HEARTH_ENGINE_SNAPSHOT
 
 static const struct row rows[] = {
     {"nothing known", PAGES, {0}, {0}, {"", ""}, "abcdef", HEARTH_RESUME_FRESH, 0, 0, 0, 0, HEARTH_REASON_COLD},

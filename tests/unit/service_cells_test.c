@@ -8,7 +8,7 @@ static void all_of_a_crowd_are_answered(void **state) {
     for (int memory_class = 0; memory_class < 4; memory_class++) {
         struct stage stage;
         const struct stage_options options = {
-            .memory_class = (enum hearth_memory_class)memory_class, .ctx_tokens = 8192, .lanes = 4};
+            .memory_class = (enum hearth_engine_class)memory_class, .ctx_tokens = 8192, .lanes = 4};
         open_load(&stage, &options);
         struct hearth_tokens prompts[CROWD];
         struct reply replies[CROWD];
@@ -46,8 +46,8 @@ static void all_of_a_crowd_are_answered(void **state) {
  * for every token of the other's. */
 static void two_who_do_not_fit_take_turns_once(void **state) {
     (void)state;
-    static const enum hearth_memory_class classes[] = {HEARTH_MEMORY_PAGES, HEARTH_MEMORY_PAGES_SNAPSHOT,
-                                                       HEARTH_MEMORY_OPAQUE}; /* the fourth needs no cells */
+    static const enum hearth_engine_class classes[] = {HEARTH_ENGINE_PAGES, HEARTH_ENGINE_PAGES_SNAPSHOT,
+                                                       HEARTH_ENGINE_OPAQUE}; /* the fourth needs no cells */
     struct hearth_tokens old = tokens_like(1, 1000), late = tokens_like(2, 1400);
     for (uint32_t i = 0; i < 6; i++) {
         struct stage stage;

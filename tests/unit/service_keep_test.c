@@ -85,7 +85,7 @@ static void interactive_first_then_background_then_warm(void **state) {
 static void bad_classes_and_pins_are_refused(void **state) {
     (void)state;
     struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    open_stage(&stage, HEARTH_ENGINE_PAGES, 8192);
     struct hearth_tokens prompt = tokens_like(0, 20, 0);
     const struct hearth_pin pins[][2] = {
         {{0, 1}, {5, 1}}, {{5, 1}, {5, 1}}, {{6, 1}, {5, 1}}, {{5, 0}, {6, 1}}, {{5, 1}, {21, 1}}};
@@ -116,7 +116,7 @@ static void bad_classes_and_pins_are_refused(void **state) {
 
 /* ---- warm requests ---- */
 
-static void a_warm_request_gives_its_lane_up(enum hearth_memory_class memory_class) {
+static void a_warm_request_gives_its_lane_up(enum hearth_engine_class memory_class) {
     struct stage stage;
     const struct stage_options options = {.memory_class = memory_class, .ctx_tokens = 16384, .lanes = 2};
     open_stage_with(&stage, &options);
@@ -164,7 +164,7 @@ static void a_warm_request_gives_its_lane_up(enum hearth_memory_class memory_cla
 static void warm_requests_yield(void **state) {
     (void)state;
     for (int memory_class = 0; memory_class < 4; memory_class++) {
-        a_warm_request_gives_its_lane_up((enum hearth_memory_class)memory_class);
+        a_warm_request_gives_its_lane_up((enum hearth_engine_class)memory_class);
     }
 }
 
@@ -173,7 +173,7 @@ static void a_prompt_takes_a_warm_lane_over(void **state) {
     (void)state;
     struct stage stage;
     const struct stage_options options = {
-        .memory_class = HEARTH_MEMORY_PAGES_SNAPSHOT, .ctx_tokens = 16384, .lanes = 3};
+        .memory_class = HEARTH_ENGINE_PAGES_SNAPSHOT, .ctx_tokens = 16384, .lanes = 3};
     open_stage_with(&stage, &options);
     struct hearth_tokens talk = tokens_like(0, 50, 0), head = tokens_like(1, 4000, 0), longer = tokens_like(1, 4000, 0);
     assert_true(hearth_tokens_push(&longer, 9));
@@ -219,7 +219,7 @@ static void a_warm_request_reads_ahead(void **state) {
     for (int memory_class = 0; memory_class < 4; memory_class++) {
         struct stage stage;
         const struct stage_options options = {
-            .memory_class = (enum hearth_memory_class)memory_class, .ctx_tokens = 8192, .lanes = 1, .dir = dir};
+            .memory_class = (enum hearth_engine_class)memory_class, .ctx_tokens = 8192, .lanes = 1, .dir = dir};
         struct hearth_tokens prompt = tokens_like(memory_class, 700, 0);
         open_stage_with(&stage, &options);
         struct hearth_request warm = warm_request(&prompt);
@@ -326,7 +326,7 @@ static void a_drain_does_not_wait_for_warm_requests(void **state) {
 /* ---- pins ---- */
 
 /* How many tokens of a prompt are computed that was asked before many others; pinned at 600 for so long, or not (0). */
-static uint32_t computed_after_others(enum hearth_memory_class memory_class, int64_t ttl_us) {
+static uint32_t computed_after_others(enum hearth_engine_class memory_class, int64_t ttl_us) {
     struct stage stage;
     const struct stage_options options = {
         .memory_class = memory_class, .ctx_tokens = 2048, .lanes = 1, .cache_bytes = 400000};
@@ -360,7 +360,7 @@ static uint32_t computed_after_others(enum hearth_memory_class memory_class, int
 static void what_is_pinned_stays(void **state) {
     (void)state;
     for (int memory_class = 0; memory_class < 4; memory_class++) {
-        const enum hearth_memory_class of = (enum hearth_memory_class)memory_class;
+        const enum hearth_engine_class of = (enum hearth_engine_class)memory_class;
         assert_int_equal(computed_after_others(of, (int64_t)3600 * SECOND_US), 50);
         assert_true(computed_after_others(of, 0) > 50);
         assert_true(computed_after_others(of, 1) > 50); /* it has lapsed long ago */
@@ -465,7 +465,7 @@ static int files_in(const char *dir) {
 }
 
 /* Two conversations over one beginning. What one of them alone has goes, in RAM and on disk, then all of it. */
-static void forget_two(enum hearth_memory_class memory_class, bool restart) {
+static void forget_two(enum hearth_engine_class memory_class, bool restart) {
     char dir[] = "/tmp/hearth-keep-XXXXXX";
     assert_non_null(mkdtemp(dir));
     struct stage stage;
@@ -488,7 +488,7 @@ static void forget_two(enum hearth_memory_class memory_class, bool restart) {
         open_stage_with(&stage, &options);
     }
     forget(&stage, &all[0], 0);
-    assert_int_equal(ask(&stage, &prompts[1], 0).computed_tokens <= 1, memory_class == HEARTH_MEMORY_PAGES);
+    assert_int_equal(ask(&stage, &prompts[1], 0).computed_tokens <= 1, memory_class == HEARTH_ENGINE_PAGES);
     struct hearth_receipt receipt = ask(&stage, &prompts[0], 0);
     assert_int_equal(receipt.computed_tokens, 180);
     assert_int_equal(receipt.reused_live_tokens + receipt.reused_ram_tokens + receipt.reused_disk_tokens, 320);
@@ -515,15 +515,15 @@ static void forget_two(enum hearth_memory_class memory_class, bool restart) {
 static void what_is_forgotten_is_gone(void **state) {
     (void)state;
     for (int memory_class = 0; memory_class < 4; memory_class++) {
-        forget_two((enum hearth_memory_class)memory_class, false);
-        forget_two((enum hearth_memory_class)memory_class, true);
+        forget_two((enum hearth_engine_class)memory_class, false);
+        forget_two((enum hearth_engine_class)memory_class, true);
     }
 }
 
 static void what_is_in_use_is_not_forgotten(void **state) {
     (void)state;
     struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    open_stage(&stage, HEARTH_ENGINE_PAGES, 8192);
     struct hearth_tokens prompt = tokens_like(0, 400, 0);
     struct hearth_request request = request_of(&prompt);
     struct gate gate;
@@ -547,7 +547,7 @@ static void what_is_in_use_is_not_forgotten(void **state) {
 static void a_forget_at_the_end_is_answered(void **state) {
     (void)state;
     struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    open_stage(&stage, HEARTH_ENGINE_PAGES, 8192);
     struct hearth_tokens prompt = tokens_like(0, 400, 0);
     struct forgotten forgotten[20] = {{0}};
     for (int i = 0; i < 20; i++) {

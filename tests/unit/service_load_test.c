@@ -7,7 +7,7 @@
 /* A request has one lane, another comes: it ends before the first, nothing is computed twice, and both replies are as
  * they would have been. `first_events`: how far the first has come by then. With a spare sequence nothing is brought
  * back either: what the first has stays where it is. */
-static void second_goes_first_with(uint32_t spare, enum hearth_memory_class memory_class, struct hearth_request *first,
+static void second_goes_first_with(uint32_t spare, enum hearth_engine_class memory_class, struct hearth_request *first,
                                    struct hearth_request *second, int first_events, double decode_tokens_per_s) {
     struct stage stage;
     const struct stage_options options = {.memory_class = memory_class,
@@ -42,7 +42,7 @@ static void second_goes_first_with(uint32_t spare, enum hearth_memory_class memo
     close_stage(&stage);
 }
 
-static void second_goes_first(enum hearth_memory_class memory_class, struct hearth_request *first,
+static void second_goes_first(enum hearth_engine_class memory_class, struct hearth_request *first,
                               struct hearth_request *second, int first_events, double decode_tokens_per_s) {
     for (uint32_t spare = 0; spare < 2; spare++) {
         second_goes_first_with(spare, memory_class, first, second, first_events, decode_tokens_per_s);
@@ -53,7 +53,7 @@ static void a_lane_is_given_to_who_needs_it_more(void **state) {
     (void)state;
     struct hearth_tokens longer = tokens_like(1, 9000), brief = tokens_like(2, 200);
     for (int memory_class = 0; memory_class < 4; memory_class++) {
-        enum hearth_memory_class of = (enum hearth_memory_class)memory_class;
+        enum hearth_engine_class of = (enum hearth_engine_class)memory_class;
         /* A shorter prompt: from the second batch of the long one on, when it is known how fast that goes. */
         struct hearth_request first = request_for(&longer, 5), second = request_for(&brief, 5);
         first.progress = true;
@@ -84,7 +84,7 @@ static void the_spare_place_is_given_on(void **state) {
         struct stage stage;
         bool cancel = memory_class >= 4;
         const struct stage_options options = {
-            .memory_class = (enum hearth_memory_class)(memory_class % 4), .ctx_tokens = 32768, .lanes = 1, .spare = 1};
+            .memory_class = (enum hearth_engine_class)(memory_class % 4), .ctx_tokens = 32768, .lanes = 1, .spare = 1};
         open_load(&stage, &options);
         struct gate gates[2];
         struct hearth_request requests[3];

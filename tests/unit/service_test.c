@@ -8,7 +8,7 @@
 static void a_script_is_said(void **state) {
     (void)state;
     struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    open_stage(&stage, HEARTH_ENGINE_PAGES, 8192);
     struct hearth_tokens prompt = tokens_of(&stage, "hello"), script = tokens_of(&stage, "<call>{\"a\": 1}</call>");
     struct hearth_request request = request_of(&prompt);
     request.script = script.v;
@@ -46,7 +46,7 @@ static void a_script_is_said(void **state) {
 static void printed_tokens_are_seen(void **state) {
     (void)state;
     struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    open_stage(&stage, HEARTH_ENGINE_PAGES, 8192);
     struct hearth_tokens prompt = tokens_of(&stage, "hello"), mark = tokens_of(&stage, "<|im_start|>"),
                          script = tokens_of(&stage, "a<|im_start|>b");
     assert_int_equal(mark.n, 1);
@@ -71,7 +71,7 @@ static void printed_tokens_are_seen(void **state) {
 static void tokens_are_checked(void **state) {
     (void)state;
     struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    open_stage(&stage, HEARTH_ENGINE_PAGES, 8192);
     struct hearth_tokens prompt = tokens_of(&stage, "hello");
     const hearth_token bad[] = {5, (hearth_token)stage.engine->caps.vocab_tokens};
     const hearth_token *const ends[] = {bad};
@@ -102,7 +102,7 @@ static void tokens_are_checked(void **state) {
 static void a_thought_that_is_too_long_is_ended(void **state) {
     (void)state;
     struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES, 8192);
+    open_stage(&stage, HEARTH_ENGINE_PAGES, 8192);
     struct hearth_tokens prompt = tokens_of(&stage, "hello"), start = tokens_of(&stage, "[T]"),
                          end = tokens_of(&stage, "[/T]"), forced = tokens_of(&stage, " enough[/T]"),
                          script = tokens_of(&stage, "[T]a\xC3\xA9rest");
@@ -177,7 +177,7 @@ static void deliver_and_open(void *user, struct hearth_event *event) {
 static void preemption_keeps_everything(void **state) {
     (void)state;
     struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES_SNAPSHOT, 256);
+    open_stage(&stage, HEARTH_ENGINE_PAGES_SNAPSHOT, 256);
     struct hearth_tokens prompts[2] = {{0}, {0}}, script = {0};
     for (int i = 0; i < 100; i++) {
         assert_true(hearth_tokens_push(&prompts[0], 'a') && hearth_tokens_push(&prompts[1], 'b'));
@@ -250,7 +250,7 @@ static void settles_at(struct stage *stage, uint64_t snapshots) {
 static uint32_t computed_after(const int32_t *marks, size_t mark_count, size_t prompt_tokens, size_t fork,
                                uint64_t snapshots) {
     struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES_SNAPSHOT, 8192);
+    open_stage(&stage, HEARTH_ENGINE_PAGES_SNAPSHOT, 8192);
     struct hearth_tokens prompt = {0};
     for (size_t i = 0; i < prompt_tokens; i++) {
         assert_true(hearth_tokens_push(&prompt, (hearth_token)(97 + i * i % 26)));
@@ -317,7 +317,7 @@ static void deliver_and_go_on(void *user, struct hearth_event *event) {
 static void a_replys_end_is_kept_when_the_next_turn_comes_at_once(void **state) {
     (void)state;
     struct stage stage;
-    open_stage(&stage, HEARTH_MEMORY_PAGES_SNAPSHOT, 8192);
+    open_stage(&stage, HEARTH_ENGINE_PAGES_SNAPSHOT, 8192);
     struct hearth_tokens script = tokens_of(&stage, "a reply of some length, so that it is worth a snapshot"),
                          first = {0}, second = {0}, third = {0};
     for (hearth_token i = 0; i < 200; i++) {
@@ -360,7 +360,7 @@ static void a_replys_end_is_kept_when_the_next_turn_comes_at_once(void **state) 
 static uint32_t computed_at_fork(size_t shared) {
     struct stage stage;
     uint32_t computed = 0;
-    open_stage(&stage, HEARTH_MEMORY_PAGES_SNAPSHOT, 8192);
+    open_stage(&stage, HEARTH_ENGINE_PAGES_SNAPSHOT, 8192);
     for (hearth_token k = 0; k < 3; k++) {
         struct hearth_tokens prompt = {0};
         for (size_t i = 0; i < 200; i++) {

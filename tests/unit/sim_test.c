@@ -13,7 +13,7 @@
 
 #include "support/stops.h"
 
-static struct hearth_engine *engine_make(enum hearth_memory_class memory_class, uint64_t seed) {
+static struct hearth_engine *engine_make(enum hearth_engine_class memory_class, uint64_t seed) {
     struct hearth_sim_params params;
     struct hearth_engine *engine;
     hearth_sim_params_default(&params);
@@ -49,7 +49,7 @@ static bool holds(struct hearth_engine *engine, int32_t seq, const char *text) {
 
 static void tokenizer_loses_nothing(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 1);
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES, 1);
     struct rng rng = {seed_announced(1)};
     static const char *const bits[] = {" the",  "{\"",          "\": \"", "<|im_end|>", "<|",
                                        "hello", "\xF0\x9F\x98", "\x80",   "\n"};
@@ -81,7 +81,7 @@ static void tokenizer_loses_nothing(void **state) {
 
 static void specials(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 1);
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES, 1);
     struct hearth_tokens parsed = {0}, plain = {0};
     static const char text[] = "<|im_end|>";
     assert_int_equal(engine->ops->tokenize(engine, text, strlen(text), false, true, &parsed), HEARTH_OK);
@@ -102,7 +102,7 @@ static void specials(void **state) {
 /* Generated text is nearly UTF-8, some characters take two tokens, and it does not always tokenise as it was drawn. */
 static void text_reads_as_text(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 1);
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES, 1);
     struct hearth_tokens all = {0}, again = {0};
     struct hearth_buf text = {0};
     int held_back = 0, ends = 0;
@@ -131,7 +131,7 @@ static void text_reads_as_text(void **state) {
 /* ---- sampling ---- */
 
 static hearth_token sample_once(struct hearth_engine *engine, const struct hearth_sampling *sampling,
-                                struct hearth_logprobs *logprobs) {
+                                struct hearth_sample_logprobs *logprobs) {
     struct hearth_sampler *sampler = engine->ops->sampler_create(engine, sampling, NULL);
     assert_non_null(sampler);
     engine->ops->seq_clear(engine, 0);
@@ -152,14 +152,14 @@ static void sampling_defaults(void **state) {
     assert_true(hearth_sampling_penalises(&s));
     s.penalty_last_tokens = 0; /* looks at nothing */
     assert_false(hearth_sampling_penalises(&s));
-    assert_string_equal(hearth_memory_class_text(HEARTH_MEMORY_PAGES_SNAPSHOT), "pages + snapshot");
+    assert_string_equal(hearth_engine_class_text(HEARTH_ENGINE_PAGES_SNAPSHOT), "pages + snapshot");
 }
 
 static void biases_and_logprobs(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 3);
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES, 3);
     struct hearth_sampling s;
-    struct hearth_logprobs logprobs;
+    struct hearth_sample_logprobs logprobs;
     hearth_sampling_default(&s);
     s.temperature = 0.0f;
     s.logprobs = 5;
@@ -194,7 +194,7 @@ static void biases_and_logprobs(void **state) {
 
 static void temperature_and_seed(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 3);
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES, 3);
     struct hearth_sampling s;
     hearth_sampling_default(&s);
     int different = 0;
@@ -215,7 +215,7 @@ static void temperature_and_seed(void **state) {
 
 static void penalties_and_ends(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 3);
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES, 3);
     struct hearth_sampling s;
     hearth_sampling_default(&s);
     s.temperature = 0.0f;
@@ -252,7 +252,7 @@ static void penalties_and_ends(void **state) {
 
 static void wrong_pages(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 5), *other = engine_make(HEARTH_MEMORY_PAGES, 6);
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES, 5), *other = engine_make(HEARTH_ENGINE_PAGES, 6);
     const struct hearth_engine_ops *ops = engine->ops;
     struct hearth_buf first = {0}, second = {0}, foreign = {0}, stranger = {0};
     assert_int_equal(feed(engine, 0, 0, "abcdefgh"), HEARTH_OK);
@@ -307,8 +307,8 @@ static void wrong_pages(void **state) {
 
 static void wrong_snapshots(void **state) {
     (void)state;
-    static const enum hearth_memory_class classes[] = {HEARTH_MEMORY_PAGES_SNAPSHOT, HEARTH_MEMORY_SNAPSHOT,
-                                                       HEARTH_MEMORY_OPAQUE};
+    static const enum hearth_engine_class classes[] = {HEARTH_ENGINE_PAGES_SNAPSHOT, HEARTH_ENGINE_SNAPSHOT,
+                                                       HEARTH_ENGINE_OPAQUE};
     for (size_t c = 0; c < 3; c++) {
         struct hearth_engine *engine = engine_make(classes[c], 5);
         const struct hearth_engine_ops *ops = engine->ops;
@@ -343,7 +343,7 @@ static void wrong_snapshots(void **state) {
 
 static void misuse(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES_SNAPSHOT, 5);
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES_SNAPSHOT, 5);
     const struct hearth_engine_ops *ops = engine->ops;
     struct hearth_buf out = {0};
     struct hearth_batch_item items[65] = {{0}};
@@ -367,7 +367,7 @@ static void misuse(void **state) {
     assert_int_equal(feed(engine, 1, 0, "x"), HEARTH_OK);
     ops->destroy(engine);
 
-    engine = engine_make(HEARTH_MEMORY_PAGES, 5);
+    engine = engine_make(HEARTH_ENGINE_PAGES, 5);
     assert_int_equal(feed(engine, 0, 0, "abc"), HEARTH_OK);
     assert_stops((void)ops->snapshot_export(engine, 0, 3, &out)); /* it has none */
     struct hearth_sampling s;
@@ -382,7 +382,7 @@ static void misuse(void **state) {
 
 static void shared_cells_count_once(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 5);
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES, 5);
     const struct hearth_engine_ops *ops = engine->ops;
     struct hearth_sim_stats stats;
     assert_int_equal(feed(engine, 0, 0, "abcdefgh"), HEARTH_OK);
@@ -399,7 +399,7 @@ static void shared_cells_count_once(void **state) {
 
 static void clock_adds_costs(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 5); /* 1000 tokens/s prefill, 50 decode */
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES, 5); /* 1000 tokens/s prefill, 50 decode */
     const struct hearth_engine_ops *ops = engine->ops;
     int64_t start = ops->now_us(engine);
     assert_int_equal(feed(engine, 0, 0, "a"), HEARTH_OK);
@@ -417,7 +417,7 @@ static void clock_adds_costs(void **state) {
 
 static void faults_repeat(void **state) {
     (void)state;
-    struct hearth_engine *engine = engine_make(HEARTH_MEMORY_PAGES, 5);
+    struct hearth_engine *engine = engine_make(HEARTH_ENGINE_PAGES, 5);
     int32_t at = 0;
     hearth_sim_fault(engine, HEARTH_SIM_FAULT_DECODE_NO_CELLS, 3, true);
     for (int i = 1; i <= 9; i++) {
@@ -461,11 +461,11 @@ static void creation(void **state) {
 static void selftest_passes(void **state) {
     (void)state;
     for (int c = 0; c < 4; c++) {
-        struct hearth_engine *engine = engine_make((enum hearth_memory_class)c, 1);
+        struct hearth_engine *engine = engine_make((enum hearth_engine_class)c, 1);
         struct hearth_errmsg msg = {""};
         bool ok = hearth_engine_selftest(engine, &msg);
         if (!ok) {
-            fail_msg("%s: %s", hearth_memory_class_text((enum hearth_memory_class)c), msg.text);
+            fail_msg("%s: %s", hearth_engine_class_text((enum hearth_engine_class)c), msg.text);
         }
         assert_true(holds(engine, 0, ""));
         engine->ops->destroy(engine);
