@@ -285,8 +285,12 @@ void hearth_access_log_job(const struct hearth_job *job) {
         report.divergence = &divergence;
     }
     log_report(job, &report, level_of(job, &ending));
-    if (turn && job->api->ring != NULL) {
-        (void)hearth_ring_add(job->api->ring, &report, job->owner, job->api->keep_texts);
-        learn_rates(job->api, &report);
+    if (!turn) {
+        return;
     }
+    if (job->api->ring != NULL) {
+        (void)hearth_ring_add(job->api->ring, &report, job->owner, job->api->keep_texts);
+    }
+    hearth_figures_add(&job->api->figures, &report, class_of(job));
+    learn_rates(job->api, &report);
 }

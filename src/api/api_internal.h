@@ -26,7 +26,7 @@
 
 #include "api/api.h"
 #include "base/memory.h"
-#include "report/report.h"
+#include "report/figures.h"
 #include "session/store.h"
 
 #include <jansson.h>
@@ -102,7 +102,8 @@ struct hearth_api {
     struct hearth_sampling sampling;
     int32_t max_tokens;
     bool metrics, slots;
-    struct hearth_ring *ring;    /* the loop's, as the next three: the last requests; NULL: none are kept */
+    struct hearth_ring *ring; /* the loop's, as the next four: the last requests; NULL: none are kept */
+    struct hearth_figures figures;
     bool keep_texts;             /* with the texts where prompts parted */
     bool has_computed;           /* the model has computed a prompt since it was loaded */
     double prefill_us_per_token; /* usually; 0: not known yet */

@@ -37,6 +37,7 @@ struct hearth_choice {
     struct hearth_receipt receipt;
     uint32_t generated_tokens;
     int64_t generate_us;
+    int64_t token_us; /* when the last token came */
     uint32_t drafted_tokens, accepted_tokens, preemptions;
 };
 

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/health.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,6 +206,15 @@ static bool add_keys(struct hearth_buf *out, struct hearth_api *api, const struc
 
 /* ---- the whole ---- */
 
+static bool add_figures(struct hearth_buf *out, const struct hearth_api *api) {
+    const char *classes[HEARTH_FIGURES_CLASSES];
+    static_assert(HEARTH_FIGURES_CLASSES == HEARTH_CLASS_WARM + 1, "each class has its counters");
+    for (unsigned i = 0; i < HEARTH_FIGURES_CLASSES; i++) {
+        classes[i] = hearth_class_text((enum hearth_class)i);
+    }
+    return hearth_figures_print(&api->figures, api->model_name, classes, out);
+}
+
 /* Everything, with what each key has used. */
 static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
     struct hearth_service_stats stats;
@@ -221,7 +231,7 @@ static bool add_all(struct hearth_buf *text, struct hearth_api *api) {
 #undef X
     ok = ok &&
          add(text, "requests_unauthorized", "counter", "Requests without a valid key", atomic_load(&api->unauthorized));
-    return ok && add_health(text) && add_backing(text, api) && add_groups(text, api, NULL) &&
+    return ok && add_figures(text, api) && add_health(text) && add_backing(text, api) && add_groups(text, api, NULL) &&
            add_keys(text, api, NULL) && add_llamacpp(text, &stats);
 }
 

@@ -103,6 +103,21 @@ static bool collect_logprobs(struct hearth_choice *choice, const struct hearth_e
     return true;
 }
 
+/* Notes when tokens came, for TTFT and the latency between two of them. */
+static void count_tokens(struct hearth_choice *choice, const struct hearth_event *event) {
+    struct hearth_job *job = choice->job;
+    if (event->sampled_count == 0) {
+        return;
+    }
+    const int64_t now_us = hearth_clock_us();
+    job->first_us = job->first_us == 0 ? now_us : job->first_us;
+    if (choice->token_us > 0) {
+        hearth_histogram_add(&job->api->figures.inter_token,
+                             (now_us - choice->token_us) / (int64_t)event->sampled_count);
+    }
+    choice->token_us = now_us;
+}
+
 /* Takes over what an event brings; what the last one says of costs is taken by now (job.c). False: out of memory. */
 static bool take_event(struct hearth_job *job, struct hearth_choice *choice, const struct hearth_event *event) {
     if (event->type == HEARTH_EVENT_DONE) {
@@ -114,9 +129,7 @@ static bool take_event(struct hearth_job *job, struct hearth_choice *choice, con
     } else if (event->type != HEARTH_EVENT_TEXT) {
         choice->receipt = event->receipt;
     }
-    if (event->sampled_count > 0 && job->first_us == 0) {
-        job->first_us = hearth_clock_us();
-    }
+    count_tokens(choice, event);
     bool ok = collect_logprobs(choice, event);
     const bool wanted = job->resolved.format != NULL || job->parsed.generation.return_tokens;
     for (size_t i = 0; ok && wanted && i < event->sampled_count; i++) {
