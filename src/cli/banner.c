@@ -3,7 +3,7 @@
  * keys cannot print one and names the variable it is expected in. */
 #include "cli/banner.h"
 
-#include "cli/version.h"
+#include "console/version.h"
 #include "http/origin.h"
 
 #include <stdio.h>

@@ -5,8 +5,8 @@
 #include "cli/kv.h"
 
 #include "cli/kv_internal.h"
-#include "cli/places.h"
-#include "cli/tool.h"
+#include "console/places.h"
+#include "console/tool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,12 +22,12 @@ enum {
     ALL = 127,
 };
 
-static const struct hearth_tool_command commands[] = {
+static const struct hearth_console_command commands[] = {
     {"ls", "", "conversations: size, age, uses, first words", LS, 0, 0},
     {"stat", "", "totals of each model and of the directory", STAT, 0, 0},
     {"verify", "", "read everything; what is damaged is set aside in bad/", VERIFY, 0, 0},
     {"gc", "", "remove what was unused for longest, and leftovers", GC, 0, 0},
-    {"rm", "CONVERSATION…", "remove conversations; what others share stays", RM, 0, HEARTH_TOOL_MANY},
+    {"rm", "CONVERSATION…", "remove conversations; what others share stays", RM, 0, HEARTH_CONSOLE_MANY},
     {"export", "CONVERSATION FILE", "write a conversation into one file (- for standard output)", EXPORT, 2, 2},
     {"import", "FILE", "take a conversation from such a file (- for standard input)", IMPORT, 1, 1},
 };
@@ -36,21 +36,21 @@ static const struct hearth_tool_command commands[] = {
 static int (*const runs[])(struct kv *kv) = {hearth_kv_ls, hearth_kv_stat,   hearth_kv_verify, hearth_kv_gc,
                                              hearth_kv_rm, hearth_kv_export, hearth_kv_import};
 
-static const struct hearth_tool_option options[] = {
-    {"--kv-dir", "DIR", "the state directory [HEARTH_KV_DIR, or where hearth serve has it]", ALL, HEARTH_TOOL_TEXT,
+static const struct hearth_console_option options[] = {
+    {"--kv-dir", "DIR", "the state directory [HEARTH_KV_DIR, or where hearth serve has it]", ALL, HEARTH_CONSOLE_TEXT,
      offsetof(struct kv_options, dir)},
-    {"--kv-key", "FILE", "the key of encrypted files [HEARTH_KV_KEY]", ALL, HEARTH_TOOL_TEXT,
+    {"--kv-key", "FILE", "the key of encrypted files [HEARTH_KV_KEY]", ALL, HEARTH_CONSOLE_TEXT,
      offsetof(struct kv_options, key_file)},
-    {"--json", "", "output for programs", ALL, HEARTH_TOOL_SWITCH, offsetof(struct kv_options, json)},
+    {"--json", "", "output for programs", ALL, HEARTH_CONSOLE_SWITCH, offsetof(struct kv_options, json)},
     {"--budget", "MiB", "what the directory may take [HEARTH_KV_DISK, or a fifth of what is free or hearth's]",
-     STAT | GC, HEARTH_TOOL_NUMBER, offsetof(struct kv_options, budget_mib)},
-    {"--all", "", "everything in the directory", RM, HEARTH_TOOL_SWITCH, offsetof(struct kv_options, all)},
-    {"--model", "HEX", "everything of one model (ls and stat name them)", RM, HEARTH_TOOL_TEXT,
+     STAT | GC, HEARTH_CONSOLE_NUMBER, offsetof(struct kv_options, budget_mib)},
+    {"--all", "", "everything in the directory", RM, HEARTH_CONSOLE_SWITCH, offsetof(struct kv_options, all)},
+    {"--model", "HEX", "everything of one model (ls and stat name them)", RM, HEARTH_CONSOLE_TEXT,
      offsetof(struct kv_options, model)},
-    {"--yes", "", "do not ask", RM, HEARTH_TOOL_SWITCH, offsetof(struct kv_options, yes)},
+    {"--yes", "", "do not ask", RM, HEARTH_CONSOLE_SWITCH, offsetof(struct kv_options, yes)},
 };
 
-static const struct hearth_tool tool = {
+static const struct hearth_console_tool tool = {
     .name = "kv",
     .about = "the state that hearth keeps on disk. Works while servers use it, and without a model.",
     .commands = commands,
@@ -63,7 +63,7 @@ static const struct hearth_tool tool = {
 static void read_budget(struct kv_options *out) {
     const char *text = getenv("HEARTH_KV_DISK");
     int64_t mib;
-    if (out->budget_mib < 0 && text && hearth_tool_number(text, &mib) && mib > 0) {
+    if (out->budget_mib < 0 && text && hearth_console_number(text, &mib) && mib > 0) {
         out->budget_mib = mib;
     }
 }
@@ -73,7 +73,7 @@ static int open_directory(struct kv *kv, bool make) {
     char *preset = NULL;
     const char *path = kv->options.dir ? kv->options.dir : getenv("HEARTH_KV_DIR");
     if (!path || *path == '\0') {
-        path = preset = hearth_kv_default_dir();
+        path = preset = hearth_place_kv();
     }
     int status = 0;
     if (!path) {
@@ -91,7 +91,7 @@ static int open_directory(struct kv *kv, bool make) {
     return status;
 }
 
-static int run(const struct hearth_tool_command *command, struct kv *kv) {
+static int run(const struct hearth_console_command *command, struct kv *kv) {
     int status = open_directory(kv, command->bit == IMPORT);
     read_budget(&kv->options);
     if (status == 0) {
@@ -108,15 +108,16 @@ static int run(const struct hearth_tool_command *command, struct kv *kv) {
 
 int hearth_kv(int argc, char *const argv[]) {
     struct kv kv = {.options = {.budget_mib = -1}};
-    struct hearth_tool_call call;
+    struct hearth_console_call call;
     hearth_show_as("hearth kv");
-    hearth_tool_parse(&tool, argc, argv, &kv.options, &call);
+    hearth_console_parse(&tool, argc, argv, &kv.options, &call);
     int status = call.status;
     kv.options.args = call.args;
     kv.options.arg_count = call.arg_count;
     if (call.command && call.command->bit == RM &&
         (call.arg_count > 0) + kv.options.all + (kv.options.model != NULL) != 1) {
-        status = hearth_complain(HEARTH_TOOL_USAGE, "rm needs conversations (see hearth kv ls), --model HEX or --all");
+        status =
+            hearth_complain(HEARTH_CONSOLE_USAGE, "rm needs conversations (see hearth kv ls), --model HEX or --all");
     } else if (call.command) {
         hearth_log_set(hearth_show_log, NULL, HEARTH_LOG_INFO);
         status = run(call.command, &kv);

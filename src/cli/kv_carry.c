@@ -11,7 +11,7 @@
  * name, length and checksums have been verified. Items carry the fingerprint of their model, which decides where they
  * go. What is there already is left as it is, so importing twice is importing once. */
 #include "cli/kv_internal.h"
-#include "cli/outfile.h"
+#include "console/outfile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -82,7 +82,7 @@ static bool write_head(struct export *export, const struct kv_conversation *conv
     PUT(head, 40, conversation->leaf->record.name.hi);
     const uint64_t checksum = hearth_checksum(head, HEAD_BYTES - 8);
     PUT(head, HEAD_BYTES - 8, checksum);
-    return hearth_write_all(export->fd, head, sizeof head);
+    return hearth_outfile_write(export->fd, head, sizeof head);
 }
 
 static bool write_section(int fd, const char *type, uint32_t flags, uint64_t bytes) {
@@ -92,7 +92,7 @@ static bool write_section(int fd, const char *type, uint32_t flags, uint64_t byt
     PUT(head, 16, bytes);
     const uint64_t checksum = hearth_checksum(head, SECTION_BYTES - 8);
     PUT(head, SECTION_BYTES - 8, checksum);
-    return hearth_write_all(fd, head, sizeof head);
+    return hearth_outfile_write(fd, head, sizeof head);
 }
 
 /* One file, whole and verified as far as its checksums go. A status. */
@@ -116,7 +116,7 @@ static int export_item(struct export *export, const struct kv_item *item) {
                info->payload_checksum) {
         status = hearth_complain(1, "%s is damaged (hearth kv verify sets it aside)", hex);
     } else if (!write_section(export->fd, "item", FLAG_REQUIRED, head.file_bytes) ||
-               !hearth_write_all(export->fd, bytes.data, (size_t)head.file_bytes)) {
+               !hearth_outfile_write(export->fd, bytes.data, (size_t)head.file_bytes)) {
         status = hearth_complain(1, "cannot write: %s", strerror(errno));
     }
     hearth_buf_finish(&bytes);
@@ -129,7 +129,7 @@ static int export_item(struct export *export, const struct kv_item *item) {
 static int export_all(struct export *export, const struct kv_view *view, const struct kv_conversation *conversation) {
     const char *about = view->models[conversation->model].about;
     if (!write_head(export, conversation) || !write_section(export->fd, "about", 0, strlen(about)) ||
-        !hearth_write_all(export->fd, about, strlen(about))) {
+        !hearth_outfile_write(export->fd, about, strlen(about))) {
         return hearth_complain(1, "cannot write: %s", strerror(errno));
     }
     for (size_t i = 0; i < export->n; i++) {
@@ -301,8 +301,8 @@ static bool publish(struct import *import, const struct hearth_file_id *id, cons
         stop(import, strerror(errno));
         return false;
     }
-    bool ok = hearth_write_all(draft.fd, header->data, header->len) &&
-              hearth_write_all(draft.fd, payload->data, payload->len) && fsync(draft.fd) == 0;
+    bool ok = hearth_outfile_write(draft.fd, header->data, header->len) &&
+              hearth_outfile_write(draft.fd, payload->data, payload->len) && fsync(draft.fd) == 0;
     if (!ok) {
         stop(import, strerror(errno));
     } else {

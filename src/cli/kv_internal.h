@@ -10,7 +10,7 @@
 #define HEARTH_CLI_KV_INTERNAL_H
 
 #include "base/seal.h"
-#include "cli/show.h"
+#include "console/show.h"
 #include "tier/directory.h"
 #include "tier/format.h"
 

@@ -1,12 +1,12 @@
 /* The program: which command, and what it says of itself. Everything else is in serve.c. */
-#include "cli/chat.h"
 #include "cli/keys.h"
 #include "cli/kv.h"
 #include "cli/options.h"
 #include "cli/serve.h"
 #include "cli/sessions.h"
-#include "cli/top.h"
-#include "cli/version.h"
+#include "client/commands.h"
+#include "console/show.h"
+#include "console/version.h"
 #include "engine/llama.h"
 
 #include <stdio.h>
@@ -26,19 +26,13 @@ static const char *const usage =
     "  hearth --version               versions of hearth and llama.cpp\n"
     "  hearth --help                  this text\n";
 
-/* A line of its own on stderr; the exit status of a failure. */
-static int complain(const char *text) {
-    (void)fprintf(stderr, "hearth: %s\n", text);
-    return 1;
-}
-
 static int print_text(bool (*generate)(struct hearth_buf *out)) {
     struct hearth_buf text = {0};
     int status = 0;
     if (!generate(&text)) {
-        status = complain("out of memory");
+        status = hearth_complain(1, "out of memory");
     } else if (fwrite(text.data, 1, text.len, stdout) != text.len || fflush(stdout) != 0) {
-        status = complain("cannot write to standard output");
+        status = hearth_complain(1, "cannot write to standard output");
     }
     hearth_buf_finish(&text);
     return status;
@@ -54,7 +48,7 @@ static int run_serve(int argc, char *const argv[]) {
     struct hearth_errmsg msg = {""};
     int status = 0;
     if (hearth_options_parse(&options, argc, argv, &ask, &msg) != HEARTH_OK) {
-        status = complain(msg.text);
+        status = hearth_complain(1, "%s", msg.text);
     } else if (ask == HEARTH_OPTIONS_HELP) {
         status = print_text(hearth_options_help);
     } else if (ask == HEARTH_OPTIONS_VERSION) {
@@ -86,10 +80,10 @@ int main(int argc, char *argv[]) {
         return hearth_sessions(argc - 2, argv + 2);
     }
     if (strcmp(command, "chat") == 0) {
-        return hearth_chat_run(argc - 2, argv + 2);
+        return hearth_client_chat(argc - 2, argv + 2);
     }
     if (strcmp(command, "top") == 0) {
-        return hearth_top(argc - 2, argv + 2);
+        return hearth_client_top(argc - 2, argv + 2);
     }
     if (strcmp(command, "--version") == 0 || strcmp(command, "version") == 0) {
         return print_version();
@@ -104,9 +98,7 @@ int main(int argc, char *argv[]) {
     if (command[0] == '-') {
         return run_serve(argc - 1, argv + 1);
     }
-    char line[256];
-    const char *near = hearth_nearest(command, commands, sizeof(commands) / sizeof(commands[0]));
-    (void)snprintf(line, sizeof(line), "unknown command '%.100s'%s%s%s (see hearth --help)", command,
-                   near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
-    return complain(line);
+    const char *near = hearth_show_nearest(command, commands, sizeof(commands) / sizeof(commands[0]));
+    return hearth_complain(1, "unknown command '%.100s'%s%s%s (see hearth --help)", command,
+                           near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "");
 }

@@ -82,7 +82,4 @@ bool hearth_options_help(struct hearth_buf *out);
 bool hearth_options_markdown(struct hearth_buf *out);
 bool hearth_options_llama_markdown(struct hearth_buf *out);
 
-/* The word of a list that is nearest to `word`, or NULL when none is near. For "did you mean". */
-const char *hearth_nearest(const char *word, const char *const *list, size_t n);
-
 #endif

@@ -3,6 +3,7 @@
 #include "cli/options_internal.h"
 
 #include "base/assert.h"
+#include "console/show.h"
 
 #include <ctype.h>
 #include <stddef.h>
@@ -117,50 +118,6 @@ void hearth_option_env_name(const struct hearth_option_row *row, char out[HEARTH
     }
 }
 
-/* ---- what is near ---- */
-
-static size_t least_of_3(size_t a, size_t b, size_t c) {
-    const size_t ab = a < b ? a : b;
-    return ab < c ? ab : c;
-}
-
-/* Edits (insert, delete, replace a byte, exchange two neighbours) between two words of at most 63 bytes. */
-static size_t edits(const char *a, const char *b) {
-    const size_t na = strlen(a), nb = strlen(b);
-    size_t lines[3][64]; /* of i - 2, i - 1 and i, in turn */
-    if (na > 63 || nb > 63) {
-        return 64;
-    }
-    for (size_t j = 0; j <= nb; j++) {
-        lines[0][j] = j;
-    }
-    for (size_t i = 1; i <= na; i++) {
-        const size_t *above = lines[(i - 1) % 3], *two_above = lines[(i + 1) % 3];
-        size_t *line = lines[i % 3];
-        line[0] = i;
-        for (size_t j = 1; j <= nb; j++) {
-            line[j] = least_of_3(above[j] + 1, line[j - 1] + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && two_above[j - 2] + 1 < line[j]) {
-                line[j] = two_above[j - 2] + 1;
-            }
-        }
-    }
-    return lines[na % 3][nb];
-}
-
-const char *hearth_nearest(const char *word, const char *const *list, size_t n) {
-    const char *best = NULL;
-    size_t best_edits = strlen(word) / 3 + 2; /* farther away than this is no misspelling */
-    for (size_t i = 0; i < n; i++) {
-        const size_t d = edits(word, list[i]);
-        if (d < best_edits) {
-            best_edits = d;
-            best = list[i];
-        }
-    }
-    return best;
-}
-
 const char *hearth_option_nearest(const char *word) {
     const char *names[sizeof(hearth_option_rows) / sizeof(hearth_option_rows[0])];
     size_t n = 0;
@@ -169,5 +126,5 @@ const char *hearth_option_nearest(const char *word) {
             names[n++] = hearth_option_rows[i].long_name;
         }
     }
-    return hearth_nearest(word, names, n);
+    return hearth_show_nearest(word, names, n);
 }

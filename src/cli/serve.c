@@ -22,7 +22,7 @@
 #include "cli/serve_engine.h"
 #include "cli/serve_live.h"
 #include "cli/serve_paths.h"
-#include "cli/version.h"
+#include "console/version.h"
 #include "engine/llama.h"
 #include "http/server.h"
 #include "sched/service.h"

@@ -5,7 +5,7 @@
 #include "cli/serve_disk.h"
 
 #include "base/health.h"
-#include "cli/places.h"
+#include "console/places.h"
 #include "tier/directory.h"
 #include "tier/disk.h"
 
@@ -33,7 +33,7 @@ int hearth_serve_disk_prepare(const struct hearth_options *options, struct heart
     if (options->kv_disk == 0 || options->cache_ram == 0 || (options->kv_dir && strcmp(options->kv_dir, "none") == 0)) {
         return HEARTH_OK;
     }
-    disk->dir = options->kv_dir ? strdup(options->kv_dir) : hearth_kv_default_dir();
+    disk->dir = options->kv_dir ? strdup(options->kv_dir) : hearth_place_kv();
     if (!disk->dir) {
         return options->kv_dir ? hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory")
                                : give_up(options, "this user has no home", msg);

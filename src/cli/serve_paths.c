@@ -6,7 +6,7 @@
 
 #include "base/health.h"
 #include "cli/options_internal.h"
-#include "cli/places.h"
+#include "console/places.h"
 #include "tier/directory.h"
 
 #include <errno.h>
@@ -74,7 +74,7 @@ int hearth_serve_paths_sessions(const struct hearth_options *options, char **out
     if (options->session_db && strcmp(options->session_db, "none") == 0) {
         return HEARTH_OK;
     }
-    char *path = options->session_db ? strdup(options->session_db) : hearth_session_db_default();
+    char *path = options->session_db ? strdup(options->session_db) : hearth_place_sessions();
     if (path && make_parent(path)) {
         *out = path;
         return HEARTH_OK;

@@ -8,9 +8,9 @@
 #include "cli/sessions.h"
 
 #include "cli/options.h"
-#include "cli/places.h"
+#include "console/places.h"
 #include "cli/sessions_internal.h"
-#include "cli/tool.h"
+#include "console/tool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,16 +32,16 @@ enum {
     ALL = 511,
 };
 
-static const struct hearth_tool_command commands[] = {
+static const struct hearth_console_command commands[] = {
     {"ls", "", "sessions: turns, tokens, age, what was asked last", LS, 0, 0},
     {"show", "NAME", "the conversation as text", SHOW, 1, 1},
     {"fork", "NAME NEW", "a new session that stands where NAME stands; nothing is copied", FORK, 2, 2},
     {"export", "NAME [FILE]", "write a session as JSON into a file (without one or with -: standard output)", EXPORT, 1,
      2},
     {"import", "FILE", "make a session from such a file (- for standard input)", IMPORT, 1, 1},
-    {"rm", "NAME…", "remove sessions; turns that others go on from stay", RM, 1, HEARTH_TOOL_MANY},
+    {"rm", "NAME…", "remove sessions; turns that others go on from stay", RM, 1, HEARTH_CONSOLE_MANY},
     {"restore", "[NAME…]", "keep sessions that were not used for too long (--all: all of them)", RESTORE, 0,
-     HEARTH_TOOL_MANY},
+     HEARTH_CONSOLE_MANY},
     {"backup", "FILE", "write a copy of the database, also while servers use it", BACKUP, 1, 1},
     {"recover", "[FILE]", "save what can be read of a damaged database into another one (--to)", RECOVER, 0, 1},
 };
@@ -51,27 +51,27 @@ static int (*const runs[])(struct sessions *sessions) = {
     hearth_sessions_ls, hearth_sessions_show,    hearth_sessions_fork,   hearth_sessions_export, hearth_sessions_import,
     hearth_sessions_rm, hearth_sessions_restore, hearth_sessions_backup, hearth_sessions_recover};
 
-static const struct hearth_tool_option options[] = {
-    {"--db", "FILE", "the database [HEARTH_SESSION_DB, or where hearth serve has it]", ALL, HEARTH_TOOL_TEXT,
+static const struct hearth_console_option options[] = {
+    {"--db", "FILE", "the database [HEARTH_SESSION_DB, or where hearth serve has it]", ALL, HEARTH_CONSOLE_TEXT,
      offsetof(struct sessions_options, db)},
-    {"--key", "FILE", "the key of an encrypted database, the server's --kv-key [HEARTH_KV_KEY]", ALL, HEARTH_TOOL_TEXT,
-     offsetof(struct sessions_options, key_file)},
-    {"--owner", "HEX", "only sessions of this owner (ls names them, where there are several)", ALL, HEARTH_TOOL_TEXT,
+    {"--key", "FILE", "the key of an encrypted database, the server's --kv-key [HEARTH_KV_KEY]", ALL,
+     HEARTH_CONSOLE_TEXT, offsetof(struct sessions_options, key_file)},
+    {"--owner", "HEX", "only sessions of this owner (ls names them, where there are several)", ALL, HEARTH_CONSOLE_TEXT,
      offsetof(struct sessions_options, owner)},
-    {"--json", "", "output for programs", LS | SHOW | FORK | IMPORT | RM | RESTORE | RECOVER, HEARTH_TOOL_SWITCH,
+    {"--json", "", "output for programs", LS | SHOW | FORK | IMPORT | RM | RESTORE | RECOVER, HEARTH_CONSOLE_SWITCH,
      offsetof(struct sessions_options, json)},
-    {"--as", "NAME", "the session's name, instead of the one in the file", IMPORT, HEARTH_TOOL_TEXT,
+    {"--as", "NAME", "the session's name, instead of the one in the file", IMPORT, HEARTH_CONSOLE_TEXT,
      offsetof(struct sessions_options, as)},
-    {"--yes", "", "do not ask", RM, HEARTH_TOOL_SWITCH, offsetof(struct sessions_options, yes)},
-    {"--expired", "", "those that were not used for too long, and go soon", LS, HEARTH_TOOL_SWITCH,
+    {"--yes", "", "do not ask", RM, HEARTH_CONSOLE_SWITCH, offsetof(struct sessions_options, yes)},
+    {"--expired", "", "those that were not used for too long, and go soon", LS, HEARTH_CONSOLE_SWITCH,
      offsetof(struct sessions_options, expired)},
-    {"--all", "", "all that were not used for too long, responses too", RESTORE, HEARTH_TOOL_SWITCH,
+    {"--all", "", "all that were not used for too long, responses too", RESTORE, HEARTH_CONSOLE_SWITCH,
      offsetof(struct sessions_options, all)},
-    {"--to", "FILE", "the new database, which must not be there", RECOVER, HEARTH_TOOL_TEXT,
+    {"--to", "FILE", "the new database, which must not be there", RECOVER, HEARTH_CONSOLE_TEXT,
      offsetof(struct sessions_options, to)},
 };
 
-static const struct hearth_tool tool = {
+static const struct hearth_console_tool tool = {
     .name = "sessions",
     .about = "the conversations that live in the server's database. Works while servers use it, and without a model.",
     .commands = commands,
@@ -93,7 +93,7 @@ static int check_file(const char *path, bool make) {
                : hearth_complain(1, "%s: %s", path, strerror(errno));
 }
 
-static int open_store(struct sessions *sessions, const struct hearth_tool_command *command) {
+static int open_store(struct sessions *sessions, const struct hearth_console_command *command) {
     struct hearth_errmsg msg = {""};
     const bool make = command->bit == IMPORT;
     const char *path = sessions->options.db ? sessions->options.db : getenv("HEARTH_SESSION_DB");
@@ -101,7 +101,7 @@ static int open_store(struct sessions *sessions, const struct hearth_tool_comman
         path = sessions->args[0];
     }
     const char *key = sessions->options.key_file ? sessions->options.key_file : getenv("HEARTH_KV_KEY");
-    sessions->path = path && *path ? strdup(path) : hearth_session_db_default();
+    sessions->path = path && *path ? strdup(path) : hearth_place_sessions();
     if (!sessions->path) {
         return hearth_complain(1, "this user has no home: name the database with --db");
     }
@@ -256,7 +256,7 @@ static int not_found(const char *name, const struct hearth_session *list, size_t
     for (size_t i = 0; names && i < count; i++) {
         names[i] = list[i].name;
     }
-    const char *near = names ? hearth_nearest(name, names, count) : NULL;
+    const char *near = names ? hearth_show_nearest(name, names, count) : NULL;
     const int status =
         hearth_complain(1, "there is no session %s%s%s%s (see hearth sessions ls)", hearth_sessions_name(name).text,
                         near ? ", did you mean " : "", near ? hearth_sessions_name(near).text : "", near ? "?" : "");
@@ -305,19 +305,20 @@ bool hearth_sessions_line(struct sessions *sessions, const struct hearth_session
 
 /* ---- running ---- */
 
-static int check_options(const struct sessions_options *chosen, const struct hearth_tool_command *command) {
+static int check_options(const struct sessions_options *chosen, const struct hearth_console_command *command) {
     const char *owner = chosen->owner;
     struct hearth_digest digest;
     if (owner && (strspn(owner, "0123456789abcdef") != strlen(owner) || strlen(owner) > 32)) {
-        return hearth_complain(HEARTH_TOOL_USAGE, "--owner needs up to 32 lower-case hex digits, not '%.60s'", owner);
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "--owner needs up to 32 lower-case hex digits, not '%.60s'",
+                               owner);
     }
     if (owner && command->bit == IMPORT && !hearth_sessions_read_digest(owner, &digest)) {
-        return hearth_complain(HEARTH_TOOL_USAGE, "import needs all 32 digits of --owner");
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "import needs all 32 digits of --owner");
     }
     return 0;
 }
 
-static int run(const struct hearth_tool_command *command, struct sessions *sessions) {
+static int run(const struct hearth_console_command *command, struct sessions *sessions) {
     int status = check_options(&sessions->options, command);
     if (status == 0) {
         status = open_store(sessions, command);
@@ -336,9 +337,9 @@ static int run(const struct hearth_tool_command *command, struct sessions *sessi
 
 int hearth_sessions(int argc, char *const argv[]) {
     struct sessions sessions = {0};
-    struct hearth_tool_call call;
+    struct hearth_console_call call;
     hearth_show_as("hearth sessions");
-    hearth_tool_parse(&tool, argc, argv, &sessions.options, &call);
+    hearth_console_parse(&tool, argc, argv, &sessions.options, &call);
     int status = call.status;
     sessions.args = call.args;
     sessions.arg_count = call.arg_count;

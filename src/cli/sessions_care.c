@@ -1,6 +1,6 @@
 /* `hearth sessions fork`, `rm` and `restore`. */
 #include "cli/sessions_internal.h"
-#include "cli/tool.h"
+#include "console/tool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -95,7 +95,7 @@ int hearth_sessions_restore(struct sessions *sessions) {
     const struct hearth_digest nobody = {0, 0};
     int count = 0, status = 0;
     if ((sessions->arg_count == 0) != sessions->options.all) {
-        return hearth_complain(HEARTH_TOOL_USAGE, "restore needs the names of sessions, or --all");
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "restore needs the names of sessions, or --all");
     }
     if (sessions->options.all) {
         count = hearth_session_restore(sessions->store, nobody, NULL);

@@ -9,7 +9,7 @@
  * Import believes nothing. Turns get new ids, and whatever names them within the bodies is changed with them; what was
  * still running has failed. It is a new session, whole or not at all: what was put is deleted when something goes
  * wrong. */
-#include "cli/outfile.h"
+#include "console/outfile.h"
 #include "cli/sessions_internal.h"
 
 #include <errno.h>
@@ -127,7 +127,7 @@ static int export_to(struct export *export, const char *path) {
     struct hearth_outfile file;
     int status = 1;
     if (export_text(export, &text) && hearth_outfile_open(path, &file) == 0) {
-        status = hearth_write_all(file.fd, text.data, text.len)
+        status = hearth_outfile_write(file.fd, text.data, text.len)
                      ? 0
                      : hearth_complain(1, "cannot write %s: %s", path, strerror(errno));
         status = hearth_outfile_close(&file, status);

@@ -9,7 +9,7 @@
 #ifndef HEARTH_CLI_SESSIONS_INTERNAL_H
 #define HEARTH_CLI_SESSIONS_INTERNAL_H
 
-#include "cli/show.h"
+#include "console/show.h"
 #include "session/store.h"
 
 struct sessions_options {

@@ -1,5 +1,5 @@
 /* `hearth sessions ls` and `show`. The JSON objects are described in docs/sessions.md. */
-#include "cli/items.h"
+#include "console/show_items.h"
 #include "cli/sessions_internal.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 static char *words_of(const struct hearth_turn *turn) {
     json_t *body = hearth_sessions_json(&turn->body);
-    char *text = hearth_items_last_text(json_object_get(body, "input"), "user");
+    char *text = hearth_show_last_text(json_object_get(body, "input"), "user");
     json_decref(body);
     return text;
 }
@@ -145,11 +145,11 @@ static int show_json(const struct hearth_session *session, const struct hearth_l
 }
 
 /* The system text and the tools that hold now. */
-static void print_config(struct hearth_items_print *print, const struct hearth_turn *last) {
+static void print_config(struct hearth_show_items *print, const struct hearth_turn *last) {
     json_t *config = hearth_sessions_json(&last->config);
     const json_t *tools = json_object_get(config, "tools"), *tool;
     size_t i;
-    hearth_items_print(print, json_object_get(config, "system"));
+    hearth_show_items(print, json_object_get(config, "system"));
     if (json_array_size(tools) > 0) {
         (void)fputs("tools\n ", stdout);
         json_array_foreach(tools, i, tool) {
@@ -164,7 +164,7 @@ static void print_config(struct hearth_items_print *print, const struct hearth_t
 }
 
 static void show_text(const struct hearth_session *session, const struct hearth_line *line) {
-    struct hearth_items_print print = {.out = stdout};
+    struct hearth_show_items print = {.out = stdout};
     (void)hearth_show_text(stdout, session->name, 1000);
     (void)printf(": %s %s", hearth_show_count(session->turns).text, hearth_plural(session->turns, "turn", "turns"));
     if (session->tokens > 0) {
@@ -178,13 +178,13 @@ static void show_text(const struct hearth_session *session, const struct hearth_
         const struct hearth_turn *turn = &line->turns[i];
         json_t *items = json_array();
         append_items(items, turn);
-        hearth_items_print(&print, items);
+        hearth_show_items(&print, items);
         if (turn->status != HEARTH_TURN_COMPLETED) {
             (void)printf("(%s)\n\n", hearth_turn_status_text(turn->status));
         }
         json_decref(items);
     }
-    hearth_items_print_finish(&print);
+    hearth_show_items_finish(&print);
 }
 
 int hearth_sessions_show(struct sessions *sessions) {

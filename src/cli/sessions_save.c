@@ -1,6 +1,6 @@
 /* `hearth sessions backup` and `recover`. */
 #include "cli/sessions_internal.h"
-#include "cli/tool.h"
+#include "console/tool.h"
 
 #include "session/store_recover.h"
 
@@ -20,7 +20,7 @@ int hearth_sessions_recover(struct sessions *sessions) {
     struct hearth_recovery found;
     struct hearth_errmsg msg = {""};
     if (!params.to) {
-        return hearth_complain(HEARTH_TOOL_USAGE, "recover needs --to FILE, where what can be read is written");
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "recover needs --to FILE, where what can be read is written");
     }
     const int err = hearth_session_recover(&params, &found, &msg);
     if (err != HEARTH_OK) {

@@ -3,11 +3,10 @@
 #include "fuzz.h"
 
 #include "base/utf8.h"
-#include "cli/chat_internal.h"
-#include "cli/items.h"
-#include "cli/top_internal.h"
+#include "client/client.h"
+#include "console/show_items.h"
 
-static void add_text(void *user, enum chat_text kind, const char *text) {
+static void add_text(void *user, enum client_text kind, const char *text) {
     struct hearth_buf *sums = user;
     HEARTH_ASSERT(hearth_buf_text(&sums[kind], text));
 }
@@ -20,23 +19,23 @@ static bool same(const struct hearth_buf *a, const struct hearth_buf *b) {
 FUZZ_TARGET(stream) {
     struct fuzz_input input = {data, size};
     struct hearth_buf sums[2] = {{0}, {0}}, line = {0};
-    struct chat_reply pieces = {.on_text = add_text, .user = sums}, whole = {0};
+    struct client_reply pieces = {.on_text = add_text, .user = sums}, whole = {0};
     const size_t step = 1 + fuzz_byte(&input) % 64;
     const char *text = (const char *)input.at;
     bool ok = true;
     for (size_t at = 0; at < input.left && ok; at += step) {
-        ok = hearth_chat_reply_feed(&pieces, text + at, input.left - at < step ? input.left - at : step);
+        ok = hearth_client_reply_feed(&pieces, text + at, input.left - at < step ? input.left - at : step);
     }
-    HEARTH_ASSERT(input.left == 0 || hearth_chat_reply_feed(&whole, text, input.left) == ok);
+    HEARTH_ASSERT(input.left == 0 || hearth_client_reply_feed(&whole, text, input.left) == ok);
     HEARTH_ASSERT(same(&pieces.content, &whole.content) && same(&pieces.reasoning, &whole.reasoning));
     HEARTH_ASSERT(same(&pieces.error, &whole.error) && pieces.done == whole.done);
     HEARTH_ASSERT(strcmp(pieces.finish, whole.finish) == 0 &&
                   json_equal(pieces.receipt, whole.receipt) == (pieces.receipt != NULL));
-    HEARTH_ASSERT(same(&sums[CHAT_CONTENT], &pieces.content) && same(&sums[CHAT_REASONING], &pieces.reasoning));
-    HEARTH_ASSERT(hearth_chat_reply_status(&pieces, 0, "s", &line) && line.len > 0);
-    HEARTH_ASSERT(hearth_chat_error_text(text, input.left, 500, &line));
-    hearth_chat_reply_finish(&pieces);
-    hearth_chat_reply_finish(&whole);
+    HEARTH_ASSERT(same(&sums[CLIENT_CONTENT], &pieces.content) && same(&sums[CLIENT_REASONING], &pieces.reasoning));
+    HEARTH_ASSERT(hearth_client_reply_status(&pieces, 0, "s", &line) && line.len > 0);
+    HEARTH_ASSERT(hearth_client_error_text(text, input.left, 500, &line));
+    hearth_client_reply_finish(&pieces);
+    hearth_client_reply_finish(&whole);
     hearth_buf_finish(&sums[0]);
     hearth_buf_finish(&sums[1]);
     hearth_buf_finish(&line);
@@ -81,15 +80,15 @@ FUZZ_TARGET(top) {
     struct top_sample before = make_sample(objects[1], 1000000), now = make_sample(objects[0], 2000000);
     FILE *out = open_memstream(&printed, &len);
     HEARTH_ASSERT(out != NULL);
-    hearth_top_print(out, "http://127.0.0.1:8080", objects[1] != NULL ? &before : NULL, &now);
+    hearth_client_top_print(out, "http://127.0.0.1:8080", objects[1] != NULL ? &before : NULL, &now);
     HEARTH_ASSERT(fclose(out) == 0);
     check_printed(printed, len);
     free(printed);
-    json_t *json = hearth_top_json("http://127.0.0.1:8080", objects[1] != NULL ? &before : NULL, &now);
+    json_t *json = hearth_client_top_json("http://127.0.0.1:8080", objects[1] != NULL ? &before : NULL, &now);
     HEARTH_ASSERT(json != NULL);
     json_decref(json);
-    hearth_top_sample_finish(&before);
-    hearth_top_sample_finish(&now);
+    hearth_client_top_finish(&before);
+    hearth_client_top_finish(&now);
     json_decref(objects[0]);
     json_decref(objects[1]);
 }
@@ -100,14 +99,14 @@ FUZZ_TARGET(items) {
     size_t len;
     json_t *items = json_loadb((const char *)data, size, JSON_ALLOW_NUL, NULL);
     if (json_is_array(items)) {
-        struct hearth_items_print print = {.out = open_memstream(&printed, &len)};
+        struct hearth_show_items print = {.out = open_memstream(&printed, &len)};
         HEARTH_ASSERT(print.out != NULL);
-        hearth_items_print(&print, items);
+        hearth_show_items(&print, items);
         HEARTH_ASSERT(fclose(print.out) == 0);
-        hearth_items_print_finish(&print);
+        hearth_show_items_finish(&print);
         check_printed(printed, len);
         free(printed);
-        free(hearth_items_last_text(items, "user"));
+        free(hearth_show_last_text(items, "user"));
     }
     json_decref(items);
 }

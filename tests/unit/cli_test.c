@@ -1,9 +1,9 @@
 /* What the commands share and what chat reads: command lines, a streamed reply, a conversation as text. */
 #include "cli/banner.h"
-#include "cli/chat_internal.h"
-#include "cli/items.h"
-#include "cli/show.h"
-#include "cli/tool.h"
+#include "client/client.h"
+#include "console/show_items.h"
+#include "console/show.h"
+#include "console/tool.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,22 +24,22 @@ struct chosen {
     bool yes;
 };
 
-static const struct hearth_tool_command commands[] = {{"one", "A [B]", "first", 1, 1, 2},
-                                                      {"two", "", "second", 2, 0, 0}};
-static const struct hearth_tool_option options[] = {
-    {"--name", "NAME", "a name", 3, HEARTH_TOOL_TEXT, offsetof(struct chosen, name)},
-    {"--number", "N", "a number", 1, HEARTH_TOOL_NUMBER, offsetof(struct chosen, number)},
-    {"--yes", "", "a switch", 2, HEARTH_TOOL_SWITCH, offsetof(struct chosen, yes)},
+static const struct hearth_console_command commands[] = {{"one", "A [B]", "first", 1, 1, 2},
+                                                         {"two", "", "second", 2, 0, 0}};
+static const struct hearth_console_option options[] = {
+    {"--name", "NAME", "a name", 3, HEARTH_CONSOLE_TEXT, offsetof(struct chosen, name)},
+    {"--number", "N", "a number", 1, HEARTH_CONSOLE_NUMBER, offsetof(struct chosen, number)},
+    {"--yes", "", "a switch", 2, HEARTH_CONSOLE_SWITCH, offsetof(struct chosen, yes)},
 };
-static const struct hearth_tool tool = {"test", "a test", commands, COUNT(commands), options, COUNT(options)};
-static const struct hearth_tool single = {
-    "single", "", (const struct hearth_tool_command[]){{"", "[A]", "all", 1, 0, 9}}, 1, options, COUNT(options)};
+static const struct hearth_console_tool tool = {"test", "a test", commands, COUNT(commands), options, COUNT(options)};
+static const struct hearth_console_tool single = {
+    "single", "", (const struct hearth_console_command[]){{"", "[A]", "all", 1, 0, 9}}, 1, options, COUNT(options)};
 
-static struct hearth_tool_call parse(const struct hearth_tool *which, struct chosen *chosen, int argc,
-                                     const char *const *argv) {
-    struct hearth_tool_call call;
+static struct hearth_console_call parse(const struct hearth_console_tool *which, struct chosen *chosen, int argc,
+                                        const char *const *argv) {
+    struct hearth_console_call call;
     *chosen = (struct chosen){.number = -1};
-    hearth_tool_parse(which, argc, (char *const *)(uintptr_t)argv, chosen, &call);
+    hearth_console_parse(which, argc, (char *const *)(uintptr_t)argv, chosen, &call);
     return call;
 }
 
@@ -49,7 +49,7 @@ static struct hearth_tool_call parse(const struct hearth_tool *which, struct cho
 static void test_tool_reads_options_anywhere(void **state) {
     (void)state;
     struct chosen chosen;
-    struct hearth_tool_call call = PARSE(&tool, &chosen, "one", "--name=x=y", "a", "--number", "7", "-");
+    struct hearth_console_call call = PARSE(&tool, &chosen, "one", "--name=x=y", "a", "--number", "7", "-");
     assert_ptr_equal(call.command, &commands[0]);
     assert_int_equal(call.arg_count, 2);
     assert_string_equal(call.args[0], "a");
@@ -94,13 +94,13 @@ static void test_tool_refuses(void **state) {
         while (argc < 4 && wrong[i][argc]) {
             argc++;
         }
-        const struct hearth_tool_call call = parse(&tool, &chosen, argc, wrong[i]);
+        const struct hearth_console_call call = parse(&tool, &chosen, argc, wrong[i]);
         assert_null(call.command);
         assert_null(call.args);
-        assert_int_equal(call.status, HEARTH_TOOL_USAGE);
+        assert_int_equal(call.status, HEARTH_CONSOLE_USAGE);
     }
-    const struct hearth_tool_call call = parse(&tool, &chosen, 0, NULL);
-    assert_int_equal(call.status, HEARTH_TOOL_USAGE);
+    const struct hearth_console_call call = parse(&tool, &chosen, 0, NULL);
+    assert_int_equal(call.status, HEARTH_CONSOLE_USAGE);
 }
 
 /* ---- a streamed reply ---- */
@@ -122,12 +122,12 @@ struct heard {
     struct hearth_buf text;
 };
 
-static void hear(void *user, enum chat_text kind, const char *text) {
+static void hear(void *user, enum client_text kind, const char *text) {
     struct heard *heard = user;
-    assert_true(hearth_buf_printf(&heard->text, "%s%s", kind == CHAT_REASONING ? "~" : "|", text));
+    assert_true(hearth_buf_printf(&heard->text, "%s%s", kind == CLIENT_REASONING ? "~" : "|", text));
 }
 
-static void check_reply(const struct chat_reply *reply, const struct heard *heard) {
+static void check_reply(const struct client_reply *reply, const struct heard *heard) {
     assert_true(reply->done);
     assert_string_equal((const char *)reply->content.data, "Gr\xc3\xbc\xc3\x9f"
                                                            "e");
@@ -141,30 +141,30 @@ static void test_reply_comes_in_pieces(void **state) {
     (void)state;
     for (size_t step = 1; step < sizeof stream; step++) {
         struct heard heard = {{0}};
-        struct chat_reply reply = {.on_text = hear, .user = &heard};
+        struct client_reply reply = {.on_text = hear, .user = &heard};
         for (size_t at = 0; at < sizeof stream - 1; at += step) {
             const size_t left = sizeof stream - 1 - at;
-            assert_true(hearth_chat_reply_feed(&reply, stream + at, left < step ? left : step));
+            assert_true(hearth_client_reply_feed(&reply, stream + at, left < step ? left : step));
         }
         check_reply(&reply, &heard);
-        hearth_chat_reply_finish(&reply);
+        hearth_client_reply_finish(&reply);
         hearth_buf_finish(&heard.text);
     }
 }
 
 static void test_reply_status(void **state) {
     (void)state;
-    struct chat_reply reply = {0};
+    struct client_reply reply = {0};
     struct hearth_buf out = {0};
-    assert_true(hearth_chat_reply_status(&reply, 0, NULL, &out));
+    assert_true(hearth_client_reply_status(&reply, 0, NULL, &out));
     assert_int_equal(out.len, 0);
-    assert_true(hearth_chat_reply_feed(&reply, stream, sizeof stream - 1));
+    assert_true(hearth_client_reply_feed(&reply, stream, sizeof stream - 1));
     assert_true(reply.first_us > 0);
-    assert_true(hearth_chat_reply_status(&reply, reply.first_us - 214000, "work", &out));
+    assert_true(hearth_client_reply_status(&reply, reply.first_us - 214000, "work", &out));
     assert_string_equal((const char *)out.data, "reused 1,234 · computed 56 · 78 tokens at 9.1/s · first token 0.21 s "
                                                 "· cut off · session work");
     hearth_buf_finish(&out);
-    hearth_chat_reply_finish(&reply);
+    hearth_client_reply_finish(&reply);
 }
 
 static void test_reply_errors(void **state) {
@@ -172,16 +172,16 @@ static void test_reply_errors(void **state) {
     static const char text[] = "data: {\"choices\": [{\"delta\": {\"content\": \"a\"}}]}\n\n"
                                "data: {\"error\": {\"message\": \"no room\", \"code\": 503}}\n\n"
                                "data: {\"error\": {\"message\": \"second\"}}\n\n";
-    struct chat_reply reply = {0};
+    struct client_reply reply = {0};
     struct hearth_buf out = {0};
-    assert_true(hearth_chat_reply_feed(&reply, text, sizeof text - 1));
+    assert_true(hearth_client_reply_feed(&reply, text, sizeof text - 1));
     assert_false(reply.done);
     assert_string_equal((const char *)reply.error.data, "no room");
-    hearth_chat_reply_finish(&reply);
-    assert_true(hearth_chat_error_text("{\"error\": {\"message\": \"bad key\"}}", 33, 401, &out));
+    hearth_client_reply_finish(&reply);
+    assert_true(hearth_client_error_text("{\"error\": {\"message\": \"bad key\"}}", 33, 401, &out));
     assert_string_equal((const char *)out.data, "bad key");
     out.len = 0;
-    assert_true(hearth_chat_error_text("<html>", 6, 502, &out));
+    assert_true(hearth_client_error_text("<html>", 6, 502, &out));
     assert_non_null(strstr((const char *)out.data, "502"));
     hearth_buf_finish(&out);
 }
@@ -191,11 +191,11 @@ static void test_reply_errors(void **state) {
 static char *print_items(const char *json) {
     char *text = NULL;
     size_t len = 0;
-    struct hearth_items_print print = {.out = open_memstream(&text, &len)};
+    struct hearth_show_items print = {.out = open_memstream(&text, &len)};
     json_t *items = json_loads(json, 0, NULL);
     assert_non_null(items);
-    hearth_items_print(&print, items);
-    hearth_items_print_finish(&print);
+    hearth_show_items(&print, items);
+    hearth_show_items_finish(&print);
     assert_int_equal(fclose(print.out), 0);
     json_decref(items);
     return text;
@@ -232,11 +232,11 @@ static void test_last_text(void **state) {
                                "{\"type\": \"function_call_output\", \"output\": \"x\"},"
                                "{\"role\": \"assistant\", \"content\": \"reply\"}]",
                                0, NULL);
-    char *text = hearth_items_last_text(items, "user");
+    char *text = hearth_show_last_text(items, "user");
     assert_string_equal(text, "first");
     free(text);
-    assert_null(hearth_items_last_text(items, "system"));
-    assert_null(hearth_items_last_text(NULL, "user"));
+    assert_null(hearth_show_last_text(items, "system"));
+    assert_null(hearth_show_last_text(NULL, "user"));
     json_decref(items);
 }
 

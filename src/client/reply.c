@@ -5,17 +5,17 @@
  * complete, so never in the middle of a character. The receipt and the timings stand in the last chunks: later ones
  * take the place of earlier ones.
  * Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation */
-#include "cli/chat_internal.h"
+#include "client/client.h"
 
 #include "base/clock.h"
-#include "cli/show.h"
+#include "console/show.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #define LINE_BYTES_MAX ((size_t)64 << 20)
 
-void hearth_chat_reply_finish(struct chat_reply *reply) {
+void hearth_client_reply_finish(struct client_reply *reply) {
     hearth_buf_finish(&reply->line);
     hearth_buf_finish(&reply->data);
     hearth_buf_finish(&reply->content);
@@ -23,10 +23,10 @@ void hearth_chat_reply_finish(struct chat_reply *reply) {
     hearth_buf_finish(&reply->error);
     json_decref(reply->receipt);
     json_decref(reply->timings);
-    *reply = (struct chat_reply){0};
+    *reply = (struct client_reply){0};
 }
 
-static bool take_text(struct chat_reply *reply, enum chat_text kind, const json_t *value) {
+static bool take_text(struct client_reply *reply, enum client_text kind, const json_t *value) {
     const char *text = json_string_value(value);
     if (!text || *text == '\0') {
         return true;
@@ -37,7 +37,7 @@ static bool take_text(struct chat_reply *reply, enum chat_text kind, const json_
     if (reply->on_text) {
         reply->on_text(reply->user, kind, text);
     }
-    return hearth_buf_text(kind == CHAT_CONTENT ? &reply->content : &reply->reasoning, text);
+    return hearth_buf_text(kind == CLIENT_CONTENT ? &reply->content : &reply->reasoning, text);
 }
 
 static void keep(json_t **slot, json_t *value) {
@@ -47,14 +47,14 @@ static void keep(json_t **slot, json_t *value) {
     }
 }
 
-static bool take_error(struct chat_reply *reply, const json_t *error) {
+static bool take_error(struct client_reply *reply, const json_t *error) {
     const char *text = json_string_value(json_object_get(error, "message"));
     text = text ? text : json_string_value(error);
     return reply->error.len > 0 || hearth_buf_text(&reply->error, text ? text : "the server reports an error");
 }
 
 /* The data of one event. Data that is no JSON object is passed over. */
-static bool take_event(struct chat_reply *reply) {
+static bool take_event(struct client_reply *reply) {
     const struct hearth_buf *data = &reply->data;
     if (data->len == 6 && memcmp(data->data, "[DONE]", 6) == 0) {
         reply->done = true;
@@ -64,8 +64,8 @@ static bool take_event(struct chat_reply *reply) {
     const json_t *choice = json_array_get(json_object_get(chunk, "choices"), 0);
     const json_t *delta = json_object_get(choice, "delta"), *error = json_object_get(chunk, "error");
     const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
-    bool ok = take_text(reply, CHAT_REASONING, json_object_get(delta, "reasoning_content")) &&
-              take_text(reply, CHAT_CONTENT, json_object_get(delta, "content"));
+    bool ok = take_text(reply, CLIENT_REASONING, json_object_get(delta, "reasoning_content")) &&
+              take_text(reply, CLIENT_CONTENT, json_object_get(delta, "content"));
     if (finish) {
         (void)snprintf(reply->finish, sizeof reply->finish, "%s", finish);
     }
@@ -79,7 +79,7 @@ static bool take_event(struct chat_reply *reply) {
 }
 
 /* A line without its end. */
-static bool take_line(struct chat_reply *reply) {
+static bool take_line(struct client_reply *reply) {
     struct hearth_buf *line = &reply->line;
     bool ok = true;
     if (line->len > 0 && line->data[line->len - 1] == '\r') {
@@ -97,7 +97,7 @@ static bool take_line(struct chat_reply *reply) {
     return ok;
 }
 
-bool hearth_chat_reply_feed(struct chat_reply *reply, const char *bytes, size_t len) {
+bool hearth_client_reply_feed(struct client_reply *reply, const char *bytes, size_t len) {
     while (len > 0) {
         const char *end = memchr(bytes, '\n', len);
         const size_t n = end ? (size_t)(end - bytes) : len;
@@ -117,8 +117,8 @@ static bool number(const json_t *object, const char *name, double *out) {
     return json_is_number(value) && *out >= 0 && *out < 1e15;
 }
 
-bool hearth_chat_reply_status(const struct chat_reply *reply, int64_t begun_us, const char *session,
-                              struct hearth_buf *out) {
+bool hearth_client_reply_status(const struct client_reply *reply, int64_t begun_us, const char *session,
+                                struct hearth_buf *out) {
     const json_t *reused = json_object_get(reply->receipt, "reused");
     double live, ram, disk, computed, n, per_second;
     bool ok = true;
@@ -147,7 +147,7 @@ bool hearth_chat_reply_status(const struct chat_reply *reply, int64_t begun_us, 
     return ok && (!session || hearth_buf_printf(out, "%ssession %s", out->len > empty ? " · " : "", session));
 }
 
-bool hearth_chat_error_text(const char *body, size_t len, long http_status, struct hearth_buf *out) {
+bool hearth_client_error_text(const char *body, size_t len, long http_status, struct hearth_buf *out) {
     json_t *root = json_loadb(body, len, 0, NULL);
     const json_t *error = json_object_get(root, "error");
     const char *text = json_string_value(json_object_get(error, "message"));

@@ -1,7 +1,7 @@
 /* See outfile.h. */
-#include "cli/outfile.h"
+#include "console/outfile.h"
 
-#include "cli/show.h"
+#include "console/show.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool hearth_write_all(int fd, const void *bytes, size_t len) {
+bool hearth_outfile_write(int fd, const void *bytes, size_t len) {
     const char *from = bytes;
     while (len > 0) {
         const ssize_t n = write(fd, from, len);

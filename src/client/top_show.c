@@ -3,9 +3,9 @@
  * Totals first, then a line for each lane, then one for each request that waits and why it does. Numbers that the
  * server does not tell are "-". Rates are of the time between two samples; counters that have become smaller are
  * those of a server that was started again, and tell nothing about that time. Names of keys and sessions are
- * somebody else's text: they are printed so that a terminal obeys nothing in them. */
-#include "cli/show.h"
-#include "cli/top_internal.h"
+ * text of others: they are printed so that a terminal obeys nothing in them. */
+#include "client/client.h"
+#include "console/show.h"
 
 #include <math.h>
 #include <string.h>
@@ -96,7 +96,7 @@ static struct shown duration(double ms) {
     return out;
 }
 
-/* A cell of a table: somebody's text, filled up with blanks. */
+/* A cell of a table: text of others, filled up with blanks. */
 static void cell(FILE *out, const char *value, int columns) {
     const int used = *value ? hearth_show_text(out, value, columns + 1) : fprintf(out, "-");
     (void)fprintf(out, "%*s", columns - used + 2, "");
@@ -269,7 +269,8 @@ static void print_waiting(FILE *out, const struct top_sample *now) {
     }
 }
 
-void hearth_top_print(FILE *out, const char *url, const struct top_sample *before, const struct top_sample *now) {
+void hearth_client_top_print(FILE *out, const char *url, const struct top_sample *before,
+                             const struct top_sample *now) {
     (void)fputs("hearth top  ", out);
     (void)hearth_show_text(out, url, 80);
     (void)fputs("  ", out);
@@ -312,7 +313,7 @@ static json_t *interval_json(const struct top_sample *before, const struct top_s
                      "generated_tokens_per_second", real(growth(before, now, "generated_tokens_total") / seconds));
 }
 
-json_t *hearth_top_json(const char *url, const struct top_sample *before, const struct top_sample *now) {
+json_t *hearth_client_top_json(const char *url, const struct top_sample *before, const struct top_sample *now) {
     return json_pack("{s:s, s:O?, s:O?, s:O?, s:O?, s:O?, s:o}", "url", url, "props", now->props, "slots", now->slots,
                      "queue", now->queue, "metrics", now->metrics, "health", now->health, "interval",
                      interval_json(before, now));

@@ -4,60 +4,60 @@
  * is sent every time, as chat completions have it. A reply that was stopped stays in that history as far as it came; a
  * message that got no reply does not, so that it can be sent again. What becomes of a stopped reply in a session is the
  * server's business. */
-#include "cli/chat_internal.h"
+#include "client/client.h"
 
 #include "base/clock.h"
-#include "cli/items.h"
-#include "cli/show.h"
+#include "console/show.h"
+#include "console/show_items.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static enum chat_outcome no_memory(void) {
+static enum client_outcome no_memory(void) {
     (void)hearth_complain(1, "out of memory");
-    return CHAT_FAILED;
+    return CLIENT_FAILED;
 }
 
 /* A dim line on stderr. */
 static void note(const char *text) {
-    (void)fprintf(stderr, "%s", hearth_chat_dim(stderr));
+    (void)fprintf(stderr, "%s", hearth_show_dim(stderr));
     (void)hearth_show_text(stderr, text, 100000);
-    (void)fprintf(stderr, "%s\n", hearth_chat_plain(stderr));
+    (void)fprintf(stderr, "%s\n", hearth_show_plain(stderr));
 }
 
-bool hearth_chat_talk_init(struct chat_talk *talk, const struct chat_options *options, struct chat_client *client,
-                           bool interactive) {
-    *talk = (struct chat_talk){.options = options, .client = client, .interactive = interactive};
+bool hearth_client_talk_init(struct client_talk *talk, const struct client_options *options,
+                             struct hearth_client *client, bool interactive) {
+    *talk = (struct client_talk){.options = options, .client = client, .interactive = interactive};
     talk->messages = json_array();
     return talk->messages != NULL;
 }
 
-void hearth_chat_talk_finish(struct chat_talk *talk) {
+void hearth_client_talk_finish(struct client_talk *talk) {
     free(talk->session);
     json_decref(talk->messages);
-    *talk = (struct chat_talk){0};
+    *talk = (struct client_talk){0};
 }
 
 /* ---- printing a reply ---- */
 
 struct printer {
-    enum chat_text kind;
+    enum client_text kind;
     bool terminal, fresh; /* nothing stands on this line yet */
     bool any;
 };
 
-static void on_text(void *user, enum chat_text kind, const char *text) {
+static void on_text(void *user, enum client_text kind, const char *text) {
     struct printer *printer = user;
-    if (kind == CHAT_REASONING && !printer->terminal) {
+    if (kind == CLIENT_REASONING && !printer->terminal) {
         return; /* whoever reads the output of a pipe wants the answer */
     }
     if (kind != printer->kind) {
-        (void)fputs(kind == CHAT_REASONING ? hearth_chat_dim(stdout) : hearth_chat_plain(stdout), stdout);
+        (void)fputs(kind == CLIENT_REASONING ? hearth_show_dim(stdout) : hearth_show_plain(stdout), stdout);
         (void)fputs(printer->any ? "\n\n" : "", stdout);
         printer->kind = kind;
         printer->fresh = true;
-        while (printer->any && kind == CHAT_CONTENT && *text == '\n') {
+        while (printer->any && kind == CLIENT_CONTENT && *text == '\n') {
             text++; /* the empty line is there already */
         }
     }
@@ -72,8 +72,8 @@ static void on_text(void *user, enum chat_text kind, const char *text) {
 }
 
 static void end_printing(struct printer *printer) {
-    if (printer->kind == CHAT_REASONING) {
-        (void)fputs(hearth_chat_plain(stdout), stdout);
+    if (printer->kind == CLIENT_REASONING) {
+        (void)fputs(hearth_show_plain(stdout), stdout);
     }
     if (printer->any && !printer->fresh) {
         (void)fputc('\n', stdout);
@@ -88,8 +88,8 @@ static bool add_message(json_t *messages, const char *role, const char *content)
 }
 
 /* What is sent; NULL: out of memory. */
-static json_t *make_request(const struct chat_talk *talk, const char *text) {
-    const struct chat_options *options = talk->options;
+static json_t *make_request(const struct client_talk *talk, const char *text) {
+    const struct client_options *options = talk->options;
     json_t *messages = talk->session ? json_array() : json_copy(talk->messages);
     const bool first = talk->session ? !talk->begun : json_array_size(messages) == 0;
     bool ok = !(first && options->system) || add_message(messages, "system", options->system);
@@ -107,11 +107,11 @@ static json_t *make_request(const struct chat_talk *talk, const char *text) {
 }
 
 static bool on_bytes(void *user, const char *bytes, size_t len) {
-    return hearth_chat_reply_feed(user, bytes, len);
+    return hearth_client_reply_feed(user, bytes, len);
 }
 
 /* The local history grows by what was sent and what came back. */
-static bool remember(struct chat_talk *talk, const json_t *request, const struct chat_reply *reply) {
+static bool remember(struct client_talk *talk, const json_t *request, const struct client_reply *reply) {
     const char *content = reply->content.len > 0 ? (const char *)reply->content.data : "";
     json_t *message = json_pack("{s:s, s:s}", "role", "assistant", "content", content);
     bool ok = message != NULL;
@@ -132,7 +132,7 @@ static bool remember(struct chat_talk *talk, const json_t *request, const struct
 }
 
 /* An older server takes session_id for one of the fields that mean nothing, and forgets what was said. */
-static void warn_without_session(struct chat_talk *talk, const struct chat_reply *reply) {
+static void warn_without_session(struct client_talk *talk, const struct client_reply *reply) {
     if (talk->session && reply->receipt && !json_object_get(reply->receipt, "session") && !talk->warned) {
         talk->warned = true;
         (void)hearth_complain(1, "this server keeps no sessions: it does not know what was said before");
@@ -140,37 +140,37 @@ static void warn_without_session(struct chat_talk *talk, const struct chat_reply
 }
 
 /* How a reply that came in ended. */
-static enum chat_outcome conclude(struct chat_talk *talk, const json_t *request, const struct chat_reply *reply,
-                                  enum chat_outcome outcome, int64_t begun_us) {
+static enum client_outcome conclude(struct client_talk *talk, const json_t *request, const struct client_reply *reply,
+                                    enum client_outcome outcome, int64_t begun_us) {
     struct hearth_buf status = {0};
     const bool any = reply->content.len + reply->reasoning.len > 0;
-    if (outcome == CHAT_STOPPED) {
+    if (outcome == CLIENT_STOPPED) {
         note("stopped");
-    } else if (outcome == CHAT_DONE && reply->error.len > 0) {
-        outcome = CHAT_FAILED;
+    } else if (outcome == CLIENT_DONE && reply->error.len > 0) {
+        outcome = CLIENT_FAILED;
         (void)hearth_complain(1, "%s", (const char *)reply->error.data);
-    } else if (outcome == CHAT_DONE && !reply->done) {
-        outcome = CHAT_FAILED;
+    } else if (outcome == CLIENT_DONE && !reply->done) {
+        outcome = CLIENT_FAILED;
         (void)hearth_complain(1, "the server closed the connection in the middle of the reply");
-    } else if (outcome == CHAT_DONE) {
+    } else if (outcome == CLIENT_DONE) {
         talk->begun = true;
-        if (!hearth_chat_reply_status(reply, begun_us, talk->session, &status)) {
+        if (!hearth_client_reply_status(reply, begun_us, talk->session, &status)) {
             outcome = no_memory();
         } else if (status.len > 0) {
             note((const char *)status.data);
         }
         warn_without_session(talk, reply);
     }
-    if (!talk->session && (any || outcome == CHAT_DONE) && !remember(talk, request, reply)) {
+    if (!talk->session && (any || outcome == CLIENT_DONE) && !remember(talk, request, reply)) {
         outcome = no_memory();
     }
     hearth_buf_finish(&status);
     return outcome;
 }
 
-enum chat_outcome hearth_chat_talk_say(struct chat_talk *talk, const char *text) {
-    struct printer printer = {.kind = CHAT_CONTENT, .terminal = isatty(STDOUT_FILENO) == 1, .fresh = true};
-    struct chat_reply reply = {.on_text = on_text, .user = &printer};
+enum client_outcome hearth_client_talk_say(struct client_talk *talk, const char *text) {
+    struct printer printer = {.kind = CLIENT_CONTENT, .terminal = isatty(STDOUT_FILENO) == 1, .fresh = true};
+    struct client_reply reply = {.on_text = on_text, .user = &printer};
     struct hearth_buf other = {0}, why = {0};
     json_t *request = make_request(talk, text);
     const int64_t begun_us = hearth_clock_us();
@@ -178,12 +178,12 @@ enum chat_outcome hearth_chat_talk_say(struct chat_talk *talk, const char *text)
     if (!request) {
         return no_memory();
     }
-    enum chat_outcome outcome =
-        hearth_chat_request(talk->client, "/v1/chat/completions", request, on_bytes, &reply, &other, &status);
+    enum client_outcome outcome =
+        hearth_client_request(talk->client, "/v1/chat/completions", request, on_bytes, &reply, &other, &status);
     end_printing(&printer);
-    if (outcome == CHAT_DONE && status != 200) {
-        outcome = CHAT_FAILED;
-        if (!hearth_chat_error_text((const char *)other.data, other.len, status, &why)) {
+    if (outcome == CLIENT_DONE && status != 200) {
+        outcome = CLIENT_FAILED;
+        if (!hearth_client_error_text((const char *)other.data, other.len, status, &why)) {
             (void)no_memory();
         } else {
             (void)hearth_complain(1, "%s%s", (const char *)why.data,
@@ -195,7 +195,7 @@ enum chat_outcome hearth_chat_talk_say(struct chat_talk *talk, const char *text)
     json_decref(request);
     hearth_buf_finish(&other);
     hearth_buf_finish(&why);
-    hearth_chat_reply_finish(&reply);
+    hearth_client_reply_finish(&reply);
     return outcome;
 }
 
@@ -204,7 +204,7 @@ enum chat_outcome hearth_chat_talk_say(struct chat_talk *talk, const char *text)
 /* "/v1/…/NAME…". NULL: out of memory. The caller's to free. */
 static char *path_of(const char *before, const char *name, const char *behind) {
     struct hearth_buf path = {0};
-    if (hearth_buf_text(&path, before) && hearth_chat_escape(&path, name) && hearth_buf_text(&path, behind)) {
+    if (hearth_buf_text(&path, before) && hearth_client_escape(&path, name) && hearth_buf_text(&path, behind)) {
         return (char *)path.data;
     }
     hearth_buf_finish(&path);
@@ -212,7 +212,7 @@ static char *path_of(const char *before, const char *name, const char *behind) {
 }
 
 /* Takes a name. False: out of memory. */
-static bool set_session(struct chat_talk *talk, const char *name, bool begun) {
+static bool set_session(struct client_talk *talk, const char *name, bool begun) {
     char *copy = strdup(name);
     if (copy) {
         free(talk->session);
@@ -223,7 +223,7 @@ static bool set_session(struct chat_talk *talk, const char *name, bool begun) {
     return copy != NULL;
 }
 
-static void note_session(const struct chat_talk *talk, const json_t *session) {
+static void note_session(const struct client_talk *talk, const json_t *session) {
     struct hearth_buf text = {0};
     const json_int_t turns = json_integer_value(json_object_get(session, "turns"));
     const json_int_t tokens = json_integer_value(json_object_get(session, "tokens"));
@@ -242,16 +242,16 @@ static void note_session(const struct chat_talk *talk, const json_t *session) {
     hearth_buf_finish(&text);
 }
 
-enum chat_outcome hearth_chat_talk_enter(struct chat_talk *talk, const char *name, bool ask) {
+enum client_outcome hearth_client_talk_enter(struct client_talk *talk, const char *name, bool ask) {
     bool missing = true;
     json_t *session = NULL;
-    enum chat_outcome outcome = CHAT_DONE;
+    enum client_outcome outcome = CLIENT_DONE;
     if (ask) {
         char *path = path_of("/v1/sessions/", name, "");
-        outcome = path ? hearth_chat_json(talk->client, path, NULL, &session, &missing) : no_memory();
+        outcome = path ? hearth_client_json(talk->client, path, NULL, &session, &missing) : no_memory();
         free(path);
     }
-    if (outcome == CHAT_DONE) {
+    if (outcome == CLIENT_DONE) {
         const bool begun = !missing && json_integer_value(json_object_get(session, "turns")) > 0;
         if (!set_session(talk, name, begun)) {
             outcome = no_memory();
@@ -263,14 +263,14 @@ enum chat_outcome hearth_chat_talk_enter(struct chat_talk *talk, const char *nam
     return outcome;
 }
 
-enum chat_outcome hearth_chat_talk_greet(struct chat_talk *talk) {
+enum client_outcome hearth_client_talk_greet(struct client_talk *talk) {
     json_t *models = NULL;
     struct hearth_buf text = {0};
-    enum chat_outcome outcome = hearth_chat_json(talk->client, "/v1/models", NULL, &models, NULL);
+    enum client_outcome outcome = hearth_client_json(talk->client, "/v1/models", NULL, &models, NULL);
     const json_t *model = json_array_get(json_object_get(models, "data"), 0);
     const char *name = talk->options->model ? talk->options->model : json_string_value(json_object_get(model, "id"));
-    if (outcome == CHAT_DONE && hearth_buf_printf(&text, "%s at %s · /help lists the commands", name ? name : "a model",
-                                                  hearth_chat_client_url(talk->client))) {
+    if (outcome == CLIENT_DONE && hearth_buf_printf(&text, "%s at %s · /help lists the commands",
+                                                    name ? name : "a model", hearth_client_url(talk->client))) {
         note((const char *)text.data);
     }
     json_decref(models);
@@ -278,16 +278,17 @@ enum chat_outcome hearth_chat_talk_greet(struct chat_talk *talk) {
     return outcome;
 }
 
-static enum chat_outcome fork_session(struct chat_talk *talk, const char *name) {
+static enum client_outcome fork_session(struct client_talk *talk, const char *name) {
     if (!talk->session) {
         (void)hearth_complain(1, "there is no session to fork: /session NAME begins one");
-        return CHAT_FAILED;
+        return CLIENT_FAILED;
     }
     json_t *session = NULL, *body = json_pack("{s:s}", "name", name);
     char *path = path_of("/v1/sessions/", talk->session, "/fork");
-    enum chat_outcome outcome = path && body ? hearth_chat_json(talk->client, path, body, &session, NULL) : no_memory();
-    if (outcome == CHAT_DONE) {
-        outcome = hearth_chat_talk_enter(talk, name, true);
+    enum client_outcome outcome =
+        path && body ? hearth_client_json(talk->client, path, body, &session, NULL) : no_memory();
+    if (outcome == CLIENT_DONE) {
+        outcome = hearth_client_talk_enter(talk, name, true);
     }
     json_decref(session);
     json_decref(body);
@@ -298,18 +299,18 @@ static enum chat_outcome fork_session(struct chat_talk *talk, const char *name) 
 /* ---- /history ---- */
 
 /* A page of the session's items behind `*after`, which becomes the last one's id, or NULL: there are no more. */
-static enum chat_outcome print_page(struct chat_talk *talk, struct hearth_items_print *print, char **after) {
+static enum client_outcome print_page(struct client_talk *talk, struct hearth_show_items *print, char **after) {
     json_t *page = NULL;
     bool missing = false;
     char *query =
         *after ? path_of("/items?order=asc&limit=100&after=", *after, "") : strdup("/items?order=asc&limit=100");
     char *path = query ? path_of("/v1/conversations/", talk->session, query) : NULL;
-    enum chat_outcome outcome = path ? hearth_chat_json(talk->client, path, NULL, &page, &missing) : no_memory();
+    enum client_outcome outcome = path ? hearth_client_json(talk->client, path, NULL, &page, &missing) : no_memory();
     free(*after);
     *after = NULL;
-    if (outcome == CHAT_DONE && !missing) {
+    if (outcome == CLIENT_DONE && !missing) {
         const char *last = json_string_value(json_object_get(page, "last_id"));
-        hearth_items_print(print, json_object_get(page, "data"));
+        hearth_show_items(print, json_object_get(page, "data"));
         if (json_is_true(json_object_get(page, "has_more")) && last) {
             *after = strdup(last);
         }
@@ -320,31 +321,31 @@ static enum chat_outcome print_page(struct chat_talk *talk, struct hearth_items_
     return outcome;
 }
 
-static enum chat_outcome print_history(struct chat_talk *talk) {
-    struct hearth_items_print print = {.out = stdout};
-    enum chat_outcome outcome = CHAT_DONE;
+static enum client_outcome print_history(struct client_talk *talk) {
+    struct hearth_show_items print = {.out = stdout};
+    enum client_outcome outcome = CLIENT_DONE;
     char *after = NULL;
     if (!talk->session) {
-        hearth_items_print(&print, talk->messages);
+        hearth_show_items(&print, talk->messages);
     } else {
         do {
             outcome = print_page(talk, &print, &after);
-        } while (outcome == CHAT_DONE && after);
+        } while (outcome == CLIENT_DONE && after);
     }
     (void)fflush(stdout);
     free(after);
-    hearth_items_print_finish(&print);
+    hearth_show_items_finish(&print);
     return outcome;
 }
 
 /* ---- commands ---- */
 
-static enum chat_outcome new_conversation(struct chat_talk *talk) {
+static enum client_outcome new_conversation(struct client_talk *talk) {
     free(talk->session);
     talk->session = NULL;
     (void)json_array_clear(talk->messages);
     note("a new conversation, without a session");
-    return CHAT_DONE;
+    return CLIENT_DONE;
 }
 
 static const struct {
@@ -359,33 +360,33 @@ static const struct {
 };
 enum { NEW, SESSION, FORK, HISTORY, HELP, QUIT, COMMANDS };
 
-static enum chat_outcome print_commands(void) {
+static enum client_outcome print_commands(void) {
     for (size_t i = 0; i < COMMANDS; i++) {
         (void)printf("  %-9s %-5s %s\n", commands[i].name, commands[i].argument, commands[i].help);
     }
     (void)printf("\nCtrl-C stops a reply. A line that ends with \\ goes on in the next one; // begins a message that "
                  "begins with /.\n");
     (void)fflush(stdout);
-    return CHAT_DONE;
+    return CLIENT_DONE;
 }
 
-static enum chat_outcome run_command(struct chat_talk *talk, int which, const char *argument, bool *quit) {
+static enum client_outcome run_command(struct client_talk *talk, int which, const char *argument, bool *quit) {
     switch (which) {
     case NEW: return new_conversation(talk);
     case SESSION:
         if (*argument) {
-            return hearth_chat_talk_enter(talk, argument, true);
+            return hearth_client_talk_enter(talk, argument, true);
         }
         note(talk->session ? talk->session : "no session: the history is kept here");
-        return CHAT_DONE;
+        return CLIENT_DONE;
     case FORK: return fork_session(talk, argument);
     case HISTORY: return print_history(talk);
-    case QUIT: *quit = true; return CHAT_DONE;
+    case QUIT: *quit = true; return CLIENT_DONE;
     default: return print_commands();
     }
 }
 
-enum chat_outcome hearth_chat_talk_command(struct chat_talk *talk, const char *line, bool *quit) {
+enum client_outcome hearth_client_talk_command(struct client_talk *talk, const char *line, bool *quit) {
     const size_t len = strcspn(line, " \t\n");
     char argument[1024];
     const char *begin = line + len + strspn(line + len, " \t\n");
@@ -401,11 +402,11 @@ enum chat_outcome hearth_chat_talk_command(struct chat_talk *talk, const char *l
         if ((*argument != '\0') != (*commands[i].argument != '\0') && !(i == SESSION && !*argument)) {
             (void)hearth_complain(1, "%s %s", commands[i].name,
                                   *commands[i].argument ? "needs a name" : "takes nothing behind it");
-            return CHAT_FAILED;
+            return CLIENT_FAILED;
         }
         return run_command(talk, i, argument, quit);
     }
     (void)hearth_complain(1, "there is no command %.*s (/help lists them; // begins a message that begins with /)",
                           (int)(len < 60 ? len : 60), line);
-    return CHAT_FAILED;
+    return CLIENT_FAILED;
 }

@@ -1,10 +1,10 @@
 /* See items.h. Whatever an item lacks is left out, and what is of no known type is named by its type: the database may
  * have been written by a later hearth, and an imported file by anybody.
  * Source: https://platform.openai.com/docs/api-reference/responses/object (output items) */
-#include "cli/items.h"
+#include "console/show_items.h"
 
 #include "base/buf.h"
-#include "cli/show.h"
+#include "console/show.h"
 
 #include <string.h>
 
@@ -50,7 +50,7 @@ static void print_content(FILE *out, const char *head, const char *of, const jso
     hearth_buf_finish(&text);
 }
 
-static void print_call(struct hearth_items_print *print, const char *id, const char *name, const char *arguments) {
+static void print_call(struct hearth_show_items *print, const char *id, const char *name, const char *arguments) {
     if (!print->calls) {
         print->calls = json_object();
     }
@@ -60,7 +60,7 @@ static void print_call(struct hearth_items_print *print, const char *id, const c
     print_block(print->out, "assistant calls ", name ? name : "?", arguments);
 }
 
-static void print_result(struct hearth_items_print *print, const char *id, const json_t *output) {
+static void print_result(struct hearth_show_items *print, const char *id, const json_t *output) {
     const char *name = id ? text_of(print->calls, id) : NULL;
     print_content(print->out, "result of ", name ? name : id ? id : "?", output);
 }
@@ -73,7 +73,7 @@ static void print_reasoning(FILE *out, const json_t *item) {
 }
 
 /* A message of chat completions may hold calls and reasoning, and be the result of a call. */
-static void print_message(struct hearth_items_print *print, const json_t *item) {
+static void print_message(struct hearth_show_items *print, const json_t *item) {
     const char *role = text_of(item, "role"), *thoughts = text_of(item, "reasoning_content");
     const json_t *content = json_object_get(item, "content"), *calls = json_object_get(item, "tool_calls"), *call;
     size_t i;
@@ -93,7 +93,7 @@ static void print_message(struct hearth_items_print *print, const json_t *item) 
     }
 }
 
-void hearth_items_print(struct hearth_items_print *print, const json_t *items) {
+void hearth_show_items(struct hearth_show_items *print, const json_t *items) {
     const json_t *item;
     size_t i;
     json_array_foreach(items, i, item) {
@@ -112,12 +112,12 @@ void hearth_items_print(struct hearth_items_print *print, const json_t *items) {
     }
 }
 
-void hearth_items_print_finish(struct hearth_items_print *print) {
+void hearth_show_items_finish(struct hearth_show_items *print) {
     json_decref(print->calls);
     print->calls = NULL;
 }
 
-char *hearth_items_last_text(const json_t *items, const char *role) {
+char *hearth_show_last_text(const json_t *items, const char *role) {
     for (size_t i = json_array_size(items); i-- > 0;) {
         const json_t *item = json_array_get(items, i);
         const char *type = text_of(item, "type"), *whose = text_of(item, "role");

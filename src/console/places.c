@@ -1,6 +1,6 @@
 /* See places.h. A relative path in a variable is no path, as the specification has it.
  * Source: https://specifications.freedesktop.org/basedir-spec/latest/ */
-#include "cli/places.h"
+#include "console/places.h"
 
 #include <pwd.h>
 #include <stdio.h>
@@ -20,14 +20,14 @@ static char *place(const char *variable, const char *below_home, const char *nam
     return !home || asprintf(&path, "%s/%s/hearth/%s", home, below_home, name) < 0 ? NULL : path;
 }
 
-char *hearth_kv_default_dir(void) {
+char *hearth_place_kv(void) {
     return place("XDG_CACHE_HOME", ".cache", "kv");
 }
 
-char *hearth_session_db_default(void) {
+char *hearth_place_sessions(void) {
     return place("XDG_DATA_HOME", ".local/share", "hearth.db");
 }
 
-char *hearth_chat_history_default(void) {
+char *hearth_place_history(void) {
     return place("XDG_DATA_HOME", ".local/share", "chat_history");
 }

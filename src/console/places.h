@@ -1,14 +1,14 @@
 /* Where things are kept when nothing else is said: `hearth serve` and the other commands agree on it.
  *
  * The caller's to free. NULL: this user has no home, or out of memory. */
-#ifndef HEARTH_CLI_PLACES_H
-#define HEARTH_CLI_PLACES_H
+#ifndef HEARTH_CONSOLE_PLACES_H
+#define HEARTH_CONSOLE_PLACES_H
 
 /* State on disk: $XDG_CACHE_HOME/hearth/kv, or ~/.cache/hearth/kv. */
-char *hearth_kv_default_dir(void);
+char *hearth_place_kv(void);
 /* The database of sessions: $XDG_DATA_HOME/hearth/hearth.db, or ~/.local/share/hearth/hearth.db. */
-char *hearth_session_db_default(void);
+char *hearth_place_sessions(void);
 /* What was typed in `hearth chat`: chat_history beside that database. */
-char *hearth_chat_history_default(void);
+char *hearth_place_history(void);
 
 #endif

@@ -1,14 +1,14 @@
 /* Asks the server what it is doing: /props once per sample (which also tells whether it lets us in), /slots, /queue,
  * /metrics and /health. What it does not have, or was told not to show, is missing from the sample. */
-#include "cli/top_internal.h"
+#include "client/client.h"
 
 #include "base/clock.h"
-#include "cli/show.h"
+#include "console/show.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-void hearth_top_sample_finish(struct top_sample *sample) {
+void hearth_client_top_finish(struct top_sample *sample) {
     json_decref(sample->props);
     json_decref(sample->health);
     json_decref(sample->slots);
@@ -50,18 +50,18 @@ static json_t *parse(const char *path, struct hearth_buf *answer, json_type want
 }
 
 /* `must`: without it nothing can be said. */
-static enum chat_outcome read_part(struct chat_client *client, const char *path, json_type wanted, bool must,
-                                   json_t **out) {
+static enum client_outcome read_part(struct hearth_client *client, const char *path, json_type wanted, bool must,
+                                     json_t **out) {
     struct hearth_buf answer = {0}, why = {0};
     long status = 0;
-    enum chat_outcome outcome = hearth_chat_request(client, path, NULL, NULL, NULL, &answer, &status);
-    *out = outcome == CHAT_DONE && status == 200 ? parse(path, &answer, wanted) : NULL;
-    if (outcome == CHAT_DONE && must && !*out) {
-        outcome = CHAT_FAILED;
+    enum client_outcome outcome = hearth_client_request(client, path, NULL, NULL, NULL, &answer, &status);
+    *out = outcome == CLIENT_DONE && status == 200 ? parse(path, &answer, wanted) : NULL;
+    if (outcome == CLIENT_DONE && must && !*out) {
+        outcome = CLIENT_FAILED;
         if (status == 200 || status == 404) {
-            (void)hearth_complain(1, "%s is no hearth server: it has no %s", hearth_chat_client_url(client), path);
+            (void)hearth_complain(1, "%s is no hearth server: it has no %s", hearth_client_url(client), path);
         } else {
-            const bool told = hearth_chat_error_text((const char *)answer.data, answer.len, status, &why);
+            const bool told = hearth_client_error_text((const char *)answer.data, answer.len, status, &why);
             (void)hearth_complain(1, "%s%s", told ? (const char *)why.data : "out of memory",
                                   status == 401 ? " (--api-key)" : "");
         }
@@ -71,7 +71,7 @@ static enum chat_outcome read_part(struct chat_client *client, const char *path,
     return outcome;
 }
 
-enum chat_outcome hearth_top_read(struct chat_client *client, struct top_sample *out) {
+enum client_outcome hearth_client_top_read(struct hearth_client *client, struct top_sample *out) {
     *out = (struct top_sample){0};
     const struct {
         const char *path;
@@ -83,13 +83,13 @@ enum chat_outcome hearth_top_read(struct chat_client *client, struct top_sample 
         {"/queue", JSON_OBJECT, false, &out->queue},   {"/metrics", JSON_OBJECT, false, &out->metrics},
         {"/health", JSON_OBJECT, false, &out->health},
     };
-    enum chat_outcome outcome = CHAT_DONE;
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && outcome == CHAT_DONE; i++) {
+    enum client_outcome outcome = CLIENT_DONE;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && outcome == CLIENT_DONE; i++) {
         outcome = read_part(client, parts[i].path, parts[i].type, parts[i].must, parts[i].to);
     }
     out->at_us = hearth_clock_us();
-    if (outcome != CHAT_DONE) {
-        hearth_top_sample_finish(out);
+    if (outcome != CLIENT_DONE) {
+        hearth_client_top_finish(out);
     }
     return outcome;
 }

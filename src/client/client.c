@@ -4,10 +4,11 @@
  * handler writes to is one of its descriptors). Ctrl-C closes the connection, which is how the server learns that a
  * reply is not wanted any more. There is no limit on the time of a request: a long prompt may take minutes before its
  * first byte. */
-#include "cli/chat_internal.h"
+#include "client/client.h"
 
-#include "cli/show.h"
-#include "cli/version.h"
+#include "console/interrupt.h"
+#include "console/show.h"
+#include "console/version.h"
 
 #include <curl/curl.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 #define CONNECT_TIMEOUT_S 10L
 #define OUT_BYTES_MAX ((size_t)256 << 20)
 
-struct chat_client {
+struct hearth_client {
     CURLM *multi;
     CURL *easy;
     struct curl_slist *headers;
@@ -27,7 +28,7 @@ struct chat_client {
 };
 
 struct transfer {
-    struct chat_client *client;
+    struct hearth_client *client;
     bool (*sink)(void *user, const char *bytes, size_t len);
     void *user;
     struct hearth_buf *out;
@@ -43,16 +44,16 @@ static const char *variable(const char *name, const char *otherwise) {
     return text && *text ? text : otherwise;
 }
 
-void hearth_chat_address(const char **url, const char **key, char key_room[CHAT_KEY_BYTES]) {
-    *url = *url ? *url : variable("HEARTH_URL", CHAT_DEFAULT_URL);
+void hearth_client_address(const char **url, const char **key, char key_room[CLIENT_KEY_BYTES]) {
+    *url = *url ? *url : variable("HEARTH_URL", CLIENT_DEFAULT_URL);
     if (!*key) {
         const char *keys = variable("HEARTH_API_KEY", "");
-        (void)snprintf(key_room, CHAT_KEY_BYTES, "%.*s", (int)strcspn(keys, ",\r\n"), keys);
+        (void)snprintf(key_room, CLIENT_KEY_BYTES, "%.*s", (int)strcspn(keys, ",\r\n"), keys);
         *key = key_room;
     }
 }
 
-char *hearth_chat_base_url(const char *url) {
+char *hearth_client_base_url(const char *url) {
     CURLU *parts = curl_url();
     char *scheme = NULL, *text = NULL, *copy = NULL;
     if (parts && curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK &&
@@ -75,7 +76,7 @@ char *hearth_chat_base_url(const char *url) {
     return copy;
 }
 
-bool hearth_chat_escape(struct hearth_buf *out, const char *text) {
+bool hearth_client_escape(struct hearth_buf *out, const char *text) {
     char *escaped = curl_easy_escape(NULL, text, 0);
     const bool ok = escaped && hearth_buf_text(out, escaped);
     curl_free(escaped);
@@ -96,13 +97,13 @@ static bool is_local(const char *base) {
 
 /* ---- the client ---- */
 
-static bool add_header(struct chat_client *client, const char *line) {
+static bool add_header(struct hearth_client *client, const char *line) {
     struct curl_slist *headers = curl_slist_append(client->headers, line);
     client->headers = headers ? headers : client->headers;
     return headers != NULL;
 }
 
-static bool add_headers(struct chat_client *client, const char *key) {
+static bool add_headers(struct hearth_client *client, const char *key) {
     struct hearth_buf line = {0};
     /* no "Expect: 100-continue": it costs a round trip */
     bool ok = add_header(client, "Content-Type: application/json") && add_header(client, "Expect:");
@@ -113,13 +114,13 @@ static bool add_headers(struct chat_client *client, const char *key) {
     return ok;
 }
 
-struct chat_client *hearth_chat_client_create(const char *url, const char *key, const char *cacert) {
+struct hearth_client *hearth_client_create(const char *url, const char *key, const char *cacert) {
     static const char unix_prefix[] = "unix:";
-    struct chat_client *client = calloc(1, sizeof *client);
+    struct hearth_client *client = calloc(1, sizeof *client);
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !client || !(client->multi = curl_multi_init()) ||
         !(client->easy = curl_easy_init()) || !add_headers(client, key)) {
         (void)hearth_complain(1, "out of memory");
-        hearth_chat_client_destroy(client);
+        hearth_client_destroy(client);
         return NULL;
     }
     client->cacert = cacert ? cacert : variable("HEARTH_CACERT", NULL);
@@ -127,16 +128,16 @@ struct chat_client *hearth_chat_client_create(const char *url, const char *key, 
         client->socket_path = url + sizeof unix_prefix - 1;
         url = "http://localhost";
     }
-    client->base = hearth_chat_base_url(url);
+    client->base = hearth_client_base_url(url);
     if (!client->base) {
         (void)hearth_complain(1, "'%.200s' is no address of a server, which looks like http://127.0.0.1:8080", url);
-        hearth_chat_client_destroy(client);
+        hearth_client_destroy(client);
         return NULL;
     }
     return client;
 }
 
-void hearth_chat_client_destroy(struct chat_client *client) {
+void hearth_client_destroy(struct hearth_client *client) {
     if (client) {
         curl_easy_cleanup(client->easy);
         (void)curl_multi_cleanup(client->multi);
@@ -146,7 +147,7 @@ void hearth_chat_client_destroy(struct chat_client *client) {
     }
 }
 
-const char *hearth_chat_client_url(const struct chat_client *client) {
+const char *hearth_client_url(const struct hearth_client *client) {
     return client->socket_path ? client->socket_path : client->base;
 }
 
@@ -166,7 +167,7 @@ static size_t on_bytes(char *bytes, size_t one, size_t len, void *user) {
     return transfer->refused ? CURL_WRITEFUNC_ERROR : len;
 }
 
-static bool set_up(struct chat_client *client, const char *url, const char *body, struct transfer *transfer) {
+static bool set_up(struct hearth_client *client, const char *url, const char *body, struct transfer *transfer) {
     CURL *easy = client->easy;
     curl_easy_reset(easy); /* keeps the connection */
     client->why[0] = '\0';
@@ -197,15 +198,15 @@ static bool set_up(struct chat_client *client, const char *url, const char *body
 }
 
 /* Runs what was set up. False: Ctrl-C. */
-static bool wait_for_end(struct chat_client *client, CURLcode *result) {
-    struct curl_waitfd wake = {.fd = hearth_chat_wake_fd(), .events = CURL_WAIT_POLLIN};
+static bool wait_for_end(struct hearth_client *client, CURLcode *result) {
+    struct curl_waitfd wake = {.fd = hearth_interrupt_fd(), .events = CURL_WAIT_POLLIN};
     int running = 1;
     *result = CURLE_OK;
     if (curl_multi_add_handle(client->multi, client->easy) != CURLM_OK) {
         *result = CURLE_OUT_OF_MEMORY;
         return true;
     }
-    while (running > 0 && !hearth_chat_interrupted) {
+    while (running > 0 && !hearth_interrupted) {
         int left;
         if (curl_multi_perform(client->multi, &running) != CURLM_OK) {
             *result = CURLE_FAILED_INIT;
@@ -218,23 +219,23 @@ static bool wait_for_end(struct chat_client *client, CURLcode *result) {
             *result = CURLE_FAILED_INIT;
             break;
         }
-        hearth_chat_drain();
+        hearth_interrupt_drain();
     }
     (void)curl_multi_remove_handle(client->multi, client->easy);
-    const bool stopped = hearth_chat_interrupted && running > 0;
+    const bool stopped = hearth_interrupted && running > 0;
     if (stopped) {
-        hearth_chat_calm();
+        hearth_interrupt_clear();
     }
     return !stopped;
 }
 
-static int complain_of(const struct chat_client *client, CURLcode result, const struct transfer *transfer) {
+static int complain_of(const struct hearth_client *client, CURLcode result, const struct transfer *transfer) {
     const char *why = *client->why ? client->why : curl_easy_strerror(result);
     switch (result) {
     case CURLE_COULDNT_CONNECT:
         return hearth_complain(1,
                                "no server answers at %s (hearth serve -m MODEL.gguf starts one; --url names another)",
-                               hearth_chat_client_url(client));
+                               hearth_client_url(client));
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_OPERATION_TIMEDOUT: return hearth_complain(1, "%s cannot be reached: %s", client->base, why);
     case CURLE_OUT_OF_MEMORY: return hearth_complain(1, "out of memory");
@@ -247,12 +248,12 @@ static int complain_of(const struct chat_client *client, CURLcode result, const 
         1, transfer->begun ? "the connection broke in the middle of the reply: %s" : "the request failed: %s", why);
 }
 
-enum chat_outcome hearth_chat_request(struct chat_client *client, const char *path, const json_t *body,
-                                      bool (*sink)(void *user, const char *bytes, size_t len), void *user,
-                                      struct hearth_buf *out, long *http_status) {
+enum client_outcome hearth_client_request(struct hearth_client *client, const char *path, const json_t *body,
+                                          bool (*sink)(void *user, const char *bytes, size_t len), void *user,
+                                          struct hearth_buf *out, long *http_status) {
     struct transfer transfer = {.client = client, .sink = sink, .user = user, .out = out};
     struct hearth_buf url = {0};
-    enum chat_outcome outcome = CHAT_FAILED;
+    enum client_outcome outcome = CLIENT_FAILED;
     char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
     CURLcode result;
     *http_status = 0;
@@ -260,39 +261,39 @@ enum chat_outcome hearth_chat_request(struct chat_client *client, const char *pa
         !set_up(client, (char *)url.data, text, &transfer)) {
         (void)hearth_complain(1, "out of memory");
     } else if (!wait_for_end(client, &result)) {
-        outcome = CHAT_STOPPED;
+        outcome = CLIENT_STOPPED;
     } else if (result != CURLE_OK) {
         (void)complain_of(client, result, &transfer);
     } else {
         (void)curl_easy_getinfo(client->easy, CURLINFO_RESPONSE_CODE, http_status);
-        outcome = CHAT_DONE;
+        outcome = CLIENT_DONE;
     }
     hearth_buf_finish(&url);
     free(text);
     return outcome;
 }
 
-enum chat_outcome hearth_chat_json(struct chat_client *client, const char *path, const json_t *body, json_t **out,
-                                   bool *missing) {
+enum client_outcome hearth_client_json(struct hearth_client *client, const char *path, const json_t *body, json_t **out,
+                                       bool *missing) {
     struct hearth_buf answer = {0}, why = {0};
     long status;
     *out = NULL;
     if (missing) {
         *missing = false;
     }
-    enum chat_outcome outcome = hearth_chat_request(client, path, body, NULL, NULL, &answer, &status);
-    if (outcome == CHAT_DONE && (status == 200 || status == 201)) {
+    enum client_outcome outcome = hearth_client_request(client, path, body, NULL, NULL, &answer, &status);
+    if (outcome == CLIENT_DONE && (status == 200 || status == 201)) {
         *out = json_loadb((const char *)answer.data, answer.len, JSON_ALLOW_NUL, NULL);
         if (!*out) {
             (void)hearth_complain(1, "what %s sends is no JSON: is it a hearth server?", client->base);
-            outcome = CHAT_FAILED;
+            outcome = CLIENT_FAILED;
         }
-    } else if (outcome == CHAT_DONE && status == 404 && missing) {
+    } else if (outcome == CLIENT_DONE && status == 404 && missing) {
         *missing = true;
-    } else if (outcome == CHAT_DONE) {
-        outcome = CHAT_FAILED;
+    } else if (outcome == CLIENT_DONE) {
+        outcome = CLIENT_FAILED;
         (void)hearth_complain(1, "%s",
-                              hearth_chat_error_text((const char *)answer.data, answer.len, status, &why)
+                              hearth_client_error_text((const char *)answer.data, answer.len, status, &why)
                                   ? (const char *)why.data
                                   : "out of memory");
     }

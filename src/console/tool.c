@@ -1,8 +1,7 @@
 /* See tool.h. Options and arguments may stand in any order; "--" ends the options, "-" is an argument. */
-#include "cli/tool.h"
+#include "console/tool.h"
 
-#include "cli/options.h"
-#include "cli/show.h"
+#include "console/show.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -10,11 +9,11 @@
 
 #define OPTIONS_MAX 32
 
-typedef const struct hearth_tool_command command;
-typedef const struct hearth_tool_option option;
+typedef const struct hearth_console_command command;
+typedef const struct hearth_console_option option;
 
 /* "kv ls", or the tool alone where it has no commands. */
-static struct hearth_shown name_of(const struct hearth_tool *tool, command *of) {
+static struct hearth_shown name_of(const struct hearth_console_tool *tool, command *of) {
     struct hearth_shown out;
     (void)snprintf(out.text, sizeof out.text, "%s%s%s", tool->name, *of->name ? " " : "", of->name);
     return out;
@@ -30,7 +29,7 @@ static void print_usage_line(const char *usage, const char *help) {
     (void)printf("  %s%*s %s\n", usage, columns < 26 ? 26 - columns : 0, "", help);
 }
 
-static int print_help(const struct hearth_tool *tool, command *of) {
+static int print_help(const struct hearth_console_tool *tool, command *of) {
     char usage[64];
     if (of) {
         (void)printf("hearth %s%s%s [options]: %s\n", name_of(tool, of).text, *of->arguments ? " " : "", of->arguments,
@@ -56,7 +55,7 @@ static int print_help(const struct hearth_tool *tool, command *of) {
 
 /* ---- options ---- */
 
-bool hearth_tool_number(const char *text, int64_t *out) {
+bool hearth_console_number(const char *text, int64_t *out) {
     char *end;
     errno = 0;
     const long long value = strtoll(text, &end, 10);
@@ -67,7 +66,7 @@ bool hearth_tool_number(const char *text, int64_t *out) {
     return true;
 }
 
-static option *find_option(const struct hearth_tool *tool, command *of, const char *text, size_t len) {
+static option *find_option(const struct hearth_console_tool *tool, command *of, const char *text, size_t len) {
     for (size_t i = 0; i < tool->option_count; i++) {
         option *one = &tool->options[i];
         if (strlen(one->name) == len && strncmp(one->name, text, len) == 0 && (one->commands & of->bit)) {
@@ -77,7 +76,7 @@ static option *find_option(const struct hearth_tool *tool, command *of, const ch
     return NULL;
 }
 
-static int unknown_option(const struct hearth_tool *tool, command *of, const char *text, size_t len) {
+static int unknown_option(const struct hearth_console_tool *tool, command *of, const char *text, size_t len) {
     const char *names[OPTIONS_MAX];
     char name[64];
     size_t n = 0;
@@ -87,14 +86,14 @@ static int unknown_option(const struct hearth_tool *tool, command *of, const cha
             names[n++] = tool->options[i].name;
         }
     }
-    const char *near = hearth_nearest(name, names, n);
-    return hearth_complain(HEARTH_TOOL_USAGE, "%s has no option %s%s%s%s (see hearth %s --help)",
+    const char *near = hearth_show_nearest(name, names, n);
+    return hearth_complain(HEARTH_CONSOLE_USAGE, "%s has no option %s%s%s%s (see hearth %s --help)",
                            *of->name ? of->name : tool->name, name, near ? ", did you mean " : "", near ? near : "",
                            near ? "?" : "", name_of(tool, of).text);
 }
 
 /* Reads one option; *used: how many arguments it took. A status, 0: all is well. */
-static int parse_option(const struct hearth_tool *tool, command *of, void *out, int argc, char *const argv[],
+static int parse_option(const struct hearth_console_tool *tool, command *of, void *out, int argc, char *const argv[],
                         int *used) {
     const char *text = argv[0], *equals = strchr(text, '=');
     const size_t len = equals ? (size_t)(equals - text) : strlen(text);
@@ -104,19 +103,19 @@ static int parse_option(const struct hearth_tool *tool, command *of, void *out, 
         return unknown_option(tool, of, text, len);
     }
     char *field = (char *)out + one->at;
-    if (one->kind == HEARTH_TOOL_SWITCH) {
+    if (one->kind == HEARTH_CONSOLE_SWITCH) {
         *(bool *)field = true;
-        return equals ? hearth_complain(HEARTH_TOOL_USAGE, "%s takes no argument", one->name) : 0;
+        return equals ? hearth_complain(HEARTH_CONSOLE_USAGE, "%s takes no argument", one->name) : 0;
     }
     const char *value = equals ? equals + 1 : argc > 1 ? argv[1] : NULL;
     *used = equals ? 1 : 2;
     if (!value || *value == '\0') {
-        return hearth_complain(HEARTH_TOOL_USAGE, "%s needs %s", one->name, one->argument);
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "%s needs %s", one->name, one->argument);
     }
-    if (one->kind == HEARTH_TOOL_TEXT) {
+    if (one->kind == HEARTH_CONSOLE_TEXT) {
         *(const char **)(void *)field = value;
-    } else if (!hearth_tool_number(value, (int64_t *)(void *)field)) {
-        return hearth_complain(HEARTH_TOOL_USAGE, "%s needs a number of %s, not '%.60s'", one->name, one->argument,
+    } else if (!hearth_console_number(value, (int64_t *)(void *)field)) {
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "%s needs a number of %s, not '%.60s'", one->name, one->argument,
                                value);
     }
     return 0;
@@ -128,29 +127,29 @@ static bool asks_help(const char *text) {
     return strcmp(text, "-h") == 0 || strcmp(text, "--help") == 0;
 }
 
-static int no_command(const struct hearth_tool *tool) {
+static int no_command(const struct hearth_console_tool *tool) {
     char names[256] = "";
     size_t at = 0;
     for (size_t i = 0; i < tool->command_count && at < sizeof names; i++) {
         const char *before = i == 0 ? "" : i + 1 < tool->command_count ? ", " : " or ";
         at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", before, tool->commands[i].name);
     }
-    return hearth_complain(HEARTH_TOOL_USAGE, "which command? %s (see hearth %s --help)", names, tool->name);
+    return hearth_complain(HEARTH_CONSOLE_USAGE, "which command? %s (see hearth %s --help)", names, tool->name);
 }
 
-static int unknown_command(const struct hearth_tool *tool, const char *name) {
+static int unknown_command(const struct hearth_console_tool *tool, const char *name) {
     const char *names[OPTIONS_MAX];
     size_t n = 0;
     for (; n < tool->command_count && n < OPTIONS_MAX; n++) {
         names[n] = tool->commands[n].name;
     }
-    const char *near = hearth_nearest(name, names, n);
-    return hearth_complain(HEARTH_TOOL_USAGE, "unknown command '%.60s'%s%s%s (see hearth %s --help)", name,
+    const char *near = hearth_show_nearest(name, names, n);
+    return hearth_complain(HEARTH_CONSOLE_USAGE, "unknown command '%.60s'%s%s%s (see hearth %s --help)", name,
                            near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "", tool->name);
 }
 
-static int parse_arguments(const struct hearth_tool *tool, command *of, int argc, char *const argv[], void *options,
-                           struct hearth_tool_call *call) {
+static int parse_arguments(const struct hearth_console_tool *tool, command *of, int argc, char *const argv[],
+                           void *options, struct hearth_console_call *call) {
     bool options_end = false, help = false;
     int status = 0;
     for (int i = 0, used = 1; i < argc && status == 0; i += used) {
@@ -168,7 +167,7 @@ static int parse_arguments(const struct hearth_tool *tool, command *of, int argc
     if (status == 0 && help) {
         status = print_help(tool, of);
     } else if (status == 0 && (call->arg_count < of->least || call->arg_count > of->most)) {
-        status = hearth_complain(HEARTH_TOOL_USAGE, "usage: hearth %s%s%s [options]", name_of(tool, of).text,
+        status = hearth_complain(HEARTH_CONSOLE_USAGE, "usage: hearth %s%s%s [options]", name_of(tool, of).text,
                                  *of->arguments ? " " : "", of->arguments);
     } else if (status == 0) {
         call->command = of;
@@ -176,10 +175,10 @@ static int parse_arguments(const struct hearth_tool *tool, command *of, int argc
     return status;
 }
 
-void hearth_tool_parse(const struct hearth_tool *tool, int argc, char *const argv[], void *options,
-                       struct hearth_tool_call *call) {
+void hearth_console_parse(const struct hearth_console_tool *tool, int argc, char *const argv[], void *options,
+                          struct hearth_console_call *call) {
     command *found = *tool->commands[0].name ? NULL : &tool->commands[0];
-    *call = (struct hearth_tool_call){0};
+    *call = (struct hearth_console_call){0};
     if (!found) {
         if (argc == 0) {
             call->status = no_command(tool);

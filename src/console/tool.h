@@ -2,56 +2,56 @@
  *
  * A tool is two tables. The options stand in one with the commands that take each; so an option that means nothing to a
  * command is refused, and the help texts come from the same lines. */
-#ifndef HEARTH_CLI_TOOL_H
-#define HEARTH_CLI_TOOL_H
+#ifndef HEARTH_CONSOLE_TOOL_H
+#define HEARTH_CONSOLE_TOOL_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define HEARTH_TOOL_USAGE 2 /* the exit status after wrong usage */
-#define HEARTH_TOOL_MANY (1 << 20)
+#define HEARTH_CONSOLE_USAGE 2 /* the exit status after wrong usage */
+#define HEARTH_CONSOLE_MANY (1 << 20)
 
-struct hearth_tool_command {
+struct hearth_console_command {
     const char *name, *arguments, *help; /* name "": the tool has no commands, and this is all that it does */
     int bit, least, most;                /* arguments */
 };
 
-enum hearth_tool_kind {
-    HEARTH_TOOL_TEXT,   /* const char * */
-    HEARTH_TOOL_NUMBER, /* int64_t, from 0 */
-    HEARTH_TOOL_SWITCH, /* bool */
+enum hearth_console_kind {
+    HEARTH_CONSOLE_TEXT,   /* const char * */
+    HEARTH_CONSOLE_NUMBER, /* int64_t, from 0 */
+    HEARTH_CONSOLE_SWITCH, /* bool */
 };
 
-struct hearth_tool_option {
+struct hearth_console_option {
     const char *name, *argument, *help;
     int commands; /* bits */
-    enum hearth_tool_kind kind;
+    enum hearth_console_kind kind;
     size_t at; /* in the tool's struct of options */
 };
 
-struct hearth_tool {
+struct hearth_console_tool {
     const char *name;  /* "kv" */
     const char *about; /* one line for --help */
-    const struct hearth_tool_command *commands;
+    const struct hearth_console_command *commands;
     size_t command_count;
-    const struct hearth_tool_option *options;
+    const struct hearth_console_option *options;
     size_t option_count;
 };
 
 /* What was asked for. */
-struct hearth_tool_call {
-    const struct hearth_tool_command *command; /* NULL: everything is done, `status` is the exit status */
+struct hearth_console_call {
+    const struct hearth_console_command *command; /* NULL: everything is done, `status` is the exit status */
     int status;
     char **args; /* without options: the caller's to free, with texts of argv; ends with NULL */
     int arg_count;
 };
 
 /* Reads the arguments behind the tool's name into `options`. Help is printed and mistakes are complained of here. */
-void hearth_tool_parse(const struct hearth_tool *tool, int argc, char *const argv[], void *options,
-                       struct hearth_tool_call *call);
+void hearth_console_parse(const struct hearth_console_tool *tool, int argc, char *const argv[], void *options,
+                          struct hearth_console_call *call);
 
 /* False: no whole number from 0 to 2^40. */
-bool hearth_tool_number(const char *text, int64_t *out);
+bool hearth_console_number(const char *text, int64_t *out);
 
 #endif

@@ -2,12 +2,13 @@
  *
  * On a terminal a frame is written over the one before it: the cursor goes home, each line is erased behind its end,
  * and so is what is left below. A server that goes away while it is watched is waited for: it may be starting again. */
-#include "cli/top.h"
+#include "client/commands.h"
 
 #include "base/buf.h"
-#include "cli/show.h"
-#include "cli/tool.h"
-#include "cli/top_internal.h"
+#include "client/client.h"
+#include "console/interrupt.h"
+#include "console/show.h"
+#include "console/tool.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -24,24 +25,24 @@ struct top_options {
     bool once, json;
 };
 
-static const struct hearth_tool_command commands[] = {
+static const struct hearth_console_command commands[] = {
     {"", "", "what a server is doing at this moment: lanes, requests that wait, what was reused", 1, 0, 0},
 };
 
-static const struct hearth_tool_option options[] = {
-    {"--url", "URL", "the server [HEARTH_URL, or " CHAT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_TOOL_TEXT,
+static const struct hearth_console_option options[] = {
+    {"--url", "URL", "the server [HEARTH_URL, or " CLIENT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_CONSOLE_TEXT,
      offsetof(struct top_options, url)},
-    {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_TOOL_TEXT,
+    {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_CONSOLE_TEXT,
      offsetof(struct top_options, cacert)},
-    {"--api-key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_TOOL_TEXT, offsetof(struct top_options, key)},
+    {"--api-key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_CONSOLE_TEXT, offsetof(struct top_options, key)},
     {"--interval", "S", "seconds between two frames [2]; with --once or --json: over which is measured", 1,
-     HEARTH_TOOL_NUMBER, offsetof(struct top_options, interval_s)},
-    {"--once", "", "one frame, as when standard output is no terminal", 1, HEARTH_TOOL_SWITCH,
+     HEARTH_CONSOLE_NUMBER, offsetof(struct top_options, interval_s)},
+    {"--once", "", "one frame, as when standard output is no terminal", 1, HEARTH_CONSOLE_SWITCH,
      offsetof(struct top_options, once)},
-    {"--json", "", "one frame for programs", 1, HEARTH_TOOL_SWITCH, offsetof(struct top_options, json)},
+    {"--json", "", "one frame for programs", 1, HEARTH_CONSOLE_SWITCH, offsetof(struct top_options, json)},
 };
 
-static const struct hearth_tool tool = {
+static const struct hearth_console_tool tool = {
     .name = "top",
     .about = "",
     .commands = commands,
@@ -84,17 +85,17 @@ static void overwrite(const char *frame) {
 
 /* False: Ctrl-C. */
 static bool wait_s(int64_t seconds) {
-    struct pollfd wake = {.fd = hearth_chat_wake_fd(), .events = POLLIN};
-    if (!hearth_chat_interrupted) {
+    struct pollfd wake = {.fd = hearth_interrupt_fd(), .events = POLLIN};
+    if (!hearth_interrupted) {
         (void)poll(&wake, 1, (int)(seconds * 1000));
     }
-    return !hearth_chat_interrupted;
+    return !hearth_interrupted;
 }
 
 /* ---- frames ---- */
 
 /* Frames until Ctrl-C. The server must answer the first time. */
-static int watch(struct chat_client *client, int64_t interval_s) {
+static int watch(struct hearth_client *client, int64_t interval_s) {
     struct top_sample before = {0}, now;
     bool begun = false;
     int status = 0;
@@ -105,45 +106,45 @@ static int watch(struct chat_client *client, int64_t interval_s) {
         if (begun) {
             (void)fputs("\033[?25l", stdout);
         }
-        const enum chat_outcome outcome = hearth_top_read(client, &now);
-        FILE *memory = outcome == CHAT_DONE ? open_memstream(&frame, &len) : NULL;
+        const enum client_outcome outcome = hearth_client_top_read(client, &now);
+        FILE *memory = outcome == CLIENT_DONE ? open_memstream(&frame, &len) : NULL;
         if (memory) {
-            hearth_top_print(memory, hearth_chat_client_url(client), begun ? &before : NULL, &now);
+            hearth_client_top_print(memory, hearth_client_url(client), begun ? &before : NULL, &now);
             (void)fclose(memory);
             overwrite(frame);
-            hearth_top_sample_finish(&before);
+            hearth_client_top_finish(&before);
             before = now;
             begun = true;
-        } else if (outcome == CHAT_DONE) {
-            hearth_top_sample_finish(&now);
+        } else if (outcome == CLIENT_DONE) {
+            hearth_client_top_finish(&now);
         }
         free(frame);
-        goes_on = outcome == CHAT_DONE || (outcome == CHAT_FAILED && begun);
-        status = outcome == CHAT_FAILED && !begun;
+        goes_on = outcome == CLIENT_DONE || (outcome == CLIENT_FAILED && begun);
+        status = outcome == CLIENT_FAILED && !begun;
     }
     (void)fputs("\033[?25h", stdout);
     (void)fflush(stdout);
-    hearth_top_sample_finish(&before);
+    hearth_client_top_finish(&before);
     return status;
 }
 
 /* One frame; with an interval after a first look. */
-static int look(struct chat_client *client, const struct top_options *chosen) {
+static int look(struct hearth_client *client, const struct top_options *chosen) {
     struct top_sample before = {0}, now = {0};
-    const char *url = hearth_chat_client_url(client);
+    const char *url = hearth_client_url(client);
     const bool twice = chosen->interval_s > 0;
     int status = 1;
-    if ((!twice || hearth_top_read(client, &before) == CHAT_DONE) && (!twice || wait_s(chosen->interval_s)) &&
-        hearth_top_read(client, &now) == CHAT_DONE) {
+    if ((!twice || hearth_client_top_read(client, &before) == CLIENT_DONE) && (!twice || wait_s(chosen->interval_s)) &&
+        hearth_client_top_read(client, &now) == CLIENT_DONE) {
         if (chosen->json) {
-            status = hearth_show_json(hearth_top_json(url, twice ? &before : NULL, &now));
+            status = hearth_show_json(hearth_client_top_json(url, twice ? &before : NULL, &now));
         } else {
-            hearth_top_print(stdout, url, twice ? &before : NULL, &now);
+            hearth_client_top_print(stdout, url, twice ? &before : NULL, &now);
             status = 0;
         }
     }
-    hearth_top_sample_finish(&before);
-    hearth_top_sample_finish(&now);
+    hearth_client_top_finish(&before);
+    hearth_client_top_finish(&now);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
         status = hearth_complain(1, "cannot write to standard output");
     }
@@ -151,18 +152,18 @@ static int look(struct chat_client *client, const struct top_options *chosen) {
 }
 
 static int run(struct top_options *chosen) {
-    struct chat_client *client;
+    struct hearth_client *client;
     int status;
     if (chosen->interval_s == 0 || chosen->interval_s > MOST_INTERVAL_S) {
-        return hearth_complain(HEARTH_TOOL_USAGE, "--interval needs 1 to %d seconds", MOST_INTERVAL_S);
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "--interval needs 1 to %d seconds", MOST_INTERVAL_S);
     }
     if (chosen->key[strcspn(chosen->key, "\r\n")] != '\0') {
-        return hearth_complain(HEARTH_TOOL_USAGE, "--api-key needs a key of one line");
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "--api-key needs a key of one line");
     }
-    if (!hearth_chat_catch_interrupts()) {
+    if (!hearth_interrupt_catch()) {
         return hearth_complain(1, "out of descriptors");
     }
-    if (!(client = hearth_chat_client_create(chosen->url, chosen->key, chosen->cacert))) {
+    if (!(client = hearth_client_create(chosen->url, chosen->key, chosen->cacert))) {
         return 1;
     }
     if (chosen->once || chosen->json || isatty(STDOUT_FILENO) != 1) {
@@ -170,19 +171,19 @@ static int run(struct top_options *chosen) {
     } else {
         status = watch(client, chosen->interval_s > 0 ? chosen->interval_s : DEFAULT_INTERVAL_S);
     }
-    hearth_chat_client_destroy(client);
+    hearth_client_destroy(client);
     return status;
 }
 
-int hearth_top(int argc, char *const argv[]) {
+int hearth_client_top(int argc, char *const argv[]) {
     struct top_options chosen = {.interval_s = -1};
-    struct hearth_tool_call call;
-    char key[CHAT_KEY_BYTES];
+    struct hearth_console_call call;
+    char key[CLIENT_KEY_BYTES];
     hearth_show_as("hearth top");
-    hearth_tool_parse(&tool, argc, argv, &chosen, &call);
+    hearth_console_parse(&tool, argc, argv, &chosen, &call);
     int status = call.status;
     if (call.command) {
-        hearth_chat_address(&chosen.url, &chosen.key, key);
+        hearth_client_address(&chosen.url, &chosen.key, key);
         status = run(&chosen);
     }
     free(call.args);

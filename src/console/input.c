@@ -4,13 +4,14 @@
  * libedit reads characters of the locale. One that is not UTF-8 would lose most of what people type, so C.UTF-8 takes
  * its place.
  *
- * Characters are read here and not by libedit, so that Ctrl-C is waited for at the same time (its pipe, as in
- * chat_http.c): a signal that comes just before a read would not interrupt it. Ctrl-C drops the line. A terminal of
- * another size, and coming back after Ctrl-Z, draw it again. */
-#include "cli/chat_internal.h"
+ * Characters are read here and not by libedit, so that Ctrl-C is waited for at the same time (interrupt.h): a signal
+ * that comes just before a read would not interrupt it. Ctrl-C drops the line. A terminal of another size, and coming
+ * back after Ctrl-Z, draw it again. */
+#include "console/input.h"
 
 #include "base/utf8.h"
-#include "cli/places.h"
+#include "console/interrupt.h"
+#include "console/places.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,7 @@
 
 #define HISTORY_LINES 2000
 
-struct chat_input {
+struct hearth_input {
     EditLine *edit;
     History *history;
     char *history_path; /* NULL: nowhere */
@@ -37,7 +38,7 @@ static volatile sig_atomic_t redraw;
 static void on_redraw(int number) {
     (void)number;
     redraw = 1;
-    hearth_chat_wake();
+    hearth_interrupt_wake();
 }
 
 static void draw_again(EditLine *edit) {
@@ -49,12 +50,12 @@ static void draw_again(EditLine *edit) {
 
 /* The next byte: 1; 0 at the end; -1 for Ctrl-C and failures. */
 static int read_byte(EditLine *edit, char *out) {
-    struct pollfd waits[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = hearth_chat_wake_fd(), .events = POLLIN}};
+    struct pollfd waits[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = hearth_interrupt_fd(), .events = POLLIN}};
     for (;;) {
         const int ready = poll(waits, 2, -1);
         const int error = errno;
-        hearth_chat_drain();
-        if (hearth_chat_interrupted || (ready < 0 && error != EINTR)) {
+        hearth_interrupt_drain();
+        if (hearth_interrupted || (ready < 0 && error != EINTR)) {
             return -1;
         }
         if (redraw) {
@@ -95,12 +96,12 @@ static char *prompt(EditLine *edit) {
     static char first[] = "> ", more[] = "… ";
     void *input = NULL;
     (void)el_get(edit, EL_CLIENTDATA, &input);
-    return input && ((struct chat_input *)input)->goes_on ? more : first;
+    return input && ((struct hearth_input *)input)->goes_on ? more : first;
 }
 
 /* Makes the file, with its directories, so that nobody else can read it. NULL: there is to be none. */
 static char *prepare_history(void) {
-    char *path = hearth_chat_history_default();
+    char *path = hearth_place_history();
     for (char *slash = path ? strchr(path + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         (void)mkdir(path, 0700);
@@ -116,7 +117,7 @@ static char *prepare_history(void) {
     return path;
 }
 
-struct chat_input *hearth_chat_input_create(void) {
+struct hearth_input *hearth_input_create(void) {
     HistEvent event;
     if (isatty(STDIN_FILENO) != 1) {
         return NULL;
@@ -124,9 +125,9 @@ struct chat_input *hearth_chat_input_create(void) {
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1) {
         (void)setlocale(LC_CTYPE, "C.UTF-8");
     }
-    struct chat_input *input = calloc(1, sizeof *input);
+    struct hearth_input *input = calloc(1, sizeof *input);
     if (!input || !(input->edit = el_init("hearth", stdin, stdout, stderr)) || !(input->history = history_init())) {
-        hearth_chat_input_destroy(input);
+        hearth_input_destroy(input);
         return NULL;
     }
     (void)history(input->history, &event, H_SETSIZE, HISTORY_LINES);
@@ -148,7 +149,7 @@ struct chat_input *hearth_chat_input_create(void) {
     return input;
 }
 
-void hearth_chat_input_destroy(struct chat_input *input) {
+void hearth_input_destroy(struct hearth_input *input) {
     if (input) {
         if (input->edit) {
             el_end(input->edit);
@@ -161,7 +162,7 @@ void hearth_chat_input_destroy(struct chat_input *input) {
     }
 }
 
-static void remember(struct chat_input *input, const char *line) {
+static void remember(struct hearth_input *input, const char *line) {
     HistEvent event;
     if (line[strspn(line, " \t\n")] != '\0') {
         (void)history(input->history, &event, H_ENTER, line);
@@ -172,7 +173,7 @@ static void remember(struct chat_input *input, const char *line) {
 }
 
 /* Appends a line without its end. */
-static enum chat_line read_one(struct chat_input *input, struct hearth_buf *out) {
+static enum hearth_input_line read_one(struct hearth_input *input, struct hearth_buf *out) {
     char *plain = NULL;
     size_t size = 0;
     int count = 0;
@@ -185,25 +186,25 @@ static enum chat_line read_one(struct chat_input *input, struct hearth_buf *out)
         line = n < 0 ? NULL : plain;
         count = (int)n;
     }
-    enum chat_line kind = CHAT_LINE;
-    if (hearth_chat_interrupted) {
-        hearth_chat_calm();
-        kind = CHAT_LINE_DROPPED;
+    enum hearth_input_line kind = HEARTH_INPUT_LINE;
+    if (hearth_interrupted) {
+        hearth_interrupt_clear();
+        kind = HEARTH_INPUT_DROPPED;
     } else if (!line || count <= 0) {
-        kind = CHAT_LINE_END;
+        kind = HEARTH_INPUT_END;
     } else {
         size_t len = strlen(line); /* a NUL ends what is typed */
         while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r')) {
             len--;
         }
-        kind = hearth_utf8_append(out, line, len) ? CHAT_LINE : CHAT_LINE_END;
+        kind = hearth_utf8_append(out, line, len) ? HEARTH_INPUT_LINE : HEARTH_INPUT_END;
     }
     free(plain);
     return kind;
 }
 
-enum chat_line hearth_chat_input_read(struct chat_input *input, struct hearth_buf *out) {
-    enum chat_line kind;
+enum hearth_input_line hearth_input_read(struct hearth_input *input, struct hearth_buf *out) {
+    enum hearth_input_line kind;
     bool more = true;
     out->len = 0;
     while (more) {
@@ -212,37 +213,24 @@ enum chat_line hearth_chat_input_read(struct chat_input *input, struct hearth_bu
         }
         const size_t begin = out->len;
         kind = read_one(input, out);
-        if (kind == CHAT_LINE_END && begin > 0) {
-            kind = CHAT_LINE; /* the input ended behind a backslash */
+        if (kind == HEARTH_INPUT_END && begin > 0) {
+            kind = HEARTH_INPUT_LINE; /* the input ended behind a backslash */
             break;
         }
-        more = kind == CHAT_LINE && out->len > begin && out->data[out->len - 1] == '\\';
+        more = kind == HEARTH_INPUT_LINE && out->len > begin && out->data[out->len - 1] == '\\';
         if (more) {
             out->data[out->len - 1] = '\n';
         }
     }
-    if (kind == CHAT_LINE_DROPPED) {
+    if (kind == HEARTH_INPUT_DROPPED) {
         (void)fputc('\n', stdout);
         (void)fflush(stdout);
     }
-    if (kind == CHAT_LINE && !hearth_buf_text(out, "")) {
-        return CHAT_LINE_END;
+    if (kind == HEARTH_INPUT_LINE && !hearth_buf_text(out, "")) {
+        return HEARTH_INPUT_END;
     }
-    if (kind == CHAT_LINE && input) {
+    if (kind == HEARTH_INPUT_LINE && input) {
         remember(input, (const char *)out->data);
     }
     return kind;
-}
-
-static bool has_styles(FILE *out) {
-    const char *terminal = getenv("TERM"), *plain = getenv("NO_COLOR");
-    return isatty(fileno(out)) == 1 && terminal && strcmp(terminal, "dumb") != 0 && (!plain || *plain == '\0');
-}
-
-const char *hearth_chat_dim(FILE *out) {
-    return has_styles(out) ? "\033[2m" : "";
-}
-
-const char *hearth_chat_plain(FILE *out) {
-    return has_styles(out) ? "\033[0m" : "";
 }

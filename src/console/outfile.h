@@ -1,7 +1,7 @@
 /* A file that is there whole or not at all: it is written beside its name and renamed. "-" is standard output; what is
  * no plain file (a device, a pipe) is written into. */
-#ifndef HEARTH_CLI_OUTFILE_H
-#define HEARTH_CLI_OUTFILE_H
+#ifndef HEARTH_CONSOLE_OUTFILE_H
+#define HEARTH_CONSOLE_OUTFILE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,6 +18,6 @@ int hearth_outfile_open(const char *path, struct hearth_outfile *out);
 int hearth_outfile_close(struct hearth_outfile *file, int status);
 bool hearth_outfile_is_stream(const char *path);
 /* All of it, or errno. */
-bool hearth_write_all(int fd, const void *bytes, size_t len);
+bool hearth_outfile_write(int fd, const void *bytes, size_t len);
 
 #endif

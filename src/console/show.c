@@ -1,6 +1,6 @@
 /* Numbers, prompts and progress as people read them. What is shown of a prompt was written by anybody: control
  * characters never reach the terminal. */
-#include "cli/show.h"
+#include "console/show.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -155,6 +155,19 @@ void hearth_show_lines(FILE *out, const char *text, const char *indent, bool *fr
     }
 }
 
+static bool has_styles(FILE *out) {
+    const char *terminal = getenv("TERM"), *plain = getenv("NO_COLOR");
+    return isatty(fileno(out)) == 1 && terminal && strcmp(terminal, "dumb") != 0 && (!plain || *plain == '\0');
+}
+
+const char *hearth_show_dim(FILE *out) {
+    return has_styles(out) ? "\033[2m" : "";
+}
+
+const char *hearth_show_plain(FILE *out) {
+    return has_styles(out) ? "\033[0m" : "";
+}
+
 int hearth_show_json(json_t *root) {
     const bool ok = root && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
     json_decref(root);
@@ -172,6 +185,50 @@ bool hearth_show_asked(const char *format, ...) {
     va_end(args);
     (void)fputs(" [y/N] ", stderr);
     return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
+}
+
+/* ---- words ---- */
+
+static size_t least_of_3(size_t a, size_t b, size_t c) {
+    const size_t ab = a < b ? a : b;
+    return ab < c ? ab : c;
+}
+
+/* Edits (insert, delete, replace a byte, exchange two neighbours) between two words of at most 63 bytes. */
+static size_t edits(const char *a, const char *b) {
+    const size_t na = strlen(a), nb = strlen(b);
+    size_t lines[3][64]; /* of i - 2, i - 1 and i, in turn */
+    if (na > 63 || nb > 63) {
+        return 64;
+    }
+    for (size_t j = 0; j <= nb; j++) {
+        lines[0][j] = j;
+    }
+    for (size_t i = 1; i <= na; i++) {
+        const size_t *above = lines[(i - 1) % 3], *two_above = lines[(i + 1) % 3];
+        size_t *line = lines[i % 3];
+        line[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            line[j] = least_of_3(above[j] + 1, line[j - 1] + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && two_above[j - 2] + 1 < line[j]) {
+                line[j] = two_above[j - 2] + 1;
+            }
+        }
+    }
+    return lines[na % 3][nb];
+}
+
+const char *hearth_show_nearest(const char *word, const char *const *list, size_t n) {
+    const char *best = NULL;
+    size_t best_edits = strlen(word) / 3 + 2; /* farther away than this is no misspelling */
+    for (size_t i = 0; i < n; i++) {
+        const size_t d = edits(word, list[i]);
+        if (d < best_edits) {
+            best_edits = d;
+            best = list[i];
+        }
+    }
+    return best;
 }
 
 /* ---- progress ---- */

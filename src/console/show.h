@@ -1,6 +1,6 @@
 /* What commands print for people: complaints, numbers, text that somebody else wrote, questions, progress. */
-#ifndef HEARTH_CLI_SHOW_H
-#define HEARTH_CLI_SHOW_H
+#ifndef HEARTH_CONSOLE_SHOW_H
+#define HEARTH_CONSOLE_SHOW_H
 
 #include "base/log.h"
 
@@ -23,6 +23,8 @@ struct hearth_shown hearth_show_bytes(uint64_t bytes); /* "12.3 MiB" */
 struct hearth_shown hearth_show_count(uint64_t n);     /* "12,288" */
 struct hearth_shown hearth_show_age(int64_t used_us);  /* of a Unix time: "5 min" */
 const char *hearth_plural(uint64_t n, const char *one, const char *many);
+/* The word of a list that is nearest to `word`, or NULL when none is near. For "did you mean". */
+const char *hearth_show_nearest(const char *word, const char *const *list, size_t n);
 
 /* Prints text of a prompt: on one line, nothing that a terminal would obey, at most `columns` wide. Returns the width.
  * Shape: valid UTF-8. */
@@ -31,6 +33,10 @@ int hearth_show_text(FILE *out, const char *text, int columns);
  * `*fresh`, which says whether a line has not begun yet and is kept up to date: text can come in pieces. */
 void hearth_show_lines(FILE *out, const char *text, const char *indent, bool *fresh);
 int hearth_show_columns(void); /* of the terminal on stdout; a large number elsewhere */
+
+/* Dim text on a terminal: the sequences that begin and end it, or "". */
+const char *hearth_show_dim(FILE *out);
+const char *hearth_show_plain(FILE *out);
 
 /* Prints a document on stdout and frees it. Returns an exit status. */
 int hearth_show_json(json_t *root);

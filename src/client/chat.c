@@ -1,0 +1,162 @@
+/* `hearth chat`: the command line, and what is typed.
+ *
+ * One message from the arguments, or a conversation: lines from a terminal or a pipe, each of which is a message or a
+ * command. What the model says goes to stdout, as does what /help and /history print; the rest goes to stderr.
+ *
+ * Ctrl-C. The handler sets a flag and writes to a pipe; the request that waits there ends its connection, the line
+ * editor's read is interrupted. Where nobody is asked for the next line, the program ends then, too. */
+#include "client/commands.h"
+
+#include "base/utf8.h"
+#include "client/client.h"
+#include "console/input.h"
+#include "console/interrupt.h"
+#include "console/show.h"
+#include "console/tool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define INTERRUPTED 130
+#define STDIN_BYTES_MAX ((size_t)64 << 20)
+
+static const struct hearth_console_command commands[] = {
+    {"", "[MESSAGE]", "talk to a server; - as the message: all of standard input", 1, 0, HEARTH_CONSOLE_MANY},
+};
+
+static const struct hearth_console_option options[] = {
+    {"--session", "NAME", "go on in this session, which the server keeps, or begin it", 1, HEARTH_CONSOLE_TEXT,
+     offsetof(struct client_options, session)},
+    {"--url", "URL", "the server [HEARTH_URL, or " CLIENT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_CONSOLE_TEXT,
+     offsetof(struct client_options, url)},
+    {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_CONSOLE_TEXT,
+     offsetof(struct client_options, cacert)},
+    {"--key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_CONSOLE_TEXT, offsetof(struct client_options, key)},
+    {"--model", "NAME", "the model, where there are several", 1, HEARTH_CONSOLE_TEXT,
+     offsetof(struct client_options, model)},
+    {"--system", "TEXT", "system text of a conversation that begins", 1, HEARTH_CONSOLE_TEXT,
+     offsetof(struct client_options, system)},
+    {"--max-tokens", "N", "most tokens of a reply", 1, HEARTH_CONSOLE_NUMBER,
+     offsetof(struct client_options, max_tokens)},
+};
+
+static const struct hearth_console_tool tool = {
+    .name = "chat",
+    .about = "",
+    .commands = commands,
+    .command_count = 1,
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+};
+
+/* ---- messages ---- */
+
+/* The message of the command line. False: it is empty, too long or no text, or cannot be read. */
+static bool read_message(char *const *args, int count, struct hearth_buf *out) {
+    struct hearth_buf raw = {0};
+    bool ok = true;
+    if (count == 1 && strcmp(args[0], "-") == 0) {
+        char chunk[65536];
+        for (size_t n; ok && (n = fread(chunk, 1, sizeof chunk, stdin)) > 0;) {
+            ok = raw.len + n <= STDIN_BYTES_MAX && hearth_buf_append(&raw, chunk, n);
+        }
+        ok = ok && !ferror(stdin);
+    } else {
+        for (int i = 0; i < count && ok; i++) {
+            ok = (i == 0 || hearth_buf_text(&raw, " ")) && hearth_buf_text(&raw, args[i]);
+        }
+    }
+    ok = ok && raw.len > 0 && !memchr(raw.data, '\0', raw.len) &&
+         hearth_utf8_append(out, (const char *)raw.data, raw.len);
+    hearth_buf_finish(&raw);
+    return ok;
+}
+
+static int say_once(struct client_talk *talk, const struct hearth_console_call *call) {
+    struct hearth_buf message = {0};
+    int status = 1;
+    if (!read_message(call->args, call->arg_count, &message)) {
+        status = hearth_complain(1, "there is no message, or it is no text");
+    } else {
+        const enum client_outcome outcome = hearth_client_talk_say(talk, (const char *)message.data);
+        status = outcome == CLIENT_DONE ? 0 : outcome == CLIENT_STOPPED ? INTERRUPTED : 1;
+    }
+    hearth_buf_finish(&message);
+    return status;
+}
+
+/* Lines until they end. In a pipe a failure ends them: what follows may depend on the reply. */
+static int converse(struct client_talk *talk, struct hearth_input *input) {
+    struct hearth_buf line = {0};
+    bool quit = false;
+    int status = 0;
+    while (!quit && status == 0) {
+        const enum hearth_input_line kind = hearth_input_read(input, &line);
+        const char *text = (const char *)line.data;
+        enum client_outcome outcome = CLIENT_DONE;
+        if (kind == HEARTH_INPUT_END) {
+            (void)fputs(input ? "\n" : "", stdout);
+            break;
+        }
+        if (kind == HEARTH_INPUT_DROPPED) {
+            outcome = CLIENT_STOPPED;
+        } else if (text[0] == '/' && text[1] != '/') {
+            outcome = hearth_client_talk_command(talk, text, &quit);
+        } else if (text[strspn(text, " \t\n")] != '\0') {
+            outcome = hearth_client_talk_say(talk, text[0] == '/' ? text + 1 : text);
+        }
+        if (!input && outcome != CLIENT_DONE) {
+            status = outcome == CLIENT_STOPPED ? INTERRUPTED : 1;
+        }
+    }
+    hearth_buf_finish(&line);
+    return status;
+}
+
+static int run(const struct client_options *chosen, const struct hearth_console_call *call) {
+    struct hearth_client *client = hearth_client_create(chosen->url, chosen->key, chosen->cacert);
+    struct hearth_input *input = NULL;
+    struct client_talk talk = {0};
+    int status = 1;
+    if (!client) {
+        return 1;
+    }
+    const bool once = call->arg_count > 0;
+    input = once ? NULL : hearth_input_create();
+    if (!hearth_client_talk_init(&talk, chosen, client, input != NULL)) {
+        status = hearth_complain(1, "out of memory");
+    } else if (input && hearth_client_talk_greet(&talk) != CLIENT_DONE) {
+        status = 1;
+    } else if (chosen->session &&
+               hearth_client_talk_enter(&talk, chosen->session, input || chosen->system) != CLIENT_DONE) {
+        status = 1;
+    } else {
+        status = once ? say_once(&talk, call) : converse(&talk, input);
+    }
+    hearth_client_talk_finish(&talk);
+    hearth_input_destroy(input);
+    hearth_client_destroy(client);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
+        status = hearth_complain(1, "cannot write to standard output");
+    }
+    return status;
+}
+
+int hearth_client_chat(int argc, char *const argv[]) {
+    struct client_options chosen = {.max_tokens = -1};
+    struct hearth_console_call call;
+    char key[CLIENT_KEY_BYTES];
+    hearth_show_as("hearth chat");
+    hearth_console_parse(&tool, argc, argv, &chosen, &call);
+    int status = call.status;
+    if (call.command) {
+        hearth_client_address(&chosen.url, &chosen.key, key);
+        if (chosen.key[strcspn(chosen.key, "\r\n")] != '\0') {
+            status = hearth_complain(HEARTH_CONSOLE_USAGE, "--key needs a key of one line");
+        } else {
+            status = hearth_interrupt_catch() ? run(&chosen, &call) : hearth_complain(1, "out of descriptors");
+        }
+    }
+    free(call.args);
+    return status;
+}

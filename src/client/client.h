@@ -1,0 +1,134 @@
+/* What the files of `hearth chat` and `hearth top` share. They know the server by HTTP only, as any client does.
+ *
+ *     chat.c       hearth chat: the command line, and what is typed
+ *     talk.c       a conversation: what is sent, and the commands
+ *     client.c     requests, by libcurl
+ *     reply.c      a streamed reply, as it comes in
+ *     top.c        hearth top: the command line, and one frame after the other
+ *     top_read.c   asks the server what it is doing
+ *     top_show.c   a frame, as text and as JSON */
+#ifndef HEARTH_CLIENT_CLIENT_H
+#define HEARTH_CLIENT_CLIENT_H
+
+#include "base/buf.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct client_options {
+    const char *session, *url, *cacert, *model, *key, *system;
+    int64_t max_tokens; /* -1: not given */
+};
+
+/* ---- a reply as it comes in (reply.c): no terminal, no network ---- */
+
+enum client_text { CLIENT_CONTENT, CLIENT_REASONING };
+
+struct client_reply {
+    struct hearth_buf line, data; /* of the event that is coming in */
+    struct hearth_buf content, reasoning;
+    struct hearth_buf error; /* what the server says that is wrong */
+    char finish[24];
+    json_t *receipt, *timings;
+    int64_t first_us; /* hearth_clock_us() of the first text; 0: none came */
+    bool done;        /* the stream came to its end */
+    void (*on_text)(void *user, enum client_text kind, const char *text);
+    void *user;
+};
+
+void hearth_client_reply_finish(struct client_reply *reply);
+/* Takes bytes of the stream. False: out of memory, or a line that no server writes. */
+bool hearth_client_reply_feed(struct client_reply *reply, const char *bytes, size_t len);
+/* Appends "reused 1,234 · computed 56 · …", as far as it is known. `begun_us`: when the request was sent; `session` may
+ * be NULL. */
+bool hearth_client_reply_status(const struct client_reply *reply, int64_t begun_us, const char *session,
+                                struct hearth_buf *out);
+/* Appends the message of a JSON error, or what else a server sent with that status. */
+bool hearth_client_error_text(const char *body, size_t len, long http_status, struct hearth_buf *out);
+
+/* ---- requests (client.c) ---- */
+
+struct hearth_client;
+
+#define CLIENT_DEFAULT_URL "http://127.0.0.1:8080"
+#define CLIENT_KEY_BYTES 512
+
+/* Fills in what the command line leaves open: HEARTH_URL or the default, HEARTH_API_KEY (the server's variable; of
+ * several the first). `key_room` is what *key then points to. */
+void hearth_client_address(const char **url, const char **key, char key_room[CLIENT_KEY_BYTES]);
+
+enum client_outcome {
+    CLIENT_DONE,
+    CLIENT_STOPPED, /* by Ctrl-C */
+    CLIENT_FAILED,  /* one line on stderr has said why */
+};
+
+/* `url`: with or without "/v1" at its end, or unix:PATH. `cacert`: the file of certificates to trust; NULL: what the
+ * environment names, or the system's. All are borrowed. NULL after a complaint. */
+struct hearth_client *hearth_client_create(const char *url, const char *key, const char *cacert);
+void hearth_client_destroy(struct hearth_client *client);
+const char *hearth_client_url(const struct hearth_client *client);
+
+/* POST, or GET when `body` is NULL. The bytes of a response with status 200 go to `sink`, those of others to `out`;
+ * with no sink all do. A status other than 200 is no failure here. */
+enum client_outcome hearth_client_request(struct hearth_client *client, const char *path, const json_t *body,
+                                          bool (*sink)(void *user, const char *bytes, size_t len), void *user,
+                                          struct hearth_buf *out, long *http_status);
+/* The same for a JSON document. *out: the caller's reference; NULL unless the status is 200 or 201. With `missing` a
+ * 404 is no failure and sets it; other statuses are complained of. */
+enum client_outcome hearth_client_json(struct hearth_client *client, const char *path, const json_t *body, json_t **out,
+                                       bool *missing);
+/* Appends text as a segment of a path. */
+bool hearth_client_escape(struct hearth_buf *out, const char *text);
+/* The server's address without what need not be there. NULL: it is none, or out of memory. The caller's to free. */
+char *hearth_client_base_url(const char *url);
+
+/* ---- a conversation (talk.c) ---- */
+
+struct client_talk {
+    const struct client_options *options;
+    struct hearth_client *client;
+    char *session;    /* NULL: the history is kept here */
+    bool begun;       /* the session has turns */
+    json_t *messages; /* the history, without a session */
+    bool interactive, warned;
+};
+
+bool hearth_client_talk_init(struct client_talk *talk, const struct client_options *options,
+                             struct hearth_client *client, bool interactive);
+void hearth_client_talk_finish(struct client_talk *talk);
+/* Looks whether the server is there, and says who it is. */
+enum client_outcome hearth_client_talk_greet(struct client_talk *talk);
+/* Goes on in a session, or begins it. `ask`: the server is asked about it. */
+enum client_outcome hearth_client_talk_enter(struct client_talk *talk, const char *name, bool ask);
+/* Sends a message and prints the reply. */
+enum client_outcome hearth_client_talk_say(struct client_talk *talk, const char *text);
+/* A line that begins with "/". *quit: it was /quit. */
+enum client_outcome hearth_client_talk_command(struct client_talk *talk, const char *line, bool *quit);
+
+/* ---- hearth top (top_read.c, top_show.c) ---- */
+
+/* What the server said at one moment. Another version of it, or another server, may say less: every part may be NULL,
+ * and every member of a part may be missing. Owned. */
+struct top_sample {
+    int64_t at_us;   /* hearth_clock_us() */
+    json_t *props;   /* object */
+    json_t *health;  /* object */
+    json_t *slots;   /* array */
+    json_t *queue;   /* object */
+    json_t *metrics; /* object: samples without labels, name to number */
+};
+
+void hearth_client_top_finish(struct top_sample *sample);
+/* DONE, STOPPED by Ctrl-C, or FAILED after one line on stderr: the server is not there, does not let us in, or is none
+ * of ours. */
+enum client_outcome hearth_client_top_read(struct hearth_client *client, struct top_sample *out);
+
+/* A frame. `before`: an earlier sample, from which what has happened since then is told; NULL: there is none. */
+void hearth_client_top_print(FILE *out, const char *url, const struct top_sample *before, const struct top_sample *now);
+/* The same for programs. NULL: out of memory. The caller's reference. */
+json_t *hearth_client_top_json(const char *url, const struct top_sample *before, const struct top_sample *now);
+
+#endif
