@@ -1,7 +1,17 @@
-/* Inside of the http room: the server, its connections and their exchanges. server.c has the loop, listen.c the
- * listening socket, tls.c the certificate, conn.c the life of a connection, share.c what connections share, peer.c
- * whether their clients are there, request.c reads requests, head.c judges their heads, exchange.c writes responses,
- * report.c counts and logs. */
+/* Inside of the http room: the server, its connections and their exchanges. A file calls those below it:
+ *
+ *     server.c     the loop, and which connections are accepted
+ *     listen.c     the listening socket
+ *     conn.c       the callbacks of a connection
+ *     peer.c       whether its client is there
+ *     request.c    reads requests
+ *     evict.c      which connection goes when there are too many
+ *     admit.c      asks origin.c about a request
+ *     exchange.c   writes responses
+ *     close.c      the end of a request and of a connection
+ *     state.c      states, deadlines, what is unread
+ *     head.c       judges a request's head
+ *     tls.c, address.c, report.c, origin.c */
 #ifndef HEARTH_HTTP_CONN_H
 #define HEARTH_HTTP_CONN_H
 
@@ -182,9 +192,6 @@ struct hearth_http_exchange {
     void *gone_user;
 };
 
-/* server.c: `conn` has left the list. */
-void hearth_http_server_conn_closed(struct hearth_http_server *server);
-
 /* listen.c */
 /* Binds params.host and listens. Errors: IO (`msg` holds one clear line), NOMEM. */
 int hearth_http_listen(struct hearth_http_server *server, int *out_fd, struct hearth_errmsg *msg);
@@ -203,22 +210,57 @@ const char *hearth_http_tls_error(struct bufferevent *bev);
 /* Tells the client that nothing more comes. */
 void hearth_http_tls_say_goodbye(struct bufferevent *bev);
 
-/* share.c */
+/* address.c */
 /* The address's connections are one more. NULL: out of memory. */
 struct hearth_http_address *hearth_http_address_ref(struct hearth_http_server *server, const struct sockaddr *from);
 void hearth_http_address_unref(struct hearth_http_server *server, struct hearth_http_address *address);
+/* The most connections that an address may have. */
+uint32_t hearth_http_address_most(const struct hearth_http_server *server, const struct hearth_http_address *address);
+/* True when so many connections of its address wait to be refused that this one is closed without a word. */
+bool hearth_http_is_crammed(const struct hearth_http_conn *conn);
+
+/* evict.c */
 /* Closes the connection that others may take the place of first. False: there is none. */
 bool hearth_http_evict(struct hearth_http_server *server);
 /* Makes place for a connection that is one too many. Returns what is said to its client if that cannot be done. */
 const char *hearth_http_surplus(struct hearth_http_conn *conn);
-/* True when so many connections of its address wait to be refused that this one is closed without a word. */
-bool hearth_http_is_crammed(const struct hearth_http_conn *conn);
+
+/* state.c */
+/* Enters the state that it begins with; leaves the last one; goes from one to the next. */
+void hearth_http_conn_enter(struct hearth_http_conn *conn, enum hearth_http_conn_state state);
+void hearth_http_conn_leave(struct hearth_http_conn *conn);
+void hearth_http_conn_set_state(struct hearth_http_conn *conn, enum hearth_http_conn_state state);
+/* When the state must have ended; INT64_MAX: it may last. */
+int64_t hearth_http_conn_due_us(const struct hearth_http_conn *conn);
+/* Sets the timer to the next deadline. */
+void hearth_http_conn_set_timer(struct hearth_http_conn *conn, int64_t now_us);
+/* True when a window has ended in which the reader took too little of what waited for it. */
+bool hearth_http_conn_is_stalled(struct hearth_http_conn *conn, int64_t now_us);
+/* Bytes written that are not with the kernel yet. */
+size_t hearth_http_conn_unsent(const struct hearth_http_conn *conn);
+/* Counts what has been put into the output buffer. */
+void hearth_http_conn_written(struct hearth_http_conn *conn, size_t len);
+/* Closes the connection from the loop, soon: for callers that its exchange must outlive. */
+void hearth_http_conn_doom(struct hearth_http_conn *conn);
 /* Begins to count what is written. False: out of memory. */
 bool hearth_http_unread_watch(struct hearth_http_conn *conn);
 /* The connection's bytes count no more. */
 void hearth_http_unread_forget(struct hearth_http_conn *conn);
 /* Cuts off those that leave most unread, until it is no more than there may be. */
 void hearth_http_unread_bound(struct hearth_http_server *server);
+
+/* close.c */
+void hearth_http_exchange_destroy(struct hearth_http_exchange *exchange);
+/* Ends the open exchange, for which the client does not wait any more, and tells it so. */
+void hearth_http_exchange_drop(struct hearth_http_conn *conn);
+/* Forgets the request that was read, and frees it. */
+void hearth_http_request_reset(struct hearth_http_conn *conn);
+/* Frees what a connection is made of; the socket is closed. */
+void hearth_http_conn_free(struct hearth_http_conn *conn);
+/* Closes at once; an open exchange is told. */
+void hearth_http_conn_destroy(struct hearth_http_conn *conn);
+/* Ends the loop of a server that stops and has no connections left. */
+void hearth_http_end_if_done(struct hearth_http_server *server);
 
 /* peer.c */
 /* The client of an open exchange has closed its side. False: it has gone. Else hearth_http_peer_is_there() wants to be
@@ -229,32 +271,22 @@ bool hearth_http_peer_is_there(struct hearth_http_conn *conn);
 /* conn.c */
 /* NULL: out of memory; the socket is closed. */
 struct hearth_http_conn *hearth_http_conn_create(struct hearth_http_server *server, evutil_socket_t fd);
-void hearth_http_conn_set_state(struct hearth_http_conn *conn, enum hearth_http_conn_state state);
-/* Bytes written that are not with the kernel yet. */
-size_t hearth_http_conn_unsent(const struct hearth_http_conn *conn);
-/* Counts what has been put into the output buffer. */
-void hearth_http_conn_written(struct hearth_http_conn *conn, size_t len);
-/* Closes at once; an open exchange is told. */
-void hearth_http_conn_destroy(struct hearth_http_conn *conn);
-/* Answers an error found here, and ends the connection. An open exchange is told that it is gone. */
-void hearth_http_conn_fail(struct hearth_http_conn *conn, int status, const char *message);
-/* The exchange's response is written: flush, then the next request or the end. */
-void hearth_http_conn_answered(struct hearth_http_conn *conn);
-/* Closes the connection from the loop, soon: for callers that its exchange must outlive. */
-void hearth_http_conn_doom(struct hearth_http_conn *conn);
 /* Called when the server stops: connections without a request in work are closed. */
 void hearth_http_conn_stop(struct hearth_http_conn *conn);
 
 /* request.c */
 void hearth_http_request_init(struct hearth_http_conn *conn);
-/* Forgets the request that was read, and frees it. */
-void hearth_http_request_reset(struct hearth_http_conn *conn);
 /* Takes what has arrived, request by request. */
 void hearth_http_request_pump(struct hearth_http_conn *conn);
-/* A header of the request that has been read, by name in any case; NULL when it was not sent. */
-const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const char *name);
+
+/* admit.c */
+/* Judges an exchange that has just been opened by the page that asks. True: it goes on, and its answer has the headers
+ * that the page needs. False: it has been answered with 403. */
+bool hearth_http_admit(struct hearth_http_exchange *exchange);
 
 /* head.c */
+/* A header of the request that has been read, by name in any case; NULL when it was not sent. */
+const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const char *name);
 /* What a request's head is answered with when it is refused. */
 struct hearth_http_refusal {
     int status;
@@ -273,11 +305,10 @@ bool hearth_http_target_split(const char *text, size_t len, struct hearth_http_t
 /* exchange.c */
 /* An exchange for the request that `conn` has read; NULL: out of memory or a path that is not one (then *status). */
 struct hearth_http_exchange *hearth_http_exchange_create(struct hearth_http_conn *conn, int *status);
-void hearth_http_exchange_destroy(struct hearth_http_exchange *exchange);
 /* Writes raw bytes; without memory for them the connection is doomed. */
 void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t len);
-/* Writes, and logs, the response to an error found by the server, outside of an exchange. */
-void hearth_http_write_error(struct hearth_http_conn *conn, int status, const char *message);
+/* Answers an error found by the server, and ends the connection. An open exchange is told that it is gone. */
+void hearth_http_conn_fail(struct hearth_http_conn *conn, int status, const char *message);
 /* The answer to OPTIONS. */
 void hearth_http_respond_options(struct hearth_http_exchange *exchange);
 

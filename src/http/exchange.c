@@ -5,6 +5,7 @@
 #include "http/conn.h"
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -89,12 +90,6 @@ struct hearth_http_exchange *hearth_http_exchange_create(struct hearth_http_conn
         return NULL;
     }
     return exchange;
-}
-
-void hearth_http_exchange_destroy(struct hearth_http_exchange *exchange) {
-    free(exchange->path);
-    hearth_buf_finish(&exchange->extra);
-    free(exchange);
 }
 
 const char *hearth_http_method(const struct hearth_http_exchange *exchange) {
@@ -244,6 +239,29 @@ static void put_head(struct hearth_http_conn *conn, int status, const char *requ
     hearth_buf_finish(&head);
 }
 
+/* The response is written: flush, then the next request or the end. */
+static void answered(struct hearth_http_conn *conn) {
+    struct evbuffer *input = bufferevent_get_input(conn->bev);
+    const bool whole = conn->state == HEARTH_HTTP_CONN_BUSY; /* else its body is still to come */
+    hearth_http_exchange_destroy(conn->exchange);
+    conn->exchange = NULL;
+    hearth_http_request_reset(conn);
+    const bool more = !conn->eof || evbuffer_get_length(input) > 0;
+    if (whole && conn->keep_alive && more && !conn->server->stopping) {
+        llhttp_resume(&conn->parser);
+        hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_IDLE);
+        if (!conn->pumping && evbuffer_get_length(input) > 0) {
+            event_active(conn->turn, EV_READ, 0);
+        }
+        return;
+    }
+    conn->linger = conn->linger || !whole || evbuffer_get_length(input) > 0;
+    hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_FLUSH);
+    if (hearth_http_conn_unsent(conn) == 0) {
+        hearth_http_conn_doom(conn);
+    }
+}
+
 void hearth_http_respond(struct hearth_http_exchange *exchange, int status, const char *content_type, const void *body,
                          size_t len) {
     struct hearth_http_conn *conn = exchange->conn;
@@ -255,7 +273,7 @@ void hearth_http_respond(struct hearth_http_exchange *exchange, int status, cons
     if (!exchange->head_only) {
         hearth_http_put(conn, body, len);
     }
-    hearth_http_conn_answered(conn);
+    answered(conn);
 }
 
 void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const char *content_type) {
@@ -300,13 +318,13 @@ void hearth_http_end(struct hearth_http_exchange *exchange) {
     if (exchange->chunked && !exchange->head_only) {
         hearth_http_put(exchange->conn, "0\r\n\r\n", 5);
     }
-    hearth_http_conn_answered(exchange->conn);
+    answered(exchange->conn);
 }
 
 void hearth_http_break(struct hearth_http_exchange *exchange) {
     HEARTH_ASSERT(exchange->begun);
     exchange->conn->keep_alive = false;
-    hearth_http_conn_answered(exchange->conn);
+    answered(exchange->conn);
 }
 
 /* The request's path as it was sent, as far as it was read: without its query, and without the address that a proxy is
@@ -325,7 +343,8 @@ static bool raw_path(const struct hearth_buf *url, struct hearth_buf *out) {
     return (len == from || hearth_buf_append(out, text + from, len - from)) && hearth_buf_append(out, "", 1);
 }
 
-void hearth_http_write_error(struct hearth_http_conn *conn, int status, const char *message) {
+/* Writes, and logs, the response to an error found by the server, outside of an exchange. */
+static void write_error(struct hearth_http_conn *conn, int status, const char *message) {
     const struct hearth_http_handler *handler = &conn->server->handler;
     struct hearth_buf body = {0}, path = {0}, extra = {0};
     char framing[64];
@@ -343,6 +362,18 @@ void hearth_http_write_error(struct hearth_http_conn *conn, int status, const ch
     hearth_buf_finish(&body);
     hearth_buf_finish(&path);
     hearth_buf_finish(&extra);
+}
+
+void hearth_http_conn_fail(struct hearth_http_conn *conn, int status, const char *message) {
+    if (conn->exchange != NULL) {
+        hearth_http_exchange_drop(conn);
+    }
+    conn->keep_alive = false;
+    conn->linger = true;
+    hearth_http_conn_set_state(conn, HEARTH_HTTP_CONN_FLUSH);
+    write_error(conn, status, message);
+    hearth_http_request_reset(conn);
+    hearth_http_conn_set_timer(conn, hearth_clock_us()); /* something waits for the reader now */
 }
 
 void hearth_http_respond_options(struct hearth_http_exchange *exchange) {

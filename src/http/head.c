@@ -12,6 +12,15 @@
 #include <string.h>
 #include <strings.h>
 
+const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const char *name) {
+    for (size_t i = 0; i < conn->header_count; i++) {
+        if (strcasecmp((const char *)conn->head.data + conn->headers[i].name, name) == 0) {
+            return (const char *)conn->head.data + conn->headers[i].value;
+        }
+    }
+    return NULL;
+}
+
 /* Headers that one reader would take the first of, and another one the last. */
 #define SINGLE_TABLE(X)    \
     X("Authorization")     \

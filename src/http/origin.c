@@ -5,24 +5,25 @@
  * connection has come to is taken all the same, so that the rule is a short one. */
 #include "http/origin.h"
 
-#include "base/log.h"
-#include "http/conn.h"
+#include "base/buf.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#define HOST_BYTES_MAX 256
 #define SHOWN 100
 
-struct words {
+struct origin_words {
     char *text; /* words, each with its NUL, and an empty one behind the last */
 };
 
 struct hearth_http_origins {
-    struct words origins, hosts;
+    struct origin_words origins, hosts;
     char *listen;
     bool any, local, everywhere; /* "*" and "localhost" are among the origins; all addresses are listened on */
     atomic_bool keyed;
@@ -30,7 +31,7 @@ struct hearth_http_origins {
 
 /* ---- words ---- */
 
-static bool words_take(struct words *words, const char *const *from, size_t count) {
+static bool words_take(struct origin_words *words, const char *const *from, size_t count) {
     struct hearth_buf out = {0};
     bool ok = true;
     for (size_t i = 0; i < count && ok; i++) {
@@ -46,7 +47,8 @@ static bool words_take(struct words *words, const char *const *from, size_t coun
     return ok;
 }
 
-static bool words_have(const struct words *words, const char *word, bool (*same)(const char *one, const char *other)) {
+static bool words_have(const struct origin_words *words, const char *word,
+                       bool (*same)(const char *one, const char *other)) {
     for (const char *at = words->text; *at != '\0'; at += strlen(at) + 1) {
         if (same(at, word)) {
             return true;
@@ -62,12 +64,12 @@ static bool same_word(const char *one, const char *other) {
 /* ---- hosts ---- */
 
 /* "[::1]:8080" to "::1", "Name.:80" to "Name". False: it is none. */
-static bool bare_host(const char *host, char out[HOST_BYTES_MAX]) {
+static bool bare_host(const char *host, char out[HEARTH_HTTP_HOST_BYTES]) {
     const bool bracket = *host == '[';
     const char *colon = strchr(host, ':');
     const bool address = !bracket && colon != NULL && strchr(colon + 1, ':') != NULL; /* IPv6 as such */
     const size_t len = bracket ? strcspn(host + 1, "]") : address ? strlen(host) : strcspn(host, ":");
-    if (len == 0 || len >= HOST_BYTES_MAX || (bracket && host[1 + len] != ']')) {
+    if (len == 0 || len >= HEARTH_HTTP_HOST_BYTES || (bracket && host[1 + len] != ']')) {
         return false;
     }
     memcpy(out, host + bracket, len);
@@ -92,7 +94,7 @@ static bool read_address(const char *text, struct in6_addr *out) {
 }
 
 bool hearth_http_host_is_loopback(const char *host) {
-    char bare[HOST_BYTES_MAX];
+    char bare[HEARTH_HTTP_HOST_BYTES];
     struct in6_addr address;
     if (!bare_host(host, bare)) {
         return false;
@@ -105,7 +107,7 @@ bool hearth_http_host_is_loopback(const char *host) {
 
 /* The same name or address, however it is written. */
 static bool same_host(const char *a, const char *b) {
-    char one[HOST_BYTES_MAX], other[HOST_BYTES_MAX];
+    char one[HEARTH_HTTP_HOST_BYTES], other[HEARTH_HTTP_HOST_BYTES];
     struct in6_addr x, y;
     if (!bare_host(a, one) || !bare_host(b, other)) {
         return false;
@@ -115,7 +117,7 @@ static bool same_host(const char *a, const char *b) {
 }
 
 bool hearth_http_host_is_valid(const char *text, size_t len) {
-    char word[HOST_BYTES_MAX];
+    char word[HEARTH_HTTP_HOST_BYTES];
     struct in6_addr address;
     if (len == 0 || len >= sizeof word) {
         return false;
@@ -232,7 +234,7 @@ static bool is_host_with_port(const char *text) {
 }
 
 bool hearth_http_origin_is_valid(const char *text, size_t len) {
-    char word[HOST_BYTES_MAX];
+    char word[HEARTH_HTTP_HOST_BYTES];
     if (len == 0 || len >= sizeof word) {
         return false;
     }
@@ -304,39 +306,6 @@ enum hearth_http_verdict hearth_http_origins_judge(const struct hearth_http_orig
                : HEARTH_HTTP_ADMITTED;
 }
 
-/* ---- exchanges ---- */
-
-/* Of the request: what stands in its target counts more than the header (RFC 9112, section 3.2.2). */
-static const char *host_of(const struct hearth_http_conn *conn, char target[HOST_BYTES_MAX]) {
-    const char *url = (const char *)conn->url.data;
-    const char *at = conn->url.len > 0 && *url != '/' ? memmem(url, conn->url.len, "://", 3) : NULL;
-    if (at == NULL) {
-        return hearth_http_conn_header(conn, "host");
-    }
-    at += 3;
-    size_t len = 0;
-    while (at + len < url + conn->url.len && strchr("/?#", at[len]) == NULL && len < HOST_BYTES_MAX - 1) {
-        len++;
-    }
-    memcpy(target, at, len);
-    target[len] = '\0';
-    return target;
-}
-
-static void local_address(const struct hearth_http_conn *conn, char out[HEARTH_HTTP_PEER_BYTES]) {
-    struct sockaddr_storage address;
-    socklen_t len = sizeof address;
-    const bool known = getsockname(bufferevent_getfd(conn->bev), (struct sockaddr *)&address, &len) == 0;
-    if (known && address.ss_family == AF_UNIX) {
-        *out = '\0';
-    } else if (!known || getnameinfo((const struct sockaddr *)&address, len, out, HEARTH_HTTP_PEER_BYTES, NULL, 0,
-                                     NI_NUMERICHOST) != 0) {
-        snprintf(out, HEARTH_HTTP_PEER_BYTES, "?");
-    } else {
-        out[strcspn(out, "%")] = '\0'; /* the interface of a link-local one */
-    }
-}
-
 /* What a client has sent, for a line of text. */
 static void show(const char *text, char out[SHOWN + 1]) {
     size_t len = 0;
@@ -347,8 +316,9 @@ static void show(const char *text, char out[SHOWN + 1]) {
     out[len] = '\0';
 }
 
-static void explain(enum hearth_http_verdict verdict, const struct hearth_http_asker *asker, char *out, size_t cap) {
-    char shown[SHOWN + 1], bare[HOST_BYTES_MAX];
+void hearth_http_origin_explain(enum hearth_http_verdict verdict, const struct hearth_http_asker *asker, char *out,
+                                size_t cap) {
+    char shown[SHOWN + 1], bare[HEARTH_HTTP_HOST_BYTES];
     switch (verdict) {
     case HEARTH_HTTP_FOREIGN_HOST:
         show(bare_host(asker->host, bare) ? bare : asker->host, shown);
@@ -376,41 +346,4 @@ static void explain(enum hearth_http_verdict verdict, const struct hearth_http_a
                  "page's origin");
         break;
     }
-}
-
-static void refuse(struct hearth_http_exchange *exchange, const char *message) {
-    struct hearth_http_conn *conn = exchange->conn;
-    const struct hearth_http_handler *handler = &conn->server->handler;
-    struct hearth_buf body = {0};
-    hearth_http_report_error(conn, 403, message, exchange->request_id);
-    handler->error(handler->user, 403, message, exchange->path, exchange->request_id, &body);
-    hearth_http_set_header(exchange, "request-id", exchange->request_id);
-    hearth_http_respond(exchange, 403, "application/json; charset=utf-8", body.data, body.len);
-    hearth_buf_finish(&body);
-}
-
-bool hearth_http_origin_admit(struct hearth_http_exchange *exchange) {
-    const struct hearth_http_conn *conn = exchange->conn;
-    const struct hearth_http_origins *origins = conn->server->origins;
-    char target[HOST_BYTES_MAX], local[HEARTH_HTTP_PEER_BYTES], message[3 * SHOWN + 200];
-    local_address(conn, local);
-    const struct hearth_http_asker asker = {
-        .host = host_of(conn, target),
-        .origin = hearth_http_conn_header(conn, "origin"),
-        .site = hearth_http_conn_header(conn, "sec-fetch-site"),
-        .local = local,
-        .preflight = conn->parser.method == HTTP_OPTIONS,
-    };
-    const enum hearth_http_verdict verdict = hearth_http_origins_judge(origins, &asker);
-    if (verdict != HEARTH_HTTP_ADMITTED) {
-        explain(verdict, &asker, message, sizeof message);
-        refuse(exchange, message);
-        return false;
-    }
-    const char *grant = asker.origin != NULL ? hearth_http_origins_grant(origins, asker.origin) : NULL;
-    if (grant != NULL) {
-        hearth_http_set_header(exchange, "Access-Control-Allow-Origin", grant);
-        hearth_http_set_header(exchange, "Access-Control-Expose-Headers", HEARTH_HTTP_EXPOSED);
-    }
-    return true;
 }

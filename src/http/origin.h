@@ -18,8 +18,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#define HEARTH_HTTP_HOST_BYTES 256 /* of a host's name, with its NUL */
+
 struct hearth_http_origins;
-struct hearth_http_exchange;
 
 /* What decides is in here, as the request says it. */
 struct hearth_http_asker {
@@ -51,6 +52,9 @@ void hearth_http_origins_set_keyed(struct hearth_http_origins *origins, bool key
 
 enum hearth_http_verdict hearth_http_origins_judge(const struct hearth_http_origins *origins,
                                                    const struct hearth_http_asker *asker);
+/* Writes for the client why it is refused, and which option of the server would let it in. */
+void hearth_http_origin_explain(enum hearth_http_verdict verdict, const struct hearth_http_asker *asker, char *out,
+                                size_t cap);
 /* What Access-Control-Allow-Origin says to a page of this origin; NULL: nothing. */
 const char *hearth_http_origins_grant(const struct hearth_http_origins *origins, const char *origin);
 
@@ -63,9 +67,5 @@ bool hearth_http_host_is_loopback(const char *host);
 bool hearth_http_host_is_everywhere(const char *host);
 /* A word of --allow-host that can be met: a name, or an address without brackets; neither has a port. */
 bool hearth_http_host_is_valid(const char *text, size_t len);
-
-/* Judges an exchange that has just been opened. True: it goes on, and its answer has the headers that its page needs.
- * False: it has been answered with 403. The loop's thread. */
-bool hearth_http_origin_admit(struct hearth_http_exchange *exchange);
 
 #endif

@@ -28,21 +28,6 @@ static struct hearth_http_conn *conn_of(llhttp_t *parser) {
     return parser->data;
 }
 
-void hearth_http_request_reset(struct hearth_http_conn *conn) {
-    HEARTH_ASSERT(conn->server->bodies_bytes >= conn->body.len);
-    conn->server->bodies_bytes -= conn->body.len;
-    hearth_buf_finish(&conn->url);
-    hearth_buf_finish(&conn->head);
-    hearth_buf_finish(&conn->body);
-    free(conn->headers);
-    conn->headers = NULL;
-    conn->header_count = conn->header_room = 0;
-    conn->head_bytes = conn->framing_bytes = conn->protocol_len = 0;
-    conn->piece_at = conn->word_end = 0;
-    conn->in_name = conn->head_done = conn->head_read = conn->complete = conn->resumed = false;
-    conn->error_status = 0;
-}
-
 /* ---- the parser's callbacks: what they find wrong is answered when the parser has returned ---- */
 
 static int parser_fail(struct hearth_http_conn *conn, int status, const char *message) {
@@ -248,15 +233,6 @@ void hearth_http_request_init(struct hearth_http_conn *conn) {
     conn->parser.data = conn;
 }
 
-const char *hearth_http_conn_header(const struct hearth_http_conn *conn, const char *name) {
-    for (size_t i = 0; i < conn->header_count; i++) {
-        if (strcasecmp((const char *)conn->head.data + conn->headers[i].name, name) == 0) {
-            return (const char *)conn->head.data + conn->headers[i].value;
-        }
-    }
-    return NULL;
-}
-
 /* ---- what has been read ---- */
 
 static void fail_parse(struct hearth_http_conn *conn, llhttp_errno_t error) {
@@ -283,7 +259,7 @@ static bool open_exchange(struct hearth_http_conn *conn) {
         hearth_http_conn_fail(conn, status, status == 400 ? "the request's URL is malformed" : "out of memory");
         return false;
     }
-    if (!hearth_http_origin_admit(conn->exchange)) {
+    if (!hearth_http_admit(conn->exchange)) {
         return false;
     }
     if (conn->parser.method == HTTP_OPTIONS) {

@@ -103,13 +103,6 @@ static void on_accept_again(evutil_socket_t fd, short what, void *user) {
     }
 }
 
-static void end_loop_if_done(struct hearth_http_server *server) {
-    if (server->stopping && server->conns == NULL) {
-        /* Not loopbreak: libevent closes the sockets of freed connections in the loop's next round. */
-        event_base_loopexit(server->base, NULL);
-    }
-}
-
 static void on_tick(evutil_socket_t fd, short what, void *user) {
     struct hearth_http_server *server = user;
     (void)fd, (void)what;
@@ -117,14 +110,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
     if (server->handler.tick != NULL) {
         server->handler.tick(server->handler.user);
     }
-    end_loop_if_done(server); /* should there have been no memory to say so before */
-}
-
-void hearth_http_server_conn_closed(struct hearth_http_server *server) {
-    if (server->listener != NULL) {
-        evconnlistener_enable(server->listener);
-    }
-    end_loop_if_done(server);
+    hearth_http_end_if_done(server); /* should there have been no memory to say so before */
 }
 
 static void run_posted_work(struct hearth_http_server *server) {
@@ -154,7 +140,7 @@ static void stop_or_abort(struct hearth_http_server *server, bool stop, bool sto
     while (stop_all && server->conns != NULL) {
         hearth_http_conn_destroy(server->conns);
     }
-    end_loop_if_done(server);
+    hearth_http_end_if_done(server);
 }
 
 static void on_wake(evutil_socket_t fd, short what, void *user) {

@@ -1,0 +1,97 @@
+/* Which connection is evicted when there are too many.
+ *
+ * As many connections are open as may be: a new one takes the place of the one that has been idle, or at its handshake
+ * or head, for longest; if there is none, of the one that is slowest at sending its body or at taking the end of its
+ * answer. Only those that have been at it for a second are looked at. A request that is being answered is left alone.
+ * The same holds among the connections of one address, when it has as many as one may have. */
+#include "base/clock.h"
+#include "http/conn.h"
+
+/* A connection that has been at it for less is left alone: its request is likely on its way. */
+#define SLOW_LEAST_US (1000 * 1000ll)
+
+/* Bytes a second that have moved since this began, of a body or of the end of an answer; negative: it is at neither,
+ * or has only begun. */
+static double speed(const struct hearth_http_conn *conn, int64_t now_us) {
+    const size_t unsent = hearth_http_conn_unsent(conn);
+    int64_t since_us = conn->since_us;
+    uint64_t bytes = 0;
+    switch (conn->state) {
+    case HEARTH_HTTP_CONN_BODY: bytes = conn->body.len; break;
+    case HEARTH_HTTP_CONN_IDLE:
+    case HEARTH_HTTP_CONN_HEAD:
+    case HEARTH_HTTP_CONN_FLUSH:
+    case HEARTH_HTTP_CONN_LINGER:
+        since_us = unsent > 0 ? conn->window_us : since_us;
+        bytes = conn->written_bytes - unsent - conn->window_bytes;
+        break;
+    case HEARTH_HTTP_CONN_SHAKE:
+    case HEARTH_HTTP_CONN_BUSY: return -1;
+    }
+    return now_us - since_us < SLOW_LEAST_US ? -1 : (double)bytes * 1e6 / (double)(now_us - since_us);
+}
+
+static bool may_go(const struct hearth_http_conn *conn, const struct hearth_http_address *of) {
+    return !conn->pumping && !conn->doomed && (of == NULL || conn->address == of);
+}
+
+/* The connection that has been quiet for longest. */
+static struct hearth_http_conn *find_quiet(struct hearth_http_server *server, const struct hearth_http_address *of,
+                                           int64_t now_us) {
+    for (struct hearth_http_conn *conn = server->quiet_head; conn != NULL; conn = conn->quiet_next) {
+        if (now_us - conn->since_us < SLOW_LEAST_US) {
+            return NULL; /* and so have those behind it */
+        }
+        if (may_go(conn, of) && hearth_http_conn_unsent(conn) == 0) {
+            return conn;
+        }
+    }
+    return NULL;
+}
+
+static struct hearth_http_conn *find_slowest(struct hearth_http_server *server, const struct hearth_http_address *of,
+                                             int64_t now_us) {
+    struct hearth_http_conn *slowest = NULL;
+    double least = 0;
+    for (struct hearth_http_conn *conn = server->conns; conn != NULL; conn = conn->next) {
+        const double moves = may_go(conn, of) ? speed(conn, now_us) : -1;
+        if (moves >= 0 && (slowest == NULL || moves < least)) {
+            slowest = conn;
+            least = moves;
+        }
+    }
+    return slowest;
+}
+
+/* Closes a connection, of one address or of all, that others may take the place of. False: there is none. */
+static bool evict(struct hearth_http_server *server, const struct hearth_http_address *of) {
+    const int64_t now_us = hearth_clock_us();
+    const char *why = "others need its place, and it has long been without a request";
+    struct hearth_http_conn *conn = find_quiet(server, of, now_us);
+    if (conn == NULL) {
+        why = "others need its place, and it is the slowest";
+        conn = find_slowest(server, of, now_us);
+    }
+    if (conn == NULL) {
+        return false;
+    }
+    server->stats.evicted++;
+    hearth_http_report_drop(conn, why);
+    hearth_http_conn_destroy(conn);
+    return true;
+}
+
+bool hearth_http_evict(struct hearth_http_server *server) {
+    return evict(server, NULL);
+}
+
+const char *hearth_http_surplus(struct hearth_http_conn *conn) {
+    struct hearth_http_server *server = conn->server;
+    if (conn->address->connections > hearth_http_address_most(server, conn->address) && !evict(server, conn->address)) {
+        return "as many connections of this address are open as may be";
+    }
+    if (server->stats.connections > server->params.connections && !evict(server, NULL)) {
+        return "as many connections are open as may be";
+    }
+    return NULL;
+}
