@@ -19,6 +19,6 @@ int hearth_key_settings_check(const char *place, char *words, struct hearth_errm
 void hearth_key_list_finish(struct hearth_key_list *list);
 
 /* The program's command: keys made and hashed. Returns the exit status. */
-int hearth_keys_command(int argc, char *const argv[]);
+int hearth_cli_keys(int argc, char *const argv[]);
 
 #endif

@@ -71,7 +71,7 @@ static int hash_key(int argc, char *const argv[]) {
     return print_line(key, argc, argv);
 }
 
-int hearth_keys_command(int argc, char *const argv[]) {
+int hearth_cli_keys(int argc, char *const argv[]) {
     const bool make = argc > 0 && strcmp(argv[0], "new") == 0;
     struct hearth_errmsg msg = {""};
     if (argc == 0 || (!make && strcmp(argv[0], "hash") != 0)) {

@@ -233,13 +233,13 @@ static void count_use(void *user, struct kv_item *item) {
     item->uses++;
 }
 
-struct totals {
+struct conversation_totals {
     struct kv_conversation *conversation;
     const struct kv_item *first, *first_own;
 };
 
 static void add_up(void *user, struct kv_item *item) {
-    struct totals *totals = user;
+    struct conversation_totals *totals = user;
     struct kv_conversation *conversation = totals->conversation;
     const bool page = item->record.kind == HEARTH_RECORD_PAGE;
     conversation->files++;
@@ -333,7 +333,7 @@ bool hearth_kv_find_conversations(struct kv_view *view) {
         view->conversations[i].complete = hearth_kv_walk(view, &view->conversations[i], count_use, NULL);
     }
     for (size_t i = 0; i < view->conversation_n; i++) {
-        struct totals totals = {.conversation = &view->conversations[i]};
+        struct conversation_totals totals = {.conversation = &view->conversations[i]};
         (void)hearth_kv_walk(view, &view->conversations[i], add_up, &totals);
         /* An end that another one goes on from is not its own, and still has words that the beginning has not. */
         const struct kv_item *own = totals.first_own ? totals.first_own : totals.conversation->leaf;

@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-const struct hearth_llama_flag hearth_llama_flags[] = {
+const struct hearth_flag hearth_flags[] = {
 #define SECTION(text) {.title = (text)},
 #define ROW(kind, flags, count, variable, words, earlier) \
-    {.verdict = HEARTH_LLAMA_##kind,                      \
+    {.verdict = HEARTH_FLAG_##kind,                       \
      .names = (flags),                                    \
      .arguments = (count),                                \
      .env = (variable),                                   \
@@ -23,11 +23,11 @@ const struct hearth_llama_flag hearth_llama_flags[] = {
 #undef ROW
 };
 
-const size_t hearth_llama_flag_count = sizeof(hearth_llama_flags) / sizeof(hearth_llama_flags[0]);
+const size_t hearth_flag_count = sizeof(hearth_flags) / sizeof(hearth_flags[0]);
 
-const struct hearth_llama_flag *hearth_llama_flag_find(const char *flag, size_t len) {
-    for (size_t i = 0; i < hearth_llama_flag_count; i++) {
-        const struct hearth_llama_flag *row = &hearth_llama_flags[i];
+const struct hearth_flag *hearth_flag_find(const char *flag, size_t len) {
+    for (size_t i = 0; i < hearth_flag_count; i++) {
+        const struct hearth_flag *row = &hearth_flags[i];
         if (!row->title && hearth_option_has_name(row->names, flag, len)) {
             return row;
         }
@@ -35,9 +35,9 @@ const struct hearth_llama_flag *hearth_llama_flag_find(const char *flag, size_t 
     return NULL;
 }
 
-const struct hearth_llama_flag *hearth_llama_flag_of_env(const char *name) {
-    for (size_t i = 0; i < hearth_llama_flag_count; i++) {
-        const struct hearth_llama_flag *row = &hearth_llama_flags[i];
+const struct hearth_flag *hearth_flag_of_env(const char *name) {
+    for (size_t i = 0; i < hearth_flag_count; i++) {
+        const struct hearth_flag *row = &hearth_flags[i];
         if (!row->title && strcmp(row->env, name) == 0) {
             return row;
         }

@@ -8,16 +8,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum hearth_llama_verdict {
-    HEARTH_LLAMA_HONOURED, /* an option of hearth's own has this name */
-    HEARTH_LLAMA_SAME,     /* it stands for an option with a value: `text` is "--log-level debug" */
-    HEARTH_LLAMA_ACCEPTED, /* it changes nothing here; `text` says why */
-    HEARTH_LLAMA_REFUSED,  /* `text` says what to do instead */
+enum hearth_flag_verdict {
+    HEARTH_FLAG_HONOURED, /* an option of hearth's own has this name */
+    HEARTH_FLAG_SAME,     /* it stands for an option with a value: `text` is "--log-level debug" */
+    HEARTH_FLAG_ACCEPTED, /* it changes nothing here; `text` says why */
+    HEARTH_FLAG_REFUSED,  /* `text` says what to do instead */
 };
 
-struct hearth_llama_flag {
+struct hearth_flag {
     const char *title; /* a section of the page; everything else is empty then */
-    enum hearth_llama_verdict verdict;
+    enum hearth_flag_verdict verdict;
     const char *names; /* separated by blanks; the flag and its negation are two rows */
     int arguments;
     const char *env;  /* its variable, or "" */
@@ -25,11 +25,11 @@ struct hearth_llama_flag {
     bool old;         /* of earlier versions */
 };
 
-extern const struct hearth_llama_flag hearth_llama_flags[];
-extern const size_t hearth_llama_flag_count;
+extern const struct hearth_flag hearth_flags[];
+extern const size_t hearth_flag_count;
 
 /* The row of a flag, or of its variable; NULL: llama-server has none of that name. */
-const struct hearth_llama_flag *hearth_llama_flag_find(const char *flag, size_t len);
-const struct hearth_llama_flag *hearth_llama_flag_of_env(const char *name);
+const struct hearth_flag *hearth_flag_find(const char *flag, size_t len);
+const struct hearth_flag *hearth_flag_of_env(const char *name);
 
 #endif

@@ -71,13 +71,13 @@ int main(int argc, char *argv[]) {
         return run_serve(argc - 2, argv + 2);
     }
     if (strcmp(command, "keys") == 0) {
-        return hearth_keys_command(argc - 2, argv + 2);
+        return hearth_cli_keys(argc - 2, argv + 2);
     }
     if (strcmp(command, "kv") == 0) {
         return hearth_kv(argc - 2, argv + 2);
     }
     if (strcmp(command, "sessions") == 0) {
-        return hearth_sessions(argc - 2, argv + 2);
+        return hearth_cli_sessions(argc - 2, argv + 2);
     }
     if (strcmp(command, "chat") == 0) {
         return hearth_client_chat(argc - 2, argv + 2);

@@ -188,15 +188,15 @@ static int no_memory(struct hearth_errmsg *msg) {
 }
 
 /* A flag that is llama-server's and has no row in options.def. */
-static int apply_llama_flag(const struct hearth_llama_flag *flag, const char *name, enum hearth_option_source source,
+static int apply_llama_flag(const struct hearth_flag *flag, const char *name, enum hearth_option_source source,
                             struct hearth_options *options, struct hearth_errmsg *msg) {
     bool negated;
-    if (flag->verdict == HEARTH_LLAMA_SAME) {
+    if (flag->verdict == HEARTH_FLAG_SAME) {
         const size_t len = strcspn(flag->text, " ");
         const struct hearth_option_row *row = hearth_option_find(flag->text, len, &negated);
         return set(row, name, flag->text + len + 1, source, options, msg);
     }
-    if (flag->verdict == HEARTH_LLAMA_REFUSED) {
+    if (flag->verdict == HEARTH_FLAG_REFUSED) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: %s", name, flag->text);
     }
     return hearth_buf_printf(&options->notes, "%s: accepted, %s\n", name, flag->text) ? HEARTH_OK : no_memory(msg);
@@ -207,7 +207,7 @@ static int parse_llama_flag(struct hearth_options *options, int argc, char *cons
                             struct hearth_errmsg *msg) {
     const char *equals = strchr(argv[*at], '=');
     const size_t len = equals ? (size_t)(equals - argv[*at]) : strlen(argv[*at]);
-    const struct hearth_llama_flag *flag = hearth_llama_flag_find(argv[*at], len);
+    const struct hearth_flag *flag = hearth_flag_find(argv[*at], len);
     char name[64];
     if (!flag) {
         return unknown_flag(argv[*at], len, msg);
@@ -327,10 +327,10 @@ static bool warn_of_own(struct hearth_buf *out, const char *name) {
 
 /* A variable of llama-server. */
 static bool warn_of_llama(struct hearth_buf *out, const char *name) {
-    const struct hearth_llama_flag *flag = hearth_llama_flag_of_env(name);
+    const struct hearth_flag *flag = hearth_flag_of_env(name);
     char own[HEARTH_OPTION_ENV_MAX];
     bool negated;
-    if (!flag || flag->verdict != HEARTH_LLAMA_HONOURED) {
+    if (!flag || flag->verdict != HEARTH_FLAG_HONOURED) {
         return hearth_buf_printf(out, "environment: %s is not read: hearth has options of its own\n", name);
     }
     hearth_option_env_name(hearth_option_find(flag->names, strcspn(flag->names, " "), &negated), own);
@@ -372,12 +372,12 @@ static int parse_setting(struct hearth_options *options, const char *place, char
     if (row && row->offset == offsetof(struct hearth_options, config)) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: a file cannot name another one (config)", place);
     }
-    const struct hearth_llama_flag *llama = row ? NULL : hearth_llama_flag_find(name, strlen(name));
+    const struct hearth_flag *llama = row ? NULL : hearth_flag_find(name, strlen(name));
     const char *word = llama && llama->arguments == 0 ? switch_word(value) : NULL;
     if (word && strcmp(word, "off") == 0) {
         return HEARTH_OK; /* as if it did not stand there */
     }
-    if (llama && llama->verdict != HEARTH_LLAMA_HONOURED) {
+    if (llama && llama->verdict != HEARTH_FLAG_HONOURED) {
         (void)snprintf(origin, sizeof(origin), "%s: %s", place, name + 2);
         return apply_llama_flag(llama, origin, HEARTH_OPTION_CONFIG, options, msg);
     }

@@ -111,7 +111,7 @@ bool hearth_options_markdown(struct hearth_buf *out) {
 /* ---- docs/llama-server.md ---- */
 
 /* "`--ctx-size`", the option that honours a flag, or nothing where that is the flag itself. */
-static bool append_honouring(struct hearth_buf *out, const struct hearth_llama_flag *flag) {
+static bool append_honouring(struct hearth_buf *out, const struct hearth_flag *flag) {
     size_t at = 0, n;
     bool negated;
     const struct hearth_option_row *row = NULL;
@@ -124,17 +124,17 @@ static bool append_honouring(struct hearth_buf *out, const struct hearth_llama_f
            (!*flag->text || (hearth_buf_text(out, ": ") && append_escaped(out, flag->text)));
 }
 
-static bool append_verdict(struct hearth_buf *out, const struct hearth_llama_flag *flag) {
+static bool append_verdict(struct hearth_buf *out, const struct hearth_flag *flag) {
     switch (flag->verdict) {
-    case HEARTH_LLAMA_HONOURED: return append_honouring(out, flag);
-    case HEARTH_LLAMA_SAME: return hearth_buf_printf(out, "honoured: the same as `%s`", flag->text);
-    case HEARTH_LLAMA_ACCEPTED: return hearth_buf_text(out, "accepted: ") && append_escaped(out, flag->text);
-    case HEARTH_LLAMA_REFUSED: break;
+    case HEARTH_FLAG_HONOURED: return append_honouring(out, flag);
+    case HEARTH_FLAG_SAME: return hearth_buf_printf(out, "honoured: the same as `%s`", flag->text);
+    case HEARTH_FLAG_ACCEPTED: return hearth_buf_text(out, "accepted: ") && append_escaped(out, flag->text);
+    case HEARTH_FLAG_REFUSED: break;
     }
     return hearth_buf_text(out, "**refused**: ") && append_escaped(out, flag->text);
 }
 
-static bool append_llama_flag(struct hearth_buf *out, const struct hearth_llama_flag *flag) {
+static bool append_llama_flag(struct hearth_buf *out, const struct hearth_flag *flag) {
     bool ok = hearth_buf_text(out, "| ");
     size_t n;
     for (size_t at = 0; (n = hearth_option_next_name(flag->names, &at)) > 0; at += n) {
@@ -154,8 +154,8 @@ bool hearth_options_llama_markdown(struct hearth_buf *out) {
              "knows is answered with the nearest option.\n\n"
              "llama-server's variables (`LLAMA_ARG_CTX_SIZE`) are not read; where one is set a warning names hearth's\n"
              "own (`HEARTH_CTX_SIZE`). All of hearth's options are in [options.md](options.md).\n");
-    for (size_t i = 0; i < hearth_llama_flag_count && ok; i++) {
-        const struct hearth_llama_flag *flag = &hearth_llama_flags[i];
+    for (size_t i = 0; i < hearth_flag_count && ok; i++) {
+        const struct hearth_flag *flag = &hearth_flags[i];
         ok = flag->title ? hearth_buf_printf(out, "\n## %s\n\n| Flag | Here |\n|---|---|\n", flag->title)
                          : append_llama_flag(out, flag);
     }

@@ -5,6 +5,6 @@
 
 /* Runs a command (argv begins behind "sessions"). Returns the process's exit status: 0; 1 after one line on stderr that
  * says what is wrong; 2 after wrong usage. */
-int hearth_sessions(int argc, char *const argv[]);
+int hearth_cli_sessions(int argc, char *const argv[]);
 
 #endif

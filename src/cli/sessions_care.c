@@ -5,19 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-int hearth_sessions_fork(struct sessions *sessions) {
+int hearth_cli_sessions_fork(struct sessions *sessions) {
     struct hearth_session session;
-    if (!hearth_sessions_find(sessions, sessions->args[0], &session)) {
+    if (!hearth_cli_sessions_find(sessions, sessions->args[0], &session)) {
         return 1;
     }
     const struct hearth_session fork = {.name = sessions->args[1], .owner = session.owner, .head = session.head};
-    int status = hearth_sessions_add(sessions, &fork, "");
+    int status = hearth_cli_sessions_add(sessions, &fork, "");
     if (status == 0 && sessions->options.json) {
         status = hearth_show_json(
             json_pack("{s:s, s:s, s:i}", "name", fork.name, "forked", session.name, "turns", (int)session.turns));
     } else if (status == 0) {
-        (void)printf("%s stands where %s does, after %s %s\n", hearth_sessions_name(fork.name).text,
-                     hearth_sessions_name(session.name).text, hearth_show_count(session.turns).text,
+        (void)printf("%s stands where %s does, after %s %s\n", hearth_cli_sessions_name(fork.name).text,
+                     hearth_cli_sessions_name(session.name).text, hearth_show_count(session.turns).text,
                      hearth_plural(session.turns, "turn", "turns"));
     }
     hearth_session_finish(&session);
@@ -45,7 +45,7 @@ static int remove_all(struct sessions *sessions, const struct hearth_session *fo
         const int err = hearth_session_delete(sessions->store, found[i].owner, found[i].name);
         removed += err == HEARTH_OK;
         if (err != HEARTH_OK && err != HEARTH_ERR_NOT_FOUND) { /* NOT_FOUND: a server was faster */
-            status = hearth_sessions_complain(err, NULL, hearth_sessions_name(found[i].name).text);
+            status = hearth_cli_sessions_complain(err, NULL, hearth_cli_sessions_name(found[i].name).text);
         }
     }
     (void)hearth_session_store_stats(sessions->store, &after);
@@ -62,7 +62,7 @@ static int remove_all(struct sessions *sessions, const struct hearth_session *fo
     return status;
 }
 
-int hearth_sessions_rm(struct sessions *sessions) {
+int hearth_cli_sessions_rm(struct sessions *sessions) {
     struct hearth_session *found = calloc((size_t)sessions->arg_count, sizeof *found);
     size_t count = 0;
     uint64_t turns = 0;
@@ -71,7 +71,7 @@ int hearth_sessions_rm(struct sessions *sessions) {
         if (is_named_before(sessions->args, i)) {
             continue;
         }
-        if (hearth_sessions_find(sessions, sessions->args[i], &found[count])) {
+        if (hearth_cli_sessions_find(sessions, sessions->args[i], &found[count])) {
             turns += found[count++].turns;
         } else {
             status = 1;
@@ -85,13 +85,13 @@ int hearth_sessions_rm(struct sessions *sessions) {
     } else if (status == 0) {
         status = remove_all(sessions, found, count);
     }
-    hearth_sessions_list_free(found, count);
+    hearth_cli_sessions_list_free(found, count);
     return status;
 }
 
 /* ---- restore ---- */
 
-int hearth_sessions_restore(struct sessions *sessions) {
+int hearth_cli_sessions_restore(struct sessions *sessions) {
     const struct hearth_digest nobody = {0, 0};
     int count = 0, status = 0;
     if ((sessions->arg_count == 0) != sessions->options.all) {
@@ -99,16 +99,16 @@ int hearth_sessions_restore(struct sessions *sessions) {
     }
     if (sessions->options.all) {
         count = hearth_session_restore(sessions->store, nobody, NULL);
-        status = count < 0 ? hearth_sessions_complain(count, NULL, sessions->path) : 0;
+        status = count < 0 ? hearth_cli_sessions_complain(count, NULL, sessions->path) : 0;
     }
     for (int i = 0; i < sessions->arg_count && status == 0; i++) {
         struct hearth_session session;
-        if (!hearth_sessions_find(sessions, sessions->args[i], &session)) {
+        if (!hearth_cli_sessions_find(sessions, sessions->args[i], &session)) {
             return 1;
         }
         const int restored = hearth_session_restore(sessions->store, session.owner, session.name);
         count += restored > 0 ? restored : 0;
-        status = restored < 0 ? hearth_sessions_complain(restored, NULL, sessions->path) : 0;
+        status = restored < 0 ? hearth_cli_sessions_complain(restored, NULL, sessions->path) : 0;
         hearth_session_finish(&session);
     }
     if (status == 0 && sessions->options.json) {

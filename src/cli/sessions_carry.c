@@ -43,9 +43,9 @@ static json_t *place_config(struct export *export, const struct hearth_turn *tur
     if (known || hearth_digest_is_zero(turn->config_id)) {
         return known ? json_incref(known) : json_null();
     }
-    json_t *config = hearth_sessions_json(&turn->config);
+    json_t *config = hearth_cli_sessions_json(&turn->config);
     if (!config && hearth_turn_get(export->sessions->store, export->session->owner, turn->id, &whole) == HEARTH_OK) {
-        config = hearth_sessions_json(&whole.config);
+        config = hearth_cli_sessions_json(&whole.config);
         hearth_turn_finish(&whole);
     }
     if (!config) {
@@ -67,16 +67,16 @@ static json_t *tokens_json(const struct hearth_tokens *tokens) {
 
 /* NULL after a complaint. */
 static json_t *turn_json(struct export *export, const struct hearth_turn *turn) {
-    json_t *body = hearth_sessions_json(&turn->body);
+    json_t *body = hearth_cli_sessions_json(&turn->body);
     if (!body) {
-        (void)hearth_complain(1, "a turn of %s is damaged", hearth_sessions_name(export->session->name).text);
+        (void)hearth_complain(1, "a turn of %s is damaged", hearth_cli_sessions_name(export->session->name).text);
         return NULL;
     }
-    json_t *one = json_pack("{s:o, s:s, s:I, s:o, s:o}", "id", hearth_sessions_digest(turn->id), "status",
+    json_t *one = json_pack("{s:o, s:s, s:I, s:o, s:o}", "id", hearth_cli_sessions_digest(turn->id), "status",
                             hearth_turn_status_text(turn->status), "created_us", (json_int_t)turn->created_us, "config",
                             place_config(export, turn), "body", body);
     if (one && !hearth_digest_is_zero(turn->model) && turn->tokens.n > 0) {
-        (void)json_object_set_new(one, "model", hearth_sessions_digest(turn->model));
+        (void)json_object_set_new(one, "model", hearth_cli_sessions_digest(turn->model));
         (void)json_object_set_new(one, "base_tokens", json_integer(turn->base_tokens));
         (void)json_object_set_new(one, "tokens", tokens_json(&turn->tokens));
     }
@@ -107,7 +107,7 @@ static bool export_text(struct export *export, struct hearth_buf *out) {
         }
         ok = hearth_buf_text(&turns, i == 0 ? "\n" : ",\n") && append_json(&turns, turn);
     }
-    json_t *metadata = hearth_sessions_json(&export->session->metadata);
+    json_t *metadata = hearth_cli_sessions_json(&export->session->metadata);
     json_t *about = json_pack("{s:s, s:I, s:o*}", "name", export->session->name, "created_us",
                               (json_int_t) export->session->created_us, "metadata", metadata);
     ok = ok && hearth_buf_printf(out, "{\"format\": \"" FORMAT "\", \"version\": %d,\n\"session\": ", VERSION);
@@ -136,20 +136,20 @@ static int export_to(struct export *export, const char *path) {
     return status;
 }
 
-int hearth_sessions_export(struct sessions *sessions) {
+int hearth_cli_sessions_export(struct sessions *sessions) {
     struct hearth_session session;
     const char *path = sessions->arg_count > 1 ? sessions->args[1] : "-";
     int status = 1;
-    if (!hearth_sessions_find(sessions, sessions->args[0], &session)) {
+    if (!hearth_cli_sessions_find(sessions, sessions->args[0], &session)) {
         return 1;
     }
     struct export export = {
         .sessions = sessions, .session = &session, .configs = json_array(), .places = json_object()};
-    if (hearth_sessions_line(sessions, &session, &export.line)) {
+    if (hearth_cli_sessions_line(sessions, &session, &export.line)) {
         status = export_to(&export, path);
         if (status == 0) {
             (void)fprintf(hearth_outfile_is_stream(path) ? stderr : stdout, "exported %s with %s %s\n",
-                          hearth_sessions_name(session.name).text, hearth_show_count(export.line.count).text,
+                          hearth_cli_sessions_name(session.name).text, hearth_show_count(export.line.count).text,
                           hearth_plural(export.line.count, "turn", "turns"));
         }
         hearth_line_finish(&export.line);
@@ -231,10 +231,10 @@ static int make_ids(struct import *import) {
     json_array_foreach(import->turns, i, turn) {
         const char *old = json_string_value(json_object_get(turn, "id"));
         struct hearth_digest digest;
-        if (!hearth_sessions_read_digest(old, &digest) || json_object_get(import->ids, old)) {
+        if (!hearth_cli_sessions_read_digest(old, &digest) || json_object_get(import->ids, old)) {
             return wrong(import, "a turn has no id, or another one's");
         }
-        (void)json_object_set_new(import->ids, old, hearth_sessions_digest(hearth_turn_new_id()));
+        (void)json_object_set_new(import->ids, old, hearth_cli_sessions_digest(hearth_turn_new_id()));
     }
     return 0;
 }
@@ -315,7 +315,7 @@ static bool read_tokens(const json_t *value, struct hearth_turn *turn) {
         return true;
     }
     if (!json_is_array(tokens) || base < 0 || base > INT32_MAX || json_array_size(tokens) > INT32_MAX ||
-        !hearth_sessions_read_digest(json_string_value(json_object_get(value, "model")), &turn->model)) {
+        !hearth_cli_sessions_read_digest(json_string_value(json_object_get(value, "model")), &turn->model)) {
         return false;
     }
     turn->base_tokens = (uint32_t)base;
@@ -335,7 +335,7 @@ static const char *read_turn(struct import *import, json_t *value, struct hearth
     json_t *body = json_object_get(value, "body"), *place = json_object_get(value, "config");
     const json_int_t created_us = json_integer_value(json_object_get(value, "created_us"));
     turn->created_us = created_us > 0 ? created_us : 0;
-    (void)hearth_sessions_read_digest(id, &turn->id);
+    (void)hearth_cli_sessions_read_digest(id, &turn->id);
     if (!read_status(json_string_value(json_object_get(value, "status")), &turn->status)) {
         return "a turn has no status that is known";
     }
@@ -394,7 +394,7 @@ static int put_turns(struct import *import, struct hearth_digest *head) {
         if (what) {
             status = wrong(import, what);
         } else if (err != HEARTH_OK) {
-            status = hearth_sessions_complain(err, &msg, import->sessions->path);
+            status = hearth_cli_sessions_complain(err, &msg, import->sessions->path);
         }
         *head = turn.id;
         hearth_turn_finish(&turn);
@@ -419,7 +419,7 @@ static int put_session(struct import *import) {
                                      .owner = import->owner,
                                      .metadata = metadata,
                                      .created_us = created_us > 0 ? created_us : 0};
-    int status = session.name ? hearth_sessions_add(import->sessions, &session, " (--as gives it another name)")
+    int status = session.name ? hearth_cli_sessions_add(import->sessions, &session, " (--as gives it another name)")
                               : hearth_complain(1, "out of memory");
     if (status == 0 && (status = put_turns(import, &head)) != 0) {
         (void)hearth_session_delete(import->sessions->store, import->owner, import->name);
@@ -428,9 +428,9 @@ static int put_session(struct import *import) {
     return status;
 }
 
-int hearth_sessions_import(struct sessions *sessions) {
+int hearth_cli_sessions_import(struct sessions *sessions) {
     struct import import = {.sessions = sessions, .path = sessions->args[0], .ids = json_object()};
-    (void)hearth_sessions_read_digest(sessions->options.owner, &import.owner);
+    (void)hearth_cli_sessions_read_digest(sessions->options.owner, &import.owner);
     int status = read_document(&import);
     status = status == 0 ? make_ids(&import) : status;
     status = status == 0 ? put_session(&import) : status;
@@ -438,8 +438,8 @@ int hearth_sessions_import(struct sessions *sessions) {
     if (status == 0 && sessions->options.json) {
         status = hearth_show_json(json_pack("{s:s, s:I}", "name", import.name, "turns", (json_int_t)turns));
     } else if (status == 0) {
-        (void)printf("imported %s with %s %s\n", hearth_sessions_name(import.name).text, hearth_show_count(turns).text,
-                     hearth_plural(turns, "turn", "turns"));
+        (void)printf("imported %s with %s %s\n", hearth_cli_sessions_name(import.name).text,
+                     hearth_show_count(turns).text, hearth_plural(turns, "turn", "turns"));
     }
     json_decref(import.root);
     json_decref(import.ids);

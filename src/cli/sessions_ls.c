@@ -11,7 +11,7 @@
 /* ---- ls ---- */
 
 static char *words_of(const struct hearth_turn *turn) {
-    json_t *body = hearth_sessions_json(&turn->body);
+    json_t *body = hearth_cli_sessions_json(&turn->body);
     char *text = hearth_show_last_text(json_object_get(body, "input"), "user");
     json_decref(body);
     return text;
@@ -51,7 +51,7 @@ static char *last_words(struct sessions *sessions, const struct hearth_session *
 static int ls_json(struct sessions *sessions, const struct hearth_session *list, size_t count) {
     json_t *array = json_array();
     for (size_t i = 0; i < count; i++) {
-        json_t *one = hearth_sessions_about(&list[i]);
+        json_t *one = hearth_cli_sessions_about(&list[i]);
         char *text = last_words(sessions, &list[i]);
         (void)json_object_set_new(one, "text", json_string(text ? text : ""));
         (void)json_array_append_new(array, one);
@@ -95,11 +95,11 @@ static void print_rows(struct sessions *sessions, const struct hearth_session *l
     }
 }
 
-int hearth_sessions_ls(struct sessions *sessions) {
+int hearth_cli_sessions_ls(struct sessions *sessions) {
     struct hearth_session *list;
     size_t count;
     int status = 0;
-    if (!hearth_sessions_list(sessions, &list, &count)) {
+    if (!hearth_cli_sessions_list(sessions, &list, &count)) {
         return 1;
     }
     size_t kept = 0;
@@ -118,26 +118,26 @@ int hearth_sessions_ls(struct sessions *sessions) {
     } else {
         print_rows(sessions, list, count);
     }
-    hearth_sessions_list_free(list, count);
+    hearth_cli_sessions_list_free(list, count);
     return status;
 }
 
 /* ---- show ---- */
 
 static void append_items(json_t *array, const struct hearth_turn *turn) {
-    json_t *body = hearth_sessions_json(&turn->body);
+    json_t *body = hearth_cli_sessions_json(&turn->body);
     (void)json_array_extend(array, json_object_get(body, "input"));
     (void)json_array_extend(array, json_object_get(body, "output"));
     json_decref(body);
 }
 
 static int show_json(const struct hearth_session *session, const struct hearth_line *line) {
-    json_t *root = hearth_sessions_about(session), *items = json_array();
+    json_t *root = hearth_cli_sessions_about(session), *items = json_array();
     for (size_t i = 0; i < line->count; i++) {
         append_items(items, &line->turns[i]);
     }
     if (line->count > 0) {
-        json_t *config = hearth_sessions_json(&line->turns[line->count - 1].config);
+        json_t *config = hearth_cli_sessions_json(&line->turns[line->count - 1].config);
         (void)json_object_set_new(root, "config", config ? config : json_null());
     }
     (void)json_object_set_new(root, "items", items);
@@ -146,7 +146,7 @@ static int show_json(const struct hearth_session *session, const struct hearth_l
 
 /* The system text and the tools that hold now. */
 static void print_config(struct hearth_show_items *print, const struct hearth_turn *last) {
-    json_t *config = hearth_sessions_json(&last->config);
+    json_t *config = hearth_cli_sessions_json(&last->config);
     const json_t *tools = json_object_get(config, "tools"), *tool;
     size_t i;
     hearth_show_items(print, json_object_get(config, "system"));
@@ -187,14 +187,14 @@ static void show_text(const struct hearth_session *session, const struct hearth_
     hearth_show_items_finish(&print);
 }
 
-int hearth_sessions_show(struct sessions *sessions) {
+int hearth_cli_sessions_show(struct sessions *sessions) {
     struct hearth_session session;
     struct hearth_line line;
     int status = 1;
-    if (!hearth_sessions_find(sessions, sessions->args[0], &session)) {
+    if (!hearth_cli_sessions_find(sessions, sessions->args[0], &session)) {
         return 1;
     }
-    if (hearth_sessions_line(sessions, &session, &line)) {
+    if (hearth_cli_sessions_line(sessions, &session, &line)) {
         status = 0;
         if (sessions->options.json) {
             status = show_json(&session, &line);

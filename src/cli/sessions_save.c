@@ -4,17 +4,17 @@
 
 #include "session/store_recover.h"
 
-int hearth_sessions_backup(struct sessions *sessions) {
+int hearth_cli_sessions_backup(struct sessions *sessions) {
     struct hearth_errmsg msg = {""};
     const int err = hearth_session_store_backup(sessions->store, sessions->args[0], &msg);
     if (err != HEARTH_OK) {
-        return hearth_sessions_complain(err, &msg, sessions->args[0]);
+        return hearth_cli_sessions_complain(err, &msg, sessions->args[0]);
     }
     (void)printf("%s is a copy of %s\n", sessions->args[0], sessions->path);
     return 0;
 }
 
-int hearth_sessions_recover(struct sessions *sessions) {
+int hearth_cli_sessions_recover(struct sessions *sessions) {
     const char *from = sessions->arg_count > 0 ? sessions->args[0] : sessions->path;
     const struct hearth_recovery_params params = {.from = from, .to = sessions->options.to, .seal = sessions->seal};
     struct hearth_recovery found;
@@ -24,7 +24,7 @@ int hearth_sessions_recover(struct sessions *sessions) {
     }
     const int err = hearth_session_recover(&params, &found, &msg);
     if (err != HEARTH_OK) {
-        return hearth_sessions_complain(err, &msg, from);
+        return hearth_cli_sessions_complain(err, &msg, from);
     }
     if (sessions->options.json) {
         return hearth_show_json(json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "to", params.to, "turns",

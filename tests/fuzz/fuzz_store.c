@@ -146,27 +146,27 @@ FUZZ_TARGET(session_file) {
     (void)snprintf(again, sizeof again, "%s", fuzz_path("again.json"));
     fuzz_write(path, data, size);
     fuzz_quiet(true);
-    const int status = hearth_sessions_import(&sessions);
+    const int status = hearth_cli_sessions_import(&sessions);
     bool again_too = false;
-    HEARTH_ASSERT(hearth_sessions_list(&sessions, &list, &count) && count == (status == 0));
+    HEARTH_ASSERT(hearth_cli_sessions_list(&sessions, &list, &count) && count == (status == 0));
     if (status == 0) {
         char *export_args[] = {list[0].name, again};
         sessions.args = export_args;
         sessions.arg_count = 2;
-        HEARTH_ASSERT(hearth_sessions_export(&sessions) == 0);
+        HEARTH_ASSERT(hearth_cli_sessions_export(&sessions) == 0);
         sessions.args = &args[1];
         sessions.arg_count = 1;
         sessions.options.as = name;
         again_too = strcmp(list[0].name, name) != 0;
-        HEARTH_ASSERT(!again_too || hearth_sessions_import(&sessions) == 0);
+        HEARTH_ASSERT(!again_too || hearth_cli_sessions_import(&sessions) == 0);
     }
     fuzz_quiet(false);
-    hearth_sessions_list_free(list, count);
-    HEARTH_ASSERT(hearth_sessions_list(&sessions, &list, &count) && count == (size_t)(status == 0) + again_too);
+    hearth_cli_sessions_list_free(list, count);
+    HEARTH_ASSERT(hearth_cli_sessions_list(&sessions, &list, &count) && count == (size_t)(status == 0) + again_too);
     for (size_t i = 0; i < count; i++) {
         HEARTH_ASSERT(hearth_session_delete(store, list[i].owner, list[i].name) == HEARTH_OK);
     }
-    hearth_sessions_list_free(list, count);
+    hearth_cli_sessions_list_free(list, count);
 }
 
 /* ---- rows of the archive ---- */

@@ -38,7 +38,7 @@ struct seen {
 
 static void check_name(void *user, const char *name, int values, const char *env) {
     struct seen *seen = user;
-    const struct hearth_llama_flag *flag = hearth_llama_flag_find(name, strlen(name));
+    const struct hearth_flag *flag = hearth_flag_find(name, strlen(name));
     const char *wrong = NULL;
     seen->names++;
     if (!flag) {
@@ -80,13 +80,13 @@ static void count_name(void *user, const char *name, int values, const char *env
 /* Every name of the table is llama-server's, once, unless it is one of earlier versions. */
 static void test_no_other_flag_is_there(void **state) {
     (void)state;
-    for (size_t i = 0; i < hearth_llama_flag_count; i++) {
-        const struct hearth_llama_flag *flag = &hearth_llama_flags[i];
+    for (size_t i = 0; i < hearth_flag_count; i++) {
+        const struct hearth_flag *flag = &hearth_flags[i];
         size_t n;
         for (size_t at = 0; !flag->title && (n = hearth_option_next_name(flag->names, &at)) > 0; at += n) {
             struct wanted wanted = {flag->names + at, n, 0};
             (void)llama_args_each(count_name, &wanted);
-            if (wanted.found != !flag->old || hearth_llama_flag_find(wanted.name, n) != flag) {
+            if (wanted.found != !flag->old || hearth_flag_find(wanted.name, n) != flag) {
                 fail_msg("%.*s is %u times among llama-server's flags", (int)n, wanted.name, wanted.found);
             }
         }
@@ -96,15 +96,15 @@ static void test_no_other_flag_is_there(void **state) {
 /* What is said to be honoured is an option, with a value where llama-server has one; nothing else is. */
 static void test_verdicts(void **state) {
     (void)state;
-    for (size_t i = 0; i < hearth_llama_flag_count; i++) {
-        const struct hearth_llama_flag *flag = &hearth_llama_flags[i];
+    for (size_t i = 0; i < hearth_flag_count; i++) {
+        const struct hearth_flag *flag = &hearth_flags[i];
         size_t n;
         for (size_t at = 0; !flag->title && (n = hearth_option_next_name(flag->names, &at)) > 0; at += n) {
             char name[64];
             bool negated;
             (void)snprintf(name, sizeof(name), "%.*s", (int)n, flag->names + at);
             const struct hearth_option_row *row = hearth_option_find(name, n, &negated);
-            if ((row || is_question(name)) != (flag->verdict == HEARTH_LLAMA_HONOURED)) {
+            if ((row || is_question(name)) != (flag->verdict == HEARTH_FLAG_HONOURED)) {
                 fail_msg("%s: the verdict is not true", name);
             }
             const bool valueless =
@@ -113,7 +113,7 @@ static void test_verdicts(void **state) {
                 fail_msg("%s: takes a value in one of the two only", name);
             }
         }
-        assert_true(flag->title || flag->verdict == HEARTH_LLAMA_HONOURED || *flag->text);
+        assert_true(flag->title || flag->verdict == HEARTH_FLAG_HONOURED || *flag->text);
     }
 }
 
@@ -122,8 +122,8 @@ static void test_verdicts(void **state) {
 /* Each flag that is accepted takes its values with it and is told in one line; each that is refused says so. */
 static void test_answers(void **state) {
     (void)state;
-    for (size_t i = 0; i < hearth_llama_flag_count; i++) {
-        const struct hearth_llama_flag *flag = &hearth_llama_flags[i];
+    for (size_t i = 0; i < hearth_flag_count; i++) {
+        const struct hearth_flag *flag = &hearth_flags[i];
         size_t n;
         for (size_t at = 0; !flag->title && (n = hearth_option_next_name(flag->names, &at)) > 0; at += n) {
             struct hearth_options options;
@@ -134,11 +134,11 @@ static void test_answers(void **state) {
             if (flag->arguments == 0) {
                 memmove(argv + 1, argv + 2, 2 * sizeof(argv[0]));
             }
-            if (flag->verdict == HEARTH_LLAMA_HONOURED || flag->arguments > 1) {
+            if (flag->verdict == HEARTH_FLAG_HONOURED || flag->arguments > 1) {
                 continue;
             }
             const int err = parse(&options, 3 + flag->arguments, argv, &msg);
-            if (flag->verdict == HEARTH_LLAMA_REFUSED) {
+            if (flag->verdict == HEARTH_FLAG_REFUSED) {
                 assert_int_equal(err, HEARTH_ERR_INVALID);
                 (void)snprintf(line, sizeof(line), "%s: %s", name, flag->text);
                 assert_string_equal(msg.text, line);
@@ -146,7 +146,7 @@ static void test_answers(void **state) {
                 assert_int_equal(err, HEARTH_OK);
                 assert_int_equal(options.port, 99);
             }
-            if (flag->verdict == HEARTH_LLAMA_ACCEPTED) {
+            if (flag->verdict == HEARTH_FLAG_ACCEPTED) {
                 (void)snprintf(line, sizeof(line), "%s: accepted, %s\n", name, flag->text);
                 assert_string_equal((const char *)options.notes.data, line);
             }
