@@ -11,10 +11,9 @@
  * name, length and checksums have been verified. Items carry the fingerprint of their model, which decides where they
  * go. What is there already is left as it is, so importing twice is importing once. */
 #include "cli/kv_internal.h"
-#include "console/outfile.h"
+#include "console/carry.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -35,7 +34,7 @@ static const char export_magic[8] = {'h', 'e', 'a', 'r', 't', 'h', 'c', 'v'};
 
 /* ---- export ---- */
 
-struct export {
+struct kv_export {
     struct kv *kv;
     struct kv_item **items;
     size_t n, cap;
@@ -45,7 +44,7 @@ struct export {
 };
 
 static void add_item(void *user, struct kv_item *item) {
-    struct export *export = user;
+    struct kv_export *export = user;
     if (export->n == export->cap) {
         const size_t cap = export->cap ? 2 * export->cap : 64;
         struct kv_item **items = realloc(export->items, cap * sizeof *items);
@@ -69,7 +68,7 @@ static int shallow_first(const void *x, const void *y) {
     return (int)a->record.kind - (int)b->record.kind;
 }
 
-static bool write_head(struct export *export, const struct kv_conversation *conversation) {
+static bool write_head(struct kv_export *export, const struct kv_conversation *conversation) {
     uint8_t head[HEAD_BYTES] = {0};
     const uint32_t version = EXPORT_VERSION, bytes = HEAD_BYTES;
     const uint64_t items = export->n;
@@ -82,7 +81,7 @@ static bool write_head(struct export *export, const struct kv_conversation *conv
     PUT(head, 40, conversation->leaf->record.name.hi);
     const uint64_t checksum = hearth_checksum(head, HEAD_BYTES - 8);
     PUT(head, HEAD_BYTES - 8, checksum);
-    return hearth_outfile_write(export->fd, head, sizeof head);
+    return hearth_carry_write(export->fd, head, sizeof head);
 }
 
 static bool write_section(int fd, const char *type, uint32_t flags, uint64_t bytes) {
@@ -92,11 +91,11 @@ static bool write_section(int fd, const char *type, uint32_t flags, uint64_t byt
     PUT(head, 16, bytes);
     const uint64_t checksum = hearth_checksum(head, SECTION_BYTES - 8);
     PUT(head, SECTION_BYTES - 8, checksum);
-    return hearth_outfile_write(fd, head, sizeof head);
+    return hearth_carry_write(fd, head, sizeof head);
 }
 
 /* One file, whole and verified as far as its checksums go. A status. */
-static int export_item(struct export *export, const struct kv_item *item) {
+static int export_item(struct kv_export *export, const struct kv_item *item) {
     struct kv_head head;
     struct hearth_buf bytes = {0};
     int status = 0;
@@ -116,7 +115,7 @@ static int export_item(struct export *export, const struct kv_item *item) {
                info->payload_checksum) {
         status = hearth_complain(1, "%s is damaged (hearth kv verify sets it aside)", hex);
     } else if (!write_section(export->fd, "item", FLAG_REQUIRED, head.file_bytes) ||
-               !hearth_outfile_write(export->fd, bytes.data, (size_t)head.file_bytes)) {
+               !hearth_carry_write(export->fd, bytes.data, (size_t)head.file_bytes)) {
         status = hearth_complain(1, "cannot write: %s", strerror(errno));
     }
     hearth_buf_finish(&bytes);
@@ -126,10 +125,11 @@ static int export_item(struct export *export, const struct kv_item *item) {
     return status;
 }
 
-static int export_all(struct export *export, const struct kv_view *view, const struct kv_conversation *conversation) {
+static int export_all(struct kv_export *export, const struct kv_view *view,
+                      const struct kv_conversation *conversation) {
     const char *about = view->models[conversation->model].about;
     if (!write_head(export, conversation) || !write_section(export->fd, "about", 0, strlen(about)) ||
-        !hearth_outfile_write(export->fd, about, strlen(about))) {
+        !hearth_carry_write(export->fd, about, strlen(about))) {
         return hearth_complain(1, "cannot write: %s", strerror(errno));
     }
     for (size_t i = 0; i < export->n; i++) {
@@ -142,21 +142,21 @@ static int export_all(struct export *export, const struct kv_view *view, const s
                                                               : hearth_complain(1, "cannot write: %s", strerror(errno));
 }
 
-static int export_to(struct export *export, const char *path, const struct kv_view *view,
+static int export_to(struct kv_export *export, const char *path, const struct kv_view *view,
                      const struct kv_conversation *conversation) {
-    struct hearth_outfile file;
-    if (hearth_outfile_is_stream(path) && isatty(STDOUT_FILENO) == 1) {
+    struct hearth_carry_out file;
+    if (hearth_carry_is_stream(path) && isatty(STDOUT_FILENO) == 1) {
         return hearth_complain(1, "that is no text for a terminal: name a file");
     }
-    if (hearth_outfile_open(path, &file) != 0) {
+    if (hearth_carry_create(path, &file) != 0) {
         return 1;
     }
     export->fd = file.fd;
-    return hearth_outfile_close(&file, export_all(export, view, conversation));
+    return hearth_carry_finish(&file, export_all(export, view, conversation));
 }
 
 /* Says what was exported, beside the export itself. */
-static void report_export(const struct export *export, const struct kv_conversation *conversation, bool complete,
+static void report_export(const struct kv_export *export, const struct kv_conversation *conversation, bool complete,
                           FILE *out) {
     hearth_show_progress_end();
     if (!export->kv->options.json) {
@@ -166,16 +166,14 @@ static void report_export(const struct export *export, const struct kv_conversat
                       complete ? "" : "; a part of it was evicted before");
         return;
     }
-    json_t *root =
-        json_pack("{s:i, s:I, s:I, s:b}", "tokens", (int)conversation->leaf->record.p1, "files", (json_int_t) export->n,
-                  "bytes", (json_int_t) export->total_bytes, "complete", (int)complete);
-    (void)(root && json_dumpf(root, out, JSON_INDENT(2)) == 0 && fputc('\n', out));
-    json_decref(root);
+    (void)hearth_show_json_to(out, json_pack("{s:i, s:I, s:I, s:b}", "tokens", (int)conversation->leaf->record.p1,
+                                             "files", (json_int_t) export->n, "bytes", (json_int_t) export->total_bytes,
+                                             "complete", (int)complete));
 }
 
 int hearth_kv_export(struct kv *kv) {
     struct kv_view view;
-    struct export export = {.kv = kv, .fd = -1};
+    struct kv_export export = {.kv = kv, .fd = -1};
     if (!hearth_kv_load(kv, &view)) {
         return 1;
     }
@@ -197,50 +195,30 @@ int hearth_kv_export(struct kv *kv) {
 
 /* ---- import ---- */
 
-struct import {
+struct kv_import {
     struct kv *kv;
-    int fd;
+    struct hearth_carry_in in;
     char about[256];
-    uint64_t total_bytes, done_bytes;
+    uint64_t total_bytes;
     uint64_t fresh, fresh_bytes, known, damaged, sealed, skipped; /* items; skipped: of another version */
     bool ended;
     bool stop; /* nothing more can be read or written; it was said */
 };
 
-/* False: the input ends, or fails with errno. */
-static bool read_all(struct import *import, void *bytes, size_t len) {
-    uint8_t *to = bytes;
-    errno = 0;
-    while (len > 0) {
-        const ssize_t n = read(import->fd, to, len);
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n <= 0) {
-            errno = n == 0 ? 0 : errno;
-            return false;
-        }
-        to += n;
-        len -= (size_t)n;
-        import->done_bytes += (uint64_t)n;
-    }
-    return true;
-}
-
-static void stop(struct import *import, const char *why) {
+static void stop(struct kv_import *import, const char *why) {
     import->stop = true;
     (void)hearth_complain(1, "%s", why);
 }
 
-static void stop_reading(struct import *import) {
+static void stop_reading(struct kv_import *import) {
     stop(import, errno != 0 ? strerror(errno) : "the file is cut short: what came before is imported");
 }
 
-static bool skip(struct import *import, uint64_t bytes) {
+static bool skip(struct kv_import *import, uint64_t bytes) {
     uint8_t chunk[65536];
     while (bytes > 0) {
         const size_t n = bytes < sizeof chunk ? (size_t)bytes : sizeof chunk;
-        if (!read_all(import, chunk, n)) {
+        if (!hearth_carry_read(&import->in, chunk, n)) {
             stop_reading(import);
             return false;
         }
@@ -249,26 +227,16 @@ static bool skip(struct import *import, uint64_t bytes) {
     return true;
 }
 
-/* Appends `len` bytes of the input; memory grows with what has come, whatever `len` says. */
-static bool read_into(struct import *import, struct hearth_buf *buf, uint64_t len) {
-    while (len > 0) {
-        const size_t n = len < ((size_t)4 << 20) ? (size_t)len : (size_t)4 << 20;
-        if (!hearth_buf_reserve(buf, n)) {
-            stop(import, "out of memory");
-            return false;
-        }
-        if (!read_all(import, buf->data + buf->len, n)) {
-            stop_reading(import);
-            return false;
-        }
-        buf->len += n;
-        len -= n;
+static bool read_into(struct kv_import *import, struct hearth_buf *buf, uint64_t len) {
+    if (!hearth_carry_append(&import->in, buf, len, false)) {
+        stop_reading(import);
+        return false;
     }
     return true;
 }
 
 /* Reads an item's header into `buf`; false when the input stopped. */
-static bool read_item_header(struct import *import, uint64_t bytes, struct hearth_buf *buf,
+static bool read_item_header(struct kv_import *import, uint64_t bytes, struct hearth_buf *buf,
                              enum hearth_format_verdict *verdict, struct hearth_format_info *info) {
     *verdict = HEARTH_FORMAT_SHORT;
     if (!read_into(import, buf, bytes < HEARTH_FORMAT_BLOCK ? bytes : HEARTH_FORMAT_BLOCK)) {
@@ -287,7 +255,7 @@ static bool read_item_header(struct import *import, uint64_t bytes, struct heart
 }
 
 /* Writes, verifies, publishes. False: it did not verify (with `why`), or the import stopped. */
-static bool publish(struct import *import, const struct hearth_file_id *id, const struct hearth_format_info *info,
+static bool publish(struct kv_import *import, const struct hearth_file_id *id, const struct hearth_format_info *info,
                     const struct hearth_buf *header, struct hearth_buf *payload, const char **why) {
     struct hearth_directory *directory = import->kv->directory;
     struct hearth_file_draft draft;
@@ -301,8 +269,8 @@ static bool publish(struct import *import, const struct hearth_file_id *id, cons
         stop(import, strerror(errno));
         return false;
     }
-    bool ok = hearth_outfile_write(draft.fd, header->data, header->len) &&
-              hearth_outfile_write(draft.fd, payload->data, payload->len) && fsync(draft.fd) == 0;
+    bool ok = hearth_carry_write(draft.fd, header->data, header->len) &&
+              hearth_carry_write(draft.fd, payload->data, payload->len) && fsync(draft.fd) == 0;
     if (!ok) {
         stop(import, strerror(errno));
     } else {
@@ -323,14 +291,14 @@ static bool publish(struct import *import, const struct hearth_file_id *id, cons
     return ok;
 }
 
-static void count_damaged(struct import *import, const char *why) {
+static void count_damaged(struct kv_import *import, const char *why) {
     import->damaged++;
     (void)hearth_complain(1, "an item is not imported: %s", why);
 }
 
 /* An item whose header is good. */
-static void import_known_header(struct import *import, const struct hearth_format_info *info, struct hearth_buf *header,
-                                uint64_t left) {
+static void import_known_header(struct kv_import *import, const struct hearth_format_info *info,
+                                struct hearth_buf *header, uint64_t left) {
     const struct hearth_file_id id = {.model = hearth_model_id(info->fingerprint, info->page_tokens),
                                       .name = info->record.name,
                                       .kind = info->record.kind};
@@ -353,7 +321,7 @@ static void import_known_header(struct import *import, const struct hearth_forma
     hearth_buf_finish(&payload);
 }
 
-static void import_item(struct import *import, uint64_t bytes) {
+static void import_item(struct kv_import *import, uint64_t bytes) {
     struct hearth_buf header = {0};
     struct hearth_format_info info = {0};
     enum hearth_format_verdict verdict;
@@ -377,11 +345,11 @@ static void import_item(struct import *import, uint64_t bytes) {
     hearth_buf_finish(&header);
 }
 
-static void import_section(struct import *import) {
+static void import_section(struct kv_import *import) {
     uint8_t head[SECTION_BYTES];
     uint64_t bytes, checksum;
     uint32_t flags;
-    if (!read_all(import, head, sizeof head)) {
+    if (!hearth_carry_read(&import->in, head, sizeof head)) {
         stop_reading(import);
         return;
     }
@@ -395,7 +363,7 @@ static void import_section(struct import *import) {
     } else if (memcmp(head, "item\0\0\0\0", 8) == 0 && bytes <= ITEM_BYTES_MAX) {
         import_item(import, bytes);
     } else if (memcmp(head, "about\0\0\0", 8) == 0 && bytes < sizeof import->about) {
-        if (!read_all(import, import->about, (size_t)bytes)) {
+        if (!hearth_carry_read(&import->in, import->about, (size_t)bytes)) {
             stop_reading(import);
         }
         import->about[bytes] = '\0';
@@ -405,15 +373,15 @@ static void import_section(struct import *import) {
         (void)skip(import, bytes);
     }
     if (import->total_bytes > 0) {
-        hearth_show_progress("importing", import->done_bytes, import->total_bytes, true);
+        hearth_show_progress("importing", import->in.bytes, import->total_bytes, true);
     }
 }
 
-static bool read_head(struct import *import, const char *path) {
+static bool read_head(struct kv_import *import, const char *path) {
     uint8_t head[HEAD_BYTES];
     uint32_t version;
     uint64_t checksum;
-    if (!read_all(import, head, sizeof head)) {
+    if (!hearth_carry_read(&import->in, head, sizeof head)) {
         (void)hearth_complain(1, "%s: %s", path, errno != 0 ? strerror(errno) : "not an export of hearth");
         return false;
     }
@@ -435,16 +403,14 @@ static bool read_head(struct import *import, const char *path) {
     return true;
 }
 
-static int report(struct import *import) {
+static int report(struct kv_import *import) {
     int status = import->stop || import->damaged + import->sealed + import->skipped > 0;
     if (import->kv->options.json) {
-        json_t *root = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "new", (json_int_t)import->fresh, "new_bytes",
-                                 (json_int_t)import->fresh_bytes, "known", (json_int_t)import->known, "damaged",
-                                 (json_int_t)import->damaged, "sealed", (json_int_t)import->sealed, "other_version",
-                                 (json_int_t)import->skipped);
-        const bool ok = root && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
-        json_decref(root);
-        status = ok ? status : 1;
+        const int printed = hearth_show_json(json_pack(
+            "{s:I, s:I, s:I, s:I, s:I, s:I}", "new", (json_int_t)import->fresh, "new_bytes",
+            (json_int_t)import->fresh_bytes, "known", (json_int_t)import->known, "damaged", (json_int_t)import->damaged,
+            "sealed", (json_int_t)import->sealed, "other_version", (json_int_t)import->skipped));
+        status = printed == 0 ? status : printed;
     } else {
         (void)printf("imported %s new %s, %s; %s %s there already\n", hearth_show_count(import->fresh).text,
                      hearth_plural(import->fresh, "file", "files"), hearth_show_bytes(import->fresh_bytes).text,
@@ -463,12 +429,12 @@ static int report(struct import *import) {
 
 int hearth_kv_import(struct kv *kv) {
     const char *path = kv->options.args[0];
-    const bool stream = strcmp(path, "-") == 0;
-    struct import import = {.kv = kv, .fd = stream ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC)};
-    int status = 1;
-    if (import.fd < 0) {
-        return hearth_complain(1, "cannot read %s: %s", path, strerror(errno));
+    struct kv_import import = {.kv = kv};
+    int status = hearth_carry_open(path, &import.in);
+    if (status != 0) {
+        return status;
     }
+    status = 1;
     if (read_head(&import, path)) {
         while (!import.ended && !import.stop) {
             import_section(&import);
@@ -476,8 +442,6 @@ int hearth_kv_import(struct kv *kv) {
         hearth_show_progress_end();
         status = report(&import);
     }
-    if (!stream) {
-        (void)close(import.fd);
-    }
+    hearth_carry_close(&import.in);
     return status;
 }

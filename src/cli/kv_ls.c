@@ -1,10 +1,8 @@
 /* `hearth kv ls` and `hearth kv stat`. The JSON objects are described in docs/disk.md. */
 #include "cli/kv_internal.h"
+#include "console/table.h"
 
-#include <inttypes.h>
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define SHARED_TEXT_COLUMNS 40
 
@@ -47,38 +45,24 @@ static int ls_json(struct kv *kv, struct kv_view *view) {
     return hearth_show_json(json_pack("{s:s, s:o}", "dir", hearth_directory_path(kv->directory), "models", models));
 }
 
-/* Column widths of a model's table. */
-struct widths {
-    int id, tokens, own, shared, used, hits, snapshots;
+static const struct hearth_show_column columns[] = {
+    {"ID", true, 0},    {"TOKENS", false, 0}, {"OWN", false, 0},   {"SHARED", false, 0},
+    {"USED", false, 0}, {"HITS", false, 0},   {"SNAPS", false, 0},
 };
 
-static void widen(int *width, const char *text) {
-    const int len = (int)strlen(text);
-    *width = len > *width ? len : *width;
-}
-
-static void measure(const struct kv_view *view, struct widths *widths) {
-    *widths = (struct widths){
-        .id = view->id_digits, .tokens = 6, .own = 4, .shared = 6, .used = 4, .hits = 4, .snapshots = 5};
-    for (size_t i = 0; i < view->conversation_n; i++) {
-        const struct kv_conversation *c = &view->conversations[i];
-        widen(&widths->tokens, hearth_show_count((uint64_t)c->leaf->record.p1).text);
-        widen(&widths->own, hearth_show_bytes(c->own_bytes).text);
-        widen(&widths->shared, hearth_show_bytes(c->shared_bytes).text);
-        widen(&widths->used, hearth_show_age(c->used_us).text);
-        widen(&widths->hits, hearth_show_count(c->hits).text);
-    }
-}
-
-static void print_row(const struct kv_view *view, const struct kv_conversation *c, const struct widths *w) {
+static bool add_row(struct hearth_show_table *table, const struct kv_view *view, const struct kv_conversation *c) {
     char id[33];
     hearth_kv_id(view, c, id);
-    const int before =
-        printf("  %s  %*s  %*s  %*s  %*s  %*s  %*" PRIu32 "  ", id, w->tokens,
-               hearth_show_count((uint64_t)c->leaf->record.p1).text, w->own, hearth_show_bytes(c->own_bytes).text,
-               w->shared, c->shared_bytes > 0 ? hearth_show_bytes(c->shared_bytes).text : "-", w->used,
-               hearth_show_age(c->used_us).text, w->hits, hearth_show_count(c->hits).text, w->snapshots, c->snapshots);
-    int room = hearth_show_columns() - before;
+    return hearth_show_table_add(table,
+                                 (const char *[]){id, hearth_show_count((uint64_t)c->leaf->record.p1).text,
+                                                  hearth_show_bytes(c->own_bytes).text,
+                                                  c->shared_bytes > 0 ? hearth_show_bytes(c->shared_bytes).text : "-",
+                                                  hearth_show_age(c->used_us).text, hearth_show_count(c->hits).text,
+                                                  hearth_show_count(c->snapshots).text});
+}
+
+/* What it begins with, in `room` columns. */
+static void print_text(const struct kv_conversation *c, int room) {
     if (!c->complete) {
         (void)fputs("(incomplete) ", stdout);
         room -= 13;
@@ -116,7 +100,7 @@ static void print_unlisted(const struct kv_model *model) {
     }
 }
 
-static void print_model(const struct kv_view *view, size_t m, const struct widths *w) {
+static void print_model(const struct kv_view *view, size_t m, const struct hearth_show_table *table) {
     const struct kv_model *model = &view->models[m];
     uint64_t n = 0;
     for (size_t i = 0; i < view->conversation_n; i++) {
@@ -128,15 +112,32 @@ static void print_model(const struct kv_view *view, size_t m, const struct width
                  hearth_show_bytes(model->bytes).text, hearth_show_count(model->n).text,
                  hearth_plural(model->n, "file", "files"));
     if (n > 0) {
-        (void)printf("  %-*s  %*s  %*s  %*s  %*s  %*s  %*s  %s\n", w->id, "ID", w->tokens, "TOKENS", w->own, "OWN",
-                     w->shared, "SHARED", w->used, "USED", w->hits, "HITS", w->snapshots, "SNAPS", "BEGINS WITH");
+        hearth_show_table_head(table, "BEGINS WITH");
     }
     for (size_t i = 0; i < view->conversation_n; i++) {
         if (view->conversations[i].model == m) {
-            print_row(view, &view->conversations[i], w);
+            print_text(&view->conversations[i], hearth_show_table_row(table, i));
         }
     }
     print_unlisted(model);
+}
+
+static int ls_text(struct kv *kv, const struct kv_view *view) {
+    struct hearth_show_table table;
+    bool ok = true;
+    hearth_show_table_init(&table, columns, sizeof columns / sizeof columns[0], "  ");
+    for (size_t i = 0; i < view->conversation_n && ok; i++) {
+        ok = add_row(&table, view, &view->conversations[i]);
+    }
+    for (size_t m = 0; m < view->model_n && ok; m++) {
+        (void)fputs(m > 0 ? "\n" : "", stdout);
+        print_model(view, m, &table);
+    }
+    if (view->model_n == 0) {
+        (void)printf("%s is empty\n", hearth_directory_path(kv->directory));
+    }
+    hearth_show_table_finish(&table);
+    return ok ? 0 : hearth_complain(1, "out of memory");
 }
 
 int hearth_kv_ls(struct kv *kv) {
@@ -144,20 +145,7 @@ int hearth_kv_ls(struct kv *kv) {
     if (!hearth_kv_load(kv, &view)) {
         return 1;
     }
-    int status = 0;
-    if (kv->options.json) {
-        status = ls_json(kv, &view);
-    } else {
-        struct widths widths;
-        measure(&view, &widths);
-        for (size_t m = 0; m < view.model_n; m++) {
-            (void)fputs(m > 0 ? "\n" : "", stdout);
-            print_model(&view, m, &widths);
-        }
-        if (view.model_n == 0) {
-            (void)printf("%s is empty\n", hearth_directory_path(kv->directory));
-        }
-    }
+    const int status = kv->options.json ? ls_json(kv, &view) : ls_text(kv, &view);
     hearth_kv_view_finish(&view);
     return status;
 }

@@ -9,14 +9,12 @@
  * Import believes nothing. Turns get new ids, and whatever names them within the bodies is changed with them; what was
  * still running has failed. It is a new session, whole or not at all: what was put is deleted when something goes
  * wrong. */
-#include "console/outfile.h"
 #include "cli/sessions_internal.h"
+#include "console/carry.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define FORMAT "hearth session"
 #define VERSION 1
@@ -25,7 +23,7 @@
 
 /* ---- export ---- */
 
-struct export {
+struct session_export {
     struct sessions *sessions;
     const struct hearth_session *session;
     struct hearth_line line;
@@ -35,7 +33,7 @@ struct export {
 
 /* The index of a turn's config among the configs, or null. Only the last turn of a line comes with its config; a
  * deleted one's cannot be read. */
-static json_t *place_config(struct export *export, const struct hearth_turn *turn) {
+static json_t *place_config(struct session_export *export, const struct hearth_turn *turn) {
     char hex[ID_DIGITS + 1];
     hearth_digest_hex(turn->config_id, hex);
     json_t *known = json_object_get(export->places, hex);
@@ -66,7 +64,7 @@ static json_t *tokens_json(const struct hearth_tokens *tokens) {
 }
 
 /* NULL after a complaint. */
-static json_t *turn_json(struct export *export, const struct hearth_turn *turn) {
+static json_t *turn_json(struct session_export *export, const struct hearth_turn *turn) {
     json_t *body = hearth_cli_sessions_json(&turn->body);
     if (!body) {
         (void)hearth_complain(1, "a turn of %s is damaged", hearth_cli_sessions_name(export->session->name).text);
@@ -96,7 +94,7 @@ static bool append_json(struct hearth_buf *out, json_t *value) {
 }
 
 /* False after a complaint. */
-static bool export_text(struct export *export, struct hearth_buf *out) {
+static bool export_text(struct session_export *export, struct hearth_buf *out) {
     struct hearth_buf turns = {0};
     bool ok = true;
     for (size_t i = 0; i < export->line.count && ok; i++) {
@@ -122,15 +120,15 @@ static bool export_text(struct export *export, struct hearth_buf *out) {
     return ok;
 }
 
-static int export_to(struct export *export, const char *path) {
+static int export_to(struct session_export *export, const char *path) {
     struct hearth_buf text = {0};
-    struct hearth_outfile file;
+    struct hearth_carry_out file;
     int status = 1;
-    if (export_text(export, &text) && hearth_outfile_open(path, &file) == 0) {
-        status = hearth_outfile_write(file.fd, text.data, text.len)
+    if (export_text(export, &text) && hearth_carry_create(path, &file) == 0) {
+        status = hearth_carry_write(file.fd, text.data, text.len)
                      ? 0
                      : hearth_complain(1, "cannot write %s: %s", path, strerror(errno));
-        status = hearth_outfile_close(&file, status);
+        status = hearth_carry_finish(&file, status);
     }
     hearth_buf_finish(&text);
     return status;
@@ -143,12 +141,12 @@ int hearth_cli_sessions_export(struct sessions *sessions) {
     if (!hearth_cli_sessions_find(sessions, sessions->args[0], &session)) {
         return 1;
     }
-    struct export export = {
+    struct session_export export = {
         .sessions = sessions, .session = &session, .configs = json_array(), .places = json_object()};
     if (hearth_cli_sessions_line(sessions, &session, &export.line)) {
         status = export_to(&export, path);
         if (status == 0) {
-            (void)fprintf(hearth_outfile_is_stream(path) ? stderr : stdout, "exported %s with %s %s\n",
+            (void)fprintf(hearth_carry_is_stream(path) ? stderr : stdout, "exported %s with %s %s\n",
                           hearth_cli_sessions_name(session.name).text, hearth_show_count(export.line.count).text,
                           hearth_plural(export.line.count, "turn", "turns"));
         }
@@ -162,7 +160,7 @@ int hearth_cli_sessions_export(struct sessions *sessions) {
 
 /* ---- import: reading ---- */
 
-struct import {
+struct session_import {
     struct sessions *sessions;
     const char *path;
     json_t *root;
@@ -172,34 +170,26 @@ struct import {
     struct hearth_digest owner;
 };
 
-static int wrong(const struct import *import, const char *what) {
+static int wrong(const struct session_import *import, const char *what) {
     return hearth_complain(1, "%s: %s", import->path, what);
 }
 
 /* False after a complaint. */
-static bool read_file(const struct import *import, struct hearth_buf *out) {
-    const bool stream = hearth_outfile_is_stream(import->path);
-    const int fd = stream ? STDIN_FILENO : open(import->path, O_RDONLY | O_CLOEXEC);
-    bool ok = fd >= 0;
-    ssize_t n = 1;
-    while (ok && n != 0) {
-        ok = out->len <= FILE_BYTES_MAX && hearth_buf_reserve(out, 1 << 20);
-        n = ok ? read(fd, out->data + out->len, 1 << 20) : -1;
-        ok = n >= 0 || (ok && errno == EINTR);
-        out->len += n > 0 ? (size_t)n : 0;
+static bool read_file(const struct session_import *import, struct hearth_buf *out) {
+    struct hearth_carry_in file;
+    if (hearth_carry_open(import->path, &file) != 0) {
+        return false;
     }
+    const bool ok = hearth_carry_append(&file, out, FILE_BYTES_MAX, true);
     if (!ok) {
-        (void)hearth_complain(1, "cannot read %s: %s", import->path,
-                              out->len > FILE_BYTES_MAX ? "too long" : strerror(errno));
+        (void)hearth_complain(1, "cannot read %s: %s", import->path, errno == EFBIG ? "too long" : strerror(errno));
     }
-    if (!stream && fd >= 0) {
-        (void)close(fd);
-    }
+    hearth_carry_close(&file);
     return ok;
 }
 
 /* Checks the document's frame. A status. */
-static int read_document(struct import *import) {
+static int read_document(struct session_import *import) {
     struct hearth_buf text = {0};
     int status = 1;
     if (read_file(import, &text)) {
@@ -225,7 +215,7 @@ static int read_document(struct import *import) {
 }
 
 /* A new id for each turn of the file. */
-static int make_ids(struct import *import) {
+static int make_ids(struct session_import *import) {
     const json_t *turn;
     size_t i;
     json_array_foreach(import->turns, i, turn) {
@@ -241,7 +231,7 @@ static int make_ids(struct import *import) {
 
 /* ---- ids within bodies: "resp_" and the like with a turn's id in it ---- */
 
-static void change_ids(const struct import *import, json_t *string) {
+static void change_ids(const struct session_import *import, json_t *string) {
     char *text = strdup(json_string_value(string)), old[ID_DIGITS + 1];
     bool changed = false;
     for (char *at = text; at && strlen(at) >= ID_DIGITS; at++) {
@@ -265,7 +255,7 @@ static void change_ids(const struct import *import, json_t *string) {
 
 /* In all members that are named "id" or "…_id": nowhere else, so that text stays what was said. Jansson's limit on the
  * depth of what it reads is the limit of this recursion. */
-static void change_ids_below(const struct import *import, json_t *value) {
+static void change_ids_below(const struct session_import *import, json_t *value) {
     const char *name;
     json_t *member;
     size_t i;
@@ -330,7 +320,7 @@ static bool read_tokens(const json_t *value, struct hearth_turn *turn) {
 }
 
 /* Fills in a turn from its object. What is wrong with it, or NULL. */
-static const char *read_turn(struct import *import, json_t *value, struct hearth_turn *turn) {
+static const char *read_turn(struct session_import *import, json_t *value, struct hearth_turn *turn) {
     const char *id = json_string_value(json_object_get(import->ids, json_string_value(json_object_get(value, "id"))));
     json_t *body = json_object_get(value, "body"), *place = json_object_get(value, "config");
     const json_int_t created_us = json_integer_value(json_object_get(value, "created_us"));
@@ -363,7 +353,7 @@ struct import_path {
 };
 
 /* Goes on to the turn at `index`, and names its path if its tokens are known. False: out of memory. */
-static bool follow(struct import *import, struct import_path *path, struct hearth_turn *turn, size_t index) {
+static bool follow(struct session_import *import, struct import_path *path, struct hearth_turn *turn, size_t index) {
     const bool follows =
         path->turns == index && turn->base_tokens <= path->tokens.n && hearth_digest_equal(path->model, turn->model);
     if (hearth_digest_is_zero(turn->model) || (turn->base_tokens > 0 && !follows)) {
@@ -379,7 +369,7 @@ static bool follow(struct import *import, struct import_path *path, struct heart
     return true;
 }
 
-static int put_turns(struct import *import, struct hearth_digest *head) {
+static int put_turns(struct session_import *import, struct hearth_digest *head) {
     struct hearth_errmsg msg = {""};
     struct import_path path = {0};
     json_t *value;
@@ -406,7 +396,7 @@ static int put_turns(struct import *import, struct hearth_digest *head) {
     return status;
 }
 
-static int put_session(struct import *import) {
+static int put_session(struct session_import *import) {
     struct hearth_buf metadata = {0};
     struct hearth_digest head = {0, 0};
     const json_t *about = json_object_get(import->root, "session");
@@ -429,7 +419,7 @@ static int put_session(struct import *import) {
 }
 
 int hearth_cli_sessions_import(struct sessions *sessions) {
-    struct import import = {.sessions = sessions, .path = sessions->args[0], .ids = json_object()};
+    struct session_import import = {.sessions = sessions, .path = sessions->args[0], .ids = json_object()};
     (void)hearth_cli_sessions_read_digest(sessions->options.owner, &import.owner);
     int status = read_document(&import);
     status = status == 0 ? make_ids(&import) : status;

@@ -1,6 +1,7 @@
 /* `hearth sessions ls` and `show`. The JSON objects are described in docs/sessions.md. */
-#include "console/show_items.h"
 #include "cli/sessions_internal.h"
+#include "console/show_items.h"
+#include "console/table.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,39 +61,40 @@ static int ls_json(struct sessions *sessions, const struct hearth_session *list,
     return hearth_show_json(json_pack("{s:s, s:o}", "db", sessions->path, "sessions", array));
 }
 
-static int max(int a, int b) {
-    return a > b ? a : b;
+static bool add_row(struct hearth_show_table *table, const struct hearth_session *session) {
+    char hex[33];
+    hearth_digest_hex(session->owner, hex);
+    hex[8] = '\0';
+    return hearth_show_table_add(table,
+                                 (const char *[]){session->name, hearth_digest_is_zero(session->owner) ? "-" : hex,
+                                                  hearth_show_count(session->turns).text,
+                                                  session->tokens > 0 ? hearth_show_count(session->tokens).text : "-",
+                                                  hearth_show_age(session->used_us).text});
 }
 
-static void print_rows(struct sessions *sessions, const struct hearth_session *list, size_t count) {
-    int name = 4, tokens = 6, used = 4;
-    bool owners = false;
-    FILE *nowhere = fopen("/dev/null", "w");
+static int print_rows(struct sessions *sessions, const struct hearth_session *list, size_t count) {
+    struct hearth_show_column columns[] = {
+        {"NAME", true, NAME_COLUMNS}, {NULL, true, 0}, {"TURNS", false, 0}, {"TOKENS", false, 0}, {"USED", false, 0}};
+    struct hearth_show_table table;
+    bool ok = true;
     for (size_t i = 0; i < count; i++) {
-        name = nowhere ? max(name, hearth_show_text(nowhere, list[i].name, NAME_COLUMNS)) : NAME_COLUMNS;
-        tokens = max(tokens, (int)strlen(hearth_show_count(list[i].tokens).text));
-        used = max(used, (int)strlen(hearth_show_age(list[i].used_us).text));
-        owners = owners || !hearth_digest_equal(list[i].owner, list[0].owner);
+        columns[1].title = hearth_digest_equal(list[i].owner, list[0].owner) ? columns[1].title : "OWNER";
     }
-    if (nowhere) {
-        (void)fclose(nowhere);
+    hearth_show_table_init(&table, columns, sizeof columns / sizeof columns[0], "");
+    for (size_t i = 0; i < count && ok; i++) {
+        ok = add_row(&table, &list[i]);
     }
-    (void)printf("%-*s  %s%5s  %*s  %*s  %s\n", name, "NAME", owners ? "OWNER     " : "", "TURNS", tokens, "TOKENS",
-                 used, "USED", "ASKED LAST");
-    for (size_t i = 0; i < count; i++) {
-        char hex[33];
+    if (ok) {
+        hearth_show_table_head(&table, "ASKED LAST");
+    }
+    for (size_t i = 0; i < count && ok; i++) {
         char *text = last_words(sessions, &list[i]);
-        hearth_digest_hex(list[i].owner, hex);
-        const int shown = hearth_show_text(stdout, list[i].name, NAME_COLUMNS);
-        int before = printf("%*s  ", max(name - shown, 0), "") + shown;
-        before += owners ? printf("%.8s  ", hearth_digest_is_zero(list[i].owner) ? "-       " : hex) : 0;
-        before += printf("%5s  %*s  %*s  ", hearth_show_count(list[i].turns).text, tokens,
-                         list[i].tokens > 0 ? hearth_show_count(list[i].tokens).text : "-", used,
-                         hearth_show_age(list[i].used_us).text);
-        (void)hearth_show_text(stdout, text ? text : "", hearth_show_columns() - before);
+        (void)hearth_show_text(stdout, text ? text : "", hearth_show_table_row(&table, i));
         (void)fputc('\n', stdout);
         free(text);
     }
+    hearth_show_table_finish(&table);
+    return ok ? 0 : hearth_complain(1, "out of memory");
 }
 
 int hearth_cli_sessions_ls(struct sessions *sessions) {
@@ -116,7 +118,7 @@ int hearth_cli_sessions_ls(struct sessions *sessions) {
     } else if (count == 0) {
         (void)printf("%s has no %ssessions\n", sessions->path, sessions->options.expired ? "expired " : "");
     } else {
-        print_rows(sessions, list, count);
+        status = print_rows(sessions, list, count);
     }
     hearth_cli_sessions_list_free(list, count);
     return status;

@@ -168,10 +168,14 @@ const char *hearth_show_plain(FILE *out) {
     return has_styles(out) ? "\033[0m" : "";
 }
 
-int hearth_show_json(json_t *root) {
-    const bool ok = root && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 && fputc('\n', stdout) != EOF;
+int hearth_show_json_to(FILE *out, json_t *root) {
+    const bool ok = root && json_dumpf(root, out, JSON_INDENT(2)) == 0 && fputc('\n', out) != EOF;
     json_decref(root);
     return ok ? 0 : hearth_complain(1, "cannot write to standard output");
+}
+
+int hearth_show_json(json_t *root) {
+    return hearth_show_json_to(stdout, root);
 }
 
 bool hearth_show_asked(const char *format, ...) {

@@ -40,6 +40,7 @@ const char *hearth_show_plain(FILE *out);
 
 /* Prints a document on stdout and frees it. Returns an exit status. */
 int hearth_show_json(json_t *root);
+int hearth_show_json_to(FILE *out, json_t *root);
 
 /* Asks "… [y/N] " on stderr when stdin is a terminal. True: yes, or there is nobody to ask. */
 bool hearth_show_asked(const char *format, ...) __attribute__((format(printf, 1, 2)));
