@@ -61,7 +61,7 @@ static void print_url(char *out, size_t cap, const struct hearth_banner *banner,
                    (unsigned)banner->port);
 }
 
-/* What curl is told besides the address: the socket, and whose certificate to trust. */
+/* What curl is told besides the address: the socket, and the certificate to trust. */
 static void print_curl(const struct hearth_banner *banner, const char *url) {
     if (banner->port == 0) {
         printf("curl --unix-socket '%s' http%s://localhost", url + strlen("unix:"), banner->tls ? "s" : "");

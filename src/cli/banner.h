@@ -29,9 +29,9 @@ struct hearth_banner {
     bool tls;
     const char *cert_path; /* with TLS */
     size_t cache_bytes;
-    const char *disk_dir; /* NULL: nothing is kept on disk */
+    const char *disk_dir; /* NULL: nothing is written to disk */
     uint64_t disk_bytes;  /* what it may take there */
-    bool is_local;        /* nobody else reaches it */
+    bool is_local;        /* only this machine reaches it */
     bool needs_key;       /* clients must send an API key */
     bool hello;           /* print commands to try */
 };

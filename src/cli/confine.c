@@ -1,7 +1,7 @@
 /* Confinement: Landlock by its system calls, seccomp by libseccomp.
  *
  * Landlock denies every access to files that no rule allows. What it can guard has grown with the kernel; the ABI
- * version says how far, and only that much is asked for. Looking at a file's attributes is never denied. A domain
+ * version says how far, and only that much is asked for. Reading a file's attributes is never denied. A domain
  * belongs to a thread and to those that it starts, so this has to run before there are others; from ABI 8 on it is laid
  * over all of them. The numbers below are the kernel's, as the headers of older systems lack the younger ones.
  *

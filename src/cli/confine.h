@@ -47,7 +47,7 @@ struct hearth_confine_report {
     bool tcp;               /* Landlock guards TCP, too */
     unsigned reads, writes; /* paths that may be read, or written as well */
     unsigned refused_calls; /* 0: there is no filter */
-    char missing[256];      /* what is not in force, and why; "": nothing */
+    char missing[256];      /* what is not in force, with its cause; "": nothing */
     bool broken;            /* something of that the kernel has, and it failed all the same */
 };
 

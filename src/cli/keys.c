@@ -117,8 +117,8 @@ static bool is_name(const char *name) {
     return len > 0 && name[len] == '\0' && len <= NAME_BYTES_MAX;
 }
 
-static int bad_setting(const char *place, const char *word, const char *why, struct hearth_errmsg *msg) {
-    return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: %.60s: %s", place, word, why);
+static int bad_setting(const char *place, const char *word, const char *cause, struct hearth_errmsg *msg) {
+    return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: %.60s: %s", place, word, cause);
 }
 
 static int read_name(const char *place, const char *word, const char *value, struct hearth_api_key *key,

@@ -1,5 +1,4 @@
-/* `hearth kv …`: looking at the state directory and caring for it, whether servers use it or not. No model is needed.
- */
+/* `hearth kv …`: lists and maintains the state directory, also while servers use it. No model is needed. */
 #ifndef HEARTH_CLI_KV_H
 #define HEARTH_CLI_KV_H
 

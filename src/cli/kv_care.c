@@ -22,7 +22,7 @@ static bool add_bytes(void *user, const struct hearth_file *file) {
     return true;
 }
 
-/* Reads and checks the payload of a file whose header is good. Without the key of a sealed one its checksum is all that
+/* Reads and checks the payload of a file with a good header. Without the key of a sealed one its checksum is all that
  * can be checked. */
 static enum hearth_format_verdict check_payload(struct kv *kv, struct kv_head *head, bool *unreadable) {
     struct hearth_buf payload = {0}, state = {0};
@@ -47,10 +47,10 @@ static enum hearth_format_verdict check_payload(struct kv *kv, struct kv_head *h
     return verdict;
 }
 
-static void say_unreadable(const struct hearth_file_id *id, const char *why) {
+static void say_unreadable(const struct hearth_file_id *id, const char *cause) {
     char hex[33];
     hearth_digest_hex(id->name, hex);
-    (void)hearth_complain(1, "%s/%.2s/%s: %s", id->model.hex, hex, hex + 2, why);
+    (void)hearth_complain(1, "%s/%.2s/%s: %s", id->model.hex, hex, hex + 2, cause);
 }
 
 static bool verify_file(void *user, const struct hearth_file *file) {
@@ -59,13 +59,13 @@ static bool verify_file(void *user, const struct hearth_file *file) {
     bool unreadable = false;
     hearth_kv_head_open(verify->kv, &file->id, &head);
     enum kv_state state = hearth_kv_state(&head);
-    const char *why =
+    const char *cause =
         head.err == HEARTH_ERR_STATE ? "it is no file of this user" : hearth_format_verdict_text(head.verdict);
     if (head.err != HEARTH_ERR_NOT_FOUND) {
         verify->files++;
         if (state == KV_READABLE || state == KV_SEALED) {
             const enum hearth_format_verdict verdict = check_payload(verify->kv, &head, &unreadable);
-            why = hearth_format_verdict_text(verdict);
+            cause = hearth_format_verdict_text(verdict);
             state = unreadable || verdict == HEARTH_FORMAT_NOMEM ? KV_UNREADABLE
                     : verdict == HEARTH_FORMAT_GOOD              ? state
                                                                  : KV_DAMAGED;
@@ -76,7 +76,7 @@ static bool verify_file(void *user, const struct hearth_file *file) {
         case KV_OTHER_VERSION: verify->other_version++; break;
         case KV_DAMAGED:
             verify->damaged++;
-            hearth_file_quarantine(verify->kv->directory, &file->id, why);
+            hearth_file_quarantine(verify->kv->directory, &file->id, cause);
             break;
         case KV_UNREADABLE:
             verify->unreadable++;
@@ -256,7 +256,7 @@ static int report_removed(const struct kv *kv, uint64_t conversations, const str
                                          hearth_plural(failed, "file", "files"), strerror(removed->error));
 }
 
-/* Conversations whose last page another one goes on from cannot go without hurting that. */
+/* A conversation cannot go while another one goes on from its last page. */
 static void say_what_stays(const struct kv_view *view, struct kv_conversation *const *chosen, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         char id[33];

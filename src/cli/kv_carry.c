@@ -205,9 +205,9 @@ struct kv_import {
     bool stop; /* nothing more can be read or written; it was said */
 };
 
-static void stop(struct kv_import *import, const char *why) {
+static void stop(struct kv_import *import, const char *cause) {
     import->stop = true;
-    (void)hearth_complain(1, "%s", why);
+    (void)hearth_complain(1, "%s", cause);
 }
 
 static void stop_reading(struct kv_import *import) {
@@ -254,9 +254,9 @@ static bool read_item_header(struct kv_import *import, uint64_t bytes, struct he
     return true;
 }
 
-/* Writes, verifies, publishes. False: it did not verify (with `why`), or the import stopped. */
+/* Writes, verifies, publishes. False: it did not verify (with `cause`), or the import stopped. */
 static bool publish(struct kv_import *import, const struct hearth_file_id *id, const struct hearth_format_info *info,
-                    const struct hearth_buf *header, struct hearth_buf *payload, const char **why) {
+                    const struct hearth_buf *header, struct hearth_buf *payload, const char **cause) {
     struct hearth_directory *directory = import->kv->directory;
     struct hearth_file_draft draft;
     struct hearth_buf state = {0};
@@ -275,7 +275,7 @@ static bool publish(struct kv_import *import, const struct hearth_file_id *id, c
         stop(import, strerror(errno));
     } else {
         const enum hearth_format_verdict verdict = hearth_format_open(info, import->kv->seal, payload, &state);
-        *why = hearth_format_verdict_text(verdict);
+        *cause = hearth_format_verdict_text(verdict);
         ok = verdict == HEARTH_FORMAT_GOOD;
     }
     hearth_buf_finish(&state);
@@ -291,12 +291,12 @@ static bool publish(struct kv_import *import, const struct hearth_file_id *id, c
     return ok;
 }
 
-static void count_damaged(struct kv_import *import, const char *why) {
+static void count_damaged(struct kv_import *import, const char *cause) {
     import->damaged++;
-    (void)hearth_complain(1, "an item is not imported: %s", why);
+    (void)hearth_complain(1, "an item is not imported: %s", cause);
 }
 
-/* An item whose header is good. */
+/* An item with a good header. */
 static void import_known_header(struct kv_import *import, const struct hearth_format_info *info,
                                 struct hearth_buf *header, uint64_t left) {
     const struct hearth_file_id id = {.model = hearth_model_id(info->fingerprint, info->page_tokens),
@@ -304,18 +304,18 @@ static void import_known_header(struct kv_import *import, const struct hearth_fo
                                       .kind = info->record.kind};
     struct hearth_file file;
     struct hearth_buf payload = {0};
-    const char *why = "";
+    const char *cause = "";
     if (hearth_file_stat(import->kv->directory, &id, &file, NULL) == HEARTH_OK) {
         import->known += skip(import, left);
         return;
     }
     if (read_into(import, &payload, left)) {
         const uint64_t bytes = header->len + payload.len;
-        if (publish(import, &id, info, header, &payload, &why)) {
+        if (publish(import, &id, info, header, &payload, &cause)) {
             import->fresh++;
             import->fresh_bytes += bytes;
         } else if (!import->stop) {
-            count_damaged(import, why);
+            count_damaged(import, cause);
         }
     }
     hearth_buf_finish(&payload);

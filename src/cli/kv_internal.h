@@ -1,4 +1,4 @@
-/* What the files of `hearth kv` share; nobody else includes it.
+/* What the files of `hearth kv` share.
  *
  *     kv.c         the command line
  *     kv_load.c    the directory's files and what their headers say
@@ -129,7 +129,7 @@ bool hearth_kv_find_conversations(struct kv_view *view);
 /* Calls for each item that a conversation needs, in no order. False: something is missing on the way. */
 bool hearth_kv_walk(struct kv_view *view, const struct kv_conversation *conversation,
                     void (*visit)(void *user, struct kv_item *item), void *user);
-/* The conversation whose id begins so, or NULL after a complaint. */
+/* The conversation with an id that begins so, or NULL after a complaint. */
 struct kv_conversation *hearth_kv_find(struct kv_view *view, const char *id);
 void hearth_kv_id(const struct kv_view *view, const struct kv_conversation *conversation, char out[33]);
 

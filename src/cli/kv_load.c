@@ -1,5 +1,5 @@
 /* The directory as it is now: every file's header is read, none of the payloads. Servers may write and evict meanwhile;
- * what is gone when it is looked at is left out. */
+ * what is gone when it is read is left out. */
 #include "cli/kv_internal.h"
 
 #include "base/utf8.h"
@@ -169,7 +169,7 @@ static struct hearth_digest end_of(const struct hearth_record *record) {
 }
 
 /* Fills in an item; false when its file is gone. */
-static bool look(struct kv *kv, struct kv_model *model, struct kv_item *item) {
+static bool read_item(struct kv *kv, struct kv_model *model, struct kv_item *item) {
     struct kv_head head;
     hearth_kv_head_open(kv, &item->file.id, &head);
     if (head.err == HEARTH_ERR_NOT_FOUND) {
@@ -216,7 +216,7 @@ bool hearth_kv_load(struct kv *kv, struct kv_view *view) {
         size_t kept = 0;
         for (size_t k = 0; k < model->n; k++) {
             struct kv_item item = model->items[k];
-            if (look(kv, model, &item)) {
+            if (read_item(kv, model, &item)) {
                 model->items[kept++] = item;
             }
             if (total >= 2000) {

@@ -1,7 +1,7 @@
 /* What becomes of llama-server's flags here: the table in llama_server.def. The options themselves, and llama-server's
  * names for them, are in options.def.
  *
- * Threads: any one; nothing is kept between calls. */
+ * Threads: any one; no state between calls. */
 #ifndef HEARTH_CLI_LLAMA_FLAGS_H
 #define HEARTH_CLI_LLAMA_FLAGS_H
 
@@ -11,7 +11,7 @@
 enum hearth_flag_verdict {
     HEARTH_FLAG_HONOURED, /* an option of hearth's own has this name */
     HEARTH_FLAG_SAME,     /* it stands for an option with a value: `text` is "--log-level debug" */
-    HEARTH_FLAG_ACCEPTED, /* it changes nothing here; `text` says why */
+    HEARTH_FLAG_ACCEPTED, /* it changes nothing here; `text` gives the reason */
     HEARTH_FLAG_REFUSED,  /* `text` says what to do instead */
 };
 

@@ -2,7 +2,7 @@
  * (HEARTH_ and the long name: --ctx-size is HEARTH_CTX_SIZE), which wins over the file of --config (lines like
  * ctx-size = 32768), which wins over the default.
  *
- * Threads: any one; nothing is kept between calls. */
+ * Threads: any one; no state between calls. */
 #ifndef HEARTH_CLI_OPTIONS_H
 #define HEARTH_CLI_OPTIONS_H
 

@@ -1,5 +1,5 @@
-/* One table: an option, when it is without effect, and why. Defaults of requests are not in it: a request that sets
- * what they depend on makes them count. Rows of one option stand together: it is told once. */
+/* One table: an option, when it is without effect, and the reason. Defaults of requests are not in it: a request that
+ * sets what they depend on makes them count. Rows of one option stand together: it is told once. */
 #include "cli/options_moot.h"
 
 #include "cli/options_internal.h"
@@ -132,12 +132,12 @@ static bool any_key(OPTIONS, FACTS) {
     return o->api_key != NULL || o->api_key_file != NULL;
 }
 
-#define ROW(field, when, why) {offsetof(struct hearth_options, field), (when), (why)}
+#define ROW(field, when, reason) {offsetof(struct hearth_options, field), (when), (reason)}
 
 static const struct {
     size_t offset;
     bool (*when)(OPTIONS, FACTS);
-    const char *why;
+    const char *reason;
 } rows[] = {
     ROW(lora, simulated, "the simulated engine computes nothing"),
     ROW(lora_scale, simulated, "the simulated engine computes nothing"),
@@ -241,7 +241,7 @@ bool hearth_options_moot(const struct hearth_options *options, const struct hear
         const bool given = options->sources[row - hearth_option_rows] != HEARTH_OPTION_DEFAULT;
         if (given && !turns_off(options, row->offset) && told != row->offset && rows[i].when(options, facts)) {
             told = row->offset; /* one reason is enough */
-            ok = hearth_buf_printf(out, "%s has no effect: %s\n", row->long_name, rows[i].why);
+            ok = hearth_buf_printf(out, "%s has no effect: %s\n", row->long_name, rows[i].reason);
         }
     }
     return ok;

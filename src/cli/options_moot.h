@@ -1,4 +1,4 @@
-/* Options that somebody gave and that change nothing, because of the machine, the model or other options. */
+/* Options that were given and change nothing, because of the machine, the model or other options. */
 #ifndef HEARTH_CLI_OPTIONS_MOOT_H
 #define HEARTH_CLI_OPTIONS_MOOT_H
 
@@ -8,8 +8,8 @@
 struct hearth_option_facts {
     bool computes;         /* with a model: the simulated engine has no processors to choose */
     unsigned gpus;         /* that can be used */
-    bool pages, snapshots; /* the model's state is kept in them */
-    bool disk;             /* state is kept on disk */
+    bool pages, snapshots; /* the model's state is stored in them */
+    bool disk;             /* state is stored on disk */
     bool sessions;         /* in a file */
     bool local;            /* --host is reached from this machine alone */
 };

@@ -85,7 +85,7 @@ static bool has_terminal(void) {
 }
 
 /* While the model is loaded, what llama.cpp warns of is the cause of a failure that is about to be told in one line, or
- * of no interest to somebody who did not ask for debugging. */
+ * of interest for debugging only. */
 static void log_sink(void *user, enum hearth_log_level level, const char *line) {
     static const char llama[] = "llama.cpp: ";
     const bool quiet = !atomic_load(&serving) && hearth_log_lowest() != HEARTH_LOG_DEBUG;
@@ -192,7 +192,7 @@ static int open_disk(struct server *server, struct hearth_errmsg *msg) {
 static int open_sessions(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
     const int64_t day_us = (int64_t)24 * 3600 * 1000000;
-    struct hearth_errmsg why = {""};
+    struct hearth_errmsg cause = {""};
     int err = options->kv_key ? hearth_seal_create(options->kv_key, &server->seal, msg) : HEARTH_OK;
     err = hearth_fail_of(msg, err, "--kv-key");
     if (err != HEARTH_OK || (options->session_db && strcmp(options->session_db, "none") == 0)) {
@@ -206,15 +206,15 @@ static int open_sessions(struct server *server, struct hearth_errmsg *msg) {
                                                        .seal = server->seal,
                                                        .ttl_us = options->session_ttl * day_us,
                                                        .grace_us = 7 * day_us};
-    err = hearth_session_store_create(&params, &server->store, &why);
+    err = hearth_session_store_create(&params, &server->store, &cause);
     if (err != HEARTH_OK && !options->session_db && !options->kv_key && err != HEARTH_ERR_NOMEM) {
         hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
                             "sessions: %s: they are kept in memory only, and those that may be there cannot be gone on "
                             "with (--session-db names another file, none is silent)",
-                            why.text);
+                            cause.text);
         return hearth_session_store_create(&memory, &server->store, msg);
     }
-    return err == HEARTH_OK ? err : hearth_fail(msg, err, "--session-db: %s", why.text);
+    return err == HEARTH_OK ? err : hearth_fail(msg, err, "--session-db: %s", cause.text);
 }
 
 static enum hearth_speculate speculation(const char *word) {
@@ -292,13 +292,13 @@ static int create_chat(struct server *server, struct hearth_errmsg *msg) {
     }
     const struct hearth_chat_params params = {
         .template_text = text, .bos_text = caps->bos_text, .eos_text = caps->eos_text, .add_bos = caps->add_bos};
-    struct hearth_errmsg why = {""};
-    const int err = hearth_chat_create(&params, &server->chat, &why);
+    struct hearth_errmsg cause = {""};
+    const int err = hearth_chat_create(&params, &server->chat, &cause);
     const char *from = options->chat_template_file ? options->chat_template_file
                        : options->chat_template    ? "of --chat-template"
                                                    : "of the model";
     if (err != HEARTH_OK) {
-        (void)hearth_fail(msg, err, "the chat template %s cannot be used: %s", from, why.text);
+        (void)hearth_fail(msg, err, "the chat template %s cannot be used: %s", from, cause.text);
         return options->chat_template_file ? hearth_fail_of(msg, err, "--chat-template-file") : err;
     }
     const struct hearth_chat_abilities *abilities = hearth_chat_abilities(server->chat);
@@ -425,7 +425,7 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
 }
 
 /* A handler that is never asked: the server that has it never starts. */
-static void answer_nobody(void *user, struct hearth_http_exchange *exchange) {
+static void answer_none(void *user, struct hearth_http_exchange *exchange) {
     (void)user;
     (void)exchange;
 }
@@ -443,7 +443,7 @@ static void explain_nothing(void *user, int status, const char *message, const c
 /* Binds the address once and gives it back. */
 static int try_address(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
-    static const struct hearth_http_handler nobody = {.request = answer_nobody, .error = explain_nothing};
+    static const struct hearth_http_handler probe = {.request = answer_none, .error = explain_nothing};
     struct hearth_http_params params;
     struct hearth_http_server *http = NULL;
     if ((options->ssl_cert_file == NULL) != (options->ssl_key_file == NULL)) {
@@ -452,7 +452,7 @@ static int try_address(struct server *server, struct hearth_errmsg *msg) {
     }
     hearth_http_params_default(&params);
     fill_http(options, &params);
-    const int err = hearth_http_create(&params, &nobody, &http, msg);
+    const int err = hearth_http_create(&params, &probe, &http, msg);
     hearth_http_destroy(http);
     (void)hearth_serve_paths_name("--ssl-key-file", options->ssl_key_file, err, msg);
     return hearth_serve_paths_name("--ssl-cert-file", options->ssl_cert_file, err, msg);

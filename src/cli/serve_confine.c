@@ -54,7 +54,7 @@ static const struct {
         {HEARTH_CONFINE_READ, "/sys/devices/system"},
         {HEARTH_CONFINE_READ, "/sys/fs/cgroup"},
         {HEARTH_CONFINE_READ, "/sys/kernel/mm"},
-        /* devices; the terminal is only looked for */
+        /* devices; the terminal is only searched for */
         {HEARTH_CONFINE_DEVICE, "/dev/null"},
         {HEARTH_CONFINE_FETCH, "/dev/tty"},
         {HEARTH_CONFINE_FETCH, "/dev/urandom"},
@@ -85,7 +85,7 @@ static bool parent(const char *path, char out[PATH_MAX]) {
     return realpath(len > 0 ? copy : slash ? "/" : ".", out) != NULL;
 }
 
-/* Whether much else is kept in a directory: the root, one directly below it, the home, or one above that. */
+/* Whether a directory holds much else: the root, one directly below it, the home, or one above that. */
 static bool is_wide(const char *directory) {
     char real[PATH_MAX];
     const char *own = home();
@@ -134,7 +134,7 @@ static void allow_files(const struct hearth_options *options, struct hearth_conf
     }
 }
 
-/* The default directory is in one of hearth's own, where it can be made again when somebody removes it. */
+/* The default directory is in one of hearth's own, where it can be made again when it is removed. */
 static void allow_state(const struct hearth_options *options, const char *kv_dir, const char *session_db,
                         struct hearth_confine_paths *paths) {
     char directory[PATH_MAX];
@@ -233,9 +233,9 @@ int hearth_serve_confine(const struct hearth_options *options, const char *kv_di
         return HEARTH_OK;
     }
     if (hearth_confine_is_instrumented()) {
-        static const char why[] = "this build is instrumented (sanitizers or coverage), which needs what is refused";
-        hearth_log(HEARTH_LOG_INFO, "not confined: %s", why);
-        return must ? hearth_fail(msg, HEARTH_ERR_UNSUPPORTED, "--confine on: %s", why) : HEARTH_OK;
+        static const char cause[] = "this build is instrumented (sanitizers or coverage), which needs what is refused";
+        hearth_log(HEARTH_LOG_INFO, "not confined: %s", cause);
+        return must ? hearth_fail(msg, HEARTH_ERR_UNSUPPORTED, "--confine on: %s", cause) : HEARTH_OK;
     }
     const bool gpu = has_gpu(options);
     list_paths(options, kv_dir, session_db, gpu, &paths);

@@ -14,21 +14,21 @@
 #include <string.h>
 
 /* What cannot be used was named, or it was not. */
-static int give_up(const struct hearth_options *options, const char *why, struct hearth_errmsg *msg) {
+static int give_up(const struct hearth_options *options, const char *cause, struct hearth_errmsg *msg) {
     if (options->kv_dir) {
-        return hearth_fail(msg, HEARTH_ERR_IO, "--kv-dir: %s", why);
+        return hearth_fail(msg, HEARTH_ERR_IO, "--kv-dir: %s", cause);
     }
     hearth_health_raise(HEARTH_HEALTH_KV_DIR,
                         "disk: %s: nothing is kept on disk (--kv-dir names another directory, "
                         "none is silent)",
-                        why);
+                        cause);
     return HEARTH_OK;
 }
 
 int hearth_serve_disk_prepare(const struct hearth_options *options, struct hearth_serve_disk *disk,
                               struct hearth_errmsg *msg) {
     struct hearth_directory *directory = NULL;
-    struct hearth_errmsg why = {""};
+    struct hearth_errmsg cause = {""};
     *disk = (struct hearth_serve_disk){0};
     if (options->kv_disk == 0 || options->cache_ram == 0 || (options->kv_dir && strcmp(options->kv_dir, "none") == 0)) {
         return HEARTH_OK;
@@ -38,10 +38,10 @@ int hearth_serve_disk_prepare(const struct hearth_options *options, struct heart
         return options->kv_dir ? hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory")
                                : give_up(options, "this user has no home", msg);
     }
-    int err = hearth_directory_open(disk->dir, true, &directory, &why);
+    int err = hearth_directory_open(disk->dir, true, &directory, &cause);
     hearth_directory_close(directory);
     if (err != HEARTH_OK) {
-        err = err == HEARTH_ERR_NOMEM ? hearth_fail(msg, err, "%s", why.text) : give_up(options, why.text, msg);
+        err = err == HEARTH_ERR_NOMEM ? hearth_fail(msg, err, "%s", cause.text) : give_up(options, cause.text, msg);
         hearth_serve_disk_close(disk);
     }
     return err;
@@ -56,7 +56,7 @@ static size_t item_bytes(const struct hearth_caps *caps, size_t page_tokens) {
 static int create_backing(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,
                           struct hearth_serve_disk *disk, struct hearth_errmsg *msg) {
     char about[256];
-    struct hearth_errmsg why = {""};
+    struct hearth_errmsg cause = {""};
     (void)snprintf(about, sizeof(about), "%s (%s)", model_name, caps->description);
     const struct hearth_disk_params params = {
         .dir = disk->dir,
@@ -69,11 +69,11 @@ static int create_backing(const struct hearth_options *options, const struct hea
         .compress = strcmp(options->kv_compress, "zstd") == 0,
         .no_uring = strcmp(options->kv_io, "threads") == 0,
     };
-    const int err = hearth_disk_create(&params, &disk->backing, &why);
+    const int err = hearth_disk_create(&params, &disk->backing, &cause);
     if (err == HEARTH_ERR_IO) {
-        return give_up(options, why.text, msg);
+        return give_up(options, cause.text, msg);
     }
-    return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s", why.text);
+    return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s", cause.text);
 }
 
 int hearth_serve_disk_open(const struct hearth_options *options, const struct hearth_caps *caps, const char *model_name,

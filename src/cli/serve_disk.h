@@ -1,4 +1,4 @@
-/* What a server keeps on disk: the backing tier, and where its transcripts go. */
+/* What a server stores on disk: the backing tier, and where its transcripts go. */
 #ifndef HEARTH_CLI_SERVE_DISK_H
 #define HEARTH_CLI_SERVE_DISK_H
 
@@ -8,7 +8,7 @@
 #include "tier/backing.h"
 
 struct hearth_serve_disk {
-    struct hearth_backing *backing; /* NULL: nothing is kept on disk */
+    struct hearth_backing *backing; /* NULL: nothing is stored on disk */
     char *dir;                      /* NULL: likewise */
     char *transcripts;              /* path of the file */
     struct hearth_seal *seal;       /* for the transcripts; NULL: not encrypted */

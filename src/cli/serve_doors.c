@@ -17,20 +17,20 @@ static bool is_loopback(const struct addrinfo *at) {
            hearth_http_host_is_loopback(text);
 }
 
-/* 0, or why it has no address, as getaddrinfo() says it. */
+/* 0, or the code of getaddrinfo() for a host without an address. */
 static int look_up(const char *host, bool *local) {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *list = NULL;
     *local = strncmp(host, "unix:", 5) == 0;
-    const int why = *local ? 0 : getaddrinfo(host, NULL, &hints, &list);
-    if (why == 0 && list != NULL) {
+    const int cause = *local ? 0 : getaddrinfo(host, NULL, &hints, &list);
+    if (cause == 0 && list != NULL) {
         *local = true;
         for (const struct addrinfo *at = list; at != NULL && *local; at = at->ai_next) {
             *local = is_loopback(at);
         }
         freeaddrinfo(list);
     }
-    return why;
+    return cause;
 }
 
 bool hearth_serve_doors_is_local(const char *host) {
@@ -80,7 +80,7 @@ static int check_host(const char *word, size_t len, bool keyed, struct hearth_er
 
 int hearth_serve_doors_check(const struct hearth_options *options, size_t key_count, struct hearth_errmsg *msg) {
     const bool keyed = key_count > 0;
-    if (!keyed && getenv("LLAMA_API_KEY")) { /* somebody thinks that there is one */
+    if (!keyed && getenv("LLAMA_API_KEY")) { /* the user may believe that there is one */
         return hearth_fail(msg, HEARTH_ERR_INVALID,
                            "LLAMA_API_KEY is set, which is not read here, and there is no key: set HEARTH_API_KEY");
     }
@@ -90,14 +90,14 @@ int hearth_serve_doors_check(const struct hearth_options *options, size_t key_co
         return err;
     }
     bool local;
-    const int why = look_up(options->host, &local);
+    const int cause = look_up(options->host, &local);
     if (local) {
         return HEARTH_OK;
     }
-    if (why != 0) { /* it opens nothing, and --insecure is not what is missing */
+    if (cause != 0) { /* it opens nothing, and --insecure is not what is missing */
         return hearth_fail(msg, HEARTH_ERR_INVALID,
                            "--host %s: %s (an address without brackets and port, a name, or unix:PATH)", options->host,
-                           gai_strerror(why));
+                           gai_strerror(cause));
     }
     if (!options->insecure) {
         return hearth_fail(msg, HEARTH_ERR_INVALID,

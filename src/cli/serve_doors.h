@@ -1,4 +1,4 @@
-/* Who can reach the server before anything is asked for: checked before it listens. */
+/* Which clients reach the server without a key: checked before it listens. */
 #ifndef HEARTH_CLI_SERVE_DOORS_H
 #define HEARTH_CLI_SERVE_DOORS_H
 

@@ -1,7 +1,7 @@
 /* A path that was given is meant: one that cannot be used ends the start. One that was not given is a convenience: that
  * it cannot be used is told by the log and by /health, and the server runs without.
  *
- * Files are looked at, not opened: some are pipes, which give what they have once. */
+ * Files are checked, not opened: some are pipes, which give what they have once. */
 #include "cli/serve_paths.h"
 
 #include "base/health.h"
@@ -22,7 +22,7 @@ static bool must_be_plain(const struct hearth_option_row *row) {
            strcmp(row->long_name, "--kv-key") == 0 || strncmp(row->long_name, "--ssl-", 6) == 0;
 }
 
-/* Why a file cannot be read; NULL: it can. */
+/* What keeps a file from being read; NULL: nothing. */
 static const char *fault(const char *path, bool plain) {
     struct stat st;
     if (stat(path, &st) != 0) {
@@ -47,9 +47,9 @@ int hearth_serve_paths_check(const struct hearth_options *options, struct hearth
     for (size_t i = 0; i < hearth_option_row_count; i++) {
         const struct hearth_option_row *row = &hearth_option_rows[i];
         const char *path = hearth_option_path(row, options, "FILE");
-        const char *why = path && is_read(row, options) ? fault(path, must_be_plain(row)) : NULL;
-        if (why) {
-            return hearth_fail(msg, HEARTH_ERR_IO, "%s: cannot read %s: %s", row->long_name, path, why);
+        const char *cause = path && is_read(row, options) ? fault(path, must_be_plain(row)) : NULL;
+        if (cause) {
+            return hearth_fail(msg, HEARTH_ERR_IO, "%s: cannot read %s: %s", row->long_name, path, cause);
         }
     }
     return HEARTH_OK;
@@ -79,16 +79,16 @@ int hearth_serve_paths_sessions(const struct hearth_options *options, char **out
         *out = path;
         return HEARTH_OK;
     }
-    const char *why = path ? strerror(errno) : "this user has no home";
+    const char *cause = path ? strerror(errno) : "this user has no home";
     int err = HEARTH_OK;
     if (options->session_db) {
         err = hearth_fail(msg, path ? HEARTH_ERR_IO : HEARTH_ERR_NOMEM, "--session-db: cannot use %s: %s",
-                          options->session_db, why);
+                          options->session_db, cause);
     } else {
         hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
                             "sessions: cannot use %s: %s: they are kept in memory only "
                             "(--session-db names another file, none is silent)",
-                            path ? path : "a file", why);
+                            path ? path : "a file", cause);
     }
     free(path);
     return err;

@@ -1,5 +1,5 @@
-/* `hearth sessions …`: looking at the conversations that live in the server's database, and carrying them elsewhere,
- * whether a server runs or not. No model is needed. */
+/* `hearth sessions …`: lists the conversations in the server's database, and carries them elsewhere, also while a
+ * server runs. No model is needed. */
 #ifndef HEARTH_CLI_SESSIONS_H
 #define HEARTH_CLI_SESSIONS_H
 

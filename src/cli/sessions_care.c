@@ -92,13 +92,13 @@ int hearth_cli_sessions_rm(struct sessions *sessions) {
 /* ---- restore ---- */
 
 int hearth_cli_sessions_restore(struct sessions *sessions) {
-    const struct hearth_digest nobody = {0, 0};
+    const struct hearth_digest no_owner = {0, 0};
     int count = 0, status = 0;
     if ((sessions->arg_count == 0) != sessions->options.all) {
         return hearth_complain(HEARTH_CONSOLE_USAGE, "restore needs the names of sessions, or --all");
     }
     if (sessions->options.all) {
-        count = hearth_session_restore(sessions->store, nobody, NULL);
+        count = hearth_session_restore(sessions->store, no_owner, NULL);
         status = count < 0 ? hearth_cli_sessions_complain(count, NULL, sessions->path) : 0;
     }
     for (int i = 0; i < sessions->arg_count && status == 0; i++) {

@@ -96,7 +96,7 @@ void hearth_cli_sessions_list_free(struct hearth_session *list, size_t count) {
     free(list);
 }
 
-/* Those that are used, and behind them those whose time is over. */
+/* Those that are used, and behind them those that have expired. */
 static int list_all(struct sessions *sessions, struct hearth_session **list, size_t *count) {
     struct hearth_session_query query = {.all_owners = true};
     struct hearth_session *expired = NULL, *both;

@@ -1,4 +1,4 @@
-/* What the files of `hearth sessions` share; nobody else includes it.
+/* What the files of `hearth sessions` share.
  *
  *     sessions.c         the command line, the database
  *     sessions_find.c    finding a session, and what is shown of it

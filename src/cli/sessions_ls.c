@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define NAME_COLUMNS 40
-#define SEARCH_TURNS 20 /* so far back, turn by turn, is looked for something that a user said */
+#define SEARCH_TURNS 20 /* that are read one by one, from the last one back, for something that a user said */
 
 /* ---- ls ---- */
 

@@ -4,7 +4,7 @@
  * command. What the model says goes to stdout, as does what /help and /history print; the rest goes to stderr.
  *
  * Ctrl-C. The handler sets a flag and writes to a pipe; the request that waits there ends its connection, the line
- * editor's read is interrupted. Where nobody is asked for the next line, the program ends then, too. */
+ * editor's read is interrupted. Without a prompt for the next line the program ends then, too. */
 #include "client/commands.h"
 
 #include "base/utf8.h"

@@ -24,7 +24,7 @@ struct hearth_client {
     char *base;
     const char *socket_path; /* NULL: an address */
     const char *cacert;      /* NULL: as the system has it */
-    char why[CURL_ERROR_SIZE];
+    char cause[CURL_ERROR_SIZE];
 };
 
 struct transfer {
@@ -170,7 +170,7 @@ static size_t on_bytes(char *bytes, size_t one, size_t len, void *user) {
 static bool set_up(struct hearth_client *client, const char *url, const char *body, struct transfer *transfer) {
     CURL *easy = client->easy;
     curl_easy_reset(easy); /* keeps the connection */
-    client->why[0] = '\0';
+    client->cause[0] = '\0';
     bool ok = curl_easy_setopt(easy, CURLOPT_URL, url) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;
@@ -178,7 +178,7 @@ static bool set_up(struct hearth_client *client, const char *url, const char *bo
     ok = ok && curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_USERAGENT, "hearth-chat/" HEARTH_VERSION) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_HTTPHEADER, client->headers) == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, client->why) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, client->cause) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer) == CURLE_OK;
     if (ok && client->socket_path) {
@@ -230,14 +230,14 @@ static bool wait_for_end(struct hearth_client *client, CURLcode *result) {
 }
 
 static int complain_of(const struct hearth_client *client, CURLcode result, const struct transfer *transfer) {
-    const char *why = *client->why ? client->why : curl_easy_strerror(result);
+    const char *cause = *client->cause ? client->cause : curl_easy_strerror(result);
     switch (result) {
     case CURLE_COULDNT_CONNECT:
         return hearth_complain(1,
                                "no server answers at %s (hearth serve -m MODEL.gguf starts one; --url names another)",
                                hearth_client_url(client));
     case CURLE_COULDNT_RESOLVE_HOST:
-    case CURLE_OPERATION_TIMEDOUT: return hearth_complain(1, "%s cannot be reached: %s", client->base, why);
+    case CURLE_OPERATION_TIMEDOUT: return hearth_complain(1, "%s cannot be reached: %s", client->base, cause);
     case CURLE_OUT_OF_MEMORY: return hearth_complain(1, "out of memory");
     default: break;
     }
@@ -245,7 +245,7 @@ static int complain_of(const struct hearth_client *client, CURLcode result, cons
         return hearth_complain(1, "what %s sends is no reply", client->base);
     }
     return hearth_complain(
-        1, transfer->begun ? "the connection broke in the middle of the reply: %s" : "the request failed: %s", why);
+        1, transfer->begun ? "the connection broke in the middle of the reply: %s" : "the request failed: %s", cause);
 }
 
 enum client_outcome hearth_client_request(struct hearth_client *client, const char *path, const json_t *body,
@@ -275,7 +275,7 @@ enum client_outcome hearth_client_request(struct hearth_client *client, const ch
 
 enum client_outcome hearth_client_json(struct hearth_client *client, const char *path, const json_t *body, json_t **out,
                                        bool *missing) {
-    struct hearth_buf answer = {0}, why = {0};
+    struct hearth_buf answer = {0}, cause = {0};
     long status;
     *out = NULL;
     if (missing) {
@@ -293,11 +293,11 @@ enum client_outcome hearth_client_json(struct hearth_client *client, const char 
     } else if (outcome == CLIENT_DONE) {
         outcome = CLIENT_FAILED;
         (void)hearth_complain(1, "%s",
-                              hearth_client_error_text((const char *)answer.data, answer.len, status, &why)
-                                  ? (const char *)why.data
+                              hearth_client_error_text((const char *)answer.data, answer.len, status, &cause)
+                                  ? (const char *)cause.data
                                   : "out of memory");
     }
     hearth_buf_finish(&answer);
-    hearth_buf_finish(&why);
+    hearth_buf_finish(&cause);
     return outcome;
 }

@@ -62,7 +62,7 @@ void hearth_client_address(const char **url, const char **key, char key_room[CLI
 enum client_outcome {
     CLIENT_DONE,
     CLIENT_STOPPED, /* by Ctrl-C */
-    CLIENT_FAILED,  /* one line on stderr has said why */
+    CLIENT_FAILED,  /* one line on stderr has told the cause */
 };
 
 /* `url`: with or without "/v1" at its end, or unix:PATH. `cacert`: the file of certificates to trust; NULL: what the
@@ -90,7 +90,7 @@ char *hearth_client_base_url(const char *url);
 struct client_talk {
     const struct client_options *options;
     struct hearth_client *client;
-    char *session;    /* NULL: the history is kept here */
+    char *session;    /* NULL: the history is in `messages` */
     bool begun;       /* the session has turns */
     json_t *messages; /* the history, without a session */
     bool interactive, warned;
@@ -99,7 +99,7 @@ struct client_talk {
 bool hearth_client_talk_init(struct client_talk *talk, const struct client_options *options,
                              struct hearth_client *client, bool interactive);
 void hearth_client_talk_finish(struct client_talk *talk);
-/* Looks whether the server is there, and says who it is. */
+/* Asks whether the server is there, and prints its model. */
 enum client_outcome hearth_client_talk_greet(struct client_talk *talk);
 /* Goes on in a session, or begins it. `ask`: the server is asked about it. */
 enum client_outcome hearth_client_talk_enter(struct client_talk *talk, const char *name, bool ask);

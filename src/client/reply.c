@@ -40,7 +40,7 @@ static bool take_text(struct client_reply *reply, enum client_text kind, const j
     return hearth_buf_text(kind == CLIENT_CONTENT ? &reply->content : &reply->reasoning, text);
 }
 
-static void keep(json_t **slot, json_t *value) {
+static void take_object(json_t **slot, json_t *value) {
     if (json_is_object(value)) {
         json_decref(*slot);
         *slot = json_incref(value);
@@ -72,8 +72,8 @@ static bool take_event(struct client_reply *reply) {
     if (error && !json_is_null(error)) {
         ok = take_error(reply, error) && ok;
     }
-    keep(&reply->receipt, json_object_get(chunk, "hearth"));
-    keep(&reply->timings, json_object_get(chunk, "timings"));
+    take_object(&reply->receipt, json_object_get(chunk, "hearth"));
+    take_object(&reply->timings, json_object_get(chunk, "timings"));
     json_decref(chunk);
     return ok;
 }

@@ -1,6 +1,6 @@
 /* A conversation with the server.
  *
- * In a session the server keeps the history and only the new message is sent; without one it is kept here and all of it
+ * In a session the server has the history and only the new message is sent; without one it is here and all of it
  * is sent every time, as chat completions have it. A reply that was stopped stays in that history as far as it came; a
  * message that got no reply does not, so that it can be sent again. What becomes of a stopped reply in a session is the
  * server's business. */
@@ -50,7 +50,7 @@ struct printer {
 static void on_text(void *user, enum client_text kind, const char *text) {
     struct printer *printer = user;
     if (kind == CLIENT_REASONING && !printer->terminal) {
-        return; /* whoever reads the output of a pipe wants the answer */
+        return; /* a pipe gets the answer alone */
     }
     if (kind != printer->kind) {
         (void)fputs(kind == CLIENT_REASONING ? hearth_show_dim(stdout) : hearth_show_plain(stdout), stdout);
@@ -171,7 +171,7 @@ static enum client_outcome conclude(struct client_talk *talk, const json_t *requ
 enum client_outcome hearth_client_talk_say(struct client_talk *talk, const char *text) {
     struct printer printer = {.kind = CLIENT_CONTENT, .terminal = isatty(STDOUT_FILENO) == 1, .fresh = true};
     struct client_reply reply = {.on_text = on_text, .user = &printer};
-    struct hearth_buf other = {0}, why = {0};
+    struct hearth_buf other = {0}, cause = {0};
     json_t *request = make_request(talk, text);
     const int64_t begun_us = hearth_clock_us();
     long status;
@@ -183,10 +183,10 @@ enum client_outcome hearth_client_talk_say(struct client_talk *talk, const char 
     end_printing(&printer);
     if (outcome == CLIENT_DONE && status != 200) {
         outcome = CLIENT_FAILED;
-        if (!hearth_client_error_text((const char *)other.data, other.len, status, &why)) {
+        if (!hearth_client_error_text((const char *)other.data, other.len, status, &cause)) {
             (void)no_memory();
         } else {
-            (void)hearth_complain(1, "%s%s", (const char *)why.data,
+            (void)hearth_complain(1, "%s%s", (const char *)cause.data,
                                   status == 401 ? " (--key or HEARTH_API_KEY gives one)" : "");
         }
     } else {
@@ -194,7 +194,7 @@ enum client_outcome hearth_client_talk_say(struct client_talk *talk, const char 
     }
     json_decref(request);
     hearth_buf_finish(&other);
-    hearth_buf_finish(&why);
+    hearth_buf_finish(&cause);
     hearth_client_reply_finish(&reply);
     return outcome;
 }

@@ -128,8 +128,8 @@ static int watch(struct hearth_client *client, int64_t interval_s) {
     return status;
 }
 
-/* One frame; with an interval after a first look. */
-static int look(struct hearth_client *client, const struct top_options *chosen) {
+/* One frame; with an interval the second one of two. */
+static int print_once(struct hearth_client *client, const struct top_options *chosen) {
     struct top_sample before = {0}, now = {0};
     const char *url = hearth_client_url(client);
     const bool twice = chosen->interval_s > 0;
@@ -167,7 +167,7 @@ static int run(struct top_options *chosen) {
         return 1;
     }
     if (chosen->once || chosen->json || isatty(STDOUT_FILENO) != 1) {
-        status = look(client, chosen);
+        status = print_once(client, chosen);
     } else {
         status = watch(client, chosen->interval_s > 0 ? chosen->interval_s : DEFAULT_INTERVAL_S);
     }

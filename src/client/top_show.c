@@ -1,6 +1,6 @@
 /* A frame of `hearth top`.
  *
- * Totals first, then a line for each lane, then one for each request that waits and why it does. Numbers that the
+ * Totals first, then a line for each lane, then one for each request that waits, with the reason. Numbers that the
  * server does not tell are "-". Rates are of the time between two samples; counters that have become smaller are
  * those of a server that was started again, and tell nothing about that time. Names of keys and sessions are
  * text of others: they are printed so that a terminal obeys nothing in them. */
@@ -142,9 +142,9 @@ static void print_replies(FILE *out, const struct top_sample *before, const stru
     if (drafted > 0) {
         (void)fprintf(out, "; guessed ahead %s, kept %s", count(drafted).text, percent(part(accepted, drafted)).text);
     }
-    const double set_aside = metric(now, "preemptions_total"), gave_way = metric(now, "yields_total");
-    if (set_aside > 0 || gave_way > 0) {
-        (void)fprintf(out, "; lanes set aside %s, given way %s", count(set_aside).text, count(gave_way).text);
+    const double preempted = metric(now, "preemptions_total"), gave_way = metric(now, "yields_total");
+    if (preempted > 0 || gave_way > 0) {
+        (void)fprintf(out, "; lanes preempted %s, given way %s", count(preempted).text, count(gave_way).text);
     }
     (void)fputc('\n', out);
 }
@@ -231,13 +231,13 @@ static bool has_idle_lane(const struct top_sample *now) {
     return false;
 }
 
-static const char *why(const json_t *waiting, bool idle_lane) {
+static const char *wait_reason(const json_t *waiting, bool idle_lane) {
     const char *state = text(waiting, "state");
     if (strcmp(state, "held") == 0) {
         return "a prompt that begins alike is being computed, cells are short, or the disk is asked";
     }
     if (strcmp(state, "preempted") == 0) {
-        return "set aside: the context was full, or another request came first";
+        return "preempted: the context was full, or another request came first";
     }
     return idle_lane ? "it is about to begin" : "every lane is busy";
 }
@@ -258,7 +258,8 @@ static void print_waiting(FILE *out, const struct top_sample *now) {
         cell(out, text(waiting, "class"), 11);
         cell(out, text(waiting, "key"), 10);
         cell(out, conversation(waiting), NAME_COLUMNS);
-        (void)fprintf(out, "%9s  %s\n", count(number(waiting, "prompt_tokens")).text, why(waiting, has_idle_lane(now)));
+        (void)fprintf(out, "%9s  %s\n", count(number(waiting, "prompt_tokens")).text,
+                      wait_reason(waiting, has_idle_lane(now)));
     }
     if (all > (double)n) {
         (void)fprintf(out, "and %s more\n", count(all - (double)n).text);

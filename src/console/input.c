@@ -1,4 +1,4 @@
-/* Lines that somebody types, by libedit: editing, and a history that is kept in a file of the user's own (0600), or
+/* Lines that a user types, by libedit: editing, and a history in a file of the user's own (0600), or
  * lines from a pipe.
  *
  * libedit reads characters of the locale. One that is not UTF-8 would lose most of what people type, so C.UTF-8 takes
@@ -99,7 +99,7 @@ static char *prompt(EditLine *edit) {
     return input && ((struct hearth_input *)input)->goes_on ? more : first;
 }
 
-/* Makes the file, with its directories, so that nobody else can read it. NULL: there is to be none. */
+/* Makes the file, with its directories, so that only its owner can read it. NULL: there is to be none. */
 static char *prepare_history(void) {
     char *path = hearth_place_history();
     for (char *slash = path ? strchr(path + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {

@@ -1,4 +1,4 @@
-/* See interrupt.h. The handler sets a flag and writes to a pipe, since a signal that arrives between a look at the flag
+/* See interrupt.h. The handler sets a flag and writes to a pipe, since a signal that arrives between a test of the flag
  * and a wait would else be missed. */
 #include "console/interrupt.h"
 

@@ -1,4 +1,4 @@
-/* Where things are kept when nothing else is said: `hearth serve` and the other commands agree on it.
+/* Where things are stored when no option names a place: `hearth serve` and the other commands agree on it.
  *
  * The caller's to free. NULL: this user has no home, or out of memory. */
 #ifndef HEARTH_CONSOLE_PLACES_H

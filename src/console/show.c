@@ -12,8 +12,8 @@
 
 static const char *speaker = "hearth";
 
-void hearth_show_as(const char *who) {
-    speaker = who;
+void hearth_show_as(const char *name) {
+    speaker = name;
 }
 
 int hearth_complain(int status, const char *format, ...) {

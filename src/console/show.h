@@ -1,4 +1,4 @@
-/* What commands print for people: complaints, numbers, text that somebody else wrote, questions, progress. */
+/* What commands print for people: complaints, numbers, text of others, questions, progress. */
 #ifndef HEARTH_CONSOLE_SHOW_H
 #define HEARTH_CONSOLE_SHOW_H
 
@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Who speaks in complaints from now on: "hearth kv". Borrowed, for as long as the process lives. */
-void hearth_show_as(const char *who);
+/* The name before complaints from now on: "hearth kv". Borrowed, for as long as the process lives. */
+void hearth_show_as(const char *name);
 /* One line on stderr; returns `status`. */
 int hearth_complain(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A log sink that prints such lines. */
@@ -30,7 +30,7 @@ const char *hearth_show_nearest(const char *word, const char *const *list, size_
  * Shape: valid UTF-8. */
 int hearth_show_text(FILE *out, const char *text, int columns);
 /* The same text with its lines and tabs. `indent` stands before each line that is not empty, the first one only if
- * `*fresh`, which says whether a line has not begun yet and is kept up to date: text can come in pieces. */
+ * `*fresh`, which says whether a line has not begun yet and is updated: text can come in pieces. */
 void hearth_show_lines(FILE *out, const char *text, const char *indent, bool *fresh);
 int hearth_show_columns(void); /* of the terminal on stdout; a large number elsewhere */
 
@@ -42,7 +42,7 @@ const char *hearth_show_plain(FILE *out);
 int hearth_show_json(json_t *root);
 int hearth_show_json_to(FILE *out, json_t *root);
 
-/* Asks "… [y/N] " on stderr when stdin is a terminal. True: yes, or there is nobody to ask. */
+/* Asks "… [y/N] " on stderr when stdin is a terminal. True: yes, or stdin is no terminal. */
 bool hearth_show_asked(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* On stderr, when that is a terminal; else nothing at all. */

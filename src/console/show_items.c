@@ -120,9 +120,9 @@ void hearth_show_items_finish(struct hearth_show_items *print) {
 char *hearth_show_last_text(const json_t *items, const char *role) {
     for (size_t i = json_array_size(items); i-- > 0;) {
         const json_t *item = json_array_get(items, i);
-        const char *type = text_of(item, "type"), *whose = text_of(item, "role");
+        const char *type = text_of(item, "type"), *owner = text_of(item, "role");
         struct hearth_buf text = {0};
-        if ((!type || strcmp(type, "message") == 0) && whose && strcmp(whose, role) == 0 &&
+        if ((!type || strcmp(type, "message") == 0) && owner && strcmp(owner, role) == 0 &&
             append_content(json_object_get(item, "content"), &text) && hearth_buf_text(&text, "") && text.len > 0) {
             return (char *)text.data;
         }

@@ -169,10 +169,10 @@ static void on_event(struct bufferevent *bev, short what, void *user) {
     if ((what & BEV_EVENT_EOF) != 0 && waits_for_answers(conn)) {
         return;
     }
-    const char *why = conn->server->has_tls ? hearth_http_tls_error(bev) : NULL;
-    if (why != NULL && conn->state == HEARTH_HTTP_CONN_SHAKE) {
+    const char *cause = conn->server->has_tls ? hearth_http_tls_error(bev) : NULL;
+    if (cause != NULL && conn->state == HEARTH_HTTP_CONN_SHAKE) {
         conn->server->stats.malformed++;
-        hearth_http_report_drop(conn, why);
+        hearth_http_report_drop(conn, cause);
     }
     log_gone(conn);
     hearth_http_conn_destroy(conn);
@@ -192,12 +192,12 @@ static void set_socket_options(evutil_socket_t fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-/* Whom the connection is with, and what it is read and written by. False: out of memory. */
+/* The address of the client, and what the connection is read and written by. False: out of memory. */
 static bool make_parts(struct hearth_http_conn *conn, evutil_socket_t fd) {
     struct hearth_http_server *server = conn->server;
     struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
     socklen_t len = sizeof from;
-    (void)getpeername(fd, (struct sockaddr *)&from, &len); /* one that has left again counts as nobody */
+    (void)getpeername(fd, (struct sockaddr *)&from, &len); /* one that has left again has no address */
     conn->bev = server->has_tls ? hearth_http_tls_accept(server, fd)
                                 : bufferevent_socket_new(server->base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (conn->bev == NULL) {

@@ -203,7 +203,7 @@ void hearth_http_unlisten(struct hearth_http_server *server);
 int hearth_http_tls_create(const char *cert_path, const char *key_path, struct ssl_ctx_st **out,
                            struct hearth_errmsg *msg);
 void hearth_http_tls_destroy(struct ssl_ctx_st *ctx);
-/* A buffered socket whose handshake is to come. NULL: out of memory; the socket is open. */
+/* A buffered socket before its handshake. NULL: out of memory; the socket is open. */
 struct bufferevent *hearth_http_tls_accept(struct hearth_http_server *server, evutil_socket_t fd);
 /* What went wrong in it; NULL: nothing that OpenSSL knows of. */
 const char *hearth_http_tls_error(struct bufferevent *bev);
@@ -316,7 +316,7 @@ void hearth_http_respond_options(struct hearth_http_exchange *exchange);
 /* Counts an error and logs it. */
 void hearth_http_report_error(struct hearth_http_conn *conn, int status, const char *message, const char *request_id);
 /* Logs that a connection is cut off, and why. */
-void hearth_http_report_drop(struct hearth_http_conn *conn, const char *why);
+void hearth_http_report_drop(struct hearth_http_conn *conn, const char *cause);
 /* Logs how many lines were left out, when that is due. */
 void hearth_http_report_tick(struct hearth_http_server *server);
 

@@ -66,17 +66,17 @@ static struct hearth_http_conn *find_slowest(struct hearth_http_server *server, 
 /* Closes a connection, of one address or of all, that others may take the place of. False: there is none. */
 static bool evict(struct hearth_http_server *server, const struct hearth_http_address *of) {
     const int64_t now_us = hearth_clock_us();
-    const char *why = "others need its place, and it has long been without a request";
+    const char *cause = "others need its place, and it has long been without a request";
     struct hearth_http_conn *conn = find_quiet(server, of, now_us);
     if (conn == NULL) {
-        why = "others need its place, and it is the slowest";
+        cause = "others need its place, and it is the slowest";
         conn = find_slowest(server, of, now_us);
     }
     if (conn == NULL) {
         return false;
     }
     server->stats.evicted++;
-    hearth_http_report_drop(conn, why);
+    hearth_http_report_drop(conn, cause);
     hearth_http_conn_destroy(conn);
     return true;
 }

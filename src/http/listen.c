@@ -2,7 +2,7 @@
  *
  * The socket of a path has its mode before anybody can see it: the kernel makes the file with the mode that the socket
  * has when it is bound, and it is widened, if at all, afterwards. A file that is there already is replaced only when it
- * is a socket that nobody listens on, and at the end the file is removed only when it is still this server's. */
+ * is a socket without a listener, and at the end the file is removed only when it is still this server's. */
 #include "http/conn.h"
 
 #include <errno.h>
@@ -48,16 +48,16 @@ static int listen_on_address(struct hearth_http_server *server, int *out_fd, str
         return hearth_fail(msg, HEARTH_ERR_IO, "cannot listen on \"%s\": %s", host, gai_strerror(rc));
     }
     int fd = -1;
-    int why = 0;
+    int cause = 0;
     for (const struct addrinfo *ai = list; ai != NULL && fd < 0; ai = ai->ai_next) {
-        fd = open_socket(ai, &why);
+        fd = open_socket(ai, &cause);
     }
     freeaddrinfo(list);
-    if (fd < 0 && why == EADDRINUSE) {
+    if (fd < 0 && cause == EADDRINUSE) {
         return hearth_fail(msg, HEARTH_ERR_IO, "port %u on %s is in use by another program", port, host);
     }
     if (fd < 0) {
-        return hearth_fail(msg, HEARTH_ERR_IO, "cannot listen on %s port %u: %s", host, port, strerror(why));
+        return hearth_fail(msg, HEARTH_ERR_IO, "cannot listen on %s port %u: %s", host, port, strerror(cause));
     }
     struct sockaddr_storage bound;
     socklen_t len = sizeof bound;

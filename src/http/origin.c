@@ -1,7 +1,7 @@
 /* See origin.h. Hosts are compared without their port and one dot behind them, in any case: what a port is forwarded to
- * is nobody's secret, and a name that was rebound is foreign with every port.
+ * is no secret, and a name that was rebound is foreign with every port.
  *
- * An address as such in Host is no danger: nobody but its owner can make a browser go to it. Only the one that the
+ * An address as such in Host is no danger: only its owner can make a browser go to it. Only the one that the
  * connection has come to is taken all the same, so that the rule is a short one. */
 #include "http/origin.h"
 

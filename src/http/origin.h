@@ -2,15 +2,15 @@
  * included, and says in Origin, Host and Sec-Fetch-Site where they come from; other programs send no Origin, and a Host
  * that they were given.
  *
- * Where nobody needs a key, a request is refused when
+ * Where no key is needed, a request is refused when
  *
  *     its Host is neither loopback, nor what is listened on, nor allowed    a name that was rebound to this address
  *     its Origin is neither the server's own nor allowed                    a page of another site or another port
  *     it has no Origin, but Sec-Fetch-Site says that it is another site's   an image, a script, a link, a form
  *
- * Where keys are needed they decide, whoever asks; preflights of pages that are not allowed are refused all the same.
- * Only allowed origins get Access-Control-Allow-Origin. X-Forwarded-Host and Referer are never believed.
- * Source: https://fetch.spec.whatwg.org/#http-cors-protocol, https://www.w3.org/TR/fetch-metadata/,
+ * Where keys are needed they decide, whichever page asks; preflights of pages that are not allowed are refused all the
+ * same. Only allowed origins get Access-Control-Allow-Origin. X-Forwarded-Host and Referer are never believed. Source:
+ * https://fetch.spec.whatwg.org/#http-cors-protocol, https://www.w3.org/TR/fetch-metadata/,
  * https://wicg.github.io/private-network-access/ */
 #ifndef HEARTH_HTTP_ORIGIN_H
 #define HEARTH_HTTP_ORIGIN_H

@@ -1,8 +1,8 @@
 /* Whether a client that has closed its side is still there.
  *
- * The end of what a client sends looks the same whether it closed its socket, as an SDK does that runs into a timeout
- * or whose user has left, or only the sending half of it, as `nc -N` does, and waits for its answer. A request that
- * nobody waits for must not keep a lane; one that somebody waits for must be answered. The difference shows when
+ * The end of what a client sends looks the same whether it closed its socket, as an SDK does after a timeout
+ * or when its user has left, or only the sending half of it, as `nc -N` does, and waits for its answer. An
+ * abandoned request must not keep a lane; one that is waited for must be answered. The difference shows when
  * something is written: a closed socket answers with a reset, which the kernel then tells of.
  *
  * So such a client is asked, at once and every ASK_US, with what a client has to ignore: before the answer begins an

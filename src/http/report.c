@@ -94,13 +94,13 @@ void hearth_http_report_error(struct hearth_http_conn *conn, int status, const c
     }
 }
 
-void hearth_http_report_drop(struct hearth_http_conn *conn, const char *why) {
+void hearth_http_report_drop(struct hearth_http_conn *conn, const char *cause) {
     char peer[HEARTH_HTTP_PEER_BYTES], request[PATH_SHOWN + 40];
     const char *id = conn->exchange != NULL ? conn->exchange->request_id : NULL;
     if (may_log(conn->server)) {
         name_peer(conn, peer);
         name_request(conn, request, sizeof request);
         hearth_log(HEARTH_LOG_INFO, "http: %s%s%s cut off: %s%s", id != NULL ? id : "", id != NULL ? ": " : "", peer,
-                   why, request);
+                   cause, request);
     }
 }

@@ -129,7 +129,7 @@ static bool grow_headers(struct hearth_http_conn *conn) {
 static int on_header_field(llhttp_t *parser, const char *at, size_t len) {
     struct hearth_http_conn *conn = conn_of(parser);
     if (conn->head_done) {
-        return 0; /* a trailer: part of the body's framing, which is bounded; nobody reads it */
+        return 0; /* a trailer: part of the body's framing, which is bounded; it is not read */
     }
     if (!conn->in_name) { /* the first piece of a name */
         if (conn->header_count == HEARTH_HTTP_HEADERS_MAX) {

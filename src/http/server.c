@@ -1,4 +1,4 @@
-/* The loop, and who is let in.
+/* The loop, and which connections are accepted.
  *
  * One thread runs a libevent loop and owns all connections, so that nothing of libevent is shared between threads:
  * others reach the loop through an eventfd and the posted-work list, both guarded by one mutex.
@@ -50,7 +50,7 @@ void hearth_http_params_default(struct hearth_http_params *params) {
     };
 }
 
-/* ---- who is let in ---- */
+/* ---- accepting ---- */
 
 static bool is_crammed(const struct hearth_http_server *server) {
     return server->stats.connections >= (uint64_t)server->params.connections + HEARTH_HTTP_CONNECTIONS_OVER;
@@ -401,7 +401,7 @@ void hearth_http_post(struct hearth_http_server *server, struct hearth_http_work
     }
     server->work_tail = work;
     pthread_mutex_unlock(&server->mutex);
-    if (first) { /* otherwise whoever posted the first has woken the loop */
+    if (first) { /* otherwise the post of the first has woken the loop */
         wake(server);
     }
 }

@@ -28,7 +28,7 @@
  * output waits for a reader, stall_us * rate must be taken in each stall_us, unless all of it is. When as many
  * connections are open as may be, a new one takes the place of the one that has been idle, or has been sending its
  * head, for longest, or of the one that sends its body or takes its answer most slowly, if it has been at that for more
- * than a second: those that send nothing, half a request or a slow one keep nobody out. What
+ * than a second: those that send nothing, half a request or a slow one keep no other out. What
  * is dropped, refused or cut off is counted and logged with its cause; of many such lines in a short time only the
  * first ones are written, and how many were not.
  *
@@ -109,8 +109,8 @@ void hearth_http_params_default(struct hearth_http_params *params);
 int hearth_http_create(const struct hearth_http_params *params, const struct hearth_http_handler *handler,
                        struct hearth_http_server **out, struct hearth_errmsg *msg);
 
-/* Whether the handler answers nobody without a key: then keys decide, whichever page asks. Not until it is said. Any
- * thread. */
+/* Whether the handler answers no request without a key: then keys decide, whichever page asks. Not until it is said.
+ * Any thread. */
 void hearth_http_set_keyed(struct hearth_http_server *server, bool keyed);
 
 /* The port that is listened on; 0 when it is a path. Any thread. */
@@ -181,7 +181,7 @@ void hearth_http_respond(struct hearth_http_exchange *exchange, int status, cons
                          size_t len);
 
 /* A streamed response: begin, any number of writes, end. Each write to a text/event-stream is of whole events: comments
- * may be put between them. What is written is sent at once; a slow reader who
+ * may be put between them. What is written is sent at once; a slow reader that
  * has left more than `out_bytes` unread by the next write is dropped (gone is called from the loop a moment later). */
 void hearth_http_begin(struct hearth_http_exchange *exchange, int status, const char *content_type);
 void hearth_http_write(struct hearth_http_exchange *exchange, const void *bytes, size_t len);

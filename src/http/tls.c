@@ -2,8 +2,8 @@
  *
  * A context holds the certificate and its key; connections take a reference to the one that is in force when they are
  * accepted, so another one can take its place at any time. TLS 1.2 is the least, and HTTP/1.1 the only protocol: a
- * client that offers others alone is refused by ALPN, before it sends what nobody here reads. What is said of files
- * comes from OpenSSL; a key with a passphrase is refused instead of asked for on a terminal. */
+ * client that offers others alone is refused by ALPN, before it sends what is not understood here. What is said of
+ * files comes from OpenSSL; a key with a passphrase is refused instead of asked for on a terminal. */
 #include "http/conn.h"
 
 #include "base/log.h"
@@ -21,7 +21,7 @@ static int no_passphrase(char *buf, int size, int rwflag, void *user) {
 }
 
 /* Why a file could not be taken, by OpenSSL's queue of errors, which is emptied. The first one has the cause. */
-static const char *why(void) {
+static const char *last_error(void) {
     const unsigned long code = ERR_peek_error();
     const char *text = ERR_SYSTEM_ERROR(code) ? strerror(ERR_GET_REASON(code)) : ERR_reason_error_string(code);
     ERR_clear_error();
@@ -61,7 +61,7 @@ int hearth_http_tls_create(const char *cert_path, const char *key_path, struct s
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
     if (ctx == NULL || SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) != 1) {
         SSL_CTX_free(ctx);
-        return hearth_fail(msg, HEARTH_ERR_NOMEM, "TLS cannot be had: %s", why());
+        return hearth_fail(msg, HEARTH_ERR_NOMEM, "TLS cannot be had: %s", last_error());
     }
     SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
     SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
@@ -70,12 +70,12 @@ int hearth_http_tls_create(const char *cert_path, const char *key_path, struct s
     SSL_CTX_set_alpn_select_cb(ctx, select_protocol, NULL);
     int rc = HEARTH_OK;
     if (SSL_CTX_use_certificate_chain_file(ctx, cert_path) != 1) {
-        rc = hearth_fail(msg, HEARTH_ERR_IO, "cannot take the certificate in %s: %s", cert_path, why());
+        rc = hearth_fail(msg, HEARTH_ERR_IO, "cannot take the certificate in %s: %s", cert_path, last_error());
     } else if (SSL_CTX_use_PrivateKey_file(ctx, key_path, SSL_FILETYPE_PEM) != 1) {
         const bool other = ERR_GET_REASON(ERR_peek_error()) == X509_R_KEY_VALUES_MISMATCH;
         rc = other ? hearth_fail(msg, HEARTH_ERR_IO, NOT_ITS_KEY, key_path, cert_path)
                    : hearth_fail(msg, HEARTH_ERR_IO, "cannot take the key in %s: %s", key_path,
-                                 asked ? "it has a passphrase, which nobody is here to type" : why());
+                                 asked ? "it has a passphrase, which nobody is here to type" : last_error());
     } else if (SSL_CTX_check_private_key(ctx) != 1) {
         rc = hearth_fail(msg, HEARTH_ERR_IO, NOT_ITS_KEY, key_path, cert_path);
     }
