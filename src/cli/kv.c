@@ -70,20 +70,12 @@ static void read_budget(struct kv_options *out) {
 
 static int open_directory(struct kv *kv, bool make) {
     struct hearth_errmsg msg = {""};
-    char *preset = NULL;
-    const char *path = kv->options.dir ? kv->options.dir : getenv("HEARTH_KV_DIR");
-    if (!path || *path == '\0') {
-        path = preset = hearth_place_kv();
-    }
-    int status = 0;
-    if (!path) {
-        status = hearth_complain(1, "this user has no home: name the state directory with --kv-dir");
-    } else if (strcmp(path, "none") == 0) {
-        status = hearth_complain(1, "the state directory is turned off (none): name one with --kv-dir");
-    } else if (hearth_directory_open(path, make, &kv->directory, &msg) != HEARTH_OK) {
+    char *path;
+    int status = hearth_place_find("--kv-dir", kv->options.dir, "HEARTH_KV_DIR", hearth_place_kv, &path);
+    if (status == 0 && hearth_directory_open(path, make, &kv->directory, &msg) != HEARTH_OK) {
         status = hearth_complain(1, "%s", msg.text);
     }
-    free(preset);
+    free(path);
     const char *key = kv->options.key_file ? kv->options.key_file : getenv("HEARTH_KV_KEY");
     if (status == 0 && key && *key && hearth_seal_create(key, &kv->seal, &msg) != HEARTH_OK) {
         status = hearth_complain(1, "%s", msg.text);

@@ -9,6 +9,7 @@
 
 #include "base/infile.h"
 #include "cli/llama_flags.h"
+#include "console/places.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -153,6 +154,12 @@ static int set_choice(const struct hearth_option_row *row, const char *origin, c
     return HEARTH_OK;
 }
 
+/* Whether "none" turns off what is stored at the row's path. */
+static bool is_place(const struct hearth_option_row *row) {
+    return row->offset == offsetof(struct hearth_options, kv_dir) ||
+           row->offset == offsetof(struct hearth_options, session_db);
+}
+
 /* `origin` is how an error names the place that the text came from. */
 static int set(const struct hearth_option_row *row, const char *origin, const char *text,
                enum hearth_option_source source, struct hearth_options *options, struct hearth_errmsg *msg) {
@@ -168,6 +175,9 @@ static int set(const struct hearth_option_row *row, const char *origin, const ch
     case HEARTH_OPTION_IS_TEXT:
         if (!*text && (source == HEARTH_OPTION_FLAG || source == HEARTH_OPTION_CONFIG) && hearth_option_is_path(row)) {
             return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: the path is empty", origin);
+        }
+        if (is_place(row) && hearth_place_is_off(text)) {
+            return hearth_fail(msg, HEARTH_ERR_INVALID, HEARTH_PLACE_OFF, origin, text, text);
         }
         *(const char **)value = *text ? text : NULL;
         return HEARTH_OK;

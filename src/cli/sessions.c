@@ -92,17 +92,12 @@ static int check_file(const char *path, bool make) {
 static int open_store(struct sessions *sessions, const struct hearth_console_command *command) {
     struct hearth_errmsg msg = {""};
     const bool make = command->bit == IMPORT;
-    const char *path = sessions->options.db ? sessions->options.db : getenv("HEARTH_SESSION_DB");
-    if (command->bit == RECOVER && sessions->arg_count > 0) {
-        path = sessions->args[0];
-    }
     const char *key = sessions->options.key_file ? sessions->options.key_file : getenv("HEARTH_KV_KEY");
-    sessions->path = path && *path ? strdup(path) : hearth_place_sessions();
-    if (!sessions->path) {
-        return hearth_complain(1, "this user has no home: name the database with --db");
-    }
-    if (strcmp(sessions->path, "none") == 0) {
-        return hearth_complain(1, "sessions are turned off (none): name a database with --db");
+    const bool named = command->bit == RECOVER && sessions->arg_count > 0;
+    int status = hearth_place_find("--db", named ? sessions->args[0] : sessions->options.db, "HEARTH_SESSION_DB",
+                                   hearth_place_sessions, &sessions->path);
+    if (status != 0) {
+        return status;
     }
     if (key && *key && hearth_seal_create(key, &sessions->seal, &msg) != HEARTH_OK) {
         return hearth_complain(1, "%s", msg.text);
@@ -110,7 +105,7 @@ static int open_store(struct sessions *sessions, const struct hearth_console_com
     if (command->bit == RECOVER) { /* which does not open it as a store */
         return 0;
     }
-    const int status = check_file(sessions->path, make);
+    status = check_file(sessions->path, make);
     if (status != 0) {
         return status;
     }

@@ -2,9 +2,12 @@
  * Source: https://specifications.freedesktop.org/basedir-spec/latest/ */
 #include "console/places.h"
 
+#include "console/show.h"
+
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static char *place(const char *variable, const char *below_home, const char *name) {
@@ -30,4 +33,27 @@ char *hearth_place_sessions(void) {
 
 char *hearth_place_history(void) {
     return place("XDG_DATA_HOME", ".local/share", "chat_history");
+}
+
+bool hearth_place_is_off(const char *path) {
+    static const char *const words[] = {"off", "no", "false", "0", "disabled"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (strcmp(path, words[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int hearth_place_find(const char *option, const char *given, const char *variable, char *(*preset)(void), char **out) {
+    const char *path = given ? given : getenv(variable);
+    *out = NULL;
+    if (path && strcmp(path, "none") == 0) {
+        return hearth_complain(1, "nothing is stored (none): name a place with %s", option);
+    }
+    if (path && hearth_place_is_off(path)) {
+        return hearth_complain(1, HEARTH_PLACE_OFF, given ? option : variable, path, path);
+    }
+    *out = path && *path ? strdup(path) : preset();
+    return *out ? 0 : hearth_complain(1, "this user has no home: name a place with %s", option);
 }

@@ -115,6 +115,21 @@ def test_an_empty_path(option):
     assert line.startswith(f"hearth: {option}") and "empty" in line
 
 
+def test_off_is_no_path(tmp_path):
+    """What turns a place off is "none"; "off" would be a directory or a file of that name."""
+    said = "'off' is no path: none turns it off, ./off is a path"
+    config = tmp_path / "hearth.conf"
+    config.write_text("kv-dir = off\n")
+    assert refusal(*SIM, "--config", str(config)) == f"hearth: {config}:1: kv-dir: {said}"
+    for option in WRITTEN:
+        assert refusal(*SIM, option, "off") == f"hearth: {option}: {said}"
+    assert refusal(*SIM, HEARTH_SESSION_DB="off") == f"hearth: HEARTH_SESSION_DB: {said}"
+    for command in (["kv", "ls", "--kv-dir", "off"], ["sessions", "ls", "--db", "off"]):
+        done = subprocess.run([servers.hearth_path(), *command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (1, f"hearth {command[0]}: {command[2]}: {said}\n")
+    assert not (tmp_path / "off").exists()
+
+
 @pytest.mark.parametrize("variable", ["HEARTH_KV_KEY", "HEARTH_API_KEY_FILE", "HEARTH_SSL_CERT_FILE",
                                       "HEARTH_SSL_KEY_FILE"])
 def test_what_protects_is_not_left_out_for_an_unset_variable(variable):
