@@ -191,86 +191,27 @@ static void landlock(const struct hearth_confine_params *params, struct hearth_c
 
 /* ---- seccomp ---- */
 
-/* What is refused. Names that this libseccomp or this machine does not know are left out. */
-static const char *const refused[] = {
+/* What is refused: names, each with a blank behind it. Those that this libseccomp or this machine does not know are
+ * left out. */
+static const char refused[] =
     /* other programs */
-    "execve",
-    "execveat",
-    "uselib",
+    "execve execveat uselib "
     /* other processes */
-    "ptrace",
-    "process_vm_readv",
-    "process_vm_writev",
-    "pidfd_getfd",
-    "kcmp",
+    "ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp "
     /* mounts and namespaces */
-    "mount",
-    "umount",
-    "umount2",
-    "pivot_root",
-    "chroot",
-    "move_mount",
-    "open_tree",
-    "fsopen",
-    "fsconfig",
-    "fsmount",
-    "fspick",
-    "mount_setattr",
-    "setns",
-    "unshare",
+    "mount umount umount2 pivot_root chroot move_mount open_tree fsopen fsconfig fsmount fspick "
+    "mount_setattr setns unshare "
     /* files past their paths, nodes of devices, quotas */
-    "open_by_handle_at",
-    "mknod",
-    "mknodat",
-    "quotactl",
-    "quotactl_fd",
-    "fanotify_init",
-    "acct",
-    "swapon",
-    "swapoff",
+    "open_by_handle_at mknod mknodat quotactl quotactl_fd fanotify_init acct swapon swapoff "
     /* the kernel itself */
-    "bpf",
-    "perf_event_open",
-    "userfaultfd",
-    "kexec_load",
-    "kexec_file_load",
-    "init_module",
-    "finit_module",
-    "delete_module",
-    "create_module",
-    "reboot",
-    "syslog",
-    "iopl",
-    "ioperm",
-    "modify_ldt",
-    "personality",
-    "vhangup",
-    "lookup_dcookie",
-    "nfsservctl",
-    "_sysctl",
-    "sysfs",
+    "bpf perf_event_open userfaultfd kexec_load kexec_file_load init_module finit_module "
+    "delete_module create_module reboot syslog iopl ioperm modify_ldt personality vhangup "
+    "lookup_dcookie nfsservctl _sysctl sysfs "
     /* keys, clocks, names of the machine */
-    "keyctl",
-    "add_key",
-    "request_key",
-    "settimeofday",
-    "clock_settime",
-    "clock_adjtime",
-    "adjtimex",
-    "sethostname",
-    "setdomainname",
+    "keyctl add_key request_key settimeofday clock_settime clock_adjtime adjtimex sethostname "
+    "setdomainname "
     /* another user */
-    "setuid",
-    "setgid",
-    "setreuid",
-    "setregid",
-    "setresuid",
-    "setresgid",
-    "setfsuid",
-    "setfsgid",
-    "setgroups",
-    "capset",
-};
+    "setuid setgid setreuid setregid setresuid setresgid setfsuid setfsgid setgroups capset ";
 
 /* 0, or a negative errno. */
 static int refuse(scmp_filter_ctx filter, const char *name, struct hearth_confine_report *report) {
@@ -301,8 +242,10 @@ static int refuse_sockets(scmp_filter_ctx filter) {
 static void filter_calls(const struct hearth_confine_params *params, struct hearth_confine_report *report) {
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
     int rc = filter ? seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) : -ENOMEM;
-    for (size_t i = 0; i < sizeof refused / sizeof *refused && rc == 0; i++) {
-        rc = refuse(filter, refused[i], report);
+    char name[32];
+    for (const char *at = refused; *at && rc == 0; at += strcspn(at, " ") + 1) {
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
+        rc = refuse(filter, name, report);
     }
     if (rc == 0 && !params->looks_up) {
         rc = refuse(filter, "connect", report);

@@ -12,8 +12,8 @@
 
 #include "api/key_hash.h"
 #include "base/assert.h"
-#include "base/log.h"
 #include "base/infile.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <math.h>

@@ -18,7 +18,4 @@ int hearth_key_list_read(const struct hearth_options *options, struct hearth_key
 int hearth_key_settings_check(const char *place, char *words, struct hearth_errmsg *msg);
 void hearth_key_list_finish(struct hearth_key_list *list);
 
-/* The program's command: keys made and hashed. Returns the exit status. */
-int hearth_cli_keys(int argc, char *const argv[]);
-
 #endif

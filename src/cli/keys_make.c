@@ -2,7 +2,9 @@
  * input, as arguments can be seen by every user of the machine. */
 #include "api/key_hash.h"
 #include "base/buf.h"
+#include "cli/commands.h"
 #include "cli/keys.h"
+#include "console/show.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,11 +19,6 @@ static const char *const usage =
     "\n"
     "A line holds the key's hash only. Settings: name=NAME scope=infer,sessions,admin weight=N class=side|background\n"
     "rpm=N tpm=N running=N stored=TOKENS stored-bytes=N stored-sessions=N (docs/load.md)\n";
-
-static int complain(const char *text) {
-    (void)fprintf(stderr, "hearth keys: %s\n", text);
-    return 1;
-}
 
 static bool random_hex(char *out, size_t bytes) {
     unsigned char random[KEY_BYTES];
@@ -38,7 +35,7 @@ static int print_line(const char *key, int argc, char *const argv[]) {
     char salt[2 * SALT_BYTES + 1], text[HEARTH_KEY_HASH_TEXT_MAX];
     struct hearth_key_hash hash;
     if (!random_hex(salt, SALT_BYTES) || !hearth_key_hash_make(salt, key, &hash)) {
-        return complain("the system gives no random numbers, or no memory");
+        return hearth_complain(1, "the system gives no random numbers, or no memory");
     }
     hearth_key_hash_print(&hash, text);
     printf("%s", text);
@@ -46,13 +43,13 @@ static int print_line(const char *key, int argc, char *const argv[]) {
         printf(" %s", argv[i]);
     }
     printf("\n");
-    return fflush(stdout) == 0 ? 0 : complain("cannot write to standard output");
+    return fflush(stdout) == 0 ? 0 : hearth_complain(1, "cannot write to standard output");
 }
 
 static int make_key(int argc, char *const argv[]) {
     char key[3 + 2 * KEY_BYTES + 1] = "hk-";
     if (!random_hex(key + 3, KEY_BYTES)) {
-        return complain("the system gives no random numbers");
+        return hearth_complain(1, "the system gives no random numbers");
     }
     const int status = print_line(key, argc, argv);
     (void)fprintf(stderr, "%s\n", key);
@@ -62,11 +59,11 @@ static int make_key(int argc, char *const argv[]) {
 static int hash_key(int argc, char *const argv[]) {
     char key[4096];
     if (!fgets(key, sizeof(key), stdin)) {
-        return complain("no key on standard input");
+        return hearth_complain(1, "no key on standard input");
     }
     key[strcspn(key, "\r\n")] = '\0';
     if (*key == '\0' || strpbrk(key, " \t,")) {
-        return complain("a key is not empty and has no blanks or commas");
+        return hearth_complain(1, "a key is not empty and has no blanks or commas");
     }
     return print_line(key, argc, argv);
 }
@@ -74,6 +71,7 @@ static int hash_key(int argc, char *const argv[]) {
 int hearth_cli_keys(int argc, char *const argv[]) {
     const bool make = argc > 0 && strcmp(argv[0], "new") == 0;
     struct hearth_errmsg msg = {""};
+    hearth_show_as("hearth keys");
     if (argc == 0 || (!make && strcmp(argv[0], "hash") != 0)) {
         const bool help = argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0);
         return fputs(usage, help ? stdout : stderr) < 0 || !help;
@@ -88,7 +86,7 @@ int hearth_cli_keys(int argc, char *const argv[]) {
     ok = ok && one_each && hearth_key_settings_check("settings", (char *)words.data, &msg) == HEARTH_OK;
     hearth_buf_finish(&words);
     if (!ok) {
-        return complain(*msg.text ? msg.text : one_each ? "no memory" : "one setting in an argument");
+        return hearth_complain(1, "%s", *msg.text ? msg.text : one_each ? "no memory" : "one setting in an argument");
     }
     return make ? make_key(argc - 1, argv + 1) : hash_key(argc - 1, argv + 1);
 }

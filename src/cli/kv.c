@@ -2,7 +2,7 @@
  *
  * A flag wins over its variable (HEARTH_KV_DIR, HEARTH_KV_KEY), which wins over the default: the same directory that
  * `hearth serve` takes. */
-#include "cli/kv.h"
+#include "cli/commands.h"
 
 #include "cli/kv_internal.h"
 #include "console/places.h"
@@ -50,14 +50,8 @@ static const struct hearth_console_option options[] = {
     {"--yes", "", "do not ask", RM, HEARTH_CONSOLE_SWITCH, offsetof(struct kv_options, yes)},
 };
 
-static const struct hearth_console_tool tool = {
-    .name = "kv",
-    .about = "the state that hearth keeps on disk. Works while servers use it, and without a model.",
-    .commands = commands,
-    .command_count = sizeof commands / sizeof commands[0],
-    .options = options,
-    .option_count = sizeof options / sizeof options[0],
-};
+static const struct hearth_console_tool tool = HEARTH_CONSOLE_TOOL(
+    "kv", "the state that hearth keeps on disk. Works while servers use it, and without a model.", commands, options);
 
 /* The variable of the server's budget, so that both agree; "auto" and what is no number leave the default. */
 static void read_budget(struct kv_options *out) {
@@ -90,15 +84,13 @@ static int run(const struct hearth_console_command *command, struct kv *kv) {
         status = runs[command - commands](kv);
         hearth_show_progress_end();
     }
-    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
-        status = hearth_complain(1, "cannot write to standard output");
-    }
+    status = hearth_show_end(status);
     hearth_directory_close(kv->directory);
     hearth_seal_destroy(kv->seal);
     return status;
 }
 
-int hearth_kv(int argc, char *const argv[]) {
+int hearth_cli_kv(int argc, char *const argv[]) {
     struct kv kv = {.options = {.budget_mib = -1}};
     struct hearth_console_call call;
     hearth_show_as("hearth kv");

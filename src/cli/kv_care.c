@@ -204,34 +204,10 @@ struct removed {
     int error; /* errno of the last one that failed */
 };
 
-struct removal {
-    struct kv *kv;
-    struct kv_item **items;
-    size_t n, cap;
-    uint64_t bytes;
-    bool nomem;
-};
-
-static bool add_removal(struct removal *removal, struct kv_item *item) {
-    if (removal->n == removal->cap) {
-        const size_t cap = removal->cap ? 2 * removal->cap : 64;
-        struct kv_item **items = realloc(removal->items, cap * sizeof *items);
-        if (!items) {
-            removal->nomem = true;
-            return false;
-        }
-        removal->items = items;
-        removal->cap = cap;
-    }
-    removal->items[removal->n++] = item;
-    removal->bytes += item->file.bytes;
-    return true;
-}
-
 /* What all conversations that use it have asked to be removed goes. */
 static void choose(void *user, struct kv_item *item) {
     if (++item->chosen == item->uses) {
-        (void)add_removal(user, item);
+        hearth_kv_list_add(user, item);
     }
 }
 
@@ -276,18 +252,18 @@ static int deepest_first(const void *x, const void *y) {
     return a->record.p1 > b->record.p1 ? -1 : a->record.p1 < b->record.p1;
 }
 
-static void remove_items(struct removal *removal, struct removed *removed) {
+static void remove_items(struct kv *kv, struct kv_list *removal, struct removed *removed) {
     if (removal->n > 0) {
         qsort(removal->items, removal->n, sizeof *removal->items, deepest_first);
     }
     for (size_t i = 0; i < removal->n; i++) {
         const struct kv_item *item = removal->items[i];
-        const int err = hearth_file_remove(removal->kv->directory, &item->file.id);
+        const int err = hearth_file_remove(kv->directory, &item->file.id);
         if (err == HEARTH_OK) {
             removed->files++;
             removed->bytes += item->file.bytes;
         } else if (err == HEARTH_ERR_STATE) {
-            hearth_file_quarantine(removal->kv->directory, &item->file.id, "a directory");
+            hearth_file_quarantine(kv->directory, &item->file.id, "a directory");
         } else if (err != HEARTH_ERR_NOT_FOUND) {
             removed->error = errno;
             removed->failed++;
@@ -298,7 +274,7 @@ static void remove_items(struct removal *removal, struct removed *removed) {
 }
 
 static int remove_conversations(struct kv *kv, struct kv_view *view) {
-    struct removal removal = {.kv = kv};
+    struct kv_list removal = {0};
     struct removed removed = {0};
     uint64_t conversations = 0;
     int status = 0;
@@ -328,7 +304,7 @@ static int remove_conversations(struct kv *kv, struct kv_view *view) {
     if (status == 0 && !confirmed(kv, what, removal.n, removal.bytes)) {
         status = hearth_complain(1, "nothing was removed");
     } else if (status == 0) {
-        remove_items(&removal, &removed);
+        remove_items(kv, &removal, &removed);
         say_what_stays(view, chosen, conversations);
         status = report_removed(kv, conversations, &removed);
     }
@@ -349,11 +325,11 @@ static void remove_model(struct kv *kv, struct kv_model *model, struct removed *
         removed->bytes += model->bytes;
         return;
     }
-    struct removal removal = {.kv = kv};
+    struct kv_list removal = {0};
     for (size_t k = 0; k < model->n && !removal.nomem; k++) {
-        (void)add_removal(&removal, &model->items[k]);
+        hearth_kv_list_add(&removal, &model->items[k]);
     }
-    remove_items(&removal, removed);
+    remove_items(kv, &removal, removed);
     free(removal.items);
     if (err == HEARTH_ERR_BUSY) {
         (void)hearth_complain(0,

@@ -36,28 +36,10 @@ static const char export_magic[8] = {'h', 'e', 'a', 'r', 't', 'h', 'c', 'v'};
 
 struct kv_export {
     struct kv *kv;
-    struct kv_item **items;
-    size_t n, cap;
-    bool nomem;
+    struct kv_list list;
     int fd;
-    uint64_t done_bytes, total_bytes; /* of files */
+    uint64_t done_bytes; /* of files */
 };
-
-static void add_item(void *user, struct kv_item *item) {
-    struct kv_export *export = user;
-    if (export->n == export->cap) {
-        const size_t cap = export->cap ? 2 * export->cap : 64;
-        struct kv_item **items = realloc(export->items, cap * sizeof *items);
-        if (!items) {
-            export->nomem = true;
-            return;
-        }
-        export->items = items;
-        export->cap = cap;
-    }
-    export->items[export->n++] = item;
-    export->total_bytes += item->file.bytes;
-}
 
 /* Pages before what hangs on them. */
 static int shallow_first(const void *x, const void *y) {
@@ -71,12 +53,12 @@ static int shallow_first(const void *x, const void *y) {
 static bool write_head(struct kv_export *export, const struct kv_conversation *conversation) {
     uint8_t head[HEAD_BYTES] = {0};
     const uint32_t version = EXPORT_VERSION, bytes = HEAD_BYTES;
-    const uint64_t items = export->n;
+    const uint64_t items = export->list.n;
     memcpy(head, export_magic, sizeof export_magic);
     PUT(head, 8, version);
     PUT(head, 12, bytes);
     PUT(head, 16, items);
-    PUT(head, 24, export->total_bytes);
+    PUT(head, 24, export->list.bytes);
     PUT(head, 32, conversation->leaf->record.name.lo);
     PUT(head, 40, conversation->leaf->record.name.hi);
     const uint64_t checksum = hearth_checksum(head, HEAD_BYTES - 8);
@@ -121,7 +103,7 @@ static int export_item(struct kv_export *export, const struct kv_item *item) {
     hearth_buf_finish(&bytes);
     hearth_kv_head_close(&head);
     export->done_bytes += item->file.bytes;
-    hearth_show_progress("exporting", export->done_bytes, export->total_bytes, true);
+    hearth_show_progress("exporting", export->done_bytes, export->list.bytes, true);
     return status;
 }
 
@@ -132,8 +114,8 @@ static int export_all(struct kv_export *export, const struct kv_view *view,
         !hearth_carry_write(export->fd, about, strlen(about))) {
         return hearth_complain(1, "cannot write: %s", strerror(errno));
     }
-    for (size_t i = 0; i < export->n; i++) {
-        const int status = export_item(export, export->items[i]);
+    for (size_t i = 0; i < export->list.n; i++) {
+        const int status = export_item(export, export->list.items[i]);
         if (status != 0) {
             return status;
         }
@@ -162,13 +144,14 @@ static void report_export(const struct kv_export *export, const struct kv_conver
     if (!export->kv->options.json) {
         (void)fprintf(out, "exported %s tokens: %s in %zu %s%s\n",
                       hearth_show_count((uint64_t)conversation->leaf->record.p1).text,
-                      hearth_show_bytes(export->total_bytes).text, export->n, hearth_plural(export->n, "file", "files"),
+                      hearth_show_bytes(export->list.bytes).text, export->list.n,
+                      hearth_plural(export->list.n, "file", "files"),
                       complete ? "" : "; a part of it was evicted before");
         return;
     }
     (void)hearth_show_json_to(out, json_pack("{s:i, s:I, s:I, s:b}", "tokens", (int)conversation->leaf->record.p1,
-                                             "files", (json_int_t) export->n, "bytes", (json_int_t) export->total_bytes,
-                                             "complete", (int)complete));
+                                             "files", (json_int_t) export->list.n, "bytes",
+                                             (json_int_t) export->list.bytes, "complete", (int)complete));
 }
 
 int hearth_kv_export(struct kv *kv) {
@@ -181,14 +164,15 @@ int hearth_kv_export(struct kv *kv) {
     const char *path = kv->options.args[1];
     int status = conversation ? 0 : 1;
     if (conversation) {
-        const bool complete = hearth_kv_walk(&view, conversation, add_item, &export);
-        qsort(export.items, export.n, sizeof *export.items, shallow_first);
-        status = export.nomem ? hearth_complain(1, "out of memory") : export_to(&export, path, &view, conversation);
+        const bool complete = hearth_kv_walk(&view, conversation, hearth_kv_list_add, &export.list);
+        qsort(export.list.items, export.list.n, sizeof *export.list.items, shallow_first);
+        status =
+            export.list.nomem ? hearth_complain(1, "out of memory") : export_to(&export, path, &view, conversation);
         if (status == 0) {
             report_export(&export, conversation, complete, strcmp(path, "-") == 0 ? stderr : stdout);
         }
     }
-    free(export.items);
+    free(export.list.items);
     hearth_kv_view_finish(&view);
     return status;
 }

@@ -15,6 +15,7 @@
 #include "tier/format.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- the command line ---- */
 
@@ -123,6 +124,26 @@ void hearth_kv_head_close(struct kv_head *head);
 enum kv_state hearth_kv_state(const struct kv_head *head);
 /* All of `len` bytes from `at`. False: not so many, or errno. */
 bool hearth_kv_read(int fd, void *bytes, size_t len, uint64_t at);
+
+/* Items that a command is about. Zeroed: none. */
+struct kv_list {
+    struct kv_item **items; /* the caller's to free */
+    size_t n, cap;
+    uint64_t bytes; /* of their files */
+    bool nomem;     /* one is missing */
+};
+/* For hearth_kv_walk(). */
+void hearth_kv_list_add(void *list, struct kv_item *item);
+/* An array of `size` bytes an element with room for one more than `n`; NULL: out of memory, the old one stays. */
+static inline void *hearth_kv_grow(void *array, size_t n, size_t *cap, size_t size) {
+    if (n < *cap) {
+        return array;
+    }
+    const size_t more = *cap > 0 ? 2 * *cap : 16;
+    void *grown = realloc(array, more * size);
+    *cap = grown ? more : *cap;
+    return grown;
+}
 
 /* Finds the conversations of what was loaded. False: out of memory. */
 bool hearth_kv_find_conversations(struct kv_view *view);

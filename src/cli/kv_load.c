@@ -112,16 +112,12 @@ enum kv_state hearth_kv_state(const struct kv_head *head) {
 
 static bool note_model(void *user, struct hearth_model_id id) {
     struct kv_view *view = user;
-    if (view->model_n == view->model_cap) {
-        const size_t cap = view->model_cap ? 2 * view->model_cap : 8;
-        struct kv_model *models = realloc(view->models, cap * sizeof *models);
-        if (!models) {
-            view->err = HEARTH_ERR_NOMEM;
-            return false;
-        }
-        view->models = models;
-        view->model_cap = cap;
+    struct kv_model *models = hearth_kv_grow(view->models, view->model_n, &view->model_cap, sizeof *models);
+    if (!models) {
+        view->err = HEARTH_ERR_NOMEM;
+        return false;
     }
+    view->models = models;
     view->models[view->model_n++] = (struct kv_model){.id = id};
     return true;
 }
@@ -148,16 +144,12 @@ struct file_list {
 static bool note_file(void *user, const struct hearth_file *file) {
     struct file_list *list = user;
     struct kv_model *model = list->model;
-    if (model->n == model->cap) {
-        const size_t cap = model->cap ? 2 * model->cap : 64;
-        struct kv_item *items = realloc(model->items, cap * sizeof *items);
-        if (!items) {
-            list->nomem = true;
-            return false;
-        }
-        model->items = items;
-        model->cap = cap;
+    struct kv_item *items = hearth_kv_grow(model->items, model->n, &model->cap, sizeof *items);
+    if (!items) {
+        list->nomem = true;
+        return false;
     }
+    model->items = items;
     model->items[model->n++] = (struct kv_item){.file = *file, .state = KV_UNREADABLE};
     return true;
 }

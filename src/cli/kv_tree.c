@@ -226,6 +226,18 @@ bool hearth_kv_walk(struct kv_view *view, const struct kv_conversation *conversa
     }
 }
 
+void hearth_kv_list_add(void *user, struct kv_item *item) {
+    struct kv_list *list = user;
+    struct kv_item **items = hearth_kv_grow(list->items, list->n, &list->cap, sizeof *items);
+    if (!items) {
+        list->nomem = true;
+        return;
+    }
+    list->items = items;
+    list->items[list->n++] = item;
+    list->bytes += item->file.bytes;
+}
+
 /* ---- conversations ---- */
 
 static void count_use(void *user, struct kv_item *item) {
@@ -273,15 +285,12 @@ static int newest_first(const void *x, const void *y) {
 }
 
 static bool add_conversation(struct kv_view *view, size_t model, struct kv_item *leaf) {
-    if (view->conversation_n == view->conversation_cap) {
-        const size_t cap = view->conversation_cap ? 2 * view->conversation_cap : 64;
-        struct kv_conversation *more = realloc(view->conversations, cap * sizeof *more);
-        if (!more) {
-            return false;
-        }
-        view->conversations = more;
-        view->conversation_cap = cap;
+    struct kv_conversation *more =
+        hearth_kv_grow(view->conversations, view->conversation_n, &view->conversation_cap, sizeof *more);
+    if (!more) {
+        return false;
     }
+    view->conversations = more;
     view->conversations[view->conversation_n++] =
         (struct kv_conversation){.leaf = leaf, .model = model, .text = "", .own_text = ""};
     return true;

@@ -1,9 +1,5 @@
 /* The program: which command, and what it says of itself. Everything else is in serve.c. */
-#include "cli/keys.h"
-#include "cli/kv.h"
-#include "cli/options.h"
-#include "cli/serve.h"
-#include "cli/sessions.h"
+#include "cli/commands.h"
 #include "client/commands.h"
 #include "console/show.h"
 #include "console/version.h"
@@ -56,7 +52,7 @@ static int run_serve(int argc, char *const argv[]) {
     } else if (ask == HEARTH_OPTIONS_DEVICES) {
         status = print_text(hearth_llama_devices);
     } else {
-        status = hearth_serve(&options, argc, argv);
+        status = hearth_cli_serve(&options, argc, argv);
     }
     hearth_options_finish(&options);
     return status;
@@ -74,7 +70,7 @@ int main(int argc, char *argv[]) {
         return hearth_cli_keys(argc - 2, argv + 2);
     }
     if (strcmp(command, "kv") == 0) {
-        return hearth_kv(argc - 2, argv + 2);
+        return hearth_cli_kv(argc - 2, argv + 2);
     }
     if (strcmp(command, "sessions") == 0) {
         return hearth_cli_sessions(argc - 2, argv + 2);

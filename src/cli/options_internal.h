@@ -35,8 +35,6 @@ struct hearth_option_row {
 extern const struct hearth_option_row hearth_option_rows[];
 extern const size_t hearth_option_row_count;
 
-/* The row with its value at an offset of struct hearth_options. */
-const struct hearth_option_row *hearth_option_at(size_t offset);
 /* The row that a flag names, or NULL; `*negated` is set for what turns a switch off. */
 const struct hearth_option_row *hearth_option_find(const char *flag, size_t len, bool *negated);
 /* The first of the names in `names`, which blanks separate, is at *at; steps to the next one. The length, or 0 at the

@@ -36,15 +36,6 @@ const size_t hearth_option_row_count = sizeof(hearth_option_rows) / sizeof(heart
 _Static_assert(sizeof(hearth_option_rows) / sizeof(hearth_option_rows[0]) == HEARTH_OPTION_ROWS,
                "options.h counts the rows");
 
-const struct hearth_option_row *hearth_option_at(size_t offset) {
-    size_t i = 0;
-    while (hearth_option_rows[i].title || hearth_option_rows[i].offset != offset) {
-        i++;
-        HEARTH_ASSERT(i < hearth_option_row_count);
-    }
-    return &hearth_option_rows[i];
-}
-
 /* ---- paths ---- */
 
 bool hearth_option_is_path(const struct hearth_option_row *row) {

@@ -6,22 +6,17 @@
  * Signals. The handlers only count and post a semaphore; the main thread waits on it. While nothing is served yet, and
  * from the second one on, SIGTERM and SIGINT end the process. SIGHUP has settings read again; it is also what comes
  * when the terminal goes that the server was started in, and then the server goes, too, unless nohup prevents it. */
-#include "cli/serve.h"
+#include "cli/commands.h"
 
 #include "api/api.h"
 #include "base/health.h"
-#include "base/prefault.h"
+#include "base/infile.h"
+#include "base/warm.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
-#include "base/infile.h"
 #include "cli/keys.h"
-#include "cli/options_moot.h"
-#include "cli/serve_confine.h"
-#include "cli/serve_disk.h"
-#include "cli/serve_doors.h"
-#include "cli/serve_engine.h"
-#include "cli/serve_live.h"
-#include "cli/serve_paths.h"
+#include "cli/serve_internal.h"
+#include "console/show.h"
 #include "console/version.h"
 #include "engine/llama.h"
 #include "http/server.h"
@@ -424,26 +419,9 @@ static int create_api(struct server *server, struct hearth_errmsg *msg) {
     return hearth_serve_paths_name("--script", options->script, err, msg);
 }
 
-/* A handler that is never asked: the server that has it never starts. */
-static void answer_none(void *user, struct hearth_http_exchange *exchange) {
-    (void)user;
-    (void)exchange;
-}
-
-static void explain_nothing(void *user, int status, const char *message, const char *path, const char *request_id,
-                            struct hearth_buf *body) {
-    (void)user;
-    (void)status;
-    (void)message;
-    (void)path;
-    (void)request_id;
-    (void)body;
-}
-
 /* Binds the address once and gives it back. */
 static int try_address(struct server *server, struct hearth_errmsg *msg) {
     const struct hearth_options *options = server->options;
-    static const struct hearth_http_handler probe = {.request = answer_none, .error = explain_nothing};
     struct hearth_http_params params;
     struct hearth_http_server *http = NULL;
     if ((options->ssl_cert_file == NULL) != (options->ssl_key_file == NULL)) {
@@ -452,7 +430,7 @@ static int try_address(struct server *server, struct hearth_errmsg *msg) {
     }
     hearth_http_params_default(&params);
     fill_http(options, &params);
-    const int err = hearth_http_create(&params, &probe, &http, msg);
+    const int err = hearth_http_create(&params, NULL, &http, msg);
     hearth_http_destroy(http);
     (void)hearth_serve_paths_name("--ssl-key-file", options->ssl_key_file, err, msg);
     return hearth_serve_paths_name("--ssl-cert-file", options->ssl_cert_file, err, msg);
@@ -563,7 +541,7 @@ static void serve_until_stopped(struct hearth_serve_live *live) {
     }
 }
 
-int hearth_serve(const struct hearth_options *options, int argc, char *const argv[]) {
+int hearth_cli_serve(const struct hearth_options *options, int argc, char *const argv[]) {
     struct server server = {.options = options};
     struct hearth_errmsg msg = {""};
     int status = 0;
@@ -576,8 +554,7 @@ int hearth_serve(const struct hearth_options *options, int argc, char *const arg
     log_lines(HEARTH_LOG_WARN, &options->warnings);
     install_signals();
     if (start(&server, &msg) != HEARTH_OK) {
-        (void)fprintf(stderr, "hearth: %s\n", msg.text);
-        status = 1;
+        status = hearth_complain(1, "%s", msg.text);
     } else {
         print_banner(&server);
         server.live = (struct hearth_serve_live){.argc = argc,

@@ -6,7 +6,7 @@
  * a new one of its name takes a restart. The database's directory is written, as SQLite makes files beside it.
  *
  * With a GPU its driver needs devices, /proc, /sys and a cache of compiled kernels. */
-#include "cli/serve_confine.h"
+#include "cli/serve_internal.h"
 
 #include "base/health.h"
 #include "base/log.h"

@@ -2,7 +2,7 @@
  * transcripts of the same model stand beside its files. State on disk is a convenience: a default directory that cannot
  * be used costs one line and a condition of /health, not the server. One that was named is meant: then the start
  * ends. */
-#include "cli/serve_disk.h"
+#include "cli/serve_internal.h"
 
 #include "base/health.h"
 #include "console/places.h"

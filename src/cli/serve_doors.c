@@ -1,6 +1,6 @@
-/* See serve_doors.h. A name counts as local when every address that it has is; one that cannot be found is not, and is
- * said to be that. */
-#include "cli/serve_doors.h"
+/* See serve_internal.h. A name counts as local when every address that it has is; one that cannot be found is not, and
+ * is said to be that. */
+#include "cli/serve_internal.h"
 
 #include "base/log.h"
 #include "http/origin.h"

@@ -1,5 +1,5 @@
 /* Options become the parameters of an engine, one by one: no decision is taken here that an option does not take. */
-#include "cli/serve_engine.h"
+#include "cli/serve_internal.h"
 
 #include "cli/banner.h"
 #include "engine/llama.h"

@@ -1,9 +1,8 @@
-/* See serve_live.h. The command line and the environment are read again with the file, so that what wins at the start
- * wins here. */
-#include "cli/serve_live.h"
+/* See serve_internal.h. The command line and the environment are read again with the file, so that what wins at the
+ * start wins here. */
+#include "cli/serve_internal.h"
 
 #include "cli/keys.h"
-#include "cli/serve_confine.h"
 
 #include <errno.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * it cannot be used is told by the log and by /health, and the server runs without.
  *
  * Files are checked, not opened: some are pipes, which give what they have once. */
-#include "cli/serve_paths.h"
+#include "cli/serve_internal.h"
 
 #include "base/health.h"
 #include "cli/options_internal.h"

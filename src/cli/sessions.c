@@ -2,7 +2,7 @@
  *
  * A flag wins over its variable (HEARTH_SESSION_DB, HEARTH_KV_KEY), which wins over the default: the same database that
  * `hearth serve` takes. Only import makes one. */
-#include "cli/sessions.h"
+#include "cli/commands.h"
 
 #include "cli/options.h"
 #include "console/places.h"
@@ -67,14 +67,10 @@ static const struct hearth_console_option options[] = {
      offsetof(struct sessions_options, to)},
 };
 
-static const struct hearth_console_tool tool = {
-    .name = "sessions",
-    .about = "the conversations that live in the server's database. Works while servers use it, and without a model.",
-    .commands = commands,
-    .command_count = sizeof commands / sizeof commands[0],
-    .options = options,
-    .option_count = sizeof options / sizeof options[0],
-};
+static const struct hearth_console_tool tool = HEARTH_CONSOLE_TOOL(
+    "sessions",
+    "the conversations that live in the server's database. Works while servers use it, and without a model.", commands,
+    options);
 
 /* ---- the database ---- */
 
@@ -137,9 +133,7 @@ static int run(const struct hearth_console_command *command, struct sessions *se
     if (status == 0) {
         status = runs[command - commands](sessions);
     }
-    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
-        status = hearth_complain(1, "cannot write to standard output");
-    }
+    status = hearth_show_end(status);
     hearth_session_store_destroy(sessions->store);
     hearth_seal_destroy(sessions->seal);
     free(sessions->path);

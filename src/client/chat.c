@@ -40,14 +40,7 @@ static const struct hearth_console_option options[] = {
      offsetof(struct client_options, max_tokens)},
 };
 
-static const struct hearth_console_tool tool = {
-    .name = "chat",
-    .about = "",
-    .commands = commands,
-    .command_count = 1,
-    .options = options,
-    .option_count = sizeof options / sizeof options[0],
-};
+static const struct hearth_console_tool tool = HEARTH_CONSOLE_TOOL("chat", "", commands, options);
 
 /* ---- messages ---- */
 
@@ -136,9 +129,7 @@ static int run(const struct client_options *chosen, const struct hearth_console_
     hearth_client_talk_finish(&talk);
     hearth_input_destroy(input);
     hearth_client_destroy(client);
-    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
-        status = hearth_complain(1, "cannot write to standard output");
-    }
+    status = hearth_show_end(status);
     return status;
 }
 

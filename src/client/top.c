@@ -42,14 +42,7 @@ static const struct hearth_console_option options[] = {
     {"--json", "", "one frame for programs", 1, HEARTH_CONSOLE_SWITCH, offsetof(struct top_options, json)},
 };
 
-static const struct hearth_console_tool tool = {
-    .name = "top",
-    .about = "",
-    .commands = commands,
-    .command_count = 1,
-    .options = options,
-    .option_count = sizeof options / sizeof options[0],
-};
+static const struct hearth_console_tool tool = HEARTH_CONSOLE_TOOL("top", "", commands, options);
 
 /* ---- the terminal ---- */
 
@@ -145,9 +138,7 @@ static int print_once(struct hearth_client *client, const struct top_options *ch
     }
     hearth_client_top_finish(&before);
     hearth_client_top_finish(&now);
-    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
-        status = hearth_complain(1, "cannot write to standard output");
-    }
+    status = hearth_show_end(status);
     return status;
 }
 

@@ -178,6 +178,12 @@ int hearth_show_json(json_t *root) {
     return hearth_show_json_to(stdout, root);
 }
 
+int hearth_show_end(int status) {
+    return (fflush(stdout) != 0 || ferror(stdout)) && status == 0
+               ? hearth_complain(1, "cannot write to standard output")
+               : status;
+}
+
 bool hearth_show_asked(const char *format, ...) {
     char answer[16] = "";
     va_list args;

@@ -41,6 +41,8 @@ const char *hearth_show_plain(FILE *out);
 /* Prints a document on stdout and frees it. Returns an exit status. */
 int hearth_show_json(json_t *root);
 int hearth_show_json_to(FILE *out, json_t *root);
+/* At the end of a command: returns `status`, or another one when standard output could not be written. */
+int hearth_show_end(int status);
 
 /* Asks "… [y/N] " on stderr when stdin is a terminal. True: yes, or stdin is no terminal. */
 bool hearth_show_asked(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -39,6 +39,10 @@ struct hearth_console_tool {
     size_t option_count;
 };
 
+/* A tool of two arrays. */
+#define HEARTH_CONSOLE_TOOL(name, about, commands, options) \
+    {(name), (about), (commands), sizeof(commands) / sizeof *(commands), (options), sizeof(options) / sizeof *(options)}
+
 /* What was asked for. */
 struct hearth_console_call {
     const struct hearth_console_command *command; /* NULL: everything is done, `status` is the exit status */

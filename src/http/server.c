@@ -223,7 +223,6 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
                        struct hearth_http_server **out, struct hearth_errmsg *msg) {
     HEARTH_ASSERT(params->header_bytes <= HEADER_BYTES_MAX && params->connections > 0);
     HEARTH_ASSERT(params->bodies_bytes >= params->body_bytes && params->stall_us > 0);
-    HEARTH_ASSERT(handler->request != NULL && handler->error != NULL);
     *out = NULL;
     struct hearth_http_server *server = calloc(1, sizeof *server);
     if (server == NULL) {
@@ -231,7 +230,9 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
     }
     server->params = *params;
     server->params.cors_origins = server->params.allow_hosts = NULL; /* the caller's */
-    server->handler = *handler;
+    if (handler != NULL) {
+        server->handler = *handler;
+    }
     atomic_init(&server->closing, false);
     server->wake_fd = -1;
     pthread_mutex_init(&server->mutex, NULL);
@@ -302,7 +303,7 @@ static void raise_file_limit(struct hearth_http_server *server) {
 }
 
 int hearth_http_start(struct hearth_http_server *server) {
-    HEARTH_ASSERT(!server->started);
+    HEARTH_ASSERT(!server->started && server->handler.request != NULL && server->handler.error != NULL);
     raise_file_limit(server);
     /* Signals are for the program's own threads; SIGPIPE, blocked, leaves EPIPE to be seen here. */
     sigset_t all, before;

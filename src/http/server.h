@@ -103,7 +103,8 @@ struct hearth_http_params {
 
 void hearth_http_params_default(struct hearth_http_params *params);
 
-/* Binds and listens; nothing is accepted before hearth_http_start(). The handler is copied.
+/* Binds and listens; nothing is accepted before hearth_http_start(). The handler is copied; NULL: the
+ * server is never started, and tells only whether it could be.
  * Errors: IO (the address is in use or cannot be had, the certificate or its key cannot be used; `msg` holds one clear
  * line), NOMEM. */
 int hearth_http_create(const struct hearth_http_params *params, const struct hearth_http_handler *handler,

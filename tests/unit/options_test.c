@@ -1,6 +1,5 @@
 /* The command line: defaults, precedence, and the one line that a mistake gets. */
 #include "cli/options.h"
-#include "cli/options_moot.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
