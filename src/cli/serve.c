@@ -11,7 +11,7 @@
 #include "api/api.h"
 #include "base/health.h"
 #include "base/infile.h"
-#include "base/warm.h"
+#include "base/prefault.h"
 #include "chat/chat.h"
 #include "cli/banner.h"
 #include "cli/keys.h"

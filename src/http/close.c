@@ -60,7 +60,7 @@ void hearth_http_conn_free(struct hearth_http_conn *conn) {
 }
 
 void hearth_http_end_if_done(struct hearth_http_server *server) {
-    if (server->stopping && server->conns == NULL) {
+    if (server->stopping && TAILQ_EMPTY(&server->conns)) {
         /* Not loopbreak: libevent closes the sockets of freed connections in the loop's next round. */
         event_base_loopexit(server->base, NULL);
     }
@@ -73,14 +73,7 @@ void hearth_http_conn_destroy(struct hearth_http_conn *conn) {
         hearth_http_exchange_drop(conn);
     }
     hearth_http_conn_leave(conn);
-    if (conn->prev != NULL) {
-        conn->prev->next = conn->next;
-    } else {
-        server->conns = conn->next;
-    }
-    if (conn->next != NULL) {
-        conn->next->prev = conn->prev;
-    }
+    TAILQ_REMOVE(&server->conns, conn, in_conns);
     server->stats.connections--;
     if (!conn->doomed) {
         hearth_http_unread_forget(conn);

@@ -226,11 +226,7 @@ struct hearth_http_conn *hearth_http_conn_create(struct hearth_http_server *serv
         }
         return NULL;
     }
-    conn->next = server->conns;
-    if (conn->next != NULL) {
-        conn->next->prev = conn;
-    }
-    server->conns = conn;
+    TAILQ_INSERT_HEAD(&server->conns, conn, in_conns);
     server->stats.connections++;
     server->stats.accepted++;
     hearth_http_request_init(conn);

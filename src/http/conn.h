@@ -26,6 +26,7 @@
 #include <llhttp.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 #include <sys/types.h>
 
 #define HEARTH_HTTP_HEADERS_MAX 128
@@ -47,6 +48,7 @@ struct sockaddr;
 struct ssl_ctx_st;
 
 struct hearth_http_conn;
+TAILQ_HEAD(hearth_http_conns, hearth_http_conn);
 
 /* Of the lines about clients: how many were written lately. See report.c. */
 struct hearth_http_report {
@@ -74,11 +76,11 @@ struct hearth_http_server {
     bool started, joined;
 
     /* The loop's. */
-    struct hearth_http_conn *conns;                   /* list of all */
-    struct hearth_http_conn *quiet_head, *quiet_tail; /* SHAKE, IDLE and HEAD, the longest of them first */
-    struct hearth_table addresses;                    /* of connections */
-    size_t unread_bytes;                              /* written and not with the kernel yet */
-    size_t bodies_bytes;                              /* of bodies that are read, or were taken and not freed yet */
+    struct hearth_http_conns conns; /* all */
+    struct hearth_http_conns quiet; /* SHAKE, IDLE and HEAD, the longest of them first */
+    struct hearth_table addresses;  /* of connections */
+    size_t unread_bytes;            /* written and not with the kernel yet */
+    size_t bodies_bytes;            /* of bodies that are read, or were taken and not freed yet */
     struct hearth_http_stats stats;
     struct hearth_http_report report;
     uint64_t request_id_seed, request_id_count;
@@ -125,8 +127,7 @@ struct hearth_http_address {
  * this struct and libevent's. */
 struct hearth_http_conn {
     struct hearth_http_server *server;
-    struct hearth_http_conn *prev, *next;
-    struct hearth_http_conn *quiet_prev, *quiet_next;
+    TAILQ_ENTRY(hearth_http_conn) in_conns, in_quiet;
     struct bufferevent *bev;
     struct event *timer;
     struct event *turn; /* for the next request, which is here already */

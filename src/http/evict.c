@@ -38,7 +38,8 @@ static bool may_go(const struct hearth_http_conn *conn, const struct hearth_http
 /* The connection that has been quiet for longest. */
 static struct hearth_http_conn *find_quiet(struct hearth_http_server *server, const struct hearth_http_address *of,
                                            int64_t now_us) {
-    for (struct hearth_http_conn *conn = server->quiet_head; conn != NULL; conn = conn->quiet_next) {
+    struct hearth_http_conn *conn;
+    TAILQ_FOREACH(conn, &server->quiet, in_quiet) {
         if (now_us - conn->since_us < SLOW_LEAST_US) {
             return NULL; /* and so have those behind it */
         }
@@ -51,9 +52,9 @@ static struct hearth_http_conn *find_quiet(struct hearth_http_server *server, co
 
 static struct hearth_http_conn *find_slowest(struct hearth_http_server *server, const struct hearth_http_address *of,
                                              int64_t now_us) {
-    struct hearth_http_conn *slowest = NULL;
+    struct hearth_http_conn *conn, *slowest = NULL;
     double least = 0;
-    for (struct hearth_http_conn *conn = server->conns; conn != NULL; conn = conn->next) {
+    TAILQ_FOREACH(conn, &server->conns, in_conns) {
         const double moves = may_go(conn, of) ? speed(conn, now_us) : -1;
         if (moves >= 0 && (slowest == NULL || moves < least)) {
             slowest = conn;

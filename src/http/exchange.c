@@ -157,65 +157,40 @@ void hearth_http_put(struct hearth_http_conn *conn, const void *bytes, size_t le
     hearth_http_conn_written(conn, len);
 }
 
-/* The reason phrases of RFC 9110, section 15, of RFC 6585 and of others' practice. */
-static const char *status_text(int status) {
-    static const struct {
-        int status;
-        const char *text;
-    } texts[] = {{200, "OK"},
-                 {201, "Created"},
-                 {202, "Accepted"},
-                 {204, "No Content"},
-                 {206, "Partial Content"},
-                 {304, "Not Modified"},
-                 {400, "Bad Request"},
-                 {401, "Unauthorized"},
-                 {402, "Payment Required"},
-                 {403, "Forbidden"},
-                 {404, "Not Found"},
-                 {405, "Method Not Allowed"},
-                 {406, "Not Acceptable"},
-                 {408, "Request Timeout"},
-                 {409, "Conflict"},
-                 {410, "Gone"},
-                 {412, "Precondition Failed"},
-                 {413, "Content Too Large"},
-                 {414, "URI Too Long"},
-                 {415, "Unsupported Media Type"},
-                 {417, "Expectation Failed"},
-                 {421, "Misdirected Request"},
-                 {422, "Unprocessable Content"},
-                 {429, "Too Many Requests"},
-                 {431, "Request Header Fields Too Large"},
-                 {499, "Client Closed Request"},
-                 {500, "Internal Server Error"},
-                 {501, "Not Implemented"},
-                 {502, "Bad Gateway"},
-                 {503, "Service Unavailable"},
-                 {504, "Gateway Timeout"},
-                 {505, "HTTP Version Not Supported"},
-                 {507, "Insufficient Storage"},
-                 {529, "Overloaded"}};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        if (texts[i].status == status) {
-            return texts[i].text;
-        }
-    }
-    return status < 400 ? "OK" : status < 500 ? "Bad Request" : "Error";
+/* The reason phrase of RFC 9110, section 15, of RFC 6585 or of others' practice: the first *len bytes. */
+static const char *status_text(int status, int *len) {
+    static const char lines[] =
+        "\n200 OK\n201 Created\n202 Accepted\n204 No Content\n206 Partial Content\n304 Not Modified\n"
+        "400 Bad Request\n401 Unauthorized\n402 Payment Required\n403 Forbidden\n404 Not Found\n"
+        "405 Method Not Allowed\n406 Not Acceptable\n408 Request Timeout\n409 Conflict\n410 Gone\n"
+        "412 Precondition Failed\n413 Content Too Large\n414 URI Too Long\n415 Unsupported Media Type\n"
+        "417 Expectation Failed\n421 Misdirected Request\n422 Unprocessable Content\n429 Too Many Requests\n"
+        "431 Request Header Fields Too Large\n499 Client Closed Request\n500 Internal Server Error\n"
+        "501 Not Implemented\n502 Bad Gateway\n503 Service Unavailable\n504 Gateway Timeout\n"
+        "505 HTTP Version Not Supported\n507 Insufficient Storage\n529 Overloaded\n";
+    static const char *const others[] = {"OK", "Bad Request", "Error"};
+    char key[16];
+    (void)snprintf(key, sizeof key, "\n%d ", status);
+    const char *found = strstr(lines, key);
+    found = found != NULL ? found + strlen(key) : others[status < 400 ? 0 : status < 500 ? 1 : 2];
+    *len = (int)strcspn(found, "\n");
+    return found;
 }
 
 /* Writes the head. `framing` is the header line that tells where the body ends, "" for none. */
 static void put_head(struct hearth_http_conn *conn, int status, const char *request_id, const char *content_type,
                      const char *framing, const struct hearth_buf *extra) {
     struct hearth_buf head = {0};
+    int len;
+    const char *reason = status_text(status, &len);
     const bool last = conn->eof && evbuffer_get_length(bufferevent_get_input(conn->bev)) == 0;
     conn->keep_alive = conn->keep_alive && !last && !atomic_load(&conn->server->closing);
     bool ok = hearth_buf_printf(&head,
                                 HEARTH_HTTP_VERSION
-                                "%d %s\r\nServer: hearth\r\nVary: Origin\r\n"
+                                "%d %.*s\r\nServer: hearth\r\nVary: Origin\r\n"
                                 "Cross-Origin-Resource-Policy: same-origin\r\nX-Content-Type-Options: nosniff\r\n"
                                 "X-Request-Id: %s\r\n",
-                                status, status_text(status), request_id);
+                                status, len, reason, request_id);
     if (content_type != NULL) {
         ok = ok && hearth_buf_printf(&head, "Content-Type: %s\r\n", content_type);
     }

@@ -132,13 +132,13 @@ static void stop_or_abort(struct hearth_http_server *server, bool stop, bool sto
         evconnlistener_free(server->listener);
         server->listener = NULL;
         event_del(server->accept_again);
-        for (struct hearth_http_conn *conn = server->conns, *next; conn != NULL; conn = next) {
-            next = conn->next;
+        for (struct hearth_http_conn *conn = TAILQ_FIRST(&server->conns), *next; conn != NULL; conn = next) {
+            next = TAILQ_NEXT(conn, in_conns);
             hearth_http_conn_stop(conn);
         }
     }
-    while (stop_all && server->conns != NULL) {
-        hearth_http_conn_destroy(server->conns);
+    while (stop_all && !TAILQ_EMPTY(&server->conns)) {
+        hearth_http_conn_destroy(TAILQ_FIRST(&server->conns));
     }
     hearth_http_end_if_done(server);
 }
@@ -233,6 +233,8 @@ int hearth_http_create(const struct hearth_http_params *params, const struct hea
     if (handler != NULL) {
         server->handler = *handler;
     }
+    TAILQ_INIT(&server->conns);
+    TAILQ_INIT(&server->quiet);
     atomic_init(&server->closing, false);
     server->wake_fd = -1;
     pthread_mutex_init(&server->mutex, NULL);
@@ -360,7 +362,7 @@ void hearth_http_destroy(struct hearth_http_server *server) {
         return;
     }
     hearth_http_join(server, 0);
-    HEARTH_ASSERT(server->conns == NULL);
+    HEARTH_ASSERT(TAILQ_EMPTY(&server->conns));
     while (server->work_head != NULL) {
         run_posted_work(server);
     }

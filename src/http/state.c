@@ -34,21 +34,14 @@ size_t hearth_http_conn_unsent(const struct hearth_http_conn *conn) {
 /* ---- the quiet list ---- */
 
 static void leave_quiet(struct hearth_http_conn *conn) {
-    struct hearth_http_server *server = conn->server;
-    if (!conn->quiet) {
-        return;
+    if (conn->quiet) {
+        TAILQ_REMOVE(&conn->server->quiet, conn, in_quiet);
+        conn->quiet = false;
     }
-    *(conn->quiet_prev != NULL ? &conn->quiet_prev->quiet_next : &server->quiet_head) = conn->quiet_next;
-    *(conn->quiet_next != NULL ? &conn->quiet_next->quiet_prev : &server->quiet_tail) = conn->quiet_prev;
-    conn->quiet_prev = conn->quiet_next = NULL;
-    conn->quiet = false;
 }
 
 static void enter_quiet(struct hearth_http_conn *conn) {
-    struct hearth_http_server *server = conn->server;
-    conn->quiet_prev = server->quiet_tail;
-    *(server->quiet_tail != NULL ? &server->quiet_tail->quiet_next : &server->quiet_head) = conn;
-    server->quiet_tail = conn;
+    TAILQ_INSERT_TAIL(&conn->server->quiet, conn, in_quiet);
     conn->quiet = true;
 }
 
@@ -200,8 +193,8 @@ void hearth_http_unread_forget(struct hearth_http_conn *conn) {
 
 void hearth_http_unread_bound(struct hearth_http_server *server) {
     while (server->unread_bytes > server->params.unread_bytes) {
-        struct hearth_http_conn *most = NULL;
-        for (struct hearth_http_conn *conn = server->conns; conn != NULL; conn = conn->next) {
+        struct hearth_http_conn *conn, *most = NULL;
+        TAILQ_FOREACH(conn, &server->conns, in_conns) {
             if (!conn->doomed && (most == NULL || conn->unread_bytes > most->unread_bytes)) {
                 most = conn;
             }

@@ -107,6 +107,6 @@ FUZZ_TARGET(http) {
     for (int i = 0; i < 8; i++) {
         event_base_loop(server->base, EVLOOP_NONBLOCK);
     }
-    HEARTH_ASSERT(server->conns == NULL && server->stats.connections == 0 && server->quiet_head == NULL);
+    HEARTH_ASSERT(TAILQ_EMPTY(&server->conns) && server->stats.connections == 0 && TAILQ_EMPTY(&server->quiet));
     HEARTH_ASSERT(server->bodies_bytes == 0 && heads == 0);
 }
