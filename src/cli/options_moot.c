@@ -3,6 +3,8 @@
  * them count. */
 #include "cli/options_internal.h"
 
+#include "http/server.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -24,7 +26,7 @@ static bool is(const char *text, const char *word) {
 static const char *moot(size_t offset, const struct hearth_options *o, const struct hearth_option_facts *f) {
     const bool no_gpu = f->computes && f->gpus == 0, load_mode = !is(o->load_mode, "auto");
     const bool no_scaling = is(o->rope_scaling, "none"), no_yarn = no_scaling || is(o->rope_scaling, "linear");
-    const bool no_cache = o->cache_ram == 0, is_path = strncmp(o->host, "unix:", 5) == 0;
+    const bool no_cache = o->cache_ram == 0, is_path = hearth_http_host_is_unix(o->host);
     const bool keyed = o->api_key || o->api_key_file;
     const struct {
         size_t offset;

@@ -12,11 +12,12 @@
 #include "base/log.h"
 #include "cli/confine.h"
 #include "cli/options_internal.h"
+#include "console/places.h"
 #include "engine/llama.h"
+#include "http/server.h"
 
 #include <arpa/inet.h>
 #include <limits.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,12 +68,6 @@ static const struct {
 
 /* ---- places ---- */
 
-static const char *home(void) {
-    const char *path = getenv("HOME");
-    const struct passwd *user = path && *path == '/' ? NULL : getpwuid(getuid());
-    return user ? user->pw_dir : path;
-}
-
 /* The directory that a path is in, without links. False: it is not there. */
 static bool parent(const char *path, char out[PATH_MAX]) {
     char copy[PATH_MAX];
@@ -88,7 +83,7 @@ static bool parent(const char *path, char out[PATH_MAX]) {
 /* Whether a directory holds much else: the root, one directly below it, the home, or one above that. */
 static bool is_wide(const char *directory) {
     char real[PATH_MAX];
-    const char *own = home();
+    const char *own = hearth_place_home();
     const size_t len = strlen(directory);
     if (strchr(directory + 1, '/') == NULL) {
         return true;
@@ -157,14 +152,14 @@ static void allow_gpu(struct hearth_confine_paths *paths) {
     for (size_t i = 0; i < sizeof gpu_paths / sizeof *gpu_paths; i++) {
         hearth_confine_allow(paths, gpu_paths[i].use, "%s", gpu_paths[i].path);
     }
-    if (home()) {
-        hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s/.nv", home());
+    if (hearth_place_home()) {
+        hearth_confine_allow(paths, HEARTH_CONFINE_WRITE, "%s/.nv", hearth_place_home());
     }
 }
 
 static bool is_address(const char *host) {
     struct in6_addr any;
-    return !host || strncmp(host, "unix:", 5) == 0 || strcmp(host, "localhost") == 0 ||
+    return !host || hearth_http_host_is_unix(host) || strcmp(host, "localhost") == 0 ||
            inet_pton(AF_INET, host, &any) == 1 || inet_pton(AF_INET6, host, &any) == 1;
 }
 
@@ -181,7 +176,7 @@ static void list_paths(const struct hearth_options *options, const char *kv_dir,
     }
     allow_files(options, paths);
     allow_state(options, kv_dir, session_db, paths);
-    if (options->host && strncmp(options->host, "unix:", 5) == 0 && parent(options->host + 5, directory)) {
+    if (options->host && hearth_http_host_is_unix(options->host) && parent(options->host + 5, directory)) {
         hearth_confine_allow(paths, HEARTH_CONFINE_SOCKET, "%s", directory);
     }
     if (gpu) {

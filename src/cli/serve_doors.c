@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "http/origin.h"
+#include "http/server.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -21,7 +22,7 @@ static bool is_loopback(const struct addrinfo *at) {
 static int look_up(const char *host, bool *local) {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *list = NULL;
-    *local = strncmp(host, "unix:", 5) == 0;
+    *local = hearth_http_host_is_unix(host);
     const int cause = *local ? 0 : getaddrinfo(host, NULL, &hints, &list);
     if (cause == 0 && list != NULL) {
         *local = true;

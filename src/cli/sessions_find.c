@@ -5,6 +5,7 @@
 #include "cli/sessions_internal.h"
 #include "console/show.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,19 +58,8 @@ json_t *hearth_cli_sessions_digest(struct hearth_digest digest) {
 }
 
 bool hearth_cli_sessions_read_digest(const char *hex, struct hearth_digest *out) {
-    uint64_t halves[2] = {0, 0};
-    if (!hex || strlen(hex) != 32) {
-        return false;
-    }
-    for (int i = 0; i < 32; i++) {
-        const char *digit = strchr("0123456789abcdef", hex[i]);
-        if (!digit) {
-            return false;
-        }
-        halves[i / 16] = halves[i / 16] << 4 | (uint64_t)(digit - "0123456789abcdef");
-    }
-    *out = (struct hearth_digest){.hi = halves[0], .lo = halves[1]};
-    return true;
+    const bool good = hex && strlen(hex) == 32 && hex[strspn(hex, "0123456789abcdef")] == '\0';
+    return good && sscanf(hex, "%16" SCNx64 "%16" SCNx64, &out->hi, &out->lo) == 2;
 }
 
 json_t *hearth_cli_sessions_about(const struct hearth_session *session) {

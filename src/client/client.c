@@ -53,7 +53,8 @@ void hearth_client_address(const char **url, const char **key, char key_room[CLI
     }
 }
 
-char *hearth_client_base_url(const char *url) {
+/* The server's address without what need not be there. NULL: it is none, or out of memory. The caller's to free. */
+static char *base_url(const char *url) {
     CURLU *parts = curl_url();
     char *scheme = NULL, *text = NULL, *copy = NULL;
     if (parts && curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK &&
@@ -128,7 +129,7 @@ struct hearth_client *hearth_client_create(const char *url, const char *key, con
         client->socket_path = url + sizeof unix_prefix - 1;
         url = "http://localhost";
     }
-    client->base = hearth_client_base_url(url);
+    client->base = base_url(url);
     if (!client->base) {
         (void)hearth_complain(1, "'%.200s' is no address of a server, which looks like http://127.0.0.1:8080", url);
         hearth_client_destroy(client);

@@ -82,8 +82,6 @@ enum client_outcome hearth_client_json(struct hearth_client *client, const char 
                                        bool *missing);
 /* Appends text as a segment of a path. */
 bool hearth_client_escape(struct hearth_buf *out, const char *text);
-/* The server's address without what need not be there. NULL: it is none, or out of memory. The caller's to free. */
-char *hearth_client_base_url(const char *url);
 
 /* ---- a conversation (talk.c) ---- */
 

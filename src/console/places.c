@@ -10,15 +10,17 @@
 #include <string.h>
 #include <unistd.h>
 
+const char *hearth_place_home(void) {
+    const char *home = getenv("HOME");
+    const struct passwd *user = home && home[0] == '/' ? NULL : getpwuid(getuid());
+    return home && home[0] == '/' ? home : user ? user->pw_dir : NULL;
+}
+
 static char *place(const char *variable, const char *below_home, const char *name) {
-    const char *base = getenv(variable), *home = getenv("HOME");
+    const char *base = getenv(variable), *home = hearth_place_home();
     char *path = NULL;
     if (base && base[0] == '/') {
         return asprintf(&path, "%s/hearth/%s", base, name) < 0 ? NULL : path;
-    }
-    if (!home || home[0] != '/') {
-        const struct passwd *user = getpwuid(getuid());
-        home = user ? user->pw_dir : NULL;
     }
     return !home || asprintf(&path, "%s/%s/hearth/%s", home, below_home, name) < 0 ? NULL : path;
 }

@@ -6,6 +6,8 @@
 
 #include <stdbool.h>
 
+/* The user's home; borrowed, NULL: none. */
+const char *hearth_place_home(void);
 /* State on disk: $XDG_CACHE_HOME/hearth/kv, or ~/.cache/hearth/kv. */
 char *hearth_place_kv(void);
 /* The database of sessions: $XDG_DATA_HOME/hearth/hearth.db, or ~/.local/share/hearth/hearth.db. */

@@ -200,9 +200,6 @@ int hearth_http_listen(struct hearth_http_server *server, int *out_fd, struct he
 void hearth_http_unlisten(struct hearth_http_server *server);
 
 /* tls.c */
-/* Errors: IO (a file cannot be used; `msg` says why), NOMEM. */
-int hearth_http_tls_create(const char *cert_path, const char *key_path, struct ssl_ctx_st **out,
-                           struct hearth_errmsg *msg);
 void hearth_http_tls_destroy(struct ssl_ctx_st *ctx);
 /* A buffered socket before its handshake. NULL: out of memory; the socket is open. */
 struct bufferevent *hearth_http_tls_accept(struct hearth_http_server *server, evutil_socket_t fd);

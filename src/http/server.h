@@ -118,9 +118,6 @@ void hearth_http_set_keyed(struct hearth_http_server *server, bool keyed);
 uint16_t hearth_http_port(const struct hearth_http_server *server);
 /* Whether a host names a socket in the file system. */
 bool hearth_http_host_is_unix(const char *host);
-
-/* Whether it speaks TLS. Any thread. */
-bool hearth_http_has_tls(const struct hearth_http_server *server);
 /* Has a server that speaks TLS take another certificate, for connections that come from now on. Any thread.
  * Errors: IO (`msg` says which file and why), NOMEM; nothing has changed then. */
 int hearth_http_load_tls(struct hearth_http_server *server, const char *cert_path, const char *key_path,

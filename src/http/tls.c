@@ -53,8 +53,8 @@ static void warn_of_times(SSL_CTX *ctx, const char *cert_path) {
 
 #define NOT_ITS_KEY "the key in %s is not that of the certificate in %s"
 
-int hearth_http_tls_create(const char *cert_path, const char *key_path, struct ssl_ctx_st **out,
-                           struct hearth_errmsg *msg) {
+static int create_context(const char *cert_path, const char *key_path, struct ssl_ctx_st **out,
+                          struct hearth_errmsg *msg) {
     bool asked = false;
     *out = NULL;
     ERR_clear_error();
@@ -130,7 +130,7 @@ void hearth_http_tls_say_goodbye(struct bufferevent *bev) {
 int hearth_http_load_tls(struct hearth_http_server *server, const char *cert_path, const char *key_path,
                          struct hearth_errmsg *msg) {
     SSL_CTX *fresh = NULL;
-    const int rc = hearth_http_tls_create(cert_path, key_path, &fresh, msg);
+    const int rc = create_context(cert_path, key_path, &fresh, msg);
     if (rc != HEARTH_OK) {
         return rc;
     }
@@ -140,8 +140,4 @@ int hearth_http_load_tls(struct hearth_http_server *server, const char *cert_pat
     pthread_mutex_unlock(&server->mutex);
     SSL_CTX_free(before);
     return HEARTH_OK;
-}
-
-bool hearth_http_has_tls(const struct hearth_http_server *server) {
-    return server->has_tls;
 }
