@@ -1,27 +1,33 @@
-/* The archive: its queue and its thread. See archive.h.
+/* The archive: its tables, its queue and its thread. See archive.h.
  *
- * Two connections: `reader`, under a mutex of its own, for whoever asks; `writer`, of the thread alone. In WAL mode
- * neither waits for the other.
+ * Two connections: `reader`, under its mutex, for all that is asked; `writer`, of the thread alone. In WAL mode neither
+ * waits for the other.
  *
  * The thread takes the whole queue after a short wait and writes it in one transaction. When that fails the rows go
  * back to the queue's head and it is tried again later and later; the rest of the queue fills up and then drops. A
- * result code that says the file is at fault closes both connections, has the file set aside and opens a new one.
+ * result code that says the file is at fault closes both connections, has the file moved away and opens a new one.
  *
- * Invariants: `queued_bytes` is the sum over the queue and what the thread has taken. `put_count` and `settled_count`
- * count rows; a row is settled once it is on disk or given up, in the order in which it was put. */
-#include "session/archive_internal.h"
-#include "session/db.h"
+ * Eviction: a leaf unused for longest goes, then what it hung on, upwards as long as nothing else hangs there and it
+ * was not used later. An inner node is at least as much in use as what hangs on it, so only the times of leaves matter:
+ * a reply touches its node.
+ *
+ * Invariants: `queued_bytes` is the sum over the queue and what the thread has taken. `put_count` and `done_count`
+ * count rows; a row is done once it is on disk or dropped, in the order in which it was put. A body is a sealed row
+ * (sealed_row.h) about kind, len, key, parent and other. */
+#include "session/archive.h"
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "session/db.h"
+#include "session/sealed_row.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#define APPLICATION 0x68727468 /* "hrth" */
 #define QUEUE_BYTES_MAX ((size_t)64 * 1024 * 1024)
 #define GATHER_US 50000   /* rows wait so long for others */
 #define BACKOFF_US 500000 /* after a failure; doubled each time */
@@ -29,72 +35,352 @@
 #define WRITER_BUSY_MS 10000
 #define READER_BUSY_MS 1000
 
+/* ---- tables ---- */
+
+/* After the queries of hearth_archive_read(). */
+enum statement {
+    PUT_NODE = HEARTH_ARCHIVE_QUERIES,
+    PUT_REPLY,
+    PUT_NEWEST_REPLY,
+    PUT_RECORD,
+    TRIM_REPLIES,
+    TOUCH_NODE,
+    HAS_NODE,
+    HAS_CHILD,
+    USED_AND_PARENT,
+    OLDEST_LEAF,
+    DELETE_NODE,
+    DELETE_REPLIES,
+    DELETE_REPLY,
+    DELETE_RECORD,
+    PAGES_USED,
+    STATEMENTS
+};
+
+#define LEAF "NOT EXISTS (SELECT 1 FROM nodes AS c WHERE c.parent = n.key)"
+
+static const char *const steps[] = {
+    "CREATE TABLE nodes (key BLOB PRIMARY KEY, parent BLOB, other BLOB, len INTEGER NOT NULL, used INTEGER NOT NULL,"
+    " body BLOB NOT NULL);"
+    "CREATE INDEX nodes_parent ON nodes (parent);"
+    "CREATE INDEX nodes_used ON nodes (used);"
+    "CREATE INDEX nodes_prints ON nodes (parent) WHERE other IS NOT NULL;"
+    "CREATE TABLE replies (key BLOB PRIMARY KEY, parent BLOB NOT NULL, other BLOB NOT NULL, body BLOB NOT NULL);"
+    "CREATE INDEX replies_parent ON replies (parent);"
+    "CREATE INDEX replies_said ON replies (other);"
+    "CREATE TABLE records (key BLOB PRIMARY KEY, body BLOB NOT NULL);",
+    /* Chains are over messages alone, and a reply says what tools and arguments it was given under. */
+    "DELETE FROM replies;"};
+
+static const char *const statements[STATEMENTS] = {
+    [HEARTH_ARCHIVE_GET_NODE] = "SELECT key, parent, other, len, body FROM nodes WHERE key = ?1 LIMIT ?2",
+    [HEARTH_ARCHIVE_GET_RECORD] = "SELECT key, NULL, NULL, 0, body FROM records WHERE key = ?1 LIMIT ?2",
+    [HEARTH_ARCHIVE_REPLIES] =
+        "SELECT key, parent, other, 0, body FROM replies WHERE parent = ?1 ORDER BY rowid DESC LIMIT ?2",
+    [HEARTH_ARCHIVE_SAID] =
+        "SELECT key, parent, other, 0, NULL FROM replies WHERE other = ?1 ORDER BY rowid DESC LIMIT ?2",
+    [HEARTH_ARCHIVE_CHILDREN] =
+        "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 ORDER BY rowid DESC LIMIT ?2",
+    [HEARTH_ARCHIVE_PRINTS] = "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 AND other IS NOT NULL"
+                              " ORDER BY rowid DESC LIMIT ?2",
+    [PUT_NODE] = "INSERT INTO nodes (key, parent, other, body, len, used) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
+                 " ON CONFLICT (key) DO UPDATE SET other = ?3, body = ?4, len = ?5, used = ?6",
+    [PUT_REPLY] = "INSERT INTO replies (key, parent, other, body) VALUES (?1, ?2, ?3, ?4)"
+                  " ON CONFLICT (key) DO UPDATE SET body = ?4",
+    [PUT_NEWEST_REPLY] = "INSERT OR REPLACE INTO replies (key, parent, other, body) VALUES (?1, ?2, ?3, ?4)",
+    [PUT_RECORD] = "INSERT OR REPLACE INTO records (key, body) VALUES (?1, ?2)",
+    [TRIM_REPLIES] = "DELETE FROM replies WHERE parent = ?1 AND rowid NOT IN (SELECT rowid FROM replies WHERE "
+                     "parent = ?1 ORDER BY rowid DESC LIMIT " HEARTH_DB_TEXT(HEARTH_ARCHIVE_REPLIES_MAX) ")",
+    [TOUCH_NODE] = "UPDATE nodes SET used = ?2 WHERE key = ?1 AND used < ?2",
+    [HAS_NODE] = "SELECT 1 FROM nodes WHERE key = ?1",
+    [HAS_CHILD] = "SELECT 1 FROM nodes WHERE parent = ?1 LIMIT 1",
+    [USED_AND_PARENT] = "SELECT used, parent FROM nodes WHERE key = ?1",
+    [OLDEST_LEAF] = "SELECT key, used, parent FROM nodes AS n WHERE " LEAF " ORDER BY used LIMIT 1",
+    [DELETE_NODE] = "DELETE FROM nodes WHERE key = ?1",
+    [DELETE_REPLY] = "DELETE FROM replies WHERE key = ?1",
+    [DELETE_REPLIES] = "DELETE FROM replies WHERE parent = ?1",
+    [DELETE_RECORD] = "DELETE FROM records WHERE key = ?1",
+    [PAGES_USED] = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count,"
+                   " pragma_page_size",
+};
+
+static const struct hearth_db_kind archive_db = {.label = "transcripts",
+                                                 .application = APPLICATION,
+                                                 .steps = steps,
+                                                 .version = sizeof steps / sizeof steps[0],
+                                                 .statements = statements,
+                                                 .statement_count = STATEMENTS,
+                                                 .replaces_others = true};
+
+/* ---- bodies ---- */
+
+struct about {
+    uint64_t kind, len;
+    struct hearth_digest key, parent, other;
+};
+
+static struct about about_row(const struct hearth_archive_row *row) {
+    return (struct about){(uint64_t)row->kind, row->len, row->key, row->parent, row->other};
+}
+
+static bool close_body(const struct hearth_seal *seal, struct hearth_archive_row *row) {
+    const struct about about = about_row(row);
+    const size_t len = row->body.len;
+    if (hearth_sealed_row_close(seal, &about, sizeof about, &row->body) == HEARTH_OK) {
+        return true;
+    }
+    row->body.len = len; /* it is tried again */
+    return false;
+}
+
+void hearth_archive_row_finish(struct hearth_archive_row *row) {
+    hearth_buf_finish(&row->body);
+}
+
+/* ---- reading rows ---- */
+
+static enum hearth_archive_kind kind_of(enum hearth_archive_query query) {
+    switch (query) {
+    case HEARTH_ARCHIVE_GET_RECORD: return HEARTH_ARCHIVE_RECORD;
+    case HEARTH_ARCHIVE_REPLIES:
+    case HEARTH_ARCHIVE_SAID: return HEARTH_ARCHIVE_REPLY;
+    default: return HEARTH_ARCHIVE_NODE;
+    }
+}
+
+/* False: out of memory, or its body does not verify. */
+static bool take_row(sqlite3_stmt *statement, const struct hearth_seal *seal, struct hearth_archive_row *row,
+                     uint64_t *damaged) {
+    row->key = hearth_db_column_digest(statement, 0);
+    row->parent = hearth_db_column_digest(statement, 1);
+    row->other = hearth_db_column_digest(statement, 2);
+    row->len = (uint64_t)sqlite3_column_int64(statement, 3);
+    if (sqlite3_column_type(statement, 4) == SQLITE_NULL) {
+        return true;
+    }
+    const void *bytes = sqlite3_column_blob(statement, 4);
+    if (!hearth_buf_append(&row->body, bytes, (size_t)sqlite3_column_bytes(statement, 4))) {
+        return false;
+    }
+    const struct about about = about_row(row);
+    if (!hearth_sealed_row_open(seal, &about, sizeof about, row->body.data, &row->body.len)) {
+        ++*damaged;
+        hearth_archive_row_finish(row);
+        return false;
+    }
+    return true;
+}
+
+/* Bodies that do not verify are left out and counted. */
+static int read_rows(struct hearth_db *db, enum hearth_archive_query query, struct hearth_digest key,
+                     struct hearth_archive_row *rows, size_t max, size_t *count, uint64_t *damaged) {
+    int found = hearth_db_query(db, (int)query, "zi", &key, (int64_t)max);
+    for (*count = 0; found > 0 && *count < max; found = hearth_db_next(db, (int)query)) {
+        rows[*count] = (struct hearth_archive_row){.kind = kind_of(query)};
+        *count += take_row(db->statements[query], db->seal, &rows[*count], damaged);
+    }
+    hearth_db_reset(db, (int)query);
+    return found < 0 ? found : HEARTH_OK;
+}
+
+/* ---- writing rows ---- */
+
+/* Runs a statement about one key; *found: there was a row. */
+static int run_key(struct hearth_db *db, enum statement which, const struct hearth_digest *key, bool *found) {
+    const int rows = hearth_db_query(db, (int)which, "z", key);
+    hearth_db_reset(db, (int)which);
+    *found = rows > 0;
+    return rows < 0 ? rows : HEARTH_OK;
+}
+
+static int put_row(struct hearth_db *db, const struct hearth_archive_row *row) {
+    const int64_t now = hearth_clock_unix();
+    if (row->kind == HEARTH_ARCHIVE_NODE) {
+        return hearth_db_run(db, PUT_NODE, "zzzbii", &row->key, &row->parent, &row->other, &row->body,
+                             (int64_t)row->len, now);
+    }
+    if (row->kind == HEARTH_ARCHIVE_RECORD) {
+        return hearth_db_run(db, PUT_RECORD, "zb", &row->key, &row->body);
+    }
+    int err = hearth_db_run(db, row->newest ? PUT_NEWEST_REPLY : PUT_REPLY, "zzzb", &row->key, &row->parent,
+                            &row->other, &row->body);
+    err = err == HEARTH_OK ? hearth_db_run(db, TOUCH_NODE, "zi", &row->parent, now) : err;
+    return err == HEARTH_OK && row->newest ? hearth_db_run(db, TRIM_REPLIES, "z", &row->parent) : err;
+}
+
+static int delete_node(struct hearth_db *db, const struct hearth_digest *key) {
+    int err = hearth_db_run(db, DELETE_REPLIES, "z", key);
+    err = err == HEARTH_OK ? hearth_db_run(db, DELETE_RECORD, "z", key) : err;
+    return err == HEARTH_OK ? hearth_db_run(db, DELETE_NODE, "z", key) : err;
+}
+
+static int delete_row(struct hearth_db *db, const struct hearth_archive_row *row) {
+    bool has_child = false;
+    if (row->kind == HEARTH_ARCHIVE_REPLY) {
+        return hearth_db_run(db, DELETE_REPLY, "z", &row->key);
+    }
+    const int err = run_key(db, HAS_CHILD, &row->key, &has_child);
+    return err == HEARTH_OK && !has_child ? delete_node(db, &row->key) : err;
+}
+
+/* Whether the node that a row hangs on is there; `last` is the one that was written last. */
+static int hangs(struct hearth_db *db, const struct hearth_archive_row *row, const struct hearth_digest *last,
+                 bool *there) {
+    const struct hearth_digest *on = row->kind == HEARTH_ARCHIVE_RECORD ? &row->key : &row->parent;
+    *there = (row->kind == HEARTH_ARCHIVE_NODE && hearth_digest_is_zero(*on)) ||
+             (last != NULL && hearth_digest_equal(*on, *last));
+    return *there ? HEARTH_OK : run_key(db, HAS_NODE, on, there);
+}
+
+/* A queued row. */
+struct item {
+    struct item *next;
+    struct hearth_archive_row row;
+    bool closed;  /* its body is as it will stand in the database */
+    size_t bytes; /* memory that it is counted with */
+};
+
+/* *lost counts rows left out since what they hang on is not there. */
+static int write_rows(struct hearth_db *db, struct item *items, uint64_t *lost) {
+    int err = HEARTH_OK;
+    const struct hearth_digest *last = NULL;
+    for (struct item *item = items; item != NULL && err == HEARTH_OK; item = item->next) {
+        bool there = false;
+        if (item->row.gone) {
+            err = delete_row(db, &item->row);
+            last = NULL;
+            continue;
+        }
+        err = hangs(db, &item->row, last, &there);
+        if (err != HEARTH_OK || !there) {
+            *lost += err == HEARTH_OK;
+            continue;
+        }
+        item->closed = item->closed || close_body(db->seal, &item->row);
+        err = item->closed ? put_row(db, &item->row) : hearth_db_fail(db, SQLITE_NOMEM);
+        last = item->row.kind == HEARTH_ARCHIVE_NODE ? &item->row.key : last;
+    }
+    return err;
+}
+
+/* ---- the limit ---- */
+
+/* Bytes of pages in use. */
+static int count_bytes(struct hearth_db *db, uint64_t *bytes) {
+    int64_t number;
+    const int found = hearth_db_query_number(db, PAGES_USED, &number, "");
+    *bytes = (uint64_t)number;
+    return found < 0 ? found : HEARTH_OK;
+}
+
+/* Deletes a leaf and then upwards what nothing else hangs on and was not used later than the leaf. */
+static int delete_up(struct hearth_db *db, struct hearth_digest key, int64_t used, struct hearth_digest parent,
+                     uint64_t *evicted) {
+    for (;;) {
+        bool has_child = true;
+        int err = delete_node(db, &key);
+        ++*evicted;
+        if (err != HEARTH_OK || hearth_digest_is_zero(parent) ||
+            (err = run_key(db, HAS_CHILD, &parent, &has_child)) != HEARTH_OK || has_child) {
+            return err;
+        }
+        key = parent;
+        const int found = hearth_db_query(db, USED_AND_PARENT, "z", &key);
+        const bool goes = found > 0 && sqlite3_column_int64(db->statements[USED_AND_PARENT], 0) <= used;
+        parent = goes ? hearth_db_column_digest(db->statements[USED_AND_PARENT], 1) : parent;
+        hearth_db_reset(db, USED_AND_PARENT);
+        if (!goes) {
+            return found < 0 ? found : HEARTH_OK;
+        }
+    }
+}
+
+/* 1, 0 (nothing is left) or an error. */
+static int delete_oldest(struct hearth_db *db, uint64_t *evicted) {
+    const int found = hearth_db_query(db, OLDEST_LEAF, "");
+    if (found <= 0) {
+        return found;
+    }
+    sqlite3_stmt *statement = db->statements[OLDEST_LEAF];
+    const struct hearth_digest key = hearth_db_column_digest(statement, 0);
+    const struct hearth_digest parent = hearth_db_column_digest(statement, 2);
+    const int64_t used = sqlite3_column_int64(statement, 1);
+    hearth_db_reset(db, OLDEST_LEAF);
+    const int err = delete_up(db, key, used, parent, evicted);
+    return err == HEARTH_OK ? 1 : err;
+}
+
+/* Deletes what was unused for longest, leaves first, until no more than `most` bytes are in use. */
+static int evict(struct hearth_db *db, uint64_t most, uint64_t *evicted) {
+    enum { AT_ONCE = 64 }; /* leaves in a transaction: others want to write, too */
+    uint64_t bytes = 0;
+    int found = 1, err = count_bytes(db, &bytes);
+    while (err == HEARTH_OK && found > 0 && bytes > most) {
+        err = hearth_db_exec(db, "BEGIN IMMEDIATE");
+        if (err != HEARTH_OK) {
+            break;
+        }
+        for (int i = 0; err == HEARTH_OK && found > 0 && bytes > most && i < AT_ONCE; i++) {
+            found = delete_oldest(db, evicted);
+            err = found < 0 ? found : count_bytes(db, &bytes);
+        }
+        err = hearth_db_end(db, err);
+    }
+    return err == HEARTH_OK ? hearth_db_exec(db, "PRAGMA incremental_vacuum") : err;
+}
+
+/* ---- opening, and failures ---- */
+
 struct hearth_archive {
     char *path;
-    const struct hearth_seal *seal;
     uint64_t limit_bytes;
     atomic_uint_fast64_t generation;
     atomic_uint_fast64_t damaged;
+    struct hearth_db reader, writer;
 
-    pthread_mutex_t read_mutex;
-    struct archive_db reader;
-
-    pthread_mutex_t mutex; /* all below but `writer` */
-    pthread_cond_t work, settled;
+    pthread_mutex_t mutex; /* all below but `backoff_us`, the thread's */
+    pthread_cond_t work, done;
     pthread_t thread;
-    struct archive_item *head, **tail;
-    uint64_t put_count, settled_count;
-    uint64_t failures;    /* attempts that failed, since the start */
-    bool stopping, hurry; /* hurry: somebody waits in flush */
-    bool reader_failed;   /* the thread is to open it anew */
+    struct item *head, **tail;
+    uint64_t put_count, done_count;
+    uint64_t failures; /* attempts that failed, since the start */
+    bool stopping, flushing;
+    bool reader_failed; /* the thread is to open it anew */
     int reader_code;
     struct hearth_archive_stats stats;
 
-    struct archive_db writer;
     int64_t backoff_us;
 };
 
-void hearth_archive_forget(struct hearth_archive *archive) {
+void hearth_archive_begin_generation(struct hearth_archive *archive) {
     atomic_fetch_add(&archive->generation, 1);
 }
 
-/* ---- opening, and trouble ---- */
-
-/* Opens what is not open. The thread's, so that nobody who asks waits for it. */
-static int open_all(struct hearth_archive *archive, struct hearth_errmsg *why) {
-    struct archive_db reader;
-    int rc = SQLITE_OK;
-    if (archive->writer.handle == NULL) {
-        rc = hearth_archive_db_open(archive->path, WRITER_BUSY_MS, &archive->writer, why);
-    }
-    pthread_mutex_lock(&archive->read_mutex);
-    bool closed = archive->reader.handle == NULL;
-    pthread_mutex_unlock(&archive->read_mutex);
-    if (rc == SQLITE_OK && closed) {
-        rc = hearth_archive_db_open(archive->path, READER_BUSY_MS, &reader, why);
-        pthread_mutex_lock(&archive->read_mutex);
-        archive->reader = reader; /* still closed: nobody else opens it */
-        pthread_mutex_unlock(&archive->read_mutex);
-    }
-    return rc;
+/* Opens what is not open; a code. */
+static int open_all(struct hearth_archive *archive, struct hearth_errmsg *reason) {
+    int code = archive->writer.handle == NULL ? hearth_db_open(&archive->writer, reason) : SQLITE_OK;
+    pthread_mutex_lock(&archive->reader.mutex);
+    code = code == SQLITE_OK && archive->reader.handle == NULL ? hearth_db_open(&archive->reader, reason) : code;
+    pthread_mutex_unlock(&archive->reader.mutex);
+    return code;
 }
 
 static void close_all(struct hearth_archive *archive) {
-    pthread_mutex_lock(&archive->read_mutex);
-    hearth_archive_db_close(&archive->reader);
-    pthread_mutex_unlock(&archive->read_mutex);
-    hearth_archive_db_close(&archive->writer);
+    pthread_mutex_lock(&archive->reader.mutex);
+    hearth_db_close(&archive->reader);
+    pthread_mutex_unlock(&archive->reader.mutex);
+    hearth_db_close(&archive->writer);
 }
 
 /* The state changes, with one line. */
-static void set_failing(struct hearth_archive *archive, bool failing, const char *why) {
+static void set_failing(struct hearth_archive *archive, bool failing, const char *reason) {
     pthread_mutex_lock(&archive->mutex);
     bool changed = archive->stats.failing != failing;
     archive->stats.failing = failing;
     pthread_mutex_unlock(&archive->mutex);
     if (changed && failing) {
         hearth_log(HEARTH_LOG_WARN, "transcripts: %s: %s; they are in memory only until that works again",
-                   archive->path, why);
+                   archive->path, reason);
     } else if (changed) {
         hearth_log(HEARTH_LOG_INFO, "transcripts: %s works again", archive->path);
     }
@@ -103,79 +389,73 @@ static void set_failing(struct hearth_archive *archive, bool failing, const char
     }
 }
 
-/* Opens the database, setting one aside that is at fault. */
+/* Opens the database, moving one away that is at fault. */
 static bool open_or_replace(struct hearth_archive *archive) {
-    struct hearth_errmsg why = {.text = ""};
-    if (archive->writer.handle != NULL && hearth_archive_db_has_moved(&archive->writer)) {
-        close_all(archive); /* removed, or set aside by another process */
-        hearth_archive_forget(archive);
+    struct hearth_errmsg reason = {.text = ""};
+    if (archive->writer.handle != NULL && hearth_db_has_moved(&archive->writer)) {
+        close_all(archive); /* removed, or moved away by another process */
+        hearth_archive_begin_generation(archive);
     }
-    int rc = open_all(archive, &why);
-    if (hearth_archive_db_is_bad(rc)) {
+    int code = open_all(archive, &reason);
+    if (hearth_db_is_damage(&archive_db, code)) {
         close_all(archive);
-        hearth_archive_forget(archive);
-        if (hearth_archive_db_quarantine(archive->path)) {
-            rc = open_all(archive, &why);
-        }
+        hearth_archive_begin_generation(archive);
+        code = hearth_db_quarantine(&archive_db, archive->path) ? open_all(archive, &reason) : code;
     }
-    if (rc != SQLITE_OK) {
+    if (code != SQLITE_OK) {
         close_all(archive);
-        set_failing(archive, true, why.text);
+        set_failing(archive, true, reason.text);
     }
-    return rc == SQLITE_OK;
+    return code == SQLITE_OK;
 }
 
-/* What to do about a result code of a connection that was open. */
-static void meet_trouble(struct hearth_archive *archive, int rc, const char *why) {
-    bool bad = hearth_archive_db_is_bad(rc);
-    if (!bad) {
-        set_failing(archive, true, why);
-    }
+/* After a connection that was open has failed with a code. */
+static void handle_failure(struct hearth_archive *archive, int code, const char *reason) {
+    const bool damage = hearth_db_is_damage(&archive_db, code);
     close_all(archive); /* a file that has been replaced is found again, too */
-    if (bad && !hearth_archive_db_quarantine(archive->path)) {
-        set_failing(archive, true, why);
+    if (!damage || !hearth_db_quarantine(&archive_db, archive->path)) {
+        set_failing(archive, true, reason);
     }
-    if (bad) {
-        hearth_archive_forget(archive);
+    if (damage) {
+        hearth_archive_begin_generation(archive);
     }
 }
 
 /* ---- the thread ---- */
 
-static int keep_limit(struct hearth_archive *archive) {
+static int enforce_limit(struct hearth_archive *archive) {
+    struct hearth_db *db = &archive->writer;
     uint64_t bytes = 0, evicted = 0;
-    int rc = hearth_archive_rows_bytes(&archive->writer, &bytes);
-    if (rc == SQLITE_OK && bytes > archive->limit_bytes) {
-        rc = hearth_archive_rows_evict(&archive->writer, archive->limit_bytes - archive->limit_bytes / 8, &evicted);
+    int err = count_bytes(db, &bytes);
+    if (err == HEARTH_OK && bytes > archive->limit_bytes) {
+        err = evict(db, archive->limit_bytes - archive->limit_bytes / 8, &evicted);
         if (evicted > 0) {
-            hearth_archive_forget(archive);
+            hearth_archive_begin_generation(archive);
         }
-        if (rc == SQLITE_OK) {
-            rc = hearth_archive_rows_bytes(&archive->writer, &bytes);
-        }
+        err = err == HEARTH_OK ? count_bytes(db, &bytes) : err;
     }
     pthread_mutex_lock(&archive->mutex);
     archive->stats.bytes = bytes;
     archive->stats.evicted += evicted;
     pthread_mutex_unlock(&archive->mutex);
-    return rc;
+    return err;
 }
 
 /* False: nothing was written, try again later. */
-static bool write_items(struct hearth_archive *archive, struct archive_item *items, uint64_t *lost) {
+static bool write_items(struct hearth_archive *archive, struct item *items, uint64_t *lost) {
+    struct hearth_db *db = &archive->writer;
     if (!open_or_replace(archive)) {
         return false;
     }
-    int rc = items != NULL ? hearth_archive_rows_write(&archive->writer, archive->seal, items, lost) : SQLITE_OK;
-    bool written = rc == SQLITE_OK;
+    int err = items != NULL ? hearth_db_exec(db, "BEGIN IMMEDIATE") : HEARTH_OK;
+    err = err == HEARTH_OK && items != NULL ? hearth_db_end(db, write_rows(db, items, lost)) : err;
+    const bool written = err == HEARTH_OK;
     if (*lost > 0) {
-        hearth_archive_forget(archive);
+        hearth_archive_begin_generation(archive);
     }
-    rc = written ? keep_limit(archive) : rc;
-    if (rc != SQLITE_OK) {
-        struct hearth_errmsg why;
-        (void)hearth_fail(&why, HEARTH_ERR_IO, "%s", sqlite3_errmsg(archive->writer.handle));
-        meet_trouble(archive, rc, why.text);
+    err = written ? enforce_limit(archive) : err;
+    if (err != HEARTH_OK) {
+        handle_failure(archive, db->code, hearth_db_text(db->code));
     } else {
         set_failing(archive, false, NULL);
     }
@@ -183,10 +463,10 @@ static bool write_items(struct hearth_archive *archive, struct archive_item *ite
 }
 
 /* With the mutex. Returns how many. */
-static uint64_t free_items(struct hearth_archive *archive, struct archive_item *items) {
+static uint64_t free_items(struct hearth_archive *archive, struct item *items) {
     uint64_t count = 0;
     for (; items != NULL; count++) {
-        struct archive_item *next = items->next;
+        struct item *next = items->next;
         archive->stats.queued_bytes -= items->bytes;
         hearth_archive_row_finish(&items->row);
         free(items);
@@ -208,14 +488,14 @@ static void wait_for_work(struct hearth_archive *archive, int64_t not_before_us)
     int64_t until_us = hearth_clock_us() + GATHER_US;
     until_us = not_before_us > until_us ? not_before_us : until_us;
     bool failing = archive->stats.failing;
-    while (!archive->stopping && (failing || !archive->hurry) && hearth_clock_us() < until_us) {
+    while (!archive->stopping && (failing || !archive->flushing) && hearth_clock_us() < until_us) {
         wait_until(&archive->work, &archive->mutex, until_us);
     }
 }
 
-/* Takes the queue, writes it and settles it, or puts it back. With the mutex, which is let go of meanwhile. */
+/* Takes the queue, writes it, or puts it back. With the mutex, which is let go of meanwhile. */
 static bool write_queue(struct hearth_archive *archive) {
-    struct archive_item *items = archive->head, **end = archive->tail;
+    struct item *items = archive->head, **end = archive->tail;
     bool reader_failed = archive->reader_failed;
     int reader_code = archive->reader_code;
     archive->head = NULL;
@@ -224,7 +504,7 @@ static bool write_queue(struct hearth_archive *archive) {
     pthread_mutex_unlock(&archive->mutex);
 
     if (reader_failed) {
-        meet_trouble(archive, reader_code, sqlite3_errstr(reader_code));
+        handle_failure(archive, reader_code, hearth_db_text(reader_code));
     }
     uint64_t lost = 0;
     bool ok = write_items(archive, items, &lost);
@@ -234,7 +514,7 @@ static bool write_queue(struct hearth_archive *archive) {
         uint64_t count = free_items(archive, items);
         archive->stats.written += count - lost;
         archive->stats.dropped += lost;
-        archive->settled_count += count;
+        archive->done_count += count;
     } else {
         archive->failures++;
         if (items != NULL) { /* back in front of what has come meanwhile */
@@ -243,7 +523,7 @@ static bool write_queue(struct hearth_archive *archive) {
             archive->head = items;
         }
     }
-    pthread_cond_broadcast(&archive->settled);
+    pthread_cond_broadcast(&archive->done);
     return ok;
 }
 
@@ -279,9 +559,18 @@ static bool init_conds(struct hearth_archive *archive) {
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* hearth_clock_us()'s */
     pthread_cond_init(&archive->work, &attributes);
-    pthread_cond_init(&archive->settled, &attributes);
+    pthread_cond_init(&archive->done, &attributes);
     pthread_condattr_destroy(&attributes);
     return pthread_create(&archive->thread, NULL, run, archive) == 0;
+}
+
+/* Closes the reader first: the last connection empties the log. */
+static void finish(struct hearth_archive *archive) {
+    hearth_db_finish(&archive->reader);
+    hearth_db_finish(&archive->writer);
+    pthread_mutex_destroy(&archive->mutex);
+    free(archive->path);
+    free(archive);
 }
 
 int hearth_archive_create(const struct hearth_archive_params *params, struct hearth_archive **out) {
@@ -291,20 +580,18 @@ int hearth_archive_create(const struct hearth_archive_params *params, struct hea
         return HEARTH_ERR_NOMEM;
     }
     archive->path = strdup(params->path);
-    archive->seal = params->seal;
     archive->limit_bytes = params->limit_bytes;
     archive->tail = &archive->head;
     atomic_init(&archive->generation, 1);
     atomic_init(&archive->damaged, 0);
     pthread_mutex_init(&archive->mutex, NULL);
-    pthread_mutex_init(&archive->read_mutex, NULL);
+    hearth_db_init(&archive->writer, &archive_db, archive->path, WRITER_BUSY_MS, params->seal);
+    hearth_db_init(&archive->reader, &archive_db, archive->path, READER_BUSY_MS, params->seal);
     if (archive->path != NULL) {
         (void)open_or_replace(archive); /* otherwise the thread tries again */
     }
     if (archive->path == NULL || !init_conds(archive)) {
-        close_all(archive);
-        free(archive->path);
-        free(archive);
+        finish(archive);
         return HEARTH_ERR_NOMEM;
     }
     *out = archive;
@@ -320,44 +607,38 @@ void hearth_archive_destroy(struct hearth_archive *archive) {
     pthread_cond_signal(&archive->work);
     pthread_mutex_unlock(&archive->mutex);
     pthread_join(archive->thread, NULL);
-    close_all(archive);
     if (archive->head != NULL) {
         hearth_log(HEARTH_LOG_WARN, "transcripts: %s: what was said last could not be written", archive->path);
     }
     (void)free_items(archive, archive->head);
     pthread_cond_destroy(&archive->work);
-    pthread_cond_destroy(&archive->settled);
-    pthread_mutex_destroy(&archive->mutex);
-    pthread_mutex_destroy(&archive->read_mutex);
-    free(archive->path);
-    free(archive);
+    pthread_cond_destroy(&archive->done);
+    finish(archive);
 }
 
 /* ---- asking ---- */
 
 size_t hearth_archive_read(struct hearth_archive *archive, enum hearth_archive_query query, struct hearth_digest key,
                            struct hearth_archive_row *rows, size_t max) {
+    struct hearth_db *db = &archive->reader;
     size_t count = 0;
     uint64_t damaged = 0;
-    int rc = SQLITE_OK;
-    pthread_mutex_lock(&archive->read_mutex);
-    if (archive->reader.handle != NULL) {
-        rc = hearth_archive_rows_read(&archive->reader, archive->seal, query, key, rows, max, &count, &damaged);
-        if (rc != SQLITE_OK && (rc & 0xFF) != SQLITE_BUSY && !hearth_db_is_nomem(rc)) {
-            hearth_archive_db_close(&archive->reader);
-        } else {
-            rc = SQLITE_OK;
-        }
+    int code = SQLITE_OK;
+    pthread_mutex_lock(&db->mutex);
+    if (db->handle != NULL && read_rows(db, query, key, rows, max, &count, &damaged) != HEARTH_OK &&
+        (db->code & 0xFF) != SQLITE_BUSY && !hearth_db_is_nomem(db->code)) {
+        code = db->code;
+        hearth_db_close(db);
     }
-    pthread_mutex_unlock(&archive->read_mutex);
+    pthread_mutex_unlock(&db->mutex);
     if (damaged > 0 && atomic_fetch_add(&archive->damaged, damaged) == 0) {
         hearth_log(HEARTH_LOG_WARN, "transcripts: %s: a row does not match its checksum; such rows are left out",
                    archive->path);
     }
-    if (rc != SQLITE_OK) {
+    if (code != SQLITE_OK) {
         pthread_mutex_lock(&archive->mutex);
         archive->reader_failed = true;
-        archive->reader_code = rc;
+        archive->reader_code = code;
         pthread_cond_signal(&archive->work);
         pthread_mutex_unlock(&archive->mutex);
     }
@@ -378,11 +659,10 @@ uint64_t hearth_archive_generation(struct hearth_archive *archive) {
 }
 
 /* A list of items that own the bodies; NULL: out of memory, nothing taken. */
-static struct archive_item *make_items(struct hearth_archive_row *rows, size_t count, struct archive_item ***end,
-                                       size_t *bytes) {
-    struct archive_item *head = NULL, **tail = &head;
+static struct item *make_items(struct hearth_archive_row *rows, size_t count, struct item ***end, size_t *bytes) {
+    struct item *head = NULL, **tail = &head;
     for (size_t i = 0; i < count; i++) {
-        struct archive_item *item = calloc(1, sizeof *item);
+        struct item *item = calloc(1, sizeof *item);
         if (item == NULL) {
             while (head != NULL) {
                 item = head->next;
@@ -402,9 +682,9 @@ static struct archive_item *make_items(struct hearth_archive_row *rows, size_t c
 }
 
 bool hearth_archive_put(struct hearth_archive *archive, struct hearth_archive_row *rows, size_t count) {
-    struct archive_item **end = NULL;
+    struct item **end = NULL;
     size_t bytes = 0;
-    struct archive_item *items = hearth_archive_has_room(archive) ? make_items(rows, count, &end, &bytes) : NULL;
+    struct item *items = hearth_archive_has_room(archive) ? make_items(rows, count, &end, &bytes) : NULL;
     if (items == NULL) {
         for (size_t i = 0; i < count; i++) {
             hearth_archive_row_finish(&rows[i]);
@@ -412,7 +692,7 @@ bool hearth_archive_put(struct hearth_archive *archive, struct hearth_archive_ro
         pthread_mutex_lock(&archive->mutex);
         archive->stats.dropped += count;
         pthread_mutex_unlock(&archive->mutex);
-        hearth_archive_forget(archive);
+        hearth_archive_begin_generation(archive);
         return false;
     }
     pthread_mutex_lock(&archive->mutex);
@@ -429,13 +709,13 @@ bool hearth_archive_flush(struct hearth_archive *archive, int64_t timeout_us) {
     int64_t until_us = hearth_clock_us() + timeout_us;
     pthread_mutex_lock(&archive->mutex);
     uint64_t wanted = archive->put_count, failures = archive->failures;
-    while (archive->settled_count < wanted && archive->failures == failures && hearth_clock_us() < until_us) {
-        archive->hurry = true;
+    while (archive->done_count < wanted && archive->failures == failures && hearth_clock_us() < until_us) {
+        archive->flushing = true;
         pthread_cond_signal(&archive->work);
-        wait_until(&archive->settled, &archive->mutex, until_us);
+        wait_until(&archive->done, &archive->mutex, until_us);
     }
-    archive->hurry = false;
-    bool done = archive->settled_count >= wanted;
+    archive->flushing = false;
+    bool done = archive->done_count >= wanted;
     pthread_mutex_unlock(&archive->mutex);
     return done;
 }

@@ -1,6 +1,6 @@
 /* The archive: transcripts in an SQLite database, so that they outlive the process.
  *
- * It knows rows, not trees: what a row means is transcript_archive.c's business.
+ * It knows rows, not trees: what a row means is told in transcript_archive.c.
  *
  *     nodes     a stretch of text and its tokens; `parent` is the node before it, zero for a root
  *     replies   a reply to the prompt that ends at node `parent`; `other` is the chain of what was said up to it
@@ -12,12 +12,12 @@
  *
  * Writing happens behind, on a thread of its own: rows wait for at most a tenth of a second and become one transaction,
  * which a power cut cannot undo. The queue is bounded; what does not fit is dropped and counted. A `generation` counts
- * the events that can take rows away (dropped, evicted, a database set aside): what was written under an earlier one
+ * the events that can take rows away (dropped, evicted, a database moved away): what was written under an earlier one
  * may be gone and should be put again.
  *
  * When the database cannot be read or written, everything is a miss and what is put waits in the queue; one log line
  * says so at the beginning and one at the end, and it is tried again by itself. A database that is damaged or of
- * another version is set aside as PATH.bad-<time> and a new one begun.
+ * another version is moved to PATH.bad-<time> and a new one begun.
  *
  * Each row carries a checksum, or with a key is encrypted and authenticated, over everything that it says: SQLite
  * itself would hand on a flipped bit. A row that fails is a miss.
@@ -85,14 +85,14 @@ bool hearth_archive_has_room(struct hearth_archive *archive);
 /* Never 0. */
 uint64_t hearth_archive_generation(struct hearth_archive *archive);
 /* Begins a new generation: something could not be put. */
-void hearth_archive_forget(struct hearth_archive *archive);
+void hearth_archive_begin_generation(struct hearth_archive *archive);
 
 /* Waits until what was put before is on disk. False: it failed, or the time is over. */
 bool hearth_archive_flush(struct hearth_archive *archive, int64_t timeout_us);
 
 struct hearth_archive_stats {
     uint64_t written; /* rows on disk, since the start */
-    uint64_t dropped; /* rows that the queue had no room for, or that what they hang on was gone of */
+    uint64_t dropped; /* rows that the queue had no room for, or without the row that they hang on */
     uint64_t evicted; /* nodes, for the limit */
     uint64_t damaged; /* rows that failed their check */
     uint64_t bytes;   /* of the database, what is free in it left out */

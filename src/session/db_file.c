@@ -1,5 +1,5 @@
-/* Whose file is it? Told from its bytes, before a connection is opened: that would carry a log into the file and leave
- * files beside it, and a file of somebody else's is never touched.
+/* What stands at a path is told from its bytes, before a connection is opened: that would carry a log into the file and
+ * leave files beside it, and another program's file is never touched.
  *
  * The bytes are read through SQLite's layer for files. close() on a descriptor of our own would end every lock that
  * this process has on the file (POSIX), and with them those of its open connections: the next process to close the
@@ -7,14 +7,23 @@
  * Source: https://www.sqlite.org/howtocorrupt.html, section 2.2
  *
  * SQLite takes what stands beside it, PATH-wal, -journal and -shm, for the database's own: it carries a log into the
- * file whatever it is the log of, and deletes what it has no use for. So these are looked at, too. A file whose header
- * does not say WAL is a copy or was recovered, and a log beside it belongs to what stood there before.
+ * file whatever it is the log of, and deletes what it has no use for. So these are checked, too. A file with a header
+ * that does not say WAL is a copy or was recovered, and a log beside it belongs to what stood there before.
  *
  * Ours has our application_id, in the header or in the last copy of the first page that stands in the log beside it: a
- * database is begun in the file and goes on in the log. An empty file is nobody's (a start that was ended at once
- * leaves one), and so is a database without a table. */
-#include "session/db.h"
-#include "session/db_log.h"
+ * database is begun in the file and goes on in the log. An empty file (a start that was ended at once leaves one) and a
+ * database without a table belong to no program.
+ *
+ * A log is a head and frames, each a page with numbers of its own:
+ *
+ *     head     magic, version, bytes of a page, checkpoints | salt (8) | sum (8)      32 bytes
+ *     frame    number of the page, pages of the database where a transaction ends, else 0 | salt (8) | sum (8) | page
+ *
+ * A sum goes over all that stands before it, so a frame is good when all before it are. The salt is the head's; frames
+ * that an earlier log has left behind the end have another one. What a crash leaves is one transaction that does not
+ * verify, as each is synced before the next one begins. Behind it nothing can have been committed.
+ * Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log */
+#include "session/db_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,16 +33,31 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { MAGIC = 0x377F0682 };
 enum { HEAD = 108, VERSION_AT = 60, APPLICATION_AT = 68, PAGES_AT = 28, MODE_AT = 19 };
+
+uint32_t hearth_db_big32(const uint8_t *at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+int hearth_db_open_beside(const char *path, const char *suffix) {
+    char *name = NULL;
+    int fd = -1;
+    if (asprintf(&name, "%s%s", path, suffix) >= 0) {
+        fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        free(name);
+    }
+    return fd;
+}
 
 /* The beginning of the first page as it stands in the log, in place of what the file has. */
 static void read_log(const char *path, uint8_t head[HEAD]) {
     uint8_t log[HEARTH_DB_LOG_HEAD], frame[HEARTH_DB_LOG_FRAME], first[HEAD];
     const int fd = hearth_db_open_beside(path, "-wal");
-    if (fd >= 0 && pread(fd, log, sizeof log, 0) == HEARTH_DB_LOG_HEAD &&
-        hearth_db_big32(log) >> 1 == 0x377F0682 >> 1) {
+    if (fd >= 0 && pread(fd, log, sizeof log, 0) == HEARTH_DB_LOG_HEAD && hearth_db_big32(log) >> 1 == MAGIC >> 1) {
         const uint32_t page = hearth_db_big32(log + 8);
-        for (off_t at = HEARTH_DB_LOG_HEAD; page >= 512 && pread(fd, frame, sizeof frame, at) == HEARTH_DB_LOG_FRAME;
+        for (off_t at = HEARTH_DB_LOG_HEAD;
+             page >= HEARTH_DB_PAGE_MIN && pread(fd, frame, sizeof frame, at) == HEARTH_DB_LOG_FRAME;
              at += HEARTH_DB_LOG_FRAME + (off_t)page) {
             const bool current = memcmp(frame + 8, log + 16, 8) == 0; /* the salts: not left from an earlier log */
             if (current && hearth_db_big32(frame) == 1 && pread(fd, first, HEAD, at + HEARTH_DB_LOG_FRAME) == HEAD) {
@@ -127,8 +151,8 @@ enum hearth_db_file hearth_db_probe(const struct hearth_db_kind *kind, const cha
                                                                                  : HEARTH_DB_FILE_OTHER;
 }
 
-static int fault(struct hearth_errmsg *why, int rc, const char *what) {
-    (void)hearth_fail(why, HEARTH_ERR_IO, "%s", what);
+static int fault(struct hearth_errmsg *reason, int rc, const char *what) {
+    (void)hearth_fail(reason, HEARTH_ERR_IO, "%s", what);
     return rc;
 }
 
@@ -158,7 +182,7 @@ static int64_t size_beside(const char *path, const char *suffix) {
 
 /* Refuses what stands beside a database and is not of it. The shared memory is told by its size alone: opening it would
  * end this process's locks on it. */
-static int check_beside(const char *path, struct hearth_errmsg *why) {
+static int check_beside(const char *path, struct hearth_errmsg *reason) {
     enum { SHARED_BEGIN = 3, SHARED_PAGE = 4096 }; /* it is cut to the one, and grows by the other */
     static const uint8_t log_magic[2][4] = {{0x37, 0x7F, 0x06, 0x82}, {0x37, 0x7F, 0x06, 0x83}};
     static const uint8_t journal_magic[8] = {0xD9, 0xD5, 0x05, 0xF9, 0x20, 0xA1, 0x63, 0xD7};
@@ -171,7 +195,7 @@ static int check_beside(const char *path, struct hearth_errmsg *why) {
         : shared < 0 || (shared > SHARED_BEGIN && shared % SHARED_PAGE != 0)                    ? "-shm"
                                                                                                 : NULL;
     if (other != NULL) {
-        (void)hearth_fail(why, HEARTH_ERR_IO,
+        (void)hearth_fail(reason, HEARTH_ERR_IO,
                           "what stands beside it with %s behind its name is no file of hearth's: move "
                           "it away, or give the database another name",
                           other);
@@ -179,45 +203,46 @@ static int check_beside(const char *path, struct hearth_errmsg *why) {
     }
     const bool there = log > 0 && read_head(path, head, &n);
     if (log > 0 && n == 0 && (there || errno == ENOENT)) { /* SQLite would delete it and begin anew */
-        return fault(why, SQLITE_CANTOPEN,
+        return fault(reason, SQLITE_CANTOPEN,
                      "the file is gone or empty, and the log beside it (its name and -wal) holds what was "
                      "written last: put the file back, or move the log away to begin anew");
     }
     if (there && n == HEAD && head[MODE_AT] == 1) {
-        return fault(why, SQLITE_CANTOPEN,
+        return fault(reason, SQLITE_CANTOPEN,
                      "the log beside it (its name and -wal) is of the database that stood here "
                      "before: move it away, and the file with -shm");
     }
     return SQLITE_OK;
 }
 
-int hearth_db_check_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *why) {
+int hearth_db_check_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *reason) {
     struct stat st;
     if (lstat(path, &st) != 0) {
-        return errno != ENOENT         ? fault(why, SQLITE_CANTOPEN, strerror(errno))
+        return errno != ENOENT         ? fault(reason, SQLITE_CANTOPEN, strerror(errno))
                : kind->replaces_others ? SQLITE_OK
-                                       : check_beside(path, why);
+                                       : check_beside(path, reason);
     }
     if (!S_ISREG(st.st_mode)) {
-        return fault(why, SQLITE_CANTOPEN, S_ISLNK(st.st_mode) ? "it is a symbolic link" : "it is not a regular file");
+        return fault(reason, SQLITE_CANTOPEN,
+                     S_ISLNK(st.st_mode) ? "it is a symbolic link" : "it is not a regular file");
     }
     if (st.st_uid != geteuid()) {
-        return fault(why, SQLITE_CANTOPEN, "it belongs to another user");
+        return fault(reason, SQLITE_CANTOPEN, "it belongs to another user");
     }
     if (access(path, R_OK | W_OK) != 0) {
-        return fault(why, SQLITE_CANTOPEN, strerror(errno));
+        return fault(reason, SQLITE_CANTOPEN, strerror(errno));
     }
     if (kind->replaces_others) {
         return SQLITE_OK;
     }
     /* SQLite takes a file of one byte for an empty one. */
     const bool other = st.st_size == 1 || hearth_db_probe(kind, path) == HEARTH_DB_FILE_OTHER;
-    return other ? HEARTH_DB_ALIEN : check_beside(path, why);
+    return other ? HEARTH_DB_ALIEN : check_beside(path, reason);
 }
 
-int hearth_db_make_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *why) {
+int hearth_db_make_file(const struct hearth_db_kind *kind, const char *path, struct hearth_errmsg *reason) {
     struct stat st;
-    const int rc = hearth_db_check_file(kind, path, why);
+    const int rc = hearth_db_check_file(kind, path, reason);
     if (rc != SQLITE_OK) {
         return rc;
     }
@@ -227,10 +252,95 @@ int hearth_db_make_file(const struct hearth_db_kind *kind, const char *path, str
         return SQLITE_OK;
     }
     if (errno != EEXIST || lstat(path, &st) != 0) {
-        return fault(why, SQLITE_CANTOPEN, strerror(errno));
+        return fault(reason, SQLITE_CANTOPEN, strerror(errno));
     }
     if ((st.st_mode & 077) != 0 && chmod(path, 0600) != 0) {
-        return fault(why, SQLITE_CANTOPEN, strerror(errno));
+        return fault(reason, SQLITE_CANTOPEN, strerror(errno));
     }
     return SQLITE_OK;
+}
+
+/* ---- damage of the log ---- */
+
+static uint32_t little32(const uint8_t *at) {
+    return (uint32_t)at[3] << 24 | (uint32_t)at[2] << 16 | (uint32_t)at[1] << 8 | at[0];
+}
+
+/* Takes `len` bytes, a multiple of eight, into a sum. */
+static void add(uint32_t sum[2], const uint8_t *at, size_t len, bool big) {
+    for (const uint8_t *end = at + len; at < end; at += 8) {
+        sum[0] += (big ? hearth_db_big32(at) : little32(at)) + sum[1];
+        sum[1] += (big ? hearth_db_big32(at + 4) : little32(at + 4)) + sum[0];
+    }
+}
+
+static bool is_sum(const uint32_t sum[2], const uint8_t *at) {
+    return hearth_db_big32(at) == sum[0] && hearth_db_big32(at + 4) == sum[1];
+}
+
+bool hearth_db_log_head_is_good(const uint8_t head[HEARTH_DB_LOG_HEAD]) {
+    const uint32_t magic = hearth_db_big32(head), page = hearth_db_big32(head + 8);
+    uint32_t sum[2] = {0, 0};
+    add(sum, head, 24, (magic & 1) != 0);
+    return magic >> 1 == MAGIC >> 1 && page >= HEARTH_DB_PAGE_MIN && page <= HEARTH_DB_PAGE_MAX &&
+           is_sum(sum, head + 24);
+}
+
+/* The number of the frame from which on the log cannot be believed although more was committed behind it; 0: none. */
+static uint64_t find_gap(int fd, const uint8_t head[HEARTH_DB_LOG_HEAD], uint8_t *frame) {
+    const size_t bytes = HEARTH_DB_LOG_FRAME + hearth_db_big32(head + 8);
+    const bool big = (hearth_db_big32(head) & 1) != 0;
+    uint32_t sum[2] = {hearth_db_big32(head + 24), hearth_db_big32(head + 28)};
+    uint64_t gap = 0, ends = 0;
+    off_t at = HEARTH_DB_LOG_HEAD;
+    for (uint64_t number = 1; pread(fd, frame, bytes, at) == (ssize_t)bytes; number++, at += (off_t)bytes) {
+        const bool current = memcmp(frame + 8, head + 16, 8) == 0;
+        if (gap == 0) {
+            add(sum, frame, 8, big);
+            add(sum, frame + HEARTH_DB_LOG_FRAME, bytes - HEARTH_DB_LOG_FRAME, big);
+            gap = current && is_sum(sum, frame + 16) ? 0 : number;
+        }
+        ends += gap != 0 && current && hearth_db_big32(frame + 4) != 0;
+    }
+    return ends > 1 ? gap : 0;
+}
+
+/* Another process may write meanwhile: what is at fault is so twice, in the same log. */
+static bool has_gap(int fd) {
+    uint8_t head[HEARTH_DB_LOG_HEAD], again[HEARTH_DB_LOG_HEAD];
+    uint8_t *frame = malloc(HEARTH_DB_LOG_FRAME + HEARTH_DB_PAGE_MAX);
+    uint64_t gap[2] = {0, 0};
+    bool same = frame != NULL;
+    for (int i = 0; i < 2 && same; i++) {
+        same = pread(fd, head, sizeof head, 0) == (ssize_t)sizeof head && hearth_db_log_head_is_good(head);
+        gap[i] = same ? find_gap(fd, head, frame) : 0;
+        same =
+            same && pread(fd, again, sizeof again, 0) == (ssize_t)sizeof again && memcmp(head, again, sizeof head) == 0;
+    }
+    free(frame);
+    return same && gap[0] != 0 && gap[0] == gap[1];
+}
+
+/* A head that does not verify hides all of the frames. One that is being written is whole a moment later. */
+static bool has_lost_its_head(int fd) {
+    static const uint8_t zeros[HEARTH_DB_LOG_HEAD];
+    uint8_t head[2][HEARTH_DB_LOG_HEAD], frame[HEARTH_DB_LOG_FRAME];
+    for (int i = 0; i < 2; i++) {
+        if (pread(fd, head[i], sizeof head[i], 0) != (ssize_t)sizeof head[i] ||
+            memcmp(head[i], zeros, sizeof zeros) == 0 || hearth_db_log_head_is_good(head[i])) {
+            return false;
+        }
+        (void)usleep(10000);
+    }
+    return memcmp(head[0], head[1], sizeof head[0]) == 0 &&
+           pread(fd, frame, sizeof frame, HEARTH_DB_LOG_HEAD) == (ssize_t)sizeof frame;
+}
+
+bool hearth_db_log_is_damaged(const char *path) {
+    const int fd = hearth_db_open_beside(path, "-wal");
+    const bool damaged = fd >= 0 && (has_lost_its_head(fd) || has_gap(fd));
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return damaged;
 }

@@ -5,7 +5,7 @@
 #include "session/db_scan.h"
 
 #include "base/buf.h"
-#include "session/db_log.h"
+#include "session/db_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,8 +15,6 @@
 #include <unistd.h>
 
 enum {
-    PAGE_MIN = 512,
-    PAGE_MAX = 65536,
     PAGE_USUAL = 4096,
     RESERVED_USUAL = 8,
     TABLE_LEAF = 13,
@@ -29,7 +27,7 @@ struct scan {
     uint32_t page_bytes, usable;
     uint32_t pages;
     off_t *in_log; /* of each page, by number less one; 0: it is in the file */
-    uint8_t page[PAGE_MAX], overflow[PAGE_MAX];
+    uint8_t page[HEARTH_DB_PAGE_MAX], overflow[HEARTH_DB_PAGE_MAX];
     struct hearth_buf cell;
 };
 
@@ -142,8 +140,8 @@ static int open_scan(struct scan *scan, const char *path, struct hearth_errmsg *
     scan->page_bytes = PAGE_USUAL;
     uint32_t reserved = RESERVED_USUAL;
     if (pread(scan->fd, head, sizeof head, 0) == (ssize_t)sizeof head && memcmp(head, "SQLite format 3", 16) == 0) {
-        const uint32_t bytes = big16(head + 16) == 1 ? PAGE_MAX : big16(head + 16);
-        const bool sane = bytes >= PAGE_MIN && (bytes & (bytes - 1)) == 0 && head[20] <= 32;
+        const uint32_t bytes = big16(head + 16) == 1 ? HEARTH_DB_PAGE_MAX : big16(head + 16);
+        const bool sane = bytes >= HEARTH_DB_PAGE_MIN && (bytes & (bytes - 1)) == 0 && head[20] <= 32;
         scan->page_bytes = sane ? bytes : scan->page_bytes;
         reserved = sane ? head[20] : reserved;
     }

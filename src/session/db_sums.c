@@ -3,8 +3,8 @@
  *     page = SQLite's bytes | sum (8)        the space is what SQLite calls reserved bytes (byte 20 of the header)
  *     sum  = XXH3 of the page's number and SQLite's bytes; never zero
  *
- * SQLite believes what a page says: a flipped bit in a key makes a row that nobody finds, two swapped pages make other
- * rows. Here such a page is a failed read (SQLITE_IOERR_DATA), so that a look-up is the truth or an error.
+ * SQLite believes what a page says: a flipped bit in a key makes a row that is never found, two swapped pages make
+ * other rows. Here such a page is a failed read (SQLITE_IOERR_DATA), so that a look-up is the truth or an error.
  *
  * Sums are made when a page goes into the file and looked at when one comes out of it. The log has sums of its own.
  * What SQLite gets has zeros in their place, so the log has zeros there, too: when another program carries the log into
@@ -13,9 +13,9 @@
  *
  * A file without the reserved bytes has no sums; nor has one of another page size. */
 #include "session/db_sums.h"
-#include "session/db.h"
 
 #include "base/digest.h"
+#include "session/db_file.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -99,80 +99,47 @@ static int write_at(sqlite3_file *file, const void *bytes, int len, sqlite3_int6
 
 /* ---- all that only passes through ---- */
 
-static int close_file(sqlite3_file *file) {
-    return real(file)->pMethods->xClose(real(file));
-}
+#define FORWARD(method, params, ...)                      \
+    static int forward_##method params {                  \
+        return real(file)->pMethods->method(__VA_ARGS__); \
+    }
+FORWARD(xClose, (sqlite3_file * file), real(file))
+FORWARD(xTruncate, (sqlite3_file * file, sqlite3_int64 len), real(file), len)
+FORWARD(xSync, (sqlite3_file * file, int flags), real(file), flags)
+FORWARD(xFileSize, (sqlite3_file * file, sqlite3_int64 *len), real(file), len)
+FORWARD(xLock, (sqlite3_file * file, int level), real(file), level)
+FORWARD(xUnlock, (sqlite3_file * file, int level), real(file), level)
+FORWARD(xCheckReservedLock, (sqlite3_file * file, int *out), real(file), out)
+FORWARD(xFileControl, (sqlite3_file * file, int what, void *argument), real(file), what, argument)
+FORWARD(xSectorSize, (sqlite3_file * file), real(file))
+FORWARD(xDeviceCharacteristics, (sqlite3_file * file), real(file))
+FORWARD(xShmMap, (sqlite3_file * file, int region, int size, int extend, void volatile **out), real(file), region, size,
+        extend, out)
+FORWARD(xShmLock, (sqlite3_file * file, int offset, int n, int flags), real(file), offset, n, flags)
+FORWARD(xShmUnmap, (sqlite3_file * file, int remove), real(file), remove)
 
-static int truncate_file(sqlite3_file *file, sqlite3_int64 len) {
-    return real(file)->pMethods->xTruncate(real(file), len);
-}
-
-static int sync_file(sqlite3_file *file, int flags) {
-    return real(file)->pMethods->xSync(real(file), flags);
-}
-
-static int file_size(sqlite3_file *file, sqlite3_int64 *len) {
-    return real(file)->pMethods->xFileSize(real(file), len);
-}
-
-static int lock(sqlite3_file *file, int level) {
-    return real(file)->pMethods->xLock(real(file), level);
-}
-
-static int unlock(sqlite3_file *file, int level) {
-    return real(file)->pMethods->xUnlock(real(file), level);
-}
-
-static int is_reserved(sqlite3_file *file, int *out) {
-    return real(file)->pMethods->xCheckReservedLock(real(file), out);
-}
-
-static int control(sqlite3_file *file, int what, void *argument) {
-    return real(file)->pMethods->xFileControl(real(file), what, argument);
-}
-
-static int sector_size(sqlite3_file *file) {
-    return real(file)->pMethods->xSectorSize(real(file));
-}
-
-static int device(sqlite3_file *file) {
-    return real(file)->pMethods->xDeviceCharacteristics(real(file));
-}
-
-static int shm_map(sqlite3_file *file, int region, int size, int extend, void volatile **out) {
-    return real(file)->pMethods->xShmMap(real(file), region, size, extend, out);
-}
-
-static int shm_lock(sqlite3_file *file, int offset, int n, int flags) {
-    return real(file)->pMethods->xShmLock(real(file), offset, n, flags);
-}
-
-static void shm_barrier(sqlite3_file *file) {
+static void forward_xShmBarrier(sqlite3_file *file) {
     real(file)->pMethods->xShmBarrier(real(file));
-}
-
-static int shm_unmap(sqlite3_file *file, int remove) {
-    return real(file)->pMethods->xShmUnmap(real(file), remove);
 }
 
 /* Version 2: without mapped reads, which would go past the sums. */
 static const sqlite3_io_methods methods = {.iVersion = 2,
-                                           .xClose = close_file,
                                            .xRead = read_at,
                                            .xWrite = write_at,
-                                           .xTruncate = truncate_file,
-                                           .xSync = sync_file,
-                                           .xFileSize = file_size,
-                                           .xLock = lock,
-                                           .xUnlock = unlock,
-                                           .xCheckReservedLock = is_reserved,
-                                           .xFileControl = control,
-                                           .xSectorSize = sector_size,
-                                           .xDeviceCharacteristics = device,
-                                           .xShmMap = shm_map,
-                                           .xShmLock = shm_lock,
-                                           .xShmBarrier = shm_barrier,
-                                           .xShmUnmap = shm_unmap};
+                                           .xClose = forward_xClose,
+                                           .xTruncate = forward_xTruncate,
+                                           .xSync = forward_xSync,
+                                           .xFileSize = forward_xFileSize,
+                                           .xLock = forward_xLock,
+                                           .xUnlock = forward_xUnlock,
+                                           .xCheckReservedLock = forward_xCheckReservedLock,
+                                           .xFileControl = forward_xFileControl,
+                                           .xSectorSize = forward_xSectorSize,
+                                           .xDeviceCharacteristics = forward_xDeviceCharacteristics,
+                                           .xShmMap = forward_xShmMap,
+                                           .xShmLock = forward_xShmLock,
+                                           .xShmBarrier = forward_xShmBarrier,
+                                           .xShmUnmap = forward_xShmUnmap};
 
 static int open_file(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int flags, int *out_flags) {
     (void)vfs;

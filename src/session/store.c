@@ -14,7 +14,7 @@
  *
  * Deleting: secure_delete overwrites rows, and after the transaction the log, which holds them still, is emptied into
  * the database. Where another process reads at that moment this is tried again with the next deletion or sweep. */
-#include "session/db_log.h"
+#include "session/db_file.h"
 #include "session/store_internal.h"
 
 #include "base/assert.h"
@@ -61,37 +61,33 @@ static const char *path_of(const struct hearth_session_store *store) {
     return store->path != NULL ? store->path : ":memory:";
 }
 
-static void close_conn(struct store_conn *conn) {
-    hearth_db_close(&hearth_session_db_kind, &conn->handle, conn->statements);
-}
-
-int hearth_session_get_meta(struct store_conn *conn, const char *key, struct hearth_buf *value) {
+int hearth_session_get_meta(struct hearth_db *db, const char *key, struct hearth_buf *value) {
     const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
-    int found = hearth_db_query(conn, META_GET, "b", &name);
+    int found = hearth_db_query(db, META_GET, "b", &name);
     value->len = 0;
     if (found > 0) {
-        sqlite3_stmt *statement = conn->statements[META_GET];
+        sqlite3_stmt *statement = db->statements[META_GET];
         const void *bytes = sqlite3_column_blob(statement, 0);
         bool ok = hearth_buf_append(value, bytes, (size_t)sqlite3_column_bytes(statement, 0));
-        hearth_db_reset(conn, META_GET);
+        hearth_db_reset(db, META_GET);
         found = ok ? 1 : HEARTH_ERR_NOMEM;
     }
     return found;
 }
 
-int hearth_session_put_meta(struct store_conn *conn, const char *key, const struct hearth_buf *value) {
+int hearth_session_put_meta(struct hearth_db *db, const char *key, const struct hearth_buf *value) {
     const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
-    return hearth_db_run(conn, META_PUT, "bb", &name, value);
+    return hearth_db_run(db, META_PUT, "bb", &name, value);
 }
 
 /* The key that the database was begun with is ours? A new database is given it. */
-static int meet_key(struct store_conn *conn, struct hearth_errmsg *msg) {
-    struct hearth_digest mark = conn->seal != NULL ? hearth_seal_mark(conn->seal) : (struct hearth_digest){0, 0};
+static int check_key(struct hearth_db *db, struct hearth_errmsg *msg) {
+    struct hearth_digest mark = db->seal != NULL ? hearth_seal_mark(db->seal) : (struct hearth_digest){0, 0};
     struct hearth_buf there = {0}, ours = {0};
     int err =
-        hearth_buf_append(&ours, &mark, sizeof mark) ? hearth_session_get_meta(conn, "key", &there) : HEARTH_ERR_NOMEM;
+        hearth_buf_append(&ours, &mark, sizeof mark) ? hearth_session_get_meta(db, "key", &there) : HEARTH_ERR_NOMEM;
     if (err == 0) {
-        err = hearth_session_put_meta(conn, "key", &ours);
+        err = hearth_session_put_meta(db, "key", &ours);
     } else if (err > 0) {
         struct hearth_digest other = {0, 0};
         memcpy(&other, there.data, there.len < sizeof other ? there.len : sizeof other);
@@ -108,12 +104,12 @@ static int meet_key(struct store_conn *conn, struct hearth_errmsg *msg) {
     return err;
 }
 
-static int meet_secret(struct hearth_session_store *store, struct store_conn *conn) {
+static int load_secret(struct hearth_session_store *store, struct hearth_db *db) {
     const struct store_about about = {.kind = STORE_META};
     struct hearth_buf blob = {0}, secret = {0};
-    int err = hearth_session_get_meta(conn, "secret", &blob);
+    int err = hearth_session_get_meta(db, "secret", &blob);
     const int unpacked =
-        err > 0 ? hearth_session_unpack(conn, &about, blob.data, blob.len, &secret, NULL) : HEARTH_ERR_STATE;
+        err > 0 ? hearth_session_unpack(db, &about, blob.data, blob.len, &secret, NULL) : HEARTH_ERR_STATE;
     const bool good = unpacked == HEARTH_OK && secret.len == sizeof store->secret;
     err = unpacked == HEARTH_ERR_NOMEM ? HEARTH_ERR_NOMEM : err;
     if (err > 0 && !good) {
@@ -124,8 +120,8 @@ static int meet_secret(struct hearth_session_store *store, struct store_conn *co
         secret.len = 0;
         err = random_bytes(bytes, sizeof bytes);
         err = err == HEARTH_OK && !hearth_buf_append(&secret, bytes, sizeof bytes) ? HEARTH_ERR_NOMEM : err;
-        err = err == HEARTH_OK ? hearth_session_pack(conn, &about, &secret, NULL, &blob) : err;
-        err = err == HEARTH_OK ? hearth_session_put_meta(conn, "secret", &blob) : err;
+        err = err == HEARTH_OK ? hearth_session_pack(db, &about, &secret, NULL, &blob) : err;
+        err = err == HEARTH_OK ? hearth_session_put_meta(db, "secret", &blob) : err;
     }
     if (err >= 0) {
         pthread_mutex_lock(&store->mutex);
@@ -138,80 +134,78 @@ static int meet_secret(struct hearth_session_store *store, struct store_conn *co
 }
 
 /* Whether what opening needs to write was written before. */
-static int is_met(struct store_conn *conn, bool *met) {
+static int is_prepared(struct hearth_db *db, bool *prepared) {
     struct hearth_buf value = {0};
-    int found = hearth_session_get_meta(conn, "secret", &value);
+    int found = hearth_session_get_meta(db, "secret", &value);
     hearth_buf_finish(&value);
-    *met = found > 0;
+    *prepared = found > 0;
     return found < 0 ? found : HEARTH_OK;
 }
 
-static int meet(struct hearth_session_store *store, struct store_conn *conn, struct hearth_errmsg *why) {
-    bool met;
-    int err = is_met(conn, &met);
-    if (err == HEARTH_OK && met) {
-        err = meet_key(conn, why);
-        return err == HEARTH_OK ? meet_secret(store, conn) : err;
+static int prepare(struct hearth_session_store *store, struct hearth_db *db, struct hearth_errmsg *reason) {
+    bool prepared;
+    int err = is_prepared(db, &prepared);
+    if (err == HEARTH_OK && prepared) {
+        err = check_key(db, reason);
+        return err == HEARTH_OK ? load_secret(store, db) : err;
     }
-    int code = err == HEARTH_OK ? sqlite3_exec(conn->handle, "BEGIN IMMEDIATE", NULL, NULL, NULL) : conn->code;
-    if (code != SQLITE_OK) {
-        return hearth_db_fail(conn, code);
+    err = err == HEARTH_OK ? hearth_db_exec(db, "BEGIN IMMEDIATE") : err;
+    if (err != HEARTH_OK) {
+        return err;
     }
-    err = meet_key(conn, why);
-    err = err == HEARTH_OK ? meet_secret(store, conn) : err;
-    code = hearth_db_end(conn->handle, err == HEARTH_OK ? SQLITE_OK : SQLITE_ABORT);
-    return err == HEARTH_OK && code != SQLITE_OK ? hearth_db_fail(conn, code) : err;
+    err = check_key(db, reason);
+    return hearth_db_end(db, err == HEARTH_OK ? load_secret(store, db) : err);
 }
 
-static int open_once(struct hearth_session_store *store, struct store_conn *conn, struct hearth_errmsg *why) {
-    conn->code = hearth_db_open(&hearth_session_db_kind, path_of(store), BUSY_MS, &conn->handle, conn->statements, why);
-    if (conn->code == HEARTH_DB_ALIEN || conn->code == HEARTH_DB_NEWER) {
+static int open_once(struct hearth_session_store *store, struct hearth_db *db, struct hearth_errmsg *reason) {
+    const int code = hearth_db_open(db, reason);
+    if (code == HEARTH_DB_ALIEN || code == HEARTH_DB_NEWER) {
         return HEARTH_ERR_INVALID;
     }
-    int err = conn->code == SQLITE_OK ? meet(store, conn, why) : hearth_db_fail(conn, conn->code);
-    err = err == HEARTH_OK ? hearth_session_load_age(store, conn) : err;
+    int err = code == SQLITE_OK ? prepare(store, db, reason) : hearth_db_fail(db, code);
+    err = err == HEARTH_OK ? hearth_session_load_age(store, db) : err;
     if (err != HEARTH_OK) {
-        if (err != HEARTH_ERR_STATE && conn->handle != NULL) {
-            (void)hearth_fail(why, err, "%s", hearth_db_text(conn->code));
+        if (err != HEARTH_ERR_STATE && db->handle != NULL) {
+            (void)hearth_fail(reason, err, "%s", hearth_db_text(db->code));
         }
-        close_conn(conn);
+        hearth_db_close(db);
     }
     return err;
 }
 
 /* Opens what is not open, or not any more what the path names. With its mutex. */
-static int open_conn(struct hearth_session_store *store, struct store_conn *conn, struct hearth_errmsg *msg) {
-    struct hearth_errmsg why = {.text = ""};
-    conn->code = SQLITE_OK;
-    if (conn->handle != NULL && store->path != NULL && hearth_db_has_moved(conn->handle)) {
-        close_conn(conn);
+static int open_conn(struct hearth_session_store *store, struct hearth_db *db, struct hearth_errmsg *msg) {
+    struct hearth_errmsg reason = {.text = ""};
+    db->code = SQLITE_OK;
+    if (db->handle != NULL && store->path != NULL && hearth_db_has_moved(db)) {
+        hearth_db_close(db);
     }
-    if (conn->handle != NULL) {
+    if (db->handle != NULL) {
         return HEARTH_OK;
     }
-    const int err = open_once(store, conn, &why);
-    if (err != HEARTH_OK && hearth_db_is_damage(&hearth_session_db_kind, conn->code)) {
+    const int err = open_once(store, db, &reason);
+    if (err != HEARTH_OK && hearth_db_is_damage(&hearth_session_db_kind, db->code)) {
         return hearth_fail(msg, HEARTH_ERR_STATE,
                            "%s is damaged (%s); it stays as it is: hearth sessions recover saves "
                            "what can be read",
-                           path_of(store), why.text);
+                           path_of(store), reason.text);
     }
-    if (err != HEARTH_OK && conn->code == HEARTH_DB_ALIEN &&
+    if (err != HEARTH_OK && db->code == HEARTH_DB_ALIEN &&
         hearth_db_probe(&hearth_session_db_kind, path_of(store)) == HEARTH_DB_FILE_OURS) {
         return hearth_fail(msg, err,
                            "%s is hearth's, but the log beside it (its name and -wal) is another database's: "
                            "move that away, and the file with -shm",
                            path_of(store));
     }
-    return err == HEARTH_OK                ? err
-           : conn->code == HEARTH_DB_ALIEN ? hearth_fail(msg, err, "%s is no database of hearth's", path_of(store))
-                                           : hearth_fail(msg, err, "%s: %s", path_of(store), why.text);
+    return err == HEARTH_OK              ? err
+           : db->code == HEARTH_DB_ALIEN ? hearth_fail(msg, err, "%s is no database of hearth's", path_of(store))
+                                         : hearth_fail(msg, err, "%s: %s", path_of(store), reason.text);
 }
 
 /* ---- transactions ---- */
 
 /* After an operation failed with this code of SQLite's: tells, where it is not only this operation's trouble. */
-static int meet_trouble(struct hearth_session_store *store, int err, int code) {
+static int report_failure(struct hearth_session_store *store, int err, int code) {
     if (store->path == NULL || err == HEARTH_OK) {
         return err;
     }
@@ -229,35 +223,35 @@ static int meet_trouble(struct hearth_session_store *store, int err, int code) {
 
 /* Rolls back a transaction that an operation left open, because memory was refused to its own ROLLBACK. Where that
  * fails again a file's connection is closed; in memory the rows would be lost with it, and false is returned. */
-static bool end_left_open(struct hearth_session_store *store, struct store_conn *conn) {
-    if (conn->handle == NULL || sqlite3_get_autocommit(conn->handle) != 0 ||
-        sqlite3_exec(conn->handle, "ROLLBACK", NULL, NULL, NULL) == SQLITE_OK ||
-        sqlite3_get_autocommit(conn->handle) != 0) {
+static bool end_left_open(struct hearth_session_store *store, struct hearth_db *db) {
+    if (db->handle == NULL || sqlite3_get_autocommit(db->handle) != 0 ||
+        sqlite3_exec(db->handle, "ROLLBACK", NULL, NULL, NULL) == SQLITE_OK ||
+        sqlite3_get_autocommit(db->handle) != 0) {
         return true;
     }
     if (store->path != NULL) {
-        close_conn(conn);
+        hearth_db_close(db);
     }
     return store->path != NULL;
 }
 
-static int begin(struct hearth_session_store *store, struct store_conn *conn, const char *sql,
-                 struct hearth_errmsg *msg) {
-    pthread_mutex_lock(&conn->mutex);
-    const bool ended = end_left_open(store, conn);
-    int err = open_conn(store, conn, msg);
-    int code = err != HEARTH_OK ? SQLITE_OK : ended ? sqlite3_exec(conn->handle, sql, NULL, NULL, NULL) : SQLITE_NOMEM;
-    if (code != SQLITE_OK) {
-        err = hearth_db_fail(conn, code);
-        (void)hearth_fail(msg, err, "%s: %s", path_of(store), hearth_db_text(code));
+static int begin(struct hearth_session_store *store, struct hearth_db *db, const char *sql, struct hearth_errmsg *msg) {
+    pthread_mutex_lock(&db->mutex);
+    const bool ended = end_left_open(store, db);
+    int err = open_conn(store, db, msg);
+    if (err == HEARTH_OK) {
+        err = ended ? hearth_db_exec(db, sql) : hearth_db_fail(db, SQLITE_NOMEM);
+        if (err != HEARTH_OK) {
+            (void)hearth_fail(msg, err, "%s: %s", path_of(store), hearth_db_text(db->code));
+        }
     }
     if (err != HEARTH_OK) {
-        code = conn->code;
-        pthread_mutex_unlock(&conn->mutex);
-        return meet_trouble(store, err, code);
+        const int code = db->code;
+        pthread_mutex_unlock(&db->mutex);
+        return report_failure(store, err, code);
     }
-    conn->now_us = hearth_session_wall_us(store);
-    conn->age_us = hearth_session_age(store);
+    db->now_us = hearth_session_wall_us(store);
+    db->age_us = hearth_session_age(store);
     return HEARTH_OK;
 }
 
@@ -268,11 +262,11 @@ static void give_back(struct hearth_session_store *store) {
     if (store->path == NULL) {
         return;
     }
-    pthread_mutex_lock(&store->own_reader.mutex); /* it would be waited for */
+    pthread_mutex_lock(&store->file_reader.mutex); /* it would be waited for */
     (void)sqlite3_busy_timeout(handle, TRUNCATE_BUSY_MS);
     store->truncate_due = sqlite3_wal_checkpoint_v2(handle, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) != SQLITE_OK;
     (void)sqlite3_busy_timeout(handle, BUSY_MS);
-    pthread_mutex_unlock(&store->own_reader.mutex);
+    pthread_mutex_unlock(&store->file_reader.mutex);
 }
 
 int hearth_session_begin_write(struct hearth_session_store *store, struct hearth_errmsg *msg) {
@@ -284,23 +278,20 @@ int hearth_session_begin_write(struct hearth_session_store *store, struct hearth
 }
 
 int hearth_session_end_write(struct hearth_session_store *store, int err, bool deleted, struct hearth_errmsg *msg) {
-    struct store_conn *conn = &store->writer;
-    int code = hearth_db_end(conn->handle, err == HEARTH_OK ? SQLITE_OK : SQLITE_ABORT);
-    if (err == HEARTH_OK && code != SQLITE_OK) {
-        err = hearth_db_fail(conn, code);
-    }
+    struct hearth_db *db = &store->writer;
+    err = hearth_db_end(db, err);
     if (err == HEARTH_OK && deleted) {
         give_back(store);
     }
-    code = conn->code;
-    const bool wrote = err != HEARTH_OK || sqlite3_total_changes(conn->handle) != store->changes;
-    (void)end_left_open(store, conn);
-    pthread_mutex_unlock(&conn->mutex);
+    const int code = db->code;
+    const bool wrote = err != HEARTH_OK || sqlite3_total_changes(db->handle) != store->changes;
+    (void)end_left_open(store, db);
+    pthread_mutex_unlock(&db->mutex);
     if (wrote) {
         hearth_session_report_write(store, err, code);
     }
     if (err == HEARTH_ERR_IO || err == HEARTH_ERR_NOMEM) {
-        err = meet_trouble(store, err, code);
+        err = report_failure(store, err, code);
         (void)hearth_fail(msg, err, "%s: %s", path_of(store),
                           code != SQLITE_OK ? hearth_db_text(code) : hearth_err_text(err));
     }
@@ -312,12 +303,12 @@ int hearth_session_begin_read(struct hearth_session_store *store) {
 }
 
 int hearth_session_end_read(struct hearth_session_store *store, int err) {
-    struct store_conn *conn = store->reader;
-    (void)hearth_db_end(conn->handle, SQLITE_ABORT); /* nothing was written */
-    int code = conn->code;
-    (void)end_left_open(store, conn);
-    pthread_mutex_unlock(&conn->mutex);
-    return err == HEARTH_ERR_IO ? meet_trouble(store, err, code) : err;
+    struct hearth_db *db = store->reader;
+    (void)hearth_db_end(db, HEARTH_ERR_CANCELLED); /* nothing was written */
+    int code = db->code;
+    (void)end_left_open(store, db);
+    pthread_mutex_unlock(&db->mutex);
+    return err == HEARTH_ERR_IO ? report_failure(store, err, code) : err;
 }
 
 /* ---- touches ---- */
@@ -347,31 +338,15 @@ int hearth_session_flush_touches(struct hearth_session_store *store) {
     store->touch_count = 0;
     pthread_mutex_unlock(&store->mutex);
     int err = HEARTH_OK;
-    struct store_conn *conn = &store->writer;
+    struct hearth_db *db = &store->writer;
     for (size_t i = 0; i < count && err == HEARTH_OK; i++) {
-        err = touches[i].session
-                  ? hearth_db_run(conn, TOUCH_SESSION, "dii", &touches[i].key, conn->now_us, conn->age_us)
-                  : hearth_db_run(conn, TOUCH_TURN, "di", &touches[i].key, conn->age_us);
+        err = touches[i].session ? hearth_db_run(db, TOUCH_SESSION, "dii", &touches[i].key, db->now_us, db->age_us)
+                                 : hearth_db_run(db, TOUCH_TURN, "di", &touches[i].key, db->age_us);
     }
     return err;
 }
 
 /* ---- life ---- */
-
-static bool init_conn(struct store_conn *conn, const struct hearth_seal *seal) {
-    pthread_mutex_init(&conn->mutex, NULL);
-    conn->seal = seal;
-    conn->pack = ZSTD_createCCtx();
-    conn->unpack = ZSTD_createDCtx();
-    return conn->pack != NULL && conn->unpack != NULL;
-}
-
-static void finish_conn(struct store_conn *conn) {
-    close_conn(conn);
-    ZSTD_freeCCtx(conn->pack);
-    ZSTD_freeDCtx(conn->unpack);
-    pthread_mutex_destroy(&conn->mutex);
-}
 
 static int make_directory(const char *path) {
     char *copy = strdup(path), *slash = copy != NULL ? strrchr(copy, '/') : NULL;
@@ -396,7 +371,7 @@ static bool is_lock_file(int fd) {
 
 /* Holds a byte of the lock file, as a sign of life that ends with the process whatever ends it.
  * Errors: INVALID (the file is another program's), NOMEM, IO with errno. */
-static int show_life(struct hearth_session_store *store) {
+static int hold_lock_byte(struct hearth_session_store *store) {
     struct hearth_buf name = {0};
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
     if (!hearth_buf_printf(&name, "%s.lock", store->path)) {
@@ -434,16 +409,16 @@ static bool was_emptied(const struct hearth_session_store *store) {
 
 /* Whether the file may be used, and with what we show beside it that we do. */
 static int prepare_file(struct hearth_session_store *store, struct hearth_errmsg *msg) {
-    struct hearth_errmsg why = {.text = ""};
+    struct hearth_errmsg reason = {.text = ""};
     if (make_directory(store->path) != HEARTH_OK) {
         return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", store->path, strerror(errno));
     }
-    const int code = hearth_db_check_file(&hearth_session_db_kind, store->path, &why);
+    const int code = hearth_db_check_file(&hearth_session_db_kind, store->path, &reason);
     if (code == HEARTH_DB_ALIEN) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "%s is no database of hearth's", store->path);
     }
     if (code != SQLITE_OK) {
-        return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", store->path, why.text);
+        return hearth_fail(msg, HEARTH_ERR_IO, "%s: %s", store->path, reason.text);
     }
     if (hearth_db_log_is_damaged(store->path)) {
         return hearth_fail(msg, HEARTH_ERR_STATE,
@@ -451,7 +426,7 @@ static int prepare_file(struct hearth_session_store *store, struct hearth_errmsg
                            "recover saves what can be read",
                            store->path);
     }
-    const int err = show_life(store);
+    const int err = hold_lock_byte(store);
     if (err == HEARTH_ERR_INVALID) {
         return hearth_fail(msg, err,
                            "%s.lock, which would be written, is no file of hearth's: move it away, or give "
@@ -487,7 +462,6 @@ int hearth_session_store_create(const struct hearth_session_store_params *params
     if (store == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
     }
-    store->seal = params->seal;
     store->ttl_us = params->ttl_us;
     store->grace_us = params->grace_us;
     store->clock = params->clock;
@@ -495,10 +469,11 @@ int hearth_session_store_create(const struct hearth_session_store_params *params
     store->is_fallback = params->is_fallback;
     store->lock_fd = -1;
     store->path = params->path != NULL ? strdup(params->path) : NULL;
-    store->reader = store->path != NULL ? &store->own_reader : &store->writer;
+    store->reader = store->path != NULL ? &store->file_reader : &store->writer;
     pthread_mutex_init(&store->mutex, NULL);
-    bool ok = init_conn(&store->writer, store->seal);
-    ok = init_conn(&store->own_reader, store->seal) && ok && (params->path == NULL || store->path != NULL);
+    hearth_db_init(&store->writer, &hearth_session_db_kind, store->path, BUSY_MS, params->seal);
+    hearth_db_init(&store->file_reader, &hearth_session_db_kind, store->path, BUSY_MS, params->seal);
+    const bool ok = params->path == NULL || store->path != NULL;
     int err = ok ? open_store(store, msg) : hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
     if (err != HEARTH_OK) {
         hearth_session_store_destroy(store);
@@ -519,8 +494,8 @@ void hearth_session_store_destroy(struct hearth_session_store *store) {
         (void)hearth_session_end_write(store, err == HEARTH_OK ? hearth_session_write_age(store, true) : err, false,
                                        NULL);
     }
-    finish_conn(&store->own_reader);
-    finish_conn(&store->writer); /* the last one empties the log */
+    hearth_db_finish(&store->file_reader);
+    hearth_db_finish(&store->writer); /* the last one empties the log */
     if (store->lock_fd >= 0) {
         close(store->lock_fd);
     }
@@ -537,17 +512,17 @@ bool hearth_session_store_is_fallback(const struct hearth_session_store *store) 
 }
 
 int hearth_session_store_backup(struct hearth_session_store *store, const char *path, struct hearth_errmsg *msg) {
-    struct store_conn *conn = &store->own_reader;
+    struct hearth_db *db = &store->file_reader;
     if (store->path == NULL) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "it is in memory");
     }
-    pthread_mutex_lock(&conn->mutex);
-    int err = open_conn(store, conn, msg);
+    pthread_mutex_lock(&db->mutex);
+    int err = open_conn(store, db, msg);
     if (err == HEARTH_OK) {
-        conn->code = hearth_db_copy(conn->handle, path, false, msg);
-        err = conn->code == SQLITE_OK ? HEARTH_OK : hearth_db_fail(conn, conn->code);
+        db->code = hearth_db_copy(db->handle, path, false, msg);
+        err = db->code == SQLITE_OK ? HEARTH_OK : hearth_db_fail(db, db->code);
     }
-    pthread_mutex_unlock(&conn->mutex);
+    pthread_mutex_unlock(&db->mutex);
     return err;
 }
 

@@ -10,6 +10,7 @@
 #include "session/store_internal.h"
 
 #include <string.h>
+#include <zstd.h>
 
 #define MAGIC_BYTES 4
 #define PLAIN_MAX ((uint64_t)1 << 30)
@@ -88,21 +89,22 @@ static bool get_number(const uint8_t **at, const uint8_t *end, uint64_t *number)
 /* ---- parts ---- */
 
 /* Appends bytes as small as they get; *format says how. */
-static bool put_part(struct store_conn *conn, const void *bytes, size_t len, bool text, uint8_t *format,
+static bool put_part(struct hearth_db *db, const void *bytes, size_t len, bool text, uint8_t *format,
                      struct hearth_buf *out) {
     enum { SMALL = 16 * 1024, LEVEL_SMALL = 15, LEVEL = 4 };
     *format = PLAIN;
     if (len == 0) {
         return true;
     }
-    if (!hearth_buf_reserve(out, len + MAGIC_BYTES + 64)) {
+    db->pack = db->pack != NULL ? db->pack : ZSTD_createCCtx();
+    if (db->pack == NULL || !hearth_buf_reserve(out, len + MAGIC_BYTES + 64)) {
         return false;
     }
     int level = len <= SMALL ? LEVEL_SMALL : LEVEL;
     uint8_t *to = out->data + out->len;
-    size_t n = text ? ZSTD_compress_usingDict(conn->pack, to, len + MAGIC_BYTES, bytes, len, dictionary_1,
+    size_t n = text ? ZSTD_compress_usingDict(db->pack, to, len + MAGIC_BYTES, bytes, len, dictionary_1,
                                               sizeof dictionary_1 - 1, level)
-                    : ZSTD_compressCCtx(conn->pack, to, len + MAGIC_BYTES, bytes, len, level);
+                    : ZSTD_compressCCtx(db->pack, to, len + MAGIC_BYTES, bytes, len, level);
     if (ZSTD_isError(n) || n >= len + MAGIC_BYTES) {
         return hearth_buf_append(out, bytes, len);
     }
@@ -113,12 +115,13 @@ static bool put_part(struct store_conn *conn, const void *bytes, size_t len, boo
 }
 
 /* The plain bytes of a part, `plain` of them or, for tokens, at most so many. */
-static int get_part(struct store_conn *conn, uint8_t format, const uint8_t *bytes, size_t len, size_t plain,
+static int get_part(struct hearth_db *db, uint8_t format, const uint8_t *bytes, size_t len, size_t plain,
                     struct hearth_buf *out) {
     static const uint8_t magic[MAGIC_BYTES] = {0x28, 0xB5, 0x2F, 0xFD};
     struct hearth_buf frame = {0};
     out->len = 0;
-    if (!hearth_buf_reserve(out, plain + 1)) {
+    db->unpack = db->unpack != NULL ? db->unpack : ZSTD_createDCtx();
+    if (db->unpack == NULL || !hearth_buf_reserve(out, plain + 1)) {
         return HEARTH_ERR_NOMEM;
     }
     if (format == PLAIN) {
@@ -132,7 +135,7 @@ static int get_part(struct store_conn *conn, uint8_t format, const uint8_t *byte
             return HEARTH_ERR_NOMEM;
         }
         size_t n = format == DICT1 || format == FRAME
-                       ? ZSTD_decompress_usingDict(conn->unpack, out->data, plain, frame.data, frame.len, dictionary_1,
+                       ? ZSTD_decompress_usingDict(db->unpack, out->data, plain, frame.data, frame.len, dictionary_1,
                                                    format == DICT1 ? sizeof dictionary_1 - 1 : 0)
                        : (size_t)-1;
         hearth_buf_finish(&frame);
@@ -145,7 +148,7 @@ static int get_part(struct store_conn *conn, uint8_t format, const uint8_t *byte
     return HEARTH_OK;
 }
 
-static bool pack_parts(struct store_conn *conn, const struct hearth_buf *body, const struct hearth_tokens *tokens,
+static bool pack_parts(struct hearth_db *db, const struct hearth_buf *body, const struct hearth_tokens *tokens,
                        struct hearth_buf *out) {
     struct hearth_buf numbers = {0}, packed_body = {0}, packed_tokens = {0};
     uint8_t formats[2];
@@ -153,9 +156,9 @@ static bool pack_parts(struct store_conn *conn, const struct hearth_buf *body, c
     for (size_t i = 0; ok && tokens != NULL && i < tokens->n; i++) {
         ok = put_number(&numbers, (uint32_t)tokens->v[i]);
     }
-    ok = ok && put_part(conn, body != NULL ? body->data : NULL, body != NULL ? body->len : 0, true, &formats[0],
-                        &packed_body);
-    ok = ok && put_part(conn, numbers.data, numbers.len, false, &formats[1], &packed_tokens);
+    ok = ok &&
+         put_part(db, body != NULL ? body->data : NULL, body != NULL ? body->len : 0, true, &formats[0], &packed_body);
+    ok = ok && put_part(db, numbers.data, numbers.len, false, &formats[1], &packed_tokens);
     ok = ok && hearth_buf_append(out, formats, sizeof formats) && put_number(out, body != NULL ? body->len : 0) &&
          put_number(out, tokens != NULL ? tokens->n : 0) && put_number(out, packed_body.len) &&
          hearth_buf_append(out, packed_body.data, packed_body.len) &&
@@ -166,11 +169,11 @@ static bool pack_parts(struct store_conn *conn, const struct hearth_buf *body, c
     return ok;
 }
 
-static int get_tokens(struct store_conn *conn, uint8_t format, const uint8_t *bytes, size_t len, size_t count,
+static int get_tokens(struct hearth_db *db, uint8_t format, const uint8_t *bytes, size_t len, size_t count,
                       struct hearth_tokens *tokens) {
     enum { TOKEN_BYTES_MAX = 5 };
     struct hearth_buf plain = {0};
-    int err = get_part(conn, format, bytes, len, count * TOKEN_BYTES_MAX, &plain);
+    int err = get_part(db, format, bytes, len, count * TOKEN_BYTES_MAX, &plain);
     const uint8_t *at = plain.data, *end = plain.data + plain.len;
     tokens->n = 0;
     if (err == HEARTH_OK && !hearth_tokens_reserve(tokens, count)) {
@@ -188,7 +191,7 @@ static int get_tokens(struct store_conn *conn, uint8_t format, const uint8_t *by
     return err;
 }
 
-static int unpack_parts(struct store_conn *conn, const uint8_t *bytes, size_t len, struct hearth_buf *body,
+static int unpack_parts(struct hearth_db *db, const uint8_t *bytes, size_t len, struct hearth_buf *body,
                         struct hearth_tokens *tokens) {
     const uint8_t *at = bytes + 2, *end = bytes + len;
     uint64_t body_len, count, packed_len;
@@ -199,33 +202,33 @@ static int unpack_parts(struct store_conn *conn, const uint8_t *bytes, size_t le
     }
     int err = HEARTH_OK;
     if (body != NULL) {
-        err = get_part(conn, bytes[0], at, (size_t)packed_len, (size_t)body_len, body);
+        err = get_part(db, bytes[0], at, (size_t)packed_len, (size_t)body_len, body);
         err = err == HEARTH_OK && body->len != body_len ? HEARTH_ERR_STATE : err;
     }
     at += packed_len;
     if (err == HEARTH_OK && tokens != NULL) {
-        err = get_tokens(conn, bytes[1], at, (size_t)(end - at), (size_t)count, tokens);
+        err = get_tokens(db, bytes[1], at, (size_t)(end - at), (size_t)count, tokens);
     }
     return err;
 }
 
 /* ---- blobs ---- */
 
-int hearth_session_pack(struct store_conn *conn, const struct store_about *about, const struct hearth_buf *body,
+int hearth_session_pack(struct hearth_db *db, const struct store_about *about, const struct hearth_buf *body,
                         const struct hearth_tokens *tokens, struct hearth_buf *out) {
     out->len = 0;
-    return pack_parts(conn, body, tokens, out) ? hearth_sealed_row_close(conn->seal, about, sizeof *about, out)
-                                               : HEARTH_ERR_NOMEM;
+    return pack_parts(db, body, tokens, out) ? hearth_sealed_row_close(db->seal, about, sizeof *about, out)
+                                             : HEARTH_ERR_NOMEM;
 }
 
-int hearth_session_unpack(struct store_conn *conn, const struct store_about *about, const void *bytes, size_t len,
+int hearth_session_unpack(struct hearth_db *db, const struct store_about *about, const void *bytes, size_t len,
                           struct hearth_buf *body, struct hearth_tokens *tokens) {
     struct hearth_buf row = {0};
     if (!hearth_buf_append(&row, bytes, len)) {
         return HEARTH_ERR_NOMEM;
     }
-    const int err = hearth_sealed_row_open(conn->seal, about, sizeof *about, row.data, &row.len)
-                        ? unpack_parts(conn, row.data, row.len, body, tokens)
+    const int err = hearth_sealed_row_open(db->seal, about, sizeof *about, row.data, &row.len)
+                        ? unpack_parts(db, row.data, row.len, body, tokens)
                         : HEARTH_ERR_STATE;
     hearth_buf_finish(&row);
     return err;

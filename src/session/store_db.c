@@ -17,8 +17,6 @@
  * Sessions' rows are never used again (AUTOINCREMENT), since turns may name one that is gone. */
 #include "session/store_internal.h"
 
-#include <string.h>
-
 /* What an owner has in a table. */
 #define COUNTED(table)                                                               \
     "CREATE TRIGGER " table "_in AFTER INSERT ON " table " BEGIN"                    \
@@ -169,90 +167,13 @@ const struct hearth_db_kind hearth_session_db_kind = {.label = "sessions",
                                                       .application = HEARTH_SESSION_APPLICATION,
                                                       .steps = steps,
                                                       .version = sizeof steps / sizeof steps[0],
-                                                      .pragmas = "PRAGMA secure_delete = ON",
+
                                                       .statements = statements,
                                                       .statement_count = STORE_STATEMENTS,
                                                       .has_sums = true};
 
-int hearth_db_fail(struct store_conn *conn, int code) {
-    conn->code = code;
-    return hearth_db_is_nomem(code) ? HEARTH_ERR_NOMEM : HEARTH_ERR_IO;
-}
-
-static int bind(sqlite3_stmt *statement, int index, char type, va_list *args) {
-    if (type == 'd' || type == 'z') {
-        const struct hearth_digest *digest = va_arg(*args, const struct hearth_digest *);
-        return type == 'z' ? hearth_db_bind_digest(statement, index, digest)
-                           : sqlite3_bind_blob(statement, index, digest, sizeof *digest, SQLITE_STATIC);
-    }
-    if (type == 'b') {
-        const struct hearth_buf *buf = va_arg(*args, const struct hearth_buf *);
-        return sqlite3_bind_blob64(statement, index, buf->len > 0 ? buf->data : (const void *)"", buf->len,
-                                   SQLITE_STATIC);
-    }
-    int64_t number = va_arg(*args, int64_t);
-    return type == 'n' && number == 0 ? sqlite3_bind_null(statement, index)
-                                      : sqlite3_bind_int64(statement, index, number);
-}
-
-int hearth_db_next(struct store_conn *conn, enum store_statement which) {
-    int code = sqlite3_step(conn->statements[which]);
-    if (code == SQLITE_ROW) {
-        return 1;
-    }
-    hearth_db_reset(conn, which);
-    return code == SQLITE_DONE ? 0 : hearth_db_fail(conn, code);
-}
-
-static int query(struct store_conn *conn, enum store_statement which, const char *types, va_list *args) {
-    for (int i = 0; types[i] != '\0'; i++) {
-        int code = bind(conn->statements[which], i + 1, types[i], args);
-        if (code != SQLITE_OK) {
-            hearth_db_reset(conn, which);
-            return hearth_db_fail(conn, code);
-        }
-    }
-    return hearth_db_next(conn, which);
-}
-
-int hearth_db_query(struct store_conn *conn, enum store_statement which, const char *types, ...) {
-    va_list args;
-    va_start(args, types);
-    int found = query(conn, which, types, &args);
-    va_end(args);
-    return found;
-}
-
-void hearth_db_reset(struct store_conn *conn, enum store_statement which) {
-    (void)hearth_db_done(conn->statements[which], SQLITE_OK);
-}
-
-int hearth_db_run(struct store_conn *conn, enum store_statement which, const char *types, ...) {
-    va_list args;
-    va_start(args, types);
-    int found = query(conn, which, types, &args);
-    va_end(args);
-    if (found > 0) {
-        hearth_db_reset(conn, which);
-    }
-    return found < 0 ? found : HEARTH_OK;
-}
-
-int hearth_db_query_number(struct store_conn *conn, enum store_statement which, int64_t *out, const char *types, ...) {
-    va_list args;
-    va_start(args, types);
-    int found = query(conn, which, types, &args);
-    va_end(args);
-    *out = 0;
-    if (found > 0) {
-        *out = sqlite3_column_int64(conn->statements[which], 0);
-        hearth_db_reset(conn, which);
-    }
-    return found;
-}
-
-struct hearth_digest hearth_session_digest(const struct store_conn *conn, struct hearth_digest owner, const void *text,
+struct hearth_digest hearth_session_digest(const struct hearth_db *db, struct hearth_digest owner, const void *text,
                                            size_t len) {
-    const struct hearth_digest root = conn->seal != NULL ? hearth_seal_id(conn->seal) : (struct hearth_digest){0, 0};
+    const struct hearth_digest root = db->seal != NULL ? hearth_seal_id(db->seal) : (struct hearth_digest){0, 0};
     return hearth_digest_chain(hearth_digest_chain(root, &owner, sizeof owner), text, len);
 }

@@ -55,10 +55,10 @@ struct written {
     int64_t age_us, wall_us, ttl_us; /* the last: the server's, for tools that list what has outlived it */
 };
 
-static int read_written(struct store_conn *conn, struct written *out) {
+static int read_written(struct hearth_db *db, struct written *out) {
     struct hearth_buf value = {0};
     *out = (struct written){0};
-    int found = hearth_session_get_meta(conn, "age", &value);
+    int found = hearth_session_get_meta(db, "age", &value);
     if (found > 0 && value.len == sizeof *out) {
         memcpy(out, value.data, sizeof *out);
     }
@@ -77,13 +77,13 @@ static void distrust(struct hearth_session_store *store, int64_t elapsed_us, int
     }
 }
 
-int hearth_session_load_age(struct hearth_session_store *store, struct store_conn *conn) {
+int hearth_session_load_age(struct hearth_session_store *store, struct hearth_db *db) {
     const int64_t wall_us = clock_of(store)->unix_us(), elapsed_us = clock_of(store)->elapsed_us();
     struct written last;
     int64_t used = 0;
-    int found = read_written(conn, &last);
+    int found = read_written(db, &last);
     if (found == 0) {
-        found = hearth_db_query_number(conn, LAST_USE, &used, "");
+        found = hearth_db_query_number(db, LAST_USE, &used, "");
         last.age_us = used > 0 && used < wall_us ? used : wall_us;
         last.wall_us = last.age_us;
     }
@@ -189,50 +189,49 @@ struct share {
 };
 
 /* What may still go today. */
-static int read_share(struct store_conn *conn, struct share *share) {
+static int read_share(struct hearth_db *db, struct share *share) {
     struct hearth_buf value = {0};
     int64_t sessions, ends;
     *share = (struct share){0};
-    int found = hearth_session_get_meta(conn, "share", &value);
+    int found = hearth_session_get_meta(db, "share", &value);
     if (found > 0 && value.len == sizeof *share) {
         memcpy(share, value.data, sizeof *share);
     }
     hearth_buf_finish(&value);
-    if (found >= 0 && (conn->age_us - share->day_us >= DAY_US || share->day_us > conn->age_us)) {
-        found = hearth_db_query_number(conn, COUNT_SESSIONS, &sessions, "");
-        found = found >= 0 ? hearth_db_query_number(conn, COUNT_USES, &ends, "") : found;
+    if (found >= 0 && (db->age_us - share->day_us >= DAY_US || share->day_us > db->age_us)) {
+        found = hearth_db_query_number(db, COUNT_SESSIONS, &sessions, "");
+        found = found >= 0 ? hearth_db_query_number(db, COUNT_USES, &ends, "") : found;
         if (found >= 0) {
             const int64_t most = (sessions + ends) / DAY_SHARE;
-            *share =
-                (struct share){.day_us = conn->age_us, .left = most > DAY_CONVERSATIONS ? most : DAY_CONVERSATIONS};
+            *share = (struct share){.day_us = db->age_us, .left = most > DAY_CONVERSATIONS ? most : DAY_CONVERSATIONS};
         }
     }
     return found < 0 ? found : HEARTH_OK;
 }
 
-static int write_share(struct store_conn *conn, const struct share *share) {
+static int write_share(struct hearth_db *db, const struct share *share) {
     struct hearth_buf value = {0};
-    int err = hearth_buf_append(&value, share, sizeof *share) ? hearth_session_put_meta(conn, "share", &value)
+    int err = hearth_buf_append(&value, share, sizeof *share) ? hearth_session_put_meta(db, "share", &value)
                                                               : HEARTH_ERR_NOMEM;
     hearth_buf_finish(&value);
     return err;
 }
 
 static int delete_old(struct hearth_session_store *store, size_t limit, size_t *sessions, size_t *turns) {
-    struct store_conn *conn = &store->writer;
-    const int64_t before_us = conn->age_us - store->ttl_us - store->grace_us;
+    struct hearth_db *db = &store->writer;
+    const int64_t before_us = db->age_us - store->ttl_us - store->grace_us;
     int64_t oldest;
     struct share share;
-    int found = hearth_db_query_number(conn, USE_OLDEST, &oldest, "i", before_us);
-    found = found == 0 ? hearth_db_query_number(conn, SESSION_EXPIRED, &oldest, "i", before_us) : found;
-    int err = found > 0 ? read_share(conn, &share) : found;
+    int found = hearth_db_query_number(db, USE_OLDEST, &oldest, "i", before_us);
+    found = found == 0 ? hearth_db_query_number(db, SESSION_EXPIRED, &oldest, "i", before_us) : found;
+    int err = found > 0 ? read_share(db, &share) : found;
     if (found <= 0 || err != HEARTH_OK || share.left <= 0) {
         return err;
     }
     const size_t most = (uint64_t)share.left < limit ? (size_t)share.left : limit;
-    err = hearth_turn_purge_old(conn, before_us, most, sessions, turns);
+    err = hearth_turn_purge_old(db, before_us, most, sessions, turns);
     share.left -= (int64_t)(*sessions > *turns ? *sessions : *turns);
-    err = err == HEARTH_OK && *sessions + *turns > 0 ? write_share(conn, &share) : err;
+    err = err == HEARTH_OK && *sessions + *turns > 0 ? write_share(db, &share) : err;
     if (err == HEARTH_OK && share.left <= 0) {
         hearth_log(HEARTH_LOG_INFO, "sessions: as much as goes in a day is deleted; the rest waits");
     }
@@ -340,22 +339,22 @@ int hearth_session_store_sweep(struct hearth_session_store *store, size_t limit)
 }
 
 int hearth_session_restore(struct hearth_session_store *store, struct hearth_digest owner, const char *name) {
-    struct store_conn *conn = &store->writer;
+    struct hearth_db *db = &store->writer;
     int64_t id = 0, count = 0;
     int err = hearth_session_begin_write(store, NULL);
     if (err != HEARTH_OK) {
         return err;
     }
     if (name != NULL) {
-        err = hearth_session_find(conn, owner, name, &id);
+        err = hearth_session_find(db, owner, name, &id);
         err = err == HEARTH_OK && id == 0 ? HEARTH_ERR_NOT_FOUND : err;
-        err = err == HEARTH_OK ? hearth_db_run(conn, SESSION_TOUCH, "iii", id, (int64_t)0, conn->age_us) : err;
+        err = err == HEARTH_OK ? hearth_db_run(db, SESSION_TOUCH, "iii", id, (int64_t)0, db->age_us) : err;
         count = 1;
     } else {
         const int64_t before_us = hearth_session_expired_before(store);
-        int found = hearth_db_query_number(conn, SESSIONS_EXPIRED, &count, "i", before_us);
-        err = found < 0 ? found : hearth_db_run(conn, SESSIONS_RESTORE, "ii", conn->age_us, before_us);
-        err = err == HEARTH_OK ? hearth_db_run(conn, USES_RESTORE, "ii", conn->age_us, before_us) : err;
+        int found = hearth_db_query_number(db, SESSIONS_EXPIRED, &count, "i", before_us);
+        err = found < 0 ? found : hearth_db_run(db, SESSIONS_RESTORE, "ii", db->age_us, before_us);
+        err = err == HEARTH_OK ? hearth_db_run(db, USES_RESTORE, "ii", db->age_us, before_us) : err;
     }
     err = hearth_session_end_write(store, err, false, NULL);
     return err == HEARTH_OK ? (int)count : err;

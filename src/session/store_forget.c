@@ -36,14 +36,13 @@ static bool same_state(const struct hearth_turn *a, const struct hearth_turn *b)
 }
 
 /* Finds out which turns of a line are still there, or equals of them, when those from `first` on have gone. */
-static int find_what_stays(struct store_conn *conn, const struct store_walk *walk, size_t first) {
+static int find_what_stays(struct hearth_db *db, const struct store_walk *walk, size_t first) {
     int found = 0;
     for (size_t i = 0; i < walk->count && found >= 0; i++) {
         const struct hearth_digest *path = &walk->turns[i].path;
         int64_t twin;
-        found = i >= first && !hearth_digest_is_zero(*path)
-                    ? hearth_db_query_number(conn, TURN_OF_PATH, &twin, "d", path)
-                    : i < first;
+        found = i >= first && !hearth_digest_is_zero(*path) ? hearth_db_query_number(db, TURN_OF_PATH, &twin, "d", path)
+                                                            : i < first;
         walk->rows[i].stays = found > 0;
     }
     return found < 0 ? found : HEARTH_OK;
@@ -71,7 +70,7 @@ static size_t tokens_of_line(const struct store_walk *walk, const struct hearth_
 
 /* How many tokens of `path` what stays has in common with it: turns of the line, and what else hangs on the last one
  * before `first`. */
-static int tokens_kept(struct store_conn *conn, const struct store_walk *walk, size_t first,
+static int tokens_kept(struct hearth_db *db, const struct store_walk *walk, size_t first,
                        const struct hearth_turn *about, const struct hearth_tokens *path, size_t *kept) {
     struct hearth_tokens stays = {0};
     size_t covered = 0;
@@ -82,12 +81,12 @@ static int tokens_kept(struct store_conn *conn, const struct store_walk *walk, s
     int err = hearth_turn_exact_tokens(walk->turns, first, &stays, &covered);
     bool known = covered == first && same_state(&walk->turns[first - 1], about);
     const int64_t parent = walk->rows[first - 1].id, gone = walk->rows[first].id;
-    int found = err == HEARTH_OK ? hearth_db_query(conn, TURN_CHILDREN, "ii", parent, gone) : err;
-    for (; found > 0 && err == HEARTH_OK; found = hearth_db_next(conn, TURN_CHILDREN)) {
+    int found = err == HEARTH_OK ? hearth_db_query(db, TURN_CHILDREN, "ii", parent, gone) : err;
+    for (; found > 0 && err == HEARTH_OK; found = hearth_db_next(db, TURN_CHILDREN)) {
         struct store_row row;
         struct hearth_turn turn = {0};
-        int64_t id = sqlite3_column_int64(conn->statements[TURN_CHILDREN], 0);
-        int loaded = hearth_turn_load(conn, NULL, id, STORE_TOKENS, &row, &turn);
+        int64_t id = sqlite3_column_int64(db->statements[TURN_CHILDREN], 0);
+        int loaded = hearth_turn_load(db, NULL, id, STORE_TOKENS, &row, &turn);
         size_t base = turn.base_tokens;
         bool starts = base == 0 || (known && base <= stays.n);
         if (loaded > 0 && same_state(&turn, about) && starts) {
@@ -100,25 +99,25 @@ static int tokens_kept(struct store_conn *conn, const struct store_walk *walk, s
         hearth_turn_finish(&turn);
         err = loaded < 0 && loaded != HEARTH_ERR_STATE ? loaded : HEARTH_OK;
     }
-    hearth_db_reset(conn, TURN_CHILDREN);
+    hearth_db_reset(db, TURN_CHILDREN);
     hearth_tokens_finish(&stays);
     return found < 0 ? found : err;
 }
 
 /* Writes the forget of the turn at `at`; those from `first` on are gone. Nothing where its tokens are not known. */
-static int add_forget(struct store_conn *conn, const struct store_walk *walk, size_t first, size_t at) {
+static int add_forget(struct hearth_db *db, const struct store_walk *walk, size_t first, size_t at) {
     const struct hearth_turn *turn = &walk->turns[at];
     struct hearth_forget forget = {.model = turn->model, .salt = turn->salt};
     struct hearth_buf blob = {0};
     size_t covered = 0, kept = 0;
     int err = hearth_turn_exact_tokens(walk->turns, at + 1, &forget.tokens, &covered);
     if (err == HEARTH_OK && covered == at + 1) {
-        err = tokens_kept(conn, walk, first, turn, &forget.tokens, &kept);
+        err = tokens_kept(db, walk, first, turn, &forget.tokens, &kept);
         forget.keep_tokens = (uint32_t)kept;
         if (err == HEARTH_OK && kept < forget.tokens.n) {
             const struct store_about about = about_forget(&forget);
-            err = hearth_session_pack(conn, &about, NULL, &forget.tokens, &blob);
-            err = err == HEARTH_OK ? hearth_db_run(conn, FORGET_ADD, "iib", walk->rows[at].model, (int64_t)kept, &blob)
+            err = hearth_session_pack(db, &about, NULL, &forget.tokens, &blob);
+            err = err == HEARTH_OK ? hearth_db_run(db, FORGET_ADD, "iib", walk->rows[at].model, (int64_t)kept, &blob)
                                    : err;
         }
     }
@@ -127,8 +126,8 @@ static int add_forget(struct store_conn *conn, const struct store_walk *walk, si
     return err;
 }
 
-static int add_forgets(struct store_conn *conn, const struct store_walk *walk, size_t first) {
-    int err = find_what_stays(conn, walk, first);
+static int add_forgets(struct hearth_db *db, const struct store_walk *walk, size_t first) {
+    int err = find_what_stays(db, walk, first);
     for (size_t at = walk->count; at-- > first && err == HEARTH_OK;) {
         const struct hearth_turn *turn = &walk->turns[at], *next = turn + 1;
         bool last = at + 1 == walk->count;
@@ -136,14 +135,14 @@ static int add_forgets(struct store_conn *conn, const struct store_walk *walk, s
             (int64_t)next->base_tokens == walk->rows[at].total) {
             continue; /* it is the beginning of what comes after it */
         }
-        err = add_forget(conn, walk, first, at);
+        err = add_forget(db, walk, first, at);
     }
     return err;
 }
 
 int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest model, int64_t after_id,
                        struct hearth_forget *out) {
-    struct store_conn *conn = store->reader;
+    struct hearth_db *db = store->reader;
     bool damaged = true;
     *out = (struct hearth_forget){0};
     int err = hearth_session_begin_read(store);
@@ -151,20 +150,20 @@ int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest 
         return err;
     }
     while (err == HEARTH_OK && damaged) {
-        int found = hearth_db_query(conn, FORGET_NEXT, "di", &model, after_id);
+        int found = hearth_db_query(db, FORGET_NEXT, "di", &model, after_id);
         if (found <= 0) {
             err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
             break;
         }
-        sqlite3_stmt *statement = conn->statements[FORGET_NEXT];
+        sqlite3_stmt *statement = db->statements[FORGET_NEXT];
         out->id = sqlite3_column_int64(statement, 0);
         out->model = hearth_db_column_digest(statement, 1);
         out->salt = hearth_db_column_digest(statement, 2);
         out->keep_tokens = (uint32_t)sqlite3_column_int64(statement, 3);
         const struct store_about about = about_forget(out);
         const void *blob = sqlite3_column_blob(statement, 4);
-        err = hearth_session_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 4), NULL, &out->tokens);
-        hearth_db_reset(conn, FORGET_NEXT);
+        err = hearth_session_unpack(db, &about, blob, (size_t)sqlite3_column_bytes(statement, 4), NULL, &out->tokens);
+        hearth_db_reset(db, FORGET_NEXT);
         const bool forward = out->id > after_id; /* else the index is damaged, and this would not end */
         damaged = err == HEARTH_ERR_STATE;       /* left out: it names nothing any more */
         err = !forward ? HEARTH_ERR_STATE : damaged ? HEARTH_OK : err;
@@ -187,39 +186,39 @@ int hearth_forget_done(struct hearth_session_store *store, int64_t id) {
 /* ---- what goes ---- */
 
 /* Whether anything but the turn `except` needs a turn. */
-static int is_needed(struct store_conn *conn, int64_t id, int64_t except, bool *needed) {
+static int is_needed(struct hearth_db *db, int64_t id, int64_t except, bool *needed) {
     int64_t ignored;
-    int found = hearth_db_query_number(conn, TURN_CHILD, &ignored, "ii", id, except);
+    int found = hearth_db_query_number(db, TURN_CHILD, &ignored, "ii", id, except);
     if (found == 0) {
-        found = hearth_db_query_number(conn, HEAD_HELD, &ignored, "i", id);
+        found = hearth_db_query_number(db, HEAD_HELD, &ignored, "i", id);
     }
     *needed = found > 0;
     return found < 0 ? found : HEARTH_OK;
 }
 
 /* Deletes the turns from `first` on, the last one first. */
-static int delete_chain(struct store_conn *conn, const struct store_walk *walk, size_t first) {
+static int delete_chain(struct hearth_db *db, const struct store_walk *walk, size_t first) {
     int err = HEARTH_OK;
     for (size_t at = walk->count; at-- > first && err == HEARTH_OK;) {
         const struct store_row *row = &walk->rows[at];
-        err = hearth_db_run(conn, TURN_DELETE, "i", row->id);
-        err = err == HEARTH_OK ? hearth_db_run(conn, USE_DROP, "i", row->id) : err;
+        err = hearth_db_run(db, TURN_DELETE, "i", row->id);
+        err = err == HEARTH_OK ? hearth_db_run(db, USE_DROP, "i", row->id) : err;
         if (err == HEARTH_OK && row->config != 0 && (at == first || walk->rows[at - 1].config != row->config)) {
-            err = hearth_db_run(conn, CONFIG_DROP, "i", row->config);
+            err = hearth_db_run(db, CONFIG_DROP, "i", row->config);
         }
     }
     return err;
 }
 
-int hearth_turn_purge(struct store_conn *conn, int64_t id, int64_t before_us, size_t limit, size_t *count) {
+int hearth_turn_purge(struct hearth_db *db, int64_t id, int64_t before_us, size_t limit, size_t *count) {
     struct store_row row;
     struct store_walk walk;
-    int found = hearth_turn_load(conn, NULL, id, STORE_COLUMNS, &row, NULL);
-    int err = found > 0 ? hearth_turn_walk(conn, &row, STORE_TOKENS, true, &walk) : found;
+    int found = hearth_turn_load(db, NULL, id, STORE_COLUMNS, &row, NULL);
+    int err = found > 0 ? hearth_turn_walk(db, &row, STORE_TOKENS, true, &walk) : found;
     if (found > 0 && err == HEARTH_ERR_STATE) { /* its line is broken: it goes, and nothing is known of the rest */
         walk = (struct store_walk){.rows = &row, .count = 1};
         ++*count;
-        return delete_chain(conn, &walk, 0);
+        return delete_chain(db, &walk, 0);
     }
     if (found <= 0 || err != HEARTH_OK) {
         return err;
@@ -228,69 +227,69 @@ int hearth_turn_purge(struct store_conn *conn, int64_t id, int64_t before_us, si
     bool needed = false;
     while (err == HEARTH_OK && !needed && first > 0 && walk.count - first < limit &&
            (walk.rows[first - 1].hidden || walk.rows[first - 1].used < before_us)) {
-        err = is_needed(conn, walk.rows[first - 1].id, walk.rows[first].id, &needed);
+        err = is_needed(db, walk.rows[first - 1].id, walk.rows[first].id, &needed);
         first -= err == HEARTH_OK && !needed;
     }
-    err = err == HEARTH_OK ? delete_chain(conn, &walk, first) : err;
-    err = err == HEARTH_OK ? add_forgets(conn, &walk, first) : err;
+    err = err == HEARTH_OK ? delete_chain(db, &walk, first) : err;
+    err = err == HEARTH_OK ? add_forgets(db, &walk, first) : err;
     if (err == HEARTH_OK && first > 0) { /* what nobody goes on from has its own time */
         const int64_t stays = walk.rows[first - 1].id;
         int64_t child;
-        found = hearth_db_query_number(conn, TURN_CHILD, &child, "ii", stays, (int64_t)0);
-        int64_t used = before_us > 0 ? row.used : conn->age_us;
-        err = found == 0 ? hearth_db_run(conn, USE_KEEP, "ii", stays, used) : found < 0 ? found : HEARTH_OK;
+        found = hearth_db_query_number(db, TURN_CHILD, &child, "ii", stays, (int64_t)0);
+        int64_t used = before_us > 0 ? row.used : db->age_us;
+        err = found == 0 ? hearth_db_run(db, USE_KEEP, "ii", stays, used) : found < 0 ? found : HEARTH_OK;
     }
     *count += walk.count - first;
     hearth_turn_walk_finish(&walk);
     return err;
 }
 
-int hearth_turn_purge_unneeded(struct store_conn *conn, int64_t id) {
+int hearth_turn_purge_unneeded(struct hearth_db *db, int64_t id) {
     struct store_row row;
     bool needed = false;
     size_t count = 0;
-    int found = id != 0 ? hearth_turn_load(conn, NULL, id, STORE_COLUMNS, &row, NULL) : 0;
+    int found = id != 0 ? hearth_turn_load(db, NULL, id, STORE_COLUMNS, &row, NULL) : 0;
     if (found <= 0 || !row.hidden) {
         return found < 0 ? found : HEARTH_OK;
     }
-    int err = is_needed(conn, id, 0, &needed);
-    return err == HEARTH_OK && !needed ? hearth_turn_purge(conn, id, 0, SIZE_MAX, &count) : err;
+    int err = is_needed(db, id, 0, &needed);
+    return err == HEARTH_OK && !needed ? hearth_turn_purge(db, id, 0, SIZE_MAX, &count) : err;
 }
 
 /* ---- deleting one ---- */
 
 /* The session that a turn was put with does not stand at what is deleted: it goes back to what can be found. */
-static int move_own_head(struct store_conn *conn, const struct store_row *row) {
-    int found = row->session != 0 ? hearth_db_query(conn, SESSION_BY_ID, "i", row->session) : 0;
+static int move_own_head(struct hearth_db *db, const struct store_row *row) {
+    int found = row->session != 0 ? hearth_db_query(db, SESSION_BY_ID, "i", row->session) : 0;
     if (found <= 0) {
         return found;
     }
-    const int64_t head = sqlite3_column_int64(conn->statements[SESSION_BY_ID], 3);
-    hearth_db_reset(conn, SESSION_BY_ID);
+    const int64_t head = sqlite3_column_int64(db->statements[SESSION_BY_ID], 3);
+    hearth_db_reset(db, SESSION_BY_ID);
     if (head != row->id) {
         return HEARTH_OK;
     }
     int64_t to = row->parent;
     for (struct store_row above = {.hidden = true}; to != 0 && above.hidden;) {
-        found = hearth_turn_load(conn, NULL, to, STORE_COLUMNS, &above, NULL);
+        found = hearth_turn_load(db, NULL, to, STORE_COLUMNS, &above, NULL);
         if (found <= 0 || above.parent >= to) { /* a turn is younger than what it goes on from */
             return found < 0 ? found : HEARTH_ERR_STATE;
         }
         to = above.hidden ? above.parent : to;
     }
-    return hearth_db_run(conn, SESSION_HEAD, "inii", row->session, to, conn->now_us, conn->age_us);
+    return hearth_db_run(db, SESSION_HEAD, "inii", row->session, to, db->now_us, db->age_us);
 }
 
-static int delete_turn(struct store_conn *conn, struct hearth_digest owner, const struct hearth_digest *id) {
+static int delete_turn(struct hearth_db *db, struct hearth_digest owner, const struct hearth_digest *id) {
     struct store_row row;
     struct hearth_turn turn = {0};
-    int found = hearth_turn_load(conn, id, 0, STORE_COLUMNS, &row, &turn);
+    int found = hearth_turn_load(db, id, 0, STORE_COLUMNS, &row, &turn);
     if (found <= 0 || row.hidden || !hearth_digest_equal(turn.owner, owner)) {
         return found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     }
-    int err = move_own_head(conn, &row);
-    err = err == HEARTH_OK ? hearth_db_run(conn, TURN_HIDE, "i", row.id) : err;
-    return err == HEARTH_OK ? hearth_turn_purge_unneeded(conn, row.id) : err;
+    int err = move_own_head(db, &row);
+    err = err == HEARTH_OK ? hearth_db_run(db, TURN_HIDE, "i", row.id) : err;
+    return err == HEARTH_OK ? hearth_turn_purge_unneeded(db, row.id) : err;
 }
 
 int hearth_turn_delete(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id) {
@@ -301,60 +300,60 @@ int hearth_turn_delete(struct hearth_session_store *store, struct hearth_digest 
 
 /* ---- deleting what is old ---- */
 
-static int sweep_sessions(struct store_conn *conn, int64_t before_us, size_t limit, size_t *count) {
+static int sweep_sessions(struct hearth_db *db, int64_t before_us, size_t limit, size_t *count) {
     int err = HEARTH_OK, found = 1;
     for (size_t i = 0; i < limit && err == HEARTH_OK; i++) {
-        found = hearth_db_query(conn, SESSION_EXPIRED, "i", before_us);
+        found = hearth_db_query(db, SESSION_EXPIRED, "i", before_us);
         if (found <= 0) {
             return found;
         }
-        sqlite3_stmt *statement = conn->statements[SESSION_EXPIRED];
+        sqlite3_stmt *statement = db->statements[SESSION_EXPIRED];
         const int64_t id = sqlite3_column_int64(statement, 0), head = sqlite3_column_int64(statement, 1);
         const int64_t used = sqlite3_column_int64(statement, 2);
-        hearth_db_reset(conn, SESSION_EXPIRED);
+        hearth_db_reset(db, SESSION_EXPIRED);
         if (used >= before_us) { /* by the id of its turn, not by its name */
-            err = hearth_db_run(conn, SESSION_TOUCH, "iii", id, (int64_t)0, used);
+            err = hearth_db_run(db, SESSION_TOUCH, "iii", id, (int64_t)0, used);
             continue;
         }
-        err = hearth_db_run(conn, SESSION_DELETE, "i", id);
-        err = err == HEARTH_OK ? hearth_turn_purge_unneeded(conn, head) : err;
+        err = hearth_db_run(db, SESSION_DELETE, "i", id);
+        err = err == HEARTH_OK ? hearth_turn_purge_unneeded(db, head) : err;
         ++*count;
     }
     return err;
 }
 
-static int sweep_turns(struct store_conn *conn, int64_t before_us, size_t limit, size_t *count) {
+static int sweep_turns(struct hearth_db *db, int64_t before_us, size_t limit, size_t *count) {
     enum { ROWS_PER_TURN = 16 }; /* rows that only go from `uses` */
     size_t gone = 0;
     int err = HEARTH_OK;
     for (size_t i = 0; gone < limit && i / ROWS_PER_TURN < limit && err == HEARTH_OK; i++) {
         int64_t id, child, used;
-        int found = hearth_db_query_number(conn, USE_OLDEST, &id, "i", before_us);
+        int found = hearth_db_query_number(db, USE_OLDEST, &id, "i", before_us);
         if (found <= 0) {
             err = found;
             break;
         }
-        found = hearth_db_query_number(conn, TURN_CHILD, &child, "ii", id, (int64_t)0);
+        found = hearth_db_query_number(db, TURN_CHILD, &child, "ii", id, (int64_t)0);
         if (found != 0) {
-            err = found < 0 ? found : hearth_db_run(conn, USE_DROP, "i", id);
+            err = found < 0 ? found : hearth_db_run(db, USE_DROP, "i", id);
             continue;
         }
-        found = hearth_db_query_number(conn, HEAD_HELD, &used, "i", id);
+        found = hearth_db_query_number(db, HEAD_HELD, &used, "i", id);
         if (found != 0) { /* it lives as long as the session */
-            err = found < 0 ? found : hearth_db_run(conn, USE_PUT, "ii", id, used);
+            err = found < 0 ? found : hearth_db_run(db, USE_PUT, "ii", id, used);
             continue;
         }
         const size_t had = gone;
-        err = hearth_turn_purge(conn, id, before_us, limit - gone, &gone);
+        err = hearth_turn_purge(db, id, before_us, limit - gone, &gone);
         if (err == HEARTH_OK && gone == had) {
-            err = hearth_db_run(conn, USE_DROP, "i", id); /* of no turn */
+            err = hearth_db_run(db, USE_DROP, "i", id); /* of no turn */
         }
     }
     *count += gone;
     return err;
 }
 
-int hearth_turn_purge_old(struct store_conn *conn, int64_t before_us, size_t limit, size_t *sessions, size_t *turns) {
-    int err = sweep_sessions(conn, before_us, limit, sessions);
-    return err == HEARTH_OK && *sessions < limit ? sweep_turns(conn, before_us, limit, turns) : err;
+int hearth_turn_purge_old(struct hearth_db *db, int64_t before_us, size_t limit, size_t *sessions, size_t *turns) {
+    int err = sweep_sessions(db, before_us, limit, sessions);
+    return err == HEARTH_OK && *sessions < limit ? sweep_turns(db, before_us, limit, turns) : err;
 }

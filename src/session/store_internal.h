@@ -6,10 +6,7 @@
 #include "session/db.h"
 #include "session/store.h"
 
-#include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <zstd.h>
 
 /* The application_id ("hrts"). */
 #define HEARTH_SESSION_APPLICATION 0x68727473
@@ -74,17 +71,6 @@ enum store_statement {
     STORE_STATEMENTS
 };
 
-struct store_conn {
-    pthread_mutex_t mutex;
-    sqlite3 *handle; /* NULL: closed */
-    sqlite3_stmt *statements[STORE_STATEMENTS];
-    const struct hearth_seal *seal;
-    ZSTD_CCtx *pack;
-    ZSTD_DCtx *unpack;
-    int code;               /* the last one of SQLite's that was a failure, in this operation */
-    int64_t now_us, age_us; /* of the transaction: by the clock, and by the store's own time */
-};
-
 struct store_touch {
     struct hearth_digest key;
     bool session;
@@ -102,7 +88,6 @@ struct store_age {
 
 struct hearth_session_store {
     char *path; /* NULL: in memory */
-    const struct hearth_seal *seal;
     int64_t ttl_us;
     int64_t grace_us;
     bool is_tool, is_fallback;
@@ -111,12 +96,12 @@ struct hearth_session_store {
     uint64_t scrub_page;  /* the sweep's alone */
     int lock_fd;          /* -1: in memory */
     int64_t process;      /* the byte of the lock file that this store holds as long as it lives */
-    struct store_conn writer, own_reader;
-    struct store_conn *reader; /* own_reader, or in memory the writer */
-    bool truncate_due;         /* with the writer's mutex: the log still holds what was deleted */
-    int changes;               /* with the writer's mutex: how many there had been when its transaction began */
-    atomic_bool unwritable;    /* the last transaction that changed something could not be written */
-    pthread_mutex_t mutex;     /* all below */
+    struct hearth_db writer, file_reader;
+    struct hearth_db *reader; /* file_reader, or in memory the writer */
+    bool truncate_due;        /* with the writer's mutex: the log still holds what was deleted */
+    int changes;              /* with the writer's mutex: how many there had been when its transaction began */
+    atomic_bool unwritable;   /* the last transaction that changed something could not be written */
+    pthread_mutex_t mutex;    /* all below */
     uint8_t secret[32];
     struct store_touch touches[HEARTH_SESSION_TOUCHES_MAX];
     size_t touch_count;
@@ -126,24 +111,8 @@ struct hearth_session_store {
 
 extern const struct hearth_db_kind hearth_session_db_kind;
 
-/* Remembers a code of SQLite's and returns ours. */
-int hearth_db_fail(struct store_conn *conn, int code);
-
-/* Arguments of a statement, by letter: d a digest's address, z likewise but zero is NULL, i an int64_t, n likewise but
- * 0 is NULL, b a buffer's address. What is pointed to stays until the statement is reset. */
-
-/* Binds and steps. 1: there is a row, and the statement is to be reset; 0: none; or an error. */
-int hearth_db_query(struct store_conn *conn, enum store_statement which, const char *types, ...);
-/* The next row, in the same way. */
-int hearth_db_next(struct store_conn *conn, enum store_statement which);
-void hearth_db_reset(struct store_conn *conn, enum store_statement which);
-/* For a statement whose rows do not matter. */
-int hearth_db_run(struct store_conn *conn, enum store_statement which, const char *types, ...);
-/* The first column of the first row. 1, 0 (none; *out is 0) or an error. */
-int hearth_db_query_number(struct store_conn *conn, enum store_statement which, int64_t *out, const char *types, ...);
-
 /* Names a text under an owner (equal names, equal rows); with a key it tells nothing to who lacks it. */
-struct hearth_digest hearth_session_digest(const struct store_conn *conn, struct hearth_digest owner, const void *text,
+struct hearth_digest hearth_session_digest(const struct hearth_db *db, struct hearth_digest owner, const void *text,
                                            size_t len);
 
 /* ---- store_blob.c ---- */
@@ -158,10 +127,10 @@ struct store_about {
 };
 
 /* Body and tokens into a blob; either may be NULL. Errors: NOMEM, IO (no randomness). */
-int hearth_session_pack(struct store_conn *conn, const struct store_about *about, const struct hearth_buf *body,
+int hearth_session_pack(struct hearth_db *db, const struct store_about *about, const struct hearth_buf *body,
                         const struct hearth_tokens *tokens, struct hearth_buf *out);
 /* And back, in place of what they hold; either may be NULL. A body has a NUL behind it. Errors: NOMEM, STATE. */
-int hearth_session_unpack(struct store_conn *conn, const struct store_about *about, const void *bytes, size_t len,
+int hearth_session_unpack(struct hearth_db *db, const struct store_about *about, const void *bytes, size_t len,
                           struct hearth_buf *body, struct hearth_tokens *tokens);
 
 /* ---- store.c ---- */
@@ -185,17 +154,17 @@ int hearth_session_flush_touches(struct hearth_session_store *store);
 void hearth_session_report_write(struct hearth_session_store *store, int err, int code);
 bool hearth_session_is_shared(const struct hearth_session_store *store);
 /* Over its quota? QUOTA or OK. `session`: one more is to be made. In a transaction. */
-int hearth_session_check_quota(struct store_conn *conn, struct hearth_digest owner,
+int hearth_session_check_quota(struct hearth_db *db, struct hearth_digest owner,
                                const struct hearth_session_quota *quota, bool session, struct hearth_errmsg *msg);
 
 /* A value that belongs to the database. 1, 0 (none) or an error. */
-int hearth_session_get_meta(struct store_conn *conn, const char *key, struct hearth_buf *value);
-int hearth_session_put_meta(struct store_conn *conn, const char *key, const struct hearth_buf *value);
+int hearth_session_get_meta(struct hearth_db *db, const char *key, struct hearth_buf *value);
+int hearth_session_put_meta(struct hearth_db *db, const char *key, const struct hearth_buf *value);
 
 /* ---- store_expire.c ---- */
 
 /* Takes up the time that a database has, or begins one. In a transaction. */
-int hearth_session_load_age(struct hearth_session_store *store, struct store_conn *conn);
+int hearth_session_load_age(struct hearth_session_store *store, struct hearth_db *db);
 /* How late it is by the store's own time; 0 before it was met. */
 int64_t hearth_session_age(struct hearth_session_store *store);
 /* The wall clock's. */
@@ -223,12 +192,12 @@ struct store_row {
 /* A turn by key (`id` 0) or by row. 1, 0 (none) or an error. `turn`, if not NULL, gets its columns; with `parts` also
  * tokens, or body and tokens: STATE when they do not verify. */
 enum store_parts { STORE_COLUMNS, STORE_TOKENS, STORE_ALL };
-int hearth_turn_load(struct store_conn *conn, const struct hearth_digest *key, int64_t id, enum store_parts parts,
+int hearth_turn_load(struct hearth_db *db, const struct hearth_digest *key, int64_t id, enum store_parts parts,
                      struct store_row *row, struct hearth_turn *turn);
 
 /* The row of a turn that a conversation can go on from by name or id: a hidden one, too, as long as a session stands
  * at it. 1, 0 (none of that owner's) or an error. */
-int hearth_turn_find_end(struct store_conn *conn, struct hearth_digest owner, struct hearth_digest id,
+int hearth_turn_find_end(struct hearth_db *db, struct hearth_digest owner, struct hearth_digest id,
                          struct store_row *row);
 
 /* The turns from the first one to a row. `damaged_too`: one that does not verify comes without tokens. */
@@ -237,7 +206,7 @@ struct store_walk {
     struct hearth_turn *turns;
     size_t count;
 };
-int hearth_turn_walk(struct store_conn *conn, const struct store_row *last, enum store_parts parts, bool damaged_too,
+int hearth_turn_walk(struct hearth_db *db, const struct store_row *last, enum store_parts parts, bool damaged_too,
                      struct store_walk *out);
 void hearth_turn_walk_finish(struct store_walk *walk);
 /* Whether the exact tokens up to turns[i] are known, where the last turn before it of which they are is the
@@ -251,22 +220,22 @@ int hearth_turn_exact_tokens(const struct hearth_turn *turns, size_t count, stru
 
 /* Deletes a turn that nothing needs, and upwards what was kept by it alone and is hidden or was last used before
  * `before_us` (0: hidden). At most `limit` turns; *count is added to. */
-int hearth_turn_purge(struct store_conn *conn, int64_t id, int64_t before_us, size_t limit, size_t *count);
+int hearth_turn_purge(struct hearth_db *db, int64_t id, int64_t before_us, size_t limit, size_t *count);
 /* A turn may have lost what needed it: goes when it is hidden and nothing does. 0 is allowed. */
-int hearth_turn_purge_unneeded(struct store_conn *conn, int64_t id);
+int hearth_turn_purge_unneeded(struct hearth_db *db, int64_t id);
 
 /* Like purge, for what has outlived its time: sessions and then turns last used before `before_us`, at most `limit` of
  * each; both counts are added to. */
-int hearth_turn_purge_old(struct store_conn *conn, int64_t before_us, size_t limit, size_t *sessions, size_t *turns);
+int hearth_turn_purge_old(struct hearth_db *db, int64_t before_us, size_t limit, size_t *sessions, size_t *turns);
 
 /* ---- store_session.c ---- */
 
 /* The row of a session; 0 when there is none. */
-int hearth_session_find(struct store_conn *conn, struct hearth_digest owner, const char *name, int64_t *id);
+int hearth_session_find(struct hearth_db *db, struct hearth_digest owner, const char *name, int64_t *id);
 /* Makes one. `head` may be 0. */
-int hearth_session_add(struct store_conn *conn, int64_t owner_id, const struct hearth_session *session, int64_t head,
+int hearth_session_add(struct hearth_db *db, int64_t owner_id, const struct hearth_session *session, int64_t head,
                        int64_t *id);
 /* The name of a row; NULL when it is gone. */
-int hearth_session_read_name(struct store_conn *conn, int64_t id, char **name);
+int hearth_session_read_name(struct hearth_db *db, int64_t id, char **name);
 
 #endif

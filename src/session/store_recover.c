@@ -47,7 +47,7 @@ static const struct kind {
 };
 
 struct recovery {
-    struct store_conn *conn;
+    struct hearth_db *db;
     bool first;
     int code;
     uint64_t rows;
@@ -107,21 +107,21 @@ static bool take(void *user, const struct hearth_db_row *row) {
     if (recovery->first && is_model_entry(row)) {
         const struct hearth_db_row model = {
             .id = row->cells[2].number, .count = 3, .cells = {{0}, row->cells[0], row->cells[1]}};
-        recovery->code = put_row(recovery->conn->handle, models, &model);
+        recovery->code = put_row(recovery->db->handle, models, &model);
     }
     if (recovery->first && is_secret(row)) {
         const struct store_about about = {.kind = STORE_META};
         struct hearth_buf plain = {0},
                           value = {.data = (uint8_t *)(uintptr_t)row->cells[1].bytes, .len = row->cells[1].len};
-        if (hearth_session_unpack(recovery->conn, &about, value.data, value.len, &plain, NULL) == HEARTH_OK) {
-            (void)hearth_session_put_meta(recovery->conn, "secret", &value);
+        if (hearth_session_unpack(recovery->db, &about, value.data, value.len, &plain, NULL) == HEARTH_OK) {
+            (void)hearth_session_put_meta(recovery->db, "secret", &value);
         }
         hearth_buf_finish(&plain);
     }
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (is_like(row, kinds[i].cells)) { /* the first kind that fits: two keys are a model */
             if (kinds[i].first == recovery->first) {
-                recovery->code = put_row(recovery->conn->handle, kinds[i].sql, row);
+                recovery->code = put_row(recovery->db->handle, kinds[i].sql, row);
                 recovery->rows++;
             }
             break;
@@ -132,23 +132,15 @@ static bool take(void *user, const struct hearth_db_row *row) {
 
 /* ---- what of it is the truth ---- */
 
-static int count(struct store_conn *conn, const char *sql, uint64_t *out) {
-    int64_t number = 0;
-    const int rc = hearth_db_number(conn->handle, sql, &number);
-    *out = (uint64_t)number;
-    return rc == SQLITE_OK ? HEARTH_OK : hearth_db_fail(conn, rc);
-}
-
-static int drop(struct store_conn *conn, const char *table, int64_t id) {
+static int drop(struct hearth_db *db, const char *table, int64_t id) {
     char sql[64];
     snprintf(sql, sizeof sql, "DELETE FROM %s WHERE id = %" PRId64, table, id);
-    const int rc = sqlite3_exec(conn->handle, sql, NULL, NULL, NULL);
-    return rc == SQLITE_OK ? HEARTH_OK : hearth_db_fail(conn, rc);
+    return hearth_db_exec(db, sql);
 }
 
 /* One after the other, the oldest first: what a turn goes on from is older. */
-static int each(struct store_conn *conn, const char *table,
-                int (*look)(struct store_conn *conn, int64_t id, struct hearth_recovery *out),
+static int each(struct hearth_db *db, const char *table,
+                int (*look)(struct hearth_db *db, int64_t id, struct hearth_recovery *out),
                 struct hearth_recovery *out) {
     char sql[80];
     int64_t id = 0;
@@ -156,23 +148,22 @@ static int each(struct store_conn *conn, const char *table,
     while (err == HEARTH_OK) {
         const int64_t last = id;
         snprintf(sql, sizeof sql, "SELECT ifnull(min(id), 0) FROM %s WHERE id > %" PRId64, table, last);
-        const int rc = hearth_db_number(conn->handle, sql, &id);
-        err = rc == SQLITE_OK ? HEARTH_OK : hearth_db_fail(conn, rc);
+        err = hearth_db_number(db, sql, &id);
         if (err != HEARTH_OK || id <= last) {
             break;
         }
-        err = look(conn, id, out);
+        err = look(db, id, out);
     }
     return err;
 }
 
-static int look_at_turn(struct store_conn *conn, int64_t id, struct hearth_recovery *out) {
+static int look_at_turn(struct hearth_db *db, int64_t id, struct hearth_recovery *out) {
     struct store_row row = {0}, parent = {0};
     struct hearth_turn turn = {0};
-    int found = hearth_turn_load(conn, NULL, id, STORE_ALL, &row, &turn);
+    int found = hearth_turn_load(db, NULL, id, STORE_ALL, &row, &turn);
     bool whole = found > 0 && row.depth >= 1 && (row.parent == 0) == (row.depth == 1);
     if (whole && row.parent != 0) {
-        found = hearth_turn_load(conn, NULL, row.parent, STORE_COLUMNS, &parent, NULL);
+        found = hearth_turn_load(db, NULL, row.parent, STORE_COLUMNS, &parent, NULL);
         whole = found > 0 && parent.depth + 1 == row.depth;
     }
     hearth_turn_finish(&turn);
@@ -181,27 +172,27 @@ static int look_at_turn(struct store_conn *conn, int64_t id, struct hearth_recov
     }
     out->turns += whole;
     out->lost_turns += !whole;
-    return whole ? HEARTH_OK : drop(conn, "turns", id);
+    return whole ? HEARTH_OK : drop(db, "turns", id);
 }
 
-static int look_at_session(struct store_conn *conn, int64_t id, struct hearth_recovery *out) {
+static int look_at_session(struct hearth_db *db, int64_t id, struct hearth_recovery *out) {
     char sql[224], *name = NULL;
-    uint64_t stands, head = 0;
+    int64_t stands = 0, head = 0;
     snprintf(sql, sizeof sql,
              "SELECT count(*) FROM sessions AS s WHERE id = %" PRId64
              " AND (head IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = s.head))",
              id);
-    int err = count(conn, sql, &stands);
+    int err = hearth_db_number(db, sql, &stands);
     if (err == HEARTH_OK && stands == 0) {
         snprintf(sql, sizeof sql,
                  "SELECT ifnull((SELECT id FROM turns WHERE session = %" PRId64 " AND hidden = 0"
                  " ORDER BY depth DESC, id DESC LIMIT 1), 0)",
                  id);
-        err = count(conn, sql, &head);
-        snprintf(sql, sizeof sql, "UPDATE sessions SET head = nullif(%" PRIu64 ", 0) WHERE id = %" PRId64, head, id);
-        err = err == HEARTH_OK && sqlite3_exec(conn->handle, sql, NULL, NULL, NULL) != SQLITE_OK ? HEARTH_ERR_IO : err;
+        err = hearth_db_number(db, sql, &head);
+        snprintf(sql, sizeof sql, "UPDATE sessions SET head = nullif(%" PRId64 ", 0) WHERE id = %" PRId64, head, id);
+        err = err == HEARTH_OK ? hearth_db_exec(db, sql) : err;
     }
-    err = err == HEARTH_OK ? hearth_session_read_name(conn, id, &name) : err;
+    err = err == HEARTH_OK ? hearth_session_read_name(db, id, &name) : err;
     const bool whole = err == HEARTH_OK && name != NULL && (stands != 0 || head != 0);
     free(name);
     if (err != HEARTH_OK && err != HEARTH_ERR_STATE) {
@@ -210,38 +201,36 @@ static int look_at_session(struct store_conn *conn, int64_t id, struct hearth_re
     out->sessions += whole;
     out->lost_sessions += !whole;
     out->shorter += whole && stands == 0;
-    return whole ? HEARTH_OK : drop(conn, "sessions", id);
+    return whole ? HEARTH_OK : drop(db, "sessions", id);
 }
 
-static int finish(struct store_conn *conn, struct hearth_recovery *out) {
+static int finish(struct hearth_db *db, struct hearth_recovery *out) {
     static const char missing[] =
         "SELECT count(*) FROM (SELECT parent FROM turns WHERE parent IS NOT NULL UNION"
         " SELECT head FROM sessions WHERE head IS NOT NULL) WHERE parent NOT IN (SELECT id FROM turns)";
     char sql[400];
-    /* Where there are no keys the only owner is nobody; whether that is so the turns tell. */
-    static const char nobody[] =
+    /* Where there are no keys the only owner is zero. A turn of another one does not verify. */
+    static const char keyless[] =
         "INSERT OR IGNORE INTO owners (id, owner) SELECT DISTINCT owner, zeroblob(16) FROM turns"
         " WHERE owner NOT IN (SELECT id FROM owners)";
-    int err = sqlite3_exec(conn->handle, nobody, NULL, NULL, NULL) == SQLITE_OK ? HEARTH_OK : HEARTH_ERR_IO;
-    err = err == HEARTH_OK ? count(conn, missing, &out->lost_turns) : err;
-    err = err == HEARTH_OK ? each(conn, "turns", look_at_turn, out) : err;
-    err = err == HEARTH_OK ? each(conn, "sessions", look_at_session, out) : err;
+    int64_t lost = 0;
+    int err = hearth_db_exec(db, keyless);
+    err = err == HEARTH_OK ? hearth_db_number(db, missing, &lost) : err;
+    out->lost_turns = (uint64_t)lost;
+    err = err == HEARTH_OK ? each(db, "turns", look_at_turn, out) : err;
+    err = err == HEARTH_OK ? each(db, "sessions", look_at_session, out) : err;
     snprintf(sql, sizeof sql,
              "DELETE FROM configs WHERE id NOT IN (SELECT config FROM turns WHERE config IS NOT NULL);"
              "INSERT OR IGNORE INTO uses (turn, used) SELECT id, %" PRId64 " FROM turns"
              " WHERE id NOT IN (SELECT parent FROM turns WHERE parent IS NOT NULL);"
              "UPDATE sessions SET aged = %" PRId64 ";",
-             conn->age_us, conn->age_us);
-    if (err == HEARTH_OK) {
-        const int rc = sqlite3_exec(conn->handle, sql, NULL, NULL, NULL);
-        err = rc == SQLITE_OK ? HEARTH_OK : hearth_db_fail(conn, rc);
-    }
-    return err;
+             db->age_us, db->age_us);
+    return err == HEARTH_OK ? hearth_db_exec(db, sql) : err;
 }
 
 static int fill(struct hearth_session_store *store, const struct hearth_recovery_params *params,
                 struct hearth_recovery *out, struct hearth_errmsg *msg) {
-    struct recovery recovery = {.conn = &store->writer, .first = true};
+    struct recovery recovery = {.db = &store->writer, .first = true};
     int err = hearth_session_begin_write(store, msg);
     if (err != HEARTH_OK) {
         return err;

@@ -32,47 +32,47 @@ bool hearth_session_name_is_valid(const char *name) {
 
 /* ---- rows ---- */
 
-static struct hearth_digest key_of(const struct store_conn *conn, struct hearth_digest owner, const char *name) {
-    return hearth_session_digest(conn, owner, name, strlen(name) + 1);
+static struct hearth_digest key_of(const struct hearth_db *db, struct hearth_digest owner, const char *name) {
+    return hearth_session_digest(db, owner, name, strlen(name) + 1);
 }
 
-int hearth_session_find(struct store_conn *conn, struct hearth_digest owner, const char *name, int64_t *id) {
-    const struct hearth_digest key = key_of(conn, owner, name);
-    int found = hearth_db_query_number(conn, SESSION_BY_KEY, id, "d", &key);
+int hearth_session_find(struct hearth_db *db, struct hearth_digest owner, const char *name, int64_t *id) {
+    const struct hearth_digest key = key_of(db, owner, name);
+    int found = hearth_db_query_number(db, SESSION_BY_KEY, id, "d", &key);
     return found < 0 ? found : HEARTH_OK;
 }
 
-static int pack_session(struct store_conn *conn, const struct hearth_session *session, const struct hearth_digest *key,
+static int pack_session(struct hearth_db *db, const struct hearth_session *session, const struct hearth_digest *key,
                         struct hearth_buf *blob) {
     const struct store_about about = {
         .kind = STORE_SESSION, .created = session->created_us, .key = *key, .owner = session->owner};
     struct hearth_buf body = {0};
     int err = hearth_buf_append(&body, session->name, strlen(session->name) + 1) &&
                       hearth_buf_append(&body, session->metadata.data, session->metadata.len)
-                  ? hearth_session_pack(conn, &about, &body, NULL, blob)
+                  ? hearth_session_pack(db, &about, &body, NULL, blob)
                   : HEARTH_ERR_NOMEM;
     hearth_buf_finish(&body);
     return err;
 }
 
-int hearth_session_add(struct store_conn *conn, int64_t owner_id, const struct hearth_session *session, int64_t head,
+int hearth_session_add(struct hearth_db *db, int64_t owner_id, const struct hearth_session *session, int64_t head,
                        int64_t *id) {
-    const struct hearth_digest key = key_of(conn, session->owner, session->name);
-    const int64_t now = conn->now_us;
+    const struct hearth_digest key = key_of(db, session->owner, session->name);
+    const int64_t now = db->now_us;
     struct hearth_session made = *session;
     struct hearth_buf blob = {0};
     made.created_us = made.created_us != 0 ? made.created_us : now;
-    int err = pack_session(conn, &made, &key, &blob);
-    err = err == HEARTH_OK ? hearth_db_run(conn, SESSION_ADD, "diniiib", &key, owner_id, head, made.created_us, now,
-                                           conn->age_us, &blob)
-                           : err;
-    *id = sqlite3_last_insert_rowid(conn->handle);
+    int err = pack_session(db, &made, &key, &blob);
+    err = err == HEARTH_OK
+              ? hearth_db_run(db, SESSION_ADD, "diniiib", &key, owner_id, head, made.created_us, now, db->age_us, &blob)
+              : err;
+    *id = sqlite3_last_insert_rowid(db->handle);
     hearth_buf_finish(&blob);
     return err;
 }
 
 /* The session of a statement's row. */
-static int take_session(struct store_conn *conn, sqlite3_stmt *statement, struct hearth_session *out) {
+static int take_session(struct hearth_db *db, sqlite3_stmt *statement, struct hearth_session *out) {
     struct store_about about = {.kind = STORE_SESSION};
     struct hearth_buf body = {0};
     *out = (struct hearth_session){0};
@@ -89,7 +89,7 @@ static int take_session(struct store_conn *conn, sqlite3_stmt *statement, struct
     if (lost) { /* it stands at a turn that is not there: not an empty one */
         return HEARTH_ERR_STATE;
     }
-    int err = hearth_session_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 9), &body, NULL);
+    int err = hearth_session_unpack(db, &about, blob, (size_t)sqlite3_column_bytes(statement, 9), &body, NULL);
     if (err == HEARTH_OK) {
         const size_t len = strnlen((const char *)body.data, body.len);
         err = len == body.len ? HEARTH_ERR_STATE : HEARTH_OK;
@@ -109,15 +109,15 @@ static int take_session(struct store_conn *conn, sqlite3_stmt *statement, struct
     return err;
 }
 
-int hearth_session_read_name(struct store_conn *conn, int64_t id, char **name) {
+int hearth_session_read_name(struct hearth_db *db, int64_t id, char **name) {
     struct hearth_session session;
     *name = NULL;
-    int found = hearth_db_query(conn, SESSION_BY_ID, "i", id);
+    int found = hearth_db_query(db, SESSION_BY_ID, "i", id);
     if (found <= 0) {
         return found;
     }
-    int err = take_session(conn, conn->statements[SESSION_BY_ID], &session);
-    hearth_db_reset(conn, SESSION_BY_ID);
+    int err = take_session(db, db->statements[SESSION_BY_ID], &session);
+    hearth_db_reset(db, SESSION_BY_ID);
     if (err == HEARTH_OK) {
         *name = session.name;
         session.name = NULL;
@@ -129,14 +129,14 @@ int hearth_session_read_name(struct store_conn *conn, int64_t id, char **name) {
 /* ---- put ---- */
 
 /* The row of a head. */
-static int find_head(struct store_conn *conn, const struct hearth_session *session, int64_t *head,
+static int find_head(struct hearth_db *db, const struct hearth_session *session, int64_t *head,
                      struct hearth_errmsg *msg) {
     struct store_row row;
     *head = 0;
     if (hearth_digest_is_zero(session->head)) {
         return HEARTH_OK;
     }
-    int found = hearth_turn_find_end(conn, session->owner, session->head, &row);
+    int found = hearth_turn_find_end(db, session->owner, session->head, &row);
     if (found == 0) {
         return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "there is no such turn");
     }
@@ -144,42 +144,41 @@ static int find_head(struct store_conn *conn, const struct hearth_session *sessi
     return found < 0 ? found : HEARTH_OK;
 }
 
-static int replace_session(struct store_conn *conn, const struct hearth_session *session, struct hearth_errmsg *msg) {
-    const struct hearth_digest key = key_of(conn, session->owner, session->name);
+static int replace_session(struct hearth_db *db, const struct hearth_session *session, struct hearth_errmsg *msg) {
+    const struct hearth_digest key = key_of(db, session->owner, session->name);
     struct hearth_session made = *session;
     struct hearth_buf blob = {0};
     int64_t head = 0;
-    int found = hearth_db_query(conn, SESSION_BY_KEY, "d", &key);
+    int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
     if (found <= 0) {
         return found < 0 ? found : hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "there is no such session");
     }
-    const int64_t id = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 0);
-    const int64_t was = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 3);
-    made.created_us = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 5);
-    hearth_db_reset(conn, SESSION_BY_KEY);
-    int err = find_head(conn, session, &head, msg);
+    const int64_t id = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 0);
+    const int64_t was = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 3);
+    made.created_us = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 5);
+    hearth_db_reset(db, SESSION_BY_KEY);
+    int err = find_head(db, session, &head, msg);
     head = head != 0 ? head : was;
-    err = err == HEARTH_OK ? pack_session(conn, &made, &key, &blob) : err;
-    err =
-        err == HEARTH_OK ? hearth_db_run(conn, SESSION_SET, "iniib", id, head, conn->now_us, conn->age_us, &blob) : err;
+    err = err == HEARTH_OK ? pack_session(db, &made, &key, &blob) : err;
+    err = err == HEARTH_OK ? hearth_db_run(db, SESSION_SET, "iniib", id, head, db->now_us, db->age_us, &blob) : err;
     hearth_buf_finish(&blob);
-    return err == HEARTH_OK && was != head ? hearth_turn_purge_unneeded(conn, was) : err;
+    return err == HEARTH_OK && was != head ? hearth_turn_purge_unneeded(db, was) : err;
 }
 
-static int add_session(struct store_conn *conn, const struct hearth_session *session, struct hearth_errmsg *msg) {
+static int add_session(struct hearth_db *db, const struct hearth_session *session, struct hearth_errmsg *msg) {
     int64_t id, head = 0, owner;
-    int err = hearth_session_find(conn, session->owner, session->name, &id);
+    int err = hearth_session_find(db, session->owner, session->name, &id);
     if (err == HEARTH_OK && id != 0) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "there is a session of this name");
     }
-    err = err == HEARTH_OK ? find_head(conn, session, &head, msg) : err;
-    err = err == HEARTH_OK ? hearth_session_check_quota(conn, session->owner, &session->quota, true, msg) : err;
-    int found = err == HEARTH_OK ? hearth_db_query_number(conn, OWNER_ID, &owner, "d", &session->owner) : err;
+    err = err == HEARTH_OK ? find_head(db, session, &head, msg) : err;
+    err = err == HEARTH_OK ? hearth_session_check_quota(db, session->owner, &session->quota, true, msg) : err;
+    int found = err == HEARTH_OK ? hearth_db_query_number(db, OWNER_ID, &owner, "d", &session->owner) : err;
     if (found == 0) {
-        found = hearth_db_run(conn, OWNER_ADD, "d", &session->owner);
-        owner = sqlite3_last_insert_rowid(conn->handle);
+        found = hearth_db_run(db, OWNER_ADD, "d", &session->owner);
+        owner = sqlite3_last_insert_rowid(db->handle);
     }
-    return found < 0 ? found : hearth_session_add(conn, owner, session, head, &id);
+    return found < 0 ? found : hearth_session_add(db, owner, session, head, &id);
 }
 
 int hearth_session_put(struct hearth_session_store *store, const struct hearth_session *session, bool replace,
@@ -201,24 +200,24 @@ int hearth_session_put(struct hearth_session_store *store, const struct hearth_s
 
 int hearth_session_get(struct hearth_session_store *store, struct hearth_digest owner, const char *name,
                        struct hearth_session *out) {
-    struct store_conn *conn = store->reader;
+    struct hearth_db *db = store->reader;
     *out = (struct hearth_session){0};
     int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
-    const struct hearth_digest key = key_of(conn, owner, name);
-    int found = hearth_db_query(conn, SESSION_BY_KEY, "d", &key);
+    const struct hearth_digest key = key_of(db, owner, name);
+    int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
     err = found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     int64_t aged = 0;
     if (found > 0) {
-        err = take_session(conn, conn->statements[SESSION_BY_KEY], out);
-        aged = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 10);
+        err = take_session(db, db->statements[SESSION_BY_KEY], out);
+        aged = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 10);
         if (err == HEARTH_OK && (strcmp(out->name, name) != 0 || !hearth_digest_equal(out->owner, owner))) {
             hearth_session_finish(out);
             err = HEARTH_ERR_STATE; /* the index led elsewhere */
         }
-        hearth_db_reset(conn, SESSION_BY_KEY);
+        hearth_db_reset(db, SESSION_BY_KEY);
     }
     err = hearth_session_end_read(store, err);
     if (err == HEARTH_OK) {
@@ -244,22 +243,22 @@ static int append(struct hearth_session **list, size_t *count, size_t *room, str
 }
 
 /* Where a page begins: behind a session, or at the beginning. */
-static int find_page(struct store_conn *conn, const struct hearth_session_query *query, int64_t *used, int64_t *id) {
+static int find_page(struct hearth_db *db, const struct hearth_session_query *query, int64_t *used, int64_t *id) {
     *used = *id = INT64_MAX;
     if (query->after == NULL) {
         return HEARTH_OK;
     }
-    const struct hearth_digest key = key_of(conn, query->owner, query->after);
-    int found = hearth_db_query(conn, SESSION_BY_KEY, "d", &key);
+    const struct hearth_digest key = key_of(db, query->owner, query->after);
+    int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
     if (found > 0) {
-        *id = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 0);
-        *used = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 6);
-        hearth_db_reset(conn, SESSION_BY_KEY);
+        *id = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 0);
+        *used = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 6);
+        hearth_db_reset(db, SESSION_BY_KEY);
     }
     return found < 0 ? found : found > 0 ? HEARTH_OK : HEARTH_ERR_NOT_FOUND;
 }
 
-static int read_page(struct store_conn *conn, const struct hearth_session_query *query, int64_t expired_before,
+static int read_page(struct hearth_db *db, const struct hearth_session_query *query, int64_t expired_before,
                      struct hearth_session **out, size_t *count) {
     const enum store_statement which = query->all_owners ? SESSIONS_ALL : SESSIONS_OF_OWNER;
     const int64_t limit = query->limit != 0 && query->limit < INT64_MAX ? (int64_t)query->limit + 1 : -1;
@@ -268,16 +267,15 @@ static int read_page(struct store_conn *conn, const struct hearth_session_query 
     int64_t used, id;
     size_t room = 0, damaged = 0, bytes = 0;
     bool more = false;
-    int err = find_page(conn, query, &used, &id);
-    int found =
-        err == HEARTH_OK ? hearth_db_query(conn, which, "diiiii", &query->owner, used, id, from, to, limit) : err;
+    int err = find_page(db, query, &used, &id);
+    int found = err == HEARTH_OK ? hearth_db_query(db, which, "diiiii", &query->owner, used, id, from, to, limit) : err;
     while (found > 0 && err == HEARTH_OK) {
         struct hearth_session session;
         more = (query->limit != 0 && *count == query->limit) || (query->bytes_max != 0 && bytes >= query->bytes_max);
         if (more) {
             break;
         }
-        err = take_session(conn, conn->statements[which], &session);
+        err = take_session(db, db->statements[which], &session);
         damaged += err == HEARTH_ERR_STATE;
         if (err == HEARTH_OK) {
             session.expired = query->expired;
@@ -285,9 +283,9 @@ static int read_page(struct store_conn *conn, const struct hearth_session_query 
             err = append(out, count, &room, &session);
         }
         err = err == HEARTH_ERR_STATE ? HEARTH_OK : err;
-        found = err == HEARTH_OK ? hearth_db_next(conn, which) : 0;
+        found = err == HEARTH_OK ? hearth_db_next(db, which) : 0;
     }
-    hearth_db_reset(conn, which);
+    hearth_db_reset(db, which);
     if (query->more != NULL) {
         *query->more = more;
     }
@@ -321,30 +319,30 @@ int hearth_session_list(struct hearth_session_store *store, const struct hearth_
 /* ---- delete ---- */
 
 /* Hides what was put with a session, and deletes of it what nothing else needs, the newest first. */
-static int delete_turns(struct store_conn *conn, int64_t session) {
-    int err = hearth_db_run(conn, TURNS_HIDE, "i", session);
+static int delete_turns(struct hearth_db *db, int64_t session) {
+    int err = hearth_db_run(db, TURNS_HIDE, "i", session);
     for (int64_t id = INT64_MAX, before = INT64_MAX; err == HEARTH_OK; before = id) {
-        int found = hearth_db_query_number(conn, TURNS_OF_SESSION, &id, "ii", session, before);
+        int found = hearth_db_query_number(db, TURNS_OF_SESSION, &id, "ii", session, before);
         if (found <= 0 || id >= before) { /* a damaged index would go round in a circle */
             return found <= 0 ? found : HEARTH_ERR_STATE;
         }
-        err = hearth_turn_purge_unneeded(conn, id);
+        err = hearth_turn_purge_unneeded(db, id);
     }
     return err;
 }
 
-static int delete_session(struct store_conn *conn, struct hearth_digest owner, const char *name) {
-    const struct hearth_digest key = key_of(conn, owner, name);
-    int found = hearth_db_query(conn, SESSION_BY_KEY, "d", &key);
+static int delete_session(struct hearth_db *db, struct hearth_digest owner, const char *name) {
+    const struct hearth_digest key = key_of(db, owner, name);
+    int found = hearth_db_query(db, SESSION_BY_KEY, "d", &key);
     if (found <= 0) {
         return found < 0 ? found : HEARTH_ERR_NOT_FOUND;
     }
-    const int64_t id = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 0);
-    const int64_t head = sqlite3_column_int64(conn->statements[SESSION_BY_KEY], 3);
-    hearth_db_reset(conn, SESSION_BY_KEY);
-    int err = hearth_db_run(conn, SESSION_DELETE, "i", id);
-    err = err == HEARTH_OK ? delete_turns(conn, id) : err;
-    return err == HEARTH_OK ? hearth_turn_purge_unneeded(conn, head) : err;
+    const int64_t id = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 0);
+    const int64_t head = sqlite3_column_int64(db->statements[SESSION_BY_KEY], 3);
+    hearth_db_reset(db, SESSION_BY_KEY);
+    int err = hearth_db_run(db, SESSION_DELETE, "i", id);
+    err = err == HEARTH_OK ? delete_turns(db, id) : err;
+    return err == HEARTH_OK ? hearth_turn_purge_unneeded(db, head) : err;
 }
 
 int hearth_session_delete(struct hearth_session_store *store, struct hearth_digest owner, const char *name) {

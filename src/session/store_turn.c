@@ -82,55 +82,54 @@ static void take_columns(sqlite3_stmt *statement, struct store_row *row, struct 
     turn->path = hearth_db_column_digest(statement, 19);
 }
 
-int hearth_turn_load(struct store_conn *conn, const struct hearth_digest *key, int64_t id, enum store_parts parts,
+int hearth_turn_load(struct hearth_db *db, const struct hearth_digest *key, int64_t id, enum store_parts parts,
                      struct store_row *row, struct hearth_turn *turn) {
     enum store_statement which = id == 0 ? TURN_BY_KEY : TURN_BY_ID;
-    int found = id == 0 ? hearth_db_query(conn, which, "d", key) : hearth_db_query(conn, which, "i", id);
+    int found = id == 0 ? hearth_db_query(db, which, "d", key) : hearth_db_query(db, which, "i", id);
     if (found <= 0) {
         return found;
     }
-    sqlite3_stmt *statement = conn->statements[which];
+    sqlite3_stmt *statement = db->statements[which];
     take_columns(statement, row, turn);
     if (id == 0 && turn != NULL && !hearth_digest_equal(turn->id, *key)) { /* the index led elsewhere */
-        hearth_db_reset(conn, which);
+        hearth_db_reset(db, which);
         return HEARTH_ERR_STATE;
     }
     if (parts != STORE_COLUMNS) {
         const void *blob = sqlite3_column_blob(statement, 20);
         const size_t len = (size_t)sqlite3_column_bytes(statement, 20);
         const struct store_about about = about_turn(turn);
-        const bool refused = blob == NULL && hearth_db_is_nomem(sqlite3_extended_errcode(conn->handle));
+        const bool refused = blob == NULL && hearth_db_is_nomem(sqlite3_extended_errcode(db->handle));
         int err = refused ? HEARTH_ERR_NOMEM : HEARTH_OK;
         if (err == HEARTH_OK) {
             bool sane = (unsigned)turn->status <= HEARTH_TURN_CANCELLED;
-            err = sane ? hearth_session_unpack(conn, &about, blob, len, parts == STORE_ALL ? &turn->body : NULL,
+            err = sane ? hearth_session_unpack(db, &about, blob, len, parts == STORE_ALL ? &turn->body : NULL,
                                                &turn->tokens)
                        : HEARTH_ERR_STATE;
         }
         found = err == HEARTH_OK ? 1 : err;
     }
-    hearth_db_reset(conn, which);
+    hearth_db_reset(db, which);
     return found;
 }
 
-static int load_config(struct store_conn *conn, int64_t id, struct hearth_turn *turn) {
+static int load_config(struct hearth_db *db, int64_t id, struct hearth_turn *turn) {
     const struct store_about about = {.kind = STORE_CONFIG, .key = turn->config_id};
-    int found = id != 0 ? hearth_db_query(conn, CONFIG_GET, "i", id) : 0;
+    int found = id != 0 ? hearth_db_query(db, CONFIG_GET, "i", id) : 0;
     if (found <= 0) {
         return found == 0 && id != 0 ? HEARTH_ERR_STATE : found;
     }
-    sqlite3_stmt *statement = conn->statements[CONFIG_GET];
+    sqlite3_stmt *statement = db->statements[CONFIG_GET];
     const void *blob = sqlite3_column_blob(statement, 0);
-    int err =
-        hearth_session_unpack(conn, &about, blob, (size_t)sqlite3_column_bytes(statement, 0), &turn->config, NULL);
-    hearth_db_reset(conn, CONFIG_GET);
+    int err = hearth_session_unpack(db, &about, blob, (size_t)sqlite3_column_bytes(statement, 0), &turn->config, NULL);
+    hearth_db_reset(db, CONFIG_GET);
     return err;
 }
 
 /* Config and session of a turn that was loaded. */
-static int load_rest(struct store_conn *conn, const struct store_row *row, struct hearth_turn *turn) {
-    int err = load_config(conn, row->config, turn);
-    return err == HEARTH_OK && row->session != 0 ? hearth_session_read_name(conn, row->session, &turn->session) : err;
+static int load_rest(struct hearth_db *db, const struct store_row *row, struct hearth_turn *turn) {
+    int err = load_config(db, row->config, turn);
+    return err == HEARTH_OK && row->session != 0 ? hearth_session_read_name(db, row->session, &turn->session) : err;
 }
 
 int hearth_turn_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
@@ -167,7 +166,7 @@ void hearth_turn_walk_finish(struct store_walk *walk) {
     *walk = (struct store_walk){0};
 }
 
-int hearth_turn_walk(struct store_conn *conn, const struct store_row *last, enum store_parts parts, bool damaged_too,
+int hearth_turn_walk(struct hearth_db *db, const struct store_row *last, enum store_parts parts, bool damaged_too,
                      struct store_walk *out) {
     *out = (struct store_walk){0};
     if (last->depth < 1 || last->depth > INT32_MAX || last->depth > last->id) { /* each is younger than its parent */
@@ -181,7 +180,7 @@ int hearth_turn_walk(struct store_conn *conn, const struct store_row *last, enum
     int64_t id = last->id;
     for (size_t i = count; i-- > 0 && err == HEARTH_OK;) {
         struct hearth_turn *turn = &out->turns[i];
-        int found = hearth_turn_load(conn, NULL, id, parts, &out->rows[i], turn);
+        int found = hearth_turn_load(db, NULL, id, parts, &out->rows[i], turn);
         if (found == HEARTH_ERR_STATE && damaged_too) {
             turn->model = (struct hearth_digest){0, 0};
             turn->tokens.n = 0;
@@ -234,7 +233,7 @@ void hearth_line_finish(struct hearth_line *line) {
 }
 
 /* Names of sessions for a line: mostly one, so the last one is remembered. */
-static int name_sessions(struct store_conn *conn, const struct store_walk *walk) {
+static int name_sessions(struct hearth_db *db, const struct store_walk *walk) {
     int err = HEARTH_OK;
     for (size_t i = 0; i < walk->count && err == HEARTH_OK; i++) {
         int64_t session = walk->rows[i].session;
@@ -243,21 +242,21 @@ static int name_sessions(struct store_conn *conn, const struct store_walk *walk)
             walk->turns[i].session = name != NULL ? strdup(name) : NULL;
             err = name != NULL && walk->turns[i].session == NULL ? HEARTH_ERR_NOMEM : HEARTH_OK;
         } else if (session != 0) {
-            err = hearth_session_read_name(conn, session, &walk->turns[i].session);
+            err = hearth_session_read_name(db, session, &walk->turns[i].session);
         }
     }
     return err;
 }
 
-int hearth_turn_find_end(struct store_conn *conn, struct hearth_digest owner, struct hearth_digest id,
+int hearth_turn_find_end(struct hearth_db *db, struct hearth_digest owner, struct hearth_digest id,
                          struct store_row *row) {
     struct hearth_turn turn = {0};
     int64_t used;
-    int found = hearth_turn_load(conn, &id, 0, STORE_COLUMNS, row, &turn);
+    int found = hearth_turn_load(db, &id, 0, STORE_COLUMNS, row, &turn);
     if (found > 0 && !hearth_digest_equal(turn.owner, owner)) {
         return 0;
     }
-    return found > 0 && row->hidden ? hearth_db_query_number(conn, HEAD_HELD, &used, "i", row->id) : found;
+    return found > 0 && row->hidden ? hearth_db_query_number(db, HEAD_HELD, &used, "i", row->id) : found;
 }
 
 int hearth_line_get(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
@@ -292,13 +291,13 @@ int hearth_line_get(struct hearth_session_store *store, struct hearth_digest own
 }
 
 /* From turn `i` of a walk on, whose columns are there. */
-static int take_turns(struct store_conn *conn, const struct store_walk *walk, size_t i,
+static int take_turns(struct hearth_db *db, const struct store_walk *walk, size_t i,
                       const struct hearth_line_walk *how) {
     for (bool goes_on = true; goes_on && i < walk->count;
          i += how->newest_first ? SIZE_MAX : 1) { /* ends below 0, too */
         struct store_row row;
         struct hearth_turn turn = {0};
-        const int found = hearth_turn_load(conn, NULL, walk->rows[i].id, STORE_ALL, &row, &turn);
+        const int found = hearth_turn_load(db, NULL, walk->rows[i].id, STORE_ALL, &row, &turn);
         if (found > 0) {
             goes_on = how->take(how->user, &turn, i + 1 == walk->count);
         }
@@ -312,15 +311,15 @@ static int take_turns(struct store_conn *conn, const struct store_walk *walk, si
 
 int hearth_line_read(struct hearth_session_store *store, struct hearth_digest owner, struct hearth_digest id,
                      const struct hearth_line_walk *how) {
-    struct store_conn *conn = store->reader;
+    struct hearth_db *db = store->reader;
     struct store_row row;
     struct store_walk walk = {0};
     int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
-    int found = hearth_turn_find_end(conn, owner, id, &row);
-    err = found > 0 ? hearth_turn_walk(conn, &row, STORE_COLUMNS, false, &walk)
+    int found = hearth_turn_find_end(db, owner, id, &row);
+    err = found > 0 ? hearth_turn_walk(db, &row, STORE_COLUMNS, false, &walk)
                     : (found == 0 ? HEARTH_ERR_NOT_FOUND : found);
     size_t first = how->newest_first && walk.count > 0 ? walk.count - 1 : 0;
     if (err == HEARTH_OK && !hearth_digest_is_zero(how->from)) {
@@ -329,7 +328,7 @@ int hearth_line_read(struct hearth_session_store *store, struct hearth_digest ow
         }
         err = first < walk.count ? HEARTH_OK : HEARTH_ERR_INVALID;
     }
-    err = err == HEARTH_OK ? take_turns(conn, &walk, first, how) : err;
+    err = err == HEARTH_OK ? take_turns(db, &walk, first, how) : err;
     hearth_turn_walk_finish(&walk);
     err = hearth_session_end_read(store, err);
     if (err == HEARTH_OK) {
@@ -348,41 +347,41 @@ struct put {
     bool moves_head;
 };
 
-static int find_or_add(struct store_conn *conn, enum store_statement find, enum store_statement add,
+static int find_or_add(struct hearth_db *db, enum store_statement find, enum store_statement add,
                        const struct hearth_digest *a, const struct hearth_digest *b, int64_t *id) {
     const char *types = b != NULL ? "dd" : "d";
-    int found = hearth_db_query_number(conn, find, id, types, a, b);
+    int found = hearth_db_query_number(db, find, id, types, a, b);
     if (found == 0) {
-        found = hearth_db_run(conn, add, types, a, b);
-        *id = sqlite3_last_insert_rowid(conn->handle);
+        found = hearth_db_run(db, add, types, a, b);
+        *id = sqlite3_last_insert_rowid(db->handle);
     }
     return found < 0 ? found : HEARTH_OK;
 }
 
-static int put_config(struct store_conn *conn, struct hearth_turn *turn, int64_t owner, int64_t *id) {
+static int put_config(struct hearth_db *db, struct hearth_turn *turn, int64_t owner, int64_t *id) {
     *id = 0;
     turn->config_id = (struct hearth_digest){0, 0};
     if (turn->config.len == 0) {
         return HEARTH_OK;
     }
-    turn->config_id = hearth_session_digest(conn, turn->owner, turn->config.data, turn->config.len);
-    int found = hearth_db_query_number(conn, CONFIG_ID, id, "d", &turn->config_id);
+    turn->config_id = hearth_session_digest(db, turn->owner, turn->config.data, turn->config.len);
+    int found = hearth_db_query_number(db, CONFIG_ID, id, "d", &turn->config_id);
     if (found != 0) {
         return found < 0 ? found : HEARTH_OK;
     }
     const struct store_about about = {.kind = STORE_CONFIG, .key = turn->config_id};
     struct hearth_buf blob = {0};
-    int err = hearth_session_pack(conn, &about, &turn->config, NULL, &blob);
-    err = err == HEARTH_OK ? hearth_db_run(conn, CONFIG_ADD, "dib", &turn->config_id, owner, &blob) : err;
-    *id = sqlite3_last_insert_rowid(conn->handle);
+    int err = hearth_session_pack(db, &about, &turn->config, NULL, &blob);
+    err = err == HEARTH_OK ? hearth_db_run(db, CONFIG_ADD, "dib", &turn->config_id, owner, &blob) : err;
+    *id = sqlite3_last_insert_rowid(db->handle);
     hearth_buf_finish(&blob);
     return err;
 }
 
 /* The turn that is there already, and the one that it goes on from. */
-static int find_place(struct store_conn *conn, struct hearth_turn *turn, struct put *put, struct hearth_errmsg *msg) {
+static int find_place(struct hearth_db *db, struct hearth_turn *turn, struct put *put, struct hearth_errmsg *msg) {
     struct hearth_turn there = {0}, parent = {0};
-    int found = hearth_turn_load(conn, &turn->id, 0, STORE_COLUMNS, &put->there, &there);
+    int found = hearth_turn_load(db, &turn->id, 0, STORE_COLUMNS, &put->there, &there);
     if (found < 0) {
         return found;
     }
@@ -401,14 +400,14 @@ static int find_place(struct store_conn *conn, struct hearth_turn *turn, struct 
     if (hearth_digest_is_zero(turn->parent)) {
         return HEARTH_OK;
     }
-    found = hearth_turn_load(conn, &turn->parent, 0, STORE_COLUMNS, &put->parent, &parent);
+    found = hearth_turn_load(db, &turn->parent, 0, STORE_COLUMNS, &put->parent, &parent);
     if (found >= 0 && (found == 0 || !hearth_digest_equal(parent.owner, turn->owner))) {
         return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "the turn that it goes on from is gone");
     }
     return found < 0 ? found : HEARTH_OK;
 }
 
-static int find_session(struct store_conn *conn, const struct hearth_turn *turn, struct put *put,
+static int find_session(struct hearth_db *db, const struct hearth_turn *turn, struct put *put,
                         struct hearth_errmsg *msg) {
     put->session = put->there.session;
     if (turn->session == NULL) {
@@ -419,16 +418,16 @@ static int find_session(struct store_conn *conn, const struct hearth_turn *turn,
                            "a session's name is 1 to %d bytes of UTF-8 without control characters",
                            HEARTH_SESSION_NAME_MAX);
     }
-    int err = hearth_session_find(conn, turn->owner, turn->session, &put->session);
+    int err = hearth_session_find(db, turn->owner, turn->session, &put->session);
     if (err == HEARTH_OK && put->session == 0 && turn->joins) {
         return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "the session was deleted");
     }
     if (err == HEARTH_OK && put->session == 0) {
-        err = hearth_session_check_quota(conn, turn->owner, &turn->quota, true, msg);
+        err = hearth_session_check_quota(db, turn->owner, &turn->quota, true, msg);
     }
     if (err == HEARTH_OK && put->session == 0) {
         const struct hearth_session session = {.name = turn->session, .owner = turn->owner};
-        err = hearth_session_add(conn, put->owner, &session, 0, &put->session);
+        err = hearth_session_add(db, put->owner, &session, 0, &put->session);
     }
     put->moves_head = put->there.id == 0 || put->there.session != put->session;
     return err;
@@ -442,7 +441,7 @@ static int64_t total_of(const struct hearth_turn *turn, const struct put *put) {
 }
 
 static int write_row(struct hearth_session_store *store, struct hearth_turn *turn, struct put *put) {
-    struct store_conn *conn = &store->writer;
+    struct hearth_db *db = &store->writer;
     struct hearth_buf blob = {0};
     if (hearth_digest_is_zero(turn->model)) {
         turn->path = (struct hearth_digest){0, 0};
@@ -450,65 +449,65 @@ static int write_row(struct hearth_session_store *store, struct hearth_turn *tur
     const struct store_about about = about_turn(turn);
     const int64_t status = (int64_t)turn->status, base = turn->base_tokens, total = total_of(turn, put);
     const int64_t writer = is_open(turn->status) ? store->process : 0;
-    int err = hearth_session_pack(conn, &about, &turn->body, &turn->tokens, &blob);
+    int err = hearth_session_pack(db, &about, &turn->body, &turn->tokens, &blob);
     if (err == HEARTH_OK && put->there.id == 0) {
-        err = hearth_db_run(conn, TURN_ADD, "dinnnniniiiizb", &turn->id, put->owner, put->parent.id, put->session,
+        err = hearth_db_run(db, TURN_ADD, "dinnnniniiiizb", &turn->id, put->owner, put->parent.id, put->session,
                             put->config, put->model, status, writer, turn->created_us, base, put->parent.depth + 1,
                             total, &turn->path, &blob);
-        put->there.id = sqlite3_last_insert_rowid(conn->handle);
+        put->there.id = sqlite3_last_insert_rowid(db->handle);
     } else if (err == HEARTH_OK) {
-        err = hearth_db_run(conn, TURN_SET, "innniniiizb", put->there.id, put->session, put->config, put->model, status,
+        err = hearth_db_run(db, TURN_SET, "innniniiizb", put->there.id, put->session, put->config, put->model, status,
                             writer, turn->created_us, base, total, &turn->path, &blob);
         if (err == HEARTH_OK && put->there.config != 0 && put->there.config != put->config) {
-            err = hearth_db_run(conn, CONFIG_DROP, "i", put->there.config);
+            err = hearth_db_run(db, CONFIG_DROP, "i", put->there.config);
         }
     }
     hearth_buf_finish(&blob);
     return err;
 }
 
-static int move_head(struct store_conn *conn, const struct put *put) {
+static int move_head(struct hearth_db *db, const struct put *put) {
     int64_t was = 0;
-    int found = hearth_db_query(conn, SESSION_BY_ID, "i", put->session);
+    int found = hearth_db_query(db, SESSION_BY_ID, "i", put->session);
     if (found > 0) {
-        was = sqlite3_column_int64(conn->statements[SESSION_BY_ID], 3);
-        hearth_db_reset(conn, SESSION_BY_ID);
+        was = sqlite3_column_int64(db->statements[SESSION_BY_ID], 3);
+        hearth_db_reset(db, SESSION_BY_ID);
     }
     if (found < 0) {
         return found;
     }
     if (!put->moves_head || put->there.hidden) {
-        return hearth_db_run(conn, SESSION_TOUCH, "iii", put->session, conn->now_us, conn->age_us);
+        return hearth_db_run(db, SESSION_TOUCH, "iii", put->session, db->now_us, db->age_us);
     }
-    int err = hearth_db_run(conn, SESSION_HEAD, "inii", put->session, put->there.id, conn->now_us, conn->age_us);
-    return err == HEARTH_OK ? hearth_turn_purge_unneeded(conn, was) : err;
+    int err = hearth_db_run(db, SESSION_HEAD, "inii", put->session, put->there.id, db->now_us, db->age_us);
+    return err == HEARTH_OK ? hearth_turn_purge_unneeded(db, was) : err;
 }
 
 static int put_turn(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
-    struct store_conn *conn = &store->writer;
+    struct hearth_db *db = &store->writer;
     struct put put = {0};
-    const int64_t now = conn->age_us;
-    int err = find_place(conn, turn, &put, msg);
-    turn->created_us = turn->created_us != 0 ? turn->created_us : conn->now_us;
+    const int64_t now = db->age_us;
+    int err = find_place(db, turn, &put, msg);
+    turn->created_us = turn->created_us != 0 ? turn->created_us : db->now_us;
     if (err == HEARTH_OK && put.there.id == 0) {
-        err = hearth_session_check_quota(conn, turn->owner, &turn->quota, false, msg);
+        err = hearth_session_check_quota(db, turn->owner, &turn->quota, false, msg);
     }
-    err = err == HEARTH_OK ? find_or_add(conn, OWNER_ID, OWNER_ADD, &turn->owner, NULL, &put.owner) : err;
+    err = err == HEARTH_OK ? find_or_add(db, OWNER_ID, OWNER_ADD, &turn->owner, NULL, &put.owner) : err;
     if (err == HEARTH_OK && !hearth_digest_is_zero(turn->model)) {
-        err = find_or_add(conn, MODEL_ID, MODEL_ADD, &turn->model, &turn->salt, &put.model);
+        err = find_or_add(db, MODEL_ID, MODEL_ADD, &turn->model, &turn->salt, &put.model);
     }
-    err = err == HEARTH_OK ? put_config(conn, turn, put.owner, &put.config) : err;
-    err = err == HEARTH_OK ? find_session(conn, turn, &put, msg) : err;
+    err = err == HEARTH_OK ? put_config(db, turn, put.owner, &put.config) : err;
+    err = err == HEARTH_OK ? find_session(db, turn, &put, msg) : err;
     const bool added = put.there.id == 0;
     err = err == HEARTH_OK ? write_row(store, turn, &put) : err;
     err = err == HEARTH_OK ? hearth_session_flush_touches(store) : err;
     if (err == HEARTH_OK && (added || put.there.used != 0)) {
-        err = hearth_db_run(conn, USE_PUT, "ii", put.there.id, now);
+        err = hearth_db_run(db, USE_PUT, "ii", put.there.id, now);
     }
     if (err == HEARTH_OK && added && put.parent.id != 0) {
-        err = hearth_db_run(conn, USE_DROP, "i", put.parent.id);
+        err = hearth_db_run(db, USE_DROP, "i", put.parent.id);
     }
-    return err == HEARTH_OK && put.session != 0 && turn->session != NULL ? move_head(conn, &put) : err;
+    return err == HEARTH_OK && put.session != 0 && turn->session != NULL ? move_head(db, &put) : err;
 }
 
 int hearth_turn_put(struct hearth_session_store *store, struct hearth_turn *turn, struct hearth_errmsg *msg) {
@@ -538,21 +537,21 @@ static bool is_alive(const struct hearth_session_store *store, int64_t process) 
 }
 
 /* One that does not verify keeps its blob: it is not made right by a new check. */
-static int close_turn(struct store_conn *conn, int64_t id) {
+static int close_turn(struct hearth_db *db, int64_t id) {
     struct store_row row;
     struct hearth_turn turn = {0};
     struct hearth_buf blob = {0};
-    int err = hearth_turn_load(conn, NULL, id, STORE_ALL, &row, &turn);
+    int err = hearth_turn_load(db, NULL, id, STORE_ALL, &row, &turn);
     bool whole = err > 0;
     turn.status = HEARTH_TURN_FAILED;
     if (whole) {
         const struct store_about about = about_turn(&turn);
-        err = hearth_session_pack(conn, &about, &turn.body, &turn.tokens, &blob);
+        err = hearth_session_pack(db, &about, &turn.body, &turn.tokens, &blob);
     }
     if (err == HEARTH_OK || err == HEARTH_ERR_STATE) {
         int64_t failed = HEARTH_TURN_FAILED;
-        err = whole ? hearth_db_run(conn, TURN_CLOSE, "iib", id, failed, &blob)
-                    : hearth_db_run(conn, TURN_CLOSE, "ii", id, failed);
+        err = whole ? hearth_db_run(db, TURN_CLOSE, "iib", id, failed, &blob)
+                    : hearth_db_run(db, TURN_CLOSE, "ii", id, failed);
     }
     hearth_turn_finish(&turn);
     hearth_buf_finish(&blob);
@@ -560,22 +559,22 @@ static int close_turn(struct store_conn *conn, int64_t id) {
 }
 
 int hearth_turn_fail_orphans(struct hearth_session_store *store) {
-    struct store_conn *conn = &store->writer;
+    struct hearth_db *db = &store->writer;
     int err = hearth_session_begin_write(store, NULL), count = 0;
     if (err != HEARTH_OK) {
         return err;
     }
     int found = 1;
     for (int64_t id = 0, last = 0; found > 0 && err == HEARTH_OK; last = id) {
-        found = hearth_db_query(conn, TURNS_OPEN, "i", last);
+        found = hearth_db_query(db, TURNS_OPEN, "i", last);
         if (found > 0) {
-            id = sqlite3_column_int64(conn->statements[TURNS_OPEN], 0);
-            int64_t process = sqlite3_column_int64(conn->statements[TURNS_OPEN], 1);
-            hearth_db_reset(conn, TURNS_OPEN);
+            id = sqlite3_column_int64(db->statements[TURNS_OPEN], 0);
+            int64_t process = sqlite3_column_int64(db->statements[TURNS_OPEN], 1);
+            hearth_db_reset(db, TURNS_OPEN);
             if (id <= last) { /* a damaged index would go round in a circle */
                 err = HEARTH_ERR_STATE;
             } else if (!is_alive(store, process)) {
-                err = close_turn(conn, id);
+                err = close_turn(db, id);
                 count++;
             }
         }

@@ -367,7 +367,7 @@ void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply
         for (size_t i = 0; i < rows.n; i++) {
             hearth_archive_row_finish(&rows.v[i]);
         }
-        hearth_archive_forget(transcripts->archive);
+        hearth_archive_begin_generation(transcripts->archive);
     }
     free(rows.v);
     free(path);

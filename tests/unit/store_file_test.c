@@ -333,30 +333,31 @@ static void an_older_version_is_brought_up_to_date(void **state) {
     static const char *const failing[] = {"", "", "", "CREATE TABLE c (v); INSERT INTO nowhere VALUES (1)"};
     struct hearth_db_kind kind = {.label = "test", .application = 7, .steps = steps, .version = 1};
     struct hearth_errmsg why;
-    sqlite3_stmt *statement;
-    sqlite3 *handle;
+    struct hearth_db db;
     snprintf(path, sizeof path, "%s/versions.db", directory);
-    assert_int_equal(hearth_db_open(&kind, path, 1000, &handle, &statement, &why), SQLITE_OK);
-    hearth_db_close(&kind, &handle, &statement);
+    hearth_db_init(&db, &kind, path, 1000, NULL);
+    assert_int_equal(hearth_db_open(&db, &why), SQLITE_OK);
+    hearth_db_close(&db);
     assert_int_equal(sql_number("PRAGMA user_version"), 1);
     kind.version = 3;
     kind.statements = select;
     kind.statement_count = 1;
-    assert_int_equal(hearth_db_open(&kind, path, 1000, &handle, &statement, &why), SQLITE_OK);
-    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
-    assert_int_equal(sqlite3_column_int(statement, 0), 2);
-    hearth_db_close(&kind, &handle, &statement);
+    assert_int_equal(hearth_db_open(&db, &why), SQLITE_OK);
+    assert_int_equal(hearth_db_query(&db, 0, ""), 1);
+    assert_int_equal(sqlite3_column_int(db.statements[0], 0), 2);
+    hearth_db_close(&db);
     assert_int_equal(sql_number("PRAGMA user_version"), 3);
     kind.steps = failing;
     kind.version = 4;
-    assert_int_equal(hearth_db_open(&kind, path, 1000, &handle, &statement, &why), SQLITE_ERROR);
-    assert_null(handle);
+    assert_int_equal(hearth_db_open(&db, &why), SQLITE_ERROR);
+    assert_null(db.handle);
     assert_int_equal(sql_number("PRAGMA user_version"), 3); /* whole or not at all */
     assert_int_equal(sql_number("SELECT count(*) FROM sqlite_master WHERE name = 'c'"), 0);
     kind.version = 2;
-    assert_int_equal(hearth_db_open(&kind, path, 1000, &handle, &statement, &why), HEARTH_DB_NEWER);
+    assert_int_equal(hearth_db_open(&db, &why), HEARTH_DB_NEWER);
     kind.application = 8;
-    assert_int_equal(hearth_db_open(&kind, path, 1000, &handle, &statement, &why), HEARTH_DB_ALIEN);
+    assert_int_equal(hearth_db_open(&db, &why), HEARTH_DB_ALIEN);
+    hearth_db_finish(&db);
 }
 
 /* ---- many conversations ---- */

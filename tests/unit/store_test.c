@@ -1,4 +1,5 @@
 /* The store's turns and sessions: what is put is found again, under its owner, also by another process. */
+#include "session/db_file.h"
 #include "session/store_internal.h"
 #include "store_stage.h"
 
