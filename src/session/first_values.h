@@ -14,9 +14,9 @@ struct hearth_first_values;
 
 /* NULL: out of memory. */
 struct hearth_first_values *hearth_first_values_create(size_t budget_bytes);
-void hearth_first_values_destroy(struct hearth_first_values *first_values); /* NULL is allowed */
+void hearth_first_values_destroy(struct hearth_first_values *values); /* NULL is allowed */
 
 /* A new reference to the first value that was equal to this one, which is remembered if there was none. */
-json_t *hearth_first_values_get(struct hearth_first_values *first_values, struct hearth_digest salt, json_t *value);
+json_t *hearth_first_values_get(struct hearth_first_values *values, struct hearth_digest salt, json_t *value);
 
 #endif

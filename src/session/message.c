@@ -236,7 +236,7 @@ static struct hearth_digest add_field(struct hearth_digest digest, const char *b
     return hearth_digest_chain(digest, bytes, len);
 }
 
-static const char *trimmed(const char *text, size_t *len) {
+const char *hearth_message_trim(const char *text, size_t *len) {
     while (*len > 0 && strchr(" \t\r\n\f\v", *text) != NULL && *text != '\0') {
         text++;
         --*len;
@@ -263,7 +263,7 @@ static bool digest_what_it_says(struct hearth_message *message) {
     char role = (char)message->role;
     struct hearth_digest digest = hearth_digest_bytes(&role, 1);
     size_t len = message->content_len;
-    const char *content = trimmed(message->content, &len);
+    const char *content = hearth_message_trim(message->content, &len);
     digest = add_field(digest, content, len);
     for (size_t i = 0; i < message->call_count; i++) {
         if (!add_call(&digest, &message->calls[i])) {
@@ -359,8 +359,8 @@ static bool same_reasoning(const char *a, const char *b) {
         return true;
     }
     size_t na = strlen(a), nb = strlen(b);
-    a = trimmed(a, &na);
-    b = trimmed(b, &nb);
+    a = hearth_message_trim(a, &na);
+    b = hearth_message_trim(b, &nb);
     return na == nb && memcmp(a, b, na) == 0;
 }
 
@@ -370,7 +370,7 @@ bool hearth_message_equal(const struct hearth_message *a, const struct hearth_me
 
 static bool same_content(const struct hearth_message *a, const struct hearth_message *b) {
     size_t na = a->content_len, nb = b->content_len;
-    const char *x = trimmed(a->content, &na), *y = trimmed(b->content, &nb);
+    const char *x = hearth_message_trim(a->content, &na), *y = hearth_message_trim(b->content, &nb);
     return na == nb && memcmp(x, y, na) == 0;
 }
 

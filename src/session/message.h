@@ -79,6 +79,9 @@ json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error
  * of memory. Caller frees. */
 char *hearth_json_canonical(const json_t *value);
 
+/* Text without white space at both ends. */
+const char *hearth_message_trim(const char *text, size_t *len);
+
 /* True when two messages say the same (see `says`), and the same reasoning where both have some. */
 bool hearth_message_equal(const struct hearth_message *a, const struct hearth_message *b);
 

@@ -11,13 +11,13 @@ struct hearth_message_cache;
 
 /* NULL: out of memory. */
 struct hearth_message_cache *hearth_message_cache_create(size_t budget_bytes);
-void hearth_message_cache_destroy(struct hearth_message_cache *message_cache); /* NULL is allowed */
+void hearth_message_cache_destroy(struct hearth_message_cache *cache); /* NULL is allowed */
 
 /* A new reference to the message that these bytes were read as, or NULL. */
-struct hearth_message *hearth_message_cache_get(struct hearth_message_cache *message_cache, struct hearth_digest salt,
+struct hearth_message *hearth_message_cache_get(struct hearth_message_cache *cache, struct hearth_digest salt,
                                                 const char *bytes, size_t len);
 /* Remembers what bytes were read as; takes a reference of its own. */
-void hearth_message_cache_put(struct hearth_message_cache *message_cache, struct hearth_digest salt, const char *bytes,
+void hearth_message_cache_put(struct hearth_message_cache *cache, struct hearth_digest salt, const char *bytes,
                               size_t len, struct hearth_message *message);
 
 #endif

@@ -19,14 +19,14 @@
 enum { UNKNOWN, CUTS, DOES_NOT };
 enum { TEXT_MAX = 256 }; /* bytes of a control token; longer ones are none */
 
-struct node {
+struct trie_node {
     uint32_t child, sibling; /* 0: none */
     hearth_token token;      /* the token that ends here, or -1 */
     uint8_t byte;
 };
 
 struct trie {
-    struct node *nodes; /* [0] is nobody */
+    struct trie_node *nodes; /* [0] stands for none */
     uint32_t count, cap;
     uint32_t roots[256];
 };
@@ -45,14 +45,14 @@ struct hearth_specials {
 static uint32_t node_new(struct trie *trie, uint8_t byte, uint32_t sibling) {
     if (trie->count == trie->cap) {
         uint32_t cap = trie->cap > 0 ? 2 * trie->cap : 1024;
-        struct node *nodes = realloc(trie->nodes, cap * sizeof *nodes);
+        struct trie_node *nodes = realloc(trie->nodes, cap * sizeof *nodes);
         if (nodes == NULL) {
             return 0;
         }
         trie->nodes = nodes;
         trie->cap = cap;
     }
-    trie->nodes[trie->count] = (struct node){.sibling = sibling, .token = -1, .byte = byte};
+    trie->nodes[trie->count] = (struct trie_node){.sibling = sibling, .token = -1, .byte = byte};
     return trie->count++;
 }
 

@@ -1,4 +1,4 @@
-/* A table with a list in order of use. A turn costs an entry and no tools: turns of a conversation, and conversations
+/* An LRU list under a lock. A turn costs an entry and no tools: turns of a conversation, and conversations
  * that began alike, share a set.
  *
  * Invariants. Every entry is in the table and in the list. A set is in `sets` as long as an entry holds it, and no two
@@ -11,16 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct entry {
+struct toolset_entry {
     struct hearth_lru_entry lru; /* first, so that it converts */
     struct hearth_toolset *set;
 };
 
 struct hearth_toolsets {
     pthread_mutex_t mutex;
-    struct hearth_table table, sets;
-    struct hearth_lru lru;
-    size_t bytes, budget_bytes;
+    struct hearth_lru lru; /* of entries; counts the sets' bytes, too */
+    struct hearth_table sets;
 };
 
 /* ---- sets ---- */
@@ -64,7 +63,7 @@ static struct hearth_toolset *hold(struct hearth_toolsets *toolsets, struct hear
     struct hearth_toolset *known = (struct hearth_toolset *)hearth_table_find(&toolsets->sets, set->link.key);
     if (known == NULL && hearth_table_add(&toolsets->sets, &set->link)) {
         known = set;
-        toolsets->bytes += set->bytes;
+        toolsets->lru.bytes += set->bytes;
     }
     if (known != NULL) {
         known->held++;
@@ -76,24 +75,29 @@ static struct hearth_toolset *hold(struct hearth_toolsets *toolsets, struct hear
 static void let_go(struct hearth_toolsets *toolsets, struct hearth_toolset *set) {
     if (--set->held == 0) {
         hearth_table_remove(&toolsets->sets, &set->link);
-        toolsets->bytes -= set->bytes;
+        toolsets->lru.bytes -= set->bytes;
     }
     hearth_toolset_unref(set);
 }
 
-static void drop(struct hearth_toolsets *toolsets, struct entry *entry) {
-    hearth_lru_remove(&toolsets->lru, &entry->lru);
-    hearth_table_remove(&toolsets->table, &entry->lru.link);
-    toolsets->bytes -= sizeof *entry;
-    let_go(toolsets, entry->set);
+static void release(struct hearth_toolsets *toolsets, struct toolset_entry *entry) {
+    if (entry->set != NULL) {
+        let_go(toolsets, entry->set);
+    }
     free(entry);
+}
+
+static void evict(struct hearth_toolsets *toolsets) {
+    for (struct hearth_lru_entry *entry; (entry = hearth_lru_evict(&toolsets->lru)) != NULL;) {
+        release(toolsets, (struct toolset_entry *)entry);
+    }
 }
 
 struct hearth_toolsets *hearth_toolsets_create(size_t budget_bytes) {
     struct hearth_toolsets *toolsets = calloc(1, sizeof *toolsets);
     if (toolsets != NULL) {
         pthread_mutex_init(&toolsets->mutex, NULL);
-        toolsets->budget_bytes = budget_bytes;
+        toolsets->lru.budget_bytes = budget_bytes;
     }
     return toolsets;
 }
@@ -102,10 +106,9 @@ void hearth_toolsets_destroy(struct hearth_toolsets *toolsets) {
     if (toolsets == NULL) {
         return;
     }
-    while (toolsets->lru.oldest != NULL) {
-        drop(toolsets, (struct entry *)toolsets->lru.oldest);
-    }
-    hearth_table_finish(&toolsets->table);
+    toolsets->lru.budget_bytes = 0;
+    evict(toolsets);
+    hearth_lru_finish(&toolsets->lru);
     hearth_table_finish(&toolsets->sets);
     pthread_mutex_destroy(&toolsets->mutex);
     free(toolsets);
@@ -122,7 +125,7 @@ struct hearth_digest hearth_toolsets_say(struct hearth_digest said, const struct
 struct hearth_toolset *hearth_toolsets_get(struct hearth_toolsets *toolsets, struct hearth_digest said) {
     struct hearth_toolset *set = NULL;
     pthread_mutex_lock(&toolsets->mutex);
-    struct entry *entry = (struct entry *)hearth_table_find(&toolsets->table, said);
+    struct toolset_entry *entry = (struct toolset_entry *)hearth_table_find(&toolsets->lru.table, said);
     if (entry != NULL) {
         hearth_lru_touch(&toolsets->lru, &entry->lru);
         set = hearth_toolset_ref(entry->set);
@@ -132,28 +135,22 @@ struct hearth_toolset *hearth_toolsets_get(struct hearth_toolsets *toolsets, str
 }
 
 void hearth_toolsets_put(struct hearth_toolsets *toolsets, struct hearth_digest said, struct hearth_toolset *set) {
-    struct entry *entry = calloc(1, sizeof *entry);
+    struct toolset_entry *entry = calloc(1, sizeof *entry);
     if (entry == NULL) {
         return; /* the conversation will be printed as it is sent */
     }
     pthread_mutex_lock(&toolsets->mutex);
-    struct entry *before = (struct entry *)hearth_table_find(&toolsets->table, said);
+    struct toolset_entry *before = (struct toolset_entry *)hearth_table_find(&toolsets->lru.table, said);
     entry->lru.link.key = said;
+    entry->lru.bytes = sizeof *entry;
     entry->set = hold(toolsets, set);
     if (entry->set != NULL && before != NULL) {
-        drop(toolsets, before);
+        hearth_lru_remove(&toolsets->lru, &before->lru);
+        release(toolsets, before);
     }
-    if (entry->set == NULL) {
-        free(entry);
-    } else if (!hearth_table_add(&toolsets->table, &entry->lru.link)) {
-        let_go(toolsets, entry->set);
-        free(entry);
-    } else {
-        toolsets->bytes += sizeof *entry;
-        hearth_lru_add(&toolsets->lru, &entry->lru);
+    if (entry->set == NULL || !hearth_lru_add(&toolsets->lru, &entry->lru, NULL)) {
+        release(toolsets, entry);
     }
-    while (toolsets->lru.oldest != NULL && toolsets->bytes > toolsets->budget_bytes) {
-        drop(toolsets, (struct entry *)toolsets->lru.oldest);
-    }
+    evict(toolsets);
     pthread_mutex_unlock(&toolsets->mutex);
 }

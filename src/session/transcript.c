@@ -9,6 +9,7 @@
  * Invariants. The tokens of a path stand for its text: they are what the tokenizer makes of it, or were sampled and
  * read as the same message. Concatenated texts of a path are the prompt's text; nothing is skipped. */
 #include "base/cancel.h"
+#include "base/utf8.h"
 #include "session/transcript_internal.h"
 
 #include <stdlib.h>
@@ -43,6 +44,10 @@ static bool same_root(const struct hearth_transcript_root *a, const struct heart
 
 static struct hearth_digest say(struct hearth_digest said, const struct hearth_message *message) {
     return hearth_digest_chain(said, &message->says, sizeof message->says);
+}
+
+static struct hearth_said said_of(const struct hearth_message *message) {
+    return (struct hearth_said){message->says, hearth_checksum(message->content, message->content_len), message->role};
 }
 
 /* What the client sent may stand for what was sampled. */
@@ -107,14 +112,39 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
 
 /* ---- the walk ---- */
 
+/* One prompt on its way through the tree. */
+struct walk {
+    struct hearth_transcripts *transcripts;
+    const struct hearth_transcript_prompt *prompt;
+    struct hearth_transcript_result *result;
+    struct node *at;
+    size_t pos;               /* byte of the text */
+    bool starts;              /* the text is the beginning of the prompt */
+    struct hearth_buf pieces; /* an array of struct piece */
+};
+
+/* What is new of a prompt, from one control token to the next. */
+struct piece {
+    size_t pos, end, first, count; /* bytes of the text, tokens of the result */
+};
+
+static size_t piece_count(const struct walk *walk) {
+    return walk->pieces.len / sizeof(struct piece);
+}
+
+static const struct piece *piece_at(const struct walk *walk, size_t i) {
+    return &((const struct piece *)(const void *)walk->pieces.data)[i];
+}
+
 static bool token_text_is(struct hearth_engine *engine, hearth_token token, const char *text, size_t len) {
     char own[256];
     size_t n = engine->ops->token_text(engine, token, true, own, sizeof own);
     return n <= sizeof own && n <= len && memcmp(own, text, n) == 0;
 }
 
-size_t hearth_transcript_tokens_before(const struct walk *walk, const hearth_token *tokens, size_t count, size_t pos,
-                                       size_t offset) {
+/* Tokens of a tokenised piece that begins at byte `pos` and that end at or before byte `offset`. */
+static size_t tokens_before(const struct walk *walk, const hearth_token *tokens, size_t count, size_t pos,
+                            size_t offset) {
     struct hearth_engine *engine = walk->transcripts->engine;
     size_t i = 0;
     offset -= hearth_guards_count(walk->prompt->text + pos, offset - pos);
@@ -145,8 +175,7 @@ static void place_marks(struct walk *walk, size_t pos, size_t end, size_t first,
         }
         size_t token = first;
         if ((walk->starts && pos == 0) || (offset - pos > HEADER_BYTES_MAX && !sampled)) {
-            token +=
-                hearth_transcript_tokens_before(walk, result->tokens.v + first, result->tokens.n - first, pos, offset);
+            token += tokens_before(walk, result->tokens.v + first, result->tokens.n - first, pos, offset);
         }
         result->placed[i] = (int32_t)token;
         int32_t last = result->mark_count > 0 ? result->marks[result->mark_count - 1] : 0;
@@ -227,21 +256,10 @@ static bool in_history(const struct walk *walk, const struct hearth_message *mes
     return false;
 }
 
-static const char *trimmed(const char *text, size_t *len) {
-    while (*len > 0 && memchr(" \t\r\n", *text, 4) != NULL) {
-        text++;
-        --*len;
-    }
-    while (*len > 0 && memchr(" \t\r\n", text[*len - 1], 4) != NULL) {
-        --*len;
-    }
-    return text;
-}
-
 /* Templates take white space off both ends of what they print. */
 static bool same_but_space(const char *a, size_t na, const char *b, size_t nb) {
-    a = trimmed(a, &na);
-    b = trimmed(b, &nb);
+    a = hearth_message_trim(a, &na);
+    b = hearth_message_trim(b, &nb);
     return na == nb && (na == 0 || memcmp(a, b, na) == 0); /* an empty reply has no text at all */
 }
 
@@ -326,14 +344,14 @@ static bool walk_known(struct walk *walk) {
     return true;
 }
 
-/* ---- replies kept as sampled ---- */
+/* ---- a prompt that begins with a reply as it was sampled ---- */
 
 static bool take_path(struct walk *walk, struct node *node) {
     return node->parent == NULL || node->start || (take_path(walk, node->parent) && take_tokens(walk, node));
 }
 
-/* Its path is kept with it, so it must be one that this request would have: of the same root. */
-static struct reply *kept_reply(const struct walk *walk, struct hearth_digest said) {
+/* Its path comes with it, so it must be one that this request would have: of the same root. */
+static struct reply *prefix_reply(const struct walk *walk, struct hearth_digest said) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct reply *reply = hearth_transcript_reply(walk->transcripts, said);
     while (reply != NULL && !(same_root(&reply->root, &prompt->root) &&
@@ -343,17 +361,17 @@ static struct reply *kept_reply(const struct walk *walk, struct hearth_digest sa
     return reply;
 }
 
-/* Starts the walk behind the reply that is kept, at a node whose text is the reply as it was sampled. */
+/* Starts the walk behind that reply, at a node whose text is the reply as it was sampled. */
 static int start_behind(struct walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_digest said = say_nothing(walk->transcripts, prompt->root);
     for (size_t i = 0; i < prompt->prefix_messages; i++) {
         said = say(said, prompt->messages[i]);
     }
-    struct reply *reply = kept_reply(walk, said);
+    struct reply *reply = prefix_reply(walk, said);
     if (reply == NULL) { /* it has left memory since it was found */
         hearth_transcript_load_said(walk->transcripts, said);
-        reply = kept_reply(walk, said);
+        reply = prefix_reply(walk, said);
     }
     if (reply == NULL) {
         return HEARTH_ERR_STATE;
@@ -383,7 +401,7 @@ size_t hearth_transcripts_turn_end(struct hearth_transcripts *transcripts, const
 /* ---- what is new ---- */
 
 /* Tokenises the rest, each piece from one control token to the next. */
-static int tokenize_rest(struct walk *walk, struct pieces *pieces) {
+static int tokenize_rest(struct walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_tokens *tokens = &walk->result->tokens;
     for (size_t pos = walk->pos; pos < prompt->len;) {
@@ -396,16 +414,10 @@ static int tokenize_rest(struct walk *walk, struct pieces *pieces) {
         if (err < 0) {
             return err;
         }
-        if (pieces->n == pieces->cap) {
-            size_t cap = pieces->cap > 0 ? 2 * pieces->cap : 16;
-            struct piece *v = realloc(pieces->v, cap * sizeof *v);
-            if (v == NULL) {
-                return HEARTH_ERR_NOMEM;
-            }
-            pieces->v = v;
-            pieces->cap = cap;
+        const struct piece piece = {pos, end, first, tokens->n - first};
+        if (!hearth_buf_append(&walk->pieces, &piece, sizeof piece)) {
+            return HEARTH_ERR_NOMEM;
         }
-        pieces->v[pieces->n++] = (struct piece){pos, end, first, tokens->n - first};
         place_marks(walk, pos, end, first, false);
         pos = end;
     }
@@ -413,9 +425,9 @@ static int tokenize_rest(struct walk *walk, struct pieces *pieces) {
 }
 
 /* Adds the pieces but the last below the walk's node and moves it there. */
-static bool add_pieces(struct walk *walk, const struct pieces *pieces) {
-    for (size_t i = 0; i + 1 < pieces->n; i++) {
-        const struct piece *piece = &pieces->v[i];
+static bool add_pieces(struct walk *walk) {
+    for (size_t i = 0; i + 1 < piece_count(walk); i++) {
+        const struct piece *piece = piece_at(walk, i);
         const char *text = walk->prompt->text + piece->pos;
         size_t len = piece->end - piece->pos;
         struct node *node = hearth_transcript_known_child(walk->transcripts, walk->at, text, len);
@@ -431,15 +443,156 @@ static bool add_pieces(struct walk *walk, const struct pieces *pieces) {
     return true;
 }
 
+/* ---- forks: where a prompt leaves what was known; for receipts, nothing is decided by it ---- */
+
+static size_t common_bytes(const char *a, size_t na, const char *b, size_t nb) {
+    size_t n = na < nb ? na : nb, i = 0;
+    while (i < n && a[i] == b[i]) {
+        i++;
+    }
+    return i;
+}
+
+/* Whole characters, from the beginning of one on, without guards. */
+static void excerpt(char *out, size_t cap, const char *text, size_t len) {
+    struct hearth_buf repaired = {0};
+    char plain[sizeof((struct hearth_transcript_fork *)NULL)->before];
+    len = len < cap / 2 ? len : cap / 2;
+    memcpy(plain, text, len);
+    len = hearth_utf8_complete(plain, hearth_guards_strip(plain, len));
+    out[0] = '\0';
+    if (hearth_utf8_append(&repaired, plain, len) && repaired.len < cap) {
+        memcpy(out, repaired.data, repaired.len);
+        out[repaired.len] = '\0';
+    }
+    hearth_buf_finish(&repaired);
+}
+
+static struct node *last_child(struct hearth_transcripts *transcripts, struct node *node) {
+    if (node->child == NULL) {
+        hearth_transcript_load_children(transcripts, node, 1);
+    }
+    return node->child;
+}
+
+/* Appends the text of a path: a node and, from there, always the child used last. */
+static bool path_text(struct hearth_transcripts *transcripts, struct node *node, struct hearth_buf *out) {
+    enum { ENOUGH = 4096 };
+    size_t end = out->len + node->len + ENOUGH;
+    for (; node != NULL && out->len < end; node = last_child(transcripts, node)) {
+        if (!hearth_buf_append(out, node->text, node->len)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What is known behind a node and goes along with the text for longest: the text of a child and what followed it, or of
+ * a reply. `*through` is the child, or the node itself for a reply. */
+static bool nearest(struct hearth_transcripts *transcripts, struct node *node, const char *now, size_t left,
+                    struct hearth_buf *out, struct node **through, const struct reply **said) {
+    enum { NEAREST_MAX = 256, ARCHIVED_MAX = 16 };
+    struct node *best = NULL;
+    size_t longest = 0, compared = 0;
+    hearth_transcript_load_children(transcripts, node, ARCHIVED_MAX);
+    for (struct node *child = node->child; child != NULL && compared++ < NEAREST_MAX; child = child->next) {
+        size_t common = common_bytes(child->text, child->len, now, left);
+        if (best == NULL || common > longest) {
+            best = child;
+            longest = common;
+        }
+    }
+    const struct reply *reply = node->replies;
+    *through = best != NULL ? best : node;
+    *said = NULL;
+    if (reply != NULL) {
+        struct hearth_buf text = {0};
+        bool ok = hearth_buf_append(&text, reply->head, reply->head_len) &&
+                  hearth_buf_append(&text, reply->raw, reply->raw_len);
+        if (ok && (best == NULL || common_bytes((const char *)text.data, text.len, now, left) > longest)) {
+            *through = node;
+            *said = reply;
+            *out = text;
+            return true;
+        }
+        hearth_buf_finish(&text);
+    }
+    return best == NULL || path_text(transcripts, best, out);
+}
+
+/* The record of an earlier prompt that came through a node, and the reply to it that the text was compared with. */
+static void copy_record(struct hearth_transcripts *transcripts, struct node *node, const struct reply *reply,
+                        struct hearth_transcript_fork *fork) {
+    hearth_transcript_load_record(transcripts, node);
+    while (node->said == NULL && last_child(transcripts, node) != NULL) {
+        node = node->child;
+        hearth_transcript_load_record(transcripts, node);
+    }
+    fork->root = node->root;
+    fork->said = node->said_count > 0 ? malloc((node->said_count + 1) * sizeof *fork->said) : NULL;
+    if (fork->said == NULL) {
+        return;
+    }
+    memcpy(fork->said, node->said, node->said_count * sizeof *fork->said);
+    fork->said_count = node->said_count;
+    if (reply != NULL) {
+        fork->said[fork->said_count++] = said_of(reply->message);
+    }
+}
+
+/* The walk has ended in front of text that is new here. */
+static void find_fork(const struct walk *walk) {
+    struct hearth_transcript_fork *fork = &walk->result->fork;
+    const char *now = walk->prompt->text + walk->pos;
+    size_t left = walk->prompt->len - walk->pos;
+    struct node *through;
+    const struct reply *reply;
+    struct hearth_buf then = {0};
+    if (walk->pos < walk->prompt->len && nearest(walk->transcripts, walk->at, now, left, &then, &through, &reply) &&
+        then.len > 0) {
+        size_t common = common_bytes((const char *)then.data, then.len, now, left);
+        while (common > 0 && common < left && ((unsigned char)now[common] & 0xC0) == 0x80) {
+            common--;
+        }
+        /* A reply's text that goes on where the reply had ended is another text, too. */
+        bool longer = common == then.len && reply != NULL &&
+                      !hearth_specials_ends(walk->transcripts->specials, now, left, common);
+        fork->known = common < left && (common < then.len || longer);
+        if (fork->known) {
+            fork->offset = walk->pos + common;
+            excerpt(fork->before, sizeof fork->before, (const char *)then.data + common, then.len - common);
+            excerpt(fork->after, sizeof fork->after, now + common, left - common);
+            copy_record(walk->transcripts, through, reply, fork);
+            /* A record that the archive has lost explains nothing. */
+            fork->known = fork->said != NULL || walk->transcripts->archive == NULL;
+        }
+    }
+    hearth_buf_finish(&then);
+}
+
+/* The token of the prompt that the fork's byte is in; after everything is tokenised. */
+static int32_t find_fork_token(const struct walk *walk) {
+    const struct hearth_transcript_result *result = walk->result;
+    const size_t offset = result->fork.offset;
+    for (size_t i = 0; i < piece_count(walk); i++) {
+        const struct piece *piece = piece_at(walk, i);
+        if (offset >= piece->pos && offset < piece->end) {
+            return (int32_t)(piece->first +
+                             tokens_before(walk, result->tokens.v + piece->first, piece->count, piece->pos, offset));
+        }
+    }
+    return (int32_t)result->known_tokens;
+}
+
 /* ---- places ---- */
 
-static struct hearth_transcript_place *place_create(const struct walk *walk, const struct pieces *pieces) {
+static struct hearth_transcript_place *place_create(const struct walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_transcript_place *place = calloc(1, sizeof *place);
     if (place == NULL) {
         return NULL;
     }
-    const struct piece *last = pieces->n > 0 ? &pieces->v[pieces->n - 1] : NULL;
+    const struct piece *last = piece_count(walk) > 0 ? piece_at(walk, piece_count(walk) - 1) : NULL;
     place->head_len = last != NULL ? last->end - last->pos : 0;
     place->head = malloc(place->head_len + 1);
     if (place->head == NULL ||
@@ -459,10 +612,6 @@ static struct hearth_transcript_place *place_create(const struct walk *walk, con
     return place;
 }
 
-struct hearth_said hearth_transcript_said(const struct hearth_message *message) {
-    return (struct hearth_said){message->says, hearth_checksum(message->content, message->content_len), message->role};
-}
-
 static void record(const struct walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_said *said = calloc(prompt->message_count + 1, sizeof *said);
@@ -470,14 +619,14 @@ static void record(const struct walk *walk) {
         return; /* a later diagnosis will say less */
     }
     for (size_t i = 0; i < prompt->message_count; i++) {
-        said[i] = hearth_transcript_said(prompt->messages[i]);
+        said[i] = said_of(prompt->messages[i]);
     }
     hearth_transcript_record(walk->transcripts, walk->at, prompt->root, said, prompt->message_count);
 }
 
-/* Under the lock: what is new is added, and the place held. */
-static bool settle(struct walk *walk, const struct pieces *pieces) {
-    struct hearth_transcript_place *place = add_pieces(walk, pieces) ? place_create(walk, pieces) : NULL;
+/* Under the lock: what is new is added, and the place pinned. */
+static bool add_new(struct walk *walk) {
+    struct hearth_transcript_place *place = add_pieces(walk) ? place_create(walk) : NULL;
     if (place == NULL) {
         return false;
     }
@@ -494,7 +643,6 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
     *result = (struct hearth_transcript_result){0};
     struct walk walk = {
         .transcripts = transcripts, .prompt = prompt, .result = result, .starts = prompt->prefix_messages == 0};
-    struct pieces pieces = {0};
     pthread_mutex_lock(&transcripts->mutex);
     walk.at = hearth_transcript_start(transcripts, prompt->root.salt);
     if (walk.at == NULL) {
@@ -506,26 +654,26 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
         err = HEARTH_ERR_NOMEM;
     }
     if (err == HEARTH_OK) {
-        hearth_transcript_find_fork(&walk);
+        find_fork(&walk);
     }
     walk.at->pins++;
     struct node *pinned = walk.at;
     pthread_mutex_unlock(&transcripts->mutex);
 
     if (err == HEARTH_OK) {
-        err = tokenize_rest(&walk, &pieces);
+        err = tokenize_rest(&walk);
     }
     pthread_mutex_lock(&transcripts->mutex);
-    if (err == HEARTH_OK && !settle(&walk, &pieces)) {
+    if (err == HEARTH_OK && !add_new(&walk)) {
         err = HEARTH_ERR_NOMEM;
     }
     pinned->pins--;
     hearth_transcript_evict(transcripts);
     pthread_mutex_unlock(&transcripts->mutex);
     if (err == HEARTH_OK && result->fork.known) {
-        hearth_transcript_find_fork_token(&walk, &pieces);
+        result->fork.token = find_fork_token(&walk);
     }
-    free(pieces.v);
+    hearth_buf_finish(&walk.pieces);
     if (err != HEARTH_OK) {
         hearth_tokens_finish(&result->tokens);
         hearth_transcript_fork_finish(&result->fork);
@@ -594,5 +742,90 @@ void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const s
         hearth_transcript_free_reply(reply);
     }
     hearth_transcript_evict(transcripts);
+    pthread_mutex_unlock(&transcripts->mutex);
+}
+
+/* ---- deleting ----
+ *
+ * A conversation is known by its exact tokens. They lead through the tree: at each node to the child whose tokens come
+ * next, at the end to a reply. From there it goes back up: replies of the path go, then nodes on which nothing else
+ * hangs, until a node is shared, pinned, or within what is to stay. */
+
+#define CHILDREN_MAX 65536 /* of one node that are compared */
+
+/* The tokens, and how far they go. */
+struct path {
+    const hearth_token *tokens;
+    size_t count, keep;
+};
+
+static bool comes_next(const struct path *path, size_t at, const hearth_token *tokens, size_t count) {
+    return count > 0 && count <= path->count - at && memcmp(path->tokens + at, tokens, count * sizeof *tokens) == 0;
+}
+
+static struct node *next_node(struct hearth_transcripts *transcripts, const struct path *path, struct node *node,
+                              size_t at) {
+    for (int loaded = 0; loaded < 2; loaded++) {
+        for (struct node *child = node->child; child != NULL; child = child->next) {
+            if (comes_next(path, at, child->tokens, child->token_count)) {
+                return child;
+            }
+        }
+        if (loaded == 0) {
+            hearth_transcript_load_children(transcripts, node, CHILDREN_MAX);
+        }
+    }
+    return NULL;
+}
+
+/* Replies to prompts that end a little behind a node, as far as they are of the path and not to be kept. */
+static void drop_replies(struct hearth_transcripts *transcripts, const struct path *path, struct node *node,
+                         size_t at) {
+    for (struct reply *reply = node->replies, *next; reply != NULL; reply = next) {
+        const size_t count = reply->head_tokens + reply->sampled;
+        next = reply->next;
+        if (comes_next(path, at, reply->tokens, count) && at + count > path->keep) {
+            hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_REPLY, reply->id);
+            hearth_transcript_drop_reply(transcripts, reply);
+        }
+    }
+}
+
+static bool may_go(struct hearth_transcripts *transcripts, const struct node *node, struct hearth_digest gone) {
+    return node->parent != NULL && !node->start && node->pins == 0 && node->replies == NULL &&
+           !hearth_transcript_has_children(transcripts, node, gone);
+}
+
+/* `at`: tokens up to the node's end. */
+static void go_up(struct hearth_transcripts *transcripts, const struct path *path, struct node *node, size_t at) {
+    struct hearth_digest gone = {0, 0};
+    drop_replies(transcripts, path, node, at);
+    while (at > path->keep && may_go(transcripts, node, gone)) {
+        struct node *parent = node->parent;
+        at -= node->token_count;
+        gone = node->lru.link.key;
+        hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_NODE, gone);
+        hearth_transcript_drop_node(transcripts, node);
+        node = parent;
+        drop_replies(transcripts, path, node, at);
+    }
+}
+
+void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct hearth_digest salt,
+                               const hearth_token *tokens, size_t count, size_t keep_tokens) {
+    const struct path path = {tokens, count, keep_tokens};
+    pthread_mutex_lock(&transcripts->mutex);
+    struct node *node = hearth_transcript_start(transcripts, salt);
+    size_t at = 0;
+    for (struct node *next = node; next != NULL && at < count;) {
+        next = next_node(transcripts, &path, node, at);
+        if (next != NULL) {
+            at += next->token_count;
+            node = next;
+        }
+    }
+    if (node != NULL) {
+        go_up(transcripts, &path, node, at);
+    }
     pthread_mutex_unlock(&transcripts->mutex);
 }

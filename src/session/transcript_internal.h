@@ -1,5 +1,5 @@
-/* Inside the transcripts: the tree. transcript.c walks it, transcript_tree.c keeps it, transcript_forget.c takes out of
- * it.
+/* Inside the transcripts: the tree. transcript.c walks it and takes out of it, transcript_tree.c has its nodes and
+ * replies, transcript_archive.c loads and saves them.
  *
  * The tree has one start for prompts without a salt, its root, and one for each salt: a node below the root that has no
  * text, is found by its key alone and is not among the root's children, so that no prompt and no fork gets there from
@@ -12,7 +12,7 @@
 #ifndef HEARTH_SESSION_TRANSCRIPT_INTERNAL_H
 #define HEARTH_SESSION_TRANSCRIPT_INTERNAL_H
 
-#include "base/table.h"
+#include "base/lru.h"
 #include "session/specials.h"
 #include "session/transcript.h"
 
@@ -22,9 +22,8 @@
 #define VARIANTS_MAX 4                         /* texts that one reply was printed as */
 
 struct node {
-    struct hearth_link link; /* first, so that it converts */
+    struct hearth_lru_entry lru; /* first, so that it converts */
     struct node *parent;
-    struct node *newer, *older;   /* LRU list */
     struct node *child;           /* the child used last, or NULL; then by use: */
     struct node *next, *previous; /* siblings used before and after this one */
     size_t children, pins;
@@ -68,9 +67,9 @@ struct hearth_transcripts {
     struct hearth_archive *archive; /* or NULL */
     size_t budget_bytes;
     pthread_mutex_t mutex;
-    struct hearth_table nodes, replies;
+    struct hearth_lru nodes;
+    struct hearth_table replies;
     struct node root;
-    struct node *newest, *oldest;
     struct hearth_transcripts_stats stats;
 };
 
@@ -82,41 +81,6 @@ struct hearth_transcript_place {
     struct hearth_digest said;   /* the chain over the prompt's messages */
     struct hearth_transcript_root root;
 };
-
-/* One prompt on its way through the tree. */
-struct walk {
-    struct hearth_transcripts *transcripts;
-    const struct hearth_transcript_prompt *prompt;
-    struct hearth_transcript_result *result;
-    struct node *at;
-    size_t pos;  /* byte of the text */
-    bool starts; /* the text is the beginning of the prompt */
-};
-
-/* What is new of a prompt, from one control token to the next. */
-struct piece {
-    size_t pos, end, first, count; /* bytes of the text, tokens of the result */
-};
-
-struct pieces {
-    struct piece *v;
-    size_t n, cap;
-};
-
-/* ---- transcript.c ---- */
-
-/* Tokens of a tokenised piece that begins at byte `pos` and that end at or before byte `offset`. */
-size_t hearth_transcript_tokens_before(const struct walk *walk, const hearth_token *tokens, size_t count, size_t pos,
-                                       size_t offset);
-
-struct hearth_said hearth_transcript_said(const struct hearth_message *message);
-
-/* ---- transcript_fork.c ---- */
-
-/* The walk has ended in front of text that is new here. */
-void hearth_transcript_find_fork(const struct walk *walk);
-/* The token of the prompt that the fork's byte is in; after everything is tokenised. */
-void hearth_transcript_find_fork_token(const struct walk *walk, const struct pieces *pieces);
 
 /* ---- transcript_tree.c ---- */
 
@@ -174,20 +138,6 @@ void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum heart
 /* Queues a reply, and what of its path is not in the archive. */
 void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply);
 
-/* ---- transcript_pack.c; false, NULL: out of memory, or not what was packed ---- */
-
-bool hearth_transcript_pack_node(const struct node *node, struct hearth_buf *out);
-bool hearth_transcript_pack_reply(const struct reply *reply, struct hearth_buf *out);
-/* `base`: a node further up whose record the beginning may be taken from, or NULL. */
-bool hearth_transcript_pack_record(const struct node *node, const struct node *base, struct hearth_buf *out);
-/* Fills text and tokens, which are the caller's, and `sampled`. */
-bool hearth_transcript_unpack_node(const struct hearth_buf *body, struct node *node);
-/* A reply without node, key, id and raw. */
-struct reply *hearth_transcript_unpack_reply(const struct hearth_buf *body);
-/* The key of the node that a record was packed against, or zero. */
-struct hearth_digest hearth_transcript_record_base(const struct hearth_buf *body);
-struct hearth_said *hearth_transcript_unpack_record(const struct hearth_buf *body, const struct node *base,
-                                                    struct hearth_transcript_root *root, size_t *count);
 /* Computes the id of a reply whose node and key are set. False: out of memory. */
 bool hearth_transcript_name_reply(struct reply *reply);
 

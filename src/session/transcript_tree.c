@@ -5,34 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the LRU list ---- */
+/* ---- the order of use ---- */
 
-static void unlist(struct hearth_transcripts *transcripts, struct node *node) {
-    *(node->newer != NULL ? &node->newer->older : &transcripts->newest) = node->older;
-    *(node->older != NULL ? &node->older->newer : &transcripts->oldest) = node->newer;
-    node->newer = node->older = NULL;
-}
-
-static void list_newest(struct hearth_transcripts *transcripts, struct node *node) {
-    node->newer = NULL;
-    node->older = transcripts->newest;
-    *(transcripts->newest != NULL ? &transcripts->newest->newer : &transcripts->oldest) = node;
-    transcripts->newest = node;
-}
-
-/* Next older than its parent: so that a node is never newer than what it hangs on. */
-static void list_behind(struct hearth_transcripts *transcripts, struct node *node, struct node *parent) {
-    if (parent == &transcripts->root) {
-        list_newest(transcripts, node);
-        return;
-    }
-    node->newer = parent;
-    node->older = parent->older;
-    *(parent->older != NULL ? &parent->older->newer : &transcripts->oldest) = node;
-    parent->older = node;
-}
-
-/* The same among siblings. */
 static void unlist_sibling(struct node *node) {
     *(node->previous != NULL ? &node->previous->next : &node->parent->child) = node->next;
     if (node->next != NULL) {
@@ -51,8 +25,7 @@ static void list_sibling(struct node *node) {
 
 void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct node *node) {
     for (; node->parent != NULL; node = node->parent) {
-        unlist(transcripts, node);
-        list_newest(transcripts, node);
+        hearth_lru_touch(&transcripts->nodes, &node->lru);
         if (!node->start) {
             unlist_sibling(node);
             list_sibling(node);
@@ -67,21 +40,21 @@ static size_t node_bytes(const struct node *node) {
 }
 
 struct node *hearth_transcript_node(struct hearth_transcripts *transcripts, struct hearth_digest key) {
-    return hearth_digest_equal(key, transcripts->root.link.key)
+    return hearth_digest_equal(key, transcripts->root.lru.link.key)
                ? &transcripts->root
-               : (struct node *)hearth_table_find(&transcripts->nodes, key);
+               : (struct node *)hearth_table_find(&transcripts->nodes.table, key);
 }
 
 struct hearth_digest hearth_transcript_start_key(const struct hearth_transcripts *transcripts,
                                                  struct hearth_digest salt) {
-    struct hearth_digest key = transcripts->root.link.key;
+    struct hearth_digest key = transcripts->root.lru.link.key;
     return hearth_digest_is_zero(salt) ? key : hearth_digest_chain(key, &salt, sizeof salt);
 }
 
 struct node *hearth_transcript_known_child(struct hearth_transcripts *transcripts, const struct node *parent,
                                            const char *text, size_t len) {
-    struct hearth_digest key = hearth_digest_chain(parent->link.key, text, len);
-    for (struct hearth_link *link = hearth_table_find(&transcripts->nodes, key); link != NULL;
+    struct hearth_digest key = hearth_digest_chain(parent->lru.link.key, text, len);
+    for (struct hearth_link *link = hearth_table_find(&transcripts->nodes.table, key); link != NULL;
          link = hearth_table_next(link)) {
         struct node *node = (struct node *)link;
         if (node->parent == parent && !node->start && node->len == len && memcmp(node->text, text, len) == 0) {
@@ -108,15 +81,14 @@ struct node *hearth_transcript_add_start(struct hearth_transcripts *transcripts,
     if (node == NULL) {
         return NULL;
     }
-    node->link.key = key;
+    node->lru.link.key = key;
     node->parent = &transcripts->root;
     node->start = true;
-    if (!hearth_table_add(&transcripts->nodes, &node->link)) {
+    if (!hearth_lru_add(&transcripts->nodes, &node->lru, NULL)) {
         free(node);
         return NULL;
     }
     node->parent->children++;
-    list_newest(transcripts, node);
     transcripts->stats.nodes++;
     transcripts->stats.bytes += node_bytes(node);
     return node;
@@ -128,20 +100,21 @@ struct node *hearth_transcript_add(struct hearth_transcripts *transcripts, struc
     if (node == NULL) {
         return NULL;
     }
-    node->link.key = hearth_digest_chain(parent->link.key, text, len);
+    node->lru.link.key = hearth_digest_chain(parent->lru.link.key, text, len);
     node->parent = parent;
     node->text = copy_of(text, len);
     node->len = len;
     node->tokens = copy_of(tokens, count * sizeof *tokens);
     node->token_count = count;
     node->sampled = sampled;
-    if (node->text == NULL || node->tokens == NULL || !hearth_table_add(&transcripts->nodes, &node->link)) {
+    /* Next older than its parent: a node is never newer than what it hangs on. */
+    struct hearth_lru_entry *newer = parent != &transcripts->root ? &parent->lru : NULL;
+    if (node->text == NULL || node->tokens == NULL || !hearth_lru_add(&transcripts->nodes, &node->lru, newer)) {
         node_free(node);
         return NULL;
     }
     parent->children++;
     list_sibling(node);
-    list_behind(transcripts, node, parent);
     transcripts->stats.nodes++;
     transcripts->stats.bytes += node_bytes(node);
     return node;
@@ -259,17 +232,16 @@ void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct 
         unlist_sibling(node);
     }
     node->parent->children--;
-    unlist(transcripts, node);
-    hearth_table_remove(&transcripts->nodes, &node->link);
+    hearth_lru_remove(&transcripts->nodes, &node->lru);
     transcripts->stats.nodes--;
     transcripts->stats.bytes -= node_bytes(node);
     node_free(node);
 }
 
 void hearth_transcript_evict(struct hearth_transcripts *transcripts) {
-    struct node *node = transcripts->oldest;
+    struct node *node = (struct node *)transcripts->nodes.oldest;
     while (node != NULL && transcripts->stats.bytes > transcripts->budget_bytes) {
-        struct node *newer = node->newer;
+        struct node *newer = (struct node *)node->lru.newer;
         if (node->children > 0 || node->pins > 0) {
             node = newer;
             continue;
@@ -318,7 +290,7 @@ int hearth_transcripts_create(const struct hearth_transcripts_params *params, st
     }
     transcripts->engine = params->engine;
     transcripts->budget_bytes = params->budget_bytes;
-    transcripts->root.link.key = root_key(params);
+    transcripts->root.lru.link.key = root_key(params);
     pthread_mutex_init(&transcripts->mutex, NULL);
     *out = transcripts;
     return HEARTH_OK;
@@ -339,7 +311,7 @@ void hearth_transcripts_destroy(struct hearth_transcripts *transcripts) {
     hearth_transcript_evict(transcripts);
     HEARTH_ASSERT(transcripts->stats.nodes == 0 && transcripts->stats.replies == 0 && transcripts->stats.bytes == 0);
     HEARTH_ASSERT(transcripts->root.pins == 0);
-    hearth_table_finish(&transcripts->nodes);
+    hearth_lru_finish(&transcripts->nodes);
     hearth_table_finish(&transcripts->replies);
     hearth_specials_destroy(transcripts->specials);
     pthread_mutex_destroy(&transcripts->mutex);
@@ -378,11 +350,12 @@ void hearth_transcripts_check(struct hearth_transcripts *transcripts) {
     size_t nodes = 0, children = transcripts->root.children;
     size_t bytes = transcripts->root.said_count * sizeof *transcripts->root.said;
     size_t replies = check_replies(transcripts, &transcripts->root, &bytes);
-    for (struct node *node = transcripts->newest; node != NULL; node = node->older) {
+    for (struct hearth_lru_entry *entry = transcripts->nodes.newest; entry != NULL; entry = entry->older) {
+        struct node *node = (struct node *)entry;
         HEARTH_ASSERT((node->start
-                           ? hearth_transcript_node(transcripts, node->link.key)
+                           ? hearth_transcript_node(transcripts, node->lru.link.key)
                            : hearth_transcript_known_child(transcripts, node->parent, node->text, node->len)) == node);
-        HEARTH_ASSERT(node->older != NULL ? node->older->newer == node : transcripts->oldest == node);
+        HEARTH_ASSERT(entry->older != NULL ? entry->older->newer == entry : transcripts->nodes.oldest == entry);
         size_t siblings = 0;
         for (const struct node *child = node->child; child != NULL; child = child->next) {
             HEARTH_ASSERT(child->parent == node && (child->next == NULL || child->next->previous == child));
@@ -394,7 +367,7 @@ void hearth_transcripts_check(struct hearth_transcripts *transcripts) {
         children += node->children;
         nodes++;
     }
-    HEARTH_ASSERT(nodes == transcripts->stats.nodes && nodes == transcripts->nodes.count && nodes == children);
+    HEARTH_ASSERT(nodes == transcripts->stats.nodes && nodes == transcripts->nodes.table.count && nodes == children);
     HEARTH_ASSERT(replies == transcripts->stats.replies && replies == transcripts->replies.count);
     HEARTH_ASSERT(bytes == transcripts->stats.bytes);
     pthread_mutex_unlock(&transcripts->mutex);
