@@ -61,25 +61,6 @@ static const char *path_of(const struct hearth_session_store *store) {
     return store->path != NULL ? store->path : ":memory:";
 }
 
-int hearth_session_get_meta(struct hearth_db *db, const char *key, struct hearth_buf *value) {
-    const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
-    int found = hearth_db_query(db, META_GET, "b", &name);
-    value->len = 0;
-    if (found > 0) {
-        sqlite3_stmt *statement = db->statements[META_GET];
-        const void *bytes = sqlite3_column_blob(statement, 0);
-        bool ok = hearth_buf_append(value, bytes, (size_t)sqlite3_column_bytes(statement, 0));
-        hearth_db_reset(db, META_GET);
-        found = ok ? 1 : HEARTH_ERR_NOMEM;
-    }
-    return found;
-}
-
-int hearth_session_put_meta(struct hearth_db *db, const char *key, const struct hearth_buf *value) {
-    const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
-    return hearth_db_run(db, META_PUT, "bb", &name, value);
-}
-
 /* The key that the database was begun with is ours? A new database is given it. */
 static int check_key(struct hearth_db *db, struct hearth_errmsg *msg) {
     struct hearth_digest mark = db->seal != NULL ? hearth_seal_mark(db->seal) : (struct hearth_digest){0, 0};
@@ -221,6 +202,21 @@ static int report_failure(struct hearth_session_store *store, int err, int code)
     return err;
 }
 
+/* What has become of a transaction that changed something, for /health. */
+static void report_write(struct hearth_session_store *store, int err, int code) {
+    const int kind = code & 0xFF;
+    if (store->path == NULL || store->is_tool) {
+        return;
+    }
+    if (err == HEARTH_OK) {
+        atomic_store(&store->unwritable, false); /* the next look ends the condition */
+    } else if (err == HEARTH_ERR_IO && (kind == SQLITE_FULL || kind == SQLITE_IOERR || kind == SQLITE_READONLY)) {
+        atomic_store(&store->unwritable, true);
+        hearth_health_raise(HEARTH_HEALTH_SESSION_DISK, "%s cannot be written (%s); replies cannot be stored",
+                            store->path, hearth_db_text(code));
+    }
+}
+
 /* Rolls back a transaction that an operation left open, because memory was refused to its own ROLLBACK. Where that
  * fails again a file's connection is closed; in memory the rows would be lost with it, and false is returned. */
 static bool end_left_open(struct hearth_session_store *store, struct hearth_db *db) {
@@ -288,7 +284,7 @@ int hearth_session_end_write(struct hearth_session_store *store, int err, bool d
     (void)end_left_open(store, db);
     pthread_mutex_unlock(&db->mutex);
     if (wrote) {
-        hearth_session_report_write(store, err, code);
+        report_write(store, err, code);
     }
     if (err == HEARTH_ERR_IO || err == HEARTH_ERR_NOMEM) {
         err = report_failure(store, err, code);

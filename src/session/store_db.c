@@ -4,18 +4,20 @@
  *               small beside its blob. `depth` and `total` count turns and tokens up to it. `path` is a digest of
  *               these tokens, by which equal ones of other conversations are found; NULL when they are not known
  *     sessions  `key` is a digest of owner and name, the name itself is in the blob
- *     uses      when a turn was last used: of every turn that nobody goes on from, and of others that were asked for.
+ *     uses      when a turn was last used: of every turn that no other goes on from, and of others that were asked for.
  *               Those without a row live as long as what goes on from them
  *     configs   texts that many turns share
- *     forgets   tokens whose state nobody needs any more
- *     owners    who has something here, how many tokens, bytes of blobs and sessions; triggers count
+ *     forgets   tokens of which the state is not needed any more
+ *     owners    how many tokens, bytes of blobs and sessions each has; triggers count
  *
  * `used` of a session is the clock's time, to be shown; `aged`, and `used` in `uses`, are by the store's own time
- * (store_expire.c), to be deleted by.
+ * (store_age.c), to be deleted by.
  *
  * `writer` of a turn that is not finished is the process that works on it: a byte of the lock file that it holds.
  * Sessions' rows are never used again (AUTOINCREMENT), since turns may name one that is gone. */
 #include "session/store_internal.h"
+
+#include <string.h>
 
 /* What an owner has in a table. */
 #define COUNTED(table)                                                               \
@@ -97,70 +99,9 @@ static const char *const steps[] = {
     " JOIN owners AS o ON o.id = s.owner LEFT JOIN turns AS t ON t.id = s.head WHERE "
 
 static const char *const statements[STORE_STATEMENTS] = {
-    [META_GET] = "SELECT value FROM meta WHERE key = CAST(?1 AS TEXT)",
-    [META_PUT] = "INSERT OR REPLACE INTO meta (key, value) VALUES (CAST(?1 AS TEXT), ?2)",
-    [OWNER_ID] = "SELECT id FROM owners WHERE owner = ?1",
-    [OWNER_ADD] = "INSERT INTO owners (owner) VALUES (?1)",
-    [OWNER_USAGE] = "SELECT tokens, bytes, sessions FROM owners WHERE owner = ?1",
-    [MODEL_ID] = "SELECT id FROM models WHERE model = ?1 AND salt = ?2",
-    [MODEL_ADD] = "INSERT INTO models (model, salt) VALUES (?1, ?2)",
-    [CONFIG_ID] = "SELECT id FROM configs WHERE key = ?1",
-    [CONFIG_ADD] = "INSERT INTO configs (key, owner, body) VALUES (?1, ?2, ?3)",
-    [CONFIG_GET] = "SELECT body FROM configs WHERE id = ?1",
-    [CONFIG_DROP] = "DELETE FROM configs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM turns WHERE config = ?1)",
-    [TURN_BY_KEY] = TURN "t.key = ?1",
-    [TURN_BY_ID] = TURN "t.id = ?1",
-    [TURN_ADD] = "INSERT INTO turns (key, owner, parent, session, config, model, status, hidden, writer, created, base,"
-                 " depth, total, path, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
-    [TURN_SET] = "UPDATE turns SET session = ?2, config = ?3, model = ?4, status = ?5, writer = ?6, created = ?7,"
-                 " base = ?8, total = ?9, path = ?10, body = ?11 WHERE id = ?1",
-    [TURN_CLOSE] = "UPDATE turns SET status = ?2, writer = NULL, body = ifnull(?3, body) WHERE id = ?1",
-    [TURN_HIDE] = "UPDATE turns SET hidden = 1 WHERE id = ?1",
-    [TURNS_HIDE] = "UPDATE turns SET hidden = 1 WHERE session = ?1 AND hidden = 0",
-    [TURN_DELETE] = "DELETE FROM turns WHERE id = ?1",
-    [TURN_CHILD] = "SELECT id FROM turns WHERE parent = ?1 AND id <> ?2 LIMIT 1",
-    [TURN_CHILDREN] = "SELECT id FROM turns WHERE parent = ?1 AND id <> ?2 ORDER BY id",
-    [TURN_OF_PATH] = "SELECT id FROM turns WHERE path = ?1 LIMIT 1",
-    [TURNS_OF_SESSION] = "SELECT id FROM turns WHERE session = ?1 AND id < ?2 ORDER BY id DESC LIMIT 1",
-    [TURNS_OPEN] = "SELECT id, writer FROM turns INDEXED BY turns_open WHERE status <= 1 AND id > ?1 ORDER BY id"
-                   " LIMIT 1",
-    [HEAD_HELD] = "SELECT used FROM sessions WHERE head = ?1 LIMIT 1",
-    [SESSION_BY_KEY] = SESSION "s.key = ?1",
-    [SESSION_BY_ID] = SESSION "s.id = ?1",
-    [SESSIONS_OF_OWNER] = SESSION "s.owner = (SELECT id FROM owners WHERE owner = ?1) AND (s.used, s.id) < (?2, ?3)"
-                                  " AND +s.aged BETWEEN ?4 AND ?5 ORDER BY s.used DESC, s.id DESC LIMIT ?6",
-    [SESSIONS_ALL] = SESSION "(s.used, s.id) < (?2, ?3) AND +s.aged BETWEEN ?4 AND ?5"
-                             " ORDER BY s.used DESC, s.id DESC LIMIT ?6",
-    [SESSION_ADD] = "INSERT INTO sessions (key, owner, head, created, used, aged, body)"
-                    " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-    [SESSION_SET] = "UPDATE sessions SET head = ?2, used = ?3, aged = max(aged, ?4), body = ?5 WHERE id = ?1",
-    [SESSION_HEAD] = "UPDATE sessions SET head = ?2, used = max(used, ?3), aged = max(aged, ?4) WHERE id = ?1",
-    [SESSION_TOUCH] = "UPDATE sessions SET used = max(used, ?2), aged = max(aged, ?3) WHERE id = ?1",
-    [SESSIONS_RESTORE] = "UPDATE sessions SET aged = ?1 WHERE aged < ?2",
-    [SESSION_DELETE] = "DELETE FROM sessions WHERE id = ?1",
-    [SESSION_EXPIRED] = "SELECT s.id, s.head, u.used FROM sessions AS s LEFT JOIN uses AS u ON u.turn = s.head"
-                        " WHERE s.aged < ?1 ORDER BY s.aged LIMIT 1",
-    [SESSIONS_EXPIRED] = "SELECT count(*) FROM sessions WHERE aged < ?1",
-    [USE_PUT] = "INSERT INTO uses (turn, used) VALUES (?1, ?2) ON CONFLICT (turn) DO UPDATE SET used = max(used, ?2)",
-    [USE_KEEP] = "INSERT OR IGNORE INTO uses (turn, used) VALUES (?1, ?2)",
-    [USE_DROP] = "DELETE FROM uses WHERE turn = ?1",
-    [USE_OLDEST] = "SELECT turn FROM uses WHERE used < ?1 ORDER BY used LIMIT 1",
-    [TOUCH_TURN] = "INSERT INTO uses (turn, used) SELECT id, ?2 FROM turns WHERE key = ?1"
-                   " ON CONFLICT (turn) DO UPDATE SET used = max(used, ?2)",
-    [USES_RESTORE] = "UPDATE uses SET used = ?1 WHERE used < ?2",
-    [TOUCH_SESSION] = "UPDATE sessions SET used = max(used, ?2), aged = max(aged, ?3) WHERE key = ?1",
-    [FORGET_ADD] = "INSERT INTO forgets (model, keep, body) VALUES (?1, ?2, ?3)",
-    [FORGET_NEXT] = "SELECT f.id, m.model, m.salt, f.keep, f.body FROM forgets AS f JOIN models AS m ON m.id = f.model"
-                    " WHERE f.id > ?2 AND f.model IN (SELECT id FROM models WHERE model = ?1) ORDER BY f.id LIMIT 1",
-    [FORGET_DONE] = "DELETE FROM forgets WHERE id = ?1",
-    [COUNT_TURNS] = "SELECT count(*) FROM turns",
-    [COUNT_HIDDEN] = "SELECT count(*) FROM turns WHERE hidden = 1",
-    [COUNT_SESSIONS] = "SELECT count(*) FROM sessions",
-    [COUNT_USES] = "SELECT count(*) FROM uses",
-    [LAST_USE] = "SELECT max(ifnull((SELECT max(used) FROM uses), 0), ifnull((SELECT max(aged) FROM sessions), 0))",
-    [COUNT_FORGETS] = "SELECT count(*) FROM forgets",
-    [PAGES_USED] = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count,"
-                   " pragma_page_size",
+#define X(name, sql) [name] = (sql),
+#include "session/store_statements.def"
+#undef X
 };
 
 const struct hearth_db_kind hearth_session_db_kind = {.label = "sessions",
@@ -176,4 +117,23 @@ struct hearth_digest hearth_session_digest(const struct hearth_db *db, struct he
                                            size_t len) {
     const struct hearth_digest root = db->seal != NULL ? hearth_seal_id(db->seal) : (struct hearth_digest){0, 0};
     return hearth_digest_chain(hearth_digest_chain(root, &owner, sizeof owner), text, len);
+}
+
+int hearth_session_get_meta(struct hearth_db *db, const char *key, struct hearth_buf *value) {
+    const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
+    int found = hearth_db_query(db, META_GET, "b", &name);
+    value->len = 0;
+    if (found > 0) {
+        sqlite3_stmt *statement = db->statements[META_GET];
+        const void *bytes = sqlite3_column_blob(statement, 0);
+        bool ok = hearth_buf_append(value, bytes, (size_t)sqlite3_column_bytes(statement, 0));
+        hearth_db_reset(db, META_GET);
+        found = ok ? 1 : HEARTH_ERR_NOMEM;
+    }
+    return found;
+}
+
+int hearth_session_put_meta(struct hearth_db *db, const char *key, const struct hearth_buf *value) {
+    const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
+    return hearth_db_run(db, META_PUT, "bb", &name, value);
 }

@@ -1,184 +1,78 @@
-/* The store's own time, and what goes by it.
+/* What has outlived its time, and what is told about the file and its disk.
  *
- * Conversations are deleted by age, and a clock can be wrong: a machine without a battery starts in 1970, a typing
- * error is a year ahead. So ages are by a time of the store's own, which only grows by what was seen to pass:
- *
- *     while a process has the store    as the monotonic clock does (CLOCK_BOOTTIME, with sleep), whatever the wall
- * clock says from one process to the next     by the wall clock, but never backwards and never by more than a day
- * (GAP_US)
- *
- * It is written down now and then, as (own time, wall clock). It begins as the wall clock, or where an older database's
- * last use was. Several processes on one database take the greatest.
- *
- * A wall clock that jumps is told (HEARTH_HEALTH_CLOCK), and nothing is deleted until it was steady for an hour:
- * somebody may be at work on it. What was not used for the time to live is out of lists; it can be used and restored
- * until the grace is over, too, and goes then. A day takes at most a tenth of what is there, or 100 conversations, so
- * that whoever looks at the log once a day can stop it. */
+ * What was not used for the time to live is out of lists; it can be used and restored until the grace is over, too, and
+ * goes then, by what was not used for longest. A turn that others go on from has no say: when its time is over it only
+ * loses its row in `uses`, so each such row is read once. A day takes at most a tenth of what is there, or 100
+ * conversations, so that an operator who reads the log once a day can stop it. */
+#include "session/db_sums.h"
 #include "session/store_internal.h"
 
-#include "base/clock.h"
 #include "base/health.h"
 #include "base/log.h"
-#include "session/db_sums.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <time.h>
 
-#define SECOND_US ((int64_t)1000000)
-#define HOUR_US (3600 * SECOND_US)
-#define DAY_US (24 * HOUR_US)
-#define GAP_US DAY_US
-#define JUMP_US (300 * SECOND_US) /* less is a clock that is set right */
-#define STEADY_US HOUR_US
-#define WRITE_US (600 * SECOND_US)
+#define DAY_US ((int64_t)24 * 3600 * 1000000)
 #define DAY_CONVERSATIONS 100
 #define DAY_SHARE 10
 #define SCRUB_PAGES 16384
 #define FREE_BYTES ((uint64_t)64 << 20)
 
-static int64_t boot_us(void) {
-    struct timespec now;
-    return clock_gettime(CLOCK_BOOTTIME, &now) == 0 ? (int64_t)now.tv_sec * SECOND_US + now.tv_nsec / 1000
-                                                    : hearth_clock_us();
-}
+/* ---- deleting what is old ---- */
 
-static const struct hearth_session_clock *clock_of(const struct hearth_session_store *store) {
-    static const struct hearth_session_clock system_clock = {.unix_us = hearth_clock_unix_us, .elapsed_us = boot_us};
-    return store->clock != NULL ? store->clock : &system_clock;
-}
-
-/* ---- the store's own time ---- */
-
-struct written {
-    int64_t age_us, wall_us, ttl_us; /* the last: the server's, for tools that list what has outlived it */
-};
-
-static int read_written(struct hearth_db *db, struct written *out) {
-    struct hearth_buf value = {0};
-    *out = (struct written){0};
-    int found = hearth_session_get_meta(db, "age", &value);
-    if (found > 0 && value.len == sizeof *out) {
-        memcpy(out, value.data, sizeof *out);
-    }
-    hearth_buf_finish(&value);
-    return found;
-}
-
-static void distrust(struct hearth_session_store *store, int64_t elapsed_us, int64_t jump_us, const char *since) {
-    store->age.unsure_us = elapsed_us;
-    if (store->ttl_us > 0 && !store->is_tool) {
-        hearth_health_raise(HEARTH_HEALTH_CLOCK,
-                            "the clock is %.1f hours %s than it should be since %s; conversations age by the time that "
-                            "really passes, and none is deleted before the clock was steady for an hour",
-                            (double)(jump_us < 0 ? -jump_us : jump_us) / (double)HOUR_US,
-                            jump_us < 0 ? "earlier" : "later", since);
-    }
-}
-
-int hearth_session_load_age(struct hearth_session_store *store, struct hearth_db *db) {
-    const int64_t wall_us = clock_of(store)->unix_us(), elapsed_us = clock_of(store)->elapsed_us();
-    struct written last;
-    int64_t used = 0;
-    int found = read_written(db, &last);
-    if (found == 0) {
-        found = hearth_db_query_number(db, LAST_USE, &used, "");
-        last.age_us = used > 0 && used < wall_us ? used : wall_us;
-        last.wall_us = last.age_us;
-    }
-    if (found < 0) {
-        return found;
-    }
-    if (store->is_tool) {
-        store->ttl_us = last.ttl_us;
-    }
-    const int64_t gap_us = wall_us - last.wall_us;
-    pthread_mutex_lock(&store->mutex);
-    struct store_age *age = &store->age;
-    const int64_t late_us = last.age_us + (gap_us < 0 ? 0 : gap_us > GAP_US ? GAP_US : gap_us);
-    const bool first = age->begun_us == 0;
-    if (first || late_us > age->base_us + elapsed_us - age->begun_us) {
-        age->base_us = late_us;
-        age->begun_us = elapsed_us;
-    }
-    if (first) {
-        age->wall_us = wall_us;
-        age->looked_us = elapsed_us;
-        age->written_us = last.age_us;
-        if (gap_us < -JUMP_US || gap_us > GAP_US + JUMP_US) {
-            distrust(store, elapsed_us, gap_us, "the last server on this database ended");
+static int sweep_sessions(struct hearth_db *db, int64_t before_us, size_t limit, size_t *count) {
+    int err = HEARTH_OK, found = 1;
+    for (size_t i = 0; i < limit && err == HEARTH_OK; i++) {
+        found = hearth_db_query(db, SESSION_EXPIRED, "i", before_us);
+        if (found <= 0) {
+            return found;
         }
-    }
-    pthread_mutex_unlock(&store->mutex);
-    return HEARTH_OK;
-}
-
-static int64_t age_at(const struct store_age *age, int64_t elapsed_us) {
-    return age->begun_us != 0 ? age->base_us + elapsed_us - age->begun_us : 0;
-}
-
-int64_t hearth_session_age(struct hearth_session_store *store) {
-    const int64_t elapsed_us = clock_of(store)->elapsed_us();
-    pthread_mutex_lock(&store->mutex);
-    const int64_t late_us = age_at(&store->age, elapsed_us);
-    pthread_mutex_unlock(&store->mutex);
-    return late_us;
-}
-
-int64_t hearth_session_wall_us(struct hearth_session_store *store) {
-    return clock_of(store)->unix_us();
-}
-
-int64_t hearth_session_expired_before(struct hearth_session_store *store) {
-    return store->ttl_us > 0 ? hearth_session_age(store) - store->ttl_us : INT64_MIN;
-}
-
-int hearth_session_write_age(struct hearth_session_store *store, bool now) {
-    struct written ours = {.age_us = hearth_session_age(store),
-                           .wall_us = clock_of(store)->unix_us(),
-                           .ttl_us = store->ttl_us},
-                   last;
-    struct hearth_buf value = {0};
-    pthread_mutex_lock(&store->mutex);
-    const bool due = now || !store->age.written || ours.age_us - store->age.written_us >= WRITE_US;
-    pthread_mutex_unlock(&store->mutex);
-    if (!due || store->is_tool) {
-        return HEARTH_OK;
-    }
-    int err = read_written(&store->writer, &last);
-    if (err >= 0 && last.age_us > ours.age_us) {
-        ours.age_us = last.age_us;
-    }
-    err = err >= 0 && !hearth_buf_append(&value, &ours, sizeof ours) ? HEARTH_ERR_NOMEM : err;
-    err = err >= 0 ? hearth_session_put_meta(&store->writer, "age", &value) : err;
-    hearth_buf_finish(&value);
-    if (err == HEARTH_OK) {
-        pthread_mutex_lock(&store->mutex);
-        store->age.written_us = ours.age_us;
-        store->age.written = true;
-        pthread_mutex_unlock(&store->mutex);
+        sqlite3_stmt *statement = db->statements[SESSION_EXPIRED];
+        const int64_t id = sqlite3_column_int64(statement, 0), head = sqlite3_column_int64(statement, 1);
+        const int64_t used = sqlite3_column_int64(statement, 2);
+        hearth_db_reset(db, SESSION_EXPIRED);
+        if (used >= before_us) { /* by the id of its turn, not by its name */
+            err = hearth_db_run(db, SESSION_TOUCH, "iii", id, (int64_t)0, used);
+            continue;
+        }
+        err = hearth_db_run(db, SESSION_DELETE, "i", id);
+        err = err == HEARTH_OK ? hearth_turn_purge_unneeded(db, head) : err;
+        ++*count;
     }
     return err;
 }
 
-/* Compares the clocks. True: what is old may go. */
-static bool look_at_clocks(struct hearth_session_store *store) {
-    const int64_t wall_us = clock_of(store)->unix_us(), elapsed_us = clock_of(store)->elapsed_us();
-    pthread_mutex_lock(&store->mutex);
-    struct store_age *age = &store->age;
-    const int64_t jump_us = (wall_us - age->wall_us) - (elapsed_us - age->looked_us);
-    age->wall_us = wall_us;
-    age->looked_us = elapsed_us;
-    if (jump_us > JUMP_US || jump_us < -JUMP_US) {
-        distrust(store, elapsed_us, jump_us, "a few seconds ago");
-    } else if (age->unsure_us != 0 && elapsed_us - age->unsure_us >= STEADY_US) {
-        age->unsure_us = 0;
-        hearth_health_clear(HEARTH_HEALTH_CLOCK);
+static int sweep_turns(struct hearth_db *db, int64_t before_us, size_t limit, size_t *count) {
+    enum { ROWS_PER_TURN = 16 }; /* rows that only go from `uses` */
+    size_t gone = 0;
+    int err = HEARTH_OK;
+    for (size_t i = 0; gone < limit && i / ROWS_PER_TURN < limit && err == HEARTH_OK; i++) {
+        int64_t id, child, used;
+        int found = hearth_db_query_number(db, USE_OLDEST, &id, "i", before_us);
+        if (found <= 0) {
+            err = found;
+            break;
+        }
+        found = hearth_db_query_number(db, TURN_CHILD, &child, "ii", id, (int64_t)0);
+        if (found != 0) {
+            err = found < 0 ? found : hearth_db_run(db, USE_DROP, "i", id);
+            continue;
+        }
+        found = hearth_db_query_number(db, HEAD_HELD, &used, "i", id);
+        if (found != 0) { /* it lives as long as the session */
+            err = found < 0 ? found : hearth_db_run(db, USE_PUT, "ii", id, used);
+            continue;
+        }
+        const size_t had = gone;
+        err = hearth_turn_purge(db, id, before_us, limit - gone, &gone);
+        if (err == HEARTH_OK && gone == had) {
+            err = hearth_db_run(db, USE_DROP, "i", id); /* of no turn */
+        }
     }
-    const bool trusted = age->unsure_us == 0;
-    pthread_mutex_unlock(&store->mutex);
-    return trusted;
+    *count += gone;
+    return err;
 }
 
 /* ---- a day's share ---- */
@@ -229,7 +123,8 @@ static int delete_old(struct hearth_session_store *store, size_t limit, size_t *
         return err;
     }
     const size_t most = (uint64_t)share.left < limit ? (size_t)share.left : limit;
-    err = hearth_turn_purge_old(db, before_us, most, sessions, turns);
+    err = sweep_sessions(db, before_us, most, sessions);
+    err = err == HEARTH_OK && *sessions < most ? sweep_turns(db, before_us, most, turns) : err;
     share.left -= (int64_t)(*sessions > *turns ? *sessions : *turns);
     err = err == HEARTH_OK && *sessions + *turns > 0 ? write_share(db, &share) : err;
     if (err == HEARTH_OK && share.left <= 0) {
@@ -257,7 +152,7 @@ static void tell_expired(struct hearth_session_store *store) {
     }
 }
 
-static void look_at_disk(struct hearth_session_store *store) {
+static void check_disk(struct hearth_session_store *store) {
     struct statvfs fs;
     if (atomic_load(&store->unwritable) || statvfs(store->path, &fs) != 0) {
         return; /* a failed write has said more than this would */
@@ -271,22 +166,8 @@ static void look_at_disk(struct hearth_session_store *store) {
     }
 }
 
-void hearth_session_report_write(struct hearth_session_store *store, int err, int code) {
-    const int kind = code & 0xFF;
-    if (store->path == NULL || store->is_tool) {
-        return;
-    }
-    if (err == HEARTH_OK) {
-        atomic_store(&store->unwritable, false); /* the next look ends the condition */
-    } else if (err == HEARTH_ERR_IO && (kind == SQLITE_FULL || kind == SQLITE_IOERR || kind == SQLITE_READONLY)) {
-        atomic_store(&store->unwritable, true);
-        hearth_health_raise(HEARTH_HEALTH_SESSION_DISK, "%s cannot be written (%s); replies cannot be stored",
-                            store->path, hearth_db_text(code));
-    }
-}
-
-/* The next pages, so that damage is told before somebody asks for what is on them. */
-static void look_at_pages(struct hearth_session_store *store) {
+/* The next pages, so that damage is told before a request reads what is on them. */
+static void check_pages(struct hearth_session_store *store) {
     const int64_t bad = hearth_db_find_bad_page(store->path, &store->scrub_page, SCRUB_PAGES);
     if (bad > 0) {
         hearth_health_raise(HEARTH_HEALTH_SESSION_DB,
@@ -297,12 +178,12 @@ static void look_at_pages(struct hearth_session_store *store) {
     }
 }
 
-void hearth_session_check_health(struct hearth_session_store *store) {
+static void check_health(struct hearth_session_store *store) {
     if (store->path == NULL || store->is_tool) {
         return;
     }
-    look_at_disk(store);
-    look_at_pages(store);
+    check_disk(store);
+    check_pages(store);
     if (hearth_session_is_shared(store)) {
         hearth_health_raise(HEARTH_HEALTH_SESSION_SHARED,
                             "%s: another server uses it, too; both may, but neither knows which conversations the "
@@ -317,12 +198,12 @@ void hearth_session_check_health(struct hearth_session_store *store) {
 
 int hearth_session_store_sweep(struct hearth_session_store *store, size_t limit) {
     size_t sessions = 0, turns = 0;
-    hearth_session_check_health(store);
+    check_health(store);
     int err = hearth_session_begin_write(store, NULL);
     if (err != HEARTH_OK) {
         return err;
     }
-    const bool trusted = look_at_clocks(store);
+    const bool trusted = hearth_session_clock_is_steady(store);
     err = hearth_session_flush_touches(store);
     /* Whether it can be written again is found out by writing. */
     err = err == HEARTH_OK ? hearth_session_write_age(store, atomic_load(&store->unwritable)) : err;

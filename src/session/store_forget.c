@@ -14,9 +14,7 @@
  * state, though no turn. That other one is looked for when the chain is gone, so that it is one that stays. Where a
  * turn of the chain was not wholly a part of what came after it (a template that rewrites history, another model) it
  * has a forget of its own. All is in the transaction that deletes.
- *
- * What has outlived its time (store_expire.c) goes by what was not used for longest. A turn that others go on from has
- * no say: when its time is over it only loses its row in `uses`, so each such row is looked at once. */
+ */
 #include "session/store_internal.h"
 
 /* ---- forgets ---- */
@@ -296,64 +294,4 @@ int hearth_turn_delete(struct hearth_session_store *store, struct hearth_digest 
     int err = hearth_session_begin_write(store, NULL);
     return err == HEARTH_OK ? hearth_session_end_write(store, delete_turn(&store->writer, owner, &id), true, NULL)
                             : err;
-}
-
-/* ---- deleting what is old ---- */
-
-static int sweep_sessions(struct hearth_db *db, int64_t before_us, size_t limit, size_t *count) {
-    int err = HEARTH_OK, found = 1;
-    for (size_t i = 0; i < limit && err == HEARTH_OK; i++) {
-        found = hearth_db_query(db, SESSION_EXPIRED, "i", before_us);
-        if (found <= 0) {
-            return found;
-        }
-        sqlite3_stmt *statement = db->statements[SESSION_EXPIRED];
-        const int64_t id = sqlite3_column_int64(statement, 0), head = sqlite3_column_int64(statement, 1);
-        const int64_t used = sqlite3_column_int64(statement, 2);
-        hearth_db_reset(db, SESSION_EXPIRED);
-        if (used >= before_us) { /* by the id of its turn, not by its name */
-            err = hearth_db_run(db, SESSION_TOUCH, "iii", id, (int64_t)0, used);
-            continue;
-        }
-        err = hearth_db_run(db, SESSION_DELETE, "i", id);
-        err = err == HEARTH_OK ? hearth_turn_purge_unneeded(db, head) : err;
-        ++*count;
-    }
-    return err;
-}
-
-static int sweep_turns(struct hearth_db *db, int64_t before_us, size_t limit, size_t *count) {
-    enum { ROWS_PER_TURN = 16 }; /* rows that only go from `uses` */
-    size_t gone = 0;
-    int err = HEARTH_OK;
-    for (size_t i = 0; gone < limit && i / ROWS_PER_TURN < limit && err == HEARTH_OK; i++) {
-        int64_t id, child, used;
-        int found = hearth_db_query_number(db, USE_OLDEST, &id, "i", before_us);
-        if (found <= 0) {
-            err = found;
-            break;
-        }
-        found = hearth_db_query_number(db, TURN_CHILD, &child, "ii", id, (int64_t)0);
-        if (found != 0) {
-            err = found < 0 ? found : hearth_db_run(db, USE_DROP, "i", id);
-            continue;
-        }
-        found = hearth_db_query_number(db, HEAD_HELD, &used, "i", id);
-        if (found != 0) { /* it lives as long as the session */
-            err = found < 0 ? found : hearth_db_run(db, USE_PUT, "ii", id, used);
-            continue;
-        }
-        const size_t had = gone;
-        err = hearth_turn_purge(db, id, before_us, limit - gone, &gone);
-        if (err == HEARTH_OK && gone == had) {
-            err = hearth_db_run(db, USE_DROP, "i", id); /* of no turn */
-        }
-    }
-    *count += gone;
-    return err;
-}
-
-int hearth_turn_purge_old(struct hearth_db *db, int64_t before_us, size_t limit, size_t *sessions, size_t *turns) {
-    int err = sweep_sessions(db, before_us, limit, sessions);
-    return err == HEARTH_OK && *sessions < limit ? sweep_turns(db, before_us, limit, turns) : err;
 }

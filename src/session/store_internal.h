@@ -1,5 +1,7 @@
-/* Inside the store: connections, statements, rows. store.c opens and counts, store_db.c has the tables and what is
- * asked of them, store_blob.c packs, store_turn.c puts and gets, store_forget.c deletes, store_session.c names. */
+/* Inside the store. Its files, each knowing those before it: store_db.c has the tables, store_blob.c packs, store_age.c
+ * has the time, store.c opens and has the transactions, store_owner.c counts, store_rows.c reads rows of turns,
+ * store_forget.c deletes turns, store_session.c names them, store_turn.c puts and gets them, store_expire.c deletes
+ * what is old. */
 #ifndef HEARTH_SESSION_STORE_INTERNAL_H
 #define HEARTH_SESSION_STORE_INTERNAL_H
 
@@ -14,60 +16,9 @@
 #define HEARTH_SESSION_TOUCHES_MAX 256
 
 enum store_statement {
-    META_GET,
-    META_PUT,
-    OWNER_ID,
-    OWNER_ADD,
-    OWNER_USAGE,
-    MODEL_ID,
-    MODEL_ADD,
-    CONFIG_ID,
-    CONFIG_ADD,
-    CONFIG_GET,
-    CONFIG_DROP,
-    TURN_BY_KEY,
-    TURN_BY_ID,
-    TURN_ADD,
-    TURN_SET,
-    TURN_CLOSE,
-    TURN_HIDE,
-    TURNS_HIDE,
-    TURN_DELETE,
-    TURN_CHILD,
-    TURN_CHILDREN,
-    TURN_OF_PATH,
-    TURNS_OF_SESSION,
-    TURNS_OPEN,
-    HEAD_HELD,
-    SESSION_BY_KEY,
-    SESSION_BY_ID,
-    SESSIONS_OF_OWNER,
-    SESSIONS_ALL,
-    SESSION_ADD,
-    SESSION_SET,
-    SESSION_HEAD,
-    SESSION_TOUCH,
-    SESSIONS_RESTORE,
-    SESSION_DELETE,
-    SESSION_EXPIRED,
-    SESSIONS_EXPIRED,
-    USE_PUT,
-    USE_KEEP,
-    USE_DROP,
-    USE_OLDEST,
-    USES_RESTORE,
-    TOUCH_TURN,
-    TOUCH_SESSION,
-    FORGET_ADD,
-    FORGET_NEXT,
-    FORGET_DONE,
-    COUNT_TURNS,
-    COUNT_HIDDEN,
-    COUNT_SESSIONS,
-    COUNT_USES,
-    LAST_USE,
-    COUNT_FORGETS,
-    PAGES_USED,
+#define X(name, sql) name,
+#include "session/store_statements.def"
+#undef X
     STORE_STATEMENTS
 };
 
@@ -76,7 +27,7 @@ struct store_touch {
     bool session;
 };
 
-/* The store's own time (store_expire.c). */
+/* The store's own time (store_age.c). */
 struct store_age {
     int64_t base_us, begun_us;  /* it was so late when the monotonic clock showed that; 0: nothing is known yet */
     int64_t wall_us, looked_us; /* both clocks at the last look */
@@ -111,9 +62,12 @@ struct hearth_session_store {
 
 extern const struct hearth_db_kind hearth_session_db_kind;
 
-/* Names a text under an owner (equal names, equal rows); with a key it tells nothing to who lacks it. */
+/* Names a text under an owner (equal names, equal rows); with a key it tells nothing without that key. */
 struct hearth_digest hearth_session_digest(const struct hearth_db *db, struct hearth_digest owner, const void *text,
                                            size_t len);
+/* A value that belongs to the database. 1, 0 (none) or an error. */
+int hearth_session_get_meta(struct hearth_db *db, const char *key, struct hearth_buf *value);
+int hearth_session_put_meta(struct hearth_db *db, const char *key, const struct hearth_buf *value);
 
 /* ---- store_blob.c ---- */
 
@@ -133,6 +87,21 @@ int hearth_session_pack(struct hearth_db *db, const struct store_about *about, c
 int hearth_session_unpack(struct hearth_db *db, const struct store_about *about, const void *bytes, size_t len,
                           struct hearth_buf *body, struct hearth_tokens *tokens);
 
+/* ---- store_age.c ---- */
+
+/* Takes up the time that a database has, or begins one. In a transaction. */
+int hearth_session_load_age(struct hearth_session_store *store, struct hearth_db *db);
+/* How late it is by the store's own time; 0 before it was loaded. */
+int64_t hearth_session_age(struct hearth_session_store *store);
+/* The wall clock's. */
+int64_t hearth_session_wall_us(struct hearth_session_store *store);
+/* Writes it down when that is due. In a transaction. */
+int hearth_session_write_age(struct hearth_session_store *store, bool now);
+/* What was used before this is out of lists; INT64_MIN: nothing is. */
+int64_t hearth_session_expired_before(struct hearth_session_store *store);
+/* Compares the clocks. True: what is old may go. */
+bool hearth_session_clock_is_steady(struct hearth_session_store *store);
+
 /* ---- store.c ---- */
 
 /* With OK the writer is locked and in a transaction; end commits it when `err` is OK, else takes it back. `deleted`:
@@ -148,36 +117,16 @@ void hearth_session_touch(struct hearth_session_store *store, const struct heart
                           int64_t used_us);
 /* Writes them down, in a transaction. */
 int hearth_session_flush_touches(struct hearth_session_store *store);
-
 /* Whether another process serves with the database. */
-/* What has become of a transaction that changed something, for /health. */
-void hearth_session_report_write(struct hearth_session_store *store, int err, int code);
 bool hearth_session_is_shared(const struct hearth_session_store *store);
+
+/* ---- store_owner.c ---- */
+
 /* Over its quota? QUOTA or OK. `session`: one more is to be made. In a transaction. */
 int hearth_session_check_quota(struct hearth_db *db, struct hearth_digest owner,
                                const struct hearth_session_quota *quota, bool session, struct hearth_errmsg *msg);
 
-/* A value that belongs to the database. 1, 0 (none) or an error. */
-int hearth_session_get_meta(struct hearth_db *db, const char *key, struct hearth_buf *value);
-int hearth_session_put_meta(struct hearth_db *db, const char *key, const struct hearth_buf *value);
-
-/* ---- store_expire.c ---- */
-
-/* Takes up the time that a database has, or begins one. In a transaction. */
-int hearth_session_load_age(struct hearth_session_store *store, struct hearth_db *db);
-/* How late it is by the store's own time; 0 before it was met. */
-int64_t hearth_session_age(struct hearth_session_store *store);
-/* The wall clock's. */
-int64_t hearth_session_wall_us(struct hearth_session_store *store);
-/* Writes it down when that is due. In a transaction. */
-int hearth_session_write_age(struct hearth_session_store *store, bool now);
-/* What was used before this is out of lists; INT64_MIN: nothing is. */
-int64_t hearth_session_expired_before(struct hearth_session_store *store);
-
-/* Tells what is wrong with the file and its disk (base/health.h), for one that serves. */
-void hearth_session_check_health(struct hearth_session_store *store);
-
-/* ---- store_turn.c ---- */
+/* ---- store_rows.c ---- */
 
 /* A turn's columns; rows are named by number, 0 for none. */
 struct store_row {
@@ -188,6 +137,9 @@ struct store_row {
     bool hidden;
     bool stays; /* while a chain is deleted: it, or another turn of the same path, is still there behind that */
 };
+
+/* What a turn's blob is about. */
+struct store_about hearth_turn_about(const struct hearth_turn *turn);
 
 /* A turn by key (`id` 0) or by row. 1, 0 (none) or an error. `turn`, if not NULL, gets its columns; with `parts` also
  * tokens, or body and tokens: STATE when they do not verify. */
@@ -218,15 +170,11 @@ int hearth_turn_exact_tokens(const struct hearth_turn *turns, size_t count, stru
 
 /* ---- store_forget.c ---- */
 
-/* Deletes a turn that nothing needs, and upwards what was kept by it alone and is hidden or was last used before
+/* Deletes a turn that nothing needs, and upwards what was needed by it alone and is hidden or was last used before
  * `before_us` (0: hidden). At most `limit` turns; *count is added to. */
 int hearth_turn_purge(struct hearth_db *db, int64_t id, int64_t before_us, size_t limit, size_t *count);
 /* A turn may have lost what needed it: goes when it is hidden and nothing does. 0 is allowed. */
 int hearth_turn_purge_unneeded(struct hearth_db *db, int64_t id);
-
-/* Like purge, for what has outlived its time: sessions and then turns last used before `before_us`, at most `limit` of
- * each; both counts are added to. */
-int hearth_turn_purge_old(struct hearth_db *db, int64_t before_us, size_t limit, size_t *sessions, size_t *turns);
 
 /* ---- store_session.c ---- */
 
