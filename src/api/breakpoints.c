@@ -63,7 +63,9 @@ static size_t end_of(const struct hearth_job *job, const struct hearth_chat_requ
     const size_t said = inside(message, offsets[index], message->content_len);
     const char *text = (const char *)rendered->text.data;
     const size_t turn =
-        said != HEARTH_CHAT_NO_MARK ? hearth_transcripts_turn_end(job->api->transcripts, text, len, said) : len;
+        said != HEARTH_CHAT_NO_MARK
+            ? hearth_specials_turn_end(hearth_transcripts_specials(job->api->transcripts), text, len, said)
+            : len;
     return turn < len && turn <= next ? turn : next;
 }
 

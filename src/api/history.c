@@ -166,7 +166,8 @@ static size_t render_tail(const struct hearth_job *job, size_t keep, struct hear
             const char *found = strstr(text, mark);
             size_t at = found != NULL ? (size_t)(found - text) + strlen(mark) : rendered->text.len;
             if (job->api->template_probe.turn_end.len > 1) { /* else nothing is printed behind every reply */
-                at = hearth_transcripts_turn_end(job->api->transcripts, text, rendered->text.len, at);
+                at = hearth_specials_turn_end(hearth_transcripts_specials(job->api->transcripts), text,
+                                              rendered->text.len, at);
             }
             from = at < rendered->text.len ? at : 0;
         }

@@ -46,7 +46,7 @@ static struct hearth_toolset *find_set(const struct hearth_job *job, size_t coun
     }
     chain[0] = hearth_toolsets_begin(job->parsed.generation.salt);
     for (size_t i = 0; i < count; i++) {
-        chain[i + 1] = hearth_toolsets_say(chain[i], out->history.messages[i]);
+        chain[i + 1] = hearth_message_chain(chain[i], out->history.messages[i]);
     }
     out->said = chain[count];
     for (size_t i = count; set == NULL && i-- > 0;) {
@@ -184,6 +184,6 @@ bool hearth_api_tools_recall(const struct hearth_job *job, struct hearth_api_res
 void hearth_api_tools_remember(const struct hearth_job *job, const struct hearth_message *reply) {
     const struct hearth_api_resolved *resolved = &job->resolved;
     if (resolved->toolset != NULL) {
-        hearth_toolsets_put(job->api->toolsets, hearth_toolsets_say(resolved->said, reply), resolved->toolset);
+        hearth_toolsets_put(job->api->toolsets, hearth_message_chain(resolved->said, reply), resolved->toolset);
     }
 }

@@ -38,22 +38,11 @@
 /* ---- tables ---- */
 
 /* After the queries of hearth_archive_read(). */
-enum statement {
-    PUT_NODE = HEARTH_ARCHIVE_QUERIES,
-    PUT_REPLY,
-    PUT_NEWEST_REPLY,
-    PUT_RECORD,
-    TRIM_REPLIES,
-    TOUCH_NODE,
-    HAS_NODE,
-    HAS_CHILD,
-    USED_AND_PARENT,
-    OLDEST_LEAF,
-    DELETE_NODE,
-    DELETE_REPLIES,
-    DELETE_REPLY,
-    DELETE_RECORD,
-    PAGES_USED,
+enum archive_statement {
+    BEFORE_STATEMENTS = HEARTH_ARCHIVE_QUERIES - 1,
+#define X(name, sql) name,
+#include "session/archive_statements.def"
+#undef X
     STATEMENTS
 };
 
@@ -83,25 +72,9 @@ static const char *const statements[STATEMENTS] = {
         "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 ORDER BY rowid DESC LIMIT ?2",
     [HEARTH_ARCHIVE_PRINTS] = "SELECT key, parent, other, len, NULL FROM nodes WHERE parent = ?1 AND other IS NOT NULL"
                               " ORDER BY rowid DESC LIMIT ?2",
-    [PUT_NODE] = "INSERT INTO nodes (key, parent, other, body, len, used) VALUES (?1, ?2, ?3, ?4, ?5, ?6)"
-                 " ON CONFLICT (key) DO UPDATE SET other = ?3, body = ?4, len = ?5, used = ?6",
-    [PUT_REPLY] = "INSERT INTO replies (key, parent, other, body) VALUES (?1, ?2, ?3, ?4)"
-                  " ON CONFLICT (key) DO UPDATE SET body = ?4",
-    [PUT_NEWEST_REPLY] = "INSERT OR REPLACE INTO replies (key, parent, other, body) VALUES (?1, ?2, ?3, ?4)",
-    [PUT_RECORD] = "INSERT OR REPLACE INTO records (key, body) VALUES (?1, ?2)",
-    [TRIM_REPLIES] = "DELETE FROM replies WHERE parent = ?1 AND rowid NOT IN (SELECT rowid FROM replies WHERE "
-                     "parent = ?1 ORDER BY rowid DESC LIMIT " HEARTH_DB_TEXT(HEARTH_ARCHIVE_REPLIES_MAX) ")",
-    [TOUCH_NODE] = "UPDATE nodes SET used = ?2 WHERE key = ?1 AND used < ?2",
-    [HAS_NODE] = "SELECT 1 FROM nodes WHERE key = ?1",
-    [HAS_CHILD] = "SELECT 1 FROM nodes WHERE parent = ?1 LIMIT 1",
-    [USED_AND_PARENT] = "SELECT used, parent FROM nodes WHERE key = ?1",
-    [OLDEST_LEAF] = "SELECT key, used, parent FROM nodes AS n WHERE " LEAF " ORDER BY used LIMIT 1",
-    [DELETE_NODE] = "DELETE FROM nodes WHERE key = ?1",
-    [DELETE_REPLY] = "DELETE FROM replies WHERE key = ?1",
-    [DELETE_REPLIES] = "DELETE FROM replies WHERE parent = ?1",
-    [DELETE_RECORD] = "DELETE FROM records WHERE key = ?1",
-    [PAGES_USED] = "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count,"
-                   " pragma_page_size",
+#define X(name, sql) [name] = (sql),
+#include "session/archive_statements.def"
+#undef X
 };
 
 static const struct hearth_db_kind archive_db = {.label = "transcripts",
@@ -186,7 +159,7 @@ static int read_rows(struct hearth_db *db, enum hearth_archive_query query, stru
 /* ---- writing rows ---- */
 
 /* Runs a statement about one key; *found: there was a row. */
-static int run_key(struct hearth_db *db, enum statement which, const struct hearth_digest *key, bool *found) {
+static int run_key(struct hearth_db *db, enum archive_statement which, const struct hearth_digest *key, bool *found) {
     const int rows = hearth_db_query(db, (int)which, "z", key);
     hearth_db_reset(db, (int)which);
     *found = rows > 0;
@@ -233,18 +206,18 @@ static int hangs(struct hearth_db *db, const struct hearth_archive_row *row, con
 }
 
 /* A queued row. */
-struct item {
-    struct item *next;
+struct queued_row {
+    struct queued_row *next;
     struct hearth_archive_row row;
     bool closed;  /* its body is as it will stand in the database */
     size_t bytes; /* memory that it is counted with */
 };
 
 /* *lost counts rows left out since what they hang on is not there. */
-static int write_rows(struct hearth_db *db, struct item *items, uint64_t *lost) {
+static int write_rows(struct hearth_db *db, struct queued_row *items, uint64_t *lost) {
     int err = HEARTH_OK;
     const struct hearth_digest *last = NULL;
-    for (struct item *item = items; item != NULL && err == HEARTH_OK; item = item->next) {
+    for (struct queued_row *item = items; item != NULL && err == HEARTH_OK; item = item->next) {
         bool there = false;
         if (item->row.gone) {
             err = delete_row(db, &item->row);
@@ -341,7 +314,7 @@ struct hearth_archive {
     pthread_mutex_t mutex; /* all below but `backoff_us`, the thread's */
     pthread_cond_t work, done;
     pthread_t thread;
-    struct item *head, **tail;
+    struct queued_row *head, **tail;
     uint64_t put_count, done_count;
     uint64_t failures; /* attempts that failed, since the start */
     bool stopping, flushing;
@@ -442,7 +415,7 @@ static int enforce_limit(struct hearth_archive *archive) {
 }
 
 /* False: nothing was written, try again later. */
-static bool write_items(struct hearth_archive *archive, struct item *items, uint64_t *lost) {
+static bool write_items(struct hearth_archive *archive, struct queued_row *items, uint64_t *lost) {
     struct hearth_db *db = &archive->writer;
     if (!open_or_replace(archive)) {
         return false;
@@ -463,10 +436,10 @@ static bool write_items(struct hearth_archive *archive, struct item *items, uint
 }
 
 /* With the mutex. Returns how many. */
-static uint64_t free_items(struct hearth_archive *archive, struct item *items) {
+static uint64_t free_items(struct hearth_archive *archive, struct queued_row *items) {
     uint64_t count = 0;
     for (; items != NULL; count++) {
-        struct item *next = items->next;
+        struct queued_row *next = items->next;
         archive->stats.queued_bytes -= items->bytes;
         hearth_archive_row_finish(&items->row);
         free(items);
@@ -495,7 +468,7 @@ static void wait_for_work(struct hearth_archive *archive, int64_t not_before_us)
 
 /* Takes the queue, writes it, or puts it back. With the mutex, which is let go of meanwhile. */
 static bool write_queue(struct hearth_archive *archive) {
-    struct item *items = archive->head, **end = archive->tail;
+    struct queued_row *items = archive->head, **end = archive->tail;
     bool reader_failed = archive->reader_failed;
     int reader_code = archive->reader_code;
     archive->head = NULL;
@@ -659,10 +632,11 @@ uint64_t hearth_archive_generation(struct hearth_archive *archive) {
 }
 
 /* A list of items that own the bodies; NULL: out of memory, nothing taken. */
-static struct item *make_items(struct hearth_archive_row *rows, size_t count, struct item ***end, size_t *bytes) {
-    struct item *head = NULL, **tail = &head;
+static struct queued_row *make_items(struct hearth_archive_row *rows, size_t count, struct queued_row ***end,
+                                     size_t *bytes) {
+    struct queued_row *head = NULL, **tail = &head;
     for (size_t i = 0; i < count; i++) {
-        struct item *item = calloc(1, sizeof *item);
+        struct queued_row *item = calloc(1, sizeof *item);
         if (item == NULL) {
             while (head != NULL) {
                 item = head->next;
@@ -682,9 +656,9 @@ static struct item *make_items(struct hearth_archive_row *rows, size_t count, st
 }
 
 bool hearth_archive_put(struct hearth_archive *archive, struct hearth_archive_row *rows, size_t count) {
-    struct item **end = NULL;
+    struct queued_row **end = NULL;
     size_t bytes = 0;
-    struct item *items = hearth_archive_has_room(archive) ? make_items(rows, count, &end, &bytes) : NULL;
+    struct queued_row *items = hearth_archive_has_room(archive) ? make_items(rows, count, &end, &bytes) : NULL;
     if (items == NULL) {
         for (size_t i = 0; i < count; i++) {
             hearth_archive_row_finish(&rows[i]);

@@ -60,7 +60,7 @@ struct hearth_archive_row {
 
 void hearth_archive_row_finish(struct hearth_archive_row *row);
 
-/* Replies that are kept of one node; the oldest go. */
+/* Replies of one node at most; the oldest go. */
 #define HEARTH_ARCHIVE_REPLIES_MAX 16
 
 /* What is asked for; rows come newest first. Those marked * come without a body. */

@@ -44,7 +44,7 @@ enum { HEARTH_DB_LOG_HEAD = 32, HEARTH_DB_LOG_FRAME = 24, HEARTH_DB_PAGE_MIN = 5
 /* Numbers in SQLite's files. */
 uint32_t hearth_db_big32(const uint8_t *at);
 /* Opens PATH and suffix (a log, a journal) for reading, never through a link, without waiting. Less than 0: errno. The
- * caller closes it; never of the database or its shared memory, whose locks a close would end. */
+ * caller closes it; never of the database or its shared memory, since a close would end their locks. */
 int hearth_db_open_beside(const char *path, const char *suffix);
 /* Whether a log's head verifies. */
 bool hearth_db_log_head_is_good(const uint8_t head[HEARTH_DB_LOG_HEAD]);

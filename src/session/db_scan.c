@@ -1,4 +1,4 @@
-/* Every page that looks like a leaf is read by itself: which tree it belongs to, and whether the way to it is still
+/* Every page that may be a leaf is read by itself: which tree it belongs to, and whether the way to it is still
  * there, does not matter. A cell says how long it is and where it goes on (overflow pages); all of that is bounded by
  * the size of the file. Pages that stand in the log, in a transaction that was committed, are taken from there, whether
  * what stands before them verifies or not: rows have sums of their own. */
@@ -22,7 +22,7 @@ enum {
     CELL_MAX = 1 << 30,
 };
 
-struct scan {
+struct page_scan {
     int fd, log_fd;
     uint32_t page_bytes, usable;
     uint32_t pages;
@@ -53,7 +53,7 @@ static const uint8_t *get_varint(const uint8_t *at, const uint8_t *end, uint64_t
 
 /* ---- pages ---- */
 
-static bool read_page(struct scan *scan, uint32_t number, uint8_t *out) {
+static bool read_page(struct page_scan *scan, uint32_t number, uint8_t *out) {
     if (number < 1 || number > scan->pages) {
         return false;
     }
@@ -67,7 +67,7 @@ static bool read_page(struct scan *scan, uint32_t number, uint8_t *out) {
 }
 
 /* Grows with the pages that the log has behind the end of the file. */
-static bool has_room(struct scan *scan, uint32_t pages) {
+static bool has_room(struct page_scan *scan, uint32_t pages) {
     if (pages <= scan->pages) {
         return true;
     }
@@ -81,7 +81,7 @@ static bool has_room(struct scan *scan, uint32_t pages) {
 }
 
 /* The frames from `begin` to `end` are of a transaction that was committed. */
-static int take_frames(struct scan *scan, off_t begin, off_t end, uint32_t pages_max, const uint8_t *salt) {
+static int take_frames(struct page_scan *scan, off_t begin, off_t end, uint32_t pages_max, const uint8_t *salt) {
     uint8_t frame[HEARTH_DB_LOG_FRAME];
     for (off_t at = begin; at < end; at += HEARTH_DB_LOG_FRAME + (off_t)scan->page_bytes) {
         if (pread(scan->log_fd, frame, sizeof frame, at) != HEARTH_DB_LOG_FRAME) {
@@ -99,7 +99,7 @@ static int take_frames(struct scan *scan, off_t begin, off_t end, uint32_t pages
     return HEARTH_OK;
 }
 
-static int read_log(struct scan *scan) {
+static int read_log(struct page_scan *scan) {
     uint8_t head[HEARTH_DB_LOG_HEAD], frame[HEARTH_DB_LOG_FRAME];
     struct stat st;
     int err = HEARTH_OK;
@@ -125,10 +125,9 @@ static int read_log(struct scan *scan) {
     return err;
 }
 
-static int open_scan(struct scan *scan, const char *path, struct hearth_errmsg *msg) {
+static int open_scan(struct page_scan *scan, const char *path, struct hearth_errmsg *msg) {
     uint8_t head[21];
     struct stat st;
-    struct hearth_buf name = {0};
     scan->log_fd = -1;
     scan->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (scan->fd < 0 || fstat(scan->fd, &st) != 0) {
@@ -149,12 +148,10 @@ static int open_scan(struct scan *scan, const char *path, struct hearth_errmsg *
     const uint64_t pages = ((uint64_t)st.st_size + scan->page_bytes - 1) / scan->page_bytes;
     scan->in_log = calloc(pages + 1, sizeof *scan->in_log);
     scan->pages = (uint32_t)pages;
-    if (scan->in_log == NULL || pages > UINT32_MAX / 2 || !hearth_buf_printf(&name, "%s-wal", path)) {
-        hearth_buf_finish(&name);
+    if (scan->in_log == NULL || pages > UINT32_MAX / 2) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
     }
-    scan->log_fd = open((const char *)name.data, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    hearth_buf_finish(&name);
+    scan->log_fd = hearth_db_open_beside(path, "-wal");
     const int err = read_log(scan);
     return err == HEARTH_OK ? err : hearth_fail(msg, err, "%s-wal: %s", path, hearth_err_text(err));
 }
@@ -162,7 +159,7 @@ static int open_scan(struct scan *scan, const char *path, struct hearth_errmsg *
 /* ---- cells ---- */
 
 /* The bytes of a cell: those on the page and those on overflow pages. */
-static bool gather(struct scan *scan, const uint8_t *at, const uint8_t *end, uint64_t len, bool table) {
+static bool gather(struct page_scan *scan, const uint8_t *at, const uint8_t *end, uint64_t len, bool table) {
     const uint64_t u = scan->usable;
     const uint64_t most = table ? u - 35 : (u - 12) * 64 / 255 - 23, least = (u - 12) * 32 / 255 - 23;
     uint64_t here = len;
@@ -232,7 +229,7 @@ static bool read_record(const struct hearth_buf *cell, struct hearth_db_row *row
 }
 
 /* False: the caller wants no more. */
-static bool scan_leaf(struct scan *scan, uint32_t number, bool (*take)(void *, const struct hearth_db_row *),
+static bool scan_leaf(struct page_scan *scan, uint32_t number, bool (*take)(void *, const struct hearth_db_row *),
                       void *user) {
     const uint8_t *page = scan->page, *head = page + (number == 1 ? 100 : 0), *end = page + scan->usable;
     const bool table = head[0] == TABLE_LEAF;
@@ -259,7 +256,7 @@ static bool scan_leaf(struct scan *scan, uint32_t number, bool (*take)(void *, c
 
 int hearth_db_scan(const char *path, bool (*take)(void *user, const struct hearth_db_row *row), void *user,
                    struct hearth_errmsg *msg) {
-    struct scan *scan = calloc(1, sizeof *scan);
+    struct page_scan *scan = calloc(1, sizeof *scan);
     if (scan == NULL) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
     }

@@ -42,8 +42,8 @@ static bool is_integer(double real) {
     return real == floor(real) && fabs(real) < 9007199254740992.0;
 }
 
-/* JSON knows no difference between 1 and 1.0, and clients do not keep it. A real of more than the 15 digits that are
- * printed is what is printed of it: else it would be read as another value. */
+/* JSON knows no difference between 1 and 1.0, and clients do not preserve it. A real of more than the 15 digits that
+ * are printed is what is printed of it: else it would be read as another value. */
 static bool is_whole(const json_t *value, double *whole) {
     char text[32];
     *whole = json_real_value(value);
@@ -151,13 +151,13 @@ static json_t *parse_large(const char *text, size_t len, size_t flags, json_erro
 }
 
 json_t *hearth_json_parse(const char *text, size_t len, size_t flags, json_error_t *error) {
-    json_error_t why;
-    json_t *value = hearth_json_load(text, len, flags, &why);
-    if (value == NULL && json_error_code(&why) == json_error_numeric_overflow) {
-        value = parse_large(text, len, flags, &why);
+    json_error_t own;
+    json_t *value = hearth_json_load(text, len, flags, &own);
+    if (value == NULL && json_error_code(&own) == json_error_numeric_overflow) {
+        value = parse_large(text, len, flags, &own);
     }
     if (error != NULL) {
-        *error = why;
+        *error = own;
     }
     return value;
 }
@@ -362,6 +362,10 @@ static bool same_reasoning(const char *a, const char *b) {
     a = hearth_message_trim(a, &na);
     b = hearth_message_trim(b, &nb);
     return na == nb && memcmp(a, b, na) == 0;
+}
+
+struct hearth_digest hearth_message_chain(struct hearth_digest said, const struct hearth_message *message) {
+    return hearth_digest_chain(said, &message->says, sizeof message->says);
 }
 
 bool hearth_message_equal(const struct hearth_message *a, const struct hearth_message *b) {

@@ -1,4 +1,4 @@
-/* Control tokens are found with a trie over their texts: one look at each byte that can begin one.
+/* Control tokens are found with a trie over their texts: one step for each byte that can begin one.
  *
  * A vocabulary that puts a token behind every text (EOS) cannot be cut at all; that is tried at creation. The verdict
  * on each control token is a byte in an array that any thread may write: all would write the same.

@@ -2,8 +2,8 @@
  *
  * Text may be tokenised in pieces, with the same result as in one go, where the tokenizer cuts whatever stands on both
  * sides: at control tokens ("<|im_end|>"). Whether that holds for a control token (some take white space along) is
- * tried out the first time one is met. A template whose turns end in words that are no control token of the vocabulary
- * gives no such places; then text is cut between lines, if no token of the vocabulary goes on behind a line's end and
+ * tried out the first time that one occurs. A template with turns that end in words, not in a control token, gives no
+ * such places; then text is cut between lines, if no token of the vocabulary goes on behind a line's end and
  * trying it out confirms it.
  *
  * Text of a client must not become control tokens. A guard, a byte that occurs in no UTF-8, stands within each text of
@@ -24,7 +24,7 @@ struct hearth_specials;
 #define HEARTH_GUARD 0xFF
 
 /* `turn_end`: what the template prints behind a message of the assistant, "" when that is unknown; copied.
- * `template_text`: user-defined tokens whose text is in it are markup ("<tool_call>"); NULL: none is. The engine is
+ * `template_text`: user-defined tokens with their text in it are markup ("<tool_call>"); NULL: none is. The engine is
  * borrowed. NULL: out of memory. */
 struct hearth_specials *hearth_specials_create(struct hearth_engine *engine, const char *turn_end,
                                                const char *template_text);

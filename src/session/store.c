@@ -1,9 +1,9 @@
 /* The store: its connections, its transactions and its life. See store.h.
  *
- * Two connections, each under a mutex of its own: whoever reads does not wait for a writer's disk (WAL). In memory
- * there is one for both. Who holds both mutexes took the writer's first.
+ * Two connections, each under a mutex of its own: a reader does not wait for a writer's disk (WAL). In memory
+ * there is one for both. The writer's mutex is taken before the reader's.
  *
- * A connection is opened when it is needed and looked at before each operation: a file that was moved away or removed
+ * A connection is opened when it is needed and checked before each operation: a file that was moved away or removed
  * is opened anew. A result code that says the file is at fault fails the operation and is told by /health; the file
  * stays as it is, since most of it can be read, and what can not is never taken for what is not there.
  *
@@ -36,6 +36,7 @@
 #define TOUCH_US ((int64_t)3600 * 1000000)
 #define TOOLS_BEGIN ((int64_t)1 << 62) /* bytes of the lock file from here on are not of servers */
 #define LOCK_TEXT "h"
+#define SECRET_BYTES sizeof((struct hearth_session_store *)NULL)->secret
 #define END_AGE_US ((int64_t)60 * 1000000)
 
 static int random_bytes(void *out, size_t len) {
@@ -61,81 +62,67 @@ static const char *path_of(const struct hearth_session_store *store) {
     return store->path != NULL ? store->path : ":memory:";
 }
 
-/* The key that the database was begun with is ours? A new database is given it. */
-static int check_key(struct hearth_db *db, struct hearth_errmsg *msg) {
-    struct hearth_digest mark = db->seal != NULL ? hearth_seal_mark(db->seal) : (struct hearth_digest){0, 0};
-    struct hearth_buf there = {0}, ours = {0};
-    int err =
-        hearth_buf_append(&ours, &mark, sizeof mark) ? hearth_session_get_meta(db, "key", &there) : HEARTH_ERR_NOMEM;
-    if (err == 0) {
-        err = hearth_session_put_meta(db, "key", &ours);
-    } else if (err > 0) {
-        struct hearth_digest other = {0, 0};
-        memcpy(&other, there.data, there.len < sizeof other ? there.len : sizeof other);
-        err = HEARTH_OK;
-        if (!hearth_digest_equal(other, mark)) {
-            err = hearth_fail(msg, HEARTH_ERR_STATE, "%s",
-                              hearth_digest_is_zero(mark)    ? "it is encrypted, and no key is given"
-                              : hearth_digest_is_zero(other) ? "it is not encrypted, and a key is given"
-                                                             : "it is encrypted with another key");
-        }
+/* Compares the key that the database was begun with; a new database is given ours. */
+static int check_key(struct hearth_db *db, struct hearth_errmsg *reason) {
+    const struct hearth_digest none = {0, 0}, ours = db->seal != NULL ? hearth_seal_mark(db->seal) : none;
+    struct hearth_digest theirs = none;
+    const int len = hearth_session_get_meta(db, "key", &theirs, sizeof theirs);
+    if (len <= 0) {
+        return len < 0 ? len : hearth_session_put_meta(db, "key", &ours, sizeof ours);
     }
-    hearth_buf_finish(&there);
-    hearth_buf_finish(&ours);
+    return hearth_digest_equal(theirs, ours)
+               ? HEARTH_OK
+               : hearth_fail(reason, HEARTH_ERR_STATE, "%s",
+                             hearth_digest_is_zero(ours)     ? "it is encrypted, and no key is given"
+                             : hearth_digest_is_zero(theirs) ? "it is not encrypted, and a key is given"
+                                                             : "it is encrypted with another key");
+}
+
+static int make_secret(struct hearth_db *db, const struct store_about *about, struct hearth_buf *secret) {
+    uint8_t bytes[SECRET_BYTES];
+    struct hearth_buf blob = {0};
+    secret->len = 0;
+    int err = random_bytes(bytes, sizeof bytes);
+    err = err == HEARTH_OK && !hearth_buf_append(secret, bytes, sizeof bytes) ? HEARTH_ERR_NOMEM : err;
+    err = err == HEARTH_OK ? hearth_session_pack(db, about, secret, NULL, &blob) : err;
+    err = err == HEARTH_OK ? hearth_session_put_meta(db, "secret", blob.data, blob.len) : err;
+    hearth_buf_finish(&blob);
     return err;
 }
 
 static int load_secret(struct hearth_session_store *store, struct hearth_db *db) {
     const struct store_about about = {.kind = STORE_META};
-    struct hearth_buf blob = {0}, secret = {0};
-    int err = hearth_session_get_meta(db, "secret", &blob);
-    const int unpacked =
-        err > 0 ? hearth_session_unpack(db, &about, blob.data, blob.len, &secret, NULL) : HEARTH_ERR_STATE;
-    const bool good = unpacked == HEARTH_OK && secret.len == sizeof store->secret;
-    err = unpacked == HEARTH_ERR_NOMEM ? HEARTH_ERR_NOMEM : err;
-    if (err > 0 && !good) {
-        hearth_log(HEARTH_LOG_WARN, "sessions: %s: the secret is damaged, a new one is made", path_of(store));
+    struct hearth_buf secret = {0};
+    uint8_t blob[256];
+    const int len = hearth_session_get_meta(db, "secret", blob, sizeof blob);
+    int err = len > 0 && (size_t)len <= sizeof blob
+                  ? hearth_session_unpack(db, &about, blob, (size_t)len, &secret, NULL)
+                  : (len < 0 ? len : HEARTH_ERR_STATE);
+    if (err == HEARTH_ERR_STATE || (err == HEARTH_OK && secret.len != SECRET_BYTES)) {
+        if (len > 0) {
+            hearth_log(HEARTH_LOG_WARN, "sessions: %s: the secret is damaged, a new one is made", path_of(store));
+        }
+        err = make_secret(db, &about, &secret);
     }
-    if (err >= 0 && !good) {
-        uint8_t bytes[sizeof store->secret];
-        secret.len = 0;
-        err = random_bytes(bytes, sizeof bytes);
-        err = err == HEARTH_OK && !hearth_buf_append(&secret, bytes, sizeof bytes) ? HEARTH_ERR_NOMEM : err;
-        err = err == HEARTH_OK ? hearth_session_pack(db, &about, &secret, NULL, &blob) : err;
-        err = err == HEARTH_OK ? hearth_session_put_meta(db, "secret", &blob) : err;
-    }
-    if (err >= 0) {
+    if (err == HEARTH_OK) {
         pthread_mutex_lock(&store->mutex);
-        memcpy(store->secret, secret.data, sizeof store->secret);
+        memcpy(store->secret, secret.data, SECRET_BYTES);
         pthread_mutex_unlock(&store->mutex);
     }
-    hearth_buf_finish(&blob);
     hearth_buf_finish(&secret);
-    return err < 0 ? err : HEARTH_OK;
+    return err;
 }
 
-/* Whether what opening needs to write was written before. */
-static int is_prepared(struct hearth_db *db, bool *prepared) {
-    struct hearth_buf value = {0};
-    int found = hearth_session_get_meta(db, "secret", &value);
-    hearth_buf_finish(&value);
-    *prepared = found > 0;
-    return found < 0 ? found : HEARTH_OK;
-}
-
+/* A database that is there was given all that follows when it was begun: nothing is written into it. */
 static int prepare(struct hearth_session_store *store, struct hearth_db *db, struct hearth_errmsg *reason) {
-    bool prepared;
-    int err = is_prepared(db, &prepared);
-    if (err == HEARTH_OK && prepared) {
-        err = check_key(db, reason);
-        return err == HEARTH_OK ? load_secret(store, db) : err;
-    }
-    err = err == HEARTH_OK ? hearth_db_exec(db, "BEGIN IMMEDIATE") : err;
+    const int begun = hearth_session_get_meta(db, "secret", NULL, 0);
+    int err = begun == 0 ? hearth_db_exec(db, "BEGIN IMMEDIATE") : begun < 0 ? begun : HEARTH_OK;
     if (err != HEARTH_OK) {
         return err;
     }
     err = check_key(db, reason);
-    return hearth_db_end(db, err == HEARTH_OK ? load_secret(store, db) : err);
+    err = err == HEARTH_OK ? load_secret(store, db) : err;
+    return begun == 0 ? hearth_db_end(db, err) : err;
 }
 
 static int open_once(struct hearth_session_store *store, struct hearth_db *db, struct hearth_errmsg *reason) {
@@ -209,7 +196,7 @@ static void report_write(struct hearth_session_store *store, int err, int code) 
         return;
     }
     if (err == HEARTH_OK) {
-        atomic_store(&store->unwritable, false); /* the next look ends the condition */
+        atomic_store(&store->unwritable, false); /* the next check ends the condition */
     } else if (err == HEARTH_ERR_IO && (kind == SQLITE_FULL || kind == SQLITE_IOERR || kind == SQLITE_READONLY)) {
         atomic_store(&store->unwritable, true);
         hearth_health_raise(HEARTH_HEALTH_SESSION_DISK, "%s cannot be written (%s); replies cannot be stored",

@@ -18,12 +18,12 @@
  * Deleting a turn that others go on from, or at which a session stands that it was not put with, hides it: it is not
  * found any more, but stays what they are made of until the last of them goes. A session that it was put with and that
  * stands at it goes back to the nearest turn that can be found. What is gone leaves a forget behind, in the same
- * transaction: the tokens whose state nobody else needs. State is shared by tokens, whoever came to them: what another
- * conversation needs, which begins with the same tokens but has turns of its own, is found by their paths. The server
- * carries forgets out when it can (hearth_forget_next), also those that another process or an earlier life left.
+ * transaction: the tokens with state that no other needs. State is shared by tokens, in whatever conversation: what
+ * another conversation needs, which begins with the same tokens but has turns of its own, is found by their paths. The
+ * server carries forgets out when it can (hearth_forget_next), also those that another process or an earlier life left.
  *
  * Bodies are compressed, and with a key encrypted; rows carry a check. A turn's body is JSON text that the store does
- * not look into. Configs (instructions, tools) are long and rarely change: equal ones are stored once.
+ * not read. Configs (instructions, tools) are long and rarely change: equal ones are stored once.
  *
  * Owners: nothing of one owner is found under another. Threads: any. Several processes may use one database. */
 #ifndef HEARTH_SESSION_STORE_H
@@ -55,7 +55,7 @@ struct hearth_session_store_params {
 };
 
 /* Opens or begins the database and brings an older schema up to date; a copy of the older one stays beside it. What is
- * there is never moved or taken for new: damage is an error, of opening or of the operation that meets it. Errors: IO,
+ * there is never moved or taken for new: damage is an error, of opening or of the operation that finds it. Errors: IO,
  * INVALID (a newer hearth's, or no database of hearth's), STATE (it is damaged, or was begun with another key, or
  * without one), NOMEM; one clear line in `msg`. */
 int hearth_session_store_create(const struct hearth_session_store_params *params, struct hearth_session_store **out,
@@ -68,14 +68,14 @@ int hearth_session_store_secret(struct hearth_session_store *store, uint8_t out[
 
 /* ---- owners (store_owner.c) ---- */
 
-/* The digest under which the conversations of `who` (the digest of a name, or of a key without one) are found. The
+/* The digest under which the conversations of `identity` (the digest of a name, or of a key without one) are found. The
  * first call decides and writes it down: the digest that its `key` had, else that of the time without keys (zero) when
- * the key is `alone` and no other owner has taken it, else `who` itself. Errors: IO, NOMEM; *out is then decided from
- * what could be read, and a later call may decide otherwise. */
-int hearth_session_owner(struct hearth_session_store *store, struct hearth_digest who, struct hearth_digest key,
+ * the key is `alone` and no other owner has taken it, else `identity` itself. Errors: IO, NOMEM; *out is then decided
+ * from what could be read, and a later call may decide otherwise. */
+int hearth_session_owner(struct hearth_session_store *store, struct hearth_digest identity, struct hearth_digest key,
                          bool alone, struct hearth_digest *out);
-/* What an owner may have; 0: any number. Nothing is added for one who has as much. What was deleted counts for as long
- * as something that goes on from it is there. */
+/* What an owner may have; 0: any number. Nothing is added for an owner with as much. What was deleted counts for as
+ * long as something that goes on from it is there. */
 struct hearth_session_quota {
     uint64_t tokens;   /* of what no model has seen, estimated by the bytes that it takes */
     uint64_t bytes;    /* as they are stored */
@@ -229,8 +229,8 @@ struct hearth_session_query {
     const char *after; /* the page behind this one of the owner's; NULL: the first page */
     size_t limit;      /* 0: all */
     size_t bytes_max;  /* of metadata; the page ends behind what comes to so much. 0: any */
-    bool expired;      /* those whose time is over, instead of the others */
-    bool *more;        /* whether there are others behind the page; NULL: nobody asks */
+    bool expired;      /* those that are expired, instead of the others */
+    bool *more;        /* whether there are others behind the page; may be NULL */
 };
 /* `out` is an array of `count`, the caller's to finish and free. Errors: NOT_FOUND (`after`), IO, NOMEM. */
 int hearth_session_list(struct hearth_session_store *store, const struct hearth_session_query *query,
@@ -252,10 +252,10 @@ int hearth_forget_next(struct hearth_session_store *store, struct hearth_digest 
                        struct hearth_forget *out);
 int hearth_forget_done(struct hearth_session_store *store, int64_t id);
 
-/* Deletes what has outlived its time, turns that nobody goes on from first; a slice of at most `limit` turns and as
+/* Deletes what has outlived its time, turns without children first; a slice of at most `limit` turns and as
  * many sessions, and at most a tenth of all in a day (or 100). Nothing while the clock is not trusted
  * (HEARTH_HEALTH_CLOCK). Returns how many of both, or an error. Call it every few seconds: it also writes down what was
- * read, looks through the file for damage and at the room on its disk, and tells what is wrong (base/health.h). */
+ * read, checks the file for damage and its disk for room, and tells what is wrong (base/health.h). */
 int hearth_session_store_sweep(struct hearth_session_store *store, size_t limit);
 
 /* Undoes an expiry: what has outlived its time counts as used now. By name, or with NULL all of all owners. Returns how

@@ -44,15 +44,12 @@ struct written {
     int64_t age_us, wall_us, ttl_us; /* the last: the server's, for tools that list what has outlived it */
 };
 
+/* 1, 0 (nothing was written) or an error. */
 static int read_written(struct hearth_db *db, struct written *out) {
-    struct hearth_buf value = {0};
-    *out = (struct written){0};
-    int found = hearth_session_get_meta(db, "age", &value);
-    if (found > 0 && value.len == sizeof *out) {
-        memcpy(out, value.data, sizeof *out);
-    }
-    hearth_buf_finish(&value);
-    return found;
+    struct written value;
+    const int len = hearth_session_get_meta(db, "age", &value, sizeof value);
+    *out = len == (int)sizeof value ? value : (struct written){0};
+    return len > 0 ? 1 : len;
 }
 
 static void distrust(struct hearth_session_store *store, int64_t elapsed_us, int64_t jump_us, const char *since) {
@@ -93,7 +90,7 @@ int hearth_session_load_age(struct hearth_session_store *store, struct hearth_db
     }
     if (first) {
         age->wall_us = wall_us;
-        age->looked_us = elapsed_us;
+        age->checked_us = elapsed_us;
         age->written_us = last.age_us;
         if (gap_us < -JUMP_US || gap_us > GAP_US + JUMP_US) {
             distrust(store, elapsed_us, gap_us, "the last server on this database ended");
@@ -128,7 +125,6 @@ int hearth_session_write_age(struct hearth_session_store *store, bool now) {
                            .wall_us = clock_of(store)->unix_us(),
                            .ttl_us = store->ttl_us},
                    last;
-    struct hearth_buf value = {0};
     pthread_mutex_lock(&store->mutex);
     const bool due = now || !store->age.written || ours.age_us - store->age.written_us >= WRITE_US;
     pthread_mutex_unlock(&store->mutex);
@@ -139,9 +135,7 @@ int hearth_session_write_age(struct hearth_session_store *store, bool now) {
     if (err >= 0 && last.age_us > ours.age_us) {
         ours.age_us = last.age_us;
     }
-    err = err >= 0 && !hearth_buf_append(&value, &ours, sizeof ours) ? HEARTH_ERR_NOMEM : err;
-    err = err >= 0 ? hearth_session_put_meta(&store->writer, "age", &value) : err;
-    hearth_buf_finish(&value);
+    err = err >= 0 ? hearth_session_put_meta(&store->writer, "age", &ours, sizeof ours) : err;
     if (err == HEARTH_OK) {
         pthread_mutex_lock(&store->mutex);
         store->age.written_us = ours.age_us;
@@ -155,9 +149,9 @@ bool hearth_session_clock_is_steady(struct hearth_session_store *store) {
     const int64_t wall_us = clock_of(store)->unix_us(), elapsed_us = clock_of(store)->elapsed_us();
     pthread_mutex_lock(&store->mutex);
     struct store_age *age = &store->age;
-    const int64_t jump_us = (wall_us - age->wall_us) - (elapsed_us - age->looked_us);
+    const int64_t jump_us = (wall_us - age->wall_us) - (elapsed_us - age->checked_us);
     age->wall_us = wall_us;
-    age->looked_us = elapsed_us;
+    age->checked_us = elapsed_us;
     if (jump_us > JUMP_US || jump_us < -JUMP_US) {
         distrust(store, elapsed_us, jump_us, "a few seconds ago");
     } else if (age->unsure_us != 0 && elapsed_us - age->unsure_us >= STEADY_US) {

@@ -119,21 +119,25 @@ struct hearth_digest hearth_session_digest(const struct hearth_db *db, struct he
     return hearth_digest_chain(hearth_digest_chain(root, &owner, sizeof owner), text, len);
 }
 
-int hearth_session_get_meta(struct hearth_db *db, const char *key, struct hearth_buf *value) {
-    const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
-    int found = hearth_db_query(db, META_GET, "b", &name);
-    value->len = 0;
-    if (found > 0) {
-        sqlite3_stmt *statement = db->statements[META_GET];
-        const void *bytes = sqlite3_column_blob(statement, 0);
-        bool ok = hearth_buf_append(value, bytes, (size_t)sqlite3_column_bytes(statement, 0));
-        hearth_db_reset(db, META_GET);
-        found = ok ? 1 : HEARTH_ERR_NOMEM;
-    }
-    return found;
+static struct hearth_buf buf_of(const void *bytes, size_t len) {
+    return (struct hearth_buf){.data = (uint8_t *)(uintptr_t)bytes, .len = len};
 }
 
-int hearth_session_put_meta(struct hearth_db *db, const char *key, const struct hearth_buf *value) {
-    const struct hearth_buf name = {.data = (uint8_t *)(uintptr_t)key, .len = strlen(key)};
-    return hearth_db_run(db, META_PUT, "bb", &name, value);
+int hearth_session_get_meta(struct hearth_db *db, const char *key, void *out, size_t most) {
+    const struct hearth_buf name = buf_of(key, strlen(key));
+    int len = hearth_db_query(db, META_GET, "b", &name);
+    if (len > 0) {
+        const void *bytes = sqlite3_column_blob(db->statements[META_GET], 0);
+        len = sqlite3_column_bytes(db->statements[META_GET], 0);
+        if (len > 0 && most > 0) {
+            memcpy(out, bytes, (size_t)len < most ? (size_t)len : most);
+        }
+        hearth_db_reset(db, META_GET);
+    }
+    return len;
+}
+
+int hearth_session_put_meta(struct hearth_db *db, const char *key, const void *bytes, size_t len) {
+    const struct hearth_buf name = buf_of(key, strlen(key)), value = buf_of(bytes, len);
+    return hearth_db_run(db, META_PUT, "bb", &name, &value);
 }

@@ -84,14 +84,10 @@ struct share {
 
 /* What may still go today. */
 static int read_share(struct hearth_db *db, struct share *share) {
-    struct hearth_buf value = {0};
+    struct share today;
     int64_t sessions, ends;
-    *share = (struct share){0};
-    int found = hearth_session_get_meta(db, "share", &value);
-    if (found > 0 && value.len == sizeof *share) {
-        memcpy(share, value.data, sizeof *share);
-    }
-    hearth_buf_finish(&value);
+    int found = hearth_session_get_meta(db, "share", &today, sizeof today);
+    *share = found == (int)sizeof today ? today : (struct share){0};
     if (found >= 0 && (db->age_us - share->day_us >= DAY_US || share->day_us > db->age_us)) {
         found = hearth_db_query_number(db, COUNT_SESSIONS, &sessions, "");
         found = found >= 0 ? hearth_db_query_number(db, COUNT_USES, &ends, "") : found;
@@ -101,14 +97,6 @@ static int read_share(struct hearth_db *db, struct share *share) {
         }
     }
     return found < 0 ? found : HEARTH_OK;
-}
-
-static int write_share(struct hearth_db *db, const struct share *share) {
-    struct hearth_buf value = {0};
-    int err = hearth_buf_append(&value, share, sizeof *share) ? hearth_session_put_meta(db, "share", &value)
-                                                              : HEARTH_ERR_NOMEM;
-    hearth_buf_finish(&value);
-    return err;
 }
 
 static int delete_old(struct hearth_session_store *store, size_t limit, size_t *sessions, size_t *turns) {
@@ -126,7 +114,7 @@ static int delete_old(struct hearth_session_store *store, size_t limit, size_t *
     err = sweep_sessions(db, before_us, most, sessions);
     err = err == HEARTH_OK && *sessions < most ? sweep_turns(db, before_us, most, turns) : err;
     share.left -= (int64_t)(*sessions > *turns ? *sessions : *turns);
-    err = err == HEARTH_OK && *sessions + *turns > 0 ? write_share(db, &share) : err;
+    err = err == HEARTH_OK && *sessions + *turns > 0 ? hearth_session_put_meta(db, "share", &share, sizeof share) : err;
     if (err == HEARTH_OK && share.left <= 0) {
         hearth_log(HEARTH_LOG_INFO, "sessions: as much as goes in a day is deleted; the rest waits");
     }

@@ -1,7 +1,7 @@
 /* The store's deletions, and the forgets that they leave.
  *
  * A turn stays as long as a turn goes on from it or a session stands at it. What is deleted before that is hidden. When
- * a turn goes, those above it are looked at: one that is hidden and was kept by it alone goes with it, and so on. A
+ * a turn goes, those above it are checked: one that is hidden and was needed by it alone goes with it, and so on. A
  * chain that goes is one piece of the tree:
  *
  *     a ◄── b ◄── c ◄── d      d is deleted, b and c are hidden: the chain b, c, d goes, a stays
@@ -10,8 +10,8 @@
  *
  * The forget of a chain is the tokens up to its end, and how many of them are needed by what stays: those that they
  * have in common with a turn above the chain (a), with another one that hangs there (s), or with a turn of the chain
- * whose path another turn has, anywhere in the store: two conversations that began with the same words share their
- * state, though no turn. That other one is looked for when the chain is gone, so that it is one that stays. Where a
+ * that has the path of another turn, anywhere in the store: two conversations that began with the same words share
+ * their state, though no turn. That other one is searched when the chain is gone, so that it is one that stays. Where a
  * turn of the chain was not wholly a part of what came after it (a template that rewrites history, another model) it
  * has a forget of its own. All is in the transaction that deletes.
  */
@@ -68,11 +68,11 @@ static size_t tokens_of_line(const struct store_walk *walk, const struct hearth_
 
 /* How many tokens of `path` what stays has in common with it: turns of the line, and what else hangs on the last one
  * before `first`. */
-static int tokens_kept(struct hearth_db *db, const struct store_walk *walk, size_t first,
-                       const struct hearth_turn *about, const struct hearth_tokens *path, size_t *kept) {
+static int count_shared(struct hearth_db *db, const struct store_walk *walk, size_t first,
+                        const struct hearth_turn *about, const struct hearth_tokens *path, size_t *shared) {
     struct hearth_tokens stays = {0};
     size_t covered = 0;
-    *kept = tokens_of_line(walk, about, path);
+    *shared = tokens_of_line(walk, about, path);
     if (first == 0) {
         return HEARTH_OK;
     }
@@ -92,7 +92,7 @@ static int tokens_kept(struct hearth_db *db, const struct store_walk *walk, size
             if (n == base) {
                 n += hearth_tokens_common(turn.tokens.v, turn.tokens.n, path->v + n, path->n - n);
             }
-            *kept = n > *kept ? n : *kept;
+            *shared = n > *shared ? n : *shared;
         }
         hearth_turn_finish(&turn);
         err = loaded < 0 && loaded != HEARTH_ERR_STATE ? loaded : HEARTH_OK;
@@ -107,15 +107,15 @@ static int add_forget(struct hearth_db *db, const struct store_walk *walk, size_
     const struct hearth_turn *turn = &walk->turns[at];
     struct hearth_forget forget = {.model = turn->model, .salt = turn->salt};
     struct hearth_buf blob = {0};
-    size_t covered = 0, kept = 0;
+    size_t covered = 0, shared = 0;
     int err = hearth_turn_exact_tokens(walk->turns, at + 1, &forget.tokens, &covered);
     if (err == HEARTH_OK && covered == at + 1) {
-        err = tokens_kept(db, walk, first, turn, &forget.tokens, &kept);
-        forget.keep_tokens = (uint32_t)kept;
-        if (err == HEARTH_OK && kept < forget.tokens.n) {
+        err = count_shared(db, walk, first, turn, &forget.tokens, &shared);
+        forget.keep_tokens = (uint32_t)shared;
+        if (err == HEARTH_OK && shared < forget.tokens.n) {
             const struct store_about about = about_forget(&forget);
             err = hearth_session_pack(db, &about, NULL, &forget.tokens, &blob);
-            err = err == HEARTH_OK ? hearth_db_run(db, FORGET_ADD, "iib", walk->rows[at].model, (int64_t)kept, &blob)
+            err = err == HEARTH_OK ? hearth_db_run(db, FORGET_ADD, "iib", walk->rows[at].model, (int64_t)shared, &blob)
                                    : err;
         }
     }
@@ -230,7 +230,7 @@ int hearth_turn_purge(struct hearth_db *db, int64_t id, int64_t before_us, size_
     }
     err = err == HEARTH_OK ? delete_chain(db, &walk, first) : err;
     err = err == HEARTH_OK ? add_forgets(db, &walk, first) : err;
-    if (err == HEARTH_OK && first > 0) { /* what nobody goes on from has its own time */
+    if (err == HEARTH_OK && first > 0) { /* a turn without children has its own time */
         const int64_t stays = walk.rows[first - 1].id;
         int64_t child;
         found = hearth_db_query_number(db, TURN_CHILD, &child, "ii", stays, (int64_t)0);

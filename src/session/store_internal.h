@@ -29,12 +29,12 @@ struct store_touch {
 
 /* The store's own time (store_age.c). */
 struct store_age {
-    int64_t base_us, begun_us;  /* it was so late when the monotonic clock showed that; 0: nothing is known yet */
-    int64_t wall_us, looked_us; /* both clocks at the last look */
-    bool written;               /* by this process */
-    int64_t written_us;         /* so late it is in the database */
-    int64_t unsure_us;          /* the monotonic clock when the other one jumped; 0: it is trusted */
-    uint64_t expired;           /* sessions that were told of */
+    int64_t base_us, begun_us;   /* it was so late when the monotonic clock showed that; 0: nothing is known yet */
+    int64_t wall_us, checked_us; /* both clocks at the last check */
+    bool written;                /* by this process */
+    int64_t written_us;          /* so late it is in the database */
+    int64_t unsure_us;           /* the monotonic clock when the other one jumped; 0: it is trusted */
+    uint64_t expired;            /* sessions that were told of */
 };
 
 struct hearth_session_store {
@@ -65,9 +65,10 @@ extern const struct hearth_db_kind hearth_session_db_kind;
 /* Names a text under an owner (equal names, equal rows); with a key it tells nothing without that key. */
 struct hearth_digest hearth_session_digest(const struct hearth_db *db, struct hearth_digest owner, const void *text,
                                            size_t len);
-/* A value that belongs to the database. 1, 0 (none) or an error. */
-int hearth_session_get_meta(struct hearth_db *db, const char *key, struct hearth_buf *value);
-int hearth_session_put_meta(struct hearth_db *db, const char *key, const struct hearth_buf *value);
+/* A value that belongs to the database. Copies at most so many bytes of it; returns how many it has, 0 (none) or an
+ * error. */
+int hearth_session_get_meta(struct hearth_db *db, const char *key, void *out, size_t most);
+int hearth_session_put_meta(struct hearth_db *db, const char *key, const void *bytes, size_t len);
 
 /* ---- store_blob.c ---- */
 
@@ -122,6 +123,8 @@ bool hearth_session_is_shared(const struct hearth_session_store *store);
 
 /* ---- store_owner.c ---- */
 
+/* The row of an owner, which is made when there is none. */
+int hearth_session_owner_row(struct hearth_db *db, struct hearth_digest owner, int64_t *id);
 /* Over its quota? QUOTA or OK. `session`: one more is to be made. In a transaction. */
 int hearth_session_check_quota(struct hearth_db *db, struct hearth_digest owner,
                                const struct hearth_session_quota *quota, bool session, struct hearth_errmsg *msg);
@@ -178,6 +181,8 @@ int hearth_turn_purge_unneeded(struct hearth_db *db, int64_t id);
 
 /* ---- store_session.c ---- */
 
+/* INVALID unless a session may have this name. */
+int hearth_session_check_name(const char *name, struct hearth_errmsg *msg);
 /* The row of a session; 0 when there is none. */
 int hearth_session_find(struct hearth_db *db, struct hearth_digest owner, const char *name, int64_t *id);
 /* Makes one. `head` may be 0. */

@@ -1,71 +1,61 @@
-/* Whose conversations they are, and how much an owner keeps.
+/* Owners of conversations, and how much each has.
  *
  * Conversations are found by a digest: zero where there are no keys, that of the key, or that of a name. What an owner
  * has under another digest than its own is written down (in meta) the first time that it is asked for, in both
- * directions: "owner WHO" is the digest, and "owned DIGEST" who has it. So the first key that is alone takes what there
- * was without keys, and a name what its key had; nobody else gets at it later, whatever keys come and go. An entry
- * counts when both directions agree: a name takes the place of its key. */
+ * directions: "owner IDENTITY" is the digest, and "owned DIGEST" the identity that has it. So the first key that is
+ * alone takes what there was without keys, and a name what its key had; no other owner gets at it later, whatever keys
+ * come and go. An entry counts when both directions agree: a name takes the place of its key. */
 #include "session/store_internal.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define KEY_BYTES 64
 
-static struct hearth_buf meta_key(char out[KEY_BYTES], const char *kind, struct hearth_digest digest) {
+static void name_key(char out[KEY_BYTES], const char *kind, struct hearth_digest digest) {
     char hex[33];
     hearth_digest_hex(digest, hex);
-    const int len = snprintf(out, KEY_BYTES, "%s %s", kind, hex);
-    return (struct hearth_buf){.data = (uint8_t *)out, .len = (size_t)len};
+    (void)snprintf(out, KEY_BYTES, "%s %s", kind, hex);
 }
 
 /* 1 and the digest, 0 or an error. */
 static int get(struct hearth_db *db, const char *kind, struct hearth_digest of, struct hearth_digest *out) {
-    char text[KEY_BYTES];
-    const struct hearth_buf key = meta_key(text, kind, of);
-    int found = hearth_db_query(db, META_GET, "b", &key);
-    if (found > 0) {
-        const int len = sqlite3_column_bytes(db->statements[META_GET], 0);
-        const void *bytes = sqlite3_column_blob(db->statements[META_GET], 0);
-        found = len == (int)sizeof *out ? 1 : 0;
-        if (found > 0) {
-            memcpy(out, bytes, sizeof *out);
-        }
-        hearth_db_reset(db, META_GET);
-    }
-    return found;
+    char key[KEY_BYTES];
+    struct hearth_digest value;
+    name_key(key, kind, of);
+    const int len = hearth_session_get_meta(db, key, &value, sizeof value);
+    *out = len == (int)sizeof value ? value : *out;
+    return len < 0 ? len : len == (int)sizeof value;
 }
 
 static int put(struct hearth_db *db, const char *kind, struct hearth_digest of, struct hearth_digest value) {
-    char text[KEY_BYTES];
-    const struct hearth_buf key = meta_key(text, kind, of);
-    const struct hearth_buf bytes = {.data = (uint8_t *)&value, .len = sizeof value};
-    return hearth_db_run(db, META_PUT, "bb", &key, &bytes);
+    char key[KEY_BYTES];
+    name_key(key, kind, of);
+    return hearth_session_put_meta(db, key, &value, sizeof value);
 }
 
 static const struct hearth_digest without_keys = {0, 0};
 
-/* 1 and what is written down for `who`, 0 or an error. */
-static int get_claim(struct hearth_db *db, struct hearth_digest who, struct hearth_digest *out) {
+/* 1 and what is written down for `identity`, 0 or an error. */
+static int get_claim(struct hearth_db *db, struct hearth_digest identity, struct hearth_digest *out) {
     struct hearth_digest digest, by;
-    int found = get(db, "owner", who, &digest);
+    int found = get(db, "owner", identity, &digest);
     found = found > 0 ? get(db, "owned", digest, &by) : found;
-    if (found > 0 && !hearth_digest_equal(by, who)) {
+    if (found > 0 && !hearth_digest_equal(by, identity)) {
         return 0;
     }
     *out = found > 0 ? digest : *out;
     return found;
 }
 
-/* 1 when nobody but `who` has it, 0 or an error. */
-static int is_free(struct hearth_db *db, struct hearth_digest digest, struct hearth_digest who) {
+/* 1 when no identity but `identity` has it, 0 or an error. */
+static int is_free(struct hearth_db *db, struct hearth_digest digest, struct hearth_digest identity) {
     struct hearth_digest by;
     const int found = get(db, "owned", digest, &by);
-    return found < 0 ? found : found == 0 || hearth_digest_equal(by, who);
+    return found < 0 ? found : found == 0 || hearth_digest_equal(by, identity);
 }
 
-/* 1 and what may be written down for `who`, 0 when it is its own digest, or an error. */
-static int find_claim(struct hearth_db *db, struct hearth_digest who, struct hearth_digest key, bool alone,
+/* 1 and what may be written down for `identity`, 0 when it is its own digest, or an error. */
+static int find_claim(struct hearth_db *db, struct hearth_digest identity, struct hearth_digest key, bool alone,
                       struct hearth_digest *out) {
     int64_t row;
     int found = get_claim(db, key, out);
@@ -73,48 +63,58 @@ static int find_claim(struct hearth_db *db, struct hearth_digest who, struct hea
         return found;
     }
     found = hearth_db_query_number(db, OWNER_ID, &row, "d", &key);
-    found = found > 0 ? is_free(db, key, who) : found;
+    found = found > 0 ? is_free(db, key, identity) : found;
     if (found != 0) {
         *out = found > 0 ? key : *out;
         return found;
     }
-    found = alone ? is_free(db, without_keys, who) : 0;
+    found = alone ? is_free(db, without_keys, identity) : 0;
     *out = found > 0 ? without_keys : *out;
     return found;
 }
 
-static int write_claim(struct hearth_db *db, struct hearth_digest who, struct hearth_digest key, bool alone,
+static int write_claim(struct hearth_db *db, struct hearth_digest identity, struct hearth_digest key, bool alone,
                        struct hearth_digest *out) {
-    int found = get_claim(db, who, out);
+    int found = get_claim(db, identity, out);
     if (found != 0) {
         return found < 0 ? found : HEARTH_OK;
     }
-    found = find_claim(db, who, key, alone, out);
-    int err = found < 0 ? found : put(db, "owner", who, *out);
-    return err == HEARTH_OK ? put(db, "owned", *out, who) : err;
+    found = find_claim(db, identity, key, alone, out);
+    int err = found < 0 ? found : put(db, "owner", identity, *out);
+    return err == HEARTH_OK ? put(db, "owned", *out, identity) : err;
 }
 
-int hearth_session_owner(struct hearth_session_store *store, struct hearth_digest who, struct hearth_digest key,
+int hearth_session_owner(struct hearth_session_store *store, struct hearth_digest identity, struct hearth_digest key,
                          bool alone, struct hearth_digest *out) {
-    *out = who;
+    *out = identity;
     int err = hearth_session_begin_read(store);
     if (err != HEARTH_OK) {
         return err;
     }
-    const int written = get_claim(store->reader, who, out);
-    const int found = written == 0 ? find_claim(store->reader, who, key, alone, out) : written;
+    const int written = get_claim(store->reader, identity, out);
+    const int found = written == 0 ? find_claim(store->reader, identity, key, alone, out) : written;
     err = hearth_session_end_read(store, found < 0 ? found : HEARTH_OK);
-    const bool itself = hearth_digest_equal(who, key) && hearth_digest_equal(*out, key); /* nothing to be written */
+    const bool itself =
+        hearth_digest_equal(identity, key) && hearth_digest_equal(*out, key); /* nothing to be written */
     if (err != HEARTH_OK || written > 0 || itself) {
         return err;
     }
     err = hearth_session_begin_write(store, NULL);
     return err == HEARTH_OK
-               ? hearth_session_end_write(store, write_claim(&store->writer, who, key, alone, out), false, NULL)
+               ? hearth_session_end_write(store, write_claim(&store->writer, identity, key, alone, out), false, NULL)
                : err;
 }
 
-/* ---- what an owner keeps ---- */
+int hearth_session_owner_row(struct hearth_db *db, struct hearth_digest owner, int64_t *id) {
+    int found = hearth_db_query_number(db, OWNER_ID, id, "d", &owner);
+    if (found == 0) {
+        found = hearth_db_run(db, OWNER_ADD, "d", &owner);
+        *id = sqlite3_last_insert_rowid(db->handle);
+    }
+    return found < 0 ? found : HEARTH_OK;
+}
+
+/* ---- quotas ---- */
 
 /* In a transaction. */
 static int read_usage(struct hearth_db *db, struct hearth_digest owner, struct hearth_session_quota *out) {

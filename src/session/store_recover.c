@@ -1,6 +1,6 @@
 /* Recovery: rows are picked up from the pages that have some (session/db_scan.h), put into a new database as they are,
- * and looked at there. A turn's checksum (or tag) covers what it is, whose it is and what it goes on from, so one that
- * verifies is the truth, and one whose parent is gone does not verify. What is left of a conversation is its beginning;
+ * and checked there. A turn's checksum (or tag) covers its content, its owner and its parent, so one that
+ * verifies is the truth, and one without its parent does not verify. What is left of a conversation is its beginning;
  * its session goes back to the last turn of it that is there. One of which nothing is left is not made an empty one.
  *
  * The file is read twice: first owners and models, which the other rows name. */
@@ -22,7 +22,7 @@ enum { KEY = sizeof(struct hearth_digest) };
 /* Rows of a table are known by the types of their cells: n number, k key, b bytes, o number or NULL, p key or NULL; the
  * id comes first and is NULL. Old rows lack what an ALTER has added. */
 static const char models[] = "INSERT OR IGNORE INTO models (id, model, salt) VALUES (?1, ?2, ?3)";
-static const struct kind {
+static const struct row_kind {
     const char *cells, *sql;
     bool first; /* in the first pass */
 } kinds[] = {
@@ -90,7 +90,7 @@ static int put_row(sqlite3 *handle, const char *sql, const struct hearth_db_row 
     return rc == SQLITE_DONE || (rc & 0xFF) == SQLITE_CONSTRAINT ? SQLITE_OK : rc;
 }
 
-/* The secret is kept: what was signed with it stays good. */
+/* The secret stays: what was signed with it stays good. */
 static bool is_secret(const struct hearth_db_row *row) {
     return row->id == 0 && row->count == 2 && row->cells[0].type == HEARTH_DB_BYTES && row->cells[0].len == 6 &&
            memcmp(row->cells[0].bytes, "secret", 6) == 0 && row->cells[1].type == HEARTH_DB_BYTES;
@@ -111,10 +111,11 @@ static bool take(void *user, const struct hearth_db_row *row) {
     }
     if (recovery->first && is_secret(row)) {
         const struct store_about about = {.kind = STORE_META};
-        struct hearth_buf plain = {0},
-                          value = {.data = (uint8_t *)(uintptr_t)row->cells[1].bytes, .len = row->cells[1].len};
-        if (hearth_session_unpack(recovery->db, &about, value.data, value.len, &plain, NULL) == HEARTH_OK) {
-            (void)hearth_session_put_meta(recovery->db, "secret", &value);
+        struct hearth_buf plain = {0};
+        const void *bytes = row->cells[1].bytes;
+        const size_t len = row->cells[1].len;
+        if (hearth_session_unpack(recovery->db, &about, bytes, len, &plain, NULL) == HEARTH_OK) {
+            (void)hearth_session_put_meta(recovery->db, "secret", bytes, len);
         }
         hearth_buf_finish(&plain);
     }
@@ -140,7 +141,7 @@ static int drop(struct hearth_db *db, const char *table, int64_t id) {
 
 /* One after the other, the oldest first: what a turn goes on from is older. */
 static int each(struct hearth_db *db, const char *table,
-                int (*look)(struct hearth_db *db, int64_t id, struct hearth_recovery *out),
+                int (*check)(struct hearth_db *db, int64_t id, struct hearth_recovery *out),
                 struct hearth_recovery *out) {
     char sql[80];
     int64_t id = 0;
@@ -152,12 +153,12 @@ static int each(struct hearth_db *db, const char *table,
         if (err != HEARTH_OK || id <= last) {
             break;
         }
-        err = look(db, id, out);
+        err = check(db, id, out);
     }
     return err;
 }
 
-static int look_at_turn(struct hearth_db *db, int64_t id, struct hearth_recovery *out) {
+static int check_turn(struct hearth_db *db, int64_t id, struct hearth_recovery *out) {
     struct store_row row = {0}, parent = {0};
     struct hearth_turn turn = {0};
     int found = hearth_turn_load(db, NULL, id, STORE_ALL, &row, &turn);
@@ -175,7 +176,7 @@ static int look_at_turn(struct hearth_db *db, int64_t id, struct hearth_recovery
     return whole ? HEARTH_OK : drop(db, "turns", id);
 }
 
-static int look_at_session(struct hearth_db *db, int64_t id, struct hearth_recovery *out) {
+static int check_session(struct hearth_db *db, int64_t id, struct hearth_recovery *out) {
     char sql[224], *name = NULL;
     int64_t stands = 0, head = 0;
     snprintf(sql, sizeof sql,
@@ -217,8 +218,8 @@ static int finish(struct hearth_db *db, struct hearth_recovery *out) {
     int err = hearth_db_exec(db, keyless);
     err = err == HEARTH_OK ? hearth_db_number(db, missing, &lost) : err;
     out->lost_turns = (uint64_t)lost;
-    err = err == HEARTH_OK ? each(db, "turns", look_at_turn, out) : err;
-    err = err == HEARTH_OK ? each(db, "sessions", look_at_session, out) : err;
+    err = err == HEARTH_OK ? each(db, "turns", check_turn, out) : err;
+    err = err == HEARTH_OK ? each(db, "sessions", check_session, out) : err;
     snprintf(sql, sizeof sql,
              "DELETE FROM configs WHERE id NOT IN (SELECT config FROM turns WHERE config IS NOT NULL);"
              "INSERT OR IGNORE INTO uses (turn, used) SELECT id, %" PRId64 " FROM turns"

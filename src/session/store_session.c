@@ -30,6 +30,14 @@ bool hearth_session_name_is_valid(const char *name) {
     return true;
 }
 
+int hearth_session_check_name(const char *name, struct hearth_errmsg *msg) {
+    return name != NULL && hearth_session_name_is_valid(name)
+               ? HEARTH_OK
+               : hearth_fail(msg, HEARTH_ERR_INVALID,
+                             "a session's name is 1 to %d bytes of UTF-8 without control characters",
+                             HEARTH_SESSION_NAME_MAX);
+}
+
 /* ---- rows ---- */
 
 static struct hearth_digest key_of(const struct hearth_db *db, struct hearth_digest owner, const char *name) {
@@ -173,22 +181,14 @@ static int add_session(struct hearth_db *db, const struct hearth_session *sessio
     }
     err = err == HEARTH_OK ? find_head(db, session, &head, msg) : err;
     err = err == HEARTH_OK ? hearth_session_check_quota(db, session->owner, &session->quota, true, msg) : err;
-    int found = err == HEARTH_OK ? hearth_db_query_number(db, OWNER_ID, &owner, "d", &session->owner) : err;
-    if (found == 0) {
-        found = hearth_db_run(db, OWNER_ADD, "d", &session->owner);
-        owner = sqlite3_last_insert_rowid(db->handle);
-    }
-    return found < 0 ? found : hearth_session_add(db, owner, session, head, &id);
+    err = err == HEARTH_OK ? hearth_session_owner_row(db, session->owner, &owner) : err;
+    return err == HEARTH_OK ? hearth_session_add(db, owner, session, head, &id) : err;
 }
 
 int hearth_session_put(struct hearth_session_store *store, const struct hearth_session *session, bool replace,
                        struct hearth_errmsg *msg) {
-    if (session->name == NULL || !hearth_session_name_is_valid(session->name)) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID,
-                           "a session's name is 1 to %d bytes of UTF-8 without control characters",
-                           HEARTH_SESSION_NAME_MAX);
-    }
-    int err = hearth_session_begin_write(store, msg);
+    int err = hearth_session_check_name(session->name, msg);
+    err = err == HEARTH_OK ? hearth_session_begin_write(store, msg) : err;
     if (err != HEARTH_OK) {
         return err;
     }

@@ -121,7 +121,7 @@ int hearth_line_get(struct hearth_session_store *store, struct hearth_digest own
     return HEARTH_OK;
 }
 
-/* From turn `i` of a walk on, whose columns are there. */
+/* From turn `i` of a walk on, which has its columns. */
 static int take_turns(struct hearth_db *db, const struct store_walk *walk, size_t i,
                       const struct hearth_line_walk *how) {
     for (bool goes_on = true; goes_on && i < walk->count;
@@ -178,12 +178,10 @@ struct put {
     bool moves_head;
 };
 
-static int find_or_add(struct hearth_db *db, enum store_statement find, enum store_statement add,
-                       const struct hearth_digest *a, const struct hearth_digest *b, int64_t *id) {
-    const char *types = b != NULL ? "dd" : "d";
-    int found = hearth_db_query_number(db, find, id, types, a, b);
+static int find_model(struct hearth_db *db, const struct hearth_turn *turn, int64_t *id) {
+    int found = hearth_db_query_number(db, MODEL_ID, id, "dd", &turn->model, &turn->salt);
     if (found == 0) {
-        found = hearth_db_run(db, add, types, a, b);
+        found = hearth_db_run(db, MODEL_ADD, "dd", &turn->model, &turn->salt);
         *id = sqlite3_last_insert_rowid(db->handle);
     }
     return found < 0 ? found : HEARTH_OK;
@@ -244,12 +242,8 @@ static int find_session(struct hearth_db *db, const struct hearth_turn *turn, st
     if (turn->session == NULL) {
         return HEARTH_OK;
     }
-    if (!hearth_session_name_is_valid(turn->session)) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID,
-                           "a session's name is 1 to %d bytes of UTF-8 without control characters",
-                           HEARTH_SESSION_NAME_MAX);
-    }
-    int err = hearth_session_find(db, turn->owner, turn->session, &put->session);
+    int err = hearth_session_check_name(turn->session, msg);
+    err = err == HEARTH_OK ? hearth_session_find(db, turn->owner, turn->session, &put->session) : err;
     if (err == HEARTH_OK && put->session == 0 && turn->joins) {
         return hearth_fail(msg, HEARTH_ERR_NOT_FOUND, "the session was deleted");
     }
@@ -323,9 +317,9 @@ static int put_turn(struct hearth_session_store *store, struct hearth_turn *turn
     if (err == HEARTH_OK && put.there.id == 0) {
         err = hearth_session_check_quota(db, turn->owner, &turn->quota, false, msg);
     }
-    err = err == HEARTH_OK ? find_or_add(db, OWNER_ID, OWNER_ADD, &turn->owner, NULL, &put.owner) : err;
+    err = err == HEARTH_OK ? hearth_session_owner_row(db, turn->owner, &put.owner) : err;
     if (err == HEARTH_OK && !hearth_digest_is_zero(turn->model)) {
-        err = find_or_add(db, MODEL_ID, MODEL_ADD, &turn->model, &turn->salt, &put.model);
+        err = find_model(db, turn, &put.model);
     }
     err = err == HEARTH_OK ? put_config(db, turn, put.owner, &put.config) : err;
     err = err == HEARTH_OK ? find_session(db, turn, &put, msg) : err;
@@ -367,7 +361,7 @@ static bool is_alive(const struct hearth_session_store *store, int64_t process) 
            lock.l_type != F_UNLCK;
 }
 
-/* One that does not verify keeps its blob: it is not made right by a new check. */
+/* One that does not verify has its blob as before: it is not made right by a new check. */
 static int close_turn(struct hearth_db *db, int64_t id) {
     struct store_row row;
     struct hearth_turn turn = {0};

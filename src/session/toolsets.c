@@ -118,10 +118,6 @@ struct hearth_digest hearth_toolsets_begin(struct hearth_digest salt) {
     return hearth_digest_bytes(&salt, sizeof salt);
 }
 
-struct hearth_digest hearth_toolsets_say(struct hearth_digest said, const struct hearth_message *message) {
-    return hearth_digest_chain(said, &message->says, sizeof message->says);
-}
-
 struct hearth_toolset *hearth_toolsets_get(struct hearth_toolsets *toolsets, struct hearth_digest said) {
     struct hearth_toolset *set = NULL;
     pthread_mutex_lock(&toolsets->mutex);

@@ -33,9 +33,8 @@ struct hearth_toolsets;
 struct hearth_toolsets *hearth_toolsets_create(size_t budget_bytes);
 void hearth_toolsets_destroy(struct hearth_toolsets *toolsets); /* NULL is allowed */
 
-/* The chain over nothing, and with one more message. */
+/* The chain over nothing; hearth_message_chain() adds a message. */
 struct hearth_digest hearth_toolsets_begin(struct hearth_digest salt);
-struct hearth_digest hearth_toolsets_say(struct hearth_digest said, const struct hearth_message *message);
 
 /* A new reference to the set of the prompt that was replied to by what a chain ends with, or NULL. */
 struct hearth_toolset *hearth_toolsets_get(struct hearth_toolsets *toolsets, struct hearth_digest said);

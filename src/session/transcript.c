@@ -1,8 +1,8 @@
 /* Transcripts: prompts to tokens.
  *
  * A walk follows the tree from the root as far as the text is known. At each node there are three ways on, tried in
- * this order: text that a reply was printed as before; a child whose text stands next; a reply whose message is in this
- * prompt's history and whose place the next text, up to some control token, reads as. What is left is tokenised
+ * this order: text that a reply was printed as before; a child whose text stands next; a reply with a message of this
+ * prompt's history that the next text, up to some control token, reads as. What is left is tokenised
  * without the lock, piece by piece, and added. The last piece (usually "<|im_start|>assistant\n") is not: it will be
  * the beginning of something longer. It stays with the place as its head.
  *
@@ -40,10 +40,6 @@ static struct hearth_digest say_nothing(const struct hearth_transcripts *transcr
 /* The start has told the salts apart. */
 static bool same_root(const struct hearth_transcript_root *a, const struct hearth_transcript_root *b) {
     return hearth_digest_equal(a->tools, b->tools) && hearth_digest_equal(a->arguments, b->arguments);
-}
-
-static struct hearth_digest say(struct hearth_digest said, const struct hearth_message *message) {
-    return hearth_digest_chain(said, &message->says, sizeof message->says);
 }
 
 static struct hearth_said said_of(const struct hearth_message *message) {
@@ -89,7 +85,7 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
     pthread_mutex_lock(&transcripts->mutex);
     (void)hearth_transcript_start(transcripts, root.salt); /* what is loaded hangs on it */
     for (size_t i = 0; i < count; i++) {
-        said = say(said, messages[i]);
+        said = hearth_message_chain(said, messages[i]);
         if (messages[i]->role != HEARTH_ROLE_ASSISTANT) {
             continue;
         }
@@ -113,27 +109,27 @@ size_t hearth_transcripts_restore(struct hearth_transcripts *transcripts, struct
 /* ---- the walk ---- */
 
 /* One prompt on its way through the tree. */
-struct walk {
+struct prompt_walk {
     struct hearth_transcripts *transcripts;
     const struct hearth_transcript_prompt *prompt;
     struct hearth_transcript_result *result;
-    struct node *at;
+    struct text_node *at;
     size_t pos;               /* byte of the text */
     bool starts;              /* the text is the beginning of the prompt */
-    struct hearth_buf pieces; /* an array of struct piece */
+    struct hearth_buf pieces; /* an array of struct prompt_piece */
 };
 
 /* What is new of a prompt, from one control token to the next. */
-struct piece {
+struct prompt_piece {
     size_t pos, end, first, count; /* bytes of the text, tokens of the result */
 };
 
-static size_t piece_count(const struct walk *walk) {
-    return walk->pieces.len / sizeof(struct piece);
+static size_t piece_count(const struct prompt_walk *walk) {
+    return walk->pieces.len / sizeof(struct prompt_piece);
 }
 
-static const struct piece *piece_at(const struct walk *walk, size_t i) {
-    return &((const struct piece *)(const void *)walk->pieces.data)[i];
+static const struct prompt_piece *piece_at(const struct prompt_walk *walk, size_t i) {
+    return &((const struct prompt_piece *)(const void *)walk->pieces.data)[i];
 }
 
 static bool token_text_is(struct hearth_engine *engine, hearth_token token, const char *text, size_t len) {
@@ -143,7 +139,7 @@ static bool token_text_is(struct hearth_engine *engine, hearth_token token, cons
 }
 
 /* Tokens of a tokenised piece that begins at byte `pos` and that end at or before byte `offset`. */
-static size_t tokens_before(const struct walk *walk, const hearth_token *tokens, size_t count, size_t pos,
+static size_t tokens_before(const struct prompt_walk *walk, const hearth_token *tokens, size_t count, size_t pos,
                             size_t offset) {
     struct hearth_engine *engine = walk->transcripts->engine;
     size_t i = 0;
@@ -163,9 +159,9 @@ static size_t tokens_before(const struct walk *walk, const hearth_token *tokens,
     return i;
 }
 
-/* Places the marks that fall into the piece [pos, end), whose tokens are the result's from `first` on. A mark just
+/* Places the marks that fall into the piece [pos, end), with the result's tokens from `first` on. A mark just
  * behind a header goes before the header: what comes instead of this message may have another one. */
-static void place_marks(struct walk *walk, size_t pos, size_t end, size_t first, bool sampled) {
+static void place_marks(struct prompt_walk *walk, size_t pos, size_t end, size_t first, bool sampled) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_transcript_result *result = walk->result;
     for (size_t i = 0; i < prompt->mark_count; i++) {
@@ -186,7 +182,7 @@ static void place_marks(struct walk *walk, size_t pos, size_t end, size_t first,
 }
 
 /* Appends a node's tokens. */
-static bool take_tokens(struct walk *walk, struct node *node) {
+static bool take_tokens(struct prompt_walk *walk, struct text_node *node) {
     struct hearth_transcript_result *result = walk->result;
     if (!hearth_tokens_append(&result->tokens, node->tokens, node->token_count)) {
         return false;
@@ -197,7 +193,7 @@ static bool take_tokens(struct walk *walk, struct node *node) {
     return true;
 }
 
-static bool step_to(struct walk *walk, struct node *node) {
+static bool step_to(struct prompt_walk *walk, struct text_node *node) {
     size_t first = walk->result->tokens.n;
     if (!take_tokens(walk, node)) {
         return false;
@@ -209,7 +205,7 @@ static bool step_to(struct walk *walk, struct node *node) {
 
 /* Text that a reply was printed as before. It has to end where the text can be cut: "the end" is not "the end of it".
  */
-static struct node *known_reply(const struct walk *walk) {
+static struct text_node *known_reply(const struct prompt_walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     for (const struct reply *reply = walk->at->replies; reply != NULL; reply = reply->next) {
         for (size_t i = 0; i < reply->variant_count; i++) {
@@ -218,7 +214,7 @@ static struct node *known_reply(const struct walk *walk) {
                 !hearth_specials_ends(walk->transcripts->specials, prompt->text, prompt->len, end)) {
                 continue;
             }
-            struct node *node =
+            struct text_node *node =
                 hearth_transcript_child(walk->transcripts, walk->at, prompt->text + walk->pos, reply->variants[i]);
             if (node != NULL) {
                 return node;
@@ -247,7 +243,7 @@ static bool is_message(const struct hearth_message *a, const struct hearth_messa
     return same;
 }
 
-static bool in_history(const struct walk *walk, const struct hearth_message *message) {
+static bool in_history(const struct prompt_walk *walk, const struct hearth_message *message) {
     for (size_t i = walk->prompt->message_count; i-- > 0;) {
         if (is_message(walk->prompt->messages[i], message)) {
             return true;
@@ -264,7 +260,7 @@ static bool same_but_space(const char *a, size_t na, const char *b, size_t nb) {
 }
 
 /* Whether the text [begin, end) of the prompt stands for the reply. `plain` has room for it. */
-static bool reads_as(const struct walk *walk, const struct reply *reply, size_t begin, size_t end, char *plain) {
+static bool reads_as(const struct prompt_walk *walk, const struct reply *reply, size_t begin, size_t end, char *plain) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     memcpy(plain, prompt->text + begin, end - begin);
     const struct hearth_transcript_print print = {reply->head, reply->head_len, plain,
@@ -274,7 +270,7 @@ static bool reads_as(const struct walk *walk, const struct reply *reply, size_t 
 }
 
 /* The end of the text that stands for the reply here, or 0. */
-static size_t end_of_reply(const struct walk *walk, const struct reply *reply) {
+static size_t end_of_reply(const struct prompt_walk *walk, const struct reply *reply) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     size_t begin = walk->pos + reply->head_len;
     if (begin > prompt->len || memcmp(prompt->text + walk->pos, reply->head, reply->head_len) != 0 ||
@@ -302,11 +298,11 @@ static size_t end_of_reply(const struct walk *walk, const struct reply *reply) {
 }
 
 /* A reply of the history in a print that is new. */
-static struct node *new_print(struct walk *walk) {
+static struct text_node *new_print(struct prompt_walk *walk) {
     for (struct reply *reply = walk->at->replies; reply != NULL; reply = reply->next) {
         size_t end = end_of_reply(walk, reply);
         if (end > walk->pos && reply->variant_count < VARIANTS_MAX) {
-            struct node *node =
+            struct text_node *node =
                 hearth_transcript_add(walk->transcripts, walk->at, walk->prompt->text + walk->pos, end - walk->pos,
                                       reply->tokens, reply->head_tokens + reply->sampled, reply->sampled);
             if (node != NULL) {
@@ -320,11 +316,11 @@ static struct node *new_print(struct walk *walk) {
     return NULL;
 }
 
-static bool walk_known(struct walk *walk) {
+static bool walk_known(struct prompt_walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_specials *specials = walk->transcripts->specials;
     while (walk->pos < prompt->len) {
-        struct node *node = known_reply(walk);
+        struct text_node *node = known_reply(walk);
         if (node == NULL) {
             size_t end = hearth_specials_next(specials, prompt->text, prompt->len, walk->pos + 1);
             node = end < prompt->len
@@ -346,12 +342,12 @@ static bool walk_known(struct walk *walk) {
 
 /* ---- a prompt that begins with a reply as it was sampled ---- */
 
-static bool take_path(struct walk *walk, struct node *node) {
+static bool take_path(struct prompt_walk *walk, struct text_node *node) {
     return node->parent == NULL || node->start || (take_path(walk, node->parent) && take_tokens(walk, node));
 }
 
 /* Its path comes with it, so it must be one that this request would have: of the same root. */
-static struct reply *prefix_reply(const struct walk *walk, struct hearth_digest said) {
+static struct reply *prefix_reply(const struct prompt_walk *walk, struct hearth_digest said) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct reply *reply = hearth_transcript_reply(walk->transcripts, said);
     while (reply != NULL && !(same_root(&reply->root, &prompt->root) &&
@@ -361,12 +357,12 @@ static struct reply *prefix_reply(const struct walk *walk, struct hearth_digest 
     return reply;
 }
 
-/* Starts the walk behind that reply, at a node whose text is the reply as it was sampled. */
-static int start_behind(struct walk *walk) {
+/* Starts the walk behind that reply, at a node with the reply's text as it was sampled. */
+static int start_behind(struct prompt_walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_digest said = say_nothing(walk->transcripts, prompt->root);
     for (size_t i = 0; i < prompt->prefix_messages; i++) {
-        said = say(said, prompt->messages[i]);
+        said = hearth_message_chain(said, prompt->messages[i]);
     }
     struct reply *reply = prefix_reply(walk, said);
     if (reply == NULL) { /* it has left memory since it was found */
@@ -377,7 +373,7 @@ static int start_behind(struct walk *walk) {
         return HEARTH_ERR_STATE;
     }
     struct hearth_buf text = {0};
-    struct node *node = NULL;
+    struct text_node *node = NULL;
     if (hearth_buf_append(&text, reply->head, reply->head_len) &&
         hearth_buf_append(&text, reply->raw, reply->raw_len)) {
         node = hearth_transcript_child(walk->transcripts, reply->node, (const char *)text.data, text.len);
@@ -394,14 +390,10 @@ const struct hearth_specials *hearth_transcripts_specials(const struct hearth_tr
     return transcripts->specials;
 }
 
-size_t hearth_transcripts_turn_end(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t from) {
-    return hearth_specials_turn_end(transcripts->specials, text, len, from);
-}
-
 /* ---- what is new ---- */
 
 /* Tokenises the rest, each piece from one control token to the next. */
-static int tokenize_rest(struct walk *walk) {
+static int tokenize_rest(struct prompt_walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_tokens *tokens = &walk->result->tokens;
     for (size_t pos = walk->pos; pos < prompt->len;) {
@@ -414,7 +406,7 @@ static int tokenize_rest(struct walk *walk) {
         if (err < 0) {
             return err;
         }
-        const struct piece piece = {pos, end, first, tokens->n - first};
+        const struct prompt_piece piece = {pos, end, first, tokens->n - first};
         if (!hearth_buf_append(&walk->pieces, &piece, sizeof piece)) {
             return HEARTH_ERR_NOMEM;
         }
@@ -425,12 +417,12 @@ static int tokenize_rest(struct walk *walk) {
 }
 
 /* Adds the pieces but the last below the walk's node and moves it there. */
-static bool add_pieces(struct walk *walk) {
+static bool add_pieces(struct prompt_walk *walk) {
     for (size_t i = 0; i + 1 < piece_count(walk); i++) {
-        const struct piece *piece = piece_at(walk, i);
+        const struct prompt_piece *piece = piece_at(walk, i);
         const char *text = walk->prompt->text + piece->pos;
         size_t len = piece->end - piece->pos;
-        struct node *node = hearth_transcript_known_child(walk->transcripts, walk->at, text, len);
+        struct text_node *node = hearth_transcript_known_child(walk->transcripts, walk->at, text, len);
         if (node == NULL) {
             node = hearth_transcript_add(walk->transcripts, walk->at, text, len, walk->result->tokens.v + piece->first,
                                          piece->count, 0);
@@ -444,6 +436,14 @@ static bool add_pieces(struct walk *walk) {
 }
 
 /* ---- forks: where a prompt leaves what was known; for receipts, nothing is decided by it ---- */
+
+void hearth_transcript_fork_finish(struct hearth_transcript_fork *fork) {
+    free(fork->said);
+    free(fork->then);
+    fork->said = NULL;
+    fork->then = NULL;
+    fork->said_count = fork->then_len = 0;
+}
 
 static size_t common_bytes(const char *a, size_t na, const char *b, size_t nb) {
     size_t n = na < nb ? na : nb, i = 0;
@@ -468,18 +468,19 @@ static void excerpt(char *out, size_t cap, const char *text, size_t len) {
     hearth_buf_finish(&repaired);
 }
 
-static struct node *last_child(struct hearth_transcripts *transcripts, struct node *node) {
+static struct text_node *last_child(struct hearth_transcripts *transcripts, struct text_node *node) {
     if (node->child == NULL) {
         hearth_transcript_load_children(transcripts, node, 1);
     }
     return node->child;
 }
 
-/* Appends the text of a path: a node and, from there, always the child used last. */
-static bool path_text(struct hearth_transcripts *transcripts, struct node *node, struct hearth_buf *out) {
+/* Appends the text of a path: a node and, from there, always the child used last. What is not in memory is loaded for
+ * the first ENOUGH bytes only. */
+static bool path_text(struct hearth_transcripts *transcripts, struct text_node *node, struct hearth_buf *out) {
     enum { ENOUGH = 4096 };
-    size_t end = out->len + node->len + ENOUGH;
-    for (; node != NULL && out->len < end; node = last_child(transcripts, node)) {
+    const size_t end = out->len + node->len + ENOUGH;
+    for (; node != NULL; node = out->len < end ? last_child(transcripts, node) : node->child) {
         if (!hearth_buf_append(out, node->text, node->len)) {
             return false;
         }
@@ -489,13 +490,13 @@ static bool path_text(struct hearth_transcripts *transcripts, struct node *node,
 
 /* What is known behind a node and goes along with the text for longest: the text of a child and what followed it, or of
  * a reply. `*through` is the child, or the node itself for a reply. */
-static bool nearest(struct hearth_transcripts *transcripts, struct node *node, const char *now, size_t left,
-                    struct hearth_buf *out, struct node **through, const struct reply **said) {
+static bool nearest(struct hearth_transcripts *transcripts, struct text_node *node, const char *now, size_t left,
+                    struct hearth_buf *out, struct text_node **through, const struct reply **said) {
     enum { NEAREST_MAX = 256, ARCHIVED_MAX = 16 };
-    struct node *best = NULL;
+    struct text_node *best = NULL;
     size_t longest = 0, compared = 0;
     hearth_transcript_load_children(transcripts, node, ARCHIVED_MAX);
-    for (struct node *child = node->child; child != NULL && compared++ < NEAREST_MAX; child = child->next) {
+    for (struct text_node *child = node->child; child != NULL && compared++ < NEAREST_MAX; child = child->next) {
         size_t common = common_bytes(child->text, child->len, now, left);
         if (best == NULL || common > longest) {
             best = child;
@@ -521,7 +522,7 @@ static bool nearest(struct hearth_transcripts *transcripts, struct node *node, c
 }
 
 /* The record of an earlier prompt that came through a node, and the reply to it that the text was compared with. */
-static void copy_record(struct hearth_transcripts *transcripts, struct node *node, const struct reply *reply,
+static void copy_record(struct hearth_transcripts *transcripts, struct text_node *node, const struct reply *reply,
                         struct hearth_transcript_fork *fork) {
     hearth_transcript_load_record(transcripts, node);
     while (node->said == NULL && last_child(transcripts, node) != NULL) {
@@ -541,11 +542,11 @@ static void copy_record(struct hearth_transcripts *transcripts, struct node *nod
 }
 
 /* The walk has ended in front of text that is new here. */
-static void find_fork(const struct walk *walk) {
+static void find_fork(const struct prompt_walk *walk) {
     struct hearth_transcript_fork *fork = &walk->result->fork;
     const char *now = walk->prompt->text + walk->pos;
     size_t left = walk->prompt->len - walk->pos;
-    struct node *through;
+    struct text_node *through;
     const struct reply *reply;
     struct hearth_buf then = {0};
     if (walk->pos < walk->prompt->len && nearest(walk->transcripts, walk->at, now, left, &then, &through, &reply) &&
@@ -565,17 +566,20 @@ static void find_fork(const struct walk *walk) {
             copy_record(walk->transcripts, through, reply, fork);
             /* A record that the archive has lost explains nothing. */
             fork->known = fork->said != NULL || walk->transcripts->archive == NULL;
+            fork->then_len = then.len - common;
+            memmove(then.data, then.data + common, fork->then_len);
+            fork->then = (char *)hearth_buf_take(&then);
         }
     }
     hearth_buf_finish(&then);
 }
 
 /* The token of the prompt that the fork's byte is in; after everything is tokenised. */
-static int32_t find_fork_token(const struct walk *walk) {
+static int32_t find_fork_token(const struct prompt_walk *walk) {
     const struct hearth_transcript_result *result = walk->result;
     const size_t offset = result->fork.offset;
     for (size_t i = 0; i < piece_count(walk); i++) {
-        const struct piece *piece = piece_at(walk, i);
+        const struct prompt_piece *piece = piece_at(walk, i);
         if (offset >= piece->pos && offset < piece->end) {
             return (int32_t)(piece->first +
                              tokens_before(walk, result->tokens.v + piece->first, piece->count, piece->pos, offset));
@@ -586,13 +590,13 @@ static int32_t find_fork_token(const struct walk *walk) {
 
 /* ---- places ---- */
 
-static struct hearth_transcript_place *place_create(const struct walk *walk) {
+static struct hearth_transcript_place *place_create(const struct prompt_walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_transcript_place *place = calloc(1, sizeof *place);
     if (place == NULL) {
         return NULL;
     }
-    const struct piece *last = piece_count(walk) > 0 ? piece_at(walk, piece_count(walk) - 1) : NULL;
+    const struct prompt_piece *last = piece_count(walk) > 0 ? piece_at(walk, piece_count(walk) - 1) : NULL;
     place->head_len = last != NULL ? last->end - last->pos : 0;
     place->head = malloc(place->head_len + 1);
     if (place->head == NULL ||
@@ -607,12 +611,12 @@ static struct hearth_transcript_place *place_create(const struct walk *walk) {
     place->root = prompt->root;
     place->said = say_nothing(walk->transcripts, prompt->root);
     for (size_t i = 0; i < prompt->message_count; i++) {
-        place->said = say(place->said, prompt->messages[i]);
+        place->said = hearth_message_chain(place->said, prompt->messages[i]);
     }
     return place;
 }
 
-static void record(const struct walk *walk) {
+static void record(const struct prompt_walk *walk) {
     const struct hearth_transcript_prompt *prompt = walk->prompt;
     struct hearth_said *said = calloc(prompt->message_count + 1, sizeof *said);
     if (said == NULL) {
@@ -625,7 +629,7 @@ static void record(const struct walk *walk) {
 }
 
 /* Under the lock: what is new is added, and the place pinned. */
-static bool add_new(struct walk *walk) {
+static bool add_new(struct prompt_walk *walk) {
     struct hearth_transcript_place *place = add_pieces(walk) ? place_create(walk) : NULL;
     if (place == NULL) {
         return false;
@@ -641,7 +645,7 @@ static bool add_new(struct walk *walk) {
 int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
                                 struct hearth_transcript_result *result) {
     *result = (struct hearth_transcript_result){0};
-    struct walk walk = {
+    struct prompt_walk walk = {
         .transcripts = transcripts, .prompt = prompt, .result = result, .starts = prompt->prefix_messages == 0};
     pthread_mutex_lock(&transcripts->mutex);
     walk.at = hearth_transcript_start(transcripts, prompt->root.salt);
@@ -657,7 +661,7 @@ int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const st
         find_fork(&walk);
     }
     walk.at->pins++;
-    struct node *pinned = walk.at;
+    struct text_node *pinned = walk.at;
     pthread_mutex_unlock(&transcripts->mutex);
 
     if (err == HEARTH_OK) {
@@ -706,7 +710,7 @@ static struct reply *make_reply(struct hearth_engine *engine, const struct heart
         return NULL;
     }
     reply->message = hearth_message_ref(message);
-    reply->link.key = say(place->said, message);
+    reply->link.key = hearth_message_chain(place->said, message);
     reply->node = place->node;
     reply->root = place->root;
     reply->head = malloc(place->head_len + 1);
@@ -756,17 +760,17 @@ void hearth_transcripts_remember(struct hearth_transcripts *transcripts, const s
 /* The tokens, and how far they go. */
 struct path {
     const hearth_token *tokens;
-    size_t count, keep;
+    size_t count, shared;
 };
 
 static bool comes_next(const struct path *path, size_t at, const hearth_token *tokens, size_t count) {
     return count > 0 && count <= path->count - at && memcmp(path->tokens + at, tokens, count * sizeof *tokens) == 0;
 }
 
-static struct node *next_node(struct hearth_transcripts *transcripts, const struct path *path, struct node *node,
-                              size_t at) {
+static struct text_node *next_node(struct hearth_transcripts *transcripts, const struct path *path,
+                                   struct text_node *node, size_t at) {
     for (int loaded = 0; loaded < 2; loaded++) {
-        for (struct node *child = node->child; child != NULL; child = child->next) {
+        for (struct text_node *child = node->child; child != NULL; child = child->next) {
             if (comes_next(path, at, child->tokens, child->token_count)) {
                 return child;
             }
@@ -778,30 +782,30 @@ static struct node *next_node(struct hearth_transcripts *transcripts, const stru
     return NULL;
 }
 
-/* Replies to prompts that end a little behind a node, as far as they are of the path and not to be kept. */
-static void drop_replies(struct hearth_transcripts *transcripts, const struct path *path, struct node *node,
+/* Replies to prompts that end a little behind a node, as far as they are of the path and not shared. */
+static void drop_replies(struct hearth_transcripts *transcripts, const struct path *path, struct text_node *node,
                          size_t at) {
     for (struct reply *reply = node->replies, *next; reply != NULL; reply = next) {
         const size_t count = reply->head_tokens + reply->sampled;
         next = reply->next;
-        if (comes_next(path, at, reply->tokens, count) && at + count > path->keep) {
+        if (comes_next(path, at, reply->tokens, count) && at + count > path->shared) {
             hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_REPLY, reply->id);
             hearth_transcript_drop_reply(transcripts, reply);
         }
     }
 }
 
-static bool may_go(struct hearth_transcripts *transcripts, const struct node *node, struct hearth_digest gone) {
+static bool may_go(struct hearth_transcripts *transcripts, const struct text_node *node, struct hearth_digest gone) {
     return node->parent != NULL && !node->start && node->pins == 0 && node->replies == NULL &&
            !hearth_transcript_has_children(transcripts, node, gone);
 }
 
 /* `at`: tokens up to the node's end. */
-static void go_up(struct hearth_transcripts *transcripts, const struct path *path, struct node *node, size_t at) {
+static void go_up(struct hearth_transcripts *transcripts, const struct path *path, struct text_node *node, size_t at) {
     struct hearth_digest gone = {0, 0};
     drop_replies(transcripts, path, node, at);
-    while (at > path->keep && may_go(transcripts, node, gone)) {
-        struct node *parent = node->parent;
+    while (at > path->shared && may_go(transcripts, node, gone)) {
+        struct text_node *parent = node->parent;
         at -= node->token_count;
         gone = node->lru.link.key;
         hearth_transcript_delete(transcripts, HEARTH_ARCHIVE_NODE, gone);
@@ -815,9 +819,9 @@ void hearth_transcripts_forget(struct hearth_transcripts *transcripts, struct he
                                const hearth_token *tokens, size_t count, size_t keep_tokens) {
     const struct path path = {tokens, count, keep_tokens};
     pthread_mutex_lock(&transcripts->mutex);
-    struct node *node = hearth_transcript_start(transcripts, salt);
+    struct text_node *node = hearth_transcript_start(transcripts, salt);
     size_t at = 0;
-    for (struct node *next = node; next != NULL && at < count;) {
+    for (struct text_node *next = node; next != NULL && at < count;) {
         next = next_node(transcripts, &path, node, at);
         if (next != NULL) {
             at += next->token_count;

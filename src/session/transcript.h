@@ -9,10 +9,10 @@
  *
  * Known text is a tree. A node is a stretch of text that begins where the tokenizer cuts anyway (session/specials.h),
  * with its tokens; a path from the root is the beginning of a prompt. Conversations share what they have in common.
- * A prompt ends a little behind a node (with "<|im_start|>assistant\n"), and there the replies to it are kept: message,
- * tokens, text. The next prompt of the conversation has other text in this place: the reply as the template prints it.
- * If that text *reads* as the same message (the caller's parser decides), it becomes a node whose tokens are the
- * sampled ones. A template that leaves something out on purpose (thinking) prints a text that reads differently, and
+ * A prompt ends a little behind a node (with "<|im_start|>assistant\n"), and there the replies to it are stored:
+ * message, tokens, text. The next prompt of the conversation has other text in this place: the reply as the template
+ * prints it. If that text *reads* as the same message (the caller's parser decides), it becomes a node with the sampled
+ * tokens. A template that leaves something out on purpose (thinking) prints a text that reads differently, and
  * wins: its text is tokenised as it stands.
  *
  * Replies are also found by what the messages before them say (a digest chain), so that a history comes back complete:
@@ -21,7 +21,7 @@
  * whatever the next request may call.
  *
  * Memory is bounded by bytes; what was unused for longest goes first, leaves before what they hang on. With a path,
- * what is remembered is also kept in a database (session/archive.h) and found there again: after a restart, and after
+ * what is remembered is also stored in a database (session/archive.h) and found there again: after a restart, and after
  * it had to leave memory.
  *
  * Tenants: what was said under one salt is never found, nor shown in a fork, under another. Threads: any. */
@@ -98,8 +98,9 @@ struct hearth_transcript_prompt {
     struct hearth_transcript_root root;
     struct hearth_message *const *messages; /* restored; an assistant message that is to be continued is left out */
     size_t message_count;
-    /* Keeps replies as they were sampled, whatever the template makes of them: messages[prefix_messages - 1] is the
-     * last one that is a reply of this server, and `text` is only what follows it. 0: `text` is the whole prompt. */
+    /* Not 0: replies stand as they were sampled, whatever the template makes of them: messages[prefix_messages - 1] is
+     * the last one that is a reply of this server, and `text` is only what follows it. 0: `text` is the whole prompt.
+     */
     size_t prefix_messages;
     hearth_transcript_reads_fn *reads;
     void *user;
@@ -131,7 +132,7 @@ struct hearth_transcript_fork {
 /* Frees `said` and `then`. */
 void hearth_transcript_fork_finish(struct hearth_transcript_fork *fork);
 
-/* A prompt's place in the tree. It is kept from eviction until released. */
+/* A prompt's place in the tree. It is pinned until released. */
 struct hearth_transcript_place;
 
 struct hearth_transcript_result {
@@ -147,13 +148,11 @@ struct hearth_transcript_result {
 };
 
 /* Tokenises a prompt. On failure nothing is to be released. Errors: NOMEM, what the tokenizer says, and STATE when the
- * reply that is to be kept is gone (restore and try again). */
+ * reply that the prompt begins with is gone (restore and try again). */
 int hearth_transcripts_tokenize(struct hearth_transcripts *transcripts, const struct hearth_transcript_prompt *prompt,
                                 struct hearth_transcript_result *result);
 /* The control tokens of the vocabulary. Borrowed, as long as the transcripts. */
 const struct hearth_specials *hearth_transcripts_specials(const struct hearth_transcripts *transcripts);
-/* Where the template has printed the end of a turn, at or behind `from`; `len` when it has not, or it is unknown. */
-size_t hearth_transcripts_turn_end(struct hearth_transcripts *transcripts, const char *text, size_t len, size_t from);
 void hearth_transcript_release(struct hearth_transcripts *transcripts, struct hearth_transcript_place *place);
 
 /* Remembers a reply to the prompt at `place`: what it says, and the tokens that were sampled (without the end token).

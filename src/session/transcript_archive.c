@@ -17,287 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- payloads: numbers are 32 bits in the machine's order; what is read is checked for its lengths only ---- */
-
-static bool put_number(struct hearth_buf *out, size_t value) {
-    uint32_t number = (uint32_t)value;
-    return value < UINT32_MAX && hearth_buf_append(out, &number, sizeof number);
-}
-
-static bool put_bytes(struct hearth_buf *out, const void *bytes, size_t len) {
-    return put_number(out, len) && (len == 0 || hearth_buf_append(out, bytes, len));
-}
-
-/* NULL is another thing than "". */
-static bool put_text(struct hearth_buf *out, const char *text) {
-    return put_number(out, text != NULL) && (text == NULL || put_bytes(out, text, strlen(text)));
-}
-
-static bool put_tokens(struct hearth_buf *out, const hearth_token *tokens, size_t count) {
-    return put_bytes(out, tokens, count * sizeof *tokens);
-}
-
-static bool put_digest(struct hearth_buf *out, struct hearth_digest digest) {
-    return hearth_buf_append(out, &digest, sizeof digest);
-}
-
-static bool put_message(struct hearth_buf *out, const struct hearth_message *message) {
-    bool ok = put_bytes(out, message->content, message->content_len) && put_text(out, message->reasoning) &&
-              put_text(out, message->name) && put_number(out, message->call_count);
-    for (size_t i = 0; ok && i < message->call_count; i++) {
-        const struct hearth_call *call = &message->calls[i];
-        ok = put_text(out, call->id) && put_text(out, call->name) && put_text(out, call->arguments);
-    }
-    return ok;
-}
-
-static bool pack_node(const struct node *node, struct hearth_buf *out) {
-    return put_number(out, node->sampled) && put_tokens(out, node->tokens, node->token_count) &&
-           put_bytes(out, node->text, node->len);
-}
-
-static bool pack_reply(const struct reply *reply, struct hearth_buf *out) {
-    return put_number(out, reply->head_tokens) && put_tokens(out, reply->tokens, reply->head_tokens + reply->sampled) &&
-           put_bytes(out, reply->head, reply->head_len) && put_message(out, reply->message) &&
-           put_digest(out, reply->root.tools) && put_digest(out, reply->root.arguments);
-}
-
-bool hearth_transcript_name_reply(struct reply *reply) {
-    struct hearth_buf buf = {0};
-    bool ok = pack_reply(reply, &buf);
-    struct hearth_digest place =
-        hearth_digest_chain(reply->node->lru.link.key, &reply->link.key, sizeof reply->link.key);
-    reply->id = hearth_digest_chain(place, buf.data, buf.len);
-    hearth_buf_finish(&buf);
-    return ok;
-}
-
-/* ---- and back; false, NULL: out of memory, or not what was packed ---- */
-
-struct reader {
-    const uint8_t *at;
-    size_t left;
-    bool ok; /* false: the payload is too short */
-};
-
-static struct reader reader_of(const struct hearth_buf *buf) {
-    return (struct reader){buf->data, buf->len, true};
-}
-
-static const uint8_t *get(struct reader *reader, size_t len) {
-    const uint8_t *bytes = reader->at;
-    reader->ok = reader->ok && len <= reader->left;
-    if (!reader->ok) {
-        return NULL;
-    }
-    reader->at += len;
-    reader->left -= len;
-    return bytes;
-}
-
-static size_t get_number(struct reader *reader) {
-    uint32_t number = 0;
-    const uint8_t *bytes = get(reader, sizeof number);
-    if (bytes != NULL) {
-        memcpy(&number, bytes, sizeof number);
-    }
-    return number;
-}
-
-/* A copy with a NUL behind it. NULL: too short, or out of memory. */
-static char *get_bytes(struct reader *reader, size_t *len) {
-    *len = get_number(reader);
-    const uint8_t *bytes = get(reader, *len);
-    char *copy = bytes != NULL ? malloc(*len + 1) : NULL;
-    reader->ok = copy != NULL;
-    if (copy != NULL) {
-        memcpy(copy, bytes, *len);
-        copy[*len] = '\0';
-    }
-    return copy;
-}
-
-static char *get_text(struct reader *reader) {
-    size_t len;
-    return get_number(reader) != 0 ? get_bytes(reader, &len) : NULL;
-}
-
-static hearth_token *get_tokens(struct reader *reader, size_t *count) {
-    size_t len;
-    hearth_token *tokens = (hearth_token *)(void *)get_bytes(reader, &len);
-    *count = len / sizeof *tokens;
-    reader->ok = reader->ok && len % sizeof *tokens == 0;
-    return tokens;
-}
-
-static struct hearth_digest get_digest(struct reader *reader) {
-    struct hearth_digest digest = {0, 0};
-    const uint8_t *bytes = get(reader, sizeof digest);
-    if (bytes != NULL) {
-        memcpy(&digest, bytes, sizeof digest);
-    }
-    return digest;
-}
-
-static bool get_calls(struct reader *reader, struct hearth_message *message) {
-    size_t count = get_number(reader);
-    if (!reader->ok || count > reader->left || (count > 0 && !hearth_message_alloc_calls(message, count))) {
-        return false;
-    }
-    for (size_t i = 0; i < count; i++) {
-        struct hearth_call *call = &message->calls[i];
-        call->id = get_text(reader);
-        call->name = get_text(reader);
-        call->arguments = get_text(reader);
-        if (call->name == NULL || call->arguments == NULL) {
-            return false;
-        }
-    }
-    return reader->ok;
-}
-
-static struct hearth_message *get_message(struct reader *reader) {
-    struct hearth_message *message = hearth_message_create(HEARTH_ROLE_ASSISTANT);
-    if (message == NULL) {
-        return NULL;
-    }
-    message->content = get_bytes(reader, &message->content_len);
-    message->reasoning = get_text(reader);
-    message->name = get_text(reader);
-    if (!reader->ok || !get_calls(reader, message) || !hearth_message_seal(message)) {
-        if (message->content == NULL) {
-            message->content_len = 0;
-        }
-        hearth_message_unref(message);
-        return NULL;
-    }
-    return message;
-}
-
-static bool unpack_node(const struct hearth_buf *body, struct node *node) {
-    struct reader reader = reader_of(body);
-    node->sampled = get_number(&reader);
-    node->tokens = get_tokens(&reader, &node->token_count);
-    node->text = get_bytes(&reader, &node->len);
-    if (!reader.ok || reader.left > 0 || node->sampled > node->token_count) {
-        free(node->text);
-        free(node->tokens);
-        node->text = NULL;
-        node->tokens = NULL;
-        return false;
-    }
-    return true;
-}
-
-static struct reply *unpack_reply(const struct hearth_buf *body) {
-    struct reader reader = reader_of(body);
-    struct reply *reply = calloc(1, sizeof *reply);
-    if (reply == NULL) {
-        return NULL;
-    }
-    size_t count;
-    reply->head_tokens = get_number(&reader);
-    reply->tokens = get_tokens(&reader, &count);
-    reply->head = get_bytes(&reader, &reply->head_len);
-    reply->message = get_message(&reader);
-    reply->root.tools = get_digest(&reader);
-    reply->root.arguments = get_digest(&reader);
-    if (reply->message == NULL || !reader.ok || reader.left > 0 || reply->head_tokens > count) {
-        hearth_transcript_free_reply(reply);
-        return NULL;
-    }
-    reply->sampled = count - reply->head_tokens;
-    return reply;
-}
-
-/* ---- records ---- */
-
-/* What is like an earlier record is not written again: a conversation of n messages has n records. */
-struct record_head {
-    struct hearth_digest tools, arguments;
-    struct hearth_digest base; /* the node with the earlier record, or zero */
-    struct hearth_digest like; /* of the entries taken from there */
-    uint64_t skip, count;      /* entries taken from there; of all */
-};
-
-struct record_entry {
-    struct hearth_digest says;
-    uint64_t content, role;
-};
-
-static struct record_entry entry_of(const struct hearth_said *said) {
-    return (struct record_entry){said->says, said->content, (uint64_t)said->role};
-}
-
-static struct hearth_digest digest_entries(const struct hearth_said *said, size_t count) {
-    struct hearth_digest digest = {0, 0};
-    for (size_t i = 0; i < count; i++) {
-        struct record_entry entry = entry_of(&said[i]);
-        digest = hearth_digest_chain(digest, &entry, sizeof entry);
-    }
-    return digest;
-}
-
-static bool same_said(const struct hearth_said *a, const struct hearth_said *b) {
-    return hearth_digest_equal(a->says, b->says) && a->content == b->content && a->role == b->role;
-}
-
-static bool pack_record(const struct node *node, const struct node *base, struct hearth_buf *out) {
-    struct record_head head = {.tools = node->root.tools, .arguments = node->root.arguments, .count = node->said_count};
-    if (base != NULL) {
-        while (head.skip < base->said_count && head.skip < node->said_count &&
-               same_said(&base->said[head.skip], &node->said[head.skip])) {
-            head.skip++;
-        }
-        head.base = base->lru.link.key;
-        head.like = digest_entries(node->said, head.skip);
-    }
-    bool ok = hearth_buf_append(out, &head, sizeof head);
-    for (size_t i = head.skip; ok && i < node->said_count; i++) {
-        struct record_entry entry = entry_of(&node->said[i]);
-        ok = hearth_buf_append(out, &entry, sizeof entry);
-    }
-    return ok;
-}
-
-static struct hearth_digest record_base(const struct hearth_buf *body) {
-    struct record_head head = {.skip = 0};
-    if (body->len >= sizeof head) {
-        memcpy(&head, body->data, sizeof head);
-    }
-    return head.base;
-}
-
-static struct hearth_said *unpack_record(const struct hearth_buf *body, const struct node *base,
-                                         struct hearth_transcript_root *root, size_t *count) {
-    struct record_head head;
-    if (body->len < sizeof head) {
-        return NULL;
-    }
-    memcpy(&head, body->data, sizeof head);
-    size_t own = (body->len - sizeof head) / sizeof(struct record_entry);
-    if (head.skip > head.count || head.count - head.skip != own || (head.skip > 0 && base == NULL) ||
-        (base != NULL && head.skip > base->said_count) ||
-        (head.skip > 0 && !hearth_digest_equal(digest_entries(base->said, head.skip), head.like))) {
-        return NULL;
-    }
-    struct hearth_said *said = calloc(head.count + 1, sizeof *said);
-    for (size_t i = 0; said != NULL && i < head.count; i++) {
-        struct record_entry entry;
-        if (i < head.skip) {
-            said[i] = base->said[i];
-            continue;
-        }
-        memcpy(&entry, body->data + sizeof head + (i - head.skip) * sizeof entry, sizeof entry);
-        said[i] = (struct hearth_said){entry.says, entry.content, (enum hearth_role)entry.role};
-    }
-    *root = (struct hearth_transcript_root){.tools = head.tools, .arguments = head.arguments};
-    *count = head.count;
-    return said;
-}
-
-/* ---- loading ---- */
-
 static bool tokens_are_valid(const struct hearth_transcripts *transcripts, const hearth_token *tokens, size_t count) {
     for (size_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= transcripts->engine->caps.vocab_tokens) {
@@ -307,7 +26,7 @@ static bool tokens_are_valid(const struct hearth_transcripts *transcripts, const
     return true;
 }
 
-static struct reply *find_reply(const struct node *node, struct hearth_digest id) {
+static struct reply *find_reply(const struct text_node *node, struct hearth_digest id) {
     struct reply *reply = node->replies;
     while (reply != NULL && !hearth_digest_equal(reply->id, id)) {
         reply = reply->next;
@@ -315,9 +34,9 @@ static struct reply *find_reply(const struct node *node, struct hearth_digest id
     return reply;
 }
 
-static void take_reply(struct hearth_transcripts *transcripts, struct node *node,
+static void take_reply(struct hearth_transcripts *transcripts, struct text_node *node,
                        const struct hearth_archive_row *row) {
-    struct reply *reply = find_reply(node, row->key) == NULL ? unpack_reply(&row->body) : NULL;
+    struct reply *reply = find_reply(node, row->key) == NULL ? hearth_transcript_unpack_reply(&row->body) : NULL;
     if (reply == NULL) {
         return;
     }
@@ -332,7 +51,7 @@ static void take_reply(struct hearth_transcripts *transcripts, struct node *node
 }
 
 /* The lengths of nodes that are prints of the replies here. */
-static void take_prints(struct hearth_transcripts *transcripts, struct node *node) {
+static void take_prints(struct hearth_transcripts *transcripts, struct text_node *node) {
     struct hearth_archive_row rows[REPLIES_MAX * VARIANTS_MAX];
     size_t count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_PRINTS, node->lru.link.key, rows,
                                        sizeof rows / sizeof rows[0]);
@@ -349,7 +68,7 @@ static void take_prints(struct hearth_transcripts *transcripts, struct node *nod
 }
 
 /* Takes in the replies of a node that are not there yet, the newest last. */
-static void load_replies(struct hearth_transcripts *transcripts, struct node *node) {
+static void load_replies(struct hearth_transcripts *transcripts, struct text_node *node) {
     struct hearth_archive_row rows[REPLIES_MAX];
     size_t count =
         hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_REPLIES, node->lru.link.key, rows, REPLIES_MAX);
@@ -365,10 +84,10 @@ static void load_replies(struct hearth_transcripts *transcripts, struct node *no
 /* ---- nodes ---- */
 
 /* Puts a row's node below its parent. NULL: it does not belong there, or out of memory. */
-static struct node *take_node(struct hearth_transcripts *transcripts, struct node *parent,
-                              const struct hearth_archive_row *row, const char *text, size_t len) {
-    struct node read = {.text = NULL}, *node = NULL;
-    if (!hearth_digest_equal(row->parent, parent->lru.link.key) || !unpack_node(&row->body, &read)) {
+static struct text_node *take_node(struct hearth_transcripts *transcripts, struct text_node *parent,
+                                   const struct hearth_archive_row *row, const char *text, size_t len) {
+    struct text_node read = {.text = NULL}, *node = NULL;
+    if (!hearth_digest_equal(row->parent, parent->lru.link.key) || !hearth_transcript_unpack_node(&row->body, &read)) {
         return NULL;
     }
     bool same = text == NULL || (read.len == len && memcmp(read.text, text, len) == 0);
@@ -387,9 +106,9 @@ static struct node *take_node(struct hearth_transcripts *transcripts, struct nod
     return node;
 }
 
-struct node *hearth_transcript_child(struct hearth_transcripts *transcripts, struct node *parent, const char *text,
-                                     size_t len) {
-    struct node *node = hearth_transcript_known_child(transcripts, parent, text, len);
+struct text_node *hearth_transcript_child(struct hearth_transcripts *transcripts, struct text_node *parent,
+                                          const char *text, size_t len) {
+    struct text_node *node = hearth_transcript_known_child(transcripts, parent, text, len);
     struct hearth_archive_row row;
     if (node == NULL && transcripts->archive != NULL &&
         hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_NODE,
@@ -400,8 +119,8 @@ struct node *hearth_transcript_child(struct hearth_transcripts *transcripts, str
     return node;
 }
 
-struct node *hearth_transcript_start(struct hearth_transcripts *transcripts, struct hearth_digest salt) {
-    struct node *root = &transcripts->root;
+struct text_node *hearth_transcript_start(struct hearth_transcripts *transcripts, struct hearth_digest salt) {
+    struct text_node *root = &transcripts->root;
     if (!hearth_digest_is_zero(salt)) {
         struct hearth_digest key = hearth_transcript_start_key(transcripts, salt);
         root = hearth_transcript_node(transcripts, key);
@@ -425,9 +144,9 @@ static struct hearth_archive_row *add_row(struct hearth_buf *rows, enum hearth_a
 }
 
 /* The node of a key, with all that it hangs on. NULL: it is not there. */
-static struct node *load_path(struct hearth_transcripts *transcripts, struct hearth_digest key) {
+static struct text_node *load_path(struct hearth_transcripts *transcripts, struct hearth_digest key) {
     struct hearth_buf rows = {0};
-    struct node *node = hearth_transcript_node(transcripts, key);
+    struct text_node *node = hearth_transcript_node(transcripts, key);
     while (node == NULL && !hearth_digest_is_zero(key)) {
         struct hearth_archive_row *row = add_row(&rows, HEARTH_ARCHIVE_NODE);
         if (row == NULL) {
@@ -456,7 +175,7 @@ void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct 
     }
     size_t count = hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_SAID, said, rows, REPLIES_MAX);
     while (count-- > 0) {
-        struct node *node = hearth_transcript_node(transcripts, rows[count].parent);
+        struct text_node *node = hearth_transcript_node(transcripts, rows[count].parent);
         bool known = node != NULL;
         node = known ? node : load_path(transcripts, rows[count].parent);
         if (node != NULL && known && find_reply(node, rows[count].key) == NULL) {
@@ -474,7 +193,7 @@ void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct 
 
 /* ---- for forks ---- */
 
-void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct node *node, size_t max) {
+void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct text_node *node, size_t max) {
     struct hearth_archive_row *rows, row;
     if (transcripts->archive == NULL || (rows = calloc(max, sizeof *rows)) == NULL) {
         return;
@@ -490,7 +209,7 @@ void hearth_transcript_load_children(struct hearth_transcripts *transcripts, str
     free(rows);
 }
 
-bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct node *node,
+bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct text_node *node,
                                     struct hearth_digest but) {
     struct hearth_archive_row rows[2];
     size_t count = 0;
@@ -512,14 +231,14 @@ void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum heart
     }
 }
 
-void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct node *node) {
+void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct text_node *node) {
     struct hearth_archive_row row;
     if (node->said != NULL || transcripts->archive == NULL ||
         hearth_archive_read(transcripts->archive, HEARTH_ARCHIVE_GET_RECORD, node->lru.link.key, &row, 1) == 0) {
         return;
     }
-    struct hearth_digest key = record_base(&row.body);
-    struct node *base = hearth_digest_is_zero(key) ? NULL : node->parent;
+    struct hearth_digest key = hearth_transcript_record_base(&row.body);
+    struct text_node *base = hearth_digest_is_zero(key) ? NULL : node->parent;
     while (base != NULL && !hearth_digest_equal(base->lru.link.key, key)) {
         base = base->parent;
     }
@@ -528,7 +247,7 @@ void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struc
     }
     struct hearth_transcript_root root;
     size_t count;
-    struct hearth_said *said = unpack_record(&row.body, base, &root, &count);
+    struct hearth_said *said = hearth_transcript_unpack_record(&row.body, base, &root, &count);
     if (said != NULL) {
         hearth_transcript_record(transcripts, node, root, said, count);
         node->record_stored = hearth_archive_generation(transcripts->archive);
@@ -538,7 +257,7 @@ void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struc
 
 /* ---- saving ---- */
 
-static bool add_node(struct hearth_buf *rows, const struct node *node) {
+static bool add_node(struct hearth_buf *rows, const struct text_node *node) {
     struct hearth_archive_row *row = add_row(rows, HEARTH_ARCHIVE_NODE);
     if (row == NULL) {
         return false;
@@ -547,7 +266,7 @@ static bool add_node(struct hearth_buf *rows, const struct node *node) {
     row->parent = node->parent != NULL ? node->parent->lru.link.key : row->parent;
     row->other = node->print_of;
     row->len = node->len;
-    return pack_node(node, &row->body);
+    return hearth_transcript_pack_node(node, &row->body);
 }
 
 static bool add_reply(struct hearth_buf *rows, const struct reply *reply, bool newest) {
@@ -559,11 +278,11 @@ static bool add_reply(struct hearth_buf *rows, const struct reply *reply, bool n
     row->parent = reply->node->lru.link.key;
     row->other = reply->link.key;
     row->newest = newest;
-    return pack_reply(reply, &row->body);
+    return hearth_transcript_pack_reply(reply, &row->body);
 }
 
-static bool add_record(struct hearth_buf *rows, const struct node *node) {
-    const struct node *base = node->parent;
+static bool add_record(struct hearth_buf *rows, const struct text_node *node) {
+    const struct text_node *base = node->parent;
     while (base != NULL && (base->said == NULL || base->record_stored == 0)) {
         base = base->parent;
     }
@@ -572,7 +291,7 @@ static bool add_record(struct hearth_buf *rows, const struct node *node) {
         return false;
     }
     row->key = node->lru.link.key;
-    return pack_record(node, base, &row->body);
+    return hearth_transcript_pack_record(node, base, &row->body);
 }
 
 /* Oldest first. */
@@ -590,11 +309,11 @@ static bool add_old_replies(struct hearth_buf *rows, struct reply *reply, const 
 }
 
 /* From the root on. */
-static bool add_path(struct hearth_buf *rows, struct node **path, size_t count, const struct reply *reply,
+static bool add_path(struct hearth_buf *rows, struct text_node **path, size_t count, const struct reply *reply,
                      uint64_t generation) {
     bool ok = true;
     while (ok && count-- > 0) {
-        struct node *node = path[count];
+        struct text_node *node = path[count];
         if (node->stored != generation) {
             ok = add_node(rows, node);
             node->stored = generation;
@@ -614,15 +333,15 @@ void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply
     if (transcripts->archive == NULL || !hearth_archive_has_room(transcripts->archive)) {
         return; /* what is not `stored` comes along with a later reply */
     }
-    for (const struct node *node = reply->node; node != NULL; node = node->parent) {
+    for (const struct text_node *node = reply->node; node != NULL; node = node->parent) {
         count++;
     }
-    struct node **path = malloc(count * sizeof *path);
+    struct text_node **path = malloc(count * sizeof *path);
     uint64_t generation = hearth_archive_generation(transcripts->archive);
     bool ok = path != NULL;
     if (ok) {
         count = 0;
-        for (struct node *node = reply->node; node != NULL; node = node->parent) {
+        for (struct text_node *node = reply->node; node != NULL; node = node->parent) {
             path[count++] = node;
         }
         ok = add_path(&rows, path, count, reply, generation) && add_reply(&rows, reply, true);

@@ -1,5 +1,6 @@
 /* Inside the transcripts: the tree. transcript.c walks it and takes out of it, transcript_tree.c has its nodes and
- * replies, transcript_archive.c loads and saves them.
+ * replies, transcript_archive.c loads and saves them, as transcript_pack.c writes
+ * them.
  *
  * The tree has one start for prompts without a salt, its root, and one for each salt: a node below the root that has no
  * text, is found by its key alone and is not among the root's children, so that no prompt and no fork gets there from
@@ -21,11 +22,11 @@
 #define REPLIES_MAX HEARTH_ARCHIVE_REPLIES_MAX /* of one node */
 #define VARIANTS_MAX 4                         /* texts that one reply was printed as */
 
-struct node {
+struct text_node {
     struct hearth_lru_entry lru; /* first, so that it converts */
-    struct node *parent;
-    struct node *child;           /* the child used last, or NULL; then by use: */
-    struct node *next, *previous; /* siblings used before and after this one */
+    struct text_node *parent;
+    struct text_node *child;           /* the child used last, or NULL; then by use: */
+    struct text_node *next, *previous; /* siblings used before and after this one */
     size_t children, pins;
     char *text;
     size_t len;
@@ -48,7 +49,7 @@ struct reply {
     uint64_t stored;         /* as of a node */
     bool complete;           /* the archive's replies of the same key are here */
     struct reply *next;
-    struct node *node;
+    struct text_node *node;
     struct hearth_transcript_root root; /* of the prompt, but for the salt */
     struct hearth_message *message;
     char *head; /* text of the prompt behind the node */
@@ -69,12 +70,12 @@ struct hearth_transcripts {
     pthread_mutex_t mutex;
     struct hearth_lru nodes;
     struct hearth_table replies;
-    struct node root;
+    struct text_node root;
     struct hearth_transcripts_stats stats;
 };
 
 struct hearth_transcript_place {
-    struct node *node; /* pinned */
+    struct text_node *node; /* pinned */
     char *head;
     size_t head_len;
     struct hearth_tokens tokens; /* of the head */
@@ -85,21 +86,22 @@ struct hearth_transcript_place {
 /* ---- transcript_tree.c ---- */
 
 /* The child of `parent` with this text that is in memory, or NULL. */
-struct node *hearth_transcript_known_child(struct hearth_transcripts *transcripts, const struct node *parent,
-                                           const char *text, size_t len);
+struct text_node *hearth_transcript_known_child(struct hearth_transcripts *transcripts, const struct text_node *parent,
+                                                const char *text, size_t len);
 /* The node of a key (the root too) that is in memory, or NULL. */
-struct node *hearth_transcript_node(struct hearth_transcripts *transcripts, struct hearth_digest key);
+struct text_node *hearth_transcript_node(struct hearth_transcripts *transcripts, struct hearth_digest key);
 /* Where prompts of a salt start, and a node for it; NULL: out of memory. */
 struct hearth_digest hearth_transcript_start_key(const struct hearth_transcripts *transcripts,
                                                  struct hearth_digest salt);
-struct node *hearth_transcript_add_start(struct hearth_transcripts *transcripts, struct hearth_digest key);
+struct text_node *hearth_transcript_add_start(struct hearth_transcripts *transcripts, struct hearth_digest key);
 /* Adds a child that is not there; text and tokens are copied. NULL: out of memory. */
-struct node *hearth_transcript_add(struct hearth_transcripts *transcripts, struct node *parent, const char *text,
-                                   size_t len, const hearth_token *tokens, size_t count, size_t sampled);
+struct text_node *hearth_transcript_add(struct hearth_transcripts *transcripts, struct text_node *parent,
+                                        const char *text, size_t len, const hearth_token *tokens, size_t count,
+                                        size_t sampled);
 /* Marks a path as used just now. */
-void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct node *node);
+void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct text_node *node);
 /* Replaces the record of the prompt that ends at a node; `said` is taken over. */
-void hearth_transcript_record(struct hearth_transcripts *transcripts, struct node *node,
+void hearth_transcript_record(struct hearth_transcripts *transcripts, struct text_node *node,
                               struct hearth_transcript_root root, struct hearth_said *said, size_t count);
 /* Puts a reply at the head of its node's list; the oldest of too many goes. The reply is taken over; one of the same id
  * that is there already is put at the head in its place. NULL: out of memory, nothing taken. */
@@ -112,25 +114,25 @@ struct reply *hearth_transcript_reply(struct hearth_transcripts *transcripts, st
 struct reply *hearth_transcript_next_reply(const struct reply *reply);
 /* Frees a reply, and a leaf that is not pinned with all that it has. */
 void hearth_transcript_drop_reply(struct hearth_transcripts *transcripts, struct reply *reply);
-void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct node *node);
+void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct text_node *node);
 /* Evicts down to the budget. */
 void hearth_transcript_evict(struct hearth_transcripts *transcripts);
 
 /* ---- transcript_archive.c; everything in memory only without an archive ---- */
 
 /* The child of `parent` with this text, from memory or the archive, or NULL. */
-struct node *hearth_transcript_child(struct hearth_transcripts *transcripts, struct node *parent, const char *text,
-                                     size_t len);
+struct text_node *hearth_transcript_child(struct hearth_transcripts *transcripts, struct text_node *parent,
+                                          const char *text, size_t len);
 /* Where prompts of a salt (zero: none) start. NULL: out of memory. */
-struct node *hearth_transcript_start(struct hearth_transcripts *transcripts, struct hearth_digest salt);
+struct text_node *hearth_transcript_start(struct hearth_transcripts *transcripts, struct hearth_digest salt);
 /* Takes in the archive's replies of a chain digest, with their paths. */
 void hearth_transcript_load_said(struct hearth_transcripts *transcripts, struct hearth_digest said);
 /* Takes in the children used last, at most so many. */
-void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct node *node, size_t max);
+void hearth_transcript_load_children(struct hearth_transcripts *transcripts, struct text_node *node, size_t max);
 /* Takes in the record of a node that has none. */
-void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct node *node);
+void hearth_transcript_load_record(struct hearth_transcripts *transcripts, struct text_node *node);
 /* True when something hangs on a node, in memory or in the archive, besides a child that is being deleted there. */
-bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct node *node,
+bool hearth_transcript_has_children(struct hearth_transcripts *transcripts, const struct text_node *node,
                                     struct hearth_digest but);
 /* Has the archive delete a reply, or a node that nothing hangs on. */
 void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum hearth_archive_kind kind,
@@ -138,7 +140,21 @@ void hearth_transcript_delete(struct hearth_transcripts *transcripts, enum heart
 /* Queues a reply, and what of its path is not in the archive. */
 void hearth_transcript_save(struct hearth_transcripts *transcripts, struct reply *reply);
 
-/* Computes the id of a reply whose node and key are set. False: out of memory. */
+/* ---- transcript_pack.c; false, NULL: out of memory, or not what was packed ---- */
+
+bool hearth_transcript_pack_node(const struct text_node *node, struct hearth_buf *out);
+bool hearth_transcript_pack_reply(const struct reply *reply, struct hearth_buf *out);
+/* `base`: a node further up whose record the beginning may be taken from, or NULL. */
+bool hearth_transcript_pack_record(const struct text_node *node, const struct text_node *base, struct hearth_buf *out);
+/* Fills text and tokens, which are the caller's, and `sampled`. */
+bool hearth_transcript_unpack_node(const struct hearth_buf *body, struct text_node *node);
+/* A reply without node, key, id and raw. */
+struct reply *hearth_transcript_unpack_reply(const struct hearth_buf *body);
+/* The key of the node that a record was packed against, or zero. */
+struct hearth_digest hearth_transcript_record_base(const struct hearth_buf *body);
+struct hearth_said *hearth_transcript_unpack_record(const struct hearth_buf *body, const struct text_node *base,
+                                                    struct hearth_transcript_root *root, size_t *count);
+/* Computes the id of a reply with node and key set. False: out of memory. */
 bool hearth_transcript_name_reply(struct reply *reply);
 
 #endif

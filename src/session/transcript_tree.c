@@ -7,7 +7,7 @@
 
 /* ---- the order of use ---- */
 
-static void unlist_sibling(struct node *node) {
+static void unlist_sibling(struct text_node *node) {
     *(node->previous != NULL ? &node->previous->next : &node->parent->child) = node->next;
     if (node->next != NULL) {
         node->next->previous = node->previous;
@@ -15,7 +15,7 @@ static void unlist_sibling(struct node *node) {
     node->next = node->previous = NULL;
 }
 
-static void list_sibling(struct node *node) {
+static void list_sibling(struct text_node *node) {
     node->next = node->parent->child;
     if (node->next != NULL) {
         node->next->previous = node;
@@ -23,7 +23,7 @@ static void list_sibling(struct node *node) {
     node->parent->child = node;
 }
 
-void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct node *node) {
+void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct text_node *node) {
     for (; node->parent != NULL; node = node->parent) {
         hearth_lru_touch(&transcripts->nodes, &node->lru);
         if (!node->start) {
@@ -35,14 +35,14 @@ void hearth_transcript_touch(struct hearth_transcripts *transcripts, struct node
 
 /* ---- nodes ---- */
 
-static size_t node_bytes(const struct node *node) {
+static size_t node_bytes(const struct text_node *node) {
     return sizeof *node + node->len + node->token_count * sizeof *node->tokens + node->said_count * sizeof *node->said;
 }
 
-struct node *hearth_transcript_node(struct hearth_transcripts *transcripts, struct hearth_digest key) {
+struct text_node *hearth_transcript_node(struct hearth_transcripts *transcripts, struct hearth_digest key) {
     return hearth_digest_equal(key, transcripts->root.lru.link.key)
                ? &transcripts->root
-               : (struct node *)hearth_table_find(&transcripts->nodes.table, key);
+               : (struct text_node *)hearth_table_find(&transcripts->nodes.table, key);
 }
 
 struct hearth_digest hearth_transcript_start_key(const struct hearth_transcripts *transcripts,
@@ -51,12 +51,12 @@ struct hearth_digest hearth_transcript_start_key(const struct hearth_transcripts
     return hearth_digest_is_zero(salt) ? key : hearth_digest_chain(key, &salt, sizeof salt);
 }
 
-struct node *hearth_transcript_known_child(struct hearth_transcripts *transcripts, const struct node *parent,
-                                           const char *text, size_t len) {
+struct text_node *hearth_transcript_known_child(struct hearth_transcripts *transcripts, const struct text_node *parent,
+                                                const char *text, size_t len) {
     struct hearth_digest key = hearth_digest_chain(parent->lru.link.key, text, len);
     for (struct hearth_link *link = hearth_table_find(&transcripts->nodes.table, key); link != NULL;
          link = hearth_table_next(link)) {
-        struct node *node = (struct node *)link;
+        struct text_node *node = (struct text_node *)link;
         if (node->parent == parent && !node->start && node->len == len && memcmp(node->text, text, len) == 0) {
             return node;
         }
@@ -64,7 +64,7 @@ struct node *hearth_transcript_known_child(struct hearth_transcripts *transcript
     return NULL;
 }
 
-static void node_free(struct node *node) {
+static void node_free(struct text_node *node) {
     free(node->text);
     free(node->tokens);
     free(node->said);
@@ -76,27 +76,37 @@ static void *copy_of(const void *bytes, size_t len) {
     return copy != NULL && len > 0 ? memcpy(copy, bytes, len) : copy;
 }
 
-struct node *hearth_transcript_add_start(struct hearth_transcripts *transcripts, struct hearth_digest key) {
-    struct node *node = calloc(1, sizeof *node);
+/* Takes a node over: it is listed below its parent, next older than `newer`. NULL: out of memory, and it is freed. */
+static struct text_node *insert(struct hearth_transcripts *transcripts, struct text_node *node,
+                                struct hearth_lru_entry *newer) {
+    if (!hearth_lru_add(&transcripts->nodes, &node->lru, newer)) {
+        node_free(node);
+        return NULL;
+    }
+    node->parent->children++;
+    if (!node->start) {
+        list_sibling(node);
+    }
+    transcripts->stats.nodes++;
+    transcripts->stats.bytes += node_bytes(node);
+    return node;
+}
+
+struct text_node *hearth_transcript_add_start(struct hearth_transcripts *transcripts, struct hearth_digest key) {
+    struct text_node *node = calloc(1, sizeof *node);
     if (node == NULL) {
         return NULL;
     }
     node->lru.link.key = key;
     node->parent = &transcripts->root;
     node->start = true;
-    if (!hearth_lru_add(&transcripts->nodes, &node->lru, NULL)) {
-        free(node);
-        return NULL;
-    }
-    node->parent->children++;
-    transcripts->stats.nodes++;
-    transcripts->stats.bytes += node_bytes(node);
-    return node;
+    return insert(transcripts, node, NULL);
 }
 
-struct node *hearth_transcript_add(struct hearth_transcripts *transcripts, struct node *parent, const char *text,
-                                   size_t len, const hearth_token *tokens, size_t count, size_t sampled) {
-    struct node *node = calloc(1, sizeof *node);
+struct text_node *hearth_transcript_add(struct hearth_transcripts *transcripts, struct text_node *parent,
+                                        const char *text, size_t len, const hearth_token *tokens, size_t count,
+                                        size_t sampled) {
+    struct text_node *node = calloc(1, sizeof *node);
     if (node == NULL) {
         return NULL;
     }
@@ -109,18 +119,14 @@ struct node *hearth_transcript_add(struct hearth_transcripts *transcripts, struc
     node->sampled = sampled;
     /* Next older than its parent: a node is never newer than what it hangs on. */
     struct hearth_lru_entry *newer = parent != &transcripts->root ? &parent->lru : NULL;
-    if (node->text == NULL || node->tokens == NULL || !hearth_lru_add(&transcripts->nodes, &node->lru, newer)) {
+    if (node->text == NULL || node->tokens == NULL) {
         node_free(node);
         return NULL;
     }
-    parent->children++;
-    list_sibling(node);
-    transcripts->stats.nodes++;
-    transcripts->stats.bytes += node_bytes(node);
-    return node;
+    return insert(transcripts, node, newer);
 }
 
-void hearth_transcript_record(struct hearth_transcripts *transcripts, struct node *node,
+void hearth_transcript_record(struct hearth_transcripts *transcripts, struct text_node *node,
                               struct hearth_transcript_root root, struct hearth_said *said, size_t count) {
     transcripts->stats.bytes += count * sizeof *said;
     transcripts->stats.bytes -= node->said_count * sizeof *said;
@@ -223,7 +229,7 @@ struct reply *hearth_transcript_next_reply(const struct reply *reply) {
 
 /* ---- eviction ---- */
 
-void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct node *node) {
+void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct text_node *node) {
     HEARTH_ASSERT(node->children == 0 && node->pins == 0);
     while (node->replies != NULL) {
         drop_reply(transcripts, &node->replies);
@@ -239,9 +245,9 @@ void hearth_transcript_drop_node(struct hearth_transcripts *transcripts, struct 
 }
 
 void hearth_transcript_evict(struct hearth_transcripts *transcripts) {
-    struct node *node = (struct node *)transcripts->nodes.oldest;
+    struct text_node *node = (struct text_node *)transcripts->nodes.oldest;
     while (node != NULL && transcripts->stats.bytes > transcripts->budget_bytes) {
-        struct node *newer = (struct node *)node->lru.newer;
+        struct text_node *newer = (struct text_node *)node->lru.newer;
         if (node->children > 0 || node->pins > 0) {
             node = newer;
             continue;
@@ -329,7 +335,7 @@ void hearth_transcripts_stats(struct hearth_transcripts *transcripts, struct hea
 
 /* ---- check ---- */
 
-static size_t check_replies(struct hearth_transcripts *transcripts, struct node *node, size_t *bytes) {
+static size_t check_replies(struct hearth_transcripts *transcripts, struct text_node *node, size_t *bytes) {
     size_t count = 0;
     for (struct reply *reply = node->replies; reply != NULL; reply = reply->next) {
         HEARTH_ASSERT(reply->node == node);
@@ -351,13 +357,13 @@ void hearth_transcripts_check(struct hearth_transcripts *transcripts) {
     size_t bytes = transcripts->root.said_count * sizeof *transcripts->root.said;
     size_t replies = check_replies(transcripts, &transcripts->root, &bytes);
     for (struct hearth_lru_entry *entry = transcripts->nodes.newest; entry != NULL; entry = entry->older) {
-        struct node *node = (struct node *)entry;
+        struct text_node *node = (struct text_node *)entry;
         HEARTH_ASSERT((node->start
                            ? hearth_transcript_node(transcripts, node->lru.link.key)
                            : hearth_transcript_known_child(transcripts, node->parent, node->text, node->len)) == node);
         HEARTH_ASSERT(entry->older != NULL ? entry->older->newer == entry : transcripts->nodes.oldest == entry);
         size_t siblings = 0;
-        for (const struct node *child = node->child; child != NULL; child = child->next) {
+        for (const struct text_node *child = node->child; child != NULL; child = child->next) {
             HEARTH_ASSERT(child->parent == node && (child->next == NULL || child->next->previous == child));
             siblings++;
         }

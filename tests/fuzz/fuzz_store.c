@@ -172,7 +172,7 @@ FUZZ_TARGET(session_file) {
 /* ---- rows of the archive ---- */
 
 static void read_node(const struct hearth_buf *body) {
-    struct node node = {0};
+    struct text_node node = {0};
     struct hearth_buf packed = {0};
     if (hearth_transcript_unpack_node(body, &node)) {
         HEARTH_ASSERT(node.sampled <= node.token_count && hearth_transcript_pack_node(&node, &packed));
@@ -201,7 +201,7 @@ static void read_reply(const struct hearth_buf *body) {
 
 static void read_record(const struct hearth_buf *body) {
     struct hearth_said base_said[2] = {{.content = 1}, {.content = 2}};
-    const struct node base = {.said = base_said, .said_count = 2};
+    const struct text_node base = {.said = base_said, .said_count = 2};
     struct hearth_transcript_root root;
     struct hearth_buf packed = {0};
     size_t count;
@@ -209,7 +209,7 @@ static void read_record(const struct hearth_buf *body) {
     for (int with = 0; with < 2; with++) {
         struct hearth_said *said = hearth_transcript_unpack_record(body, with ? &base : NULL, &root, &count);
         if (said != NULL) {
-            const struct node node = {.said = said, .said_count = count, .root = root};
+            const struct text_node node = {.said = said, .said_count = count, .root = root};
             HEARTH_ASSERT(hearth_transcript_pack_record(&node, with ? &base : NULL, &packed));
             free(said);
         }

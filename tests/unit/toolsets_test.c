@@ -20,7 +20,7 @@ static struct hearth_message *say(const char *text) {
 
 static struct hearth_digest chain(struct hearth_digest salt, const char *text) {
     struct hearth_message *message = say(text);
-    const struct hearth_digest said = hearth_toolsets_say(hearth_toolsets_begin(salt), message);
+    const struct hearth_digest said = hearth_message_chain(hearth_toolsets_begin(salt), message);
     hearth_message_unref(message);
     return said;
 }
