@@ -7,7 +7,7 @@
 # llama.cpp; HEARTH_CUDA=1 builds it for NVIDIA GPUs.
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench soak lint fuzz fuzz-long coverage faults zoo peer install clean
+.PHONY: help build run test test-long bench soak lint fuzz fuzz-long coverage faults zoo peer install clean
 
 export SAN PORT MODEL ARGS LEAST
 PREFIX ?= /usr/local
@@ -21,8 +21,11 @@ build: ## Build the program: build/hearth
 run: ## Build, fetch a small model, and serve it on 127.0.0.1:8080 (PORT=, MODEL=, ARGS=)
 	@scripts/run.sh
 
-test: ## Build and run all tests (SAN=address or SAN=thread for sanitizers)
+test: ## Build and run the tests (SAN=address or SAN=thread for sanitizers)
 	@scripts/test.sh
+
+test-long: ## What is too long for each change: more cases of the same kinds
+	@scripts/test.sh long
 
 bench: ## Make the record: hearth beside llama-server, into bench/report (ARGS=--quick, ARGS="restart -np 1", ARGS=--list)
 	@scripts/bench.sh $(ARGS)

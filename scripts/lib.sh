@@ -19,20 +19,28 @@ pip_cmd() {
         "${HEARTH_PYTHON:-python3}" -m pip "$@"
 }
 
-# A Python environment with the packages of a requirements file, made once; prints its directory. Byte code is made when a
-# program runs: most of what is installed never does.
+# A Python environment with the packages of a requirements file, made once; prints its directory. Of several processes
+# that want it one makes it and the others wait. Byte code is made when a program runs: most of what is installed never
+# does.
 venv() { # file, name, Python
     hash=$( (cat "$1"; "${3:-python3}" --version) | sha256sum | cut -c1-12)
     made=$HEARTH_CACHE/$2-$hash
     if [ ! -e "$made/.complete" ]; then
-        say "making a Python environment for $1"
-        rm -rf "$made"
-        "${3:-python3}" -m venv "$made" >&2 || die "python3 -m venv failed"
-        HEARTH_PYTHON=$made/bin/python pip_cmd install --quiet --progress-bar off --no-compile -r "$1" >&2 ||
-            die "pip could not install $1"
-        touch "$made/.complete"
+        (
+            flock 7
+            [ -e "$made/.complete" ] || make_venv "$made" "$1" "${3:-python3}"
+        ) 7>"$HEARTH_CACHE/.$2-$hash.lock" || exit 1
     fi
     echo "$made"
+}
+
+make_venv() { # directory, file, Python
+    say "making a Python environment for $2"
+    rm -rf "$1"
+    "$3" -m venv "$1" >&2 || die "python3 -m venv failed"
+    HEARTH_PYTHON=$1/bin/python pip_cmd install --quiet --progress-bar off --no-compile -r "$2" >&2 ||
+        die "pip could not install $2"
+    touch "$1/.complete"
 }
 
 make_cache() { mkdir -p "$HEARTH_CACHE" || die "cannot write to $HEARTH_CACHE (set HEARTH_CACHE)"; }

@@ -1,11 +1,13 @@
 #!/bin/sh
-# Builds everything the tests need and runs them all: `make test`. Closes with "N passed, N failed".
+# Builds everything the tests need and runs them: `make test`, `make test-long`. Closes with "N passed, N failed".
 #
+#   scripts/test.sh                            every kind of test, each for as long as it needs to find what breaks
+#   scripts/test.sh long                       what takes longer: more cases of the same kinds (suite and mark `long`)
 #   scripts/test.sh [meson test arguments]     for example: scripts/test.sh --suite unit
 #
-# Environment: SAN=address or SAN=thread; HEARTH_CACHE; HEARTH_HERMES. The Python tests (tests/client) run against the
-# program that was built, in environments of their own in the cache; they are left out when tests are selected by
-# arguments.
+# Environment: SAN=address or SAN=thread; HEARTH_CACHE; HEARTH_HERMES; HEARTH_WORKERS, the Python tests that run side by
+# side (default: one more than there are cores, as some wait). The Python tests (tests/client) run against the program
+# that was built, in environments of their own in the cache; they are left out when tests are selected by arguments.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -34,11 +36,22 @@ thread)
     ;;
 esac
 
+marks="not long" python_tests=yes
+case ${1:-} in
+'') set -- --no-suite long ;;
+long)
+    shift
+    marks=long
+    set -- --suite long "$@"
+    ;;
+*) python_tests= ;;
+esac
+
 results=$dir/results
 rm -rf "$results"
 mkdir -p "$results"
 # The agents of the client tests are fetched while the tests in C run: that is mostly waiting.
-if [ $# -eq 0 ]; then
+if [ -n "$python_tests" ]; then
     {
         scripts/setup.sh browser || say "no browser: the tests with web pages are left out"
         scripts/programs.sh all >"$results/programs"
@@ -49,7 +62,7 @@ say "tests of $dir"
 $fixed meson test -C "$dir" --no-rebuild --print-errorlogs --timeout-multiplier "$slower" "$@" >&2 || true
 cp "$dir/meson-logs/testlog.json" "$results/" 2>/dev/null || die "meson ran no tests"
 
-if [ $# -eq 0 ]; then
+if [ -n "$python_tests" ]; then
     python=$(venv tests/client/requirements.txt venv)/bin/python
     # The agents pin versions of their own. HEARTH_HERMES names an installed hermes-agent.
     wait "$programs" || die "the agents of the client tests could not be installed"
@@ -57,8 +70,10 @@ if [ $# -eq 0 ]; then
     HEARTH_HERMES=${HEARTH_HERMES:-$(printf '%s\n' "$HEARTH_PROGRAMS" | sed -n 's/^hermes=//p')/bin/hermes}
     HEARTH_TEMPLATES=${HEARTH_TEMPLATES:-$(scripts/deps.sh templates)}
     export HEARTH_PROGRAMS HEARTH_HERMES HEARTH_TEMPLATES
-    say "tests with Python clients"
-    $fixed "$python" -m pytest -q --junitxml "$results/client.xml" tests/client >&2 || true
+    workers=${HEARTH_WORKERS:-$(($(nproc) + 1))}
+    say "tests with Python clients, $workers side by side"
+    $fixed "$python" -m pytest -q -n "$workers" --dist worksteal -m "$marks" --junitxml "$results/client.xml" tests/client \
+        >&2 || true
     [ -e "$results/client.xml" ] || die "pytest did not run"
 fi
 

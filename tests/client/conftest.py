@@ -21,6 +21,7 @@ pytest.register_assert_rewrite("ondisk")  # so that its assertions show values
 # Also for programs that are started without lib/server.py: tests leave the user's own directory alone. Those that are
 # about the disk name a directory with --kv-dir or a file with --session-db.
 os.environ.update(servers.NO_DISK)
+NEEDS_MODEL = "needs a real model"
 
 
 def pytest_addoption(parser):
@@ -29,6 +30,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "long: more of what a shorter test does, too: `make test-long` runs it")
     config.addinivalue_line("markers", "llama: needs a real model")
     config.addinivalue_line("markers", "tiny: needs one with random weights, which sanitizers hardly slow down")
     if servers.sanitizer():
@@ -37,16 +39,17 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--engine") == "sim":
-        skip = pytest.mark.skip(reason="needs a real model")
-        config.left_out = [item for item in items if "llama" in item.keywords
-                           and not (servers.sanitizer() and "tiny" in item.keywords)]
-        for item in config.left_out:
-            item.add_marker(skip)
+        skip = pytest.mark.skip(reason=NEEDS_MODEL)
+        for item in items:
+            if "llama" in item.keywords and not (servers.sanitizer() and "tiny" in item.keywords):
+                item.add_marker(skip)
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    if getattr(config, "left_out", None):
-        terminalreporter.write_line(f"engine sim: {len(config.left_out)} tests that need a real model are left out")
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    left_out = sum(NEEDS_MODEL in str(report.longrepr) for report in skipped)
+    if left_out:
+        terminalreporter.write_line(f"engine sim: {left_out} tests that need a real model are left out")
 
 
 @pytest.fixture(scope="session")
@@ -62,8 +65,10 @@ def engine_flags(engine):
 
 
 def serve(*flags, **options):
-    """A server with these flags, as a context manager."""
-    return servers.Server([servers.hearth_path(), "serve", *flags], **options)
+    """A server with these flags, as a context manager. It computes on one thread unless they say otherwise: tests run
+    side by side, and threads that share a core wait for each other."""
+    threads = ["-t", "1"] if "-m" in flags and "-t" not in flags else []
+    return servers.Server([servers.hearth_path(), "serve", *flags, *threads], **options)
 
 
 def ended(ask, by_itself):

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const names[] = {"smollm2", "hybrid"};
+static const char *const names[] = {"smollm2", "hybrid", "tiny"};
 
 /* ---- parts ---- */
 
@@ -294,13 +294,19 @@ static void adapters_count(void **state) {
 
 #define ON(test, model) {#test " on " model, test, NULL, NULL, (void *)(uintptr_t)model}
 
-int main(void) {
+/* With "long": those that take longer. */
+int main(int argc, char **argv) {
+    const bool whole = argc == 2 && strcmp(argv[1], "long") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_part_counts),
         cmocka_unit_test(files_are_told_apart),
         cmocka_unit_test(splits_belong_together),
-        ON(settings_of_an_engine, "smollm2"),
+        ON(settings_of_an_engine, "tiny"),
         ON(adapters_count, "smollm2"),
     };
-    return real_exit(cmocka_run_group_tests(tests, NULL, NULL), names, sizeof names / sizeof names[0]);
+    const struct CMUnitTest longer[] = {
+        ON(settings_of_an_engine, "smollm2"),
+    };
+    const int failed = whole ? cmocka_run_group_tests(longer, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
+    return real_exit(failed, names, sizeof names / sizeof names[0]);
 }

@@ -39,14 +39,41 @@ struct hearth_engine *real_open_with(const struct hearth_llama_params *params) {
     return engine;
 }
 
+/* The last engine that real_open() has made. A start proves that state goes out and comes back, which takes a while. */
+static struct {
+    struct hearth_engine *engine;
+    const char *name;
+    bool busy; /* a test has it, or had it when it failed */
+} shared;
+
+static void shared_end(void) {
+    if (shared.engine != NULL) {
+        shared.engine->ops->destroy(shared.engine);
+        shared.engine = NULL;
+    }
+}
+
 struct hearth_engine *real_open(const char *name) {
-    struct hearth_llama_params params;
-    real_params(&params, name);
-    return real_open_with(&params);
+    if (shared.engine == NULL || shared.busy || strcmp(shared.name, name) != 0) {
+        struct hearth_llama_params params;
+        shared_end();
+        real_params(&params, name);
+        shared.engine = real_open_with(&params);
+        shared.name = name;
+    }
+    shared.busy = true;
+    return shared.engine;
 }
 
 void real_close(struct hearth_engine *engine) {
-    engine->ops->destroy(engine);
+    if (engine != shared.engine) {
+        engine->ops->destroy(engine);
+        return;
+    }
+    for (uint32_t seq = 0; seq < engine->caps.seqs; seq++) {
+        engine->ops->seq_clear(engine, (int32_t)seq);
+    }
+    shared.busy = false;
 }
 
 void real_prompt(struct hearth_engine *engine, uint32_t variant, hearth_token *out, size_t n) {
@@ -157,6 +184,7 @@ void real_state_finish(struct real_state *state) {
 }
 
 int real_exit(int failed, const char *const *names, size_t n) {
+    shared_end();
     for (size_t i = 0; i < n; i++) {
         if (real_path(names[i]) != NULL) {
             return failed;

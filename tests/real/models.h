@@ -19,7 +19,8 @@ const char *real_path(const char *name);
 
 /* Small defaults for tests: 2 lanes, 2,048 tokens. */
 void real_params(struct hearth_llama_params *params, const char *name);
-/* Opens a model or skips the calling test. */
+/* Opens a model or skips the calling test. The engine is the one that the test before had, if that was of this model:
+ * tests of one model stand behind one another. All its sequences are empty. */
 struct hearth_engine *real_open(const char *name);
 struct hearth_engine *real_open_with(const struct hearth_llama_params *params);
 void real_close(struct hearth_engine *engine);

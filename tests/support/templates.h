@@ -13,6 +13,7 @@ struct templates {
     char *names[TEMPLATES_MOST]; /* sorted; without ".jinja" */
     char *texts[TEMPLATES_MOST];
     size_t n;
+    size_t all; /* in the directory; more than `n`: this is a share of them */
 };
 
 static inline char *templates_read(const char *path) {
@@ -32,8 +33,8 @@ static inline int templates_is_one(const struct dirent *entry) {
     return len > 6 && strcmp(entry->d_name + len - 6, ".jinja") == 0;
 }
 
-/* None: the collection is not here, which is said. */
-static inline struct templates templates_load(void) {
+/* Every step-th. None: the collection is not here, which is said. */
+static inline struct templates templates_load_every(int step) {
     struct templates list = {.n = 0};
     struct dirent **entries = NULL;
     const char *dir = getenv("HEARTH_TEMPLATES");
@@ -41,17 +42,28 @@ static inline struct templates templates_load(void) {
     for (int i = 0; i < n; i++) {
         char path[1024];
         snprintf(path, sizeof path, "%s/%s", dir, entries[i]->d_name);
-        if (list.n < TEMPLATES_MOST) {
+        if (i % step == 0 && list.n < TEMPLATES_MOST) {
             list.texts[list.n] = templates_read(path);
             list.names[list.n++] = strndup(entries[i]->d_name, strlen(entries[i]->d_name) - 6);
         }
         free(entries[i]);
     }
     free(entries);
+    list.all = n > 0 ? (size_t)n : 0;
     if (list.n == 0) {
         printf("skipped: HEARTH_TEMPLATES names no directory with llama.cpp's chat templates\n");
     }
     return list;
+}
+
+static inline struct templates templates_load(void) {
+    return templates_load_every(1);
+}
+
+/* With HEARTH_SHARE=N every Nth of them, which is what `make test` has time for. */
+static inline struct templates templates_load_share(void) {
+    const char *share = getenv("HEARTH_SHARE");
+    return templates_load_every(share != NULL && atoi(share) > 1 ? atoi(share) : 1);
 }
 
 static inline void templates_finish(struct templates *list) {
