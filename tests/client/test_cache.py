@@ -39,6 +39,9 @@ class Meter:
         return self.computed / self.new
 
 
+TURNS = pytest.mark.parametrize("turns", [2, pytest.param(4, marks=pytest.mark.long)])
+
+
 @pytest.fixture
 def one_lane(engine_flags):
     with serve(*engine_flags, "-c", "4096", "-np", "1", "--cache-ram", "256") as running:
@@ -53,20 +56,22 @@ def test_turns_compute_what_is_new(server):
 
 
 @pytest.mark.llama  # what sim samples is no text as its tokenizer would write it, so prompts have fewer tokens
-def test_three_conversations_on_one_lane(one_lane):
+@TURNS
+def test_three_conversations_on_one_lane(one_lane, turns):
     meter, text, system = Meter(one_lane), Text("three"), Text("three system").words(200)
     chats = [Chat(system=system) for _ in range(3)]
-    for _ in range(4):
+    for _ in range(turns):
         for chat in chats:
             meter.say(chat, text.ask(40))
     assert meter.ratio <= 1.05
 
 
-def test_branches_and_side_prompts_on_one_lane(one_lane):
+@TURNS
+def test_branches_and_side_prompts_on_one_lane(one_lane, turns):
     meter, text, stem = Meter(one_lane), Text("branches"), Chat(system=Text("branches system").words(200))
     meter.say(stem, text.ask(60))
     forks = [stem.fork(), stem.fork()]
-    for _ in range(3):
+    for _ in range(turns):
         for fork in forks:
             meter.say(fork, text.ask(40))
             meter.say(Chat(), "Write a title for: " + text.ask(30))
@@ -92,7 +97,7 @@ def entries(client, messages, **options):
     return client.post("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", [0, 1, *(pytest.param(number, marks=pytest.mark.long) for number in (2, 3))])
 def test_cached_is_cold(one_lane_shared, engine, number):
     """Out of RAM, after other conversations, the continuation is the one of a run without a cache."""
     client, text = one_lane_shared.client, Text("cached is cold", number)

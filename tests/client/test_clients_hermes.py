@@ -74,12 +74,13 @@ def test_a_process_per_turn(tmp_path, project, home):
 
 
 def test_two_sessions_take_turns_on_one_lane(tmp_path, project, home):
-    script = [entry for number in range(4) for entry in (
+    turns = 3  # of the first session, of the second, and of the first again
+    script = [entry for number in range(turns) for entry in (
         says(calls(("terminal", {"command": f"echo room {number}; head -c 300 museum.md"})), last=f"Room {number}?"),
         says(f"This was room {number}. " + Text("two", number).words(40), last=f"room {number}\\n"))]
     with stage(tmp_path, script, "-np", "1") as played:
         user, sessions = hermes.Hermes(home, played.port), [None, None]
-        for number in range(4):
+        for number in range(turns):
             answer, sessions[number % 2] = user.ask(f"Room {number}?", project, sessions[number % 2])
             assert answer.startswith(f"This was room {number}.")
         assert sessions[0] != sessions[1]

@@ -156,10 +156,10 @@ def test_a_crash_while_everything_is_written(tmp_path):
     chance = random.Random("large")
     for crash in range(max(3, CRASHES // 5)):
         with serve_disk("smollm2", tmp_path, "--kv-interval-tokens", "256") as running:
-            talk = Talk(f"large {crash}", system_words=600)
+            talk = Talk(f"large {crash}", system_words=400)
             load = threading.Thread(target=lambda: ask_quietly(running, talk.ask()))
             load.start()
-            time.sleep(chance.uniform(0.5, 4))
+            time.sleep(chance.uniform(0.5, 2.5))
             running.kill()
             load.join()
     verify(tmp_path)

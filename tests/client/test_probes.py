@@ -98,7 +98,7 @@ def long_context():
         yield running
 
 
-@pytest.mark.parametrize("tokens", [12000, 32000])
+@pytest.mark.parametrize("tokens", [12000, pytest.param(32000, marks=pytest.mark.long)])
 def test_long_prompt(long_context, tokens):
     """A long prompt is read once: the next question about it costs the question."""
     client = sdk(long_context, timeout=600)

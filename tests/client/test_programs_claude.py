@@ -10,7 +10,7 @@ from museum import calls, says
 from program import Program, assert_first_prompt, needs, play, png
 
 pytestmark = [pytest.mark.llama, pytest.mark.tiny, needs("claude")]
-MODELS = pytest.mark.parametrize("model", ["tiny", "tiny-hybrid"])
+MODELS = pytest.mark.parametrize("model", [pytest.param("tiny", marks=pytest.mark.long), "tiny-hybrid"])
 
 
 def claude(folder, played):

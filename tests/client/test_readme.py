@@ -43,13 +43,19 @@ def run(command, port, folder):
 
 @pytest.fixture(scope="module")
 def printed(engine_flags):
-    with servers.Server([servers.hearth_path(), "serve", *engine_flags, "-c", "4096", "--hello"]) as running:
+    with servers.Server([servers.hearth_path(), "serve", *engine_flags, "-t", "1", "-c", "4096", "--hello"]) as running:
         wait_until(lambda: len(commands(running.log())) == 2, "it says what to try")  # a moment after it listens
         yield running, running.log()
 
 
+OUTPUTS = {}  # of commands that have run: the README has what --hello prints
+
+
 def check(found, port, folder):
-    outputs = [run(command, port, folder) for command in found]
+    for command in found:
+        if command not in OUTPUTS:
+            OUTPUTS[command] = run(command, port, folder)
+    outputs = [OUTPUTS[command] for command in found]
     assert any("\"choices\"" in output for output in outputs), outputs
     assert all(output.strip() for output in outputs)
 

@@ -17,7 +17,7 @@ from ondisk import (Counter, Talk, assert_private, assert_same_reply, bad_files,
 from lib import server as servers
 from lib.text import Text
 
-REAL = [pytest.param(model, marks=pytest.mark.llama) for model in ("smollm2", "gemma3-270m", "hybrid")]
+LONG = (pytest.mark.llama, pytest.mark.long)
 TINY = [pytest.param(model, marks=pytest.mark.llama) for model in ("tiny", "tiny-hybrid", "tiny-window")]
 
 
@@ -41,8 +41,11 @@ def turn(running, talk, counter=None, **options):
 
 # ---------------------------------------------------------------------------------------------------- restarts
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-@pytest.mark.parametrize("model", ["sim", *REAL])
+@pytest.mark.parametrize("model, how", [
+    ("sim", "SIGTERM"), ("sim", "SIGKILL"), pytest.param("hybrid", "SIGTERM", marks=pytest.mark.llama),
+    pytest.param("hybrid", "SIGKILL", marks=LONG), pytest.param("smollm2", "SIGTERM", marks=LONG),
+    pytest.param("smollm2", "SIGKILL", marks=pytest.mark.llama), pytest.param("gemma3-270m", "SIGTERM", marks=LONG),
+    pytest.param("gemma3-270m", "SIGKILL", marks=LONG), pytest.param("tiny-window", "SIGTERM", marks=pytest.mark.llama)])
 def test_conversations_go_on(model, how, tmp_path):
     """Two conversations, with restarts: nothing is computed again, and the replies are those of a run without any."""
     talks, counter = [Talk("first"), Talk("second")], Counter()
@@ -135,10 +138,11 @@ def test_what_is_there_is_not_written_again(tmp_path):
 
 
 @pytest.mark.llama
-def test_what_ram_cannot_hold_comes_from_disk(tmp_path):
-    """Three conversations of about 30 MiB each, and 48 MiB of RAM, on one lane."""
-    talks = [Talk(f"ram {number}", system_words=0, asked_words=900) for number in range(3)]
-    with serve_disk("smollm2", tmp_path, "-np", "1", "--cache-ram", "48") as running:
+@pytest.mark.parametrize("words, mib", [(300, "16"), pytest.param(900, "48", marks=pytest.mark.long)])
+def test_what_ram_cannot_hold_comes_from_disk(tmp_path, words, mib):
+    """Three conversations, of about 10 MiB each, and 16 MiB of RAM, on one lane; or three times as much."""
+    talks = [Talk(f"ram {number}", system_words=0, asked_words=words) for number in range(3)]
+    with serve_disk("smollm2", tmp_path, "-np", "1", "--cache-ram", mib) as running:
         for talk in talks:
             turn(running, talk)
             wait_written(running)
@@ -151,17 +155,18 @@ def test_what_ram_cannot_hold_comes_from_disk(tmp_path):
 
 
 @pytest.mark.llama
-def test_a_conversation_larger_than_ram(tmp_path):
+@pytest.mark.parametrize("words, mib, page", [(400, 5, "64"), pytest.param(1200, 16, "256", marks=pytest.mark.long)])
+def test_a_conversation_larger_than_ram(tmp_path, words, mib, page):
     """It goes to disk piece by piece, and comes back through the little RAM there is."""
-    talk = Talk("larger than RAM", system_words=0, asked_words=1200)
-    with serve_disk("smollm2", tmp_path, "-np", "1", "--cache-ram", "16") as running:
+    talk, flags = Talk("larger than RAM", system_words=0, asked_words=words), ["-np", "1", "--page-tokens", page]
+    with serve_disk("smollm2", tmp_path, *flags, "--cache-ram", str(mib)) as running:
         turn(running, talk)
         wait_written(running)
         running.kill()
     before = talk.known_tokens
-    assert before * 23000 > 2 * (16 << 20), before
+    assert before * 23000 > 2 * (mib << 20), before
     talk.asked_words = 20
-    with serve_disk("smollm2", tmp_path, "-np", "1", "--cache-ram", "16") as running:
+    with serve_disk("smollm2", tmp_path, *flags, "--cache-ram", str(mib)) as running:
         _, answer = turn(running, talk)
         assert computed(answer) <= answer["usage"]["prompt_tokens"] - before + 8, answer["hearth"]
 

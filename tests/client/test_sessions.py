@@ -16,14 +16,28 @@ RECORDED = sessions.load(os.path.join(servers.REPOSITORY, "bench", "sessions", "
 
 HELD = [*((model, "chat", lanes) for model in CLASSES for lanes in ("1", "4")),
         ("tiny-hybrid", "messages", "4"), ("tiny-window", "responses", "4")]
+# Each model, dialect and number of lanes, and each session, once; `make test-long` has all of them together.
+ONCE = [("tiny", "chat", "1", "two"), ("tiny-hybrid", "messages", "4", "resumed"), ("tiny-window", "responses", "4", "edits"),
+        ("tiny-hybrid", "chat", "4", "reviewed")]
 
 
+@pytest.mark.parametrize("model, dialect, lanes, name", ONCE)
+def test_a_recorded_session(model, dialect, lanes, name):
+    play(model, dialect, lanes, [session for session in RECORDED if session.name == name])
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("model, dialect, lanes", HELD)
 def test_recorded_sessions(model, dialect, lanes):
+    play(model, dialect, lanes, RECORDED)
+
+
+def play(model, dialect, lanes, recorded):
     """As they were recorded; and as the same client says them in the other dialects: in Messages with marks that move
     with every request, in Responses with nothing stored."""
     ratios = {}
-    for session in RECORDED:
+    assert recorded
+    for session in recorded:
         with serve(*tiny_flags(model), "-np", lanes, "--cache-ram", "2048") as running:
             replay = Replay(running.client, session, 4, dialect)
             replay.play()
