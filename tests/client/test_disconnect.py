@@ -10,7 +10,7 @@ from lib.leaving import leave
 @pytest.mark.parametrize("times", [20, pytest.param(100, marks=pytest.mark.long)])
 def test_disconnect(engine_flags, times):
     with serve(*engine_flags, "-c", "8192", "-np", "2", "--cache-ram", "16", "-b", "64", "-ub", "64") as running:
-        before, after = leave(running, times=times, warm_up=12)
+        before, after = leave(running, times=times, warm_up=20)
         if not servers.sanitizer():  # which keeps freed memory
             assert after - before < 8 << 20
         assert running.stop() == 0
