@@ -31,6 +31,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { SEED = 1, OPS = 1500000 }; /* unless the environment says otherwise */
+
 struct totals totals;
 
 /* ---- naive knowledge ---- */
@@ -549,11 +551,33 @@ static void on_abort(int signal_number) {
     }
 }
 
+/* The plans of a whole run are those that HEARTH_PLANS (tests/golden/plans.digest) has the digest of; with HEARTH_WRITE
+ * the file gets it. */
+static void check_plans(const char *plans, bool whole) {
+    const char *path = getenv("HEARTH_PLANS");
+    char written[64] = "";
+    if (path == NULL || !whole) {
+        return;
+    }
+    FILE *file = fopen(path, getenv("HEARTH_WRITE") != NULL ? "w" : "r");
+    HEARTH_ASSERT(file != NULL);
+    if (getenv("HEARTH_WRITE") != NULL) {
+        fprintf(file, "%s\n", plans);
+    } else {
+        HEARTH_ASSERT(fscanf(file, "%63s", written) == 1);
+        if (strcmp(written, plans) != 0) {
+            fprintf(stderr, "the plans are others than those of %s, which says %s\n", path, written);
+            exit(1);
+        }
+    }
+    fclose(file);
+}
+
 int main(void) {
-    uint64_t seed = seed_announced(1);
+    const uint64_t seed = seed_announced(SEED), all = env_number("HEARTH_MODEL_OPS", OPS);
     seed_now = seed;
     (void)signal(SIGABRT, on_abort);
-    uint64_t steps = env_number("HEARTH_MODEL_OPS", 1500000);
+    uint64_t steps = all;
     uint64_t only = env_number("HEARTH_MODEL_GAME", UINT64_MAX);
     for (uint64_t number = 0; steps > 0; number++) {
         uint64_t now = steps < STEPS_PER_GAME ? steps : STEPS_PER_GAME;
@@ -583,6 +607,7 @@ int main(void) {
     char plans[33];
     hearth_digest_hex(totals.plans, plans);
     printf("all plans: %s\n", plans);
+    check_plans(plans, seed == SEED && only == UINT64_MAX && all == OPS);
 #define X(name, text) printf("  %s: %llu\n", text, (unsigned long long)totals.how[HEARTH_RESUME_##name]);
     HEARTH_RESUME_TABLE(X)
 #undef X
