@@ -26,27 +26,28 @@ static uint64_t cpu_now_ns(void) {
 static void decide(struct micro *micro, uint32_t lanes) {
     static struct micro_sample sample;
     const int at_once = 100;
-    struct hearth_step step;
-    hearth_step_init(&step, &(struct hearth_step_params){.lanes = lanes, .batch_tokens = 2048, .chunk_tokens = 512});
+    struct hearth_step *step = hearth_step_create(
+        &(struct hearth_step_params){.lanes = lanes, .batch_tokens = 2048, .chunk_tokens = 512});
+    HEARTH_ASSERT(step);
     for (int64_t i = 0; i < lanes; i++) {
         const struct hearth_step_request request = {.id = i + 1, .arrived_us = i, .tokens = PROMPT_TOKENS};
-        HEARTH_ASSERT(hearth_step_submit(&step, &request));
-        hearth_step_assign(&step, i + 1, (int)i, 0, PROMPT_TOKENS, NULL, 0, 0, i);
-        (void)hearth_step_computed(&step, (int)i, PROMPT_TOKENS);
+        HEARTH_ASSERT(hearth_step_submit(step, &request));
+        hearth_step_assign(step, i + 1, (int)i, 0, PROMPT_TOKENS, NULL, 0, 0, i);
+        (void)hearth_step_computed(step, (int)i, PROMPT_TOKENS);
     }
     for (int i = 0; i < (micro->quick ? 3 : 101); i++) {
         uint64_t start = cpu_now_ns();
         for (int k = 0; k < at_once; k++) {
             struct hearth_action action;
-            hearth_step_next(&step, k, &action);
+            hearth_step_next(step, k, &action);
             HEARTH_ASSERT(action.type == HEARTH_ACTION_COMPUTE);
             for (uint32_t lane = 0; lane < lanes; lane++)
-                (void)hearth_step_computed(&step, (int)lane, action.shares[lane]);
+                (void)hearth_step_computed(step, (int)lane, action.shares[lane]);
         }
         micro_add(&sample, (double)(cpu_now_ns() - start) / at_once);
     }
     micro_report(micro, "step", &sample, "\"lanes\": %u", lanes);
-    hearth_step_finish(&step);
+    hearth_step_destroy(step);
 }
 
 /* ---- the service ---- */

@@ -141,7 +141,7 @@ static enum hearth_log_level level_of(const struct hearth_job *job, const struct
 }
 
 static enum hearth_class class_of(const struct hearth_job *job) {
-    return job->parsed.generation.max_tokens == 0 ? HEARTH_CLASS_WARM : job->parsed.generation.priority;
+    return job->parsed.generation.max_tokens == 0 ? HEARTH_CLASS_PREFETCH : job->parsed.generation.priority;
 }
 
 /* ---- the report ---- */

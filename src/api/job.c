@@ -270,7 +270,7 @@ static bool submit_choice(struct hearth_job *job, struct hearth_choice *choice, 
         .pins = job->rendered.pins,
         .pin_count = job->rendered.pin_count,
         /* Nothing is to be said: the client prepares what it will ask later. */
-        .priority = generation->max_tokens == 0 ? HEARTH_CLASS_WARM : generation->priority,
+        .priority = generation->max_tokens == 0 ? HEARTH_CLASS_PREFETCH : generation->priority,
         .sampling = generation->sampling,
         .max_tokens = generation->max_tokens,
         .stops = (const char *const *)generation->stops,

@@ -208,7 +208,7 @@ static bool add_keys(struct hearth_buf *out, struct hearth_api *api, const struc
 
 static bool add_figures(struct hearth_buf *out, const struct hearth_api *api) {
     const char *classes[HEARTH_FIGURES_CLASSES];
-    static_assert(HEARTH_FIGURES_CLASSES == HEARTH_CLASS_WARM + 1, "each class has its counters");
+    static_assert(HEARTH_FIGURES_CLASSES == HEARTH_CLASS_PREFETCH + 1, "each class has its counters");
     for (unsigned i = 0; i < HEARTH_FIGURES_CLASSES; i++) {
         classes[i] = hearth_class_text((enum hearth_class)i);
     }

@@ -25,7 +25,7 @@
 
 /* The task steps aside until something changes; `cells`: it lacks them. */
 static void hold(struct hearth_service *service, const struct hearth_task *task, bool cells) {
-    hearth_step_hold(&service->step, task->id, cells, hearth_service_now_us(service));
+    hearth_step_hold(service->step, task->id, cells, hearth_service_now_us(service));
 }
 
 /* Two prompts that arrive together and begin alike: the second waits until the first has computed what they share, and
@@ -38,13 +38,13 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
     }
     for (uint32_t i = 0; i < service->lanes; i++) {
         const struct hearth_task *leader = service->on_lane[i];
-        if (!leader || service->step.lanes[i].state != HEARTH_LANE_PREFILL) {
+        if (!leader || hearth_step_lane(service->step, (int)i)->state != HEARTH_LANE_PREFILL) {
             continue;
         }
         if (hearth_task_is_prefetch(leader) && !hearth_task_is_prefetch(task)) {
             continue; /* no request waits for it */
         }
-        const struct hearth_step_lane *lane = &service->step.lanes[leader->lane];
+        const struct hearth_step_lane *lane = hearth_step_lane(service->step, leader->lane);
         if (!hearth_digest_equal(leader->request.salt, task->request.salt)) {
             continue;
         }
@@ -60,26 +60,26 @@ static bool wait_for_leader(struct hearth_service *service, const struct hearth_
         if (fork == lane->target) {
             fork--;
         }
-        if (fork > lane->computed && hearth_step_mark(&service->step, leader->lane, fork)) {
+        if (fork > lane->computed && hearth_step_mark(service->step, leader->lane, fork)) {
             return true;
         }
     }
     return false;
 }
 
-/* Warm requests that compute what this prompt begins with: they give their lanes up, and it goes on from where they
+/* Prefetches that compute what this prompt begins with: they give their lanes up, and it goes on from where they
  * are. */
 static void take_over(struct hearth_service *service, const struct hearth_task *task) {
     for (uint32_t i = 0; i < service->lanes && !hearth_task_is_prefetch(task) && !task->request.cache_off; i++) {
-        const struct hearth_step_lane *lane = &service->step.lanes[i];
+        const struct hearth_step_lane *lane = hearth_step_lane(service->step, (int)i);
         const struct hearth_live *live = &service->lives[i];
-        if (lane->state == HEARTH_LANE_IDLE || lane->priority != HEARTH_CLASS_WARM ||
+        if (lane->state == HEARTH_LANE_IDLE || lane->priority != HEARTH_CLASS_PREFETCH ||
             !hearth_digest_equal(live->salt, task->request.salt)) {
             continue;
         }
-        const struct hearth_task *warm = service->on_lane[i];
+        const struct hearth_task *prefetch = service->on_lane[i];
         int32_t fork =
-            (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n, warm->tokens.v, (size_t)lane->target);
+            (int32_t)hearth_tokens_common(task->tokens.v, task->tokens.n, prefetch->tokens.v, (size_t)lane->target);
         if (fork >= lane->computed + WAIT_MIN_TOKENS) {
             hearth_lane_preempt(service, (int)i, false);
         }
@@ -296,11 +296,11 @@ static bool wait_for_backing(struct hearth_service *service, struct hearth_task 
     return true;
 }
 
-/* ---- warm requests ---- */
+/* ---- prefetches ---- */
 
-/* A warm request that ends without a lane: `reused` tokens of its prompt were there. */
-static void end_warm(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
-                     int32_t reused) {
+/* A prefetch that ends without a lane: `reused` tokens of its prompt were there. */
+static void end_prefetch(struct hearth_service *service, struct hearth_task *task, const struct hearth_plan *plan,
+                         int32_t reused) {
     struct hearth_event *event = hearth_task_event(task, HEARTH_EVENT_DONE);
     if (!event) {
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
@@ -316,13 +316,13 @@ static void end_warm(struct hearth_service *service, struct hearth_task *task, c
     }
     event->finish = HEARTH_FINISH_LENGTH;
     service->counters.requests_done++;
-    hearth_step_withdraw(&service->step, task->id);
+    hearth_step_withdraw(service->step, task->id);
     hearth_task_end(service, task, event);
 }
 
 /* Plans for a prefetch, whose reader goes on behind the whole prompt: nothing has to be computed when all of it can be
  * had. True: the task was held until it is in RAM, or has ended. */
-static bool warm_is_there(struct hearth_service *service, struct hearth_task *task) {
+static bool prefetch_is_there(struct hearth_service *service, struct hearth_task *task) {
     int32_t n = (int32_t)task->tokens.n;
     if (task->request.cache_off || !hearth_tokens_push(&task->tokens, -1)) {
         return false;
@@ -339,7 +339,7 @@ static bool warm_is_there(struct hearth_service *service, struct hearth_task *ta
     if (waits) {
         hold(service, task, false);
     } else if (plan->resume == n || !hearth_cache_in_ram(service->cache, plan)) {
-        end_warm(service, task, plan, plan->resume);
+        end_prefetch(service, task, plan, plan->resume);
     } else {
         return false;
     }
@@ -375,7 +375,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
         hold(service, task, true);
         return;
     }
-    if (hearth_task_is_prefetch(task) && warm_is_there(service, task)) {
+    if (hearth_task_is_prefetch(task) && prefetch_is_there(service, task)) {
         return;
     }
     take_over(service, task);
@@ -413,7 +413,7 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
             tried |= UINT64_C(1) << plan->target;
             continue;
         }
-        hearth_step_captured(&service->step, plan->target);
+        hearth_step_pending(service->step, plan->target, false);
         int64_t planned_us = hearth_service_now_us(service);
         struct hearth_restore restored;
         int64_t real_us = hearth_clock_us();

@@ -1,5 +1,5 @@
 /* What a batch holds. Rules in step.h, "Batches". */
-#include "sched/batch.h"
+#include "sched/step_private.h"
 
 #include "base/assert.h"
 
@@ -11,21 +11,21 @@ static int32_t until_mark(const struct hearth_step_lane *lane) {
 
 static double urgency(const struct hearth_step *step, const struct hearth_step_lane *lane, int64_t now_us) {
     double left = (double)(lane->target - lane->computed);
-    if (lane->priority == HEARTH_CLASS_WARM) {
+    if (lane->priority == HEARTH_CLASS_PREFETCH) {
         return left + 1e12; /* behind all others */
     }
-    double waited_s = (double)(now_us - hearth_step_lane_start_us(step, lane)) / 1e6;
+    double waited_s = (double)(now_us - hearth_rank_lane_us(step, lane)) / 1e6;
     return left - waited_s * step->params.ageing_tokens_per_s;
 }
 
-/* Prefill tokens that warm requests may have in a batch. */
-static int32_t warm_room(const struct hearth_step *step) {
+/* Prefill tokens that prefetches may have in a batch. */
+static int32_t prefetch_room(const struct hearth_step *step) {
     for (uint32_t i = 0; i < step->params.lanes; i++) {
-        if (step->lanes[i].state != HEARTH_LANE_IDLE && step->lanes[i].priority != HEARTH_CLASS_WARM) {
-            return step->params.warm_chunk_tokens;
+        if (step->lanes[i].state != HEARTH_LANE_IDLE && step->lanes[i].priority != HEARTH_CLASS_PREFETCH) {
+            return step->sizes.prefetch_chunk_tokens;
         }
     }
-    return step->params.warm_alone_tokens > 0 ? step->params.warm_alone_tokens : INT32_MAX;
+    return step->sizes.prefetch_alone_tokens > 0 ? step->sizes.prefetch_alone_tokens : INT32_MAX;
 }
 
 /* What is left of all short prompts; `*count`: how many these are. */
@@ -46,10 +46,10 @@ static int32_t short_left(const struct hearth_step *step, int *count) {
 static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, int generating, int32_t room) {
     int prompts;
     int32_t all = short_left(step, &prompts), chunk = step->params.chunk_tokens - decoding;
-    int32_t most = decoding > 0 ? step->params.beside_tokens : 0;
+    int32_t most = decoding > 0 ? step->sizes.beside_tokens : 0;
     for (uint32_t i = 0; i < step->params.lanes && decoding == 0; i++) {
         if (hearth_step_is_long(&step->lanes[i])) {
-            most = step->params.alone_tokens;
+            most = step->sizes.alone_tokens;
         }
     }
     if (most > 0 && chunk > most) {
@@ -58,18 +58,18 @@ static int32_t prefill_room(const struct hearth_step *step, int32_t decoding, in
     if (chunk < HEARTH_PREFILL_LEAST) {
         chunk = HEARTH_PREFILL_LEAST;
     }
-    if (step->params.bursts && prompts > 1 && prompts > generating && all <= room && all > chunk) {
+    if (step->sizes.bursts && prompts > 1 && prompts > generating && all <= room && all > chunk) {
         chunk = all;
     }
     return chunk < room ? chunk : room;
 }
 
-/* What is left of the prompt that ends first; `warm`: also of warm requests'. */
-static int32_t shortest_left(const struct hearth_step *step, bool warm) {
+/* What is left of the prompt that ends first; `prefetch`: also of prefetches. */
+static int32_t shortest_left(const struct hearth_step *step, bool prefetch) {
     int32_t shortest = INT32_MAX;
     for (uint32_t i = 0; i < step->params.lanes; i++) {
         const struct hearth_step_lane *lane = &step->lanes[i];
-        if (lane->state == HEARTH_LANE_PREFILL && (warm || lane->priority != HEARTH_CLASS_WARM) &&
+        if (lane->state == HEARTH_LANE_PREFILL && (prefetch || lane->priority != HEARTH_CLASS_PREFETCH) &&
             lane->target - lane->computed < shortest) {
             shortest = lane->target - lane->computed;
         }
@@ -77,9 +77,9 @@ static int32_t shortest_left(const struct hearth_step *step, bool warm) {
     return shortest;
 }
 
-int32_t hearth_batch_fill(const struct hearth_step *step, int64_t now_us, int32_t *shares, bool *passed) {
+int32_t hearth_step_fill(const struct hearth_step *step, int64_t now_us, int32_t *shares, bool *passed) {
     int32_t room = step->params.batch_tokens, total = 0;
-    int32_t warm = warm_room(step);
+    int32_t prefetch = prefetch_room(step);
     int generating = 0, prompts;
     for (uint32_t i = 0; i < step->params.lanes && room > 0; i++) {
         if (step->lanes[i].state == HEARTH_LANE_DECODE) {
@@ -97,7 +97,7 @@ int32_t hearth_batch_fill(const struct hearth_step *step, int64_t now_us, int32_
         for (uint32_t i = 0; i < step->params.lanes; i++) {
             const struct hearth_step_lane *lane = &step->lanes[i];
             if (lane->state != HEARTH_LANE_PREFILL || shares[i] > 0 || (out >> i & 1) ||
-                (lane->priority == HEARTH_CLASS_WARM && warm <= 0)) {
+                (lane->priority == HEARTH_CLASS_PREFETCH && prefetch <= 0)) {
                 continue;
             }
             if (!best || urgency(step, lane, now_us) < urgency(step, best, now_us)) {
@@ -109,22 +109,22 @@ int32_t hearth_batch_fill(const struct hearth_step *step, int64_t now_us, int32_
         }
         int32_t share = until_mark(best), left = best->target - best->computed;
         if (hearth_step_is_long(best) && step->passed < HEARTH_PASS_MOST &&
-            shortest_left(step, best->priority == HEARTH_CLASS_WARM) <= left / HEARTH_SHORTER_TIMES) {
+            shortest_left(step, best->priority == HEARTH_CLASS_PREFETCH) <= left / HEARTH_SHORTER_TIMES) {
             out |= UINT64_C(1) << (best - step->lanes);
             continue;
         }
         int32_t most = chunk;
         if (hearth_step_is_long(best)) { /* the others come along: they would wait for its batch in any case */
             most -= beside < chunk / 2 ? beside : chunk / 2;
-        } else if (best->priority != HEARTH_CLASS_WARM) {
+        } else if (best->priority != HEARTH_CLASS_PREFETCH) {
             beside -= left;
         }
         if (share > most) {
             share = most;
         }
-        if (best->priority == HEARTH_CLASS_WARM) {
-            share = share < warm ? share : warm;
-            warm -= share;
+        if (best->priority == HEARTH_CLASS_PREFETCH) {
+            share = share < prefetch ? share : prefetch;
+            prefetch -= share;
         }
         HEARTH_ASSERT(share > 0);
         shares[best - step->lanes] = share;

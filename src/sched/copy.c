@@ -7,12 +7,12 @@
 #include <string.h>
 
 /* The structs that a request points to, and the block they are put into. */
-struct block {
+struct copy_block {
     char *base;
     size_t used;
 };
 
-static void *put(struct block *block, const void *bytes, size_t len) {
+static void *put(struct copy_block *block, const void *bytes, size_t len) {
     size_t at = block->used;
     block->used += (len + 15) / 16 * 16;
     if (!block->base || len == 0) {
@@ -21,15 +21,15 @@ static void *put(struct block *block, const void *bytes, size_t len) {
     return memcpy(block->base + at, bytes, len);
 }
 
-static const hearth_token *put_tokens(struct block *block, const hearth_token *tokens, size_t count) {
+static const hearth_token *put_tokens(struct copy_block *block, const hearth_token *tokens, size_t count) {
     return put(block, tokens, count * sizeof *tokens);
 }
 
-static const char *put_text(struct block *block, const char *text) {
+static const char *put_text(struct copy_block *block, const char *text) {
     return text ? put(block, text, strlen(text) + 1) : NULL;
 }
 
-static const char *const *put_texts(struct block *block, const char *const *texts, size_t count) {
+static const char *const *put_texts(struct copy_block *block, const char *const *texts, size_t count) {
     const char **copy = put(block, texts, count * sizeof *texts);
     for (size_t i = 0; i < count; i++) {
         const char *text = put_text(block, texts[i]);
@@ -40,7 +40,7 @@ static const char *const *put_texts(struct block *block, const char *const *text
     return copy;
 }
 
-static const struct hearth_grammar *put_grammar(struct block *block, const struct hearth_grammar *grammar) {
+static const struct hearth_grammar *put_grammar(struct copy_block *block, const struct hearth_grammar *grammar) {
     if (!grammar) {
         return NULL;
     }
@@ -56,7 +56,7 @@ static const struct hearth_grammar *put_grammar(struct block *block, const struc
     return put_copy;
 }
 
-static const struct hearth_thinking *put_thinking(struct block *block, const struct hearth_thinking *thinking) {
+static const struct hearth_thinking *put_thinking(struct copy_block *block, const struct hearth_thinking *thinking) {
     if (!thinking) {
         return NULL;
     }
@@ -80,7 +80,7 @@ static const struct hearth_thinking *put_thinking(struct block *block, const str
     return put_copy;
 }
 
-static struct hearth_request walk(struct block *block, const struct hearth_request *request) {
+static struct hearth_request walk(struct copy_block *block, const struct hearth_request *request) {
     struct hearth_request copy = *request;
     copy.prompt = NULL;
     copy.marks = NULL;
@@ -97,7 +97,7 @@ static struct hearth_request walk(struct block *block, const struct hearth_reque
 }
 
 void *hearth_request_copy(const struct hearth_request *request, struct hearth_request *copy) {
-    struct block block = {0};
+    struct copy_block block = {0};
     (void)walk(&block, request);
     block.base = malloc(block.used + 1);
     if (!block.base) {

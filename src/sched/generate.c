@@ -26,7 +26,7 @@
 
 static struct hearth_task *lane_task(struct hearth_service *service, uint32_t lane) {
     struct hearth_task *task = service->on_lane[lane];
-    HEARTH_ASSERT(task && task->lane == (int)lane && task->id == service->step.lanes[lane].id);
+    HEARTH_ASSERT(task && task->lane == (int)lane && task->id == hearth_step_lane(service->step, (int)lane)->id);
     return task;
 }
 
@@ -253,7 +253,7 @@ struct batch {
 };
 
 static void add_lane(struct hearth_service *service, struct batch *batch, uint32_t i, int32_t share) {
-    const struct hearth_step_lane *lane = &service->step.lanes[i];
+    const struct hearth_step_lane *lane = hearth_step_lane(service->step, (int)i);
     const struct hearth_task *task = lane_task(service, i);
     struct hearth_guess *guess = &service->spec.guesses[i];
     int32_t held = (int32_t)task->tokens.n, begin = (int32_t)service->lives[i].tokens.n, due = held - begin;
@@ -285,14 +285,14 @@ static void relieve(struct hearth_service *service) {
     if (hearth_speculate_drop(service)) { /* without what was guessed it may fit */
         return;
     }
-    int lane = hearth_step_cells_victim(&service->step), busy = 0;
+    int lane = hearth_step_cells_victim(service->step), busy = 0;
     HEARTH_ASSERT(lane >= 0);
     for (uint32_t i = 0; i < service->lanes; i++) {
         busy += service->on_lane[i] != NULL;
     }
     struct hearth_task *task = lane_task(service, (uint32_t)lane);
-    bool warm = busy > 1 && hearth_task_is_prefetch(task);
-    if (!warm && hearth_lane_make_room(service, -1)) {
+    bool prefetch = busy > 1 && hearth_task_is_prefetch(task);
+    if (!prefetch && hearth_lane_make_room(service, -1)) {
         return;
     }
     if (busy == 1) {
@@ -335,7 +335,7 @@ static bool pinned_end(const struct hearth_task *task) {
     return task->pin_count > 0 && (size_t)task->pins[task->pin_count - 1].position == task->prompt_tokens;
 }
 
-/* A long prompt or reply is stored on the way, so that a crash costs no more than an interval; that of a warm request
+/* A long prompt or reply is stored on the way, so that a crash costs no more than an interval; that of a prefetch
  * in any case, so that a request that needs its lane does not wait for more. */
 static void persist(struct hearth_service *service, struct hearth_task *task, struct hearth_live *live) {
     int32_t every = (int32_t)service->params.backing_interval_tokens, n = (int32_t)live->tokens.n;
@@ -357,13 +357,13 @@ static bool book_share(struct hearth_service *service, uint32_t lane, int32_t sh
         hearth_task_fail(service, task, HEARTH_ERR_NOMEM, "out of memory");
         return false;
     }
-    if (hearth_step_computed(&service->step, (int)lane, share)) {
+    if (hearth_step_computed(service->step, (int)lane, share)) {
         int32_t pos = (int32_t)live->tokens.n;
         bool taken = hearth_lane_snapshot(service, (int)lane, mark_kind(service, task, pos));
         task->end_kept = task->end_kept || (taken && pos == task->end_mark);
     }
     persist(service, task, live);
-    if (service->step.lanes[lane].state == HEARTH_LANE_PREFILL) {
+    if (hearth_step_lane(service->step, (int)lane)->state == HEARTH_LANE_PREFILL) {
         hearth_task_progress(service, task);
     }
     return true;
@@ -433,7 +433,7 @@ static void complete(struct hearth_service *service, struct hearth_task *task, i
     int64_t us = hearth_service_now_us(service) - start_us;
     service->told_us += hearth_clock_us() - real_us;
     service->counters.decode_us += (uint64_t)us;
-    hearth_step_charge(&service->step, lane, (double)us);
+    hearth_step_charge(service->step, lane, (double)us);
     if (err && err != HEARTH_ERR_NO_CELLS) {
         hearth_log(HEARTH_LOG_WARN,
                    "sched: request %lld: the end of a reply could not be computed (%s): its state is lost",
@@ -446,7 +446,7 @@ static void complete(struct hearth_service *service, struct hearth_task *task, i
 }
 
 /* Takes a lane back to what it keeps, books that, and ends its task if that has ended. */
-static void settle(struct hearth_service *service, int lane, const struct verified *verified) {
+static void take_back(struct hearth_service *service, int lane, const struct verified *verified) {
     struct hearth_task *task = lane_task(service, (uint32_t)lane);
     struct hearth_live *live = &service->lives[lane];
     int32_t pos = hearth_speculate_return(service, lane, verified->end, verified->keep);
@@ -527,7 +527,7 @@ void hearth_service_compute(struct hearth_service *service, const int32_t *share
     }
     for (uint32_t i = 0; i < service->lanes; i++) { /* logits are not needed any more */
         if (goes_on[i] && batch.ahead[i] > 0) {
-            settle(service, (int)i, &verified[i]);
+            take_back(service, (int)i, &verified[i]);
         }
     }
     hearth_speculate_plan(service);

@@ -17,11 +17,11 @@
 #define BESIDE_UNKNOWN 64   /* a first batch beside lanes that decode, when their rate matters */
 #define BESIDE_STEP 32      /* kernels work on so many at a time: what is between costs nearly as much */
 
-#define WARM_SHARE 5 /* of a batch that decodes: what a warm request may add to it */
-#define WARM_UNKNOWN 8
-#define WARM_CHUNK_MAX 64
-#define WARM_ALONE_US 200000.0
-#define WARM_ALONE_MIN 32
+#define PREFETCH_SHARE 5 /* of a batch that decodes: what a prefetch may add to it */
+#define PREFETCH_UNKNOWN 8
+#define PREFETCH_CHUNK_MAX 64
+#define PREFETCH_ALONE_US 200000.0
+#define PREFETCH_ALONE_MIN 32
 
 /* A batch that only prefills is halved when it takes longer than half a second, and doubled again when four of its kind
  * would not: on two cores that is a matter of seconds for a request that arrives, on a large machine it never happens.
@@ -163,14 +163,14 @@ int32_t hearth_pace_alone(const struct hearth_pace *pace, int32_t most) {
     return pace->alone_tokens > 0 && pace->alone_tokens < most ? pace->alone_tokens : most;
 }
 
-int32_t hearth_pace_warm_beside(const struct hearth_pace *pace) {
+int32_t hearth_pace_prefetch_beside(const struct hearth_pace *pace) {
     if (pace->decode_us <= 0 || pace->prefill_us <= 0) {
-        return WARM_UNKNOWN;
+        return PREFETCH_UNKNOWN;
     }
-    return between(pace->decode_us / WARM_SHARE / pace->prefill_us, 1, WARM_CHUNK_MAX);
+    return between(pace->decode_us / PREFETCH_SHARE / pace->prefill_us, 1, PREFETCH_CHUNK_MAX);
 }
 
-int32_t hearth_pace_warm_alone(const struct hearth_pace *pace, int32_t most) {
-    int32_t least = most < WARM_ALONE_MIN ? most : WARM_ALONE_MIN;
-    return pace->prefill_us > 0 ? between(WARM_ALONE_US / pace->prefill_us, least, most) : most;
+int32_t hearth_pace_prefetch_alone(const struct hearth_pace *pace, int32_t most) {
+    int32_t least = most < PREFETCH_ALONE_MIN ? most : PREFETCH_ALONE_MIN;
+    return pace->prefill_us > 0 ? between(PREFETCH_ALONE_US / pace->prefill_us, least, most) : most;
 }

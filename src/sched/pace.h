@@ -3,7 +3,7 @@
  * Three figures. T(n): a batch of n tokens that decode (one per lane, and those guessed ahead), kept for sizes 1 to 8
  * one by one and for four steps per octave above. The cost of a prefill token in a batch of its own; and what one adds
  * to a batch in which lanes decode. All are moving averages, since contexts grow and machines get busy. Of them follow
- * the sizes of batches: what warm requests may have, what a prefill may have beside lanes that decode, and what one may
+ * the sizes of batches: what prefetches may have, what a prefill may have beside lanes that decode, and what one may
  * have alone, as a request that arrives waits for the batch to end.
  *
  * Threads: pure; the caller's. Units: tokens and microseconds; a time that is not known is negative. */
@@ -46,8 +46,12 @@ void hearth_pace_split(const struct hearth_pace *pace, int32_t decode_tokens, in
 int32_t hearth_pace_beside(const struct hearth_pace *pace, int32_t decode_tokens, double tps, int32_t most);
 /* Most prefill tokens of a batch in which nothing decodes. */
 int32_t hearth_pace_alone(const struct hearth_pace *pace, int32_t most);
-/* Most tokens of warm requests in a batch: while lanes of others are busy, and while none is. */
-int32_t hearth_pace_warm_beside(const struct hearth_pace *pace);
-int32_t hearth_pace_warm_alone(const struct hearth_pace *pace, int32_t most);
+/* About what a token of a prompt takes; 0: not known. */
+static inline double hearth_pace_prefill_us(const struct hearth_pace *pace) {
+    return pace->prefill_us > 0 ? pace->prefill_us : pace->beside_us;
+}
+/* Most tokens of prefetches in a batch: while lanes of others are busy, and while none is. */
+int32_t hearth_pace_prefetch_beside(const struct hearth_pace *pace);
+int32_t hearth_pace_prefetch_alone(const struct hearth_pace *pace, int32_t most);
 
 #endif

@@ -5,32 +5,11 @@
 #include "sched/service.h"
 
 #include "base/assert.h"
-#include "sched/copy.h"
 #include "sched/service_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-const char *hearth_finish_text(enum hearth_finish finish) {
-    static const char *const texts[] = {
-#define X(name, text) [HEARTH_FINISH_##name] = text,
-        HEARTH_FINISH_TABLE(X)
-#undef X
-    };
-    HEARTH_ASSERT((size_t)finish < sizeof texts / sizeof *texts);
-    return texts[finish];
-}
-
-void hearth_event_destroy(struct hearth_event *event) {
-    if (!event) {
-        return;
-    }
-    hearth_buf_finish(&event->text);
-    free(event->sampled);
-    free(event->stop_string);
-    free(event);
-}
 
 void hearth_service_params_default(struct hearth_service_params *params) {
     *params = (struct hearth_service_params){.page_tokens = 256,
@@ -55,28 +34,22 @@ static void free_service(struct hearth_service *service) {
     if (service->ram) {
         hearth_ram_destroy(service->ram);
     }
-    hearth_step_finish(&service->step);
+    hearth_step_destroy(service->step);
     pthread_cond_destroy(&service->wake);
     pthread_cond_destroy(&service->idle);
     pthread_mutex_destroy(&service->mutex);
     hearth_speculate_finish(service);
     free(service->items);
-    free(service->cancels);
-    free(service->expectations);
+    free(service->notes);
     free(service);
 }
 
-static void init_step(struct hearth_service *service) {
-    const struct hearth_caps *caps = &service->engine->caps;
-    uint32_t chunk = caps->ubatch_tokens < caps->batch_tokens ? caps->ubatch_tokens : caps->batch_tokens;
-    struct hearth_step_params params = {
-        .lanes = service->lanes,
-        .batch_tokens = (int32_t)caps->batch_tokens,
-        .chunk_tokens = (int32_t)chunk,
-        .warm_chunk_tokens = 8, /* until it is known how long batches take */
-        .ageing_tokens_per_s = 200,
-    };
-    hearth_step_init(&service->step, &params);
+static struct hearth_step *create_step(const struct hearth_service *service) {
+    const struct hearth_step_params params = {.lanes = service->lanes,
+                                              .batch_tokens = (int32_t)service->engine->caps.batch_tokens,
+                                              .chunk_tokens = hearth_service_chunk(service),
+                                              .ageing_tokens_per_s = 200};
+    return hearth_step_create(&params);
 }
 
 /* Wakes the service's thread: the backing tier has something to tell. */
@@ -122,11 +95,11 @@ int hearth_service_create(struct hearth_engine *engine, const struct hearth_serv
     pthread_cond_init(&service->wake, &monotonic);
     pthread_cond_init(&service->idle, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    init_step(service);
+    service->step = create_step(service);
     int err = HEARTH_ERR_NOMEM;
     service->items = calloc(engine->caps.batch_tokens, sizeof *service->items);
     service->ram = hearth_ram_create();
-    if (!service->items || !service->ram) {
+    if (!service->step || !service->items || !service->ram) {
         goto fail;
     }
     struct hearth_cache_params cache_params = {.page_tokens = (int32_t)params->page_tokens,
@@ -200,10 +173,10 @@ static int check_grammar(const struct hearth_caps *caps, const struct hearth_gra
 }
 
 static int check_class(const struct hearth_request *request, struct hearth_errmsg *msg) {
-    if (request->priority > HEARTH_CLASS_WARM) {
+    if (request->priority > HEARTH_CLASS_PREFETCH) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "there is no class of requests number %d", (int)request->priority);
     }
-    if (request->priority == HEARTH_CLASS_WARM && request->max_tokens != 0) {
+    if (request->priority == HEARTH_CLASS_PREFETCH && request->max_tokens != 0) {
         return hearth_fail(msg, HEARTH_ERR_INVALID, "a warm request generates nothing, not %d tokens",
                            request->max_tokens);
     }
@@ -263,44 +236,10 @@ static int check_request(const struct hearth_service *service, const struct hear
     return HEARTH_OK;
 }
 
-/* The last mark, when it is so near to the prompt's end that its snapshot can stand for the one there: where the
- * generation prompt begins, which templates that rewrite replies leave out again. */
-static int32_t end_mark(const struct hearth_request *request) {
-    int32_t last = request->mark_count > 0 ? request->marks[request->mark_count - 1] : 0;
-    int32_t end = (int32_t)request->prompt_tokens;
-    return last > 0 && last < end && last >= end - HEARTH_MARK_MIN_GAP_TOKENS ? last : 0;
-}
-
-static struct hearth_task *make_task(struct hearth_service *service, const struct hearth_request *request) {
-    struct hearth_task *task = calloc(1, sizeof *task);
-    if (!task) {
-        return NULL;
-    }
-    if (!hearth_tokens_assign(&task->tokens, request->prompt, request->prompt_tokens) ||
-        !(task->block = hearth_request_copy(request, &task->request)) ||
-        !(task->failure = calloc(1, sizeof *task->failure)) ||
-        !hearth_reply_init(&task->reply, request->stops, request->stop_count)) {
-        hearth_task_destroy(service, task);
-        return NULL;
-    }
-    task->prompt_tokens = request->prompt_tokens;
-    for (size_t i = 0; i < request->mark_count && task->mark_count < HEARTH_MARKS_MAX; i++) {
-        task->marks[task->mark_count++] = request->marks[i];
-    }
-    for (size_t i = 0; i < request->pin_count; i++) {
-        task->pins[task->pin_count++] = request->pins[i];
-    }
-    task->end_mark = end_mark(request);
-    hearth_thinker_init(&task->thinker, task->request.thinking);
-    task->lane = task->last_lane = -1;
-    task->receipt.prompt_tokens = (uint32_t)request->prompt_tokens;
-    return task;
-}
-
 /* Prefetches have as many slots, but of their own: they keep no other request out (once they are read: what is
  * announced may be anything). Under the mutex. */
-static bool warm_full(const struct hearth_service *service) {
-    return service->params.queue > 0 && service->warm >= service->params.queue;
+static bool prefetches_full(const struct hearth_service *service) {
+    return service->params.queue > 0 && service->prefetches >= service->params.queue;
 }
 
 int64_t hearth_service_submit(struct hearth_service *service, const struct hearth_request *request,
@@ -309,19 +248,20 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     if (err) {
         return err;
     }
-    struct hearth_task *task = make_task(service, request);
+    struct hearth_task *task = hearth_task_create(service, request);
     if (!task) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "out of memory");
     }
     task->submitted_us = hearth_service_now_us(service);
     task->deadline_us = request->deadline_us > 0 ? task->submitted_us + request->deadline_us : 0;
-    bool warm = hearth_task_is_prefetch(task);
+    bool prefetch = hearth_task_is_prefetch(task);
     pthread_mutex_lock(&service->mutex);
-    bool has_slot = request->joins || (!warm && request->reserved);
-    bool full = !has_slot && (warm ? warm_full(service) : hearth_service_full_locked(service, &request->tenant));
+    bool has_slot = request->joins || (!prefetch && request->reserved);
+    bool full =
+        !has_slot && (prefetch ? prefetches_full(service) : hearth_service_full_locked(service, &request->tenant));
     if (service->draining || full) {
         bool draining = service->draining;
-        uint32_t waiting = warm ? service->warm : service->admission.taken;
+        uint32_t waiting = prefetch ? service->prefetches : service->admission.taken;
         service->refused += !draining;
         pthread_mutex_unlock(&service->mutex);
         hearth_task_destroy(service, task);
@@ -331,12 +271,12 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
         return hearth_fail(msg, HEARTH_ERR_OVERLOADED, "%u requests wait already", waiting);
     }
     int64_t id = task->id = service->next_id++;
-    service->warm += warm;
+    service->prefetches += prefetch;
     service->announced -= request->reserved;
-    task->in_admission = !warm;
-    if (!warm && !request->reserved) {
+    task->in_admission = !prefetch;
+    if (!prefetch && !request->reserved) {
         hearth_admission_take(&service->admission, request->tenant.id);
-    } else if (warm && request->reserved) {
+    } else if (prefetch && request->reserved) {
         hearth_admission_leave(&service->admission, request->tenant.id);
     }
     *service->inbox_tail = task;
@@ -347,21 +287,33 @@ int64_t hearth_service_submit(struct hearth_service *service, const struct heart
     return id;
 }
 
-void hearth_service_cancel(struct hearth_service *service, int64_t id) {
+/* Leaves a note for the thread. Without memory a conversation is not expected, which costs only time, and a request is
+ * not cancelled. */
+static void leave_note(struct hearth_service *service, struct hearth_note note) {
     pthread_mutex_lock(&service->mutex);
-    if (service->cancel_count == service->cancel_cap) {
-        size_t cap = service->cancel_cap ? service->cancel_cap * 2 : 16;
-        int64_t *cancels = realloc(service->cancels, cap * sizeof *cancels);
-        if (cancels) {
-            service->cancels = cancels;
-            service->cancel_cap = cap;
+    if (service->note_count == service->note_cap) {
+        size_t cap = service->note_cap ? service->note_cap * 2 : 16;
+        struct hearth_note *more = realloc(service->notes, cap * sizeof *more);
+        if (more) {
+            service->notes = more;
+            service->note_cap = cap;
         }
     }
-    if (service->cancel_count < service->cancel_cap) {
-        service->cancels[service->cancel_count++] = id;
+    if (service->note_count < service->note_cap) {
+        service->notes[service->note_count++] = note;
     }
     pthread_cond_signal(&service->wake);
     pthread_mutex_unlock(&service->mutex);
+}
+
+void hearth_service_cancel(struct hearth_service *service, int64_t id) {
+    leave_note(service, (struct hearth_note){.id = id});
+}
+
+void hearth_service_expect(struct hearth_service *service, int64_t id, int64_t within_us) {
+    if (id > 0 && within_us > 0) {
+        leave_note(service, (struct hearth_note){id, within_us});
+    }
 }
 
 void hearth_service_drain(struct hearth_service *service, int64_t grace_us) {
@@ -374,7 +326,7 @@ void hearth_service_drain(struct hearth_service *service, int64_t grace_us) {
         deadline.tv_sec++;
     }
     pthread_mutex_lock(&service->mutex);
-    service->draining = service->cancel_warm = true;
+    service->draining = service->cancel_prefetches = true;
     pthread_cond_signal(&service->wake);
     int late = 0;
     while (service->active > 0 && !late) {

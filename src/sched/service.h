@@ -1,5 +1,5 @@
-/* The service: requests in, events out. One thread of its own drives the engine, the cache and the lanes; everybody
- * else talks to it through this header.
+/* The service: requests in, events out. One thread of its own drives the engine, the cache and the lanes; other
+ * threads talk to it through this header.
  *
  * A request is a list of tokens with sampling options. What a service delivers for it, in order:
  *     any number of HEARTH_EVENT_PROGRESS (when asked for), zero or one HEARTH_EVENT_PREFILLED, any number of
@@ -87,9 +87,9 @@ struct hearth_thinking {
  * HEARTH_LEAD_MAX_US). All of these are bounded, so that no request starves.
  *
  * A request whose lane is needed more by another one is preempted: its state is kept, it is queued again and goes on
- * from there later; it never fails for that. The rules are in sched/step.h.
+ * from there later; it never fails for that. The rules are in sched/victim.c.
  *
- * A warm request is a prefetch: it computes a prompt's state for later. It starts while no other request waits, is
+ * A prefetch (in the API: prefetch) computes a prompt's state for later. It starts while no other request waits, is
  * preempted as soon as another one needs its lane or its cells (what it has computed stays), and computes in small
  * pieces beside lanes that are busy. What is only on disk is read into RAM; when nothing has to be computed, that
  * is all, and no lane is touched (then no PREFILLED comes). A conversation that RAM does not hold at once is left as it
@@ -99,7 +99,7 @@ struct hearth_thinking {
     X(INTERACTIVE, "interactive", 0) /* a person or an agent waits for it */ \
     X(SIDE, "side", 2)               /* titles, reviews, summaries */        \
     X(BACKGROUND, "background", 10)  /* its result is read later */          \
-    X(WARM, "warm", 0)
+    X(PREFETCH, "warm", 0)
 
 enum hearth_class {
 #define X(name, text, patience) HEARTH_CLASS_##name,
@@ -112,7 +112,7 @@ const char *hearth_class_text(enum hearth_class priority);
 
 #define HEARTH_LEAD_MAX_US 30000000
 
-/* On whose account a request computes: an API key, say. Tenants share what there is by weight while several of them
+/* The account on which a request computes: an API key, say. Tenants share what there is by weight while several of them
  * have work. */
 struct hearth_tenant {
     uint64_t id;   /* zero: the one that all share who have none */
@@ -126,7 +126,7 @@ struct hearth_request {
     int64_t deadline_us; /* from submitting to the last event; 0: none. Then a reply that has begun ends with what it
                             has (LENGTH, `late`), and one that has not fails (DEADLINE) */
     bool joins;          /* another choice of a request that has been taken: it waits however many do */
-    bool reserved;       /* it has a slot (hearth_service_reserve), and waits however many do. A warm one needs
+    bool reserved;       /* it has a slot (hearth_service_reserve), and waits however many do. A prefetch needs
                             none: what it came with is given back when it is taken */
     bool progress;       /* deliver PROGRESS, after batches of the prefill */
     bool speculate_off;  /* compute one token at a time, whatever the service does otherwise */
@@ -141,7 +141,7 @@ struct hearth_request {
     const struct hearth_pin *pins; /* ascending by position, none behind the prompt; at most HEARTH_PINS_MAX */
     size_t pin_count;
     struct hearth_sampling sampling;
-    int32_t max_tokens; /* < 0: until the context is full; 0: only the prefill (so for a warm request) */
+    int32_t max_tokens; /* < 0: until the context is full; 0: only the prefill (so for a prefetch) */
     const char *const *stops;
     size_t stop_count;
     bool cache_off;              /* cache_prompt: false */
@@ -171,7 +171,7 @@ struct hearth_service_params {
                                service */
     uint32_t backing_min_tokens;    /* shorter sequences stay in RAM; default 256 */
     uint32_t backing_interval_tokens; /* a long prefill or reply is persisted every so often; default 8192 */
-    uint32_t queue;        /* most requests that wait for a lane (by tenant: admission.h), and as many warm ones;
+    uint32_t queue;        /* most requests that wait for a lane (by tenant: admission.h), and as many prefetches;
                               0: no limit (default) */
     double min_decode_tps; /* prefills leave each decoding lane at least so many tokens a second; 0: a few, except
                               beside a burst of short prompts (step.h, "Batches") */
@@ -211,10 +211,10 @@ void hearth_service_cancel(struct hearth_service *service, int64_t id);
  * it is pinned for that time. An id that is unknown, or too long ago, is ignored. Any thread. */
 void hearth_service_expect(struct hearth_service *service, int64_t id, int64_t within_us);
 
-/* What is to be forgotten: the state of the tokens behind the first `keep_tokens`, as far as it is nobody else's. From
- * the end of the tokens backwards, up to where something else that is stored, live or waiting begins likewise: a page
- * that holds both stays. Copied by hearth_service_forget(). */
-struct hearth_forget_request {
+/* What is to be forgotten: the state of the tokens behind the first `keep_tokens`, as far as no other sequence has it.
+ * From the end of the tokens backwards, up to where something else that is stored, live or waiting begins likewise: a
+ * page that holds both stays. Copied by hearth_service_forget(). */
+struct hearth_service_forget_request {
     const hearth_token *tokens;
     size_t count;
     size_t keep_tokens;
@@ -227,7 +227,7 @@ struct hearth_forget_request {
 
 /* Takes a forget; it waits until the backing tier knows what it has. Errors: BUSY (the service ends), NOMEM: `done` is
  * not called then. Any thread. */
-int hearth_service_forget(struct hearth_service *service, const struct hearth_forget_request *request);
+int hearth_service_forget(struct hearth_service *service, const struct hearth_service_forget_request *request);
 
 /* No new requests; running ones finish for at most `grace_us`, then are cancelled. Returns when none is left. Any
  * thread but the service's. */

@@ -1,5 +1,4 @@
-/* Inside the service: tasks, lanes and the inbox. Shared by service.c (the outside) and the files of its thread
- * (run.c, preempt.c, admit.c, generate.c, keep.c, watch.c). */
+/* Inside the service: tasks, lanes and the inbox. service.c is the outside; the other files belong to its thread. */
 #ifndef HEARTH_SCHED_SERVICE_INTERNAL_H
 #define HEARTH_SCHED_SERVICE_INTERNAL_H
 
@@ -15,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#define HEARTH_POLL_EVENTS 512
 #define HEARTH_ENDED_MAX 32
 #define HEARTH_ENDED_TOKENS ((size_t)1 << 20) /* of all of them */
 
@@ -26,13 +26,14 @@ struct hearth_ended {
     int lane; /* where it ran last */
 };
 
-struct hearth_expectation {
-    int64_t id, within_us;
+/* What another thread says of a request: it is cancelled, or its conversation is expected back. */
+struct hearth_note {
+    int64_t id, expect_us; /* 0: it is cancelled */
 };
 
 /* A forget on its way; in a list. */
-struct hearth_forget_task {
-    struct hearth_forget_task *next;
+struct hearth_task_forget {
+    struct hearth_task_forget *next;
     struct hearth_tokens tokens;
     int32_t keep;
     struct hearth_digest salt;
@@ -100,19 +101,17 @@ struct hearth_service {
     pthread_cond_t wake; /* the inbox has something */
     pthread_cond_t idle; /* a task ended */
     struct hearth_task *inbox, **inbox_tail;
-    int64_t *cancels;
-    size_t cancel_count, cancel_cap;
-    bool cancel_all, cancel_warm, draining, stopping;
-    struct hearth_expectation *expectations;
-    size_t expectation_count, expectation_cap;
-    struct hearth_forget_task *forget_inbox, **forget_inbox_tail;
+    struct hearth_note *notes;
+    size_t note_count, note_cap;
+    bool cancel_all, cancel_prefetches, draining, stopping;
+    struct hearth_task_forget *forget_inbox, **forget_inbox_tail;
     bool backing_ready; /* the backing tier has events */
     int64_t next_id;
     size_t active;                     /* accepted and not ended */
     struct hearth_admission admission; /* of these, without a lane, except prefetches; with those announced */
     uint32_t announced;                /* admission slots of requests that are not submitted yet */
-    uint32_t on_lanes;                 /* that have one, but for warm ones */
-    uint32_t warm;                     /* warm ones */
+    uint32_t on_lanes;                 /* that have one, but for prefetches */
+    uint32_t prefetches;               /* prefetches */
     uint64_t refused;                  /* requests, because too many waited */
     double lane_us;                    /* how long a request has had its lane lately; 0: none has ended */
     struct hearth_service_stats stats; /* as of the last step */
@@ -123,14 +122,14 @@ struct hearth_service {
     /* The thread's own. */
     struct hearth_ram *ram;
     struct hearth_cache *cache;
-    struct hearth_step step;
+    struct hearth_step *step;
     struct hearth_live lives[HEARTH_LANES_MAX + 1]; /* of the lanes, and the parked one, if there is one */
     struct hearth_live *live_list[HEARTH_LANES_MAX + 1];
     struct hearth_plan plan; /* of the last request that was admitted, or tried to be */
     uint32_t lanes;
-    uint32_t places;           /* lives there are: as many, or one more */
-    int64_t parked_id;         /* the task whose state is parked; 0: none */
-    struct hearth_task *tasks; /* active, newest first */
+    uint32_t places;            /* lives there are: as many, or one more */
+    struct hearth_task *parked; /* its state is parked; NULL: none is */
+    struct hearth_task *tasks;  /* active, newest first */
     struct hearth_task *on_lane[HEARTH_LANES_MAX];
     struct hearth_batch_item *items;
     struct hearth_service_stats counters;
@@ -141,7 +140,7 @@ struct hearth_service {
     bool backing_more;        /* and may have more to say */
     struct hearth_ended ended_ring[HEARTH_ENDED_MAX];
     size_t ended_at;                    /* place of the oldest, the next to go */
-    struct hearth_forget_task *forgets; /* in order of arrival */
+    struct hearth_task_forget *forgets; /* in order of arrival */
     struct hearth_pace pace;            /* how long batches take */
     struct hearth_speculator spec;
     double min_decode_tps;   /* as it was tuned last */
@@ -157,7 +156,7 @@ struct hearth_service {
 };
 
 static inline bool hearth_task_is_prefetch(const struct hearth_task *task) {
-    return task->request.priority == HEARTH_CLASS_WARM;
+    return task->request.priority == HEARTH_CLASS_PREFETCH;
 }
 
 /* How many of the lives may hold something: those of the lanes, and the parked one while it does. No request runs on
@@ -171,47 +170,55 @@ static inline int64_t hearth_service_now_us(const struct hearth_service *service
     return service->engine->ops->now_us(service->engine);
 }
 
-/* ---- run.c ---- */
+/* Prefill tokens that a batch computes at once anyway. */
+static inline int32_t hearth_service_chunk(const struct hearth_service *service) {
+    const struct hearth_caps *caps = &service->engine->caps;
+    return (int32_t)(caps->ubatch_tokens < caps->batch_tokens ? caps->ubatch_tokens : caps->batch_tokens);
+}
 
-void *hearth_service_run(void *service);
-struct hearth_task *hearth_task_find(struct hearth_service *service, int64_t id);
-void hearth_task_destroy(struct hearth_service *service, struct hearth_task *task);
-/* Ends a task that failed, wherever it is; its lane is released with the state that still holds. */
-void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, int err, const char *text);
-/* Delivers the event and ends the task. */
-void hearth_task_end(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event);
-/* What every event tells of its task: the receipt and counts so far. */
+/* Files from the lowest to the highest: none calls one that stands below it in this list. */
+
+/* ---- timing.c ---- */
+
+/* The time since `real_us` (the real clock) went into sampling. */
+void hearth_service_sampled(struct hearth_service *service, int64_t real_us);
+/* The time since `start_us` (the engine's clock) and `real_us` went into capturing. */
+void hearth_service_captured(struct hearth_service *service, int64_t start_us, int64_t real_us);
+/* Likewise, into nothing but the service's own work, as far as it was not told already. */
+void hearth_service_worked(struct hearth_service *service, int64_t real_us);
+
+/* ---- event.c ---- */
+
+/* Every event tells the receipt and counts of its task so far. */
 void hearth_event_fill(struct hearth_event *event, const struct hearth_task *task);
 /* An event with that; NULL: out of memory. */
 struct hearth_event *hearth_task_event(const struct hearth_task *task, enum hearth_event_type type);
-/* The task leaves its lane, whose state waits to be captured. */
-void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
-/* Takes a snapshot where a lane stands: hearth_cache_snapshot(), counted as capturing. */
-bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_snapshot_kind kind);
+/* Delivers how far the prefill has come, when that is wanted. */
+void hearth_task_progress(struct hearth_service *service, struct hearth_task *task);
+
+/* ---- lane.c ---- */
+
+/* Carries out a CAPTURE: some pages of the lane's state. */
+void hearth_lane_capture_turn(struct hearth_service *service, const struct hearth_action *action);
 /* Captures the state of a lane, or of the parked sequence, wholly, or what RAM has room for in a moment. */
 void hearth_lane_capture(struct hearth_service *service, int lane);
 /* Likewise, but waits for nothing: what RAM has no room for now is captured later. */
 void hearth_lane_capture_now(struct hearth_service *service, int lane);
-/* Deals with what the backing tier has to tell. Tasks that are held for it are asked again, but not when the last
- * action was to ask one: lanes get their turn in between. */
-void hearth_service_poll(struct hearth_service *service, bool admitting);
-/* Frees cells: what no request runs on and is the first to be given away (never lane `keep`) is captured and emptied.
+/* Takes a snapshot where a lane stands: hearth_cache_snapshot(), counted as capturing. */
+bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_snapshot_kind kind);
+/* Frees cells: the first to be given away of what no request runs on (never lane `keep`) is captured and emptied.
  * False: there is nothing. */
 bool hearth_lane_make_room(struct hearth_service *service, int keep);
-
-/* ---- preempt.c ---- */
-
-/* The step is told of a task that begins to wait. False: out of memory. */
-bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task, int64_t arrived_us);
+/* From now on the task has an admission slot, or none; and so many lanes more are busy. */
+void hearth_lane_count(struct hearth_service *service, struct hearth_task *task, bool in_admission, int on_lanes);
 /* The task has got a lane, on which `computed` of its positions are there; its admission began at `admit_us`. */
 void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
                           const int32_t *marks, size_t mark_count, int64_t admit_us);
-/* The task leaves its lane and is queued again, in its old place or (`loses_place`) as if it arrived now. Its state
- * goes to the parked sequence, else to RAM; that of a prefetch stays on the lane and waits to be captured. With `empty`
- * all of it goes to RAM, and the lane is emptied. */
-void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *task, bool loses_place, bool empty);
-/* Preempts the request of a lane for one that matters more. */
-void hearth_lane_preempt(struct hearth_service *service, int lane, bool loses_place);
+/* The task leaves its lane, whose state waits to be captured. */
+void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task);
+/* A task's state goes from its lane to the parked sequence, so that giving the lane away costs the task nothing. The
+ * state that was parked before comes to the lane; RAM has it by then. False: the engine has no such sequence. */
+bool hearth_lane_park(struct hearth_service *service, struct hearth_task *task, int lane);
 /* The parked state comes back to an idle lane, the first one to be given away, which is captured and emptied; the
  * parked state itself is captured, too, unless it is the task's. */
 void hearth_parked_return(struct hearth_service *service, const struct hearth_task *task);
@@ -219,37 +226,56 @@ void hearth_parked_return(struct hearth_service *service, const struct hearth_ta
 void hearth_parked_clear(struct hearth_service *service);
 /* Likewise, when the task that parked it ends. */
 void hearth_parked_ended(struct hearth_service *service, const struct hearth_task *task);
-/* Preempts a victim for a queued task that cannot use a free lane, for want of cells: the lane is emptied, its request
- * waits for cells, and the task no longer does. False: there is no victim, or no batch has run since the task was
- * preempted itself. */
-bool hearth_lane_preempt_for_cells(struct hearth_service *service, struct hearth_task *task);
-/* Preempts the request of a lane for want of cells and empties the lane. The request is held (waits_for_ended). */
-void hearth_lane_preempt_without_cells(struct hearth_service *service, int lane, bool loses_place);
+
+/* ---- ended.c ---- */
+
+/* Remembers a task that ends; takes its tokens. */
+void hearth_ended_note(struct hearth_service *service, struct hearth_task *task);
+/* The conversation of a request that has ended will come back. */
+void hearth_ended_expect(struct hearth_service *service, int64_t id, int64_t within_us);
+/* Requests that begin with more than `stop` of these tokens are remembered no longer. */
+void hearth_ended_forget(struct hearth_service *service, struct hearth_digest salt, const struct hearth_tokens *tokens,
+                         int32_t stop);
+void hearth_ended_finish(struct hearth_service *service);
+
+/* ---- task.c ---- */
+
+/* NULL: out of memory. */
+struct hearth_task *hearth_task_create(struct hearth_service *service, const struct hearth_request *request);
+void hearth_task_destroy(struct hearth_service *service, struct hearth_task *task);
+struct hearth_task *hearth_task_find(struct hearth_service *service, int64_t id);
+/* The step is told of a task that begins to wait. False: out of memory. */
+bool hearth_task_queue(struct hearth_service *service, struct hearth_task *task, int64_t arrived_us);
+/* Delivers the event and ends the task. */
+void hearth_task_end(struct hearth_service *service, struct hearth_task *task, struct hearth_event *event);
+/* Ends a task that failed, wherever it is; its lane is released with the state that still holds. */
+void hearth_task_fail(struct hearth_service *service, struct hearth_task *task, int err, const char *text);
+/* Ends tasks whose deadline has passed. */
+void hearth_service_expire(struct hearth_service *service);
+
+/* ---- inform.c ---- */
+
 /* A batch took `us`: learns speeds from it and charges the tenants. Before hearth_step_computed(). */
 void hearth_service_charge(struct hearth_service *service, const int32_t *shares, int32_t decode_tokens,
                            int32_t prefill_tokens, int64_t us);
 /* Tells the step what it has to know before it decides: speeds, what waiting requests need, which state can be kept,
  * what is to be captured on the way. */
 void hearth_service_prepare(struct hearth_service *service);
-/* Captures whole pages of a lane that goes on. */
-void hearth_lane_capture_ahead(struct hearth_service *service, int lane, int pages);
-/* Ends tasks whose deadline has passed. */
-void hearth_service_expire(struct hearth_service *service);
-/* Delivers how far the prefill has come, when that is wanted. */
-void hearth_task_progress(struct hearth_service *service, struct hearth_task *task);
 
-/* ---- watch.c ---- */
+/* ---- preempt.c ---- */
 
-/* Counters, lanes and queue, for other threads. */
-void hearth_service_publish(struct hearth_service *service);
-/* Whether as many requests wait as may; `tenant` NULL: without regard to a tenant's part of the slots. */
-bool hearth_service_full_locked(const struct hearth_service *service, const struct hearth_tenant *tenant);
-/* The time since `real_us` (the real clock) went into sampling. */
-void hearth_service_sampled(struct hearth_service *service, int64_t real_us);
-/* The time since `start_us` (the engine's clock) and `real_us` went into capturing. */
-void hearth_service_captured(struct hearth_service *service, int64_t start_us, int64_t real_us);
-/* Likewise, into nothing but the service's own work, as far as it was not told already. */
-void hearth_service_worked(struct hearth_service *service, int64_t real_us);
+/* The task leaves its lane and is queued again, in its old place or (`loses_place`) as if it arrived now. Its state
+ * goes to the parked sequence, else to RAM; that of a prefetch stays on the lane and waits to be captured. With `empty`
+ * all of it goes to RAM, and the lane is emptied. */
+void hearth_lane_requeue(struct hearth_service *service, struct hearth_task *task, bool loses_place, bool empty);
+/* Preempts the request of a lane for one that matters more. */
+void hearth_lane_preempt(struct hearth_service *service, int lane, bool loses_place);
+/* Preempts a victim for a queued task that cannot use a free lane, for want of cells: the lane is emptied, its request
+ * waits for cells, and the task no longer does. False: there is no victim, or no batch has run since the task was
+ * preempted itself. */
+bool hearth_lane_preempt_for_cells(struct hearth_service *service, struct hearth_task *task);
+/* Preempts the request of a lane for want of cells and empties the lane. The request is held (waits_for_ended). */
+void hearth_lane_preempt_without_cells(struct hearth_service *service, int lane, bool loses_place);
 
 /* ---- admit.c ---- */
 
@@ -258,20 +284,27 @@ void hearth_task_admit(struct hearth_service *service, struct hearth_task *task)
 /* Whether it is held for cells (waits_for_ended). */
 bool hearth_task_lacks_cells(const struct hearth_service *service, const struct hearth_task *task);
 
-/* ---- keep.c ---- */
-
-/* Remembers a task that ends; takes its tokens. */
-void hearth_ended_note(struct hearth_service *service, struct hearth_task *task);
-/* The conversation of a request, ended or not, will come back. */
-void hearth_service_expect_back(struct hearth_service *service, struct hearth_expectation expectation);
-/* Carries out forgets, as far as that is possible now. */
-void hearth_service_forget_due(struct hearth_service *service);
-/* The service ends: what was not carried out is told, and memory is freed. */
-void hearth_service_keep_finish(struct hearth_service *service);
-
 /* ---- generate.c ---- */
 
 /* Computes one batch and samples. */
 void hearth_service_compute(struct hearth_service *service, const int32_t *shares);
+
+/* ---- forget.c ---- */
+
+/* Carries out forgets, as far as that is possible now. */
+void hearth_service_forget_due(struct hearth_service *service);
+/* The service ends: what was not carried out is told. */
+void hearth_service_forget_finish(struct hearth_service *service);
+
+/* ---- watch.c ---- */
+
+/* Counters, lanes and queue, for other threads. */
+void hearth_service_publish(struct hearth_service *service);
+/* Whether as many requests wait as may; `tenant` NULL: without regard to a tenant's part of the slots. */
+bool hearth_service_full_locked(const struct hearth_service *service, const struct hearth_tenant *tenant);
+
+/* ---- run.c ---- */
+
+void *hearth_service_run(void *service);
 
 #endif

@@ -113,7 +113,7 @@ struct offer {
     int taken;
 };
 
-struct choice {
+struct decision {
     struct offer offers[HEARTH_LANES_MAX];
     int count;
     int lanes;      /* that generate */
@@ -122,15 +122,16 @@ struct choice {
 };
 
 /* Expected time of a batch; `cheap`: as if a token more cost next to nothing. */
-static double batch_us(const struct hearth_service *service, const struct choice *choice, int32_t ahead, bool cheap) {
-    double least = hearth_pace_decode_us(&service->pace, choice->tokens);
+static double batch_us(const struct hearth_service *service, const struct decision *decision, int32_t ahead,
+                       bool cheap) {
+    double least = hearth_pace_decode_us(&service->pace, decision->tokens);
     if (least <= 0) {
         return 0;
     }
     if (cheap) {
         return least * (1 + UNKNOWN_SLOPE * ahead);
     }
-    double us = hearth_pace_decode_us(&service->pace, choice->tokens + ahead);
+    double us = hearth_pace_decode_us(&service->pace, decision->tokens + ahead);
     if (us > 0) {
         return us;
     }
@@ -139,10 +140,10 @@ static double batch_us(const struct hearth_service *service, const struct choice
 }
 
 /* What ways back cost, as expected, for all lanes that compute ahead. */
-static double returns_us(const struct hearth_service *service, const struct choice *choice, double token_us) {
+static double returns_us(const struct hearth_service *service, const struct decision *decision, double token_us) {
     double us = 0;
-    for (int i = 0; i < choice->count; i++) {
-        const struct offer *offer = &choice->offers[i];
+    for (int i = 0; i < decision->count; i++) {
+        const struct offer *offer = &decision->offers[i];
         if (offer->taken == 0 || !hearth_checkpoint_needed(&service->engine->caps, offer->taken)) {
             continue;
         }
@@ -156,10 +157,10 @@ static double returns_us(const struct hearth_service *service, const struct choi
 }
 
 /* Takes the token that is kept most probably. False: there is none left. */
-static bool take_next(const struct hearth_service *service, struct choice *choice) {
+static bool take_next(const struct hearth_service *service, struct decision *decision) {
     struct offer *best = NULL;
-    for (int i = 0; i < choice->count; i++) {
-        struct offer *offer = &choice->offers[i];
+    for (int i = 0; i < decision->count; i++) {
+        struct offer *offer = &decision->offers[i];
         if (offer->taken < service->spec.guesses[offer->lane].count && (!best || offer->next > best->next)) {
             best = offer;
         }
@@ -176,39 +177,39 @@ static bool take_next(const struct hearth_service *service, struct choice *choic
 }
 
 /* Fills `ahead` of the guesses with what promises most; returns how many times as fast that is as no guess. */
-static double choose(struct hearth_service *service, struct choice *choice, bool cheap) {
-    double alone_us = batch_us(service, choice, 0, cheap);
+static double choose(struct hearth_service *service, struct decision *decision, bool cheap) {
+    double alone_us = batch_us(service, decision, 0, cheap);
     if (alone_us <= 0) {
         return 0;
     }
-    double plain = choice->lanes / alone_us, best = plain * GAIN_MIN, kept = choice->lanes;
-    for (int32_t ahead = 1; ahead <= choice->room; ahead++) {
-        if (!take_next(service, choice)) {
+    double plain = decision->lanes / alone_us, best = plain * GAIN_MIN, kept = decision->lanes;
+    for (int32_t ahead = 1; ahead <= decision->room; ahead++) {
+        if (!take_next(service, decision)) {
             break;
         }
-        kept = choice->lanes;
-        for (int i = 0; i < choice->count; i++) {
-            kept += choice->offers[i].kept;
+        kept = decision->lanes;
+        for (int i = 0; i < decision->count; i++) {
+            kept += decision->offers[i].kept;
         }
-        double us = batch_us(service, choice, ahead, cheap);
-        double rate = kept / (us + returns_us(service, choice, (us - alone_us) / ahead));
+        double us = batch_us(service, decision, ahead, cheap);
+        double rate = kept / (us + returns_us(service, decision, (us - alone_us) / ahead));
         if (rate <= best) {
             continue;
         }
         best = rate;
-        for (int i = 0; i < choice->count; i++) {
-            service->spec.guesses[choice->offers[i].lane].ahead = choice->offers[i].taken;
+        for (int i = 0; i < decision->count; i++) {
+            service->spec.guesses[decision->offers[i].lane].ahead = decision->offers[i].taken;
         }
     }
     return best / plain;
 }
 
 /* All there is, one token of each lane after the other. */
-static void take_all(struct hearth_service *service, const struct choice *choice) {
-    int32_t room = choice->room;
+static void take_all(struct hearth_service *service, const struct decision *decision) {
+    int32_t room = decision->room;
     for (int k = 1; k <= HEARTH_DRAFT_MAX; k++) {
-        for (int i = 0; i < choice->count && room > 0; i++) {
-            struct hearth_guess *guess = &service->spec.guesses[choice->offers[i].lane];
+        for (int i = 0; i < decision->count && room > 0; i++) {
+            struct hearth_guess *guess = &service->spec.guesses[decision->offers[i].lane];
             if (guess->count < k) {
                 continue;
             }
@@ -218,10 +219,10 @@ static void take_all(struct hearth_service *service, const struct choice *choice
     }
 }
 
-static void offers_reset(const struct hearth_service *service, struct choice *choice) {
-    for (int i = 0; i < choice->count; i++) {
-        int lane = choice->offers[i].lane;
-        choice->offers[i] =
+static void offers_reset(const struct hearth_service *service, struct decision *decision) {
+    for (int i = 0; i < decision->count; i++) {
+        int lane = decision->offers[i].lane;
+        decision->offers[i] =
             (struct offer){.lane = lane,
                            .whole = 1,
                            .next = rate_of(service, service->on_lane[lane], service->spec.guesses[lane].match)};
@@ -230,35 +231,35 @@ static void offers_reset(const struct hearth_service *service, struct choice *ch
 
 /* Rarely, a batch that would pay if tokens ahead were cheap, and seems not to: so that what is known of its cost is not
  * for ever what it once was. */
-static void probe(struct hearth_service *service, struct choice *choice) {
+static void probe(struct hearth_service *service, struct decision *decision) {
     if (++service->spec.since_probe < PROBE_EVERY) {
         return;
     }
-    offers_reset(service, choice);
-    double gain = choose(service, choice, true);
+    offers_reset(service, decision);
+    double gain = choose(service, decision, true);
     if (gain >= PROBE_GAIN) {
         service->spec.since_probe = 0;
     }
-    for (int i = 0; i < choice->count && gain < PROBE_GAIN; i++) {
-        service->spec.guesses[choice->offers[i].lane].ahead = 0;
+    for (int i = 0; i < decision->count && gain < PROBE_GAIN; i++) {
+        service->spec.guesses[decision->offers[i].lane].ahead = 0;
     }
 }
 
-static void decide(struct hearth_service *service, struct choice *choice) {
+static void decide(struct hearth_service *service, struct decision *decision) {
     if (service->params.speculate == HEARTH_SPECULATE_ON) {
-        take_all(service, choice);
+        take_all(service, decision);
         return;
     }
-    offers_reset(service, choice);
-    (void)choose(service, choice, false);
+    offers_reset(service, decision);
+    (void)choose(service, decision, false);
     bool any = false;
-    for (int i = 0; i < choice->count; i++) {
-        any = any || service->spec.guesses[choice->offers[i].lane].ahead > 0;
+    for (int i = 0; i < decision->count; i++) {
+        any = any || service->spec.guesses[decision->offers[i].lane].ahead > 0;
     }
     if (any) {
         service->spec.since_probe = 0;
     } else {
-        probe(service, choice);
+        probe(service, decision);
     }
 }
 
@@ -269,32 +270,32 @@ void hearth_speculate_plan(struct hearth_service *service) {
         (speculate == HEARTH_SPECULATE_AUTO && !caps->batch_exact)) {
         return;
     }
-    struct choice choice = {0};
+    struct decision decision = {0};
     bool prefills = false;
     for (uint32_t i = 0; i < service->lanes; i++) {
         struct hearth_guess *guess = &service->spec.guesses[i];
         guess->count = guess->ahead = 0;
-        prefills = prefills || service->step.lanes[i].state == HEARTH_LANE_PREFILL;
-        if (service->step.lanes[i].state != HEARTH_LANE_DECODE) {
+        prefills = prefills || hearth_step_lane(service->step, (int)i)->state == HEARTH_LANE_PREFILL;
+        if (hearth_step_lane(service->step, (int)i)->state != HEARTH_LANE_DECODE) {
             continue;
         }
         int32_t due = due_tokens(service, (int)i);
         guess_make(service, service->on_lane[i], due, guess);
-        choice.lanes++;
-        choice.tokens += due;
+        decision.lanes++;
+        decision.tokens += due;
         if (guess->count > 0) {
-            choice.offers[choice.count++].lane = (int)i;
+            decision.offers[decision.count++].lane = (int)i;
         }
     }
     int32_t outputs = (int32_t)caps->outputs - (int32_t)service->lanes;
-    choice.room = (int32_t)caps->batch_tokens - choice.tokens - (prefills ? HEARTH_PREFILL_LEAST : 0);
-    choice.room = outputs < choice.room ? outputs : choice.room;
-    if (choice.count > 0 && choice.room > 0) {
-        decide(service, &choice);
+    decision.room = (int32_t)caps->batch_tokens - decision.tokens - (prefills ? HEARTH_PREFILL_LEAST : 0);
+    decision.room = outputs < decision.room ? outputs : decision.room;
+    if (decision.count > 0 && decision.room > 0) {
+        decide(service, &decision);
     }
     for (uint32_t i = 0; i < service->lanes; i++) {
-        if (service->step.lanes[i].state == HEARTH_LANE_DECODE) {
-            hearth_step_due(&service->step, (int)i, due_tokens(service, (int)i) + service->spec.guesses[i].ahead);
+        if (hearth_step_lane(service->step, (int)i)->state == HEARTH_LANE_DECODE) {
+            hearth_step_due(service->step, (int)i, due_tokens(service, (int)i) + service->spec.guesses[i].ahead);
         }
     }
 }
@@ -330,8 +331,8 @@ bool hearth_speculate_drop(struct hearth_service *service) {
         }
         any = true;
         guess->count = guess->ahead = 0;
-        if (service->step.lanes[i].state == HEARTH_LANE_DECODE) {
-            hearth_step_due(&service->step, (int)i, due_tokens(service, (int)i));
+        if (hearth_step_lane(service->step, (int)i)->state == HEARTH_LANE_DECODE) {
+            hearth_step_due(service->step, (int)i, due_tokens(service, (int)i));
         }
     }
     return any;

@@ -7,7 +7,7 @@
  *     ADMIT id      a lane is free: plan the request   → hearth_step_assign() or hearth_step_hold()
  *     COMPUTE       one batch: shares[lane] tokens     → hearth_step_charge() and hearth_step_computed() per lane, then
  *                                                        sampled or finished
- *     CAPTURE lane  nothing better to do: store state  → hearth_step_captured()
+ *     CAPTURE lane  nothing better to do: store state  → hearth_step_pending()
  *     PREEMPT lane  a waiting request matters more     → hearth_step_release(), hearth_step_submit()
  *     SLEEP         nothing at all
  *
@@ -21,55 +21,11 @@
  * get all the time while no request runs, otherwise one slice between two batches, which the caller keeps short against
  * a batch: captured state outlasts a crash, so a finished reply does not wait for the long prompt of another request.
  *
- * Order. Requests are ordered by start tags, as in start-time fair queueing (sched/account.h): the time of arrival,
- * plus the patience of the request's class, plus the lead of its tenant. The smallest tag is admitted first, and ages
- * most as a prefill. A backlog is no claim: for admission a request counts as having arrived at most HEARTH_BACKLOG_US
- * before its tenant last got a lane; requests of one tenant keep their order of arrival. Leads change, so tags are
- * computed when a lane is free. A much shorter prompt passes the first one while that has not waited for long. A held
- * request is passed over until something changes. A prefetch (class warm) is admitted when no other request is queued,
- * and gets a few tokens of a batch behind all others while any lane of theirs is busy.
- *
- * Preemption. While a request waits that is not held, and no lane is free, it may preempt a victim, for the first of
- * these reasons that some lane offers (the figures stand below):
- *
- *     reason       the victim                                                                  its place in the queue
- *     prefetch     is a prefetch                                                               keeps it
- *     class        is of a worse class than the waiting request                                keeps it
- *     shorter      has much more left of its prompt than the waiting one, of its class, needs  keeps it
- *     share        its tenant had far more than its share, the waiting one's tenant did not    arrives anew
- *     slice        has generated for long, and the waiting request has waited for some time    arrives anew
- *
- * For the last three the start tag of the waiting request has to have passed: it waits out the patience of its class
- * and the lead of its tenant first. A victim goes on from the state it had. The lane goes to the request that preempted
- * it, then to the smallest tag. A lane that is `not_preemptible` is no victim: the caller sets that where state could
- * not be kept.
- *
- * Example: 64k of a background prompt are being read on the only lane when an interactive request of 300 tokens
- * arrives. Its class is better: once the background request has had its quantum, it is preempted, its state is kept,
- * the short prompt is read and answered, and the long one goes on where it stopped.
- *
- * No starvation. The tag of a tenant's first request lies at most 10 s (patience) plus HEARTH_LEAD_MAX_US behind its
- * arrival, or behind the last time that the tenant got a lane: requests that arrive more than these 40 s later are
- * behind it; before it are finitely many, each with a lane for no more than its prompt and a slice. Within a tenant the
- * order is that of arrival and patience. A request that finds no cells is passed by requests that need fewer, but only
- * for HEARTH_CELLS_WAIT_US (by a better class, HEARTH_CELLS_LONG_US): then no request with a larger tag is admitted, so
- * that lanes empty until it fits.
- *
- * No livelock. Except for prefetches, a request that has waited for its lane is a victim only when it has run its
- * quantum since it was assigned (a prefill: that much of computing for itself; for a better class, at most
- * HEARTH_QUANTUM_SHARE times that in all). A quantum is a multiple of what preempting the request and bringing it back
- * cost; it grows by a part of the time that the request waited, and doubles each time that state was lost meanwhile. So
- * a request that takes T is preempted at most 1 + T / HEARTH_QUANTUM_LEAST_US times, and starts over at most 2 + log2(T
- * / HEARTH_QUANTUM_US) times.
- *
- * Cells. When a batch finds too few KV cells, the lane with the largest tag is preempted, ignoring its quantum, and
- * waits until another request has ended. Each such preemption adds a waiter, so their number is bounded between two
- * ends. Before that, once a batch has been computed, the waiting request may take the cells of a victim (by the reasons
- * above), which then waits likewise. */
+ * Order and preemption: rank.c and victim.c.
+ */
 #ifndef HEARTH_SCHED_STEP_H
 #define HEARTH_SCHED_STEP_H
 
-#include "sched/account.h"
 #include "sched/service.h"
 
 #include <stdbool.h>
@@ -110,6 +66,7 @@ enum {
 #undef X
 };
 
+/* A lane: what llama.cpp calls a slot. A request that runs, with one sequence of the engine. */
 struct hearth_step_lane {
     enum hearth_lane_state state;
     int64_t id; /* request; 0 when idle */
@@ -139,39 +96,24 @@ struct hearth_step_request {
     int32_t tokens;
     uint32_t lost;  /* how often it lost much state while it was preempted */
     bool preempted; /* it has had a lane */
-    /* The step's own. */
-    uint32_t account;
-    int32_t need_tokens;              /* about what has to be computed of its prompt; negative: not known */
-    int64_t preempt_backoff_until_us; /* until then it may not preempt */
-    uint32_t preempt_backoffs;        /* how often a lane was preempted for it in vain */
-    int64_t cells_us;                 /* since when it has lacked cells; 0: it has not */
-    uint32_t held_at; /* change counter when it was held; retried when the counter moves on; 0 = not held */
 };
 
+/* What does not change. */
 struct hearth_step_params {
     uint32_t lanes;
     int32_t batch_tokens;       /* most tokens in one batch */
     int32_t chunk_tokens;       /* prefill tokens per batch: what is computed at once anyway */
-    int32_t beside_tokens;      /* of these, most while a lane generates; 0: no fewer */
-    int32_t alone_tokens;       /* and while none does, and a long prefill runs; 0: no fewer */
-    bool bursts;                /* short prompts that outnumber the generating lanes are computed in one batch */
-    int32_t warm_chunk_tokens;  /* of these, most for prefetches while lanes of other requests are busy */
-    int32_t warm_alone_tokens;  /* and while none is: a request that arrives waits for the batch; 0: no limit */
     double ageing_tokens_per_s; /* remaining tokens forgiven per second of waiting */
-    double prefill_us;          /* about what a prompt's token takes; 0: not known, length is no reason to preempt */
 };
 
-struct hearth_step {
-    struct hearth_step_params params;
-    struct hearth_step_lane lanes[HEARTH_LANES_MAX];
-    struct hearth_step_request *queue; /* in the order in which they came */
-    size_t queued, queue_cap;
-    struct hearth_accounts accounts;
-    int64_t reserved_for; /* the request for which a lane was preempted: it is the next; 0: none */
-    uint32_t changes;     /* moves whenever a held request may find things different */
-    uint32_t moves;       /* moves with the queue */
-    uint32_t passed;      /* how many batches in a row a long prefill has been left out of */
-    bool captured_last;   /* the last action was a capture slice: compute before the next */
+/* What follows from the speed of the machine. */
+struct hearth_step_sizes {
+    int32_t beside_tokens;         /* of the chunk, most while a lane generates; 0: no fewer */
+    int32_t alone_tokens;          /* and while none does, and a long prefill runs; 0: no fewer */
+    int32_t prefetch_chunk_tokens; /* of these, most for prefetches while lanes of other requests are busy */
+    int32_t prefetch_alone_tokens; /* and while none is: a request that arrives waits for the batch; 0: no limit */
+    bool bursts;                   /* short prompts that outnumber the generating lanes are computed in one batch */
+    double prefill_us;             /* about what a prompt's token takes; 0: not known, length is no reason to preempt */
 };
 
 enum hearth_action_type {
@@ -191,38 +133,52 @@ struct hearth_action {
     int32_t shares[HEARTH_LANES_MAX]; /* COMPUTE: tokens per lane */
 };
 
-void hearth_step_init(struct hearth_step *step, const struct hearth_step_params *params);
-void hearth_step_finish(struct hearth_step *step);
+struct hearth_step;
+
+/* NULL: out of memory. */
+struct hearth_step *hearth_step_create(const struct hearth_step_params *params);
+void hearth_step_destroy(struct hearth_step *step);
 
 /* The next action. Pure but for the bookkeeping of turns. */
 void hearth_step_next(struct hearth_step *step, int64_t now_us, struct hearth_action *action);
 
-/* Where a queued request stands in the order of admission; prefetches stand behind all others. */
-struct hearth_start_tag {
-    int64_t virtual_us; /* when it counts as arrived among all; INT64_MAX for a prefetch */
-    int64_t came_us;    /* and among the requests of its tenant */
+/* A lane, to be read only. */
+const struct hearth_step_lane *hearth_step_lane(const struct hearth_step *step, int lane);
+/* How many requests are queued; and a number that moves with the queue. */
+size_t hearth_step_queued(const struct hearth_step *step);
+uint32_t hearth_step_moves(const struct hearth_step *step);
+/* The queue in the order of admission: writes at most `cap` places, returns how many. */
+struct hearth_step_place {
+    int64_t id;
+    bool held;
 };
-struct hearth_start_tag hearth_step_start_tag(const struct hearth_step *step,
-                                              const struct hearth_step_request *request);
-bool hearth_start_tag_before(struct hearth_start_tag a, struct hearth_start_tag b);
+size_t hearth_step_waiting(const struct hearth_step *step, struct hearth_step_place *places, size_t cap);
+/* The queued request that is to be estimated next (hearth_step_need()): the first that has not been, then the `turn`-th
+ * of all. 0: the queue is empty. `*unknown`: it has not been. */
+int64_t hearth_step_unestimated(const struct hearth_step *step, int64_t turn, bool *unknown);
 
 /* The victim for a queued request that cannot use a free lane, for want of cells; -1: there is none now.
  * `*loses_place` as in the action. */
 int hearth_step_victim_for(const struct hearth_step *step, int64_t id, int64_t now_us, bool *loses_place);
 /* The busy lane with the largest start tag: the victim when a batch finds too few cells. -1: none is busy. */
 int hearth_step_cells_victim(const struct hearth_step *step);
-/* When the request of a busy lane counts as arrived; INT64_MAX: it is a prefetch. */
-int64_t hearth_step_lane_start_us(const struct hearth_step *step, const struct hearth_step_lane *lane);
 /* Whether a lane reads a prompt that takes many batches. */
 static inline bool hearth_step_is_long(const struct hearth_step_lane *lane) {
     return lane->state == HEARTH_LANE_PREFILL && lane->target - lane->begun > HEARTH_LONG_TOKENS;
 }
 /* Whether it reads one that takes a few, and is no prefetch. */
 static inline bool hearth_step_is_short(const struct hearth_step_lane *lane) {
-    return lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_WARM && !hearth_step_is_long(lane);
+    return lane->state == HEARTH_LANE_PREFILL && lane->priority != HEARTH_CLASS_PREFETCH && !hearth_step_is_long(lane);
 }
 
 /* ---- events ---- */
+
+/* The machine is as fast as this now. */
+void hearth_step_resize(struct hearth_step *step, const struct hearth_step_sizes *sizes);
+/* State of a lane waits to be captured, or does not. */
+void hearth_step_pending(struct hearth_step *step, int lane, bool capture);
+/* The state of a busy lane could not be kept, or could: whether it may be a victim. */
+void hearth_step_stays(struct hearth_step *step, int lane, bool stays);
 
 /* A request arrived, or was preempted. False: out of memory. */
 bool hearth_step_submit(struct hearth_step *step, const struct hearth_step_request *request);
@@ -250,8 +206,6 @@ void hearth_step_charge(struct hearth_step *step, int lane, double us);
 bool hearth_step_computed(struct hearth_step *step, int lane, int32_t tokens);
 /* The lane's request ended or was preempted; its state, if any, waits to be captured. */
 void hearth_step_release(struct hearth_step *step, int lane, bool capture, int64_t now_us);
-/* The lane's state was captured (or dropped). */
-void hearth_step_captured(struct hearth_step *step, int lane);
 /* Something outside changed that a held request may have waited for. */
 void hearth_step_changed(struct hearth_step *step);
 

@@ -2,38 +2,16 @@
  *
  * The thread publishes copies under the mutex at every turn of its loop; the list of those who wait, which has to be
  * put in order, only when a short queue has changed or a moment has passed.
- *
- * Two clocks. What the engine does is told by its own clock, sim's virtual one in tests, so that traces repeat.
- * sample_us and sched_us are the service's own work, which no engine's clock knows of: they are always real time. Of a
- * turn of the loop sched_us is what is left when decoding, sampling, restoring and capturing are taken out; sleeping is
- * not in it. */
+ */
 #include "base/clock.h"
 #include "sched/service_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define LIST_US 100000
 #define RETRY_MAX_S 60
 
 /* ---- the thread's side ---- */
-
-void hearth_service_sampled(struct hearth_service *service, int64_t real_us) {
-    int64_t us = hearth_clock_us() - real_us;
-    service->counters.sample_us += (uint64_t)us;
-    service->told_us += us;
-}
-
-void hearth_service_captured(struct hearth_service *service, int64_t start_us, int64_t real_us) {
-    service->counters.capture_us += (uint64_t)(hearth_service_now_us(service) - start_us);
-    service->told_us += hearth_clock_us() - real_us;
-}
-
-void hearth_service_worked(struct hearth_service *service, int64_t real_us) {
-    int64_t us = hearth_clock_us() - real_us - service->told_us;
-    service->counters.sched_us += us > 0 ? (uint64_t)us : 0;
-    service->told_us = 0;
-}
 
 static void fill_counters(struct hearth_service *service) {
     struct hearth_cache_stats cache;
@@ -47,12 +25,12 @@ static void fill_counters(struct hearth_service *service) {
     c->evicted_pages = cache.evicted_pages;
     c->evicted_snapshots = cache.evicted_snapshots;
     c->restore_failures = cache.restore_failures;
-    c->queued = service->step.queued;
+    c->queued = hearth_step_queued(service->step);
     c->lanes_busy = 0;
 }
 
 static struct hearth_lane_info lane_info(const struct hearth_service *service, uint32_t index, int64_t now_us) {
-    const struct hearth_step_lane *lane = &service->step.lanes[index];
+    const struct hearth_step_lane *lane = hearth_step_lane(service->step, (int)index);
     const struct hearth_task *task = service->on_lane[index];
     struct hearth_lane_info info = {
         .state = lane->state, .request_id = lane->id, .live_tokens = (uint32_t)service->lives[index].tokens.n};
@@ -79,45 +57,21 @@ static struct hearth_lane_info lane_info(const struct hearth_service *service, u
     return info;
 }
 
-/* A request that waits, and where it stands. */
-struct place {
-    struct hearth_start_tag tag;
-    const struct hearth_step_request *request;
-};
-
-static int by_start_tag(const void *a, const void *b) {
-    const struct place *x = a, *y = b;
-    if (hearth_start_tag_before(x->tag, y->tag) || hearth_start_tag_before(y->tag, x->tag)) {
-        return hearth_start_tag_before(x->tag, y->tag) ? -1 : 1;
-    }
-    return x->request < y->request ? -1 : x->request > y->request;
-}
-
 /* The waiting requests, in the order of admission: written into `list`, at most HEARTH_WAITING_MAX. */
 static size_t list_waiting(struct hearth_service *service, struct hearth_waiting_info *list, int64_t now_us) {
-    const struct hearth_step *step = &service->step;
-    struct place *places = calloc(step->queued, sizeof *places);
-    size_t n = places ? step->queued : 0;
+    struct hearth_step_place places[HEARTH_WAITING_MAX];
+    size_t n = hearth_step_waiting(service->step, places, HEARTH_WAITING_MAX);
     for (size_t i = 0; i < n; i++) {
-        places[i] = (struct place){hearth_step_start_tag(step, &step->queue[i]), &step->queue[i]};
-    }
-    if (n > 1) {
-        qsort(places, n, sizeof *places, by_start_tag);
-    }
-    n = n < HEARTH_WAITING_MAX ? n : HEARTH_WAITING_MAX;
-    for (size_t i = 0; i < n; i++) {
-        const struct hearth_step_request *request = places[i].request;
-        const struct hearth_task *task = hearth_task_find(service, request->id);
-        list[i] = (struct hearth_waiting_info){.request_id = request->id,
-                                               .priority = request->priority,
+        const struct hearth_task *task = hearth_task_find(service, places[i].id);
+        list[i] = (struct hearth_waiting_info){.request_id = task->id,
+                                               .priority = task->request.priority,
                                                .tenant = task->request.tenant.id,
                                                .prompt_tokens = (uint32_t)task->prompt_tokens,
                                                .generated_tokens = task->generated,
                                                .preemptions = task->preemptions,
                                                .waited_us = task->waited_us + now_us - task->queued_us,
-                                               .held = request->held_at == step->changes};
+                                               .held = places[i].held};
     }
-    free(places);
     return n;
 }
 
@@ -127,16 +81,17 @@ void hearth_service_publish(struct hearth_service *service) {
     struct hearth_lane_info info[HEARTH_LANES_MAX];
     struct hearth_waiting_info waiting[HEARTH_WAITING_MAX];
     size_t waiting_count = 0;
-    bool old = real_us - service->listed_us >= LIST_US, few = service->step.queued <= HEARTH_WAITING_MAX;
-    bool list = (service->step.queued > 0 && old) || (service->listed_moves != service->step.moves && few);
+    bool old = real_us - service->listed_us >= LIST_US, few = hearth_step_queued(service->step) <= HEARTH_WAITING_MAX;
+    bool list = (hearth_step_queued(service->step) > 0 && old) ||
+                (service->listed_moves != hearth_step_moves(service->step) && few);
     fill_counters(service);
     for (uint32_t i = 0; i < service->lanes; i++) {
         info[i] = lane_info(service, i, now_us);
         c->lanes_busy += info[i].state != HEARTH_LANE_IDLE;
     }
     if (list) {
-        waiting_count = service->step.queued > 0 ? list_waiting(service, waiting, now_us) : 0;
-        service->listed_moves = service->step.moves;
+        waiting_count = hearth_step_queued(service->step) > 0 ? list_waiting(service, waiting, now_us) : 0;
+        service->listed_moves = hearth_step_moves(service->step);
         service->listed_us = real_us;
     }
     pthread_mutex_lock(&service->mutex);
@@ -150,7 +105,7 @@ void hearth_service_publish(struct hearth_service *service) {
     pthread_mutex_unlock(&service->mutex);
 }
 
-/* ---- everybody's side ---- */
+/* ---- the side of other threads ---- */
 
 void hearth_service_stats(struct hearth_service *service, struct hearth_service_stats *stats) {
     pthread_mutex_lock(&service->mutex);

@@ -38,7 +38,9 @@ struct event {
 };
 
 struct world {
-    struct hearth_step step;
+    struct hearth_step *step;
+    uint32_t lanes;
+    struct hearth_step_sizes sizes;
     double prefill_tokens_per_s, decode_tokens_per_s;
     struct event events[EVENTS_MAX];
     size_t event_count;
@@ -66,19 +68,19 @@ static void say(struct world *world, const char *text) {
 
 /* A line that is a word or two about the whole script. */
 static bool read_setting(struct world *world, const char *line) {
-    struct hearth_step_params *params = &world->step.params;
     bool needs = strcmp(line, "needs\n") == 0, brief = strcmp(line, "brief\n") == 0;
     bool bursts = strcmp(line, "bursts\n") == 0;
     world->needs = world->needs || needs;
     world->brief = world->brief || brief;
-    params->bursts = params->bursts || bursts;
+    world->sizes.bursts = world->sizes.bursts || bursts;
     return needs || brief || bursts || sscanf(line, "cells %d", &world->cells) == 1 ||
-           sscanf(line, "beside %d alone %d", &params->beside_tokens, &params->alone_tokens) == 2;
+           sscanf(line, "beside %d alone %d", &world->sizes.beside_tokens, &world->sizes.alone_tokens) == 2;
 }
 
 static bool read_script(struct world *world, FILE *file) {
     char line[256];
-    struct hearth_step_params params = {.warm_chunk_tokens = 16};
+    struct hearth_step_params params = {0};
+    world->sizes.prefetch_chunk_tokens = 16;
     while (fgets(line, sizeof line, file) && strncmp(line, "---", 3) != 0) {
         struct event event = {0};
         double at_ms;
@@ -99,8 +101,10 @@ static bool read_script(struct world *world, FILE *file) {
             params.lanes = (uint32_t)lanes;
             params.batch_tokens = batch;
             params.chunk_tokens = chunk;
-            params.prefill_us = 1e6 / world->prefill_tokens_per_s;
-            hearth_step_init(&world->step, &params);
+            world->lanes = params.lanes;
+            world->sizes.prefill_us = 1e6 / world->prefill_tokens_per_s;
+            world->step = hearth_step_create(&params);
+            HEARTH_ASSERT(world->step);
             continue;
         }
         if (world->event_count == EVENTS_MAX) {
@@ -112,7 +116,7 @@ static bool read_script(struct world *world, FILE *file) {
                           &event.mark) < 4) {
             return false;
         }
-        event.priority = strstr(line, " warm")         ? HEARTH_CLASS_WARM
+        event.priority = strstr(line, " warm")         ? HEARTH_CLASS_PREFETCH
                          : strstr(line, " background") ? HEARTH_CLASS_BACKGROUND
                          : strstr(line, " side")       ? HEARTH_CLASS_SIDE
                                                        : HEARTH_CLASS_INTERACTIVE;
@@ -125,14 +129,17 @@ static bool read_script(struct world *world, FILE *file) {
         event.at_us = (int64_t)(at_ms * 1000);
         world->events[world->event_count++] = event;
     }
+    if (world->step) {
+        hearth_step_resize(world->step, &world->sizes);
+    }
     return params.lanes > 0;
 }
 
 static void release(struct world *world, int lane, const char *why) {
     char text[64];
-    snprintf(text, sizeof text, "%s %c", why, (char)world->step.lanes[lane].id);
+    snprintf(text, sizeof text, "%s %c", why, (char)hearth_step_lane(world->step, lane)->id);
     say(world, text);
-    hearth_step_release(&world->step, lane, true, world->now_us);
+    hearth_step_release(world->step, lane, true, world->now_us);
 }
 
 static void submit(struct world *world, const struct event *event, int64_t arrived_us, int64_t queued_us) {
@@ -144,9 +151,9 @@ static void submit(struct world *world, const struct event *event, int64_t arriv
                                                 .queued_us = queued_us,
                                                 .tokens = event->tokens,
                                                 .preempted = world->preempted[name]};
-    HEARTH_ASSERT(hearth_step_submit(&world->step, &request));
+    HEARTH_ASSERT(hearth_step_submit(world->step, &request));
     if (world->needs) {
-        hearth_step_need(&world->step, name, event->tokens - world->computed[name]);
+        hearth_step_need(world->step, name, event->tokens - world->computed[name]);
     }
 }
 
@@ -160,20 +167,20 @@ static void arrive(struct world *world, struct event *event) {
         submit(world, event, event->at_us, event->at_us);
         return;
     }
-    for (uint32_t i = 0; i < world->step.params.lanes; i++) {
-        if (world->step.lanes[i].id == event->name) {
+    for (uint32_t i = 0; i < world->lanes; i++) {
+        if (hearth_step_lane(world->step, (int)i)->id == event->name) {
             release(world, (int)i, "cancelled");
             return;
         }
     }
     snprintf(text, sizeof text, "cancelled %c", event->name);
     say(world, text);
-    hearth_step_withdraw(&world->step, event->name);
+    hearth_step_withdraw(world->step, event->name);
 }
 
 static bool fits(const struct world *world, int32_t tokens) {
-    for (uint32_t i = 0; i < world->step.params.lanes; i++) {
-        tokens += world->step.lanes[i].target;
+    for (uint32_t i = 0; i < world->lanes; i++) {
+        tokens += hearth_step_lane(world->step, (int)i)->target;
     }
     return world->cells == 0 || tokens <= world->cells;
 }
@@ -182,32 +189,32 @@ static void admit(struct world *world, int name) {
     const struct event *event = event_of(world, (char)name);
     char text[64];
     int lane = 0;
-    while (world->step.lanes[lane].state != HEARTH_LANE_IDLE) {
+    while (hearth_step_lane(world->step, lane)->state != HEARTH_LANE_IDLE) {
         lane++;
     }
     if (!fits(world, event->tokens)) {
         snprintf(text, sizeof text, "no cells for %c", (char)name);
         say(world, text);
-        hearth_step_hold(&world->step, name, true, world->now_us);
+        hearth_step_hold(world->step, name, true, world->now_us);
         return;
     }
     snprintf(text, sizeof text, "admit %c to lane %d", (char)name, lane);
     say(world, text);
-    hearth_step_assign(&world->step, name, lane, world->computed[name], event->tokens, &event->mark, event->mark > 0,
+    hearth_step_assign(world->step, name, lane, world->computed[name], event->tokens, &event->mark, event->mark > 0,
                        HEARTH_QUANTUM_US, world->now_us);
-    world->step.lanes[lane].not_preemptible = world->stays[name];
+    hearth_step_stays(world->step, lane, world->stays[name]);
 }
 
 /* Set aside; it will go on from where it is. */
 static void yield(struct world *world, const struct hearth_action *action) {
-    const struct hearth_step_lane lane = world->step.lanes[action->lane];
+    const struct hearth_step_lane lane = *hearth_step_lane(world->step, action->lane);
     char text[64];
     snprintf(text, sizeof text, "%c yields to %c%s", (char)lane.id, (char)action->id,
              action->loses_place ? " and queues anew" : "");
     say(world, text);
     world->computed[lane.id] = lane.state == HEARTH_LANE_DECODE ? lane.target - 1 : lane.computed;
     world->preempted[lane.id] = true;
-    hearth_step_release(&world->step, action->lane, true, world->now_us);
+    hearth_step_release(world->step, action->lane, true, world->now_us);
     submit(world, event_of(world, (char)lane.id), action->loses_place ? world->now_us : lane.arrived_us, world->now_us);
 }
 
@@ -215,14 +222,14 @@ static void compute(struct world *world, const struct hearth_action *action) {
     char text[512] = "compute";
     double each_us[HEARTH_LANES_MAX] = {0}, us = 0;
     uint32_t decodes = 0;
-    for (uint32_t i = 0; i < world->step.params.lanes; i++) {
-        decodes += action->shares[i] > 0 && world->step.lanes[i].state == HEARTH_LANE_DECODE;
+    for (uint32_t i = 0; i < world->lanes; i++) {
+        decodes += action->shares[i] > 0 && hearth_step_lane(world->step, (int)i)->state == HEARTH_LANE_DECODE;
     }
-    for (uint32_t i = 0; i < world->step.params.lanes; i++) {
+    for (uint32_t i = 0; i < world->lanes; i++) {
         if (action->shares[i] == 0) {
             continue;
         }
-        const struct hearth_step_lane *lane = &world->step.lanes[i];
+        const struct hearth_step_lane *lane = hearth_step_lane(world->step, (int)i);
         size_t used = strlen(text);
         snprintf(text + used, sizeof text - used, " %c:%d%s", (char)lane->id, action->shares[i],
                  lane->state == HEARTH_LANE_DECODE ? "d" : "");
@@ -234,13 +241,13 @@ static void compute(struct world *world, const struct hearth_action *action) {
         say(world, text);
     }
     world->now_us += (int64_t)(us + 0.5);
-    for (uint32_t i = 0; i < world->step.params.lanes; i++) {
+    for (uint32_t i = 0; i < world->lanes; i++) {
         if (action->shares[i] == 0) {
             continue;
         }
-        struct hearth_step_lane *lane = &world->step.lanes[i];
-        hearth_step_charge(&world->step, (int)i, each_us[i]);
-        if (hearth_step_computed(&world->step, (int)i, action->shares[i])) {
+        const struct hearth_step_lane *lane = hearth_step_lane(world->step, (int)i);
+        hearth_step_charge(world->step, (int)i, each_us[i]);
+        if (hearth_step_computed(world->step, (int)i, action->shares[i])) {
             snprintf(text, sizeof text, "mark %c at %d", (char)lane->id, lane->computed);
             say(world, text);
         }
@@ -273,7 +280,7 @@ static void play(struct world *world) {
         }
         struct hearth_action action;
         char text[64];
-        hearth_step_next(&world->step, world->now_us, &action);
+        hearth_step_next(world->step, world->now_us, &action);
         switch (action.type) {
         case HEARTH_ACTION_ADMIT: admit(world, (int)action.id); break;
         case HEARTH_ACTION_PREEMPT: yield(world, &action); break;
@@ -282,7 +289,7 @@ static void play(struct world *world) {
             snprintf(text, sizeof text, "capture lane %d%s", action.lane, action.alone ? "" : " between batches");
             say(world, text);
             world->now_us += 1000;
-            hearth_step_captured(&world->step, action.lane);
+            hearth_step_pending(world->step, action.lane, false);
             break;
         case HEARTH_ACTION_SLEEP:
             say(world, "sleep");
@@ -323,7 +330,7 @@ static int check_file(const char *path, bool update) {
     world.out = open_memstream(&trace, &len);
     play(&world);
     fclose(world.out);
-    hearth_step_finish(&world.step);
+    hearth_step_destroy(world.step);
     char *expected = strstr(whole, "---\n");
     HEARTH_ASSERT(expected);
     expected += 4;

@@ -77,13 +77,13 @@ static void launch(struct hearth_service *service, struct flight *flight, bool m
     int32_t marks[2] = {(int32_t)flight->prompt.n / 3, (int32_t)flight->prompt.n * 2 / 3};
     int32_t pinned = 1 + (int32_t)rnd((uint32_t)flight->prompt.n);
     const struct hearth_pin pin = {.position = pinned, .ttl_us = 1 + rnd(5000000)};
-    flight->priority = rnd(4) == 0   ? HEARTH_CLASS_WARM
+    flight->priority = rnd(4) == 0   ? HEARTH_CLASS_PREFETCH
                        : rnd(3) == 0 ? HEARTH_CLASS_BACKGROUND
                        : rnd(3) == 0 ? HEARTH_CLASS_SIDE
                                      : HEARTH_CLASS_INTERACTIVE;
     flight->progress = rnd(2);
     flight->deadline_us = rnd(6) == 0 ? 1 + rnd(60) * 1000000 / (1 + rnd(10)) : 0;
-    if (flight->priority == HEARTH_CLASS_WARM) {
+    if (flight->priority == HEARTH_CLASS_PREFETCH) {
         flight->max_tokens = 0;
     }
     struct hearth_request request = {.prompt = flight->prompt.v,
@@ -143,7 +143,7 @@ static void check(struct hearth_engine *engine, const struct flight *flight, boo
         HEARTH_ASSERT(flight->receipt.prompt_tokens == flight->prompt.n);
         size_t told = flight->receipt.reused_live_tokens + flight->receipt.reused_ram_tokens +
                       flight->receipt.reused_disk_tokens + flight->receipt.computed_tokens;
-        bool untouched = flight->priority == HEARTH_CLASS_WARM && !flight->prefilled; /* it ended without a lane */
+        bool untouched = flight->priority == HEARTH_CLASS_PREFETCH && !flight->prefilled; /* it ended without a lane */
         HEARTH_ASSERT(untouched ? told <= flight->prompt.n : told == flight->prompt.n);
     } else {
         HEARTH_ASSERT(faults || (flight->cancelled && flight->err == HEARTH_ERR_CANCELLED) || flight->refused ||
@@ -186,11 +186,11 @@ static void forgotten(void *user, int err) {
 }
 
 static void forget(struct hearth_service *service, const struct hearth_tokens *tokens) {
-    const struct hearth_forget_request request = {.tokens = tokens->v,
-                                                  .count = tokens->n,
-                                                  .keep_tokens = rnd(2) ? rnd((uint32_t)tokens->n + 1) : 0,
-                                                  .done = forgotten,
-                                                  .user = &forgets_asked};
+    const struct hearth_service_forget_request request = {.tokens = tokens->v,
+                                                          .count = tokens->n,
+                                                          .keep_tokens = rnd(2) ? rnd((uint32_t)tokens->n + 1) : 0,
+                                                          .done = forgotten,
+                                                          .user = &forgets_asked};
     forgets_asked++;
     HEARTH_ASSERT(hearth_service_forget(service, &request) == HEARTH_OK);
 }

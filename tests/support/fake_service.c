@@ -307,7 +307,7 @@ void hearth_service_expect(struct hearth_service *service, int64_t id, int64_t w
     (void)service, (void)id, (void)within_us;
 }
 
-int hearth_service_forget(struct hearth_service *service, const struct hearth_forget_request *request) {
+int hearth_service_forget(struct hearth_service *service, const struct hearth_service_forget_request *request) {
     (void)service;
     request->done(request->user, HEARTH_OK);
     return HEARTH_OK;

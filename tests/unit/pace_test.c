@@ -113,16 +113,16 @@ static void slow_batches_become_smaller(void **state) {
 static void warm_requests_get_little(void **state) {
     (void)state;
     struct hearth_pace pace = {0};
-    assert_int_equal(hearth_pace_warm_beside(&pace), 8);
-    assert_int_equal(hearth_pace_warm_alone(&pace, 512), 512);
+    assert_int_equal(hearth_pace_prefetch_beside(&pace), 8);
+    assert_int_equal(hearth_pace_prefetch_alone(&pace, 512), 512);
     hearth_pace_learn(&pace, 1, 0, 20000);
     hearth_pace_learn(&pace, 0, 512, 512000);
-    assert_int_equal(hearth_pace_warm_beside(&pace), 4); /* a fifth of a batch */
-    assert_int_equal(hearth_pace_warm_alone(&pace, 512), 200);
+    assert_int_equal(hearth_pace_prefetch_beside(&pace), 4); /* a fifth of a batch */
+    assert_int_equal(hearth_pace_prefetch_alone(&pace, 512), 200);
     learn_many(&pace, 0, 512, 51200000);
-    assert_int_equal(hearth_pace_warm_beside(&pace), 1);
-    assert_int_equal(hearth_pace_warm_alone(&pace, 512), 32);
-    assert_int_equal(hearth_pace_warm_alone(&pace, 16), 16);
+    assert_int_equal(hearth_pace_prefetch_beside(&pace), 1);
+    assert_int_equal(hearth_pace_prefetch_alone(&pace, 512), 32);
+    assert_int_equal(hearth_pace_prefetch_alone(&pace, 16), 16);
 }
 
 int main(void) {

@@ -25,7 +25,7 @@ static struct hearth_tokens tokens_like(int who, size_t n, size_t shared) {
 
 static struct hearth_request warm_request(const struct hearth_tokens *prompt) {
     struct hearth_request request = request_of(prompt);
-    request.priority = HEARTH_CLASS_WARM;
+    request.priority = HEARTH_CLASS_PREFETCH;
     request.max_tokens = 0;
     return request;
 }
@@ -55,14 +55,15 @@ static void interactive_first_then_background_then_warm(void **state) {
     struct gate gate;
     struct hearth_request first = request_of(&prompts[0]);
     launch_gate(&stage, &first, &gate, 1);
-    static const enum hearth_class classes[5] = {HEARTH_CLASS_WARM, HEARTH_CLASS_BACKGROUND, HEARTH_CLASS_INTERACTIVE,
-                                                 HEARTH_CLASS_BACKGROUND, HEARTH_CLASS_INTERACTIVE};
+    static const enum hearth_class classes[5] = {HEARTH_CLASS_PREFETCH, HEARTH_CLASS_BACKGROUND,
+                                                 HEARTH_CLASS_INTERACTIVE, HEARTH_CLASS_BACKGROUND,
+                                                 HEARTH_CLASS_INTERACTIVE};
     static const int order[5] = {4, 2, 0, 3, 1};
     struct reply replies[5];
     for (int i = 0; i < 5; i++) {
         struct hearth_request request = request_of(&prompts[i + 1]);
         request.priority = classes[i];
-        request.max_tokens = classes[i] == HEARTH_CLASS_WARM ? 0 : 2;
+        request.max_tokens = classes[i] == HEARTH_CLASS_PREFETCH ? 0 : 2;
         (void)launch(&stage, &request, &replies[i]);
     }
     open_gate(&gate, 0);
@@ -108,7 +109,7 @@ static void bad_classes_and_pins_are_refused(void **state) {
     request = warm_request(&prompt);
     request.max_tokens = 1;
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_INVALID);
-    request.priority = HEARTH_CLASS_WARM + 1;
+    request.priority = HEARTH_CLASS_PREFETCH + 1;
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_INVALID);
     hearth_tokens_finish(&prompt);
     close_stage(&stage);
@@ -423,7 +424,7 @@ static void on_forgotten(void *user, int err) {
 
 static void forget(struct stage *stage, const struct hearth_tokens *tokens, size_t keep) {
     struct forgotten forgotten = {0};
-    const struct hearth_forget_request request = {
+    const struct hearth_service_forget_request request = {
         .tokens = tokens->v, .count = tokens->n, .keep_tokens = keep, .done = on_forgotten, .user = &forgotten};
     assert_int_equal(hearth_service_forget(stage->service, &request), HEARTH_OK);
     pthread_mutex_lock(&mutex);
@@ -531,7 +532,7 @@ static void what_is_in_use_is_not_forgotten(void **state) {
     request.sampling.ignore_eos = true;
     launch_gate(&stage, &request, &gate, 3);
     struct forgotten forgotten = {0};
-    const struct hearth_forget_request what = {
+    const struct hearth_service_forget_request what = {
         .tokens = prompt.v, .count = prompt.n, .done = on_forgotten, .user = &forgotten};
     assert_int_equal(hearth_service_forget(stage.service, &what), HEARTH_OK);
     open_gate(&gate, 0);
@@ -551,7 +552,7 @@ static void a_forget_at_the_end_is_answered(void **state) {
     struct hearth_tokens prompt = tokens_like(0, 400, 0);
     struct forgotten forgotten[20] = {{0}};
     for (int i = 0; i < 20; i++) {
-        const struct hearth_forget_request what = {
+        const struct hearth_service_forget_request what = {
             .tokens = prompt.v, .count = prompt.n, .done = on_forgotten, .user = &forgotten[i]};
         assert_int_equal(hearth_service_forget(stage.service, &what), HEARTH_OK);
     }

@@ -198,7 +198,7 @@ static void who_is_announced_has_a_seat(void **state) {
     hearth_service_unreserve(stage.service, &many); /* that of a refused one is the caller's */
     request = request_for(&prompt, 0);
     request.tenant = many;
-    request.priority = HEARTH_CLASS_WARM;
+    request.priority = HEARTH_CLASS_PREFETCH;
     request.reserved = true;
     (void)run(&stage, &request, &reply); /* a warm one needs none */
     assert_int_equal(reply.err, 0);
@@ -270,7 +270,7 @@ static void no_more_wait_than_may(void **state) {
     assert_in_range(retry_after_s, 1, 60);
     assert_int_equal(hearth_service_submit(stage.service, &request, &msg), HEARTH_ERR_OVERLOADED);
     assert_non_null(strstr(msg.text, "2 requests"));
-    warm.priority = HEARTH_CLASS_WARM; /* one that nobody waits for is not counted */
+    warm.priority = HEARTH_CLASS_PREFETCH; /* one that nobody waits for is not counted */
     (void)launch(&stage, &warm, &warmed);
     request.joins = true; /* one more choice of what waits already */
     (void)launch(&stage, &request, &joined);
@@ -472,10 +472,10 @@ static void lanes_and_queue_can_be_seen(void **state) {
     struct gate gate;
     /* PREFILLED and five tokens; the state is that after the fourth. */
     int64_t running = launch_gate(&stage, &request, &gate, 6), ids[4];
-    static const enum hearth_class classes[4] = {HEARTH_CLASS_WARM, HEARTH_CLASS_BACKGROUND, HEARTH_CLASS_SIDE,
+    static const enum hearth_class classes[4] = {HEARTH_CLASS_PREFETCH, HEARTH_CLASS_BACKGROUND, HEARTH_CLASS_SIDE,
                                                  HEARTH_CLASS_INTERACTIVE};
     for (int i = 0; i < 4; i++) {
-        struct hearth_request waiting = request_for(&head, classes[i] == HEARTH_CLASS_WARM ? 0 : 2);
+        struct hearth_request waiting = request_for(&head, classes[i] == HEARTH_CLASS_PREFETCH ? 0 : 2);
         waiting.priority = classes[i];
         waiting.tenant.id = (uint64_t)i;
         ids[i] = launch(&stage, &waiting, &replies[i]);

@@ -91,7 +91,7 @@ static int drop_state(struct hearth_api_deletion_worker *worker, const struct he
     pthread_mutex_init(&forget_wait->mutex, NULL);
     pthread_cond_init(&forget_wait->changed, NULL);
     forget_wait->holders = 2;
-    const struct hearth_forget_request request = {
+    const struct hearth_service_forget_request request = {
         .tokens = forget->tokens.v,
         .count = forget->tokens.n,
         .keep_tokens = forget->keep_tokens,

@@ -1,0 +1,112 @@
+/* What the step is told before it decides: how fast the machine is, what waiting requests need, which state can be
+ * kept.
+ */
+#include "base/assert.h"
+#include "base/clock.h"
+#include "sched/service_internal.h"
+
+#define DECODE_TPS 2.0  /* a reader sees the reply go on */
+#define PEEK_US 1000000 /* how long the estimate of a waiting prompt holds */
+
+void hearth_service_charge(struct hearth_service *service, const int32_t *shares, int32_t decode_tokens,
+                           int32_t prefill_tokens, int64_t us) {
+    double decode_us, prefill_us;
+    hearth_pace_learn(&service->pace, decode_tokens, prefill_tokens, us);
+    hearth_pace_split(&service->pace, decode_tokens, prefill_tokens, us, &decode_us, &prefill_us);
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        bool prefills = hearth_step_lane(service->step, (int)i)->state == HEARTH_LANE_PREFILL;
+        if (shares[i] > 0) {
+            hearth_step_charge(service->step, (int)i, shares[i] * (prefills ? prefill_us : decode_us));
+        }
+    }
+}
+
+/* Speeds as measured. Without a rate on request each decoding lane gets DECODE_TPS, except beside a burst of short
+ * prompts. */
+static void tell_speeds(struct hearth_service *service) {
+    const struct hearth_pace *pace = &service->pace;
+    int32_t chunk = hearth_service_chunk(service), decoding = 0;
+    double tps = service->min_decode_tps;
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        const struct hearth_step_lane *lane = hearth_step_lane(service->step, (int)i);
+        if (lane->state == HEARTH_LANE_DECODE) {
+            decoding += lane->due;
+        }
+    }
+    const struct hearth_step_sizes sizes = {.beside_tokens =
+                                                hearth_pace_beside(pace, decoding, tps > 0 ? tps : DECODE_TPS, chunk),
+                                            .alone_tokens = hearth_pace_alone(pace, chunk),
+                                            .prefetch_chunk_tokens = hearth_pace_prefetch_beside(pace),
+                                            .prefetch_alone_tokens = hearth_pace_prefetch_alone(pace, chunk),
+                                            .bursts = tps <= 0,
+                                            .prefill_us = hearth_pace_prefill_us(pace)};
+    hearth_step_resize(service->step, &sizes);
+}
+
+/* Whether RAM would keep what the task has, beside other things. */
+static bool can_wait(const struct hearth_service *service, const struct hearth_task *task) {
+    const struct hearth_caps *caps = &service->engine->caps;
+    bool pages = hearth_caps_has_pages(caps), snapshots = hearth_caps_needs_snapshot(caps);
+    if (task->request.cache_off || !hearth_cache_stores(service->cache)) {
+        return false;
+    }
+    size_t page_bytes, snapshot_bytes;
+    hearth_cache_budget(service->cache, &page_bytes, &snapshot_bytes);
+    if (snapshots && caps->snapshot_bytes > snapshot_bytes / 2) {
+        return false;
+    }
+    return !pages || task->tokens.n * caps->page_bytes_per_token <= page_bytes / 2;
+}
+
+/* While every lane is busy one of them may have to be given up: whole pages of long prompts are captured on the way.
+ * All of a short one takes no longer than a batch does. */
+static void tell_lanes(struct hearth_service *service, bool all_busy) {
+    int32_t page = (int32_t)service->params.page_tokens;
+    bool pages = hearth_caps_has_pages(&service->engine->caps);
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        const struct hearth_task *task = service->on_lane[i];
+        const struct hearth_step_lane *lane = hearth_step_lane(service->step, (int)i);
+        bool stays = task && !can_wait(service, task);
+        hearth_step_stays(service->step, (int)i, stays);
+        if (hearth_step_is_long(lane) && !stays && pages && !lane->capture && all_busy) {
+            hearth_step_pending(service->step, (int)i, lane->computed - 1 - task->ahead >= page);
+        }
+    }
+}
+
+/* Estimates the prefill of waiting requests: unknown prompts first, then round-robin, one every PEEK_US. */
+static void tell_needs(struct hearth_service *service) {
+    int64_t now_us = hearth_service_now_us(service);
+    bool unknown;
+    int64_t id = hearth_step_unestimated(service->step, now_us / PEEK_US, &unknown);
+    if (!unknown && now_us - service->peeked_us < PEEK_US) {
+        return;
+    }
+    service->peeked_us = now_us;
+    const struct hearth_task *task = hearth_task_find(service, id);
+    const struct hearth_cache_prompt prompt = {.tokens = task->tokens.v,
+                                               .n = task->tokens.n,
+                                               .salt = task->request.salt,
+                                               .cache_off = task->request.cache_off};
+    const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
+    hearth_step_need(service->step, id,
+                     hearth_cache_peek(service->cache, &prompt, lives, hearth_service_lives(service)));
+}
+
+void hearth_service_prepare(struct hearth_service *service) {
+    bool all_busy = true, cells = service->cells_retry_us > 0;
+    tell_speeds(service);
+    if (cells && hearth_service_now_us(service) >= service->cells_retry_us) {
+        service->cells_retry_us = 0;
+        hearth_step_changed(service->step);
+    }
+    for (uint32_t i = 0; i < service->lanes; i++) {
+        all_busy = all_busy && service->on_lane[i];
+    }
+    if (hearth_step_queued(service->step) > 0 || all_busy) {
+        tell_lanes(service, all_busy);
+    }
+    if (hearth_step_queued(service->step) > 0 && (all_busy || cells)) {
+        tell_needs(service);
+    }
+}

@@ -1,0 +1,235 @@
+/* Lanes: a request comes to one and leaves it, its state is captured, and the parked sequence holds the state of a
+ * request that was preempted.
+ *
+ * Invariants: on_lane[i] is the task of lane i or NULL; a lane's `busy` flag is set exactly while a task runs on it;
+ * the parked sequence is never busy, and empty until a request is preempted; `admission` counts the tasks without a
+ * lane (preempted, new or announced), `on_lanes` those with one. */
+#include "base/assert.h"
+#include "base/clock.h"
+#include "sched/service_internal.h"
+
+#define CAPTURE_SLICE_PAGES 1
+#define CAPTURE_ALONE_PAGES 8
+#define CAPTURE_AHEAD_PAGES 4  /* of a lane that goes on: more than a batch computes, in most cases */
+#define CAPTURE_SHARE 10       /* between two batches: a tenth of a batch's time, but at least one page */
+#define CAPTURE_FULL_US 500000 /* how long a lane that is needed waits for the backing tier to make room */
+
+/* ---- capturing ---- */
+
+static enum hearth_capture capture_slice(struct hearth_service *service, int lane, int pages, int64_t limit_us) {
+    int64_t start_us = hearth_service_now_us(service), spent_us = 0, real_us = hearth_clock_us();
+    enum hearth_capture state;
+    do {
+        state = hearth_cache_capture(service->cache, &service->lives[lane], pages);
+        spent_us = hearth_service_now_us(service) - start_us;
+    } while (state == HEARTH_CAPTURE_MORE && spent_us < limit_us);
+    hearth_service_captured(service, start_us, real_us);
+    if (lane >= (int)service->lanes) {
+        return state; /* the parked sequence: captured when it is needed, not in turn */
+    }
+    if (state == HEARTH_CAPTURE_FULL) {
+        service->capture_full |= UINT64_C(1) << lane;
+    }
+    if (state != HEARTH_CAPTURE_MORE && !service->lives[lane].busy) {
+        hearth_step_pending(service->step, lane, false);
+    }
+    return state;
+}
+
+bool hearth_lane_snapshot(struct hearth_service *service, int lane, enum hearth_snapshot_kind kind) {
+    int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
+    bool taken = hearth_cache_snapshot(service->cache, &service->lives[lane], kind);
+    hearth_service_captured(service, start_us, real_us);
+    return taken;
+}
+
+void hearth_lane_capture(struct hearth_service *service, int lane) {
+    int64_t give_up_us = 0;
+    for (;;) {
+        enum hearth_capture state = capture_slice(service, lane, CAPTURE_ALONE_PAGES, 0);
+        if (state == HEARTH_CAPTURE_DONE) {
+            return;
+        }
+        if (state == HEARTH_CAPTURE_MORE) {
+            continue;
+        }
+        int64_t now_us = hearth_clock_us();
+        give_up_us = give_up_us > 0 ? give_up_us : now_us + CAPTURE_FULL_US;
+        if (now_us >= give_up_us) {
+            break;
+        }
+        (void)hearth_cache_wait(service->cache, give_up_us - now_us);
+        service->told_us += hearth_clock_us() - now_us;
+        if (hearth_cache_poll(service->cache, HEARTH_POLL_EVENTS) > 0) {
+            service->backing_news = true; /* others may have waited for it, too */
+        }
+    }
+    service->lives[lane].dirty = service->lives[lane].snapshot_count > 0;
+}
+
+void hearth_lane_capture_now(struct hearth_service *service, int lane) {
+    while (capture_slice(service, lane, CAPTURE_ALONE_PAGES, 0) == HEARTH_CAPTURE_MORE) {
+    }
+}
+
+/* Captures whole pages of a lane that goes on. */
+static void capture_ahead(struct hearth_service *service, int lane) {
+    int pages = CAPTURE_AHEAD_PAGES;
+    struct hearth_task *task = service->on_lane[lane];
+    const struct hearth_live *live = &service->lives[lane];
+    int32_t page = (int32_t)service->params.page_tokens;
+    int whole = ((int32_t)live->tokens.n - 1 - task->ahead) / page;
+    int64_t start_us = hearth_service_now_us(service), real_us = hearth_clock_us();
+    pages = pages < whole ? pages : whole;
+    if (pages > 0) {
+        hearth_cache_capture_ahead(service->cache, &service->lives[lane], pages);
+    }
+    task->ahead += (pages > 0 ? pages : 1) * page; /* also of what RAM did not take: that is not tried again */
+    hearth_service_captured(service, start_us, real_us);
+    hearth_step_pending(service->step, lane, false);
+}
+
+void hearth_lane_capture_turn(struct hearth_service *service, const struct hearth_action *action) {
+    if (service->on_lane[action->lane]) {
+        capture_ahead(service, action->lane);
+    } else if (action->alone) {
+        (void)capture_slice(service, action->lane, CAPTURE_ALONE_PAGES, 0);
+    } else {
+        (void)capture_slice(service, action->lane, CAPTURE_SLICE_PAGES, service->batch_us / CAPTURE_SHARE);
+    }
+}
+
+bool hearth_lane_make_room(struct hearth_service *service, int keep) {
+    int victim = -1;
+    int64_t now_us = hearth_service_now_us(service);
+    for (uint32_t i = 0; i < service->places; i++) {
+        const struct hearth_live *live = &service->lives[i];
+        if (live->busy || (int)i == keep || live->tokens.n == 0) {
+            continue;
+        }
+        if (victim < 0 || hearth_live_better_victim(live, &service->lives[victim], now_us)) {
+            victim = (int)i;
+        }
+    }
+    if (victim < 0) {
+        return false;
+    }
+    hearth_lane_capture(service, victim);
+    hearth_live_clear(service->cache, &service->lives[victim]);
+    return true;
+}
+
+/* ---- coming and leaving ---- */
+
+void hearth_lane_count(struct hearth_service *service, struct hearth_task *task, bool in_admission, int on_lanes) {
+    if (hearth_task_is_prefetch(task)) {
+        return;
+    }
+    pthread_mutex_lock(&service->mutex);
+    if (in_admission && !task->in_admission) {
+        hearth_admission_take(&service->admission, task->request.tenant.id);
+    }
+    if (!in_admission && task->in_admission) {
+        hearth_admission_leave(&service->admission, task->request.tenant.id);
+    }
+    task->in_admission = in_admission;
+    service->on_lanes += (uint32_t)on_lanes;
+    pthread_mutex_unlock(&service->mutex);
+}
+
+/* About what it takes to compute again the state that a task has lost while it was preempted. */
+static int64_t lost_us(const struct hearth_service *service, const struct hearth_task *task, int32_t computed) {
+    double each_us = hearth_pace_prefill_us(&service->pace);
+    if (task->preempted_at <= computed) {
+        return 0;
+    }
+    return each_us > 0 ? (int64_t)(each_us * (task->preempted_at - computed)) : HEARTH_QUANTUM_US;
+}
+
+void hearth_task_assigned(struct hearth_service *service, struct hearth_task *task, int lane, int32_t computed,
+                          const int32_t *marks, size_t mark_count, int64_t admit_us) {
+    int64_t now_us = hearth_service_now_us(service), again_us = lost_us(service, task, computed);
+    task->lost += again_us >= HEARTH_QUANTUM_LEAST_US;
+    hearth_step_assign(service->step, task->id, lane, computed, (int32_t)task->tokens.n, marks, mark_count,
+                       task->preempt_cost_us + again_us + now_us - admit_us, now_us);
+    task->lane = lane;
+    if (task->preempted_at != computed || task->ahead > computed) {
+        task->ahead = computed;
+    }
+    task->persisted = computed;
+    task->preempted_at = 0;
+    task->waits_for_ended = 0;
+    task->waited_us += now_us - task->queued_us;
+    task->started_us = now_us - task->prefill_us; /* so that the receipt tells of all of it */
+    service->on_lane[lane] = task;
+    hearth_lane_count(service, task, false, 1);
+    if (task->request.progress) {
+        hearth_task_progress(service, task);
+    }
+}
+
+void hearth_lane_leave(struct hearth_service *service, struct hearth_task *task) {
+    struct hearth_live *live = &service->lives[task->lane];
+    const struct hearth_step_lane *lane = hearth_step_lane(service->step, task->lane);
+    live->busy = false;
+    live->used_us = hearth_service_now_us(service);
+    int64_t decodes_us = lane->decodes_us > 0 ? lane->decodes_us : live->used_us;
+    task->prefill_us += decodes_us - lane->assigned_us;
+    task->decode_us += live->used_us - decodes_us;
+    hearth_step_release(service->step, task->lane, hearth_cache_capture_pending(service->cache, live), live->used_us);
+    service->on_lane[task->lane] = NULL;
+    task->last_lane = task->lane;
+    task->lane = -1;
+    hearth_lane_count(service, task, false, -1);
+}
+
+/* ---- the parked sequence ---- */
+
+static void swap_parked(struct hearth_service *service, int lane, struct hearth_task *task) {
+    struct hearth_live *parked = &service->lives[service->lanes], held = *parked;
+    *parked = service->lives[lane];
+    service->lives[lane] = held;
+    hearth_step_pending(service->step, lane, hearth_cache_capture_pending(service->cache, &held));
+    service->parked = task;
+}
+
+static void capture_parked(struct hearth_service *service) {
+    int64_t start_us = hearth_service_now_us(service);
+    hearth_lane_capture(service, (int)service->lanes);
+    if (service->parked) {
+        service->parked->preempt_cost_us += hearth_service_now_us(service) - start_us;
+    }
+}
+
+void hearth_parked_clear(struct hearth_service *service) {
+    capture_parked(service);
+    hearth_live_clear(service->cache, &service->lives[service->lanes]);
+    service->parked = NULL;
+}
+
+void hearth_parked_ended(struct hearth_service *service, const struct hearth_task *task) {
+    if (service->parked == task) {
+        hearth_parked_clear(service);
+    }
+}
+
+void hearth_parked_return(struct hearth_service *service, const struct hearth_task *task) {
+    const struct hearth_live *const *lives = (const struct hearth_live *const *)service->live_list;
+    int lane = hearth_live_victim(lives, service->lanes, hearth_service_now_us(service));
+    HEARTH_ASSERT(lane >= 0);
+    if (service->parked != task) {
+        capture_parked(service);
+    }
+    hearth_lane_capture(service, lane);
+    hearth_live_clear(service->cache, &service->lives[lane]);
+    swap_parked(service, lane, NULL);
+}
+
+bool hearth_lane_park(struct hearth_service *service, struct hearth_task *task, int lane) {
+    if (service->places == service->lanes) {
+        return false;
+    }
+    capture_parked(service);
+    swap_parked(service, lane, task);
+    return true;
+}
