@@ -33,12 +33,16 @@ static bool grow(void **data, size_t len, size_t *cap, size_t extra, size_t size
         want = SMALLEST_BYTES / size;
     }
     void *grown = hearth_memory_realloc(*data, want * size);
-    if (grown == NULL) {
+    if (!grown) {
         return false;
     }
     *data = grown;
     *cap = want;
     return true;
+}
+
+void *hearth_buf_room(void *array, size_t n, size_t *cap, size_t size) {
+    return grow(&array, n, cap, 1, size) ? array : NULL;
 }
 
 void hearth_buf_finish(struct hearth_buf *buf) {
@@ -100,7 +104,7 @@ uint8_t *hearth_buf_take(struct hearth_buf *buf) {
     }
     if (buf->cap - len > buf->cap / 64 + 1) {     /* a little too much is not worth a call of the system */
         uint8_t *shrunk = realloc(data, len + 1); /* with the NUL of a text */
-        data = shrunk != NULL ? shrunk : data;    /* a block that could not shrink is still whole */
+        data = shrunk ? shrunk : data;            /* a block that could not shrink is still whole */
     }
     *buf = (struct hearth_buf){0};
     return data;

@@ -19,7 +19,7 @@ int64_t hearth_cancel_cpu_us(void) {
 }
 
 void hearth_cancel_enter(struct hearth_cancel *cancel) {
-    HEARTH_ASSERT(current == NULL);
+    HEARTH_ASSERT(!current);
     cancel->begun_us = hearth_cancel_cpu_us();
     cancel->polls = 0;
     cancel->verdict = HEARTH_OK;
@@ -33,10 +33,10 @@ void hearth_cancel_leave(void) {
 
 int hearth_cancel_check(void) {
     struct hearth_cancel *cancel = current;
-    if (cancel == NULL || cancel->verdict != HEARTH_OK) {
-        return cancel == NULL ? HEARTH_OK : cancel->verdict;
+    if (!cancel || cancel->verdict != HEARTH_OK) {
+        return !cancel ? HEARTH_OK : cancel->verdict;
     }
-    if (cancel->wanted != NULL) {
+    if (cancel->wanted) {
         cancel->verdict = cancel->wanted(cancel->user);
     }
     if (cancel->verdict == HEARTH_OK && cancel->cpu_us > 0 &&
@@ -48,7 +48,7 @@ int hearth_cancel_check(void) {
 
 int hearth_cancel_poll(void) {
     struct hearth_cancel *cancel = current;
-    if (cancel == NULL || (cancel->verdict == HEARTH_OK && cancel->polls++ % POLLS != 0)) {
+    if (!cancel || (cancel->verdict == HEARTH_OK && cancel->polls++ % POLLS != 0)) {
         return HEARTH_OK;
     }
     return hearth_cancel_check();

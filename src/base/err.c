@@ -35,7 +35,7 @@ const char *hearth_err_text(int err) {
         return "ok";
     }
     const struct err_row *row = row_of(err);
-    return row != NULL ? row->text : "unknown error";
+    return row ? row->text : "unknown error";
 }
 
 int hearth_err_http(int err) {
@@ -43,7 +43,7 @@ int hearth_err_http(int err) {
         return 200;
     }
     const struct err_row *row = row_of(err);
-    return row != NULL ? row->http : 500;
+    return row ? row->http : 500;
 }
 
 /* Shortens a line to what a message holds: its beginning and its end, and no part of a character. */
@@ -63,7 +63,7 @@ int hearth_fail(struct hearth_errmsg *msg, int err, const char *format, ...) {
     if (err == HEARTH_ERR_NOMEM) {
         hearth_memory_note();
     }
-    if (msg != NULL) {
+    if (msg) {
         va_list args, again;
         va_start(args, format);
         va_copy(again, args);
@@ -85,7 +85,7 @@ int hearth_fail(struct hearth_errmsg *msg, int err, const char *format, ...) {
 }
 
 int hearth_fail_of(struct hearth_errmsg *msg, int err, const char *name) {
-    if (err == HEARTH_OK || msg == NULL || strstr(msg->text, name) != NULL) {
+    if (err == HEARTH_OK || !msg || strstr(msg->text, name)) {
         return err;
     }
     const struct hearth_errmsg what = *msg;

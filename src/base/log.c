@@ -31,7 +31,7 @@ enum hearth_log_level hearth_log_lowest(void) {
 }
 
 void hearth_log(enum hearth_log_level level, const char *format, ...) {
-    if (logging.sink == NULL || level < logging.lowest) {
+    if (!logging.sink || level < logging.lowest) {
         return;
     }
     char on_stack[1024];
@@ -44,7 +44,7 @@ void hearth_log(enum hearth_log_level level, const char *format, ...) {
     if (n < 0) {
         return;
     }
-    if ((size_t)n >= sizeof on_stack && (on_heap = malloc((size_t)n + 1)) != NULL) {
+    if ((size_t)n >= sizeof on_stack && (on_heap = malloc((size_t)n + 1))) {
         va_start(args, format);
         (void)vsnprintf(on_heap, (size_t)n + 1, format, args);
         va_end(args);

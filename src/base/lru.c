@@ -5,20 +5,20 @@
 #include "base/assert.h"
 
 static void unlink_entry(struct hearth_lru *lru, struct hearth_lru_entry *entry) {
-    *(entry->newer != NULL ? &entry->newer->older : &lru->newest) = entry->older;
-    *(entry->older != NULL ? &entry->older->newer : &lru->oldest) = entry->newer;
+    *(entry->newer ? &entry->newer->older : &lru->newest) = entry->older;
+    *(entry->older ? &entry->older->newer : &lru->oldest) = entry->newer;
 }
 
 static void link_entry(struct hearth_lru *lru, struct hearth_lru_entry *entry, struct hearth_lru_entry *newer) {
-    struct hearth_lru_entry **place = newer != NULL ? &newer->older : &lru->newest;
+    struct hearth_lru_entry **place = newer ? &newer->older : &lru->newest;
     entry->newer = newer;
     entry->older = *place;
-    *(entry->older != NULL ? &entry->older->newer : &lru->oldest) = entry;
+    *(entry->older ? &entry->older->newer : &lru->oldest) = entry;
     *place = entry;
 }
 
 void hearth_lru_finish(struct hearth_lru *lru) {
-    HEARTH_ASSERT(lru->newest == NULL && lru->bytes == 0);
+    HEARTH_ASSERT(!lru->newest && lru->bytes == 0);
     hearth_table_finish(&lru->table);
 }
 
@@ -44,7 +44,7 @@ void hearth_lru_touch(struct hearth_lru *lru, struct hearth_lru_entry *entry) {
 
 struct hearth_lru_entry *hearth_lru_evict(struct hearth_lru *lru) {
     struct hearth_lru_entry *oldest = lru->bytes > lru->budget_bytes ? lru->oldest : NULL;
-    if (oldest != NULL) {
+    if (oldest) {
         hearth_lru_remove(lru, oldest);
     }
     return oldest;

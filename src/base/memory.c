@@ -50,7 +50,7 @@ bool hearth_memory_refill(void) {
 }
 
 static void *noted(void *block) {
-    refused = refused || block == NULL;
+    refused = refused || !block;
     return block;
 }
 

@@ -38,7 +38,7 @@ static bool derive(const uint8_t *material, size_t len, const char *info, uint8_
     static const char salt[] = "hearth";
     EVP_PKEY_CTX *ctx = EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, NULL);
     size_t got = out_len;
-    bool ok = ctx != NULL && EVP_PKEY_derive_init(ctx) > 0 && EVP_PKEY_CTX_set_hkdf_md(ctx, EVP_sha256()) > 0 &&
+    bool ok = ctx && EVP_PKEY_derive_init(ctx) > 0 && EVP_PKEY_CTX_set_hkdf_md(ctx, EVP_sha256()) > 0 &&
               EVP_PKEY_CTX_set1_hkdf_salt(ctx, (const unsigned char *)salt, (int)strlen(salt)) > 0 &&
               EVP_PKEY_CTX_set1_hkdf_key(ctx, material, (int)len) > 0 &&
               EVP_PKEY_CTX_add1_hkdf_info(ctx, (const unsigned char *)info, (int)strlen(info)) > 0 &&
@@ -111,7 +111,7 @@ static bool derive_all(const uint8_t *material, size_t len, struct hearth_seal *
 int hearth_seal_create_from(const uint8_t secret[32], struct hearth_seal **out, struct hearth_errmsg *msg) {
     *out = NULL;
     struct hearth_seal *seal = calloc(1, sizeof *seal);
-    if (seal == NULL) {
+    if (!seal) {
         return hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM));
     }
     if (!derive_all(secret, 32, seal)) {
@@ -131,14 +131,13 @@ int hearth_seal_create(const char *key_file, struct hearth_seal **out, struct he
     size_t len = 0;
     uint8_t *bytes = malloc(FILE_BYTES_MAX + 1);
     struct hearth_seal *seal = calloc(1, sizeof *seal);
-    int err = bytes == NULL || seal == NULL
-                  ? hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM))
-                  : read_open_file(fd, key_file, bytes, &len, msg);
+    int err = !bytes || !seal ? hearth_fail(msg, HEARTH_ERR_NOMEM, "%s", hearth_err_text(HEARTH_ERR_NOMEM))
+                              : read_open_file(fd, key_file, bytes, &len, msg);
     (void)close(fd);
     if (err == HEARTH_OK && !derive_all(bytes, len, seal)) {
         err = hearth_fail(msg, HEARTH_ERR_ENGINE, "OpenSSL could not derive a key from %s", key_file);
     }
-    if (bytes != NULL) {
+    if (bytes) {
         OPENSSL_cleanse(bytes, len <= FILE_BYTES_MAX ? len : FILE_BYTES_MAX + 1);
     }
     free(bytes);
@@ -151,7 +150,7 @@ int hearth_seal_create(const char *key_file, struct hearth_seal **out, struct he
 }
 
 void hearth_seal_destroy(struct hearth_seal *seal) {
-    if (seal != NULL) {
+    if (seal) {
         OPENSSL_cleanse(seal, sizeof *seal);
         free(seal);
     }
@@ -169,7 +168,7 @@ struct hearth_digest hearth_seal_mark(const struct hearth_seal *seal) {
 static bool update(EVP_CIPHER_CTX *ctx, uint8_t *out, const uint8_t *in, size_t len) {
     for (size_t at = 0; at < len;) {
         int step = len - at < STEP_BYTES ? (int)(len - at) : STEP_BYTES, n = 0;
-        if (EVP_CipherUpdate(ctx, out != NULL ? out + at : NULL, &n, in + at, step) != 1 || n != step) {
+        if (EVP_CipherUpdate(ctx, out ? out + at : NULL, &n, in + at, step) != 1 || n != step) {
             return false;
         }
         at += (size_t)step;
@@ -182,7 +181,7 @@ bool hearth_seal_close(const struct hearth_seal *seal, const void *aad, size_t a
     EVP_CIPHER_CTX *ctx = EVP_CIPHER_CTX_new();
     uint8_t rest[16];
     int n = 0;
-    bool ok = ctx != NULL && RAND_bytes(nonce, HEARTH_SEAL_NONCE_BYTES) == 1 &&
+    bool ok = ctx && RAND_bytes(nonce, HEARTH_SEAL_NONCE_BYTES) == 1 &&
               EVP_CipherInit_ex(ctx, EVP_aes_256_gcm(), NULL, seal->key, nonce, 1) == 1 &&
               update(ctx, NULL, aad, aad_len) && update(ctx, bytes, bytes, len) &&
               EVP_CipherFinal_ex(ctx, rest, &n) == 1 && n == 0 &&
@@ -197,7 +196,7 @@ bool hearth_seal_open(const struct hearth_seal *seal, const void *aad, size_t aa
     uint8_t rest[16], want[HEARTH_SEAL_TAG_BYTES];
     int n = 0;
     memcpy(want, tag, sizeof want);
-    bool ok = ctx != NULL && EVP_CipherInit_ex(ctx, EVP_aes_256_gcm(), NULL, seal->key, nonce, 0) == 1 &&
+    bool ok = ctx && EVP_CipherInit_ex(ctx, EVP_aes_256_gcm(), NULL, seal->key, nonce, 0) == 1 &&
               update(ctx, NULL, aad, aad_len) && update(ctx, bytes, bytes, len) &&
               EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_SET_TAG, HEARTH_SEAL_TAG_BYTES, want) == 1 &&
               EVP_CipherFinal_ex(ctx, rest, &n) == 1 && n == 0;

@@ -16,7 +16,7 @@
 #define MOVED_AT_ONCE 4
 
 static struct hearth_link **bucket_of(const struct hearth_table *table, struct hearth_digest key) {
-    if (table->old != NULL) {
+    if (table->old) {
         size_t i = key.lo & (table->bucket_count / 2 - 1);
         if (i >= table->moved) {
             return &table->old[i];
@@ -31,13 +31,13 @@ static void move_some(struct hearth_table *table) {
         /* Oldest first, so that the order within a key stays. */
         struct hearth_link *reversed = NULL, *link = table->old[table->moved];
         table->old[table->moved++] = NULL;
-        while (link != NULL) {
+        while (link) {
             struct hearth_link *next = link->next;
             link->next = reversed;
             reversed = link;
             link = next;
         }
-        while (reversed != NULL) {
+        while (reversed) {
             link = reversed;
             reversed = link->next;
             struct hearth_link **bucket = &table->buckets[link->key.lo & (table->bucket_count - 1)];
@@ -52,10 +52,10 @@ static void move_some(struct hearth_table *table) {
 }
 
 static bool grow(struct hearth_table *table) {
-    HEARTH_ASSERT(table->old == NULL);
+    HEARTH_ASSERT(!table->old);
     size_t count = table->bucket_count > 0 ? 2 * table->bucket_count : BUCKETS_MIN;
     struct hearth_link **buckets = calloc(count, sizeof(struct hearth_link *));
-    if (buckets == NULL) {
+    if (!buckets) {
         return false;
     }
     table->old = table->buckets;
@@ -104,10 +104,10 @@ static struct hearth_link *pop(struct hearth_table *table, struct hearth_link **
 
 struct hearth_link *hearth_table_pop(struct hearth_table *table, size_t *at) {
     for (; *at < table->bucket_count; ++*at) {
-        if (table->old != NULL && *at < table->bucket_count / 2 && table->old[*at] != NULL) {
+        if (table->old && *at < table->bucket_count / 2 && table->old[*at]) {
             return pop(table, &table->old[*at]);
         }
-        if (table->buckets[*at] != NULL) {
+        if (table->buckets[*at]) {
             return pop(table, &table->buckets[*at]);
         }
     }
@@ -115,7 +115,7 @@ struct hearth_link *hearth_table_pop(struct hearth_table *table, size_t *at) {
 }
 
 static struct hearth_link *find_from(struct hearth_link *link, struct hearth_digest key) {
-    while (link != NULL && !hearth_digest_equal(link->key, key)) {
+    while (link && !hearth_digest_equal(link->key, key)) {
         link = link->next;
     }
     return link;

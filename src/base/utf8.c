@@ -22,13 +22,13 @@ static const struct lead {
 static enum piece scan(const uint8_t *s, size_t len, size_t *piece_len) {
     HEARTH_ASSERT(len > 0);
     const struct lead *lead = NULL;
-    for (size_t i = 0; i < sizeof leads / sizeof leads[0] && lead == NULL; i++) {
+    for (size_t i = 0; i < sizeof leads / sizeof leads[0] && !lead; i++) {
         if (s[0] >= leads[i].first && s[0] <= leads[i].last) {
             lead = &leads[i];
         }
     }
     *piece_len = 1;
-    if (lead == NULL) {
+    if (!lead) {
         return PIECE_DAMAGE;
     }
     for (size_t i = 1; i < lead->len; i++) {

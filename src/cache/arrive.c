@@ -70,9 +70,7 @@ static bool grow(struct hearth_cache *cache, struct hearth_path *path, const str
     if (!hearth_tree_extend(&cache->tree, path, record->tokens, record->base_pos, record->p1, NULL, &old)) {
         return false;
     }
-    if (old) {
-        hearth_ram_drop(cache->ram, old);
-    }
+    hearth_ram_drop(cache->ram, old);
     hearth_copy_outgrown(cache, page, end);
     page->item.fetched = false;
     (void)hearth_copy_found(cache, &page->item, record->name, record->p0);

@@ -22,6 +22,10 @@ struct hearth_cache_item *hearth_copy_find(const struct hearth_cache *cache, str
     return link ? (struct hearth_cache_item *)((char *)link - offsetof(struct hearth_cache_item, copy)) : NULL;
 }
 
+static enum hearth_record_kind kind_of(const struct hearth_cache_item *item) {
+    return item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE;
+}
+
 /* ---- what else the tier holds ---- */
 
 struct duplicate {
@@ -65,8 +69,8 @@ void hearth_duplicate_add_copy(struct hearth_cache *cache, const struct hearth_c
     const struct hearth_page *page =
         item->is_snapshot ? hearth_cache_item_snapshot(item)->page : hearth_cache_item_page(item);
     int32_t p1 = item->is_snapshot ? copy->p0 : page->p0 + page->len;
-    hearth_duplicate_add(cache, copy->link.key, item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE,
-                         hearth_tree_base(&cache->tree, page), hearth_tree_block_start(&cache->tree, p1), copy->p0, p1);
+    hearth_duplicate_add(cache, copy->link.key, kind_of(item), hearth_tree_base(&cache->tree, page),
+                         hearth_tree_block_start(&cache->tree, p1), copy->p0, p1);
 }
 
 void hearth_duplicate_add_old(struct hearth_cache *cache, const struct hearth_page *page) {
@@ -143,8 +147,7 @@ void hearth_copy_remove(struct hearth_cache *cache, struct hearth_cache_item *it
     if (item->copy.state == HEARTH_COPY_NONE) {
         return;
     }
-    hearth_copy_remove_name(cache, item->copy.link.key,
-                            item->is_snapshot ? HEARTH_RECORD_SNAPSHOT : HEARTH_RECORD_PAGE);
+    hearth_copy_remove_name(cache, item->copy.link.key, kind_of(item));
     hearth_copy_forget(cache, item);
 }
 

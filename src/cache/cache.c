@@ -7,24 +7,22 @@
 
 #include <stdlib.h>
 
-const char *hearth_reason_text(enum hearth_reason reason) {
-    static const char *const texts[] = {
-#define X(name, text, help) [HEARTH_REASON_##name] = text,
-        HEARTH_REASON_TABLE(X)
+static const struct {
+    const char *text, *help;
+} reasons[] = {
+#define X(name, text, help) [HEARTH_REASON_##name] = {text, help},
+    HEARTH_REASON_TABLE(X)
 #undef X
-    };
-    HEARTH_ASSERT((size_t)reason < sizeof texts / sizeof *texts);
-    return texts[reason];
+};
+
+const char *hearth_reason_text(enum hearth_reason reason) {
+    HEARTH_ASSERT((size_t)reason < sizeof reasons / sizeof *reasons);
+    return reasons[reason].text;
 }
 
 const char *hearth_reason_help(enum hearth_reason reason) {
-    static const char *const texts[] = {
-#define X(name, text, help) [HEARTH_REASON_##name] = help,
-        HEARTH_REASON_TABLE(X)
-#undef X
-    };
-    HEARTH_ASSERT((size_t)reason < sizeof texts / sizeof *texts);
-    return texts[reason];
+    HEARTH_ASSERT((size_t)reason < sizeof reasons / sizeof *reasons);
+    return reasons[reason].help;
 }
 
 /* ---- life ---- */

@@ -62,14 +62,10 @@ static bool grow_page(struct hearth_cache *cache, struct hearth_live *live, stru
     before = hearth_cache_item_bytes(&page->item); /* making room may have taken its blob */
     int32_t was = page->p0 + page->len;
     if (!hearth_tree_extend(&cache->tree, path, live->tokens.v, 0, end, blob, &old)) {
-        if (blob) {
-            hearth_ram_drop(cache->ram, blob);
-        }
+        hearth_ram_drop(cache->ram, blob);
         return false;
     }
-    if (old) {
-        hearth_ram_drop(cache->ram, old);
-    }
+    hearth_ram_drop(cache->ram, old);
     hearth_copy_outgrown(cache, page, was); /* the longer one will replace it */
     page->blob_p0 = page->p0;
     page->item.fetched = false;
@@ -87,9 +83,7 @@ static bool add_page(struct hearth_cache *cache, struct hearth_live *live, struc
     }
     struct hearth_page *page = hearth_tree_add(&cache->tree, path, live->tokens.v, 0, end, blob);
     if (!page) {
-        if (blob) {
-            hearth_ram_drop(cache->ram, blob);
-        }
+        hearth_ram_drop(cache->ram, blob);
         return false;
     }
     page->item.pins++; /* the standing pin moves here; the parent's is given back below */

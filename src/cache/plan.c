@@ -1,10 +1,8 @@
-/* The plan. Design in plan.h.
+/* The plan, by the rules in plan.h: measure every live sequence against the prompt; list the options; take the
+ * cheapest; choose the sequence to run on; explain.
  *
- * Steps: measure every live sequence against the prompt; list candidates; take the cheapest; choose the sequence to run
- * on; explain.
- *
- * Invariants: resume < n; a candidate never names state that does not cover [0, resume); a busy sequence is never a
- * target; a sequence with uncaptured or still useful state is a target only when it is continued or none is empty. */
+ * Invariants: an option never names state that does not cover [0, resume); a sequence with uncaptured or still useful
+ * state is a target only when it is continued or none is empty. */
 #include "cache/planner.h"
 
 #include "base/assert.h"

@@ -235,9 +235,7 @@ static void leave_pool(struct hearth_cache *cache, struct hearth_cache_item *ite
     hearth_heap_remove(&pool->heap, &item->lease.heap);
     pool->used_bytes -= hearth_cache_item_bytes(item);
     hearth_copy_forget(cache, item);
-    if (item->blob) {
-        hearth_ram_drop(cache->ram, item->blob);
-    }
+    hearth_ram_drop(cache->ram, item->blob);
 }
 
 static void free_snapshot(struct hearth_cache *cache, struct hearth_snapshot *snapshot) {

@@ -99,10 +99,8 @@ int hearth_file_stat(struct hearth_directory *directory, const struct hearth_fil
     if (err != HEARTH_OK) {
         return err;
     }
-    *file = (struct hearth_file){.id = *id,
-                                 .bytes = ((uint64_t)st.st_size + 4095) / 4096 * 4096,
-                                 .stamp_us = (int64_t)st.st_mtim.tv_sec * 1000000 + st.st_mtim.tv_nsec / 1000,
-                                 .inode = (int64_t)st.st_ino};
+    file->id = *id;
+    hearth_directory_describe(&st, file);
     if (hits) {
         *hits = read_hits(fd);
     }

@@ -42,36 +42,28 @@ struct sweep {
     int error; /* errno of the last removal that failed */
 };
 
-/* ---- rescans ---- */
+/* ---- what is there ---- */
 
 static bool add_model(void *user, struct hearth_model_id model) {
     struct sweep *sweep = user;
-    if (sweep->model_n == sweep->model_cap) {
-        const size_t cap = sweep->model_cap ? 2 * sweep->model_cap : 16;
-        struct hearth_model_id *models = realloc(sweep->models, cap * sizeof *models);
-        if (!models) {
-            sweep->nomem = true;
-            return false;
-        }
-        sweep->models = models;
-        sweep->model_cap = cap;
+    struct hearth_model_id *models = hearth_buf_room(sweep->models, sweep->model_n, &sweep->model_cap, sizeof *models);
+    if (!models) {
+        sweep->nomem = true;
+        return false;
     }
+    sweep->models = models;
     sweep->models[sweep->model_n++] = model;
     return true;
 }
 
 static bool add_file(void *user, const struct hearth_file *file) {
     struct sweep *sweep = user;
-    if (sweep->n == sweep->cap) {
-        const size_t cap = sweep->cap ? 2 * sweep->cap : 1024;
-        struct gc_candidate *files = realloc(sweep->files, cap * sizeof *files);
-        if (!files) {
-            sweep->nomem = true;
-            return false;
-        }
-        sweep->files = files;
-        sweep->cap = cap;
+    struct gc_candidate *files = hearth_buf_room(sweep->files, sweep->n, &sweep->cap, sizeof *files);
+    if (!files) {
+        sweep->nomem = true;
+        return false;
     }
+    sweep->files = files;
     sweep->files[sweep->n++] = (struct gc_candidate){.name = file->id.name,
                                                      .stamp_us = file->stamp_us,
                                                      .bytes = file->bytes,

@@ -39,6 +39,8 @@ bool hearth_directory_is_linked(const struct hearth_directory *directory, const 
 /* Makes a directory (0700 whatever the umask); there is one is fine, too. Errors: IO; errno is kept. `made`: NULL, or
  * whether it was not there. */
 int hearth_directory_make(struct hearth_directory *directory, const char *path, bool *made);
+/* Fills what stat says of a file, which is all but its id. */
+void hearth_directory_describe(const struct stat *st, struct hearth_file *file);
 /* A descriptor of a directory that no link leads to; -1 with errno. */
 int hearth_directory_descend(const struct hearth_directory *directory, const char *path);
 /* Syncs a directory. Errors: NOT_FOUND, IO. */

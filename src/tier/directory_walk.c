@@ -164,15 +164,11 @@ void hearth_directory_names_free(char **names, size_t n) {
 }
 
 static bool push_name(char ***names, size_t *n, size_t *cap, const char *name) {
-    if (*n == *cap) {
-        const size_t grown = *cap ? 2 * *cap : 32;
-        char **more = realloc(*names, grown * sizeof *more);
-        if (!more) {
-            return false;
-        }
-        *names = more;
-        *cap = grown;
+    char **more = hearth_buf_room(*names, *n, cap, sizeof *more);
+    if (!more) {
+        return false;
     }
+    *names = more;
     (*names)[*n] = strdup(name);
     return (*names)[*n] && ++*n;
 }
@@ -228,8 +224,10 @@ int hearth_directory_models(struct hearth_directory *directory, bool (*visit)(vo
 
 /* ---- walking ---- */
 
-static int64_t stamp_us(const struct stat *st) {
-    return (int64_t)st->st_mtim.tv_sec * 1000000 + st->st_mtim.tv_nsec / 1000;
+void hearth_directory_describe(const struct stat *st, struct hearth_file *file) {
+    file->bytes = ((uint64_t)st->st_size + 4095) / 4096 * 4096;
+    file->stamp_us = (int64_t)st->st_mtim.tv_sec * 1000000 + st->st_mtim.tv_nsec / 1000;
+    file->inode = (int64_t)st->st_ino;
 }
 
 static int walk_shard(struct hearth_directory *directory, struct hearth_model_id model, int shard,
@@ -248,9 +246,7 @@ static int walk_shard(struct hearth_directory *directory, struct hearth_model_id
             fstatat(dirfd(stream), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
             continue; /* not an item, or gone since */
         }
-        file.bytes = ((uint64_t)st.st_size + 4095) / 4096 * 4096;
-        file.stamp_us = stamp_us(&st);
-        file.inode = (int64_t)st.st_ino;
+        hearth_directory_describe(&st, &file);
         *go_on = visit(user, &file);
     }
     if (*go_on && errno != 0) {

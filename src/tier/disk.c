@@ -81,22 +81,19 @@ static void note_touch_locked(struct disk *disk, struct disk_file *file) {
     if (file->touching) {
         return;
     }
-    if (disk->touched_n == disk->touched_cap) {
-        const size_t cap = disk->touched_cap > 0 ? 2 * disk->touched_cap : 256;
-        struct hearth_digest *touched = realloc(disk->touched, cap * sizeof *touched);
-        if (!touched) {
-            return;
-        }
-        disk->touched = touched;
-        disk->touched_cap = cap;
+    struct hearth_digest *touched =
+        hearth_buf_room(disk->touched, disk->touched_n, &disk->touched_cap, sizeof *touched);
+    if (!touched) {
+        return;
     }
+    disk->touched = touched;
     disk->touched[disk->touched_n++] = file->link.key;
     file->touching = true;
 }
 
 static void disk_touch(struct hearth_backing *backing, const struct hearth_backing_touch *touches, size_t n) {
     struct disk *disk = disk_of(backing);
-    const int64_t now = hearth_disk_unix_us();
+    const int64_t now = hearth_clock_unix_us();
     hearth_disk_lock(disk);
     for (size_t i = 0; i < n; i++) {
         struct disk_file *file = hearth_disk_find_locked(disk, touches[i].name);

@@ -213,7 +213,6 @@ void hearth_disk_quarantine(struct disk *disk, const struct hearth_file_id *id, 
 /* Learns how large the state of a whole page is. */
 void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record *record);
 struct hearth_file_id hearth_disk_id(const struct disk *disk, struct hearth_digest name, enum hearth_record_kind kind);
-int64_t hearth_disk_unix_us(void);
 static inline unsigned hearth_disk_shard(struct hearth_digest name) {
     return (unsigned)(name.hi >> 56);
 }

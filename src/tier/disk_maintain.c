@@ -56,7 +56,7 @@ static void rescan_shard(struct disk *disk, int shard, struct disk_files *new_on
     const uint64_t tick = ++disk->tick;
     hearth_disk_unlock(disk);
     struct disk_files seen = {0};
-    state->again = time != 0 && hearth_disk_unix_us() - time / 1000 < FRESH_US;
+    state->again = time != 0 && hearth_clock_unix_us() - time / 1000 < FRESH_US;
     if (hearth_directory_walk(directory, disk->model, shard, hearth_disk_files_add, &seen) == HEARTH_OK) {
         state->time = time;
         compare(disk, shard, tick, &seen, new_ones);
@@ -86,7 +86,7 @@ struct telling {
 
 /* Takes what is due from the list; with `all`, everything. NULL when there is nothing. The caller frees. */
 static struct telling *take_due(struct disk *disk, bool all, size_t *n) {
-    const int64_t now = hearth_disk_unix_us();
+    const int64_t now = hearth_clock_unix_us();
     size_t left = 0;
     *n = 0;
     hearth_disk_lock(disk);

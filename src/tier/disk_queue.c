@@ -1,9 +1,12 @@
 /* What waits to be written, and what of it goes when there is too much.
  *
- * The tier does not know conversations, but items hang together: an item belongs to the group with a last item in the
- * same block with tokens that agree, or filled the block before. A group is as new as its last put. When the queue is
- * full, the oldest group loses its deepest item: what was said last in a conversation that has been quiet for longest.
- * What is less deep stays useful without it.
+ *   1. Items that hang together are a group: an item joins the group with a last item in the same block and tokens that
+ *      agree, or with a last item that filled the block before. The tier knows no conversations; this finds them.
+ *   2. A group is as new as its last put.
+ *   3. A queue that is too long drops the deepest item of its oldest group. What is less deep stays useful without it.
+ *   4. An item alone may be as large as it likes.
+ *
+ * Example: pages 1 to 4 of conversation A wait, then pages of B come and the queue is too long: A's page 4 goes first.
  *
  * Invariants: a job is in `jobs` from put() to its answer, and in the queue until the writer takes it;
  * stats.queued_bytes counts both; a group's `queued` counts the latter. */

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* ---- lock, time ---- */
 
@@ -41,12 +40,6 @@ bool hearth_disk_stopped(struct disk *disk) {
     const bool stop = disk->stop;
     hearth_disk_unlock(disk);
     return stop;
-}
-
-int64_t hearth_disk_unix_us(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
 /* ---- the directory ---- */
@@ -162,15 +155,11 @@ void hearth_disk_note_size_locked(struct disk *disk, const struct hearth_record 
 
 bool hearth_disk_files_add(void *list, const struct hearth_file *file) {
     struct disk_files *files = list;
-    if (files->n == files->cap) {
-        const size_t cap = files->cap > 0 ? 2 * files->cap : 64;
-        struct hearth_file *v = realloc(files->v, cap * sizeof *v);
-        if (!v) {
-            return false;
-        }
-        files->v = v;
-        files->cap = cap;
+    struct hearth_file *v = hearth_buf_room(files->v, files->n, &files->cap, sizeof *v);
+    if (!v) {
+        return false;
     }
+    files->v = v;
     files->v[files->n++] = *file;
     return true;
 }

@@ -10,10 +10,13 @@
  * that takes a small part of the processors (about 0.2 ms for each MB), however fast the disk is. At the end
  * there is no limit.
  *
- * Failure: what could not be written is dropped, not kept: its bytes are needed elsewhere, and the cache can put them
- * again. Two things are tried first, once: more room when the file system is full, and the directory anew when it
- * was removed. Then the tier is `failing`: it takes nothing, and a small file is tried after 1 s, 2 s, … 60 s until it
- * can be written. There is one log line when it begins and one when it ends.
+ * Failure:
+ *
+ *   1. What could not be written is tried once more after a remedy: room is made when the file system is full, the
+ *      directory is made anew when it was removed.
+ *   2. What fails again is dropped: its bytes are needed elsewhere, and the cache can put them again.
+ *   3. Then the tier is `failing` and takes nothing. A small file is tried after 1 s, 2 s, ... 60 s until it can be
+ *      written. There is one log line when it begins and one when it ends.
  *
  * Invariants: a job is answered exactly once, by answer(); a draft is published or discarded before that. */
 #include "tier/disk_internal.h"
@@ -341,7 +344,7 @@ static void sync_all(struct writer *writer, struct write_batch *batch) {
 
 static void publish_all(struct disk *disk, struct write_batch *batch) {
     struct hearth_directory *directory = hearth_disk_directory(disk);
-    const int64_t now = hearth_disk_unix_us();
+    const int64_t now = hearth_clock_unix_us();
     for (size_t i = 0; i < batch->n; i++) {
         struct disk_job *job = batch->jobs[i];
         if (job->fate != DISK_OPEN) {
@@ -421,7 +424,7 @@ static void answer(struct disk *disk, struct disk_job *job) {
         disk->stats.bytes += bytes;
         if (!hearth_disk_find_locked(disk, job->id.name)) {
             /* without memory the next rescan finds it */
-            (void)hearth_disk_add_locked(disk, &job->id, bytes, hearth_disk_unix_us());
+            (void)hearth_disk_add_locked(disk, &job->id, bytes, hearth_clock_unix_us());
         }
         hearth_disk_published_locked(disk, bytes);
     }

@@ -67,7 +67,7 @@ void hearth_ram_destroy(struct hearth_ram *ram) {
 
 struct hearth_blob *hearth_ram_put(struct hearth_ram *ram, struct hearth_buf *bytes, const uint64_t *checksum) {
     struct hearth_blob *blob = malloc(sizeof *blob);
-    if (blob == NULL) {
+    if (!blob) {
         hearth_buf_finish(bytes);
         return NULL;
     }
@@ -109,6 +109,9 @@ int hearth_ram_view(struct hearth_ram *ram, const struct hearth_blob *blob, cons
 }
 
 void hearth_ram_drop(struct hearth_ram *ram, struct hearth_blob *blob) {
+    if (!blob) {
+        return;
+    }
     HEARTH_ASSERT(ram->used_bytes >= hearth_blob_bytes(blob));
     HEARTH_ASSERT(*blob->link == blob && (!blob->next || blob->next->link == &blob->next));
     ram->used_bytes -= hearth_blob_bytes(blob);

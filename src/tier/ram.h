@@ -35,7 +35,7 @@ void hearth_ram_destroy(struct hearth_ram *ram);
 struct hearth_blob *hearth_ram_put(struct hearth_ram *ram, struct hearth_buf *bytes, const uint64_t *checksum);
 /* The verified bytes, borrowed until the blob is dropped. Errors: STATE (the checksum does not match). */
 int hearth_ram_view(struct hearth_ram *ram, const struct hearth_blob *blob, const void **bytes, size_t *len);
-void hearth_ram_drop(struct hearth_ram *ram, struct hearth_blob *blob);
+void hearth_ram_drop(struct hearth_ram *ram, struct hearth_blob *blob); /* NULL is allowed */
 
 /* Bytes that a blob of `len` bytes takes in the accounting, beyond its payload. */
 #define HEARTH_BLOB_OVERHEAD_BYTES 64
