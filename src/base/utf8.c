@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 
-enum piece { PIECE_CHARACTER, PIECE_UNFINISHED, PIECE_DAMAGE };
+enum utf8_piece { PIECE_CHARACTER, PIECE_UNFINISHED, PIECE_DAMAGE };
 
 /* What may follow a lead byte: the number of bytes in all and the range of the second one. */
 static const struct lead {
@@ -19,7 +19,7 @@ static const struct lead {
     {0xF0, 0xF0, 4, 0x90, 0xBF}, {0xF1, 0xF3, 4, 0x80, 0xBF}, {0xF4, 0xF4, 4, 0x80, 0x8F},
 };
 
-static enum piece scan(const uint8_t *s, size_t len, size_t *piece_len) {
+static enum utf8_piece scan(const uint8_t *s, size_t len, size_t *piece_len) {
     HEARTH_ASSERT(len > 0);
     const struct lead *lead = NULL;
     for (size_t i = 0; i < sizeof leads / sizeof leads[0] && !lead; i++) {
