@@ -173,6 +173,7 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->disk_tokens = receipt->reused_disk_tokens;
     report->computed_tokens = receipt->computed_tokens;
     report->matched_tokens = receipt->matched_tokens;
+    report->known_tokens = hearth_conversation_known(job->rendered.conversation);
     report->generated_tokens = (uint32_t)tally->generated_tokens;
     report->drafted_tokens = (uint32_t)tally->drafted_tokens;
     report->accepted_tokens = (uint32_t)tally->accepted_tokens;
@@ -189,7 +190,6 @@ static void report_turn(const struct hearth_job *job, const struct hearth_tally 
     report->reason = receipt->reason;
     report->prefill_us_per_token = api->prefill_us_per_token;
     report->token_bytes = api->engine->caps.page_bytes_per_token;
-    report->first = !api->has_computed;
 }
 
 /* What a prompt token usually costs, from the requests that computed enough to tell. */
@@ -197,7 +197,6 @@ static void learn_rates(struct hearth_api *api, const struct hearth_report *repo
     enum { ENOUGH = 64 };
     if (report->computed_tokens >= ENOUGH) {
         const double each = (double)report->prefill_us / report->computed_tokens;
-        api->has_computed = true;
         api->prefill_us_per_token = api->prefill_us_per_token > 0 ? api->prefill_us_per_token * 0.8 + each * 0.2 : each;
     }
 }

@@ -102,10 +102,9 @@ struct hearth_api {
     struct hearth_sampling sampling;
     int32_t max_tokens;
     bool metrics, slots;
-    struct hearth_ring *ring; /* the loop's, as the next four: the last requests; NULL: none are kept */
+    struct hearth_ring *ring; /* the loop's, as the next three: the last requests; NULL: none are kept */
     struct hearth_figures figures;
     bool keep_texts;             /* with the texts where prompts parted */
-    bool has_computed;           /* the model has computed a prompt since it was loaded */
     double prefill_us_per_token; /* usually; 0: not known yet */
     int64_t created_unix;
     atomic_bool stopping;
@@ -496,6 +495,8 @@ bool hearth_conversation_add_json(const struct hearth_conversation *conversation
 bool hearth_history_init(struct hearth_api *api);
 void hearth_history_shutdown(struct hearth_api *api);
 
+/* How many of the prompt's first tokens an earlier prompt or reply had, whether or not their state is still there. */
+uint32_t hearth_conversation_known(const struct hearth_conversation *conversation);
 /* Fills what a report says of the place where the prompt left an earlier one; false: it left none. Texts are the
  * conversation's, which may be NULL. */
 bool hearth_conversation_report(const struct hearth_conversation *conversation,

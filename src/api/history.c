@@ -494,6 +494,10 @@ const struct hearth_diagnosis *hearth_conversation_diagnosis(const struct hearth
     return conversation != NULL && conversation->forked ? &conversation->diagnosis : NULL;
 }
 
+uint32_t hearth_conversation_known(const struct hearth_conversation *conversation) {
+    return conversation != NULL ? (uint32_t)conversation->known_tokens : 0;
+}
+
 bool hearth_conversation_report(const struct hearth_conversation *conversation,
                                 struct hearth_report_divergence *divergence) {
     if (conversation == NULL || !conversation->forked) {

@@ -16,6 +16,7 @@ static const char *const usage =
     "  hearth serve --help            all options\n"
     "  hearth chat                    talk to it in the terminal; hearth chat --help: options\n"
     "  hearth top                     what it is doing at this moment; hearth top --help: options\n"
+    "  hearth why                     why requests were slow, and what to do; hearth why --help: options\n"
     "  hearth sessions ls             the conversations that it keeps; hearth sessions --help: more commands\n"
     "  hearth keys new                a key for --api-key-file, hashed; hearth keys --help: more\n"
     "  hearth kv ls                   the state it keeps on disk; hearth kv --help: more commands\n"
@@ -59,8 +60,8 @@ static int run_serve(int argc, char *const argv[]) {
 }
 
 int main(int argc, char *argv[]) {
-    static const char *const commands[] = {"serve", "chat",    "sessions", "keys",   "kv",
-                                           "top",   "options", "help",     "version"};
+    static const char *const commands[] = {"serve", "chat", "sessions", "keys", "kv",
+                                           "top",   "why",  "options",  "help", "version"};
     const char *command = argc > 1 ? argv[1] : "--help";
     (void)umask(077); /* whatever is written is the user's own */
     if (strcmp(command, "serve") == 0) {
@@ -80,6 +81,9 @@ int main(int argc, char *argv[]) {
     }
     if (strcmp(command, "top") == 0) {
         return hearth_client_top(argc - 2, argv + 2);
+    }
+    if (strcmp(command, "why") == 0) {
+        return hearth_client_why(argc - 2, argv + 2);
     }
     if (strcmp(command, "--version") == 0 || strcmp(command, "version") == 0) {
         return print_version();

@@ -1,4 +1,5 @@
-/* What the files of `hearth chat` and `hearth top` share. They know the server by HTTP only, as any client does.
+/* What the files of `hearth chat`, `hearth top` and `hearth why` share. They know the server by HTTP only, as any
+ * client does.
  *
  *     chat.c       hearth chat: the command line, and what is typed
  *     talk.c       a conversation: what is sent, and the commands
@@ -6,7 +7,8 @@
  *     reply.c      a streamed reply, as it comes in
  *     top.c        hearth top: the command line, and one frame after the other
  *     top_read.c   asks the server what it is doing
- *     top_show.c   a frame, as text and as JSON */
+ *     top_show.c   a frame, as text and as JSON
+ *     why.c        hearth why: the server's verdicts, in sentences */
 #ifndef HEARTH_CLIENT_CLIENT_H
 #define HEARTH_CLIENT_CLIENT_H
 

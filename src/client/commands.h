@@ -1,4 +1,5 @@
-/* `hearth chat` and `hearth top`: talking to a server in the terminal, and watching it. */
+/* `hearth chat`, `hearth top` and `hearth why`: talking to a server in the terminal, watching it, and asking it why
+ * requests were slow. */
 #ifndef HEARTH_CLIENT_COMMANDS_H
 #define HEARTH_CLIENT_COMMANDS_H
 
@@ -6,5 +7,6 @@
  * that says what is wrong; 2 after wrong usage; 130 when Ctrl-C ended a conversation. */
 int hearth_client_chat(int argc, char *const argv[]);
 int hearth_client_top(int argc, char *const argv[]);
+int hearth_client_why(int argc, char *const argv[]);
 
 #endif

@@ -23,7 +23,7 @@ static json_t *text_or_null(const char *text) {
 }
 
 static json_t *tokens_json(const struct hearth_report *report) {
-    const uint32_t known = report->matched_tokens;
+    const uint32_t known = hearth_report_known(report);
     const json_int_t fresh = report->prompt_tokens > known ? report->prompt_tokens - known : 0;
     return json_pack("{s:I, s:I, s:{s:I, s:I, s:I}, s:I, s:I, s:I}", "prompt", (json_int_t)report->prompt_tokens, "new",
                      fresh, "reused", "live", (json_int_t)report->live_tokens, "ram", (json_int_t)report->ram_tokens,
@@ -32,10 +32,10 @@ static json_t *tokens_json(const struct hearth_report *report) {
 }
 
 static json_t *times_json(const struct hearth_report *report) {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "read", ms(report->read_us), "prepare",
-                     ms(report->prepare_us), "queue", ms(report->queue_us), "plan", ms(report->plan_us), "restore",
-                     ms(report->restore_us), "prefill", ms(report->prefill_us), "ttft", ms(report->ttft_us), "decode",
-                     ms(report->decode_us), "unread", ms(report->unread_us), "total", ms(report->total_us));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "prepare", ms(report->prepare_us), "queue",
+                     ms(report->queue_us), "plan", ms(report->plan_us), "restore", ms(report->restore_us), "prefill",
+                     ms(report->prefill_us), "ttft", ms(report->ttft_us), "decode", ms(report->decode_us), "total",
+                     ms(report->total_us));
 }
 
 static json_t *waits_json(const struct hearth_report *report) {

@@ -45,62 +45,55 @@ struct hearth_report {
     int status;
     bool computes; /* it asked for a turn of the model; otherwise the rest is zero */
     uint32_t prompt_tokens, live_tokens, ram_tokens, disk_tokens, computed_tokens, matched_tokens;
+    uint32_t known_tokens; /* of its beginning, by the transcripts: computed before, or only counted */
     uint32_t generated_tokens, drafted_tokens, accepted_tokens, preemptions;
     uint32_t ahead; /* requests that waited or ran when it arrived */
-    int64_t read_us, prepare_us, queue_us, plan_us, restore_us, prefill_us, ttft_us, decode_us, total_us;
-    int64_t unread_us; /* from its last byte written to its last byte taken by the client */
+    int64_t prepare_us, queue_us, plan_us, restore_us, prefill_us, ttft_us, decode_us, total_us;
     int64_t wait_us[HEARTH_WAIT_COUNT];
     enum hearth_reason reason;
     const struct hearth_report_divergence *divergence; /* NULL: none */
     double prefill_us_per_token;                       /* the server's usual cost of a prompt token; 0: not known yet */
-    double decode_us_per_token;                        /* likewise of a generated one, of a request that is alone */
     uint64_t token_bytes;                              /* state of one token */
-    uint64_t needed_bytes; /* EVICTED: a cache of so many bytes would still have had it; 0: unknown */
-    bool first;            /* the first request that the model computed since it was loaded */
 };
 
 /* ---- verdict.c ---- */
 
 /* Causes of slowness, each with what it says and what to do. docs/why.md is this table. */
-#define HEARTH_VERDICT_TABLE(X)                                                                                      \
-    X(VOLATILE_LINE, "volatile_line", "one line of the system text changes from request to request",                 \
-      "`--strip-line REGEX` takes such lines out before anything else sees them")                                    \
-    X(EDITED_MESSAGE, "edited_message", "the client changed a message that was known",                               \
-      "nothing, if you meant it; otherwise look at what the client does to that message")                            \
-    X(MESSAGES_MOVED, "messages_moved", "the client dropped or inserted messages before known ones",                 \
-      "clients that add hints and take them away again do this: see whether that can be switched off")               \
-    X(HISTORY_CUT, "history_cut", "the conversation went back to an earlier point", "nothing: that costs no tokens") \
-    X(TOOLS_CHANGED, "tools_changed", "the tools are not those of the earlier prompt",                               \
-      "keep the list of tools the same through a conversation; new ones may come at its end")                        \
-    X(ARGUMENTS_CHANGED, "arguments_changed", "the template's arguments are not those of the earlier prompt",        \
-      "keep thinking, effort and template arguments the same through a conversation")                                \
-    X(TEMPLATE_REWRITES, "template_rewrites", "the template prints earlier turns differently now",                   \
-      "`--keep-thinking` keeps the thinking of earlier turns as it was sampled")                                     \
-    X(NEW_CONVERSATION, "new_conversation", "no stored prompt begins like this one", "nothing: it is computed once") \
-    X(NEW_TEXT, "new_text", "the prompt has that much new text", "nothing: it is computed once")                     \
-    X(EVICTED, "evicted", "the state was there and had to make room",                                                \
-      "more `--cache-ram`, or `--kv-dir` with more "                                                                 \
-      "`--kv-disk`")                                                                                                 \
-    X(NO_SNAPSHOT, "no_snapshot", "the model can only be resumed at snapshots, and none was kept far enough on",     \
-      "a smaller `--snapshot-interval`, or more `--cache-ram`")                                                      \
-    X(RESTORE_FAILED, "restore_failed", "stored state did not verify and was computed again",                        \
-      "look at the log: the disk or the memory may be failing")                                                      \
-    X(CACHE_OFF, "cache_off", "the cache is off for this server or this request",                                    \
-      "leave `cache_prompt: false` and `--cache-ram 0` out")                                                         \
-    X(QUEUED, "queued", "it waited for a lane", "more lanes (`--parallel`), fewer clients, or classes and weights")  \
-    X(SAME_PREFIX, "same_prefix", "another request was computing the same beginning",                                \
-      "nothing: waiting for it was cheaper than computing it twice")                                                 \
-    X(SHORT_OF_CELLS, "short_of_cells", "the KV cache was full", "more `--ctx-size`, or less `--parallel`")          \
-    X(PREEMPTED, "preempted", "it was preempted", "more `--ctx-size`, or another class or weight")                   \
-    X(SLOW_DISK, "slow_disk", "its state had to be read from disk", "more `--cache-ram`, or a faster disk")          \
-    X(COLD_MODEL, "cold_model", "it was the first request since the model was loaded",                               \
-      "`--warmup` is on by default; the first prompt also reads the weights into memory")                            \
-    X(LONG_REPLY, "long_reply", "the reply is long", "a smaller `max_tokens`, or less thinking")                     \
-    X(SLOW_DECODE, "slow_decode", "other lanes slowed its decoding down",                                            \
-      "`--min-decode-tps` bounds how much prompts may slow replies down")                                            \
-    X(SLOW_UPLOAD, "slow_upload", "the request itself was slow to arrive", "look at the network, or the client")     \
-    X(SLOW_CLIENT, "slow_client", "the client read the reply slowly", "look at the network, or the client")          \
-    X(PREPARING, "preparing", "reading, rendering and tokenising the request took long",                             \
+#define HEARTH_VERDICT_TABLE(X)                                                                                     \
+    X(VOLATILE_LINE, "volatile_line", "one line of the system text changes from request to request",                \
+      "`--strip-line REGEX` takes such lines out before anything else sees them")                                   \
+    X(EDITED_MESSAGE, "edited_message", "the client changed a message that was known",                              \
+      "nothing to do, if you meant it; otherwise look at what the client does to that message")                     \
+    X(MESSAGES_MOVED, "messages_moved", "the client dropped or inserted messages before known ones",                \
+      "clients that add hints and take them away again do this: see whether that can be switched off")              \
+    X(HISTORY_CUT, "history_cut", "the conversation went back to an earlier point",                                 \
+      "nothing to do: that costs no tokens")                                                                        \
+    X(TOOLS_CHANGED, "tools_changed", "the tools are not those of the earlier prompt",                              \
+      "keep the list of tools the same through a conversation; new ones may come at its end")                       \
+    X(ARGUMENTS_CHANGED, "arguments_changed", "the template's arguments are not those of the earlier prompt",       \
+      "keep thinking, effort and template arguments the same through a conversation")                               \
+    X(TEMPLATE_REWRITES, "template_rewrites", "the template prints earlier turns differently now",                  \
+      "`--keep-thinking` keeps the thinking of earlier turns as it was sampled")                                    \
+    X(NEW_CONVERSATION, "new_conversation", "no stored prompt begins like this one",                                \
+      "nothing to do: it is computed once")                                                                         \
+    X(NEW_TEXT, "new_text", "the prompt has that much new text", "nothing to do: it is computed once")              \
+    X(EVICTED, "evicted", "the state was there and had to make room",                                               \
+      "more `--cache-ram`, or `--kv-dir` with more "                                                                \
+      "`--kv-disk`")                                                                                                \
+    X(NO_SNAPSHOT, "no_snapshot", "the model can only be resumed at snapshots, and none was kept far enough on",    \
+      "a smaller `--snapshot-interval`, or more `--cache-ram`")                                                     \
+    X(RESTORE_FAILED, "restore_failed", "stored state did not verify and was computed again",                       \
+      "look at the log: the disk or the memory may be failing")                                                     \
+    X(CACHE_OFF, "cache_off", "the cache is off for this server or this request",                                   \
+      "leave `cache_prompt: false` and `--cache-ram 0` out")                                                        \
+    X(QUEUED, "queued", "it waited for a lane", "more lanes (`--parallel`), fewer clients, or classes and weights") \
+    X(SAME_PREFIX, "same_prefix", "another request was computing the same beginning",                               \
+      "nothing to do: waiting for it was cheaper than computing it twice")                                          \
+    X(SHORT_OF_CELLS, "short_of_cells", "the KV cache was full", "more `--ctx-size`, or less `--parallel`")         \
+    X(PREEMPTED, "preempted", "it was preempted", "more `--ctx-size`, or another class or weight")                  \
+    X(SLOW_DISK, "slow_disk", "its state had to be read from disk", "more `--cache-ram`, or a faster disk")         \
+    X(LONG_REPLY, "long_reply", "the reply is long", "a smaller `max_tokens`, or less thinking")                    \
+    X(PREPARING, "preparing", "reading, rendering and tokenising the request took long",                            \
       "a history whose text is known costs little: does the client change its beginning?")
 
 enum hearth_verdict_cause {
@@ -121,6 +114,8 @@ struct hearth_verdict {
 #define HEARTH_VERDICTS_MAX 6
 
 const char *hearth_verdict_name(enum hearth_verdict_cause cause);
+/* Tokens that were computed before, whatever became of them. */
+uint32_t hearth_report_known(const struct hearth_report *report);
 /* Fills `out`, the costliest first, and returns how many there are. Pure. */
 size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict out[HEARTH_VERDICTS_MAX]);
 

@@ -10,10 +10,9 @@
 #include <string.h>
 
 #define NAMED_TOKENS 24
-#define NAMED_US 50000
+#define NAMED_US 100000
 #define NAMED_SHARE 0.1
-#define COLD_TIMES 1.5        /* a first request counts as cold from this much more a token than usual */
-#define SLOW_DECODE_TIMES 2.0 /* likewise decoding as slowed down by others */
+#define LONG_TOKENS 64 /* a reply of fewer is not long, however slow the model is */
 
 static const struct {
     const char *name, *help, *advice;
@@ -25,6 +24,13 @@ static const struct {
 
 const char *hearth_verdict_name(enum hearth_verdict_cause cause) {
     return causes[cause].name;
+}
+
+/* The tree may have forgotten that it had the end of a path that was evicted; the transcripts have not. Otherwise they
+ * prove nothing: text that was only counted is known to them, too. */
+uint32_t hearth_report_known(const struct hearth_report *report) {
+    const bool more = report->reason == HEARTH_REASON_EVICTED && report->known_tokens > report->matched_tokens;
+    return more ? report->known_tokens : report->matched_tokens;
 }
 
 /* ---- words ---- */
@@ -223,10 +229,14 @@ static void judge_new(struct judge *judge, uint32_t again) {
 /* State that was known and could not be used. Returns how many tokens that were. */
 static uint32_t judge_state(struct judge *judge) {
     const struct hearth_report *report = judge->report;
-    const uint32_t lost = report->matched_tokens > reused(report) ? report->matched_tokens - reused(report) : 0;
+    const uint32_t known = hearth_report_known(report), lost = known > reused(report) ? known - reused(report) : 0;
     const int64_t lost_us = (int64_t)((double)lost * token_us(report));
     char tokens[32], bytes[32];
     struct hearth_verdict *verdict;
+    if (report->reason == HEARTH_REASON_CACHE_OFF) { /* what was known was not looked up: all of it, perhaps */
+        (void)name_it(judge, HEARTH_VERDICT_CACHE_OFF, report->computed_tokens, report->prefill_us);
+        return report->computed_tokens;
+    }
     if (lost < NAMED_TOKENS) {
         return 0;
     }
@@ -236,10 +246,6 @@ static uint32_t judge_state(struct judge *judge) {
         (void)snprintf(verdict->text, sizeof verdict->text,
                        "%s tokens were known, but their state (%s) had been evicted", count(lost, tokens),
                        size(lost * report->token_bytes, bytes));
-        if (report->needed_bytes > 0) {
-            (void)snprintf(verdict->advice, sizeof verdict->advice,
-                           "`--cache-ram` or `--kv-disk` of %s would have kept it", size(report->needed_bytes, bytes));
-        }
         break;
     case HEARTH_REASON_NO_SNAPSHOT:
         verdict = name_it(judge, HEARTH_VERDICT_NO_SNAPSHOT, lost, lost_us);
@@ -252,7 +258,6 @@ static uint32_t judge_state(struct judge *judge) {
         (void)snprintf(verdict->text, sizeof verdict->text,
                        "%s tokens were known, but their stored state did not verify", count(lost, tokens));
         break;
-    case HEARTH_REASON_CACHE_OFF: (void)name_it(judge, HEARTH_VERDICT_CACHE_OFF, lost, lost_us); break;
     default: return 0;
     }
     return lost;
@@ -312,53 +317,18 @@ static void judge_waits(struct judge *judge) {
     }
 }
 
-static void judge_decode(struct judge *judge) {
-    const struct hearth_report *report = judge->report;
-    const double each = report->generated_tokens > 1 ? (double)report->decode_us / (report->generated_tokens - 1) : 0;
-    const double alone = report->decode_us_per_token;
-    char time[32], tokens[32];
-    struct hearth_verdict *verdict;
-    if (alone > 0 && each > alone * SLOW_DECODE_TIMES) {
-        const int64_t lost_us = (int64_t)((each - alone) * report->generated_tokens);
-        verdict = by_time(judge, HEARTH_VERDICT_SLOW_DECODE, lost_us - report->wait_us[HEARTH_WAIT_PREEMPTED]);
-        if (verdict != NULL) {
-            (void)snprintf(verdict->text, sizeof verdict->text,
-                           "other lanes slowed its decoding to %.1f tokens a second (%.1f when it is alone)",
-                           1e6 / each, 1e6 / alone);
-            return;
-        }
-    }
-    if (report->decode_us * 2 > report->total_us) {
-        verdict = by_time(judge, HEARTH_VERDICT_LONG_REPLY, report->decode_us);
-        if (verdict != NULL) {
-            (void)snprintf(verdict->text, sizeof verdict->text, "the reply has %s tokens, which took %s",
-                           count(report->generated_tokens, tokens), duration(report->decode_us, time));
-        }
-    }
-}
-
 static void judge_times(struct judge *judge) {
     const struct hearth_report *report = judge->report;
-    const double each = report->computed_tokens > 0 ? (double)report->prefill_us / report->computed_tokens : 0;
-    char time[32];
-    struct hearth_verdict *verdict = by_time(judge, HEARTH_VERDICT_SLOW_UPLOAD, report->read_us);
-    if (verdict != NULL) {
-        (void)snprintf(verdict->text, sizeof verdict->text, "the request took %s to arrive",
-                       duration(report->read_us, time));
-    }
-    verdict = by_time(judge, HEARTH_VERDICT_PREPARING, report->prepare_us);
+    char time[32], tokens[32];
+    struct hearth_verdict *verdict = by_time(judge, HEARTH_VERDICT_PREPARING, report->prepare_us);
     if (verdict != NULL) {
         (void)snprintf(verdict->text, sizeof verdict->text, "reading, rendering and tokenising the request took %s",
                        duration(report->prepare_us, time));
     }
-    if (report->first && report->prefill_us_per_token > 0 && each > report->prefill_us_per_token * COLD_TIMES) {
-        (void)by_time(judge, HEARTH_VERDICT_COLD_MODEL,
-                      (int64_t)((each - report->prefill_us_per_token) * report->computed_tokens));
-    }
-    verdict = by_time(judge, HEARTH_VERDICT_SLOW_CLIENT, report->unread_us);
-    if (verdict != NULL) {
-        (void)snprintf(verdict->text, sizeof verdict->text, "the client took its last bytes %s after they were written",
-                       duration(report->unread_us, time));
+    if (report->generated_tokens >= LONG_TOKENS && report->decode_us * 2 > report->total_us &&
+        (verdict = by_time(judge, HEARTH_VERDICT_LONG_REPLY, report->decode_us)) != NULL) {
+        (void)snprintf(verdict->text, sizeof verdict->text, "the reply has %s tokens, which took %s",
+                       count(report->generated_tokens, tokens), duration(report->decode_us, time));
     }
 }
 
@@ -372,7 +342,6 @@ size_t hearth_verdicts(const struct hearth_report *report, struct hearth_verdict
     if (report->computes) {
         judge_prompt(&judge);
         judge_waits(&judge);
-        judge_decode(&judge);
         judge_times(&judge);
         qsort(out, judge.n, sizeof *out, costlier);
     }

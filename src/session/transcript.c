@@ -529,6 +529,10 @@ static void copy_record(struct hearth_transcripts *transcripts, struct text_node
         node = node->child;
         hearth_transcript_load_record(transcripts, node);
     }
+    /* A later turn's record tells more: what came behind the place where they part. */
+    for (struct text_node *later = node; later != NULL && reply == NULL; later = later->child) {
+        node = later->said != NULL ? later : node;
+    }
     fork->root = node->root;
     fork->said = node->said_count > 0 ? malloc((node->said_count + 1) * sizeof *fork->said) : NULL;
     if (fork->said == NULL) {

@@ -5,6 +5,7 @@ All against the sim engine, whose speed is known: a prompt token takes a millise
 
 import json
 import os
+import re
 import subprocess
 import threading
 import time
@@ -173,7 +174,7 @@ def test_no_cache(sim):
 def test_queued(sim):
     """One lane: the second request waits for the first one's reply."""
     history, _ = begin(sim, "queued")
-    first = threading.Thread(target=ask, args=(sim, [*history, user("Tell me a long story.")]), kwargs={"max_tokens": 60})
+    first = threading.Thread(target=ask, args=(sim, [*history, user("Tell me a long story.")]), kwargs={"max_tokens": 60, "ignore_eos": True})
     first.start()
     time.sleep(0.3)
     _, report = ask(sim, [*history, user("A short one.")], max_tokens=1)
@@ -185,8 +186,8 @@ def test_queued(sim):
 
 def test_a_long_reply(sim):
     history, _ = begin(sim, "long reply")
-    _, report = ask(sim, [*history, user("Tell me a long story.")], max_tokens=100)
-    assert cause(report) == "long_reply"
+    _, report = ask(sim, [*history, user("Tell me a long story.")], max_tokens=100, ignore_eos=True)
+    assert cause(report) == "long_reply", report
     assert "100 tokens" in report["verdicts"][0]["text"]
 
 
@@ -198,15 +199,20 @@ def test_much_new_text(sim):
 
 
 def test_evicted():
-    """RAM for one conversation; two take turns."""
-    with serve("--engine", "sim", "-np", "1", "-c", "8192", "--cache-ram", "2") as server:
-        history, _ = begin(server, "one")
-        for i in range(3):
-            begin(server, f"another {i}")
+    """A MiB of RAM holds 15,000 tokens of the simulated model; three conversations take turns."""
+    with serve("--engine", "sim", "-np", "1", "-c", "16384", "--cache-ram", "1") as server:
+        def first(name):
+            history = [system(SYSTEM.format(name)), user(FIRST + RULES * 4)]
+            reply, report = ask(server, history)
+            return [*history, reply], report
+        history, before = first("one")
+        for name in ("two", "three"):
+            first(name)
         _, report = ask(server, [*history, user("Go on.")])
+    assert before["tokens"]["prompt"] > 6000, before
     assert report["reason"] == "evicted", report
     assert cause(report) == "evicted"
-    about(report["verdicts"][0], report["tokens"]["matched"])
+    about(report["verdicts"][0], report["tokens"]["prompt"] - sum(report["tokens"]["reused"].values()))
 
 
 # ---- the list, the command ----
@@ -289,3 +295,17 @@ def test_a_key_sees_its_own(tmp_path):
         assert as_key("k-ivan", "/requests")["data"] == []
         as_key("k-ivan", f"/requests/{own['id']}", status=404)
         assert as_key("k-root", "/requests?key=olga")["data"] == [own]
+
+
+def test_the_page_has_every_cause():
+    """docs/watching.md tells what the server's table says, cause by cause."""
+    root = os.path.join(os.path.dirname(__file__), "..", "..")
+    header = open(os.path.join(root, "src", "report", "report.h")).read()
+    page = open(os.path.join(root, "docs", "watching.md")).read()
+    table = header[header.index("#define HEARTH_VERDICT_TABLE"):header.index("enum hearth_verdict_cause {")]
+    strings = r'((?:"[^"]*"[\\\s]*)+)'
+    rows = re.findall(rf"X\([A-Z_]+, {strings}, [\\\s]*{strings}, [\\\s]*{strings}\)", table)
+    assert len(rows) == table.count("    X(")
+    for row in rows:
+        name, text, advice = ("".join(re.findall(r'"([^"]*)"', part)) for part in row)
+        assert f"| `{name}` | {text[0].upper()}{text[1:]} | {advice[0].upper()}{advice[1:]} |" in page

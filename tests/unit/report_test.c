@@ -32,7 +32,6 @@ static struct hearth_report good(void) {
                                   .ttft_us = 15000,
                                   .total_us = 500000,
                                   .prefill_us_per_token = 1000,
-                                  .decode_us_per_token = 10000,
                                   .token_bytes = 1 << 20,
                                   .reason = HEARTH_REASON_EXTENDED};
 }
@@ -138,11 +137,16 @@ static void state_that_is_gone_is_told_with_its_size(void **state) {
     (void)state;
     report.matched_tokens = 900;
     report.reason = HEARTH_REASON_EVICTED;
-    report.needed_bytes = (uint64_t)3 << 30;
     const struct hearth_verdict verdict = first_is(&report, "evicted");
     assert_int_equal(verdict.tokens, 880);
     assert_string_equal(verdict.text, "880 tokens were known, but their state (880 MiB) had been evicted");
-    assert_string_equal(verdict.advice, "`--cache-ram` or `--kv-disk` of 3.0 GiB would have kept it");
+    report.matched_tokens = 500; /* the tree has forgotten the rest, the transcripts have not */
+    report.known_tokens = 900;
+    assert_int_equal(first_is(&report, "evicted").tokens, 880);
+    report.matched_tokens = 20;
+    report.reason = HEARTH_REASON_EXTENDED; /* tokens that were only counted before */
+    assert_int_equal(first_is(&report, "new_text").tokens, 980);
+    report.matched_tokens = 900;
     report.reason = HEARTH_REASON_NO_SNAPSHOT;
     assert_int_equal(first_is(&report, "no_snapshot").tokens, 880);
     report.reason = HEARTH_REASON_RESTORE_FAILED;
@@ -170,32 +174,18 @@ static void waits_are_told_by_what_was_waited_for(void **state) {
 static void times_have_their_causes(void **state) {
     struct hearth_report report = good();
     (void)state;
-    report.first = true;
-    report.computed_tokens = 980;
-    report.prefill_us = 9800000; /* ten times what is usual */
-    report.total_us = 10000000;
-    (void)first_is(&report, "new_text");
-    struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
-    assert_int_equal(hearth_verdicts(&report, verdicts), 2);
-    assert_string_equal(hearth_verdict_name(verdicts[1].cause), "cold_model");
-
-    report = good();
     report.generated_tokens = 2001;
     report.decode_us = 20000000;
     report.total_us = 20100000;
-    (void)first_is(&report, "long_reply");
-    report.decode_us = 60000000; /* three times as long a token as when it is alone */
-    report.total_us = 60100000;
-    (void)first_is(&report, "slow_decode");
+    assert_string_equal(first_is(&report, "long_reply").text, "the reply has 2,001 tokens, which took 20.0 s");
+    report.generated_tokens = 20;
+    struct hearth_verdict verdicts[HEARTH_VERDICTS_MAX];
+    assert_int_equal(hearth_verdicts(&report, verdicts), 0); /* a slow model is no long reply */
 
     report = good();
-    report.unread_us = 3000000;
+    report.prepare_us = 3000000;
     report.total_us += 3000000;
-    (void)first_is(&report, "slow_client");
-    report = good();
-    report.read_us = 3000000;
-    report.total_us += 3000000;
-    (void)first_is(&report, "slow_upload");
+    (void)first_is(&report, "preparing");
 }
 
 static void the_costliest_comes_first(void **state) {

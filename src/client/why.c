@@ -1,0 +1,360 @@
+/* `hearth why`: why requests were slow, in sentences. The verdicts are the server's (GET /requests); this prints them.
+ *
+ *     hearth why                    the slow ones among the last requests, the costliest first
+ *     hearth why REQUEST            all there is to know of one
+ *     hearth why --follow           each request as it ends, slow or not
+ *
+ * A request is worth a line when its client waited for a second (--slow MS) or something was computed for nothing. */
+#include "client/client.h"
+#include "client/commands.h"
+
+#include "console/interrupt.h"
+#include "console/show.h"
+#include "console/tool.h"
+
+#include <poll.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define SLOW_DEFAULT_MS 1000
+#define LIMIT_DEFAULT 10
+#define KEPT_MOST 100000 /* more than any server keeps */
+#define FOLLOW_MS 1000
+
+struct why_options {
+    const char *url, *key, *cacert, *session, *client;
+    int64_t limit, slow_ms; /* -1: not given */
+    bool follow, json;
+};
+
+static const struct hearth_console_command commands[] = {
+    {"", "[REQUEST]", "why requests were slow: causes, what they cost, and what to do", 1, 0, 1},
+};
+
+static const struct hearth_console_option options[] = {
+    {"--session", "NAME", "only requests of this session", 1, HEARTH_CONSOLE_TEXT,
+     offsetof(struct why_options, session)},
+    {"--client", "NAME", "only requests of this program, as claude-cli", 1, HEARTH_CONSOLE_TEXT,
+     offsetof(struct why_options, client)},
+    {"--slow", "MS", "only requests whose client waited so long for the first token, or that lost something [1000]", 1,
+     HEARTH_CONSOLE_NUMBER, offsetof(struct why_options, slow_ms)},
+    {"--limit", "N", "at most so many [10]", 1, HEARTH_CONSOLE_NUMBER, offsetof(struct why_options, limit)},
+    {"--follow", "", "each request as it ends, until Ctrl-C", 1, HEARTH_CONSOLE_SWITCH,
+     offsetof(struct why_options, follow)},
+    {"--json", "", "what the server said, for programs", 1, HEARTH_CONSOLE_SWITCH, offsetof(struct why_options, json)},
+    {"--url", "URL", "the server [HEARTH_URL, or " CLIENT_DEFAULT_URL "]; unix:PATH: a socket", 1, HEARTH_CONSOLE_TEXT,
+     offsetof(struct why_options, url)},
+    {"--cacert", "FILE", "whose certificates to trust, PEM [HEARTH_CACERT, or the system's]", 1, HEARTH_CONSOLE_TEXT,
+     offsetof(struct why_options, cacert)},
+    {"--api-key", "KEY", "its API key [HEARTH_API_KEY]", 1, HEARTH_CONSOLE_TEXT, offsetof(struct why_options, key)},
+};
+
+static const struct hearth_console_tool tool = {
+    .name = "why",
+    .about = "",
+    .commands = commands,
+    .command_count = 1,
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+};
+
+/* ---- members ---- */
+
+static const char *text_of(const json_t *json, const char *name) {
+    const char *text = json_string_value(json_object_get(json, name));
+    return text != NULL ? text : "";
+}
+
+static double number_of(const json_t *json, const char *group, const char *name) {
+    return json_number_value(json_object_get(json_object_get(json, group), name));
+}
+
+/* What all its verdicts together cost, but for text that is new. */
+static double lost_ms(const json_t *request) {
+    double sum = 0;
+    size_t i;
+    const json_t *verdict;
+    json_array_foreach(json_object_get(request, "verdicts"), i, verdict) {
+        const char *cause = text_of(verdict, "cause");
+        if (strncmp(cause, "new_", 4) != 0 && strcmp(cause, "long_reply") != 0) {
+            sum += json_number_value(json_object_get(verdict, "lost_ms"));
+        }
+    }
+    return sum;
+}
+
+/* The client waited long, or something was lost. */
+static bool is_slow(const json_t *request, int64_t slow_ms) {
+    const double waited = number_of(request, "ms", "ttft");
+    return (double)slow_ms <= (waited > 0 ? waited : number_of(request, "ms", "total")) || lost_ms(request) > 0;
+}
+
+/* ---- sentences ---- */
+
+/* "02:11:03", of the time as the server wrote it, on this machine's clock. */
+static const char *local_time(const char *at, char out[16]) {
+    struct tm tm = {0};
+    if (strptime(at, "%Y-%m-%dT%H:%M:%S", &tm) == NULL) {
+        return "--:--:--";
+    }
+    const time_t when = timegm(&tm);
+    (void)strftime(out, 16, "%H:%M:%S", localtime_r(&when, &tm));
+    return out;
+}
+
+static void print_head(const json_t *request) {
+    char at[16];
+    const char *client = text_of(request, "client"), *session = text_of(request, "session");
+    const double ttft = number_of(request, "ms", "ttft"), total = number_of(request, "ms", "total");
+    (void)printf("%s ", local_time(text_of(request, "at"), at));
+    (void)hearth_show_text(stdout, *client != '\0' ? client : text_of(request, "endpoint"), 32);
+    if (*session != '\0') {
+        (void)fputs(", session ", stdout);
+        (void)hearth_show_text(stdout, session, 32);
+    }
+    (void)printf(", %s tokens, ", hearth_show_count((uint64_t)number_of(request, "tokens", "prompt")).text);
+    if (ttft > 0) {
+        (void)printf("%.1f s to the first token, %.1f s in all", ttft / 1000, total / 1000);
+    } else {
+        (void)printf("%.1f s, and no token came (%s)", total / 1000, text_of(request, "end"));
+    }
+}
+
+static void print_verdict(const json_t *verdict) {
+    const char *advice = text_of(verdict, "advice");
+    (void)fputs("    ", stdout);
+    (void)hearth_show_text(stdout, text_of(verdict, "text"), 400);
+    (void)printf(" (%.1f s). ", json_number_value(json_object_get(verdict, "lost_ms")) / 1000);
+    (void)hearth_show_text(stdout, advice, 400);
+    (void)fputc('\n', stdout);
+}
+
+static void print_request(const json_t *request) {
+    size_t i;
+    const json_t *verdict, *verdicts = json_object_get(request, "verdicts");
+    print_head(request);
+    (void)printf("%s  %s%s%s\n", json_array_size(verdicts) > 0 ? ":" : ": nothing was lost", hearth_show_dim(stdout),
+                 text_of(request, "id"), hearth_show_plain(stdout));
+    json_array_foreach(verdicts, i, verdict) {
+        print_verdict(verdict);
+    }
+    (void)fflush(stdout);
+}
+
+/* ---- one request ---- */
+
+static void print_text(const char *title, const char *text) {
+    bool fresh = true;
+    (void)printf("%s\n", title);
+    hearth_show_lines(stdout, text, "    | ", &fresh);
+    if (!fresh) {
+        (void)fputc('\n', stdout);
+    }
+}
+
+static void print_details(const json_t *request) {
+    static const struct {
+        const char *name, *text;
+    } times[] = {{"prepare", "reading, rendering, tokenising"},
+                 {"queue", "waiting"},
+                 {"restore", "bringing state back"},
+                 {"prefill", "computing the prompt"},
+                 {"decode", "computing the reply"}};
+    const json_t *divergence = json_object_get(request, "divergence");
+    const json_t *reused = json_object_get(json_object_get(request, "tokens"), "reused");
+    print_request(request);
+    (void)printf("\n%s %s, %s, key %s, class %s, model %s, status %d, end %s\n", text_of(request, "method"),
+                 text_of(request, "endpoint"), text_of(request, "at"),
+                 *text_of(request, "key") != '\0' ? text_of(request, "key") : "-", text_of(request, "class"),
+                 text_of(request, "model"), (int)json_integer_value(json_object_get(request, "status")),
+                 text_of(request, "end"));
+    (void)printf(
+        "tokens: %.0f in the prompt; reused %lld live, %lld from RAM, %lld from disk; %.0f computed; %.0f in the "
+        "reply\n",
+        number_of(request, "tokens", "prompt"), json_integer_value(json_object_get(reused, "live")),
+        json_integer_value(json_object_get(reused, "ram")), json_integer_value(json_object_get(reused, "disk")),
+        number_of(request, "tokens", "computed"), number_of(request, "tokens", "generated"));
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+        if (number_of(request, "ms", times[i].name) >= 1) {
+            (void)printf("%12.1f ms  %s\n", number_of(request, "ms", times[i].name), times[i].text);
+        }
+    }
+    if (json_is_object(divergence)) {
+        (void)printf("the prompt left an earlier one at token %lld: %s (%s)\n",
+                     json_integer_value(json_object_get(divergence, "token")), text_of(divergence, "cause"),
+                     text_of(divergence, "cause_text"));
+        if (json_object_get(divergence, "before") != NULL) {
+            print_text("before:", text_of(divergence, "before"));
+            print_text("now:", text_of(divergence, "after"));
+        }
+    }
+}
+
+static int show_one(struct hearth_client *client, const char *id, bool json) {
+    struct hearth_buf path = {0};
+    json_t *request = NULL;
+    bool missing = false;
+    int status = 1;
+    if (hearth_buf_text(&path, "/requests/") && hearth_client_escape(&path, id) &&
+        hearth_client_json(client, (const char *)path.data, NULL, &request, &missing) == CLIENT_DONE) {
+        if (missing) {
+            status =
+                hearth_complain(1, "%s keeps no request %s (hearth why lists them)", hearth_client_url(client), id);
+        } else if (json) {
+            status = hearth_show_json(request);
+            request = NULL;
+        } else {
+            print_details(request);
+            status = 0;
+        }
+    }
+    json_decref(request);
+    hearth_buf_finish(&path);
+    return status;
+}
+
+/* ---- lists ---- */
+
+/* The last requests that the options select, the newest first. NULL after a complaint. */
+static json_t *read_list(struct hearth_client *client, const struct why_options *chosen, enum client_outcome *outcome) {
+    struct hearth_buf path = {0};
+    json_t *answer = NULL, *list = NULL;
+    bool missing = false;
+    bool ok = hearth_buf_printf(&path, "/requests?limit=%d", KEPT_MOST);
+    if (chosen->session != NULL) {
+        ok = ok && hearth_buf_text(&path, "&session=") && hearth_client_escape(&path, chosen->session);
+    }
+    if (chosen->client != NULL) {
+        ok = ok && hearth_buf_text(&path, "&client=") && hearth_client_escape(&path, chosen->client);
+    }
+    *outcome = ok ? hearth_client_json(client, (const char *)path.data, NULL, &answer, &missing) : CLIENT_FAILED;
+    if (*outcome == CLIENT_DONE && missing) {
+        *outcome = CLIENT_FAILED;
+        (void)hearth_complain(1, "%s is no hearth server, or an old one: it has no /requests",
+                              hearth_client_url(client));
+    }
+    list = json_incref(json_object_get(answer, "data"));
+    json_decref(answer);
+    hearth_buf_finish(&path);
+    return list;
+}
+
+static int costlier(const void *a, const void *b) {
+    const double x = lost_ms(*(json_t *const *)a), y = lost_ms(*(json_t *const *)b);
+    return (x < y) - (x > y);
+}
+
+/* The slow ones of a list, the costliest first. */
+static void print_slow(json_t *list, const struct why_options *chosen) {
+    const int64_t slow_ms = chosen->slow_ms >= 0 ? chosen->slow_ms : SLOW_DEFAULT_MS;
+    const size_t limit = (size_t)(chosen->limit >= 0 ? chosen->limit : LIMIT_DEFAULT);
+    json_t **slow = calloc(json_array_size(list) + 1, sizeof *slow), *request;
+    double longest = 0;
+    size_t n = 0, i;
+    json_array_foreach(list, i, request) {
+        const double ttft = number_of(request, "ms", "ttft");
+        longest = ttft > longest ? ttft : longest;
+        if (slow != NULL && is_slow(request, slow_ms)) {
+            slow[n++] = request;
+        }
+    }
+    if (n == 0) {
+        (void)printf("none of the last %zu requests was slow: the longest took %.1f s to its first token\n",
+                     json_array_size(list), longest / 1000);
+    } else {
+        qsort(slow, n, sizeof *slow, costlier);
+    }
+    for (i = 0; i < n && i < limit; i++) {
+        print_request(slow[i]);
+    }
+    if (n > limit) {
+        (void)printf("and %zu more (--limit)\n", n - limit);
+    }
+    free(slow);
+}
+
+/* Prints those that were not there yet, the oldest first; `last` is the id of the newest that is known. */
+static void print_new(const json_t *list, char last[64], bool first) {
+    size_t fresh = 0;
+    while (fresh < json_array_size(list) && strcmp(text_of(json_array_get(list, fresh), "id"), last) != 0) {
+        fresh++;
+    }
+    for (size_t i = fresh; !first && i-- > 0;) {
+        print_request(json_array_get(list, i));
+    }
+    if (json_array_size(list) > 0) {
+        (void)snprintf(last, 64, "%s", text_of(json_array_get(list, 0), "id"));
+    }
+}
+
+/* Until Ctrl-C. The server must answer the first time; later it may be away for a while. */
+static int follow(struct hearth_client *client, const struct why_options *chosen) {
+    struct pollfd wake = {.fd = hearth_interrupt_fd(), .events = POLLIN};
+    char last[64] = "";
+    for (bool first = true; !hearth_interrupted; first = false) {
+        enum client_outcome outcome;
+        json_t *list = read_list(client, chosen, &outcome);
+        if (outcome == CLIENT_FAILED && first) {
+            return 1;
+        }
+        print_new(list, last, first);
+        json_decref(list);
+        if (!hearth_interrupted) {
+            (void)poll(&wake, 1, FOLLOW_MS);
+        }
+    }
+    return 0;
+}
+
+static int list_slow(struct hearth_client *client, const struct why_options *chosen) {
+    enum client_outcome outcome;
+    json_t *list = read_list(client, chosen, &outcome);
+    int status = outcome == CLIENT_FAILED;
+    if (list != NULL && chosen->json) {
+        return hearth_show_json(list);
+    }
+    if (list != NULL) {
+        print_slow(list, chosen);
+    }
+    json_decref(list);
+    return status;
+}
+
+static int run(const struct why_options *chosen, const char *id) {
+    struct hearth_client *client;
+    int status;
+    if (chosen->key[strcspn(chosen->key, "\r\n")] != '\0') {
+        return hearth_complain(HEARTH_CONSOLE_USAGE, "--api-key needs a key of one line");
+    }
+    if (!hearth_interrupt_catch()) {
+        return hearth_complain(1, "out of descriptors");
+    }
+    if ((client = hearth_client_create(chosen->url, chosen->key, chosen->cacert)) == NULL) {
+        return 1;
+    }
+    status = id != NULL       ? show_one(client, id, chosen->json)
+             : chosen->follow ? follow(client, chosen)
+                              : list_slow(client, chosen);
+    hearth_client_destroy(client);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
+        status = hearth_complain(1, "cannot write to standard output");
+    }
+    return status;
+}
+
+int hearth_client_why(int argc, char *const argv[]) {
+    struct why_options chosen = {.limit = -1, .slow_ms = -1};
+    struct hearth_console_call call;
+    char key[CLIENT_KEY_BYTES];
+    hearth_show_as("hearth why");
+    hearth_console_parse(&tool, argc, argv, &chosen, &call);
+    int status = call.status;
+    if (call.command != NULL) {
+        hearth_client_address(&chosen.url, &chosen.key, key);
+        status = run(&chosen, call.arg_count > 0 ? call.args[0] : NULL);
+    }
+    free(call.args);
+    return status;
+}
