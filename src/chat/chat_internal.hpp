@@ -155,7 +155,7 @@ std::string template_failure(const std::string &what);
 
 /* ---- texts (text.cpp) ---- */
 
-std::string_view trimmed(std::string_view content);
+std::string_view without_outer_space(std::string_view content);
 /* JSON text, and that of a string. Throws bad_alloc. */
 std::string json_text(const json_t *value, size_t flags = JSON_COMPACT);
 std::string json_quoted(const char *text);
@@ -194,7 +194,7 @@ struct turn_list {
  * continued. */
 turn_list turns_of(const struct hearth_chat &chat, const struct hearth_chat_request &request, size_t count,
                    unsigned form);
-inline bool is_system(enum hearth_role role) {
+inline bool is_system_role(enum hearth_role role) {
     return role == HEARTH_ROLE_SYSTEM || role == HEARTH_ROLE_DEVELOPER;
 }
 /* Offset `at` moved `by`; npos stays. */
@@ -302,7 +302,7 @@ std::vector<std::string> cut_words_of(const std::string &source);
 std::vector<std::string> members_of(const std::string &source);
 
 /* marks.cpp */
-void find_head(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out);
+void find_head_end(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out);
 size_t find_system_end(const rendered &prompt, const turn_list &list);
 size_t find_last_input(const rendered &prompt, const turn_list &list);
 
@@ -318,7 +318,7 @@ json_ptr strengthened_tools(const json_t *tools, const json_t *otherwise);
 /* What an empty schema stands for here: any object. Another one is itself. */
 json_ptr or_any_object(const json_t *schema);
 /* Throws invalid_request for a grammar that cannot be read; `name` says which. An empty text is none. */
-void check_grammar(const std::string &grammar, const char *name);
+void check_llama_grammar(const std::string &grammar, const char *name);
 /* A schema's grammar, as the builder makes it. */
 std::string schema_grammar(const json_t *schema);
 /* The grammar of replies that are either what a schema's grammar says or calls, in the places of the former: where the

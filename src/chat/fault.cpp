@@ -17,14 +17,14 @@
 namespace {
 
 /* What is wrong with these tokens; empty: nothing. */
-std::string parse_fault(const jinja::lexer_result &tokens) {
+static std::string parse_fault(const jinja::lexer_result &tokens) {
     return fault_of([&] { (void)jinja::parse_from_tokens(tokens); }).value_or("");
 }
 
 constexpr size_t k_nowhere = static_cast<size_t>(-1);
 
 /* The place with the excerpt that a fault ends with. */
-size_t find_excerpt(const std::string &source, const std::string &fault) {
+static size_t find_excerpt(const std::string &source, const std::string &fault) {
     for (size_t pos = 0; pos <= source.size(); pos++) {
         const std::string excerpt = jinja::peak_source(source, pos);
         const size_t n = excerpt.size();
@@ -36,7 +36,7 @@ size_t find_excerpt(const std::string &source, const std::string &fault) {
 }
 
 /* The place of the statement that a fault without an excerpt is in: from it on, every cut has the fault. */
-size_t find_statement(const jinja::lexer_result &all, const std::string &fault) {
+static size_t find_statement(const jinja::lexer_result &all, const std::string &fault) {
     size_t found = k_nowhere;
     jinja::lexer_result cut = all;
     while (!cut.tokens.empty() && parse_fault(cut) == fault) {
@@ -51,7 +51,7 @@ size_t find_statement(const jinja::lexer_result &all, const std::string &fault) 
 }
 
 /* The fault without its excerpt, and without the names of the library's parts. */
-std::string plain(const std::string &fault) {
+static std::string plain(const std::string &fault) {
     std::string what = fault.substr(0, fault.find('\n'));
     for (const char *part : {"lexer: ", "parser: ", "Parser Error: "}) {
         what.erase(0, what.compare(0, strlen(part), part) == 0 ? strlen(part) : 0);

@@ -32,18 +32,18 @@ constexpr tag k_reminder = {"<system-reminder>\n", "\n</system-reminder>"};
 constexpr tag k_words = {"<user-message>\n", "\n</user-message>"};
 constexpr tag k_result = {"<tool_response>\n", "\n</tool_response>"};
 
-bool is_blank(const turn &each) {
-    return trimmed(each.content).empty();
+static bool is_blank(const turn &each) {
+    return without_outer_space(each.content).empty();
 }
 
 /* ------------------------------------------------------------------------------------------------- steps */
 
-turn made_turn(enum hearth_role role, std::string_view content) {
+static turn made_turn(enum hearth_role role, std::string_view content) {
     return {role, content, k_none, k_none, nullptr, 0, 0, nullptr};
 }
 
 /* Adds text to the end of a turn; what is marked in the text is marked in the turn. */
-void add_text(turn_list &list, turn &whole, const turn &next, std::string_view gap, tag around) {
+static void add_text(turn_list &list, turn &whole, const turn &next, std::string_view gap, tag around) {
     std::string text(whole.content);
     text += text.empty() ? std::string_view() : gap;
     text += around.begin;
@@ -55,7 +55,7 @@ void add_text(turn_list &list, turn &whole, const turn &next, std::string_view g
 }
 
 /* Puts the tag around a turn's text. */
-void surround(turn_list &list, turn &each, tag around) {
+static void surround(turn_list &list, turn &each, tag around) {
     turn whole = made_turn(each.role, {});
     add_text(list, whole, each, {}, around);
     each.content = whole.content;
@@ -63,15 +63,15 @@ void surround(turn_list &list, turn &each, tag around) {
     each.last_at = whole.last_at;
 }
 
-size_t leading_systems(const turn_list &list) {
+static size_t leading_systems(const turn_list &list) {
     size_t n = 0;
-    while (n < list.turns.size() && is_system(list.turns[n].role)) {
+    while (n < list.turns.size() && is_system_role(list.turns[n].role)) {
         n++;
     }
     return n;
 }
 
-void join_leading_systems(turn_list &list) {
+static void join_leading_systems(turn_list &list) {
     const size_t count = leading_systems(list);
     for (size_t i = 1; i < count; i++) {
         add_text(list, list.turns[0], list.turns[i], k_gap, {});
@@ -82,12 +82,12 @@ void join_leading_systems(turn_list &list) {
 }
 
 /* System messages behind the leading ones. */
-void mark_systems(turn_list &list) {
+static void mark_systems(turn_list &list) {
     const size_t leading = leading_systems(list);
     std::vector<turn> turns(list.turns.begin(), list.turns.begin() + static_cast<std::ptrdiff_t>(leading));
     for (size_t i = leading; i < list.turns.size(); i++) {
         turn each = list.turns[i];
-        if (!is_system(each.role)) {
+        if (!is_system_role(each.role)) {
             turns.push_back(each);
             continue;
         }
@@ -95,7 +95,7 @@ void mark_systems(turn_list &list) {
             continue;
         }
         const bool marked =
-            trimmed(each.content)
+            without_outer_space(each.content)
                 .compare(0, k_reminder.begin.size() - 1, k_reminder.begin, 0, k_reminder.begin.size() - 1) == 0;
         const tag around = marked ? tag{} : k_reminder;
         if (!turns.empty() && turns.back().role == HEARTH_ROLE_TOOL) {
@@ -111,7 +111,7 @@ void mark_systems(turn_list &list) {
 }
 
 /* Results of calls that are not known become text. */
-void quote_results(turn_list &list) {
+static void quote_results(turn_list &list) {
     for (turn &each : list.turns) {
         if (each.role == HEARTH_ROLE_TOOL && each.answers == nullptr) {
             surround(list, each, k_result);
@@ -122,7 +122,7 @@ void quote_results(turn_list &list) {
 }
 
 /* Words beside calls, in front of them. */
-void split_words(turn_list &list) {
+static void split_words(turn_list &list) {
     std::vector<turn> turns;
     turns.reserve(list.turns.size());
     for (turn each : list.turns) {
@@ -139,7 +139,7 @@ void split_words(turn_list &list) {
 }
 
 /* User messages behind results, and in the place of results. */
-void fold_users(turn_list &list) {
+static void fold_users(turn_list &list) {
     std::vector<turn> turns;
     turns.reserve(list.turns.size());
     for (const turn &each : list.turns) {
@@ -160,7 +160,7 @@ void fold_users(turn_list &list) {
 }
 
 /* Two replies as one, with the calls of both. */
-turn joined_replies(turn_list &list, const turn &one, const turn &other) {
+static turn joined_replies(turn_list &list, const turn &one, const turn &other) {
     turn whole = one;
     add_text(list, whole, other, is_blank(other) ? std::string_view() : k_gap, {});
     std::vector<struct hearth_call> calls;
@@ -188,7 +188,7 @@ turn joined_replies(turn_list &list, const turn &one, const turn &other) {
 
 /* Turns in a row of a role. Templates that want roles to alternate do not count replies with calls; what comes behind
  * one stays by itself. */
-void join_role(turn_list &list, enum hearth_role role) {
+static void join_role(turn_list &list, enum hearth_role role) {
     std::vector<turn> turns;
     turns.reserve(list.turns.size());
     for (const turn &each : list.turns) {
@@ -204,7 +204,7 @@ void join_role(turn_list &list, enum hearth_role role) {
 }
 
 /* System text goes in front of the first turn; it becomes that turn where that is not a user's. */
-void merge_system(turn_list &list) {
+static void merge_system(turn_list &list) {
     if (leading_systems(list) == 0) {
         return;
     }
@@ -218,7 +218,7 @@ void merge_system(turn_list &list) {
     list.turns[0] = first;
 }
 
-void open_with_user(turn_list &list) {
+static void open_with_user(turn_list &list) {
     const size_t at = leading_systems(list);
     if (at == list.turns.size() || list.turns[at].role != HEARTH_ROLE_USER) {
         list.turns.insert(list.turns.begin() + static_cast<std::ptrdiff_t>(at), made_turn(HEARTH_ROLE_USER, k_opening));
@@ -255,7 +255,7 @@ constexpr const char *k_odd_schemas[] = {"{}", "{\"anyOf\":[{\"type\":\"integer\
 
 constexpr size_t k_history = 8;
 
-char *borrowed(const char *text) {
+static char *borrowed(const char *text) {
     return const_cast<char *>(text);
 }
 
@@ -305,7 +305,7 @@ struct history {
 
 /* Whether a prompt has all words of a history, in their order; the leading system text may be anywhere. What stands
  * beside a call may be missing: some models are trained so. */
-bool has_words(const std::string &prompt, const history &tried) {
+static bool has_words(const std::string &prompt, const history &tried) {
     size_t from = 0;
     bool leading = true;
     for (size_t i = 0; i < tried.count; i++) {

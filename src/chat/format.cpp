@@ -19,13 +19,13 @@ constexpr size_t k_formats = 32;
 
 /* ------------------------------------------------------------------------------------------------- the request */
 
-common_chat_tool_choice choice_of(const struct hearth_chat_request &request) {
+static common_chat_tool_choice choice_of(const struct hearth_chat_request &request) {
     return request.tool_choice == HEARTH_TOOLS_NONE   ? COMMON_CHAT_TOOL_CHOICE_NONE
            : request.tool_choice == HEARTH_TOOLS_AUTO ? COMMON_CHAT_TOOL_CHOICE_AUTO
                                                       : COMMON_CHAT_TOOL_CHOICE_REQUIRED;
 }
 
-common_reasoning_format reasoning_of(const struct hearth_chat_request &request) {
+static common_reasoning_format reasoning_of(const struct hearth_chat_request &request) {
     switch (request.reasoning_format) {
     case HEARTH_REASONING_NONE: return COMMON_REASONING_FORMAT_NONE;
     case HEARTH_REASONING_DEEPSEEK_LEGACY: return COMMON_REASONING_FORMAT_DEEPSEEK_LEGACY;
@@ -35,24 +35,24 @@ common_reasoning_format reasoning_of(const struct hearth_chat_request &request) 
     return COMMON_REASONING_FORMAT_DEEPSEEK;
 }
 
-bool has_tools(const struct hearth_chat_request &request) {
+static bool has_tools(const struct hearth_chat_request &request) {
     return json_array_size(request.tools) > 0;
 }
 
 /* Whether a reply can hold calls. */
-bool can_call(const struct hearth_chat_request &request) {
+static bool can_call(const struct hearth_chat_request &request) {
     return has_tools(request) && request.tool_choice != HEARTH_TOOLS_NONE;
 }
 
 /* A call that is forced leaves no content for the schema to say something about. */
-bool keeps_schema(const struct hearth_chat_request &request) {
+static bool keeps_schema(const struct hearth_chat_request &request) {
     return request.json_schema != nullptr && !(has_tools(request) && request.tool_choice == HEARTH_TOOLS_REQUIRED);
 }
 
 /* Whether a reply under a schema can be calls as well: where it can be told from its first words which of them it is,
  * and the calls' parser takes what the schema says for content. Parsers that are code in `common` know either; there
  * the schema wins. */
-bool calls_or_schema(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+static bool calls_or_schema(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     if (!keeps_schema(request) || !can_call(request) || request.continues || chat.specialised) {
         return false;
     }
@@ -63,7 +63,7 @@ bool calls_or_schema(const struct hearth_chat &chat, const struct hearth_chat_re
 }
 
 /* The rule that is the calls, in a grammar where there must be some: as `common` and generic.cpp name them. */
-const char *calls_rule(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+static const char *calls_rule(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     const autoparser::tool_format_analysis &format = chat.analysis.tools.format;
     const bool sections = !format.section_start.empty(), each = !format.per_call_start.empty();
     const bool several = !chat.abilities.tools                                 ? request.parallel_calls
@@ -72,17 +72,17 @@ const char *calls_rule(const struct hearth_chat &chat, const struct hearth_chat_
     return several ? "tool-calls" : "tool-call";
 }
 
-const struct hearth_message *last_message(const struct hearth_chat_request &request) {
+static const struct hearth_message *last_message(const struct hearth_chat_request &request) {
     return request.message_count > 0 ? request.messages[request.message_count - 1] : nullptr;
 }
 
-bool ends_with_result(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+static bool ends_with_result(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     const struct hearth_message *last = last_message(request);
     return chat.abilities.tools && last != nullptr && last->role == HEARTH_ROLE_TOOL;
 }
 
 /* What stands in for the history. */
-std::vector<common_chat_msg> stand_in(const struct hearth_chat_request &request, bool ends_in_result) {
+static std::vector<common_chat_msg> stand_in(const struct hearth_chat_request &request, bool ends_in_result) {
     std::vector<common_chat_msg> messages(1);
     messages[0].role = "user";
     messages[0].content = "Hello";
@@ -110,7 +110,8 @@ std::vector<common_chat_msg> stand_in(const struct hearth_chat_request &request,
 }
 
 /* Everything but the messages. */
-common_chat_templates_inputs inputs_of(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+static common_chat_templates_inputs inputs_of(const struct hearth_chat &chat,
+                                              const struct hearth_chat_request &request) {
     common_chat_templates_inputs inputs;
     inputs.tools = common_tools(request.tools);
     inputs.tool_choice = choice_of(request);
@@ -135,7 +136,7 @@ common_chat_templates_inputs inputs_of(const struct hearth_chat &chat, const str
     return inputs;
 }
 
-struct hearth_digest key_of(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+static struct hearth_digest key_of(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     const struct {
         int choice, reasoning;
         bool parallel, thinking, prompt, result, schema, grammar, tools, kwargs;
@@ -169,7 +170,7 @@ struct hearth_digest key_of(const struct hearth_chat &chat, const struct hearth_
 
 /* ------------------------------------------------------------------------------------------------- checks */
 
-void check_request(const struct hearth_chat_request &request) {
+static void check_request(const struct hearth_chat_request &request) {
     if (request.grammar != nullptr && request.json_schema != nullptr) {
         throw invalid_request("a grammar and a JSON schema cannot be kept at the same time");
     }
@@ -193,12 +194,12 @@ void check_request(const struct hearth_chat_request &request) {
 
 /* ------------------------------------------------------------------------------------------------- info */
 
-const char *keep(struct hearth_chat_format &format, std::string text) {
+static const char *keep(struct hearth_chat_format &format, std::string text) {
     HEARTH_ASSERT(format.texts.size() < format.texts.capacity());
     return format.texts.emplace_back(std::move(text)).c_str();
 }
 
-std::vector<const char *> pointers(const std::vector<std::string> &texts) {
+static std::vector<const char *> pointers(const std::vector<std::string> &texts) {
     std::vector<const char *> out;
     out.reserve(texts.size());
     for (const std::string &text : texts) {
@@ -208,7 +209,7 @@ std::vector<const char *> pointers(const std::vector<std::string> &texts) {
 }
 
 /* As common_sampler_init() takes them. */
-void fill_triggers(struct hearth_chat_format &format) {
+static void fill_triggers(struct hearth_chat_format &format) {
     for (const common_grammar_trigger &trigger : format.params.grammar_triggers) {
         std::string text = trigger.value;
         if (trigger.type == COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN_FULL) {
@@ -220,11 +221,11 @@ void fill_triggers(struct hearth_chat_format &format) {
     }
 }
 
-void begin_calls(struct hearth_chat_format &format, const std::string &begin) {
+static void begin_calls(struct hearth_chat_format &format, const std::string &begin) {
     format.info.call_begin = begin.empty() ? nullptr : keep(format, begin);
 }
 
-void fill_info(struct hearth_chat_format &format, bool own_grammar) {
+static void fill_info(struct hearth_chat_format &format, bool own_grammar) {
     struct hearth_chat_format_info &info = format.info;
     const common_chat_params &params = format.params;
     format.texts.reserve(params.grammar_triggers.size() + 1);
@@ -250,8 +251,8 @@ void fill_info(struct hearth_chat_format &format, bool own_grammar) {
 /* ------------------------------------------------------------------------------------------------- making one */
 
 /* What `common` says about a request. */
-common_chat_params apply(const struct hearth_chat &chat, const struct hearth_chat_request &request,
-                         common_chat_templates_inputs inputs, bool ends_in_result) {
+static common_chat_params apply(const struct hearth_chat &chat, const struct hearth_chat_request &request,
+                                common_chat_templates_inputs inputs, bool ends_in_result) {
     inputs.messages = stand_in(request, ends_in_result);
     if (chat.jinja == nullptr) {
         common_chat_params params;
@@ -261,12 +262,12 @@ common_chat_params apply(const struct hearth_chat &chat, const struct hearth_cha
     return common_chat_templates_apply(chat.templates.get(), inputs);
 }
 
-common_chat_params derive(const struct hearth_chat &chat, const struct hearth_chat_request &request,
-                          bool ends_in_result);
+static common_chat_params derive(const struct hearth_chat &chat, const struct hearth_chat_request &request,
+                                 bool ends_in_result);
 
 /* Calls, or what the schema says, which to the calls' parser is content. */
-common_chat_params derive_either(const struct hearth_chat &chat, const struct hearth_chat_request &request,
-                                 bool ends_in_result) {
+static common_chat_params derive_either(const struct hearth_chat &chat, const struct hearth_chat_request &request,
+                                        bool ends_in_result) {
     struct hearth_chat_request part = request;
     part.tool_choice = HEARTH_TOOLS_NONE;
     std::string schema = derive(chat, part, ends_in_result).grammar;
@@ -284,8 +285,8 @@ common_chat_params derive_either(const struct hearth_chat &chat, const struct he
     return params;
 }
 
-common_chat_params derive(const struct hearth_chat &chat, const struct hearth_chat_request &request,
-                          bool ends_in_result) {
+static common_chat_params derive(const struct hearth_chat &chat, const struct hearth_chat_request &request,
+                                 bool ends_in_result) {
     if (calls_or_schema(chat, request)) {
         return derive_either(chat, request, ends_in_result);
     }
@@ -325,7 +326,7 @@ struct with_schemas {
 
 /* The schemas as the parser takes them. An ordinary tool whose parameters no grammar can be made for is not refused:
  * its arguments are some object. What must be kept to the letter has been refused before. */
-with_schemas buildable_request(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+static with_schemas buildable_request(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     json_ptr schema = request.json_schema != nullptr ? buildable(request.json_schema, "JSON schema") : nullptr;
     json_ptr tools = has_tools(request) ? json_ptr(json_array()) : nullptr;
     for (size_t i = 0; i < json_array_size(request.tools); i++) {
@@ -347,8 +348,8 @@ with_schemas buildable_request(const struct hearth_chat &chat, const struct hear
 
 /* The grammar is made of stronger schemas than the parser: the parser reads what types there are from the schemas as
  * they came, and the grammar holds to what the builder would leave out. */
-common_chat_params derive_strong(const struct hearth_chat &chat, const struct hearth_chat_request &original,
-                                 const struct hearth_chat_request &request, bool ends_in_result) {
+static common_chat_params derive_strong(const struct hearth_chat &chat, const struct hearth_chat_request &original,
+                                        const struct hearth_chat_request &request, bool ends_in_result) {
     common_chat_params params = derive(chat, request, ends_in_result);
     if (params.grammar.empty() || request.grammar != nullptr) {
         return params;
@@ -369,7 +370,7 @@ common_chat_params derive_strong(const struct hearth_chat &chat, const struct he
     return params;
 }
 
-bool is_plain(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+static bool is_plain(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     if (can_call(request) || request.continues || keeps_schema(request)) {
         return false;
     }
@@ -382,7 +383,7 @@ bool is_plain(const struct hearth_chat &chat, const struct hearth_chat_request &
            chat.analysis.content.mode == autoparser::content_mode::PLAIN;
 }
 
-void load_parser(struct hearth_chat_format &format, const struct hearth_chat_request &request) {
+static void load_parser(struct hearth_chat_format &format, const struct hearth_chat_request &request) {
     common_chat_parser_params &parser = format.parser;
     parser = common_chat_parser_params(format.params);
     parser.reasoning_format = reasoning_of(request);
@@ -399,7 +400,7 @@ void load_parser(struct hearth_chat_format &format, const struct hearth_chat_req
 
 /* A grammar that no template has made: the client's own, or that of a schema where the template's parser has no place
  * for one. True: there is one. */
-bool add_own_grammar(common_chat_params &params, const struct hearth_chat_request &request) {
+static bool add_own_grammar(common_chat_params &params, const struct hearth_chat_request &request) {
     if (request.grammar != nullptr) {
         params.grammar = request.grammar;
         params.grammar_lazy = false;
@@ -427,14 +428,14 @@ bool add_own_grammar(common_chat_params &params, const struct hearth_chat_reques
 }
 
 /* Whether the parser can read what the prompt ends with. */
-bool begins(const struct hearth_chat_format &format) {
+static bool begins(const struct hearth_chat_format &format) {
     return !fault_of([&] { common_chat_parse("", true, format.parser); });
 }
 
 /* Some templates end otherwise behind a result than `common`'s parsers for them think, or want more of a tool round
  * than stands in for one. Then a user's words stand in. */
-void derive_into(struct hearth_chat_format &format, const struct hearth_chat &chat,
-                 const struct hearth_chat_request &original, const struct hearth_chat_request &request) {
+static void derive_into(struct hearth_chat_format &format, const struct hearth_chat &chat,
+                        const struct hearth_chat_request &original, const struct hearth_chat_request &request) {
     const auto make = [&](bool ends_in_result) {
         format.params = derive_strong(chat, original, request, ends_in_result);
         load_parser(format, request);
@@ -444,14 +445,15 @@ void derive_into(struct hearth_chat_format &format, const struct hearth_chat &ch
     }
 }
 
-format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
+static format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_request &request) {
     check_request(request);
     const with_schemas schemas = buildable_request(chat, request);
     format_ptr format(new struct hearth_chat_format);
     derive_into(*format, chat, request, schemas.request);
     format->params.prompt.clear();
     const bool own_grammar = add_own_grammar(format->params, request);
-    check_grammar(format->params.grammar, request.grammar != nullptr ? "grammar" : "the grammar made for this request");
+    check_llama_grammar(format->params.grammar,
+                        request.grammar != nullptr ? "grammar" : "the grammar made for this request");
     if (format->params.grammar_lazy && format->params.grammar_triggers.empty()) {
         format->params.grammar.clear();
         format->params.grammar_lazy = false;
@@ -473,7 +475,7 @@ format_ptr make_format(const struct hearth_chat &chat, const struct hearth_chat_
 }
 
 /* The format for a key, moved to the front; null: none. */
-struct hearth_chat_format *cached(struct hearth_chat &chat, struct hearth_digest key) {
+static struct hearth_chat_format *cached(struct hearth_chat &chat, struct hearth_digest key) {
     const std::lock_guard<std::mutex> guard(chat.lock);
     for (auto each = chat.formats.begin(); each != chat.formats.end(); ++each) {
         if (hearth_digest_equal(each->key, key)) {
@@ -484,7 +486,7 @@ struct hearth_chat_format *cached(struct hearth_chat &chat, struct hearth_digest
     return nullptr;
 }
 
-void remember(struct hearth_chat &chat, struct hearth_digest key, struct hearth_chat_format *format) {
+static void remember(struct hearth_chat &chat, struct hearth_digest key, struct hearth_chat_format *format) {
     std::list<cached_format> evicted; /* freed outside the lock */
     std::list<cached_format> added;
     added.push_back({key, format_ptr(::hearth_chat_format_ref(format))});

@@ -28,7 +28,7 @@ constexpr const char *k_after_tools =
     "When no tool is needed, answer in plain text.";
 
 /* Of a tool, what every client means by one: not its `strict`, not its cache marks. */
-std::string tool_line(const json_t *tool) {
+static std::string tool_line(const json_t *tool) {
     const json_t *function = json_object_get(tool, "function");
     const char *name = json_string_value(json_object_get(function, "name"));
     const char *description = json_string_value(json_object_get(function, "description"));
@@ -41,7 +41,7 @@ std::string tool_line(const json_t *tool) {
     return line + "}}\n";
 }
 
-std::string tools_text(const json_t *tools) {
+static std::string tools_text(const json_t *tools) {
     std::string text = k_before_tools;
     for (size_t i = 0; i < json_array_size(tools); i++) {
         text += tool_line(json_array_get(tools, i));
@@ -49,7 +49,7 @@ std::string tools_text(const json_t *tools) {
     return text + k_after_tools;
 }
 
-std::string calls_text(const turn &assistant) {
+static std::string calls_text(const turn &assistant) {
     std::string text(assistant.content);
     for (size_t i = 0; i < assistant.message->call_count; i++) {
         const struct hearth_call &call = assistant.message->calls[i];
@@ -62,7 +62,7 @@ std::string calls_text(const turn &assistant) {
 }
 
 /* The results [begin, end) as one user turn. */
-turn results_turn(turn_list &list, size_t begin, size_t end) {
+static turn results_turn(turn_list &list, size_t begin, size_t end) {
     turn made = list.turns[begin];
     std::string text;
     for (size_t i = begin; i < end; i++) {
@@ -78,7 +78,7 @@ turn results_turn(turn_list &list, size_t begin, size_t end) {
     return made;
 }
 
-void add_tools(turn_list &list, const json_t *tools) {
+static void add_tools(turn_list &list, const json_t *tools) {
     std::string text = tools_text(tools);
     if (list.turns.empty() || list.turns[0].role != HEARTH_ROLE_SYSTEM) {
         const turn made = {HEARTH_ROLE_SYSTEM,
@@ -97,9 +97,9 @@ void add_tools(turn_list &list, const json_t *tools) {
 }
 
 /* Where reasoning may stand in front of a reply; where it is not to be told apart it is content. */
-common_peg_parser reasoning_parser(common_chat_peg_builder &p, const autoparser::analyze_reasoning &reasoning,
-                                   bool extract) {
-    const std::string end(trimmed(reasoning.end));
+static common_peg_parser reasoning_parser(common_chat_peg_builder &p, const autoparser::analyze_reasoning &reasoning,
+                                          bool extract) {
+    const std::string end(without_outer_space(reasoning.end));
     if (reasoning.mode == autoparser::reasoning_mode::NONE || end.empty()) {
         return p.eps();
     }
@@ -161,7 +161,7 @@ void generic_parser(common_chat_params &params, const autoparser::analyze_reason
         const common_peg_parser calls =
             inputs.parallel_tool_calls ? p.trigger_rule("tool-calls", p.one_or_more(call + p.space())) : call;
         const common_peg_parser words = p.optional(p.content(p.until(generic_call_begin)));
-        const common_peg_parser start = p.prefix(turn_begin, std::string(trimmed(reasoning.start)));
+        const common_peg_parser start = p.prefix(turn_begin, std::string(without_outer_space(reasoning.start)));
         const common_peg_parser thoughts = reasoning_parser(p, reasoning, extract);
         if (required) {
             return start << thoughts + (continues ? words + calls : calls) + p.end();

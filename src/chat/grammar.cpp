@@ -80,7 +80,7 @@ extern "C" hearth_token any_token(void *, const char *, size_t) {
     return 0;
 }
 
-void check_grammar(const std::string &grammar, const char *name) {
+void check_llama_grammar(const std::string &grammar, const char *name) {
     if (grammar.empty()) {
         return;
     }

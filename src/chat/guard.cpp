@@ -31,7 +31,7 @@ constexpr size_t k_seam_characters = 3;
 constexpr unsigned k_private_first = 0xE000, k_private_last = 0xF8FF; /* of the private use area */
 
 /* Length of the character that begins with this byte. */
-size_t character_size(char first) {
+static size_t character_size(char first) {
     const unsigned char byte = static_cast<unsigned char>(first);
     return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
@@ -49,7 +49,7 @@ class seamer {
 
     /* A text that stays as it is: a mark of thinking, which is a token or begins with one ("<|channel>thought"). */
     void exempt(const char *text) {
-        const std::string_view word = trimmed(text);
+        const std::string_view word = without_outer_space(text);
         size_t first = 0, other = 0;
         if (!word.empty() && (find(word, 0, false, first) > 0 || find(word, first, false, other) == word.size())) {
             exempt_words.push_back(word);
@@ -58,7 +58,7 @@ class seamer {
 
     /* False: the text has none of them. */
     bool sew(std::string_view text, std::string &out, framing name = framing::none) const {
-        const std::string_view said = trimmed(text); /* as most templates do */
+        const std::string_view said = without_outer_space(text); /* as most templates do */
         const size_t lead = text.find(said), end = lead + said.size();
         const bool cut = std::any_of(chat.cut_words.begin(), chat.cut_words.end(), [said](const std::string &word) {
             return said.find(word) != std::string_view::npos;
@@ -234,8 +234,8 @@ class copier {
 };
 
 /* Where a seam stands at or behind `from`, and its length as it was printed. */
-size_t next_seam(std::string_view text, size_t from, const std::string &seam, const std::string &quoted,
-                 size_t &quoted_at, size_t &size) {
+static size_t next_seam(std::string_view text, size_t from, const std::string &seam, const std::string &quoted,
+                        size_t &quoted_at, size_t &size) {
     const size_t at = text.find(seam, from);
     if (quoted_at < from) {
         quoted_at = text.find(quoted, from);
@@ -315,7 +315,7 @@ guarded_request::guarded_request(const struct hearth_chat &chat, const struct he
     for (size_t i = 0; i < original.message_count; i++) {
         struct hearth_message *message = original.messages[i];
         const bool reply = message->role == HEARTH_ROLE_ASSISTANT;
-        const bool foreign = !reply && !is_system(message->role);
+        const bool foreign = !reply && !is_system_role(message->role);
         messages.push_back(into.message(reply     ? replies
                                         : foreign ? theirs
                                                   : ours,

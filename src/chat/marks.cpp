@@ -14,7 +14,7 @@ namespace {
 constexpr size_t k_none = std::string_view::npos;
 
 /* First occurrence at or behind `from`. */
-size_t find_forward(const rendered &prompt, std::string_view what, size_t from) {
+static size_t find_forward(const rendered &prompt, std::string_view what, size_t from) {
     for (const text_range &r : prompt.input) {
         const size_t begin = std::max(r.begin, from);
         if (begin + what.size() > r.end) {
@@ -29,7 +29,7 @@ size_t find_forward(const rendered &prompt, std::string_view what, size_t from) 
 }
 
 /* Last occurrence that ends at or before `to`. */
-size_t find_backward(const rendered &prompt, std::string_view what, size_t to) {
+static size_t find_backward(const rendered &prompt, std::string_view what, size_t to) {
     for (auto r = prompt.input.rbegin(); r != prompt.input.rend(); ++r) {
         const size_t end = std::min(r->end, to);
         if (r->begin + what.size() > end) {
@@ -44,7 +44,7 @@ size_t find_backward(const rendered &prompt, std::string_view what, size_t to) {
 }
 
 /* Some templates print results as JSON: then not input, and with escapes. A beginning is enough. */
-size_t find_as_json(const rendered &prompt, std::string_view what) {
+static size_t find_as_json(const rendered &prompt, std::string_view what) {
     constexpr size_t k_enough = 400;
     std::string beginning(what.substr(0, k_enough));
     while (what.size() > k_enough && !beginning.empty() && (beginning.back() & 0xC0) == 0x80) {
@@ -65,15 +65,15 @@ size_t find_as_json(const rendered &prompt, std::string_view what) {
 
 /* Offset `at` of a turn's content, when the content without its white space was found at `found`. White space in front
  * belongs to the content when it was printed. */
-size_t inside(const rendered &prompt, std::string_view content, size_t found, size_t at) {
-    const size_t lead = content.find(trimmed(content));
+static size_t inside(const rendered &prompt, std::string_view content, size_t found, size_t at) {
+    const size_t lead = content.find(without_outer_space(content));
     const bool printed = found >= lead && prompt.text.compare(found - lead, lead, content.substr(0, lead)) == 0;
     return printed ? found - lead + at : found + (at > lead ? at - lead : 0);
 }
 
 /* Where the print of a tool begins, at or behind `from`: at the line that its name is in, or at the name. It is found
  * by its description, which says more than a name that a system text may mention, too. `from` moves behind it. */
-size_t find_tool(const rendered &prompt, const json_t *tool, size_t &from) {
+static size_t find_tool(const rendered &prompt, const json_t *tool, size_t &from) {
     constexpr size_t k_enough = 48, k_before = 256; /* bytes of a description; between a tool's beginning and that */
     const json_t *function = json_object_get(tool, "function");
     const json_t *description = json_object_get(function, "description");
@@ -95,7 +95,7 @@ size_t find_tool(const rendered &prompt, const json_t *tool, size_t &from) {
     return line != k_none && line >= least ? line : at;
 }
 
-void add_head(struct hearth_chat_prompt &out, size_t at) {
+static void add_head(struct hearth_chat_prompt &out, size_t at) {
     if (out.head_count < HEARTH_CHAT_HEAD_MAX) {
         out.head[out.head_count++] = at;
     }
@@ -103,7 +103,8 @@ void add_head(struct hearth_chat_prompt &out, size_t at) {
 
 /* A request with some of the tools only, as sub-agents make them, parts from this one where one is missing. Of many
  * tools, marks are at an eighth of their text each. In front of the first one stands the end of a system text. */
-void find_tools(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out) {
+static void find_tools(const rendered &prompt, const struct hearth_chat_request &request,
+                       struct hearth_chat_prompt &out) {
     constexpr size_t k_parts = 8, k_least = 512; /* bytes: less is computed as soon as brought back */
     std::vector<size_t> begins;
     size_t cursor = 0;
@@ -129,7 +130,7 @@ void find_tools(const rendered &prompt, const struct hearth_chat_request &reques
 
 } // namespace
 
-void find_head(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out) {
+void find_head_end(const rendered &prompt, const struct hearth_chat_request &request, struct hearth_chat_prompt &out) {
     constexpr size_t k_system_messages = 3;
     size_t cursor = 0;
     out.head_count = 0;
@@ -138,7 +139,7 @@ void find_head(const rendered &prompt, const struct hearth_chat_request &request
         if (message.role != HEARTH_ROLE_SYSTEM && message.role != HEARTH_ROLE_DEVELOPER) {
             break;
         }
-        const std::string_view what = trimmed({message.content, message.content_len});
+        const std::string_view what = without_outer_space({message.content, message.content_len});
         const size_t at = what.empty() ? k_none : find_forward(prompt, what, cursor);
         if (at != k_none) {
             cursor = at + what.size();
@@ -153,7 +154,7 @@ void find_head(const rendered &prompt, const struct hearth_chat_request &request
 size_t find_system_end(const rendered &prompt, const turn_list &list) {
     size_t cursor = 0;
     for (const turn &each : list.turns) {
-        const std::string_view what = trimmed(each.content);
+        const std::string_view what = without_outer_space(each.content);
         const bool first = each.first_at != k_none;
         size_t at = what.empty() ? k_none : find_forward(prompt, what, cursor);
         if (first && at == k_none && !what.empty()) {
@@ -170,13 +171,13 @@ size_t find_system_end(const rendered &prompt, const turn_list &list) {
 size_t find_last_input(const rendered &prompt, const turn_list &list) {
     size_t limit = prompt.text.size();
     for (auto each = list.turns.rbegin(); each != list.turns.rend(); ++each) {
-        const std::string_view what = trimmed(each->content);
+        const std::string_view what = without_outer_space(each->content);
         const size_t at = what.empty() ? k_none : find_backward(prompt, what, limit);
         if (each->last_at != k_none && at != k_none) {
             return inside(prompt, each->content, at, each->last_at);
         }
         if (each->last_at != k_none) {
-            const std::string_view said = trimmed(each->content.substr(each->last_at));
+            const std::string_view said = without_outer_space(each->content.substr(each->last_at));
             const size_t quoted = said.empty() ? k_none : find_as_json(prompt, said);
             return quoted == k_none ? HEARTH_CHAT_NO_MARK : quoted;
         }
@@ -192,7 +193,7 @@ static void locate(const struct hearth_chat_request *request, std::string_view t
     size_t cursor = 0, window = text.size();
     for (size_t i = 0; i < request->message_count; i++) {
         const struct hearth_message &message = *request->messages[i];
-        std::string_view what = trimmed({message.content, message.content_len});
+        std::string_view what = without_outer_space({message.content, message.content_len});
         if (what.empty() && message.call_count > 0) {
             what = message.calls[0].name;
         }

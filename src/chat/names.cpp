@@ -21,11 +21,11 @@ constexpr struct {
     {"preserve_reasoning", "drop_thinking"},
 };
 
-bool is_word(char c) {
+static bool is_word(char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
-bool has_word(const std::string &text, std::string_view word) {
+static bool has_word(const std::string &text, std::string_view word) {
     for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
         const size_t end = at + word.size();
         if ((at == 0 || !is_word(text[at - 1])) && (end == text.size() || !is_word(text[end]))) {
@@ -35,13 +35,13 @@ bool has_word(const std::string &text, std::string_view word) {
     return false;
 }
 
-void make_set(std::vector<std::string> &words) {
+static void make_set(std::vector<std::string> &words) {
     std::sort(words.begin(), words.end());
     words.erase(std::unique(words.begin(), words.end()), words.end());
 }
 
 /* The quoted texts among the arguments of the call that begins at `at`. */
-void add_quoted(const std::string &text, size_t at, std::vector<std::string> &out) {
+static void add_quoted(const std::string &text, size_t at, std::vector<std::string> &out) {
     size_t depth = 0;
     for (; at < text.size(); at++) {
         if (text[at] == '\'' || text[at] == '"') {

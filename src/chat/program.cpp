@@ -20,18 +20,18 @@ using jinja::value;
 
 /* ------------------------------------------------------------------------------------------------- values */
 
-value text_value(std::string_view text, bool input = false) {
+static value text_value(std::string_view text, bool input = false) {
     auto made = mk_val<jinja::value_string>();
     made->val_str.parts.push_back({input, std::string(text)});
     return made;
 }
 
 /* A key that is made once and shared by all values: keys are immutable. */
-value key(const char *name) {
+static value key(const char *name) {
     return text_value(name);
 }
 
-value json_value(const json_t *source) {
+static value json_value(const json_t *source) {
     poll_cancel();
     switch (json_typeof(source)) {
     case JSON_NULL: return mk_val<jinja::value_none>();
@@ -59,7 +59,7 @@ value json_value(const json_t *source) {
 }
 
 /* Tools in the shape that templates are written for: every member there, nothing else. */
-value tools_value(const json_t *tools) {
+static value tools_value(const json_t *tools) {
     auto array = mk_val<jinja::value_array>();
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *source = json_object_get(json_array_get(tools, i), "function");
@@ -93,14 +93,14 @@ struct message_keys {
     }
 };
 
-const message_keys &the_keys() {
+static const message_keys &the_keys() {
     static const message_keys made;
     return made;
 }
 
 /* Some templates walk over arguments as an object, the others print them as they are. What is no object, as in a call
  * that was cut short, is the only member of one then. */
-value arguments_value(const struct hearth_call &call, bool object) {
+static value arguments_value(const struct hearth_call &call, bool object) {
     if (!object) {
         return text_value(call.arguments);
     }
@@ -114,7 +114,7 @@ value arguments_value(const struct hearth_call &call, bool object) {
     return value(made);
 }
 
-value calls_value(const turn_list &list, const turn &source, bool object_arguments) {
+static value calls_value(const turn_list &list, const turn &source, bool object_arguments) {
     const message_keys &w = the_keys();
     auto calls = mk_val<jinja::value_array>();
     for (size_t i = 0; i < source.call_count; i++) {
@@ -134,7 +134,7 @@ value calls_value(const turn_list &list, const turn &source, bool object_argumen
     return calls;
 }
 
-value content_value(const turn &source, bool parts) {
+static value content_value(const turn &source, bool parts) {
     const value text = text_value(source.content, true);
     if (!parts) {
         return text;
@@ -147,7 +147,7 @@ value content_value(const turn &source, bool parts) {
     return array;
 }
 
-value message_value(const turn_list &list, const turn &source, const jinja::caps &caps) {
+static value message_value(const turn_list &list, const turn &source, const jinja::caps &caps) {
     poll_cancel();
     const message_keys &w = the_keys();
     auto made = mk_val<jinja::value_object>();
@@ -170,7 +170,7 @@ value message_value(const turn_list &list, const turn &source, const jinja::caps
 
 /* ------------------------------------------------------------------------------------------------- a run */
 
-std::string format_date(const char *format) {
+static std::string format_date(const char *format) {
     const time_t now = time(nullptr);
     struct tm local = {};
     localtime_r(&now, &local);
@@ -178,8 +178,8 @@ std::string format_date(const char *format) {
     return std::string(text, strftime(text, sizeof(text), format, &local));
 }
 
-void set_variables(jinja::context &context, const struct hearth_chat &chat, const turn_list &list,
-                   const struct hearth_chat_request &request, bool generation_prompt) {
+static void set_variables(jinja::context &context, const struct hearth_chat &chat, const turn_list &list,
+                          const struct hearth_chat_request &request, bool generation_prompt) {
     auto messages = mk_val<jinja::value_array>();
     messages->val_arr.reserve(list.turns.size());
     for (const turn &each : list.turns) {
@@ -213,7 +213,7 @@ void set_variables(jinja::context &context, const struct hearth_chat &chat, cons
     }
 }
 
-void append_text(rendered &out, const std::string &text, bool input) {
+static void append_text(rendered &out, const std::string &text, bool input) {
     const size_t begin = out.text.size();
     out.text += text;
     if (!input || text.empty()) {
@@ -227,7 +227,7 @@ void append_text(rendered &out, const std::string &text, bool input) {
 }
 
 /* What a value prints: texts and numbers, nothing for the rest. */
-void append_value(rendered &out, const value &printed) {
+static void append_value(rendered &out, const value &printed) {
     if (jinja::is_val<jinja::value_string>(printed)) {
         for (const jinja::string_part &part : printed->val_str.parts) {
             append_text(out, part.val, part.is_input);

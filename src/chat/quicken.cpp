@@ -59,9 +59,9 @@ struct quick_member : jinja::member_expression {
     }
 };
 
-void quicken(statement_ptr &node);
+static void quicken(statement_ptr &node);
 
-void quicken(jinja::statements &nodes) {
+static void quicken(jinja::statements &nodes) {
     for (statement_ptr &node : nodes) {
         quicken(node);
     }
@@ -76,7 +76,7 @@ template <typename T, typename... Members> bool below(jinja::statement &node, Me
 }
 
 /* What stands below a node. A member's name is no variable and stays. */
-void quicken_below(jinja::statement &node) {
+static void quicken_below(jinja::statement &node) {
     using namespace jinja;
     auto *member = dynamic_cast<member_expression *>(&node);
     auto *object = dynamic_cast<object_literal *>(&node);
@@ -113,7 +113,7 @@ void quicken_below(jinja::statement &node) {
     }
 }
 
-void quicken(statement_ptr &node) {
+static void quicken(statement_ptr &node) {
     if (node == nullptr) {
         return;
     }

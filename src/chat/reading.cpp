@@ -16,14 +16,14 @@ using builder = common_chat_peg_builder;
 
 /* ------------------------------------------------------------------------------------------------- delimiters */
 
-void delimiter_set::add(const std::string &text) {
+void delimiter_set::add_delimiter(const std::string &text) {
     if (!text.empty() && std::find(texts.begin(), texts.end(), text) == texts.end()) {
         texts.push_back(text);
         first[static_cast<unsigned char>(text[0])] = true;
     }
 }
 
-size_t delimiter_set::find(std::string_view text, size_t from, bool *whole) const {
+size_t delimiter_set::find_next(std::string_view text, size_t from, bool *whole) const {
     for (size_t i = from; i < text.size(); i++) {
         if (!first[static_cast<unsigned char>(text[i])]) {
             continue;
@@ -49,7 +49,7 @@ size_t delimiter_set::find(std::string_view text, size_t from, bool *whole) cons
     return text.size();
 }
 
-size_t json_scanner::scan(std::string_view text, size_t from) {
+size_t json_scanner::scan_value(std::string_view text, size_t from) {
     for (size_t i = from; i < text.size(); i++) {
         const char c = text[i];
         if (escaped) {
@@ -77,14 +77,14 @@ namespace {
 constexpr std::string_view k_value_bytes = "[]{},:\"' \t\r\n+-.0123456789aeflnorstuEFNT\\";
 constexpr std::string_view k_gemma_quote = "<|\"|>";
 
-bool is_value_byte(unsigned char c, bool gemma) {
+static bool is_value_byte(unsigned char c, bool gemma) {
     return gemma ? c >= 0x20 || c == '\t' || c == '\n' || c == '\r'
                  : k_value_bytes.find(static_cast<char>(c)) != std::string_view::npos;
 }
 
 } // namespace
 
-void nesting_guard::step(std::string_view text) {
+void nesting_guard::count_depth(std::string_view text) {
     const char c = text[pos_];
     std::array<int, STATES> next;
     next.fill(-1);
@@ -120,7 +120,7 @@ void nesting_guard::step(std::string_view text) {
 bool nesting_guard::too_deep(std::string_view text) {
     const size_t keep = gemma_ ? k_gemma_quote.size() - 1 : 0; /* a quote may be incomplete */
     while (at_ == std::string::npos && pos_ + keep < text.size()) {
-        step(text);
+        count_depth(text);
         if (depth_[OUTSIDE] > static_cast<int>(k_max_nesting)) {
             at_ = pos_ - 1;
         }
@@ -131,7 +131,7 @@ bool nesting_guard::too_deep(std::string_view text) {
 /* ------------------------------------------------------------------------------------------------- the format */
 
 reply_reader::reply_reader(const struct hearth_chat_format &format) : format_(format) {
-    collect(format.parser.parser);
+    collect_delimiters(format.parser.parser);
     /* Longest first: one may begin with another. */
     std::sort(closers_.begin(), closers_.end(),
               [](const std::string &a, const std::string &b) { return a.size() > b.size(); });
@@ -144,7 +144,7 @@ const delimiter_set *reply_reader::free_text(const common_peg_arena &arena, comm
         const common_peg_parser_variant &parser = arena.get(id);
         if (const auto *until = std::get_if<common_peg_until_parser>(&parser)) {
             for (const std::string &delimiter : until->delimiters) {
-                out.add(delimiter);
+                out.add_delimiter(delimiter);
             }
             return &out;
         }
@@ -161,7 +161,7 @@ const delimiter_set *reply_reader::free_text(const common_peg_arena &arena, comm
     return nullptr;
 }
 
-void reply_reader::collect(const common_peg_arena &arena) {
+void reply_reader::collect_delimiters(const common_peg_arena &arena) {
     const std::string_view begin = format_.info.call_begin != nullptr ? format_.info.call_begin : "";
     const auto begins_call = [begin](const std::string_view text) {
         const size_t n = std::min(text.size(), begin.size());
@@ -201,7 +201,7 @@ bool reply_reader::may_be_undone(std::string_view text) const {
     }
     for (size_t from = text.size() > longest ? text.size() - longest : 0; from < text.size(); from++) {
         bool whole = false;
-        from = all_.find(text, from, &whole);
+        from = all_.find_next(text, from, &whole);
         if (from < text.size() && !whole) {
             return true;
         }
@@ -261,12 +261,12 @@ struct claim_walk {
     }
 };
 
-bool begins_json(const common_peg_ast_arena &ast, const common_peg_ast_node &node) {
+static bool begins_json(const common_peg_ast_arena &ast, const common_peg_ast_node &node) {
     return !node.children.empty() && ast.get(node.children.back()).rule.compare(0, 5, "json-") == 0 &&
            !node.text.empty() && (node.text[0] == '{' || node.text[0] == '[');
 }
 
-std::unique_ptr<common_chat_peg_mapper> mapper_for(common_chat_format format, common_chat_msg &message) {
+static std::unique_ptr<common_chat_peg_mapper> mapper_for(common_chat_format format, common_chat_msg &message) {
     switch (format) {
     case COMMON_CHAT_FORMAT_PEG_GEMMA4: return std::make_unique<common_chat_peg_gemma4_mapper>(message);
     case COMMON_CHAT_FORMAT_PEG_MINIMAX_M3: return std::make_unique<common_chat_peg_minimax_m3_mapper>(message);
@@ -277,8 +277,8 @@ std::unique_ptr<common_chat_peg_mapper> mapper_for(common_chat_format format, co
 } // namespace
 
 /* Follows the last node of the tree down to where the text goes on. */
-void reply_reader::find_end(const common_peg_ast_arena &ast, common_peg_ast_id id, size_t size,
-                            reply_reading &out) const {
+void reply_reader::find_open_end(const common_peg_ast_arena &ast, common_peg_ast_id id, size_t size,
+                                 reply_reading &out) const {
     const free_place *where = nullptr;
     open_end end;
     for (;;) {
@@ -321,7 +321,7 @@ void reply_reader::find_end(const common_peg_ast_arena &ast, common_peg_ast_id i
     }
 }
 
-reply_reading reply_reader::read(const std::string &text) const {
+reply_reading reply_reader::read_reply(const std::string &text) const {
     reply_reading out;
     common_peg_parse_context context(text, COMMON_PEG_PARSE_FLAG_LENIENT);
     const common_peg_parse_result result = format_.parser.parser.parse(context);
@@ -338,12 +338,12 @@ reply_reading reply_reader::read(const std::string &text) const {
         /* What the grammar does not ask for stands behind its end. */
         out.claimed = {part::call, result.end};
     } else if (!result.nodes.empty()) {
-        find_end(context.ast, result.nodes.back(), text.size(), out);
+        find_open_end(context.ast, result.nodes.back(), text.size(), out);
     }
     return out;
 }
 
-bool reply_reader::fits(const std::string &text) const {
+bool reply_reader::can_read(const std::string &text) const {
     common_peg_parse_context context(text, COMMON_PEG_PARSE_FLAG_LENIENT);
     return !format_.parser.parser.parse(context).fail();
 }

@@ -12,10 +12,10 @@ struct delimiter_set {
     std::vector<std::string> texts;
     std::array<bool, 256> first{}; /* first bytes of the texts */
 
-    void add(const std::string &text);
+    void add_delimiter(const std::string &text);
     /* The first position at or behind `from` where one of them begins, or may begin when more text comes; `*whole` is
      * whether it stands there in full. The text's size when there is none. */
-    size_t find(std::string_view text, size_t from, bool *whole) const;
+    size_t find_next(std::string_view text, size_t from, bool *whole) const;
 };
 
 /* Follows a JSON value from its first byte. */
@@ -24,7 +24,7 @@ struct json_scanner {
     bool in_string = false, escaped = false;
 
     /* Where the value that has begun ends (one past its last byte), or npos while it goes on. */
-    size_t scan(std::string_view text, size_t from);
+    size_t scan_value(std::string_view text, size_t from);
 };
 
 /* The open end of a text: what comes next goes on with one field of the message, byte by byte, until a delimiter or the
@@ -48,7 +48,7 @@ struct reply_reading {
     open_end end;
     /* The last part of the text that the message shows, and where it ends; and the same without a last call that has
      * not been closed. What follows may be the beginning of anything. */
-    struct claim {
+    struct delimiter_claim {
         part what = part::none;
         size_t end = 0;
     } claimed, before_call;
@@ -61,18 +61,18 @@ class reply_reader {
   public:
     explicit reply_reader(const struct hearth_chat_format &format);
 
-    reply_reading read(const std::string &text) const;
+    reply_reading read_reply(const std::string &text) const;
     /* Whether the text may be the beginning of a reply. */
-    bool fits(const std::string &text) const;
+    bool can_read(const std::string &text) const;
     /* The text may end in the beginning of a delimiter: `unfit` may be undone by more text. */
     bool may_be_undone(std::string_view text) const;
     /* Where what only closes a call or reasoning that ends at `from` has ended. `partly`: the text may end inside. */
     size_t skip_closers(std::string_view text, size_t from, bool partly) const;
 
   private:
-    void collect(const common_peg_arena &arena);
+    void collect_delimiters(const common_peg_arena &arena);
     const delimiter_set *free_text(const common_peg_arena &arena, common_peg_parser_id id, delimiter_set &out) const;
-    void find_end(const common_peg_ast_arena &ast, common_peg_ast_id id, size_t size, reply_reading &out) const;
+    void find_open_end(const common_peg_ast_arena &ast, common_peg_ast_id id, size_t size, reply_reading &out) const;
 
     const struct hearth_chat_format &format_;
     struct free_place {
@@ -100,7 +100,7 @@ class nesting_guard {
     }
 
   private:
-    void step(std::string_view text);
+    void count_depth(std::string_view text);
     bool gemma_;
     size_t pos_ = 0, at_ = std::string::npos;
     /* Deepest value in each state; -1 when there is none. The strings: "…" and '…', each with its escape, and Gemma's.

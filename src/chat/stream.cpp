@@ -27,7 +27,7 @@ constexpr size_t k_growth = 32; /* parse again when the text has grown by 1/32 *
 constexpr size_t k_id_chars = 24, k_short_id_chars = 9;
 constexpr const char *k_space = " \t\r\n\f\v";
 
-std::string make_call_id(bool is_short) {
+static std::string make_call_id(bool is_short) {
     static constexpr char chars[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     unsigned char random[k_id_chars];
     if (getrandom(random, sizeof random, 0) != static_cast<ssize_t>(sizeof random)) {
@@ -40,34 +40,34 @@ std::string make_call_id(bool is_short) {
     return id;
 }
 
-bool starts_with(std::string_view text, std::string_view beginning) {
+static bool starts_with(std::string_view text, std::string_view beginning) {
     return text.compare(0, beginning.size(), beginning) == 0;
 }
 
-bool ends_with(std::string_view text, std::string_view ending) {
+static bool ends_with(std::string_view text, std::string_view ending) {
     return text.size() >= ending.size() && text.compare(text.size() - ending.size(), ending.size(), ending) == 0;
 }
 
 /* Text as the inside of a JSON string. */
-std::string escaped(std::string_view text) {
+static std::string escaped(std::string_view text) {
     const std::string quoted = common_json(std::string(text)).dump();
     return quoted.substr(1, quoted.size() - 2);
 }
 
-bool is_json(const std::string &text) {
+static bool is_json(const std::string &text) {
     json_t *value = hearth_json_parse(text.data(), text.size(), JSON_DECODE_ANY | JSON_ALLOW_NUL, nullptr);
     json_decref(value);
     return value != nullptr;
 }
 
-size_t character_boundary(std::string_view text, size_t at) {
+static size_t character_boundary(std::string_view text, size_t at) {
     while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
         at--;
     }
     return at;
 }
 
-char *copy_text(const std::string &text) {
+static char *copy_text(const std::string &text) {
     char *copy = static_cast<char *>(malloc(text.size() + 1));
     if (copy == nullptr) {
         throw std::bad_alloc();
@@ -77,8 +77,8 @@ char *copy_text(const std::string &text) {
 }
 
 /* Owned by the caller. */
-struct hearth_message *make_message(std::string_view content, std::string_view reasoning,
-                                    const std::vector<common_chat_tool_call> &calls) {
+static struct hearth_message *make_message(std::string_view content, std::string_view reasoning,
+                                           const std::vector<common_chat_tool_call> &calls) {
     const std::unique_ptr<struct hearth_message, decltype(&hearth_message_unref)> message(
         hearth_message_create(HEARTH_ROLE_ASSISTANT), hearth_message_unref);
     if (message == nullptr) {
@@ -123,7 +123,7 @@ struct hearth_chat_stream {
     hearth_chat_stream(struct hearth_chat_format *format, bool deltas);
 
     void feed(std::string_view piece, const delta_sink &to);
-    void finish(bool cut, const delta_sink &to);
+    void end_stream(bool cut, const delta_sink &to);
     /* Owned by the caller. */
     struct hearth_message *message(bool ids) const;
     bool repaired() const {
@@ -137,9 +137,9 @@ struct hearth_chat_stream {
     void give_reasoning(std::string_view text, const delta_sink &to);
     void give_arguments(size_t call, std::string_view text, const delta_sink &to);
     void give(const reply_reading &now, bool all, const delta_sink &to);
-    void go_on(const delta_sink &to);
-    void open(const reply_reading &now);
-    reply_reading read(const std::string &text);
+    void continue_call(const delta_sink &to);
+    void begin_call(const reply_reading &now);
+    reply_reading read_text(const std::string &text);
     size_t longest_fitting();
     bool drop_open_call(reply_reading &now) const;
     std::string_view take_rest(reply_reading &now, bool fits) const;
@@ -166,7 +166,7 @@ hearth_chat_stream::hearth_chat_stream(struct hearth_chat_format *format, bool d
       nesting_(format->parser.format == COMMON_CHAT_FORMAT_PEG_GEMMA4), deltas_(deltas), plain_(format->info.plain),
       text_(format->parser.generation_prompt), base_(text_.size()) {
     if (!plain_ && format->parser.is_continuation) {
-        const reply_reading start = read(text_);
+        const reply_reading start = read_text(text_);
         prompt_.content = start.message.content;
         prompt_.reasoning_content = start.message.reasoning_content;
         sent_ = prompt_;
@@ -239,7 +239,7 @@ void hearth_chat_stream::give(const reply_reading &now, bool all, const delta_si
 /* ------------------------------------------------------------------------------------------------- growing */
 
 /* Takes up the open end of a reading, when all that it says has been sent. */
-void hearth_chat_stream::open(const reply_reading &now) {
+void hearth_chat_stream::begin_call(const reply_reading &now) {
     end_ = open_end{};
     const common_chat_msg &message = now.message;
     const size_t calls = sent_.tool_calls.size();
@@ -266,7 +266,7 @@ void hearth_chat_stream::open(const reply_reading &now) {
             shown = shown.substr(0, shown.find_last_not_of(k_space) + 1); /* which the parser leaves out of arguments */
         }
         json_ = json_scanner{};
-        if (ends_with(sent, shown) && json_.scan(text_, now.end.start) == std::string::npos) {
+        if (ends_with(sent, shown) && json_.scan_value(text_, now.end.start) == std::string::npos) {
             end_ = now.end;
             taken_ = now.end.start + shown.size();
             scanned_ = text_.size();
@@ -275,14 +275,14 @@ void hearth_chat_stream::open(const reply_reading &now) {
 }
 
 /* Sends what has come in at the open end, and closes it when its value ends. */
-void hearth_chat_stream::go_on(const delta_sink &to) {
+void hearth_chat_stream::continue_call(const delta_sink &to) {
     const std::string_view text = text_;
     size_t until = text.size();
     bool closed = false;
     if (end_.kind == end_kind::text) {
-        until = end_.delimiters->find(text, taken_, &closed);
+        until = end_.delimiters->find_next(text, taken_, &closed);
     } else {
-        const size_t end = json_.scan(text, scanned_);
+        const size_t end = json_.scan_value(text, scanned_);
         closed = end != std::string::npos;
         until = closed ? end : until;
         scanned_ = text.size();
@@ -311,16 +311,16 @@ void hearth_chat_stream::feed(std::string_view piece, const delta_sink &to) {
         return;
     }
     if (end_.kind != end_kind::none) {
-        go_on(to);
+        continue_call(to);
     }
     if (end_.kind != end_kind::none || text_.size() - parsed_ <= (text_.size() - base_) / k_growth) {
         return;
     }
     parsed_ = text_.size();
-    const reply_reading now = read(text_);
+    const reply_reading now = read_text(text_);
     if (now.state != fit::unfit) {
         give(now, false, to);
-        open(now);
+        begin_call(now);
     } else if (nesting_.too_deep(text_) || !reader_.may_be_undone(text_)) {
         salvage(false, to);
         raw_ = true;
@@ -330,24 +330,24 @@ void hearth_chat_stream::feed(std::string_view piece, const delta_sink &to) {
 /* ------------------------------------------------------------------------------------------------- the end */
 
 /* What `common` throws at, and what nests too deep for it, does not fit. */
-reply_reading hearth_chat_stream::read(const std::string &text) {
+reply_reading hearth_chat_stream::read_text(const std::string &text) {
     if (nesting_.too_deep(text_)) {
         return reply_reading{};
     }
     reply_reading now;
-    (void)fault_of([&] { now = reader_.read(text); });
+    (void)fault_of([&] { now = reader_.read_reply(text); });
     return now;
 }
 
 /* How much of a text that does not fit still may be the beginning of a reply. */
 size_t hearth_chat_stream::longest_fitting() {
     size_t low = base_, high = nesting_.too_deep(text_) ? nesting_.at() : text_.size();
-    if (high <= low || !reader_.fits(text_.substr(0, low))) {
+    if (high <= low || !reader_.can_read(text_.substr(0, low))) {
         return low;
     }
     while (low < high) {
         const size_t middle = low + (high - low + 1) / 2;
-        if (reader_.fits(text_.substr(0, middle))) {
+        if (reader_.can_read(text_.substr(0, middle))) {
             low = middle;
         } else {
             high = middle - 1;
@@ -394,11 +394,11 @@ std::string_view hearth_chat_stream::take_rest(reply_reading &now, bool fits) co
 
 /* Makes the best of the text as it stands. */
 void hearth_chat_stream::salvage(bool cut, const delta_sink &to) {
-    reply_reading now = read(text_);
+    reply_reading now = read_text(text_);
     const bool unfit = now.state == fit::unfit;
     if (unfit) {
         const size_t shown = longest_fitting();
-        now = shown > base_ ? reader_.read(text_.substr(0, shown)) : reply_reading{};
+        now = shown > base_ ? reader_.read_reply(text_.substr(0, shown)) : reply_reading{};
     }
     const bool open = drop_open_call(now);
     const bool kept = open && now.call_nodes > 0 && now.call_nodes == sent_.tool_calls.size();
@@ -414,7 +414,7 @@ void hearth_chat_stream::salvage(bool cut, const delta_sink &to) {
     repaired_ = unfit || open || (leftover && (!cut || now.state == fit::whole));
 }
 
-void hearth_chat_stream::finish(bool cut, const delta_sink &to) {
+void hearth_chat_stream::end_stream(bool cut, const delta_sink &to) {
     if (plain_) {
         give_content(deltas_ ? std::string_view() : std::string_view(text_).substr(base_), to);
     } else if (!raw_) {
@@ -425,10 +425,10 @@ void hearth_chat_stream::finish(bool cut, const delta_sink &to) {
 bool hearth_chat_stream::read_whole(std::string_view reply) {
     text_ += reply;
     if (plain_) {
-        finish(false, delta_sink{});
+        end_stream(false, delta_sink{});
         return true;
     }
-    reply_reading now = read(text_);
+    reply_reading now = read_text(text_);
     if (now.state == fit::unfit || drop_open_call(now)) {
         return false;
     }
@@ -496,7 +496,7 @@ int hearth_chat_stream_end(struct hearth_chat_stream *stream, bool cut, hearth_c
     *out = nullptr;
     *repaired = false;
     try {
-        stream->finish(cut, delta_sink{each, user});
+        stream->end_stream(cut, delta_sink{each, user});
         *out = stream->message(true);
         *repaired = stream->repaired();
         return HEARTH_OK;

@@ -32,7 +32,7 @@ constexpr const char *k_stepfun_phrase = "You have access to the following funct
 /* ------------------------------------------------------------------------------------------------- rendering */
 
 /* The formats that are code in llama.cpp: nothing says which bytes are input, so all of them may be. */
-rendered render_builtin(const struct hearth_chat &chat, const turn_list &list, bool generation_prompt) {
+static rendered render_builtin(const struct hearth_chat &chat, const turn_list &list, bool generation_prompt) {
     std::vector<std::string> contents;
     std::vector<llama_chat_message> messages;
     contents.reserve(list.turns.size());
@@ -62,7 +62,7 @@ rendered render_builtin(const struct hearth_chat &chat, const turn_list &list, b
 }
 
 /* The tokenizer adds BOS itself. */
-void drop_bos(const struct hearth_chat &chat, rendered &prompt) {
+static void drop_bos(const struct hearth_chat &chat, rendered &prompt) {
     const size_t n = chat.bos.size();
     if (!chat.add_bos || n == 0 || prompt.text.compare(0, n, chat.bos) != 0) {
         return;
@@ -74,8 +74,8 @@ void drop_bos(const struct hearth_chat &chat, rendered &prompt) {
     }
 }
 
-rendered render_turns(const struct hearth_chat &chat, const turn_list &list, const struct hearth_chat_request &request,
-                      bool generation_prompt) {
+static rendered render_turns(const struct hearth_chat &chat, const turn_list &list,
+                             const struct hearth_chat_request &request, bool generation_prompt) {
     if (chat.jinja == nullptr) {
         return render_builtin(chat, list, generation_prompt);
     }
@@ -89,24 +89,24 @@ rendered render_turns(const struct hearth_chat &chat, const turn_list &list, con
 }
 
 /* A generation prompt that ends with the text that is continued, as the guarded request has it. */
-std::string with_continued(const std::string &ending, const struct hearth_chat_request &original,
-                           const struct hearth_chat_request &request) {
+static std::string with_continued(const std::string &ending, const struct hearth_chat_request &original,
+                                  const struct hearth_chat_request &request) {
     const struct hearth_message &sent = *original.messages[original.message_count - 1];
     const struct hearth_message &guarded = *request.messages[request.message_count - 1];
-    const std::string_view said = trimmed({sent.content, sent.content_len});
+    const std::string_view said = without_outer_space({sent.content, sent.content_len});
     const size_t at = sent.content == guarded.content ? std::string::npos : ending.rfind(said);
     std::string text = ending;
     if (at != std::string::npos) {
-        text.replace(at, said.size(), trimmed({guarded.content, guarded.content_len}));
+        text.replace(at, said.size(), without_outer_space({guarded.content, guarded.content_len}));
     }
     return text;
 }
 
 /* Where the generation prompt begins, and the text that is continued, where there is one. `original`: the request
  * without seams. */
-size_t finish_generation(const struct hearth_chat &chat, const turn_list &list,
-                         const struct hearth_chat_request &original, const struct hearth_chat_request &request,
-                         const struct hearth_chat_format &format, rendered &prompt) {
+static size_t finish_generation(const struct hearth_chat &chat, const turn_list &list,
+                                const struct hearth_chat_request &original, const struct hearth_chat_request &request,
+                                const struct hearth_chat_format &format, rendered &prompt) {
     const std::string &ending = format.params.generation_prompt;
     if (request.continues && !chat.rewrites) {
         const size_t begin = prompt.text.size();
@@ -127,9 +127,9 @@ constexpr unsigned k_last_resort = HEARTH_CHAT_SYSTEM_JOINED | HEARTH_CHAT_SYSTE
                                    HEARTH_CHAT_REPLIES_JOINED | HEARTH_CHAT_USER_FIRST | HEARTH_CHAT_USER_FOLDED |
                                    HEARTH_CHAT_RESULTS_QUOTED;
 
-void render_in(const struct hearth_chat &chat, const struct hearth_chat_request &original,
-               const struct hearth_chat_request &request, const struct hearth_chat_format &format, unsigned form,
-               struct hearth_chat_prompt *out) {
+static void render_in(const struct hearth_chat &chat, const struct hearth_chat_request &original,
+                      const struct hearth_chat_request &request, const struct hearth_chat_format &format, unsigned form,
+                      struct hearth_chat_prompt *out) {
     const bool without_last = request.continues && !chat.rewrites;
     const turn_list list = turns_of(chat, request, request.message_count - (without_last ? 1 : 0), form);
     const bool generation_prompt = !request.continues && !request.no_generation_prompt;
@@ -138,7 +138,7 @@ void render_in(const struct hearth_chat &chat, const struct hearth_chat_request 
     check_cancel();
     drop_bos(chat, prompt);
     out->generation_start = finish_generation(chat, list, original, request, format, prompt);
-    find_head(prompt, request, *out);
+    find_head_end(prompt, request, *out);
     out->system_end = find_system_end(prompt, list);
     out->last_input_start = find_last_input(prompt, list);
     if (!hearth_buf_append(&out->text, prompt.text.c_str(), prompt.text.size() + 1)) {
@@ -149,7 +149,7 @@ void render_in(const struct hearth_chat &chat, const struct hearth_chat_request 
 
 /* ------------------------------------------------------------------------------------------------- trying it */
 
-char *borrowed(const char *text) {
+static char *borrowed(const char *text) {
     return const_cast<char *>(text);
 }
 
@@ -224,7 +224,7 @@ struct template_probe {
     }
 };
 
-struct hearth_chat_request probe_request(const json_t *tools) {
+static struct hearth_chat_request probe_request(const json_t *tools) {
     struct hearth_chat_request request = {};
     request.tools = tools;
     request.thinking = true;
@@ -232,14 +232,14 @@ struct hearth_chat_request probe_request(const json_t *tools) {
 }
 
 /* Empty: the template refuses. */
-std::string try_rendering(const struct hearth_chat &chat, const turn_list &list, const json_t *tools) {
+static std::string try_rendering(const struct hearth_chat &chat, const turn_list &list, const json_t *tools) {
     std::string text;
     (void)fault_of([&] { text = render_turns(chat, list, probe_request(tools), true).text; });
     return text;
 }
 
 /* Why the template prints nothing, whatever it is asked; empty: it prints something. */
-std::string find_failure(const struct hearth_chat &chat, const template_probe &probe) {
+static std::string find_failure(const struct hearth_chat &chat, const template_probe &probe) {
     static const excerpt parts[] = {{1, 2, true, false, false}, {0, 2, true, false, false}, {1, 2, true, false, true},
                                     {0, 5, true, false, true},  {0, 6, false, true, true},  {1, 6, true, false, true}};
     std::string failure;
@@ -255,12 +255,12 @@ std::string find_failure(const struct hearth_chat &chat, const template_probe &p
     return failure;
 }
 
-bool contains(const std::string &text, const char *what) {
+static bool contains(const std::string &text, const char *what) {
     return text.find(what) != std::string::npos;
 }
 
 /* Whether tools, calls and results all get into the prompt, and `common` has found out how calls look. */
-bool prints_tools(const struct hearth_chat &chat, const template_probe &probe) {
+static bool prints_tools(const struct hearth_chat &chat, const template_probe &probe) {
     const jinja::caps &caps = chat.jinja->caps;
     const bool parsed = chat.specialised || (chat.analysis.analysis_complete &&
                                              chat.analysis.tools.format.mode != autoparser::tool_format::NONE);
@@ -275,7 +275,7 @@ bool prints_tools(const struct hearth_chat &chat, const template_probe &probe) {
 
 /* Whether something that was said is in one prompt and not in another. Words beside a call may go: some models are
  * trained so. */
-bool loses_words(const std::string &kept, const std::string &lost) {
+static bool loses_words(const std::string &kept, const std::string &lost) {
     for (const char *word : {"hearth_system", "hearth_user", "hearth_first", "hearth_result_one", "hearth_answer"}) {
         if (contains(kept, word) && !contains(lost, word)) {
             return true;
@@ -286,7 +286,7 @@ bool loses_words(const std::string &kept, const std::string &lost) {
 
 /* Whether what `common` prints for a template is something else than the template prints. Not to be followed where it
  * takes the template for another one and drops messages. */
-bool finds_rewriting(struct hearth_chat &chat, const template_probe &probe) {
+static bool finds_rewriting(struct hearth_chat &chat, const template_probe &probe) {
     static const excerpt parts[] = {{1, 2, true, false, false}, {0, 2, true, false, true}, {0, 5, true, false, true},
                                     {0, 5, true, true, true},   {0, 5, false, true, true}, {0, 5, false, false, true},
                                     {0, 6, false, true, true},  {1, 6, true, false, true}};
@@ -306,7 +306,7 @@ bool finds_rewriting(struct hearth_chat &chat, const template_probe &probe) {
     return differs;
 }
 
-bool finds_specialised(const struct hearth_chat &chat) {
+static bool finds_specialised(const struct hearth_chat &chat) {
     autoparser::generation_params params;
     params.messages = common_json::array({common_json_value{{"role", "user"}, {"content", "Hello"}}});
     params.extra_context = common_json::object();
@@ -317,7 +317,7 @@ bool finds_specialised(const struct hearth_chat &chat) {
     return found;
 }
 
-bool finds_thinking(const struct hearth_chat &chat) {
+static bool finds_thinking(const struct hearth_chat &chat) {
     if (!chat.specialised) {
         return chat.analysis.analysis_complete && chat.analysis.reasoning.mode != autoparser::reasoning_mode::NONE;
     }
@@ -329,7 +329,7 @@ bool finds_thinking(const struct hearth_chat &chat) {
 /* Finds out how replies look. A reply ends before the end token, which is sampled and no text. `common` takes it for
  * the end of a call where the template prints it there (Mistral Small 3.2), and would find none: it gets a template
  * that prints none. What `common` itself prints, where that is used, has it. */
-void analyse(struct hearth_chat &chat) {
+static void analyse(struct hearth_chat &chat) {
     if (fault_of([&] {
             if (!chat.rewrites) {
                 chat.templates = common_chat_templates_init(nullptr, chat.source, chat.bos, "");
@@ -341,7 +341,7 @@ void analyse(struct hearth_chat &chat) {
     }
 }
 
-void find_abilities(struct hearth_chat &chat) {
+static void find_abilities(struct hearth_chat &chat) {
     struct hearth_chat_abilities &abilities = chat.abilities;
     abilities.parallel_calls = true; /* those of generic.cpp */
     if (chat.jinja != nullptr) {
@@ -369,14 +369,14 @@ void find_abilities(struct hearth_chat &chat) {
 
 /* ------------------------------------------------------------------------------------------------- loading */
 
-std::vector<std::string> builtin_names() {
+static std::vector<std::string> builtin_names() {
     const int32_t n = llama_chat_builtin_templates(nullptr, 0);
     std::vector<const char *> names(static_cast<size_t>(std::max(n, 0)));
     llama_chat_builtin_templates(names.data(), names.size());
     return std::vector<std::string>(names.begin(), names.end());
 }
 
-void load_template(struct hearth_chat &chat, const struct hearth_chat_params &params) {
+static void load_template(struct hearth_chat &chat, const struct hearth_chat_params &params) {
     const std::string text = params.template_text != nullptr ? params.template_text : "";
     const std::string eos = params.eos_text != nullptr ? params.eos_text : "";
     chat.bos = params.bos_text != nullptr ? params.bos_text : "";

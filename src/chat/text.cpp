@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <new>
 
-std::string_view trimmed(std::string_view content) {
+std::string_view without_outer_space(std::string_view content) {
     static constexpr const char *k_space = " \t\r\n\f\v";
     const size_t first = content.find_first_not_of(k_space);
     if (first == std::string_view::npos) {

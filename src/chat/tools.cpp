@@ -12,7 +12,7 @@
 namespace {
 
 /* The type that a schema means, where it says none. */
-const char *meant_type(const json_t *schema) {
+static const char *meant_type(const json_t *schema) {
     for (const char *name : {"anyOf", "oneOf", "allOf"}) {
         const json_t *choices = json_object_get(schema, name);
         for (size_t i = 0; i < json_array_size(choices); i++) {
@@ -36,7 +36,7 @@ const char *meant_type(const json_t *schema) {
 
 constexpr int k_schema_depth = 32;
 
-void fill_schema(json_t *schema, int depth) {
+static void fill_schema(json_t *schema, int depth) {
     if (!json_is_object(schema) || depth > k_schema_depth) {
         return;
     }

@@ -17,15 +17,15 @@ namespace {
 
 constexpr size_t k_none = std::string_view::npos;
 
-turn turn_of(const struct hearth_chat &chat, const struct hearth_message &message) {
+static turn turn_of(const struct hearth_chat &chat, const struct hearth_message &message) {
     turn made;
     made.role = message.role == HEARTH_ROLE_DEVELOPER && !chat.native_developer ? HEARTH_ROLE_SYSTEM : message.role;
     made.content = std::string_view(message.content, message.content_len);
     if (chat.trim_contents) {
-        made.content = trimmed(made.content);
+        made.content = without_outer_space(made.content);
     }
     const bool input = message.role == HEARTH_ROLE_USER || message.role == HEARTH_ROLE_TOOL;
-    made.first_at = is_system(message.role) ? k_none : 0;
+    made.first_at = is_system_role(message.role) ? k_none : 0;
     made.last_at = input ? 0 : k_none;
     made.message = &message;
     made.first_call = 0;
@@ -35,7 +35,7 @@ turn turn_of(const struct hearth_chat &chat, const struct hearth_message &messag
 }
 
 /* Each result's call among those of the messages that the results follow: by its id, else by its place. */
-void match_results(turn_list &list) {
+static void match_results(turn_list &list) {
     std::vector<const struct hearth_call *> calls;
     std::unordered_map<std::string_view, const struct hearth_call *> named; /* of several with one id, the first */
     size_t place = 0;
@@ -70,7 +70,7 @@ void match_results(turn_list &list) {
 }
 
 /* For templates that print one call in a turn: each call with its result, one after the other. */
-void split_calls(turn_list &list) {
+static void split_calls(turn_list &list) {
     std::vector<turn> split;
     split.reserve(list.turns.size());
     for (size_t i = 0; i < list.turns.size();) {
@@ -113,7 +113,7 @@ void split_calls(turn_list &list) {
 
 constexpr size_t k_short_id = 9;
 
-std::string printed_id(const turn_list &list, const std::string &sent) {
+static std::string printed_id(const turn_list &list, const std::string &sent) {
     static constexpr char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     if (!list.short_ids) {
         return sent;
@@ -133,7 +133,7 @@ std::string printed_id(const turn_list &list, const std::string &sent) {
 }
 
 /* Arguments of a call as JSON that parses. */
-std::string arguments_text(const struct hearth_call &call) {
+static std::string arguments_text(const struct hearth_call &call) {
     if (call.parsed != nullptr) {
         return call.arguments;
     }
@@ -142,7 +142,7 @@ std::string arguments_text(const struct hearth_call &call) {
 
 /* gpt-oss says what it is about to do in front of a call in the commentary channel. Its template has no place for that
  * beside thoughts, and llama.cpp leaves it out; behind the thoughts' own end it is printed as the model writes it. */
-std::string thoughts_of(const turn_list &list, const turn &each) {
+static std::string thoughts_of(const turn_list &list, const turn &each) {
     static constexpr const char *preamble = "<|end|><|start|>assistant<|channel|>commentary<|message|>";
     if (each.first_call > 0 || each.message->reasoning == nullptr) {
         return {};
