@@ -49,44 +49,33 @@ static int64_t take_scale(const char *letters, char **at) {
     return letter ? (int64_t)1 << (10 * (letter - letters + 1)) : 1;
 }
 
-static int set_number(const struct hearth_option_row *row, const char *origin, const char *text, void *value,
-                      struct hearth_errmsg *msg) {
+static int set_whole(const struct hearth_option_row *row, const char *origin, const char *text, int64_t *value,
+                     struct hearth_errmsg *msg) {
+    const bool size = row->type == HEARTH_OPTION_IS_SIZE;
+    const char *letters = size ? "kmgt" : row->type == HEARTH_OPTION_IS_TOKENS ? "km" : "";
+    const bool word = !size && row->least < 0 && (strcmp(text, "auto") == 0 || strcmp(text, "all") == 0);
     char *end = NULL;
     errno = 0;
-    if (row->type != HEARTH_OPTION_IS_REAL) {
-        const bool word = row->least < 0 && (strcmp(text, "auto") == 0 || strcmp(text, "all") == 0);
-        const long long n = word ? -1 : strtoll(text, &end, 10);
-        const int64_t scale = !word && end != text && row->type == HEARTH_OPTION_IS_TOKENS ? take_scale("km", &end) : 1;
-        const bool good = word || (end != text && *end == '\0' && errno == 0);
-        if (!good || (double)n * (double)scale < row->least || (double)n * (double)scale > row->most) {
-            return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is not a whole number from %.0f to %.0f", origin,
-                               text, row->least, row->most);
-        }
-        *(int64_t *)value = n * scale;
-        return HEARTH_OK;
-    }
-    const double x = strtod(text, &end);
-    if (end == text || *end != '\0' || !isfinite(x) || x < row->least || x > row->most) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is not a number from %g to %g", origin, text, row->least,
-                           row->most);
-    }
-    *(double *)value = x;
-    return HEARTH_OK;
-}
-
-/* "64M" */
-static int set_size(const struct hearth_option_row *row, const char *origin, const char *text, int64_t *value,
-                    struct hearth_errmsg *msg) {
-    char *end = NULL;
-    errno = 0;
-    const long long n = strtoll(text, &end, 10);
-    const bool number = end != text && errno == 0;
-    const int64_t scale = take_scale("kmgt", &end);
-    if (!number || *end != '\0' || (double)n * (double)scale < row->least || (double)n * (double)scale > row->most) {
-        return hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is not a size such as 64M or 2G", origin, text);
+    const long long n = word ? -1 : strtoll(text, &end, 10);
+    const int64_t scale = !word && end != text ? take_scale(letters, &end) : 1;
+    const double scaled = (double)n * (double)scale;
+    if ((!word && (end == text || *end != '\0' || errno != 0)) || scaled < row->least || scaled > row->most) {
+        return size ? hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is not a size such as 64M or 2G", origin, text)
+                    : hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is not a whole number from %.0f to %.0f", origin,
+                                  text, row->least, row->most);
     }
     *value = n * scale;
     return HEARTH_OK;
+}
+
+static int set_real(const struct hearth_option_row *row, const char *origin, const char *text, double *value,
+                    struct hearth_errmsg *msg) {
+    char *end = NULL;
+    *value = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*value) && *value >= row->least && *value <= row->most
+               ? HEARTH_OK
+               : hearth_fail(msg, HEARTH_ERR_INVALID, "%s: '%s' is not a number from %g to %g", origin, text,
+                             row->least, row->most);
 }
 
 static int add_to_list(const char *origin, const char *text, enum hearth_option_source source,
@@ -183,10 +172,10 @@ static int set(const struct hearth_option_row *row, const char *origin, const ch
         return HEARTH_OK;
     case HEARTH_OPTION_IS_LIST: return add_to_list(origin, text, source, value, msg);
     case HEARTH_OPTION_IS_CHOICE: return set_choice(row, origin, text, value, msg);
-    case HEARTH_OPTION_IS_SIZE: return set_size(row, origin, text, value, msg);
+    case HEARTH_OPTION_IS_SIZE:
     case HEARTH_OPTION_IS_WHOLE:
-    case HEARTH_OPTION_IS_TOKENS:
-    case HEARTH_OPTION_IS_REAL: return set_number(row, origin, text, value, msg);
+    case HEARTH_OPTION_IS_TOKENS: return set_whole(row, origin, text, value, msg);
+    case HEARTH_OPTION_IS_REAL: return set_real(row, origin, text, value, msg);
     case HEARTH_OPTION_IS_SWITCH: return set_switch(origin, text, value, msg);
     case HEARTH_OPTION_IS_ALWAYS: *(bool *)value = true; return HEARTH_OK;
     }

@@ -277,22 +277,12 @@ static void change_ids_below(const struct session_import *import, json_t *value)
 /* ---- import: writing ---- */
 
 static bool read_status(const char *text, enum hearth_turn_status *out) {
-    static const struct {
-        const char *text;
-        enum hearth_turn_status status;
-    } all[] = {
-#define X(name, string) {string, HEARTH_TURN_##name},
-        HEARTH_TURN_STATUS_TABLE(X)
-#undef X
-    };
-    for (size_t i = 0; text && i < sizeof all / sizeof all[0]; i++) {
-        if (strcmp(all[i].text, text) == 0) {
-            const bool open = all[i].status == HEARTH_TURN_QUEUED || all[i].status == HEARTH_TURN_IN_PROGRESS;
-            *out = open ? HEARTH_TURN_FAILED : all[i].status;
-            return true;
-        }
+    enum hearth_turn_status status = 0;
+    while (text && status <= HEARTH_TURN_CANCELLED && strcmp(text, hearth_turn_status_text(status)) != 0) {
+        status++;
     }
-    return false;
+    *out = status == HEARTH_TURN_QUEUED || status == HEARTH_TURN_IN_PROGRESS ? HEARTH_TURN_FAILED : status;
+    return text && status <= HEARTH_TURN_CANCELLED;
 }
 
 /* Tokens are taken if they are all there; without them the turn is rendered when it is used. False: they are no

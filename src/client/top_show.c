@@ -50,44 +50,34 @@ static double part(double some, double all) {
 
 /* ---- numbers as text ---- */
 
-struct shown {
-    char text[40];
-};
+static const struct hearth_shown missing = {"-"};
 
-static struct shown count(double n) {
-    struct shown out = {"-"};
-    if (n >= 0 && n < 1e18) {
-        (void)snprintf(out.text, sizeof out.text, "%s", hearth_show_count((uint64_t)n).text);
-    }
-    return out;
+static struct hearth_shown count(double n) {
+    return n >= 0 && n < 1e18 ? hearth_show_count((uint64_t)n) : missing;
 }
 
-static struct shown bytes(double n) {
-    struct shown out = {"-"};
-    if (n >= 0 && n < 1e18) {
-        (void)snprintf(out.text, sizeof out.text, "%s", hearth_show_bytes((uint64_t)n).text);
-    }
-    return out;
+static struct hearth_shown bytes(double n) {
+    return n >= 0 && n < 1e18 ? hearth_show_bytes((uint64_t)n) : missing;
 }
 
-static struct shown percent(double fraction) {
-    struct shown out = {"-"};
+static struct hearth_shown percent(double fraction) {
+    struct hearth_shown out = missing;
     if (fraction >= 0) {
         (void)snprintf(out.text, sizeof out.text, "%.0f %%", fraction * 100);
     }
     return out;
 }
 
-static struct shown rate(double per_s) {
-    struct shown out = {"-"};
+static struct hearth_shown rate(double per_s) {
+    struct hearth_shown out = missing;
     if (per_s >= 0) {
         (void)snprintf(out.text, sizeof out.text, per_s < 100 ? "%.1f" : "%.0f", per_s);
     }
     return out;
 }
 
-static struct shown duration(double ms) {
-    struct shown out = {"-"};
+static struct hearth_shown duration(double ms) {
+    struct hearth_shown out = missing;
     if (ms >= 0 && ms < 60e3) {
         (void)snprintf(out.text, sizeof out.text, "%.1f s", ms / 1e3);
     } else if (ms >= 60e3) {
